@@ -1,8 +1,9 @@
-//! Builds the stand-in for release builds, so that the installed program carries it (`src/predict/launch/embedded.rs`), and the library of
-//! `redirect/` for all builds (`src/predict/view/redirect.rs`). Lists the Python that the program carries (`src/inject/mod.rs`).
+//! Builds the stand-in for release builds, so that the installed program contains it
+//! (`src/predict/launch/embedded.rs`), and the library of `redirect/` for all builds (`src/predict/view/redirect.rs`).
+//! Lists the Python files that the program contains (`src/inject/mod.rs`).
 //!
-//! `cargo install` installs programs only, no libraries beside them. Other builds embed nothing: they find the library that the
-//! workspace's build leaves in cargo's target folder.
+//! `cargo install` installs only programs, without libraries. Other builds embed nothing: they find the library that
+//! the workspace's build leaves in cargo's target folder.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Lines of `redirect/` that are compiled by themselves: the library has no dependencies.
+/// The folder of a library that is compiled separately, because it has no dependencies.
 const REDIRECT: &str = "redirect";
 
 const LIBRARY: &str = "libplimsoll_standin.so";
@@ -32,7 +33,8 @@ const INJECTED: [&str; 9] = [
 
 fn main() {
     let folder = |name: &str| PathBuf::from(env::var_os(name).expect("cargo sets it"));
-    // Its build script says where its sources are: in the workspace, or where cargo unpacked the package.
+    // The stand-in's build script reports the folder of its sources: in the workspace, or where cargo
+    // unpacked the package.
     let (sources, out) = (folder("DEP_PLIMSOLL_STANDIN_FOLDER"), folder("OUT_DIR"));
     println!("cargo::rerun-if-changed=build.rs");
     let redirect = if is_for_linux() { redirect(&out) } else { Vec::new() };
@@ -48,7 +50,7 @@ fn is_for_linux() -> bool {
     env::var("CARGO_CFG_TARGET_OS").is_ok_and(|it| it == "linux")
 }
 
-/// A Rust expression: the path in the package and the text of each file that is injected.
+/// A Rust expression with the path in the package and the text of each injected file.
 fn python(crate_folder: &Path) -> String {
     println!("cargo::rerun-if-changed={PACKAGE}");
     let package = crate_folder.join(PACKAGE);
@@ -71,7 +73,7 @@ fn python(crate_folder: &Path) -> String {
     list + "]\n"
 }
 
-/// The bytes of the library that redirects files; none, with a warning, where it cannot be built.
+/// The bytes of the library that redirects files. If it cannot be built, warns and returns none.
 fn redirect(out: &Path) -> Vec<u8> {
     println!("cargo::rerun-if-changed={REDIRECT}");
     let library = out.join("libplimsoll_redirect.so");
@@ -95,7 +97,7 @@ fn redirect(out: &Path) -> Vec<u8> {
     }
 }
 
-/// The library's bytes; none, with a warning, where it cannot be built.
+/// The library's bytes. If it cannot be built, warns and returns none.
 fn standin(sources: &Path, out: &Path) -> Vec<u8> {
     let manifest = sources.join("Cargo.toml");
     for it in [sources, &sources.with_file_name("plimsoll-gpu")].into_iter().filter(|it| it.is_dir()) {
@@ -103,12 +105,13 @@ fn standin(sources: &Path, out: &Path) -> Vec<u8> {
     }
     let target = env::var("TARGET").unwrap_or_default();
     let place = out.join("standin");
-    // What it needs was downloaded for this program; only another version in Cargo.lock has to come from the network.
+    // Its dependencies were downloaded for this program; the network is needed only if Cargo.lock has another
+    // version.
     let built = [true, false].into_iter().any(|is_offline| {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(["build", "--release", "--lib", "--target", &target, "--manifest-path"]).arg(&manifest);
         cargo.arg("--target-dir").arg(&place).args(is_offline.then_some("--offline"));
-        // Clippy's, which checks and builds nothing.
+        // This variable is Clippy's, which would only check and build nothing.
         cargo.env_remove("RUSTC_WORKSPACE_WRAPPER");
         cargo.status().is_ok_and(|status| status.success())
     });

@@ -1,5 +1,5 @@
-//! Says where this crate's sources are, so that the build script of `plimsoll-cli` can build the library for its program:
-//! cargo hands the line below to it, because of `links` in `Cargo.toml`.
+//! Reports where this crate's sources are, so that the build script of `plimsoll-cli` can build the library for its
+//! program. Cargo passes the line below to it, because of `links` in `Cargo.toml`.
 
 use std::env;
 

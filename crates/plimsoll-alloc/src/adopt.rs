@@ -1,4 +1,4 @@
-//! A segment of a recording, described for an import: [`Adoption`], and what is wrong with one: [`AdoptError`].
+//! A segment of a recording, described for an import ([`Adoption`]), and the error if it is inconsistent ([`AdoptError`]).
 //!
 //! The import itself: `allocator/adopt.rs`.
 
@@ -37,7 +37,7 @@ pub struct Adoption<'a> {
     pub memory: DeviceRange,
     /// The page size in bytes, if the segment is expandable.
     pub page_bytes: Option<u64>,
-    /// The blocks by address, without gaps.
+    /// The blocks in address order, without gaps.
     pub pieces: &'a [Piece],
 }
 
@@ -53,7 +53,7 @@ pub struct Adoption<'a> {
 pub struct Piece {
     /// Its size, bytes.
     pub bytes: u64,
-    /// What it is.
+    /// Its state.
     pub state: PieceState,
 }
 
@@ -67,7 +67,7 @@ pub struct Piece {
 pub enum PieceState {
     /// Allocated.
     Held {
-        /// The requested value, bytes.
+        /// The requested size, bytes.
         requested_bytes: u64,
     },
     /// Cached. No neighbour is cached.
@@ -120,19 +120,19 @@ impl std::error::Error for AdoptError {}
 #[must_use = "the block is not used again until it is given to `complete`"]
 pub struct Waiting(pub(crate) BlockId);
 
-/// Returns the rule as an error unless it holds.
+/// Returns `why` as an error unless the rule holds.
 pub(crate) fn must(holds: bool, why: &'static str, addr: Addr) -> Result<(), AdoptError> {
     if holds { Ok(()) } else { Err(AdoptError { why, addr }) }
 }
 
 impl Adoption<'_> {
-    /// The bytes that are not unmapped.
+    /// The number of mapped bytes.
     pub(crate) fn mapped_bytes(&self) -> u64 {
         let mapped = self.pieces.iter().filter(|piece| piece.state != PieceState::Unmapped);
         mapped.map(|piece| piece.bytes).sum()
     }
 
-    /// Checks that the layout is possible.
+    /// Checks that the layout is possible: sizes, alignment, neighbours.
     pub(crate) fn check(&self) -> Result<(), AdoptError> {
         let DeviceRange { addr, bytes, pool, .. } = self.memory;
         let starts = addr.0 != 0 && addr.0.is_multiple_of(MIN_BLOCK_BYTES);

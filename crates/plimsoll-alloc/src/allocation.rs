@@ -56,7 +56,7 @@ impl Allocation {
         self.addr
     }
 
-    /// The block's size: the request rounded up, and up to 1 MiB more if the remainder was not worth a split.
+    /// The block's size: the requested size rounded up, and up to 1 MiB more if the remainder was not worth a split.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

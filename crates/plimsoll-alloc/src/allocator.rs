@@ -3,9 +3,9 @@
 //! A request is rounded and served from the cache if a block fits (`pools/search.rs`). On a miss,
 //! `allocator/cache_miss.rs` gets more memory or fails. Every change is sent to the observer as an event.
 //!
-//! The state is in seven parts, each with private fields and methods of its own. A method that needs another part takes
-//! it as an argument: its signature says what it reads and what it changes. The methods of the allocator call those of the
-//! parts:
+//! The state is in seven parts, each with private fields and its own methods. A method that needs another part takes it
+//! as an argument, so its signature says what it reads and what it changes. The allocator's methods call the methods of
+//! the parts. They are in these files:
 //!
 //! | file | methods |
 //! |---|---|
@@ -53,9 +53,9 @@ use crate::source::SegmentSource;
 pub(crate) use cache_miss::{GrowthContext, resume};
 
 // Note [Laid out once]
-// A sized request and an allocation are a few machine words each. Returned through several functions,
-// such a value is written to the stack and read back at once with other widths, and each time the processor
-// stalls on the store. So the functions on the path of a request are always inlined.
+// A sized request and an allocation are a few machine words each. If such a value is returned through several
+// functions, it is written to the stack and immediately read back with loads of other widths. The processor then stalls
+// on every such load (store forwarding fails). So the functions on the path of a request are always inlined.
 
 /// A caching allocator for one device, as a state machine.
 ///
@@ -126,7 +126,7 @@ pub enum CallbackResult {
 }
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// An empty allocator. Its limit is that of `per_process_memory_fraction`, if set.
+    /// Makes an empty allocator. If `per_process_memory_fraction` is set, that limits it.
     pub fn new(config: Config, driver: D, observer: O) -> Self {
         Self {
             limit: MemoryLimit::of_config(&config, driver.memory().total_bytes),
@@ -177,7 +177,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         })
     }
 
-    /// Completes the frees that no longer wait for other streams. Runs at the start of each request.
+    /// Completes the frees of blocks that other streams no longer use. Runs at the start of each request.
     #[inline(always)] // Note [Laid out once]
     fn settle_frees(&mut self, stream: StreamId) -> Result<(), Error> {
         if self.pending.is_idle() { Ok(()) } else { self.settle_pending(stream) }
@@ -203,7 +203,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// The best-fitting cached block. Searches are counted while garbage collection is on: they measure age.
+    /// The best-fitting cached block. While garbage collection is on, it counts the search: the age of cached blocks is
+    /// measured in searches.
     #[inline(always)] // Note [Laid out once]
     fn search(&mut self, sized: &SizedRequest) -> Option<BlockId> {
         if self.limit.collected(&self.config).is_some() {
@@ -291,8 +292,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         &self.config
     }
 
-    /// Changes the options. Two are read only when an allocator is made: `tie_order` and, as in
-    /// PyTorch, the limit of `per_process_memory_fraction`.
+    /// Changes the options. Two are read only when an allocator is made: `tie_order`, and `per_process_memory_fraction`
+    /// (as in PyTorch).
     pub fn set_config(&mut self, config: Config) {
         self.config = config;
     }
@@ -306,8 +307,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         self.limit.set_fraction(fraction, self.source.memory().total_bytes)
     }
 
-    /// Sets or removes the limit on the reserved bytes. It is the same limit as
-    /// [`set_memory_fraction`](Self::set_memory_fraction)'s: the last call counts.
+    /// Sets or removes the limit on the reserved bytes. [`set_memory_fraction`](Self::set_memory_fraction) sets the
+    /// same limit; the last call counts.
     pub fn set_memory_limit(&mut self, limit_bytes: Option<u64>) {
         self.limit.set(limit_bytes);
     }

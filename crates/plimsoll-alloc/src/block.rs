@@ -28,7 +28,7 @@ impl BlockId {
     }
 }
 
-/// One half of one pool: its index in `pools.rs`.
+/// One half of one pool, as an index into the list of halves in `pools.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PoolRef(u32);
 
@@ -177,12 +177,12 @@ impl Slab {
         self.slots.get(id.index())
     }
 
-    /// Every block, in slot order: for sums, not for output.
+    /// All blocks, in slot order: for sums, not for output.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Block> {
         self.slots.iter().filter(|block| block.state != SlotState::Vacant)
     }
 
-    /// The ids of every block, in slot order.
+    /// The ids of all blocks, in slot order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = BlockId> + '_ {
         let ids = (1..=self.slots.len() as u32).filter_map(NonZeroU32::new).map(BlockId);
         ids.filter(|&id| self[id].state != SlotState::Vacant)

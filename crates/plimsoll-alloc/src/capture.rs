@@ -1,10 +1,10 @@
 //! Graph captures: [`Captures`], which knows whether work is captured into a graph rather than run, and what precedes
 //! a stream's next work there.
 //!
-//! Events are not queried then, so a block that other streams use stays pending until the captures are
-//! over. With `graph_capture_record_stream_reuse` it can be reused earlier: when it is freed, the last nodes of
-//! every stream that used it are recorded; once all of these precede the next work of the block's own stream
-//! (the streams have joined), the next use of the memory is ordered after them, and no event is needed.
+//! Events are not queried then, so a block that other streams use stays pending until the captures are over. With
+//! `graph_capture_record_stream_reuse` it can be reused earlier. When the block is freed, the last graph nodes of every
+//! stream that used it are recorded. Once all of these nodes precede the next work of the block's own stream (the
+//! streams have joined), any new use of the memory is ordered after them, and no event is needed.
 //!
 //! As PyTorch: `record_free_markers`, `free_safe_blocks_in_capture`. The driver reports which streams are captured,
 //! and into which graph: [`Driver::is_capturing`], [`Driver::captured`].
@@ -44,7 +44,7 @@ impl Captures {
         }
     }
 
-    /// Whether the current call is captured rather than run.
+    /// Whether work that is submitted now is captured rather than run.
     pub(crate) fn is_capturing(&self, config: &Config, driver: &impl Driver, pools: &PrivatePools) -> bool {
         let redirected = match config.capture_test() {
             CaptureTest::Capture => false,
@@ -53,7 +53,7 @@ impl Captures {
         (self.under_way > 0 && driver.is_capturing()) || redirected
     }
 
-    /// What precedes the next work of a stream; `None` if the stream is not captured.
+    /// The nodes that precede the next work of a stream; `None` if the stream is not captured.
     pub(crate) fn before(
         &mut self,
         driver: &impl Driver,
@@ -110,7 +110,7 @@ impl LastUses {
         Some(Self { capture, nodes: others.try_fold(nodes, add)? })
     }
 
-    /// Whether all of these nodes precede.
+    /// Whether all of these nodes precede the stream's next work.
     pub(crate) fn are_past(&self, before: NodesBefore<'_>) -> bool {
         self.capture == before.capture
             && !self.nodes.is_empty()

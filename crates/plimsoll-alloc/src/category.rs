@@ -1,7 +1,7 @@
 //! Memory categories: [`Category`], and a total per category, [`CategoryBytes`].
 //!
-//! The callers (dispatch, autograd, optimizers) decide which category a block has and when it changes.
-//! Here they are names and an index.
+//! The callers (dispatch, autograd, optimizers) decide which category a block has and when it changes. This file has
+//! only the names and their order.
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
@@ -25,7 +25,7 @@ pub enum Category {
     OptimizerState,
     /// Saved by the forward pass for the backward pass.
     Activation,
-    /// Everything that is not one of the others.
+    /// Everything else.
     #[default]
     Temporary,
     /// Scratch memory of one kernel.
@@ -37,7 +37,7 @@ pub enum Category {
 }
 
 impl Category {
-    /// All categories, in the order of tables.
+    /// All categories, in the order in which tables list them.
     pub const ALL: [Self; 9] = [
         Self::Parameter,
         Self::Buffer,

@@ -1,7 +1,8 @@
 //! Consistency checks of the counters against a snapshot: [`Stats::check`], [`Ledger::check`].
 //!
-//! Those of the allocator's own state are `pools/check.rs` and `pending/check.rs`. All of them visit every block, so they
-//! are for tests and debugging. The rules are the invariants that PyTorch's allocator maintains after every operation.
+//! The checks of the allocator's own state are in `pools/check.rs` and `pending/check.rs`. All checks visit every
+//! block, so they are for tests and debugging. They check the invariants that PyTorch's allocator maintains after every
+//! operation.
 
 use crate::category::CategoryBytes;
 use crate::ledger::Ledger;

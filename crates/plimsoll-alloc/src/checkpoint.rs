@@ -1,12 +1,12 @@
 //! Saving and restoring a private pool's layout: [`Checkpoint`].
 //!
-//! A graph replay leaves the pool as its capture left it, whatever was allocated since. So before
-//! another capture into the same pool, the pool is restored to the layout of the checkpoint: all allocations
-//! are freed, every block of the checkpoint is allocated again at its address, and those that were not
-//! allocated then are freed. Segments added since the checkpoint stay, cached.
+//! After a graph replay, the pool is as it was at the end of the capture, whatever was allocated since. So before
+//! another capture into the same pool, the pool is restored to the checkpoint's layout: all allocations are freed,
+//! every block of the checkpoint is allocated again at its address, and the blocks that were free at the checkpoint are
+//! freed. Segments added since the checkpoint stay, cached.
 //!
-//! As PyTorch: `getCheckpointState`, `setCheckpointPoolState`. Segments are visited in the order of their
-//! addresses (PyTorch's order is a hash map's).
+//! As PyTorch: `getCheckpointState`, `setCheckpointPoolState`. Segments are visited in address order (PyTorch visits
+//! them in the order of a hash map).
 
 use std::collections::BTreeMap;
 
@@ -53,10 +53,10 @@ struct Piece {
 #[derive(Debug, Default)]
 #[must_use = "an allocation that is dropped instead of freed is leaked"]
 pub struct Restored {
-    /// Blocks that were allocated before and are not any more, by address. Drop their [`Allocation`]s
-    /// without `free`, which would panic. They are invalid even if the block is allocated again.
+    /// The addresses of blocks that were allocated before the restore and no longer are, in ascending order. Drop their
+    /// [`Allocation`]s without `free`, which would panic. They are invalid even if the block is allocated again.
     pub freed: Vec<Addr>,
-    /// Blocks that are allocated again, by segment.
+    /// The blocks of the checkpoint, allocated again, segment by segment.
     pub held: Vec<Allocation>,
 }
 
@@ -76,7 +76,7 @@ impl Checkpoint {
         Self { pool, segments: chains.map(|chain| chain.into_iter().map(piece).collect()).collect() }
     }
 
-    /// Checks that nothing waits for other streams, and that the mapped ranges are those of the checkpoint.
+    /// Checks that no block waits for other streams, and that the same ranges are mapped as at the checkpoint.
     fn check(&self, chains: &[Vec<BlockId>], pools: &Pools) -> Result<(), CheckpointError> {
         for block in chains.iter().flatten().map(|&id| pools.block(id)) {
             if block.state == SlotState::Pending || block.waits.has_uses() {
@@ -160,7 +160,7 @@ fn allocate_again<O: Observer>(
     given
 }
 
-/// The contiguous mapped ranges, by address.
+/// The contiguous mapped ranges, in address order.
 fn mapped_runs(blocks: impl Iterator<Item = (Addr, u64, bool)>) -> Vec<(Addr, u64)> {
     let mut runs: Vec<(Addr, u64)> = Vec::new();
     for (addr, bytes, _) in blocks.filter(|&(_, _, is_mapped)| is_mapped) {

@@ -9,10 +9,9 @@ use crate::request::{Addr, StreamId};
 
 /// A device's memory, by segment or by page, and the events of its streams. Every call can fail; a
 /// failed call must change nothing.
-///
-/// A driver without virtual memory keeps the defaults of [`reserve`](Self::reserve) to
+/// A driver without virtual memory keeps the default implementations of [`reserve`](Self::reserve) to
 /// [`unmap`](Self::unmap): expandable segments then fail with an error that says so. A driver whose streams run
-/// synchronously keeps those of [`record`](Self::record) to [`wait`](Self::wait): every event is done at once.
+/// synchronously keeps the defaults of [`record`](Self::record) to [`wait`](Self::wait): every event is done at once.
 ///
 /// ```
 /// use plimsoll_alloc::{Addr, Driver, DriverError, MemoryInfo};
@@ -87,7 +86,7 @@ pub trait Driver {
         Err(no_pages(&format!("asked to unmap {pages} pages of {page_bytes} bytes at {at}")))
     }
 
-    /// Records an event after the work that is now on a stream. The allocator owns the event until
+    /// Records an event after the work now queued on a stream. The allocator owns the event until
     /// [`is_done`](Self::is_done) returns true or [`wait`](Self::wait) succeeds; its id may be reused then.
     ///
     /// # Errors

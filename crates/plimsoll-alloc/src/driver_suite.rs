@@ -43,7 +43,7 @@ pub fn segments(device: &mut impl Driver) {
     assert_eq!(device.memory().total_bytes, before.total_bytes, "total_bytes does not change");
 }
 
-/// An event can be waited for, and queried until it is done.
+/// Events can be waited for, and can be queried until they are done.
 ///
 /// # Panics
 /// If a property does not hold; the message names it.
@@ -56,7 +56,7 @@ pub fn events(device: &mut impl Driver) {
     while !done("is_done", device.is_done(event)) {}
 }
 
-/// Pages are mapped once, in reserved address space, and the space can be released when none is mapped. The
+/// Pages are mapped once, in reserved address space, and the space can be released when nothing is mapped in it. The
 /// device needs at least 64 MiB free.
 ///
 /// # Panics

@@ -1,5 +1,5 @@
-//! The error type: [`Error`], and those of its parts that are small. The figures of an out-of-memory error are in
-//! `out_of_memory.rs`.
+//! The error type, [`Error`], and the small errors that it contains. The large one, with the figures of an
+//! out-of-memory error, is in `out_of_memory.rs`.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub enum Error {
     OutOfMemory(Box<OutOfMemory>),
     /// The request is one exbibyte or more; nothing was tried.
     TooLarge {
-        /// The requested value, bytes.
+        /// The requested size, bytes.
         requested_bytes: u64,
     },
     /// A device call failed for a reason other than out of memory.

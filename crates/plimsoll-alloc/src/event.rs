@@ -117,7 +117,7 @@ pub enum Event {
         stream: StreamId,
         /// The pool of the request.
         pool_id: PoolId,
-        /// The category of the request.
+        /// The tag of the request.
         tag: Tag,
         /// The stack of the request.
         stack: Option<StackId>,
@@ -151,7 +151,7 @@ pub struct LiveBlock {
     pub pool: PoolKind,
     /// The pool.
     pub pool_id: PoolId,
-    /// What it is for.
+    /// Its category and label.
     pub tag: Tag,
     /// The stack of the request.
     pub stack: Option<StackId>,
@@ -179,9 +179,9 @@ pub struct DeviceRange {
     pub pool_id: PoolId,
 }
 
-/// The net change of one operation in the cached pieces of split segments (PyTorch's `inactive_split`):
-/// memory that is free here but cannot be returned to the device. Net, because PyTorch applies it as one
-/// increase or one decrease, which its accumulated statistics show.
+/// The net change of one operation in the cached pieces of split segments (PyTorch's `inactive_split`): memory that is
+/// free here but cannot be returned to the device. It is a net change because PyTorch applies it as one increase or one
+/// decrease, which its accumulated statistics show.
 ///
 /// ```
 /// # use plimsoll_alloc::SplitChange;
@@ -227,7 +227,7 @@ impl Observer for () {
 }
 
 impl<A: Observer, B: Observer, C: Observer> Observer for (A, B, C) {
-    #[inline(always)] // as for two
+    #[inline(always)] // as for two observers, below
     fn on(&mut self, event: &Event) {
         self.0.on(event);
         self.1.on(event);

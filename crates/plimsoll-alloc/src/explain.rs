@@ -1,7 +1,7 @@
 //! How a request would be served, and why: [`Allocator::explain`](crate::Allocator::explain).
 //!
-//! For comparing two allocators at the first request where they differ. It changes nothing
-//! and visits all candidates, so it is too slow for every request.
+//! It is for comparing two allocators at the first request where they differ. It changes nothing and visits all
+//! candidates, so it is too slow to run for every request.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ use crate::rounding::is_oversize;
 pub struct Explanation {
     /// The request rounded up to a block, bytes.
     pub block_bytes: u64,
-    /// The size of the new segment if no candidate is taken, bytes.
+    /// The size of the new segment if no candidate serves the request, bytes.
     pub segment_bytes: u64,
     /// The cached blocks of the request's pool and stream that are large enough.
     pub candidates: Vec<Candidate>,
@@ -42,7 +42,7 @@ pub struct Candidate {
     pub bytes: u64,
     /// The number of its segment, in order of creation.
     pub segment_number: u64,
-    /// Whether it is taken, or why not.
+    /// Whether it serves the request, or why not.
     pub verdict: Verdict,
 }
 
@@ -60,7 +60,7 @@ pub enum Verdict {
     Later,
     /// It is in an expandable segment, and `expandable_segments` is off.
     Expandable,
-    /// Including the unmapped block after it, it is larger than the next candidate.
+    /// It is in an expandable segment. With the unmapped block after it, it is larger than the next candidate.
     GrowsMore,
     /// It is at least `max_split_size`, and the request is not.
     Oversize,

@@ -23,12 +23,12 @@ pub struct FailNth<D> {
 }
 
 impl<D: Driver> FailNth<D> {
-    /// `driver`, failing with `error` at call `nth`; 0 never fails.
+    /// Makes `driver` fail with `error` at call `nth`; 0 means never.
     pub fn new(driver: D, nth: u64, error: DriverError) -> Self {
         Self { driver, nth, error, calls: 0 }
     }
 
-    /// The number of calls made that can fail.
+    /// The number of calls so far that could have failed.
     pub fn calls(&self) -> u64 {
         self.calls
     }

@@ -1,11 +1,11 @@
 //! The cached blocks of one pool, in best-fit order: [`FreeSet`].
 //!
-//! The order defines the allocator's behaviour, see Note [Best fit order]. The data structure does not: each
-//! stream has a table of bins by size (`free_set/bins.rs`), and each bin is a tree whose links are stored in the
-//! blocks (`free_set/tree.rs`). So nothing here allocates from the heap once a pool has seen its
-//! streams and its largest block.
+//! The order defines the allocator's behaviour: Note [Best fit order]. The data structure does not affect it. Each
+//! stream has a table of bins by size (`free_set/bins.rs`), and each bin is a tree whose links are stored in the blocks
+//! (`free_set/tree.rs`). So nothing here allocates from the heap once a pool has seen all its streams and its largest
+//! block.
 //!
-//! Every operation takes logarithmic time in the blocks of one bin, even if all are of equal size.
+//! Every operation takes time logarithmic in the number of blocks of one bin, even if all are of equal size.
 
 mod bins;
 #[cfg(test)]
@@ -18,7 +18,7 @@ use crate::config::TieOrder;
 use crate::request::{Addr, StreamId};
 use bins::{Bins, bin_of};
 
-/// The cached blocks of one pool, by Note [Best fit order]. A block's size, segment and address must not
+/// The cached blocks of one pool, in the order of Note [Best fit order]. A block's size, segment and address must not
 /// change while it is in the set.
 #[derive(Debug, Default)]
 pub(crate) struct FreeSet {
@@ -53,7 +53,7 @@ impl FreeSet {
         self.bins_mut(blocks[id].stream).remove(blocks, order, id);
     }
 
-    /// Changes the size and address of a block in the set.
+    /// Changes the size and address of a block that is in the set.
     ///
     /// # Panics
     /// As [`remove`](Self::remove).
@@ -103,7 +103,7 @@ impl FreeSet {
         std::iter::once(StreamId::default()).chain(self.others.iter().map(|&(stream, _)| stream))
     }
 
-    /// All blocks: by stream, then in order.
+    /// All blocks: stream by stream, each in best-fit order.
     pub(crate) fn iter<'a>(&'a self, blocks: &'a Slab) -> impl Iterator<Item = BlockId> + 'a {
         self.streams().flat_map(move |stream| {
             let first = self.first_from(blocks, stream, 0);
@@ -124,8 +124,8 @@ impl FreeSet {
         self.iter(blocks).count()
     }
 
-    /// The first block of `stream` that is `far` enough, which no block of a bin before that of `bytes` is,
-    /// and every block of a bin behind it.
+    /// The first block of `stream` for which `far` holds. It must hold for no block in a bin before the one of `bytes`,
+    /// and for every block in a bin after that one.
     #[inline(always)] // as above
     fn first(
         &self,
@@ -140,8 +140,8 @@ impl FreeSet {
         here.or_else(|| tree::first(blocks, bins.tree(bins.first_from(bin + 1)?), &far))
     }
 
-    /// The last block of `stream` that is `near` enough, which every block of a bin before that of `bytes`
-    /// is, and no block of a bin behind it.
+    /// The last block of `stream` for which `near` holds. It must hold for every block in a bin before the one of
+    /// `bytes`, and for no block in a bin after that one.
     fn last(
         &self,
         blocks: &Slab,

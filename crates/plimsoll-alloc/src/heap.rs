@@ -1,5 +1,5 @@
-//! The memory that the allocator manages: [`Heap`]. It changes the pools, counts the reserved bytes, and sends the event
-//! of every change to the observer.
+//! The memory that the allocator manages: [`Heap`]. It changes the pools, counts the reserved bytes, and sends an event
+//! for every change to the observer.
 //!
 //! It calls no driver: `source.rs` gets and returns device memory, `pending.rs` waits for streams, and both call this.
 //!
@@ -28,7 +28,7 @@ pub(crate) struct Heap<O> {
     reserved_bytes: u64,
 }
 
-/// Reading.
+/// Queries.
 impl<O> Heap<O> {
     /// The default pool, empty.
     pub(crate) fn new(order: TieOrder, observer: O) -> Self {
@@ -93,9 +93,9 @@ impl<O> Heap<O> {
     }
 }
 
-/// What changes no figure, so that no event is sent.
+/// Changes that affect no statistic, so they send no event.
 impl<O> Heap<O> {
-    /// Makes an empty pool. Returns its small half and its large half.
+    /// Makes an empty pool. Returns its small and its large half.
     pub(crate) fn add_pool(&mut self, id: PoolId) -> [PoolRef; 2] {
         self.pools.add_pool(id)
     }
@@ -124,12 +124,12 @@ impl<O> Heap<O> {
         self.pools.set_pending(id);
     }
 
-    /// Begins another generation, for [`renew`](Self::renew).
+    /// Begins a new generation, which [`renew`](Self::renew) assigns to blocks.
     pub(crate) fn begin_generation(&mut self) {
         self.pools.begin_generation();
     }
 
-    /// Makes earlier allocations of a block invalid.
+    /// Invalidates the earlier allocations of a block.
     pub(crate) fn renew(&mut self, id: BlockId) {
         self.pools.renew(id);
     }
@@ -142,7 +142,7 @@ impl<O> Heap<O> {
         id
     }
 
-    /// Removes an expandable segment that is one unmapped block.
+    /// Removes an expandable segment that consists of one unmapped block.
     pub(crate) fn remove_unmapped(&mut self, id: BlockId) {
         self.pools.remove_segment(id);
     }
@@ -150,7 +150,7 @@ impl<O> Heap<O> {
 
 /// Import: memory is added and removed without an event.
 impl<O> Heap<O> {
-    /// Adds a segment with its blocks, of which `mapped_bytes` are mapped. Returns the allocations in it, by address.
+    /// Adds a segment with its blocks, of which `mapped_bytes` are mapped. Returns its allocations in address order.
     pub(crate) fn import(
         &mut self,
         segment: NewSegment,
@@ -184,7 +184,7 @@ impl<O> Heap<O> {
 
 /// Blocks.
 impl<O: Observer> Heap<O> {
-    /// Sends an event that is not the change of a block.
+    /// Sends an event that does not come from a change of a block.
     pub(crate) fn send(&mut self, event: &Event) {
         self.observer.on(event);
     }
@@ -219,7 +219,7 @@ impl<O: Observer> Heap<O> {
         block
     }
 
-    /// Caches a block right after the request to free it.
+    /// Completes a block's free immediately after its request: the block becomes cached.
     #[inline]
     pub(crate) fn complete_free_at_once(&mut self, id: BlockId, block: LiveBlock) {
         self.put_back(id, block, true);
@@ -269,7 +269,7 @@ impl<O: Observer> Heap<O> {
         self.observer.on(&Event::SegmentFree { memory, oversize });
     }
 
-    /// Makes the first bytes of an unmapped block cached, which the device has mapped.
+    /// Makes the first bytes of an unmapped block cached, after the device has mapped them.
     pub(crate) fn map_front(&mut self, id: BlockId, mapped_bytes: u64, stack: Option<StackId>) {
         let block = *self.pools.block(id);
         self.pools.map_front(id, mapped_bytes);
@@ -278,7 +278,7 @@ impl<O: Observer> Heap<O> {
         self.observer.on(&Event::SegmentMap { memory, stack });
     }
 
-    /// Makes pages of a cached block unmapped, which the device has unmapped.
+    /// Makes pages of a cached block unmapped, after the device has unmapped them.
     pub(crate) fn unmap(&mut self, id: BlockId, addr: Addr, bytes: u64) {
         let block = *self.pools.block(id);
         self.disown_pages(id, addr, bytes);

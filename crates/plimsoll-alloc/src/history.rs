@@ -1,8 +1,8 @@
 //! The history of allocator events: [`History`], a ring buffer of the latest entries.
 //!
-//! It observes events as the statistics do, and is off until [`History::record`]; while off, an event costs
-//! one comparison. Time comes from a clock that is passed in. The actions are those of PyTorch's traces, and
-//! two of ours: retags and step marks.
+//! It observes events as the statistics do. It is off until [`History::record`]; while off, an event costs one
+//! comparison. The caller passes the clock. The actions are those of PyTorch's traces, and two of ours: retags and step
+//! marks.
 //!
 //! As PyTorch: `_record_memory_history`, `TraceEntry`, `RingBuffer`.
 
@@ -30,7 +30,7 @@ use crate::request::{Addr, PoolId, StackId, StreamId, Tag};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Time of the clock, in microseconds.
+    /// The clock's time, in microseconds.
     pub time_us: u64,
     /// The action.
     pub action: Action,
@@ -39,9 +39,9 @@ pub struct Entry {
     /// The size in bytes: the requested size of a block, the size of device memory, the rounded size of a
     /// request that failed, or the active bytes of a snapshot.
     pub bytes: u64,
-    /// The stream.
+    /// The stream of the block or memory.
     pub stream: StreamId,
-    /// The pool.
+    /// The pool of the block or memory.
     pub pool: PoolId,
     /// The tag; the default for device memory.
     pub tag: Tag,
@@ -78,7 +78,7 @@ pub enum Action {
         /// Free memory of the device, bytes.
         device_free_bytes: u64,
     },
-    /// A block is now for something else. PyTorch has no such entry.
+    /// The tag of a block changed. PyTorch has no such entry.
     Retag {
         /// The old tag.
         from: Tag,
@@ -115,7 +115,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// What a history records.
+/// Which events a history records.
 ///
 /// ```
 /// # use plimsoll_alloc::HistoryOptions;
@@ -160,7 +160,7 @@ struct Recorder {
     /// The index of the oldest entry, once the ring is full.
     oldest: usize,
     lost: u64,
-    /// The time of the last free that has not completed.
+    /// The time of the last free, until it completes.
     freed_us: Option<u64>,
 }
 
@@ -189,8 +189,8 @@ impl History {
         })
     }
 
-    /// Removes and returns the entries, oldest first, and the number that were dropped; the ring is empty then,
-    /// and the count starts over. For writers that stream entries to a file.
+    /// Removes and returns the entries, oldest first, and the number of entries that were dropped. Afterwards the ring
+    /// is empty, and the count starts at 0. For writers that stream entries to a file.
     pub fn take(&mut self) -> (Vec<Entry>, u64) {
         let Some(recorder) = &mut self.recorder else { return (Vec::new(), 0) };
         let mut entries = std::mem::take(&mut recorder.ring);
@@ -222,7 +222,7 @@ impl Recorder {
         self.lost += 1;
     }
 
-    /// The current time; for a free that completes immediately, the time of the free: reading the clock
+    /// The current time. A free that completes immediately gets the time of the free request, because reading the clock
     /// costs more than the rest of an event.
     fn time_us(&mut self, event: &Event) -> u64 {
         let freed_us = self.freed_us.take();

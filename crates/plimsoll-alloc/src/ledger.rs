@@ -1,10 +1,10 @@
 //! Allocated bytes by owner, now and at the peak: [`Ledger`].
 //!
-//! It counts whole blocks, so that the categories sum to `allocated_bytes.all` exactly.
+//! It counts block sizes, not requested sizes, so that the categories sum to `allocated_bytes.all` exactly.
 //!
-//! Note [Peak capture]: the state at the peak is copied late. While the total is at its maximum the current
-//! state *is* the state at the peak, retags included; the copy is made just before the first event that
-//! lowers the total. A run of a thousand allocations costs one copy, and the copy reuses its memory.
+//! Note [Peak capture]: the state at the peak is copied late. While the total is at its maximum, the current state *is*
+//! the state at the peak, retags included. The copy is made just before the first event that lowers the total. A run of
+//! a thousand allocations costs one copy, and the copy reuses its memory.
 
 use std::collections::BTreeMap;
 
@@ -50,14 +50,14 @@ pub struct Owner {
 pub struct Ledger {
     index: Index,
     now: Book,
-    /// The state at the peak; not up to date while `at_peak`.
+    /// The state at the peak; out of date while `at_peak`.
     peak: Book,
     /// Whether `now` is the state at the peak.
     at_peak: bool,
 }
 
 impl Ledger {
-    /// Allocated bytes by category. Sums over all tags ever seen.
+    /// Allocated bytes by category. The cost grows with the number of tags ever seen.
     pub fn by_category(&self) -> CategoryBytes {
         self.by_category_in(&self.now)
     }
@@ -72,12 +72,12 @@ impl Ledger {
         self.book_at_peak().total_bytes
     }
 
-    /// Allocated bytes by owner: largest first, then by label and category.
+    /// Allocated bytes by owner: largest first, then in the order of labels and categories.
     pub fn owners(&self) -> Vec<Owner> {
         self.owners_in(&self.now)
     }
 
-    /// Allocated bytes by owner at the peak: largest first, then by label and category.
+    /// Allocated bytes by owner at the peak: largest first, then in the order of labels and categories.
     pub fn owners_at_peak(&self) -> Vec<Owner> {
         self.owners_in(self.book_at_peak())
     }
@@ -139,7 +139,7 @@ impl Ledger {
         held.blocks -= 1;
     }
 
-    /// Note [Peak capture].
+    /// Copies the state at the peak: Note [Peak capture].
     #[cold]
     fn leave_peak(&mut self) {
         self.peak.clone_from(&self.now);
@@ -172,19 +172,20 @@ impl Observer for Ledger {
     }
 }
 
-/// The row of each tag ever seen. Rows are never removed, so a steady state does not allocate from the heap.
+/// The row number of each tag ever seen. Rows are never removed, so a steady state does not allocate from the heap.
 #[derive(Debug, Clone, Default)]
 struct Index {
-    /// By row.
+    /// The tag of each row.
     tags: Vec<Tag>,
-    /// By label, then by category: the row, from 1; 0 for a tag never seen.
+    /// The row number plus 1 for each label and category; 0 for a tag never seen.
     near: Vec<[u32; Category::ALL.len()]>,
-    /// The same for labels too large for a table.
+    /// The row number for labels too large for the table.
     far: BTreeMap<Tag, u32>,
 }
 
 impl Index {
-    /// Callers number labels from 0, so that a table stays small; larger labels go to a map.
+    /// Labels below this are in the table. Callers number labels from 0, so the table stays small; larger labels go to
+    /// the map.
     const NEAR_LABELS: u32 = 1 << 16;
 
     #[inline]
@@ -220,7 +221,7 @@ impl Index {
 #[derive(Debug, Default)]
 struct Book {
     total_bytes: u64,
-    /// By [`Index`].
+    /// Indexed by the row numbers of [`Index`].
     rows: Vec<Held>,
 }
 

@@ -18,7 +18,7 @@
 //! | `stats.rs`, `stats/`, `ledger.rs`, `history.rs` | statistics; allocations by owner; a ring buffer of events |
 //! | `check.rs` | consistency checks of the statistics |
 //! | `stream_uses.rs`, `ranges.rs` | uses of blocks on other streams; address space of expandable segments |
-//! | `block.rs`, `allocation.rs` | the blocks; an allocated block in its caller's hands ([`Allocation`]) |
+//! | `block.rs`, `allocation.rs` | the blocks; the caller's handle to an allocated block ([`Allocation`]) |
 //! | `adopt.rs` | a segment of a recording, for an import |
 //! | `free_set.rs`, `free_set/` | cached blocks in best-fit order |
 //! | `pools.rs`, `pools/` | the pools: which cached block serves a request, splitting and merging, pages |
@@ -29,7 +29,7 @@
 //! | `memory_limit.rs` | the limit on the reserved bytes |
 //! | `source.rs`, `source/` | device memory: expandable segments, releasing, garbage collection |
 //! | `capture.rs`, `pending.rs`, `pending/` | graph captures; freed blocks that wait for other streams, and events |
-//! | `allocator.rs`, `allocator/` | [`Allocator`]: the parts above as one, and what a caller can ask of it |
+//! | `allocator.rs`, `allocator/` | [`Allocator`]: combines the parts above; the calls that it offers |
 //! | `lock.rs`, `shared.rs`, `shared/` | [`DeviceMemory`]: the allocator for many threads; its lock |
 //! | `pinned.rs`, `pinned/` | [`PinnedMemory`]: page-locked host memory, a separate allocator |
 //! | `schedules.rs` | tests of the handles under every thread schedule of small programs |
@@ -37,15 +37,15 @@
 //! A request's path: `allocator.rs` rounds it and asks `pools/search.rs` for a cached block; `heap.rs` allocates that block
 //! and sends the event. If none fits, `allocator/cache_miss.rs` has the steps to get memory, from `source.rs`.
 //!
-//! Note [Differences from PyTorch]: where PyTorch 2.15's order is undefined, ours is ascending: events by
-//! stream id, private pools by pool id, segments of a checkpoint by address. Where PyTorch corrupts itself or
-//! asserts, ours stays consistent: a piece of a segment is never released, even if `max_split_size` was lowered
-//! at run time (`source/release.rs`); a private pool is removed when it has no segment (`private.rs`), and is
-//! not emptied during a capture (`allocator/release.rs`). A use on another stream that was recorded before a capture
-//! still counts if it is recorded again in the capture (`stream_uses.rs`), also if `graph_capture_record_stream_reuse`
-//! finds the uses in the capture done (`pending.rs`); a block used in two captures waits for their end (PyTorch
-//! asserts). One difference is deliberate, an option that is off by default: Note [No search after the
-//! release] in `allocator/cache_miss.rs`.
+//! Note [Differences from PyTorch]: where PyTorch 2.15's order is undefined, ours is ascending: events by stream id,
+//! private pools by pool id, segments of a checkpoint by address. In some cases PyTorch corrupts its state or asserts,
+//! and ours stays consistent. A piece of a segment is never released, even if `max_split_size` was lowered at run time
+//! (`source/release.rs`). A private pool is removed when it has no segment (`private.rs`), and is not emptied during a
+//! capture (`allocator/release.rs`). A use on another stream that was recorded before a capture still counts if it is
+//! recorded again in the capture (`stream_uses.rs`), even if `graph_capture_record_stream_reuse` finds that the uses in
+//! the capture are done (`pending.rs`). A block used in two captures waits for the end of both (PyTorch asserts). One
+//! difference is deliberate, and behind an option that is off by default: Note [No search after the release] in
+//! `allocator/cache_miss.rs`.
 //!
 //! ```
 //! use plimsoll_alloc::{Allocator, Config, Request, SimDriver, Stats};

@@ -6,8 +6,8 @@ use crate::driver::{Captured, Driver, DriverError, EventId, MemoryInfo, NodeId};
 use crate::request::{Addr, StreamId};
 use crate::size::SEGMENT_GRAIN_BYTES;
 
-/// Fails allocations beyond a capacity. Each segment and page counts rounded up to 2 MiB, the allocation
-/// granularity of real devices; unmapped address space does not count.
+/// Fails allocations beyond a capacity. The size of each segment and page is rounded up to 2 MiB, the allocation
+/// granularity of real devices. Unmapped address space does not count.
 ///
 /// ```
 /// # use plimsoll_alloc::{Driver, DriverError, Limit, Sim};
@@ -25,7 +25,7 @@ pub struct Limit<D> {
 }
 
 impl<D: Driver> Limit<D> {
-    /// `driver`, with `capacity_bytes` at most.
+    /// Limits `driver` to `capacity_bytes`.
     pub fn new(driver: D, capacity_bytes: u64) -> Self {
         Self { driver, capacity_bytes, used_bytes: 0, segments: BTreeMap::new() }
     }

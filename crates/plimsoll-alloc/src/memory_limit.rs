@@ -10,7 +10,7 @@ use crate::error::Error;
 pub(crate) struct MemoryLimit(Option<u64>);
 
 impl MemoryLimit {
-    /// The limit of `per_process_memory_fraction`.
+    /// The limit from `per_process_memory_fraction`.
     pub(crate) fn of_config(config: &Config, total_bytes: u64) -> Self {
         Self::of_fraction(config.per_process_memory_fraction(), total_bytes)
     }
@@ -42,12 +42,12 @@ impl MemoryLimit {
         self.0
     }
 
-    /// Whether so many reserved bytes are allowed.
+    /// Whether this many reserved bytes are allowed.
     pub(crate) fn allows(&self, reserved_bytes: u64) -> bool {
         self.0.is_none_or(|limit_bytes| reserved_bytes <= limit_bytes)
     }
 
-    /// The limit that garbage collection's threshold applies to, if both are set.
+    /// The limit that the garbage collection threshold is a fraction of, if both are set.
     #[inline]
     pub(crate) fn collected(&self, config: &Config) -> Option<u64> {
         self.0.filter(|_| config.garbage_collection_threshold() > 0.0)

@@ -1,4 +1,4 @@
-//! The out-of-memory error: [`OutOfMemory`], with its figures, PyTorch's message for the same figures, and
+//! The out-of-memory error: [`OutOfMemory`], with its figures, the text of PyTorch's error for the same figures, and
 //! the cause ([`Conclusion`]).
 
 use std::fmt;
@@ -53,14 +53,14 @@ pub struct OutOfMemory {
     pub device_free_bytes: u64,
     /// Total memory of the device, bytes.
     pub device_total_bytes: u64,
-    /// The largest cached block of the request's pool (small or large) and
-    /// stream, bytes; 0 if there is none.
+    /// The largest cached block of the request's stream in its half (small or large) of the pool, bytes; 0 if there is
+    /// none.
     pub largest_free_block_bytes: u64,
     /// `allocated_bytes` by category.
     pub by_category: CategoryBytes,
     /// Whether `expandable_segments` was on.
     pub expandable_segments: bool,
-    /// The size that `expandable_segments_reserve` sets, if the request exceeds one such range, bytes.
+    /// The size that `expandable_segments_reserve` sets, if one range of that size cannot hold the request, bytes.
     pub exceeded_reserve_bytes: Option<u64>,
     /// Whether the pool's own allocator, rather than the device, ran out of memory.
     pub segment_allocator_refused: bool,
@@ -82,7 +82,7 @@ pub struct OutOfMemory {
 pub enum Conclusion {
     /// Allocated memory plus the request exceed the capacity.
     Capacity {
-        /// By how much, bytes.
+        /// The missing bytes.
         missing_bytes: u64,
         /// Whether the capacity is the limit, rather than the device's memory.
         limited: bool,
@@ -103,7 +103,7 @@ pub enum Conclusion {
         /// Whether `expandable_segments` could be switched on.
         can_expand: bool,
     },
-    /// Other processes, or other libraries in this one, use the missing memory.
+    /// Other processes, or other libraries in this process, use the missing memory.
     HeldByOthers {
         /// The memory that they use, bytes.
         others_bytes: u64,
@@ -111,10 +111,9 @@ pub enum Conclusion {
 }
 
 impl OutOfMemory {
-    /// The cause: the first of these that applies. The pool's own allocator failed; the request
-    /// exceeds the reserve;
-    /// allocated memory leaves no room for it; enough is free, but not contiguous; others use the missing
-    /// memory.
+    /// The cause. Returns the first of these that applies: the pool's own allocator failed; the request exceeds the
+    /// reserve; allocated memory leaves no room for the request; enough memory is free, but not contiguous; others use
+    /// the missing memory.
     pub fn conclusion(&self) -> Conclusion {
         if self.segment_allocator_refused {
             return Conclusion::SegmentAllocator;
@@ -140,7 +139,7 @@ impl OutOfMemory {
         Conclusion::HeldByOthers { others_bytes }
     }
 
-    /// The text of PyTorch's error for the same numbers, on the device with this ordinal.
+    /// The text of PyTorch's error for the same figures on device number `device`.
     pub fn pytorch_text(&self, device: u32) -> String {
         let private_bytes = self.private_cached_bytes;
         let mut text = format!(

@@ -1,11 +1,11 @@
 //! Blocks used on several streams: a freed block is reused only after the other streams are done with it.
 //! [`PendingFrees`] has those that wait.
 //!
-//! A use on another stream is recorded with the block. When the block is freed, an event is recorded
-//! on each such stream (ascending ids; PyTorch's order there is a hash map's), and the block is pending until
-//! all of them are done. Events are queried at the start of each request outside a capture, in the order
-//! of stream ids and within a stream in the order of recording, and waited for before the cache is released,
-//! but never when a block is freed.
+//! A use on another stream is recorded with the block. When the block is freed, an event is recorded on each such
+//! stream, and the block is pending until all of these events are done. The streams are visited in id order (in
+//! PyTorch, in the order of a hash map). Events are queried at the start of each request outside a capture: stream by
+//! stream in id order, each in the order of recording. They are waited for before the cache is released, but never when
+//! a block is freed.
 //!
 //! As PyTorch: `recordStream`, `insert_events`, `process_events`, `synchronize_and_free_events`.
 
@@ -32,7 +32,7 @@ pub(crate) struct PendingFrees {
     /// Freed blocks whose events are not recorded yet, because of a capture or because
     /// the device failed.
     deferred: VecDeque<Deferred>,
-    /// Blocks whose free is completed by the caller: `allocator/adopt.rs`.
+    /// Pending blocks whose free the caller completes: `allocator/adopt.rs`.
     elsewhere: BTreeSet<BlockId>,
 }
 
@@ -43,7 +43,7 @@ struct Deferred {
     last_uses: Option<LastUses>,
 }
 
-/// Recording uses.
+/// Uses on other streams.
 impl PendingFrees {
     /// Whether no block waits for another stream.
     #[inline]
@@ -51,12 +51,12 @@ impl PendingFrees {
         self.events.is_empty() && self.deferred.is_empty()
     }
 
-    /// Whether blocks wait whose events are not recorded yet.
+    /// Whether some freed blocks have no recorded events yet.
     pub(crate) fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
     }
 
-    /// Records that a stream other than its own uses a block.
+    /// Records that a block is used by another stream than its own.
     pub(crate) fn record_use<O>(
         &mut self,
         heap: &mut Heap<O>,
@@ -67,7 +67,7 @@ impl PendingFrees {
         self.uses.add(heap.waits_mut(id), stream, recorded);
     }
 
-    /// The last nodes of the streams that use a block in a capture, if all of them are in it.
+    /// The last graph nodes of the streams that use a block in a capture, if all of these streams are in it.
     pub(crate) fn last_uses<O>(&self, heap: &Heap<O>, driver: &impl Driver, id: BlockId) -> Option<LastUses> {
         let block = heap.pools().block(id);
         LastUses::of(driver, block.stream, self.uses.streams(block.waits))
@@ -85,7 +85,8 @@ impl PendingFrees {
         }
     }
 
-    /// Keeps a block that was freed in a capture pending until the capture ends, or until its last uses are past.
+    /// Keeps a block that was freed in a capture pending until the capture ends, or until the stream's next work comes
+    /// after its last uses.
     pub(crate) fn wait_for_capture<O>(
         &mut self,
         heap: &mut Heap<O>,
@@ -102,16 +103,16 @@ impl PendingFrees {
         self.elsewhere.insert(id);
     }
 
-    /// Completes a free that waits for the caller.
+    /// Completes a free that [`wait_for_caller`](Self::wait_for_caller) left pending.
     ///
     /// # Panics
-    /// If it does not.
+    /// If the block's free does not wait for the caller.
     pub(crate) fn complete<O: Observer>(&mut self, heap: &mut Heap<O>, id: BlockId) {
         assert!(self.elsewhere.remove(&id), "the block belongs to another allocator");
         heap.complete_free(id);
     }
 
-    /// Records an event on each stream that uses a block. Events recorded before a failure count.
+    /// Records an event on each stream that uses a block. After a failure, the events that were already recorded count.
     fn record_events<O>(
         &mut self,
         heap: &mut Heap<O>,
@@ -126,7 +127,7 @@ impl PendingFrees {
     }
 }
 
-/// Completing frees whose events are done.
+/// Frees that wait for events.
 impl PendingFrees {
     /// Completes the frees of blocks whose events are done. As PyTorch: `process_events`.
     pub(crate) fn poll<O: Observer>(
@@ -148,8 +149,8 @@ impl PendingFrees {
         Ok(())
     }
 
-    /// Waits for all events, or for those of one pool's blocks, and completes their frees.
-    /// As PyTorch: `synchronize_and_free_events`.
+    /// Waits for all events, or for the events of one pool's blocks, and completes the frees. As PyTorch:
+    /// `synchronize_and_free_events`.
     pub(crate) fn wait<O: Observer>(
         &mut self,
         heap: &mut Heap<O>,
@@ -172,8 +173,7 @@ impl PendingFrees {
         Ok(())
     }
 
-    /// Records the events of deferred blocks. Uses in a capture are ordered by the capture itself: those
-    /// uses need no event.
+    /// Records the events of deferred blocks. The capture itself orders the uses in it, so those uses need no event.
     fn record_deferred<O: Observer>(
         &mut self,
         heap: &mut Heap<O>,
@@ -195,7 +195,7 @@ impl PendingFrees {
     }
 }
 
-/// Completing frees whose uses in a capture are done.
+/// Frees that wait for uses in a capture.
 impl PendingFrees {
     /// Completes the frees of blocks of `stream` whose last uses all precede its next work.
     pub(crate) fn settle_past<O: Observer>(
@@ -213,8 +213,8 @@ impl PendingFrees {
         settled.into_iter().for_each(|id| self.settle(heap, id));
     }
 
-    /// Completes the frees of a pool's blocks that only a capture used on other streams. The capture is over when no
-    /// more requests go to the pool.
+    /// Completes the frees of a pool's blocks that other streams used only in a capture. When requests are no longer
+    /// sent to the pool, its capture is over.
     pub(crate) fn settle_pool<O: Observer>(&mut self, heap: &mut Heap<O>, pool: PoolId) {
         let blocks = self.deferred.iter().map(|deferred| deferred.block);
         let settled: Vec<BlockId> = blocks.filter(|&id| pool_of(heap, id) == pool).collect();

@@ -19,9 +19,9 @@
 //! | `segment.rs`, `check.rs` | snapshots of the state; consistency checks |
 //! | `error.rs`, `memory.rs` | errors; [`PinnedMemory`], the allocator behind a lock |
 //!
-//! The options are [`PinnedConfig`](crate::PinnedConfig). Of these, `use_background_threads` does not apply
-//! (there is no background thread; events are polled at each request), and `use_cuda_host_register`,
-//! `num_register_threads` and `free_catch_all` are up to the driver and its caller.
+//! The options are [`PinnedConfig`](crate::PinnedConfig). `use_background_threads` has no effect (there is no
+//! background thread; events are polled at each request). The driver and its caller decide what
+//! `use_cuda_host_register`, `num_register_threads` and `free_catch_all` do.
 
 mod allocator;
 mod block;

@@ -1,7 +1,7 @@
 //! The pools: [`Pools`], which stores every block, and the free sets of each pool.
 //!
-//! There is one default pool and any number of private ones (`private.rs`); each is a pair, one half for small
-//! blocks and one for large ones. No driver calls and no events here: `heap.rs` sends them.
+//! There is one default pool and any number of private ones (`private.rs`). Each is a pair of halves, one for small
+//! blocks and one for large ones. This code makes no driver calls and sends no events; `heap.rs` sends them.
 //!
 //! | file | contents |
 //! |---|---|
@@ -38,7 +38,7 @@ struct Pool {
     id: PoolId,
     kind: PoolKind,
     cached: FreeSet,
-    /// Unmapped blocks of expandable segments, in the order in which they are tried.
+    /// Unmapped blocks of expandable segments, in the order in which the search tries them.
     unmapped: BTreeMap<(StreamId, Addr), BlockId>,
     /// The number of searches while garbage collection is on: `source/collect.rs`.
     searches: u64,
@@ -56,12 +56,12 @@ pub(crate) struct Pools {
     vacant: Vec<u32>,
     order: TieOrder,
     segments_made: u64,
-    /// The number of restores of checkpoints.
+    /// The number of checkpoint restores so far.
     generation: u32,
 }
 
 impl Pools {
-    /// The default pool, empty.
+    /// Makes an empty default pool.
     pub(crate) fn new(order: TieOrder) -> Self {
         let mut pools = Self {
             blocks: Slab::default(),
@@ -104,7 +104,7 @@ impl Pools {
         [PoolRef::at(first), PoolRef::at(first + 1)]
     }
 
-    /// Removes an empty private pool, by its small half.
+    /// Removes an empty private pool, given its small half.
     pub(crate) fn remove_pool(&mut self, small: PoolRef) {
         self.vacant.push(small.index());
     }
@@ -117,13 +117,13 @@ impl Pools {
         &mut self.pools[pool.index() as usize]
     }
 
-    /// The id of a half's pool.
+    /// The id of the pool that a half belongs to.
     #[inline]
     pub(crate) fn id_of(&self, pool: PoolRef) -> PoolId {
         self.pool(pool).id
     }
 
-    /// Whether it is the small or the large half, and the id of its pool.
+    /// The kind of a half (small or large), and the id of its pool.
     #[inline]
     pub(crate) fn kind_and_id(&self, pool: PoolRef) -> (PoolKind, PoolId) {
         let pool = self.pool(pool);
@@ -135,7 +135,7 @@ impl Pools {
         self.pool(pool).segments
     }
 
-    /// The cached blocks of a half: by stream, then in best-fit order.
+    /// The cached blocks of a half: stream by stream, each in best-fit order.
     pub(crate) fn cached(&self, pool: PoolRef) -> impl Iterator<Item = BlockId> + '_ {
         self.pool(pool).cached.iter(&self.blocks)
     }
@@ -151,12 +151,12 @@ impl Pools {
         self.blocks.get(id)
     }
 
-    /// Every block, in slot order: for sums, not for output.
+    /// All blocks, in slot order: for sums, not for output.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {
         self.blocks.iter()
     }
 
-    /// The blocks of each segment of a pool, by address.
+    /// The blocks of each segment of a pool; segments and blocks are in address order.
     pub(crate) fn chains_of(&self, halves: [PoolRef; 2]) -> Vec<Vec<BlockId>> {
         let blocks = &self.blocks;
         let firsts =
@@ -182,12 +182,12 @@ impl Pools {
         std::mem::replace(&mut self.blocks[id].tag, tag)
     }
 
-    /// Begins another generation: allocations of older blocks stay valid until a block is renewed.
+    /// Begins a new generation. Allocations stay valid until their block is renewed.
     pub(crate) fn begin_generation(&mut self) {
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// Makes a block one of the current generation: earlier allocations of it become invalid.
+    /// Moves a block to the current generation, which invalidates its earlier allocations.
     pub(crate) fn renew(&mut self, id: BlockId) {
         self.blocks[id].generation = self.generation;
     }

@@ -1,15 +1,13 @@
 //! Private pools: separate memory for a graph, or for a part of a program. [`PrivatePools`] counts their users and keeps
 //! their settings.
 //!
-//! A pool has a [`PoolId`] and a use count. While it is in use, only requests that name
-//! it are served from it, and its cache is not released; after that, the next release of the cache
-//! frees its cached memory, and the pool is removed once it is empty. The callers decide which requests name it,
-//! by thread or stream: `shared/redirect.rs`.
+//! A pool has a [`PoolId`] and a use count. While it is in use, it serves only requests that name it, and its cache is
+//! not released. After that, the next release of the cache frees its cached memory, and the pool is removed once it is
+//! empty. The callers decide which requests name it, by thread or stream: `shared/redirect.rs`.
 //!
 //! As PyTorch: `MemPool`, `PrivatePool`, `createOrIncrefPool`, `beginAllocateToPool`, `endAllocateToPool`,
-//! `releasePool`. Unlike PyTorch, a pool is removed when it has no segment, not when a count of calls
-//! is 0 (which is wrong with expandable segments), and a pool that is used again before that is
-//! in use again (PyTorch asserts).
+//! `releasePool`. Unlike PyTorch, a pool is removed when it has no segment; PyTorch counts calls, which is wrong with
+//! expandable segments. Also, an unused pool that has not been removed yet can be used again (PyTorch asserts).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,8 +33,7 @@ impl PrivatePool {
     }
 }
 
-/// All private pools and their settings. Ordered by id, which is the order in which pools are
-/// searched and released (PyTorch's is a hash map's).
+/// All private pools and their settings. Pools are searched and released in id order (PyTorch: in the order of a hash map).
 #[derive(Debug, Default)]
 pub(crate) struct PrivatePools {
     pools: BTreeMap<PoolId, PrivatePool>,
@@ -48,7 +45,8 @@ pub(crate) struct PrivatePools {
 
 /// The pools and their users.
 impl PrivatePools {
-    /// Makes a pool with a use count of 1, of the halves that `new` makes, or increments its use count.
+    /// Increments a pool's use count. If the pool does not exist, makes it from the halves that `new` returns, with a
+    /// use count of 1.
     pub(crate) fn create(&mut self, id: PoolId, new: impl FnOnce() -> [PoolRef; 2]) -> Result<(), PoolError> {
         if id == PoolId::DEFAULT {
             return Err(PoolError::Unknown(id));
@@ -75,7 +73,7 @@ impl PrivatePools {
         self.pools.get(&id).map(|pool| pool.use_count)
     }
 
-    /// Keeps a pool while a segment is allocated for it.
+    /// Prevents the removal of a pool while a segment is allocated for it.
     pub(crate) fn hold(&mut self, id: PoolId) {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.waiting += 1;
@@ -94,20 +92,20 @@ impl PrivatePools {
         self.pools.get(&id).is_some_and(PrivatePool::is_unused)
     }
 
-    /// The pools without users, by id.
+    /// The pools without users, in id order.
     pub(crate) fn unused(&self) -> Vec<PoolId> {
         self.pools.iter().filter(|(_, pool)| pool.is_unused()).map(|(&id, _)| id).collect()
     }
 }
 
-/// Their memory.
+/// Memory.
 impl PrivatePools {
     /// A pool's small half and its large half.
     pub(crate) fn halves(&self, id: PoolId) -> Result<[PoolRef; 2], PoolError> {
         self.pools.get(&id).map(|pool| pool.halves).ok_or(PoolError::Unknown(id))
     }
 
-    /// The half of any pool that serves requests of a kind.
+    /// The half of a pool that serves requests of this kind; the pool may be the default one.
     #[inline]
     pub(crate) fn half_of(&self, id: PoolId, kind: PoolKind) -> Result<PoolRef, Error> {
         if id == PoolId::DEFAULT { Ok(PoolRef::default_half(kind)) } else { self.private_half_of(id, kind) }
@@ -127,7 +125,7 @@ impl PrivatePools {
         }
     }
 
-    /// The halves of the pools that lend, by id.
+    /// The halves of the pools that lend, in id order.
     pub(crate) fn lenders(&self, kind: PoolKind) -> Vec<PoolRef> {
         let pools = self.lends.iter().filter_map(|id| self.pools.get(id));
         pools.map(|pool| pool.halves[kind as usize]).collect()
@@ -138,7 +136,7 @@ impl PrivatePools {
         self.unsplit.insert(id);
     }
 
-    /// Whether any pool allocates whole segments only: usually none does.
+    /// Whether any pool allocates whole segments only. Usually none does.
     #[inline]
     pub(crate) fn any_unsplit(&self) -> bool {
         !self.unsplit.is_empty()

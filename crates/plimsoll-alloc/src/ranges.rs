@@ -1,7 +1,7 @@
 //! The address space of expandable segments: [`Ranges`].
 //!
-//! Besides its blocks, an expandable segment has a [`Range`]: its address range and page size. Mapping pages into it:
-//! `source/expandable.rs`.
+//! In addition to its blocks, an expandable segment has a [`Range`]: its address range and page size.
+//! `source/expandable.rs` maps pages into it.
 
 use std::num::NonZeroU32;
 
@@ -47,7 +47,7 @@ impl Ranges {
 }
 
 impl Range {
-    /// The whole pages inside a part of the range: where they start, and their number.
+    /// The whole pages inside a part of the range: the start of the first page, and the number of pages.
     pub(crate) fn pages_inside(&self, addr: Addr, bytes: u64) -> (Addr, u64) {
         let from = addr.0 - self.addr.0;
         let (first, end) = (from.div_ceil(self.page_bytes), (from + bytes) / self.page_bytes);

@@ -1,8 +1,7 @@
 //! A request: [`Request`], and the ids in it. Its result is in `allocation.rs`.
 //!
-//! These are plain values. Placement reads `bytes`, `stream` and `pool`; the [`Tag`]
-//! (category and label) and the stack are stored and reported, but never affect placement. Serving a
-//! request: `allocator.rs`.
+//! These are plain values. Placement reads `bytes`, `stream` and `pool`. The [`Tag`] (category and label) and the stack
+//! are stored and reported, but never affect placement. `allocator.rs` serves a request.
 
 use std::fmt;
 
@@ -48,7 +47,7 @@ pub struct StreamId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LabelId(pub u32);
 
-/// A pool's id, as PyTorch's pair: (0, 0) is the default pool, (n, 0) a graph's, (0, n) a user's.
+/// A pool's id: a pair, as in PyTorch. (0, 0) is the default pool, (n, 0) a graph's, (0, n) a user's.
 ///
 /// ```
 /// # use plimsoll_alloc::PoolId;
@@ -117,8 +116,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request for an unlabelled temporary of `bytes` from the default pool on the default stream; set the
-    /// other fields by struct update.
+    /// A request for an unlabelled temporary of `bytes` from the default pool on the default stream. Set the other
+    /// fields with struct update syntax.
     pub fn of(bytes: u64) -> Self {
         let Tag { category, label } = Tag::default();
         Self { bytes, stream: StreamId::default(), pool: PoolId::DEFAULT, category, label, stack: None }

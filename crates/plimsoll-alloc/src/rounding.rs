@@ -1,5 +1,5 @@
-//! Rounding: the size of the block that serves a request, and of the segment that is allocated for it.
-//! Pure arithmetic on bytes under the options.
+//! Rounding: the size of the block that serves a request, and the size of the segment that is allocated for it. Pure
+//! arithmetic on sizes and options.
 //!
 //! As PyTorch: `round_size`, `get_allocation_size`.
 
@@ -10,9 +10,9 @@ use crate::size::{
 };
 
 impl Config {
-    /// The part of a free block that a request gets, in bytes: all of it, or the rounded request if the
-    /// remainder is worth keeping. For rebuilding blocks from a history of requests. `expandable` is whether
-    /// the segment is expandable.
+    /// The size of the block that a request gets from a free block, bytes: all of it, or the rounded request if the
+    /// remainder is worth keeping. For rebuilding blocks from a history of requests. `expandable` says whether the
+    /// segment is expandable.
     ///
     /// ```
     /// # use plimsoll_alloc::Config;
@@ -58,8 +58,8 @@ pub(crate) fn block_bytes(config: &Config, bytes: u64) -> u64 {
 }
 
 impl Config {
-    /// The size that a request of `bytes` is rounded to, bytes; a cached block may be larger, if
-    /// the remainder is not worth a split. Requests that are rejected for their size count as one exbibyte.
+    /// The size that a request of `bytes` is rounded to, bytes. A cached block may be larger, if the remainder is not
+    /// worth a split. Requests of one exbibyte or more count as one exbibyte.
     ///
     /// ```
     /// # use plimsoll_alloc::Config;
@@ -87,7 +87,8 @@ fn rounded_to_part(bytes: u64, divisions: u64) -> u64 {
     bytes.next_multiple_of(floor_power_of_two(bytes) / divisions)
 }
 
-/// The table's entry for `bytes`: one for each power of two from 1 MiB; the first and last cover all sizes beyond.
+/// The table's entry for `bytes`: one for each power of two from 1 MiB up. The first and last also cover all smaller
+/// and larger sizes.
 fn divisions_at(table: &[u64], bytes: u64) -> u64 {
     let entry = bytes.ilog2().saturating_sub(20) as usize;
     table[entry.min(table.len() - 1)]

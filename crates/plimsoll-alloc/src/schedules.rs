@@ -1,6 +1,6 @@
-//! Tests of the handles under every thread schedule: small programs of two and three threads, in every order
-//! in which they can take the lock, and larger ones in many orders. After each: no thread waits forever
-//! (shuttle fails on that by itself), the state is consistent, and all memory can be released to the device.
+//! Tests of the handles under every thread schedule. Small programs of two and three threads run in every order in
+//! which they can take the lock, larger ones in many orders. After each run: no thread waits forever (shuttle reports a
+//! deadlock), the state is consistent, and all memory can be released to the device.
 //!
 //! Why shuttle, and what it does not explore: Note [Which model checker] in `lock.rs`.
 
@@ -17,7 +17,7 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 
-/// Runs a program under every schedule; returns their number.
+/// Runs a program under every schedule. Returns the number of schedules.
 fn every_schedule(program: fn()) -> usize {
     const MOST: usize = 1_000_000;
     let schedules = under(DfsScheduler::new(Some(MOST), false), program);
@@ -25,8 +25,8 @@ fn every_schedule(program: fn()) -> usize {
     schedules
 }
 
-/// Runs a program under schedules drawn at random: each step any thread, or the thread of the highest
-/// priority, with up to three priority changes (PCT).
+/// Runs a program under random schedules: at each step either any thread, or the thread with the highest priority, with
+/// up to three priority changes (PCT).
 fn many_schedules(program: fn()) {
     under(RandomScheduler::new_from_seed(1, 300), program);
     under(PctScheduler::new_from_seed(2, 3, 300), program);
@@ -65,7 +65,7 @@ fn assert_nothing_leaked(memory: &DeviceMemory) {
 #[test]
 fn two_threads_may_allocate_free_use_and_empty_in_any_order() {
     let schedules = every_schedule(|| {
-        let memory = device(30 * MIB); // room for one of the two segments, or for both once one is released
+        let memory = device(30 * MIB); // room for one of the two segments, so one must be released for the other
         let theirs = memory.clone();
         let other = thread::spawn(move || {
             let x = alloc(&theirs, 12 * MIB, 0);
@@ -129,7 +129,7 @@ fn a_callback_that_frees_never_waits_for_its_request() {
     });
 }
 
-/// The lock is also released while observers see a failure: they may query the memory that failed.
+/// The lock is released while observers are told of a failure: they may query the memory that failed.
 #[test]
 fn an_out_of_memory_observer_may_call_the_allocator_while_others_allocate() {
     every_schedule(|| {
@@ -227,8 +227,7 @@ fn guards_of_two_threads_do_not_interfere() {
     });
 }
 
-/// Programs too long to try every schedule, short of memory, with a callback that frees
-/// what the threads have set aside.
+/// Programs that are too long to try every schedule. Memory is short, and a callback frees what the threads have set aside.
 #[test]
 fn longer_programs_stay_consistent_under_many_schedules() {
     many_schedules(|| {

@@ -1,6 +1,6 @@
 //! Snapshots of the allocator's state: [`Segment`]s and their blocks.
 //!
-//! For reports, tests and the checks in `check.rs`. They are taken in `pools/snapshot.rs`.
+//! Used by reports, tests and the checks in `check.rs`. `pools/snapshot.rs` takes them.
 
 use crate::request::{Addr, PoolId, StackId, StreamId, Tag};
 use crate::size::PoolKind;
@@ -32,9 +32,9 @@ pub struct Segment {
     pub pool: PoolKind,
     /// The pool.
     pub pool_id: PoolId,
-    /// Whether it can grow and shrink by the page.
+    /// Whether it can grow and shrink page by page.
     pub is_expandable: bool,
-    /// Its blocks, by address.
+    /// Its blocks, in address order.
     pub blocks: Vec<SegmentBlock>,
 }
 
@@ -84,7 +84,7 @@ pub enum BlockState {
     Active,
     /// Freed, but other streams still use it.
     Pending,
-    /// Free for a request.
+    /// Free, and available to requests.
     Cached,
 }
 

@@ -1,7 +1,7 @@
 //! A private pool's own segment allocator: [`SegmentAllocator`].
 //!
-//! Blocks are split, cached and counted as in any pool; only the segments come from elsewhere (memory that a
-//! communication library registered, managed memory), and are freed there.
+//! Blocks are split, cached and counted as in any pool. Only the segments are allocated and freed elsewhere (memory
+//! that a communication library registered, managed memory).
 //!
 //! As PyTorch: `MemPool(allocator)` with a `CUDAPluggableAllocator`.
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::driver::DriverError;
 use crate::request::{Addr, PoolId, StreamId};
 
-/// Allocates the segments of a private pool instead of the device. Calls do not overlap unless
+/// Allocates the segments of a private pool, in place of the device. Calls do not overlap unless
 /// `release_lock_on_cudamalloc` is set. It must not call the allocator.
 ///
 /// ```
@@ -48,7 +48,7 @@ pub trait SegmentAllocator: fmt::Debug + Send + Sync {
     /// [`DriverError::Failed`] for anything else.
     fn segment_alloc(&self, bytes: u64, on: StreamId) -> Result<Addr, DriverError>;
 
-    /// Frees a segment, with the same size and stream as at its allocation.
+    /// Frees a segment, given the size and stream with which it was allocated.
     ///
     /// # Errors
     /// If it fails; the segment then stays cached.

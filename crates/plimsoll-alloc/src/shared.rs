@@ -1,13 +1,13 @@
 //! The allocator behind a lock: [`DeviceMemory`].
 //!
-//! The core decides everything; a call here takes the lock, calls the core, and releases the lock. Two kinds
-//! of callbacks are called with the lock released, so that they may call the allocator: those that can free
-//! memory before the device is asked, and those that observe an [`OutOfMemory`]. With
-//! `release_lock_on_cudamalloc`, so is the device when it allocates a segment. Names are PyTorch's where there is one.
+//! All decisions are made in the core. A call here takes the lock, calls the core, and releases the lock. Two kinds of
+//! callbacks run with the lock released, so that they may call the allocator: those that can free memory before new
+//! device memory is allocated, and those that observe an [`OutOfMemory`]. With `release_lock_on_cudamalloc`, the lock
+//! is also released while the device allocates a segment. Names are PyTorch's where PyTorch has one.
 //!
 //! | file | contents |
 //! |---|---|
-//! | `device.rs` | the driver, with a lock of its own |
+//! | `device.rs` | the driver, with its own lock |
 //! | `redirect.rs`, `locations.rs`, `levels.rs` | which requests go to which pool; places in the program; the last steps |
 //! | `state.rs` | the state behind the lock |
 //! | `unlocked.rs` | a cache miss with the lock released while a segment is allocated |

@@ -9,14 +9,14 @@ use crate::limit::Limit;
 use crate::request::{Addr, StreamId};
 use crate::size::SEGMENT_GRAIN_BYTES;
 
-/// The first address, the same as in the conformance corpus, for comparison.
+/// The first address. It is the same as in the conformance corpus, to make comparison easy.
 const BASE: Addr = Addr(0x5000_0000_0000);
 /// The size of the address space. No address is reused, so a real device's 47 bits would run
 /// out after a large device was filled some hundred times.
 const SPACE_BYTES: u64 = (1 << 63) - BASE.0;
 
-/// Address space without a capacity: segments and reserved ranges in order, each on a multiple of 2 MiB,
-/// none reused. Its streams run no work, so every event is done at once.
+/// Address space without a capacity. Segments and reserved ranges follow one another at multiples of 2 MiB, and no
+/// address is reused. Its streams run no work, so every event is done at once.
 ///
 /// ```
 /// # use plimsoll_alloc::{Addr, Driver, Sim};
@@ -29,7 +29,7 @@ pub struct Sim {
     handed_out_bytes: u64,
     segments: BTreeMap<Addr, u64>,
     ranges: BTreeMap<Addr, u64>,
-    /// Start and size of each mapped page.
+    /// The start and size of each mapped page.
     pages: BTreeMap<Addr, u64>,
 }
 
@@ -44,7 +44,7 @@ impl Sim {
         Ok(addr)
     }
 
-    /// The reserved range that contains `bytes` at `at`.
+    /// Checks that `bytes` at `at` are inside one reserved range.
     fn range_around(&self, at: Addr, bytes: u64) -> Result<(), DriverError> {
         match self.ranges.range(..=at).next_back() {
             Some((&start, &space)) if at.0 + bytes <= start.0 + space => Ok(()),
@@ -124,7 +124,7 @@ impl Driver for Sim {
 pub type SimDriver = Limit<Sim>;
 
 impl SimDriver {
-    /// A simulated device of `bytes`.
+    /// Makes a simulated device of `bytes`.
     pub fn with_capacity(bytes: u64) -> Self {
         Self::new(Sim::default(), bytes)
     }

@@ -1,22 +1,23 @@
 //! The fixed sizes of PyTorch's allocator, and the half of a pool for a size: [`PoolKind`].
 //!
-//! How a request is rounded under an allocator's options: `rounding.rs`.
+//! `rounding.rs` rounds a request under an allocator's options.
 
 use std::fmt;
 
 /// Every block's size is a multiple of this (`kMinBlockSize`).
 pub(crate) const MIN_BLOCK_BYTES: u64 = 512;
-/// Blocks up to this size are in the small pool; in the large pool, only larger remainders are split off
-/// (`kSmallSize`).
+/// Blocks up to this size are in the small half of a pool. In the large half, only a remainder larger than this is
+/// split off (`kSmallSize`).
 pub(crate) const SMALL_BYTES: u64 = 1 << 20;
-/// The size of a small pool's segment (`kSmallBuffer`).
+/// The size of a segment in the small half (`kSmallBuffer`).
 pub(crate) const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
-/// The default size of a shared segment in the large pool (`kLargeBuffer`).
+/// The default size of a segment in the large half that several blocks share (`kLargeBuffer`).
 pub(crate) const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
 /// Blocks of at least this size get their own segment (`kMinLargeAlloc`). It does not depend on
 /// `large_segment_bytes`.
 pub(crate) const MIN_OWN_SEGMENT_BYTES: u64 = 10 << 20;
-/// The granularity of such a segment (`kRoundLarge`); also that of real devices.
+/// Sizes of such segments are rounded up to a multiple of this (`kRoundLarge`), which is also the granularity of real
+/// devices.
 pub(crate) const SEGMENT_GRAIN_BYTES: u64 = 2 << 20;
 /// Requests of at least this size are rejected immediately.
 pub(crate) const ONE_EXBIBYTE: u64 = 1 << 60;

@@ -1,6 +1,6 @@
-//! Where segments come from: [`SegmentSource`], the device or a private pool's own allocator.
+//! The source of segments: [`SegmentSource`], the device or a private pool's own allocator.
 //!
-//! This file passes single calls on. What they are combined to:
+//! This file only forwards single calls. The files that combine them:
 //!
 //! | file | contents |
 //! |---|---|
@@ -48,7 +48,7 @@ impl<D> SegmentSource<D> {
         &self.ranges
     }
 
-    /// Adds address space that another allocator has reserved.
+    /// Adds address space that another allocator reserved.
     pub(crate) fn import_range(&mut self, range: Range) -> RangeId {
         self.ranges.insert(range)
     }
@@ -68,7 +68,7 @@ impl<D> SegmentSource<D> {
         self.allocators.insert(pool, allocator);
     }
 
-    /// Forgets a pool that was removed.
+    /// Forgets the segment allocator of a pool that was removed.
     pub(crate) fn remove_pool(&mut self, pool: PoolId) {
         self.allocators.remove(pool);
     }

@@ -1,7 +1,7 @@
 //! PyTorch's statistics, counted from events: [`Stats`].
 //!
-//! Each statistic changes once per event, by the net amount, so that `peak`, `allocated` and `freed`
-//! equal PyTorch's. As flat keys: `stats/keys.rs`; as a table: `stats/summary.rs`.
+//! Each statistic changes once per event, by the net amount, so that `peak`, `allocated` and `freed` equal PyTorch's.
+//! `stats/keys.rs` has the statistics under flat keys, `stats/summary.rs` as a table.
 //!
 //! As PyTorch: `c10::CachingAllocator::Stat` and the updates in `alloc_found_block`, `free`, `free_block`,
 //! `alloc_block`, `release_block`.
@@ -54,7 +54,7 @@ pub struct Stats {
     pub num_alloc_retries: i64,
     /// The number of requests that ran out of memory.
     pub num_ooms: i64,
-    /// The number of synchronisations of all streams to release the cache.
+    /// The number of times that all streams were synchronised to release the cache.
     pub num_sync_all_streams: i64,
     /// The number of segments allocated and page ranges mapped.
     pub num_device_alloc: i64,
@@ -131,8 +131,8 @@ impl Stats {
         }
     }
 
-    /// Resets every `allocated`, `freed` and counter to 0; current values and peaks stay.
-    /// As PyTorch: `reset_accumulated_memory_stats`.
+    /// Resets every counter, and every `allocated` and `freed`, to 0; current values and peaks stay. As PyTorch:
+    /// `reset_accumulated_memory_stats`.
     pub fn reset_accumulated(&mut self) {
         self.arrays_mut().for_each(Counters::reset_accumulated);
         for stat in [&mut self.oversize_allocations, &mut self.oversize_segments] {
@@ -163,7 +163,7 @@ impl Stats {
         arrays.into_iter().chain(by_pool)
     }
 
-    /// Device memory allocated (positive) or freed (negative).
+    /// Counts device memory that was allocated (positive) or freed (negative).
     fn change_reserved(&mut self, memory: DeviceRange, by: i64) {
         self.reserved_bytes.change(memory.pool, by);
         if memory.pool_id != PoolId::DEFAULT {

@@ -1,4 +1,4 @@
-//! The uses of blocks on streams other than their own: [`StreamUses`], and what a block keeps of them: [`Waits`].
+//! The uses of blocks on streams other than their own: [`StreamUses`], and each block's share of that list: [`Waits`].
 //!
 //! A use is recorded with the block while it is allocated. When the block is freed, each use becomes an event that the
 //! block waits for: `pending.rs`.
@@ -14,7 +14,7 @@ pub(crate) enum Recorded {
     InCapture,
 }
 
-/// What a block waits for before it can be cached.
+/// The events and uses that a block waits for before it can be cached.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waits {
     /// Recorded events that are not done.
@@ -24,7 +24,7 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// Nothing.
+    /// Nothing to wait for.
     pub(crate) const NONE: Self = Self { events: 0, uses: None };
 
     /// Whether there are uses without an event.
@@ -66,7 +66,7 @@ struct Use {
     next: Option<UseId>,
 }
 
-/// The uses for which no event is recorded yet: a list for each block, by stream.
+/// The uses for which no event is recorded yet: a list for each block, sorted by stream.
 #[derive(Debug, Default)]
 pub(crate) struct StreamUses {
     uses: Vec<Use>,
@@ -110,7 +110,7 @@ impl StreamUses {
         Some(self.uses[waits.uses?.index()].stream)
     }
 
-    /// Makes the first use in a block's list an event to wait for.
+    /// Counts an event for the first use in a block's list, and removes that use.
     pub(crate) fn make_event_of_first(&mut self, waits: &mut Waits) {
         let first = waits.uses.expect("an event is recorded for a use");
         waits.uses = self.remove(first);

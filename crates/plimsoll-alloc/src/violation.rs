@@ -15,7 +15,7 @@ use crate::request::Addr;
 pub struct Violation {
     /// The invariant.
     pub rule: &'static str,
-    /// The expected value.
+    /// The expected value of the quantity that `rule` names.
     pub expected: i128,
     /// The value found.
     pub found: i128,
@@ -46,7 +46,7 @@ pub(crate) fn equal(
     if expected == found { Ok(()) } else { Err(Violation { rule, expected, found, at }) }
 }
 
-/// A number of things, for [`equal`].
+/// A count, as the type that [`equal`] takes.
 pub(crate) fn count(number: usize) -> i128 {
     number as i128
 }

@@ -11,7 +11,7 @@ fn world(config: &Config) -> World {
     Allocator::new(config.clone(), SimDriver::with_capacity(1 << 40), ())
 }
 
-/// A few bits at a time, the same on every machine.
+/// Pseudo-random: returns a number below `sides`, the same on every machine.
 fn roll(state: &mut u64, sides: u64) -> u64 {
     *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
     (*state >> 33) % sides
@@ -22,7 +22,7 @@ fn memory(segment: &Segment) -> DeviceRange {
     DeviceRange { addr, bytes, stream, pool, pool_id }
 }
 
-/// Adopts a snapshot of another allocator's segments. Returns the allocations, by address.
+/// Adopts a snapshot of another allocator's segments. Returns the allocations in address order.
 fn adopt(world: &mut World, segments: &[Segment]) -> Vec<Allocation> {
     let mut held = Vec::new();
     for segment in segments {

@@ -11,7 +11,7 @@ fn alloc(allocator: &mut Traced, pool: PoolId, bytes: u64) -> Allocation {
     allocator.malloc(Request { pool, ..Request::of(bytes) }).unwrap()
 }
 
-/// The pool's segments as `oracle/checkpoint.py` writes them.
+/// The pool's segments in the format of `oracle/checkpoint.py`.
 fn layout(allocator: &Traced, pool: PoolId) -> Vec<String> {
     let segments = allocator.segments();
     let of_pool: Vec<_> = segments.iter().filter(|segment| segment.pool_id == pool).collect();
@@ -23,8 +23,8 @@ fn layout(allocator: &Traced, pool: PoolId) -> Vec<String> {
     of_pool.iter().map(row).collect()
 }
 
-/// allocation current and allocated; allocated, requested bytes; inactive_split count and bytes;
-/// device_alloc: as `oracle/checkpoint.py` writes them.
+/// The statistics that `oracle/checkpoint.py` writes, in its order: allocation current and allocated; allocated and
+/// requested bytes; inactive_split count and bytes; device_alloc.
 fn stats(allocator: &Traced) -> [i64; 7] {
     let stats = &allocator.observer().0;
     [
@@ -144,7 +144,7 @@ fn a_block_used_on_another_stream_or_a_released_segment_cannot_be_restored() {
     assert_sound(&a);
 }
 
-/// A handle from before the restore is refused, even if the block is allocated again at the same address.
+/// A handle from before the restore is rejected, even if the block is allocated again at the same address.
 #[test]
 fn an_allocation_from_before_a_restore_is_refused() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -176,7 +176,7 @@ fn an_allocation_from_before_a_restore_is_refused() {
     assert_sound(&a);
 }
 
-/// The generation uses padding.
+/// The generation fits in what would otherwise be padding.
 #[test]
 fn an_allocation_takes_four_words() {
     assert_eq!(size_of::<Allocation>(), 32);

@@ -1,5 +1,5 @@
-//! The configuration string beyond what PyTorch's parser has (`src/config/answers.rs`): the place of an error, warnings,
-//! writing options as a string, and that no string makes the parser panic.
+//! The configuration string, beyond what is compared with PyTorch (`src/config/answers.rs`): the place of an error,
+//! warnings, writing options as a string, and that no string makes the parser panic.
 
 use plimsoll_alloc::{
     Config, ConfigProblem, InvalidOption, PinnedConfig, Reserve, RoundupRest, Setting, TieOrder, WarningKind,
@@ -20,7 +20,7 @@ fn startup_and_run_time_differ_only_in_the_backend() {
         let text = case[1][0].as_str().unwrap();
         if !text.contains("MallocAsync") {
             let (start, run_time) = (Config::parse(text), Config::default().apply(text));
-            assert_eq!(format!("{start:?}"), format!("{run_time:?}"), "{text:?}"); // NaN is not NaN
+            assert_eq!(format!("{start:?}"), format!("{run_time:?}"), "{text:?}"); // as text, because NaN is not equal to itself
         }
     }
     assert!(Config::parse("backend:cudaMallocAsync").is_ok());
@@ -192,7 +192,7 @@ fn options_without_effect_are_listed() {
 fn a_refused_string_changes_nothing() {
     let config = Config::parse("max_split_size_mb:40").unwrap().config;
     assert!(config.apply("max_split_size_mb:80,foo:1").is_err());
-    assert_eq!(config.max_split_bytes(), Some(40 * MIB)); // PyTorch has 80 MiB now
+    assert_eq!(config.max_split_bytes(), Some(40 * MIB)); // PyTorch's value is 80 MiB then
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn the_settings_are_those_of_a_snapshot() {
     let by_size =
         (0..16).map(|index| ((1u64 << index).to_string(), [i64::MIN, 2, 0][index.min(2)])).collect();
     assert_eq!(
-        settings, // as PyTorch 2.15 gave them
+        settings, // as PyTorch 2.15 returns them
         [
             ("PYTORCH_CUDA_ALLOC_CONF", Setting::Text(text.into())),
             ("max_split_size", Setting::Integer(41_943_040)),

@@ -1,4 +1,4 @@
-//! Every driver here passes the driver test suite; then the properties of each.
+//! Every driver of this crate passes the driver test suite. Then come tests of each driver's own properties.
 
 use plimsoll_alloc::{Addr, Driver, DriverError, FailNth, Limit, Sim, SimDriver, StreamId, driver_suite};
 
@@ -27,7 +27,7 @@ fn pages_count_in_a_limit_all_or_none_and_reserved_space_does_not() {
 #[test]
 fn a_device_without_pages_names_the_option_to_set() {
     use plimsoll_alloc::{Allocator, Config, Request};
-    /// Segments only.
+    /// A driver with segments only.
     struct Plain(Sim);
     impl Driver for Plain {
         fn segment_alloc(&mut self, bytes: u64) -> Result<Addr, DriverError> {
@@ -84,10 +84,10 @@ fn a_limit_refuses_without_asking_the_device() {
     assert_eq!(device.segment_alloc(2 * MIB), Err(DriverError::OutOfMemory));
 }
 
-/// The suite finds a driver that breaks a rule, and names the rule.
+/// The suite detects a driver that breaks a rule, and names the rule.
 #[test]
 fn the_suite_names_the_broken_rule() {
-    /// Segments of one place.
+    /// A broken driver that returns the same address for every segment.
     struct Same(Sim);
     impl Driver for Same {
         fn segment_alloc(&mut self, bytes: u64) -> Result<Addr, DriverError> {

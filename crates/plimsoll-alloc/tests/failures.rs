@@ -1,4 +1,4 @@
-//! Device failures: every call that can fail fails once, in every way, and the allocator stays usable.
+//! Device failures: every call that can fail fails once, with every kind of error, and the allocator stays usable.
 
 use plimsoll_alloc::{
     Allocator, Config, DriverError, Error, FailNth, Ledger, OutOfMemory, Request, SimDriver, Stats, StreamId,
@@ -44,7 +44,7 @@ fn fail_once(ops: &[Op], mut run: Walk, at: &str) {
     while !run.live.is_empty() {
         run.step(Op::Free { nth: 0 }).unwrap();
     }
-    // The one failure may come only now, in the release itself.
+    // The injected failure may come only now, in the release itself.
     let _ = run.allocator.empty_cache();
     run.allocator.empty_cache().unwrap();
     assert_sound(&run.allocator, at);

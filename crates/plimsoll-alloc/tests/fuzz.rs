@@ -1,4 +1,4 @@
-//! The fuzz targets on some thousand fixed byte strings. With a fuzzer: `fuzz/`.
+//! Runs the fuzz targets on some thousand fixed byte strings. `fuzz/` runs them with a fuzzer.
 
 use crate::bodies;
 use crate::programs::Random;

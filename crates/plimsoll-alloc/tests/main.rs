@@ -1,4 +1,5 @@
-//! The integration tests of `plimsoll-alloc`, in one program, as linking takes most of a test's build: a module a subject.
+//! The integration tests of `plimsoll-alloc`. They are one program, with a module per subject, because linking takes
+//! most of a test's build time.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 

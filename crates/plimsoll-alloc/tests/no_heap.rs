@@ -31,7 +31,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// One request after another: a random slot's block is freed, another is allocated and given a new tag.
+/// Step after step, frees the block of a random slot, allocates another block for it, and changes the new block's tag.
 fn churn(memory: &DeviceMemory, slots: &mut [Option<Allocation>], streams: u64, most_bytes: u64) {
     let mut state = 1_u64;
     let mut below = |bound: u64| {
@@ -52,7 +52,7 @@ fn churn(memory: &DeviceMemory, slots: &mut [Option<Allocation>], streams: u64, 
     }
 }
 
-/// Heap allocations in one more round after two.
+/// Asserts that a third round, after two for warm-up, allocates nothing from the heap.
 fn check(live: usize, streams: u64, most_bytes: u64) {
     let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(1 << 40));
     let mut slots: Vec<Option<Allocation>> = (0..live).map(|_| None).collect();

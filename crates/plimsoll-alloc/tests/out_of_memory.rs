@@ -1,5 +1,4 @@
-//! The out-of-memory error: its figures, PyTorch's text, and the conclusion. The figures are those of
-//! specification 8.2.
+//! The out-of-memory error: its figures, PyTorch's text, and the conclusion. The figures are from specification 8.2.
 
 use plimsoll_alloc::{Allocator, Conclusion, Config, Error, OutOfMemory, PoolId, Request, SimDriver};
 
@@ -60,7 +59,7 @@ fn the_conclusion_follows_from_the_figures() {
     a.free(x);
     let keep = [(); 3].map(|()| a.malloc(Request::of(9 * MIB)).unwrap());
     let y = a.malloc(Request::of(30 * MIB)).unwrap();
-    let why = fail(&mut a, 31 * MIB); // 30 MiB are left of the limit, and 3 in the cache
+    let why = fail(&mut a, 31 * MIB); // the limit leaves 30 MiB, and 3 are in the cache
     let Conclusion::Fragmentation { cached_bytes, can_expand: true, .. } = why.conclusion() else {
         panic!("{:?}", why.conclusion())
     };
@@ -71,7 +70,7 @@ fn the_conclusion_follows_from_the_figures() {
 
 #[test]
 fn memory_used_by_others_is_named() {
-    /// A device of which others use 70 MiB.
+    /// A device on which others use 70 MiB.
     struct Shared(SimDriver);
     impl plimsoll_alloc::Driver for Shared {
         fn segment_alloc(&mut self, bytes: u64) -> Result<plimsoll_alloc::Addr, plimsoll_alloc::DriverError> {
@@ -95,7 +94,7 @@ fn memory_used_by_others_is_named() {
     a.free(x);
 }
 
-/// The texts that PyTorch 2.15 gave on the oracle's shell for these requests.
+/// The texts of PyTorch 2.15 for these requests, recorded on the oracle (shared/tools/oracle).
 #[test]
 fn the_hint_follows_the_options_as_pytorchs_does() {
     let mut a = device(1000 * MIB, "expandable_segments:True");

@@ -1,5 +1,5 @@
-//! Placement compared with a naive allocator that implements the same rules as simply as possible.
-//! Long programs at random, and all short ones of a small world.
+//! Placement, compared with a naive allocator that implements the same rules as simply as possible: long random
+//! programs, and all short programs of a small world.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ fn run(capacity_bytes: u64, tag_seed: u64) -> Run<SimDriver, (Stats, Ledger)> {
     Run::new(Allocator::new(Config::default(), driver, Default::default()), tag_seed)
 }
 
-/// The address, or `None` where the request ran out of memory.
+/// The address, or `None` if the request ran out of memory.
 fn answer(result: Result<Option<u64>, Error>) -> Option<u64> {
     match result {
         Ok(addr) => addr,
@@ -64,7 +64,7 @@ fn tags_never_affect_an_address() {
     }
 }
 
-/// Replaying a trace of requests and frees gives the same trace: nothing else affects addresses.
+/// Replaying a trace of requests and frees gives the same trace. So nothing else affects addresses.
 #[test]
 fn a_replayed_trace_gives_the_same_trace() {
     for seed in 200..220 {
@@ -96,7 +96,7 @@ fn a_replayed_trace_gives_the_same_trace() {
     }
 }
 
-/// With every kind of option, and with blocks used on several streams.
+/// Runs with every kind of option, and with blocks used on several streams.
 #[test]
 fn the_state_is_consistent_after_every_step_under_every_option() {
     let options = [

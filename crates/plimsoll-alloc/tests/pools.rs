@@ -1,4 +1,4 @@
-//! Private pools: specification 14.7, and the rules of 6.
+//! Private pools: specification 14.7, and the rules of section 6.
 
 use plimsoll_alloc::{Allocation, Error, Event, PoolError, PoolId, Request, StreamId};
 
@@ -123,8 +123,8 @@ fn an_expandable_pool_is_counted_right_and_removed_when_it_is_empty() {
     assert_eq!((a.pool_use_count(POOL), a.reserved()), (None, 0));
 }
 
-/// PyTorch's `test_graph_memory_stats_and_use_result_after_destroy_graph`: what three blocks of a size take
-/// in a capture's pool.
+/// PyTorch's `test_graph_memory_stats_and_use_result_after_destroy_graph`: the memory that three blocks of the same
+/// size take in a capture's pool.
 #[test]
 fn a_capture_takes_the_segments_that_pytorchs_test_asserts() {
     let check = |bytes, segments, segment_bytes: u64| {
@@ -193,7 +193,7 @@ fn emptying_one_pool_waits_only_for_its_own_blocks() {
     assert_sound(&a);
 }
 
-/// Found by `tests/fuzz.rs`: the release caused by a request for such a pool removed the pool.
+/// Found by `tests/fuzz.rs`: a request for such a pool released the cache, and that release removed the pool.
 #[test]
 fn a_pool_without_users_is_not_removed_while_a_request_for_it_makes_room() {
     let mut a = device(20 * MIB, "");

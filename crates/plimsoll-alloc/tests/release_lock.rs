@@ -13,7 +13,7 @@ use plimsoll_alloc::{
 const MIB: u64 = 1 << 20;
 const POOL: PoolId = PoolId(0, 1);
 
-/// Signals that an allocation of a large segment has begun, and blocks it until it is released.
+/// Signals that the allocation of a large segment has begun, and blocks it until the test opens the gate.
 #[derive(Debug)]
 struct Gate {
     begun: Sender<()>,
@@ -77,7 +77,7 @@ fn memory(options: &str, capacity_bytes: u64) -> (DeviceMemory, Receiver<()>, Se
 
 const ON: &str = "release_lock_on_cudamalloc:True";
 
-/// Whether the cache serves requests and frees while another thread waits for a segment.
+/// Whether the cache serves requests and frees of others while a thread waits for a segment.
 fn others_go_on(options: &str) -> bool {
     let (memory, is_begun, let_go) = memory(options, 256 * MIB);
     let small = memory.alloc(Request::of(3 * MIB)).unwrap();

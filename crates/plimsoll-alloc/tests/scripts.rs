@@ -1,5 +1,5 @@
-//! Captures, streams and given addresses: PyTorch's results for the programs of `oracle/scripts.txt`, recorded
-//! by `oracle/scripts.cpp`, and the differences.
+//! Captures, streams and given addresses: PyTorch's results for the programs in `oracle/scripts.txt`, recorded by
+//! `oracle/scripts.cpp`, and our differences from them.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const BASE: u64 = 0x5000_0000_0000;
 struct Program {
     allocator: Allocator<Graphs, Vec<Event>>,
     live: BTreeMap<String, Allocation>,
-    /// Newest last: the pool, and the capture whose requests go to it.
+    /// The redirects, newest last: the pool, and the capture whose requests go to it.
     redirections: Vec<(PoolId, u64)>,
     reported: usize,
 }
@@ -155,7 +155,7 @@ impl Program {
         });
         let mut news: Vec<String> = news.collect();
         for completed in news.chunk_by_mut(|a, b| is_completed(a) && is_completed(b)) {
-            completed.sort(); // PyTorch's order is a hash map's
+            completed.sort(); // PyTorch's order is that of a hash map
         }
         news.concat()
     }
@@ -196,8 +196,8 @@ fn captures_and_given_addresses_give_the_results_of_pytorch() {
     assert_eq!(replay(include_str!("oracle/scripts.txt")), 268);
 }
 
-/// Where PyTorch 2.15 reuses `x` at the join (`free_completed` right before `y`), although the use from
-/// before the capture may still be running, we keep it until an event is done.
+/// PyTorch 2.15 reuses `x` at the join (`free_completed` right before `y`), although the use from before the capture
+/// may still be running. We keep the block until an event is done.
 #[test]
 fn a_use_from_before_a_capture_is_waited_for_although_the_streams_joined_within() {
     let mut program = Program::new();
@@ -226,7 +226,7 @@ fn a_use_from_before_a_capture_is_waited_for_although_the_streams_joined_within(
     assert_eq!(said[16], " free_completed 0 4194304 0 0_0; alloc 0 4194304 0 0_0;");
 }
 
-/// PyTorch asserts at such a free.
+/// PyTorch asserts on such a free.
 #[test]
 fn a_block_used_in_two_captures_is_kept_until_their_end() {
     let mut program = Program::new();

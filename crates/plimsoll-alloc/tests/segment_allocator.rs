@@ -61,7 +61,7 @@ fn alloc(a: &mut Traced, pool: PoolId, bytes: u64, stream: u64) -> Allocation {
     a.malloc(Request { pool, stream: StreamId(stream), ..Request::of(bytes) }).unwrap()
 }
 
-/// allocated, reserved bytes; retries, ooms, device_alloc, device_free.
+/// allocated and reserved bytes; retries, ooms, device_alloc, device_free.
 fn stats(a: &Traced) -> [i64; 6] {
     assert_sound(a);
     let stats = &a.observer().0;

@@ -1,4 +1,4 @@
-//! The shared handle: many threads, one memory, and a lock that survives a panic.
+//! The shared handle: many threads use one memory, and its lock survives a panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -83,7 +83,7 @@ fn a_panic_under_the_lock_does_not_make_the_next_call_panic() {
     memory.check().unwrap();
 }
 
-/// Callbacks run without the lock: one that frees into the same memory lets the request succeed.
+/// Callbacks run without the lock. One that frees into the same memory lets the request succeed.
 #[test]
 fn a_callback_that_frees_memory_lets_a_request_succeed() {
     let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(64 * MIB));

@@ -72,7 +72,8 @@ fn one_tensor_of_a_thousand_floats_counts_as_in_pytorch() {
     assert_eq!(stats.reserved_bytes().all.current, 2_097_152);
 }
 
-/// A free that merges two neighbours moves `inactive_split` by one net decrease, not by two and one back.
+/// A free that merges two neighbours changes `inactive_split` by one net decrease, not by a decrease of two and an
+/// increase of one.
 #[test]
 fn merging_changes_a_statistic_once_by_the_net_amount() {
     let mut a = device();
@@ -114,7 +115,7 @@ fn resets_keep_current_values() {
     a.free(y);
 }
 
-/// The text is what torch 2.15 printed after the same three steps.
+/// The expected text is what torch 2.15 printed after the same three steps.
 #[test]
 fn the_summary_is_pytorchs_table() {
     let mut a = device();

@@ -1,4 +1,4 @@
-//! Blocks used on several streams: specification 14.2, and a model of when memory may be reused.
+//! Blocks used on several streams: specification 14.2, and a model that says when memory may be reused.
 
 use plimsoll_alloc::{Allocator, Config, Request, Stats, StreamId};
 
@@ -111,7 +111,7 @@ fn uses_within_a_capture_wait_for_its_end_and_need_no_event() {
     let z = a.malloc(Request::of(MIB)).unwrap();
     assert_ne!(z.addr(), addr, "nothing is reused during the capture");
     a.end_capture();
-    let fits_better = a.malloc(Request::of(MIB)).unwrap(); // what is left of z's segment
+    let fits_better = a.malloc(Request::of(MIB)).unwrap(); // the rest of z's segment
     let w = a.malloc(Request::of(MIB)).unwrap();
     assert_eq!(w.addr(), addr);
     assert_eq!(a.driver().events_recorded(), [StreamId(1)], "only for the use before the capture");
@@ -119,9 +119,8 @@ fn uses_within_a_capture_wait_for_its_end_and_need_no_event() {
     [fits_better, z, w].into_iter().for_each(|block| a.free(block));
 }
 
-/// Every program of six steps over nine kinds of step, on a device of two small segments and two streams
-/// besides the block's own. The model knows which work uses which memory, and fails if memory is reused
-/// while work that uses it is not done.
+/// Every program of six steps over nine kinds of step, on a device of two small segments and two streams besides the
+/// block's own. The model records which work uses which memory, and fails if memory is reused before that work is done.
 #[test]
 fn no_short_program_reuses_a_block_early() {
     let mut programs = 0;

@@ -1,5 +1,5 @@
-//! Many threads at once, and then the same without threads: one thread repeats the requests in the order
-//! in which the threads took the lock, with the same results. Every order of small programs: `src/schedules.rs`.
+//! Many threads at once, then the same requests on one thread, in the order in which the threads took the lock. The
+//! results must be the same. `src/schedules.rs` tries every order of small programs.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -15,8 +15,8 @@ const THREADS: u32 = 8;
 /// The requests of each thread; more in optimised builds.
 const REQUESTS: u32 = if cfg!(debug_assertions) { 20_000 } else { 100_000 };
 
-/// The `number`th request of a thread. All of it follows from its label, and so does what is
-/// [used](use_of) of it, so that a history with the label identifies the request.
+/// The request with this label. Everything about a request follows from its label, and so does the stream that
+/// [uses](use_of) its block, so a history with labels identifies the requests.
 fn request(label: u32) -> Request {
     let mut random = Random::new(u64::from(label));
     let stream = StreamId(random.below(3));
@@ -56,7 +56,7 @@ fn work(memory: &DeviceMemory, thread: u32) {
     live.into_iter().for_each(|allocation| memory.free(allocation));
 }
 
-/// Repeats the requests in the order of a history, by one thread.
+/// Repeats the requests of a history in order, on one thread.
 struct Replay {
     allocator: Allocator<SimDriver, (Stats, Ledger, History)>,
     live: BTreeMap<Addr, Allocation>,
@@ -84,7 +84,7 @@ impl Replay {
                 let Tag { category, label } = entry.tag;
                 self.allocator.retag(&self.live[&entry.addr], category, label);
             }
-            // What follows from these by itself.
+            // Other actions follow from these.
             _ => {}
         }
     }
@@ -129,7 +129,7 @@ fn threads_give_the_results_of_one_thread_in_the_same_order() {
     assert!(often("num_ooms") && often("num_alloc_retries") && often("segment.all.freed"), "{theirs:?}");
 }
 
-/// Threads on separate streams interact only through the peaks, so any order gives the same sums.
+/// Threads on separate streams affect each other only through the peaks, so any order gives the same sums.
 #[test]
 fn threads_on_separate_streams_give_the_sums_of_sequential_runs() {
     let device = || DeviceMemory::new(Config::default(), SimDriver::with_capacity(1 << 50));

@@ -1,5 +1,5 @@
-//! PyTorch's results for small programs under other options than the default, with the literal numbers it
-//! gave on a device of 1 GiB: specification 14.4 to 14.6, and the numbers in 2, 4 and 5.
+//! PyTorch's results for small programs with non-default options, as literal numbers from a device of 1 GiB:
+//! specification 14.4 to 14.6, and the numbers in 2, 4 and 5.
 
 use plimsoll_alloc::{Addr, AddressError, Allocation, Error, Request};
 
@@ -48,17 +48,17 @@ fn a_block_too_much_larger_is_skipped_and_oversize_segments_are_released_first()
     let x = alloc(&mut a, 60 * MIB);
     let keep = alloc(&mut a, 30 * MIB);
     free(&mut a, x);
-    let y = alloc(&mut a, 40 * MIB); // 60 is 20 over, which is not less than 20
+    let y = alloc(&mut a, 40 * MIB); // a block of 60 exceeds it by 20, which is not less than 20
     assert_eq!(y.bytes(), 40 * MIB);
     assert_counters(&a, [0, 0, 0, 3, 1]);
     free(&mut a, keep);
     free(&mut a, y);
-    let z = alloc(&mut a, 90 * MIB); // neither fits; the largest are released until 90 MiB are free
+    let z = alloc(&mut a, 90 * MIB); // neither block fits; the largest are released until 90 MiB are free
     assert_counters(&a, [1, 0, 1, 4, 3]);
     free(&mut a, z);
 }
 
-/// As PyTorch on the oracle's shell: the third segment stays.
+/// PyTorch's result, recorded on the oracle (shared/tools/oracle): the third segment stays.
 #[test]
 fn only_as_many_oversize_segments_are_released_as_the_request_needs() {
     let mut a = device(100 * MIB, "max_split_size_mb:20");
@@ -250,8 +250,8 @@ impl plimsoll_alloc::Driver for Falling {
     }
 }
 
-/// PyTorch's results on the oracle's shell: an address in the mapped part of an expandable segment can be requested,
-/// none beyond it, and the segment has no base address to share.
+/// PyTorch's results, recorded on the oracle: an address in the mapped part of an expandable segment can be requested,
+/// an address beyond it cannot, and the segment has no base address to share.
 #[test]
 fn a_given_address_in_an_expandable_segment_must_be_mapped() {
     let mut a = device(1024 * MIB, "expandable_segments:True");

@@ -1,4 +1,4 @@
-//! PyTorch's results for small programs, with the literal numbers it gave on a device of 1 GiB.
+//! PyTorch's results for small programs, as literal numbers from a device of 1 GiB.
 
 use plimsoll_alloc::{Allocation, BlockState, Error, Request};
 
@@ -13,7 +13,8 @@ fn alloc(allocator: &mut Traced, bytes: u64) -> Allocation {
     allocator.malloc(Request::of(bytes)).unwrap()
 }
 
-/// allocated, reserved, inactive_split count and bytes, requested. Active is allocated throughout.
+/// Asserts allocated and reserved bytes; inactive_split count and bytes; requested bytes. Active bytes equal allocated
+/// bytes throughout.
 #[track_caller]
 fn assert_bytes(allocator: &Traced, expected: [i64; 5]) {
     let [allocated, reserved, pieces, piece_bytes, requested] = expected;

@@ -1,5 +1,5 @@
-//! The answer of the program as JSON, in another program: `cargo run -p plimsoll-cli --example explain_json SNAPSHOT`. It runs the
-//! `plimsoll` that Cargo built, or the one in PATH.
+//! Reads the program's JSON answer from another program: `cargo run -p plimsoll-cli --example explain_json SNAPSHOT`.
+//! It runs the `plimsoll` that Cargo built, or the one in PATH.
 
 #![allow(clippy::print_stdout, reason = "a program for a terminal")]
 
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let program = built.filter(|it| it.is_file()).unwrap_or_else(|| "plimsoll".into());
     let output = Command::new(program).args(["explain", "--json"]).arg(snapshot).output()?;
     let answer: Value = serde_json::from_slice(&output.stdout)?;
-    // A failure is JSON, too, and has a summary.
+    // A failure is also JSON, and has a summary.
     let sentence = answer["verdict"]["text"].as_str().or(answer["summary"].as_str());
     println!("{}", sentence.unwrap_or("no answer"));
     for row in answer["devices"][0]["held"]["by_line"].as_array().into_iter().flatten().take(5) {

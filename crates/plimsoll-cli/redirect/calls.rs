@@ -1,4 +1,5 @@
-//! How a function of the C library is replaced: its own one ([`real`]), and the system's call with the file that is seen at a path.
+//! How a function of the C library is replaced: access to the original ([`real`]), and system calls on the file that
+//! the program sees at a path.
 
 use std::ffi::{CStr, c_char, c_int, c_long};
 
@@ -15,7 +16,7 @@ macro_rules! real {
             known = $crate::sys::next($name);
             KNOWN.store(known, std::sync::atomic::Ordering::Relaxed);
         }
-        // SAFETY: the C library has it, and the type at the use is its type.
+        // SAFETY: the C library has this function, and the type at the use is its type.
         unsafe { std::mem::transmute(known) }
     }};
 }
@@ -36,7 +37,7 @@ pub(crate) fn returned(result: Result<i64>) -> c_long {
     result.unwrap_or_else(|code| failed(code, -1))
 }
 
-/// Calls the system with the file that is seen at a path.
+/// Makes a system call on the file that the program sees at a path.
 pub(crate) unsafe fn found(
     folder: c_int,
     path: *const c_char,
@@ -65,7 +66,8 @@ macro_rules! export {
     (@one $name:ident ($($arg:ident: $kind:ty),*) -> $result:ty $body:block) => {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
-            // SAFETY: the arguments are what the C library's function of this name is called with.
+            // SAFETY: the arguments are those with which the program calls the C library's function of this
+            // name.
             #[allow(unused_unsafe, reason = "some bodies only compute")]
             unsafe { $body }
         }

@@ -1,4 +1,4 @@
-//! Changes: of the private tree, never of the disk.
+//! Changes to the private tree; the disk is never changed.
 
 use std::ffi::c_int;
 
@@ -6,7 +6,7 @@ use crate::sys::{self, *};
 use crate::tree::{Layer, Place, Tree};
 
 impl Tree {
-    /// Copies what the disk has at a path to the tree; a folder without what is in it.
+    /// Copies the file on the disk at a path to the tree; of a folder, without its entries.
     pub(crate) fn copy_up(&self, path: &[u8], keeps: bool) -> Result<()> {
         let Some((layer, stat)) = self.find(path) else { return Err(ENOENT) };
         if layer == Layer::Own {
@@ -27,7 +27,7 @@ impl Tree {
         if !stat.is_file() {
             return Err(EACCES);
         }
-        // Under another name first: no process finds a part of it.
+        // It is copied under another name first, so that no process finds an incomplete file.
         let unfinished = [&own[..], format!(".{}.plimsoll", std::process::id()).as_bytes()].concat();
         let to = sys::open(&unfinished, O_CREAT | O_TRUNC | O_WRONLY, 0o600)?;
         let copied = if keeps { sys::open(path, 0, 0).and_then(|from| copy(from, to)) } else { Ok(()) };
@@ -45,7 +45,7 @@ impl Tree {
         }
     }
 
-    /// As [`Tree::make_room`], where nothing new appears in the folder.
+    /// Does the same as [`Tree::make_room`], for cases in which nothing new appears in the folder.
     fn make_room_quietly(&self, path: &[u8]) -> Result<()> {
         match self.make_room(path) {
             Err(EACCES | 30) => self.make_room_anyway(path),
@@ -53,7 +53,7 @@ impl Tree {
         }
     }
 
-    /// The same with all that is in a folder.
+    /// The same as [`Tree::copy_up`], including all entries of a folder.
     fn copy_up_all(&self, path: &[u8]) -> Result<()> {
         self.copy_up(path, true)?;
         if self.find(path).is_some_and(|(_, stat)| stat.is_folder()) {
@@ -64,7 +64,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The file to open for these flags.
+    /// The file to open with these flags.
     pub(crate) fn opened(&self, folder: c_int, path: &[u8], flags: c_int) -> Option<Result<Vec<u8>>> {
         let writes = flags & O_ACCMODE != 0 || flags & (O_CREAT | O_TRUNC) != 0;
         if !writes && !self.is_dirty() {
@@ -99,7 +99,7 @@ impl Tree {
                 call!(FACCESSAT, AT_FDCWD, terminated.as_ptr(), 2)?;
                 self.copy_up(seen, flags & O_TRUNC == 0).map(|()| own)
             }
-            // Pipes and devices are no files of the disk.
+            // Pipes and devices are not files on the disk.
             Some((Layer::Disk, _)) => Ok(seen.to_vec()),
             None if flags & O_CREAT == 0 => Err(ENOENT),
             None => self.make_room(seen).map(|()| own),
@@ -176,7 +176,7 @@ impl Tree {
         }
     }
 
-    /// The place for something new.
+    /// The path in the tree for a new file.
     pub(crate) fn new_place(&self, place: &Place) -> Result<Vec<u8>> {
         match place {
             Place::Real(real) => Ok(real.clone()),
@@ -185,7 +185,7 @@ impl Tree {
         }
     }
 
-    /// The program's own copy of what is there.
+    /// The program's own copy of the existing file.
     pub(crate) fn own_copy(&self, place: &Place) -> Result<Vec<u8>> {
         match place {
             Place::Real(real) => Ok(real.clone()),
@@ -199,7 +199,7 @@ fn copy(from: c_int, to: c_int) -> Result<()> {
         match call!(COPY_FILE_RANGE, from, 0, to, 0, 1 << 30, 0) {
             Ok(0) => break Ok(()),
             Ok(_) => {}
-            // Other file systems, or an old kernel.
+            // For example, the file systems differ, or the kernel is old.
             Err(_) => break copy_by_reading(from, to),
         }
     };

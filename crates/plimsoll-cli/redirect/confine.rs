@@ -1,16 +1,17 @@
-//! What a process may still do itself, and all that it starts: write below the session's folder. Landlock refuses writes elsewhere; it does
-//! not know modes, owners, times and attributes, so a filter refuses the calls that change those by path.
+//! Confines a process and all processes that it starts: they may write only below the session's folder. Landlock
+//! refuses writes elsewhere. It does not cover modes, owners, times and attributes, so a filter refuses the system
+//! calls that change those by path.
 
 use std::ffi::{CStr, c_void};
 
 use crate::sys::{self, *};
 
-/// Everything that Landlock knows about writing: in files, of folders' entries, between folders, and truncation.
+/// All of Landlock's rights for writing: in files, of folders' entries, between folders, and truncation.
 const WRITES: u64 =
     0x2 | 0x10 | 0x20 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | TRUNCATE;
 const TRUNCATE: u64 = 0x4000;
 
-/// Confines the process where the launcher asks for it, before anything else runs.
+/// Confines the process if the launcher requests it, before any other code runs.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONFINE: extern "C" fn() = {
@@ -30,7 +31,7 @@ fn confined(session: &[u8]) -> Result<()> {
     // PR_SET_NO_NEW_PRIVS.
     call!(PRCTL, 38, 1, 0, 0, 0)?;
     let version = call!(LANDLOCK_CREATE, 0, 0, 1)?;
-    // The first version refuses every rename between folders.
+    // The first version of Landlock refuses every rename between folders.
     if version < 2 {
         return Err(ENOENT);
     }
@@ -92,7 +93,7 @@ fn filter() -> Result<()> {
     }
     steps.push(step(RETURN, ALLOW, 0, 0));
     steps.push(step(RETURN, REFUSE, 0, 0));
-    // The comparison of the path's upper half jumps to the last but one.
+    // The comparison of the path's upper half jumps to the last instruction but one.
     let allow = steps.len() - 2;
     steps[8].if_true = (allow - 9) as u8;
     let program = Program { length: steps.len() as u16, steps: steps.as_ptr().cast() };

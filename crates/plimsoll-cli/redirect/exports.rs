@@ -1,4 +1,4 @@
-//! Functions of the C library that name files, under their own names.
+//! Functions of the C library that take file names, under their own names.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -7,7 +7,7 @@ use crate::folders;
 use crate::sys::{self, *};
 use crate::tree::{Place, Tree};
 
-/// Changes something: with the tree and the path's place, or as the system does where there is no tree.
+/// Makes a change: in the tree, at the path's place, or by the system if there is no tree.
 unsafe fn changed(
     folder: c_int,
     path: *const c_char,
@@ -39,7 +39,7 @@ pub(crate) unsafe fn opened(folder: c_int, path: *const c_char, flags: c_int, mo
 pub(crate) type Path = *const c_char;
 
 export! {
-    // The mode is only read where the flags ask for it.
+    // The mode is read only if the flags require it.
     fn open, open64(path: Path, flags: c_int, mode: c_uint) -> c_int { opened(AT_FDCWD, path, flags, mode) }
     fn openat, openat64(folder: c_int, path: Path, flags: c_int, mode: c_uint) -> c_int { opened(folder, path, flags, mode) }
     fn __open_2, __open64_2(path: Path, flags: c_int) -> c_int { opened(AT_FDCWD, path, flags, 0) }
@@ -131,7 +131,7 @@ export! {
         changed(end, to, false, || call!(LINKAT, begin, from, end, to, flags), |tree, to| {
             let to = terminated(&tree.new_place(&to)?);
             match known {
-                // A descriptor's file, which may have no name yet.
+                // The file of a descriptor, which may not have a name yet.
                 None => call!(LINKAT, begin, from, AT_FDCWD, to.as_ptr(), flags),
                 Some(Ok(Place::Real(from))) => {
                     call!(LINKAT, AT_FDCWD, terminated(&from).as_ptr(), AT_FDCWD, to.as_ptr(), flags)
@@ -327,7 +327,7 @@ unsafe fn by_descriptor(
         };
         changed(folder, path, follows, without, |tree, place| {
             match tree.own_copy(&place).and_then(|own| by(&own)) {
-                // A link has no mode or time of its own that anything here depends on.
+                // A link's own mode and time do not matter here.
                 Err(ELOOP) if !follows => Ok(()),
                 done => done.map(|_| ()),
             }
@@ -335,7 +335,7 @@ unsafe fn by_descriptor(
     }
 }
 
-/// Changes the file of a descriptor: the program's own copy of one of the disk.
+/// Changes the file of a descriptor. If the file is on the disk, changes the program's own copy instead.
 fn of_descriptor(fd: c_int, change: impl Fn(c_int) -> Result<i64>) -> c_int {
     let on_disk = Tree::get().filter(|tree| !tree.has(fd)).and_then(|tree| {
         let path = crate::tree::descriptor(fd)?;

@@ -1,4 +1,4 @@
-//! Folders: their entries in both layers, in one list.
+//! Folders: the entries of both layers, in one list.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_long, c_void};
@@ -18,7 +18,7 @@ struct Entry {
     name: [u8; 256],
 }
 
-/// The entries of an open folder, and the next one.
+/// The entries of an open folder, and the index of the next one.
 struct Listing {
     entries: Vec<Box<Entry>>,
     next: usize,
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn opendir(name: *const c_char) -> *mut c_void {
         // SAFETY: as the caller's call.
         _ => return unsafe { open(name) },
     };
-    // A descriptor of it shows the folder's path.
+    // The folder's path is that of a descriptor.
     let layer = tree.find(&seen).map_or(Layer::Own, |(layer, _)| layer);
     let place = terminated(&tree.place(&seen, layer));
     // SAFETY: it ends with NUL.
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn closedir(handle: *mut c_void) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rewinddir(handle: *mut c_void) {
     let rewind: unsafe extern "C" fn(*mut c_void) = real!(c"rewinddir");
-    // It reads the folder again.
+    // Reads the folder again.
     let again = descriptor(unsafe { dirfd(handle) })
         .zip(Tree::get())
         .and_then(|(path, tree)| listing(tree, &tree.seen(path)).ok());
@@ -155,7 +155,7 @@ unsafe extern "C" {
     fn dirfd(handle: *mut c_void) -> c_int;
 }
 
-/// The current folder, as the program knows it.
+/// The current folder, as the program sees it.
 fn here() -> Result<Vec<u8>> {
     let mut buffer = vec![0_u8; 4096];
     let length = call!(GETCWD, buffer.as_mut_ptr(), buffer.len())? as usize;
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn getcwd(buffer: *mut c_char, size: usize) -> *mut c_char
         Ok(here) => terminated(&here),
         Err(why) => return failed(why, std::ptr::null_mut()),
     };
-    // SAFETY: `buffer` has `size` bytes; where there is none, the caller frees what is returned.
+    // SAFETY: `buffer` has `size` bytes; without a buffer, the caller frees the result.
     unsafe {
         let to = match buffer.is_null() {
             true => malloc(here.len().max(size)).cast::<c_char>(),
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn chdir(path: *const c_char) -> c_int {
     unsafe { found(AT_FDCWD, path, true, |_, place| call!(CHDIR, place)) as c_int }
 }
 
-/// The path without links, if there is something.
+/// The path without links, if the file exists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realpath(path: *const c_char, buffer: *mut c_char) -> *mut c_char {
     let resolve: unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char = real!(c"realpath");
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn realpath(path: *const c_char, buffer: *mut c_char) -> *
         // SAFETY: as the caller's call.
         _ => return unsafe { resolve(path, buffer) },
     };
-    // SAFETY: a buffer has PATH_MAX bytes; where there is none, the caller frees what is returned.
+    // SAFETY: a buffer has PATH_MAX bytes; without a buffer, the caller frees the result.
     unsafe {
         let to = if buffer.is_null() { malloc(seen.len()).cast::<c_char>() } else { buffer };
         if !to.is_null() && seen.len() <= 4096 {
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_c
     unsafe { realpath(path, std::ptr::null_mut()) }
 }
 
-/// For `execve` and others: where a program of the tree is.
+/// For `execve` and similar functions: the path of a program in the tree.
 pub(crate) fn program(path: *const c_char) -> Option<Vec<u8>> {
     // SAFETY: the caller's path.
     let (tree, path) = Tree::get().filter(|tree| tree.is_dirty()).zip(unsafe { bytes(path) })?;
@@ -246,7 +246,7 @@ pub(crate) fn program(path: *const c_char) -> Option<Vec<u8>> {
     }
     match tree.resolve(AT_FDCWD, path, true)? {
         Ok(Place::Seen(seen)) => match tree.find(&seen) {
-            // Also one that the program has removed.
+            // This includes a program that was removed.
             Some((Layer::Own, _)) | None => Some(terminated(&tree.own(&seen))),
             Some(_) => None,
         },

@@ -1,10 +1,13 @@
-//! A library that is loaded into every process of a program under `plimsoll predict --isolation redirect`. What the program writes goes to
-//! a private tree (`tree.rs`, `change.rs`), and it finds its files there; the disk stays as it is.
+//! A library that is loaded into every process of a program under `plimsoll predict --isolation redirect`. The
+//! program's writes go to a private tree (`tree.rs`, `change.rs`), and it finds its files there; the disk stays
+//! unchanged.
 //!
-//! It takes the place of functions of the C library (`exports.rs`, `folders.rs`, `names.rs`; how: `calls.rs`). What does not call those cannot write: Landlock and a
-//! filter of system calls refuse it (`confine.rs`). `build.rs` compiles this folder by itself, without dependencies.
+//! It replaces functions of the C library (`exports.rs`, `folders.rs`, `names.rs`; `calls.rs` has the mechanism). Code
+//! that does not call those functions cannot write, because Landlock and a filter of system calls refuse it
+//! (`confine.rs`). `build.rs` compiles this folder separately, without dependencies.
 //!
-//! Files are found as the kernel finds them, by following links part by part, but in two layers: the tree, and the disk below it.
+//! Paths are resolved as in the kernel, by following links part by part, but in two layers: the tree, and the
+//! disk below it.
 
 #![allow(clippy::missing_safety_doc, reason = "they are the C library's functions, with its contracts")]
 
@@ -21,7 +24,7 @@ use std::ffi::{CStr, c_char};
 
 use tree::Tree;
 
-/// Goes on with a copy of the tree: a fork that serves a trial of `plan` calls it.
+/// Switches to a copy of the tree; called by a fork that serves a trial of `plan`.
 ///
 /// # Safety
 /// The path ends with NUL.

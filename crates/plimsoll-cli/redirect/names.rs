@@ -1,4 +1,4 @@
-//! Functions that make a name of their own, and those for sockets, whose addresses are paths.
+//! Functions that choose a file name themselves, and functions for sockets, whose addresses are paths.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -34,7 +34,7 @@ export! {
     }
 }
 
-/// Makes a file with a name of its own.
+/// Makes a file with a unique name.
 unsafe fn made(template: *mut c_char, end: c_int, flags: c_int) -> c_int {
     for _ in 0..100 {
         // SAFETY: the caller's template, which this function may change.
@@ -52,7 +52,7 @@ unsafe fn made(template: *mut c_char, end: c_int, flags: c_int) -> c_int {
     -1
 }
 
-/// The six X at the end of a template, before what follows them.
+/// The six X at the end of a template, before the suffix.
 unsafe fn marks(template: *mut c_char, end: c_int) -> Option<&'static mut [u8]> {
     // SAFETY: the caller's template.
     unsafe {
@@ -80,7 +80,8 @@ unsafe fn restored(template: *mut c_char, end: c_int) {
     }
 }
 
-/// Calls with the address of a socket in the file system, by its folder's descriptor: the path may be longer than an address.
+/// Makes a call with the address of a socket in the file system. The address uses the descriptor of the socket's
+/// folder, because the path may be longer than an address.
 unsafe fn addressed(
     address: *const u8,
     size: c_uint,

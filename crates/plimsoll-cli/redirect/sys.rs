@@ -1,4 +1,4 @@
-//! The system, by raw calls: what the C library exports under these names is this library's own.
+//! Raw system calls, because the C library's functions of these names are replaced by this library's.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
@@ -120,7 +120,7 @@ unsafe extern "C" {
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// Calls the system; the result or the error's number.
+/// Makes a system call. Returns the result or the error's number.
 macro_rules! call {
     ($number:expr $(, $arg:expr)* $(,)?) => {
         $crate::sys::raw($number, [$($arg as i64),*].as_slice())
@@ -130,13 +130,13 @@ pub(crate) use call;
 
 pub(crate) fn raw(number: i64, args: &[i64]) -> Result<i64> {
     let arg = |place: usize| args.get(place).copied().unwrap_or(0);
-    // SAFETY: the callers pass what the call of this number expects; unused arguments are ignored.
+    // SAFETY: the callers pass the arguments that the call of this number expects; unused arguments are ignored.
     let result = unsafe { syscall(number, arg(0), arg(1), arg(2), arg(3), arg(4), arg(5)) };
     if result == -1 { Err(errno()) } else { Ok(result) }
 }
 
 pub(crate) fn errno() -> c_int {
-    // SAFETY: the C library returns this thread's own.
+    // SAFETY: the C library returns a pointer to this thread's own value.
     unsafe { *__errno_location() }
 }
 
@@ -145,7 +145,7 @@ pub(crate) fn set_errno(code: c_int) {
     unsafe { *__errno_location() = code }
 }
 
-/// A variable of the environment.
+/// An environment variable.
 pub(crate) fn variable(name: &CStr) -> Option<Vec<u8>> {
     // SAFETY: the name ends with NUL; the value is copied at once.
     let value = unsafe { getenv(name.as_ptr()) };
@@ -169,7 +169,7 @@ pub(crate) fn terminated(path: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// `struct stat` of 64-bit Linux, as far as it is read here.
+/// The fields of `struct stat` of 64-bit Linux that are read here.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Stat {
@@ -190,7 +190,7 @@ impl Stat {
         return self.bytes[2] as u32;
     }
 
-    /// When it was read and changed, in seconds and nanoseconds.
+    /// The times of the last access and change, in seconds and nanoseconds.
     pub(crate) fn times(&self) -> [u64; 4] {
         [self.bytes[9], self.bytes[10], self.bytes[11], self.bytes[12]]
     }
@@ -218,7 +218,7 @@ pub(crate) fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// A path without its last part; empty for what is in the root.
+/// A path without its last part; empty for entries of the root.
 pub(crate) fn parent(path: &[u8]) -> &[u8] {
     &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)]
 }
@@ -232,7 +232,7 @@ pub(crate) fn open(path: &[u8], flags: c_int, mode: u32) -> Result<c_int> {
     call!(OPENAT, AT_FDCWD, path.as_ptr(), flags | O_CLOEXEC, mode).map(|fd| fd as c_int)
 }
 
-/// Whether a path of the disk has no links in it; `None` if that cannot be said.
+/// Whether a path on the disk contains no links; `None` if that cannot be determined.
 pub(crate) fn has_no_links(path: &[u8], follows: bool) -> Option<bool> {
     const PATH: c_int = 0o10000000;
     const NO_LINKS: u64 = 0x6;
@@ -244,7 +244,7 @@ pub(crate) fn has_no_links(path: &[u8], follows: bool) -> Option<bool> {
             close(fd as c_int);
             Some(true)
         }
-        // The parts before the one that is missing are no links.
+        // The parts before the missing one are not links.
         Err(ENOENT) => Some(true),
         Err(ELOOP) => Some(false),
         Err(_) => None,
@@ -260,7 +260,7 @@ pub(crate) fn mkdir(path: &[u8], mode: u32) -> Result<()> {
     call!(MKDIRAT, AT_FDCWD, path.as_ptr(), mode).map(|_| ())
 }
 
-/// A folder that may be there.
+/// Makes a folder, unless it exists.
 pub(crate) fn mkdir_unless_there(path: &[u8], mode: u32) -> Result<()> {
     match mkdir(path, mode) {
         Err(EEXIST) => Ok(()),

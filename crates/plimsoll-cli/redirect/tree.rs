@@ -1,4 +1,4 @@
-//! The private tree: what the program has in place of files of the disk ([`Tree`]).
+//! The private tree: the program's files that replace those on the disk ([`Tree`]).
 //!
 //! ```text
 //! TREE/files/PATH      the program's own file
@@ -20,22 +20,22 @@ const MARK: &[u8] = b"/\x01";
 
 pub(crate) struct Tree {
     folder: Vec<u8>,
-    /// Through which our own processes speak: the same for all.
+    /// The folder through which our own processes communicate; it is never redirected.
     session: Vec<u8>,
     full: Option<&'static AtomicU8>,
 }
 
 static TREE: AtomicPtr<Tree> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Where a path leads.
+/// The result of resolving a path.
 pub(crate) enum Place {
-    /// To a file that is not redirected.
+    /// A file that is not redirected.
     Real(Vec<u8>),
-    /// To this path, in which no part before the last is a link.
+    /// This path, in which no part before the last is a link.
     Seen(Vec<u8>),
 }
 
-/// Where what is seen at a path is.
+/// The layer that has the file that the program sees at a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layer {
     Own,
@@ -98,7 +98,7 @@ impl Tree {
         descriptor(fd).is_some_and(|path| path.starts_with(&self.folder))
     }
 
-    /// The path as the program knows it.
+    /// The path as the program sees it.
     pub(crate) fn seen(&self, path: Vec<u8>) -> Vec<u8> {
         match path.strip_prefix(&self.own(b"")[..]) {
             Some(b"") => b"/".to_vec(),
@@ -114,14 +114,15 @@ impl Tree {
             || (!self.session.is_empty() && is_below(&self.session))
     }
 
-    /// The current folder, or that of a descriptor.
+    /// The current folder, or the folder of a descriptor.
     pub(crate) fn base(&self, folder: c_int) -> Option<Vec<u8>> {
         let path =
             if folder == AT_FDCWD { sys::read_link(b"/proc/self/cwd").ok() } else { descriptor(folder) };
         path.filter(|path| path.first() == Some(&b'/')).map(|path| self.seen(path))
     }
 
-    /// Whether a path has no links, by fewer calls than it takes to follow them: below a folder in which the program has changed nothing.
+    /// Whether a path has no links, determined with fewer calls than following them takes: it is below a folder in
+    /// which the program has changed nothing.
     fn is_plain(&self, path: &[u8], follows: bool) -> bool {
         let is_part = |part: &[u8]| !matches!(part, b"" | b"." | b"..");
         if path[0] != b'/' || !path[1..].split(|byte| *byte == b'/').all(is_part) || self.is_real(path) {
@@ -144,7 +145,8 @@ impl Tree {
         sys::exists(&self.gone(path)) || self.is_gone(path)
     }
 
-    /// Follows the links of a path; the last part's only if `follows`. `None`: it is not for us.
+    /// Follows the links of a path, and the last part's only if `follows`. `None` if the path is not
+    /// redirected.
     pub(crate) fn resolve(&self, folder: c_int, path: &[u8], follows: bool) -> Option<Result<Place>> {
         if path.is_empty() {
             return None;
@@ -206,7 +208,7 @@ impl Tree {
         Some(Ok(Place::Seen(out)))
     }
 
-    /// Whether the program has removed what the disk has there.
+    /// Whether the program has removed the file on the disk at a path.
     pub(crate) fn is_gone(&self, path: &[u8]) -> bool {
         for part in sys::prefixes(path) {
             let place = self.gone(part);
@@ -220,7 +222,7 @@ impl Tree {
         false
     }
 
-    /// What is at a path; links are not followed.
+    /// The file at a path; links are not followed.
     pub(crate) fn find(&self, path: &[u8]) -> Option<(Layer, Stat)> {
         if let Ok(stat) = Stat::of(&self.own(path)) {
             return Some((Layer::Own, stat));
@@ -228,7 +230,7 @@ impl Tree {
         self.on_disk(path).map(|stat| (Layer::Disk, stat))
     }
 
-    /// What the disk has there, if the program sees it.
+    /// The file on the disk at a path, if the program sees it.
     pub(crate) fn on_disk(&self, path: &[u8]) -> Option<Stat> {
         Stat::of(path).ok().filter(|_| !self.is_gone(path))
     }
@@ -237,7 +239,7 @@ impl Tree {
         if layer == Layer::Own { self.own(path) } else { path.to_vec() }
     }
 
-    /// Where what is seen at a path is; where it would be if there is nothing.
+    /// The real path of the file that the program sees at a path, or where it would be if it does not exist.
     pub(crate) fn found(&self, path: &[u8]) -> Vec<u8> {
         self.place(path, self.find(path).map_or(Layer::Own, |(layer, _)| layer))
     }
@@ -250,7 +252,7 @@ impl Tree {
         if !stat.is_folder() {
             return Err(ENOTDIR);
         }
-        // The copy in the tree belongs to this user, the folder of the disk may not.
+        // The copy in the tree belongs to this user; the folder on the disk may not.
         if self.on_disk(seen).is_some() {
             let terminated = sys::terminated(seen);
             call!(FACCESSAT, AT_FDCWD, terminated.as_ptr(), 2)?;
@@ -259,7 +261,7 @@ impl Tree {
         self.make_folders(parent)
     }
 
-    /// The same where the folder's entries stay as they are.
+    /// The same as [`Tree::make_room`], for changes that leave the folder's entries unchanged.
     pub(crate) fn make_room_anyway(&self, path: &[u8]) -> Result<()> {
         self.make_dirty();
         self.make_folders(sys::parent(path))
@@ -273,7 +275,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Marks what the disk has there as removed.
+    /// Marks the file on the disk as removed.
     pub(crate) fn mark_gone(&self, path: &[u8]) -> Result<()> {
         self.make_dirty();
         for part in sys::prefixes(path) {
@@ -297,7 +299,7 @@ impl Tree {
         Ok(found)
     }
 
-    /// Whether a folder has entries of both layers, or hides one of the disk's.
+    /// Whether a folder has entries of both layers, or hides entries on the disk.
     pub(crate) fn is_mixed(&self, path: &[u8]) -> bool {
         let start = if path == b"/" { &b""[..] } else { path };
         self.on_disk(path).is_some() && (sys::exists(&self.own(path)) || sys::exists(&self.gone(start)))
@@ -312,12 +314,12 @@ pub(crate) fn descriptor(fd: c_int) -> Option<Vec<u8>> {
     sys::read_link(format!("/proc/self/fd/{fd}").as_bytes()).ok().filter(|path| path.first() == Some(&b'/'))
 }
 
-/// The first byte of a file that all processes share.
+/// The first byte of a file that all processes map.
 fn flag(path: &[u8]) -> Option<&'static AtomicU8> {
     let fd = sys::open(path, 0, 0).ok()?;
     // PROT_READ, MAP_SHARED.
     let mapped = call!(MMAP, 0, 4096, 1, 1, fd, 0);
     sys::close(fd);
-    // SAFETY: the supervisor made the file with a page; the mapping stays.
+    // SAFETY: the supervisor made the file with the size of a page, and the mapping is never removed.
     mapped.ok().map(|place| unsafe { &*(place as *const AtomicU8) })
 }

@@ -1,4 +1,4 @@
-//! Sizes as people type them (`64MiB`, `1.5 GiB`, `80GB`, plain bytes), and as they read them.
+//! Sizes as people type them (`64MiB`, `1.5 GiB`, `80GB`, plain bytes), and as the program prints them.
 
 use plimsoll_alloc::Bytes;
 use plimsoll_trace::render::words;
@@ -30,17 +30,17 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     if bytes >= i64::MAX as f64 { Err(out_of_range()) } else { Ok(bytes as u64) }
 }
 
-/// [`parse`], but not zero: a limit or capacity of nothing is surely a slip.
+/// [`parse`] that refuses zero: a limit or capacity of 0 is surely a mistake.
 pub(crate) fn parse_positive(text: &str) -> Result<u64, String> {
     parse(text).and_then(|bytes| if bytes == 0 { Err("must be more than 0".to_owned()) } else { Ok(bytes) })
 }
 
-/// A size as it is printed: whole bytes where they were asked for, else [`Bytes`].
+/// A size for printing: in bytes if `whole`, otherwise as [`Bytes`].
 pub(crate) fn shown(bytes: u64, whole: bool) -> String {
     if whole { format!("{bytes} B") } else { Bytes(bytes).to_string() }
 }
 
-/// By how much a size changed, with its sign.
+/// The change of a size, with its sign.
 pub(crate) fn change(bytes: i128, whole: bool) -> String {
     words::change(bytes, |bytes| shown(bytes, whole))
 }

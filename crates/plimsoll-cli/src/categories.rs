@@ -1,4 +1,5 @@
-//! `--category NAME=REGEX`: categories of the user's own, by patterns on frames. What the verbs about snapshots share.
+//! `--category NAME=REGEX`: user-defined categories, as patterns on frames. The verbs that read snapshots share
+//! them.
 
 use std::cell::Cell;
 
@@ -9,7 +10,7 @@ use regex_lite::Regex;
 
 use crate::output;
 
-/// Categories of the user's own.
+/// User-defined categories.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Categories {
     /// Show blocks as NAME if a frame of their stack, written `FILE:LINE FUNCTION`, matches REGEX. Repeatable: the
@@ -18,7 +19,7 @@ pub(crate) struct Categories {
     given: Vec<Pattern>,
 }
 
-/// One of them.
+/// One user-defined category.
 #[derive(Debug, Clone)]
 struct Pattern {
     name: String,
@@ -37,7 +38,8 @@ fn parse(text: &str) -> Result<Pattern, String> {
 }
 
 impl Categories {
-    /// The origins of a snapshot's stacks, with these categories. Says on stderr which of them match nothing.
+    /// The origins of a snapshot's stacks, with these categories. Reports on stderr which categories match
+    /// nothing.
     pub(crate) fn origins(&self, snapshot: &mut Snapshot) -> Origins {
         let matched: Vec<Cell<bool>> = self.given.iter().map(|_| Cell::new(false)).collect();
         let matches: Vec<_> = self
@@ -54,7 +56,7 @@ impl Categories {
             .collect();
         let mut categories = Vec::new();
         for (pattern, matches) in self.given.iter().zip(&matches) {
-            // Ids run out only where a file has four billion texts.
+            // Ids run out only if a file has four billion texts.
             if let Some(name) = snapshot.texts.intern(&pattern.name) {
                 categories.push(CustomCategory { name, matches });
             }
@@ -69,12 +71,12 @@ impl Categories {
         origins
     }
 
-    /// Whether there are none.
+    /// Whether no categories are defined.
     pub(crate) fn is_empty(&self) -> bool {
         self.given.is_empty()
     }
 
-    /// As a shell takes them, for a command that asks for the same again.
+    /// The options as shell words, for a command that repeats the request.
     pub(crate) fn words(&self) -> impl Iterator<Item = String> {
         let quoted = |text: String| format!("--category '{}'", text.replace('\'', "'\\''"));
         self.given.iter().map(move |pattern| quoted(format!("{}={}", pattern.name, pattern.regex.as_str())))

@@ -20,13 +20,13 @@ pub(crate) struct ConformanceArgs {
     json: bool,
 }
 
-/// A recording and what its replay found.
+/// A recording and the result of its replay.
 struct Compared {
     file: PathBuf,
     report: Report,
 }
 
-/// Replays everything; the last line sums up.
+/// Replays all recordings. The last line is a summary.
 pub(crate) fn run(args: &ConformanceArgs) -> Result<Answer, Failure> {
     let mut compared = Vec::new();
     for file in recordings(&args.paths)? {
@@ -44,7 +44,8 @@ fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> Failure {
     Failure::new(Exit::Unreadable, format!("{}: {why}", path.display()))
 }
 
-/// The files among the paths, and those with a recording's ending in the folders among them, by name.
+/// The files among the paths, and the files in the folders whose extension is that of a recording, sorted by
+/// name.
 fn recordings(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in paths {
@@ -70,7 +71,7 @@ fn is_recording(file: &Path) -> bool {
     name.ends_with(".csv") || name.ends_with(".jsonl")
 }
 
-/// How many rows were compared, and in how many files something diverged.
+/// The number of compared rows, and the number of files that diverged.
 fn sums(compared: &[Compared]) -> (usize, usize) {
     let rows = compared.iter().map(|one| one.report.rows).sum();
     (rows, compared.iter().filter(|one| one.report.divergence.is_some()).count())

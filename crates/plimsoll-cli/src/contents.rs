@@ -1,5 +1,5 @@
-//! What the peak of a recording consists of, in words that another machine's recording uses, too: for `plan --json` and
-//! `run --check`. Folders of files are left out: the program may be elsewhere there.
+//! The contents of a recording's peak, under names that are the same on another machine: for `plan --json` and `run
+//! --check`. File names have no folder, because the program may be in another one there.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::explained::Explained;
 
-/// Live bytes at the peak of the device that allocated the most.
+/// Live bytes at the peak, on the device with the highest peak.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Contents {
     pub(crate) by_category: BTreeMap<String, u64>,
@@ -35,7 +35,7 @@ impl Contents {
         contents
     }
 
-    /// The rows that changed from one to another, the largest change first; empty ones are left out.
+    /// The rows that changed between two peaks, the largest change first. Unchanged rows are left out.
     pub(crate) fn changes(
         before: &BTreeMap<String, u64>,
         after: &BTreeMap<String, u64>,
@@ -57,7 +57,8 @@ fn peak_bytes(pair: &plimsoll_trace::render::comparison::Compared<'_>) -> u64 {
     pair.comparison.totals[0].peak_allocated_bytes
 }
 
-/// `model.py:41 forward` of `src/model.py:41 forward (activation)`: where a line allocates for one purpose, its name ends in that.
+/// Turns `src/model.py:41 forward (activation)` into `model.py:41 forward`. If a line allocates for one purpose only, its name
+/// ends with that purpose.
 fn without_folder(line: &str) -> String {
     let line = line.rsplit_once(" (").filter(|(_, end)| end.ends_with(')')).map_or(line, |(line, _)| line);
     let (place, name) = line.split_once(' ').unwrap_or((line, ""));

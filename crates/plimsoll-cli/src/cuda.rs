@@ -1,4 +1,5 @@
-//! `plimsoll doctor cuda[:N]`: what is there of an NVIDIA GPU and its libraries, and whether its operators compute right.
+//! `plimsoll doctor cuda[:N]`: what is installed of an NVIDIA GPU and its libraries, and whether its operators compute
+//! correctly.
 
 use std::fmt::{Display, Write};
 
@@ -9,7 +10,7 @@ use serde_json::json;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output::{BOLD, RESET};
 
-/// The number of a device called `cuda` or `cuda:N`.
+/// The number of a device named `cuda` or `cuda:N`.
 pub(crate) fn ordinal(text: &str) -> Result<u32, String> {
     let number = match text.strip_prefix("cuda") {
         Some("") => Some(0),
@@ -19,20 +20,20 @@ pub(crate) fn ordinal(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("`{text}`: a GPU is `cuda`, or `cuda:N` with its number from 0"))
 }
 
-/// What it means that cuDNN is not there, after the reason.
+/// The consequence of a missing cuDNN, after the reason.
 pub(crate) fn without_dnn(why: &impl Display) -> String {
     format!("{why}; convolutions run by plain kernels, which are slow")
 }
 
 /// Runs every case of the operator suite on a device and on the host.
 fn self_test(device: &Device) -> Comparison {
-    // The host multiplies in 32 bits.
+    // The host multiplies in float32.
     allow_tf32_in_convolutions(false);
     let cases: Vec<Case> = OPERATORS.iter().flat_map(|(_, cases)| cases()).collect();
     compare_cases(&cases, device)
 }
 
-/// Looks at a GPU; without one, the failure says what is missing and where it was looked for.
+/// Examines a GPU. Without one, the failure says what is missing and where it was searched for.
 pub(crate) fn run(text: &str, as_json: bool) -> Result<Answer, Failure> {
     let ordinal = ordinal(text).map_err(|message| Failure::new(Exit::Usage, message))?;
     let report = cuda_report(ordinal)?;

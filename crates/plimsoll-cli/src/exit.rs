@@ -1,30 +1,30 @@
-//! How the program ends: the documented exit codes, and a failure with its words.
+//! The documented exit codes, and failures with their messages.
 
 use std::process::ExitCode;
 
 use plimsoll::Error;
 use plimsoll::data::{DataError, ImageError};
 
-/// The schema of a failure as JSON, unless the verb has another.
+/// The schema of a failure as JSON, unless the verb has its own.
 pub(crate) const ERROR_SCHEMA: &str = "plimsoll.error/1";
 
 /// The exit codes of `plimsoll --help`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) enum Exit {
-    /// Done.
+    /// Success.
     #[default]
     Done = 0,
     /// An assertion failed; the result says which.
     Assertion = 1,
-    /// An argument that can be read but not used.
+    /// An argument was parsed but cannot be used.
     Usage = 2,
     /// Input could not be read, or output not written.
     Unreadable = 3,
     /// Our run was out of memory, or the answer is incomplete.
     OutOfMemory = 4,
-    /// A program of the user's failed.
+    /// The user's program failed.
     Program = 5,
-    /// Our run was ended by SIGHUP, after saving; 128 and the signal's number, as shells report it.
+    /// Our run was ended by SIGHUP, after saving; the code is 128 plus the signal's number, as shells report it.
     HungUp = 129,
     /// By Ctrl-C (SIGINT).
     Interrupted = 130,
@@ -41,9 +41,9 @@ impl From<Exit> for ExitCode {
 /// A result for stdout, and the code to exit with.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
-    /// What to print; nothing if it is written already.
+    /// The text to print; empty if it is already written.
     pub(crate) text: String,
-    /// 0; 1 where the result is that something was not as asserted, 4 where that cannot be known.
+    /// 0, or 1 if an assertion failed, or 4 if that cannot be determined.
     pub(crate) exit: Exit,
 }
 
@@ -62,11 +62,11 @@ impl From<String> for Answer {
 /// Why there is no result.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// With which code to exit.
+    /// The exit code.
     pub(crate) exit: Exit,
-    /// What went wrong and what to do, in words; the first line is the essence.
+    /// What went wrong and what to do. The first line is the summary.
     pub(crate) message: String,
-    /// The same for a program that asked for JSON, where there is more to say than the message.
+    /// The failure as JSON, if it contains more than the message.
     pub(crate) json: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! A snapshot with its explanation: [`Explained`], shared by the verbs about one or two snapshots.
+//! A snapshot with its explanation: [`Explained`], shared by the verbs that read one or two snapshots.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::recording::Recording;
 
 /// A snapshot and the explanation of each device in question.
 pub(crate) struct Explained {
-    /// As the user named it.
+    /// The name that the user gave.
     pub(crate) file: String,
     pub(crate) snapshot: Snapshot,
     pub(crate) origins: Origins,
@@ -23,7 +23,7 @@ pub(crate) struct Explained {
 }
 
 impl Explained {
-    /// Reads a file and explains it; with a number, only that device of it.
+    /// Reads a file and explains it. With a device number, only that device.
     ///
     /// # Errors
     /// As [`Recording::open`].
@@ -41,7 +41,7 @@ impl Explained {
         Explained::with_categories(recording, options, &Categories::default())
     }
 
-    /// The same, with categories that the user defines.
+    /// Explains a recording with user-defined categories.
     pub(crate) fn with_categories(
         recording: Recording,
         options: Options,
@@ -60,13 +60,13 @@ impl Explained {
         self
     }
 
-    /// The input of texts and pages.
+    /// The input for texts and pages.
     pub(crate) fn report(&self) -> Report<'_> {
         let Explained { file, snapshot, origins, devices } = self;
         Report { file, snapshot, origins, devices }
     }
 
-    /// One of the devices, as the input of comparisons.
+    /// One of the devices, as the input for comparisons.
     pub(crate) fn analysis<'a>(&'a self, device: &'a DeviceExplanation) -> DeviceAnalysis<'a> {
         self.report().analysis(device)
     }

@@ -1,27 +1,27 @@
-//! Text from files and arguments, made harmless: it can neither command a terminal nor reorder a line.
+//! Makes text from files and arguments harmless: it can neither control a terminal nor reorder a line.
 //!
-//! Every text for people goes through [`shown`] (`output.rs` calls it). Our own colours are marks in a text, three
-//! characters that Unicode reserves for use inside a program; [`shown`] alone turns them into codes.
+//! All text for people goes through [`shown`] (`output.rs` calls it). Our own colours are marks in a text, three
+//! characters that Unicode reserves for internal use; only [`shown`] turns them into escape codes.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-/// Bold, where the stream shows it.
+/// Bold, if the stream supports it.
 pub(crate) const BOLD: &str = "\u{fdd0}";
 /// Bold red, for the word that announces a failure.
 pub(crate) const ERROR: &str = "\u{fdd1}";
-/// Back to plain.
+/// Ends bold or colour.
 pub(crate) const RESET: &str = "\u{fdd2}";
 
-/// Whether a character could command a terminal, or change the order in which others are shown: C0 and C1 except line
-/// feed and tab, DEL, marks of direction, and separators of lines and paragraphs.
+/// Whether a character could control a terminal or reorder the text around it: C0 and C1 except line feed and tab, DEL,
+/// bidirectional controls, and line and paragraph separators.
 fn is_harmful(char: char) -> bool {
     char.is_control() && char != '\n' && char != '\t'
         || matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text with harmful characters escaped as in JSON, so that an answer in JSON means the same.
+/// The text with harmful characters escaped as in JSON, so that a JSON answer keeps its meaning.
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_harmful) {
         return Cow::Borrowed(text);
@@ -29,7 +29,7 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     let mut out = String::with_capacity(text.len() + 16);
     for char in text.chars() {
         if is_harmful(char) {
-            // Writing to a `String` cannot fail. All of them are below U+10000.
+            // Writing to a `String` cannot fail. All harmful characters are below U+10000.
             let _ = write!(out, "\\u{:04x}", u32::from(char));
         } else {
             out.push(char);
@@ -38,15 +38,15 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The text as a terminal may have it: escaped, with our colours as codes.
+/// The text for a terminal: escaped, with our colours as codes.
 pub(crate) fn shown(text: &str) -> String {
     escaped(text).replace(BOLD, "\x1b[1m").replace(ERROR, "\x1b[1;31m").replace(RESET, "\x1b[0m")
 }
 
-/// Writes to a terminal what is meant for another tool: escaped.
+/// A writer that escapes output for other tools if it goes to a terminal.
 pub(crate) struct Escaping<W: Write> {
     out: W,
-    /// The first bytes of a character whose rest is still to come.
+    /// The first bytes of a character whose remaining bytes have not arrived.
     rest: Vec<u8>,
 }
 

@@ -1,7 +1,8 @@
-//! Ends what this process started if it ends without doing so itself: killed, or by a panic ([`Guard`]).
+//! Ends the processes that this process started, if it is killed or panics before it can do so itself
+//! ([`Guard`]).
 //!
-//! The guard is a process of its own, in a process group of its own. It waits at a pipe that closes with this process. What it ends are the
-//! processes with a mark in their environment, wherever they are: a launcher may have put them into other groups and sessions.
+//! The guard is a separate process in its own process group. It waits on a pipe that closes with this process. Then it kills
+//! all processes with a mark in their environment, because a launcher may have put them into other groups and sessions.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -18,41 +19,42 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::exit::Exit;
 use crate::scratch::Owned;
 
-/// The argument with which this program is a guard. It is not a subcommand for users.
+/// The argument that makes this program a guard. It is not a subcommand for users.
 const VERB: &str = "end-a-run";
 
-/// The argument with which this program supervises a run of `predict`. It ends by itself, after all that it started: the guard spares it.
+/// The argument that makes this program supervise a run of `predict`. The supervisor ends by itself after everything that it
+/// started, so the guard spares it.
 pub(crate) const SUPERVISOR: &str = "run-in-a-view";
 
 /// How long to wait for killed processes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The argument after it of a process that confines itself before it becomes the program.
+/// The argument that follows it in a process that confines itself before it becomes the program.
 pub(crate) const CONFINED: &str = "--confined";
 
-/// Watches this process until it is dismissed or dropped.
+/// Watches this process until the guard is dismissed or dropped.
 pub(crate) struct Guard {
-    /// `None` where it could not be started: then there is no guard.
+    /// `None` if the guard could not be started; the run continues without one.
     process: Option<Child>,
 }
 
 impl Guard {
-    /// Starts to watch this process for everything that has this mark in a variable. A mark that is an absolute path is the folder of this
-    /// process ([`Owned`]), which the guard removes at the end.
+    /// Starts a guard for the processes that have this mark in an environment variable. A mark that is an absolute path is this
+    /// process's folder ([`Owned`]), which the guard removes at the end.
     pub(crate) fn of(mark: &OsStr) -> Guard {
         let process = std::env::current_exe().and_then(|program| {
             let mut command = Command::new(program);
             command.arg(VERB).arg(mark).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-            // Ctrl-C is not for it.
+            // Ctrl-C must not end it.
             command.process_group(0).spawn()
         });
         Guard { process: process.ok() }
     }
 
-    /// Ends the guard alone.
+    /// Ends only the guard.
     pub(crate) fn dismiss(mut self) {
         if let Some(mut process) = self.process.take() {
-            // It may have been ended with the rest.
+            // It may have been killed with the others.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -62,7 +64,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // Closes the pipe, as the end of this process does.
+            // Closes the pipe, as this process's end would.
             let _ = process.wait();
         }
     }
@@ -74,7 +76,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     arguments.next().filter(|verb| verb == VERB)?;
     let mark = arguments.next().filter(|mark| is_ours(mark))?;
     let folder = Owned::of(Path::new(&mark));
-    // The other end is never written to.
+    // Nothing is ever written to the other end.
     let _ = io::stdin().lock().read(&mut [0]);
     end(&mark);
     if let Some(folder) = folder {
@@ -83,12 +85,12 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     Some(Exit::Done)
 }
 
-/// Whether this is a mark of this program's: nobody else's processes and folders may be ended by typing the verb.
+/// Whether this program made this mark. The guard must never kill other processes or delete other folders.
 fn is_ours(mark: &OsStr) -> bool {
     Path::new(mark).file_name().is_some_and(|name| name.as_bytes().starts_with(b"plimsoll-"))
 }
 
-/// Kills all processes with this mark, including those that they start meanwhile.
+/// Kills all processes with this mark, including any that they start meanwhile.
 fn end(mark: &OsStr) {
     let began = Instant::now();
     loop {
@@ -107,7 +109,7 @@ fn end(mark: &OsStr) {
 fn marked(mark: &OsStr) -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    // A zombie has no environment, and others' cannot be read.
+    // A zombie has no environment, and other users' environments cannot be read.
     let has_mark = |number: &i32| {
         let environment = fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
         environment.windows(mark.len()).any(|part| part == mark.as_bytes()) && !is_supervisor(*number)

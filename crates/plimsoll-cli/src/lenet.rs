@@ -1,12 +1,12 @@
-//! The network of the main job and of the step benchmark: LeNet's plan with 32 and 64 channels.
+//! The network of `train mnist` and of the step benchmark: LeNet's layout with 32 and 64 channels.
 
 use plimsoll::Result;
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, ReLU, Scope, Sequential};
 
-/// Ten classes from images of 28 × 28: 255,230 parameters. On other sizes of image the first fully
-/// connected layer has another width.
+/// Classifies images of 28 × 28 into ten classes, with 255,230 parameters. With another image size, the first
+/// fully connected layer has another width.
 pub(crate) fn lenet(scope: &Scope, height: usize, width: usize) -> Result<Sequential> {
-    // Two poolings halve, rounding down; the second convolution takes 4 off.
+    // Two poolings halve the size, rounding down; the second convolution reduces it by 4.
     let after = |size: usize| (size / 2).saturating_sub(4) / 2;
     Sequential::new(scope)
         .add("conv1", |s| Ok(Conv2d::new(s, 1, 32, 5)?.padding(2)))?

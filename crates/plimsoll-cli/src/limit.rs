@@ -1,7 +1,6 @@
-//! What a file may cost: memory and processor time, so that one that was made to be expensive ends with an error
-//! (`--limit`).
+//! `--limit`: bounds the memory and processor time of reading a file, so that a malicious file ends in an error.
 //!
-//! A thread looks at the process. It stops looking when the answer is written: what was read is bounded by then.
+//! A thread watches the process. It stops when the answer is written, because the cost of the input is bounded by then.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +24,7 @@ pub(crate) struct Limit {
     limit: Option<Most>,
 }
 
-/// The most bytes.
+/// The maximum number of bytes.
 #[derive(Clone, Copy)]
 enum Most {
     Unlimited,
@@ -40,23 +39,23 @@ fn parse(text: &str) -> Result<Most, String> {
     if bytes < LEAST_BYTES { Err("at least 64MiB".to_owned()) } else { Ok(Most::Bytes(bytes)) }
 }
 
-/// Less is not enough for any file.
+/// The lowest limit; below it, no file can be read.
 const LEAST_BYTES: u64 = 64 << 20;
 /// The default for files of up to [`SMALL_BYTES`].
 const DEFAULT_BYTES: u64 = 256 << 20;
-/// Larger files are somebody's own recordings.
+/// Larger files are assumed to be the user's own recordings.
 const SMALL_BYTES: u64 = 10_000_000;
-/// Processor time for each 256 MiB of memory. A build for debugging takes about ten times as long.
+/// Processor time for each 256 MiB of memory. A debug build takes about ten times as long.
 const TIME: Duration = Duration::from_secs(if cfg!(debug_assertions) { 100 } else { 10 });
-/// Memory may grow by some ten MiB between two looks.
+/// Memory may grow by some ten MiB between two checks.
 const MARGIN_BYTES: u64 = 24 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Whether the thread still looks.
+/// Whether the thread is still watching.
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
 impl Limit {
-    /// Watches from now on what these files cost; called before they are read.
+    /// Starts to watch the cost of these files; called before they are read.
     pub(crate) fn watch<P: AsRef<Path>>(self, files: &[P], is_json: bool) {
         let schema = is_json.then_some(ERROR_SCHEMA);
         let sizes = files.iter().map(|file| fs::metadata(file).map(|it| (it.is_file(), it.len())));
@@ -76,12 +75,12 @@ impl Limit {
         WATCHING.store(true, Ordering::Relaxed);
         let most_time = TIME.mul_f64((most_bytes as f64 / DEFAULT_BYTES as f64).max(1.0));
         let watch = move || look(&name, most_bytes, most_time, schema);
-        // Without a thread, there is no limit, as with `none`.
+        // If the thread cannot be started, there is no limit, as with `none`.
         let _ = thread::Builder::new().name("plimsoll-limit".to_owned()).spawn(watch);
     }
 }
 
-/// What was read is bounded: the limit no longer applies.
+/// The input read so far is bounded, so the limit no longer applies.
 pub(crate) fn lift() {
     WATCHING.store(false, Ordering::Relaxed);
 }
@@ -108,7 +107,7 @@ fn look(name: &str, most_bytes: u64, most_time: Duration, schema: Option<&'stati
     }
 }
 
-/// Memory of this process, as Linux counts it; `None` elsewhere.
+/// This process's resident memory according to Linux; `None` on other systems.
 fn resident_bytes() -> Option<u64> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;

@@ -1,7 +1,7 @@
-//! The `plimsoll` program: arguments in, a verdict out.
+//! The `plimsoll` program: parses the arguments and prints a verdict.
 //!
-//! Results go to stdout, progress and errors to stderr. What a verb does is in its own folder; this file
-//! and `output.rs` are the only ones that write to a stream or choose an exit code; `top` draws on the terminal.
+//! Results go to stdout, progress and errors to stderr. Each verb's code is in its own folder. Only this file
+//! and `output.rs` write to a stream or choose an exit code, but `top` draws on the terminal.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
@@ -93,7 +93,7 @@ Exit codes:
   5  your program failed
   130, 143  training was ended by Ctrl-C or SIGTERM, after saving if --save is given";
 
-/// Makes [`Verb`] of its rows: the help, the name, the arguments, and what runs it.
+/// Makes [`Verb`] from its rows: the help, the name, the arguments, and the function that runs it.
 macro_rules! verbs {
     ($($(#[$help:meta])* $verb:ident($args:ty) => $run:path,)*) => {
         #[derive(Subcommand)]
@@ -167,7 +167,7 @@ fn is_json(given: &ArgMatches) -> bool {
     own || given.subcommand().is_some_and(|(_, below)| is_json(below))
 }
 
-/// Whether a command line that was not understood contains --json, before the user's program.
+/// Whether a command line that clap rejected contains --json before the user's program.
 fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
     words.take_while(|word| word != "--").any(|word| word == "--json")
 }

@@ -1,4 +1,4 @@
-//! `plimsoll completions` and `plimsoll man`: what shells and `man` want to know, from the same definitions as
+//! `plimsoll completions` and `plimsoll man`: shell completions and man pages, from the same definitions as
 //! `--help`.
 
 use std::fs;
@@ -50,7 +50,8 @@ pub(crate) fn man(args: &ManArgs, mut command: Command) -> Result<(), Failure> {
     pages.iter().try_for_each(|page| file(page).write(|mut out| page.render(&mut out)))
 }
 
-/// The page of a command, then those of what stands below it: `plimsoll`, `plimsoll-bench`, `plimsoll-bench-step`.
+/// The man page of a command, then the pages of its subcommands: `plimsoll`, `plimsoll-bench`,
+/// `plimsoll-bench-step`.
 fn pages(command: Command, name: &str) -> Vec<Man> {
     let below: Vec<Man> = command
         .get_subcommands()

@@ -5,22 +5,22 @@ use plimsoll_trace::snapshot::{EventIndex, Snapshot};
 
 use crate::exit::{Exit, Failure};
 
-/// Which moment.
+/// A moment of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
-    /// When the most was allocated.
+    /// When the most bytes were allocated.
     Peak,
-    /// As the snapshot was taken.
+    /// When the snapshot was taken.
     End,
-    /// When a request failed, the last time.
+    /// When a request last failed.
     Failure,
-    /// After the event of this number, from 0.
+    /// After the event with this number, counted from 0.
     After(usize),
-    /// So many microseconds after the recording's first event.
+    /// This many microseconds after the recording's first event.
     Time(u64),
 }
 
-/// Reads a moment.
+/// Parses a moment.
 pub(crate) fn parse(text: &str) -> Result<When, String> {
     const UNITS: [(&str, f64); 3] = [("us", 1.0), ("ms", 1e3), ("s", 1e6)];
     let time = UNITS.into_iter().find_map(|(unit, scale)| {
@@ -37,14 +37,14 @@ pub(crate) fn parse(text: &str) -> Result<When, String> {
     }
 }
 
-/// A moment of one device: after which event, and in words.
+/// A moment of one device: the event after which it is, and its description.
 pub(crate) type Found = (Option<EventIndex>, String);
 
-/// Where the moment is on a device, one of several if `several`; without one, when memory ran out, or else at the
-/// peak. `None` where a failure is asked for and the device has none.
+/// Finds the moment on a device; `several` says whether there are more devices. The default is when memory ran
+/// out, or else the peak. `None` if a failure was requested and the device has none.
 ///
 /// # Errors
-/// A moment that the device does not have.
+/// The device does not have the moment.
 pub(crate) fn find(
     when: Option<When>,
     (file, snapshot): (&str, &Snapshot),
@@ -78,12 +78,12 @@ pub(crate) fn find(
     Ok(Some(found))
 }
 
-/// No device has the failure that was asked for.
+/// The failure if no device has a failed request.
 pub(crate) fn no_failure(file: &str) -> Failure {
     Failure::new(Exit::Usage, format!("no request failed in {file}: choose another moment, such as peak"))
 }
 
-/// The place of the last of some times that is not behind another.
+/// The index of the last time that is not after `until`.
 fn last_until(times: impl Iterator<Item = Option<u64>>, until: u64) -> Option<usize> {
     times
         .enumerate()

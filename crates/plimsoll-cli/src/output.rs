@@ -1,5 +1,5 @@
-//! The two streams. A reader that goes away (`| head`) ends the program quietly; any other trouble with
-//! stdout is a failure. No control character of a file or an argument gets to a terminal (`foreign.rs`).
+//! Stdout and stderr. If the reader is gone (`| head`), the program ends quietly; any other error on stdout
+//! is a failure. No control character of a file or an argument reaches a terminal (`foreign.rs`).
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
@@ -11,7 +11,7 @@ use crate::foreign::{Escaping, escaped, shown};
 
 pub(crate) use crate::foreign::{BOLD, ERROR, RESET};
 
-/// Writes a result to stdout; an empty one not at all.
+/// Writes a result to stdout, unless it is empty.
 pub(crate) fn result(text: &str) -> Result<(), Failure> {
     if text.is_empty() {
         return Ok(());
@@ -20,7 +20,7 @@ pub(crate) fn result(text: &str) -> Result<(), Failure> {
     written(writeln!(out, "{}", shown(text.trim_end())).and_then(|()| out.flush()))
 }
 
-/// Writes a line to stdout at once: whether anybody still reads.
+/// Writes a line to stdout and flushes it. Returns whether the reader is still there.
 pub(crate) fn line(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     let outcome = writeln!(out, "{}", escaped(text)).and_then(|()| out.flush());
@@ -28,7 +28,7 @@ pub(crate) fn line(text: &str) -> Result<bool, Failure> {
     written(outcome).map(|()| read)
 }
 
-/// Writes bytes to stdout as they are; to a terminal, escaped.
+/// Writes bytes to stdout unchanged, or escaped if it is a terminal.
 pub(crate) fn bytes(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     if io::stdout().is_terminal() {
         let mut out = Escaping::new(io::stdout().lock());
@@ -36,7 +36,7 @@ pub(crate) fn bytes(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Resu
     }
     let mut out = BufWriter::with_capacity(1 << 20, io::stdout().lock());
     let filled = fill(&mut out).and_then(|()| out.flush());
-    // What is left after a failure has nowhere to go.
+    // After a failure, the buffered rest cannot be written.
     let _ = out.into_parts();
     written(filled)
 }
@@ -50,7 +50,7 @@ fn written(outcome: io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Says on stderr why there is no result. Where JSON was asked for, an object of this schema is the result.
+/// Reports a failure on stderr. If JSON was requested, an object of this schema goes to stdout.
 pub(crate) fn failure(failure: &Failure, schema: Option<&str>) {
     progress(&format!("{ERROR}error:{RESET} {}", failure.message));
     if let Some(schema) = schema {
@@ -59,24 +59,25 @@ pub(crate) fn failure(failure: &Failure, schema: Option<&str>) {
             let value = json!({ "schema": schema, "verdict": "failed", "summary": message, "exit": exit });
             format!("{value:#}")
         };
-        // The message is out already; there is nobody left to tell about a broken stdout.
+        // The message is already printed, and a broken stdout cannot be reported.
         let _ = result(&failure.json.clone().unwrap_or_else(plain));
     }
 }
 
 /// Writes a line of progress to stderr.
 pub(crate) fn progress(line: &str) {
-    // Progress that nobody can read is no reason to stop.
+    // If progress cannot be printed, that is no reason to stop.
     let _ = writeln!(anstream::stderr().lock(), "{}", shown(line));
 }
 
-/// What clap says of a command line: help on stdout, what was not understood on stderr.
+/// Prints clap's output: help to stdout, usage errors to stderr.
 pub(crate) fn usage(error: &clap::Error) -> i32 {
-    // What it quotes of the arguments may contain codes; then all is plain, for clap's own look the same.
+    // The quoted arguments may contain escape codes. Then everything is printed plain, because clap's own
+    // codes look the same.
     if std::env::args_os().any(|word| matches!(escaped(&word.to_string_lossy()), Cow::Owned(_))) {
         progress(error.to_string().trim_end());
     } else {
-        // Help that nobody can read is no reason to fail.
+        // If help cannot be printed, that is no reason to fail.
         let _ = error.print();
     }
     error.exit_code()

@@ -1,4 +1,4 @@
-//! `--html`: a page for a browser beside what a verb prints, or instead of it.
+//! `--html`: a page for a browser, in addition to the printed text or instead of it.
 
 use std::path::{Path, PathBuf};
 
@@ -24,10 +24,10 @@ impl Page {
         self.html.is_some()
     }
 
-    /// Where to write the page, if one is asked for.
+    /// Where to write the page, if one was requested.
     ///
     /// # Errors
-    /// As [`Sink::check`]: to be asked before the work.
+    /// The errors of [`Sink::check`], to be found before the work.
     pub(crate) fn sink(&self) -> Result<Option<Sink>, Failure> {
         let sink = self.html.as_ref().map(|path| Sink::new(path.clone(), self.force));
         sink.as_ref().map_or(Ok(()), Sink::check).map(|()| sink)
@@ -35,13 +35,13 @@ impl Page {
 }
 
 impl Sink {
-    /// Writes a page, which `command` makes again.
+    /// Writes a page, which says that `command` makes it again.
     pub(crate) fn page(&self, about: About<'_>, title: &str, command: &str) -> Result<(), Failure> {
         let page = html::Page { about, title, command }.html();
         self.write(|out| out.write_all(page.as_bytes()))
     }
 
-    /// A command, with the option that writes its page here.
+    /// The command with the option that writes its page here.
     pub(crate) fn again(&self, command: &str) -> String {
         format!("{command} --html {}", quoted(Path::new(&self.name())))
     }

@@ -1,4 +1,5 @@
-//! Descendants of this process: everything that the user's program started, and whether it only waits ([`Waiting`]).
+//! Descendants of this process: all processes of the user's program, and whether the program only waits
+//! ([`Waiting`]).
 
 use std::fs;
 use std::io;
@@ -18,23 +19,23 @@ pub(crate) const PYTORCH: &str = "libtorch";
 /// How long to wait for a killed process.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a program may do nothing after its steps.
+/// How long a program may be idle after its steps.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// How much of that time its processes may run, in hundredths of a second.
+/// How much processor time its processes may use in that time, in hundredths of a second.
 const IDLE_TICKS: u64 = 5;
 
-/// A program whose GPU processes have all ended after their steps, while another process waits for an
-/// answer from them.
+/// Detects a program that waits forever: its GPU processes have all ended after their steps, and another
+/// process waits for an answer from them.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     looked: Option<Instant>,
-    /// When it stopped doing anything, and how long its processes had run by then.
+    /// When it became idle, and the processor time of its processes at that moment.
     since: Option<(Instant, u64)>,
 }
 
 impl Waiting {
-    /// Whether the program has done nothing for a while. Reports are in this folder.
+    /// Whether the program has been idle long enough. `reports` is the folder with its reports.
     pub(crate) fn is_over(&mut self, reports: &Path) -> bool {
         let now = Instant::now();
         if self.looked.is_some_and(|looked| now - looked < Duration::from_millis(250)) {
@@ -57,13 +58,13 @@ impl Waiting {
     }
 }
 
-/// The number of files with this end.
+/// The number of files whose names end with `end`.
 fn marks(folder: &Path, end: &str) -> usize {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(end)).count()
 }
 
-/// How long a process has run, in the kernel's ticks: the 14th and 15th field.
+/// The processor time of a process in the kernel's ticks: the 14th and 15th field of its `stat` file.
 fn ticks(process: Pid) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
@@ -78,13 +79,13 @@ pub(crate) fn adopt() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// Kills all descendants, including those that they start meanwhile. One that does not end, for example because a device
-/// does not respond, is reported after a while.
+/// Kills all descendants, including any that they start meanwhile. If one does not end, for example because a device
+/// does not respond, it is reported after a while.
 pub(crate) fn end_all() {
     end_below(getpid());
 }
 
-/// The same for the descendants of another process.
+/// Kills the descendants of another process in the same way.
 pub(crate) fn end_below(top: Pid) {
     let began = Instant::now();
     loop {

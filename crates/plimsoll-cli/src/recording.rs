@@ -1,4 +1,4 @@
-//! The snapshot that a verb is about: read, with the name that its user gave it, and the devices in question.
+//! The snapshot that a verb reads, with the name that the user gave, and the devices in question.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::output;
 
 /// A snapshot that was read.
 pub(crate) struct Recording {
-    /// As the user named it.
+    /// The name that the user gave.
     pub(crate) name: String,
     pub(crate) snapshot: Snapshot,
     /// The numbers of the devices in question, ascending; at least one.
@@ -23,12 +23,12 @@ impl Recording {
     /// Reads a file; `-` is stdin. With a number, only that device is in question.
     ///
     /// # Errors
-    /// What cannot be read, what holds nothing, a device that it does not know.
+    /// The file cannot be read or has no recording, or the device is not in it.
     pub(crate) fn open(file: &Path, device: Option<i32>) -> Result<Recording, Failure> {
         Recording::named(file, &name(file), device)
     }
 
-    /// The same under a name that says more than the file's.
+    /// Reads a file under a more descriptive name than its own.
     ///
     /// # Errors
     /// As [`Recording::open`].
@@ -59,15 +59,15 @@ impl Recording {
     }
 }
 
-/// A snapshot, or what people have instead.
+/// A snapshot, or another input that can be explained.
 pub(crate) enum Opened {
     Recording(Box<Recording>),
-    /// A text, and its name.
+    /// A text and its name.
     Pasted(String, Pasted),
 }
 
 impl Opened {
-    /// As [`Recording::open`], and what is no snapshot but can be explained.
+    /// Reads a file like [`Recording::open`], and also accepts other input that can be explained.
     ///
     /// # Errors
     /// As [`Recording::open`].
@@ -83,7 +83,7 @@ impl Opened {
     }
 }
 
-/// A file as its user names it.
+/// The file's name for the user.
 fn name(file: &Path) -> String {
     if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() }
 }

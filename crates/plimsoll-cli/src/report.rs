@@ -1,4 +1,4 @@
-//! A [`Report`] as text: on one screen, or whole.
+//! A [`Report`] as text: short, for one screen, or in full.
 
 use plimsoll_trace::report::{Body, Brief, Cell, Column, Rank, Report, Section, Table};
 
@@ -34,7 +34,7 @@ pub(crate) fn full(report: &Report, size: &dyn Fn(u64) -> String) -> String {
     out
 }
 
-/// One section, after a blank line; nothing if it has nothing to say.
+/// One section, after a blank line. Empty if the section has no text.
 pub(crate) fn section(section: &Section, size: &dyn Fn(u64) -> String) -> String {
     whole(section, size).map_or_else(String::new, |part| format!("\n{}", part.text))
 }
@@ -62,7 +62,7 @@ fn bold(text: &str) -> String {
     format!("{BOLD}{text}{RESET}\n")
 }
 
-/// The short form of a section; `None` if it has nothing to say there.
+/// The short form of a section; `None` if it has none.
 fn brief(section: &Section, size: &dyn Fn(u64) -> String) -> Option<Part> {
     match &section.brief {
         None => part(section, &section.body, size, WIDTH),
@@ -74,7 +74,7 @@ fn brief(section: &Section, size: &dyn Fn(u64) -> String) -> Option<Part> {
     }
 }
 
-/// The whole section, in lines of any length; `None` if it has nothing to say.
+/// The complete section, in lines of any length; `None` if it is empty.
 fn whole(section: &Section, size: &dyn Fn(u64) -> String) -> Option<Part> {
     part(section, &section.body, size, usize::MAX)
 }
@@ -85,7 +85,7 @@ fn part(section: &Section, body: &Body, size: &dyn Fn(u64) -> String, width: usi
     }
     let Section { rank, heading, note, .. } = section;
     let lines = match body {
-        // On the line of its heading, whole, so that it can be copied.
+        // On the line of its heading and not wrapped, so that it can be copied.
         Body::Command(command) => {
             return Some(Part { rank: *rank, is_headed: false, text: format!("{heading}: {command}\n") });
         }
@@ -111,7 +111,7 @@ fn part(section: &Section, body: &Body, size: &dyn Fn(u64) -> String, width: usi
     Some(Part { rank: *rank, is_headed: is_headed || matches!(body, Body::Table(_)), text })
 }
 
-/// The titles of the columns, each above its figures; `None` for a table without them.
+/// The titles of the columns, above the figures; `None` if the table has no titles.
 fn head(table: &Table) -> Option<String> {
     let cells = table.rows.first().filter(|_| table.is_titled())?.cells.iter();
     let titles = table.columns.iter().zip(cells).map(|(Column { title, width, .. }, cell)| match cell {
@@ -138,13 +138,13 @@ fn cell(Column { width, unit, .. }: Column, cell: &Cell, size: &dyn Fn(u64) -> S
     if unit.is_empty() || matches!(cell, Cell::Count(_)) { figure } else { format!("{figure} {unit}") }
 }
 
-/// Wraps text to this many columns. Lines after the first are indented by two more columns; a longer word
-/// stays whole.
+/// Wraps text to this many columns. Lines after the first are indented by two more columns. A longer word is
+/// not split.
 fn wrapped(text: &str, width: usize) -> String {
     let indent = text.chars().take_while(|char| *char == ' ').count();
     let (mut out, mut column) = (" ".repeat(indent), indent);
     let mut is_first = true;
-    // The blanks of a table stay.
+    // The spaces of a table are kept.
     for word in text[indent..].split_inclusive(' ') {
         let length = word.trim_end().chars().count();
         if !is_first && column + length > width {
@@ -164,7 +164,7 @@ fn wrapped(text: &str, width: usize) -> String {
     out
 }
 
-/// The line, cut to this many columns.
+/// The line, truncated to this many columns.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(plain(&full(&report, &size)), format!("{head}Hosts\n  example.com\n\nAll\n  all\n"));
     }
 
-    /// The page of an empty recording, with this report.
+    /// The page of an empty recording with this report.
     fn page(report: &Report) -> String {
         let snapshot = Snapshot { traces: vec![Vec::new()], ..Snapshot::default() };
         let origins = Origins::of(&snapshot);

@@ -1,4 +1,5 @@
-//! The folder of a session of `predict` or `plan`: [`Scratch`]. It goes with the process; the next session removes one that a killed process left.
+//! The folder of a session of `predict` or `plan`: [`Scratch`]. It is removed when the process ends. If the process is killed,
+//! the next session removes it.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,25 +14,25 @@ use tempfile::{NamedTempFile, TempDir};
 use crate::exit::{Exit, Failure};
 use crate::inject::cache;
 
-/// How the names of these folders begin.
+/// The prefix of the folders' names.
 const PREFIX: &str = "plimsoll-predict-";
 
 /// The file in the folder that is locked while its process runs.
 const LOCK: &str = "lock";
 
-/// The age of a folder without that file at which its process is not taken to be starting.
+/// If a folder older than this has no lock file, its process has ended and is not just starting.
 const UNLOCKED: Duration = Duration::from_secs(3600);
 
 /// A folder, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     folder: TempDir,
-    /// The kernel drops the lock with the process.
+    /// The kernel releases the lock when the process ends.
     _lock: File,
 }
 
 impl Scratch {
-    /// Removes what killed processes left, and creates a folder.
+    /// Removes the folders of killed processes, and creates a new one.
     ///
     /// # Errors
     /// The system's.
@@ -43,7 +44,8 @@ impl Scratch {
 
     fn within(parent: &Path) -> io::Result<Scratch> {
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
-        // Locked before it has its name: a file of that name without a lock is that of a process that has ended.
+        // The file is locked before it gets its name. So a lock file that is not locked belongs to a process
+        // that has ended.
         let mut file = NamedTempFile::new_in(folder.path())?;
         write!(file, "{}", std::process::id())?;
         flock(file.as_file(), FlockOperation::NonBlockingLockExclusive)?;
@@ -57,7 +59,7 @@ impl Scratch {
     }
 }
 
-/// What is in the folder cannot be read or written.
+/// The failure if the folder's files cannot be read or written.
 pub(crate) fn unreadable(why: &io::Error) -> Failure {
     Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"))
 }
@@ -68,11 +70,11 @@ impl AsRef<Path> for Scratch {
     }
 }
 
-/// A session's folder of which a process knows that its parent made it.
+/// A session's folder that is known to be made by the parent process.
 pub(crate) struct Owned(PathBuf);
 
 impl Owned {
-    /// `None` where it is not the parent's: no folder is removed because somebody names it.
+    /// `None` if the parent did not make it, so that a folder is never removed only because it was named.
     pub(crate) fn of(folder: &Path) -> Option<Owned> {
         let owner = fs::read_to_string(folder.join(LOCK)).ok()?.parse::<i32>().ok();
         let is_parents = owner.is_some() && owner == getppid().map(|parent| parent.as_raw_nonzero().get());
@@ -87,7 +89,7 @@ impl Owned {
     }
 }
 
-/// Removes a folder. Overlays leave some in it that cannot be opened.
+/// Removes a folder. Overlay file systems leave subfolders in it that cannot be opened.
 fn remove(folder: &Path) {
     if fs::remove_dir_all(folder).is_err() {
         open_up(folder);
@@ -136,7 +138,7 @@ mod tests {
         let place = scratch.path().to_path_buf();
         remove_abandoned(parent.path());
         assert!(place.is_dir());
-        // As where the process was killed: the folder stays, the lock does not.
+        // As if the process had been killed: the folder is still there, the lock is not.
         let Scratch { folder, _lock } = scratch;
         let _left = folder.keep();
         drop(_lock);

@@ -1,4 +1,4 @@
-//! How the tables of an answer are shown: what the verbs that print such tables share.
+//! How tables are printed; shared by the verbs that print them.
 
 use clap::Args;
 
@@ -21,7 +21,7 @@ impl Shown {
         bytes::shown(bytes, self.bytes)
     }
 
-    /// By how much a size changed.
+    /// The change of a size.
     pub(crate) fn change(self, bytes: i128) -> String {
         bytes::change(bytes, self.bytes)
     }

@@ -1,4 +1,5 @@
-//! Where a verb's file goes: `-o` and `--force`. A file is whole or not there, and never replaced unasked.
+//! The output file of a verb: `-o` and `--force`. A file is either complete or absent, and never replaced without
+//! `--force`.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -28,7 +29,7 @@ impl Sink {
         Sink { output, force }
     }
 
-    /// As the user named it.
+    /// The name that the user gave.
     pub(crate) fn name(&self) -> String {
         self.output.display().to_string()
     }
@@ -37,7 +38,7 @@ impl Sink {
         self.output == Path::new("-")
     }
 
-    /// Refuses what [`Sink::write`] would refuse: to be asked before the work.
+    /// Fails if [`Sink::write`] would refuse to write; called before the work.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let is_file = !self.is_stdout() && self.output.is_file();
         if is_file && !self.force {
@@ -55,7 +56,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Writes, and says on stderr where to.
+    /// Writes the file, and reports its name on stderr.
     pub(crate) fn write(&self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
         self.check()?;
         limit::lift();
@@ -64,9 +65,9 @@ impl Sink {
         }
         let path = &self.output;
         let done = match fs::metadata(path) {
-            // A device or a pipe: there is nothing to replace.
+            // A device or a pipe, so nothing is replaced.
             Ok(there) if !there.is_file() => File::create(path).and_then(|mut pipe| fill(&mut pipe)),
-            // Where a link leads, not the link.
+            // Replaces the target of a link, not the link.
             Ok(_) => path.canonicalize().and_then(|path| replace(&path, fill)),
             Err(_) => replace(path, fill),
         };

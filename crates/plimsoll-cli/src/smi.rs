@@ -1,5 +1,4 @@
-//! `nvidia-smi` inside a prediction: the folder that `predict` puts first on the path has a script of that name, which
-//! calls this.
+//! `nvidia-smi` inside a prediction: `predict` puts a folder first on the path whose `nvidia-smi` script calls this.
 
 use clap::Args;
 use plimsoll_standin::smi;
@@ -12,7 +11,7 @@ pub(crate) struct SmiArgs {
     arguments: Vec<String>,
 }
 
-/// What `nvidia-smi` prints with these arguments; the result is text for stdout.
+/// Imitates `nvidia-smi` with these arguments. Returns the text for stdout.
 pub(crate) fn run(args: &SmiArgs) -> Result<Answer, Failure> {
     let text = smi::answer(&args.arguments);
     text.map(Answer::from).map_err(|why| Failure::new(Exit::Usage, format!("nvidia-smi: {why}")))

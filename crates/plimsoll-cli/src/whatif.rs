@@ -1,4 +1,4 @@
-//! `plimsoll whatif`: what a recording would have come to under other settings of the allocator.
+//! `plimsoll whatif`: a recording's memory under other allocator settings.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ pub(crate) struct WhatIfArgs {
     json: bool,
 }
 
-/// Replays the recorded requests under each setting; the result is text for stdout.
+/// Replays the recorded requests under each setting. Returns the text for stdout.
 pub(crate) fn run(args: &WhatIfArgs) -> Result<String, Failure> {
     for setting in &args.settings {
         Config::parse(setting).map_err(|why| Failure::new(Exit::Usage, format!("{setting}: {why}")))?;

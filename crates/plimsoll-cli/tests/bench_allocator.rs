@@ -1,4 +1,5 @@
-//! `plimsoll bench allocator` as its users meet it: instructions have a source or a reason why there is none.
+//! `plimsoll bench allocator` as users run it: instruction counts have a source, or a reason why they are
+//! missing.
 
 use std::process::Command;
 
@@ -34,7 +35,7 @@ fn instructions_come_from_callgrind_where_there_is_no_counter() {
             assert_eq!((source, numbers), (None, [None, None]));
             let why = result["instructions_unavailable"].as_str().unwrap_or_default();
             assert!(why.starts_with("perf_event_open: ") && why.contains("; valgrind: "), "{why}");
-            // Valgrind may not know an instruction of this machine; any other trouble with it is ours.
+            // Valgrind may not know an instruction of this machine; any other failure is ours.
             let missing = Command::new("valgrind").arg("--version").output().is_err();
             assert!(missing || why.contains("SIGILL"), "{why}");
             return;

@@ -1,4 +1,4 @@
-//! `plimsoll bench snapshot` as its users meet it: a longer run is made, read, and measured.
+//! `plimsoll bench snapshot` as users run it: makes a longer run, reads it, and measures.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -18,7 +18,7 @@ fn kept(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-trace/tests/snapshots").join(file)
 }
 
-/// Follows a trace backwards from the segments: how many events do not fit.
+/// Follows a trace backwards from the segments. Returns how many events contradict the state.
 fn misfits(snapshot: &Snapshot) -> usize {
     let blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
     let live = blocks.filter(|block| block.state != BlockState::Inactive).map(|block| block.address);

@@ -1,4 +1,4 @@
-//! `plimsoll check` as CI meets it: an exit code, and the lines that are to blame.
+//! `plimsoll check` as CI runs it: an exit code, and the responsible lines of code.
 
 use std::fs;
 use std::process::Command;
@@ -69,7 +69,7 @@ fn a_baseline_bounds_both_peaks_with_its_tolerance() {
     assert!(text.contains(" of the baseline and 2 %) but "), "{text}");
     assert!(text.contains("the lines that grew the most:"), "{text}");
     assert_eq!(code(high, low, "100000").0, Some(0));
-    // What grew by line is what `diff` says.
+    // The growth by line equals that of `diff`.
     let changed = json(&plimsoll(&["diff", low, high, "--json"]))["devices"][0]["by_line"].clone();
     let grown = changed.as_array().expect("rows").iter().filter_map(|row| row["change_bytes"].as_u64());
     let grown: Vec<u64> = grown.filter(|&bytes| bytes > 0).take(10).collect();

@@ -1,4 +1,4 @@
-//! `plimsoll conformance` as its users meet it: a line per file, a sum, and the exit code.
+//! `plimsoll conformance` as users run it: a line per file, a summary, and the exit code.
 
 use std::fs;
 use std::path::{Path, PathBuf};

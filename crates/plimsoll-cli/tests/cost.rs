@@ -1,4 +1,4 @@
-//! What files may cost: an error, soon, for those that were made to be expensive; and no file is replaced unasked.
+//! The cost of reading files: malicious files end in an error quickly, and no file is replaced without permission.
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -42,7 +42,7 @@ fn packed(path: &str, chunk: &[u8], times: usize, head: &[u8]) {
 fn bombs_stop_early_with_words_and_an_option() {
     let folder = Folder::new("bombs");
     let bomb = folder.file("bomb.pickle.gz");
-    // A pickle of empty lists without end: each byte is an object.
+    // A pickle that opens empty lists without end, so that each byte is an object.
     packed(&bomb, &[b']'; 1 << 16], 2000, b"\x80\x04](");
     let json = folder.file("bomb.json.gz");
     packed(&json, "[],".repeat(20_000).as_bytes(), 1000, b"{\"segments\": [");
@@ -67,7 +67,7 @@ fn a_limit_is_for_small_files_and_can_be_given() {
         text(&["explain", &kept("tiny.pickle.gz"), "--limit", limit]);
     }
     let folder = Folder::new("limit");
-    // Live blocks, each a few hundred bytes of memory: more than 64 MiB in all.
+    // Live blocks that need a few hundred bytes of memory each, more than 64 MiB in total.
     let big = folder.file("big.json");
     let mut events = String::from("{\"segments\": [], \"device_traces\": [[");
     for nth in 0..200_000_u64 {

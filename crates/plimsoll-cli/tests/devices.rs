@@ -1,4 +1,4 @@
-//! A recording of several devices: its verdict is that of the device that matters most, in every form of every verb.
+//! A recording of several devices: its verdict is that of the most important device, in every form of every verb.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,8 @@ use plimsoll_trace::{Sharing, input, output};
 
 use crate::program::{Folder, json, kept, plimsoll, stderr, stdout, text};
 
-/// A recording in which the same program ran on two devices: on the first up to its failure, on the second into it.
+/// A recording of the same program on two devices: on the first up to its failure, on the second including the
+/// failure.
 fn two_devices(folder: &Folder) -> String {
     let mut snapshot = input::open(Path::new(&kept("gpt2_oom.pickle.gz"))).expect("a snapshot");
     let trace = snapshot.traces.remove(0);
@@ -117,7 +118,7 @@ fn whatif_and_diff_list_the_device_that_ran_out_first() {
         devices.iter().map(number).collect::<Vec<_>>()
     };
     assert_eq!(devices(&["whatif", &file, "--json"]), [1, 0]);
-    // The same order with settings of the user's own, which are simulated again.
+    // The order is the same with user-defined settings, which are simulated again.
     assert_eq!(devices(&["whatif", &file, "expandable_segments:True", "--json"]), [1, 0]);
     let answer = text(&["diff", &file, &file]);
     let places = ["device 1: ", "device 0: "].map(|part| answer.find(part));

@@ -1,4 +1,4 @@
-//! `plimsoll diff` as its users meet it.
+//! `plimsoll diff` as users run it.
 
 use std::fs;
 

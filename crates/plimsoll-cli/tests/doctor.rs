@@ -1,4 +1,4 @@
-//! `plimsoll doctor` as its users meet it.
+//! `plimsoll doctor` as users run it.
 
 use crate::program::{explained, json, kept, plimsoll, stderr, text};
 

@@ -1,4 +1,4 @@
-//! `plimsoll explain --events`, and categories of the user's own, as their users meet them.
+//! `plimsoll explain --events` and user-defined categories, as users run them.
 
 use serde_json::Value;
 
@@ -99,7 +99,7 @@ fn blocks_whose_frames_match_are_shown_as_the_users_own_category_and_tables_stil
     assert_eq!(bytes_of(&held["by_category"], "gelu"), Some(gelu));
     let all = sum(held["by_category"].as_array().expect("rows").iter());
     assert_eq!(held["bytes"].as_u64(), Some(all));
-    // The first that matches counts.
+    // The first match counts.
     let output = plimsoll(&[explain.as_slice(), &["--category", "all=."], &GELU].concat());
     let rows = json(&output)["devices"][0]["held"]["by_category"].clone();
     assert_eq!(bytes_of(&rows, "all"), Some(all));

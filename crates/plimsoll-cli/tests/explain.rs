@@ -1,4 +1,4 @@
-//! `plimsoll explain` as its users meet it.
+//! `plimsoll explain` as users run it.
 
 use crate::program::{Folder, explained, json, kept, plimsoll, stderr, text};
 
@@ -160,7 +160,7 @@ fn what_stays_at_the_end_stands_beside_the_peak_if_it_is_more_than_little() {
         assert_eq!(Some(sum(&end[table])), end["bytes"].as_u64(), "{table}");
     }
     assert_eq!(end["by_category"][0]["category"], "workspace");
-    // A recording that ends at the failure has nothing to add.
+    // If a recording ends at the failure, there is no section about the end.
     let answer = text(&["explain", &kept("gpt2_oom.pickle.gz")]);
     assert!(!answer.contains("Live at the end"), "{answer}");
     assert!(explained(&kept("gpt2_oom.pickle.gz"))["held_at_end"].is_null());

@@ -1,4 +1,4 @@
-//! `plimsoll explain --html` as its users meet it: a file that says what the terminal says.
+//! `plimsoll explain --html` as users run it: the page contains what the terminal shows.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! `plimsoll export` as its users meet it: every format tells what `plimsoll explain` tells.
+//! `plimsoll export` as users run it: every format agrees with `plimsoll explain`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -63,7 +63,7 @@ fn speedscope_gets_the_same_stacks_with_each_frame_once() {
     assert_eq!((weights.iter().sum::<u64>(), profile["endValue"].as_u64()), (all, Some(all)));
 }
 
-/// The counters of a trace after each time, and all events that are none.
+/// The counters of a trace after each time, and all other events.
 fn counters(trace: &Value) -> (Vec<BTreeMap<String, u64>>, Vec<Value>) {
     let (mut levels, mut others): (BTreeMap<u64, BTreeMap<String, u64>>, Vec<Value>) = Default::default();
     let mut now = BTreeMap::new();
@@ -119,7 +119,7 @@ fn perfetto_gets_scopes_that_lie_in_each_other_or_apart() {
     }
 }
 
-/// The counters and the clock of a recording of this trace, as JSON.
+/// The counters and the clock of an exported recording with this trace.
 fn traced(name: &str, events: &[&str]) -> (Vec<BTreeMap<String, u64>>, Value) {
     let folder = Folder::new(name);
     let file = folder.file("snapshot.json");
@@ -239,7 +239,7 @@ fn a_database_has_every_event_segment_and_block() {
     );
     let oom = "SELECT size FROM device_traces WHERE action = 'oom' ORDER BY id DESC LIMIT 1";
     assert_eq!(Some(number(oom) as u64), answer["failure"]["asked_bytes"].as_u64());
-    // Every block lies in its segment, and the blocks fill it.
+    // Every block is inside its segment, and the blocks fill it.
     let misplaced = "SELECT count(*) FROM blocks b JOIN segments s ON b.segment_id = s.id \
                      WHERE b.addr < s.addr OR b.addr + b.size > s.addr + s.total_size";
     assert_eq!(number(misplaced), 0);

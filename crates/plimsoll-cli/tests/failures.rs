@@ -1,4 +1,4 @@
-//! What cannot be read, for every verb that reads a snapshot: exit code 3, words, and JSON where it was asked for.
+//! Unreadable input, for every verb that reads a snapshot: exit code 3, a message, and JSON if it was requested.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ fn what_cannot_be_read_exits_with_3_and_says_what_it_is() {
     fs::write(&other, "a poem").expect("a file");
     let missing = folder.file("missing");
     let verbs = verbs::reading_snapshots();
-    // `explain` reads more than snapshots.
+    // `explain` also reads other input.
     let verbs: Vec<_> = verbs.iter().filter(|verb| verb.verb() != "explain").collect();
     for (file, part) in [
         (missing.as_str(), "No such file"),
@@ -70,7 +70,7 @@ fn a_command_line_that_is_not_understood_is_json_where_json_was_asked_for() {
         let why = answer["summary"].as_str().unwrap_or_default();
         assert!(!why.is_empty() && stderr(&output).contains(why) && !why.contains("error:"), "{answer}");
     }
-    // The program's own --json is none of ours.
+    // The --json of the user's program is not ours.
     let plain = plimsoll(&["predict", "--no-such-option", "--", "train", "--json"]);
     assert!(plain.status.code() == Some(2) && plain.stdout.is_empty());
 }

@@ -1,13 +1,14 @@
-//! What every verb prints, word for word: the texts in `golden/`, the README and the guide.
+//! The exact output of every verb: the texts in `golden/`, the README and the guide.
 //!
-//! A console block holds a command and what it prints (stdout and stderr together), `? CODE` where it fails, `...` for
-//! lines and `[..]` for characters that may be anything. Commands run beside the kept snapshots. After a change of
-//! wording, `TRYCMD=overwrite cargo test -p plimsoll-cli --test suite golden` writes the new texts; read the diff.
+//! A console block contains a command and its output (stdout and stderr together), with `? CODE` if the command fails.
+//! `...` matches any lines, and `[..]` any characters. Commands run in the folder of the kept snapshots. After a
+//! change of wording, `TRYCMD=overwrite cargo test -p plimsoll-cli --test suite golden` writes the new texts; read the
+//! diff.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Set in the process of the test, which changes the current folder.
+/// The environment variable that is set in the test's own process; the test changes the current folder.
 const ALONE: &str = "PLIMSOLL_TEST_ALONE";
 
 #[test]

@@ -1,5 +1,5 @@
-//! What a program under `plimsoll predict` does to files: it finds its own changes, and the disk stays as it is, in every way to change a file
-//! and by both isolations. No PyTorch is needed.
+//! Changes to files by a program under `plimsoll predict`: the program sees its own changes, and the disk stays
+//! unchanged, for every way to change a file and for both isolations. PyTorch is not needed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,7 +35,7 @@ pub(crate) fn answer(output: &Output) -> serde_json::Value {
     json(output)
 }
 
-/// Everything about the files of a folder that a program could change.
+/// All properties of the files in a folder that a program could change.
 fn files(folder: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -55,7 +55,7 @@ fn files(folder: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// Changes files in many ways, and says where it does not find what it did. Each has an old file of its own.
+/// Changes files in many ways, each on its own old file, and reports changes that it does not see.
 const CHANGES: &str = r##"
 import ctypes, glob, gzip, logging, mmap, os, pathlib, shutil, socket, sqlite3, subprocess, sys, tempfile, threading, time
 early_remove, early_open = os.remove, open
@@ -294,7 +294,7 @@ fn an_overlay_needs_no_rights() {
     let command = ["python3", &folder.file("changes.py"), &work];
     let mut command = predict("overlay", &[], &folder, &command);
     let status = fs::read_to_string("/proc/self/status").expect("there");
-    // Another user has none anyway.
+    // Users other than root lack the rights anyway.
     if status.lines().any(|line| line.starts_with("Uid:\t0\t")) {
         let inner = command;
         command = Command::new("setpriv");
@@ -312,7 +312,7 @@ fn what_escapes_the_library_cannot_change_a_file() {
         fs::create_dir(folder.file(name)).expect("made");
     }
     fs::write(folder.file("work/old"), "old").expect("written");
-    // Without its environment a child does not load the library.
+    // Without its environment variables, a child does not load the library.
     let script = "cd work; env -i sh -c 'echo new > old; rm old; chmod 777 old; mv old older; touch -d 1990-01-01 old; echo x > made'; cat old";
     let work = folder.0.join("work");
     let before = files(&work);
@@ -322,7 +322,7 @@ fn what_escapes_the_library_cannot_change_a_file() {
     assert_eq!(files(&work), before);
 }
 
-/// The answer about a script; `hub` is HF_HOME.
+/// The answer for a script. `hub` is HF_HOME.
 #[track_caller]
 fn in_caches(isolation: &str, folder: &Folder, script: &str) -> serde_json::Value {
     let mut command = predict(isolation, &[], folder, &["sh", "-c", script]);

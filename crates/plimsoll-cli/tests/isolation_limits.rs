@@ -1,4 +1,5 @@
-//! Where `plimsoll predict` can keep no write off the disk, and how much space a program finds and may use.
+//! Cases in which `plimsoll predict` cannot keep writes off the disk, and the disk space that a program sees
+//! and may use.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -8,7 +9,7 @@ use plimsoll_needs::needs;
 use crate::isolation::{ISOLATIONS, answer, laid_out, predict};
 use crate::program::{Folder, stderr};
 
-/// Refuses the calls that an overlay and Landlock need, then becomes the command.
+/// Makes the system calls that an overlay and Landlock need fail, then becomes the command.
 const REFUSED: &str = r##"
 import ctypes, os, platform, struct, sys
 unshare = 97 if platform.machine() == "aarch64" else 272

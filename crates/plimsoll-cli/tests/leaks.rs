@@ -1,4 +1,4 @@
-//! `plimsoll leaks` as its users meet it.
+//! `plimsoll leaks` as users run it.
 
 use crate::program::{json, kept, plimsoll, stderr, stdout, text};
 

@@ -1,4 +1,5 @@
-//! The integration tests of `plimsoll-cli`, in one program, as linking takes most of a test's build: a module a subject.
+//! The integration tests of `plimsoll-cli`. They are one program, because linking takes most of a test's build time;
+//! each module covers one subject.
 
 mod bench_allocator;
 mod bench_snapshot;

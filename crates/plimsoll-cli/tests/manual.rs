@@ -1,4 +1,4 @@
-//! `plimsoll completions`, `plimsoll man` and the guide: every verb is in them.
+//! `plimsoll completions`, `plimsoll man` and the guide: they contain every verb.
 
 use std::path::Path;
 

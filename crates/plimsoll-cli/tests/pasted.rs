@@ -1,4 +1,4 @@
-//! `plimsoll explain` of what people have instead of a snapshot: a message, a log, counters, a profile.
+//! `plimsoll explain` of input other than snapshots: a message, a log, counters, a profile.
 
 use std::fs;
 use std::io::Write;
@@ -16,7 +16,7 @@ const SHORT: &str = "Traceback (most recent call last):\n  File \"/home/user/tra
     out of memory. Tried to allocate 2.00 GiB (GPU 0; 39.56 GiB total capacity; 36.00 GiB already allocated; 512.00 MiB free; 37.00 GiB \
     reserved in total by PyTorch)\n";
 
-/// `explain -` of a text.
+/// Runs `explain -` with this text on stdin.
 fn piped(text: &str, more: &[&str]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     child
@@ -45,7 +45,7 @@ fn a_message_alone_says_capacity_or_fragmentation_by_how_much_and_what_next() {
     {
         assert!(answer.contains(part), "{part} in {answer}");
     }
-    // The process is this one, in a container.
+    // The process in the message is the failed one itself, in a container.
     assert!(!answer.contains("16368"), "{answer}");
 
     let folder = Folder::new("pasted");
@@ -90,7 +90,7 @@ fn what_a_message_does_not_say_is_left_open() {
     );
     assert!(answer.contains("5.17 GiB  reserved by this process, without a tensor in it"), "{answer}");
 
-    // No command that fails as it stands, and no table of unknown figures.
+    // No command that would fail unchanged, and no table of unknown figures.
     let answer = stdout(&piped("RuntimeError: CUDA out of memory. Tried to allocate 512.00 MiB\n", &[]));
     for part in [
         "plimsoll plan --gpu NAME -- python FILE",
@@ -183,7 +183,7 @@ fn options_of_snapshots_are_refused_and_other_texts_are_no_snapshot() {
         assert!(output.status.code() == Some(3) && error.contains(part), "{part} in {error}");
         assert!(!part.starts_with("no ") || !error.contains("byte 0"), "{error}");
     }
-    // Packed or not, a snapshot is one.
+    // A snapshot is recognized, compressed or not.
     assert!(text(&["explain", &kept("little.json.gz")]).contains("Live memory"));
     assert_eq!(plimsoll(&["explain", &kept("features.bare.pickle.gz")]).status.code(), Some(0));
 }

@@ -1,4 +1,4 @@
-//! `plimsoll plan`: which techniques make a program fit, on the stand-in.
+//! `plimsoll plan` on the stand-in: which techniques make a program fit.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use plimsoll_needs::needs;
 use crate::program::{plimsoll, stderr, stdout};
 use crate::torch::{Torch, answer};
 
-/// Six blocks, most of whose memory are activations: about 700 MiB.
+/// Six blocks whose memory is mostly activations: about 700 MiB.
 const BLOCKS: &str = "
 import sys, time, torch, torch.nn as nn
 class Block(nn.Module):
@@ -49,7 +49,7 @@ for step in range(4):
         model.train()
 ";
 
-/// The same model in a program that takes 400 MiB more from its sixth step on.
+/// The same model in a program that uses 400 MiB more from its sixth step on.
 const GROWS: &str = "
 MODEL
 optimizer = torch.optim.AdamW(model.parameters())
@@ -61,7 +61,8 @@ for step in range(30):
     optimizer.step()
 ";
 
-/// The same model in a program that catches running out of memory: it halves its batch, searches for it, or leaves the step out.
+/// The same model in a program that catches running out of memory: it halves its batch, searches for a batch that
+/// fits, or skips the step.
 const CATCHES: &str = "
 MODEL
 optimizer = torch.optim.AdamW(model.parameters())
@@ -90,7 +91,7 @@ while step < 4:
     step += 1
 ";
 
-/// The beginning of a program, up to its model.
+/// The beginning of a program, up to and including its model.
 fn model() -> &'static str {
     BLOCKS.split("optimizer").next().expect("a model")
 }
@@ -111,8 +112,8 @@ fn planned(torch: &Torch, options: &[&str], program: &[&str], code: i32) -> Valu
     answer(&plimsoll(&args.iter().map(String::as_str).collect::<Vec<_>>()), code)
 }
 
-/// The model in a program whose batch is its argument: about 170 MiB of parameters and their optimizer's state, and 10 MiB of activations for
-/// each 64 rows.
+/// The model in a program with the batch as an argument: about 170 MiB of parameters and optimizer state, and 10 MiB
+/// of activations for each 64 rows.
 const BATCHED: &str = "
 MODEL
 optimizer = torch.optim.AdamW(model.parameters())
@@ -143,14 +144,14 @@ fn a_set_that_fits_is_found_where_the_program_alone_does_not_fit() {
         (chosen.contains("checkpoint") || chosen.contains("offload")) && !chosen.contains("step-in-backward"),
         "{plan}"
     );
-    // Nothing that fits is faster by the estimate.
+    // No set that fits is faster according to the estimate.
     let step_s = |row: &Value| row["estimated_step_seconds"].as_f64().expect("seconds");
     let rows = plan["tried"].as_array().expect("rows");
     let own = rows.iter().find(|row| row["set"] == chosen).map(step_s).expect("the chosen row");
     let has_room = |row: &&Value| row["fits"] == true && row["tight"] == false && row["effective"] == true;
     assert!(rows.iter().filter(has_room).all(|row| own <= step_s(row) * 1.01), "{plan}");
     assert!(plan["command"].as_str().is_some_and(|it| it.starts_with("plimsoll run --with ")), "{plan}");
-    // Cached memory that is given back decides some rows: they run under the GPU's limit, and end.
+    // Some rows fit only if cached memory is released; these ran under the GPU's limit, and finished.
     assert!(
         plan["tried"]
             .as_array()
@@ -196,7 +197,7 @@ fn a_program_that_asks_for_the_gpus_memory_runs_on_one_of_that_size() {
     let torch = Torch::new("plan-asks", BLOCKS);
     let small = planned(&torch, &["--gpu=4GiB"], &["asks"], 0);
     let large = planned(&torch, &["--gpu=6GiB"], &["asks"], 0);
-    // Trials have more memory than either.
+    // The trials have more memory than either GPU.
     assert!(peak(&small["planned"]) < peak(&large["planned"]) / 2, "{small} {large}");
     assert_eq!(peak(&small["planned"]), peak(&small["tried"][0]), "{small}");
 }
@@ -212,12 +213,12 @@ fn memory_that_grows_after_the_first_steps_counts() {
             && said.contains("in step"),
         "{plan}"
     );
-    // Trials are then as long.
+    // Trials then run as long.
     assert_eq!(plan["tried"][0]["fits"], false, "{plan}");
     assert!(peak(&plan["tried"][0]) > 1 << 30, "{plan}");
     let chosen = row(&plan, plan["chosen"].as_str().expect("a set")).expect("a row");
     assert!(!chosen["set"].as_str().unwrap_or_default().is_empty(), "{plan}");
-    // Six steps without growth, and the peak is that of all of them.
+    // It ran six steps without growth, and the peak covers all steps.
     assert!(chosen["steps"].as_u64().is_some_and(|it| (12..30).contains(&it)), "{plan}");
     assert_eq!(peak(&plan["planned"]), peak(chosen), "{plan}");
 }
@@ -241,7 +242,7 @@ for step in range(4):
     assert!(decides["place"].as_str().is_some_and(|it| it.ends_with("train.py:6")), "{zero}");
     assert!(decides["decides"].as_str().is_some_and(|it| it.contains("decides a size")), "{zero}");
     let half = planned(&torch, &["--gpu=1GiB", "--assume=train.py:6=2048"], &[], 0);
-    // Rows of 4 KiB: the input, the product and its square's gradient at least.
+    // Rows of 4 KiB: at least the input, the product and the gradient of its square.
     assert!(peak(&half["planned"]) > peak(&zero["planned"]) + 2 * (2048 << 12), "{zero} {half}");
     let text =
         plimsoll(&arguments(&torch, &["--gpu=1GiB"], &[]).iter().map(String::as_str).collect::<Vec<_>>());
@@ -252,7 +253,7 @@ for step in range(4):
 #[test]
 fn a_program_that_catches_running_out_of_memory_and_goes_on_fits() {
     let torch = Torch::new("plan-catches", &CATCHES.replace("MODEL", model()));
-    // 700 MiB as it is; a quarter of the batch fits.
+    // 700 MiB unmodified; a quarter of the batch fits.
     let plan = planned(&torch, &["--gpu=400MiB"], &[], 0);
     let summary = plan["summary"].as_str().expect("a sentence");
     assert!(
@@ -262,10 +263,10 @@ fn a_program_that_catches_running_out_of_memory_and_goes_on_fits() {
     let caught = &plan["tried"][0]["caught"];
     assert!(caught["failures"].as_u64().is_some_and(|it| it > 0) && caught["steps"] == 4, "{plan}");
     assert!(caught["peak_reserved_bytes"].as_u64().is_some_and(|it| it <= 400 << 20), "{plan}");
-    // Without a limit it doubles its batch until memory runs out, however much there is.
+    // Without a limit it doubles its batch until memory runs out, whatever the capacity.
     let plan = planned(&torch, &["--gpu=400MiB"], &["doubles"], 0);
     assert!(plan["summary"].as_str().is_some_and(|it| it.contains("catches out of memory")), "{plan}");
-    // A step that is left out is no step.
+    // A skipped step does not count as a step.
     let plan = planned(&torch, &["--gpu=400MiB", "--numbers=identical"], &["skips"], 0);
     assert_eq!(
         (&plan["tried"][0]["fits"], &plan["tried"][0]["caught"]),
@@ -276,7 +277,7 @@ fn a_program_that_catches_running_out_of_memory_and_goes_on_fits() {
     assert!(chosen.contains("checkpoint") || chosen.contains("offload"), "{plan}");
 }
 
-/// Whether the program fits with a set and a batch, by a prediction of its own.
+/// Whether the program fits with a set and a batch size, according to a separate prediction.
 fn fits(torch: &Torch, set: &str, batch: u64) -> bool {
     let mut options = vec!["--cc=8.0", "--context=0", "--gpu=400MiB"];
     if !set.is_empty() {
@@ -293,7 +294,7 @@ fn the_largest_batch_is_named_as_the_program_is_and_with_a_set() {
         let row = &plan["largest_batch"][nth];
         (row["set"].as_str().expect("a set").to_owned(), row["batch"].as_u64().expect("a batch"))
     };
-    // Without a goal, the batch is what is asked.
+    // Without a goal, the batch is the goal.
     let options = ["--gpu=400MiB", "--numbers=identical", "--batch=8..64"];
     let plan = planned(&torch, &options, &["{BATCH}"], 0);
     let (as_it_is, with_set) = (largest(&plan, 0), largest(&plan, 1));
@@ -301,7 +302,7 @@ fn the_largest_batch_is_named_as_the_program_is_and_with_a_set() {
     assert!(as_it_is.1 < with_set.1 && plan["batch"].as_u64() == Some(with_set.1), "{plan}");
     assert!(fits(&torch, "", as_it_is.1) && !fits(&torch, "", as_it_is.1 + 1), "{plan}");
     assert!(fits(&torch, &with_set.0, with_set.1), "{plan}");
-    // For one batch that fits, the largest is named beside it.
+    // For one batch that fits, the largest one is also named.
     let plan = planned(&torch, &["--gpu=400MiB", "--batch=4"], &["{BATCH}"], 0);
     let said = format!("as it is the largest batch is {}", as_it_is.1);
     assert!(plan["summary"].as_str().is_some_and(|it| it.contains("fits") && it.contains(&said)), "{plan}");
@@ -319,7 +320,7 @@ fn the_least_memory_and_the_fastest_step_are_those_of_all_rows() {
     assert_eq!(bytes(&chosen(&memory)), least, "{memory}");
     let set = memory["chosen"].as_str().expect("a set").to_owned();
     assert!(set.contains("checkpoint") && set.contains("step-in-backward"), "{memory}");
-    // Without any of its techniques it takes as much or more.
+    // Without any one of its techniques, it needs as much memory or more.
     for name in set.split(',') {
         let fewer = set.split(',').filter(|it| *it != name).collect::<Vec<_>>().join(",");
         let fewer = row(&memory, &fewer).expect("a row");
@@ -363,7 +364,7 @@ fn a_trial_beyond_the_time_of_a_search_ends_it() {
 fn an_evaluation_between_steps_is_no_part_of_a_step() {
     let torch = Torch::new("plan-evaluates", BLOCKS);
     let plan = planned(&torch, &["--gpu=400MiB", "--numbers=identical"], &["evaluates"], 0);
-    // Two products of 4096 rows in each of six blocks.
+    // Two matrix products with 4096 rows in each of six blocks.
     let forward = 6 * 2 * (2 * 4096 * 512 * 2048_u64);
     let checkpointed = row(&plan, "checkpoint").expect("a row");
     assert_eq!(checkpointed["extra_flops"].as_u64(), Some(forward), "{plan}");
@@ -372,7 +373,7 @@ fn an_evaluation_between_steps_is_no_part_of_a_step() {
 #[needs(pytorch, nightly)]
 #[test]
 fn expandable_segments_act_in_a_trial_as_from_the_beginning() {
-    // PyTorch 2.8 reads its settings from a variable of another name.
+    // PyTorch 2.8 reads its settings from another variable.
     let torch = Torch::new("plan-expandable", BLOCKS);
     let plan = planned(&torch, &["--gpu=400MiB", "--numbers=identical"], &[], 0);
     let trial = row(&plan, "expandable").expect("a row");
@@ -381,7 +382,7 @@ fn expandable_segments_act_in_a_trial_as_from_the_beginning() {
     assert_ne!(trial["peak_reserved_bytes"], plan["tried"][0]["peak_reserved_bytes"], "{plan}");
 }
 
-/// Two models without repeated blocks, each with an optimizer; almost all of the memory are activations.
+/// Two models without repeated blocks, each with an optimizer; almost all of the memory is activations.
 const MODELS: &str = "
 import torch, torch.nn as nn
 class Actor(nn.Module):
@@ -437,7 +438,7 @@ fn an_interrupted_search_reports_what_it_knows() {
     let pid = i32::try_from(child.id()).expect("a process id");
     let sent = Command::new("kill").args(["-INT", &pid.to_string()]).status().expect("kill runs");
     assert!(sent.success());
-    // Its stderr must not fill up.
+    // Keep reading, so that its stderr does not fill up.
     progress.for_each(drop);
     let mut text = String::new();
     child.stdout.take().expect("stdout").read_to_string(&mut text).expect("text");

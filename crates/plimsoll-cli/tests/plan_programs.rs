@@ -1,4 +1,4 @@
-//! Programs that `plan` and `run` cannot help, or not in the usual way: each gets a true answer.
+//! Programs that `plan` and `run` cannot help, or only in an unusual way: each gets a correct answer.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use plimsoll_needs::needs;
 use crate::program::{plimsoll, stderr, stdout};
 use crate::torch::{Torch, answer};
 
-/// About 500 MiB of activations. The argument says what is unusual.
+/// About 500 MiB of activations. The argument selects what is unusual.
 const UNUSUAL: &str = "
 import sys, torch, torch.nn as nn, torch.multiprocessing as mp
 kind = sys.argv[1]
@@ -96,7 +96,7 @@ fn plan(torch: &Torch, gpu: &str, kind: &str, code: i32) -> Value {
     answer(&plimsoll(&args), code)
 }
 
-/// Why a set is no option.
+/// The reason why a set is rejected.
 fn objection<'a>(plan: &'a Value, set: &str) -> &'a str {
     let rows = plan["tried"].as_array().into_iter().flatten();
     rows.clone().find(|row| row["set"] == set).and_then(|row| row["objection"].as_str()).unwrap_or_default()
@@ -116,7 +116,7 @@ fn a_program_that_never_calls_backward_is_judged_as_it_is() {
     assert!(objection(&short, "no-grad").contains("the program keeps no graph"), "{short}");
 }
 
-/// 48 MiB of weights, and 100 MiB of a graph, which the argument makes the program use or not.
+/// 48 MiB of weights, and a graph of 100 MiB. The argument decides whether the program uses it.
 const GRAPH: &str = "
 import sys, torch, torch.nn as nn
 class Block(nn.Module):
@@ -149,7 +149,7 @@ fn a_graph_that_nobody_uses_is_named_with_its_line_and_is_not_kept() {
     let graph = &plain["unused_graphs"][0];
     assert!(graph["bytes"].as_u64().is_some_and(|bytes| bytes > 90 << 20), "{graph}");
     assert_eq!((&graph["line"], &graph["calls"]), (&15.into(), &3.into()));
-    // What is computed from a result keeps its graph, although the result itself is gone.
+    // A tensor that is computed from a result keeps the graph, although the result itself is gone.
     let keeps = &predicted("keeps")["unused_graphs"][0]["bytes"];
     assert!(keeps.as_u64() >= graph["bytes"].as_u64().map(|bytes| bytes * 5 / 4), "{keeps} {graph}");
     for how in ["saliency", "inside"] {
@@ -160,7 +160,7 @@ fn a_graph_that_nobody_uses_is_named_with_its_line_and_is_not_kept() {
     assert!(plan["unused_graphs"][0].as_str().is_some_and(|it| it.contains("torch.no_grad()")), "{plan}");
 }
 
-/// Gradients of each sample, without a backward pass; or a model that fails under autocast by itself.
+/// Per-sample gradients without a backward pass, or a model that itself fails under autocast.
 const FAILS: &str = "
 import sys, torch, torch.nn as nn
 from torch.func import functional_call, grad, vmap
@@ -222,8 +222,8 @@ fn a_failure_of_the_programs_own_lines_is_not_blamed_on_a_technique() {
 #[test]
 fn a_program_without_an_optimizer_with_its_model_in_a_subprocess_or_in_a_process_group_is_planned_for() {
     let torch = Torch::new("plan-manual", UNUSUAL);
-    // The parent waits for the child's end, or for an answer.
-    // A process group's buckets take as much as the parameters.
+    // The parent waits for the child's end, or for an answer. A process group's buckets need as much memory
+    // as the parameters.
     for (kind, gpu) in
         [("manual", "250MiB"), ("spawns", "250MiB"), ("queues", "250MiB"), ("groups", "360MiB")]
     {
@@ -283,7 +283,7 @@ fn a_technique_that_raises_is_a_failed_row_and_ends_a_run_with_its_name() {
     let plan = plan(&torch, "--gpu=400MiB", "unstable", 0);
     let why = objection(&plan, "checkpoint");
     assert!(why.starts_with("failed: the technique checkpoint: CheckpointError"), "{plan}");
-    // On the CPU, where `cuda()` is left out.
+    // On the CPU, without `cuda()`.
     let text = UNUSUAL.replace(".cuda()", "").replace(", device='cuda'", "");
     std::fs::write(torch.folder.file("train.py"), text).expect("written");
     let train = torch.folder.file("train.py");

@@ -1,4 +1,4 @@
-//! `plimsoll predict` as its users meet it: PyTorch programs where there is no GPU.
+//! `plimsoll predict` as users run it: PyTorch programs on a machine without a GPU.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -50,7 +50,7 @@ fn a_program_without_torch_is_no_answer_and_one_that_fails_is_a_failure() {
         let summary = json(&output)["summary"].to_string();
         assert!(summary.contains(said), "{command}: {summary}");
     }
-    // What the program prints is not the answer.
+    // The program's output is not the answer.
     let output = plimsoll(&["predict", "--gpu", "T4", "--", "sh", "-c", "echo hello"]);
     assert!(stderr(&output).contains("\nhello\n") && !stdout(&output).contains("hello"));
     let output = plimsoll(&["predict", "--gpu", "T4", "--", "no-such-program"]);
@@ -64,7 +64,7 @@ fn a_program_without_torch_is_no_answer_and_one_that_fails_is_a_failure() {
 
 #[test]
 fn everything_that_was_started_ends_with_plimsoll_also_if_it_is_killed() {
-    // They write the numbers of their processes.
+    // The programs write their process IDs.
     for args in [
         &["predict", "--allow-writes", "--gpu", "T4"][..],
         &["plan", "--allow-writes", "--gpu", "T4"],
@@ -72,7 +72,7 @@ fn everything_that_was_started_ends_with_plimsoll_also_if_it_is_killed() {
     ] {
         let folder = Folder::new(&format!("killed-{}", args[0]));
         let pids = folder.file("pids");
-        // A process in a session of its own, as torchrun's are.
+        // A process in its own session, like torchrun's.
         let command = format!("setsid sleep 300 & echo $$ $! >> '{pids}'; wait");
         let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
             .args(args)
@@ -312,7 +312,7 @@ fn the_snapshots_of_all_ranks_are_kept_in_a_folder() {
     assert_eq!(names, ["rank 0", "rank 1"], "{side_by_side}");
     let own = report["judged"]["process"]["rank"].as_u64().expect("a rank");
     assert!(fs::exists(format!("{folder}rank{own}.pickle")).expect("a folder"));
-    // Another run's would be taken for ranks of this one.
+    // Snapshots of another run would be mistaken for ranks of this one.
     let again = torch.predict(&["--snapshot", &folder], &[]);
     assert_eq!(again.status.code(), Some(2), "{}", stderr(&again));
 }
@@ -346,7 +346,7 @@ fn processes_share_a_gpu_with_a_context_each() {
     let report = answer(&fits, 0);
     assert_eq!(report["verdict"]["spare_bytes"], 5_u64 << 30, "{report}");
     assert_eq!(stderr(&fits).matches(&format!("taken {}", 3_u64 << 30)).count(), 2, "{}", stderr(&fits));
-    // Each alone would fit.
+    // Each process alone would fit.
     let report = answer(&torch.predict(&gpu, &["4"]), 4);
     assert_eq!(report["verdict"]["is"], "runs out", "{report}");
 }
@@ -443,7 +443,7 @@ fn a_signal_or_a_timeout_ends_the_run_with_a_report_and_no_process_is_left() {
     command.args(["predict", "--gpu", "T4", "--json", "--"]).args(python).arg(torch.folder.file("train.py"));
     let child = command.env("TMPDIR", &temporary).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.expect("it starts");
-    // Once the program has begun.
+    // After the program has started.
     let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
     let mut before = String::new();
     while !before.contains("started ") {
@@ -457,7 +457,7 @@ fn a_signal_or_a_timeout_ends_the_run_with_a_report_and_no_process_is_left() {
     assert!(report["summary"].as_str().is_some_and(|it| it.contains("interrupted")), "{report}");
     assert_eq!(report["judged"]["peak_allocated_bytes"], 1 << 30, "{report}");
     assert!(gone(&output));
-    // What PyTorch keeps there stays.
+    // Files that PyTorch keeps there remain.
     let left = fs::read_dir(&temporary).expect("a folder").map(|entry| entry.expect("an entry").file_name());
     let ours = left.filter(|name| name.to_string_lossy().starts_with("plimsoll")).count();
     assert_eq!(ours, 0, "our folder is gone");

@@ -1,5 +1,5 @@
-//! `plimsoll predict` on what ordinary programs do beside training: profilers, notebooks' kernels, other allocators, tensors
-//! shared between processes, `nvidia-smi`, compilers' caches, parts of a job.
+//! `plimsoll predict` on other things that ordinary programs do: profilers, notebook kernels, other allocators,
+//! tensors shared between processes, `nvidia-smi`, compiler caches, parts of a job.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ use plimsoll_needs::needs;
 
 use crate::program::{Folder, json, plimsoll, stderr};
 
-/// Runs a program on a Python with PyTorch.
+/// Runs a program with a Python that has PyTorch.
 fn predict(name: &str, program: &str, options: &[&str], environment: &[(&str, &str)]) -> Output {
     let python = std::env::var("PLIMSOLL_PYTORCH").expect("a test that needs PyTorch");
     let folder = Folder::new(&format!("programs-{name}"));
@@ -58,7 +58,8 @@ fn nvidia_smi_answers_for_the_imitated_gpus() {
     assert!(said.contains("/caches/triton"), "{said}");
 }
 
-/// Keeps a result, batches, an average of the weights and a copy of them; its derivatives have temporaries to the end.
+/// Keeps a result, batches, an average of the weights and a copy of them. Its gradient computation has temporaries
+/// until the end.
 const KEEPS: &str = "
 import copy, torch
 class Square(torch.autograd.Function):
@@ -168,7 +169,7 @@ fn an_allocator_without_a_record_still_has_peaks() {
     }
 }
 
-/// An optimizer around another one, whose own `step` is never called.
+/// An optimizer that wraps another one, whose own `step` is never called.
 const WRAPS: &str = "
 import torch
 class Around(torch.optim.Optimizer):
@@ -302,7 +303,7 @@ fn the_peaks_with_a_warm_compile_cache_are_those_of_a_second_process() {
     assert!(cold["peak_reserved_bytes"].as_u64() > warm["peak_reserved_bytes"].as_u64(), "{report}");
 }
 
-/// Attention in 16 bits, which cuDNN computes on Hopper: without and with a mask.
+/// Attention in 16 bits, which cuDNN computes on Hopper, without and with a mask.
 const ATTENDS: &str = "
 import torch, torch.nn.functional as F
 q = torch.randn(2, 4, 128, 64, device='cuda', dtype=torch.bfloat16, requires_grad=True)

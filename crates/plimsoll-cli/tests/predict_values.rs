@@ -1,4 +1,5 @@
-//! `plimsoll predict`: values that programs read from the device, what they decide, and what comes after the steps.
+//! `plimsoll predict`: values that programs read from the device, what depends on them, and the code after the
+//! steps.
 
 use std::fs;
 
@@ -31,7 +32,7 @@ fn an_answer_is_not_exact_where_memory_is_asked_for_by_what_was_selected() {
     }
 }
 
-/// The reads of the device that decide a size or a branch.
+/// The reads from the device that decide a size or a branch.
 fn deciding(report: &Value) -> Vec<&Value> {
     report["reads"].as_array().expect("reads").iter().filter(|read| read["decides"] == true).collect()
 }
@@ -359,15 +360,15 @@ h = x * 2.0
 (h[0].sin().sum() + h[1].sin().sum() + h[2].sin().sum()).backward()
 ";
 
-/// While a storage has a Python object, autograd does not add to a gradient in place: `predict` must not give one to
-/// gradients.
+/// Autograd does not add to a gradient in place while its storage has a Python object. So `predict` must not give
+/// gradients one.
 #[needs(pytorch)]
 #[test]
 fn gradients_are_added_in_place_as_without_predict() {
     let torch = Torch::new("branches", BRANCHES);
     let answer = answer(&torch.predict(&["--whole", "--json"], &[]), 0);
     let mib = answer["judged"]["peak_allocated_bytes"].as_f64().expect("a peak") / f64::from(1 << 20);
-    // x and h; the gradient of h from the first branch, and from the second, to be added to it; their row.
+    // x and h; the gradients of h from both branches, which are added; their row.
     assert_eq!(mib.floor(), 52.0, "{answer}");
 }
 
@@ -406,7 +407,7 @@ fn experts_get_equal_shares_from_routers_of_every_kind() {
     assert_eq!(report["exact"], false, "{report}");
 }
 
-/// Known values beside unknown ones. A classifier without experts chooses by `argmax`.
+/// Known values next to unknown ones. A classifier without experts chooses by `argmax`.
 const BOUNDED: &str = "
 import torch
 x = torch.randn(8, 16, device='cuda')
@@ -435,19 +436,19 @@ fn a_value_changed_through_an_unknown_mask_keeps_its_bounds() {
     let report = answer(&torch.predict(&["--whole", "--json"], &[]), 0);
     let reads = deciding(&report);
     assert!(!reads.is_empty() && reads.iter().all(|read| read["even_share"] != true), "{report}");
-    // What cannot have changed is known; what may have changed is read as unknown.
+    // Values that cannot have changed are known; values that may have changed are read as unknown.
     assert!(reads.iter().any(|read| read["line"] == 7), "{reads:?}");
     // The warning names the bound as the assumed value.
     let warned = report["warnings"].to_string();
     assert!(warned.contains("train.py:7: a value read from the GPU decides a size, assumed 8"), "{warned}");
     let all = report["reads"].as_array().expect("reads");
     assert!(all.iter().all(|read| read["line"] != 16), "{all:?}");
-    // A given value comes before a bound.
+    // A given value takes precedence over a bound.
     let assumed = torch.predict(&["--whole", "--json", "--assume", "train.py:7=3"], &[]);
     assert!(stderr(&assumed).lines().any(|line| line.trim() == "2"), "{}", stderr(&assumed));
 }
 
-/// Appends to a log, by itself and by `logging`, reads it, replaces a file, and looks for a host.
+/// Appends to a log, both directly and through `logging`, reads it, replaces a file, and looks up a host.
 const APPENDS: &str = "
 import logging, os, socket, sys, torch
 x = torch.ones(3, device='cuda')

@@ -1,5 +1,5 @@
-//! The first lines of `plimsoll predict`: what a program needs that runs out, memory that grows where a run is cut, the GPU that is
-//! meant, and an answer that fits on a screen.
+//! The first lines of `plimsoll predict`: the need of a program that runs out of memory, growth when a run is cut
+//! short, the intended GPU, and an answer that fits on a screen.
 
 use std::process::{Command, Output};
 
@@ -35,8 +35,8 @@ fn without_a_gpu_that_is_named_or_there_the_error_says_how_to_name_one() {
     }
 }
 
-/// Weights of 64 MiB, their gradients and two averages; then an evaluation that keeps 2 MiB a batch, of 200 or more batches, and
-/// makes one tensor of them.
+/// Weights of 64 MiB, their gradients and two averages. Then an evaluation keeps 2 MiB per batch, for 200 or more
+/// batches, and makes one tensor of them.
 const EVALUATES: &str = "
 import sys, time, torch
 from torch.utils.data import DataLoader, Dataset
@@ -71,28 +71,28 @@ with torch.no_grad():
 #[test]
 fn an_evaluation_that_grows_runs_to_its_end_or_its_need_is_computed() {
     let torch = Torch::new("evaluates", EVALUATES);
-    // 400 MiB of results, and as much for the tensor of them all.
+    // 400 MiB of results, and the same again for the tensor made of them.
     let report = answer(&predict(&torch, "500MiB", &["--json"], &["keeps"]), 4);
     assert_eq!(report["verdict"]["is"], "runs out", "{report}");
     let need = report["need"]["bytes"].as_u64().expect("bytes");
     assert!((800 << 20..900 << 20).contains(&need), "{report}");
     assert!(summary(&report).contains("offers; first fails at train.py:"), "{report}");
-    // Making the batches would take a minute: copies of one stand for most of them.
+    // Making the batches would take a minute, so copies of one batch replace most of them.
     let report = answer(&predict(&torch, "2GiB", &["--json"], &["keeps", "slow"]), 0);
     let peak = report["judged"]["peak_allocated_bytes"].as_u64().expect("bytes");
     assert!((800 << 20..900 << 20).contains(&peak), "{report}");
     assert!(report["not_counted"].to_string().contains("copies of one"), "{report}");
     assert_eq!(report["exact"], false);
-    // Copies have one name, so they hide the growth: it is computed.
+    // Copies have the same name, which hides the growth, so it is computed.
     let report = answer(&predict(&torch, "300MiB", &["--json"], &["names", "slow"]), 4);
     assert!(summary(&report).contains("of 200 batches"), "{report}");
-    // Without growth the last batch follows the first ones.
+    // Without growth, the last batch directly follows the first ones.
     let report = answer(&predict(&torch, "2GiB", &["--json"], &["slow"]), 0);
     assert!(summary(&report).starts_with("fits"), "{report}");
     assert!(report["not_counted"].to_string().contains("8 of 200 batches"), "{report}");
 }
 
-/// Keeps 4 MiB of each step.
+/// Keeps 4 MiB from each step.
 const KEEPS: &str = "
 import sys, torch
 steps = int(sys.argv[1])
@@ -130,7 +130,8 @@ fn growth_from_step_to_step_is_in_the_first_line() {
     assert_eq!((&report["holders"][0]["kind"], &report["holders"][1]), (&"global".into(), &Value::Null));
 }
 
-/// Keeps 4 MiB of each step in a list that is cleared, of the last 30, or until it breaks; or trains until a value is small.
+/// Keeps 4 MiB from each step: in a list that is cleared, in a list of the last 30, or until the loop breaks. Or
+/// trains until a value is small.
 const BOUNDED: &str = "
 import collections, sys, torch
 how = sys.argv[1]
@@ -170,7 +171,8 @@ fn growth_that_ends_is_not_taken_for_growth_without_end() {
     assert!(warning.starts_with("train.py:17: a value read from the GPU ends the loop"), "{report}");
 }
 
-/// Trains in steps of 4 MiB. Every so many steps it keeps 4 MiB, or evaluates with 64 MiB; or a batch of the loader is larger.
+/// Trains in steps of 4 MiB. At a fixed interval it keeps 4 MiB, or evaluates with 64 MiB, or a batch of the loader is
+/// larger.
 const LATE: &str = "
 import sys, torch
 how, every = sys.argv[1], int(sys.argv[2])
@@ -215,13 +217,14 @@ fn code_of_the_loop_that_starts_later_runs_or_is_named() {
     let first = summary(&report);
     assert!(first.starts_with("grows by 4.00 MiB every 5 steps: out of memory in about step 5,"), "{first}");
     assert!(first.ends_with("of 100,000 (train.py:7)"), "{first}");
-    // What is reached in time is in the figures.
+    // Code that is reached in time is included in the figures.
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["evaluates", "8"]), 0);
     assert!(
         peak(&report) > 128 << 20 && report["not_seen"].as_array().is_some_and(Vec::is_empty),
         "{report}"
     );
-    // What is not is named. Conditions of the configuration are not, nor is what only prints.
+    // Code that is not reached is named, except for conditions on the configuration, and code that only
+    // prints.
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["evaluates", "90000"]), 0);
     assert!(summary(&report).contains("in the first 3 steps"), "{report}");
     let named = "not seen: train.py:33 (`if how == 'evaluates' and step % every == every - 1`), which did not run in the first 3 \
@@ -236,7 +239,7 @@ fn code_of_the_loop_that_starts_later_runs_or_is_named() {
     assert!(peak(&report) > 96 << 20, "{report}");
 }
 
-/// 4 layers of 16 MiB, and activations of 16 MiB each for 4096 rows.
+/// Four layers of 16 MiB, and activations of 16 MiB each for 4096 rows.
 const NEEDS: &str = "
 import sys, torch
 print('memory', *torch.cuda.mem_get_info(), torch.cuda.get_device_properties(0).total_memory)
@@ -280,11 +283,11 @@ fn an_out_of_memory_answer_says_the_need_and_the_next_command() {
             && text.lines().all(|line| line.starts_with("Next") || line.chars().count() <= 100),
         "{text}"
     );
-    // It has more memory in the second run, and is not told so.
+    // It has more memory in the second run, but does not see that.
     let told: Vec<&str> = said.lines().filter(|line| line.starts_with("memory ")).collect();
     assert!(told.len() == 2 && told[0] == told[1] && told[0].ends_with(&(400 << 20).to_string()), "{said}");
     assert!(said.contains("trained 16384"), "{said}");
-    // What the program catches is not passed over.
+    // A failure that the program catches is not suppressed.
     let report = answer(&predict(&torch, "400MiB", &["--json"], &["halves"]), 0);
     let caught = report["verdict"]["caught_requests"].as_u64().expect("a number");
     assert!(
@@ -295,7 +298,7 @@ fn an_out_of_memory_answer_says_the_need_and_the_next_command() {
     assert!(stdout(&quiet).lines().count() == 1 && stdout(&quiet).starts_with("fits"), "{}", stdout(&quiet));
 }
 
-/// Two vectors of 4 MiB for each of up to 50 iterations, and a graph where that is asked for.
+/// Two vectors of 4 MiB for each of up to 50 iterations, and a graph if requested.
 const ASSUMES: &str = "
 import torch
 weights = torch.nn.Parameter(torch.randn(1 << 20, device='cuda'))
@@ -326,7 +329,7 @@ fn what_values_decide_is_a_warning_with_its_bytes_and_the_figures_are_not_exact(
             && warning.contains("at stake: up to 40"),
         "{report}"
     );
-    // The first line has the range.
+    // The first line contains the range.
     let peak = |key: &str| report[key]["peak_reserved_bytes"].as_u64().expect("bytes") >> 20;
     let (least, most) = (peak("judged"), peak("with_largest_values"));
     assert!((400..420).contains(&(most - least)), "{report}");
@@ -336,7 +339,7 @@ fn what_values_decide_is_a_warning_with_its_bytes_and_the_figures_are_not_exact(
     assert_eq!(report["exact"], false);
 }
 
-/// A non-maximum suppression by hand: 512 boxes, and 256 KiB for each that is kept.
+/// A handwritten non-maximum suppression: 512 boxes, and 256 KiB for each box that is kept.
 const SUPPRESSES: &str = "
 import torch
 boxes, scores = torch.rand(512, 4, device='cuda'), torch.rand(512, device='cuda')
@@ -358,15 +361,15 @@ fn lines_that_share_the_bytes_at_stake_are_named_together_and_the_range_has_room
     assert!(most >= 512 << 18, "{report}");
     let warning = report["warnings"][0].as_str().expect("a warning");
     assert!(warning.starts_with("train.py:5") && warning.contains("at stake, all "), "{report}");
-    // This line is reached only with larger values at the other.
+    // This line is reached only with larger values at the other line.
     assert!(report["warnings"].to_string().contains("train.py:10: a value"), "{report}");
-    // The need of half of the boxes is between both ends.
+    // The memory for half of the boxes is between the two extremes.
     let half = predict(&torch, "8GiB", &["--json", "--whole", "--assume", "train.py:5=half"], &[]);
     let half = answer(&half, 0)["judged"]["peak_allocated_bytes"].as_u64().expect("bytes");
     assert!(half <= most && half >= report["judged"]["peak_allocated_bytes"].as_u64().expect("bytes"));
 }
 
-/// Boxes with a good score, of which there may be any number: at most 64 MiB. With `index`, the last of them is named.
+/// Selects boxes with a good score, of which there may be any number, up to 64 MiB. With `index`, the last of them is named.
 const SELECTS: &str = "
 import sys, torch
 boxes = torch.randn(16384, 1024, device='cuda')
@@ -393,7 +396,7 @@ fn the_bytes_at_stake_are_known_where_a_value_decides_a_size() {
     let zero = report["judged"]["peak_allocated_bytes"].as_u64().expect("bytes");
     assert!(largest >= zero + (120 << 20), "{report}");
     assert!(warning.contains("at stake: up to 1"), "{report}");
-    // A GPU that has no room for as much.
+    // A GPU too small for the maximum.
     let report = answer(&predict(&torch, "100MiB", &["--json", "--whole"], &[]), 4);
     assert!(summary(&report).starts_with("may NOT fit"), "{report}");
     let warning = report["warnings"][0].as_str().expect("a warning");
@@ -409,7 +412,7 @@ fn a_failure_after_a_read_names_the_line_that_read() {
     assert!(report.to_string().contains("--assume train.py:"), "{report}");
 }
 
-/// A product and its cross-entropy without a module: 128 MiB of logits.
+/// A matrix product and its cross-entropy without a module: 128 MiB of logits.
 const FUNCTIONAL: &str = "
 import torch, torch.nn.functional as F
 h = torch.randn(2048, 64, device='cuda', requires_grad=True)

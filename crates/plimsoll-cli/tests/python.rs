@@ -1,5 +1,6 @@
-//! The Python package of the wheel, from its sources: what runs the program with any Python 3, and `python/tests` where
-//! `PLIMSOLL_PYTORCH` names a Python with PyTorch, pytest and IPython; no GPU is needed. `.ci/wheel` tries the wheel itself.
+//! The Python package of the wheel, from its sources. The part that runs the program needs any Python 3;
+//! `python/tests` need `PLIMSOLL_PYTORCH` to name a Python with PyTorch, pytest and IPython, but no GPU. `.ci/wheel`
+//! tests the wheel itself.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -16,7 +17,7 @@ fn package() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("python")
 }
 
-/// A Python that imports the package, and runs the program of this build.
+/// A Python that can import the package and runs the program of this build.
 fn python(words: &[String]) -> Command {
     let mut python = Command::new(&words[0]);
     python.args(&words[1..]).env("PYTHONPATH", package()).env("PYTHONDONTWRITEBYTECODE", "1");
@@ -42,14 +43,14 @@ except plimsoll.UnreadableError as why:
     assert!(lines.starts_with("out of memory: CAPACITY") && lines.contains("\n3 absent.pickle"), "{lines}");
 }
 
-/// Runs these files of `python/tests`; on the stand-in if it is given.
+/// Runs these files of `python/tests`, on the stand-in if one is given.
 fn pytest(torch: &Torch, standin: Option<&Path>, files: &[&str]) -> Output {
     let mut python = python(&torch.python);
     python
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
         .args(files)
         .current_dir(package().join("tests"));
-    // On two cores, PyTorch's threads cost more than they give.
+    // On two cores, PyTorch's threads cost more than they gain.
     python.env("OMP_NUM_THREADS", "1");
     if let Some(folder) = standin {
         python.envs(place::environment(folder, |name| std::env::var_os(name)));

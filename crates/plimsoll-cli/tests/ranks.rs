@@ -131,7 +131,7 @@ fn the_page_of_a_job_goes_where_it_is_asked_to_and_replaces_nothing_unasked() {
 #[test]
 fn two_files_of_one_rank_are_one_rank_judged_by_the_one_written_at_the_failure() {
     let folder = job("recorders-files", &[LAYER, "gpt2_oom.pickle.gz", LAYER, LAYER]);
-    // As the recorder writes them: one at the failure, one as the program ends.
+    // As the recorder writes them: one at the failure, and one when the program ends.
     let later = folder.file("memory-rank1.pickle");
     fs::rename(folder.file("memory-rank1.pickle.gz"), folder.file("memory-rank1-oom.pickle.gz"))
         .expect("renamed");
@@ -171,7 +171,7 @@ fn two_processes_of_one_rank_are_both_shown() {
     let folder = Folder::new("two-processes");
     let mut snapshot = input::open(kept(LAYER).as_ref()).expect("a snapshot");
     for process in [12, 34] {
-        // The other process is at the same time and has no event in common.
+        // The other process records at the same time, and has no event in common.
         for event in &mut snapshot.traces[0] {
             event.time_us = event.time_us.get().map(|time| time + 1).into();
         }

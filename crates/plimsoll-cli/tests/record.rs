@@ -1,5 +1,4 @@
-//! `plimsoll record` as its users meet it: lines of Python that a Python takes, and that record, here on the device
-//! that computes nothing.
+//! `plimsoll record` as users run it: its Python code runs and records, here on the stand-in.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,7 +18,7 @@ fn options_stand_in_the_lines() {
     assert_eq!(plimsoll(&["record", "--entries", "0"]).status.code(), Some(2));
 }
 
-/// A program that trains a little, then asks for more than there is if it is asked to.
+/// A program that trains a little, and then requests more memory than the device has if told to.
 const PROGRAM: &str = "
 import sys
 import memory_record

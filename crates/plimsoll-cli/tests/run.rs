@@ -96,7 +96,8 @@ for step in range(3):
 print('parameters', hashlib.sha1(b''.join(it.detach().numpy().tobytes() for it in model.state_dict().values())).hexdigest())
 ";
 
-/// On the CPU the gates of a cell are parts of one storage, each with a version of its own, which change one after the other.
+/// On the CPU the gates of a cell are parts of one storage. Each has its own version, and they change one after the
+/// other.
 const CELLS: &str = "
 import torch, torch.nn as nn
 torch.set_num_threads(1)
@@ -129,7 +130,7 @@ fn a_part_of_a_storage_that_counts_its_own_changes_is_not_copied_before_the_othe
     assert_eq!(stdout(&run(&torch, "offload", &[])), plain);
 }
 
-/// Runs the program on the CPU with a set, and with these arguments.
+/// Runs the program on the CPU with a set and these arguments.
 fn run(torch: &Torch, set: &str, arguments: &[&str]) -> Output {
     let program = torch.folder.file("train.py");
     let mut args = vec!["run", "--no-watch"];
@@ -193,7 +194,7 @@ fn losses_are_near_where_rounding_is_claimed() {
     }
 }
 
-/// Two optimizers; the generator's loss also gives the discriminator gradients, which are cleared.
+/// Two optimizers. The generator's loss also gives the discriminator gradients, which are then cleared.
 const GAN: &str = "
 import torch, torch.nn as nn
 torch.manual_seed(0)
@@ -267,7 +268,7 @@ fn a_technique_that_cannot_be_applied_ends_the_program_with_the_reason_and_what_
     assert!(stderr(&output).contains("--with checkpoint -- COMMAND"), "{}", stderr(&output));
 }
 
-/// A teacher's outputs, with a state that is saved and loaded on the way.
+/// Uses a teacher's outputs, and saves and loads a state during training.
 const LEARNS: &str = "
 import sys, torch, torch.nn as nn
 torch.set_num_threads(1)
@@ -314,7 +315,8 @@ fn checkpointed_blocks_lower_the_predicted_peak_and_each_by_the_same() {
     };
     let (none, two, all) = (peak(""), peak("checkpoint=2"), peak("checkpoint"));
     assert!(all < two && two < none, "{none}, {two}, {all}");
-    // Six blocks of 2.1 million parameters: 6 of 8 bytes each are saved, beside the temporary values of one.
+    // Six blocks of 2.1 million parameters: 6 of 8 bytes per parameter are saved, minus the temporary values
+    // of one block.
     let saved = none.saturating_sub(peak("adam-8bit"));
     assert!(saved > 30_000_000, "{saved}");
 }

@@ -9,7 +9,8 @@ use plimsoll_needs::needs;
 use crate::program::{Folder, plimsoll, stderr, stdout};
 use crate::torch::Torch;
 
-/// Trains on the CPU: in this process, in one in another folder, or in one without an environment.
+/// Trains on the CPU: in this process, in a process in another folder, or in a process without environment
+/// variables.
 const PROGRAM: &str = "
 import os, subprocess, sys
 if sys.argv[1:] == ['folder']:
@@ -53,7 +54,7 @@ fn a_program_that_imports_no_pytorch_is_not_taken_for_one_with_techniques() {
     let output = plimsoll(&["run", "--no-watch", "--with", "free-grads", "--", "true"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("no process of the program imported PyTorch"), "{}", stderr(&output));
-    // Its own failure comes first.
+    // The program's own failure takes precedence.
     let output = plimsoll(&["run", "--no-watch", "--with", "free-grads", "--", "sh", "-c", "exit 7"]);
     assert_eq!(output.status.code(), Some(7));
 }
@@ -67,12 +68,12 @@ fn techniques_are_applied_wherever_the_cache_is_and_whatever_is_in_it() {
         assert!(output.status.success(), "{variables:?}: {}", stderr(&output));
         assert_eq!(stdout(&output), "stepped True\n", "{variables:?}");
     };
-    // A path that is relative, or empty, is none.
+    // A relative or empty path is ignored.
     applied(&["folder"], &[("XDG_CACHE_HOME", "relative")]);
     assert!(!torch.folder.0.join("relative").exists());
     let cache = torch.folder.0.join(".cache/plimsoll");
     let ours = fs::read_dir(&cache).expect("made").next().expect("one").expect("an entry").path();
-    // What another program put there is not loaded.
+    // A file that another program put there is not loaded.
     let file = ours.join("sitecustomize.py");
     let text = fs::read(&file).expect("there");
     fs::write(&file, vec![b'#'; text.len()]).expect("changed");
@@ -82,7 +83,7 @@ fn techniques_are_applied_wherever_the_cache_is_and_whatever_is_in_it() {
     assert_eq!(fs::read(&file).expect("there"), text);
     assert!(!ours.join("torch.py").exists());
     assert_eq!(fs::metadata(&cache).expect("there").permissions().mode() & 0o777, 0o700);
-    // No cache at all, and a folder for temporary files that PYTHONPATH cannot name.
+    // Without any cache, and with a folder for temporary files that PYTHONPATH cannot contain.
     let spaced = Folder::new("answers a:b");
     applied(&[], &[("HOME", "/nowhere/at/all"), ("TMPDIR", spaced.path())]);
 }

@@ -1,4 +1,4 @@
-//! `plimsoll run --check`: a plan held against the run, on the stand-in.
+//! `plimsoll run --check` on the stand-in: compares a plan with the run.
 
 use std::fs;
 
@@ -41,14 +41,14 @@ fn the_measured_peak_is_shown_beside_the_planned_one_and_a_difference_is_explain
     let allocated = said.lines().find(|line| line.contains("  allocated")).expect("a row");
     assert!(allocated.ends_with("equal") && !said.contains("by line"), "{said}");
 
-    // A larger batch takes more, at the line that makes it and in the blocks.
+    // A larger batch needs more memory, at the line that makes it and in the blocks.
     let output = standin::run(&torch, &["--check", &plan], &["more"]).output().expect("it starts");
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("by category") && said.contains("by line"), "{said}");
     assert!(said.contains("+4.00 MiB") && said.contains("train.py:6 <module>"), "{said}");
 
-    // Another set than the plan's is not what was planned.
+    // A set other than the plan's is refused.
     let output =
         standin::run(&torch, &["--check", &plan, "--with", "fused"], &[]).output().expect("it starts");
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));

@@ -1,4 +1,5 @@
-//! Techniques under `torchrun`: the ranks of a DDP job on the CPU, each with the techniques of one process.
+//! Techniques under `torchrun`: the ranks of a DDP job on the CPU, each with the techniques of a single
+//! process.
 
 use std::process::Output;
 
@@ -7,7 +8,7 @@ use plimsoll_needs::needs;
 use crate::program::{plimsoll, stderr, stdout};
 use crate::torch::Torch;
 
-/// Each rank has data of its own; the first prints the mean loss of both, and a sum of the parameters.
+/// Each rank has its own data. The first rank prints the mean loss of both, and a sum of the parameters.
 const TRAINS: &str = "
 import sys, torch, torch.nn as nn, torch.distributed as distributed
 from torch.nn.parallel import DistributedDataParallel
@@ -55,7 +56,7 @@ if rank == 0:
 distributed.destroy_process_group()
 ";
 
-/// Two ranks by torchrun, with a set.
+/// Starts two ranks by torchrun with a set.
 fn torchrun(torch: &Torch, options: &[&str], arguments: &[&str]) -> Output {
     let program = torch.folder.file("train.py");
     let mut args = vec!["run", "--no-watch"];
@@ -75,7 +76,7 @@ fn ranks_of_ddp_keep_their_bits_with_techniques_that_claim_it() {
     for set in ["checkpoint", "offload,free-grads"] {
         let output = torchrun(&torch, &["--with", set], &[]);
         assert_eq!(stdout(&output), stdout(&plain), "{set}: {}", stderr(&output));
-        // The launcher trains nothing, and says nothing of techniques.
+        // The launcher does not train, so it does not report on techniques.
         assert!(!stderr(&output).contains("checkpoint had no effect"), "{}", stderr(&output));
     }
 }

@@ -1,4 +1,4 @@
-//! `--with fsdp`: a program of one process on several ranks, on the CPU and on the stand-in.
+//! `--with fsdp`: a single-process program on several ranks, on the CPU and on the stand-in.
 
 use std::process::Output;
 
@@ -9,7 +9,8 @@ use plimsoll_needs::needs;
 use crate::program::{plimsoll, stderr, stdout};
 use crate::torch::{Torch, answer};
 
-/// Tied weights, a loss inside or outside, a list of parameters from before the first call, a batch that two ranks cannot share evenly.
+/// Tied weights, a loss inside or outside the model, a list of parameters made before the first call, and a batch that
+/// two ranks cannot share evenly.
 const TRAINS: &str = "
 import sys, time, torch, torch.nn as nn, torch.nn.functional as F
 torch.manual_seed(0)
@@ -134,7 +135,7 @@ fn the_first_rank_has_the_terminal_and_another_one_is_shown_where_it_fails() {
 #[needs(pytorch, nightly)]
 #[test]
 fn a_plan_for_two_gpus_shards_a_program_that_does_not_fit_one() {
-    // With its optimizer's state on the host it would take 480 MiB.
+    // With its optimizer state on the host it would need 480 MiB.
     let torch = Torch::new("fsdp-plan", TRAINS);
     let train = torch.folder.file("train.py");
     let mut args = vec!["plan", "--cc=8.0", "--context=0", "--json", "--devices=2", "--gpu=430MiB", "--"];
@@ -146,10 +147,10 @@ fn a_plan_for_two_gpus_shards_a_program_that_does_not_fit_one() {
     assert!(command.starts_with("plimsoll run --devices 2 --with "), "{plan}");
     let rows = plan["tried"].as_array().into_iter().flatten();
     let row = rows.into_iter().find(|row| row["set"] == chosen).expect("its row");
-    // Parameters of 134 MB are gathered twice and reduced once, half of them over the wire.
+    // Parameters of 134 MB are gathered twice and reduced once; half of the bytes go over the wire.
     let sent = row["wire_bytes"].as_u64().expect("bytes");
     assert!((134_000_000..402_000_000).contains(&sent), "{row}");
-    // All ranks ran at the end: what the first one alone took is what each takes.
+    // All ranks ran at the end: each uses as much as the first rank did alone.
     let (alone, together) = (&row["peak_allocated_bytes"], &plan["planned"]["peak_allocated_bytes"]);
     let bytes = |it: &Value| it.as_u64().expect("bytes") as f64;
     assert!((bytes(alone) / bytes(together) - 1.0).abs() < 0.02, "{alone} and {together}");

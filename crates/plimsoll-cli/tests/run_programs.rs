@@ -1,5 +1,5 @@
-//! `plimsoll run --with` of programs that need care: parameters made by the first call, a batch of one row, rows that belong
-//! together, a compiled model; and a limit of memory.
+//! `plimsoll run --with` on programs that need care: parameters made by the first call, a batch of one row, rows that
+//! belong together, a compiled model. Also a memory limit.
 
 use std::process::Output;
 
@@ -9,7 +9,7 @@ use crate::program::{plimsoll, stderr, stdout};
 use crate::standin;
 use crate::torch::{Torch, answer};
 
-/// A model of three blocks; the argument says what is unusual.
+/// A model of three blocks. The argument selects what is unusual.
 const ROWS: &str = "
 import sys, torch, torch.nn as nn, torch.nn.functional as F
 torch.set_num_threads(1)
@@ -42,7 +42,7 @@ for step in range(3):
     print('loss', loss.item().hex(), loss.item())
 ";
 
-/// Runs it on the CPU with a set.
+/// Runs the program on the CPU with a set.
 fn run(torch: &Torch, set: &str, arguments: &[&str]) -> Output {
     let program = torch.folder.file("train.py");
     let mut args = vec!["run", "--no-watch"];
@@ -75,7 +75,7 @@ fn parameters_that_a_first_call_makes_are_no_obstacle() {
 #[test]
 fn a_batch_of_one_row_is_not_divided_and_the_others_are() {
     let torch = Torch::new("run-one-row", ROWS);
-    // The last batch of the one program, the call that makes the parameters of the other.
+    // The last batch of the one program, and the call that makes the parameters of the other.
     for kind in ["ends", "lazy"] {
         let (plain, split) = (run(&torch, "", &[kind]), run(&torch, "split=2", &[kind]));
         let expected = losses(&plain);
@@ -103,7 +103,7 @@ fn a_batch_whose_rows_belong_together_is_not_divided() {
     }
 }
 
-/// Requests memory until there is no more.
+/// Requests memory until none is left.
 const FILLS: &str = "
 import torch
 kept = []
@@ -138,7 +138,7 @@ fn a_limit_of_memory_makes_a_smaller_gpu_of_a_larger_one() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
-/// Trains in a process of its own.
+/// Trains in a separate process.
 const SPAWNS: &str = "
 import torch, torch.nn as nn, torch.multiprocessing as mp
 def train():
@@ -159,7 +159,7 @@ fn the_parent_of_a_training_process_says_nothing_of_techniques() {
     assert_eq!((stdout(&output), stderr(&output)), ("loss 0 0\n".to_owned(), String::new()));
 }
 
-/// Blocks that take what they need out of a list, as the second half of a U-Net does.
+/// Blocks that remove their inputs from a list, like the second half of a U-Net.
 const TAKES: &str = "
 import torch, torch.nn as nn
 torch.manual_seed(0)
@@ -196,7 +196,7 @@ fn checkpointed_blocks_take_out_of_a_list_once() {
     assert_eq!((checkpointed.lines().count(), &checkpointed), (3, &alone));
 }
 
-/// Blocks that the program checkpoints itself, in which the result of a wide layer is used after another layer, as by LoRA.
+/// Blocks that the program itself checkpoints. The result of a wide layer is used after another layer, as with LoRA.
 const ADAPTED: &str = "
 import torch, torch.nn as nn, torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
@@ -242,8 +242,8 @@ fn the_loss_of_a_program_that_checkpoints_its_blocks_itself_is_computed_in_chunk
     }
 }
 
-/// Steps of 1.2 s with stacks and 1 s without, or of 1 s, or of times that vary so much that stacks may cost something; how many of the
-/// last 40 have stacks, and whether an evaluation has.
+/// Steps of 1.2 s with stacks and 1 s without; or of 1 s; or of times that vary so much that stacks may cost
+/// something. Prints how many of the last 40 steps have stacks, and whether an evaluation has them.
 const SAMPLED: &str = "
 import sys, types
 source = open(sys.argv[1]).read()
@@ -272,7 +272,8 @@ fn one_step_in_sixteen_has_stacks_where_they_make_steps_longer() {
     assert_eq!(stdout(&output), "(3, True) (40, True) (40, True) (3, True)\n", "{}", stderr(&output));
 }
 
-/// Six blocks of elementwise operations, most of whose memory are activations; compiled by AOTAutograd, without a C++ compiler.
+/// Six blocks of elementwise operations whose memory is mostly activations, compiled by AOTAutograd, which needs no
+/// C++ compiler.
 const COMPILED: &str = "
 import sys, torch, torch.nn as nn
 torch.manual_seed(0)
@@ -312,7 +313,7 @@ fn a_memory_budget_lowers_the_peak_of_a_compiled_model_and_keeps_its_losses() {
     for (loss, expected) in budget.iter().zip(&plain) {
         assert!((loss / expected - 1.0).abs() < 1e-5, "{loss}, not {expected}");
     }
-    // Without a compiled step it has no effect, and says so.
+    // Without a compiled step it has no effect, which is reported.
     let output = run(&torch, "memory-budget=10", &["cpu", "plain"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stderr(&output).contains("memory-budget had no effect"), "{}", stderr(&output));

@@ -1,6 +1,7 @@
-//! JSON against its schema, one file of `docs/schema` for each `schema` field. Here every key must be described; to others a newer
-//! version may say more. Only the keywords that those files use are known: a
-//! validator of all of JSON Schema would bring thirty crates, and a feature of serde_json that changes how the program reads numbers.
+//! Checks JSON against its schema: one file of `docs/schema` for each `schema` field. Here every key must be
+//! described, although a newer version may add keys for others. Only the schema keywords that those files use are
+//! supported. A full JSON Schema validator would bring thirty crates, and a feature of serde_json that changes how the
+//! program reads numbers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +10,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-/// The schemas by the names of their files.
+/// The schemas by file name.
 static SCHEMAS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema");
     let entries = fs::read_dir(&folder).expect("docs/schema").map(|entry| entry.expect("an entry").path());
@@ -21,7 +22,7 @@ static SCHEMAS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
     entries.map(|path| (name(&path), schema(&path))).collect()
 });
 
-/// Checks that an answer is what its schema says: every key is described, and of the type that is given.
+/// Checks that an answer matches its schema: every key is described, and has the stated type.
 #[track_caller]
 pub(crate) fn check(answer: &Value) {
     let name = answer["schema"].as_str().expect("an answer names its schema");
@@ -95,7 +96,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks against `FILE#/POINTER`; without a file it is in this one.
+    /// Checks against `FILE#/POINTER`; the default is the current file.
     fn follow(&mut self, value: &Value, reference: &str, at: &str) {
         let (file, pointer) = reference.split_once('#').expect("FILE#/POINTER");
         let file = if file.is_empty() { self.file.clone() } else { file.to_owned() };

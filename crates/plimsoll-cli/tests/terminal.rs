@@ -1,4 +1,5 @@
-//! What reaches a terminal: no control character of a file, a file's name or an argument, whatever the verb.
+//! Output to a terminal: whatever the verb, it contains no control character from a file, a file's name or an
+//! argument.
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -13,10 +14,11 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::program::{Folder, kept, verbs};
 
-/// Codes of a title, of colours (both forms), a bell, a return, and marks that reverse what follows.
+/// Escape codes of a title and of colours (both forms), a bell, a carriage return, and marks that reverse the
+/// following text.
 const HOSTILE: &str = "\x1b]0;owned\x07\x1b[31mx\u{9b}32m\r\u{8}\u{7f}\u{202e}gpj\u{2066}\u{200f}\u{61c}.y";
 
-/// What the program writes to a terminal that is both of its streams.
+/// The program's output to a terminal that is both of its streams.
 fn shown<W: AsRef<OsStr>>(folder: &str, words: &[W]) -> String {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
     grantpt(&master).expect("granted");
@@ -31,7 +33,7 @@ fn shown<W: AsRef<OsStr>>(folder: &str, words: &[W]) -> String {
     drop(command);
     let reader = thread::spawn(move || {
         let (mut out, mut chunk, mut master) = (Vec::new(), [0; 4096], File::from(master));
-        // A terminal whose other end is closed is an error on Linux.
+        // On Linux, reading a terminal whose other end is closed is an error.
         while let Ok(length @ 1..) = master.read(&mut chunk) {
             out.extend_from_slice(&chunk[..length]);
         }
@@ -45,11 +47,11 @@ fn shown<W: AsRef<OsStr>>(folder: &str, words: &[W]) -> String {
         thread::sleep(Duration::from_millis(5));
     }
     let bytes = reader.join().expect("read");
-    // The terminal's driver adds the return.
+    // The terminal's driver adds the carriage return.
     String::from_utf8(bytes).expect("text").replace("\r\n", "\n")
 }
 
-/// Whether a text holds nothing but text and plain colours.
+/// Checks that a text contains only text and our own colours.
 fn check(words: &impl Debug, text: &str) {
     let mut rest = text.to_owned();
     for code in ["0", "1", "4", "31", "32", "33", "1;31", "2"] {
@@ -64,7 +66,7 @@ fn check(words: &impl Debug, text: &str) {
     assert!(!text.contains("\x1b[31mx"), "{words:?}: a colour of the file: {text:?}");
 }
 
-/// A recording whose every text is hostile.
+/// A recording in which every text is hostile.
 fn hostile_snapshot() -> String {
     let frames = serde_json::json!([{ "name": HOSTILE, "filename": format!("{HOSTILE}.py"), "line": 7 }]);
     let event = |action: &str, addr: u64, size: u64, time: u64| {

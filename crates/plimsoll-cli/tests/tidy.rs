@@ -1,6 +1,6 @@
-//! The rules of the house that a compiler does not enforce: who may use whom, where unsafe code may be,
-//! how long a file may grow, that no file is dead or missing in its crate's table, that no file uses one below it in the
-//! table or one that uses it, and no link leads nowhere.
+//! The project's rules that a compiler does not enforce: which crates may depend on which, where unsafe code may be,
+//! the maximum length of files, no dead file, no file missing in its crate's table, no file that uses one below it in
+//! the table or one that uses it, and no broken link.
 
 mod rooms;
 mod uses;
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use rooms::Rooms;
 use uses::Uses;
 
-/// Lines that a source file may have. Tests, tables and scripts of fixtures are files like any other.
+/// The maximum number of lines of a source file. This includes tests, tables and scripts of fixtures.
 const MOST_LINES: usize = 500;
 
-/// Endings of source files; the shell scripts in `.ci` have none.
+/// Extensions of source files; the shell scripts in `.ci` have none.
 const SOURCES: [&str; 9] = [".rs", ".py", ".cu", ".js", ".css", ".sh", ".c", ".cpp", ".h"];
 
-/// Which of our crates each crate may use, apart from its tests.
+/// The crates that each crate may use, apart from its tests.
 const EDGES: [(&str, &[&str]); 10] = [
     ("plimsoll-alloc", &[]),
     ("plimsoll-trace", &["plimsoll-alloc"]),
@@ -32,8 +32,8 @@ const EDGES: [(&str, &[&str]); 10] = [
     ("plimsoll-standin", &["plimsoll-gpu"]),
 ];
 
-/// Where unsafe code may be: the CPU back end, its kernels and its view type, the files that call NVIDIA's libraries, the libraries that C
-/// calls, and the test that counts heap calls.
+/// Where unsafe code may be: the CPU back end, its kernels and its view type; the files that call NVIDIA's libraries;
+/// the libraries that C calls; and the test that counts heap calls.
 const UNSAFE: [&str; 13] = [
     "plimsoll-kernels/src/",
     "plimsoll-tensor/src/cpu/",
@@ -50,17 +50,17 @@ const UNSAFE: [&str; 13] = [
     "plimsoll-alloc/tests/no_heap.rs",
 ];
 
-/// How many unsafe blocks the tensor crate and its kernels may have. Kernels that write from several threads need none: `for_each_cut` and
-/// its siblings (`parallel.rs`) cut their outputs.
+/// The maximum number of unsafe blocks in the tensor crate and its kernels. Kernels that write from several threads
+/// need none: `for_each_cut` and its siblings (`parallel.rs`) split their outputs.
 const MOST_UNSAFE_BLOCKS: usize = 56;
 
 /// The crates in which not even a folder's own file and a file inside it use each other.
 const LAYERED: [&str; 2] = ["plimsoll-alloc", "plimsoll-tensor"];
 
-/// Of these, the one in which a method of the same type in another file counts as a use of that file.
+/// The one of them in which calling a method of the same type in another file counts as a use of that file.
 const LAYERED_BY_METHODS: &str = "plimsoll-alloc";
 
-/// The parts of the allocator's state: the file and the type.
+/// The parts of the allocator's state: each with its file and type.
 const ALLOCATOR_STATE: [(&str, &str); 8] = [
     ("allocator.rs", "Allocator"),
     ("capture.rs", "Captures"),
@@ -77,7 +77,7 @@ fn root() -> PathBuf {
     root.canonicalize().expect("the workspace")
 }
 
-/// Every file below `dir` with this ending, hidden folders and build output left out.
+/// Every file below `dir` with this extension, except in hidden folders and build output.
 fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).expect("a folder") {
@@ -147,7 +147,7 @@ fn files_stay_short_and_begin_with_their_story() {
         let text = read(&file);
         let lines = text.lines().count();
         assert!(lines <= MOST_LINES, "{}: {lines} lines; look for the second idea in it", short(&file));
-        // That Python begins with a docstring is checked by ruff (`.ci/python`).
+        // Ruff checks that Python files begin with a docstring (`.ci/python`).
         let is_rust = file.extension().is_some_and(|ending| ending == "rs");
         assert!(!is_rust || text.starts_with("//!"), "{}: does not begin with its story", short(&file));
     }
@@ -255,7 +255,7 @@ fn modules_have_no_cycles() {
 fn no_two_files_use_each_other_and_none_uses_a_file_below_it_in_a_table() {
     for (name, _) in EDGES {
         let src = root().join("crates").join(name).join("src");
-        // A file alone needs no order.
+        // A single file needs no order.
         if files(&src, ".rs").len() == 1 {
             continue;
         }
@@ -289,18 +289,18 @@ fn table(lib: &Path) -> Option<Vec<String>> {
     Some(rows_of_table(lib)?.concat())
 }
 
-/// The same, row by row.
+/// The rows of that table, each with its files and folders.
 fn rows_of_table(lib: &Path) -> Option<Vec<Vec<String>>> {
     let text = if lib.is_file() { read(lib) } else { return None };
     let mut rows = text.lines().skip_while(|line| !line.starts_with("//! | file |"));
     rows.next()?;
     // The row of dashes comes first.
     let cells = rows.skip(1).map_while(|row| row.strip_prefix("//! | ")?.split(" | ").next());
-    // Between the backticks: every other piece.
+    // The text between backticks is every other piece.
     Some(cells.map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()).collect())
 }
 
-/// Adds a file and what its `mod` lines lead to.
+/// Adds a file, and the files that its `mod` lines refer to.
 fn reach(file: &Path, reached: &mut BTreeSet<PathBuf>) {
     if !file.is_file() || !reached.insert(file.to_path_buf()) {
         return;
@@ -337,7 +337,8 @@ fn reach(file: &Path, reached: &mut BTreeSet<PathBuf>) {
 fn links_in_documents_lead_somewhere() {
     for document in files(&root(), ".md") {
         let text = read(&document);
-        // Only links to files: `](` up to `)`, without a scheme, without the part after `#`.
+        // Only links to files: the text from `](` to `)`, if it has no scheme, and without the part after
+        // `#`.
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             if link.contains("://") || link.starts_with('#') {
                 continue;

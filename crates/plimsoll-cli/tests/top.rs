@@ -1,4 +1,4 @@
-//! `plimsoll top` beside a running `plimsoll train`: two processes, as its users meet it.
+//! `plimsoll top` next to a running `plimsoll train`: two processes, as users run them.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::program::{Folder, json, stderr, stdout};
 
-/// Programs that see each other's sockets and nobody else's.
+/// A program that sees only the sockets of this folder.
 fn program(folder: &Folder) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     program.env("XDG_RUNTIME_DIR", folder.path()).env("TMPDIR", folder.path());
@@ -20,7 +20,7 @@ fn top(folder: &Folder, args: &[&str]) -> Output {
     program(folder).arg("top").args(args).output().expect("the program starts")
 }
 
-/// A training run of hours, ended when the test is done with it.
+/// A training run that would take hours. It is killed when the test ends.
 struct Training(Child);
 
 impl Training {
@@ -35,7 +35,7 @@ impl Training {
         self.0.id().to_string()
     }
 
-    /// Waits until it steps, so that there is something to see; the sample.
+    /// Waits until the program has taken some steps. Returns the sample.
     fn stepping(&self, folder: &Folder) -> Value {
         for _ in 0..600 {
             let output = top(folder, &[&self.pid(), "--json"]);
@@ -76,7 +76,7 @@ fn a_run_that_nobody_planned_to_watch_can_be_watched() {
     assert_eq!(sample["by_category"]["parameter"], 1_022_976);
     assert_eq!(sample["growth_bytes_per_step"], 0.0, "{sample}");
 
-    // The only one is found. Without a terminal it is plain text.
+    // The only process is found. Without a terminal, the output is plain text.
     let plain = top(&folder, &[]);
     assert_eq!(plain.status.code(), Some(0), "{}", stderr(&plain));
     let plain = stdout(&plain);
@@ -85,13 +85,13 @@ fn a_run_that_nobody_planned_to_watch_can_be_watched() {
     }
     assert!(stdout(&top(&folder, &["--bytes"])).contains("1022976 B"));
 
-    // Samples come one by one and go on.
+    // Samples arrive one by one and differ.
     let lines = top(&folder, &["--json", "--samples", "3", "--interval", "0.3"]);
     let read = |line: &str| serde_json::from_str::<Value>(line).expect("a line is JSON")["steps"].as_u64();
     let steps: Vec<_> = stdout(&lines).lines().map(read).collect();
     assert!(steps.len() == 3 && steps.is_sorted() && steps[0] < steps[2], "{steps:?}");
 
-    // Of two it must be said which.
+    // With two processes, the user must choose one.
     let second = Training::start(&folder, &["--seed", "7"]);
     second.stepping(&folder);
     let which = top(&folder, &[]);
@@ -114,12 +114,12 @@ fn the_end_of_the_process_is_reported_and_is_no_failure() {
     assert!(lines.next().is_some_and(|line| line.is_ok()));
     let pid = training.pid();
     drop(training);
-    // All that still comes.
+    // The remaining output.
     assert!(lines.all(|line| line.is_ok()));
     let output = watching.wait_with_output().expect("the program ends");
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), format!("process {pid} has ended\n")));
 
-    // It was killed, and left its socket. Nobody finds it, and it is cleared away.
+    // It was killed, and left its socket behind, which is ignored and removed.
     let none = top(&folder, &[]);
     assert_eq!(none.status.code(), Some(3));
     assert!(

@@ -1,4 +1,4 @@
-//! `plimsoll top` beside PyTorch programs under `plimsoll run`, on the stand-in; and `--prometheus`.
+//! `plimsoll top` next to PyTorch programs under `plimsoll run`, on the stand-in; and `--prometheus`.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -29,7 +29,7 @@ for step in range(100000):
     time.sleep(0.05)
 ";
 
-/// A program that ends with the test.
+/// A program that is killed when the test ends.
 struct Running(Child);
 
 impl Running {
@@ -55,7 +55,7 @@ fn top(folder: &Folder, args: &[&str]) -> Output {
     command.arg("top").args(args).output().expect("the program starts")
 }
 
-/// Waits until the process has made steps; a sample.
+/// Waits until the process has made steps. Returns a sample.
 fn stepping(folder: &Folder, pid: &str) -> Value {
     for _ in 0..3000 {
         let output = top(folder, &[pid, "--json"]);
@@ -67,7 +67,7 @@ fn stepping(folder: &Folder, pid: &str) -> Value {
     panic!("no steps: {}", stderr(&top(folder, &[pid, "--json"])));
 }
 
-/// What a server answers to a request.
+/// The server's response to a request.
 fn answer(address: &str, request: &str) -> String {
     let mut client = TcpStream::connect(address).expect("a connection");
     client.write_all(request.as_bytes()).expect("sent");
@@ -98,7 +98,7 @@ fn a_pytorch_program_and_the_ranks_of_a_job_can_be_watched() {
         sample["by_category"].as_object().expect("categories").values().filter_map(Value::as_u64).sum();
     assert_eq!(sum, bytes("allocated_bytes"));
     assert!(bytes("device_free_bytes") < bytes("capacity_bytes") && bytes("peak_reserved_bytes") > 0);
-    // A tensor of 1 KiB more with each step.
+    // The program allocates 1 KiB more with each step.
     assert_eq!(sample["growth_bytes_per_step"], 1024.0, "{sample}");
 
     stepping(folder, &second.pid());
@@ -110,7 +110,7 @@ fn a_pytorch_program_and_the_ranks_of_a_job_can_be_watched() {
     }
     assert_eq!(stdout(&top(folder, &["--json"])).lines().count(), 2);
 
-    // A snapshot, now.
+    // Writes a snapshot on request.
     let output = top(folder, &["--snapshot", &first.pid()]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let file = stdout(&output).trim().to_owned();
@@ -129,7 +129,7 @@ fn a_pytorch_program_and_the_ranks_of_a_job_can_be_watched() {
     let has_row = |metrics: &str, rank: &str| {
         metrics.lines().any(|line| line.starts_with("plimsoll_allocated_bytes{") && line.contains(rank))
     };
-    // A rank that does not answer in time is left out of one answer.
+    // A rank that does not answer in time is left out of one response.
     let mut metrics = String::new();
     for _ in 0..20 {
         metrics = answer(&address, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -156,7 +156,7 @@ fn a_run_serves_its_figures_until_it_ends() {
     let mut said = String::new();
     BufReader::new(run.0.stderr.take().expect("stderr")).read_line(&mut said).expect("a line");
     let address = said.trim().trim_start_matches("serving http://").trim_end_matches("/metrics").to_owned();
-    // Idle clients and half a request keep nobody waiting.
+    // Idle clients and incomplete requests do not delay others.
     let connect = || TcpStream::connect(&address).expect("a connection");
     let idle: Vec<TcpStream> = (0..300).map(|_| connect()).collect();
     let mut half = connect();
@@ -166,7 +166,7 @@ fn a_run_serves_its_figures_until_it_ends() {
     assert!(metrics.starts_with("HTTP/1.1 200 OK") && began.elapsed() < Duration::from_secs(4), "{metrics}");
     let other = answer(&address, "GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n");
     assert!(other.starts_with("HTTP/1.1 421") && !other.contains("plimsoll_"), "{other}");
-    // It ends, with an answer or without.
+    // The connection ends, with a response or without.
     half.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
     let mut rest = Vec::new();
     let end = half.read_to_end(&mut rest).map_err(|why| why.kind());

@@ -1,4 +1,4 @@
-//! `plimsoll train` as its users meet it: a process, its streams and its exit code.
+//! `plimsoll train` as users run it: a process, its streams and its exit code.
 
 use std::fs;
 use std::io::Read;
@@ -16,14 +16,14 @@ fn train(args: &[&str]) -> Output {
     plimsoll(&[&["train", "mnist"], args].concat())
 }
 
-/// Runs a job that must succeed; its JSON.
+/// Runs a job that must succeed. Returns its JSON.
 fn result(args: &[&str]) -> Value {
     let output = train(&[args, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
     json(&output)
 }
 
-/// A result's account of memory, apart from the two things that differ between devices by nature.
+/// The memory report in a result, without the two values that always differ between devices.
 fn account(result: &Value) -> Value {
     let mut memory = result["memory"].clone();
     let fields = memory.as_object_mut().expect("an account");
@@ -34,7 +34,7 @@ fn account(result: &Value) -> Value {
 
 #[test]
 fn the_simulated_device_gives_the_same_account_as_the_cpu() {
-    // Both with a partial last batch, one with a batch larger than the data.
+    // Two with an incomplete last batch, one with a batch larger than the data.
     for more in [
         &["--images", "300", "--batch-size", "64"][..],
         &["--images", "100", "--batch-size", "1000"],
@@ -63,7 +63,7 @@ fn the_account_sums_to_the_peak() {
     let peak = bytes(&memory["peak_allocated_bytes"]);
     assert_eq!((categories.sum::<u64>(), owners.sum::<u64>()), (peak, peak));
     assert!(bytes(&memory["peak_reserved_bytes"]) >= peak);
-    // Ten parameters of 255,230 numbers, each rounded up to 512 bytes.
+    // Ten parameters with 255,230 elements in total, each rounded up to 512 bytes.
     assert_eq!(bytes(&run["parameter_bytes"]), 1_022_976);
 }
 
@@ -184,7 +184,7 @@ fn usage_errors_exit_with_2_and_unreadable_data_with_3() {
     fs::write(folder.0.join("t10k-labels-idx1-ubyte"), [0, 0, 8, 1, 0, 0, 0, 1, 5]).expect("a file");
     check(&["--data", folder.path()], 3, "t10k-images-idx3-ubyte");
     check(&["--data", "/no/such/folder"], 3, "/no/such/folder");
-    // A program gets its reason too.
+    // JSON also contains the reason.
     let failed = train(&["--data", "/no/such/folder", "--json"]);
     let why = json(&failed);
     assert_eq!((&why["verdict"], &why["exit"]), (&"failed".into(), &3.into()));
@@ -253,7 +253,7 @@ fn a_log_is_read_as_a_snapshot_and_survives_the_kill_of_its_run() {
     let reserved: u64 = snapshot.segments.iter().map(|segment| segment.total_size).sum();
     assert_eq!(Some(reserved), run["memory"]["reserved_bytes"].as_u64());
     assert_eq!(snapshot.setting("plimsoll_log"), Some(&Setting::Text("whole".to_owned())));
-    // Killed in the middle, it has all that was written.
+    // If it is killed, the log contains everything written so far.
     let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
         .args(["train", "mnist", "--images", "1000", "--epochs", "1000", "--force", "--log", file])
         .stderr(Stdio::null())

@@ -1,4 +1,4 @@
-//! `plimsoll train --device cuda` on the stand-in: the same requests for memory as on a GPU, and no values.
+//! `plimsoll train --device cuda` on the stand-in: the same memory requests as on a GPU, and no values.
 
 #![cfg(target_os = "linux")]
 
@@ -17,10 +17,10 @@ use crate::program::images::stripes;
 use crate::program::{Folder, json, stderr};
 use python::environment_of_python;
 
-/// The program with the stand-in for libraries, as an H200.
+/// The program with the stand-in in place of NVIDIA's libraries, as an H200.
 fn on_standin(folder: &Folder) -> Command {
     let tests = std::env::current_exe().expect("a path");
-    let library = tests.with_file_name(place::LIBRARY); // Cargo puts it beside the tests
+    let library = tests.with_file_name(place::LIBRARY); // Cargo puts it next to the tests
     for name in ["libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9"] {
         let link = folder.0.join(name);
         if !link.exists() {
@@ -69,7 +69,7 @@ fn image_job(folder: &Folder) -> [String; 9] {
         .map(str::to_owned)
 }
 
-/// The account of a job on the stand-in is that of the simulated GPU, captured or not.
+/// Checks that the memory report on the stand-in equals that of the simulated GPU, with and without capture.
 fn has_the_account_of_the_simulated_gpu(folder: &Folder, job: &[&str]) {
     for more in [&[][..], &["--capture"]] {
         let [cuda, sim] = ["cuda", "sim:H200"].map(|device| json(&train(folder, job, device, more)));
@@ -91,14 +91,14 @@ fn captured_steps_have_the_account_of_the_simulated_gpu() {
     has_the_account_of_the_simulated_gpu(&folder, &image);
 }
 
-/// Starts a job of captured steps that would go on for long, and sends it a signal once it has saved.
+/// Starts a long job with captured steps, and sends it a signal once it has saved.
 fn interrupted(folder: &Folder, job: &[&str], signal: &str, saved: &str) -> Output {
     let mut command = on_standin(folder);
     let args = ["--save-every", "7", "--capture", "--device", "cuda", "--no-live", "--json", "--save", saved];
     command.arg("train").args(job).args(args);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let begun = Instant::now();
-    // Saved after seven steps: more than are run as usual.
+    // It saves after seven steps, which is after capture has begun.
     while !Path::new(saved).join("model.safetensors").exists() && begun.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -146,7 +146,7 @@ fn a_kill_in_captured_steps_leaves_a_save_that_is_whole() {
         let long = [&job[..], &["--steps", "100000000"]].concat();
         let output = interrupted(&folder, &long, "-KILL", &saved);
         assert_eq!(output.status.signal(), Some(9), "{job:?}: {}", stderr(&output));
-        // It goes on from there.
+        // It continues from there.
         let again = folder.file(&format!("again-{}", job[0]));
         let resumed = [&long[..], &["--resume", &saved]].concat();
         let output = interrupted(&folder, &resumed, "-INT", &again);
@@ -155,7 +155,7 @@ fn a_kill_in_captured_steps_leaves_a_save_that_is_whole() {
     }
 }
 
-/// The folder of NVRTC that this Python brings.
+/// The folder of this Python's own NVRTC.
 fn folder_of_nvrtc() -> Option<PathBuf> {
     let listed = |folder: &Path| {
         let entries = std::fs::read_dir(folder).into_iter().flatten();
@@ -178,7 +178,7 @@ fn training_without_cudnn_says_once_that_convolutions_are_slow() {
     let nvrtc = folder_of_nvrtc().expect("NVRTC");
     let mut command = on_standin(&folder);
     std::fs::remove_file(folder.0.join("libcudnn.so.9")).expect("a link");
-    // A Python that brings NVRTC alone.
+    // A Python environment with only NVRTC.
     let packages = folder.0.join("env/lib/python3.12/site-packages/nvidia/cuda_nvrtc");
     std::fs::create_dir_all(&packages).expect("folders");
     std::fs::create_dir_all(folder.0.join("env/bin")).expect("folders");

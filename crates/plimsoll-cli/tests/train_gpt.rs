@@ -1,4 +1,5 @@
-//! `plimsoll train gpt`, and what all trainings have in common: `--save`, `--resume`, signals, `--dtype`, `--steps`.
+//! `plimsoll train gpt`, and the features that all trainings share: `--save`, `--resume`, signals, `--dtype`,
+//! `--steps`.
 
 use std::fs;
 use std::path::Path;
@@ -47,7 +48,7 @@ fn a_gpt_learns_from_its_text_and_writes_a_sample() {
     assert_eq!(run["steps"], 300);
     assert_eq!(run["job"]["data"], "sentences made by code");
     let losses: Vec<f64> = serde_json::from_value(run["validation_losses"].clone()).expect("losses");
-    // 37 characters are 3.6 at the start; the frequencies of the characters alone give about 2.9.
+    // With 37 characters the loss starts at 3.6; knowing only the characters' frequencies gives about 2.9.
     assert!(losses.len() == 2 && losses[1] < 2.85, "{losses:?}");
     assert_eq!(run["sample"].as_str().expect("a sample").chars().count(), 21, "the prompt and 20 characters");
     assert!(run["tokens_per_s"].as_f64() > Some(0.0));
@@ -105,7 +106,7 @@ fn an_epoch_that_was_cut_short_is_resumed_in_its_middle() {
         json(&output)
     };
     let (whole, parts) = (folder.file("whole"), folder.file("parts"));
-    // Epochs have six steps: the run is cut in the second.
+    // Epochs have six steps, so the run is interrupted in the second epoch.
     let straight = run(&["--save", &whole]);
     assert_eq!(
         (&straight["steps"], &run(&["--steps", "8", "--save", &parts])["steps"]),
@@ -141,7 +142,7 @@ fn another_job_is_refused_and_its_checkpoint_stays() {
     check(&["--save", &folder.file("text.txt/x")], 3, "cannot write there: Not a directory");
     let mnist = plimsoll(&["train", "mnist", "--images", "20", "--resume", &saved]);
     assert!(stderr(&mnist).contains("it is of `plimsoll train gpt`"), "{}", stderr(&mnist));
-    // Cut short, and of something else.
+    // A truncated checkpoint, and a file of another kind.
     let checkpoint = folder.0.join("saved/checkpoint.safetensors");
     let whole = fs::read(&checkpoint).expect("a checkpoint");
     fs::write(&checkpoint, &whole[..whole.len() / 2]).expect("a file");
@@ -191,7 +192,7 @@ fn any_file_is_a_text_of_bytes() {
     assert_eq!(run["job"]["vocabulary"], 256);
 }
 
-/// A run that saves after every step and goes on for ever.
+/// A run that saves after every step and never ends.
 fn endless(folder: &str, more: &[&str]) -> Child {
     let args = [&["train", "gpt"], &SMALL[..], &["--steps", "100000000", "--save-every", "1"], more].concat();
     let mut program = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
@@ -258,7 +259,7 @@ fn a_full_disk_ends_with_an_error_and_leaves_the_last_checkpoint() {
     result(&["--steps", "2", "--save", &saved]);
     let before = weights(&folder, "saved");
     let resume = ["--resume", &saved, "--steps", "4", "--save-every", "1"];
-    // No file may grow beyond some kilobytes: each write fails as on a full disk.
+    // No file may grow beyond a few kilobytes, so each write fails as on a full disk.
     let limited = Command::new("sh")
         .args([
             "-c",

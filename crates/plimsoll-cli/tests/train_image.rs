@@ -50,7 +50,7 @@ fn a_run_on_images_is_resumed_to_the_bit_with_its_random_changes() {
         let read = |folder: &str| fs::read(Path::new(folder).join(file)).expect("a saved file");
         assert!(read(&whole) == read(&parts), "{file} differs");
     }
-    // The same folder with one more image is other data.
+    // The same folder with one more image counts as other data.
     put(&folder.0.join("data/left"), "more.png", &png(9, 1, |_, _| 9));
     let refused = plimsoll(&[&job[..], &["--resume", &parts]].concat());
     assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
@@ -107,7 +107,7 @@ fn bad_folders_have_clear_errors() {
     check(&["--data", &data, "--image-size", "4"], 2, "cannot be used multiple times");
     let small = plimsoll(&["train", "image", "--data", &data, "--image-size", "4"]);
     assert!(stderr(&small).contains("--image-size 4 is too small for cnn"), "{}", stderr(&small));
-    // A damaged image is named; it may be left out.
+    // A damaged image is named in the error, and can be skipped.
     put(&folder.0.join("a/left"), "cut.png", &png(9, 3, |_, _| 9)[..60]);
     put(&folder.0.join("a/left"), "notes.txt", b"not an image");
     check(&["--data", &data, "--steps", "9"], 3, "or skip damaged images (--skip-damaged)");

@@ -1,4 +1,4 @@
-//! `plimsoll whatif` as its users meet it.
+//! `plimsoll whatif` as users run it.
 
 use crate::program::{json, kept, plimsoll, stderr, text};
 

@@ -1,4 +1,5 @@
-//! The first GPU of this machine and NVIDIA's libraries, or what is missing: `cargo run -p plimsoll-cuda --example libraries`.
+//! Prints this machine's first GPU and NVIDIA's libraries, or what is missing: `cargo run -p plimsoll-cuda --example
+//! libraries`.
 
 #![allow(clippy::print_stdout, reason = "a program for a terminal")]
 

@@ -1,8 +1,8 @@
-//! cuBLASLt: matrix products, each shape with one of the algorithms of the library's heuristic.
+//! cuBLASLt: matrix products. Each shape uses one of the algorithms that the library's heuristic proposes.
 //!
-//! cuBLASLt's matrices are column-major, so it is asked for the transposed product: `cᵀ = bᵀ aᵀ`. The heuristic is asked
-//! once for a shape, and knows sizes, types and alignments only: the same program makes the same bits in each run.
-//! `algorithm.rs` chooses among its algorithms.
+//! cuBLASLt's matrices are column-major, so we compute the transposed product: `cᵀ = bᵀ aᵀ`. The heuristic is queried
+//! once for each shape, and depends only on sizes, types and alignments, so a program computes the same bits in each
+//! run. `algorithm.rs` chooses among its algorithms.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -74,14 +74,16 @@ const PREFERENCE_WORKSPACE: c_int = 1;
 const PREFERENCE_ALIGNMENT: [c_int; 4] = [5, 6, 7, 8];
 const TRANSPOSED: c_int = 1;
 
-/// Algorithms that the heuristic is asked for.
+/// The number of algorithms that the heuristic is asked for.
 const CANDIDATES: usize = 8;
 
-/// What distinguishes products for the heuristic: all but addresses, and those to their alignment.
+/// The properties that distinguish products for the heuristic: everything except addresses, of which only the alignment
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     sizes: [usize; 4],
-    /// Rows one after another, distance, distance between matrices, type; of `a`, `b` and `c`.
+    /// Whether the matrix is row-major, its leading dimension, the distance between matrices, and the type, for each of
+    /// `a`, `b` and `c`.
     matrices: [(bool, usize, usize, Float); 3],
     alignments: [u32; 3],
     has_bias: bool,
@@ -89,7 +91,7 @@ struct Key {
     tf32: bool,
 }
 
-/// A product's descriptions, as the library has them.
+/// The library's descriptors for a product.
 struct Plan {
     description: Handle,
     layouts: [Handle; 3],
@@ -134,10 +136,11 @@ fn checked(call: &'static str, code: c_int) -> Result<()> {
 }
 
 impl Blas {
-    /// Opens the newest that a driver of this version supports. The device's context is the thread's.
+    /// Opens the newest library that a driver of this version supports. The device's context must be current on the
+    /// thread.
     ///
     /// # Errors
-    /// It is missing, or does not start.
+    /// It is missing or cannot be initialized.
     pub(crate) fn open(search: &Search, driver: i32) -> Result<Blas> {
         let names: &'static [&'static str] = match driver {
             13_000.. => &["libcublasLt.so.13", "libcublasLt.so.12"],
@@ -147,17 +150,17 @@ impl Blas {
         let library = Library::open(Wanted { library: "cuBLASLt", names, advice }, search)?;
         let functions = Functions::load(&library)?;
         let mut handle = 0;
-        // SAFETY: a handle to write.
+        // SAFETY: the pointer is to a handle that the call writes.
         checked("cublasLtCreate", unsafe { (functions.cublasLtCreate)(&raw mut handle) })?;
         Ok(Blas { functions, library, handle, plans: HashMap::new() })
     }
 
-    /// The file that it came from.
+    /// The file from which it was loaded.
     pub(crate) fn path(&self) -> String {
         self.library.path().display().to_string()
     }
 
-    /// Queues a product. The workspace is the stream's.
+    /// Queues a product. The workspace belongs to the stream.
     pub(crate) fn run(&mut self, product: &Product, workspace: (u64, usize), stream: Handle) -> Result<()> {
         let key = key(product);
         if !self.plans.contains_key(&key) {
@@ -174,8 +177,8 @@ impl Blas {
             Float::F64 => (&raw const wide[i]).cast(),
             _ => (&raw const narrow[i]).cast(),
         };
-        // SAFETY: handles of this library that are alive; scalars of the type that the description names; device addresses
-        // are numbers here.
+        // SAFETY: live handles of this library; scalars of the type given in the descriptor; device addresses are plain
+        // numbers on the host.
         let code = unsafe {
             (self.functions.cublasLtMatmul)(
                 self.handle,
@@ -199,16 +202,17 @@ impl Blas {
         checked("cublasLtMatmul", code)
     }
 
-    /// Describes a product and asks for its algorithm.
+    /// Makes the descriptors of a product and chooses its algorithm.
     fn plan(&self, product: &Product, key: &Key, workspace_bytes: usize) -> Result<Plan> {
         let f = &self.functions;
         let (compute, scale) = arithmetic(key);
         let mut description = 0;
-        // SAFETY: a handle to write.
+        // SAFETY: the pointer is to a handle that the call writes.
         checked("cublasLtMatmulDescCreate", unsafe {
             (f.cublasLtMatmulDescCreate)(&raw mut description, compute, scale)
         })?;
-        // The library's first matrix is our second one. Rows one after another are columns of the transposed matrix.
+        // The library's first matrix is our second one. The rows of a row-major matrix are the columns of the transposed
+        // one.
         for (attribute, (by_rows, ..)) in
             [(DESC_TRANSPOSE_A, key.matrices[1]), (DESC_TRANSPOSE_B, key.matrices[0])]
         {
@@ -228,7 +232,7 @@ impl Blas {
             layouts.iter_mut().zip(key.matrices.iter().zip(sizes))
         {
             let (rows, cols) = if by_rows { (cols, rows) } else { (rows, cols) };
-            // SAFETY: a handle to write.
+            // SAFETY: the pointer is to a handle that the call writes.
             checked("cublasLtMatrixLayoutCreate", unsafe {
                 (f.cublasLtMatrixLayoutCreate)(
                     &raw mut *layout,
@@ -260,12 +264,12 @@ impl Blas {
     ) -> Result<Option<Algorithm>> {
         let f = &self.functions;
         let mut preference = 0;
-        // SAFETY: a handle to write.
+        // SAFETY: the pointer is to a handle that the call writes.
         checked("cublasLtMatmulPreferenceCreate", unsafe {
             (f.cublasLtMatmulPreferenceCreate)(&raw mut preference)
         })?;
         let prefer = |attribute: c_int, value: *const c_void, bytes: usize| {
-            // SAFETY: a live handle; `value` is a local of as many bytes.
+            // SAFETY: a live handle; `value` is a local of that many bytes.
             checked("cublasLtMatmulPreferenceSetAttribute", unsafe {
                 (f.cublasLtMatmulPreferenceSetAttribute)(preference, attribute, value, bytes)
             })
@@ -276,7 +280,7 @@ impl Blas {
             prefer(attribute, (&raw const value).cast(), 4)?;
         }
         let (mut found, mut count) = ([Heuristic::default(); CANDIDATES], 0);
-        // SAFETY: live handles, and room for as many results as are asked for.
+        // SAFETY: live handles, and room for the requested number of results.
         let code = unsafe {
             (f.cublasLtMatmulAlgoGetHeuristic)(
                 self.handle,
@@ -291,7 +295,7 @@ impl Blas {
                 &raw mut count,
             )
         };
-        // SAFETY: the handle made above, which nothing uses after this.
+        // SAFETY: the handle created above, which is not used after this.
         unsafe { (f.cublasLtMatmulPreferenceDestroy)(preference) };
         if code == 15 {
             return Ok(None);
@@ -314,7 +318,7 @@ impl Blas {
                 let changed = chosen(nth).and_then(|algorithm| self.changed(algorithm));
                 let runs = |algorithm: &Algorithm| {
                     let mut result = Heuristic::default();
-                    // SAFETY: live handles, an algorithm that the library filled, and room for the result.
+                    // SAFETY: live handles, an algorithm from the library, and room for the result.
                     let code = unsafe {
                         (f.cublasLtMatmulAlgoCheck)(
                             self.handle,
@@ -334,10 +338,10 @@ impl Blas {
         })
     }
 
-    /// An attribute of an algorithm; 0 where it has none.
+    /// An attribute of an algorithm; 0 if it has none.
     fn attribute(&self, algorithm: &Algorithm, attribute: c_int) -> u32 {
         let (mut value, mut written) = (0u32, 0usize);
-        // SAFETY: an algorithm that the library filled, and room for the attribute's bits, at most 32.
+        // SAFETY: an algorithm from the library, and room for the attribute's bits, at most 32.
         let code = unsafe {
             (self.functions.cublasLtMatmulAlgoConfigGetAttribute)(
                 algorithm,
@@ -350,10 +354,10 @@ impl Blas {
         if code == 0 { value } else { 0 }
     }
 
-    /// An algorithm with other tiles, if the library takes them: see `algorithm::CHANGES`.
+    /// An algorithm with other tiles, if the library accepts them: see `algorithm::CHANGES`.
     fn changed(&self, mut algorithm: Algorithm) -> Option<Algorithm> {
         for (attribute, value) in algorithm::CHANGES {
-            // SAFETY: an algorithm that the library filled, and a value of the attribute's size.
+            // SAFETY: an algorithm from the library, and a value of the attribute's size.
             let code = unsafe {
                 (self.functions.cublasLtMatmulAlgoConfigSetAttribute)(
                     &raw mut algorithm,
@@ -395,10 +399,10 @@ impl Blas {
         checked("cublasLtMatrixLayoutSetAttribute", code)
     }
 
-    /// Gives everything back. No product is under way.
+    /// Frees everything. No product may be running.
     pub(crate) fn close(&mut self) {
         for (_, plan) in self.plans.drain() {
-            // SAFETY: handles of this library, which nothing uses after this.
+            // SAFETY: handles of this library, which are not used after this.
             unsafe {
                 (self.functions.cublasLtMatmulDescDestroy)(plan.description);
                 for layout in plan.layouts {
@@ -428,7 +432,7 @@ fn key(product: &Product) -> Key {
     }
 }
 
-/// The types that a product is computed in and scaled in.
+/// The compute type and the scale type of a product.
 fn arithmetic(key: &Key) -> (c_int, c_int) {
     let [.., (.., result)] = key.matrices;
     match result {

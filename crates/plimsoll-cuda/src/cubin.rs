@@ -1,8 +1,8 @@
-//! A folder that keeps machine code, by the text that it comes from and what it was compiled for.
+//! A cache folder for machine code, keyed by its source text and the target for which it was compiled.
 //!
-//! A file has the whole text beside the code, so that two texts of one hash are not taken for each other, and before both their SHA-256. A
-//! file that cannot be read, is not as it was written, or that others can write to counts as not there; one is written under another name
-//! first. That is no protection from this user's own programs, but from damage and from a folder that others share.
+//! A file has a SHA-256, the complete text and the code; the text makes sure that two texts with the same name hash are not
+//! confused. A file that cannot be read, is damaged, or can be written by other users counts as missing. Files are written under
+//! a temporary name first. This protects against damage and shared folders, not against this user's own programs.
 
 use std::fs::{self, DirBuilder, Metadata, OpenOptions, Permissions};
 use std::io::{Read, Write};
@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-/// Bytes of the hash.
+/// The size of the hash in bytes.
 const HASH: usize = 32;
 
-/// The folder, if there is one.
+/// The cache folder, if there is one.
 #[derive(Debug)]
 pub(crate) struct Cubins {
     folder: Option<PathBuf>,
 }
 
 impl Cubins {
-    /// `$XDG_CACHE_HOME/plimsoll/cuda`, or the same below `~/.cache`.
+    /// `$XDG_CACHE_HOME/plimsoll/cuda`, or the same folder below `~/.cache`.
     pub(crate) fn from_env() -> Cubins {
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         let home = || Some(PathBuf::from(std::env::var_os("HOME")?)).filter(|home| home.is_absolute());
@@ -29,7 +29,7 @@ impl Cubins {
         Cubins { folder: cache.map(|cache| cache.join("plimsoll/cuda")) }
     }
 
-    /// The code of a text.
+    /// Reads the machine code of a text.
     pub(crate) fn get(&self, text: &str, compiled_for: &str) -> Option<Vec<u8>> {
         let path = self.path(text, compiled_for)?;
         let folder = fs::symlink_metadata(path.parent()?).ok()?;
@@ -49,14 +49,14 @@ impl Cubins {
         (kept == text.as_bytes() && code.starts_with(b"\x7fELF")).then(|| code.to_vec())
     }
 
-    /// Keeps the code of a text. That it cannot is no reason to fail: the text is compiled again next time.
+    /// Stores the machine code of a text. Failures are ignored: the text is compiled again next time.
     pub(crate) fn put(&self, text: &str, compiled_for: &str, code: &[u8]) {
         let Some(path) = self.path(text, compiled_for) else { return };
         let bytes = [&(text.len() as u64).to_le_bytes(), text.as_bytes(), code].concat();
         let partial = path.with_extension(format!("{}.partial", std::process::id()));
         let folder = path.parent().unwrap_or(Path::new("/"));
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        // One of an earlier version may be open to others.
+        // A folder made by an earlier version may be accessible to others.
         let made = made.and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o700)));
         let written = made.and_then(|()| {
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;

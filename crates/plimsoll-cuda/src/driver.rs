@@ -1,8 +1,8 @@
-//! `libcuda`: the calls that are used, each checked.
+//! The calls of `libcuda` that are used, each with an error check.
 //!
-//! Note [Calls of the driver]. Device addresses are numbers here, and never read by the host. A call's other pointers are
-//! to locals of the method that makes it, or come with a slice's length. So all calls are made in one macro, and a method
-//! is safe unless its comment says what its caller must keep alive.
+//! Note [Calls of the driver]. Device addresses are plain numbers here; the host never dereferences them. A call's other
+//! pointers are to locals of the method that makes the call, or come from a slice with its length. So one macro makes all
+//! calls, and a method is safe unless its comment says what its caller must keep alive.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -10,7 +10,8 @@ use crate::error::{CudaError, Result};
 use crate::library::{Library, Wanted, functions};
 use crate::search::Search;
 
-/// A stream, an event, a module, a function, a context, an allocation of physical memory: NVIDIA's handles, as numbers.
+/// One of NVIDIA's handles, as a number: a stream, an event, a module, a function, a context, or an allocation of physical
+/// memory.
 pub(crate) type Handle = usize;
 
 functions! {
@@ -68,7 +69,7 @@ functions! {
     }
 }
 
-/// `CUmemAllocationProp`: memory of a device.
+/// `CUmemAllocationProp`: device memory.
 #[repr(C)]
 pub(crate) struct PhysicalMemory {
     kind: c_int,
@@ -79,7 +80,7 @@ pub(crate) struct PhysicalMemory {
     flags: [u8; 8],
 }
 
-/// `CUmemAccessDesc`: who may access it, and how.
+/// `CUmemAccessDesc`: which device may access memory, and how.
 #[repr(C)]
 pub(crate) struct Access {
     location_kind: c_int,
@@ -92,7 +93,7 @@ const _: () = assert!(size_of::<PhysicalMemory>() == 32 && size_of::<Access>() =
 const OUT_OF_MEMORY: c_int = 2;
 const NO_DEVICE: c_int = 100;
 const NOT_READY: c_int = 600;
-/// The version of CUDA that a driver must support.
+/// The oldest version of CUDA that a driver must support.
 const OLDEST: i32 = 12_000;
 /// Errors of a kernel or of the device after which every call fails.
 const STICKY: [c_int; 11] = [214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719];
@@ -108,7 +109,7 @@ pub(crate) struct Driver {
     library: Library,
 }
 
-/// Makes a call and checks it. The call's name is its error's.
+/// Makes a call and checks its result. An error has the name of the call.
 macro_rules! call {
     ($driver:expr, $name:ident($($argument:expr),* $(,)?)) => {{
         // SAFETY: Note [Calls of the driver].
@@ -118,10 +119,10 @@ macro_rules! call {
 }
 
 impl Driver {
-    /// Opens the driver and starts it.
+    /// Opens and initializes the driver.
     ///
     /// # Errors
-    /// It is missing, or sees no device.
+    /// The driver is missing or finds no device.
     pub(crate) fn open(search: &Search) -> Result<Driver> {
         let library = Library::open(
             Wanted {
@@ -140,12 +141,12 @@ impl Driver {
         }
     }
 
-    /// The file that it came from.
+    /// The file from which it was loaded.
     pub(crate) fn path(&self) -> String {
         self.library.path().display().to_string()
     }
 
-    /// The open library, for functions that few programs need.
+    /// The open library, to load functions that few programs need.
     pub(crate) fn library(&self) -> &Library {
         &self.library
     }
@@ -156,7 +157,7 @@ impl Driver {
         }
         let text = |f: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int| {
             let mut text: *const c_char = std::ptr::null();
-            // SAFETY: Note [Calls of the driver]; the text is a constant of the library.
+            // SAFETY: Note [Calls of the driver]; the text is a constant in the library.
             unsafe {
                 f(code, &raw mut text);
                 if text.is_null() {
@@ -170,7 +171,7 @@ impl Driver {
         CudaError::Call { call, name, text, is_sticky: STICKY.contains(&code) }
     }
 
-    /// The libraries that it is used with are of CUDA 12 and 13.
+    /// Fails if the driver is too old for the CUDA 12 and 13 libraries.
     fn check_version(&self) -> Result<()> {
         match too_old(self.version()?) {
             None => Ok(()),
@@ -178,7 +179,7 @@ impl Driver {
         }
     }
 
-    /// The newest version of CUDA that it supports: 1000 for each major, 10 for each minor one.
+    /// The newest version of CUDA that it supports, as 1000 × major + 10 × minor.
     pub(crate) fn version(&self) -> Result<i32> {
         let mut version = 0;
         call!(self, cuDriverGetVersion(&raw mut version))?;
@@ -191,7 +192,7 @@ impl Driver {
         Ok(count.unsigned_abs())
     }
 
-    /// A device by its number.
+    /// The driver's handle of a device, by its number.
     pub(crate) fn device(&self, ordinal: u32) -> Result<c_int> {
         let count = self.device_count()?;
         if count == 0 {
@@ -207,7 +208,7 @@ impl Driver {
     pub(crate) fn name(&self, device: c_int) -> Result<String> {
         let mut name = [0 as c_char; 128];
         call!(self, cuDeviceGetName(name.as_mut_ptr(), 127, device))?;
-        // SAFETY: the array is zero where the driver did not write, and it was given one byte less than there is.
+        // SAFETY: the array is zero where the driver did not write, and the driver was given one byte less than its size.
         Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
     }
 
@@ -233,12 +234,12 @@ impl Driver {
         call!(self, cuDevicePrimaryCtxRelease_v2(device))
     }
 
-    /// Takes everything away that the device's context has, whoever has it.
+    /// Destroys everything in the device's context, regardless of its owner.
     pub(crate) fn reset_context(&self, device: c_int) -> Result<()> {
         call!(self, cuDevicePrimaryCtxReset_v2(device))
     }
 
-    /// Makes a context this thread's: any thread may call.
+    /// Makes a context current on this thread; any thread may call.
     pub(crate) fn bind(&self, context: Handle) -> Result<()> {
         call!(self, cuCtxSetCurrent(context))
     }
@@ -264,7 +265,7 @@ impl Driver {
         call!(self, cuMemFree_v2(address))
     }
 
-    /// Pinned host memory that devices see at the same address.
+    /// Allocates pinned host memory that devices access at the same address.
     pub(crate) fn host_alloc(&self, bytes: usize) -> Result<*mut u8> {
         const PORTABLE_AND_MAPPED: c_uint = 3;
         let mut address = std::ptr::null_mut();
@@ -272,7 +273,7 @@ impl Driver {
         Ok(address.cast())
     }
 
-    /// Frees what [`Driver::host_alloc`] gave; nothing uses it any more.
+    /// Frees memory from [`Driver::host_alloc`], which must no longer be in use.
     pub(crate) fn host_free(&self, address: *mut u8) -> Result<()> {
         call!(self, cuMemFreeHost(address.cast()))
     }
@@ -287,7 +288,7 @@ impl Driver {
         call!(self, cuMemAddressFree(address, size(bytes)))
     }
 
-    /// Physical memory of a device, mapped at a reserved address. Unmapping frees it.
+    /// Maps new physical memory of a device at a reserved address. Unmapping frees it.
     pub(crate) fn map(&self, device: c_int, address: u64, bytes: u64) -> Result<()> {
         let memory = PhysicalMemory {
             kind: PINNED,
@@ -300,7 +301,7 @@ impl Driver {
         let mut handle = 0;
         call!(self, cuMemCreate(&raw mut handle, size(bytes), &raw const memory, 0))?;
         let mapped = call!(self, cuMemMap(address, size(bytes), 0, handle, 0));
-        // The mapping keeps the memory; without one it goes now.
+        // The mapping keeps the memory alive; without one it is freed now.
         call!(self, cuMemRelease(handle)).and(mapped)
     }
 
@@ -308,13 +309,13 @@ impl Driver {
         call!(self, cuMemUnmap(address, size(bytes)))
     }
 
-    /// Lets the device read and write a mapped range. Dear: call it for long ranges.
+    /// Lets the device read and write a mapped range. Expensive: call it once for a long range.
     pub(crate) fn set_access(&self, device: c_int, address: u64, bytes: u64) -> Result<()> {
         let access = Access { location_kind: ON_DEVICE, device, flags: READ_WRITE };
         call!(self, cuMemSetAccess(address, size(bytes), &raw const access, 1))
     }
 
-    /// Queues a copy from pinned host memory, which stays as it is until the copy is done.
+    /// Queues a copy from pinned host memory, which must not change until the copy is done.
     pub(crate) fn copy_to_device(
         &self,
         to: u64,
@@ -325,19 +326,18 @@ impl Driver {
         call!(self, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream))
     }
 
-    /// Queues a copy to pinned host memory, which nothing else uses until the copy is done.
+    /// Queues a copy to pinned host memory, which nothing else may use until the copy is done.
     pub(crate) fn copy_to_host(&self, to: *mut u8, from: u64, bytes: usize, stream: Handle) -> Result<()> {
         call!(self, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, stream))
     }
 
-    /// Queues a copy between any two addresses that the device knows: its own memory, and host memory. What is on the host stays
-    /// until the copy is done.
+    /// Queues a copy between any two addresses that the device can access, in its own memory or in host memory. Host memory must
+    /// stay allocated until the copy is done.
     pub(crate) fn copy(&self, to: u64, from: u64, bytes: u64, stream: Handle) -> Result<()> {
         call!(self, cuMemcpyAsync(to, from, size(bytes), stream))
     }
 
-    /// Locks the pages of host memory for copies that the host need not wait for. It stays mapped until
-    /// [`Driver::host_unregister`].
+    /// Locks the pages of host memory for asynchronous copies. The memory must stay mapped until [`Driver::host_unregister`].
     pub(crate) fn host_register(&self, address: u64, bytes: u64) -> Result<()> {
         const PORTABLE: c_uint = 1;
         let at = std::ptr::with_exposed_provenance_mut(size(address));
@@ -353,7 +353,7 @@ impl Driver {
         call!(self, cuMemsetD8Async(address, 0, size(bytes), stream))
     }
 
-    /// A stream that does not wait for the legacy default stream.
+    /// Creates a stream that does not wait for the legacy default stream.
     pub(crate) fn create_stream(&self) -> Result<Handle> {
         const NON_BLOCKING: c_uint = 1;
         let mut stream = 0;
@@ -373,7 +373,7 @@ impl Driver {
         call!(self, cuStreamWaitEvent(stream, event, 0))
     }
 
-    /// An event; one that measures time costs more.
+    /// Creates an event. An event that measures time costs more.
     pub(crate) fn create_event(&self, measures_time: bool) -> Result<Handle> {
         const DISABLE_TIMING: c_uint = 2;
         let mut event = 0;
@@ -402,14 +402,14 @@ impl Driver {
         call!(self, cuEventSynchronize(event))
     }
 
-    /// Milliseconds between two events that are done.
+    /// The time between two completed events, in milliseconds.
     pub(crate) fn elapsed_ms(&self, begin: Handle, end: Handle) -> Result<f32> {
         let mut elapsed = 0.0;
         call!(self, cuEventElapsedTime(&raw mut elapsed, begin, end))?;
         Ok(elapsed)
     }
 
-    /// Loads machine code, and gives back the module and its function of this name.
+    /// Loads machine code. Returns its function with this name.
     pub(crate) fn load(&self, cubin: &[u8], name: &CStr) -> Result<Handle> {
         let (mut module, mut function) = (0, 0);
         call!(self, cuModuleLoadData(&raw mut module, cubin.as_ptr().cast()))?;
@@ -420,14 +420,14 @@ impl Driver {
         found.map(|()| function)
     }
 
-    /// Lets a function's blocks have so much dynamic shared memory.
+    /// Allows a function's blocks this much dynamic shared memory.
     pub(crate) fn allow_shared(&self, function: Handle, bytes: u32) -> Result<()> {
         const MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
         let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
         call!(self, cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_BYTES, bytes))
     }
 
-    /// Queues a kernel. Each argument is where its value lies; the driver copies it before it returns.
+    /// Queues a kernel. Each argument is a pointer to its value; the driver copies the value before it returns.
     pub(crate) fn launch(
         &self,
         function: Handle,
@@ -458,7 +458,7 @@ impl Driver {
     }
 }
 
-/// What to say of a driver that supports no newer CUDA than this version.
+/// The error text for a driver that supports CUDA only up to this version; `None` if that suffices.
 fn too_old(version: i32) -> Option<String> {
     let (major, minor) = (version / 1000, version % 1000 / 10);
     (version < OLDEST).then(|| {

@@ -1,25 +1,25 @@
-//! What can go wrong at the edge, each with what to do about it.
+//! The errors of this crate, each with what to do about it.
 
-/// The result of a call at the edge.
+/// The result of a call in this crate.
 pub type Result<T, E = CudaError> = std::result::Result<T, E>;
 
 /// Why a GPU cannot be used, or why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// A library that was not found, or is not one.
+    /// A library was not found, or the file is not a library.
     #[error("{library} is missing: {advice}; looked for {names} in {}", .places.join(", "))]
     Missing {
         /// The library.
         library: &'static str,
         /// Its file names.
         names: String,
-        /// Every place that was searched, with the loader's message where it said more than that nothing is there.
+        /// Every place that was searched, with the loader's message if it says more than "file not found".
         places: Vec<String>,
         /// What to install.
         advice: &'static str,
     },
-    /// A library without a function that is needed.
+    /// A library lacks a function that is needed.
     #[error("{library} ({path}) has no function {function}: its version is too old; {advice}")]
     TooOld {
         /// The library.
@@ -31,7 +31,7 @@ pub enum CudaError {
         /// What to do.
         advice: &'static str,
     },
-    /// A library of a version that cannot be used.
+    /// The version of a library cannot be used.
     #[error("{library} ({path}) cannot be used: {why}")]
     WrongVersion {
         /// The library.
@@ -41,27 +41,27 @@ pub enum CudaError {
         /// What is wrong with its version, and what to install.
         why: String,
     },
-    /// The driver sees no device.
+    /// The driver finds no device.
     #[error("the driver sees no GPU: {why}")]
     NoDevice {
-        /// What the driver or the environment says.
+        /// The reason, from the driver or the environment.
         why: String,
     },
-    /// A number that is no device's.
+    /// There is no device with this number.
     #[error("cuda:{ordinal}: there {} here, numbered from 0", devices(*.count))]
     NoSuchDevice {
         /// The number.
         ordinal: u32,
-        /// How many there are.
+        /// The number of devices.
         count: u32,
     },
-    /// A device that is older than the kernels.
+    /// The device is too old for the kernels.
     #[error(
         "{name} has compute capability {}.{}, and kernels need 7.5 (Turing) or newer: use another GPU, or the CPU",
         .capability.0, .capability.1
     )]
     OldDevice {
-        /// What it is.
+        /// The device's product name.
         name: String,
         /// Its compute capability.
         capability: (i32, i32),
@@ -69,22 +69,22 @@ pub enum CudaError {
     /// The device has no memory left.
     #[error("{call}: the device is out of memory")]
     OutOfMemory {
-        /// The call.
+        /// The name of the call.
         call: &'static str,
     },
-    /// A call that failed.
+    /// A call failed.
     #[error("{call}: {name} ({text}){}", lost(*.is_sticky))]
     Call {
-        /// The call.
+        /// The name of the call.
         call: &'static str,
         /// NVIDIA's name for the error.
         name: String,
-        /// NVIDIA's words for it.
+        /// NVIDIA's description of the error.
         text: String,
-        /// Whether the context is lost: every later call fails alike.
+        /// Whether the context is lost: every later call then fails too.
         is_sticky: bool,
     },
-    /// A handle from before the device was reset.
+    /// The handle is from before the device was reset.
     #[error(
         "this handle is from before cuda:{ordinal} was reset, and so are its tensors: use the device that `Device::reset` gave"
     )]
@@ -92,7 +92,7 @@ pub enum CudaError {
         /// The device.
         ordinal: u32,
     },
-    /// A kernel's text that NVRTC refused: a bug of the operator whose kernel it is.
+    /// NVRTC could not compile a kernel's text: a bug in the operator that it belongs to.
     #[error("the kernel `{kernel}` does not compile for {arch}:\n{log}")]
     Compile {
         /// The kernel.
@@ -102,7 +102,7 @@ pub enum CudaError {
         /// The compiler's messages.
         log: String,
     },
-    /// A product that cuBLASLt has no algorithm for.
+    /// cuBLASLt has no algorithm for a product.
     #[error("cuBLASLt has no algorithm for {product}")]
     NoAlgorithm {
         /// The product's sizes and types.
@@ -111,7 +111,7 @@ pub enum CudaError {
 }
 
 impl CudaError {
-    /// Whether the context is lost: the process must end to use the device again.
+    /// Whether the context is lost: the device can be used again only by a new process.
     pub fn is_sticky(&self) -> bool {
         matches!(self, CudaError::Call { is_sticky: true, .. })
     }

@@ -1,29 +1,29 @@
-//! Errors that kernels find: an index out of range, a target that is no class.
+//! Errors that kernels detect: an index out of range, or a target that is not a class.
 //!
-//! A kernel that finds one writes it where the host sees it and goes on with something harmless, so the context is not
-//! lost. Only the first is kept. A flag in the device's own memory decides which is first.
+//! A kernel that detects an error writes it to memory that the host can read and continues with a harmless value, so
+//! the context survives. Only the first error is kept. A flag in device memory decides which one is first.
 
 use crate::driver::{Driver, Handle};
 use crate::error::Result;
 use crate::pinned::Pinned;
 
-/// The first error that a kernel found.
+/// The first error that a kernel detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The number that the launch was given.
+    /// The id of the launch.
     pub id: u64,
     /// The value that is out of range.
     pub value: i64,
-    /// Where it was found.
+    /// The row in which it was found.
     pub row: i64,
-    /// How many values there are.
+    /// The number of valid values.
     pub limit: i64,
 }
 
-/// Where a device's kernels write errors. Words of the host: found, id, value, row, limit.
+/// The memory to which a device's kernels write errors. The words in host memory: found, id, value, row, limit.
 pub(crate) struct Faults {
     host: Pinned,
-    /// A word of the device: 1 once an error was found.
+    /// The address of a word in device memory that is 1 once an error was found.
     flag: u64,
 }
 
@@ -35,17 +35,17 @@ impl Faults {
         Ok(Faults { host: Pinned::new(driver, 4096)?, flag })
     }
 
-    /// What a launch gets: the prelude's `Faults`.
+    /// The argument for a launch: the prelude's `Faults`.
     pub(crate) fn words(&self, id: u64) -> [u64; 3] {
         [self.flag, self.host.address(), id]
     }
 
-    /// Whether one was found. Costs a load.
+    /// Whether an error was found. Costs one load.
     pub(crate) fn is_found(&self) -> bool {
         self.host.word(0) != 0
     }
 
-    /// The error that was found, once.
+    /// Takes the error that was found, if any.
     pub(crate) fn take(&mut self, driver: &Driver, stream: Handle) -> Result<Option<Fault>> {
         if !self.is_found() {
             return Ok(None);

@@ -1,7 +1,7 @@
-//! A device: its context, streams, kernels and products.
+//! A device, with its context, streams, kernels and matrix products.
 //!
-//! Note [Threads and the context]. Any thread may call, so each method makes the device's context the thread's first, which
-//! costs some tens of ns. Work is only queued; [`Gpu::wait_all`] and events wait.
+//! Note [Threads and the context]. Any thread may call, so each method first makes the device's context current on the
+//! thread, which costs some tens of ns. Methods only queue work; [`Gpu::wait_all`] and events wait for it.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -23,20 +23,20 @@ use crate::search::Search;
 use crate::step::{ConvolutionStep, Launch, Product, Step};
 use crate::streams::{Streams, handle, lock};
 
-/// What a device says of itself.
+/// The properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuFacts {
-    /// Its number.
+    /// The device's number.
     pub ordinal: u32,
     /// The product's name.
     pub name: String,
-    /// Compute capability, major and minor.
+    /// The compute capability (major, minor).
     pub capability: (i32, i32),
-    /// Streaming multiprocessors.
+    /// The number of streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Bytes of its memory.
+    /// Bytes of device memory.
     pub total_bytes: u64,
-    /// The newest CUDA that its driver supports, major and minor.
+    /// The newest version of CUDA that its driver supports (major, minor).
     pub driver: (i32, i32),
 }
 
@@ -67,26 +67,26 @@ pub struct Gpu {
     nvrtc: OnceLock<Result<Nvrtc>>,
     blas: OnceLock<Result<Mutex<Blas>>>,
     dnn: OnceLock<Result<Mutex<Dnn>>>,
-    /// The workspace of each stream, cuBLASLt's and cuDNN's: one follows the other on a stream.
+    /// The workspace of each stream. cuBLASLt and cuDNN share it, since their work on a stream is sequential.
     workspaces: Mutex<BTreeMap<StreamId, u64>>,
     workspace_bytes: u64,
     launches: AtomicU64,
     graphs: OnceLock<Result<Functions>>,
-    /// Whether the context and all that was in it are gone: its addresses may be another's by now.
+    /// Whether the context and everything in it are gone, so that its addresses may already be in use again.
     is_reset: AtomicBool,
 }
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`, `…_COMPUTE_CAPABILITY_MAJOR`, `…_MINOR`.
 const ATTRIBUTES: [c_int; 3] = [16, 75, 76];
 
-/// The compute capability that kernels are written for, at least.
+/// The lowest compute capability that the kernels support.
 const OLDEST_CAPABILITY: (i32, i32) = (7, 5);
 
 impl Gpu {
-    /// Opens a device. `workspace_bytes` of its memory go to cuBLASLt on each stream that products run on.
+    /// Opens a device. Each stream that runs products uses `workspace_bytes` of device memory for cuBLASLt.
     ///
     /// # Errors
-    /// The driver is missing, too old, or sees no such device; the device is too old, or has no room for a context.
+    /// The driver is missing, too old, or finds no such device; the device is too old, or lacks memory for a context.
     pub fn open(ordinal: u32, search: Search, workspace_bytes: u64) -> Result<Arc<Gpu>> {
         let driver = Driver::open(&search)?;
         let device = driver.device(ordinal)?;
@@ -129,20 +129,20 @@ impl Gpu {
         Ok(Arc::new(gpu))
     }
 
-    /// What it says of itself.
+    /// The properties of the device.
     pub fn facts(&self) -> &GpuFacts {
         &self.facts
     }
 
-    /// How many devices the driver sees.
+    /// The number of devices that the driver finds.
     ///
     /// # Errors
-    /// The driver is missing, or sees none.
+    /// The driver is missing or finds none.
     pub fn count(search: &Search) -> Result<u32> {
         Driver::open(search)?.device_count()
     }
 
-    /// Opens the libraries that were not needed yet, and says which they are.
+    /// Opens the libraries that were not needed so far, and describes all of them.
     pub fn libraries(&self) -> Libraries {
         let nvrtc = self.bind().and_then(|()| self.nvrtc()).map(|nvrtc| (nvrtc.version(), nvrtc.path()));
         let blas = self.bind().and_then(|()| self.blas()).map(|blas| lock(blas).path());
@@ -153,17 +153,18 @@ impl Gpu {
         Libraries { driver: self.driver.path(), nvrtc, blas, dnn }
     }
 
-    /// Why cuDNN could not be opened when a convolution wanted it; `None` while none has, or if it is there.
+    /// Why cuDNN could not be opened when a convolution needed it; `None` if it was found or not needed so far.
     pub fn missing_dnn(&self) -> Option<&CudaError> {
         self.dnn.get().and_then(|dnn| dnn.as_ref().err())
     }
 
-    /// Launches, products and fills so far.
+    /// The number of launches, products and fills so far.
     pub fn launches(&self) -> u64 {
         self.launches.load(Ordering::Relaxed)
     }
 
-    /// Makes its context this thread's: before every call, so that none reaches what came after a reset.
+    /// Makes its context current on this thread. Done before every call, so that no call reaches a context created after a
+    /// reset.
     pub(crate) fn bind(&self) -> Result<()> {
         match self.is_reset() {
             true => Err(CudaError::Reset { ordinal: self.facts.ordinal }),
@@ -171,11 +172,11 @@ impl Gpu {
         }
     }
 
-    /// Takes back all that this process has on the device: memory, streams, modules, whoever has them. Every call on this
-    /// handle fails from now on.
+    /// Frees everything that this process has on the device (memory, streams, modules), regardless of its owner. Every later
+    /// call on this handle fails.
     ///
     /// # Errors
-    /// The driver's; it was reset before.
+    /// The driver's errors; the handle was already reset.
     pub fn reset(&self) -> Result<()> {
         if self.is_reset.swap(true, Ordering::SeqCst) {
             return Err(CudaError::Reset { ordinal: self.facts.ordinal });
@@ -218,16 +219,16 @@ impl Gpu {
 
     fn dnn(&self) -> Result<&Mutex<Dnn>> {
         let (major, minor) = self.facts.driver;
-        // cuDNN opens both by bare name, which finds what is open already. Without them it has fewer plans.
+        // cuDNN opens both by bare name, which finds libraries that are already open. Without them it has fewer plans.
         let _ = (self.nvrtc().map(drop), self.blas().map(drop));
         let open = || Dnn::open(&self.search, major * 1000 + minor * 10).map(Mutex::new);
         self.dnn.get_or_init(open).as_ref().map_err(Clone::clone)
     }
 
-    /// Queues a piece of work. What its kernel finds wrong comes back from [`Gpu::take_fault`] with `id`.
+    /// Queues a piece of work. An error that its kernel detects is returned by [`Gpu::take_fault`] with `id`.
     ///
     /// # Errors
-    /// A library is missing; a kernel does not compile; the driver refuses.
+    /// A library is missing; a kernel does not compile; the driver's errors.
     pub fn run(&self, step: Step, on: StreamId, id: u64) -> Result<()> {
         self.bind()?;
         self.launches.fetch_add(1, Ordering::Relaxed);
@@ -249,7 +250,7 @@ impl Gpu {
         self.driver.launch(function, grid, block, shared_bytes, stream, &mut launch.args.places())
     }
 
-    /// A launch with the place where its kernel writes errors, and its kernel.
+    /// Sets where the launch's kernel writes errors, and returns the loaded kernel.
     pub(crate) fn ready(&self, launch: &mut Launch, id: u64) -> Result<Handle> {
         let kernel = self.kernels.get(launch, &self.driver, self.facts.capability, || self.nvrtc())?;
         if launch.args.fault_kind().is_some()
@@ -266,7 +267,7 @@ impl Gpu {
         lock(self.blas()?).run(product, (workspace, bytes), stream)
     }
 
-    /// By cuDNN, or by what takes its place: which of the two depends on the libraries and on sizes alone.
+    /// Runs a convolution with cuDNN or its replacement. The choice depends only on the libraries and on sizes.
     fn convolution(&self, step: ConvolutionStep, on: StreamId, stream: Handle, id: u64) -> Result<()> {
         let ConvolutionStep { convolution, before, after, otherwise } = step;
         let bytes = usize::try_from(self.workspace_bytes).unwrap_or(0);
@@ -289,52 +290,53 @@ impl Gpu {
         Ok(workspace)
     }
 
-    /// Queues a copy of the program's bytes, which may change when this returns.
+    /// Queues a copy from host memory. The caller may change the bytes once this returns.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn write(&self, to: u64, bytes: &[u8], on: StreamId) -> Result<()> {
         self.bind()?;
         self.staging.write(&self.driver, to, bytes, self.streams.get(&self.driver, on)?)
     }
 
-    /// Appends a device's bytes, after the work that is now on the stream.
+    /// Appends bytes of device memory to `to`, after the work that is now on the stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn read(&self, from: u64, count: usize, to: &mut Vec<u8>, on: StreamId) -> Result<()> {
         self.bind()?;
         self.staging.read(&self.driver, from, count, to, self.streams.get(&self.driver, on)?)
     }
 
-    /// Locks the pages of host memory, which stays mapped until [`Gpu::unregister`]: copies to and from it then run beside the
-    /// host, for every device of the process.
+    /// Locks the pages of host memory, which must stay mapped until [`Gpu::unregister`]. Copies to and from it are then
+    /// asynchronous, for every device of the process.
     ///
     /// # Errors
-    /// The driver's: pages that cannot be locked, or are locked already.
+    /// The driver's errors: pages that cannot be locked, or are locked already.
     pub fn register(&self, address: u64, bytes: u64) -> Result<()> {
         self.bind()?;
         self.driver.host_register(address, bytes)
     }
 
-    /// Undoes [`Gpu::register`]. No copy is under way.
+    /// Undoes [`Gpu::register`]. No copy may be in progress.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn unregister(&self, address: u64) -> Result<()> {
         self.bind()?;
         self.driver.host_unregister(address)
     }
 
-    /// Bytes of the workspaces of its streams, which are outside of the allocator.
+    /// Bytes of its streams' workspaces, which are outside the allocator.
     pub fn workspaces_bytes(&self) -> u64 {
         lock(&self.workspaces).len() as u64 * self.workspace_bytes
     }
 
-    /// Queues a copy between two addresses, of this device or of the host. Host memory stays as it is until the copy is done.
+    /// Queues a copy between two addresses, in this device's memory or in host memory. Host memory must not change until the
+    /// copy is done.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn copy(&self, from: u64, to: u64, bytes: u64, on: StreamId) -> Result<()> {
         self.bind()?;
         self.driver.copy(to, from, bytes, self.streams.get(&self.driver, on)?)
@@ -343,7 +345,7 @@ impl Gpu {
     /// Records an event after the work that is now on a stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn record(&self, on: StreamId) -> Result<EventId> {
         self.bind()?;
         self.streams.record(&self.driver, on)
@@ -352,7 +354,7 @@ impl Gpu {
     /// Whether the work before an event is done.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn is_done(&self, event: EventId) -> Result<bool> {
         self.bind()?;
         self.driver.is_done(handle(event))
@@ -361,22 +363,22 @@ impl Gpu {
     /// Waits until the work before an event is done.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn wait(&self, event: EventId) -> Result<()> {
         self.bind()?;
         self.driver.wait(handle(event))
     }
 
-    /// Lets a stream wait for an event.
+    /// Makes a stream wait for an event.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn wait_on(&self, stream: StreamId, event: EventId) -> Result<()> {
         self.bind()?;
         self.driver.stream_waits(self.streams.get(&self.driver, stream)?, handle(event))
     }
 
-    /// Nobody asks about this event again.
+    /// Releases an event that is no longer needed.
     pub fn release(&self, event: EventId) {
         self.streams.recycle(event);
     }
@@ -384,19 +386,19 @@ impl Gpu {
     /// Waits until all work is done.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn wait_all(&self) -> Result<()> {
         self.bind()?;
-        // Not for the context: that would be an error while another thread captures.
+        // Waits for the streams, not the context: waiting for the context is an error while another thread captures.
         self.streams.all().into_iter().try_for_each(|stream| self.driver.synchronize_stream(stream))
     }
 
-    /// The first error that a kernel found since the last call. Costs a lock and a load where there is none.
+    /// Takes the first error that a kernel detected since the last call. Without one, costs a lock and a load.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn take_fault(&self) -> Result<Option<Fault>> {
-        // What is read below is gone with the context.
+        // The memory that is read below is gone with the context.
         if self.is_reset() {
             return Err(CudaError::Reset { ordinal: self.facts.ordinal });
         }
@@ -406,19 +408,19 @@ impl Gpu {
         faults.take(&self.driver, self.streams.itself(&self.driver, StreamId::default())?)
     }
 
-    /// Free and total bytes of the device, and of them those that this process and others use beside the allocator's.
+    /// Free and total bytes of the device. Memory that this process and others use outside the allocator is not free.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn memory_info(&self) -> Result<(u64, u64)> {
         self.bind()?;
         self.driver.memory_info()
     }
 
-    /// Milliseconds that a piece of work takes on a stream.
+    /// Measures the time of a piece of work on a stream, in milliseconds.
     ///
     /// # Errors
-    /// The driver's, and the work's.
+    /// The errors of the driver and of the work.
     pub fn time<E: From<CudaError>>(
         &self,
         on: StreamId,
@@ -441,7 +443,7 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // After a lost context each of these fails, and the process's end takes everything back.
+        // If the context is lost, each of these calls fails, and everything is freed when the process ends.
         if self.bind().is_err() {
             return;
         }

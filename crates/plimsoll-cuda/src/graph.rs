@@ -1,10 +1,10 @@
-//! CUDA graphs: what a thread queues is captured instead of run, and launched as one, any number of times.
+//! CUDA graphs: a thread's work is captured instead of run, and then launched as a unit, any number of times.
 //!
-//! Note [Captures]. The stream that is captured is one of our own, which the thread's work is sent to (`streams.rs`): work that
-//! other threads queue on the same [`StreamId`] runs as before. The mode is relaxed, so calls that a capture would otherwise
-//! forbid (memory for the allocator, loading a kernel) are allowed; what must not happen meanwhile, such as waiting for the
-//! stream, is refused above this crate. A kernel whose arguments differ from launch to launch is a node whose arguments are
-//! set before the launch: work that was launched before keeps its own.
+//! Note [Captures]. The captured stream is a separate one, to which the thread's work is redirected (`streams.rs`), so work
+//! that other threads queue on the same [`StreamId`] runs as usual. The capture mode is relaxed, so calls that a capture would
+//! otherwise forbid (memory for the allocator, loading a kernel) are allowed; `plimsoll-tensor` refuses operations that must
+//! not happen during a capture, such as waiting for the stream. If a kernel's arguments differ between launches, the arguments
+//! of its node are set before each launch; work that was already launched keeps its own.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -20,11 +20,12 @@ use crate::step::Launch;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_int = 2;
 
-/// Makes a call and checks it, as in `driver.rs`.
+/// Makes a call and checks its result, as in `driver.rs`.
 macro_rules! call {
     ($gpu:expr, $name:ident($($argument:expr),* $(,)?)) => {{
         let functions = $gpu.graph_functions()?;
-        // SAFETY: device addresses and handles are numbers; other pointers are to locals of the method that makes the call.
+        // SAFETY: device addresses and handles are plain numbers; other pointers are to locals of the method that makes the
+        // call.
         let code = unsafe { (functions.$name)($($argument),*) };
         if code == 0 { Ok(()) } else { Err($gpu.driver().error(stringify!($name), code)) }
     }};
@@ -34,7 +35,7 @@ macro_rules! call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphNode(Handle);
 
-/// Work that was captured, ready to be launched.
+/// Captured work that can be launched.
 pub struct CapturedGraph {
     gpu: Arc<Gpu>,
     on: StreamId,
@@ -43,14 +44,14 @@ pub struct CapturedGraph {
 }
 
 impl Gpu {
-    /// Captures the work that this thread queues on a stream from now on, until [`Gpu::end_capture`]. None of it runs.
+    /// Starts to capture the work that this thread queues on a stream, until [`Gpu::end_capture`]. None of it runs.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn begin_capture(&self, on: StreamId) -> Result<()> {
         self.bind()?;
         self.graph_functions()?;
-        // Made now if it is not there: a launch of the graph needs it.
+        // Creates the stream now if needed, since a launch of the graph uses it.
         self.streams().itself(self.driver(), on)?;
         let onto = self.driver().create_stream()?;
         let begun = call!(self, cuStreamBeginCapture_v2(onto, RELAXED));
@@ -64,7 +65,7 @@ impl Gpu {
     /// Ends this thread's capture.
     ///
     /// # Errors
-    /// The driver's: a call that a capture does not allow has spoiled it. No capture is under way then, either.
+    /// The driver's errors, if a call that is not allowed in a capture has invalidated it. The capture is over even then.
     pub fn end_capture(self: &Arc<Gpu>) -> Result<CapturedGraph> {
         let (on, graph) = self.end()?;
         let mut exec = 0;
@@ -75,9 +76,9 @@ impl Gpu {
         Ok(CapturedGraph { gpu: self.clone(), on, graph, exec })
     }
 
-    /// Ends this thread's capture and drops what was captured. Nothing where there is none.
+    /// Ends this thread's capture, if any, and drops the captured work.
     pub fn abandon_capture(&self) {
-        // A spoiled capture has no graph.
+        // An invalidated capture has no graph.
         if let Ok((_, graph)) = self.end() {
             let _ = self.destroy_graph(graph);
         }
@@ -97,15 +98,15 @@ impl Gpu {
         Ok((on, graph))
     }
 
-    /// Whether this thread captures work of this device.
+    /// Whether this thread is capturing work of this device.
     pub fn is_capturing(&self) -> bool {
         self.streams().captured().is_some()
     }
 
-    /// The node of the work that this thread captured last; none where it captures nothing, or nothing yet.
+    /// The node of the work that this thread captured last; `None` if it is not capturing or has captured nothing yet.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn last_node(&self) -> Result<Option<GraphNode>> {
         let Some((_, onto)) = self.streams().captured() else { return Ok(None) };
         let (mut status, mut number, mut graph) = (0, 0, 0);
@@ -124,26 +125,26 @@ impl Gpu {
         if count == 0 || nodes.is_null() {
             return Ok(None);
         }
-        // SAFETY: the driver's list of as many nodes, which stays until the next call on this stream.
+        // SAFETY: the driver's list has this many nodes, and stays valid until the next call on this stream.
         Ok(Some(GraphNode(unsafe { *nodes })))
     }
 }
 
 impl CapturedGraph {
-    /// Queues all of it on the stream that was captured.
+    /// Queues all of the work on the captured stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn launch(&self) -> Result<()> {
         self.gpu.bind()?;
         let stream = self.gpu.streams().itself(self.gpu.driver(), self.on)?;
         call!(self.gpu, cuGraphLaunch(self.exec, stream))
     }
 
-    /// Sets the arguments of a kernel for the launches from now on. `id` as for [`Gpu::run`].
+    /// Sets the arguments of a kernel for all later launches. `id` is as for [`Gpu::run`].
     ///
     /// # Errors
-    /// The driver's: the node is of another graph, or another kernel's.
+    /// The driver's errors: the node belongs to another graph or another kernel.
     pub fn set(&self, node: GraphNode, mut launch: Launch, id: u64) -> Result<()> {
         self.gpu.bind()?;
         let function = self.gpu.ready(&mut launch, id)?;
@@ -163,7 +164,7 @@ impl CapturedGraph {
 
     fn destroy(&self) -> Result<()> {
         self.gpu.bind()?;
-        // What was launched may still run.
+        // Launched work may still be running.
         let stream = self.gpu.streams().itself(self.gpu.driver(), self.on)?;
         self.gpu.driver().synchronize_stream(stream)?;
         call!(self.gpu, cuGraphExecDestroy(self.exec))?;
@@ -173,7 +174,7 @@ impl CapturedGraph {
 
 impl Drop for CapturedGraph {
     fn drop(&mut self) {
-        // After a lost context the process's end gives everything back.
+        // If the context is lost, everything is freed when the process ends.
         let _ = self.destroy();
     }
 }

@@ -1,4 +1,4 @@
-//! The kernels of a device: compiled from their text, or taken from the folder that keeps machine code, and loaded.
+//! The kernels of a device, compiled from their text or read from the cache of machine code, and loaded.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,18 +12,18 @@ use crate::nvrtc::Nvrtc;
 use crate::step::{Launch, Source};
 use crate::streams::lock;
 
-/// Dynamic shared memory that every kernel has without asking.
+/// The dynamic shared memory that every kernel may use by default.
 const SHARED_BYTES: u32 = 48 << 10;
 
-/// A kernel that is loaded.
+/// A loaded kernel.
 #[derive(Clone, Copy)]
 struct Function {
     handle: Handle,
-    /// Dynamic shared memory that it was allowed.
+    /// The dynamic shared memory that it is allowed to use.
     shared_bytes: u32,
 }
 
-/// Kernels that are loaded, by the hashes of their sources; where two share a hash, the sources decide.
+/// Loaded kernels, by the hashes of their sources. If two share a hash, the sources are compared.
 #[derive(Default)]
 struct Loaded(HashMap<u64, SmallVec<[(Source, Function); 1]>>);
 
@@ -45,13 +45,13 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    /// None yet; machine code is kept where the environment says.
+    /// No kernels yet; the environment determines the cache folder of machine code.
     pub(crate) fn from_env() -> Kernels {
         Kernels { loaded: Mutex::default(), cubins: Cubins::from_env() }
     }
 
-    /// The kernel of a launch, compiled and loaded when it is first asked for. The lock is not held while it compiles, so that
-    /// several threads do so at once. `nvrtc` opens the compiler.
+    /// Returns the kernel of a launch, compiling and loading it on first use. The lock is not held meanwhile, so several
+    /// threads can compile at once. `nvrtc` opens the compiler.
     pub(crate) fn get<'a>(
         &self,
         launch: &Launch,

@@ -1,23 +1,23 @@
-//! NVIDIA's libraries, opened at run time: a GPU's memory, streams, kernels from text, matrix products.
+//! NVIDIA's libraries, opened at run time: a GPU's memory, streams, kernels from source text, matrix products.
 //!
-//! The edge between Plimsoll and CUDA. Nothing here is needed to build: `libcuda`, NVRTC and cuBLASLt are searched when a
-//! device is opened or first needs them, and one that is missing gives an error that names it and every place that was
-//! searched. This crate knows addresses and bytes; what a tensor or an operator is, only `plimsoll-tensor` knows.
+//! The interface between Plimsoll and CUDA. The build does not need CUDA: `libcuda`, NVRTC and cuBLASLt are looked for
+//! when a device is opened or first needs them. If one is missing, the error names it and every place that was searched.
+//! This crate deals in addresses and bytes; tensors and operators are in `plimsoll-tensor`.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `error.rs` | [`CudaError`]: what is missing, what a call returned, whether the context is lost |
-//! | `search.rs`, `library.rs` | where libraries are looked for; an open library |
-//! | `driver.rs` | `libcuda`: the calls that are used, checked |
-//! | `cubin.rs`, `nvrtc.rs` | the folder that keeps machine code; text to machine code |
-//! | `step.rs` | what a device is asked to do: launches, products, fills |
-//! | `algorithm.rs`, `blas.rs` | which of cuBLASLt's algorithms a product takes; cuBLASLt: products |
-//! | `dnn/` | cuDNN's graph API: convolutions, their plans by shape |
+//! | `search.rs`, `library.rs` | where to look for libraries; an open library |
+//! | `driver.rs` | the calls of `libcuda` that are used, with error checks |
+//! | `cubin.rs`, `nvrtc.rs` | the cache of machine code; the compiler from source text to machine code |
+//! | `step.rs` | descriptions of work: launches, products, fills |
+//! | `algorithm.rs`, `blas.rs` | the choice of cuBLASLt's algorithm for a product; products with cuBLASLt |
+//! | `dnn/` | convolutions with cuDNN's graph API, with a plan for each shape |
 //! | `streams.rs` | streams and events |
-//! | `kernels.rs` | kernels that are loaded |
-//! | `pinned.rs`, `faults.rs` | host memory that the device sees: for copies, and for errors that kernels find |
+//! | `kernels.rs` | loaded kernels |
+//! | `pinned.rs`, `faults.rs` | host memory that the device can access, for copies and for errors that kernels detect |
 //! | `graph_functions.rs` | the driver's functions for graphs |
 //! | `gpu.rs` | [`Gpu`]: a device with all of the above |
 //! | `graph.rs` | captured work: [`CapturedGraph`] |

@@ -1,4 +1,4 @@
-//! An open library: found in one of the places of `search.rs`, its functions by name.
+//! An open library, found in one of the places from `search.rs`, and its functions by name.
 
 use std::ffi::{CStr, CString, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use crate::error::{CudaError, Result};
 use crate::search::Search;
 
-/// What to look for.
+/// A library to look for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    /// What people call it.
+    /// Its common name.
     pub(crate) library: &'static str,
     /// Its file names, newest first.
     pub(crate) names: &'static [&'static str],
@@ -18,7 +18,8 @@ pub(crate) struct Wanted {
     pub(crate) advice: &'static str,
 }
 
-/// The one package that brings NVRTC, cuBLASLt and cuDNN for a driver of this version, such as `13000`: each depends on the next.
+/// The pip package that brings NVRTC, cuBLASLt and cuDNN (through its dependencies) for a driver of this version, such as
+/// `13000`.
 pub(crate) fn package(driver: i32) -> &'static str {
     match driver {
         13_000.. => "`pip install nvidia-cudnn-cu13` brings NVRTC, cuBLASLt and cuDNN, and so does `torch`",
@@ -28,7 +29,8 @@ pub(crate) fn package(driver: i32) -> &'static str {
     }
 }
 
-/// A library of the process. It stays open: its threads and handles may outlive whoever opened it.
+/// A library that is loaded into the process. It is never closed, since its threads and handles may outlive the code that opened
+/// it.
 #[derive(Debug)]
 pub(crate) struct Library {
     handle: *mut c_void,
@@ -36,16 +38,16 @@ pub(crate) struct Library {
     path: PathBuf,
 }
 
-// SAFETY: a handle of the loader may be used by any thread (dlsym is thread-safe), and it is never closed.
+// SAFETY: any thread may use a handle of the loader (dlsym is thread-safe), and it is never closed.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// Opens the first that is there: by bare name, as the loader finds it, then in each folder.
+    /// Opens the first library that is found: by bare name in the loader's path, then in each folder.
     ///
     /// # Errors
-    /// None is there.
+    /// No library was found.
     pub(crate) fn open(wanted: Wanted, search: &Search) -> Result<Library> {
         let mut places = Vec::new();
         let folders = search.folders();
@@ -57,7 +59,7 @@ impl Library {
                 Ok(handle) => {
                     return Ok(Library { handle, wanted, path: loaded_from(handle).unwrap_or(path) });
                 }
-                // The loader's words where the file is there and cannot be opened.
+                // Keep the loader's message if the file exists but cannot be opened.
                 Err(why) if path.is_absolute() => places.push(format!("{} ({why})", path.display())),
                 Err(_) => {}
             }
@@ -71,17 +73,17 @@ impl Library {
         Err(CudaError::Missing { library, names: names.join(", "), places, advice })
     }
 
-    /// The file that it came from.
+    /// The file from which it was loaded.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A function's address.
+    /// Returns a function's address.
     ///
     /// # Errors
-    /// The library has none of this name.
+    /// The library has no function with this name.
     pub(crate) fn function(&self, name: &'static CStr) -> Result<*mut c_void> {
-        // SAFETY: an open handle, and a string that ends in zero.
+        // SAFETY: an open handle, and a NUL-terminated string.
         let address = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         if !address.is_null() {
             return Ok(address);
@@ -92,25 +94,25 @@ impl Library {
     }
 }
 
-/// Opens a file without publishing its names, unless it is one that another library opens by bare name.
+/// Opens a file without making its symbols global, unless another library opens the same file by bare name.
 fn open(path: &Path) -> std::result::Result<*mut c_void, String> {
     let scope =
         if path.to_string_lossy().contains("-builtins") { libc::RTLD_GLOBAL } else { libc::RTLD_LOCAL };
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: a string that ends in zero. The library's initialisers run: it is NVIDIA's, named by this crate and found in
-    // places that the user's environment names.
+    // SAFETY: a NUL-terminated string. The library's initializers run: it is NVIDIA's, named by this crate and found in places
+    // that the user's environment names.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | scope) };
     if !handle.is_null() {
         return Ok(handle);
     }
-    // SAFETY: after a failed dlopen, on the same thread: null or a string that lives until the next call.
+    // SAFETY: called after a failed dlopen on the same thread; returns null or a string that is valid until the next call.
     let message = unsafe { libc::dlerror().as_ref() };
-    // SAFETY: as above: it ends in zero.
+    // SAFETY: as above; it is NUL-terminated.
     Err(message
         .map_or_else(String::new, |text| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()))
 }
 
-/// The file of an open library, as the loader knows it.
+/// The file of an open library, as known to the loader.
 #[cfg(target_os = "linux")]
 fn loaded_from(handle: *mut c_void) -> Option<PathBuf> {
     /// The first fields of the loader's `struct link_map`.
@@ -120,12 +122,12 @@ fn loaded_from(handle: *mut c_void) -> Option<PathBuf> {
         name: *const libc::c_char,
     }
     let mut map: *const LinkMap = std::ptr::null();
-    // SAFETY: RTLD_DI_LINKMAP writes one pointer, for which there is room.
+    // SAFETY: RTLD_DI_LINKMAP writes one pointer, to a local of that size.
     let failed = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) } != 0;
     if failed || map.is_null() {
         return None;
     }
-    // SAFETY: the loader's entry lives while the library is open, which is for ever; its name ends in zero.
+    // SAFETY: the loader's entry is valid while the library is open, which is forever; its name is NUL-terminated.
     let name = unsafe { CStr::from_ptr((*map).name) }.to_string_lossy().into_owned();
     (!name.is_empty()).then(|| PathBuf::from(name))
 }
@@ -135,7 +137,7 @@ fn loaded_from(_: *mut c_void) -> Option<PathBuf> {
     None
 }
 
-/// Opens what a library will open by bare name, if it is beside it: NVRTC's built-in functions with pip's packages.
+/// Opens a file in the folder of `library` that the library will open by bare name: NVRTC's built-in functions in pip's packages.
 pub(crate) fn open_beside(library: &Path, starts_with: &str) {
     let Some(folder) = library.parent() else { return };
     let Ok(entries) = std::fs::read_dir(folder) else { return };
@@ -144,13 +146,13 @@ pub(crate) fn open_beside(library: &Path, starts_with: &str) {
     for path in names {
         let is_named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(starts_with));
         if is_named && !path.to_string_lossy().contains(".alt.") {
-            // What is really missing, NVRTC says when it compiles.
+            // If a file is really missing, NVRTC reports it when it compiles.
             let _ = open(&path);
         }
     }
 }
 
-/// Declares a table of functions of a library: fields of function pointers, filled by name.
+/// Declares a table of a library's functions: a struct of function pointers, filled by name.
 macro_rules! functions {
     ($(#[$doc:meta])* $table:ident { $($name:ident($($argument:ty),* $(,)?);)* }) => {
         $(#[$doc])*
@@ -171,8 +173,8 @@ macro_rules! functions {
                             }
                         };
                         let address = library.function(name)?;
-                        // SAFETY: the function of this name in NVIDIA's headers has these arguments, which are
-                        // plain C types, and an int as its result; the library is never closed.
+                        // SAFETY: the function with this name in NVIDIA's headers has these arguments, which are plain C types,
+                        // and returns an int; the library is never closed.
                         unsafe {
                             std::mem::transmute::<
                                 *mut std::ffi::c_void,

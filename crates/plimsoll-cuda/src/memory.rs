@@ -1,4 +1,5 @@
-//! A device's memory for the allocator: segments by `cuMemAlloc`, pages by virtual memory, events by its streams.
+//! A device's memory for the allocator: segments from `cuMemAlloc`, pages from virtual memory management, and
+//! events on its streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,13 +9,13 @@ use plimsoll_alloc::{Addr, Driver, DriverError, EventId, MemoryInfo, StreamId};
 use crate::error::{CudaError, Result};
 use crate::gpu::Gpu;
 
-/// The memory of a device. What the allocator has not returned is freed with it.
+/// The memory of a device. Memory that the allocator has not returned is freed on drop.
 pub struct CudaMemory {
     gpu: Arc<Gpu>,
     segments: BTreeMap<u64, u64>,
-    /// Reserved ranges of addresses.
+    /// Reserved address ranges: start and size.
     ranges: BTreeMap<u64, u64>,
-    /// Pages that are mapped, by address, with their bytes.
+    /// Mapped pages: address and size in bytes.
     pages: BTreeMap<u64, u64>,
 }
 
@@ -32,7 +33,7 @@ fn refused<T>(message: String) -> std::result::Result<T, DriverError> {
 }
 
 impl CudaMemory {
-    /// The memory of a device, none of it taken.
+    /// The memory of a device, with nothing allocated yet.
     pub fn new(gpu: Arc<Gpu>) -> CudaMemory {
         CudaMemory { gpu, segments: BTreeMap::new(), ranges: BTreeMap::new(), pages: BTreeMap::new() }
     }
@@ -64,7 +65,7 @@ impl Driver for CudaMemory {
         Ok(Addr(address))
     }
 
-    /// The driver waits for work that uses it, as `cudaFree`.
+    /// As `cudaFree`, the driver waits for work that uses the segment.
     fn segment_free(&mut self, addr: Addr) -> std::result::Result<(), DriverError> {
         if !self.segments.contains_key(&addr.0) {
             return refused(format!("no segment begins at {addr}"));
@@ -109,10 +110,10 @@ impl Driver for CudaMemory {
             self.pages.insert(page, page_bytes);
             Ok(())
         });
-        // Access rights are the dear part: once for all pages.
+        // Setting access rights is the expensive part, so do it once for all pages.
         let done = mapped.and_then(|()| self.ready()?.driver().set_access(device, at.0, all));
         if done.is_err() {
-            // What cannot be unmapped either stays noted, and is refused to the next request.
+            // Pages that cannot be unmapped either stay listed, and the next request for them fails.
             let _ = self.unmap_pages(new);
         }
         Ok(done?)
@@ -165,7 +166,7 @@ impl Driver for CudaMemory {
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
-        // After a lost context the process's end gives everything back, and a reset did.
+        // If the context is lost, everything is freed when the process ends; after a reset, it is already freed.
         if self.gpu.is_reset() {
             return;
         }

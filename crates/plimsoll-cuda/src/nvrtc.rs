@@ -1,4 +1,4 @@
-//! NVRTC: CUDA C++ text to machine code. It needs no GPU.
+//! NVRTC: compiles CUDA C++ text to machine code. It needs no GPU.
 
 use std::ffi::{CString, c_char, c_int};
 
@@ -30,19 +30,19 @@ pub(crate) struct Nvrtc {
     version: (i32, i32),
 }
 
-/// Compiles a text for an architecture, such as `sm_90`, with the NVRTC that a search finds. Needs no GPU.
+/// Compiles a text for an architecture, such as `sm_90`, with the NVRTC that `search` finds. Needs no GPU.
 ///
 /// # Errors
-/// NVRTC is missing; the text is wrong.
+/// NVRTC is missing; the text does not compile.
 pub fn compile(search: &Search, name: &str, text: &str, arch: &str) -> Result<Vec<u8>> {
     Nvrtc::open(search, i32::MAX)?.compile(name, text, arch)
 }
 
 impl Nvrtc {
-    /// Opens the newest that a driver of this version can run the code of.
+    /// Opens the newest NVRTC whose code a driver of this version can run.
     ///
     /// # Errors
-    /// It is missing.
+    /// NVRTC is missing.
     pub(crate) fn open(search: &Search, driver: i32) -> Result<Nvrtc> {
         let names: &'static [&'static str] = match driver {
             13_000.. => &["libnvrtc.so.13", "libnvrtc.so.12"],
@@ -53,17 +53,17 @@ impl Nvrtc {
         open_beside(library.path(), "libnvrtc-builtins.so");
         let functions = Functions::load(&library)?;
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: two ints to write, both locals.
+        // SAFETY: pointers to two local ints that the call writes.
         unsafe { (functions.nvrtcVersion)(&raw mut major, &raw mut minor) };
         Ok(Nvrtc { functions, library, version: (major, minor) })
     }
 
-    /// Its version, major and minor.
+    /// Its version (major, minor).
     pub(crate) fn version(&self) -> (i32, i32) {
         self.version
     }
 
-    /// The file that it came from.
+    /// The file from which it was loaded.
     pub(crate) fn path(&self) -> String {
         self.library.path().display().to_string()
     }
@@ -77,10 +77,10 @@ impl Nvrtc {
         CudaError::WrongVersion { library: "NVRTC", path: self.path(), why }
     }
 
-    /// Machine code of a text.
+    /// Compiles a text to machine code.
     ///
     /// # Errors
-    /// The compiler's messages; a version that does not know the architecture.
+    /// Compile errors, with the compiler's messages; an NVRTC that does not support the architecture.
     pub(crate) fn compile(&self, name: &str, text: &str, arch: &str) -> Result<Vec<u8>> {
         let failed = |log: String| CudaError::Compile { kernel: name.to_owned(), arch: arch.to_owned(), log };
         let ends_in_zero = |text: &str| CString::new(text).map_err(|error| failed(error.to_string()));
@@ -90,7 +90,8 @@ impl Nvrtc {
         let options = [options[0].as_ptr(), options[1].as_ptr()];
         let mut program: Program = 0;
         let none = std::ptr::null();
-        // SAFETY: strings that end in zero and live until the end of this method; a program to write; no headers.
+        // SAFETY: NUL-terminated strings that live until the end of this method; a pointer to a program handle
+        // that the call writes; no headers.
         let made = unsafe {
             (self.functions.nvrtcCreateProgram)(
                 &raw mut program,
@@ -104,7 +105,7 @@ impl Nvrtc {
         if made != 0 {
             return Err(failed(format!("nvrtcCreateProgram: error {made}")));
         }
-        // SAFETY: a program that was made above, and two options that end in zero.
+        // SAFETY: the program created above, and two NUL-terminated options.
         let compiled = unsafe { (self.functions.nvrtcCompileProgram)(program, 2, options.as_ptr()) };
         let Functions {
             nvrtcGetCUBINSize, nvrtcGetCUBIN, nvrtcGetProgramLogSize, nvrtcGetProgramLog, ..
@@ -116,33 +117,33 @@ impl Nvrtc {
             let log = read(program, nvrtcGetProgramLogSize, nvrtcGetProgramLog).unwrap_or_default();
             let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim_end().to_owned();
             let code = format!("nvrtcCompileProgram: error {compiled}");
-            // A GPU that is newer than the library.
+            // The GPU is newer than the library.
             Err(if log.contains("invalid value for --gpu-architecture") {
                 self.too_old_for(arch)
             } else {
                 failed(if log.is_empty() { code } else { log })
             })
         };
-        // SAFETY: the program made above, which nobody uses after this.
+        // SAFETY: the program created above, which is not used after this.
         unsafe { (self.functions.nvrtcDestroyProgram)(&raw mut program) };
         result
     }
 }
 
-/// What a program has of something: its size is asked first.
+/// Reads an output of a program (code or log), after asking for its size.
 fn read(
     program: Program,
     size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
     get: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
 ) -> std::result::Result<Vec<u8>, c_int> {
     let mut bytes = 0;
-    // SAFETY: a live program, and a size to write.
+    // SAFETY: a live program, and a pointer to a size that the call writes.
     match unsafe { size(program, &raw mut bytes) } {
         0 => {}
         code => return Err(code),
     }
     let mut read = vec![0_u8; bytes];
-    // SAFETY: as many bytes as the library asked for.
+    // SAFETY: a buffer of the size that the library returned.
     match unsafe { get(program, read.as_mut_ptr().cast()) } {
         0 => Ok(read),
         code => Err(code),

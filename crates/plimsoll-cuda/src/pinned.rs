@@ -1,4 +1,4 @@
-//! Pinned host memory of our own: through which values go to the device and come back, and where kernels write errors.
+//! Internal pinned host memory: values pass through it to and from the device, and kernels write errors to it.
 
 use std::sync::Mutex;
 
@@ -6,20 +6,20 @@ use crate::driver::{Driver, Handle};
 use crate::error::Result;
 use crate::streams::lock;
 
-/// Pinned memory that a device sees at the same address.
+/// Pinned memory that a device accesses at the same address.
 pub(crate) struct Pinned {
     at: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: memory of the driver that belongs to this value alone, at one address for all threads.
+// SAFETY: memory from the driver that only this value owns, at the same address for all threads.
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    /// So many bytes, all zero.
+    /// Allocates `bytes` bytes, all zero.
     pub(crate) fn new(driver: &Driver, bytes: usize) -> Result<Pinned> {
         let at = driver.host_alloc(bytes)?;
-        // SAFETY: the driver gave `bytes` bytes at this address, and nobody else has seen them.
+        // SAFETY: the driver allocated `bytes` bytes at this address, and nothing else refers to them yet.
         unsafe { at.write_bytes(0, bytes) };
         Ok(Pinned { at, bytes })
     }
@@ -32,24 +32,26 @@ impl Pinned {
         self.at
     }
 
-    /// Copies bytes to its beginning. No copy from it is under way.
+    /// Copies bytes to its beginning. No copy from it may be in progress.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.bytes, "{} bytes into {}", bytes.len(), self.bytes);
-        // SAFETY: inside the memory, by the assertion; `bytes` is the program's, so they do not overlap.
+        // SAFETY: the assertion keeps the copy inside the memory; `bytes` belongs to the caller, so they do not
+        // overlap.
         unsafe { self.at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Appends its first bytes. The copy to it is done.
+    /// Appends its first bytes to `to`. The copy to it must be done.
     pub(crate) fn read(&self, count: usize, to: &mut Vec<u8>) {
         assert!(count <= self.bytes, "{count} bytes of {}", self.bytes);
-        // SAFETY: inside the memory, by the assertion, and all of it was written: zero at first.
+        // SAFETY: the assertion keeps the read inside the memory, which was zeroed at first, so all of it is
+        // initialized.
         to.extend_from_slice(unsafe { std::slice::from_raw_parts(self.at, count) });
     }
 
     /// A word that the device may write at any time.
     pub(crate) fn word(&self, index: usize) -> u64 {
         assert!((index + 1) * 8 <= self.bytes, "word {index} of {} bytes", self.bytes);
-        // SAFETY: inside the memory, by the assertion; the driver's addresses are multiples of 4096.
+        // SAFETY: the assertion keeps the word inside the memory; the driver's addresses are multiples of 4096.
         unsafe { self.at.cast::<u64>().add(index).read_volatile() }
     }
 
@@ -60,30 +62,30 @@ impl Pinned {
         unsafe { self.at.cast::<u64>().add(index).write_volatile(value) };
     }
 
-    /// Gives it back. No copy is under way.
+    /// Frees it. No copy may be in progress.
     pub(crate) fn free(self, driver: &Driver) {
-        // What a lost context does not take back goes with the process.
+        // If the context is lost, the memory is freed when the process ends.
         let _ = driver.host_free(self.at);
     }
 }
 
-/// The largest piece of a copy.
+/// The maximum size of a piece of a copy.
 const PIECE_BYTES: usize = 8 << 20;
-/// Pieces up to this size have buffers of this size.
+/// Pieces up to this size use buffers of this size.
 const SMALL_BYTES: usize = 64 << 10;
-/// Buffers that are in use at a time before a copy waits for the oldest.
+/// The number of buffers that may be in use before a copy waits for the oldest.
 const MOST: usize = 8;
 
-/// Buffers between the program's memory and the device's: one is used again when the copy from it is done.
+/// Staging buffers between the program's memory and the device's. A buffer is reused when its copy is done.
 #[derive(Default)]
 pub(crate) struct Staging {
-    /// The buffers of copies that were queued, oldest first, with the event after each.
+    /// The buffers of queued copies, oldest first, each with the event after its copy.
     small: Mutex<Vec<(Pinned, Handle)>>,
     large: Mutex<Vec<(Pinned, Handle)>>,
 }
 
 impl Staging {
-    /// Queues a copy of the program's bytes, which may change when this returns.
+    /// Queues a copy from the program's memory. The caller may change the bytes once this returns.
     pub(crate) fn write(&self, driver: &Driver, to: u64, bytes: &[u8], stream: Handle) -> Result<()> {
         for (nth, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
             let (pool, size) = self.pool(piece.len());
@@ -99,7 +101,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Appends a device's bytes, after the work that is now on the stream.
+    /// Appends bytes of device memory to `to`, after the work that is now on the stream.
     pub(crate) fn read(
         &self,
         driver: &Driver,
@@ -131,7 +133,7 @@ impl Staging {
         if bytes <= SMALL_BYTES { (&self.small, SMALL_BYTES) } else { (&self.large, PIECE_BYTES) }
     }
 
-    /// Gives all of them back. No copy is under way.
+    /// Frees all buffers. No copy may be in progress.
     pub(crate) fn close(&self, driver: &Driver) {
         for pool in [&self.small, &self.large] {
             for (buffer, event) in std::mem::take(&mut *lock(pool)) {
@@ -142,7 +144,7 @@ impl Staging {
     }
 }
 
-/// A buffer that no copy uses: one whose copy is done, a new one, or the oldest after a wait.
+/// Takes a free buffer: one whose copy is done, a new one, or the oldest after waiting for it.
 fn take(driver: &Driver, pool: &Mutex<Vec<(Pinned, Handle)>>, size: usize) -> Result<(Pinned, Handle)> {
     let mut used = lock(pool);
     for at in 0..used.len() {

@@ -1,7 +1,8 @@
-//! Where NVIDIA's libraries are looked for: the loader's path, `CUDA_HOME`, and pip's packages of a Python.
+//! The places where NVIDIA's libraries are looked for: the loader's path, `CUDA_HOME`, and pip packages of a Python.
 //!
-//! pip puts them below `site-packages/nvidia/`: one folder a package (`cublas/lib`) up to CUDA 12, one for all
-//! (`cu13/lib`) since. A Python on the path, or an active virtual environment, shows where that is.
+//! pip installs them below `site-packages/nvidia/`: up to CUDA 12 in one folder for each package (`cublas/lib`), since
+//! then in one folder for all (`cu13/lib`). That folder is found through a Python on the path or an active virtual
+//! environment.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -15,12 +16,12 @@ pub struct Search {
     pub cuda_home: Option<PathBuf>,
     /// `VIRTUAL_ENV` or `CONDA_PREFIX`: a Python environment.
     pub environment: Option<PathBuf>,
-    /// `PATH`, on which Pythons are looked for.
+    /// `PATH`, which is searched for Pythons.
     pub path: OsString,
 }
 
 impl Search {
-    /// As this process's environment says.
+    /// The settings from this process's environment.
     pub fn from_env() -> Search {
         let folder = |names: [&str; 2]| names.iter().find_map(std::env::var_os).map(PathBuf::from);
         Search {
@@ -30,7 +31,7 @@ impl Search {
         }
     }
 
-    /// The folders to look into after the loader's own path, in this order, each once.
+    /// The folders to search after the loader's own path, in order and without duplicates.
     pub fn folders(&self) -> Vec<PathBuf> {
         let toolkits = self.cuda_home.iter().cloned().chain([PathBuf::from("/usr/local/cuda")]);
         let mut found: Vec<PathBuf> = toolkits.map(|home| home.join("lib64")).collect();
@@ -43,7 +44,7 @@ impl Search {
                 })
                 .collect();
             packages.push(prefix.join("lib/python3/dist-packages/nvidia"));
-            // The newest layout last in the alphabet, and the first to be asked.
+            // The newest layout is last in alphabetical order, and is searched first.
             found.extend(
                 packages
                     .iter()
@@ -56,7 +57,8 @@ impl Search {
         found
     }
 
-    /// The folders above `bin/python3` of the environment and of each folder of the path; of a link also what it leads to.
+    /// The installation folders of the environment's `bin/python3` and of each Python on the path; for a link, also those
+    /// of its target.
     fn pythons(&self) -> Vec<PathBuf> {
         let bins = self.environment.iter().map(|prefix| prefix.join("bin"));
         let bins = bins.chain(std::env::split_paths(&self.path));
@@ -71,7 +73,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().map(OsStr::to_string_lossy).unwrap_or_default().into_owned()
 }
 
-/// What is in a folder, by name; nothing where there is none.
+/// The entries of a folder, sorted by name; empty if there is no such folder.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();

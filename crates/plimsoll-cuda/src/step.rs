@@ -1,7 +1,7 @@
-//! What a device is asked to do, as plain data: launches of kernels, matrix products, fills.
+//! Descriptions of work for a device, as plain data: kernel launches, matrix products, fills.
 //!
-//! An operator describes its work in these, by sizes and addresses alone. So a description can be looked at, and its kernels
-//! compiled, on a machine without a GPU.
+//! An operator describes its work with these types, from sizes and addresses alone. So a description can be inspected, and its
+//! kernels compiled, on a machine without a GPU.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -12,76 +12,76 @@ use smallvec::SmallVec;
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "most of them are launches")]
 pub enum Step {
-    /// A kernel.
+    /// A kernel launch.
     Launch(Launch),
     /// A matrix product, by cuBLASLt.
     Product(Product),
     /// A convolution, by cuDNN.
     Convolution(Box<ConvolutionStep>),
-    /// Zeros over a range of memory.
+    /// Sets a range of memory to zero.
     Clear {
-        /// Where it begins.
+        /// The address of the first byte.
         address: u64,
-        /// Its length.
+        /// The number of bytes.
         bytes: u64,
     },
 }
 
-/// The text of a kernel: CUDA C++ without headers, whose function is called `kernel`, and what it is compiled with.
+/// The text of a kernel: CUDA C++ without headers, whose function is called `kernel`, and the definitions for its compilation.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// What it is called in errors.
+    /// Its name in error messages.
     pub name: &'static str,
-    /// Texts that come before it, shared by kernels.
+    /// The text that precedes it, shared by several kernels.
     pub prelude: &'static str,
     /// The text.
     pub text: &'static str,
-    /// Names that the text leaves open, each with its value.
+    /// Macros that the text uses without defining them, with their values.
     pub defines: SmallVec<[(&'static str, Cow<'static, str>); 6]>,
-    /// Whether it needs instructions that only the device's own architecture has, such as `wgmma`: it is then compiled for `sm_90a`
-    /// in place of `sm_90`.
+    /// Whether it needs architecture-specific instructions such as `wgmma`. It is then compiled, for example, for `sm_90a`
+    /// instead of `sm_90`.
     pub is_arch_specific: bool,
 }
 
 impl Source {
-    /// A text with nothing defined yet.
+    /// A kernel text without definitions.
     pub fn new(name: &'static str, prelude: &'static str, text: &'static str) -> Source {
         Source { name, prelude, text, defines: SmallVec::new(), is_arch_specific: false }
     }
 
-    /// The same with a name defined.
+    /// The same source with one more definition.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Source {
         self.defines.push((name, value.into()));
         self
     }
 
-    /// The same, compiled with the instructions that only the device's own architecture has.
+    /// The same source, compiled with architecture-specific instructions.
     #[must_use]
     pub fn arch_specific(mut self) -> Source {
         self.is_arch_specific = true;
         self
     }
 
-    /// All that the compiler gets.
+    /// The complete text for the compiler.
     pub fn full_text(&self) -> String {
         let mut text = String::with_capacity(self.prelude.len() + self.text.len() + 256);
         text.push_str(self.prelude);
-        // After the prelude, whose own names are then safe from them.
+        // The definitions follow the prelude, so that they cannot change names in it.
         for (name, value) in &self.defines {
-            // Writing to a `String` cannot fail.
+            // Writing to a `String` never fails.
             let _ = writeln!(text, "#define {name} {value}");
         }
         text.push_str(self.text);
         text
     }
 
-    /// Whether it is the same kernel. Texts are constants of the program: their addresses are compared.
+    /// Whether both are the same kernel. Texts are constants of the program, so their addresses are compared.
     pub fn is(&self, other: &Source) -> bool {
         std::ptr::eq(self.text, other.text) && self.defines == other.defines
     }
 
-    /// A number that equal sources share, for tables: it is made for each launch, so without a text of them.
+    /// A hash for tables. It is computed for each launch, so it avoids building the text.
     pub(crate) fn hash(&self) -> u64 {
         // The text is a constant of the program, so its address is enough.
         let mut hash = self.text.as_ptr().addr() as u64;
@@ -100,33 +100,33 @@ impl Source {
     }
 }
 
-/// A kernel's run.
+/// One launch of a kernel.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// Its text.
+    /// The kernel's source.
     pub source: Source,
     /// Blocks in each dimension.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads per block.
     pub block: u32,
-    /// Bytes of dynamic shared memory of a block.
+    /// Bytes of dynamic shared memory per block.
     pub shared_bytes: u32,
-    /// What it is called with.
+    /// The arguments.
     pub args: Args,
 }
 
-/// The arguments of a kernel, in its order.
+/// The arguments of a kernel, in the kernel's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Args {
     words: SmallVec<[u64; 24]>,
-    /// Where each argument begins.
+    /// The offset of each argument.
     starts: SmallVec<[u32; 16]>,
-    /// The argument after which the device puts where it finds errors, and what kind of error the kernel reports.
+    /// The index of the argument that tells the kernel where to report errors, and the kind of error that it reports.
     fault: Option<(usize, u32)>,
 }
 
 impl Args {
-    /// None yet.
+    /// An empty list of arguments.
     pub fn new() -> Args {
         Args::default()
     }
@@ -137,31 +137,31 @@ impl Args {
         self
     }
 
-    /// A pointer.
+    /// Adds a pointer.
     #[must_use]
     pub fn address(self, address: u64) -> Args {
         self.word(address)
     }
 
-    /// A `long long`.
+    /// Adds a `long long`.
     #[must_use]
     pub fn i64(self, value: i64) -> Args {
         self.word(value.cast_unsigned())
     }
 
-    /// A `long long` of a size.
+    /// Adds a size as a `long long`.
     #[must_use]
     pub fn size(self, value: usize) -> Args {
         self.word(value as u64)
     }
 
-    /// An `int`.
+    /// Adds an `int`.
     #[must_use]
     pub fn i32(self, value: i32) -> Args {
         self.u32(value.cast_unsigned())
     }
 
-    /// An `unsigned int`.
+    /// Adds an `unsigned int`.
     #[must_use]
     pub fn u32(self, value: u32) -> Args {
         let mut bytes = [0; 8];
@@ -169,19 +169,19 @@ impl Args {
         self.word(u64::from_ne_bytes(bytes))
     }
 
-    /// A `float`.
+    /// Adds a `float`.
     #[must_use]
     pub fn f32(self, value: f32) -> Args {
         self.u32(value.to_bits())
     }
 
-    /// A `double`.
+    /// Adds a `double`.
     #[must_use]
     pub fn f64(self, value: f64) -> Args {
         self.word(value.to_bits())
     }
 
-    /// A structure of `long long`s.
+    /// Adds a struct of `long long`s.
     #[must_use]
     pub fn words(mut self, words: &[u64]) -> Args {
         self.starts.push(u32::try_from(self.words.len()).unwrap_or(u32::MAX));
@@ -189,7 +189,7 @@ impl Args {
         self
     }
 
-    /// Where the kernel reports an error of this kind: a `Faults` of the prelude (three words).
+    /// Adds the prelude's `Faults` (three words), with which the kernel reports errors of this kind.
     #[must_use]
     pub fn fault(mut self, kind: u32) -> Args {
         self.fault = Some((self.words.len(), kind));
@@ -201,26 +201,26 @@ impl Args {
         self.fault.map(|(_, kind)| kind)
     }
 
-    /// Bytes of all arguments.
+    /// The total size of the arguments in bytes.
     pub fn bytes(&self) -> usize {
         self.words.len() * 8
     }
 
-    /// Puts where errors go in its place.
+    /// Fills in the `Faults` argument.
     pub(crate) fn set_fault(&mut self, words: [u64; 3]) {
         if let Some((at, _)) = self.fault {
             self.words[at..at + 3].copy_from_slice(&words);
         }
     }
 
-    /// Where each argument lies, for as long as the arguments do.
+    /// Pointers to the arguments, valid as long as the arguments exist.
     pub(crate) fn places(&mut self) -> SmallVec<[*mut std::ffi::c_void; 16]> {
         let words = &mut self.words;
         self.starts.iter().map(|&at| (&raw mut words[at as usize]).cast()).collect()
     }
 }
 
-/// A type of floating point of a product's matrix.
+/// The floating-point type of a matrix in a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Float {
     /// 64 bits.
@@ -229,35 +229,35 @@ pub enum Float {
     F32,
     /// 16 bits.
     F16,
-    /// 16 bits with the exponent of 32.
+    /// 16 bits with the exponent range of 32-bit floats.
     BF16,
 }
 
-/// A stack of matrices of a product. One of the strides is 1, and the other no less than the length along the first.
+/// A stack of matrices of a product. One of the strides is 1, and the other at least the length of the dimension with stride 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matrix {
-    /// The first element.
+    /// The address of the first element.
     pub address: u64,
     /// Its type.
     pub float: Float,
-    /// Elements from a row to the next.
+    /// Elements from one row to the next.
     pub row: usize,
-    /// Elements from a column to the next.
+    /// Elements from one column to the next.
     pub col: usize,
-    /// Elements from a matrix of the stack to the next; 0 where one serves all.
+    /// Elements from one matrix of the stack to the next; 0 if there is one matrix for all.
     pub batch: usize,
 }
 
-/// `c = alpha · a b + beta · c [+ bias]`: `m × k` by `k × n`, added up in 32 bits, or in 64 where the matrices are.
+/// `c = alpha · a b + beta · c [+ bias]`: `m × k` by `k × n`, accumulated in 32 bits, or in 64 bits for 64-bit matrices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product {
-    /// Matrices of the stack.
+    /// The number of matrices in the stack.
     pub batch: usize,
     /// Rows of the result.
     pub m: usize,
     /// Columns of the result.
     pub n: usize,
-    /// Terms of each sum; not 0.
+    /// Terms of each sum; must not be 0.
     pub k: usize,
     /// `m × k`.
     pub a: Matrix,
@@ -265,47 +265,47 @@ pub struct Product {
     pub b: Matrix,
     /// `m × n`, row-major.
     pub c: Matrix,
-    /// The address of one number for each column, of the result's type.
+    /// The address of a bias with one number for each column, in the result's type.
     pub bias: Option<u64>,
-    /// What the product is multiplied with.
+    /// The factor of the product.
     pub alpha: f64,
-    /// What the old result is multiplied with.
+    /// The factor of the old result.
     pub beta: f64,
     /// Whether `float32` may be multiplied in TF32.
     pub tf32: bool,
 }
 
-/// Which pass of a convolution.
+/// A pass of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConvolutionPass {
-    /// Results from images and filters.
+    /// Computes results from images and filters.
     Forward,
-    /// The gradient of images from that of results and from filters.
+    /// Computes the gradient of the images from the gradient of the results and the filters.
     ToInput,
-    /// The gradient of filters from that of results and from images.
+    /// Computes the gradient of the filters from the gradient of the results and the images.
     ToWeight,
 }
 
-/// How a tensor `[batch, channels, depth, height, width]` lies.
+/// The layout of a tensor `[batch, channels, depth, height, width]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Laid {
-    /// Elements along each dimension.
+    /// The size of each dimension.
     pub sizes: [usize; 5],
-    /// Elements from one to the next.
+    /// The stride of each dimension, in elements.
     pub strides: [usize; 5],
 }
 
-/// A convolution of images `x` with filters `w` to results `y`, or one of its gradients. Groups follow from the channels of `x`
-/// and `w`.
+/// A convolution of images `x` with filters `w` to results `y`, or one of its gradients. The number of groups follows from the
+/// channels of `x` and `w`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Convolution {
-    /// Which of the three is written.
+    /// The pass, which determines which of the three tensors is written.
     pub pass: ConvolutionPass,
-    /// The type of all three.
+    /// The type of all three tensors.
     pub float: Float,
     /// Whether `float32` may be multiplied in TF32.
     pub tf32: bool,
-    /// Spatial dimensions: those that there are fewer of than three come first, with size 1.
+    /// The number of spatial dimensions. With fewer than three, the missing ones come first, with size 1.
     pub rank: usize,
     /// Images.
     pub x: Laid,
@@ -313,38 +313,38 @@ pub struct Convolution {
     pub w: Laid,
     /// Results.
     pub y: Laid,
-    /// Distance between windows, by depth, height and width.
+    /// The stride between windows in depth, height and width.
     pub stride: [usize; 3],
-    /// Zeros on both sides.
+    /// The zero padding on each side.
     pub padding: [usize; 3],
-    /// Distance between elements of a window.
+    /// The distance between elements of a window.
     pub dilation: [usize; 3],
-    /// Where `x`, `w` and `y` begin.
+    /// The addresses of `x`, `w` and `y`.
     pub addresses: [u64; 3],
 }
 
-/// A convolution with what it takes: where cuDNN is missing or has no plan for it, other work is done in its place.
+/// A convolution with the work before and after it, and the work to do instead if cuDNN is missing or has no plan for it.
 #[derive(Clone, Debug)]
 pub struct ConvolutionStep {
     /// The convolution.
     pub convolution: Convolution,
-    /// Work before it, such as tensors laid out in another order.
+    /// Work before it, such as changing the layout of tensors.
     pub before: Vec<Step>,
     /// Work after it, such as a bias.
     pub after: Vec<Step>,
-    /// Work in the place of all three.
+    /// Work that replaces all three.
     pub otherwise: Vec<Step>,
 }
 
 impl Matrix {
-    /// Whether a library can read a matrix of these strides without a copy.
+    /// Whether a library can read a matrix with these strides without a copy.
     pub fn fits(rows: usize, cols: usize, row: usize, col: usize) -> bool {
         let along = |count: usize, stride: usize| count <= 1 || stride == 1;
         let across = |count: usize, stride: usize, length: usize| count <= 1 || stride >= length;
         (along(cols, col) && across(rows, row, cols)) || (along(rows, row) && across(cols, col, rows))
     }
 
-    /// Whether rows lie one after the other (else columns do), and the distance between them.
+    /// Whether the matrix is row-major (otherwise it is column-major), and its leading dimension.
     pub(crate) fn leading(&self, rows: usize, cols: usize) -> (bool, usize) {
         let by_rows = (cols <= 1 || self.col == 1) && (rows <= 1 || self.row >= cols);
         let (count, stride, length) = if by_rows { (rows, self.row, cols) } else { (cols, self.col, rows) };

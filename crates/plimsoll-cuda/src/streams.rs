@@ -1,4 +1,4 @@
-//! Streams by the allocator's numbers, and events that are used again.
+//! Streams by the allocator's numbers, and reusable events.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -9,19 +9,19 @@ use plimsoll_alloc::{EventId, StreamId};
 use crate::driver::{Driver, Handle};
 use crate::error::Result;
 
-/// The streams and events of one device. Each method needs the device's context to be the thread's.
+/// The streams and events of one device. For each method, the device's context must be current on the thread.
 #[derive(Default)]
 pub(crate) struct Streams {
     open: Mutex<BTreeMap<StreamId, Handle>>,
-    /// Events that nobody asks about.
+    /// Events that can be reused.
     spare: Mutex<Vec<Handle>>,
 }
 
-/// A stream of one device whose work this thread captures: it goes to another stream, on which nothing runs. Work of other
-/// threads on the stream runs as before.
+/// A stream of one device whose work this thread captures. The work is redirected to another stream, on which nothing
+/// runs. Work of other threads on the original stream runs as usual.
 #[derive(Clone, Copy)]
 struct Captured {
-    /// Where the device's `Streams` are.
+    /// The address of the device's `Streams`.
     of: usize,
     id: StreamId,
     onto: Handle,
@@ -36,7 +36,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Streams {
-    /// Where this thread's work of a stream goes: the stream itself, or the one that captures it.
+    /// The stream that receives this thread's work: the stream itself, or the one that captures it.
     pub(crate) fn get(&self, driver: &Driver, id: StreamId) -> Result<Handle> {
         match CAPTURED.get() {
             Some(captured) if captured.of == self.address() && captured.id == id => Ok(captured.onto),
@@ -48,7 +48,7 @@ impl Streams {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Sends this thread's work of a stream to `onto`, which is captured.
+    /// Redirects this thread's work on a stream to `onto`, which is captured.
     pub(crate) fn capture(&self, id: StreamId, onto: Handle) {
         CAPTURED.set(Some(Captured { of: self.address(), id, onto }));
     }
@@ -58,14 +58,14 @@ impl Streams {
         CAPTURED.get().filter(|captured| captured.of == self.address()).map(|it| (it.id, it.onto))
     }
 
-    /// Ends the capture of this thread.
+    /// Ends this thread's capture.
     pub(crate) fn end_capture(&self) {
         if self.captured().is_some() {
             CAPTURED.set(None);
         }
     }
 
-    /// The stream of a number; made when it is first asked for.
+    /// The stream with a number, created on first use.
     pub(crate) fn itself(&self, driver: &Driver, id: StreamId) -> Result<Handle> {
         let mut open = lock(&self.open);
         if let Some(&stream) = open.get(&id) {
@@ -76,12 +76,12 @@ impl Streams {
         Ok(stream)
     }
 
-    /// All streams, without those that are captured.
+    /// All streams except those that capture.
     pub(crate) fn all(&self) -> Vec<Handle> {
         lock(&self.open).values().copied().collect()
     }
 
-    /// An event after the work that is now on a stream.
+    /// Records an event after the work that is now on a stream.
     pub(crate) fn record(&self, driver: &Driver, on: StreamId) -> Result<EventId> {
         let stream = self.get(driver, on)?;
         let spare = lock(&self.spare).pop();
@@ -89,12 +89,12 @@ impl Streams {
         driver.record(event, stream).map(|()| EventId(event as u64))
     }
 
-    /// Lets an event serve again.
+    /// Makes an event available for reuse.
     pub(crate) fn recycle(&self, event: EventId) {
         lock(&self.spare).push(handle(event));
     }
 
-    /// Ends all of them. What a lost context does not give back, the process's end does.
+    /// Destroys all streams and events. If the context is lost, they are freed when the process ends.
     pub(crate) fn close(&self, driver: &Driver) {
         for (_, stream) in std::mem::take(&mut *lock(&self.open)) {
             let _ = driver.destroy_stream(stream);

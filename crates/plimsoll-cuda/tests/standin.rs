@@ -1,7 +1,7 @@
-//! The edge on the stand-in device: the same calls and the same memory as on a GPU, without one.
+//! Tests of this crate on the stand-in device: the same calls and the same memory as on a GPU, but without one.
 //!
-//! The loader's path is read when a process starts, so each test starts this program once more with the stand-in's library
-//! in the place of the driver. Tests that compile kernels need NVRTC: see `plimsoll-needs`.
+//! The loader's path is read when a process starts, so each test starts this program again with the stand-in's library in
+//! place of the driver. Tests that compile kernels need NVRTC: see `plimsoll-needs`.
 
 #![cfg(target_os = "linux")]
 
@@ -35,7 +35,7 @@ fn on_standin(test: &str, environment: &[(&str, &str)]) -> Output {
     output
 }
 
-/// Whether this is the second process; the first one starts it and expects it to pass.
+/// Whether this is the second process. The first one starts it and expects it to pass.
 fn is_inner(test: &str, environment: &[(&str, &str)]) -> bool {
     if std::env::var_os(INNER).is_some() {
         return true;
@@ -86,14 +86,14 @@ fn bytes_go_there_and_come_back_in_pieces() {
         gpu.write(at.0, &bytes, StreamId(1)).expect("a copy there");
         let mut back = vec![7];
         gpu.read(at.0, bytes.len(), &mut back, StreamId(1)).expect("a copy back");
-        // The stand-in keeps no values; the length and what was there before are ours.
+        // The stand-in keeps no values, so check only the length and the bytes that were there before.
         assert_eq!((back.len(), back[0]), (bytes.len() + 1, 7));
         assert_eq!(gpu.take_fault(), Ok(None::<Fault>));
         gpu.wait_all().expect("done");
     }
 }
 
-/// The stand-in knows what was sent last until a kernel runs, so these values come back.
+/// The stand-in keeps the last bytes that were sent until a kernel runs, so these values come back.
 #[test]
 fn host_memory_is_copied_by_its_address_registered_or_not() {
     if is_inner("host_memory_is_copied_by_its_address_registered_or_not", &[]) {
@@ -140,7 +140,7 @@ fn a_kernel_is_compiled_once_and_launched() {
     }
 }
 
-/// A kernel with no text to compile cannot be launched, so the work is fills.
+/// A kernel cannot be launched without compiling it, so the work consists of fills.
 #[test]
 fn captured_work_is_launched_as_one_and_other_threads_are_not_captured() {
     if is_inner("captured_work_is_launched_as_one_and_other_threads_are_not_captured", &[]) {
@@ -155,7 +155,7 @@ fn captured_work_is_launched_as_one_and_other_threads_are_not_captured() {
         gpu.run(clear(), on, 0).expect("a fill");
         let node = gpu.last_node().expect("no error");
         assert!(node.is_some());
-        // Memory is given during a capture, and another thread's work runs: its stream can be waited for.
+        // During a capture, memory can be allocated, and another thread's work runs: its stream can be waited for.
         let more = memory.segment_alloc(2 << 20).expect("2 MiB more");
         std::thread::scope(|scope| {
             scope.spawn(|| {

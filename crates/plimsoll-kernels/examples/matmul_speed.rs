@@ -1,5 +1,5 @@
-//! How fast products are in `float32`, `bfloat16` and `float16`: GFLOP/s on all threads, the best of some rounds.
-//! `matmul_speed.py` beside this file measures PyTorch's the same way.
+//! Measures matrix products in `float32`, `bfloat16` and `float16`: GFLOP/s on all threads, the best of several
+//! rounds. `matmul_speed.py` in this folder measures PyTorch's in the same way.
 //!
 //! ```console
 //! cargo run --release -p plimsoll-kernels --example matmul_speed
@@ -16,7 +16,7 @@ use plimsoll_kernels::matmul::matmul;
 use plimsoll_kernels::matmul::{MatmulShape, MatrixStrides};
 use plimsoll_kernels::short_matmul::{short_matmul, short_matmul_scratch_len};
 
-/// Batch, rows, depth and columns; whether the left and the right operand are transposed.
+/// Batch, rows, depth and columns, and whether the left and the right operand are transposed.
 const SHAPES: [([usize; 4], [bool; 2]); 8] = [
     ([1, 1024, 1024, 1024], [false, false]),
     ([1, 1024, 1024, 1024], [false, true]),

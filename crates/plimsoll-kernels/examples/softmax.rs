@@ -1,4 +1,5 @@
-//! The softmax of the rows of a matrix, on slices: `cargo run -p plimsoll-kernels --example softmax`.
+//! Computes the softmax of the rows of a matrix, on slices: `cargo run -p plimsoll-kernels --example
+//! softmax`.
 
 #![allow(clippy::print_stdout, reason = "a program for a terminal")]
 

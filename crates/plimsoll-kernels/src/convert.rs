@@ -1,8 +1,8 @@
-//! Elements of any type in the three types that kernels compute in, and back.
+//! Converts elements of any type to the three compute types of kernels, and back.
 //!
-//! A [`Compute`] type (`f32`, `f64`, `i64`: [`DType::accumulator`]) reads and writes every element type in short runs, which
-//! stay in the processor's nearest cache. So an elementwise kernel serves nine types with three bodies and no
-//! temporaries, and any type becomes any other with the same two steps.
+//! A [`Compute`] type (`f32`, `f64`, `i64`: [`DType::accumulator`]) can read and write every element type in short runs,
+//! which stay in the L1 cache. So an elementwise kernel supports nine types with three bodies and no temporaries, and any
+//! type can be converted to any other with the same two steps.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -15,30 +15,31 @@ use crate::dtype::{DType, Element, by_dtype};
 /// Elements that are read or written at a time.
 pub const RUN: usize = 512;
 
-/// Elements of any type to read.
+/// A read-only operand with elements of any type.
 #[derive(Clone, Copy, Debug)]
 pub struct AnyOperand<'a> {
     pub bytes: &'a [u8],
     pub dtype: DType,
-    /// Elements between neighbours, per dimension; 0 repeats.
+    /// The stride of each dimension, in elements; 0 broadcasts.
     pub strides: &'a [usize],
 }
 
-/// Reads elements `from, from + stride, …` until the room is full.
+/// Reads elements `from, from + stride, …` until `to` is full.
 pub type Load<C> = fn(bytes: &[u8], from: usize, stride: usize, to: &mut [C]);
-/// Writes values side by side.
+/// Writes values contiguously.
 pub type Store<C> = fn(values: &[C], to: &mut [u8]);
 
-/// A type that kernels compute in.
+/// A compute type of kernels.
 pub trait Compute: Element<Stored = Self> + bytemuck::Pod + Default {
-    /// How elements of a type become values of this one.
+    /// The function that converts elements of a type to this one.
     fn load(dtype: DType) -> Load<Self>;
-    /// How values of this type become elements of another.
+    /// The function that converts values of this type to elements of another.
     fn store(dtype: DType) -> Store<Self>;
 }
 
-/// One value as another type: rounded to the nearest, towards zero for whole numbers (which wrap among themselves), and
-/// `true` where it is not zero. A `uint8` is the lowest byte of the whole number, as in PyTorch; other types are as near as they get.
+/// Converts one value to another type: rounded to nearest, towards zero for integers (conversions between integers wrap), and
+/// `true` for values that are not zero. A `uint8` is the lowest byte of the integer, as in PyTorch; other types clamp to their
+/// range.
 trait As<To> {
     fn as_(self) -> To;
 }
@@ -71,13 +72,13 @@ macro_rules! as_byte {
 }
 as_byte!(f64, f32);
 
-/// As `bf16::to_f32`, without its branch for what is not a number: the upper half of the same bits.
+/// As `bf16::to_f32`, without its branch for NaN: the bits become the upper half of the `f32`.
 #[inline(always)]
 fn widen(x: bf16) -> f32 {
     f32::from_bits(u32::from(x.to_bits()) << 16)
 }
 
-/// As `bf16::from_f32`, to the nearest with ties to even, in a form that vectorises.
+/// As `bf16::from_f32` (rounds to nearest, ties to even), in a form that vectorises.
 #[inline(always)]
 fn narrow(x: f32) -> bf16 {
     let bits = x.to_bits();
@@ -152,7 +153,7 @@ fn store_as<T: Element, C: Compute + As<T>>(values: &[C], to: &mut [u8]) {
     );
 }
 
-/// Half precision has instructions of its own.
+/// The processor has special instructions for half precision.
 fn load_f16(bytes: &[u8], from: usize, stride: usize, to: &mut [f32]) {
     if stride != 1 {
         return load_as::<f16, f32>(bytes, from, stride, to);
@@ -189,10 +190,10 @@ compute!(f32, load_f16, store_f16);
 compute!(f64, load_as::<f16, f64>, store_as::<f16, f64>);
 compute!(i64, load_as::<f16, i64>, store_as::<f16, i64>);
 
-/// `dst[i] = src[i]` as another type, for each position of `shape`.
+/// `dst[i] = src[i]`, converted to another type, for each position of `shape`.
 ///
 /// # Panics
-/// When a slice is too short for its strides.
+/// If a slice is too short for its strides.
 pub fn convert(
     shape: &[usize],
     src: AnyOperand<'_>,
@@ -243,7 +244,7 @@ fn convert_through<C: Compute>(
     });
 }
 
-/// Cuts `len` elements into short runs: `body(start, length)`.
+/// Splits `len` elements into short runs: `body(start, length)`.
 #[inline(always)]
 pub fn runs(len: usize, mut body: impl FnMut(usize, usize)) {
     for start in (0..len).step_by(RUN) {

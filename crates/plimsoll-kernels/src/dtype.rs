@@ -1,7 +1,7 @@
-//! Element types: what a tensor's bytes mean, and what comes of two types together.
+//! Element types, and the promotion of two types to one.
 //!
-//! [`DType`] is the run-time tag; [`Element`] ties a Rust type to its tag so that values go in and out
-//! of tensors without a cast. Promotion is PyTorch's ([`promote`], [`result_type`]).
+//! [`DType`] is the run-time tag; [`Element`] ties a Rust type to its tag so that values are copied to and from tensors
+//! without a cast. Promotion is PyTorch's ([`promote`], [`result_type`]).
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ pub enum DType {
     I16,
     /// 8-bit unsigned integer (`torch.uint8`): images as stored, positions in a pooling window.
     U8,
-    /// True or false, one byte each, 1 or 0 (`torch.bool`).
+    /// Boolean, stored as a byte of 1 or 0 (`torch.bool`).
     Bool,
 }
 
@@ -60,18 +60,18 @@ impl DType {
         }
     }
 
-    /// Whether elements are of floating point: gradients can flow through them.
+    /// Whether elements are floating-point numbers, so that gradients can flow through them.
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F64 | DType::F32 | DType::F16 | DType::BF16)
     }
 
-    /// Whether elements are whole numbers; true and false are not.
+    /// Whether elements are integers; `bool` is not.
     pub const fn is_int(self) -> bool {
         matches!(self, DType::I64 | DType::I32 | DType::I16 | DType::U8)
     }
 
-    /// The type in which kernels compute with elements of this type and add them up: 16-bit floats in `float32`, whole
-    /// numbers and truth values in `int64`. Results are rounded to the type of the output once, at the end.
+    /// The compute type of kernels for elements of this type: `float32` for 16-bit floats, `int64` for integers and booleans.
+    /// Results are rounded to the type of the output once, at the end.
     pub const fn accumulator(self) -> DType {
         match self {
             DType::F64 => DType::F64,
@@ -80,7 +80,7 @@ impl DType {
         }
     }
 
-    /// The type of a function that has no whole results, such as a logarithm: the type itself if it is of floating
+    /// The result type of a function whose results are not integers, such as a logarithm: the type itself if it is floating
     /// point, else `float32`, PyTorch's default.
     pub const fn or_float(self) -> DType {
         if self.is_float() { self } else { DType::F32 }
@@ -106,7 +106,7 @@ impl DType {
         DType::ALL.into_iter().find(|dtype| dtype.name() == name)
     }
 
-    /// Truth values, whole numbers, floating point: the higher category decides a result's type.
+    /// Booleans, integers, floating point: the higher category decides a result's type.
     const fn category(self) -> u8 {
         match self {
             DType::Bool => 0,
@@ -122,7 +122,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// The smallest type that holds the values of both, as `torch.promote_types`.
+/// The smallest type that can hold the values of both, as `torch.promote_types`.
 ///
 /// ```
 /// use plimsoll_kernels::dtype::{DType, promote};
@@ -148,10 +148,10 @@ pub const fn promote(a: DType, b: DType) -> DType {
     }
 }
 
-/// The type of what is computed from tensors of these types, as `torch.result_type`: those without dimensions count only
-/// where their category (truth value, whole number, floating point) is higher than that of the others.
+/// The result type of an operation on tensors of these types, as `torch.result_type`. Tensors without dimensions count only
+/// if their category (boolean, integer, floating point) is higher than that of the others.
 ///
-/// Each entry is a type and whether that tensor has dimensions.
+/// Each entry is a tensor's type, and whether the tensor has dimensions.
 pub fn result_type(tensors: impl IntoIterator<Item = (DType, bool)>) -> Option<DType> {
     let (mut shaped, mut scalar): (Option<DType>, Option<DType>) = (None, None);
     for (dtype, has_dims) in tensors {
@@ -173,28 +173,28 @@ mod sealed {
 
 /// A Rust type that can be a tensor's element. Sealed: the set is [`DType::ALL`], with the `f16` and `bf16` of this module.
 pub trait Element: sealed::Sealed + Copy + PartialEq + Send + Sync + fmt::Debug + 'static {
-    /// How it lies in memory: itself, but a byte, 1 or 0, for `bool`.
+    /// Its representation in memory: the type itself, except for `bool`, which is a byte of 1 or 0.
     type Stored: Stored;
     /// The tag of this type.
     const DTYPE: DType;
-    /// As it lies in memory.
+    /// Converts to the representation in memory.
     fn to_stored(self) -> Self::Stored;
-    /// From what lies in memory.
+    /// Converts from the representation in memory.
     fn from_stored(stored: Self::Stored) -> Self;
-    /// Converted from 64 bits: rounded to the nearest of floating point, towards zero and into range for whole numbers (to `uint8`
-    /// the lowest byte of one, as in PyTorch), true where not zero.
+    /// Converts from a 64-bit float: rounds to nearest for floating point; rounds towards zero and clamps for integers (for
+    /// `uint8`, takes the lowest byte of the integer, as in PyTorch); true if not zero.
     fn from_f64(value: f64) -> Self;
-    /// Converted to 64 bits.
+    /// Converts to a 64-bit float.
     fn to_f64(self) -> f64;
-    /// The bytes of values side by side.
+    /// The bytes of contiguous values.
     fn bytes_of(values: &[Self]) -> &[u8];
-    /// The values of such bytes.
+    /// The values in such bytes.
     fn from_bytes(bytes: &[u8]) -> Vec<Self>;
 }
 
-/// What elements are in memory: a Rust type of numbers; a byte is a `uint8` or a truth value. Sealed, as [`Element`].
+/// The representation of elements in memory: a Rust number type; a byte is a `uint8` or a boolean. Sealed, as [`Element`].
 pub trait Stored: sealed::Sealed + bytemuck::Pod + Send + Sync + fmt::Debug {
-    /// Whether elements of a type lie in memory like this.
+    /// Whether elements of a type have this representation.
     fn holds(dtype: DType) -> bool;
 }
 
@@ -269,8 +269,8 @@ impl Element for bool {
     }
 }
 
-/// A number beside a tensor. A whole one leaves a tensor of whole numbers as it is; one of floating point makes it
-/// `float32`, as in PyTorch.
+/// A number as the other operand of a tensor. As in PyTorch, an integer keeps the type of an integer tensor; a floating-point
+/// number promotes it to `float32`.
 ///
 /// ```
 /// use plimsoll_kernels::dtype::{DType, Scalar};
@@ -279,14 +279,14 @@ impl Element for bool {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// A number of floating point.
+    /// A floating-point number.
     Float(f64),
 }
 
 impl Scalar {
-    /// Its value in 64 bits.
+    /// Its value as a 64-bit float.
     pub fn to_f64(self) -> f64 {
         match self {
             Scalar::Int(value) => value as f64,
@@ -294,7 +294,7 @@ impl Scalar {
         }
     }
 
-    /// The type of a tensor of `dtype` combined with it.
+    /// The result type of an operation on a tensor of `dtype` and this number.
     pub fn result_type(self, dtype: DType) -> DType {
         match self {
             Scalar::Float(_) => dtype.or_float(),
@@ -315,7 +315,7 @@ macro_rules! scalar {
 }
 scalar!(f64 => Float, f32 => Float, i64 => Int, i32 => Int, u8 => Int);
 
-/// Evaluates a body with a type's name bound to the Rust type of a [`DType`].
+/// Evaluates a body in which a name stands for the Rust type of a [`DType`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! by_dtype {
@@ -357,7 +357,7 @@ mod tests {
         assert!(DType::ALL.iter().all(|&d| DType::from_name(d.name()) == Some(d)));
     }
 
-    /// `torch.promote_types` of every pair, in the order of [`DType::ALL`].
+    /// The table has `torch.promote_types` of every pair, in the order of [`DType::ALL`].
     #[test]
     fn promotion_is_pytorchs() {
         const TABLE: [&str; 9] = [

@@ -9,37 +9,38 @@
 //! assert_eq!(DType::BF16.accumulator(), DType::F32);
 //! ```
 //!
-//! Nothing here knows tensors, and nothing allocates in proportion to data: outputs and scratch are the
-//! caller's, and a kernel that needs scratch has a `*_scratch_len` to ask before (in floats). Strides are in
-//! elements and 0 repeats. A slice that is too short is a bug, and the kernel
-//! panics. What a user's data may cause, such as a target out of range, is a `Result`.
+//! The kernels know nothing of tensors and never allocate in proportion to data: the caller provides outputs
+//! and scratch memory. A kernel that needs scratch memory has a `*_scratch_len` function that returns its
+//! length in floats. Strides are in elements; a stride of 0 repeats. A slice that is too short is a bug, and
+//! the kernel panics. An error that a user's data may cause, such as a target out of range, is returned as a
+//! `Result`.
 //!
-//! Results do not depend on the number of threads: what is added in which order is a matter of shapes. They may
-//! differ in the last bits between processors, as products in matmul and convolution are fused with sums only
-//! where there is an instruction for it.
+//! Results do not depend on the number of threads: the order of additions depends only on shapes. Results may
+//! differ in the last bits between processors, since matmul and convolution use fused multiply-adds only on
+//! processors that have them.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
 //! | file | kernels |
 //! |---|---|
-//! | `parallel.rs`, `region.rs` | the one way to use more cores; one parallel loop |
-//! | `dtype.rs`, `number.rs`, `exp.rs` | what elements are; the types that kernels compute in; exponential and tanh that vectorise |
-//! | `simd.rs`, `walk.rs`, `transpose.rs`, `tile.rs`, `testing.rs` | wide registers; strided operands; 8 x 8 blocks; tiles of products; what tests share |
-//! | `convert.rs` | elements of any type in the three that kernels compute in, and back |
-//! | `elementwise/` | a function of each element, in place of two others; copies, fills |
-//! | `reduce/` | sums, other reductions and the place of the largest over any dimensions; running sums and products |
-//! | `shape/` | flips, rolls, reflections; the derivative of overlapping windows |
-//! | `matmul/` | strided, batched products; large ones; those of 16-bit floats; distances of every pair of two sets of vectors |
-//! | `convolution/` | convolution: its three passes over the tiles of `tile.rs`, and as plain loops; pooling; images resampled |
-//! | `normalization/` | rows, channels and groups of channels to mean 0 and deviation 1; softmax |
-//! | `random/` | random numbers into memory; the random bits of dropout; places drawn by weights |
-//! | `attention/` | attention in blocks; pairs of elements turned by an angle |
-//! | `loss/` | cross entropy of logits, and of a projection, some rows at a time; likelihoods; losses of an input and a target of one shape |
-//! | `optimizer/` | steps of SGD, Adam and others; norms of gradients; gradients of a scaled loss |
-//! | `indexing/` | elements by index and by a condition; rows in order, and places in them |
+//! | `parallel.rs`, `region.rs` | parallel loops over chunks; one parallel loop |
+//! | `dtype.rs`, `number.rs`, `exp.rs` | element types; compute types; exponential and tanh that vectorise |
+//! | `simd.rs`, `walk.rs`, `transpose.rs`, `tile.rs`, `testing.rs` | SIMD registers; strided operands; transposing 8 x 8 blocks; tiles of products; helpers for tests |
+//! | `convert.rs` | conversion of elements of any type to the three compute types, and back |
+//! | `elementwise/` | elementwise functions; in-place updates; copies and fills |
+//! | `reduce/` | sums, other reductions and argmax; cumulative sums and products |
+//! | `shape/` | flips, rolls, padding; the derivative of overlapping windows |
+//! | `matmul/` | strided, batched, large and 16-bit float products; distances between all pairs of vectors |
+//! | `convolution/` | convolution: its three passes, with `tile.rs` and as plain loops; pooling; resampling |
+//! | `normalization/` | normalization of rows, channels and groups of channels; softmax |
+//! | `random/` | random numbers; the random bits of dropout; weighted sampling |
+//! | `attention/` | attention in blocks; rotary embedding |
+//! | `loss/` | cross entropy, also of a projection; negative log likelihood; elementwise losses |
+//! | `optimizer/` | steps of SGD, Adam and others; gradient norms; unscaling of gradients |
+//! | `indexing/` | elements by index and by a condition; sorting rows and searching them |
 //! | `recurrent/` | the steps of RNN, LSTM and GRU, forward and backward |
 //!
-//! The folders are the families of `plimsoll-tensor`'s operators and of its kernels for GPUs, too.
+//! The folders correspond to the families of `plimsoll-tensor`'s operators and of its GPU kernels.
 
 #![allow(missing_docs, reason = "a kernel explains the fields of its arguments; users see `plimsoll-tensor`")]
 

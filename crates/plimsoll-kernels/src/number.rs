@@ -1,5 +1,5 @@
-//! The three types that kernels compute in, so that a kernel is written once: [`Number`] is all of them, [`Float`] those of
-//! floating point.
+//! The three compute types, so that a kernel is written only once: [`Number`] covers all of them, [`Float`] the
+//! floating-point ones.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
@@ -7,15 +7,15 @@ use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 use super::exp;
 use crate::dtype::Stored;
 
-/// A type of numbers that a kernel may be written for.
+/// A number type for which kernels are written.
 pub trait Number: Stored + PartialOrd + Default {
-    /// The smallest value: that of a maximum over nothing.
+    /// The smallest value, which is the initial value of a maximum.
     const LOWEST: Self;
     /// One.
     const ONE: Self;
-    /// `self * by + plus`; whole numbers wrap.
+    /// `self * by + plus`; integers wrap.
     fn times_plus(self, by: Self, plus: Self) -> Self;
-    /// Whether it is not a number.
+    /// Whether it is NaN.
     fn is_nan(self) -> bool;
 }
 
@@ -101,11 +101,11 @@ pub trait Float:
 {
     /// The distance from 1 to the next number.
     const EPSILON: f64;
-    /// Rounded from 64 bits.
+    /// Rounds a 64-bit float to this type.
     fn of(value: f64) -> Self;
-    /// In 64 bits.
+    /// Converts to a 64-bit float.
     fn wide(self) -> f64;
-    /// `e` to this power.
+    /// `e` to the power of `self`.
     fn exp(self) -> Self;
     /// Hyperbolic tangent.
     fn tanh(self) -> Self;
@@ -115,7 +115,7 @@ pub trait Float:
     fn sqrt(self) -> Self;
 }
 
-/// Evaluates a body with a type's name bound to the type of floating point that a kernel was handed.
+/// Evaluates a body in which a name stands for the floating-point type that was passed to a kernel.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! by_float {
@@ -135,7 +135,7 @@ macro_rules! by_float {
 #[doc(hidden)]
 pub use by_float;
 
-/// Evaluates a body with a type's name bound to the type that a kernel was handed.
+/// Evaluates a body in which a name stands for the type that was passed to a kernel.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! by_number {

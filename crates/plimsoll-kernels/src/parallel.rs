@@ -1,19 +1,19 @@
-//! The one way kernels use more than one core.
+//! Parallel loops: the only way in which kernels use several cores.
 //!
-//! Work is cut into chunks whose bounds depend on shapes only, never on the number of threads, so results
-//! do not either. The calling thread takes chunks itself from a shared counter; helpers from rayon's pool
-//! join when they wake up. Nobody waits for a helper that has not started (`region.rs`, Note [Closing a region]),
-//! so a small kernel costs no hand-off.
+//! Work is split into chunks whose bounds depend only on shapes, never on the number of threads, so results do
+//! not depend on it either. The calling thread takes chunks itself from a shared counter; helpers from rayon's
+//! pool join when they wake up. The caller never waits for a helper that has not started (`region.rs`, Note
+//! [Closing a region]), so a small kernel costs no hand-off.
 //!
-//! [`for_each_chunk`] is the primitive (`region.rs` runs it). [`for_each_piece`] and its siblings cut output slices, and
-//! [`for_each_cut`] any number of them, each in pieces of its own; no kernel needs unsafe code for that. [`Cut`] is for
-//! kernels whose pieces are irregular.
+//! [`for_each_chunk`] is the primitive (`region.rs` runs it). [`for_each_piece`] and its siblings split output slices
+//! into pieces of equal length, and [`for_each_cut`] any number of slices, each into its own pieces; kernels need no
+//! unsafe code for that. [`Cut`] is for kernels whose pieces are irregular.
 
 use std::marker::PhantomData;
 
 use super::region::run;
 
-/// Elements per piece in memory-bound kernels: 128 KiB of `f32`, some 10 µs, as long as waking a helper.
+/// Elements per piece in memory-bound kernels: 128 KiB of `f32`, about 10 µs, as long as it takes to wake a helper.
 pub const PIECE: usize = 32 * 1024;
 
 /// Threads that may run chunks of one kernel at the same time.
@@ -21,11 +21,12 @@ fn workers() -> usize {
     rayon::current_num_threads()
 }
 
-/// Workers that a kernel's scratch has room for, at most.
+/// The maximum number of workers for which a kernel's scratch memory has room.
 pub const SCRATCH_WORKERS: usize = 8;
 
-/// Workers that a kernel's scratch has room for. By shape alone, never by the number of threads: a simulated
-/// device must ask for the same scratch as any machine. More threads than this find no scratch and stay out.
+/// The number of workers for which a kernel's scratch memory has room. It depends only on the shape, never on the number
+/// of threads: a simulated device must request the same scratch memory as any machine. Additional threads get no scratch
+/// memory and do not take part.
 pub fn scratch_workers(chunks: usize) -> usize {
     chunks.clamp(1, SCRATCH_WORKERS)
 }
@@ -35,8 +36,8 @@ pub fn for_each_chunk(chunks: usize, body: impl Fn(usize) + Sync) {
     run(chunks, workers(), &|_, chunk| body(chunk));
 }
 
-/// As [`for_each_chunk`], lending each running worker its own `scratch_len` floats of `scratch`, which hold
-/// whatever the last chunk left there. Fewer workers run when `scratch` does not suffice for all.
+/// As [`for_each_chunk`], lending each running worker its own `scratch_len` floats of `scratch`, which contain whatever
+/// the last chunk left there. If `scratch` is too small for all workers, fewer run.
 pub fn for_each_chunk_with(
     chunks: usize,
     scratch: &mut [f32],
@@ -46,8 +47,8 @@ pub fn for_each_chunk_with(
     for_each_cut_with(chunks, (), scratch, scratch_len, |chunk, (), own| body(chunk, own));
 }
 
-/// As [`for_each_chunk`], with each chunk's piece of the slices that `cut` names: [`Pieces`] of one, or a tuple or an
-/// array of them.
+/// As [`for_each_chunk`], passing each chunk its piece of the slices in `cut`: one [`Pieces`], or a tuple or an array of
+/// them.
 ///
 /// ```text
 /// // Rows of `out`, and one number of each:
@@ -55,7 +56,7 @@ pub fn for_each_chunk_with(
 /// ```
 #[allow(clippy::needless_pass_by_value, reason = "its slices are borrowed mutably")]
 pub fn for_each_cut<C: Cuts>(chunks: usize, cut: C, body: impl Fn(usize, C::Piece) + Sync) {
-    // SAFETY: `run` has each chunk once.
+    // SAFETY: `run` passes each chunk once.
     run(chunks, workers(), &|_, chunk| body(chunk, unsafe { cut.piece(chunk) }));
 }
 
@@ -72,18 +73,18 @@ pub fn for_each_cut_with<C: Cuts>(
     let at_most = scratch.len().checked_div(scratch_len).unwrap_or(usize::MAX);
     let scratch = Cut::new(scratch);
     run(chunks, workers().min(at_most), &|worker, chunk| {
-        // SAFETY: `run` has each chunk once, and gives each running worker a number of its own below `at_most`.
+        // SAFETY: `run` passes each chunk once, and gives each running worker a unique number below `at_most`.
         let (piece, own) = unsafe { (cut.piece(chunk), scratch.range(worker * scratch_len, scratch_len)) };
         body(chunk, piece, own);
     });
 }
 
-/// Cuts `out` into consecutive pieces of `len` (the last may be shorter); runs `body(start, piece)` on each.
+/// Splits `out` into consecutive pieces of `len` (the last may be shorter); runs `body(start, piece)` on each.
 pub fn for_each_piece<T: Send>(out: &mut [T], len: usize, body: impl Fn(usize, &mut [T]) + Sync) {
     for_each_cut(out.len().div_ceil(len), Pieces::of(out, len), |chunk, out| body(chunk * len, out));
 }
 
-/// [`for_each_piece`] of several slices of one length.
+/// [`for_each_piece`] for several slices of equal length.
 pub fn for_each_pieces<T: Send, const N: usize>(
     slices: [&mut [T]; N],
     len: usize,
@@ -95,7 +96,7 @@ pub fn for_each_pieces<T: Send, const N: usize>(
     for_each_cut(total.div_ceil(len), cut, |chunk, pieces| body(chunk * len, pieces));
 }
 
-/// [`for_each_piece`] of two slices of one length.
+/// [`for_each_piece`] for two slices of equal length.
 pub fn for_each_piece2<T: Send, U: Send>(
     (a, b): (&mut [T], &mut [U]),
     len: usize,
@@ -106,7 +107,7 @@ pub fn for_each_piece2<T: Send, U: Send>(
     for_each_cut(chunks, cut, |chunk, (a, b)| body(chunk * len, a, b));
 }
 
-/// [`for_each_piece`] of three slices of one length.
+/// [`for_each_piece`] for three slices of equal length.
 pub fn for_each_piece3<T: Send, U: Send, V: Send>(
     (a, b, c): (&mut [T], &mut [U], &mut [V]),
     len: usize,
@@ -117,24 +118,24 @@ pub fn for_each_piece3<T: Send, U: Send, V: Send>(
     for_each_cut(chunks, cut, |chunk, (a, b, c)| body(chunk * len, a, b, c));
 }
 
-/// What has a piece for each chunk of a loop.
+/// Data that is split into one piece for each chunk of a loop.
 ///
 /// # Safety
-/// The pieces of different chunks do not overlap.
+/// The pieces of different chunks must not overlap.
 pub unsafe trait Cuts: Sync {
     type Piece;
 
-    /// The piece of a chunk; empty where there is nothing left.
+    /// The piece of a chunk; empty if nothing is left.
     ///
     /// # Safety
-    /// Each chunk once.
+    /// Must be called at most once for each chunk.
     unsafe fn piece(&self, chunk: usize) -> Self::Piece;
 }
 
-/// A slice that is cut into pieces, one for each chunk.
+/// A slice that is split into pieces, one for each chunk.
 pub struct Pieces<'a, T> {
     slice: Cut<'a, T>,
-    /// The slice is rows of this length, each cut by itself.
+    /// The slice consists of rows of this length, each split separately.
     row: usize,
     len: usize,
     of_a_row: usize,
@@ -146,15 +147,15 @@ impl<'a, T> Pieces<'a, T> {
         Self { row: usize::MAX, len, of_a_row: usize::MAX, slice: Cut::new(slice) }
     }
 
-    /// Rows of `row` elements, each cut into pieces of `len`; the last piece of a row may be shorter. All pieces of a row
-    /// come before those of the next.
+    /// Rows of `row` elements, each split into pieces of `len`; the last piece of a row may be shorter. All pieces of a
+    /// row come before those of the next.
     pub fn in_rows(slice: &'a mut [T], row: usize, len: usize) -> Self {
         let of_a_row = if len == 0 { 1 } else { row.div_ceil(len).max(1) };
         Self { row, len, of_a_row, slice: Cut::new(slice) }
     }
 }
 
-// SAFETY: different chunks are different rows, or different multiples of `len` within one.
+// SAFETY: different chunks have different rows, or different multiples of `len` within a row.
 unsafe impl<'a, T: Send> Cuts for Pieces<'a, T> {
     type Piece = &'a mut [T];
 
@@ -164,21 +165,21 @@ unsafe impl<'a, T: Send> Cuts for Pieces<'a, T> {
         let first = self.row.saturating_mul(row).min(self.slice.len);
         let end = first.saturating_add(self.row).min(self.slice.len);
         let at = first.saturating_add(nth.saturating_mul(self.len)).min(end);
-        // SAFETY: no other chunk's, see above; the caller has this one once.
+        // SAFETY: no other chunk has this piece, see above; the caller asks for each chunk once.
         unsafe { self.slice.range(at, self.len.min(end - at)) }
     }
 }
 
 macro_rules! cuts_of_tuples {
     ($(($($name:ident $at:tt),*))*) => {$(
-        // SAFETY: each of them promises it.
+        // SAFETY: each element guarantees it.
         unsafe impl<$($name: Cuts),*> Cuts for ($($name,)*) {
             type Piece = ($($name::Piece,)*);
 
             #[inline(always)]
             #[allow(clippy::unused_unit, reason = "the empty tuple is one of them")]
             unsafe fn piece(&self, _chunk: usize) -> Self::Piece {
-                // SAFETY: the caller's promise is theirs.
+                // SAFETY: the caller's guarantee covers each element.
                 ($(unsafe { self.$at.piece(_chunk) },)*)
             }
         }
@@ -186,12 +187,12 @@ macro_rules! cuts_of_tuples {
 }
 cuts_of_tuples! { () (A 0, B 1) (A 0, B 1, C 2) }
 
-// SAFETY: each of them promises it.
+// SAFETY: each element guarantees it.
 unsafe impl<C: Cuts, const N: usize> Cuts for [C; N] {
     type Piece = [C::Piece; N];
 
     unsafe fn piece(&self, chunk: usize) -> Self::Piece {
-        // SAFETY: the caller's promise is theirs.
+        // SAFETY: the caller's guarantee covers each element.
         std::array::from_fn(|i| unsafe { self[i].piece(chunk) })
     }
 }
@@ -203,7 +204,7 @@ pub struct Cut<'a, T> {
     owner: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: a `Cut` only hands out ranges its users promise are disjoint, which is sending `&mut T`s.
+// SAFETY: a `Cut` hands out only ranges that its users guarantee to be disjoint, which is the same as sending `&mut T`s.
 unsafe impl<T: Send> Sync for Cut<'_, T> {}
 
 impl<'a, T> Cut<'a, T> {
@@ -211,7 +212,7 @@ impl<'a, T> Cut<'a, T> {
         Self { start: slice.as_mut_ptr(), len: slice.len(), owner: PhantomData }
     }
 
-    /// The first element, for code that takes pointers; the rule of [`Cut::range`] holds for it too.
+    /// The first element, for code that takes pointers; the rule of [`Cut::range`] applies to it, too.
     pub fn pointer(&self) -> *mut T {
         self.start
     }
@@ -219,22 +220,23 @@ impl<'a, T> Cut<'a, T> {
     /// Sets the element at `at`.
     ///
     /// # Safety
-    /// No borrow from this `Cut` that is alive may hold this element, and no other thread may set it.
+    /// No live borrow from this `Cut` may contain this element, and no other thread may set it.
     #[inline(always)]
     pub unsafe fn set(&self, at: usize, value: T) {
         assert!(at < self.len, "element {at} of {}", self.len);
-        // SAFETY: inside the slice this was made from; nobody else's, by promise.
+        // SAFETY: inside the slice from which this was made; exclusive by the caller's guarantee.
         unsafe { *self.start.add(at) = value };
     }
 
     /// Borrows `len` elements from `at`.
     ///
     /// # Safety
-    /// No other borrow from this `Cut` that is alive at the same time may overlap this one.
+    /// No other live borrow from this `Cut` may overlap this one.
     #[allow(clippy::mut_from_ref)] // disjointness is the caller's promise
     pub unsafe fn range(&self, at: usize, len: usize) -> &'a mut [T] {
         assert!(at + len <= self.len, "range {at}..{} of {}", at + len, self.len);
-        // SAFETY: inside the slice this was made from, which is borrowed for `'a`; disjoint by promise.
+        // SAFETY: inside the slice from which this was made, which is borrowed for `'a`; disjoint by the caller's
+        // guarantee.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
     }
 }
@@ -277,7 +279,7 @@ mod tests {
         });
     }
 
-    /// The piece of each element after every chunk has added its number and one to its own.
+    /// For each element, the number of its chunk plus one, after every chunk has added that to its piece.
     fn marked(total: usize, chunks: usize, cut: impl Fn(&mut [usize]) -> Pieces<'_, usize>) -> Vec<usize> {
         let mut marks = vec![0; total];
         for_each_cut(chunks, cut(&mut marks), |chunk, piece| piece.iter_mut().for_each(|x| *x += chunk + 1));

@@ -1,9 +1,9 @@
 //! One source, three instruction sets: AVX-512, AVX2 with FMA, and whatever the build targets.
 //!
 //! Most kernels are plain loops that the compiler vectorises once it may use the wide registers: they go
-//! through [`vectorize`]. The few that hold a tile in registers are written over the [`Simd`] trait and go
-//! through [`dispatch`]. The processor is asked at run time (std caches the answer), so a plain
-//! `cargo build --release` is fast everywhere.
+//! through [`vectorize`]. The few kernels that keep a tile in registers are written with the [`Simd`]
+//! trait and go through [`dispatch`]. The processor's features are detected at run time (std caches the
+//! result), so a plain `cargo build --release` is fast everywhere.
 
 /// A register of `LANES` floats and the operations the tile kernel needs.
 pub(super) trait Simd: Copy {
@@ -12,28 +12,28 @@ pub(super) trait Simd: Copy {
     /// The register.
     type Vector: Copy;
 
-    /// All lanes `x`.
+    /// A register with all lanes equal to `x`.
     ///
     /// # Safety
-    /// Here and below: the processor has this instruction set, which `dispatch` asked.
+    /// Here and below: the processor must have this instruction set, which `dispatch` checks.
     unsafe fn splat(x: f32) -> Self::Vector;
     /// # Safety
-    /// `at` is valid for reading `LANES` floats.
+    /// `at` must be valid for reading `LANES` floats.
     unsafe fn load(at: *const f32) -> Self::Vector;
     /// # Safety
-    /// `at` is valid for writing `LANES` floats.
+    /// `at` must be valid for writing `LANES` floats.
     unsafe fn store(at: *mut f32, x: Self::Vector);
-    /// `a * b + c`, rounded once where the processor can.
+    /// `a * b + c`, rounded once if the processor has the instruction.
     ///
     /// # Safety
     /// As `splat`.
     unsafe fn mul_add(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// Starts to bring the cache line of `at`, which may be any address, where there is an instruction for it.
+    /// Prefetches the cache line of `at`, which may be any address, if there is an instruction for it.
     #[inline(always)]
     fn prefetch(_at: *const f32) {}
 }
 
-/// Work written over [`Simd`]. `run` must be `#[inline(always)]`, or it is compiled without the wide registers.
+/// Work that is written with [`Simd`]. `run` must be `#[inline(always)]`, or it is compiled without the wide registers.
 pub(super) trait Kernel {
     fn run<S: Simd>(self);
 }
@@ -49,7 +49,7 @@ pub(super) enum Level {
 }
 
 impl Level {
-    /// The widest this processor has.
+    /// The widest level that this processor has.
     #[inline(always)]
     fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -69,17 +69,17 @@ impl Level {
     }
 }
 
-/// Runs `kernel` with the widest registers this processor has.
+/// Runs `kernel` with the widest registers that this processor has.
 #[inline]
 pub(super) fn dispatch(kernel: impl Kernel) {
     // SAFETY: detected.
     unsafe { dispatch_at(Level::detect(), kernel) }
 }
 
-/// Runs `kernel` at `level`, for tests of the narrower ones.
+/// Runs `kernel` at `level`, for tests of the narrower levels.
 ///
 /// # Safety
-/// The processor has `level`.
+/// The processor must support `level`.
 #[inline(always)]
 pub(super) unsafe fn dispatch_at(level: Level, kernel: impl Kernel) {
     match level {
@@ -103,8 +103,8 @@ pub(super) unsafe fn dispatch_at(level: Level, kernel: impl Kernel) {
     }
 }
 
-/// Runs `body`, compiled for the widest registers this processor has. Pass an `#[inline(always)]` closure, and
-/// mark so the closures inside: what is not inlined is not vectorised.
+/// Runs `body`, compiled for the widest registers this processor has. Pass an `#[inline(always)]` closure, and mark the
+/// closures inside it in the same way: code that is not inlined is not vectorised.
 #[inline(always)]
 pub(super) fn vectorize<R>(body: impl FnOnce() -> R) -> R {
     match Level::detect() {
@@ -118,7 +118,7 @@ pub(super) fn vectorize<R>(body: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Whether this processor has AVX-512, of which [`Simd::LANES`] is 16.
+/// Whether this processor has AVX-512, for which [`Simd::LANES`] is 16.
 pub(super) fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return Level::detect() == Level::Avx512;
@@ -126,7 +126,7 @@ pub(super) fn has_avx512() -> bool {
     false
 }
 
-/// Whether this processor multiplies pairs of `bf16` and adds the products to a float: what [`dispatch_pairs`] needs.
+/// Whether this processor has the instruction that [`dispatch_pairs`] uses: multiply pairs of `bf16`, accumulate in `f32`.
 pub(super) fn has_pairs() -> bool {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512bf16") {
@@ -135,11 +135,11 @@ pub(super) fn has_pairs() -> bool {
     false
 }
 
-/// Runs `kernel` on numbers that are pairs of `bf16` in the 32 bits of a float: [`Simd::mul_add`] adds both products of two
-/// pairs to a float.
+/// Runs `kernel` on numbers that hold a pair of `bf16` in the 32 bits of a float: [`Simd::mul_add`] adds both products of
+/// two pairs to a float.
 ///
 /// # Panics
-/// On a processor without [`has_pairs`].
+/// If [`has_pairs`] is false for this processor.
 #[inline]
 pub(super) fn dispatch_pairs(kernel: impl Kernel) {
     assert!(has_pairs(), "this processor has no products of pairs of bf16");
@@ -169,7 +169,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn load(at: *const f32) -> [f32; 8] {
-        // SAFETY: the caller's promise; arrays of floats need no more alignment than a float.
+        // SAFETY: the caller guarantees it; arrays of floats need no more alignment than a float.
         unsafe { at.cast::<[f32; 8]>().read() }
     }
     #[inline(always)]
@@ -179,7 +179,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn mul_add(a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
-        // Not f32::mul_add: without the instruction that is a library call per lane.
+        // Not f32::mul_add: without the instruction, that would be a library call per lane.
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
 }
@@ -189,7 +189,7 @@ mod x86 {
     use super::Simd;
     use std::arch::x86_64::*;
 
-    /// Everything inlined into these functions may use their registers.
+    /// Code that is inlined into these functions may use their registers.
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
     pub(super) fn avx512<R>(body: impl FnOnce() -> R) -> R {
         body()
@@ -217,22 +217,23 @@ mod x86 {
 
                 #[inline(always)]
                 unsafe fn splat(x: f32) -> $vector {
-                    // SAFETY: the processor has the instruction: the caller's promise, here and below.
+                    // SAFETY: the caller guarantees, here and below, that the processor has the instruction.
                     unsafe { $splat(x) }
                 }
                 #[inline(always)]
                 unsafe fn load(at: *const f32) -> $vector {
-                    // SAFETY: `at` is readable: the caller's promise.
+                    // SAFETY: the caller guarantees that `at` is readable.
                     unsafe { $load(at) }
                 }
                 #[inline(always)]
                 unsafe fn store(at: *mut f32, x: $vector) {
-                    // SAFETY: `at` is writable: the caller's promise.
+                    // SAFETY: the caller guarantees that `at` is writable.
                     unsafe { $store(at, x) }
                 }
                 #[inline(always)]
                 fn prefetch(at: *const f32) {
-                    // SAFETY: a hint, which reads nothing; every processor of this architecture has it.
+                    // SAFETY: a prefetch is only a hint and reads nothing; every processor of this architecture supports
+                    // it.
                     unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
                 }
                 #[inline(always)]
@@ -247,7 +248,7 @@ mod x86 {
     simd!(Avx512, 16, __m512, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, |a, b, c| {
         _mm512_fmadd_ps(a, b, c)
     });
-    // The same registers, where the lanes of two factors are pairs of `bf16`.
+    // The same registers, with pairs of `bf16` in the lanes of the two factors.
     simd!(Pairs, 16, __m512, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, |a, b, c| {
         _mm512_dpbf16_ps(
             c,

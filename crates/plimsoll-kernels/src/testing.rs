@@ -1,6 +1,7 @@
-//! What the kernels' tests share: reproducible data, strided cases, closeness, and runs on several pools.
+//! Helpers for the kernels' tests: reproducible data, strided cases, approximate comparison, and runs on
+//! several pools.
 
-/// `len` values in -1..1 from a small generator, the same for the same `seed`.
+/// `len` values in -1..1 from a small generator, always the same for a `seed`.
 pub(super) fn random(len: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -17,7 +18,7 @@ pub(super) fn contiguous(shape: &[usize]) -> Vec<usize> {
     (0..shape.len()).map(|d| shape[d + 1..].iter().product()).collect()
 }
 
-/// Offsets of each position of `shape`, row-major, the slow and obvious way.
+/// Offsets of each position of `shape`, in row-major order, computed in the slow and obvious way.
 pub(super) fn offsets(shape: &[usize], strides: &[usize]) -> impl Iterator<Item = usize> {
     let (shape, strides) = (shape.to_vec(), strides.to_vec());
     (0..shape.iter().product()).map(move |position: usize| {
@@ -57,7 +58,8 @@ pub(super) fn assert_close(found: &[f32], expected: &[f32], tolerance: f32) {
     }
 }
 
-/// Runs `kernel` on pools of 1, 2 and 3 threads, checks that results are the same bits, and returns them.
+/// Runs `kernel` on pools of 1, 2 and 3 threads, checks that the results are identical to the bit, and
+/// returns them.
 pub(super) fn on_any_threads(kernel: impl Fn() -> Vec<f32> + Sync) -> Vec<f32> {
     let run = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();

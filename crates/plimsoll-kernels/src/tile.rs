@@ -1,20 +1,20 @@
-//! The one inner loop of convolution: rows of a tile, gathered from anywhere, times rows of `width` columns.
+//! The inner loop of convolution: rows of a tile, gathered from any addresses, times rows of `width` columns.
 //!
 //! `c[c_rows[i]][v] += sum over t of a[a_rows[i] + a_offset(t)] * b[b_offset(t)][v]`, where `t` runs through a
 //! nest of three loops ([`Depth`]). With pixels as rows and a packed panel of weights as `b` this is the
 //! forward pass without im2col; the other passes are the same product with the roles exchanged (see
-//! `conv_rows`, `conv_input`, `conv_weight`).
+//! `convolution/conv`).
 //!
-//! With AVX-512 a tile of 12 rows and 32 columns keeps 24 accumulators in registers: per step two loads of `b`
-//! and twelve broadcasts of `a` feed 24 multiply-adds.
+//! With AVX-512 a tile of 12 rows and 32 columns keeps 24 accumulators in registers: in each step, two loads of `b` and
+//! twelve broadcasts of `a` feed 24 multiply-adds.
 
 use super::simd::{Kernel, Simd, dispatch, dispatch_pairs};
 
-/// Columns of a tile: a `width` from [`NARROW`] to [`WIDE`]. In between, registers overlap and columns in both
-/// are computed twice, which [`Start::Accumulate`] forbids.
+/// A tile has `width` columns, from [`NARROW`] to [`WIDE`]. For widths in between, registers overlap and their common
+/// columns are computed twice, which [`Start::Accumulate`] forbids.
 pub(super) const NARROW: usize = 16;
 pub(super) const WIDE: usize = 32;
-/// Rows that [`Tile::run`] takes at most.
+/// The maximum number of rows for [`Tile::run`].
 pub(super) const ROWS: usize = 12;
 
 /// The panel width for a matrix of `cols` columns.
@@ -22,7 +22,7 @@ pub(super) fn panel_width(cols: usize) -> usize {
     if cols <= NARROW { NARROW } else { WIDE }
 }
 
-/// Where the sum's terms are: three nested loops, outermost first, with the step of `a` and `b` in each.
+/// The positions of the sum's terms: three nested loops, outermost first, each with its steps in `a` and `b`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Depth {
     pub(super) counts: [usize; 3],
@@ -31,7 +31,7 @@ pub(super) struct Depth {
 }
 
 impl Depth {
-    /// Over a packed panel: `b`'s rows of `width` lie one after the other.
+    /// For a packed panel, in which `b`'s rows of `width` are contiguous.
     pub(super) fn packed(counts: [usize; 3], a_strides: [usize; 3], width: usize) -> Self {
         Self { counts, a_strides, b_strides: [counts[1] * counts[2] * width, counts[2] * width, width] }
     }
@@ -42,20 +42,20 @@ impl Depth {
 
     /// The largest offsets in `a` and `b`.
     fn reach(&self) -> [usize; 2] {
-        // Asked for every tile: written out, because an iterator's sum is a call of its own.
+        // Called for every tile, so it is written out: an iterator's sum would be a separate call.
         let [outer, middle, inner] = self.counts.map(|count| count.saturating_sub(1));
         [self.a_strides, self.b_strides].map(|[a, b, c]| outer * a + middle * b + inner * c)
     }
 }
 
-/// What a row of the tile starts from.
+/// The initial values of a row of the tile.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Start<'a> {
-    /// What `c` holds: accumulate.
+    /// The values in `c`: the products are added to them.
     Accumulate,
-    /// These values, `width` of them, for every row: a bias of the columns.
+    /// The same `width` values for every row: a bias of the columns.
     Columns(&'a [f32]),
-    /// One value per row, in all its columns: a bias of the rows.
+    /// One value for each row, in all its columns: a bias of the rows.
     Rows(&'a [f32]),
 }
 
@@ -70,8 +70,8 @@ pub(super) struct Tile<'a> {
 }
 
 impl Tile<'_> {
-    /// Computes the tile whose row `i` reads `a` from `a_rows[i]` and is `width` floats of `c` at `c_rows[i]`,
-    /// which no two rows share. At most [`ROWS`] rows.
+    /// Computes a tile of at most [`ROWS`] rows. Row `i` reads `a` from `a_rows[i]` and writes `width` floats of `c` at
+    /// `c_rows[i]`, which no two rows share.
     #[inline]
     pub(super) fn run(&self, a_rows: &[usize], c: &mut [f32], c_rows: &[usize]) {
         if !a_rows.is_empty() {
@@ -79,14 +79,15 @@ impl Tile<'_> {
         }
     }
 
-    /// [`Tile::run`] of any number of rows at equal distances: row `i` reads `a` from `i * a_row` and is at `i * c_row` of `c`.
+    /// [`Tile::run`] for any number of rows at equal distances: row `i` reads `a` from `i * a_row` and writes `c` at `i *
+    /// c_row`.
     pub(super) fn run_strided(&self, rows: usize, a_row: usize, c: &mut [f32], c_row: usize) {
         if let Some(strided) = self.strided(rows, a_row, c, c_row) {
             dispatch(strided);
         }
     }
 
-    /// [`Tile::run_strided`] where `a` and `b` hold a pair of `bf16` in each float, and a term is the sum of two products.
+    /// [`Tile::run_strided`] for `a` and `b` with a pair of `bf16` in each float; a term is the sum of two products.
     pub(super) fn run_pairs(&self, rows: usize, a_row: usize, c: &mut [f32], c_row: usize) {
         if let Some(strided) = self.strided(rows, a_row, c, c_row) {
             dispatch_pairs(strided);
@@ -101,7 +102,7 @@ impl Tile<'_> {
         c_row: usize,
     ) -> Option<Strided<'a>> {
         let last = rows.checked_sub(1)?;
-        // What lies between is inside where the first and the last row are.
+        // If the first and the last row are inside, so are the rows between them.
         let _ = self.check(&[0, last * a_row], c, &[0, last * c_row]);
         assert!(!matches!(self.start, Start::Rows(_)), "rows at equal distances start from columns");
         Some(Strided { tile: self, rows, a_row, c, c_row })
@@ -142,7 +143,7 @@ struct Rows<'a> {
 }
 
 impl Kernel for Rows<'_> {
-    /// Cuts the tile to what fits this processor's registers: 12 x 2 vectors in 32 of them, 4 x 2 in 16.
+    /// Splits the tile into parts that fit this processor's registers: 12 x 2 vectors in 32 of them, 4 x 2 in 16.
     #[inline(always)]
     fn run<S: Simd>(mut self) {
         let width = self.tile.width;
@@ -209,11 +210,11 @@ impl Rows<'_> {
         let Depth { counts, a_strides, b_strides } = tile.depth;
         // Spare rows repeat row 0 in full: they compute and store the same values once more.
         let spare = |i: usize| if i < self.a_rows.len() { i } else { 0 };
-        // SAFETY: `Tile::run` checked all reaches, and `S` comes from `dispatch`.
+        // SAFETY: `Tile::run` checked all offsets, and `S` comes from `dispatch`.
         unsafe {
             // Short plain loops: they are unrolled, and closures that are not inlined would not use the wide registers.
             let mut a = [tile.a.as_ptr(); R];
-            // One pointer for all rows: each `as_mut_ptr` is a new borrow, which would end the ones before.
+            // One pointer for all rows: each `as_mut_ptr` is a new borrow, which would invalidate earlier pointers.
             let mut c = [self.c.as_mut_ptr(); R];
             for i in 0..R {
                 a[i] = a[i].wrapping_add(self.a_rows[spare(i)]);
@@ -288,7 +289,7 @@ mod tests {
         vec![Level::Portable]
     }
 
-    /// The sums one by one against the tile, from every start and at every level.
+    /// Compares the tile with sums computed one by one, for every start and at every level.
     fn check(depth: Depth, width: usize, rows: usize) {
         let [_, b_reach] = depth.reach();
         let (a, b, bias) = (random(300, 1), random(b_reach + width, 2), random(width.max(ROWS), 3));
@@ -321,7 +322,7 @@ mod tests {
             assert_close(&found, &expected, 1e-5);
             for level in narrower_levels().into_iter().filter(|_| rows > 0) {
                 let mut found = c.clone();
-                // SAFETY: `narrower_levels` asked the processor.
+                // SAFETY: `narrower_levels` checked that the processor supports the level.
                 unsafe { dispatch_at(level, tile.check(&a_rows, &mut found, &c_rows)) };
                 assert_close(&found, &expected, 1e-5);
             }

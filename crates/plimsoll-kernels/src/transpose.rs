@@ -1,4 +1,5 @@
-//! Transposing blocks between NCHW planes and the channels-last tiles of convolution, 8 x 8 in registers.
+//! Transposes blocks between NCHW planes and the channels-last tiles of convolution, 8 x 8 elements at a
+//! time in registers.
 
 /// `dst[col * dst_stride + row] = src[row * src_stride + col]` for all `rows` and `cols`.
 pub(super) fn transpose(
@@ -19,7 +20,8 @@ pub(super) fn transpose(
         done = (rows & !7, cols & !7);
         let (down, across) = (done.0 / 8, done.1 / 8);
         for block in 0..down * across {
-            // Along the larger stride first: the pieces of a line are then moved one after the other.
+            // Iterates along the larger stride first, so that the pieces of a line are moved one after the
+            // other.
             let (row, col) = if src_stride > dst_stride {
                 (block % down * 8, block / down * 8)
             } else {
@@ -41,14 +43,15 @@ pub(super) fn transpose(
 }
 
 /// # Safety
-/// `src` is readable and `dst` writable for 8 rows of 8 at their strides.
+/// `src` must be readable and `dst` writable for 8 rows of 8 elements at their strides.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn transpose_8x8(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
     use std::arch::x86_64::*;
-    // Row i's left half below row i+4's, then the same of the right halves: what the lane-wise shuffles need.
+    // Row i's left half below row i+4's, then the same of the right halves: as the lane-wise shuffles
+    // require.
     let halves = |row: usize, col: usize| {
-        // SAFETY: rows up to 7 and columns up to 7, the caller's promise.
+        // SAFETY: rows and columns go up to 7, which the caller guarantees to be valid.
         unsafe {
             let low = _mm256_castps128_ps256(_mm_loadu_ps(src.add(row * src_stride + col)));
             _mm256_insertf128_ps::<1>(low, _mm_loadu_ps(src.add((row + 4) * src_stride + col)))

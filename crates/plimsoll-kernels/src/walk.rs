@@ -1,4 +1,4 @@
-//! Walking several strided operands of one shape together.
+//! Iterates over several strided operands of one shape together.
 //!
 //! [`Walk`] drops dimensions of size one, merges neighbours that are contiguous for all operands, and then
 //! hands out runs along the last dimension for any range of row-major positions. Elementwise kernels,
@@ -6,10 +6,11 @@
 
 use std::ops::Range;
 
-/// Dimensions that may remain after merging. PyTorch allows 64; nothing real has half of these.
+/// The maximum number of dimensions that may remain after merging. PyTorch allows 64; real programs need
+/// fewer than half of these 16.
 pub(crate) const MAX_RANK: usize = 16;
 
-/// `N` operands' strides over one shape, simplified.
+/// The simplified strides of `N` operands over one shape.
 #[derive(Debug, Clone)]
 pub(super) struct Walk<const N: usize> {
     rank: usize,
@@ -18,7 +19,7 @@ pub(super) struct Walk<const N: usize> {
 }
 
 impl<const N: usize> Walk<N> {
-    /// Panics when ranks differ or more than [`MAX_RANK`] dimensions remain.
+    /// Panics if ranks differ or more than [`MAX_RANK`] dimensions remain.
     pub(super) fn new(shape: &[usize], strides: [&[usize]; N]) -> Self {
         for (operand, strides) in strides.iter().enumerate() {
             assert_eq!(strides.len(), shape.len(), "strides of operand {operand} against rank");
@@ -26,7 +27,7 @@ impl<const N: usize> Walk<N> {
         Self::of_dims((0..shape.len()).map(|d| (shape[d], strides.map(|s| s[d]))))
     }
 
-    /// From `(size, stride per operand)` pairs, outermost first.
+    /// Makes a walk from `(size, stride per operand)` pairs, outermost first.
     pub(super) fn of_dims(dims: impl Iterator<Item = (usize, [usize; N])>) -> Self {
         let mut walk = Self { rank: 0, shape: [1; MAX_RANK], strides: [[1; N]; MAX_RANK] };
         for (size, strides) in dims.filter(|&(size, _)| size != 1) {
@@ -45,23 +46,23 @@ impl<const N: usize> Walk<N> {
         walk
     }
 
-    /// Positions in the shape.
+    /// The number of positions in the shape.
     pub(super) fn len(&self) -> usize {
         self.shape[..self.rank].iter().product()
     }
 
-    /// Strides along a run.
+    /// The strides along a run.
     #[inline(always)]
     pub(super) fn run_strides(&self) -> [usize; N] {
         self.strides[self.rank - 1]
     }
 
-    /// Positions in the longest run.
+    /// The number of positions in the longest run.
     pub(super) fn run_len(&self) -> usize {
         self.shape[self.rank - 1]
     }
 
-    /// One more than the largest offset operand `i` is read at; 0 when the shape is empty.
+    /// The largest offset at which operand `i` is read, plus one; 0 if the shape is empty.
     pub(super) fn span(&self, i: usize) -> usize {
         if self.len() == 0 {
             return 0;
@@ -69,7 +70,7 @@ impl<const N: usize> Walk<N> {
         1 + (0..self.rank).map(|d| (self.shape[d] - 1) * self.strides[d][i]).sum::<usize>()
     }
 
-    /// Whether operand `i` visits no element twice, by the sufficient test that sorted strides nest.
+    /// Whether no element of operand `i` is visited twice, by a sufficient test: sorted strides nest.
     pub(super) fn visits_once(&self, i: usize) -> bool {
         if self.len() == 0 {
             return true;
@@ -106,7 +107,7 @@ impl<const N: usize> Walk<N> {
             if position == positions.end {
                 return;
             }
-            // The run ended at the end of its row: step the outer dimensions like an odometer.
+            // The run ended at the end of its row: advance the outer dimensions like an odometer.
             self.rewind(last, &mut index, &mut offsets);
             for d in (0..last).rev() {
                 index[d] += 1;

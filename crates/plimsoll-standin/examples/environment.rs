@@ -1,5 +1,5 @@
-//! Prints the variables with which a program runs on the stand-in: `cargo run -p plimsoll-standin --example environment FOLDER`.
-//! It makes the folder, with links to the library that Cargo built. Then, in a shell:
+//! Prints the environment variables with which a program runs on the stand-in: `cargo run -p plimsoll-standin
+//! --example environment FOLDER`. It makes the folder, with links to the library that Cargo built. Then, in a shell:
 //!
 //! ```sh
 //! env $(cargo run -q -p plimsoll-standin --example environment /tmp/standin) python -c "import torch; print(torch.cuda.get_device_name())"

@@ -35,7 +35,7 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// Whether the caller passed no place for the answer.
+    /// Whether the pointer is null.
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
     }

@@ -1,5 +1,5 @@
-//! cuBLAS and cuBLASLt: handles and descriptors exist, products are not computed. PyTorch allocates the workspaces
-//! itself; cuBLASLt reports one algorithm for every product, which needs no workspace of its own.
+//! cuBLAS and cuBLASLt: handles and descriptors exist, but products are not computed. PyTorch allocates the
+//! workspaces itself. cuBLASLt reports one algorithm for every product, which needs no workspace.
 
 use std::ffi::{c_int, c_void};
 
@@ -10,8 +10,9 @@ use crate::stream::{kernel_somewhere, work};
 /// `sizeof(cublasLtMatmulHeuristicResult_t)`: an algorithm, its workspace in bytes, its state, its waves.
 const RESULT_BYTES: usize = 96;
 
-/// Defines batched products and factorizations that report a wrong argument through a host pointer, which follows this
-/// many arguments; 0 means none. All arguments are integers or pointers, which the C calling convention passes alike.
+/// Defines batched products and factorizations that report a wrong argument through a host pointer. The number says
+/// how many arguments precede that pointer; 0 means that there is none. All arguments are integers or pointers, which
+/// the C calling convention passes alike.
 macro_rules! checked {
     ($arguments:tt: $($name:ident)*) => { $(checked! { @one $name $arguments })* };
     (@one $name:ident [$($argument:ident)*]) => {
@@ -40,7 +41,7 @@ calls! { Blas:
     fn cublasGetMathMode(_handle: u64, mode: Out<c_int>) {
         mode.put(0)
     }
-    /// The host holds the scalars.
+    /// Scalars are on the host.
     fn cublasGetPointerMode_v2(_handle: u64, mode: Out<c_int>) {
         mode.put(0)
     }
@@ -60,8 +61,8 @@ makers! { Blas:
     cublasLtMatmulPreferenceCreate cublasLtMatrixTransformDescCreate
 }
 
-/// The version to report where no cuBLASLt is loaded: in the planner (`planner.rs`), whose cuDNN loads this library
-/// under that name.
+/// The version to report if no cuBLASLt is loaded. That is the case in the planner (`planner.rs`), whose cuDNN
+/// loads this library under the name of cuBLASLt.
 const LT_VERSION: usize = 130_100;
 
 /// The version of the loaded cuBLASLt.

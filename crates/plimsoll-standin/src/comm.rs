@@ -1,4 +1,4 @@
-//! NCCL's communicators: the ranks of this process, and how far each is. `nccl.rs` has the calls.
+//! NCCL's communicators: the ranks of this process, and how far each has got. `nccl.rs` has the calls.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -20,9 +20,9 @@ pub(crate) struct Comm {
     pub(crate) device: usize,
     /// The channel to the other ranks, if they are processes of this machine.
     pub(crate) exchange: Option<Exchange>,
-    /// The number of collectives that it took part in.
+    /// The number of collectives that it has started.
     pub(crate) calls: u64,
-    /// The number of those that the other ranks are known to have reached.
+    /// The number of collectives that the other ranks are known to have started.
     pub(crate) settled: u64,
     /// The number of point-to-point messages, by sender and receiver.
     pub(crate) messages: BTreeMap<(u32, u32), u64>,

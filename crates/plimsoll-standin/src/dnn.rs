@@ -1,6 +1,6 @@
 //! cuDNN 9: accepts every descriptor, computes nothing. PyTorch runs convolutions through the graph API
 //! (`dnn/graph.rs`), whose workspaces come from cuDNN itself or from a model (`dnn/workspace.rs`). The legacy
-//! convolution API reports no workspace. Normalization, recurrent networks and the CTC loss have files of their own.
+//! convolution API reports no workspace. Normalization, recurrent networks and the CTC loss are in separate files.
 
 mod convolution;
 mod ctc;
@@ -112,7 +112,7 @@ unknown! { Dnn:
     cudnnGetFilterNdDescriptor
 }
 
-/// Workspace bytes: from a model, or none.
+/// Workspace bytes: the model's, or none.
 fn asked(model: impl FnOnce() -> u64) -> u64 {
     crate::workspace::asked(notice::CUDNN, model)
 }

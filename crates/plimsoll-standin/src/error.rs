@@ -24,9 +24,9 @@ pub(crate) enum Failure {
     NotSupported,
     /// Access to this peer is already enabled.
     PeerAccessAlreadyEnabled,
-    /// Not complete yet.
+    /// The work is not complete yet.
     NotReady,
-    /// Not allowed during a capture.
+    /// The call is not allowed during a capture.
     CaptureUnsupported,
     /// The capture began on another stream.
     CaptureUnmatched,

@@ -71,7 +71,7 @@ impl Exchange {
 }
 
 impl Message {
-    /// Sends it.
+    /// Sends the message.
     pub(crate) fn send(&self, known: Option<&[u8]>) {
         // If the launcher deleted the folder, the run is over and nobody reads.
         let _over = self.write(known);

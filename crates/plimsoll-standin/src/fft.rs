@@ -14,9 +14,9 @@ use crate::notice;
 use crate::stream::work;
 use crate::workspace;
 
-/// The most bytes of complex numbers that a single kernel handles: 16,384 numbers of 32 bits.
+/// The maximum number of bytes of complex numbers that a single kernel handles: 16,384 numbers of 32 bits.
 const ONE_KERNEL_BYTES: u64 = 1 << 16;
-/// Lengths up to this one usually have a kernel of their own, whatever their factors.
+/// Lengths up to this one usually have their own kernel, whatever their factors.
 const SHORT: u64 = 1024;
 
 /// A transform: `batch` signals or images of these lengths, last dimension contiguous.
@@ -104,7 +104,7 @@ calls! { Fft:
     fn cufftCreate(plan: Out<c_int>) {
         plan.put(c_int::try_from(new_handle() % (1 << 30)).unwrap_or(1))
     }
-    /// Rank, sizes and both layouts come before the output: the workspace's bytes.
+    /// The arguments are the rank, the sizes, both layouts, and the output: the workspace's bytes.
     fn cufftXtMakePlanMany(
         _plan: c_int, rank: c_int, lengths: Out<u8>, _in: u64, _in_stride: u64, _in_distance: u64, in_kind: c_int,
         _out: u64, _out_stride: u64, _out_distance: u64, out_kind: c_int, batch: u64, bytes: Out<u64>,
@@ -150,7 +150,7 @@ mod tests {
             let near = measured().filter(|(plan, card)| is_near(plan.workspace_bytes(), *card)).count();
             format!("{:.0} %", 100.0 * near as f64 / measured().count() as f64)
         };
-        // Within 2 % or 4 KiB; too little.
+        // The share within 2 % or 4 KiB, and the share that is too small.
         let figures = [
             share(|ours, card| ours.abs_diff(card) <= card / 50 + 4096),
             share(|ours, card| ours + 4096 < card - card / 50),

@@ -31,19 +31,19 @@ fn of_capability(capability: (i32, i32)) -> Option<Gpu> {
     Some(Gpu { card: "Plimsoll stand-in", capability, ..gpu })
 }
 
-/// The devices of this process, all alike.
+/// The devices of this process, all of the same kind.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) gpu: Gpu,
-    /// Memory of each device, unless this process took another.
+    /// Memory of each device, unless the process has called [`plimsoll_standin_take`].
     memory_bytes: u64,
     /// Bytes of each device beyond the size that it reports.
     beyond_bytes: AtomicU64,
-    /// The part of it that each process uses for its context.
+    /// The part of a device's memory that each process uses for its context.
     context_bytes: u64,
     /// The number of devices of the machine.
     pub(crate) in_the_machine: usize,
-    /// The number in the machine of each device of this process.
+    /// For each device of this process, its index on the machine.
     visible: Vec<usize>,
     /// The order of allocation addresses.
     pub(crate) addresses: Addresses,
@@ -52,9 +52,9 @@ pub(crate) struct Setup {
 /// The order of allocation addresses: Note [A driver's addresses] in `memory/space.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Addresses {
-    /// Each above the one before.
+    /// Each address is above the previous one.
     Up,
-    /// In chunks, each below the one before.
+    /// Addresses come in chunks, each below the previous one.
     Driver,
 }
 
@@ -105,7 +105,7 @@ impl Setup {
         self.visible.len()
     }
 
-    /// Memory of each device, for the program.
+    /// Memory of each device, as the program sees it.
     pub(crate) fn memory_bytes(&self) -> u64 {
         share::note_question();
         self.size_bytes()
@@ -125,14 +125,15 @@ impl Setup {
         device.ok_or(Failure::InvalidDevice)
     }
 
-    /// A device's free bytes, if this process uses `used_bytes` beside its context. Other processes' bytes count.
+    /// A device's free bytes if this process uses `used_bytes` besides its context. Other processes' bytes are
+    /// subtracted.
     pub(crate) fn free_bytes(&self, device: usize, used_bytes: u64) -> u64 {
         let taken_bytes = used_bytes + self.context_bytes + share::others_bytes(self.visible[device]);
         self.size_bytes().saturating_sub(taken_bytes)
     }
 
-    /// Records that this process uses this many bytes of a device beside its context. Fails, with `false`, if an increase
-    /// does not fit beside the other processes' bytes.
+    /// Records that this process uses this many bytes of a device besides its context. Returns `false` if an increase
+    /// does not fit next to the other processes' bytes.
     pub(crate) fn note(&self, device: usize, used_bytes: u64) -> bool {
         let bytes = used_bytes.saturating_add(self.context_bytes);
         let limit_bytes = self.size_bytes().saturating_add(self.beyond_bytes.load(Ordering::Relaxed));
@@ -149,12 +150,12 @@ impl Setup {
         self.visible[device]
     }
 
-    /// The PCI bus of a device: its place in the machine, from 1.
+    /// The PCI bus of a device: its number in the machine, from 1.
     pub(crate) fn bus(&self, device: usize) -> i32 {
         i32::try_from(self.visible[device] + 1).unwrap_or(i32::MAX)
     }
 
-    /// PCI address, as `0000:01:00.0`.
+    /// PCI address, such as `0000:01:00.0`.
     pub(crate) fn pci(&self, device: usize) -> String {
         format!("0000:{:02x}:00.0", self.bus(device))
     }
@@ -189,11 +190,11 @@ pub(crate) fn setup() -> &'static Setup {
     })
 }
 
-/// The memory of each device that this process took.
+/// The memory of each device that [`plimsoll_standin_take`] set.
 static TAKEN_BYTES: OnceLock<u64> = OnceLock::new();
 
-/// Gives this process devices of its own: with this much memory each (0: as before), shared with its children by this folder.
-/// For a fork, before its first use of CUDA; once.
+/// Gives this process its own devices, each with this much memory (0 means unchanged). It shares them with its
+/// children through this folder. Call it once, in a fork, before the first use of CUDA.
 ///
 /// # Safety
 ///
@@ -211,7 +212,7 @@ unsafe extern "C" fn plimsoll_standin_take(memory_bytes: u64, folder: *const c_c
     }
 }
 
-/// Gives each device this many bytes beyond what it reports. For hooks inside the process.
+/// Gives each device this many bytes beyond the memory that it reports. Called by hooks inside the process.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_extend(bytes: u64) {
     setup().beyond_bytes.store(bytes, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! nvJPEG: `torchvision.io.decode_jpeg` on the GPU. An image's size is read from its header on the host, so that tensors
-//! are as large as on a GPU; nothing is decoded, and an encoded image is empty. The library's own device memory is
-//! undocumented.
+//! nvJPEG: `torchvision.io.decode_jpeg` on the GPU. An image's size is read from its header on the host, so that
+//! tensors are as large as on a GPU. Nothing is decoded, and an encoded image is empty. The library's own device
+//! memory is undocumented.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -10,7 +10,7 @@ use crate::error::Failure;
 use crate::notice;
 use crate::stream::work;
 
-/// The most components of an image.
+/// The maximum number of components of an image.
 const COMPONENTS: usize = 4;
 
 /// An image's size and number of components.

@@ -5,19 +5,19 @@
 //! has just sent: `memory/recent.rs`), and time does not pass. An unsupported call is reported once and returns "not
 //! supported"; [`notice`] reports everything else that limits the figures.
 //!
-//! The crate is a shared library that takes precedence over NVIDIA's ([`place`] describes how). As a Rust library it has
-//! what a launcher needs: the names of the settings, the library's folder and version. Calls that need no device stay
-//! NVIDIA's own: version numbers, error names, NVRTC.
+//! The crate is a shared library that takes precedence over NVIDIA's ([`place`] describes how). As a Rust library it
+//! provides launchers with the names of the settings, the library's folder and its version. Calls that need no device are
+//! left to NVIDIA's libraries: version numbers, error names, NVRTC.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
 //! | file | contents |
 //! |---|---|
-//! | `settings.rs`, `process.rs` | the environment, for the launcher, too; whether a process has ended |
+//! | `settings.rs`, `process.rs` | the environment, also for the launcher; whether a process has ended |
 //! | `lock.rs`, `error.rs` | locks; the outcome of a call |
 //! | `notice.rs` | assumptions and unsupported calls, which limit the figures |
 //! | `share.rs`, `exchange.rs` | devices that several processes use; messages between ranks |
-//! | `argument.rs`, `fault.rs`, `call.rs` | every call: arguments, injected faults, the way through |
+//! | `argument.rs`, `fault.rs`, `call.rs` | every call: arguments, injected faults, the common path |
 //! | `version.rs`, `place.rs` | for the launcher: the versions, the folder |
 //! | `gpu.rs`, `gpu/` | the devices of this process, and their properties |
 //! | `workspace.rs` | undocumented workspaces: none, or a model's; a record of the requests for them |
@@ -31,7 +31,7 @@
 //! | `planner.rs`, `planner/` | cuDNN's own plans, from a separate process with a description of the GPU |
 //! | `blas.rs`, `dnn.rs`, `dnn/` | cuBLAS and cuBLASLt, cuDNN |
 //! | `sparse.rs`, `sparse/` | cuSPARSE |
-//! | `solver.rs`, `solver/`, `fft.rs` | cuSOLVER with the workspaces of the commonest factorizations; cuFFT |
+//! | `solver.rs`, `solver/`, `fft.rs` | cuSOLVER with the workspaces of the most common factorizations; cuFFT |
 //! | `structured.rs`, `jpeg.rs` | cuSPARSELt, as if it needed no workspace; nvJPEG, which reads only headers |
 //! | `cupti.rs` | CUPTI: profilers start, and record nothing |
 //! | `smi.rs` | the output of `nvidia-smi` |
@@ -41,7 +41,7 @@
 //! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor set the scratch sizes of
 //! PyTorch's own kernels, and come from the table. Properties of the kernels themselves have one fixed value: 32 registers,
 //! two blocks per multiprocessor. cuDNN's workspaces are none, a model's, or cuDNN's own (`planner.rs`); cuFFT's are none or
-//! a model's. A model is near and not exact (`dnn/workspace.rs` and the files beside it, `fft.rs`). Every assumption about
+//! a model's. A model is close, but not exact (`dnn/workspace.rs` and the files next to it, `fft.rs`). Every assumption about
 //! a library is reported ([`notice`]).
 
 // CUDA's names are CUDA's.

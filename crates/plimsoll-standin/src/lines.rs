@@ -1,7 +1,8 @@
-//! Which lines of a Python program ran, and in how many of its steps: a trace function for Python's `PyEval_SetTrace`.
+//! Records which lines of a Python program ran, and in how many steps: a trace function for Python's `PyEval_SetTrace`.
 //!
-//! It is not written in Python, because Python copies the variables of a frame for such a function, which would keep tensors alive.
-//! `plimsoll predict`'s code in the process starts it, counts the steps, and reads the lines. Only one thread is traced.
+//! It is not written in Python, because Python copies the variables of a frame for a trace function written in Python,
+//! which would keep tensors alive. The Python part of `plimsoll predict` in the process starts it, counts the steps,
+//! and reads the lines. Only one thread is traced.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -40,7 +41,7 @@ struct Python {
 }
 
 impl Python {
-    /// The functions in this process; `None` if it is not Python, or one that does not export them.
+    /// The functions in this process; `None` if it is not a Python process, or this Python does not export them.
     fn here() -> Option<Python> {
         let find = |name: &CStr| {
             // SAFETY: `name` is a zero-terminated string.
@@ -87,14 +88,14 @@ impl Python {
 struct Ran {
     /// The steps in which it ran.
     steps: u32,
-    /// The last of them.
+    /// The last step in which it ran.
     last: u32,
 }
 
-/// The lines that ran, by the address of their code object, of which a reference is kept.
+/// The lines that ran, by the address of their code object, to which a reference is held.
 struct Lines {
     python: Python,
-    /// Parts of the paths of files that are not the program's.
+    /// Path fragments that mark library files, as opposed to the program's own.
     libraries: Vec<String>,
     /// `None` for the code of a library.
     codes: HashMap<usize, Option<BTreeMap<u32, Ran>>>,
@@ -116,8 +117,8 @@ struct Row {
     _padding: u32,
 }
 
-/// Starts to trace this thread. `libraries` are parts of paths, one per line: files with one of them are not the program's. Null stops tracing.
-/// The caller holds Python's lock. Returns 1 if it traces.
+/// Starts to trace this thread. `libraries` has parts of paths, one per line; files whose path contains one do not
+/// belong to the program. Null stops tracing. The caller holds Python's lock. Returns 1 if it traces.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_trace(libraries: *const c_char) -> c_int {
     let Some(python) = Python::here() else { return 0 };
@@ -135,8 +136,8 @@ extern "C" fn plimsoll_standin_trace(libraries: *const c_char) -> c_int {
     1
 }
 
-/// Counts the lines that run from now on for `step`. Returns 1 if any line ran in the step before, even a library's; if none did,
-/// another tracer has replaced this one.
+/// Counts the lines that run from now on for `step`. Returns 1 if any line ran in the previous step, even a library's.
+/// If none did, another tracer has replaced this one.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_step(step: u32) -> c_int {
     let mut lines = locked(&LINES);
@@ -184,7 +185,7 @@ extern "C" fn traced(_: *mut c_void, frame: *mut c_void, what: c_int, _: *mut c_
     let code = unsafe { (python.code_of)(frame) };
     let ran = match codes.entry(code as usize) {
         Entry::Occupied(known) => {
-            // SAFETY: the map has a reference of its own, so this one is not the last.
+            // SAFETY: the map holds its own reference, so this one is not the last.
             unsafe { (python.release)(code) };
             known.into_mut()
         }

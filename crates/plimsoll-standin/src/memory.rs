@@ -57,7 +57,7 @@ pub(crate) struct Range {
 struct Physical {
     bytes: u64,
     device: usize,
-    /// References: its handle, until that is released, and each mapping. It is freed at zero.
+    /// References: one for its handle until that is released, and one for each mapping. It is freed at zero.
     holds: u64,
 }
 
@@ -96,12 +96,12 @@ pub(crate) fn memory() -> MutexGuard<'static, Memory> {
     locked(&MEMORY)
 }
 
-/// The same for a signal handler: `None` if the lock is held.
+/// The same for a signal handler; `None` if the lock is held.
 fn memory_if_free() -> Option<MutexGuard<'static, Memory>> {
     MEMORY.try_lock().ok()
 }
 
-/// The peak of this process's bytes on a device, without its context. For hooks inside the process.
+/// The peak of this process's bytes on a device, without its context. Called by hooks inside the process.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_most_bytes(device: c_int) -> u64 {
     let device = usize::try_from(device).unwrap_or(usize::MAX);
@@ -191,7 +191,7 @@ impl Memory {
         Ok(handle)
     }
 
-    /// Releases the handle of physical memory, which is freed once it is not mapped either.
+    /// Releases the handle of physical memory. The memory is freed once it is not mapped either.
     ///
     /// # Errors
     ///
@@ -264,7 +264,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// `OutOfMemory` if the host has none.
+    /// The host is out of memory.
     pub(crate) fn pin(&mut self, bytes: u64) -> Outcome<u64> {
         let bytes = bytes.max(1);
         let begin = space::host(bytes)?;
@@ -357,7 +357,7 @@ fn pages(bytes: u64) -> Outcome<u64> {
     bytes.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or(Failure::OutOfMemory)
 }
 
-/// Reserves device addresses; the host's accesses to them are reported from now on.
+/// Reserves device addresses. From then on, accesses by the host are reported.
 fn map(bytes: u64, access: Access) -> Outcome<u64> {
     stray::watch();
     space::map(bytes, access)

@@ -20,7 +20,7 @@ use crate::memory::{Kind, memory};
 struct UniqueId([u8; 128]);
 
 impl UniqueId {
-    /// As a folder name.
+    /// The ID as a folder name.
     fn name(&self) -> String {
         self.0[..12].iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -47,7 +47,7 @@ calls! { Nccl:
     ) {
         comm.put(join(rank, ranks, || None)?)
     }
-    /// All ranks in one process.
+    /// Makes communicators for all ranks in one process.
     fn ncclCommInitAll(comms: Out<u8>, ranks: c_int, _devices: *const c_int) {
         let handles: Outcome<Vec<CommHandle>> = (0..ranks).map(|rank| join(rank, ranks, || None)).collect();
         comms.put_bytes(&handles?.iter().flat_map(|handle| handle.to_ne_bytes()).collect::<Vec<u8>>())
@@ -120,7 +120,7 @@ fn join(rank: c_int, ranks: c_int, exchange: impl FnOnce() -> Option<Exchange>) 
 }
 
 /// A communicator of the ranks that chose this color, in the order of their keys; null for a negative color. Without
-/// the other ranks the size of that group is unknown, so the result is as large as the whole communicator.
+/// the other ranks the size of that group is unknown, so the result is as large as the original communicator.
 fn split(comm: CommHandle, color: c_int, key: c_int) -> Outcome<CommHandle> {
     let choice = [color, key].map(c_int::to_ne_bytes);
     let call = collective::called(comm, Some(choice.as_flattened()))?;

@@ -31,7 +31,7 @@ pub const ASKED: &str =
 pub struct Notice {
     /// Its kind.
     pub kind: Kind,
-    /// A library or a call, as `cuFFT` or `cudaIpcGetMemHandle`.
+    /// A library or a call, such as `cuFFT` or `cudaIpcGetMemHandle`.
     pub about: String,
     /// The rest of a sentence that begins with `about`.
     pub text: String,

@@ -12,7 +12,7 @@ use crate::version;
 
 pub(crate) mod idle;
 
-/// The driver's version, one that supports CUDA 13.2.
+/// The driver's version; it supports CUDA 13.2.
 pub(crate) const DRIVER: &str = "595.00";
 
 /// NVML's handle of a device: its number in the machine, from 1. `CUDA_VISIBLE_DEVICES` hides no device from NVML.
@@ -108,7 +108,7 @@ fn handle(number: c_uint) -> Outcome<DeviceHandle> {
     if number < setup().in_the_machine { Ok(number as DeviceHandle + 1) } else { Err(Failure::InvalidDevice) }
 }
 
-/// CUDA's number of a device. What is asked of one that this process does not see is not answered.
+/// CUDA's number of a device. Queries about a device that this process does not see fail.
 fn of(handle: DeviceHandle) -> Outcome<usize> {
     let number = handle.checked_sub(1).and_then(|number| usize::try_from(number).ok());
     setup().seen_as(number.ok_or(Failure::InvalidHandle)?).ok_or(Failure::InvalidDevice)

@@ -2,7 +2,7 @@
 //!
 //! PyTorch's libraries locate NVIDIA's libraries by their place in the wheel, before any path from the environment. So
 //! the stand-in is preloaded: its functions take precedence, and NVIDIA's libraries, which are still loaded, provide
-//! only what needs no device. The driver's libraries are in no wheel; programs open them by name (`libcuda.so.1`,
+//! only functions that need no device. The driver's libraries are not in a wheel; programs open them by name (`libcuda.so.1`,
 //! `libnvidia-ml.so.1`) and find them in the folder, as links to the same file.
 //!
 //! ```text
@@ -40,7 +40,7 @@ pub const PLANNER: &str = "cudnn-planner";
 /// The variable that overrides the library's location.
 pub const PLACE: &str = "PLIMSOLL_STANDIN";
 
-/// Looks for the library beside the program, in `../lib`, then at `configured` (the text of [`PLACE`]).
+/// Looks for the library next to the program, in `../lib`, then at `configured` (the text of [`PLACE`]).
 pub fn find(program: &Path, configured: Option<&Path>) -> Option<PathBuf> {
     let beside = program.parent()?;
     let places = [

@@ -6,10 +6,8 @@
 //! | `PLIMSOLL_STANDIN_MEMORY` | the device's memory in bytes | the GPU's |
 //! | `PLIMSOLL_STANDIN_BEYOND` | bytes that each device has beyond what it reports | 0 |
 //! | `PLIMSOLL_STANDIN_CONTEXT` | bytes of that memory for each process's CUDA context | 0 |
-//! | `PLIMSOLL_STANDIN_SHARED` | the folder through which processes share the devices: `share.rs` | devices are not
-//! shared |
-//! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; other properties are those of the first GPU with it | the
-//! GPU's |
+//! | `PLIMSOLL_STANDIN_SHARED` | the folder through which processes share the devices: `share.rs` | not shared |
+//! | `PLIMSOLL_STANDIN_CC` | compute capability, such as `8.9`; other properties are the first such GPU's | the GPU's |
 //! | `PLIMSOLL_STANDIN_DEVICES` | the number of devices | 1 |
 //! | `PLIMSOLL_STANDIN_ADDRESSES` | the order of allocation addresses: `driver`, as an H200's, or `up` | `driver` |
 //! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN and cuFFT: `none`, `model` or `library` | `none` |
@@ -26,13 +24,14 @@ use std::sync::OnceLock;
 pub const GPU: &str = "PLIMSOLL_STANDIN_GPU";
 /// Memory of each device, in bytes.
 pub const MEMORY: &str = "PLIMSOLL_STANDIN_MEMORY";
-/// Bytes that each device has beyond what it reports: the program learns of the GPU what is true, and does not run out there.
+/// Bytes that each device has beyond what it reports, so that the program sees the GPU's real size but does not run
+/// out of memory there.
 pub const BEYOND: &str = "PLIMSOLL_STANDIN_BEYOND";
-/// Bytes of it for each process's CUDA context.
+/// The part of a device's memory for each process's CUDA context.
 pub const CONTEXT: &str = "PLIMSOLL_STANDIN_CONTEXT";
 /// The folder through which processes share the devices.
 pub const SHARED: &str = "PLIMSOLL_STANDIN_SHARED";
-/// The compute capability, as `8.9`.
+/// The compute capability, such as `8.9`.
 pub const CAPABILITY: &str = "PLIMSOLL_STANDIN_CC";
 /// The number of devices.
 pub const DEVICES: &str = "PLIMSOLL_STANDIN_DEVICES";
@@ -51,14 +50,14 @@ pub const VERSION: &str = "PLIMSOLL_STANDIN_VERSION";
 /// CUDA's own variable: the devices that this process sees.
 pub(crate) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The workspaces that cuDNN and cuFFT report where they are undocumented.
+/// The workspaces that cuDNN and cuFFT report if they are undocumented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Workspaces {
     /// None: only PyTorch's own workspaces count.
     None,
-    /// Those of the models in `dnn/` and `fft.rs`.
+    /// The workspaces of the models in `dnn/` and `fft.rs`.
     Model,
-    /// The library's own where it answers without a device; otherwise the model's.
+    /// The library's own if it answers without a device, otherwise the model's.
     Library,
 }
 

@@ -39,8 +39,8 @@ pub(crate) fn others_bytes(device: usize) -> u64 {
     table.map_or(0, |table| table.others_bytes())
 }
 
-/// Records how many bytes this process holds on a device of the machine. An increase must fit into `limit_bytes` beside
-/// the other processes' bytes; returns whether it did.
+/// Records how many bytes this process holds on a device of the machine. An increase must fit into `limit_bytes` together with
+/// the other processes' bytes. Returns whether it did.
 pub(crate) fn note(device: usize, bytes: u64, limit_bytes: u64) -> bool {
     let Some(folder) = folder() else { return bytes <= limit_bytes };
     match Table::open(&path(folder, device)) {
@@ -74,7 +74,7 @@ pub(crate) fn take(folder: &Path) {
     let _again = TAKEN.set(folder.to_path_buf());
 }
 
-/// Records that the program asked for the size of the devices: it may depend on it.
+/// Records that the program queried the devices' memory size, so its behaviour may depend on that.
 pub(crate) fn note_question() {
     static NOTED: OnceLock<()> = OnceLock::new();
     NOTED.get_or_init(|| {
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(Table::open(&path).unwrap().others_bytes(), 60);
         assert!(!note(&path, 41), "101 of 100");
         assert!(note(&path, 40) && note(&path, 30), "a decrease always succeeds");
-        // A zombie.
+        // The process is now a zombie.
         other.kill().unwrap();
         while is_alive(row) {
             std::thread::yield_now();

@@ -1,6 +1,6 @@
-//! cuSOLVER: factorizations that compute nothing. Their workspaces are undocumented: for some there are formulas
-//! (`workspace.rs`), for the others the stand-in assumes none; it reports both (`notice.rs`).
-//!
+//! cuSOLVER: factorizations that compute nothing. Their workspaces are undocumented. For some there are formulas
+//! (`workspace.rs`); for the others the stand-in assumes that no workspace is needed. It reports both cases
+//! (`notice.rs`).
 //! The functions that query a workspace's size differ in the number of arguments before it. All of those are integers
 //! or pointers, which the C calling convention passes alike, so they are declared as integers here.
 
@@ -17,7 +17,7 @@ use workspace::{
     qr, singular_jacobi,
 };
 
-/// Defines functions that query a size in elements, which follows this many arguments.
+/// Defines functions that query a size in elements. The pointer for the size follows this many arguments.
 macro_rules! sizes {
     ($arguments:tt: $($name:ident)*) => { $(sizes! { @one $name $arguments })* };
     (@one $name:ident [$($argument:ident)*]) => {
@@ -29,7 +29,7 @@ macro_rules! sizes {
     };
 }
 
-/// The same for the newer functions, which query bytes on the device and bytes on the host.
+/// Does the same for the newer functions, which query bytes on the device and bytes on the host.
 macro_rules! sizes_of_both {
     ($arguments:tt: $($name:ident)*) => { $(sizes_of_both! { @one $name $arguments })* };
     (@one $name:ident [$($argument:ident)*]) => {
@@ -42,7 +42,8 @@ macro_rules! sizes_of_both {
     };
 }
 
-/// Defines functions that query a size in elements, which a formula of the arguments and of the bytes of an element gives.
+/// Defines functions that query a size in elements, computed by a formula from the arguments and the bytes of an
+/// element.
 macro_rules! modelled {
     ($arguments:tt |$bytes:ident| $elements:expr; $($name:ident $value:literal)*) => {
         $(modelled! { @one $name $arguments $bytes $value $elements })*
@@ -199,14 +200,14 @@ fn none<T: From<u8>>(size: Out<T>) -> Outcome {
     size.put(T::from(0))
 }
 
-/// Answers a query of bytes on the device and on the host, of which none are needed.
+/// Answers a query for bytes on the device and on the host; no host bytes are needed.
 fn both(device: Out<usize>, host: Out<usize>, model: impl FnOnce() -> u64) -> Outcome {
     let bytes = crate::workspace::modelled("cuSOLVER", model);
     device.put(usize::try_from(bytes).unwrap_or(usize::MAX))?;
     host.put(0)
 }
 
-/// An argument of 32 bits: the others of its register are undefined.
+/// A 32-bit argument: the upper half of its register is undefined.
 fn integer(argument: u64) -> u64 {
     argument & u64::from(u32::MAX)
 }

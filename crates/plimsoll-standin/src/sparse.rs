@@ -1,9 +1,10 @@
-//! cuSPARSE: matrices are described, nothing is computed. Workspaces come from [`workspace`]. The number of values in a
-//! product of two sparse matrices depends on where the factors' values are; [`Sparse::times`] estimates it.
+//! cuSPARSE: matrices have descriptors, but nothing is computed. Workspaces come from [`workspace`]. The number of
+//! values in a product of two sparse matrices depends on the positions of the factors' values; [`Sparse::times`]
+//! estimates it.
 //!
-//! Only the functions that PyTorch calls are here. The legacy functions, whose blocked forms (`bsr`) have no successor,
-//! describe their matrices by sizes and pointers; their workspaces are unknown and assumed to be none, which is
-//! reported (`notice.rs`).
+//! Only the functions that PyTorch calls are defined here. The legacy functions, whose blocked forms (`bsr`) have no
+//! successor, describe their matrices by sizes and pointers. Their workspaces are unknown and assumed to be none,
+//! which is reported (`notice.rs`).
 
 mod matrix;
 mod workspace;
@@ -100,7 +101,7 @@ calls! { Sparse:
         known().sparse.get_mut(&c).ok_or(Failure::InvalidHandle)?.values = a.times(b);
         size(bytes, a.product_bytes(b))
     }
-    /// The result goes to the host, as by default.
+    /// The result goes to the host, which is the default.
     fn cusparseXcsrgeam2Nnz(
         _handle: u64, rows: c_int, columns: c_int, _a: u64, values_of_a: c_int, _rows_of_a: u64, _columns_of_a: u64,
         _b: u64, values_of_b: c_int, _rows_of_b: u64, _columns_of_b: u64, _c: u64, _rows_of_c: u64, total: Out<c_int>,
@@ -178,7 +179,7 @@ makers! { Sparse:
     cusparseSpGEMM_createDescr cusparseSpSM_createDescr cusparseSpSV_createDescr
 }
 
-// No pivot is ever zero: `cusparseXbsrsm2_zeroPivot` and the like succeed and leave their output unchanged.
+// A pivot is never zero: `cusparseXbsrsm2_zeroPivot` and the like succeed and leave their output unchanged.
 nothing! { Sparse:
     cusparseCsrSetPointers cusparseCsrSetStridedBatch cusparseDestroy cusparseDestroyBsrsm2Info
     cusparseDestroyBsrsv2Info cusparseDestroyDnVec cusparseDestroyMatDescr cusparseDnMatSetStridedBatch

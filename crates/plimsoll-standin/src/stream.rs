@@ -39,10 +39,10 @@ struct Stream {
     capture: Option<u64>,
 }
 
-/// An event, as it was last recorded.
+/// The state of an event when it was last recorded.
 #[derive(Debug, Clone, Copy, Default)]
 struct Event {
-    /// The capture in which that was.
+    /// The capture in which it was recorded.
     capture: Option<u64>,
     stream: StreamHandle,
     number: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Capture {
     origin: StreamHandle,
     /// The resulting graph.
     pub(crate) graph: GraphHandle,
-    /// Kernels, copies and calls of libraries seen so far.
+    /// The number of kernels, copies and library calls recorded so far.
     nodes: u64,
 }
 
@@ -76,12 +76,12 @@ pub(crate) struct Streams {
     streams: BTreeMap<StreamHandle, Stream>,
     /// All events.
     events: BTreeMap<EventHandle, Event>,
-    /// By stream: how often an event was recorded there.
+    /// How many events were recorded, by stream.
     last: BTreeMap<StreamHandle, u64>,
     captures: BTreeMap<u64, Capture>,
-    /// By graph: the number of nodes.
+    /// The number of nodes, by graph.
     graphs: BTreeMap<GraphHandle, u64>,
-    /// By graph that can be launched: the graph that it was made from.
+    /// The original graph of each executable graph.
     execs: BTreeMap<ExecHandle, GraphHandle>,
     begun: u64,
 }
@@ -99,11 +99,11 @@ static STREAMS: Mutex<Streams> = Mutex::new(Streams {
 /// The number of captures in progress. Launches check it first, and usually need nothing more.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
-/// How many events of a stream have to follow one before the watchdog finds it complete: DDP broadcasts twice when it makes its buckets
-/// again, at the beginning of the second step, and the old ones are there until the backward pass has begun.
+/// How many later events on a stream make an event complete for the watchdog. DDP broadcasts twice when it rebuilds
+/// its buckets, at the beginning of the second step, and the old buckets exist until the backward pass has begun.
 const LATER: u64 = 4;
 
-/// How often an event is not complete for the watchdog, which asks ten times a second.
+/// How often an event is reported to the watchdog as incomplete; it asks ten times a second.
 const PATIENCE: u32 = 100;
 
 /// The name of PyTorch's thread that waits for NCCL's collectives.
@@ -112,17 +112,17 @@ const WATCHDOG: &[u8] = b"pt_nccl_watchdg";
 thread_local! {
     /// This thread's capture mode, which CUDA lets programs exchange.
     static MODE: Cell<i32> = const { Cell::new(0) };
-    /// Whether it is the watchdog, once it has asked.
+    /// Whether this thread is the watchdog, once it has asked.
     static IS_WATCHDOG: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
-/// Whether this is the thread of PyTorch that waits for NCCL's collectives.
+/// Whether this is PyTorch's thread that waits for NCCL's collectives.
 pub(crate) fn is_watchdog() -> bool {
     if let Some(known) = IS_WATCHDOG.get() {
         return known;
     }
     let mut name = [0_u8; 16];
-    // SAFETY: `PR_GET_NAME` writes at most 16 bytes, with a zero at the end, to a buffer of as many.
+    // SAFETY: `PR_GET_NAME` writes at most 16 bytes, with a zero at the end, to a buffer of 16 bytes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let is = name.starts_with(WATCHDOG);
     IS_WATCHDOG.set(Some(is));
@@ -175,7 +175,7 @@ pub(crate) fn kernel_somewhere() {
     }
 }
 
-/// Sets this thread's capture mode and returns the one before.
+/// Sets this thread's capture mode and returns the previous one.
 pub(crate) fn exchange_mode(mode: i32) -> i32 {
     MODE.replace(mode)
 }
@@ -247,20 +247,21 @@ impl Streams {
         Ok(())
     }
 
-    /// Queries an event for the thread of PyTorch that releases what collectives have sent ([`is_watchdog`]): it is complete once
-    /// [`LATER`] more were recorded.
+    /// Queries an event for PyTorch's NCCL watchdog ([`is_watchdog`]), the thread that releases the tensors of finished
+    /// collectives. The event is complete once [`LATER`] more events were recorded on its stream.
     ///
-    /// That thread looks ten times a second, and PyTorch's host is ahead of the GPU: on a card it releases the gradients of a step while the next
-    /// one runs, mostly after the peak. Here a step may take longer than its period, and what it finds would depend on this machine's speed.
+    /// The watchdog asks ten times a second, and PyTorch's host code runs ahead of the GPU. On a real GPU it releases
+    /// the gradients of a step while the next step runs, mostly after the peak. Here a step may take longer than the
+    /// watchdog's period, so without this rule the result would depend on this machine's speed.
     ///
     /// # Errors
     ///
-    /// Those of `settle_event`; `NotReady`.
+    /// The errors of `settle_event`; `NotReady`.
     pub(crate) fn query_late(&mut self, event: EventHandle) -> Outcome {
         self.settle_event(event)?;
         let own = self.events.get_mut(&event).ok_or(Failure::InvalidHandle)?;
         let later = self.last.get(&own.stream).map_or(0, |last| last - own.number);
-        // A program that ends waits for it.
+        // At its end, a program waits for it.
         if later > LATER || own.refused >= PATIENCE {
             return Ok(());
         }
@@ -374,7 +375,7 @@ impl Streams {
         Ok(exec)
     }
 
-    /// The graph from which one that can be launched was made.
+    /// The original graph of an executable graph.
     ///
     /// # Errors
     ///

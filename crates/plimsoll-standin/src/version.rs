@@ -8,13 +8,13 @@ use crate::settings;
 /// The crate's version as a zero-terminated string.
 const TEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 
-/// The library's version, as `0.1.0`: a static string.
+/// The library's version, such as `0.1.0`: a static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn plimsoll_standin_version() -> *const c_char {
     TEXT.as_ptr().cast()
 }
 
-/// The crate's version, as `0.1.0`.
+/// The crate's version, such as `0.1.0`.
 pub fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }

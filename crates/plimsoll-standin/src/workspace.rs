@@ -57,7 +57,7 @@ pub(crate) fn asked(library: &str, model: impl FnOnce() -> u64) -> u64 {
     bytes
 }
 
-/// The same, for a workspace that is recorded later, when it is used.
+/// The same as [`asked`], for a workspace that is recorded later, when it is used.
 pub(crate) fn modelled(library: &str, model: impl FnOnce() -> u64) -> u64 {
     match Workspaces::wanted() {
         Workspaces::None => none(library),

@@ -1,4 +1,4 @@
-//! A convolution described by cuDNN's graph API, as PyTorch does it, down to the workspace of its plans.
+//! Describes a convolution through cuDNN's graph API, as PyTorch does, up to the workspace of its plans.
 
 use std::ptr::null_mut;
 
@@ -34,7 +34,7 @@ fn set<T>(descriptor: u64, name: i32, kind: i32, values: &[T]) {
     assert_eq!(code, 0);
 }
 
-/// Reads at most this many values of an attribute; returns how many there are.
+/// Reads at most this many values of an attribute. Returns the attribute's number of values.
 fn get<T>(descriptor: u64, name: i32, kind: i32, values: &mut [T]) -> i64 {
     let (mut count, room) = (-1, values.len() as i64);
     let place = if values.is_empty() { null_mut() } else { values.as_mut_ptr() };
@@ -45,7 +45,8 @@ fn get<T>(descriptor: u64, name: i32, kind: i32, values: &mut [T]) -> i64 {
     count
 }
 
-/// How many values an attribute has, for a caller that names the most there can be and passes no buffer, as PyTorch does for attention.
+/// The number of an attribute's values, for a caller that passes a maximum and no buffer, as PyTorch does for
+/// attention.
 fn counted(descriptor: u64, name: i32, kind: i32, most: i64) -> i64 {
     let (mut count, nowhere) = (-1, null_mut());
     let code = c!(cudnnBackendGetAttribute(
@@ -69,7 +70,8 @@ fn tensor(element: i32, sizes: [i64; 4]) -> u64 {
     finish(tensor)
 }
 
-/// The heuristics' result for the forward pass of 3×3 kernels from 64 to 64 channels of 32 pictures of 56×56.
+/// The heuristics' result for the forward pass of a 3×3 convolution from 64 to 64 channels, on 32 images of
+/// 56×56.
 fn heuristics(element: i32) -> u64 {
     let how = descriptor();
     set(how, 102, INT64, &[1_i64, 1]);
@@ -86,7 +88,7 @@ fn heuristics(element: i32) -> u64 {
     finish(heuristics)
 }
 
-/// Of each plan: the workspace, and whether it uses tensor cores.
+/// The workspace of each plan, and whether the plan uses tensor cores.
 fn plans(element: i32) -> Vec<(i64, bool)> {
     let heuristics = heuristics(element);
     let count = get::<u64>(heuristics, 202, DESCRIPTOR, &mut []);

@@ -1,4 +1,4 @@
-//! Queries of other libraries: sparse matrices and the CTC loss; and kernels that have no code for the
+//! Queries to other libraries (sparse matrices and the CTC loss), and kernels that have no code for the
 //! device.
 
 use std::ffi::{CStr, c_char, c_void};
@@ -17,7 +17,7 @@ fn notices() -> &'static Path {
 }
 
 fn opened(test: &str) -> bool {
-    // A process with this ID may have run before.
+    // An earlier process may have had this ID.
     let _not_there = std::fs::remove_file(notices().join(format!("{}.notices", std::process::id())));
     library::opened(
         test,
@@ -29,7 +29,7 @@ fn opened(test: &str) -> bool {
     )
 }
 
-/// A matrix in rows, of 32-bit floats and 64-bit indices.
+/// A CSR matrix of 32-bit floats with 64-bit indices.
 fn csr(rows: i64, columns: i64, values: i64) -> u64 {
     let mut matrix = 0;
     let code = c!(cusparseCreateCsr(
@@ -122,13 +122,14 @@ fn the_ctc_loss_reports_the_workspace_of_a_gpu() {
 
 /// Registers a module as a library does: binary code for one architecture. It lives as long as the process.
 fn register(architecture: u32, kernel: *const c_void, name: &CStr) {
-    // Header of 16 bytes, then one form of 64, as `images.rs` reads them.
+    // A 16-byte header, then one 64-byte image header, as `images.rs` reads them.
     let mut words: Vec<u32> = vec![0xba55_ed50, 16 << 16 | 1, 64, 0, 0x0101 << 16 | 2, 64, 0, 0, 0, 0, 0];
     words.push(architecture);
     words.resize(20, 0);
     let data = Box::leak(words.into_boxed_slice()).as_ptr();
     let wrapper: &[u64] = Box::leak(Box::new([1 << 32 | 0x4662_43b1, data.expose_provenance() as u64, 0]));
-    // SAFETY: the two functions take these arguments; the wrapper and what it leads to are never freed.
+    // SAFETY: the two functions take these arguments; the wrapper and everything that it refers to are never
+    // freed.
     unsafe {
         let take: extern "C" fn(*const u64) -> u64 =
             std::mem::transmute(library::symbol("__cudaRegisterFatBinary"));

@@ -1,4 +1,5 @@
-//! The integration tests of `plimsoll-standin`, in one program, as linking takes most of a test's build: a module a subject.
+//! The integration tests of `plimsoll-standin`. They are one program, because linking takes most of a test's build
+//! time; each module covers one subject.
 
 mod convolution;
 mod libraries;

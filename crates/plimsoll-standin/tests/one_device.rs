@@ -27,7 +27,7 @@ fn free(address: u64) -> i32 {
     c!(cudaFree(address => u64))
 }
 
-/// Bytes that the device has left.
+/// The device's free bytes.
 fn left() -> usize {
     let (mut free, mut total) = (0, 0);
     assert_eq!(c!(cudaMemGetInfo(&mut free => *mut usize, &mut total => *mut usize)), 0);
@@ -83,7 +83,7 @@ fn physical_memory_counts_until_it_is_released_and_unmapped() {
     if !opened(test_name!()) {
         return;
     }
-    // Pinned, on device 0: kind, handle types, location; the other fields are ignored.
+    // Pinned, on device 0: kind, handle types, location. The other fields are ignored.
     let properties = [1, 0, 1, 0, 0, 0, 0, 0];
     let (mut address, mut handle) = (0_u64, 0_u64);
     let size = 2 * PAGE;
@@ -193,7 +193,7 @@ fn pointers_to_host_and_device_are_distinguished() {
     assert_eq!((c!(cudaFreeHost(pinned => u64)), free(device)), (0, 0));
 }
 
-/// Kibibytes of this process's own memory that are in use.
+/// KiB of this process's own memory that are in use.
 fn used_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the line");

@@ -1,5 +1,5 @@
-//! Calls that ordinary programs make beside PyTorch's allocator: memory shared between processes, the state of a device,
-//! parts of it, profilers, and a CUDA runtime that is compiled into a library.
+//! Calls that ordinary programs make in addition to PyTorch's allocator: memory shared between processes, the state of
+//! a device, parts of a device, profilers, and a CUDA runtime that is linked into a library.
 
 use std::ffi::{CStr, c_char};
 
@@ -87,7 +87,7 @@ fn a_profiler_starts_and_records_nothing() {
     }
     let (mut text, mut subscriber) = (std::ptr::null::<c_char>(), 0_u64);
     assert_eq!(c!(cuptiGetResultString(1 => i32, &mut text => *mut *const c_char)), 0);
-    // SAFETY: the library gave a text that ends with a zero.
+    // SAFETY: the library returned a zero-terminated text.
     assert!(!unsafe { CStr::from_ptr(text) }.is_empty());
     assert_eq!(c!(cuptiSubscribe(&mut subscriber => *mut u64, 0 => u64, 0 => u64)), 0);
     assert_ne!(subscriber, 0);
@@ -115,7 +115,7 @@ fn the_most_that_a_process_had_is_kept() {
     assert_eq!(c!(cudaMalloc(&mut address => *mut u64, 64 << 20 => usize)), 0);
     assert_eq!(c!(cudaFree(address => u64)), 0);
     let most = library::symbol("plimsoll_standin_most_bytes");
-    // SAFETY: the function has this form.
+    // SAFETY: the function has this signature.
     let most: extern "C" fn(i32) -> u64 = unsafe { std::mem::transmute(most) };
     assert!(most(0) >= 64 << 20 && most(9) == 0);
 }

@@ -1,4 +1,4 @@
-//! Messages on stderr, and injected faults. Each test runs this test program again in a process of its own.
+//! Messages on stderr, and injected faults. Each test runs this test program again in a separate process.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
@@ -7,7 +7,7 @@ use crate::c;
 use crate::library;
 use crate::test_name;
 
-/// Runs a test of this file that is otherwise ignored, in an environment.
+/// Runs one of this file's ignored tests in an environment.
 fn run(test: &str, environment: &[(&str, &str)]) -> (Output, String) {
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command.args(["--exact", &format!("reports::{test}"), "--ignored", "--nocapture"]);
@@ -46,7 +46,7 @@ fn touches() {
     let mut address = 0_u64;
     c!(cudaMalloc(&mut address => *mut u64, 100 => usize));
     let byte = std::ptr::with_exposed_provenance::<u8>(address as usize + 16);
-    // SAFETY: none: the access is what is tested; the process ends here.
+    // SAFETY: this access is not safe; it is what is tested, and the process ends here.
     unsafe { byte.read_volatile() };
 }
 
@@ -60,12 +60,12 @@ fn a_fault_signal_that_another_process_sends_ends_the_process_without_a_report()
 #[test]
 #[ignore = "run by another test"]
 fn is_sent_a_fault() {
-    // SAFETY: as the system sets it; Rust's own handler, like ours, waits for the access to be made again.
+    // SAFETY: this restores the system's default; Rust's own handler, like ours, lets the access repeat.
     unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
     assert!(library::opened(test_name!(), &[]));
     let mut address = 0_u64;
     c!(cudaMalloc(&mut address => *mut u64, 100 => usize));
-    // SAFETY: the signal is what is tested; the process ends here.
+    // SAFETY: the signal is what is tested, and the process ends here.
     unsafe { libc::kill(libc::getpid(), libc::SIGSEGV) };
     std::thread::sleep(std::time::Duration::from_secs(1));
     panic!("survived");

@@ -1,7 +1,7 @@
-//! How long convolutions take, pass by pass: those of ResNet-18 with a batch of 8, and others. `conv_speed.py` beside this
-//! file measures PyTorch's the same way.
+//! Measures the time of each pass of convolutions: those of ResNet-18 with a batch of 8, and others. `conv_speed.py` in
+//! the same folder measures PyTorch's in the same way.
 //!
-//! The figure is the processor's time of one thread, the least of some runs, so that it can be compared on a busy machine:
+//! The figure is the CPU time of one thread, the minimum of several runs, so that it can be compared on a busy machine:
 //!
 //! ```console
 //! RAYON_NUM_THREADS=1 cargo run --release -p plimsoll-tensor --example conv_speed [last]
@@ -14,7 +14,8 @@ use std::fs;
 
 use plimsoll_tensor::{BackwardOptions, Conv2dOptions, Device, Result, Tensor, no_grad};
 
-/// Channels in, size, channels out, kernel, stride, padding, groups, and how often it is in ResNet-18.
+/// Input channels, image size, output channels, kernel size, stride, padding, groups, and the number of such layers in
+/// ResNet-18.
 type Layer = [usize; 8];
 
 const LAYERS: [(&str, Layer); 16] = [
@@ -36,13 +37,14 @@ const LAYERS: [(&str, Layer); 16] = [
     ("3x3 128 in 32 groups at 56", [128, 56, 128, 3, 1, 1, 32, 0]),
 ];
 
-/// What this thread has had of a processor, in ms.
+/// The CPU time of this thread so far, in ms.
 fn processor_ms() -> f64 {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e6
 }
 
-/// The least time of a run. The clock moves in steps of some ms: each figure is of enough runs to make that little.
+/// The minimum time of a run. The clock has a resolution of a few ms, so each measurement covers enough runs to make that
+/// error small.
 fn least_ms(mut f: impl FnMut()) -> f64 {
     f();
     let round = |f: &mut dyn FnMut()| {
@@ -56,7 +58,7 @@ fn least_ms(mut f: impl FnMut()) -> f64 {
     (0..5).map(|_| round(&mut f)).fold(f64::MAX, f64::min)
 }
 
-/// A copy with its channels side by side.
+/// A copy in the channels-last layout.
 fn channels_last(x: &Tensor) -> Result<Tensor> {
     x.permute(&[0, 2, 3, 1])?.contiguous()?.permute(&[0, 3, 1, 2])
 }
@@ -90,7 +92,7 @@ fn main() -> Result<()> {
         let to_weight = backward(&x, &w.detach().requires_grad_(true)?)?;
         let flops = 2 * y.numel() * inputs / groups * kernel * kernel;
         println!("{name:<28}{:>7.2}{forward:>10.2}{to_input:>10.2}{to_weight:>10.2}", flops as f64 / 1e9);
-        // Nobody asks for the gradient of the images.
+        // The gradient of the images is not needed.
         let of_input = if inputs == 3 { 0.0 } else { to_input };
         total += times as f64 * (forward + of_input + to_weight);
     }

@@ -1,4 +1,4 @@
-//! A backward pass on the simulated device, and what its peak was made of: every byte has an owner and a category.
+//! Runs a backward pass on the simulated device and prints the owner and category of every byte at its peak.
 //!
 //! ```console
 //! cargo run -p plimsoll-tensor --example owners

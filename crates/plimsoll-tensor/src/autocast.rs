@@ -1,8 +1,8 @@
-//! Mixed precision: operators choose the type of their inputs, as PyTorch's autocast does.
+//! Mixed precision: operators cast their inputs as PyTorch's autocast does.
 //!
-//! Each operator says what suits it ([`Autocast`], PyTorch's lists for CUDA). While [`autocast`] is open on a thread, dispatch
-//! (`dispatch/`) casts its inputs first; a cast is recorded, so gradients come back in the type of the parameter. The
-//! cast of a parameter is kept until the outermost `autocast` ends, so that a weight that is used twice is cast once.
+//! Each operator has an [`Autocast`] policy, from PyTorch's lists for CUDA. Within [`autocast`], dispatch (`dispatch/`) casts
+//! its inputs first. Autograd records a cast, so gradients have the type of the parameter. The cast of a parameter is kept
+//! until the outermost `autocast` ends, so that a weight that is used twice is cast only once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -21,18 +21,18 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether operators choose types on this thread now. As `torch.is_autocast_enabled`.
+/// Whether autocast is on in this thread. As `torch.is_autocast_enabled`.
 pub fn is_enabled() -> bool {
     autocast_mode::lower().is_some()
 }
 
-/// The lower precision in force, if any. As `torch.get_autocast_dtype`.
+/// The lower precision in use, if autocast is on. As `torch.get_autocast_dtype`.
 pub fn dtype() -> Option<DType> {
     autocast_mode::lower()
 }
 
-/// Runs `f` with products in a lower precision and what needs it in 32 bits. As `torch.autocast(dtype=…)`. `None`
-/// switches it off within another.
+/// Runs `f`. Meanwhile matrix products run in a lower precision, and operators that need more range or precision run in 32
+/// bits. As `torch.autocast(dtype=…)`. `None` disables an enclosing autocast.
 ///
 /// ```
 /// use plimsoll_tensor::{DType, Device, Tensor, autocast};
@@ -50,7 +50,7 @@ pub fn dtype() -> Option<DType> {
 /// ```
 ///
 /// # Errors
-/// Those of `f`; a type other than `float16` and `bfloat16`.
+/// The errors of `f`; a type other than `float16` and `bfloat16`.
 pub fn autocast<T, E: From<Error>>(
     lower: impl Into<Option<DType>>,
     f: impl FnOnce() -> std::result::Result<T, E>,
@@ -63,8 +63,8 @@ pub fn autocast<T, E: From<Error>>(
     f()
 }
 
-/// A tensor in the type in which products run now: itself where autocast is off. What several products read is cast once this
-/// way, and kept once for their derivatives.
+/// Casts a tensor to the type of matrix products, or returns it unchanged if autocast is off. A tensor that several products
+/// read is thus cast once, and saved once for their derivatives.
 ///
 /// ```
 /// use plimsoll_tensor::{DType, Device, Tensor, autocast};
@@ -83,7 +83,7 @@ pub fn lower(x: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// Autocast as it was set until this is dropped, then as it was before.
+/// Restores the previous autocast setting when dropped.
 struct Opened {
     _guard: ModeGuard,
 }
@@ -99,14 +99,14 @@ impl Drop for Opened {
     fn drop(&mut self) {
         DEPTH.set(DEPTH.get() - 1);
         if DEPTH.get() == 0 {
-            // Dropped outside the borrow: freeing a tensor may run anything.
+            // Dropped outside the borrow, since freeing a tensor may run arbitrary code.
             let casts = CASTS.with_borrow_mut(std::mem::take);
             drop(casts);
         }
     }
 }
 
-/// The inputs of an operator in the types that suit it; `None` where they are already.
+/// The inputs of an operator, cast by its policy; `None` if no cast is needed.
 pub(crate) fn inputs(policy: Autocast, ins: &[&Tensor]) -> Result<Option<SmallVec<[Tensor; 4]>>> {
     let Some(lower) = autocast_mode::lower() else { return Ok(None) };
     // PyTorch leaves 64-bit floats alone.

@@ -1,4 +1,5 @@
-//! Autocast's switch, one a thread: below everything that asks for it. `autocast.rs` has what it means.
+//! The thread-local switch of autocast, in a file that all its users may import. `autocast.rs`
+//! describes what it does.
 
 use std::cell::Cell;
 
@@ -8,12 +9,12 @@ thread_local! {
     static LOWER: Cell<Option<DType>> = const { Cell::new(None) };
 }
 
-/// The lower precision in force on this thread, if any.
+/// The lower precision in use on this thread, if autocast is on.
 pub(crate) fn lower() -> Option<DType> {
     LOWER.get()
 }
 
-/// The switch as it was set until this is dropped, then as it was before.
+/// Restores the previous setting when dropped.
 #[derive(Debug)]
 pub(crate) struct ModeGuard {
     before: Option<DType>,

@@ -1,13 +1,13 @@
-//! Captured work: what a function queues, recorded once and replayed as one.
+//! CUDA graphs: the work that a function queues, captured once and replayed with one call.
 //!
 //! [`Graph::capture`] runs a function whose operators are recorded instead of run; [`Graph::replay`] queues all of them at once,
-//! at the cost of one call of the driver. Tensors keep their places: what a replay reads is what is in the captured function's
-//! tensors then, and what it writes replaces what the replay before wrote. As `torch.cuda.CUDAGraph`.
+//! at the cost of one call of the driver. Tensors keep their addresses: a replay reads the current contents of the captured
+//! function's tensors, and overwrites the results of the previous replay. As `torch.cuda.CUDAGraph`.
 //!
-//! Note [What varies]. Random numbers and the steps of optimizers are not those of the capture: before a replay, the operators
-//! that have them are described once more, with the next ones, and where a kernel's arguments differ they are set in the graph.
-//! So a replay computes what the function would have computed. (PyTorch keeps such numbers in device memory, which kernels
-//! must be written for.) What else the host decides is decided at the capture.
+//! Note [What varies]. Each replay uses new random numbers and new step numbers of optimizers. Before a replay, the operators
+//! that use them describe their launches again, with the next numbers, and kernel arguments that differ are updated in the
+//! graph. So a replay computes what the function itself would have computed. (PyTorch keeps such numbers in device memory, and
+//! its kernels must be written to read them from there.) Every other decision of the host is fixed at capture.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,12 +26,12 @@ use crate::random::{Generator, RandomStream, RngState};
 use crate::stream::Stream;
 use crate::tensor::Tensor;
 
-/// Memory of captured graphs, apart from the device's other memory: what is allocated while a function is captured stays at
-/// its place. It goes back to the device when the last graph and the last tensor in it are gone. As the pool of
+/// The memory of captured graphs, separate from the device's other memory. Allocations made during a capture keep their
+/// addresses. The memory returns to the device when the last graph and the last tensor in it are dropped. As the pool of
 /// `torch.cuda.graph_pool_handle`.
 ///
-/// Graphs that share one use the same memory for what no tensor keeps: replay them one after the other, each with inputs that
-/// no other one computed there.
+/// Graphs that share a pool use the same memory for their temporaries. Replay them one after the other, and do not use a result
+/// of one in this pool as an input of another.
 #[derive(Clone, Debug)]
 pub struct GraphPool {
     pool: Arc<Pool>,
@@ -39,29 +39,29 @@ pub struct GraphPool {
 }
 
 impl GraphPool {
-    /// A pool on a device.
+    /// Makes a pool on a device.
     ///
     /// # Errors
-    /// The allocator's.
+    /// The allocator's errors.
     pub fn new(device: &Device) -> Result<GraphPool> {
         let pool = device.memory().new_pool();
         let pool = pool.map_err(|source| refused(device, source))?;
         Ok(GraphPool { pool: Arc::new(pool), device: device.clone() })
     }
 
-    /// Runs `f` with what this thread asks of the device served from this pool. As `torch.cuda.use_mem_pool`.
+    /// Runs `f`; this thread's allocations on the device come from this pool meanwhile. As `torch.cuda.use_mem_pool`.
     ///
-    /// For work before a capture, whose memory the capture then uses too. What it leaves stays where it is: a graph of this
-    /// pool that was captured before may write there, so there must be none.
+    /// Use it for warm-up work before a capture, so that the capture reuses its memory. No graph of this pool may have been
+    /// captured before: it could overwrite tensors that `f` leaves in the pool.
     ///
     /// # Errors
-    /// The allocator's; those of `f`.
+    /// The errors of the allocator and of `f`.
     pub fn serve<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let _served = self.pool.use_here().map_err(|source| refused(&self.device, source))?;
         f()
     }
 
-    /// Bytes that it has of the device, cached ones included.
+    /// Bytes that the pool has reserved on the device, including cached ones.
     pub fn reserved_bytes(&self) -> u64 {
         self.pool.segments().iter().map(|segment| segment.bytes).sum()
     }
@@ -71,7 +71,7 @@ fn refused(device: &Device, source: plimsoll_alloc::Error) -> Error {
     Error::Allocator { device: device.name().to_owned(), source }
 }
 
-/// Captured work of a device, which can be replayed. On a simulated device a replay does nothing, as every operator there.
+/// Captured work of a device, which can be replayed. On a simulated device a replay does nothing, like every operator.
 ///
 /// ```
 /// use plimsoll_tensor::testing::LateConfig;
@@ -89,25 +89,25 @@ fn refused(device: &Device, source: plimsoll_alloc::Error) -> Error {
 pub struct Graph {
     device: Device,
     on: Stream,
-    /// None on a device that computes nothing. Before the pool: what it does ends before memory goes.
+    /// `None` on a device that computes nothing. Declared before the pool, so that its work ends before the memory is freed.
     work: Option<Box<dyn Replays>>,
     draws: Draws,
     sources: Vec<Drawn>,
     steps: Vec<CapturedStep>,
-    /// For each step its number among what varies.
+    /// For each step, its index among the varying kernels.
     step_at: Vec<usize>,
     pool: GraphPool,
 }
 
-/// What a replay draws from a source of random numbers.
+/// The random streams that a replay draws from one source.
 struct Drawn {
-    /// None where it is the device.
+    /// `None` if the source is the device.
     generator: Option<Generator>,
-    /// Where it stood at the capture.
+    /// Its state at the capture.
     start: RngState,
-    /// How many streams each replay draws.
+    /// The number of random streams that each replay draws.
     count: u64,
-    /// Where it stood before the numbers that the work has now.
+    /// Its state before it drew the numbers that the graph has now.
     base: RngState,
 }
 
@@ -118,13 +118,13 @@ impl fmt::Debug for Graph {
 }
 
 impl Graph {
-    /// Captures what `f` queues on the current stream of a device that computes later; nothing of it runs. Memory that `f` asks
-    /// for on this thread comes from `pool`, or from a new one. Before, all work of the device is waited for and its cache
-    /// goes back, as in PyTorch. Random numbers of the device and of generators are then where they were.
+    /// Captures the work that `f` queues on the current stream of an asynchronous device, without running it. Memory that `f`
+    /// allocates on this thread comes from `pool`, or from a new pool. As in PyTorch, the call first waits for all work of the
+    /// device and empties its cache. It leaves the random state of the device and of generators unchanged.
     ///
     /// # Errors
-    /// Those of `f`; [`Error::Captured`] for what cannot be replayed: reading a value, waiting, values of the program, another
-    /// stream; a device that computes at once; a capture inside of a capture. The device can be used as before.
+    /// The errors of `f`; [`Error::Captured`] for operations that cannot be replayed (reading a value, waiting, copying values
+    /// from the host, using another stream); a synchronous device; a capture within a capture. The device remains usable.
     pub fn capture<T>(
         device: &Device,
         pool: Option<&GraphPool>,
@@ -174,10 +174,10 @@ impl Graph {
         Ok(Graph { device: device.clone(), on, work, draws, sources, steps, step_at, pool })
     }
 
-    /// Queues all of it once more, with the next random numbers, on the stream that was captured; the current stream waits for it.
+    /// Queues the captured work again, with the next random numbers, on the captured stream. The current stream waits for it.
     ///
     /// # Errors
-    /// The device's, and the error of earlier work that was not reported yet.
+    /// The device's errors, and any unreported error of earlier work.
     pub fn replay(&mut self) -> Result<()> {
         let current = self.device.current_stream();
         capturing::refuse(self.device.number(), "replay", "a graph cannot be part of another one")?;
@@ -195,7 +195,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Gives the operators that draw the numbers that come next.
+    /// Updates the operators that draw random numbers with the next ones.
     fn renew(&mut self) -> Result<()> {
         let mut is_new = false;
         for source in &mut self.sources {
@@ -218,32 +218,32 @@ impl Graph {
         Ok(())
     }
 
-    /// The device that it is of.
+    /// The device of the captured work.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Where its memory is: for graphs that share it.
+    /// The pool of its memory, to share with other graphs.
     pub fn pool(&self) -> &GraphPool {
         &self.pool
     }
 
-    /// How many calls of [`op::optimizer_step`](crate::op::optimizer_step) it contains.
+    /// The number of calls of [`op::optimizer_step`](crate::op::optimizer_step) that it contains.
     pub fn step_count(&self) -> usize {
         self.steps.len()
     }
 
-    /// The parameters of one of them, in its order; of 16-bit parameters their 32-bit copies.
+    /// The parameters of one of these calls, in its order; for 16-bit parameters, their 32-bit copies.
     pub fn step_parameters(&self, step: usize) -> &[Tensor] {
         self.steps.get(step).map_or(&[], CapturedStep::parameters)
     }
 
-    /// Sets the rule, with its numbers such as the learning rate, and the number of the step of each parameter, for the
-    /// replays from now on.
+    /// Sets the optimizer's rule (including options such as the learning rate) and each parameter's step number for all later
+    /// replays.
     ///
     /// # Errors
-    /// Another kind of rule; another number of steps than parameters; [`Error::Captured`] where the rule needs other work than
-    /// the captured one, so that it has to be captured again.
+    /// A different kind of rule; a length of `steps` other than the number of parameters; [`Error::Captured`] if the rule needs
+    /// different launches, so that the step must be captured again.
     pub fn set_step(&mut self, step: usize, rule: &Rule, steps: &[u64]) -> Result<()> {
         let Some(captured) = self.steps.get(step) else {
             let message = format!("step {step} of a graph with {}", self.steps.len());
@@ -270,7 +270,7 @@ impl Drawn {
     }
 }
 
-/// A capture under way on this thread; dropped, it is abandoned.
+/// A capture in progress on this thread. Dropping it abandons the capture.
 struct Capture<'a> {
     device: &'a Device,
     on: Stream,
@@ -278,7 +278,7 @@ struct Capture<'a> {
     is_open: bool,
 }
 
-/// What a capture has recorded.
+/// The results of a capture.
 struct Ended {
     on: Stream,
     work: Option<Box<dyn Replays>>,
@@ -321,7 +321,7 @@ impl<'a> Capture<'a> {
         Ok(Ended { on, work: work?, draws, sources: sources.into_iter().collect::<Result<_>>()?, steps })
     }
 
-    /// Ends what this thread asks elsewhere; the device's capture is left.
+    /// Ends all of this thread's capture state except the device's own capture.
     fn close(&mut self) -> (Draws, Vec<CapturedStep>) {
         self.is_open = false;
         let draws = capturing::end();

@@ -1,6 +1,7 @@
-//! Whether this thread captures what it queues on a device, and which random numbers it drew meanwhile.
+//! Whether this thread captures its work on a device, and the random numbers that it draws during the capture.
 //!
-//! `capture/` begins and ends a capture; what must not happen in one asks here. A thread captures one device at a time.
+//! `capture.rs` begins and ends a capture. Operations that a capture cannot contain check here. A thread captures one device at
+//! a time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::random::{Generator, RandomStream, RngState};
 
 thread_local! {
-    /// The device whose work this thread captures, by [`Device::number`](crate::Device); 0 where it captures none. Asked by every operation.
+    /// The device whose work this thread captures, by [`Device::number`](crate::Device); 0 if it captures none. Every operation
+    /// reads it.
     static DEVICE: Cell<usize> = const { Cell::new(0) };
     static CURRENT: RefCell<Option<Capturing>> = const { RefCell::new(None) };
 }
@@ -21,23 +23,24 @@ struct Capturing {
     draws: Draws,
 }
 
-/// What was drawn from during a capture, in the order of first use.
+/// The sources of random numbers that a capture has used, in the order of first use.
 ///
-/// Note [Draws in a capture]. A draw is known by its seed and stream. A checkpoint's second run draws the numbers of the first
-/// from a generator of its own: that is the same draw. So are the draws of two generators that stand at the same place.
+/// Note [Draws in a capture]. A draw is identified by its seed and stream. The second run of a checkpoint draws the numbers of
+/// the first run again, from a separate generator: that counts as the same draw. So do the draws of two generators in the same
+/// state.
 #[derive(Debug, Default)]
 pub(crate) struct Draws {
     pub(crate) sources: Vec<Source>,
-    /// For each seed and stream that was drawn, the number of its source.
+    /// The index of the source of each seed and stream that was drawn.
     of: BTreeMap<(u64, u64), usize>,
 }
 
-/// What random numbers were drawn from.
+/// A source of random numbers.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// None where it is the device.
+    /// `None` if the source is the device.
     pub(crate) generator: Option<Generator>,
-    /// Where it stood before the first draw.
+    /// Its state before the first draw.
     pub(crate) start: RngState,
 }
 
@@ -58,7 +61,7 @@ impl Draws {
         self.of.insert((seed, stream), source);
     }
 
-    /// The source of a draw.
+    /// The index of a draw's source.
     pub(crate) fn source(&self, RandomStream { seed, stream }: RandomStream) -> Option<usize> {
         self.of.get(&(seed, stream)).copied()
     }
@@ -69,7 +72,7 @@ impl Draws {
     }
 }
 
-/// Begins to capture the work of a device on a stream; false where this thread captures something already.
+/// Begins to capture the work of a device on a stream. Returns false if this thread already captures something.
 pub(crate) fn begin(device: usize, stream: StreamId) -> bool {
     if DEVICE.get() != 0 {
         return false;
@@ -79,7 +82,7 @@ pub(crate) fn begin(device: usize, stream: StreamId) -> bool {
     true
 }
 
-/// Ends the capture of this thread, and gives back what was drawn.
+/// Ends this thread's capture. Returns the random draws.
 pub(crate) fn end() -> Draws {
     DEVICE.set(0);
     CURRENT.take().map(|capturing| capturing.draws).unwrap_or_default()
@@ -97,7 +100,7 @@ pub(crate) fn is_any() -> bool {
     DEVICE.get() != 0
 }
 
-/// Notes a draw.
+/// Records a draw.
 pub(crate) fn drawn(device: usize, generator: Option<&Generator>, from: RandomStream) {
     if is_open(device) {
         CURRENT.with_borrow_mut(|current| {
@@ -108,16 +111,16 @@ pub(crate) fn drawn(device: usize, generator: Option<&Generator>, from: RandomSt
     }
 }
 
-/// Refuses what a capture of this device cannot repeat.
+/// Refuses an operation that a replay of this device could not repeat.
 ///
 /// # Errors
-/// [`Error::Captured`] where this thread captures the device's work.
+/// [`Error::Captured`] if this thread captures the device's work.
 #[inline]
 pub(crate) fn refuse(device: usize, op: &'static str, why: &'static str) -> Result<()> {
     if is_open(device) { Err(Error::Captured { op, why }.in_layer()) } else { Ok(()) }
 }
 
-/// Refuses work on another stream than the captured one.
+/// Refuses work on a stream other than the captured one.
 ///
 /// # Errors
 /// As [`refuse`].

@@ -1,4 +1,4 @@
-//! How long each kernel takes on a GPU: the work of a program by operator and kernel, slowest first.
+//! The time that each kernel takes on a GPU: a program's work by operator and kernel, slowest first.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,16 +6,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use plimsoll_cuda::{Float, Gpu, Matrix, Step};
 
-/// The time of one operator's work of one kind.
+/// The time that one operator spent in one kernel, product or copy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelTime {
     /// The operator.
     pub op: &'static str,
-    /// The kernel's launch or the product's sizes.
+    /// The kernel with its launch, or the sizes of the product.
     pub work: String,
-    /// How often it ran.
+    /// The number of runs.
     pub count: u64,
-    /// Milliseconds on the device, all runs together.
+    /// Milliseconds on the device, summed over all runs.
     pub total_ms: f64,
 }
 
@@ -29,8 +29,8 @@ fn times() -> MutexGuard<'static, Times> {
     TIMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `f` and measures every kernel, product and copy that it queues on NVIDIA GPUs, in this process: slowest first. Each is
-/// waited for, so that the program as a whole is slower.
+/// Runs `f` and measures every kernel, product and copy that it queues on NVIDIA GPUs in this process. Returns the times,
+/// slowest first. The host waits for each one, so the program as a whole runs slower.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, cuda_kernel_times};
@@ -49,7 +49,7 @@ pub fn cuda_kernel_times<T>(f: impl FnOnce() -> T) -> (T, Vec<KernelTime>) {
     (result, rows)
 }
 
-/// Queues a piece of an operator's work, and measures it where that is asked for.
+/// Queues a piece of an operator's work, and measures it within [`cuda_kernel_times`].
 pub(crate) fn run(
     gpu: &Gpu,
     op: &'static str,
@@ -57,7 +57,7 @@ pub(crate) fn run(
     on: plimsoll_alloc::StreamId,
     number: u64,
 ) -> plimsoll_cuda::Result<()> {
-    // Captured work does not run now.
+    // Captured work does not run yet.
     if !IS_ON.load(Ordering::Relaxed) || gpu.is_capturing() {
         return gpu.run(step, on, number);
     }

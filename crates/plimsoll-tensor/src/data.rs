@@ -1,4 +1,4 @@
-//! The values of a tensor: a layout on a storage. Tensors add autograd to it.
+//! The values of a tensor: a storage and a layout. Tensors add autograd.
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -7,7 +7,7 @@ use crate::layout::{self, Layout};
 use crate::storage::{Locks, Storage};
 use crate::view::View;
 
-/// A layout on a storage, and the type of its elements.
+/// A storage, the layout of the elements in it, and their type.
 #[derive(Clone)]
 pub(crate) struct Data {
     pub(crate) storage: Storage,
@@ -16,12 +16,12 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// Uninitialised memory for a dense tensor; `op` names the request.
+    /// Uninitialised memory for a dense tensor; `op` is the name under which it is requested.
     pub(crate) fn alloc(device: &Device, layout: Layout, dtype: DType, op: &'static str) -> Result<Data> {
         Ok(Data { storage: Data::alloc_storage(device, &layout, dtype, op)?, layout, dtype })
     }
 
-    /// The memory for it alone.
+    /// Allocates only the storage.
     pub(crate) fn alloc_storage(
         device: &Device,
         layout: &Layout,
@@ -31,7 +31,7 @@ impl Data {
         Storage::alloc(device, (layout::checked_len(layout.shape())? * dtype.size()) as u64, op)
     }
 
-    /// As the device sees it, while its storage is locked.
+    /// The view that a device gets while the storage is locked.
     pub(crate) fn view<'a>(&'a self, locks: &'a Locks<'_>) -> View<'a> {
         View::new(locks.address(&self.storage), self.storage.bytes(), self.dtype, &self.layout)
     }

@@ -1,7 +1,7 @@
-//! Where tensors live: a cloneable handle to a back end and its allocator.
+//! The device of tensors: a cloneable handle to a back end and its allocator.
 //!
-//! `Device::cpu()` is this process's one host device; `cpu_with` and `sim` make separate ones. The
-//! memory figures have PyTorch's names and PyTorch's meaning.
+//! `Device::cpu()` returns the host device that the process shares; `cpu_with` and `sim` make separate devices. The memory
+//! statistics have PyTorch's names and meanings.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::properties::DeviceProperties;
 use crate::random::{self, RandomStream, RngState};
 use crate::sim::{Sim, SimConfig};
 
-/// A device: `cpu` or `sim`. Clones are the same device; devices made separately are not equal.
+/// A device, such as `cpu` or `sim`. Clones are the same device; devices made separately are not equal.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, SimConfig, Tensor};
@@ -41,41 +41,41 @@ pub struct Device(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     backend: Box<dyn Backend>,
     computes: Computes,
-    /// Whether operators are shared with a queue or with what watches dispatch: asked by every operation.
+    /// Whether operators are shared with a queue or a dispatch watch. Every operation reads it.
     shares_operators: AtomicBool,
-    /// What `dispatch/` calls between operators, of a type that is its own.
+    /// The watch that `dispatch/` calls between operators; only `dispatch/` knows its type.
     watch: OnceLock<Box<dyn Any + Send + Sync>>,
-    /// Streams made so far, without the default one.
+    /// Streams made so far, not counting the default one.
     streams: AtomicU64,
     seed: AtomicU64,
-    /// The next stream of `seed`: each drawn tensor takes one.
+    /// The next random stream of `seed`; each random tensor uses one.
     next_stream: AtomicU64,
 }
 
-/// Bytes that one owner held for one purpose at the peak.
+/// The bytes that one owner held in one category at the peak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The layer, parameter or operation; see [`crate::label`].
     pub label: String,
-    /// What the bytes were for.
+    /// The purpose of the bytes.
     pub category: Category,
-    /// Bytes of its blocks, rounding included.
+    /// Bytes of its blocks, including rounding.
     pub bytes: u64,
     /// How many blocks.
     pub blocks: u64,
 }
 
-/// When a back end computes: asked by every operation.
+/// When a back end computes. Every operation reads it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Computes {
     AtOnce,
-    /// It has queues.
+    /// The back end has queues.
     Later,
     Nothing,
 }
 
-/// The context and loaded kernels of a training on an H200 (`train gpt --device cuda --json`: `outside_allocator_bytes` less
-/// `workspace_bytes`).
+/// The bytes of the context and the loaded kernels of a training run on an H200 (`train gpt --device cuda --json`:
+/// `outside_allocator_bytes` minus `workspace_bytes`).
 const CONTEXT_BYTES: u64 = 560_791_552;
 
 impl Device {
@@ -86,12 +86,12 @@ impl Device {
         CPU.get_or_init(|| Device::cpu_with(CpuConfig::default())).clone()
     }
 
-    /// A host device of its own, with its own cache and figures.
+    /// A separate host device, with its own cache and statistics.
     pub fn cpu_with(config: CpuConfig) -> Device {
         Device::new(Box::new(Cpu::new(config)))
     }
 
-    /// A device that computes nothing and accounts for every byte.
+    /// A simulated device, which computes nothing and accounts for every byte.
     pub fn sim(config: SimConfig) -> Device {
         Device::new(Box::new(Sim::new(config)))
     }
@@ -108,45 +108,45 @@ impl Device {
         Device(Arc::new(Inner { backend, computes, shares_operators, watch, streams, seed, next_stream }))
     }
 
-    /// Whether an operator must outlive its call.
+    /// Whether an operator may outlive its call.
     #[inline]
     pub(crate) fn shares_operators(&self) -> bool {
         self.0.shares_operators.load(Ordering::Relaxed)
     }
 
-    /// What is called between operators, once set.
+    /// The watch that is called between operators, if set.
     pub(crate) fn watch(&self) -> Option<&(dyn Any + Send + Sync)> {
         self.0.watch.get().map(|watch| &**watch)
     }
 
-    /// Sets it; false where something is set already.
+    /// Sets the watch. Returns false if one is set already.
     pub(crate) fn set_watch(&self, watch: Box<dyn Any + Send + Sync>) -> bool {
         let set = self.0.watch.set(watch).is_ok();
         self.0.shares_operators.store(true, Ordering::Relaxed);
         set
     }
 
-    /// The streams of this device, if it computes later.
+    /// The streams of this device, if it is asynchronous.
     #[inline]
     pub(crate) fn queues(&self) -> Option<&dyn Queues> {
         if self.0.computes == Computes::Later { self.0.backend.queues() } else { None }
     }
 
-    /// Whether operators only take memory here.
+    /// Whether operators on this device only allocate memory.
     #[inline]
     pub(crate) fn computes_nothing(&self) -> bool {
         self.0.computes == Computes::Nothing
     }
 
-    /// How many streams were made before the one that this call is for.
+    /// Counts a new stream. Returns the number of streams made before it.
     pub(crate) fn count_stream(&self) -> u64 {
         self.0.streams.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The error of earlier work that was found since the last call, if any.
+    /// Checks for an error of earlier work that was found since the last call.
     ///
     /// # Errors
-    /// That error.
+    /// The error that was found.
     #[inline]
     pub(crate) fn late_error(&self) -> Result<()> {
         match self.queues().and_then(Queues::take_error) {
@@ -155,11 +155,11 @@ impl Device {
         }
     }
 
-    /// Waits until all work on all streams of this device is done; at once where a device computes at once. As
+    /// Waits until all work on all streams of this device is done. Returns at once on a synchronous device. As
     /// `torch.cuda.synchronize`.
     ///
     /// # Errors
-    /// The error of earlier work that was not reported yet: [`Error::Late`]; while a step is captured, [`Error::Captured`].
+    /// [`Error::Late`] for an unreported error of earlier work; [`Error::Captured`] during a capture.
     pub fn synchronize(&self) -> Result<()> {
         capturing::refuse(
             self.number(),
@@ -180,39 +180,39 @@ impl Device {
         self.0.backend.memory()
     }
 
-    /// `cpu` or `sim`, or the name given at its making.
+    /// `cpu` or `sim`, or the name that it was created with.
     pub fn name(&self) -> &str {
         self.0.backend.name()
     }
 
-    /// Whether tensors here have values; on a simulated device reading one is an error.
+    /// Whether tensors on this device have values. On a simulated device, reading a value is an error.
     pub fn has_values(&self) -> bool {
         self.0.backend.has_values()
     }
 
-    /// Whether its memory is the host's.
+    /// Whether its memory is host memory.
     pub(crate) fn is_host(&self) -> bool {
         self.0.backend.is_host()
     }
 
-    /// What operators may know of this device before they run on it.
+    /// The properties of this device that operators may depend on before they run.
     pub fn facts(&self) -> DeviceFacts {
         self.0.backend.facts()
     }
 
-    /// What this device says of itself: memory, bandwidths, FLOP/s by type, workspaces.
+    /// The device's properties: memory, bandwidths, FLOP/s by type, workspaces.
     pub fn properties(&self) -> &DeviceProperties {
         self.0.backend.properties()
     }
 
-    /// Starts the device's random numbers over from `seed`, as `torch.manual_seed`. The n-th tensor
-    /// drawn after it is the same on every machine.
+    /// Seeds the device's random numbers, as `torch.manual_seed`. The n-th random tensor after this call is the same on every
+    /// machine.
     pub fn manual_seed(&self, seed: u64) {
         self.0.seed.store(seed, Ordering::Relaxed);
         self.0.next_stream.store(0, Ordering::Relaxed);
     }
 
-    /// Where the device's random numbers stand. As `torch.cuda.get_rng_state`.
+    /// The state of the device's random number generator. As `torch.cuda.get_rng_state`.
     pub fn rng_state(&self) -> RngState {
         RngState {
             seed: self.0.seed.load(Ordering::Relaxed),
@@ -220,7 +220,7 @@ impl Device {
         }
     }
 
-    /// Goes on drawing from where a device's random numbers stood. As `torch.cuda.set_rng_state`.
+    /// Restores a state of the device's random number generator. As `torch.cuda.set_rng_state`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -236,9 +236,9 @@ impl Device {
         self.0.next_stream.store(state.next_stream, Ordering::Relaxed);
     }
 
-    /// Runs `f`, and gives this device the random numbers back that it had before. As `torch.random.fork_rng`.
+    /// Runs `f`, then restores the state of this device's random number generator. As `torch.random.fork_rng`.
     pub fn fork_rng<T>(&self, f: impl FnOnce() -> T) -> T {
-        /// Also when `f` panics.
+        /// Restores the state even if `f` panics.
         struct Restore<'a>(&'a Device, RngState);
         impl Drop for Restore<'_> {
             fn drop(&mut self) {
@@ -267,18 +267,18 @@ impl Device {
         capturing::is_open(self.number())
     }
 
-    /// Whether work of this device can be captured ([`Graph`](crate::Graph)): not where it computes at once, as the host does.
+    /// Whether work of this device can be captured ([`Graph`](crate::Graph)): false for a synchronous device such as the host.
     pub fn captures(&self) -> bool {
         self.0.computes != Computes::AtOnce
     }
 
-    /// Tells devices apart; never 0.
+    /// Identifies the device; never 0.
     #[inline]
     pub(crate) fn number(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// Bytes of live blocks now, rounding included.
+    /// Bytes of live blocks now, including rounding.
     pub fn memory_allocated(&self) -> u64 {
         self.memory().memory_allocated()
     }
@@ -288,30 +288,30 @@ impl Device {
         self.memory().memory_reserved()
     }
 
-    /// The most bytes of live blocks since the start or the last reset.
+    /// The most bytes of live blocks since the device was made or the peaks were reset.
     pub fn max_memory_allocated(&self) -> u64 {
         self.memory().max_memory_allocated()
     }
 
-    /// The most bytes obtained from the system since the start or the last reset.
+    /// The most bytes obtained from the system since the device was made or the peaks were reset.
     pub fn max_memory_reserved(&self) -> u64 {
         self.memory().max_memory_reserved()
     }
 
-    /// Makes the present figures the peaks, here and in the totals by category and owner.
+    /// Sets the peaks to the current values, also those by category and owner.
     pub fn reset_peak_memory_stats(&self) {
         self.memory().reset_peak_memory_stats();
     }
 
-    /// Sets the running totals of bytes and requests to zero; peaks and present figures stay.
+    /// Sets the running totals of bytes and requests to zero; peaks and current values stay.
     pub fn reset_accumulated_memory_stats(&self) {
         self.memory().reset_accumulated_memory_stats();
     }
 
-    /// Returns every wholly unused segment to the system.
+    /// Returns all completely unused segments to the system.
     ///
     /// # Errors
-    /// The driver's, should it refuse to take a segment back.
+    /// The driver's error, if it fails to free a segment.
     pub fn empty_cache(&self) -> Result<()> {
         self.memory().empty_cache().map(drop).map_err(|source| self.allocator_error(source))
     }
@@ -326,22 +326,22 @@ impl Device {
         self.memory().memory_summary(&format!("Plimsoll memory summary, device {}", self.name()))
     }
 
-    /// The figures of this moment together, and the levels at the last steps: [`Device::mark_step`].
+    /// The current statistics, read together, and the levels at the most recent steps ([`Device::mark_step`]).
     pub fn memory_gauges(&self) -> Gauges {
         self.memory().gauges()
     }
 
-    /// Bytes of live blocks by what they are for; sums to [`Device::memory_allocated`].
+    /// Bytes of live blocks by category; they add up to [`Device::memory_allocated`].
     pub fn memory_by_category(&self) -> CategoryBytes {
         self.memory().by_category()
     }
 
-    /// The same at the peak; sums to [`Device::max_memory_allocated`].
+    /// Bytes of live blocks by category at the peak; they add up to [`Device::max_memory_allocated`].
     pub fn peak_by_category(&self) -> CategoryBytes {
         self.memory().by_category_at_peak()
     }
 
-    /// Who held the bytes at the peak, largest first; ties in the order in which names were registered.
+    /// The owners of the bytes at the peak, largest first; ties are in the order in which the names were registered.
     pub fn owners_at_peak(&self) -> Vec<Owner> {
         let named = |owner: plimsoll_alloc::Owner| {
             let plimsoll_alloc::Owner { label, category, bytes, blocks } = owner;
@@ -350,19 +350,19 @@ impl Device {
         self.memory().owners_at_peak().into_iter().map(named).collect()
     }
 
-    /// Every segment with its blocks, by address. As `torch.cuda.memory_snapshot`.
+    /// All segments with their blocks, sorted by address. As `torch.cuda.memory_snapshot`.
     pub fn memory_snapshot(&self) -> Vec<Segment> {
         self.memory().segments()
     }
 
-    /// Bounds the bytes reserved from now on; `None` lifts the bound. What is already reserved stays:
-    /// a request that would add to it releases cached segments first.
+    /// Limits the reserved bytes from now on; `None` removes the limit. Memory that is already reserved stays; a request that
+    /// needs more first releases cached segments.
     pub fn set_memory_limit(&self, bytes: impl Into<Option<u64>>) {
         self.memory().set_memory_limit(bytes.into());
     }
 
     /// Changes the allocator's settings from now on, in the format of `PYTORCH_ALLOC_CONF`; settings that are not named get their
-    /// defaults. What is reserved stays as it is. As `torch.cuda.memory._set_allocator_settings`.
+    /// defaults. Reserved memory stays as it is. As `torch.cuda.memory._set_allocator_settings`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, SimConfig};
@@ -381,15 +381,15 @@ impl Device {
         Ok(())
     }
 
-    /// Bounds the bytes reserved to a share of the device's memory; 1 lifts the bound.
+    /// Limits the reserved bytes to a fraction of the device's memory; 1 removes the limit.
     ///
     /// # Errors
-    /// A fraction outside 0 to 1.
+    /// A fraction that is not between 0 and 1.
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
         self.memory().set_memory_fraction(fraction).map_err(|source| self.allocator_error(source))
     }
 
-    /// The bound on reserved bytes in force, if any.
+    /// The current limit on reserved bytes, if any.
     pub fn memory_limit(&self) -> Option<u64> {
         self.memory().memory_limit()
     }
@@ -399,9 +399,9 @@ impl Device {
         self.memory().memory_info()
     }
 
-    /// Bytes of a GPU's memory that are in use and not this allocator's: the context, kernels, workspaces of libraries, and
-    /// other processes. Of a simulated GPU, what a process of ours is expected to take, as measured on an H200 (driver 580): 561 MB
-    /// for the context and kernels, and a workspace; cuDNN adds 8 MB. `None` where the device is not a GPU.
+    /// Bytes of a GPU's memory that are in use outside this allocator: the context, kernels, workspaces of libraries, and other
+    /// processes. For a simulated GPU, the expected value for one process, as measured on an H200 (driver 580): 561 MB for the
+    /// context and kernels, and a workspace; cuDNN adds 8 MB. `None` if the device is not a GPU.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, SimConfig};
@@ -420,13 +420,14 @@ impl Device {
         Some(total_bytes.saturating_sub(free_bytes).saturating_sub(self.memory_reserved()))
     }
 
-    /// Those of them that its libraries work in: 32 MiB for each stream with products or convolutions on a GPU, else 0.
+    /// Bytes of the libraries' workspaces, which are outside the allocator. On a GPU, 32 MiB for each stream with matrix products
+    /// or convolutions; otherwise 0.
     pub fn workspace_bytes(&self) -> u64 {
         self.0.backend.workspace_bytes()
     }
 
-    /// Why a library could not be opened that work so far wanted, with what to install: cuDNN's absence, once a GPU has computed
-    /// a convolution without it, by slower kernels. `None` where nothing was missed.
+    /// Says which library could not be opened when it was needed, why, and what to install. For example, cuDNN is reported once a
+    /// GPU has computed a convolution with slower kernels. `None` if no library was missing.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -440,9 +441,9 @@ impl Device {
         self.0.backend.missing_library()
     }
 
-    /// Host bytes of this device's segments that are resident now; `None` where they are not host memory
-    /// or the system does not say. Segments are given pages when first touched, so this can be less than
-    /// [`Device::memory_reserved`].
+    /// Bytes of this device's segments that are resident in host memory now; `None` if they are not host
+    /// memory or the system does not report it. The system maps pages on first touch, so this can be
+    /// less than [`Device::memory_reserved`].
     pub fn resident_bytes(&self) -> Option<u64> {
         self.0.backend.resident_bytes()
     }

@@ -1,4 +1,4 @@
-//! Element types and what comes of two together: those that the kernels on the host have.
+//! Element types and type promotion, re-exported from `plimsoll-kernels`.
 
 pub use plimsoll_kernels::dtype::{DType, Element, Scalar, Stored, bf16, f16, promote, result_type};
 

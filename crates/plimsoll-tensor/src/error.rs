@@ -1,46 +1,45 @@
-//! What can go wrong with tensors, each with its numbers and what to do about it.
+//! The errors of tensor operations, each with its numbers and what to do about it.
 //!
-//! Running out of memory, wrong shapes and missing values are weather: they come back as [`Error`].
-//! A broken rule of ours is a bug and asserts.
+//! Running out of memory, wrong shapes and missing values are returned as [`Error`]. A broken invariant of ours is a bug and
+//! panics.
 
 use plimsoll_alloc::{self as alloc, Bytes};
 
 use crate::dtype::DType;
 use crate::label;
 
-/// The result of everything that can run out, be missing or not fit.
+/// The result of operations that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation on tensors failed. One operation leaves nothing half-done: outputs that were already
-/// allocated are freed again, and the inputs are unchanged. A backward pass is many operations: after an
-/// error some leaves have their gradients and the graph is gone, as in PyTorch; drop the gradients and run
-/// forward again.
+/// Why an operation on tensors failed. A failed operation frees the outputs that it had allocated and
+/// leaves its inputs unchanged. A backward pass is many operations: after an error, some leaves have their
+/// gradients and the graph is freed, as in PyTorch. Drop the gradients and run the forward pass again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The device has no room, or its memory limit leaves none.
+    /// The device is out of memory, or the request exceeds its memory limit.
     #[error(transparent)]
     OutOfMemory(Box<OutOfMemory>),
-    /// The allocator or its driver refused for another reason than room.
+    /// The allocator or its driver failed for a reason other than running out of memory.
     #[error("{device}: {source}")]
     Allocator {
         /// The device's name.
         device: String,
-        /// The allocator's own words.
+        /// The allocator's error.
         source: alloc::Error,
     },
-    /// Shapes that do not go together.
+    /// Shapes that do not fit together.
     #[error("{op}: {message}")]
     Shape {
-        /// The operation that was asked for.
+        /// The operation that was called.
         op: &'static str,
-        /// What does not fit, with the shapes.
+        /// The mismatch, with the shapes.
         message: String,
     },
-    /// An element type that the operation does not take.
+    /// An element type that the operation does not support.
     #[error("{op}: expected {expected}, got {got}; convert with `to_dtype`")]
     DType {
-        /// The operation that was asked for.
+        /// The operation that was called.
         op: &'static str,
         /// The type, or types, it takes.
         expected: &'static str,
@@ -50,17 +49,17 @@ pub enum Error {
     /// Tensors on different devices in one operation.
     #[error("{op}: tensors on {first} and on {second}; move one with `to_device`")]
     Device {
-        /// The operation that was asked for.
+        /// The operation that was called.
         op: &'static str,
         /// Device of the first tensor.
         first: String,
         /// Device of the tensor that differs.
         second: String,
     },
-    /// A value was read where none exists: the simulated device computes nothing.
+    /// A value was read on a simulated device, which computes nothing.
     #[error("{op}: {device} computes no values, so there is nothing to read; run on `cpu` to get numbers")]
     NoValues {
-        /// The operation that wanted the value.
+        /// The operation that needed the value.
         op: &'static str,
         /// The device's name.
         device: String,
@@ -68,7 +67,7 @@ pub enum Error {
     /// A class index outside the range of classes.
     #[error("{op}: target {value} in row {row} is not a class: classes are 0 to {last}", last = .classes.saturating_sub(1))]
     Target {
-        /// The operation that was asked for.
+        /// The operation that was called.
         op: &'static str,
         /// Index of the row.
         row: usize,
@@ -92,7 +91,7 @@ pub enum Error {
         /// Version found now.
         found: u32,
     },
-    /// A second backward pass through a graph that the first one freed.
+    /// A backward pass through a graph that an earlier one freed.
     #[error(
         "backward of {node}: its saved tensors were freed by an earlier backward pass, finished or failed; \
          ask that one to retain the graph if a second is meant, or run forward again"
@@ -101,96 +100,97 @@ pub enum Error {
         /// The operation that was reached.
         node: &'static str,
     },
-    /// Autograd was asked for something it does not do.
+    /// A request that autograd does not support.
     #[error("{op}: {message}")]
     Autograd {
-        /// What was asked for.
+        /// The operation that was requested.
         op: &'static str,
-        /// Why it cannot be, and what to do.
+        /// Why it is not possible, and what to do.
         message: String,
     },
-    /// In anomaly mode: a derivative gave a value that is not a number.
+    /// A derivative produced NaN, in anomaly mode.
     #[error("backward of {op}{}: the gradient of input {input} has a value that is not a number; the operation was called here:\n{place}", owned(.owner))]
     Anomaly {
         /// The operation whose derivative it is.
         op: &'static str,
-        /// The layer that called it; empty where none was open.
+        /// The layer that called it; empty outside a layer.
         owner: String,
-        /// Number of the input.
+        /// The index of the input.
         input: usize,
         /// Where the operation was called.
         place: String,
     },
-    /// An operator that has no kernel for this kind of device.
+    /// The operator has no kernel for this kind of device.
     #[error(
         "{op}: there is no kernel for {device}; move the tensors with `to_device`, or implement `Kernel::{device}`"
     )]
     NoKernel {
-        /// The operation that was asked for.
+        /// The operation that was called.
         op: &'static str,
         /// The kind of device.
         device: &'static str,
     },
-    /// Bytes that were offloaded or evicted could not be brought back to their device. They stay away, and the next
+    /// Bytes that were offloaded or evicted could not be brought back to their device. They stay where they are, and the next
     /// operation on them tries again.
     #[error("{op}: the bytes of {owner} cannot be brought back to {device}: {cause}")]
     NotResident {
         /// The operation that needed them.
         op: &'static str,
-        /// Whose bytes they are.
+        /// The owner of the bytes.
         owner: String,
         /// The device's name.
         device: String,
-        /// Why: no memory, or a recipe that failed.
+        /// The cause: no memory, or a recipe that failed.
         cause: Box<Error>,
     },
-    /// The system gave no pinned host memory.
+    /// The system could not provide pinned host memory.
     #[error("{op}{}: {source}", owned(.owner))]
     PinnedMemory {
-        /// The operation that was asked for.
+        /// The operation that was called.
         op: &'static str,
-        /// Whose bytes it was for; empty where they are nobody's.
+        /// The owner of the bytes; empty if they have none.
         owner: String,
-        /// The allocator's own words.
+        /// The allocator's error.
         source: alloc::PinnedError,
     },
-    /// Work that an earlier call queued failed on a device that computes later. The call that returns this did nothing;
-    /// what the failed work was to compute has any values.
+    /// Work that an earlier call queued on an asynchronous device failed. The call that returns this error did nothing. The
+    /// results of the failed work are undefined.
     #[error("{device}: {op}{}, queued by an earlier call, failed: {cause}", owned(.owner))]
     Late {
         /// The device's name.
         device: String,
         /// The operation that failed.
         op: &'static str,
-        /// The layer that called it; empty where none was open.
+        /// The layer that called it; empty outside a layer.
         owner: String,
         /// Why it failed.
         cause: Box<Error>,
     },
-    /// An operation that a captured step cannot contain: it would not be repeated when the step is replayed, or not with other values.
+    /// An operation that a captured step cannot contain, because a replay would not repeat it, or would repeat it with the same
+    /// values.
     #[error("{op}: not while a step is captured: {why}")]
     Captured {
-        /// The operation that was asked for.
+        /// The operation that was called.
         op: &'static str,
         /// Why it cannot be captured, and what to do.
         why: &'static str,
     },
-    /// NVIDIA's driver or a library is missing or refused, or a kernel does not compile.
+    /// NVIDIA's driver or a library is missing or reports an error, or a kernel does not compile.
     #[error("{device}: {op}: {source}")]
     Cuda {
         /// The device's name.
         device: String,
-        /// The operation that was asked for.
+        /// The operation that was called.
         op: &'static str,
-        /// What is missing or refused, and what to do.
+        /// What is missing or failed, and what to do.
         source: plimsoll_cuda::CudaError,
     },
     /// An argument outside its range.
     #[error("{op}: {message}")]
     Argument {
-        /// The operation that was asked for.
+        /// The operation that was called.
         op: &'static str,
-        /// What was wrong with it.
+        /// What is wrong with it.
         message: String,
     },
     /// A hook on the gradient of an operation's output, or of a leaf, failed or panicked.
@@ -198,12 +198,12 @@ pub enum Error {
     Hook {
         /// The operation; `accumulate_grad` for a leaf.
         op: &'static str,
-        /// The layer that called it, or the leaf's owner; empty where there is none.
+        /// The layer that called it, or the leaf's owner; empty if there is none.
         owner: String,
         /// Why it failed.
         cause: Box<Error>,
     },
-    /// An operation failed that a layer called. Errors that name their owner themselves have no layer in front.
+    /// An operation that a layer called failed. Errors that name an owner themselves are not wrapped in this variant.
     #[error("{owner}: {error}")]
     InLayer {
         /// The layer.
@@ -218,22 +218,22 @@ fn owned(owner: &str) -> String {
 }
 
 impl Error {
-    /// Shapes that do not go together in `op`.
+    /// The error for shapes that do not fit together in `op`.
     pub fn shape(op: &'static str, message: impl Into<String>) -> Error {
         Error::Shape { op, message: message.into() }
     }
 
-    /// A request to autograd that cannot be.
+    /// The error for a request that autograd does not support.
     pub fn autograd(op: &'static str, message: impl Into<String>) -> Error {
         Error::Autograd { op, message: message.into() }
     }
 
-    /// An argument of `op` outside its range.
+    /// The error for an argument of `op` that is out of range.
     pub fn argument(op: &'static str, message: impl Into<String>) -> Error {
         Error::Argument { op, message: message.into() }
     }
 
-    /// The out-of-memory report, where this is one or has one as its cause.
+    /// The out-of-memory report, if this error is one or is caused by one.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         match self {
             Error::OutOfMemory(report) => Some(report),
@@ -245,7 +245,7 @@ impl Error {
         }
     }
 
-    /// The error without the layer in front of it.
+    /// The error without the [`Error::InLayer`] around it.
     ///
     /// ```
     /// use plimsoll_tensor::label::{Span, intern};
@@ -264,7 +264,7 @@ impl Error {
         }
     }
 
-    /// The same with the layer that is open in front of it, for errors that name no owner.
+    /// Wraps an error that names no owner in [`Error::InLayer`] with the current layer.
     #[cold]
     pub(crate) fn in_layer(self) -> Error {
         let names_owner = matches!(
@@ -282,32 +282,32 @@ impl Error {
     }
 }
 
-/// A request that did not fit: who asked, for what, and what holds the rest.
+/// A memory request that failed: the owner, the operation, and what holds the rest of the memory.
 #[derive(Clone, Debug, thiserror::Error)]
 pub struct OutOfMemory {
     /// The device's name.
     pub device: String,
-    /// Who asked: the layer, or the operation where no layer was open.
+    /// The layer that requested the memory, or the operation if no layer was open.
     pub label: String,
-    /// The operation that asked.
+    /// The operation that requested the memory.
     pub op: &'static str,
     /// The allocator's numbers.
     pub numbers: alloc::OutOfMemory,
 }
 
 impl OutOfMemory {
-    /// What bounded the request: the limit where it is less than the device, and the device otherwise.
+    /// The smaller of the memory limit and the device's memory.
     pub fn bound_bytes(&self) -> u64 {
         self.numbers.limit_bytes.unwrap_or(u64::MAX).min(self.numbers.device_total_bytes)
     }
 
-    /// Whether the bound left room for what was asked, and the system gave no memory all the same: another
-    /// limit of the process, or memory that others hold.
+    /// Whether the request was within the limit and the system refused it anyway, because of another limit of the process or
+    /// because others hold the memory.
     pub fn is_system_refusal(&self) -> bool {
         self.bound_bytes().saturating_sub(self.numbers.reserved_bytes) >= self.numbers.segment_bytes
     }
 
-    /// Bytes of the device that others hold, such as other processes, where they leave less than was asked for.
+    /// Bytes of the device that others, such as other processes, hold. `None` if they leave enough for the request.
     pub fn held_by_others_bytes(&self) -> Option<u64> {
         let n = &self.numbers;
         let others =
@@ -316,7 +316,7 @@ impl OutOfMemory {
     }
 }
 
-/// A size with its bytes where two decimals would round it.
+/// A size that is also shown in bytes if two decimals would round it.
 struct Exactly(u64);
 
 impl std::fmt::Display for Exactly {

@@ -1,22 +1,22 @@
-//! What an operator may know of a device.
+//! The properties of a device that an operator may depend on.
 
-/// What kind of kernels a device runs or, if it is simulated, stands for.
+/// The kind of kernels that a device runs or, if it is simulated, would run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceKind {
-    /// Those of the host.
+    /// Kernels for the host.
     Cpu,
-    /// Those of an NVIDIA GPU.
+    /// Kernels for NVIDIA GPUs.
     Cuda,
 }
 
-/// What an operator may know of a device before it runs there: the same on a simulated device as on the one
-/// that it stands for.
+/// The properties of a device that an operator may depend on before it runs. A simulated device has the
+/// same ones as the device that it simulates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceFacts {
-    /// Which kernels run.
+    /// The kind of kernels.
     pub kind: DeviceKind,
-    /// Compute capability, major and minor, of a GPU.
+    /// The compute capability (major, minor) of a GPU.
     pub capability: Option<(i32, i32)>,
 }

@@ -1,7 +1,7 @@
-//! Functions of the users' own: a forward pass made of operations on tensors, with a derivative of its own.
+//! User-defined functions: a forward pass made of tensor operations, with a custom derivative.
 //!
-//! Where an [`Operator`](crate::Operator) has kernels, a [`Function`] has only tensors: what it computes inside is not
-//! recorded, and its own derivative stands for all of it. As `torch.autograd.Function`.
+//! An [`Operator`](crate::Operator) has kernels; a [`Function`] consists of tensor operations. The operations in its forward
+//! pass are not recorded; its custom derivative replaces theirs. As `torch.autograd.Function`.
 
 use std::sync::Arc;
 
@@ -44,49 +44,49 @@ pub trait Function: Send + Sync + 'static {
     /// Its name, for errors.
     fn name(&self) -> &'static str;
 
-    /// What autocast does to the inputs. Where it casts them, it is off in `forward`. As the `cast_inputs` of
+    /// The cast that autocast applies to the inputs. If it casts them, autocast is off in `forward`. As the `cast_inputs` of
     /// `torch.amp.custom_fwd`.
     fn autocast(&self) -> Autocast {
         Autocast::AsGiven
     }
 
-    /// The input whose gradient is the sum of the rows of the output's gradient, as a bias's is: what makes that gradient can
-    /// then make the sum in the same pass.
+    /// The input (such as a bias) whose gradient is the sum over the rows of the output's gradient. The operation that computes
+    /// the output's gradient can then compute that sum in the same pass.
     fn bias(&self) -> Option<usize> {
         None
     }
 
-    /// Whether `backward` takes kernels where nothing is recorded, and has operations on tensors, which have derivatives, beside
-    /// them: [`Operator::has_gradient_kernel`](crate::Operator::has_gradient_kernel).
+    /// Whether `backward` has both a kernel, used if nothing is recorded, and differentiable tensor operations:
+    /// [`Operator::has_gradient_kernel`](crate::Operator::has_gradient_kernel).
     fn has_gradient_kernel(&self) -> bool {
         false
     }
 
-    /// The outputs. Nothing is recorded inside; what the derivative needs goes into `save`.
+    /// Computes the outputs. Nothing is recorded inside; put the tensors that the derivative needs into `save`.
     ///
     /// # Errors
-    /// What its operations report.
+    /// The errors of its operations.
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors>;
 
-    /// The gradients of the inputs, in their order.
+    /// Computes the gradients of the inputs, in the order of the inputs.
     ///
     /// # Errors
-    /// What its operations report.
+    /// The errors of its operations.
     fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads>;
 }
 
-/// What a forward pass keeps for the derivative.
+/// The tensors that a forward pass saves for the derivative.
 #[derive(Debug, Default)]
 pub struct Save(Vec<Tensor>);
 
 impl Save {
-    /// Keeps a tensor: an input, an output or any other. As `ctx.save_for_backward`.
+    /// Saves a tensor: an input, an output or any other. As `ctx.save_for_backward`.
     pub fn tensor(&mut self, tensor: &Tensor) {
         self.0.push(tensor.clone());
     }
 }
 
-/// What a function's derivative works from.
+/// The arguments of a function's derivative.
 pub struct FunctionBackward<'a> {
     name: &'static str,
     node: &'a Arc<Node>,
@@ -94,38 +94,38 @@ pub struct FunctionBackward<'a> {
     wanted: &'a [bool],
     saved: &'a [(Option<Slot>, Saved)],
     unpacked: Unpacked<usize>,
-    /// What stands for the saved tensors, in the derivative of a derivative.
+    /// The tensors that replace the saved ones in a second derivative.
     given: Option<&'a [Tensor]>,
 }
 
 impl FunctionBackward<'_> {
-    /// The gradient of an output; `None` where nothing depends on it.
+    /// The gradient of an output; `None` if nothing depends on it.
     pub fn grad(&self, output: usize) -> Option<&Tensor> {
         self.grads.get(output).and_then(Option::as_ref)
     }
 
-    /// Whether the gradient of an input is asked for.
+    /// Whether the gradient of an input is needed.
     pub fn wants(&self, input: usize) -> bool {
         self.wanted.get(input) == Some(&true)
     }
 
-    /// Whether the sum of the rows of this input's gradient is wanted, by what made the input.
+    /// Whether the operation that made this input needs the sum over the rows of its gradient.
     pub(crate) fn wants_row_sum(&self, input: usize) -> bool {
         self.given.is_none() && self.node.edges()[input].as_ref().is_some_and(Edge::wants_row_sum)
     }
 
-    /// Whether the derivative may change a tensor that was saved at this place and that it holds as `tensor`: this pass frees
-    /// the graph, and nothing else looks at these bytes.
+    /// Whether the derivative may change `tensor`, the saved tensor at index `i`, in place: this pass frees the graph, and
+    /// nothing else uses these bytes.
     pub(crate) fn owns(&self, i: usize, tensor: &Tensor) -> bool {
         let is_kept = self.saved.get(i).is_some_and(|(_, saved)| !saved.is_packed());
         self.given.is_none() && is_kept && self.node.is_freed() && tensor.data().storage.ref_count() == 2
     }
 
-    /// The tensor that was saved at this place. Where the derivative is recorded itself and the tensor was an input or an
-    /// output, it is part of the graph; a pass inside of the derivative that asks for its gradient ends at it.
+    /// The saved tensor at index `i`. If the derivative is itself recorded and the tensor was an input or an output, it is part
+    /// of the graph. A nested backward pass inside the derivative that asks for its gradient ends at it.
     ///
     /// # Errors
-    /// Fewer tensors were saved; it was changed in place since.
+    /// Fewer tensors were saved; the tensor was changed in place after it was saved.
     pub fn saved(&self, i: usize) -> Result<Tensor> {
         Ok(if is_grad_enabled() && self.given.is_none() { own(&self.linked(i)?) } else { self.linked(i)? })
     }
@@ -188,7 +188,7 @@ impl<F: Function> Derivative for Applied<F> {
 /// Runs a function and records it as one operation.
 ///
 /// # Errors
-/// Those of its forward pass.
+/// The errors of its forward pass.
 pub fn apply<F: Function>(function: F, ins: &[&Tensor]) -> Result<Tensors> {
     if !autocast::is_enabled() || function.autocast() == Autocast::AsGiven {
         return record(function, ins);

@@ -1,8 +1,8 @@
-//! Derivatives against finite differences: [`gradcheck`] and [`gradgradcheck`], with PyTorch's tolerances.
+//! Checks derivatives against finite differences: [`gradcheck`] and [`gradgradcheck`], with PyTorch's tolerances.
 //!
-//! Every element of every input is moved by `eps` either way, in place, so a function may also read an input that it
-//! captured, such as a layer's parameter. What comes of that is a column of the numerical Jacobian; the rows of the
-//! analytical one come from backward passes.
+//! Each element of each input is changed by `eps` in both directions, in place, so a function may also read an input
+//! that it captured, such as a layer's parameter. The differences of the outputs are a column of the numerical
+//! Jacobian. The rows of the analytical Jacobian come from backward passes.
 
 use crate::autograd::{GradOptions, enable_grad, grad, no_grad};
 use crate::dispatch::Tensors;
@@ -10,16 +10,16 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// Steps and tolerances, with PyTorch's defaults: for inputs in `float64`.
+/// Step size and tolerances. The defaults are PyTorch's, for inputs in `float64`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradcheckOptions {
-    /// How far each element is moved either way.
+    /// The step by which each element is changed in both directions.
     pub eps: f64,
     /// Absolute tolerance.
     pub atol: f64,
-    /// Relative tolerance, of the numerical derivative.
+    /// Tolerance relative to the numerical derivative.
     pub rtol: f64,
-    /// By how much two backward passes through one graph may differ.
+    /// The allowed difference between two backward passes through one graph.
     pub nondet_tol: f64,
 }
 
@@ -29,9 +29,9 @@ impl Default for GradcheckOptions {
     }
 }
 
-/// What a function that is checked may give back: a tensor, or several.
+/// The return types of a checked function: one tensor, or several.
 pub trait CheckedOutputs {
-    /// All of them.
+    /// All outputs.
     fn into_outputs(self) -> Vec<Tensor>;
 }
 
@@ -59,7 +59,7 @@ impl CheckedOutputs for (Tensor, Tensor) {
     }
 }
 
-/// Compares the derivatives of `f` with finite differences, for each input that wants a gradient. As
+/// Compares the derivatives of `f` with finite differences, for each input that requires a gradient. As
 /// `torch.autograd.gradcheck` with `fast_mode=False`. Use `float64`: in 32 bits the differences are too coarse for the
 /// default tolerances.
 ///
@@ -73,7 +73,7 @@ impl CheckedOutputs for (Tensor, Tensor) {
 ///
 /// # Errors
 /// A derivative that differs, with the place and both Jacobians; backward passes that differ from each other; no input that
-/// wants a gradient; an input whose elements share memory; a device that computes no values; those of `f`.
+/// requires a gradient; an input whose elements share memory; a device that computes no values; the errors of `f`.
 pub fn gradcheck<O: CheckedOutputs>(
     f: impl Fn(&[Tensor]) -> Result<O>,
     inputs: &[&Tensor],
@@ -84,8 +84,8 @@ pub fn gradcheck<O: CheckedOutputs>(
     check("gradcheck", &f, &inputs, options)
 }
 
-/// Compares the second derivatives of `f` with finite differences of the first. As `torch.autograd.gradgradcheck`; the gradient
-/// of each output is random where `grad_outputs` is `None`.
+/// Compares the second derivatives of `f` with finite differences of the first. As `torch.autograd.gradgradcheck`. The
+/// gradients of the outputs are random if `grad_outputs` is `None`.
 ///
 /// ```
 /// use plimsoll_tensor::gradcheck::{GradcheckOptions, gradgradcheck};
@@ -96,7 +96,7 @@ pub fn gradcheck<O: CheckedOutputs>(
 /// ```
 ///
 /// # Errors
-/// As [`gradcheck`]; other numbers of gradients than of outputs that want one.
+/// As [`gradcheck`]; also if `grad_outputs` does not have one gradient for each output that requires one.
 pub fn gradgradcheck<O: CheckedOutputs>(
     f: impl Fn(&[Tensor]) -> Result<O>,
     inputs: &[&Tensor],
@@ -158,7 +158,7 @@ fn check(name: &'static str, f: Checked<'_>, inputs: &[Tensor], options: Gradche
     let count = enable_grad(|| f(inputs))?.len();
     for (i, input) in inputs.iter().enumerate().filter(|(_, input)| input.requires_grad()) {
         let numerical = numerical(name, f, inputs, i, count, options.eps)?;
-        // Only now: what this run saves must not change before its backward passes.
+        // This must come last: the tensors that this run saves must not change before its backward passes.
         let outputs = enable_grad(|| f(inputs))?;
         for (o, (output, numerical)) in outputs.iter().zip(&numerical).enumerate() {
             if !output.dtype().is_float() {
@@ -186,7 +186,7 @@ fn check(name: &'static str, f: Checked<'_>, inputs: &[Tensor], options: Gradche
     Ok(())
 }
 
-/// For each output, its derivative by each element of an input, by columns: `[input element][output element]`.
+/// The derivative of each output with respect to each element of an input, in columns: `[input element][output element]`.
 fn numerical(
     name: &'static str,
     f: Checked<'_>,
@@ -202,7 +202,7 @@ fn numerical(
     };
     let run = |values: &[f64]| -> Result<Vec<Vec<f64>>> {
         set(values)?;
-        // A function that takes derivatives itself needs the graph: it is recorded, and dropped here.
+        // A function that computes derivatives itself needs the graph, so the run is recorded; its graph is dropped here.
         let found = enable_grad(|| f(inputs))?;
         if found.len() != outputs {
             let message = format!("the function gave {outputs} outputs first, then {}", found.len());
@@ -226,11 +226,11 @@ fn numerical(
         Ok(jacobians)
     };
     let found = columns();
-    set(&values)?; // as it was, also after an error
+    set(&values)?; // restores the value, even after an error
     found
 }
 
-/// As [`numerical`], from one backward pass for each element of the output.
+/// As [`numerical`], but from one backward pass for each element of the output.
 fn analytical(output: &Tensor, input: &Tensor) -> Result<Vec<f64>> {
     let (rows, columns) = (output.numel(), input.numel());
     let mut jacobian = vec![0.0; rows * columns];
@@ -254,7 +254,7 @@ fn analytical(output: &Tensor, input: &Tensor) -> Result<Vec<f64>> {
     Ok(jacobian)
 }
 
-/// Which Jacobian, and its size: a row for each element of the output.
+/// Identifies a Jacobian and its size; it has a row for each element of the output.
 struct Place {
     name: &'static str,
     output: usize,
@@ -264,7 +264,7 @@ struct Place {
 }
 
 impl Place {
-    /// Describes the largest difference of those that are not `close`.
+    /// Describes the largest difference among those that are not `close`.
     fn compare(
         &self,
         found: &[f64],
@@ -287,7 +287,7 @@ impl Place {
         ))
     }
 
-    /// Both Jacobians, where they fit on a screen.
+    /// Both Jacobians, if they fit on a screen.
     fn tables(&self, found: &[f64], expected: &[f64]) -> String {
         if self.rows > 8 || self.columns > 8 {
             return String::new();

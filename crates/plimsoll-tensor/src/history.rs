@@ -1,7 +1,7 @@
-//! What happened to a device's memory, kept for later: recording, step marks, and one who sees a failure.
+//! The memory history of a device: recording, step marks, and an observer of out-of-memory errors.
 //!
-//! The history itself is the allocator's; here it gets a clock, and its numbers get names. The crate
-//! `plimsoll` makes PyTorch's snapshots of it.
+//! The allocator keeps the history; this file adds a clock and the names of operations. The crate
+//! `plimsoll` turns it into PyTorch's snapshots.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,11 +13,11 @@ use crate::device::Device;
 use crate::label;
 
 impl Device {
-    /// Keeps what happens to this device's memory from now on, from nothing. As
+    /// Starts a new recording of this device's memory events. As
     /// `torch.cuda.memory._record_memory_history`.
     ///
-    /// Time is that of the host, in microseconds since 1970. On a simulated device, where time means
-    /// nothing, it counts the requests for it: two runs that do the same have the same times.
+    /// Times are the host's, in microseconds since 1970. On a simulated device, where time means nothing,
+    /// the clock counts its own readings, so that two equal runs have the same times.
     ///
     /// ```
     /// use plimsoll_tensor::history::HistoryOptions;
@@ -34,23 +34,25 @@ impl Device {
         self.memory().record_history(options, Callers::AsGiven, clock);
     }
 
-    /// Keeps no more, and forgets what was kept.
+    /// Stops recording and discards the history.
     pub fn stop_history(&self) {
         self.memory().stop_history();
     }
 
-    /// Says that a step of the program begins, for the history and for who watches
-    /// ([`Device::memory_gauges`]). As `torch.profiler.profile.step`.
+    /// Marks the beginning of a step of the program, for the history and for [`Device::memory_gauges`]. As
+    /// `torch.profiler.profile.step`.
     pub fn mark_step(&self, number: u64) {
         self.memory().mark_step(number);
     }
 
-    /// The device's memory now, and what was kept. [`StackId`]s are operations: [`operation`].
+    /// The current memory of the device, and its history. [`StackId`]s stand for operations; [`operation`]
+    /// returns their names.
     pub fn recording(&self) -> Recording {
         self.memory().recording()
     }
 
-    /// What was kept since it was last taken, and how many entries made room for later ones.
+    /// Takes the history since the last call. Also returns the number of old entries that were dropped for
+    /// new ones.
     pub fn take_history(&self) -> (Vec<Entry>, u64) {
         self.memory().take_history()
     }
@@ -60,8 +62,8 @@ impl Device {
         self.memory().config()
     }
 
-    /// Calls `observer` from now on when a request failed for want of memory, before its error is returned:
-    /// everything that was held then still is. As `torch._C._cuda_attach_out_of_memory_observer`.
+    /// Registers an observer of out-of-memory errors. It is called before the error is returned, while all
+    /// memory is still held. As `torch._C._cuda_attach_out_of_memory_observer`.
     pub fn on_out_of_memory(&self, observer: impl Fn(&Device) + Send + Sync + 'static) {
         // The device owns the observer, so the observer must not own the device.
         let device = Arc::downgrade(&self.0);
@@ -73,7 +75,7 @@ impl Device {
     }
 }
 
-/// The stack of a request that an operation makes.
+/// The stack id for a memory request by an operation.
 pub(crate) fn stack_of(op: &'static str) -> StackId {
     StackId(label::intern_static(op).0)
 }
@@ -83,7 +85,8 @@ pub fn operation(stack: StackId) -> String {
     label::text(LabelId(stack.0))
 }
 
-/// The host's time, read from the processor where it can be: an event costs less than a call of the system.
+/// The host's clock. It reads the processor's counter where possible, which costs less per event than a
+/// system call.
 fn host_clock() -> Clock {
     let start = quanta::Instant::now();
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;

@@ -1,4 +1,5 @@
-//! Inference mode's switch, one a thread: below storages, which note it. `autograd/grad_mode.rs` has what it means.
+//! The thread-local switch of inference mode, in a file that storages, which record it, may import.
+//! `autograd/grad_mode.rs` describes what it does.
 
 use std::cell::Cell;
 
@@ -11,7 +12,7 @@ pub(crate) fn is_enabled() -> bool {
     ON.get()
 }
 
-/// The switch is on until this is dropped, then as it was before.
+/// Enables inference mode until dropped, then restores the previous setting.
 #[derive(Debug)]
 pub(crate) struct ModeGuard {
     before: bool,

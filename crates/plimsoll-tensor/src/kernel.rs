@@ -1,7 +1,7 @@
-//! An operator's kernels: one method for each kind of device, and what it is called with.
+//! An operator's kernels: one method for each kind of device, and its arguments.
 //!
-//! This is all that a device knows of an operator ([`crate::Operator`] has the rest). A kernel computes; it
-//! never allocates: outputs and scratch come to it ready-made.
+//! This is all that a device knows of an operator ([`crate::Operator`] has the rest). A kernel computes; it never allocates:
+//! its outputs and scratch memory are allocated before the call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,38 +14,38 @@ use crate::error::{Error, Result};
 use crate::random::RandomStream;
 use crate::view::{In, Out};
 
-/// What of an operator is another in each replay of a captured step.
+/// What changes in an operator with each replay of a captured step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Varies {
-    /// Its random numbers: a replay draws the next ones, as the step would.
+    /// Its random numbers: each replay draws the next ones, as the step itself would.
     Random(RandomStream),
-    /// An optimizer's step: its number, and options such as the learning rate.
+    /// An optimizer step: its number, and options such as the learning rate.
     Step,
 }
 
-/// The name of an operator and how each kind of device computes it.
+/// The name of an operator, and its kernels for each kind of device.
 pub trait Kernel: fmt::Debug + Send + Sync + 'static {
-    /// PyTorch's name for it where it has one: for traces, errors, and the owner of bytes outside any layer.
+    /// The operator's name, PyTorch's if it has one. Used in traces, in errors, and as the owner of bytes outside any layer.
     fn name(&self) -> &'static str;
 
-    /// For an elementwise operator, one output's element as an expression of CUDA C++ of its inputs' elements `a` to `d`, with
-    /// constants as `C(2.5)`, where `C` is the type that it is computed in: a GPU's kernel is a loop around it.
+    /// For an elementwise operator, the output element as a CUDA C++ expression of the input elements `a` to `d`. Constants
+    /// are written `C(2.5)`, where `C` is the compute type. The GPU kernel is a loop around this expression.
     fn expression(&self) -> Option<String> {
         None
     }
 
-    /// The type in which [`Kernel::cpu`] reads and writes a tensor of this type. Where it is another, dispatch hands the
-    /// kernel converted copies, and converts what it wrote. By default kernels know floats of 32 and 64 bits and
-    /// `int64`, and that serves every type; one that reads all of them itself gives back what it is given.
+    /// The type in which [`Kernel::cpu`] reads and writes a tensor of this type. If it differs from `dtype`, dispatch
+    /// passes converted copies to the kernel and converts its outputs back. The default is for kernels that support only
+    /// floats of 32 and 64 bits and `int64`. A kernel that reads every type itself returns `dtype`.
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype.accumulator()
     }
 
-    /// Describes the work on an NVIDIA GPU: launches of kernels and matrix products. By default that of
-    /// [`Kernel::expression`], computed in the type in which the inputs meet.
+    /// Describes the work on an NVIDIA GPU: kernel launches and matrix products. The default runs [`Kernel::expression`] in
+    /// the promoted type of the inputs.
     ///
     /// # Errors
-    /// [`Error::NoKernel`]: an operator, or types, without such a kernel.
+    /// [`Error::NoKernel`]: the operator has no CUDA kernel, or none for these types.
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         match self.expression() {
             Some(text) => cuda::elementwise::of_operator(call, &text, None),
@@ -53,12 +53,13 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
         }
     }
 
-    /// What is another in each replay of a captured step that contains it. By default nothing: a replay repeats it as it is.
+    /// What changes with each replay of a captured step that contains this operator. By default nothing: a replay repeats the
+    /// same work.
     fn varies(&self) -> Option<Varies> {
         None
     }
 
-    /// The same operator with other random numbers, where it [`Kernel::varies`] by them.
+    /// The same operator with other random numbers, if [`Kernel::varies`] says that it draws some.
     fn with_random(&self, from: RandomStream) -> Option<Arc<dyn Kernel>> {
         let _ = from;
         None
@@ -67,30 +68,30 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// Computes on host memory.
     ///
     /// # Errors
-    /// What only the values can show, such as an index out of range; an operator without such a kernel.
+    /// Errors that depend on values, such as an index out of range; an operator without a CPU kernel.
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         drop(call);
         Err(Error::NoKernel { op: self.name(), device: "cpu" })
     }
 }
 
-/// What a kernel on the host is called with. An input that is changed in place comes as an output only; no
-/// output shares memory with an input or with another output.
+/// The arguments of a kernel on the host. An input that is changed in place appears only as an output; no output shares memory
+/// with an input or with another output.
 #[derive(Debug)]
 pub struct CpuCall<'a> {
     /// The tensors to read, in the operator's order.
     pub ins: SmallVec<[In<'a>; 4]>,
     /// The tensors to write, in the operator's order.
     pub outs: SmallVec<[Out<'a>; 4]>,
-    /// As many bytes as [`crate::Operator::scratch`] asked for, as 32-bit floats of any value.
+    /// Uninitialized memory of the size that [`crate::Operator::scratch`] returned, as 32-bit floats.
     pub scratch: Option<Out<'a>>,
 }
 
 impl<'a> CpuCall<'a> {
-    /// The inputs and outputs of an operator that has `N` and `M` of them.
+    /// The inputs and outputs of an operator with `N` inputs and `M` outputs.
     ///
     /// # Panics
-    /// When it was called with other numbers of them.
+    /// If the operator was called with a different number of either.
     pub fn split<const N: usize, const M: usize>(self) -> ([In<'a>; N], [Out<'a>; M]) {
         let counts = (self.ins.len(), self.outs.len());
         assert_eq!(counts, (N, M), "a kernel's inputs and outputs");
@@ -101,9 +102,9 @@ impl<'a> CpuCall<'a> {
         )
     }
 
-    /// The scratch, once; empty where none was asked for.
+    /// Takes the scratch memory; empty if none was requested or it was taken before.
     pub fn scratch(&mut self) -> &'a mut [f32] {
-        // Where there is none, a place that is aligned for numbers of 64 bits, too: kernels look at scratch as such.
+        // The empty slice must be aligned for 64-bit numbers too, since kernels may reinterpret scratch as such.
         self.scratch.take().map_or_else(|| bytemuck::cast_slice_mut::<f64, f32>(&mut []), Out::elements)
     }
 }

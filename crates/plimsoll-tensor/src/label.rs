@@ -1,9 +1,9 @@
-//! Names of bytes, and who is asking for them right now.
+//! The labels of memory, and the owner of the current allocations of each thread.
 //!
 //! A label is a name, registered once ([`intern`]) and then passed as a number: the allocator stores it and never
-//! reads it. Each thread holds a stack of spans; what is allocated while a [`Span`] is open belongs
-//! to it. A layer opens one in `forward` ([`Span::layer`]); the engine opens the layer's again for its
-//! derivative; the loader and module construction open one with a category ([`Span::of`]).
+//! reads it. Each thread has a stack of spans; memory that is allocated while a [`Span`] is open belongs to it. A
+//! layer opens one in `forward` ([`Span::layer`]). The autograd engine opens the layer's span again for its
+//! derivative. The data loader and the constructors of modules open one with a category ([`Span::of`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use plimsoll_alloc::Tag;
 pub use plimsoll_alloc::{Category, LabelId};
 
-/// All names of the process, in the order of their registration. A number is never given twice.
+/// All names of the process, in the order of their registration. A number is never reused.
 struct Names {
     texts: Vec<String>,
     ids: BTreeMap<String, LabelId>,
@@ -21,11 +21,11 @@ struct Names {
 static NAMES: Mutex<Names> = Mutex::new(Names { texts: Vec::new(), ids: BTreeMap::new() });
 
 fn names() -> MutexGuard<'static, Names> {
-    // The table is whole after every step of `intern`, so a panic elsewhere cannot have broken it.
+    // The table is consistent after every step of `intern`, so a panic elsewhere cannot have broken it.
     NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of a name; the same text always has the same number. Number 0 means "no name".
+/// Returns the number of a name; the same text always has the same number. Number 0 means "no name".
 pub fn intern(text: &str) -> LabelId {
     if text.is_empty() {
         return LabelId(0);
@@ -40,7 +40,7 @@ pub fn intern(text: &str) -> LabelId {
     id
 }
 
-/// [`intern`] of a name in the program: what a thread asked for lately is remembered by its address.
+/// [`intern`] for a string literal: recent names of a thread are cached by their address.
 pub(crate) fn intern_static(text: &'static str) -> LabelId {
     const PLACES: usize = 64;
     thread_local! {
@@ -66,7 +66,7 @@ pub fn text(id: LabelId) -> String {
     at.and_then(|at| names().texts.get(at).cloned()).unwrap_or_default()
 }
 
-/// The label under which a layer's derivative works: `conv2` becomes `conv2 backward`.
+/// The label of a layer's derivative: `conv2` becomes `conv2 backward`.
 pub(crate) fn backward_of(id: LabelId) -> LabelId {
     if id == LabelId(0) { id } else { intern(&format!("{} backward", text(id))) }
 }
@@ -75,23 +75,25 @@ thread_local! {
     static SPANS: RefCell<Vec<Tag>> = const { RefCell::new(Vec::new()) };
 }
 
-/// While it lives, what this thread allocates belongs to its name. Spans nest; the innermost counts.
+/// Until it is dropped, this thread's allocations belong to its label. Spans nest; the innermost one counts.
 #[must_use = "a span ends when it is dropped"]
 #[derive(Debug)]
 pub struct Span {
-    /// How many spans were open before this one.
+    /// The number of spans that were open before this one.
     depth: usize,
-    // The stack belongs to this thread, so its guard must stay here.
+    // The stack belongs to this thread, so the guard must not move to another thread.
     _not_send: std::marker::PhantomData<*const ()>,
 }
 
 impl Span {
-    /// A layer, by its path in the model: what it allocates is temporary until someone keeps it.
+    /// Opens the span of a layer, named by its path in the model. Its allocations are temporaries until something
+    /// else (such as autograd) keeps them.
     pub fn layer(label: LabelId) -> Span {
         Span::of(Category::Temporary, label)
     }
 
-    /// Everything under one category, such as the parameters of a model being built.
+    /// Opens a span that puts all allocations into one category, such as the parameters of a model under
+    /// construction.
     pub fn of(category: Category, label: LabelId) -> Span {
         let depth = SPANS.with_borrow_mut(|stack| {
             stack.push(Tag { category, label });
@@ -102,9 +104,9 @@ impl Span {
 }
 
 impl Span {
-    /// For a copy of bytes that belong to `from`. What lasts (parameters, buffers, gradients, optimizer state,
-    /// inputs) keeps its category and owner. A value in passing is a temporary of the innermost span, and
-    /// without one of its own owner.
+    /// Opens a span for a copy of bytes tagged `from`. Copies of lasting data (parameters, buffers, gradients,
+    /// optimizer state, inputs) keep the category and owner. A copy of anything else is a temporary of the
+    /// innermost span or, if none is open, of the original owner.
     pub(crate) fn of_copy(from: Tag) -> Span {
         let open = SPANS.with_borrow(|stack| stack.last().copied());
         let tag = match from.category {
@@ -118,13 +120,13 @@ impl Span {
 }
 
 impl Drop for Span {
-    /// Ends the spans inside it too, should one be dropped later.
+    /// Also ends the spans inside it, in case one of them is dropped later.
     fn drop(&mut self) {
         SPANS.with_borrow_mut(|stack| stack.truncate(self.depth));
     }
 }
 
-/// The innermost owner, or a temporary where none is open; named after the operation where it has no name.
+/// The tag of the innermost span, or a temporary if none is open. If it has no name, it gets the operation's.
 pub(crate) fn current(op: &'static str) -> Tag {
     let innermost = SPANS.with_borrow(|stack| stack.last().copied());
     match innermost.unwrap_or(Tag { category: Category::Temporary, label: LabelId(0) }) {
@@ -133,7 +135,7 @@ pub(crate) fn current(op: &'static str) -> Tag {
     }
 }
 
-/// The label of the innermost owner, if one is open.
+/// The label of the innermost span, if one is open.
 pub(crate) fn current_layer() -> LabelId {
     SPANS.with_borrow(|stack| stack.last().map_or(LabelId(0), |tag| tag.label))
 }

@@ -1,7 +1,7 @@
-//! Where the elements of a tensor lie in its storage: shape, strides and offset, in elements.
+//! The layout of a tensor in its storage: shape, strides and offset, in elements.
 //!
-//! Pure index arithmetic: nothing here touches memory or knows a dtype. Views ([`crate::Tensor`]'s
-//! `transpose`, `narrow`, `expand`, …) are a new `Layout` on the same storage. Strides are never negative.
+//! Pure index arithmetic: nothing here touches memory or knows a dtype. A view ([`crate::Tensor`]'s `transpose`, `narrow`,
+//! `expand`, …) is a new `Layout` on the same storage. Strides are never negative.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 
-/// Sizes or strides, one per dimension; short ones live without a heap allocation.
+/// Sizes or strides, one per dimension; short lists need no heap allocation.
 pub type Dims = SmallVec<[usize; 6]>;
 
-/// Shape, strides and offset of a tensor in its storage, all in elements. Clones share one allocation, so that outputs that
-/// lie as their inputs do cost none.
+/// Shape, strides and offset of a tensor in its storage, all in elements. Clones share one allocation, so an output with
+/// its input's layout costs no allocation.
 #[derive(Clone)]
 pub struct Layout(Arc<Placed>);
 
 struct Placed {
     parts: Parts,
-    /// What follows from the parts, worked out once.
+    /// Derived from the parts, computed once.
     len: usize,
     end: usize,
     contiguous: bool,
 }
 
-/// The parts of a layout, to be changed into those of another.
+/// The parts of a layout in a mutable form, from which another layout is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Parts {
     shape: Dims,
@@ -38,7 +38,7 @@ impl Parts {
     fn layout(self) -> Layout {
         let Parts { shape, strides, offset } = &self;
         let empty = shape.contains(&0);
-        // More elements than there are numbers are refused before anything is allocated (`checked_len`).
+        // `checked_len` rejects an element count that overflows, before anything is allocated.
         let len = if empty { 0 } else { shape.iter().fold(1, |n: usize, &d| n.saturating_mul(d)) };
         let last = || {
             let steps = shape.iter().zip(strides).map(|(&n, &stride)| (n - 1).saturating_mul(stride));
@@ -82,9 +82,9 @@ impl PartialEq for Layout {
 
 impl Eq for Layout {}
 
-/// The number of elements of `shape`, or an error where it does not fit in memory arithmetic.
+/// The number of elements of `shape`, or an error if it overflows.
 pub(crate) fn checked_len(shape: &[usize]) -> Result<usize> {
-    // A zero anywhere makes the whole product zero, however large the other sizes are.
+    // Any zero makes the product zero, however large the other sizes are.
     if shape.contains(&0) {
         return Ok(0);
     }
@@ -98,12 +98,12 @@ pub(crate) fn checked_len(shape: &[usize]) -> Result<usize> {
 }
 
 impl Layout {
-    /// Row-major, without gaps, from offset 0.
+    /// A row-major layout without gaps, at offset 0.
     pub fn contiguous(shape: &[usize]) -> Layout {
         let mut strides: Dims = SmallVec::from_elem(1, shape.len());
         for i in (1..shape.len()).rev() {
-            // A size of 0 counts as 1 here, as in PyTorch. Only an empty shape can be too large to count
-            // (see `checked_len`), and then the strides place nothing.
+            // A size of 0 counts as 1 here, as in PyTorch. The product can overflow only for an empty shape (see
+            // `checked_len`), whose strides do not matter.
             strides[i - 1] = strides[i].saturating_mul(shape[i].max(1));
         }
         Parts { shape: shape.into(), strides, offset: 0 }.layout()
@@ -114,7 +114,7 @@ impl Layout {
         &self.0.parts.shape
     }
 
-    /// Distance between neighbours of each dimension, in elements; 0 where a dimension is broadcast.
+    /// Distance between neighbours of each dimension, in elements; 0 for a broadcast dimension.
     pub fn strides(&self) -> &[usize] {
         &self.0.parts.strides
     }
@@ -139,16 +139,16 @@ impl Layout {
         self.0.len == 0
     }
 
-    /// Whether the elements lie row-major without gaps (from any offset).
+    /// Whether the layout is row-major without gaps (at any offset).
     pub fn is_contiguous(&self) -> bool {
         self.0.contiguous
     }
 
-    /// The dimensions from the one whose neighbours lie farthest apart to the one whose lie nearest: row-major
-    /// is `0, 1, …`. Dimensions at equal distance, and those of size 1, keep their order as far as they can.
+    /// The dimensions sorted by decreasing stride: row-major is `0, 1, …`. Dimensions with equal strides, and those of size
+    /// 1, keep their order as far as possible.
     pub(crate) fn order(&self) -> Dims {
         let mut order: Dims = (0..self.rank()).collect();
-        // Those of size 1 stay; the others change places among themselves.
+        // Dimensions of size 1 stay in place; only the others are sorted.
         let wide: Dims = (0..self.rank()).filter(|&dim| self.shape()[dim] != 1).collect();
         let mut sorted = wide.clone();
         sorted.sort_by_key(|&dim| std::cmp::Reverse(self.strides()[dim]));
@@ -156,8 +156,8 @@ impl Layout {
         order
     }
 
-    /// A layout without gaps from offset 0 with the dimensions in the same order: channels-last stays so. A
-    /// broadcast one becomes row-major.
+    /// A layout without gaps at offset 0 whose dimensions are in the same order, so channels-last is preserved. A broadcast
+    /// layout becomes row-major.
     pub(crate) fn dense(&self) -> Layout {
         if self.is_contiguous() && self.offset() == 0 {
             return self.clone();
@@ -183,7 +183,8 @@ impl Layout {
         self.0.parts.clone()
     }
 
-    /// Elements of this layout that lie as `view` lies among those of `base`, if this one lies as `base` and has them.
+    /// The region of this layout that corresponds to `view` in `base`, if this layout matches `base` and contains that
+    /// region.
     pub(crate) fn region(&self, base: &Layout, view: &Layout) -> Option<Layout> {
         let same = |d: usize| self.shape()[d] == 1 || self.strides()[d] == base.strides()[d];
         let alike = self.shape() == base.shape() && (self.is_empty() || (0..self.rank()).all(same));
@@ -193,13 +194,13 @@ impl Layout {
         Some(Parts { offset: self.offset() + view.offset() - base.offset(), ..view.parts() }.layout())
     }
 
-    /// The same elements with another shape, when that needs no copy.
+    /// The same elements with another shape, if that needs no copy.
     pub(crate) fn reshape(&self, shape: &[usize]) -> Option<Layout> {
         if self.is_empty() || self.is_contiguous() {
             return Some(Parts { offset: self.offset(), ..Layout::contiguous(shape).parts() }.layout());
         }
-        // Split both shapes into the smallest groups of equal product; inside a group of the old
-        // shape the dimensions must lie contiguous. Dimensions of size 1 place nothing: leave them out.
+        // Split both shapes into the smallest groups of dimensions with equal products. Within each group of the old shape,
+        // the dimensions must be contiguous. Dimensions of size 1 do not matter and are left out.
         let old: SmallVec<[(usize, usize); 6]> = self
             .shape()
             .iter()
@@ -253,7 +254,7 @@ impl Layout {
         .layout()
     }
 
-    /// Elements `start..start + len` of dimension `dim`.
+    /// The elements `start..start + len` of dimension `dim`.
     pub(crate) fn narrow(&self, dim: usize, start: usize, len: usize) -> Layout {
         let mut out = self.parts();
         out.shape[dim] = len;
@@ -263,19 +264,19 @@ impl Layout {
         out.layout()
     }
 
-    /// Every `step`-th of `len` elements of dimension `dim` from `start`.
+    /// Every `step`-th element of dimension `dim`, beginning at `start`, `len` in all.
     pub(crate) fn slice(&self, dim: usize, start: usize, len: usize, step: usize) -> Layout {
         let mut out = self.narrow(dim, start, len).parts();
         out.strides[dim] = out.strides[dim].saturating_mul(step);
         out.layout()
     }
 
-    /// Element `index` of dimension `dim`, which goes.
+    /// The element `index` of dimension `dim`; removes that dimension.
     pub(crate) fn select(&self, dim: usize, index: usize) -> Layout {
         self.narrow(dim, index, 1).squeeze(dim)
     }
 
-    /// The diagonal of dimensions `a` and `b`, which go, as a new last dimension. It begins `right` columns to
+    /// The diagonal of dimensions `a` and `b` as a new last dimension; removes `a` and `b`. It begins `right` columns to
     /// the right and `down` rows below the first element.
     pub(crate) fn diagonal(&self, (a, b): (usize, usize), (right, down): (usize, usize)) -> Layout {
         let len = self.shape()[a].saturating_sub(down).min(self.shape()[b].saturating_sub(right));
@@ -293,8 +294,8 @@ impl Layout {
         out.layout()
     }
 
-    /// Windows of `size` elements of dimension `dim`, each `step` after the one before; their elements are a new
-    /// last dimension. `size` must not be above the dimension's.
+    /// Windows of `size` elements along dimension `dim`, `step` elements apart. The elements of a window form a new last
+    /// dimension. `size` must not exceed the dimension's size.
     pub(crate) fn unfold(&self, dim: usize, size: usize, step: usize) -> Layout {
         let mut out = self.parts();
         out.shape[dim] = (self.shape()[dim] - size) / step + 1;
@@ -304,7 +305,7 @@ impl Layout {
         out.layout()
     }
 
-    /// A layout without gaps for another shape of the same rank, with the dimensions in the order of this one.
+    /// A layout without gaps for another shape of the same rank, with this layout's order of dimensions.
     pub(crate) fn dense_as(&self, shape: &[usize]) -> Layout {
         let order = self.order();
         let inner: Dims = order.iter().map(|&dim| shape[dim]).collect();
@@ -314,7 +315,7 @@ impl Layout {
         Parts { shape: shape.into(), strides, offset: 0 }.layout()
     }
 
-    /// A dimension of size 1 put in at `dim`.
+    /// Inserts a dimension of size 1 at `dim`.
     pub(crate) fn unsqueeze(&self, dim: usize) -> Layout {
         let mut out = self.parts();
         let stride =
@@ -324,7 +325,7 @@ impl Layout {
         out.layout()
     }
 
-    /// A dimension of size 1 taken out.
+    /// Removes a dimension of size 1.
     pub(crate) fn squeeze(&self, dim: usize) -> Layout {
         let mut out = self.parts();
         out.shape.remove(dim);
@@ -332,7 +333,7 @@ impl Layout {
         out.layout()
     }
 
-    /// Broadcast to `shape` as NumPy does: missing leading dimensions and sizes of 1 repeat with stride 0.
+    /// Broadcasts to `shape` as NumPy does: missing leading dimensions and dimensions of size 1 get stride 0.
     pub(crate) fn expand(&self, shape: &[usize]) -> Option<Layout> {
         let lead = shape.len().checked_sub(self.rank())?;
         let mut strides: Dims = SmallVec::from_elem(0, shape.len());
@@ -347,7 +348,7 @@ impl Layout {
     }
 }
 
-/// The shape that both broadcast to, as NumPy and PyTorch define it.
+/// The shape to which both broadcast, as NumPy and PyTorch define it.
 pub(crate) fn broadcast(op: &'static str, a: &[usize], b: &[usize]) -> Result<Dims> {
     let rank = a.len().max(b.len());
     let size = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |k| s[k]);
@@ -398,7 +399,8 @@ mod tests {
 
     #[test]
     fn reshape_follows_strides_where_no_copy_is_needed() {
-        // Rows 1..3 of a 4x6 matrix stay one block; its first 3 columns can split but not merge rows.
+        // Rows 1..3 of a 4x6 matrix stay contiguous. Its first 3 columns can be split into more dimensions, but rows cannot
+        // be merged.
         let m = Layout::contiguous(&[4, 6]);
         assert_eq!(
             m.narrow(0, 1, 2).reshape(&[12]).map(|l| (l.offset(), l.strides().to_vec())),

@@ -1,36 +1,36 @@
 //! Tensors and autograd in which every byte has an owner and a reason.
 //!
-//! The tensor library of Plimsoll: arrays of any rank on a device, derivatives that free as they go, and
-//! an account of every byte by what it is for and whose it is. It knows nothing of layers or optimizers;
-//! the crate `plimsoll` has those.
+//! The tensor library of Plimsoll: arrays of any rank on a device, derivatives that free memory as they
+//! run, and an account of every byte by category and owner. It has no layers or optimizers; those are in
+//! the crate `plimsoll`.
 //!
-//! Where to look, from the bottom up; a file uses only those above it:
+//! The files, from the bottom up; a file uses only files above it:
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs`, `capturing.rs`, `alloc_conf.rs`, `tf32.rs` | what elements are, the switches of autocast and inference mode, what can go wrong, where elements lie, whose bytes are, which random numbers and generators, what a device says of itself and what an operator may know of it, short lists, panics as errors, whether a thread captures what it queues, the settings of a GPU's allocator, whether a GPU may multiply `float32` in TF32 |
-//! | `view.rs`, `cuda/`, `kernel.rs`, `backend.rs` | what a kernel sees, how one describes its work on an NVIDIA GPU, what an operator's kernels are, the seam to devices |
-//! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device/`, `cuda_times.rs` | the host, simulated devices, NVIDIA GPUs with the times of their kernels, and the handle of one |
+//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs`, `capturing.rs`, `alloc_conf.rs`, `tf32.rs` | element types, the switches of autocast and inference mode, errors, layouts, owners of bytes, random numbers and generators, the properties of a device and those that an operator may depend on, short lists, panics as errors, whether a thread is capturing, the settings of a GPU's allocator, whether a GPU may multiply `float32` in TF32 |
+//! | `view.rs`, `cuda/`, `kernel.rs`, `backend.rs` | the views that kernels get, how an operator describes its work on an NVIDIA GPU, an operator's kernels, the device interface |
+//! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device/`, `cuda_times.rs` | the host, simulated devices, the device handle, NVIDIA GPUs, the times of their kernels |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
-//! | `pinned.rs` | pinned host memory, for asynchronous copies and for what leaves its device |
-//! | `storage/`, `data.rs`, `history.rs` | one allocation, and where its bytes are; a layout on it; what happened to a device's memory |
-//! | `tensor/` | [`Tensor`], the operation that made it, the hooks of both |
-//! | `autograd/` | what is kept for the way back, and the way back |
+//! | `pinned.rs` | pinned host memory, for asynchronous copies and for offloaded tensors |
+//! | `storage/`, `data.rs`, `history.rs` | one allocation, and where its bytes are; a storage with a layout; the memory history of a device |
+//! | `tensor/` | [`Tensor`], the operation that created it, and the hooks of both |
+//! | `autograd/` | the tensors that are saved for the backward pass, and the backward pass |
 //! | `second.rs` | derivatives of derivatives |
-//! | `operator.rs` | [`Operator`]: what ours and the users' own say of themselves |
+//! | `operator.rs` | [`Operator`]: the trait of our operators and of user-defined ones |
 //! | `autocast.rs` | mixed precision: the types in which operators get their inputs |
 //! | `dispatch/` | [`call`]: how an operator runs on a device |
-//! | `checkpoint/` | [`checkpoint`](checkpoint::checkpoint): what is saved is dropped and computed again; [`recompute_output`](checkpoint::recompute_output): what an operation gives |
-//! | `save_on_cpu.rs` | [`save_on_cpu`](save_on_cpu::save_on_cpu): what is saved waits in host memory |
-//! | `residency.rs` | tensors whose bytes leave their device and come back: [`State`], [`PinGuard`] |
-//! | `function.rs` | [`Function`]: a derivative of the users' own for a piece made of tensors |
-//! | `testing/` | devices for tests: one that computes later |
-//! | `gradcheck.rs` | derivatives against finite differences, for a function of the users' own |
-//! | `suite/` | what every operator must do, as a suite of checks |
-//! | `ops/` | what can be computed, by family: an operator a file, with its derivative |
-//! | `capture.rs` | [`Graph`]: captured work that is replayed |
+//! | `checkpoint/` | [`checkpoint`](checkpoint::checkpoint): saved tensors are dropped and computed again; [`recompute_output`](checkpoint::recompute_output): the same for an operation's output |
+//! | `save_on_cpu.rs` | [`save_on_cpu`](save_on_cpu::save_on_cpu): saved tensors wait in host memory |
+//! | `residency.rs` | tensors whose bytes are moved off their device and come back: [`State`], [`PinGuard`] |
+//! | `function.rs` | [`Function`]: a user-defined derivative for code made of tensor operations |
+//! | `testing/` | asynchronous devices for tests |
+//! | `gradcheck.rs` | checks derivatives of user-defined functions against finite differences |
+//! | `suite/` | a suite of checks that every operator must pass |
+//! | `ops/` | the operators, by family: one operator and its derivative per file |
+//! | `capture.rs` | [`Graph`]: captured work that can be replayed |
 //!
-//! Unsafe code is in `view.rs` and `cpu/` only.
+//! Unsafe code is only in `view.rs` and `cpu/`.
 
 #![deny(unsafe_code)]
 
@@ -121,7 +121,7 @@ pub use tensor::{Grads, HookHandle, Tensor};
 pub use tf32::{allow_tf32_in_convolutions, allow_tf32_in_matmul};
 pub use view::{In, Out};
 
-/// The parameters of operators that are more than numbers.
+/// The types of operator parameters that are not plain numbers.
 pub mod op {
     pub use crate::cpu::kernels::loss::Reduction;
     pub use crate::cpu::kernels::optim::{

@@ -1,8 +1,8 @@
-//! What an operator is: the one trait that ours and the users' own implement.
+//! The trait of operators, which our own and user-defined ones implement.
 //!
-//! An operator is a value: a struct that carries its parameters. It says what its outputs will be
-//! ([`Operator::infer`]), what it costs, what it saves for its derivative and what that is; its kernels are the
-//! other half ([`Kernel`]). [`crate::call`] runs it on a device (`dispatch/`).
+//! An operator is a struct that carries its parameters. It describes its outputs ([`Operator::infer`]), its
+//! cost, its derivative, and the tensors to save for it. [`Kernel`] has its kernels. [`crate::call`] runs
+//! it on a device (`dispatch/`).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ pub(crate) use crate::second::Slot;
 use crate::second::{linked, record};
 use crate::tensor::{Derivative, Edge, Grads, Node, Tensor};
 
-/// What is known of a tensor without its values.
+/// The metadata of a tensor: everything except its values.
 #[derive(Clone, Copy, Debug)]
 pub struct Meta<'a> {
-    /// Where the elements lie.
+    /// The layout of the elements.
     pub layout: &'a Layout,
-    /// What they are.
+    /// The type of the elements.
     pub dtype: DType,
 }
 
@@ -46,29 +46,29 @@ impl<'a> Meta<'a> {
     }
 }
 
-/// Where the bytes of an output are.
+/// The memory of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In memory of its own.
+    /// Newly allocated memory.
     New,
-    /// Those of this input, looked at in another way: nothing runs, gradients flow.
+    /// The memory of this input, of which the output is a view. No kernel runs; gradients flow.
     View(usize),
-    /// Those of this input, which changes.
+    /// The memory of this input, which is changed in place.
     InPlace(usize),
 }
 
-/// One output: what is known of it before the operator runs.
+/// The metadata of an output, known before the operator runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Where its elements lie.
+    /// The layout of its elements.
     pub layout: Layout,
-    /// What they are.
+    /// The type of its elements.
     pub dtype: DType,
-    /// Whose memory that is.
+    /// Its memory: new, or an input's.
     pub place: Place,
 }
 
-/// The outputs of an operator, in its order.
+/// The outputs of an operator, in the operator's order.
 pub type Outputs = SmallVec<[Output; 1]>;
 
 impl Output {
@@ -77,7 +77,7 @@ impl Output {
         Output { layout: Layout::contiguous(shape), dtype, place: Place::New }
     }
 
-    /// A new tensor in a layout without gaps.
+    /// A new tensor with this layout, which must have no gaps.
     pub fn laid_out(layout: Layout, dtype: DType) -> Output {
         Output { layout, dtype, place: Place::New }
     }
@@ -87,13 +87,13 @@ impl Output {
         Output { layout, dtype, place: Place::View(input) }
     }
 
-    /// An input that changes.
+    /// An input that is changed in place.
     pub fn in_place(input: usize, meta: &Meta<'_>) -> Output {
         Output { layout: meta.layout.clone(), dtype: meta.dtype, place: Place::InPlace(input) }
     }
 }
 
-/// What one run of an operator costs, by sizes alone.
+/// The cost of one run of an operator. It depends only on sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Floating-point operations; a fused multiply-add counts as two.
@@ -105,28 +105,28 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// An operator that passes once over its inputs and outputs.
+    /// The cost of an operator that passes once over its inputs and outputs.
     pub fn streaming(flops: u64, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
         let bytes = |metas: &[Meta<'_>]| metas.iter().map(Meta::bytes).sum();
         Cost { flops, bytes_read: bytes(ins), bytes_written: bytes(outs) }
     }
 }
 
-/// What autocast does to the inputs of an operator: PyTorch's lists.
+/// The cast that autocast applies to the inputs of an operator, from PyTorch's lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Autocast {
-    /// Nothing: it runs in the types that it is given.
+    /// None: the operator runs in the types of its inputs.
     #[default]
     AsGiven,
-    /// To the lower precision: products.
+    /// To the lower precision, for matrix products.
     Lower,
-    /// To 32 bits: where the lower precision loses too much.
+    /// To 32 bits, for operators that lose too much in the lower precision.
     Full,
-    /// To the widest type among them.
+    /// To the widest type among the inputs.
     Widest,
 }
 
-/// Which inputs and outputs a derivative reads. Only those are kept.
+/// The inputs and outputs that a derivative reads. Only those are saved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Saves {
     inputs: u32,
@@ -134,26 +134,26 @@ pub struct Saves {
 }
 
 impl Saves {
-    /// None of them: sizes are known anyway.
+    /// None. (Shapes are always known.)
     pub const NOTHING: Saves = Saves { inputs: 0, outputs: 0 };
 
-    /// An input.
+    /// One input.
     pub const fn input(i: usize) -> Saves {
         Saves { inputs: 1 << i, outputs: 0 }
     }
 
-    /// An output.
+    /// One output.
     pub const fn output(i: usize) -> Saves {
         Saves { inputs: 0, outputs: 1 << i }
     }
 
-    /// These where `condition` holds.
+    /// These if `condition` holds, otherwise none.
     #[must_use]
     pub const fn only_if(self, condition: bool) -> Saves {
         if condition { self } else { Saves::NOTHING }
     }
 
-    /// Both.
+    /// The union of both.
     #[must_use]
     pub const fn and(self, other: Saves) -> Saves {
         Saves { inputs: self.inputs | other.inputs, outputs: self.outputs | other.outputs }
@@ -168,64 +168,64 @@ impl Saves {
     }
 }
 
-/// An operator: everything about it but its kernels. [`crate::call`] runs it.
+/// An operator: everything except its kernels. [`crate::call`] runs it.
 ///
-/// All methods are pure: they depend on the operator's parameters and on sizes, types and layouts. So a
-/// simulation can ask them what a device would do.
+/// All methods are pure: they depend on the operator's parameters and on sizes, types and layouts. So a simulation can use
+/// them to find out what a device would do.
 pub trait Operator: Kernel {
-    /// Shape, type and layout of each output; checks that the inputs go together.
+    /// Returns the shape, type and layout of each output. Checks that the inputs fit together.
     ///
     /// # Errors
-    /// Inputs that do not: [`Error::shape`], [`Error::DType`], [`Error::argument`].
+    /// Inputs that do not fit: [`Error::shape`], [`Error::DType`], [`Error::argument`].
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs>;
 
-    /// Whether the kernels can work on an input that lies like this. An input that they cannot read is
-    /// gathered into row-major order first; one that they cannot change is gathered and put back.
+    /// Whether the kernels can work on an input with this layout. Otherwise the input is first copied into row-major order;
+    /// if it is changed in place, the result is copied back.
     fn takes(&self, input: usize, layout: &Layout) -> bool {
         let _ = (input, layout);
         true
     }
 
-    /// Bytes that a kernel needs to work in. By sizes alone: a simulated device asks for the same.
+    /// Bytes of scratch memory that a kernel needs. They depend only on sizes, so a simulated device requests the same.
     fn scratch(&self, ins: &[Meta<'_>], outs: &[Meta<'_>], device: DeviceFacts) -> u64 {
         let _ = (ins, outs, device);
         0
     }
 
-    /// What one run costs.
+    /// The cost of one run.
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
         Cost::streaming(outs.iter().map(|out| out.layout.len() as u64).sum(), ins, outs)
     }
 
-    /// What autocast does to its inputs.
+    /// The cast that autocast applies to the inputs.
     fn autocast(&self) -> Autocast {
         Autocast::AsGiven
     }
 
-    /// What the derivative reads, given which inputs want a gradient.
+    /// The tensors that the derivative reads, given which inputs need a gradient.
     fn saves(&self, wanted: &[bool]) -> Saves {
         let _ = wanted;
         Saves::NOTHING
     }
 
-    /// The input whose gradient is the sum of the rows of the output's gradient, as a bias's is: what makes that gradient can
-    /// then make the sum in the same pass.
+    /// The input (such as a bias) whose gradient is the sum over the rows of the output's gradient. The operation that
+    /// computes the output's gradient can then compute that sum in the same pass.
     fn bias(&self) -> Option<usize> {
         None
     }
 
-    /// Whether [`Operator::backward`] calls a kernel for the gradients where nothing is recorded, and has operations on
-    /// tensors, which have derivatives, beside it. A pass that is recorded takes the kernel too: the gradients are the same to
-    /// the bit, and nothing between is kept. The operations run where a derivative of those gradients is asked for.
+    /// Whether [`Operator::backward`] has both a kernel, used if nothing is recorded, and differentiable tensor operations. A
+    /// recorded backward pass runs the kernel too, so its gradients are identical to the bit and no intermediates are saved.
+    /// The tensor operations run only if a derivative of those gradients is needed.
     fn has_gradient_kernel(&self) -> bool {
         false
     }
 
-    /// The gradients of the inputs, in their order, from those of the outputs: written with operations on
-    /// tensors, so that it has a derivative itself. Only outputs of floating point are ever asked about.
+    /// Computes the gradients of the inputs, in the order of the inputs, from those of the outputs. It is written with tensor
+    /// operations, so that it can itself be differentiated. It is called only for floating-point outputs.
     ///
     /// # Errors
-    /// What the operations report; an operator without a derivative.
+    /// The errors of its operations; an operator without a derivative.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let _ = at;
         Err(Error::autograd(
@@ -235,7 +235,7 @@ pub trait Operator: Kernel {
     }
 }
 
-/// What a derivative works from.
+/// The arguments of a derivative.
 pub struct Backward<'a> {
     name: &'static str,
     node: &'a Arc<Node>,
@@ -243,22 +243,22 @@ pub struct Backward<'a> {
     wanted: &'a [bool],
     saved: &'a [(Slot, Saved)],
     unpacked: Unpacked<Slot>,
-    /// What stands for the saved tensors, in the derivative of a derivative.
+    /// The tensors that replace the saved ones in a second derivative.
     given: Option<&'a [Tensor]>,
 }
 
 impl Backward<'_> {
-    /// The gradient of an output; `None` where nothing depends on it.
+    /// The gradient of an output; `None` if nothing depends on it.
     pub fn grad(&self, output: usize) -> Option<&Tensor> {
         self.grads[output].as_ref()
     }
 
-    /// Whether the gradient of an input is asked for.
+    /// Whether the gradient of an input is needed.
     pub fn wants(&self, input: usize) -> bool {
         self.wanted[input]
     }
 
-    /// How many inputs there were.
+    /// The number of inputs.
     pub fn inputs(&self) -> usize {
         self.wanted.len()
     }
@@ -268,41 +268,41 @@ impl Backward<'_> {
         &self.node.ins()[input].0
     }
 
-    /// The type of an input; the one that it is computed in, in the derivative of a derivative.
+    /// The type of an input; in a second derivative, its compute type.
     pub fn dtype(&self, input: usize) -> DType {
         let dtype = self.node.ins()[input].1;
         if self.given.is_some() && dtype.is_float() { dtype.accumulator() } else { dtype }
     }
 
-    /// An input that was saved; part of the graph where the derivative is recorded itself.
+    /// A saved input. It is part of the graph if the derivative is itself recorded.
     ///
     /// # Errors
-    /// It was changed in place since.
+    /// It was changed in place after it was saved.
     ///
     /// # Panics
-    /// When [`Operator::saves`] did not name it.
+    /// If [`Operator::saves`] did not name it.
     pub fn input(&self, i: usize) -> Result<Tensor> {
         self.tensor(Slot::Input(i))
     }
 
-    /// An output that was saved, as [`Backward::input`].
+    /// A saved output, as [`Backward::input`].
     ///
     /// # Errors
-    /// It was changed in place since.
+    /// It was changed in place after it was saved.
     ///
     /// # Panics
-    /// When [`Operator::saves`] did not name it.
+    /// If [`Operator::saves`] did not name it.
     pub fn output(&self, i: usize) -> Result<Tensor> {
         self.tensor(Slot::Output(i))
     }
 
-    /// Whether the sum of the rows of this input's gradient is wanted, by what made the input.
+    /// Whether the operation that made this input needs the sum over the rows of its gradient.
     pub(crate) fn wants_row_sum(&self, input: usize) -> bool {
         self.given.is_none() && self.node.edges()[input].as_ref().is_some_and(Edge::wants_row_sum)
     }
 
-    /// Whether the derivative may change a saved output in place: this pass frees the graph, and no hook keeps what was
-    /// saved.
+    /// Whether the derivative may change a saved output in place: this pass frees the graph, and no hook keeps the saved
+    /// tensors.
     pub(crate) fn owns_output(&self, i: usize) -> bool {
         let kept = |(slot, saved): &(Slot, Saved)| *slot == Slot::Output(i) && !saved.is_packed();
         self.given.is_none() && self.node.is_freed() && self.saved.iter().any(kept)
@@ -319,13 +319,13 @@ impl Backward<'_> {
     }
 }
 
-/// An operator that was run and recorded, as dispatch held it, with what it saved.
+/// An operator that was run and recorded (in the form in which dispatch held it), with its saved tensors.
 pub(crate) struct Recorded<H> {
     pub(crate) op: H,
     pub(crate) saved: SavedTensors,
 }
 
-/// What an operator saved, and where it was.
+/// The tensors that an operator saved, each with the input or output that it was.
 pub(crate) type SavedTensors = SmallVec<[(Slot, Saved); 2]>;
 
 impl<H: Deref<Target: Operator> + Send + Sync> Derivative for Recorded<H> {

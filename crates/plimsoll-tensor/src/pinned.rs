@@ -1,9 +1,9 @@
-//! Pinned host memory: what devices copy to and from while the host goes on.
+//! Pinned host memory: devices copy to and from it while the host continues.
 //!
-//! It is the process's, as in PyTorch: a cache of its own (`plimsoll_alloc::PinnedMemory`), with an account of its own
-//! beside that of the host's device. A block that is freed while a device still copies is reused after that copy.
-//! Without a device that reads host memory itself, pages need not be locked: they are mapped like the host's segments. A
-//! GPU registers them with its driver: all that are mapped when the device first copies, and those mapped from then on.
+//! As in PyTorch, it belongs to the process. It has its own cache (`plimsoll_alloc::PinnedMemory`) and its own
+//! statistics, separate from those of the host device. A block that is freed during a copy is reused only after that
+//! copy. If no device reads host memory itself, the pages need not be locked: they are mapped like the host's segments.
+//! A GPU registers them with its driver: at its first copy all pages that are mapped then, and later each new mapping.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -20,8 +20,8 @@ use crate::error::{Error, Result};
 use crate::label;
 use crate::stream::Stream;
 
-/// PyTorch's statistics of pinned memory by key (`allocated_bytes.current`, `active_requests.peak`, …), sorted. As
-/// `torch.cuda.host_memory_stats`.
+/// The statistics of pinned memory under PyTorch's keys (`allocated_bytes.current`, `active_requests.peak`, …), sorted.
+/// As `torch.cuda.host_memory_stats`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, pinned};
@@ -34,15 +34,15 @@ pub fn host_memory_stats() -> BTreeMap<String, i64> {
     memory().host_memory_stats()
 }
 
-/// Makes the present figures the peaks. As `torch.cuda.reset_peak_host_memory_stats`.
+/// Sets the peaks to the current values. As `torch.cuda.reset_peak_host_memory_stats`.
 pub fn reset_peak_host_memory_stats() {
     memory().reset_peak_host_memory_stats();
 }
 
-/// Returns cached blocks to the system, and their bytes. As `torch.cuda.host_empty_cache`.
+/// Returns cached blocks to the system. Returns the number of bytes. As `torch.cuda.host_empty_cache`.
 ///
 /// # Errors
-/// The system's.
+/// The system's errors.
 pub fn empty_host_cache() -> Result<u64> {
     memory().empty_cache().map_err(|source| Error::PinnedMemory {
         op: "empty_host_cache",
@@ -64,7 +64,7 @@ fn memory() -> &'static PinnedMemory {
 pub(crate) struct Block(Option<PinnedAllocation>);
 
 impl Block {
-    /// `bytes` for an operation; `owner` is named by the error.
+    /// Allocates `bytes` for an operation. An error names `owner`.
     pub(crate) fn alloc(bytes: u64, op: &'static str, owner: label::LabelId) -> Result<Block> {
         let block = memory().alloc(PinnedRequest::of(bytes));
         let block = block.map_err(|source| Error::PinnedMemory { op, owner: label::text(owner), source })?;
@@ -75,7 +75,7 @@ impl Block {
         self.0.as_ref().map_or(Addr(0), PinnedAllocation::addr)
     }
 
-    /// Notes that work on a stream uses it: freed, it serves no request before that work is done.
+    /// Records that work on a stream uses the block: once freed, it is not reused before that work is done.
     pub(crate) fn record_use(&self, on: &Stream) {
         if on.device().queues().is_some() {
             let on = DeviceStream { device: number_of(on.device()), stream: on.id() };
@@ -87,14 +87,13 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if let Some(block) = self.0.take() {
-            // The block is taken back all the same; what failed is the release of another one to the system, which
-            // stays cached.
+            // The block is freed anyway. The error comes from releasing another block to the system, which stays cached.
             let _ = memory().free(block);
         }
     }
 }
 
-/// The devices that ever used pinned memory, by number.
+/// All devices that have used pinned memory, indexed by number.
 static DEVICES: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
 
 fn devices() -> MutexGuard<'static, Vec<Weak<Inner>>> {
@@ -111,7 +110,7 @@ fn number_of(device: &Device) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// A piece of mapped memory, and the device that has registered it with its driver.
+/// A mapping, and the device that registered it with its driver.
 struct Mapped {
     bytes: u64,
     registered: Option<Weak<Inner>>,
@@ -122,7 +121,8 @@ impl Mapped {
         self.registered.as_ref().and_then(Weak::upgrade).map(Device)
     }
 
-    /// Lets a device register it, unless one has. One that cannot copies through buffers of its driver.
+    /// Registers the mapping with a device, unless it is registered already. A device whose registration fails copies
+    /// through its driver's buffers.
     fn register(&mut self, address: u64, device: &Device) {
         if self.device().is_none()
             && let Some(queues) = device.queues()
@@ -133,14 +133,15 @@ impl Mapped {
     }
 }
 
-/// What is mapped, by address. Taken after the lock of `devices`, if both are.
+/// All mappings, by address. If both locks are needed, the one of `devices` is taken first.
 static MAPPED: Mutex<BTreeMap<u64, Mapped>> = Mutex::new(BTreeMap::new());
 
 fn mapped() -> MutexGuard<'static, BTreeMap<u64, Mapped>> {
     MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes that a device is about to copy to or from pinned memory: from its first copy on, what is mapped is registered.
+/// Called before a device copies to or from pinned memory. At its first copy, all mappings are registered; later
+/// mappings are registered when made.
 pub(crate) fn is_used_by(device: &Device) {
     let known = devices().iter().any(|weak| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(&device.0)));
     if !known && device.queues().is_some() {
@@ -153,7 +154,7 @@ fn device(number: u32) -> Option<Device> {
     devices().get(number as usize).and_then(Weak::upgrade).map(Device)
 }
 
-/// Memory from the system; events from the devices.
+/// The driver of pinned memory: memory comes from the system, events from the devices.
 struct Host {
     mapped: HostDriver,
     events: BTreeMap<EventId, (u32, EventId)>,
@@ -196,7 +197,7 @@ impl PinnedDriver for Host {
     fn record(&mut self, on: DeviceStream) -> Result<EventId, DriverError> {
         self.last += 1;
         let event = EventId(self.last);
-        // A device that is gone has finished its work.
+        // A device that was dropped has finished its work.
         if let Some(device) = device(on.device)
             && let Some(queues) = device.queues()
         {

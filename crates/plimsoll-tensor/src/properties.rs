@@ -1,14 +1,14 @@
-//! What a device says of itself: its memory, bandwidths, rates and workspaces.
+//! The properties of a device: its memory, bandwidths, rates and workspaces.
 //!
-//! A simulated device that stands for a GPU has the figures of the table in `plimsoll-gpu`
-//! ([`crate::SimConfig::like`]). Of the host only the memory is known.
+//! A simulated GPU has the figures from the table in `plimsoll-gpu` ([`crate::SimConfig::like`]). For the
+//! host, only the memory is known.
 
 use plimsoll_gpu::Gpu;
 pub use plimsoll_gpu::{Bandwidth, FlopRates};
 
 use crate::dtype::DType;
 
-/// The properties of a device. As `torch.cuda.get_device_properties`, with the rates of its datasheet.
+/// The properties of a device. As `torch.cuda.get_device_properties`, with the rates from its datasheet.
 ///
 /// ```
 /// use plimsoll_tensor::{DType, Device, SimConfig};
@@ -25,24 +25,24 @@ use crate::dtype::DType;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DeviceProperties {
-    /// The product's name where the device stands for a GPU, otherwise the device's own.
+    /// The product name of a real or simulated GPU, otherwise the device's own name.
     pub name: String,
-    /// Bytes of its memory.
+    /// Bytes of device memory.
     pub memory_bytes: u64,
-    /// Compute capability, major and minor, of a GPU.
+    /// The compute capability (major, minor) of a GPU.
     pub capability: Option<(i32, i32)>,
-    /// Streaming multiprocessors of a GPU.
+    /// The number of streaming multiprocessors of a GPU.
     pub multiprocessors: Option<u32>,
-    /// Memory, PCIe and NVLink bandwidth, where known.
+    /// Memory, PCIe and NVLink bandwidth, if known.
     pub bandwidth: Option<Bandwidth>,
-    /// Matrix-multiply rates, where known.
+    /// Matrix-multiply rates, if known.
     pub flops: Option<FlopRates>,
-    /// Bytes that PyTorch allocates for cuBLAS on each stream with its first product; 0 without cuBLAS.
+    /// Bytes that PyTorch allocates for cuBLAS on a stream at its first matrix product; 0 without cuBLAS.
     pub blas_workspace_bytes: u64,
 }
 
 impl DeviceProperties {
-    /// Those of a device of which only the memory is known.
+    /// The properties of a device for which only the memory is known.
     pub(crate) fn of_memory(name: &str, memory_bytes: u64) -> DeviceProperties {
         DeviceProperties {
             name: name.to_owned(),
@@ -55,7 +55,7 @@ impl DeviceProperties {
         }
     }
 
-    /// Those of a GPU of the table.
+    /// The properties of a GPU in the table.
     pub(crate) fn of_gpu(gpu: &Gpu) -> DeviceProperties {
         DeviceProperties {
             name: gpu.card.to_owned(),
@@ -68,7 +68,7 @@ impl DeviceProperties {
         }
     }
 
-    /// Matrix-multiply operations per second on elements of a type, where known; a multiply-add counts as two.
+    /// Matrix-multiply operations per second on elements of a type, if known; a multiply-add counts as two.
     pub fn flops_per_s(&self, dtype: DType) -> Option<u64> {
         let rates = self.flops?;
         match dtype.name() {

@@ -1,19 +1,18 @@
-//! Which random numbers: a distribution, one of many independent streams of a seed, and generators that count streams.
+//! Random numbers: distributions, the independent random streams of a seed, and generators that count streams.
 //!
-//! What a device draws from them is its kernel's matter ; the numbers are the same on every
-//! machine.
+//! The kernels of each device draw the numbers, which are the same on every machine.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use plimsoll_kernels::random::{Distribution, RandomStream};
 
-/// Where random numbers stand: of a device ([`Device::rng_state`](crate::Device::rng_state)) or of a [`Generator`].
+/// The random number state of a device ([`Device::rng_state`](crate::Device::rng_state)) or of a [`Generator`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RngState {
     /// The seed.
     pub seed: u64,
-    /// The stream of the seed that the next drawn tensor takes.
+    /// The random stream, within this seed, for the next random tensor.
     pub next_stream: u64,
 }
 
@@ -25,7 +24,7 @@ impl RngState {
     }
 }
 
-/// A source of random numbers apart from the devices' own. As `torch.Generator`; clones are the same generator.
+/// A source of random numbers that is separate from those of devices. As `torch.Generator`; clones are the same generator.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Generator, Tensor, with_generator};
@@ -42,35 +41,35 @@ impl RngState {
 pub struct Generator(Arc<Mutex<RngState>>);
 
 impl Generator {
-    /// A generator at the beginning of a seed.
+    /// Makes a generator with this seed.
     pub fn new(seed: u64) -> Generator {
         Generator(Arc::new(Mutex::new(RngState { seed, next_stream: 0 })))
     }
 
-    /// Starts over from `seed`.
+    /// Restarts the generator with `seed`.
     pub fn manual_seed(&self, seed: u64) {
         self.set_state(RngState { seed, next_stream: 0 });
     }
 
-    /// Where it stands.
+    /// The current state.
     pub fn state(&self) -> RngState {
         *self.locked()
     }
 
-    /// Goes on from where a generator stood.
+    /// Restores a state of a generator.
     pub fn set_state(&self, state: RngState) {
         *self.locked() = state;
     }
 
-    /// A generator of its own, whose numbers are independent of this one's and of those of other forks: one for each worker,
-    /// say. The forks of a seed are the same each time, in their order.
+    /// Makes a generator whose numbers are independent of this one's and of other forks', for example one for each worker. A
+    /// seed always yields the same sequence of forks.
     pub fn fork(&self) -> Generator {
         let RandomStream { seed, stream } = self.locked().next();
-        // Two rounds of SplitMix64: seeds of nearby streams have nothing in common.
+        // Two rounds of SplitMix64: seeds of nearby streams are unrelated.
         Generator::new(mix(mix(seed) ^ stream))
     }
 
-    /// Whether it is the same generator.
+    /// Whether both are the same generator.
     pub(crate) fn is(&self, other: &Generator) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -96,15 +95,16 @@ thread_local! {
     static CURRENT: RefCell<Option<Generator>> = const { RefCell::new(None) };
 }
 
-/// The generator that this thread draws from, if not from the devices' own.
+/// The generator that this thread draws from, unless it draws from the devices' own.
 pub(crate) fn current() -> Option<Generator> {
     CURRENT.with_borrow(Clone::clone)
 }
 
-/// Runs `f`; what it draws, on any device, comes from `generator`: tensors, dropout, samples. As the argument `generator` of
-/// PyTorch's functions. A [checkpoint](crate::checkpoint) inside of it draws the same numbers in its second run.
+/// Runs `f` with `generator` as the source of all random numbers, on any device: tensors, dropout, samples. As the argument
+/// `generator` of PyTorch's functions. A [checkpoint](crate::checkpoint) within `f` draws the same numbers in its second
+/// run.
 pub fn with_generator<T>(generator: &Generator, f: impl FnOnce() -> T) -> T {
-    /// Also when `f` panics.
+    /// Restores the previous generator even if `f` panics.
     struct Restore(Option<Generator>);
     impl Drop for Restore {
         fn drop(&mut self) {

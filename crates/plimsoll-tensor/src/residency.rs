@@ -1,7 +1,7 @@
-//! Tensors whose bytes leave their device and come back when an operation needs them.
+//! Offloading and eviction: the bytes of a tensor leave its device and come back when an operation needs them.
 //!
-//! Bytes wait in pinned host memory, or a recipe computes them computed. Operators and kernels do not notice; all tensors
-//! that share a storage leave and come back together.
+//! The bytes wait in pinned host memory, or a recipe computes them again. Operators and kernels need not know about this.
+//! All tensors that share a storage leave and come back together.
 
 use crate::autograd::no_grad;
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use crate::storage::{Guard, State, Storage};
 use crate::tensor::Tensor;
 use crate::unwind::caught;
 
-/// Keeps the bytes of a tensor on its device for as long as it lives: [`Tensor::pin`].
+/// Keeps the bytes of a tensor on its device until dropped: [`Tensor::pin`].
 ///
 /// ```
 /// use plimsoll_tensor::{Device, State, Tensor};
@@ -40,24 +40,24 @@ impl Tensor {
     /// Brings the bytes back to their device and keeps them there until the guard is dropped.
     ///
     /// # Errors
-    /// [`Error::NotResident`] with its cause: out of memory, or a recipe that fails.
+    /// [`Error::NotResident`] with its cause: out of memory, or a failed recipe.
     pub fn pin(&self) -> Result<PinGuard> {
         self.data().storage.guard("pin").map(PinGuard)
     }
 
     /// Moves the bytes to pinned host memory and frees them on the device. The next operation that needs them copies them
-    /// back. Nothing where they are away already.
+    /// back. Does nothing if they are not on the device.
     ///
     /// # Errors
-    /// A guard that keeps them on the device; a tensor in pinned memory; no pinned memory.
+    /// A guard keeps the bytes on the device; the tensor is in pinned memory; pinned memory cannot be allocated.
     pub fn offload(&self) -> Result<()> {
         self.device().late_error()?;
         self.data().storage.offload()
     }
 
-    /// Frees the bytes on the device. The next operation that needs them calls `recipe`, on its thread and without
-    /// recording, which computes the same values again, in the same shape and type: from other tensors, which the recipe
-    /// owns and nobody changes. For activation checkpointing.
+    /// Frees the bytes on the device. The next operation that needs them calls `recipe` on its own thread, with
+    /// recording off. The recipe must compute the same values again, in the same shape and type, from other tensors that
+    /// it owns and that nobody changes. For activation checkpointing.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, State, Tensor};
@@ -70,7 +70,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A view of a part of its memory; a guard that keeps the bytes on the device; a tensor in pinned memory.
+    /// The tensor is a view of part of its storage; a guard keeps the bytes on the device; the tensor is in pinned
+    /// memory.
     pub fn evict_with(&self, recipe: impl Fn() -> Result<Tensor> + Send + Sync + 'static) -> Result<()> {
         const NAME: &str = "evict_with";
         if !self.is_whole() {
@@ -94,7 +95,7 @@ impl Tensor {
         self.data().storage.evict_with(std::sync::Arc::new(storage))
     }
 
-    /// Whether the elements, row-major, are all that is in the storage.
+    /// Whether the tensor is row-major and covers its complete storage.
     fn is_whole(&self) -> bool {
         let bytes = (self.numel() * self.dtype().size()) as u64;
         self.is_contiguous() && bytes == self.data().storage.bytes()

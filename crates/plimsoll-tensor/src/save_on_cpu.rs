@@ -1,4 +1,4 @@
-//! What is saved for the backward pass waits in host memory: [`save_on_cpu`], a pair of saved-tensor hooks.
+//! [`save_on_cpu`] keeps the tensors saved for the backward pass in host memory, with a pair of saved-tensor hooks.
 
 use plimsoll_alloc::Tag;
 
@@ -10,18 +10,18 @@ use crate::label::{Category, Span};
 use crate::layout::Dims;
 use crate::tensor::Tensor;
 
-/// Which host memory.
+/// The kind of host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostMemory {
     /// Ordinary memory of [`Device::cpu`].
     Pageable,
-    /// Pinned memory, which devices copy to and from by themselves. As `pin_memory=True`.
+    /// Pinned memory, which devices copy to and from asynchronously. As `pin_memory=True`.
     Pinned,
 }
 
-/// Runs `f`; what its operations save for the backward pass is copied to host memory and freed on the device, and copied
-/// back when a derivative asks for it. As `torch.autograd.graph.save_on_cpu`. Parameters stay where they are: they are on the
-/// device anyway, so a copy would save nothing.
+/// Runs `f`. The tensors that its operations save for the backward pass are copied to host memory and freed on the device,
+/// and copied back when a derivative needs them. As `torch.autograd.graph.save_on_cpu`. Parameters stay where they are: they
+/// are on the device anyway, so a copy would save nothing.
 ///
 /// ```
 /// use plimsoll_tensor::save_on_cpu::{HostMemory, save_on_cpu};
@@ -34,18 +34,18 @@ pub enum HostMemory {
 /// # Ok::<(), plimsoll_tensor::Error>(())
 /// ```
 ///
-/// A simulated device has no values to copy: only its own memory counts, and none of the host's is used.
+/// A simulated device has no values to copy, so no host memory is used; only the device's memory is accounted for.
 pub fn save_on_cpu<T>(memory: HostMemory, f: impl FnOnce() -> T) -> T {
     saved_tensors_hooks(move |tensor| pack(tensor, memory), unpack, f)
 }
 
 /// A saved tensor.
 enum Packed {
-    /// On its device, as it was saved: its storage has had this many changes.
+    /// On its device, as it was saved, with the version of its storage at that time.
     Kept { tensor: Tensor, version: u32 },
     /// On the host.
     OnHost { tensor: Tensor, device: Device },
-    /// Of a device without values: nowhere.
+    /// From a device without values: stored nowhere.
     Simulated { shape: Dims, dtype: DType, device: Device, tag: Tag },
 }
 

@@ -1,11 +1,11 @@
-//! Derivatives of derivatives.
+//! Second derivatives.
 //!
-//! A derivative that a kernel computes has none itself. Where a pass is recorded ([`record`]), the kernel still computes the
-//! gradients, so that they are those of a plain pass to the bit, and what it read is kept, and nothing between. A derivative of
-//! them runs the operations that stand beside the kernel, and differentiates those.
+//! Gradients that a kernel computes cannot be differentiated directly. In a recorded backward pass ([`record`]), the kernel
+//! still computes the gradients, so they are identical to those of a plain pass to the bit. Only its inputs are saved, no
+//! intermediates. A second derivative then runs the equivalent tensor operations and differentiates those.
 //!
-//! Inside of a derivative a tensor that was saved must not lead to what it was made from: of two that depend on each other, one
-//! would be counted again through the other. [`own`] makes it the start of a graph of its own.
+//! Within a derivative, a saved tensor must not lead to the tensors that it was computed from: if one of two saved tensors
+//! depends on the other, its contribution would be counted twice. [`own`] makes a saved tensor the start of a separate graph.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::data::Data;
 use crate::error::Result;
 use crate::tensor::{Derivative, Grads, Keep, Node, Tensor};
 
-/// Which tensor of an operation.
+/// An input or output of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     Input(usize),
     Output(usize),
 }
 
-/// Hands a gradient on.
+/// An identity operation that passes the gradient on.
 struct Alias;
 
 impl Derivative for Alias {
@@ -32,8 +32,8 @@ impl Derivative for Alias {
     }
 }
 
-/// The same values as a start of a graph: a pass that asks for its gradient ends here. Where passes are recorded, what comes
-/// after still leads to `x`.
+/// The same values as the start of a graph: a backward pass that asks for its gradient ends here. If passes are recorded, the
+/// graph still leads on to `x`.
 pub(crate) fn own(x: &Tensor) -> Tensor {
     if !x.dtype().is_float() || !x.requires_grad() {
         return x.clone();
@@ -42,8 +42,7 @@ pub(crate) fn own(x: &Tensor) -> Tensor {
     Tensor::linked(x.data().clone(), Some((node, 0)))
 }
 
-/// Starts of a graph with the values of `ins`, for a derivative inside of a derivative: leaves, or where this pass is recorded
-/// their [`own`].
+/// Starts of a graph with the values of `ins`, for a nested derivative: leaves or, if this pass is recorded, their [`own`].
 fn starts(ins: &[Tensor], wanted: impl Fn(usize) -> bool) -> Result<Vec<Tensor>> {
     let start = |(i, x): (usize, &Tensor)| match is_grad_enabled() {
         true => Ok(own(x)),
@@ -53,12 +52,13 @@ fn starts(ins: &[Tensor], wanted: impl Fn(usize) -> bool) -> Result<Vec<Tensor>>
     ins.iter().enumerate().map(start).collect()
 }
 
-/// Short floats in the type that they are computed in: what lies between is not rounded, and does not overflow.
+/// Casts 16-bit floats to their compute type, so that intermediates are not rounded and do not overflow.
 fn wide(x: &Tensor) -> Result<Tensor> {
     if x.dtype().is_float() { x.to_dtype(x.dtype().accumulator()) } else { Ok(x.clone()) }
 }
 
-/// The gradients of `ins`, as far as they are wanted, from those of what `f` makes of them: as operations, which `f` records.
+/// The wanted gradients of `ins`, computed from the gradients of the outputs of `f` by differentiating the operations that `f`
+/// records.
 pub(crate) fn through(
     ins: &[Tensor],
     wanted: impl Fn(usize) -> bool,
@@ -89,11 +89,11 @@ pub(crate) fn through(
     Ok((0..ins.len()).map(|i| if is_asked(i) { found.next().flatten() } else { None }).collect())
 }
 
-/// The gradients that a derivative of `node` computed, as outputs of an operation of its own: its inputs are what the derivative
-/// had saved, as it is linked, and the gradients that came in.
+/// Records the derivative of `node` as an operation whose outputs are the gradients that it computed. Its inputs are the saved
+/// tensors, as linked in the graph, and the incoming gradients.
 ///
 /// # Errors
-/// What cannot be saved.
+/// A tensor that cannot be saved.
 pub(crate) fn record(
     node: &Arc<Node>,
     saved: &[Tensor],
@@ -121,11 +121,11 @@ pub(crate) fn record(
     Ok(results.into_iter().enumerate().map(linked).collect())
 }
 
-/// A derivative that was computed by a kernel, with what it worked from.
+/// A derivative that a kernel computed, with its inputs.
 struct RecordedDerivative {
     derivative: Arc<dyn Derivative>,
     of: Arc<Node>,
-    /// What the derivative had saved, and then the gradients that came in.
+    /// The saved tensors of the derivative, followed by the incoming gradients.
     kept: SmallVec<[Saved; 6]>,
     saved: usize,
     has_grad: SmallVec<[bool; 4]>,
@@ -161,7 +161,7 @@ impl Derivative for RecordedDerivative {
     }
 }
 
-/// The tensor that an operation saved, as it is linked in the graph.
+/// A tensor that an operation saved, as linked in the graph.
 pub(crate) fn linked(node: &Arc<Node>, slot: Option<Slot>, data: Data) -> Tensor {
     match slot {
         Some(Slot::Input(i)) => match &node.edges()[i] {

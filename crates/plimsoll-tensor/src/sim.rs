@@ -1,7 +1,7 @@
-//! The simulated device: addresses without memory, operations without arithmetic.
+//! The simulated device: it has addresses without memory, and operations without arithmetic.
 //!
-//! It runs the same code as the CPU up to the kernels, and asks for the same scratch, so its memory
-//! figures are the CPU's to the byte. It can have any capacity. Reading a value from it is an error.
+//! It runs the same code as the CPU except for the kernels, and requests the same scratch memory, so its memory figures
+//! match the CPU's to the byte. It can have any capacity. Reading a value from it is an error.
 
 use plimsoll_alloc::{Config, DeviceMemory, SimDriver, StreamId};
 use plimsoll_gpu::{Gpu, UnknownGpu};
@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 use crate::properties::DeviceProperties;
 use crate::view::{Launch, View};
 
-/// How large a simulated device is, what it is called, and the GPU that it stands for, if any.
+/// The size and name of a simulated device, and the GPU that it simulates, if any.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, SimConfig};
@@ -44,14 +44,14 @@ impl SimConfig {
         SimConfig { capacity_bytes, name: "sim".to_owned(), gpu: None, allocator: Config::default() }
     }
 
-    /// A device that stands for a GPU, such as `H200` or `rtx 4090`: with its memory and its
-    /// [`properties`](crate::Device::properties), called `sim:H200`. Operators request the scratch memory of
-    /// [`DeviceKind::Cuda`], and its allocator has the settings that [`Device::cuda`](crate::Device::cuda) would read from
-    /// `PYTORCH_ALLOC_CONF` or `PYTORCH_CUDA_ALLOC_CONF`.
+    /// A device that simulates a GPU such as `H200` or `rtx 4090`, with its memory and its
+    /// [`properties`](crate::Device::properties). It is called, for example, `sim:H200`. Operators request the scratch
+    /// memory of [`DeviceKind::Cuda`], and its allocator has the settings that [`Device::cuda`](crate::Device::cuda) would
+    /// read from `PYTORCH_ALLOC_CONF` or `PYTORCH_CUDA_ALLOC_CONF`.
     ///
     /// # Errors
-    /// A name that is not a GPU's in the table of `plimsoll-gpu`, or more than one's: the message lists the names. Settings
-    /// that PyTorch refuses.
+    /// A name that matches no GPU in the table of `plimsoll-gpu`, or several: the message lists the names. Settings that
+    /// PyTorch rejects.
     pub fn like(gpu: &str) -> Result<SimConfig> {
         let gpu = plimsoll_gpu::named(gpu).map_err(|why| {
             let is = if matches!(why, UnknownGpu::Ambiguous { .. }) { "ambiguous: it " } else { "" };
@@ -62,10 +62,10 @@ impl SimConfig {
         Ok(SimConfig { capacity_bytes: gpu.memory_bytes, name, gpu: Some(gpu), allocator })
     }
 
-    /// The same device with these settings of its allocator, written as PyTorch's variable: `expandable_segments:True`.
+    /// The same device with these allocator settings, in the format of PyTorch's variable: `expandable_segments:True`.
     ///
     /// # Errors
-    /// Settings that PyTorch refuses.
+    /// Settings that PyTorch rejects.
     pub fn alloc_conf(mut self, settings: &str) -> Result<SimConfig> {
         self.allocator = alloc_conf::parse(settings)
             .map_err(|why| Error::argument("sim", format!("allocator settings `{settings}`: {why}")))?;
@@ -130,7 +130,7 @@ impl Backend for Sim {
     }
 
     fn read(&self, _: View<'_>, _: &mut Vec<u8>, _: StreamId) -> Result<()> {
-        // dispatch refuses before it comes here; a device without values has no bytes to append.
+        // Dispatch refuses this earlier; a device without values has no bytes to append.
         Ok(())
     }
 
@@ -139,7 +139,7 @@ impl Backend for Sim {
     }
 
     fn workspace_bytes(&self) -> u64 {
-        // That of one stream, which every training has that multiplies.
+        // The workspace of one stream, which every training run with matrix products has.
         if self.kind == DeviceKind::Cuda { WORKSPACE_BYTES } else { 0 }
     }
 

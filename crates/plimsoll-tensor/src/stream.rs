@@ -1,11 +1,12 @@
-//! Streams, the current one of each thread, and events.
+//! Streams, the current stream of each thread, and events.
 //!
-//! A stream is a queue of a device's work: what is queued on one stream is done in that order, and streams run beside
-//! each other. Work goes to the current stream of its thread and device, the default stream unless [`with_stream`] is
-//! open. Where two streams use one tensor, the program orders them: with [`Stream::wait_stream`] or an [`Event`].
+//! A stream is a queue of a device's work: work on one stream runs in the order in which it was queued, and streams
+//! run concurrently. Work goes to the current stream of its thread and device, the default stream unless
+//! [`with_stream`] is open. If two streams use one tensor, the program must order them with [`Stream::wait_stream`]
+//! or an [`Event`].
 //!
-//! Devices that compute at once (`cpu`, `sim`) have streams too, on which everything is done when a call returns. Their
-//! allocators serve each stream from its own blocks, so that `sim` requests the memory that a GPU would.
+//! Synchronous devices (`cpu`, `sim`) have streams too; all work on them is done when the call returns. Their
+//! allocators keep separate blocks for each stream, so that `sim` requests the memory that a GPU would.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -17,7 +18,7 @@ use crate::capturing;
 use crate::device::Device;
 use crate::error::Result;
 
-/// How many streams a device has besides the default one; as PyTorch's pool of streams.
+/// The number of streams of a device besides the default one, as in PyTorch's stream pool.
 const STREAMS: u64 = 32;
 
 /// A queue of a device's work. Clones are the same stream. As `torch.cuda.Stream`.
@@ -41,19 +42,20 @@ pub struct Stream {
 }
 
 thread_local! {
-    /// Streams that [`with_stream`] opened on this thread and did not end yet.
+    /// The streams of the calls of [`with_stream`] that are open on this thread.
     static OPEN: RefCell<Vec<Stream>> = const { RefCell::new(Vec::new()) };
-    /// Their number, which every operation reads.
+    /// The number of streams in `OPEN`, which every operation reads.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Stream {
-    /// One of the device's 32 streams, in turn: the 33rd is the first again, as in PyTorch.
+    /// Returns the next of the device's 32 streams in turn: the 33rd call returns the first stream again, as in
+    /// PyTorch.
     pub fn new(device: &Device) -> Stream {
         Stream::numbered(device, StreamId(device.count_stream() % STREAMS + 1))
     }
 
-    /// The stream of this number.
+    /// The stream with this number.
     pub(crate) fn numbered(device: &Device, id: StreamId) -> Stream {
         Stream { device: device.clone(), id }
     }
@@ -63,7 +65,7 @@ impl Stream {
         &self.device
     }
 
-    /// Its number; the default stream is 0.
+    /// Its number; the default stream has number 0.
     pub fn id(&self) -> StreamId {
         self.id
     }
@@ -71,7 +73,7 @@ impl Stream {
     /// Waits until the work that is now on this stream is done. As `torch.cuda.Stream.synchronize`.
     ///
     /// # Errors
-    /// The error of earlier work that was not reported yet: [`Error::Late`](crate::Error::Late).
+    /// [`Error::Late`](crate::Error::Late) for an unreported error of earlier work.
     pub fn synchronize(&self) -> Result<()> {
         self.record_event()?.synchronize()
     }
@@ -84,7 +86,7 @@ impl Stream {
         self.record_event()?.query()
     }
 
-    /// The next work on this stream waits for the work that is now on `other`; the host does not wait. As
+    /// Makes later work on this stream wait for the work that is now on `other`; the host does not wait. As
     /// `torch.cuda.Stream.wait_stream`.
     ///
     /// # Errors
@@ -93,8 +95,8 @@ impl Stream {
         if self == other { Ok(()) } else { self.wait_event(&other.record_event()?) }
     }
 
-    /// The next work on this stream waits for an event; the host does not wait, unless the event is on another device.
-    /// As `torch.cuda.Stream.wait_event`.
+    /// Makes later work on this stream wait for an event. The host does not wait, unless the event is on another
+    /// device. As `torch.cuda.Stream.wait_event`.
     ///
     /// # Errors
     /// As [`Stream::synchronize`].
@@ -102,7 +104,7 @@ impl Stream {
         event.wait(self)
     }
 
-    /// An event after the work that is now on this stream. As `torch.cuda.Stream.record_event`.
+    /// Records an event after the work that is now on this stream. As `torch.cuda.Stream.record_event`.
     ///
     /// # Errors
     /// As [`Stream::synchronize`].
@@ -131,16 +133,16 @@ impl Device {
     }
 }
 
-/// Runs `f`; what this thread asks of the stream's device meanwhile is queued on that stream, and new tensors there
-/// belong to it. As `torch.cuda.stream`.
+/// Runs `f`. Meanwhile this thread's work for the stream's device is queued on that stream, and new tensors on the
+/// device belong to it. As `torch.cuda.stream`.
 pub fn with_stream<T>(stream: &Stream, f: impl FnOnce() -> T) -> T {
-    /// Ends it also when `f` panics.
+    /// Restores the previous stream even if `f` panics.
     struct Open(usize);
     impl Drop for Open {
         fn drop(&mut self) {
             let ended = OPEN.with_borrow_mut(|open| open.split_off(self.0));
             DEPTH.set(self.0);
-            drop(ended); // outside the borrow: the last handle of a device may go
+            drop(ended); // outside the borrow: this may drop the last handle of a device
         }
     }
     let _open = Open(OPEN.with_borrow_mut(|open| {
@@ -185,10 +187,10 @@ fn innermost(device: &Device) -> StreamId {
 #[derive(Default)]
 pub struct Event(Mutex<Option<Recorded>>);
 
-/// Where an event was recorded last.
+/// The place where an event was last recorded.
 struct Recorded {
     device: Device,
-    /// None on a device that computes at once.
+    /// `None` on a synchronous device.
     id: Option<EventId>,
 }
 
@@ -201,21 +203,21 @@ impl Drop for Recorded {
 }
 
 impl Event {
-    /// An event that is not recorded yet: it counts as done.
+    /// An event that is not recorded yet. It counts as done.
     pub fn new() -> Event {
         Event::default()
     }
 
-    /// Moves the event behind the work that is now on a stream. As `torch.cuda.Event.record`.
+    /// Records the event again, after the work that is now on a stream. As `torch.cuda.Event.record`.
     ///
     /// # Errors
-    /// The error of earlier work that was not reported yet: [`Error::Late`](crate::Error::Late).
+    /// [`Error::Late`](crate::Error::Late) for an unreported error of earlier work.
     pub fn record(&self, stream: &Stream) -> Result<()> {
         stream.device.late_error()?;
         self.record_now(stream)
     }
 
-    /// [`Event::record`] that leaves the errors of earlier work to the next call.
+    /// As [`Event::record`], but leaves the errors of earlier work to the next call.
     pub(crate) fn record_now(&self, stream: &Stream) -> Result<()> {
         let id = stream.device.queues().map(|queues| queues.record(stream.id)).transpose()?;
         let before = self.replace(Some(Recorded { device: stream.device.clone(), id }));
@@ -223,7 +225,7 @@ impl Event {
         Ok(())
     }
 
-    /// The next work on `stream` waits for this event. As `torch.cuda.Event.wait`.
+    /// Makes later work on `stream` wait for this event. As `torch.cuda.Event.wait`.
     ///
     /// # Errors
     /// As [`Event::record`].
@@ -231,7 +233,7 @@ impl Event {
         let recorded = self.lock();
         let Some(Recorded { device, id: Some(id) }) = &*recorded else { return Ok(()) };
         let Some(queues) = device.queues() else { return Ok(()) };
-        // No device can wait for another one's events: the host does that for it.
+        // A device cannot wait for another device's events, so the host waits instead.
         if *device == stream.device { queues.wait_on(stream.id, *id) } else { queues.wait(*id) }
     }
 

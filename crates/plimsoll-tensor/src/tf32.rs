@@ -1,7 +1,7 @@
-//! Whether a GPU may multiply `float32` in TF32: 10 bits of each factor, several times as fast.
+//! Whether a GPU may multiply `float32` in TF32: factors have 10 mantissa bits, and products are several times as fast.
 //!
-//! As PyTorch's defaults: convolutions may, matrix products may not. Both settings are the process's. A convolution keeps
-//! what held when it was called for its derivatives; a matrix product asks when it runs.
+//! The defaults are PyTorch's: TF32 is allowed in convolutions, not in matrix products. Both settings are process-wide.
+//! The derivatives of a convolution use the setting from its call; a matrix product reads the setting when it runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,14 +9,15 @@ static CONVOLUTIONS: AtomicBool = AtomicBool::new(true);
 static MATMUL: AtomicBool = AtomicBool::new(false);
 
 /// Allows or forbids TF32 in convolutions of `float32` on a GPU from now on, in all threads. As
-/// `torch.backends.cudnn.allow_tf32`, and true at first as there.
+/// `torch.backends.cudnn.allow_tf32`, and also true by default.
 pub fn allow_tf32_in_convolutions(allowed: bool) {
     CONVOLUTIONS.store(allowed, Ordering::Relaxed);
 }
 
-/// Allows or forbids TF32 in matrix products of `float32` on a GPU from now on, in all threads: linear layers and attention
-/// too, forward and backward. As `torch.backends.cuda.matmul.allow_tf32`, or `torch.set_float32_matmul_precision("high")`,
-/// and false at first as there. A captured step keeps what held at its capture.
+/// Allows or forbids TF32 in matrix products of `float32` on a GPU from now on, in all threads: also in linear layers and
+/// attention, forward and backward. As `torch.backends.cuda.matmul.allow_tf32`, or
+/// `torch.set_float32_matmul_precision("high")`, and also false by default. A captured step keeps the setting from its
+/// capture.
 ///
 /// ```
 /// plimsoll_tensor::allow_tf32_in_matmul(true);

@@ -1,11 +1,12 @@
-//! Panics in users' code that an operation calls (a hook, a function, a kernel) as errors of that operation.
+//! Turns panics in user code that an operation calls (a hook, a function, a kernel) into errors of that
+//! operation.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::{Error, Result};
 
-/// What `f` gives; an error of `op` where it panics, which calls it `what`.
+/// Runs `f`. A panic becomes an error of `op` that refers to `f` as `what`.
 pub(crate) fn caught<T>(op: &'static str, what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(panicked(op, what, panic.as_ref())))
 }

@@ -1,9 +1,8 @@
-//! What a back end gets to see of a tensor: where it lies, how, and of what type.
+//! A tensor as a back end sees it: its address, layout and type.
 //!
-//! A [`View`] is made by `dispatch/` alone, which holds the locks of the storages for as long as the views
-//! live: any number of readers, or one writer. A device that computes later copies them into its queue, whose order takes
-//! the place of the locks. A back end whose addresses are host memory makes an [`In`] or
-//! an [`Out`] of it: turning an address into a slice happens here and nowhere else.
+//! Only `dispatch/` makes a [`View`]. It holds the locks of the storages for as long as the views live: any number of
+//! readers, or one writer. An asynchronous device copies the views into its queue, whose order replaces the locks. A back
+//! end in host memory turns a view into an [`In`] or an [`Out`]; this is the only place where an address becomes a slice.
 
 use std::marker::PhantomData;
 
@@ -14,7 +13,7 @@ use crate::dtype::{DType, Stored};
 use crate::layout::Layout;
 use crate::word::by_word;
 
-/// A tensor as a back end sees it. Borrowed: it cannot outlive the locks it was made under.
+/// A tensor as a back end sees it. It is borrowed, so it cannot outlive the locks that protect it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'a> {
     address: Addr,
@@ -36,7 +35,7 @@ impl<'a> View<'a> {
         self.dtype
     }
 
-    /// Where they lie.
+    /// The layout of the elements.
     pub(crate) fn layout(&self) -> &'a Layout {
         self.layout
     }
@@ -46,12 +45,12 @@ impl<'a> View<'a> {
         self.address.0 + (self.layout.offset() * self.dtype.size()) as u64
     }
 
-    /// A copy that work in a queue can take with it.
+    /// A copy for work that waits in a queue.
     pub(crate) fn to_queued(self) -> QueuedView {
         QueuedView { address: self.address, dtype: self.dtype, layout: self.layout.clone() }
     }
 
-    /// The first element and the number of elements from there to the last, as values of an element's size.
+    /// A pointer to the first element and the number of elements from it to the last, as a type of the element's size.
     fn span<S: Pod>(&self) -> (*mut S, usize) {
         assert_eq!(size_of::<S>(), self.dtype.size(), "elements of {} read by another size", self.dtype);
         if self.layout.is_empty() {
@@ -66,8 +65,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// A view that waits in the queue of a device that computes later. The memory stays there until the work is done
-/// (`Queues` in `backend.rs`).
+/// A view that waits in the queue of an asynchronous device. The memory stays there until the work is done (`Queues` in
+/// `backend.rs`).
 #[derive(Clone, Debug)]
 pub(crate) struct QueuedView {
     address: Addr,
@@ -76,7 +75,7 @@ pub(crate) struct QueuedView {
 }
 
 impl QueuedView {
-    /// The view again, when the work's turn has come.
+    /// The view, for when the work runs.
     pub(crate) fn view(&self) -> View<'_> {
         View { address: self.address, dtype: self.dtype, layout: &self.layout, _locked: PhantomData }
     }
@@ -116,24 +115,24 @@ pub struct In<'a>(View<'a>);
 
 impl<'a> In<'a> {
     /// # Safety
-    /// The view's address must be host memory, and the view made for reading.
+    /// The view's address must be in host memory, and the view must have been made for reading.
     pub(crate) unsafe fn new(view: View<'a>) -> In<'a> {
         In(view)
     }
 
-    /// The elements from the first to the last, gaps included; truth values as bytes of 0 and 1.
+    /// The elements from the first to the last, including gaps; booleans are bytes of 0 and 1.
     ///
     /// # Panics
-    /// When the elements are of another type.
+    /// If the elements have another type.
     pub fn elements<S: Stored>(&self) -> &'a [S] {
         self.0.want::<S>();
         self.words()
     }
 
-    /// The same as values of an element's size, whatever they mean.
+    /// The same elements as raw words of the element size.
     ///
     /// # Panics
-    /// When the elements have another size.
+    /// If the elements have another size.
     pub(crate) fn words<S: Pod>(&self) -> &'a [S] {
         let (first, len) = self.0.span::<S>();
         // SAFETY: the storage owns `bytes` bytes at `address` while the lock behind this view is held
@@ -145,52 +144,52 @@ impl<'a> In<'a> {
 }
 
 impl<'a> In<'a> {
-    /// The bytes of the elements from the first to the last, gaps included.
+    /// The bytes of the elements from the first to the last, including gaps.
     pub fn bytes(&self) -> &'a [u8] {
         by_word!(self.dtype(), T => bytemuck::cast_slice(self.words::<T>()))
     }
 }
 
 impl<'a> Out<'a> {
-    /// The bytes of the elements from the first to the last, gaps included.
+    /// The bytes of the elements from the first to the last, including gaps.
     pub fn bytes(self) -> &'a mut [u8] {
         by_word!(self.dtype(), T => bytemuck::cast_slice_mut(self.words::<T>()))
     }
 }
 
-/// A tensor in host memory to write. There is one of each, and it becomes a slice once.
+/// A tensor in host memory to write. Each tensor has only one, and it is consumed when it becomes a slice.
 #[derive(Debug)]
 pub struct Out<'a>(View<'a>);
 
 impl<'a> Out<'a> {
     /// # Safety
-    /// As [`In::new`]; and the view must have been made for writing (its storage's lock is held exclusively),
-    /// and no other `In` or `Out` be made of its storage.
+    /// As [`In::new`], but the view must have been made for writing (its storage's lock is held exclusively), and no
+    /// other `In` or `Out` may be made of its storage.
     pub(crate) unsafe fn new(view: View<'a>) -> Out<'a> {
         Out(view)
     }
 
-    /// The elements from the first to the last, gaps included; truth values as bytes of 0 and 1.
+    /// The elements from the first to the last, including gaps; booleans are bytes of 0 and 1.
     ///
     /// # Panics
-    /// When the elements are of another type.
+    /// If the elements have another type.
     pub fn elements<S: Stored>(self) -> &'a mut [S] {
         self.0.want::<S>();
         self.words()
     }
 
-    /// The same as values of an element's size, whatever they mean.
+    /// The same elements as raw words of the element size.
     ///
     /// # Panics
-    /// When the elements have another size.
+    /// If the elements have another size.
     pub(crate) fn words<S: Pod>(self) -> &'a mut [S] {
         let (first, len) = self.0.span::<S>();
-        // SAFETY: as above; exclusive because the write lock is held and this was the one view of it.
+        // SAFETY: as above; exclusive because the write lock is held and this was the only view of the storage.
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 }
 
-/// One run of a kernel. Outputs share no memory with inputs or each other.
+/// One run of a kernel. Outputs share no memory with inputs or with each other.
 #[derive(Clone, Copy)]
 pub(crate) struct Launch<'a> {
     pub(crate) ins: &'a [View<'a>],

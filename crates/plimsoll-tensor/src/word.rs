@@ -1,8 +1,8 @@
-//! Elements as words of 1, 2, 4 or 8 bytes: what a kernel sees that moves elements and computes nothing.
+//! Elements as words of 1, 2, 4 or 8 bytes: the types that are used by kernels that only move elements.
 //!
 //! Such a kernel is compiled for four sizes and works for every [`DType`](crate::DType).
 
-/// Evaluates a body with a type's name bound to the unsigned integer of a type's size.
+/// Evaluates a body in which a name stands for the unsigned integer type of the element size.
 macro_rules! by_word {
     ($dtype:expr, $w:ident => $body:expr) => {
         match $dtype.size() {

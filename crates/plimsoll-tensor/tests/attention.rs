@@ -1,4 +1,4 @@
-//! Attention: its memory, its layouts, its second derivative, its random numbers and what it refuses.
+//! Attention: its memory, its layouts, its second derivative, its random numbers and its errors.
 
 use plimsoll_tensor::{
     AttentionOptions, BackwardOptions, CpuConfig, DType, Device, Result, SimConfig, Tensor,
@@ -10,7 +10,8 @@ fn causal() -> AttentionOptions<'static> {
     AttentionOptions { is_causal: true, ..AttentionOptions::default() }
 }
 
-/// Peaks above the inputs of a forward and backward pass over sequences of this length, apart and packed.
+/// Peak memory above the inputs, of a forward and backward pass over sequences of this length: with separate operands and
+/// packed.
 fn peaks(rows: usize, dtype: DType) -> [u64; 2] {
     let sums = if dtype == DType::F64 { 8 } else { 4 };
     let kept = (2 * rows * 8 * (64 * dtype.size() + sums)) as u64;
@@ -45,12 +46,12 @@ fn memory_grows_with_the_sequence_never_with_its_square() {
             let ratio = long as f64 / short as f64;
             assert!((3.0..4.01).contains(&ratio), "{dtype}: {short} to {long}: {ratio}");
         }
-        // The scores of one head alone would be 1 GiB in 32 bits.
+        // The scores of a single head would take 1 GiB in 32 bits.
         assert!(long[1] < 1 << 30 && long[1] < long[0] * 5 / 6, "{dtype}: {long:?}");
     }
 }
 
-/// What a pass requests at most beside its results: forward and backward.
+/// Peak memory of a pass, not counting its results: forward and backward.
 fn beside(device: &Device, dtype: DType) -> [u64; 2] {
     let operand = || {
         let zeros = Tensor::zeros(&[1, 4, 300, 64], device).unwrap();

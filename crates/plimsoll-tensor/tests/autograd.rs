@@ -1,4 +1,4 @@
-//! The way back: what gets a gradient, what is kept for it, and what is refused.
+//! The backward pass: which tensors get a gradient, what is saved for it, and what is refused.
 
 use std::panic;
 use std::sync::Barrier;
@@ -23,7 +23,7 @@ fn retain() -> BackwardOptions {
     BackwardOptions { retain_graph: true, ..BackwardOptions::default() }
 }
 
-/// A tensor of one mebibyte that nobody named.
+/// A tensor of one mebibyte without an owner.
 fn mebibyte(device: &Device) -> Tensor {
     Tensor::ones(&[512, 512], device).unwrap()
 }
@@ -128,7 +128,7 @@ fn a_change_of_a_tensor_that_nobody_saved_is_fine() {
     let device = Device::cpu();
     let (x, w) = (Tensor::ones(&[1], &device).unwrap(), leaf(&[2.0], &device));
     let sum = (&w + &x).unwrap();
-    // Only `w` wants a gradient, so the product saved `x` alone.
+    // Only `w` requires a gradient, so the product saved only `x`.
     let product = (&w * &x).unwrap();
     no_grad(|| w.zero_()).unwrap();
     sum.backward().unwrap();
@@ -150,7 +150,7 @@ fn recording_is_off_inside_no_grad_and_on_again_after_it() {
     no_grad(|| {
         no_grad(|| assert!(!is_grad_enabled()));
         assert!(!is_grad_enabled(), "the inner one must not switch recording on");
-        // Each thread has a switch of its own.
+        // Each thread has its own switch.
         assert!(thread::spawn(is_grad_enabled).join().unwrap());
     });
     assert!(is_grad_enabled());
@@ -220,7 +220,7 @@ fn a_tensor_that_takes_part_in_recording_refuses_a_change_in_place() {
 fn inputs_that_want_no_gradient_get_none_and_do_not_keep_the_others() {
     let device = Device::cpu_with(CpuConfig::default());
     let w = mebibyte(&device).requires_grad_(true).unwrap();
-    // The derivative of a product by `w` needs the other factor: it stays, the other's gradient does not come.
+    // The derivative with respect to `w` needs the other factor, so that is saved, but it gets no gradient.
     let other = mebibyte(&device);
     let product = (&w * &other).unwrap();
     assert_eq!((other.category(), w.category()), (Category::Activation, Category::Temporary));
@@ -228,14 +228,14 @@ fn inputs_that_want_no_gradient_get_none_and_do_not_keep_the_others() {
     assert!(other.grad().is_none() && w.grad().is_some());
     w.clear_grad();
     drop((product, other));
-    // The derivative of a sum needs no values: nothing stays.
+    // The derivative of a sum needs no values, so nothing is saved.
     let sum = (&w + &mebibyte(&device)).unwrap();
     assert_eq!(device.memory_allocated(), 2 * MIB);
     drop(sum);
     assert_eq!(device.memory_allocated(), MIB);
 }
 
-/// Which inputs an operation keeps for the way back when only the one numbered `wants` wants a gradient.
+/// Which inputs an operation saves for the backward pass if only input number `wants` requires a gradient.
 fn kept(shapes: &[&[usize]], wants: usize, f: impl Fn(&[Tensor]) -> Result<Tensor>) -> Vec<bool> {
     let device = Device::sim(SimConfig::new(1 << 30));
     let inputs: Vec<Tensor> = (0..shapes.len())
@@ -266,7 +266,7 @@ fn an_operation_keeps_only_the_inputs_that_wanted_gradients_need() {
             expected
         );
     }
-    // What the output alone can tell needs no input.
+    // A derivative that can be computed from the output alone saves no input.
     for f in
         [Tensor::relu, Tensor::exp, Tensor::sqrt, Tensor::tanh, Tensor::sigmoid, Tensor::sum, Tensor::neg]
     {
@@ -361,7 +361,7 @@ fn threads_that_reach_a_leaf_at_once_lose_no_gradient() {
                 scope.spawn(|| {
                     let sum = x.sum().unwrap();
                     start.wait();
-                    // The gradient arrives as a view, so the first one is copied: time for the other to come.
+                    // The gradient arrives as a view, so the first one is copied, which gives the other thread time to arrive.
                     sum.backward().unwrap();
                 });
             }

@@ -1,4 +1,4 @@
-//! Bad input of every kind: a typed error that names operator and owner, nothing leaked, and the next operation works.
+//! Bad input of every kind: a typed error names operator and owner, nothing leaks, and the next operation works.
 
 use plimsoll_tensor::autograd::saved_tensors_hooks;
 use plimsoll_tensor::label::{Span, intern};
@@ -13,14 +13,14 @@ fn devices() -> [Device; 3] {
     [Device::cpu_with(CpuConfig::default()), Device::late(LateConfig::default()), sim]
 }
 
-/// Runs `f` as the layer `fc1` on every device: the error names the operator and the layer, nothing stays, and the
-/// next operation works.
+/// Runs `f` as the layer `fc1` on every device. Checks that the error names the operator and the layer, that no memory leaks,
+/// and that the next operation works.
 fn refused(op: &str, expected: fn(&Error) -> bool, f: impl Fn(&Device) -> Result<Tensor>) {
     for device in devices() {
         let before = device.memory_allocated();
         let error = {
             let _layer = Span::layer(intern("fc1"));
-            // What a late device finds is returned by the next call that looks.
+            // A device that computes later returns its error from the next call that looks for one.
             f(&device).and_then(|_| device.synchronize()).expect_err(op)
         };
         let text = error.to_string();
@@ -114,7 +114,7 @@ fn an_index_out_of_range() {
     }
 }
 
-/// The identity, with faults.
+/// The identity, with various faults.
 #[derive(Clone, Copy)]
 enum Faulty {
     ForwardFails,

@@ -1,4 +1,4 @@
-//! Checkpointing: the same gradients, bit for bit, from fewer bytes.
+//! Checkpointing: bit-identical gradients with less memory.
 
 use plimsoll_tensor::autograd::{GradOptions, grad};
 use plimsoll_tensor::checkpoint::{Step, checkpoint, checkpoint_sequential, is_recomputing};
@@ -10,7 +10,7 @@ fn leaf(shape: &[usize], device: &Device) -> Tensor {
     Tensor::randn(shape, device).unwrap().requires_grad_(true).unwrap()
 }
 
-/// Three products with noise between them: enough to save, and random numbers that must be the same again.
+/// Three products with dropout between them: enough to save, and random numbers that must be reproduced.
 fn block(w: &Tensor, x: &Tensor) -> Result<Tensor> {
     let noise = Tensor::randn(x.shape(), x.device())?;
     let x = x.matmul(w)?.gelu()?.mul(&noise)?;
@@ -51,7 +51,7 @@ fn a_checkpoint_in_a_checkpoint_gives_the_same_bits() {
                 _ => checkpoint(move |x| nested(levels - 1, &w, &x[0].tanh()?)?.tanh(), &[x]),
             }
         }
-        // The same operations at every depth: what is not checkpointed is done here.
+        // Every depth runs the same operations: those that are not checkpointed run here.
         let mut y = x.clone();
         for _ in levels..3 {
             y = y.tanh().unwrap();
@@ -84,7 +84,8 @@ fn only_inputs_stay_and_the_second_run_frees_as_it_goes() {
     let gradient = Some(y.ones_like().unwrap());
     let options = plimsoll_tensor::BackwardOptions { gradient, ..Default::default() };
     y.backward_with(options).unwrap();
-    // Leaf, output, its gradient; seven outputs again and the last, which ends the second run; one gradient more.
+    // The leaf, the output and its gradient; seven recomputed outputs and the last, which ends the second run; one more
+    // gradient.
     assert!(device.max_memory_allocated() <= 12 * MIB, "{}", device.max_memory_allocated());
     drop(y);
     assert_eq!(device.memory_allocated(), 2 * MIB, "the leaf and its gradient");

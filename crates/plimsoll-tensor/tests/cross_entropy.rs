@@ -1,4 +1,4 @@
-//! Cross entropy: its memory with and without the projection before it, tied weights, second derivatives, bad targets.
+//! Cross entropy: its memory with and without the projection before it, tied weights, second derivatives, invalid targets.
 
 use plimsoll_tensor::Reduction;
 use plimsoll_tensor::autograd::{GradOptions, grad};
@@ -12,7 +12,7 @@ fn options() -> CrossEntropyOptions<'static> {
     CrossEntropyOptions::default()
 }
 
-/// The peak above the parameters, the input and their gradients.
+/// Peak memory above the parameters, the input and their gradients.
 fn peak(rows: usize, classes: usize) -> u64 {
     let device = Device::sim(SimConfig::new(1 << 40));
     let x = Tensor::randn(&[rows, 64], &device).unwrap().requires_grad_(true).unwrap();
@@ -27,7 +27,7 @@ fn peak(rows: usize, classes: usize) -> u64 {
 
 #[test]
 fn the_logits_of_a_projection_are_never_whole() {
-    // The whole logits would be 64 times the input.
+    // All logits would take 64 times the memory of the input.
     for (rows, classes) in [(4096, 4096), (16384, 4096), (4096, 16384)] {
         let (extra, logits) = (peak(rows, classes), (rows * classes * 4) as u64);
         assert!(extra < logits / 10, "{extra} beside {logits} for {rows} rows and {classes} classes");

@@ -1,8 +1,8 @@
-//! The CUDA device on the stand-in driver: every operator's kernels compile and are launched, with a GPU's requests for memory
-//! and without its values.
+//! The CUDA device on the stand-in driver: the kernels of all operators compile and are launched, with a GPU's memory requests
+//! but without values.
 //!
-//! The loader's path is read when a process starts, so each test starts this program once more with the stand-in's library
-//! in the place of the driver. Tests that compile kernels need NVRTC: see `plimsoll-needs`.
+//! The library search path is read when a process starts, so each test starts this program again with the stand-in's library in
+//! place of the driver. Tests that compile kernels need NVRTC: see `plimsoll-needs`.
 
 #![cfg(target_os = "linux")]
 
@@ -26,13 +26,13 @@ use python::environment_of_python;
 
 const INNER: &str = "PLIMSOLL_TEST_ON_STANDIN";
 
-/// Whether this is the second process; the first one starts it and expects it to pass.
+/// Whether this is the second process. The first one starts it and expects it to pass.
 fn is_inner(test: &str, environment: &[(&str, &str)]) -> bool {
     if std::env::var_os(INNER).is_some() {
         return true;
     }
     let own = std::env::current_exe().unwrap();
-    let library = own.with_file_name(plimsoll_standin::place::LIBRARY); // Cargo puts it beside the tests
+    let library = own.with_file_name(plimsoll_standin::place::LIBRARY); // Cargo puts it next to the tests
     let folder: PathBuf = std::env::temp_dir().join(format!("plimsoll-cuda-{}-{test}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     std::os::unix::fs::symlink(&library, folder.join("libcuda.so.1")).unwrap();
@@ -56,7 +56,7 @@ fn is_inner(test: &str, environment: &[(&str, &str)]) -> bool {
     false
 }
 
-/// Runs every case of the suite. Values are not looked at: there are none.
+/// Runs every case of the suite. Values are not checked, because there are none.
 fn launch_everything() {
     let gpu = Device::cuda(0).unwrap();
     let (mut missing, mut failed) = (BTreeSet::new(), Vec::new());
@@ -81,7 +81,7 @@ fn every_operator_compiles_and_is_launched_for_hopper() {
     }
 }
 
-/// Compiles every kernel for GPUs of these compute capabilities, each in a process of its own.
+/// Compiles every kernel for GPUs of these compute capabilities, each in its own process.
 fn compile_for(test: &str, capabilities: &[&str]) {
     for capability in capabilities {
         if is_inner(test, &[("PLIMSOLL_STANDIN_CC", *capability)]) {
@@ -97,7 +97,7 @@ fn every_operator_compiles_for_the_oldest_and_the_newest_architecture() {
     compile_for("every_operator_compiles_for_the_oldest_and_the_newest_architecture", &["7.5", "12.0"]);
 }
 
-/// Some minutes.
+/// Takes some minutes.
 #[needs(nvrtc, nightly)]
 #[test]
 fn every_operator_compiles_for_the_architectures_between() {
@@ -133,7 +133,7 @@ fn memory_and_its_errors_are_the_allocators() {
     }
 }
 
-/// A block of a transformer in 16 bits, a loss over a vocabulary of an odd size, and a step with 32-bit copies.
+/// A transformer block in 16 bits, a loss over a vocabulary of odd size, and an optimizer step with 32-bit copies.
 fn train_in_short_floats(device: &Device) {
     let of = |shape: &[usize]| {
         let x = Tensor::zeros(shape, device).unwrap().to_dtype(DType::BF16).unwrap();
@@ -157,8 +157,8 @@ fn train_in_short_floats(device: &Device) {
     optimizer_step_rounded(&rule, &[slot], &[&w]).unwrap();
 }
 
-/// A perceptron of each activation in a residual stream, whose biases' gradients other kernels make, and a loss over so many classes
-/// that a block has rows one after the other.
+/// Perceptrons with each activation in a residual stream, whose bias gradients are computed by other kernels, and a loss over
+/// so many classes that each block processes several rows in turn.
 fn train_perceptrons(device: &Device) {
     let of = |shape: &[usize], dtype: DType| {
         let x = Tensor::zeros(shape, device).unwrap().to_dtype(dtype).unwrap();
@@ -203,7 +203,7 @@ fn adam(lr: f64) -> Rule {
     })
 }
 
-/// A GPU and its simulation after the same work, for which both needed as much memory.
+/// Runs the same work on a GPU and its simulation, and checks that both needed the same peak memory.
 fn with_equal_peaks(work: impl Fn(&Device)) -> (Device, Device) {
     let (gpu, sim) = (Device::cuda(0).unwrap(), Device::sim(SimConfig::like("H200").unwrap()));
     for device in [&gpu, &sim] {
@@ -220,7 +220,7 @@ fn kernels_of_short_floats_compile_and_no_matrix_of_scores_is_allocated() {
     let test = "kernels_of_short_floats_compile_and_no_matrix_of_scores_is_allocated";
     if is_inner(test, &[]) {
         let (_, sim) = with_equal_peaks(train_in_short_floats);
-        // A matrix of scores of one head of one sequence has 600 × 600 elements.
+        // The score matrix of one head of one sequence has 600 × 600 elements.
         let x = Tensor::zeros(&[8, 4, 600, 64], &sim).unwrap().to_dtype(DType::BF16).unwrap();
         let before = sim.memory_allocated();
         sim.reset_peak_memory_stats();
@@ -231,7 +231,8 @@ fn kernels_of_short_floats_compile_and_no_matrix_of_scores_is_allocated() {
     }
 }
 
-/// Attention by tiles, forward and backward, of a projection with a bias and of one without: widths, types, causal or not, grouped heads.
+/// Tiled attention, forward and backward, of a projection with and without a bias: widths, dtypes, causal or not, grouped
+/// heads.
 fn attend_in_short_floats(device: &Device) {
     for (dim, causal, dtype) in [64, 80, 128].into_iter().flat_map(|dim| {
         let types = [DType::BF16, DType::F16];
@@ -247,7 +248,7 @@ fn attend_in_short_floats(device: &Device) {
             let y = x.linear(&w, bias).unwrap().packed_attention(4, 2, options).unwrap().sum().unwrap();
             let (done, times) = cuda_kernel_times(|| y.backward());
             done.unwrap();
-            // The bias's gradient comes with that of the packed tensor.
+            // The bias's gradient is computed together with that of the packed tensor.
             assert!(times.iter().all(|time| time.op != "sum"), "{times:?}");
         }
     }
@@ -302,7 +303,7 @@ fn functions_of_whole_numbers_compile() {
     }
 }
 
-/// A step with dropout and an optimizer, some times as usual and then captured and replayed with other numbers.
+/// Runs a step with dropout and an optimizer normally a few times, then captures it and replays it with other numbers.
 fn capture_and_replay(device: &Device) {
     device.manual_seed(5);
     let w = Tensor::zeros(&[128, 384], device).unwrap().requires_grad_(true).unwrap();
@@ -348,7 +349,8 @@ fn a_captured_step_has_the_memory_of_the_simulated_device() {
     }
 }
 
-/// Convolutions of small images with a bias, forward and backward: row-major and channels-last, with strides, dilation, 1-D.
+/// Convolutions of small images with a bias, forward and backward: row-major and channels-last, with strides, dilation, and
+/// 1-D.
 fn convolve_small_images(device: &Device) {
     // Images, filters, stride and padding.
     let sizes = [
@@ -373,7 +375,7 @@ fn convolve_small_images(device: &Device) {
     }
 }
 
-/// What a program asks a GPU for, by operator.
+/// The kernels that a program launches on a GPU for operators whose name starts with `op`.
 fn work_of(op: &str, program: impl FnOnce()) -> Vec<String> {
     let ((), times) = cuda_kernel_times(program);
     times.into_iter().filter(|time| time.op.starts_with(op)).map(|time| time.work).collect()
@@ -388,7 +390,7 @@ fn convolutions_of_small_images_run_on_tensor_cores_with_the_memory_of_the_simul
         let by_cudnn =
             |work: &String| ["Forward", "ToInput", "ToWeight"].iter().any(|pass| work.starts_with(pass));
         let work = work_of("conv2d", || convolve_small_images(&gpu));
-        // The gradient of the images of a convolution with a stride is cuDNN's.
+        // Only the image gradient of a strided convolution is left to cuDNN.
         assert_eq!(work.iter().filter(|work| by_cudnn(work)).count(), 1, "{work:?}");
         allow_tf32_in_convolutions(false);
         let work = work_of("conv2d", || convolve_small_images(&gpu));
@@ -411,12 +413,12 @@ fn matrix_products_are_computed_in_tf32_only_where_that_is_allowed() {
     }
 }
 
-/// The stand-in knows what was sent last until a kernel runs, so these values come back.
+/// The stand-in remembers the bytes that were copied last until a kernel runs, so these values come back.
 #[test]
 fn pinned_memory_is_copied_there_and_back_and_goes_back_to_the_system() {
     if is_inner("pinned_memory_is_copied_there_and_back_and_goes_back_to_the_system", &[]) {
         let (gpu, host) = (Device::cuda(0).unwrap(), Device::cpu());
-        // One piece is mapped before the GPU registers what there is, the other after.
+        // One chunk is mapped before the GPU registers existing memory, the other after.
         for value in [3.0, 4.0] {
             let batch = Tensor::from_slice(&[value; 1000], &[1000], &host).unwrap().pin_memory().unwrap();
             let there = batch.to_device_non_blocking(&gpu).unwrap();
@@ -435,7 +437,7 @@ fn settings_of_the_allocator_are_read_as_pytorch_reads_them() {
     if is_inner("settings_of_the_allocator_are_read_as_pytorch_reads_them", &environment) {
         let gpu = Device::cuda(0).unwrap();
         let x = Tensor::empty(&[30 << 20], DType::F32, &gpu).unwrap();
-        // Pages of 20 MiB, not a segment of the request's size.
+        // Segments grow by pages of 20 MiB; there is no segment of the request's size.
         assert_eq!(gpu.memory_reserved(), 120 << 20);
         drop(x);
         gpu.empty_cache().unwrap();

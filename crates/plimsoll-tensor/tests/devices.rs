@@ -1,4 +1,4 @@
-//! Devices side by side, and one device under several hands.
+//! Several devices at the same time, and one device used by several threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -81,13 +81,13 @@ fn a_tensor_moves_between_devices_with_its_values() {
     assert_eq!((grad.device(), values(&grad)), (&a, values(&w.mul_scalar(2.0).unwrap())));
 }
 
-/// A tensor of this owner.
+/// A tensor with this owner.
 fn owned(category: Category, name: &str, device: &Device) -> Tensor {
     let _owner = Span::of(category, label::intern(name));
     Tensor::ones(&[256], device).unwrap()
 }
 
-/// Whose bytes a device holds, and what for.
+/// The owners and categories of the bytes that a device holds.
 fn owners(device: &Device) -> Vec<(String, Category)> {
     device.reset_peak_memory_stats();
     device.owners_at_peak().into_iter().map(|owner| (owner.label, owner.category)).collect()
@@ -272,7 +272,7 @@ fn overlapping_parts_are_copied_as_if_through_a_third_place() {
     assert_eq!(shift(2, 1), [0.0, 1.0, 1.0, 2.0, 3.0]);
     assert_eq!(shift(1, 1), [0.0, 1.0, 2.0, 3.0, 4.0]);
     let x = tensor(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3]);
-    // One row into every column of the other: strided on the way in, broadcast on the way out.
+    // Adds one row to every column of the other: strided when read, broadcast when written.
     x.t().unwrap().narrow(1, 0, 1).unwrap().add_(&x.narrow(0, 1, 1).unwrap().t().unwrap()).unwrap();
     assert_eq!(values(&x), [5.0, 7.0, 9.0, 4.0, 5.0, 6.0]);
 }
@@ -328,7 +328,7 @@ fn an_optimizer_step_refuses_state_that_shares_memory() {
         Err(Error::Argument { op: "adam", .. })
     ));
     assert_eq!(values(&x), [1.0, 2.0]);
-    // A gradient may be the parameter itself: it is only read.
+    // The gradient may be the parameter itself, because it is only read.
     x.sgd_step_(&x, Some(&other), sgd).unwrap();
     assert_eq!(values(&x), [0.9, 1.8]);
 }

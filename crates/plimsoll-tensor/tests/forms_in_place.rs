@@ -1,11 +1,11 @@
-//! Forms in place and `out` forms: the same bits as out of place, in any layout, and no memory for the result.
+//! In-place and `out` forms: bit-identical to the out-of-place forms, in any layout, without allocating memory for the result.
 
 use plimsoll_tensor::{DType, Device, Error, Result, SimConfig, Tensor, into_out, no_grad};
 
 type Out = fn(&Tensor) -> Result<Tensor>;
 type InPlace = fn(&Tensor) -> Result<()>;
 
-/// Each function with its form in place.
+/// Each function with its in-place form.
 const UNARY: &[(&str, Out, InPlace)] = &[
     ("relu", Tensor::relu, Tensor::relu_),
     ("exp", Tensor::exp, Tensor::exp_),
@@ -37,7 +37,7 @@ fn values(x: &Tensor) -> Vec<f64> {
     x.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap()
 }
 
-/// Positive numbers, dense, transposed, and every other column.
+/// Positive numbers: dense, transposed, and every second column.
 fn forms(dtype: DType) -> [Tensor; 3] {
     let device = Device::cpu();
     let x = Tensor::linspace(0.3, 2.5, 24, &device).unwrap().reshape(&[4, 6]).unwrap();
@@ -132,7 +132,7 @@ fn elements_are_put_in_place_at_an_index_and_under_a_mask() {
         x.masked_fill_(&mask, -1.0).unwrap();
         assert_eq!(values(&x), expected);
     }
-    // Each index once: the last stays.
+    // An index out of range is refused, and changes nothing.
     let x = Tensor::zeros(&[3], &device).unwrap();
     assert!(x.index_add_(0, &index.add_scalar(1).unwrap(), &Tensor::ones(&[2], &device).unwrap()).is_err());
     assert_eq!(x.to_vec::<f32>().unwrap(), [0.0; 3], "an index out of range changes nothing");
@@ -241,7 +241,7 @@ fn results_of_several_operations_go_there_too() {
         let got = out.to_vec::<f32>().unwrap();
         assert!(got.iter().zip(&expected).all(same), "case {i}: {got:?}, not {expected:?}");
     }
-    // Where nothing earlier is in use, no memory is requested: of three results in a row, one.
+    // If no earlier result is in use, no memory is allocated: of three successive results, only one is.
     let device = Device::sim(SimConfig::new(1 << 30));
     let [x, out] = [(); 2].map(|()| Tensor::zeros(&[256, 256], &device).unwrap());
     let before = device.memory_allocated();
@@ -266,7 +266,7 @@ fn what_cannot_go_there_is_refused() {
     no_grad(|| into_out(&out, || leaf.exp())).unwrap();
     let text = into_out(&out, || x.exp()?.add(&out)).unwrap_err().to_string();
     assert!(text.contains("exp wrote its result into `out`, whose values add reads"), "{text}");
-    x.exp().unwrap(); // ordinary again
+    x.exp().unwrap(); // without a target again
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! The memory-saving operators against PyTorch: outputs and gradients of the table in `fixtures/fused.json`.
+//! The memory-saving operators compared with PyTorch: outputs and gradients of the table in `fixtures/fused.json`.
 //!
-//! Each case runs with its tensors dense and in two other forms (`forms/`), and once more with a graph of the gradients,
-//! which takes the derivative's other form. `fixtures/make_fused.py` made the table.
+//! Each case runs with its tensors dense and in two other forms (`forms/`), and once more with `create_graph`, which uses the
+//! other form of the derivative. `fixtures/make_fused.py` made the table.
 
 mod call;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::forms;
 use crate::forms::Form;
 
-/// As in `pytorch.rs`: rounding of sums of some hundred products, added in another order.
+/// As in `pytorch.rs`: the rounding error of sums of some hundred products, added in another order.
 const RELATIVE: f64 = 2e-5;
 const OF_LARGEST: f64 = 4e-6;
 
@@ -45,13 +45,13 @@ fn tensor(entry: &Value, form: Form, device: &Device) -> Tensor {
     }
 }
 
-/// What differs between a tensor of ours and PyTorch's, if anything does.
+/// The difference between our tensor and PyTorch's, if there is one.
 fn difference(what: &str, got: &Tensor, expected: &Value) -> Option<String> {
     let shape = shape(expected);
     if (got.shape(), Some(got.dtype().name())) != (shape.as_slice(), expected["dtype"].as_str()) {
         return Some(format!("{what} is {got:?}, PyTorch's {shape:?} of {}", expected["dtype"]));
     }
-    // PyTorch rounds what lies between the steps of a kernel to the short type, here and there.
+    // PyTorch rounds some intermediate results of a kernel to the 16-bit dtype.
     let coarse = match got.dtype() {
         DType::BF16 => 2000.0,
         DType::F16 => 250.0,
@@ -117,7 +117,7 @@ fn every_memory_saving_operator_and_its_gradients_are_pytorchs() {
     let table: Value = serde_json::from_str(include_str!("fixtures/fused.json")).unwrap();
     let mut differences = Vec::new();
     for case in table.as_array().unwrap() {
-        // Its gradients have no derivative, and it says so.
+        // Its gradients cannot be differentiated, and it reports that.
         let graph = case["op"] != "linear_cross_entropy";
         let forms = Form::ALL.map(|form| (form, false)).into_iter();
         for (form, create_graph) in forms.chain(graph.then_some((Form::Dense, true))) {

@@ -1,4 +1,4 @@
-//! `gradcheck` passes what is right, and says where a derivative is wrong.
+//! `gradcheck` accepts correct derivatives and reports wrong ones.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -121,13 +121,13 @@ fn what_cannot_be_checked_is_refused() {
 fn a_wrong_second_derivative_is_found() {
     let x = leaf(&[0.7, 1.3], &[2]);
     gradgradcheck(|x| x[0].square()?.mul(&x[0]), &[&x], None, DEFAULT).unwrap();
-    // The gradient has the value of 2x, and the slope of 3x².
+    // The gradient has the value of 2x, but the derivative of 3x².
     let f = |x: &[Tensor]| apply(HalfRight, &[&x[0]]);
     gradcheck(f, &[&x], DEFAULT).unwrap();
     assert!(text(gradgradcheck(f, &[&x], None, DEFAULT)).starts_with("gradgradcheck: output 0, input 0: "));
 }
 
-/// `x²` with a gradient that is right, and has no derivative.
+/// `x²` with a correct gradient that cannot be differentiated again.
 #[derive(Debug)]
 struct HalfRight;
 

@@ -1,21 +1,21 @@
-//! Derivatives against finite differences, for every operation that has one.
+//! Derivatives compared with finite differences, for every operator that has one.
 //!
-//! The judge knows nothing of PyTorch: a small step either way in each element, and what that does to a
-//! scalar made of the output by fixed random weights. Shapes are drawn; inputs come in every form.
+//! The check is independent of PyTorch: it moves each element by a small step in both directions and measures the change of a
+//! scalar, the output weighted by fixed random numbers. Shapes are random; inputs are tested in every form.
 
 use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{BackwardOptions, Conv2dOptions, Device, MaxPool2dOptions, Result, Tensor, no_grad};
 
 use crate::forms::{Form, values};
 
-/// The step either way. Rounding in 32 bits then costs about 6e-8 · |f| / STEP = 6e-6 · |f| per output that
-/// the element reaches, curvature STEP² / 6 · |f‴| = 2e-5 · |f‴|.
+/// The step in each direction. Rounding to 32 bits then costs about 6e-8 · |f| / STEP = 6e-6 · |f| per output that the element
+/// affects; curvature costs STEP² / 6 · |f‴| = 2e-5 · |f‴|.
 const STEP: f32 = 1e-2;
-/// Of the largest derivative, or of 1: above both errors for the sizes here, and far below a wrong factor.
+/// Relative to the largest derivative, or to 1. It is above both errors for the sizes here, and far below a wrong factor.
 const TOLERANCE: f64 = 4e-3;
 const SEEDS: std::ops::Range<u64> = 0..4;
 
-/// SplitMix64: numbers that are the same everywhere.
+/// SplitMix64: the same random numbers everywhere.
 struct Draw(u64);
 
 impl Draw {
@@ -38,21 +38,21 @@ impl Draw {
         (0..rank).map(|_| self.size(1, 4)).collect()
     }
 
-    /// A shape that broadcasts with `shape`, of the same rank or less.
+    /// A shape of the same or lower rank that broadcasts with `shape`.
     fn broadcast_of(&mut self, shape: &[usize]) -> Vec<usize> {
         let skip = self.size(0, shape.len());
         shape[skip..].iter().map(|&n| if self.size(0, 2) == 0 { 1 } else { n }).collect()
     }
 }
 
-/// Where the values of the inputs lie.
+/// The range of the inputs' values.
 #[derive(Clone, Copy)]
 enum Domain {
     /// -1.5 to 1.5.
     Any,
     /// 0.5 to 2: for `log`, `sqrt` and divisors.
     Positive,
-    /// 0.1 apart from each other and at least 0.05 from zero: no step crosses a kink.
+    /// At least 0.1 apart from each other and at least 0.05 from zero, so that no step crosses a kink.
     Apart,
 }
 
@@ -73,7 +73,7 @@ fn weighted(output: &Tensor, weights: &[f32]) -> f64 {
     values(output).iter().zip(weights).map(|(y, &w)| y * f64::from(w)).sum()
 }
 
-/// Checks the derivatives of `f` at drawn values, with the inputs in one form.
+/// Checks the derivatives of `f` at random values, with the inputs in one form.
 fn check_form<F>(shapes: &[Vec<usize>], domain: Domain, seed: u64, form: Form, f: &F)
 where
     F: Fn(&[Tensor]) -> Result<Tensor>,
@@ -118,7 +118,7 @@ where
     }
 }
 
-/// Checks the derivatives of `f` for several drawn shapes, in every form.
+/// Checks the derivatives of `f` for several random shapes, in every form.
 fn check<S, F>(domain: Domain, shapes: S, f: F)
 where
     S: Fn(&mut Draw) -> Vec<Vec<usize>>,
@@ -145,7 +145,7 @@ fn cube(draw: &mut Draw) -> Vec<Vec<usize>> {
     vec![draw.shape(3)]
 }
 
-/// Two shapes that broadcast, the larger on either side.
+/// Two shapes that broadcast; either may be the larger one.
 fn broadcast_pair(draw: &mut Draw) -> Vec<Vec<usize>> {
     let large = draw.shape(3);
     let mut pair = vec![draw.broadcast_of(&large), large];
@@ -303,7 +303,7 @@ fn a_small_network_follows_its_slopes() {
     let shapes = |_: &mut Draw| vec![vec![2, 1, 6, 6], vec![2, 1, 3, 3], vec![2], vec![3, 8], vec![3]];
     check(Domain::Any, shapes, |p| {
         let x = p[0].conv2d(&p[1], Some(&p[2]), Conv2dOptions::default())?.tanh()?;
-        // Sums of windows stand for pooling here: a drawn network could sit on a kink of the largest value.
+        // Means of windows replace pooling here: a random network could be at a kink of max pooling.
         let x = x.reshape(&[2, 2, 2, 2, 2, 2])?.mean_dims(&[3, 5])?.flatten(1, -1)?;
         x.linear(&p[3], Some(&p[4]))?.log_softmax(1)
     });

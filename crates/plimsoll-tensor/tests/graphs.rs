@@ -1,4 +1,4 @@
-//! Captured work on the late device, which has values, and on simulated devices.
+//! Captured graphs on the late device, which has values, and on simulated devices.
 
 use plimsoll_tensor::testing::{LateConfig, Pauses};
 use plimsoll_tensor::{
@@ -41,7 +41,7 @@ fn memory_of_a_capture_is_a_pool_of_its_own_and_replays_request_none() {
         }
         assert_eq!(device.memory_allocated(), allocated);
         assert_eq!(device.memory_stats()["allocation.all.allocated"], requests);
-        // A tensor of it that is freed serves no other request of the device.
+        // A freed tensor of the graph's pool is not reused for other requests of the device.
         let z = Tensor::ones(&[1 << 20], &device).unwrap();
         assert_eq!(device.memory_reserved(), reserved + (20 << 20));
         drop((z, graph, y));
@@ -93,7 +93,7 @@ fn replays_draw_the_numbers_that_the_function_would_draw() {
     }
     assert_eq!(replayed, eager);
     assert_eq!((device.rng_state(), generator.state()), after);
-    // Another seed counts, too.
+    // A new seed takes effect, too.
     device.manual_seed(4);
     generator.manual_seed(9);
     graph.replay().unwrap();
@@ -182,7 +182,7 @@ fn memory_of_another_stream_that_a_capture_frees_is_not_used_again_too_early() {
     let mut far = Some(far);
     let (mut graph, y) = Graph::capture(&device, None, || {
         let y = far.as_ref().unwrap().mul_scalar(2.0)?;
-        // Freed while it is captured: its stream serves nothing from it before the capture is over.
+        // Freed during the capture: its stream does not reuse the memory before the capture ends.
         drop(far.take());
         Ok(y)
     })
@@ -191,7 +191,8 @@ fn memory_of_another_stream_that_a_capture_frees_is_not_used_again_too_early() {
     device.synchronize().unwrap();
     drop(again);
     graph.replay().unwrap();
-    // As with PyTorch, a replay reads what is there now: the program must keep what it reads. It reads no freed segment.
+    // As in PyTorch, a replay reads the current contents of the memory, so the program must keep its inputs alive. The segment
+    // itself must not have been freed.
     assert!(values(&y).iter().all(|&x| x == 6.0 || x == 14.0));
 }
 

@@ -1,5 +1,4 @@
-//! Changes in place that are recorded: gradients as PyTorch's, for programs of `fixtures/make_in_place.py`, and what is
-//! refused.
+//! Recorded changes in place: gradients equal to PyTorch's, for the programs of `fixtures/make_in_place.py`, and errors.
 
 use plimsoll_tensor::autograd::{GradOptions, grad};
 use plimsoll_tensor::testing::{LateConfig, evict_at_random};
@@ -155,7 +154,7 @@ fn a_leaf_that_wants_a_gradient_does_not_change_outside_of_no_grad() {
     no_grad(|| w.fill_(3.0).and_then(|()| view.mul_(&view))).unwrap();
     assert_eq!(w.to_vec::<f32>().unwrap(), [9.0, 3.0]);
     assert!(w.is_leaf() && w.requires_grad());
-    // A tensor that is marked after its view was made is a leaf to the view.
+    // For a view, the base is a leaf even if it was marked as requiring a gradient after the view was made.
     let x = Tensor::ones(&[2], &Device::cpu()).unwrap();
     let part = x.narrow(0, 0, 1).unwrap();
     x.requires_grad_(true).unwrap();
@@ -171,7 +170,7 @@ fn what_took_part_in_recording_is_no_leaf_any_more() {
     assert_eq!(format!("{x:?}"), "Tensor([2], float32, cpu, made by add_)");
     view.sum().unwrap().backward().unwrap();
     assert_eq!(w.grad().unwrap().to_vec::<f32>().unwrap(), [0.0, 1.0]);
-    // Whole numbers have no gradient.
+    // Integers have no gradient.
     let counts = Tensor::full(&[2], 0.0, DType::I64, &Device::cpu()).unwrap();
     counts.copy_(&w).unwrap();
     assert!(!counts.requires_grad());

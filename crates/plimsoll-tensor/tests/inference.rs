@@ -1,4 +1,4 @@
-//! Inference mode, and what neither it nor `no_grad` keeps.
+//! Inference mode, and what is not saved in it and under `no_grad`.
 
 use plimsoll_tensor::{
     Category, Device, Error, InferenceMode, Result, SimConfig, Tensor, enable_grad, inference_mode,
@@ -67,7 +67,7 @@ fn changes_in_place_are_allowed_inside_and_refused_outside() {
     assert_eq!(view.to_vec::<f32>().unwrap(), [3.0]);
 }
 
-/// The peak of ten layers forward above what is there before, in MiB, and of that activations.
+/// Peak memory of ten layers' forward pass in MiB, above what was allocated before; and the activations in that peak.
 fn peak_of_forward(f: impl FnOnce(&dyn Fn() -> Tensor) -> Tensor) -> (u64, u64) {
     let device = Device::sim(SimConfig::new(1 << 30));
     let w = Tensor::ones(&[512, 512], &device).unwrap().requires_grad_(true).unwrap();
@@ -89,7 +89,7 @@ fn peak_of_forward(f: impl FnOnce(&dyn Fn() -> Tensor) -> Tensor) -> (u64, u64) 
 fn neither_no_grad_nor_inference_mode_holds_an_activation() {
     let recorded = peak_of_forward(|forward| forward());
     assert_eq!(recorded, (11, 12), "ten saved outputs and a product; the input is saved as well");
-    // A layer's input, its product and what comes of it.
+    // A layer's input, its product and its result.
     assert_eq!(peak_of_forward(|forward| no_grad(forward)), (3, 0));
     assert_eq!(peak_of_forward(|forward| inference_mode(forward)), (3, 0));
 }

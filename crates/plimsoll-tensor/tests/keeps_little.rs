@@ -1,4 +1,5 @@
-//! What normalizations, dropout, activations and rotary embeddings keep for the backward pass, and their second derivatives.
+//! The tensors that normalizations, dropout, activations and rotary embeddings save for the backward pass, and their second
+//! derivatives.
 
 use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{Activation, BatchNormOptions, CpuConfig, Device, Result, Rotary, SimConfig, Tensor};
@@ -7,7 +8,8 @@ use crate::second::check_second;
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes that stay after `f` of a tensor of one mebibyte, whose output is dropped where `drop_output`, beside the input.
+/// Bytes, not counting the input, that remain after `f` of a tensor of one mebibyte. With `drop_output`, its outputs are
+/// dropped.
 fn kept(drop_output: bool, f: impl Fn(&Tensor) -> Result<Vec<Tensor>>) -> u64 {
     let device = Device::sim(SimConfig::new(1 << 34));
     let x = Tensor::randn(&[4, 16, 64, 64], &device).unwrap().requires_grad_(true).unwrap();
@@ -17,7 +19,7 @@ fn kept(drop_output: bool, f: impl Fn(&Tensor) -> Result<Vec<Tensor>>) -> u64 {
     if !drop_output {
         return device.memory_allocated() - before;
     }
-    // The graph stays with a scalar that depends on each output; the outputs themselves go.
+    // A scalar that depends on each output keeps the graph alive; the outputs themselves are dropped.
     let sums: Vec<Tensor> = outs.iter().map(|out| out.sum().unwrap()).collect();
     drop(outs);
     let left = device.memory_allocated() - before;

@@ -1,4 +1,4 @@
-//! The late device gives the host's bits: every operator, and what users write themselves.
+//! The late device gives bit-identical results to the host's: for every operator, and for user-defined ones.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn every_operator_gives_the_hosts_bits_later() {
     assert_eq!(device.memory_allocated(), 0);
 }
 
-/// A user's operator whose kernel panics, or keeps a tensor.
+/// A user-defined operator whose kernel panics, or keeps a tensor.
 #[derive(Debug)]
 struct Users {
     kept: Option<Tensor>,

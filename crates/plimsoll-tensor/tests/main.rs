@@ -1,4 +1,5 @@
-//! The integration tests of `plimsoll-tensor`, in one program, as linking takes most of a test's build: a module a subject.
+//! The integration tests of `plimsoll-tensor`, in one program because linking takes most of a test's build time: one module per
+//! subject.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 

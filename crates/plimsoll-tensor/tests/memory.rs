@@ -1,7 +1,7 @@
-//! The account of every byte, on a device that computes and on one that only counts: the same numbers.
+//! The account of every byte: the same numbers on a device that computes and on one that only counts.
 //!
-//! The figures follow from PyTorch's rules: blocks of 512 bytes, segments of 2 MiB, 20 MiB or the size of
-//! one large request. What needs layers and optimizers is in `crates/plimsoll/tests/memory.rs`.
+//! The figures follow from PyTorch's rules: blocks of 512 bytes; segments of 2 MiB, 20 MiB or the size of one large request.
+//! Tests that need layers and optimizers are in `crates/plimsoll/tests/memory.rs`.
 
 use plimsoll_tensor::label::{self, Span};
 use plimsoll_tensor::op::{Reduction, SgdStep};
@@ -30,7 +30,7 @@ fn mebibyte(device: &Device) -> Tensor {
     Tensor::ones(&[512, 512], device).unwrap()
 }
 
-/// The names of the purposes that hold bytes now.
+/// The categories that hold bytes now.
 fn held(device: &Device) -> Vec<(&'static str, u64)> {
     let by_category = device.memory_by_category();
     by_category
@@ -216,8 +216,8 @@ fn activations_die_on_the_way_back() {
         assert_eq!(before, (depth + 1) * MIB + 512);
         device.reset_peak_memory_stats();
         loss.backward().unwrap();
-        // The first link back holds two temporaries more than the graph did; each later one starts with an
-        // activation less. A pass that freed at its end would need twice the graph.
+        // The first step of the backward pass holds two temporaries more than the graph did; each later one starts with one
+        // activation less. A pass that freed everything at its end would need twice the memory of the graph.
         assert!(
             device.max_memory_allocated() <= before + 2 * MIB + 512,
             "{} before, {} at the peak",
@@ -341,7 +341,7 @@ fn a_layer_that_runs_out_is_named() {
 #[test]
 fn an_operation_that_runs_out_halfway_gives_back_what_it_had() {
     for device in devices() {
-        // The output of the convolution fits, its scratch does not.
+        // The output of the convolution fits, but its scratch memory does not.
         let x = Tensor::ones(&[1, 64, 64, 64], &device).unwrap();
         let w = Tensor::ones(&[64, 64, 3, 3], &device).unwrap();
         device.reset_peak_memory_stats();
@@ -413,7 +413,7 @@ fn empty_tensors_take_nothing_in_any_operation() {
         };
         x.sgd_step_(&x.detach(), None, step).unwrap();
         assert_eq!((bytes(&device), device.memory_stats()["allocation.all.allocated"]), ((0, 0), 0));
-        // What is made of nothing but has elements itself is zero, or not a number for a mean.
+        // A result that has elements but is computed from none is zero, or NaN for a mean.
         let sums = [
             y.matmul(&x),
             x.sum(),

@@ -1,4 +1,4 @@
-//! Views share memory, copies do not, and what cannot be is refused with a sentence.
+//! Views share memory, copies do not, and invalid calls fail with a readable message.
 
 use plimsoll_tensor::{BackwardOptions, DType, Device, PadMode, Result, SimConfig, Tensor, no_grad};
 
@@ -59,7 +59,7 @@ fn the_gradient_of_a_split_is_put_together_once() {
     device.reset_peak_memory_stats();
     let before = device.memory_allocated();
     y.backward_with(BackwardOptions { gradient, ..BackwardOptions::default() }).unwrap();
-    // The gradient of x, and nothing else: the parts' gradients are the one of y.
+    // Only the gradient of x is allocated: the parts' gradients are all that of y.
     assert_eq!(device.max_memory_allocated() - before, 12 << 20);
 }
 
@@ -222,7 +222,7 @@ fn derivatives_of_derivatives_are_those_of_the_formulas() {
     let near = |got: Vec<f32>, expected: [f32; 4]| {
         assert!(got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}, not {expected:?}");
     };
-    // PyTorch's.
+    // PyTorch's values.
     near(second(&Tensor::prod), [-18.0, 9.0, -8.0, -6.0]);
     near(second(&|x| x.cumprod(0)), [-22.0, 13.0, -8.0, -6.0]);
     near(second(&|x| x.square()?.gather(0, &indices(&[1, 1, 3]))), [0.0, 8.0, 0.0, 8.0]);

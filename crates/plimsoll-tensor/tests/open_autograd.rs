@@ -1,5 +1,5 @@
-//! Autograd as others use it: several roots, gradients by themselves, gradients of gradients, hooks, functions of
-//! one's own, and what goes wrong in them.
+//! Autograd as programs use it: several roots, `grad`, gradients of gradients, hooks, user-defined functions, and errors in
+//! them.
 
 use std::sync::{Arc, Mutex};
 
@@ -55,7 +55,7 @@ fn grad_gives_what_is_asked_for_and_touches_no_leaf() {
     let found: Vec<_> = found.iter().map(|grad| values(grad.as_ref().unwrap())).collect();
     assert_eq!(found, [[6.0, 32.0], [6.0, 16.0]]);
     assert!(x.grad().is_none() && w.grad().is_none());
-    // A tensor in the middle alone: what lies below it does not run, and is not freed.
+    // Only an intermediate tensor: operations below it neither run nor are freed.
     let found = grad(&[&loss], &[&y], GradOptions::default()).unwrap();
     assert_eq!(values(found[0].as_ref().unwrap()), [6.0, 16.0]);
     y.sum().unwrap().backward().unwrap();
@@ -72,7 +72,7 @@ fn grad_gives_what_is_asked_for_and_touches_no_leaf() {
 
 #[test]
 fn gradients_have_gradients() {
-    // x³: 3x², 6x, 6.
+    // The derivatives of x³: 3x², 6x, 6.
     let x = leaf(&[2.0, -3.0]);
     let cube = x.square().unwrap().mul(&x).unwrap().sum().unwrap();
     let first = grad(&[&cube], &[&x], create_graph()).unwrap().remove(0).unwrap();
@@ -90,7 +90,7 @@ fn the_leafs_gradient_is_part_of_the_graph_under_create_graph() {
     let slope = x.grad().unwrap();
     assert!(slope.requires_grad());
     x.clear_grad();
-    slope.square().unwrap().backward().unwrap(); // 4x² has the slope 8x
+    slope.square().unwrap().backward().unwrap(); // the derivative of 4x² is 8x
     assert_eq!(gradient(&x), [24.0]);
 }
 
@@ -352,7 +352,7 @@ fn a_derivative_of_the_wrong_shape_is_named_with_its_owner() {
 
 #[test]
 fn anomaly_mode_names_the_operation_and_the_line_that_called_it() {
-    // A frame of its own: without debugging information, one that is inlined is not in the stack.
+    // Not inlined: without debug information, inlined frames are missing from the stack.
     #[inline(never)]
     fn infinite_slope(x: &Tensor) -> Result<()> {
         x.sqrt()?.mul(&x.zeros_like()?)?.sum()?.backward()

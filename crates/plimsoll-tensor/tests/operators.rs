@@ -1,4 +1,4 @@
-//! Every operator through the one suite; and a user's own operator dispatched the same way.
+//! Runs every operator through the conformance suite, and dispatches a user-defined operator in the same way.
 
 use plimsoll_tensor::suite::{Case, check};
 use plimsoll_tensor::{
@@ -14,7 +14,7 @@ fn every_operator_passes_the_suite() {
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Sum and difference of two tensors of one shape: an operator with two outputs.
+/// The sum and the difference of two tensors of the same shape: an operator with two outputs.
 #[derive(Debug)]
 struct SumAndDifference;
 

@@ -42,7 +42,7 @@ fn pinned_memory_has_an_account_of_its_own() {
     assert!(y.is_pinned() && y.pin_memory().unwrap().is_same(&y));
     assert_eq!((y.device(), host.memory_allocated()), (&host, before));
     assert!(pinned::host_memory_stats()["active_bytes.current"] >= 4096);
-    // It is a tensor of the host like any other, views and changes included.
+    // It can be used like any other host tensor, including views and changes in place.
     assert_eq!(values(&(&x + &y).unwrap()), [4.0; 1000]);
     y.narrow(0, 0, 10).unwrap().fill_(7.0).unwrap();
     assert_eq!(values(&y)[9..11], [7.0, 2.0]);
@@ -86,7 +86,7 @@ fn a_copy_from_pinned_memory_runs_while_the_host_goes_on() {
     pauses.pause(&copies);
     let there = with_stream(&copies, || batch.to_device_non_blocking(&gpu)).unwrap();
     assert_eq!((there.stream(), copies.query().unwrap()), (copies.clone(), false));
-    // The host must not change what is still being copied: it waits.
+    // The host must not change memory that is still being copied, so it waits.
     let resume = resume_later(&pauses, &copies);
     batch.fill_(9.0).unwrap();
     resume.join().unwrap();

@@ -1,4 +1,4 @@
-//! Every operation against PyTorch: outputs and gradients of the table in `fixtures/pytorch.json`.
+//! Every operation compared with PyTorch: outputs and gradients of the table in `fixtures/pytorch.json`.
 //!
 //! Each case runs with its tensors dense and in two other forms (`forms/`). `fixtures/make.py` made the
 //! table; a new operation needs a few cases there and a line in `call/mod.rs`.
@@ -12,10 +12,10 @@ use crate::call;
 use crate::forms;
 use crate::forms::Form;
 
-/// Both libraries round each step to 24 bits but add in different orders: a sum of n products may differ
-/// by about n · 2⁻²⁴ of its largest partial sum, and the longest sum here has 180 terms.
+/// Both libraries round each step to 24 bits but add in different orders: a sum of n products may differ by about n · 2⁻²⁴ of
+/// its largest partial sum, and the longest sum here has 180 terms.
 const RELATIVE: f64 = 1e-5;
-/// Where large terms cancel, the error is relative to them, not to the small result.
+/// If large terms cancel, the error is relative to them, not to the small result.
 const OF_LARGEST: f64 = 2e-6;
 
 fn cases() -> Vec<Value> {
@@ -49,7 +49,7 @@ fn tensor(entry: &Value, form: Form, device: &Device) -> Tensor {
     }
 }
 
-/// What differs between a tensor of ours and PyTorch's, if anything does.
+/// The difference between our tensor and PyTorch's, if there is one.
 fn difference(what: &str, got: &Tensor, expected: &Value) -> Option<String> {
     let (shape, dtype) = (call::sizes(&expected["shape"]), call::dtype(&expected["dtype"]));
     if (got.shape(), got.dtype()) != (shape.as_slice(), dtype) {

@@ -1,4 +1,4 @@
-//! Outputs that are computed again where the backward pass reads them: the same gradients, bit for bit, from fewer bytes.
+//! Outputs that the backward pass recomputes: bit-identical gradients with less memory.
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn norm(x: &[Tensor]) -> Result<Tensor> {
     x[0].layer_norm(None, None, 1e-5)
 }
 
-/// The normalized input of two products, and how often it was computed.
+/// A normalized tensor that two products read: the gradients, and how often it was computed.
 fn two_products(recompute: bool, device: &Device) -> (Vec<Vec<f32>>, usize) {
     let (x, v, w) = (leaf(&[6, 8], device), leaf(&[8, 8], device), leaf(&[8, 8], device));
     let runs = Arc::new(AtomicUsize::new(0));
@@ -181,7 +181,7 @@ fn a_tensor_that_wants_no_gradient_is_returned_as_it_is() {
     assert!(!recompute_output(|x| x[0].tanh(), &[&x]).unwrap().requires_grad());
     let leaf = x.requires_grad_(true).unwrap();
     assert!(no_grad(|| recompute_output(|x| x[0].tanh(), &[&leaf])).is_ok());
-    // The input itself is there anyway.
+    // The result shares memory with the input, which is kept anyway.
     let same = recompute_output(|x| x[0].view(&[2, 2]), &[&leaf]).unwrap();
     same.square().unwrap().sum().unwrap().backward().unwrap();
     assert_eq!(leaf.grad().unwrap().to_vec::<f32>().unwrap(), [2.0; 4]);

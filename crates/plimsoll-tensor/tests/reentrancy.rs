@@ -1,13 +1,13 @@
-//! What runs inside an allocation may call anything: no lock of ours is held while memory is asked for.
+//! Code that runs inside an allocation may call anything: we hold no lock while memory is allocated.
 //!
-//! Each test runs on a thread of its own and fails when that thread does not come back.
+//! Each test runs on its own thread and fails if that thread does not return.
 
 use std::sync::mpsc;
 use std::time::Duration;
 
 use plimsoll_tensor::{Device, SimConfig, Tensor};
 
-/// Runs `body` elsewhere and waits for it, for so long that only a deadlock takes longer.
+/// Runs `body` on another thread and waits for it; only a deadlock takes longer than the timeout.
 fn within_a_minute<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = mpsc::channel();
     std::thread::spawn(move || send.send(body()));
@@ -20,7 +20,7 @@ fn an_out_of_memory_observer_may_read_the_gradient_that_backward_makes() {
         let device = Device::sim(SimConfig::new(1 << 30));
         let w = Tensor::ones(&[512, 512], &device).unwrap().requires_grad_(true).unwrap();
         let b = Tensor::ones(&[512, 512], &device).unwrap().requires_grad_(true).unwrap();
-        // Both leaves get one gradient, so each makes a copy of its own.
+        // Both leaves get the same gradient, so each makes its own copy.
         let loss = (&w + &b).unwrap();
         let start = Tensor::ones(&[512, 512], &device).unwrap();
         device.set_memory_limit(device.memory_reserved());

@@ -1,4 +1,4 @@
-//! Making and reading tensors, and what is refused with a sentence instead of a panic.
+//! Making and reading tensors; invalid calls give an error message instead of a panic.
 
 use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{CpuConfig, DType, Device, Error, Result, SimConfig, Tensor};
@@ -164,6 +164,6 @@ fn a_probability_outside_0_to_1_is_refused_and_the_logits_loss_is_named() {
         );
         assert!(message.starts_with(&expected), "{message}");
     }
-    // PyTorch looks at no target.
+    // PyTorch does not check targets.
     assert!(loss(&[0.0, 1.0], &[2.0, -1.0]).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Tensors whose bytes leave their device and come back.
+//! Tensors whose bytes are evicted from their device and restored.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -34,12 +34,12 @@ fn an_offloaded_tensor_takes_no_device_memory_and_comes_back_by_itself() {
         let view = x.narrow(0, 5, 10).unwrap();
         assert_eq!((x.state(), device.memory_allocated()), (State::Resident, 1 << 20));
         x.offload().unwrap();
-        x.offload().unwrap(); // nothing more
+        x.offload().unwrap(); // does nothing
         assert_eq!(
             (x.state(), view.state(), device.memory_allocated()),
             (State::Offloaded, State::Offloaded, 0)
         );
-        let other = full(7.0, &device); // takes over the block
+        let other = full(7.0, &device); // reuses the block
         assert!(is_all(&view.add_scalar(1.0).unwrap(), 3.0));
         assert_eq!((x.state(), device.memory_allocated()), (State::Resident, 2 << 20));
         assert!(is_all(&x, 2.0) && is_all(&other, 7.0));
@@ -116,7 +116,7 @@ fn no_room_to_come_back_is_an_error_that_names_operator_and_owner_and_the_next_o
     for device in [own(), Device::sim(SimConfig::new(1 << 30)), late()] {
         let x = {
             let _layer = Span::of(Category::Parameter, intern("fc1.weight"));
-            Tensor::full(&[3 << 20], 2.0, DType::F32, &device).unwrap() // 12 MiB: a segment of its own
+            Tensor::full(&[3 << 20], 2.0, DType::F32, &device).unwrap() // 12 MiB: its own segment
         };
         x.offload().unwrap();
         device.synchronize().unwrap();
@@ -126,7 +126,7 @@ fn no_room_to_come_back_is_an_error_that_names_operator_and_owner_and_the_next_o
         let before = device.memory_allocated();
         let error = x.add_scalar(1.0).unwrap_err();
         let Error::OutOfMemory(_) = &error else {
-            // The output is requested first.
+            // The memory of the output is requested first.
             panic!("{error}");
         };
         let error = x.sum().unwrap_err();
@@ -173,7 +173,7 @@ fn a_recipe_that_fails_or_gives_something_else_is_an_error_and_can_be_replaced()
     let there = device.clone();
     x.evict_with(move || Tensor::full(&[1 << 18], 4.0, DType::F32, &there)).unwrap();
     assert!(is_all(&x, 4.0));
-    // A recipe may give a tensor that others have, or one that lies in another way: it is copied.
+    // A recipe may return a tensor that is used elsewhere or has another layout: it is copied.
     let shared = full(5.0, &device);
     let keep = shared.clone();
     x.evict_with(move || Ok(shared.clone())).unwrap();
@@ -208,7 +208,7 @@ fn an_offload_waits_for_the_work_that_computes_the_bytes() {
     let stream = device.current_stream();
     pauses.pause(&stream);
     let x = full(2.0, &device).square().unwrap();
-    x.offload().unwrap(); // only queued
+    x.offload().unwrap(); // only queued so far
     let other = full(9.0, &device);
     let resume = {
         let stream = stream.clone();
@@ -234,7 +234,7 @@ fn threads_bring_one_tensor_back_together() {
             for thread in 0..4 {
                 let x = &x;
                 scope.spawn(move || match thread {
-                    // In use by another thread, it may have to stay.
+                    // May have no effect, if another thread is using it.
                     0 => drop(x.offload()),
                     _ => assert_eq!(x.sum().unwrap().item::<f32>().unwrap(), (1 << 18) as f32),
                 });

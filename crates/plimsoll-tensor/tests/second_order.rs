@@ -1,7 +1,9 @@
-//! Passes that are recorded: the gradients of a plain pass, right second derivatives, and no byte more than PyTorch keeps.
+//! Recorded backward passes: the same gradients as a plain pass, correct second derivatives, and no more memory than PyTorch
+//! uses.
 //!
-//! Every operator goes through `suite::check_recorded` and `suite::check_second`; second derivatives at the ends of each type, and
-//! the bytes that a graph keeps, are PyTorch's of `fixtures/second.json`, which `fixtures/make_second.py` made.
+//! Every operator is tested by `suite::check_recorded` and `suite::check_second`. Second derivatives at extreme values of each
+//! dtype, and the bytes that a graph keeps alive, are compared with PyTorch's in `fixtures/second.json`, which
+//! `fixtures/make_second.py` made.
 
 mod calls;
 
@@ -13,10 +15,11 @@ use serde_json::Value;
 use crate::forms::Form;
 use crate::table::tensors;
 
-/// What the names of operators begin with whose derivative has none: as PyTorch's, or as it is made in the forward pass.
+/// Name prefixes of operators without second derivatives: PyTorch has none either, or the gradient is computed in the forward
+/// pass.
 const WITHOUT: [&str; 2] = ["cdist", "linear_cross_entropy"];
 
-/// Cases that compute in `float32` whatever they are given: finite differences cannot follow them.
+/// Cases that compute in `float32` whatever their input: too coarse for finite differences.
 const IN_FLOAT32: [&str; 2] = ["to_dtype there and back", "apply_rotary with tables"];
 
 fn cases() -> Vec<Case> {
@@ -52,13 +55,13 @@ fn create() -> GradOptions {
     GradOptions { create_graph: true, allow_unused: true, ..GradOptions::default() }
 }
 
-/// As `weights` of the script.
+/// As `weights` in the script.
 fn weights(like: &Tensor, k: usize) -> Tensor {
     let values: Vec<f64> = (0..like.numel()).map(|i| ((i * 5 + k * 3) % 7) as f64 / 2.0 - 1.25).collect();
     Tensor::from_slice(&values, like.shape(), like.device()).unwrap().to_dtype(like.dtype()).unwrap()
 }
 
-/// The first gradients of a case, and the second ones: of its inputs, and of the gradient that it starts from.
+/// The first and second derivatives of a case; the second ones with respect to its inputs and its initial gradient.
 fn derivatives(op: &str, inputs: &[Tensor]) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
     let y = calls::call(op, inputs)?;
     let floats: Vec<&Tensor> = inputs.iter().filter(|x| x.dtype().is_float()).collect();
@@ -123,7 +126,7 @@ fn a_recorded_graph_keeps_no_byte_more_than_pytorchs() {
             grad(&[&y.square().unwrap().sum().unwrap()], &[&x], create()).unwrap().remove(0).unwrap();
         let norm = gradient.square().unwrap().sum().unwrap().sqrt().unwrap();
         let penalty = (&norm - 1.0).unwrap().square().unwrap();
-        // A block of the allocator for each number that is alone.
+        // Each scalar takes a complete block of the allocator: allow 32 of them.
         let (kept, allowed) = (device.memory_allocated(), bytes.as_u64().unwrap() + 32 * 512);
         if kept > allowed {
             more.push(format!("{name}: {kept} bytes, PyTorch's {bytes}"));
@@ -158,7 +161,7 @@ fn a_product_at_an_index_has_a_second_derivative_but_not_between_two_zeros() {
         let first = grad(&[&product], &[&x], create())?.remove(0).unwrap();
         grad(&[&first.square()?.sum()?], &[&x], GradOptions::default())?.remove(0).unwrap().to_vec()
     };
-    // Of (bc)² + (ac)² + (ab)²: 2a(b² + c²) and so on.
+    // Of (bc)² + (ac)² + (ab)²: 2a(b² + c²) and likewise for b and c.
     assert_eq!(second(&[2.0, 3.0, 5.0]).unwrap(), [136.0, 174.0, 130.0]);
     assert_eq!(second(&[0.0, 3.0, 5.0]).unwrap(), [0.0, 150.0, 90.0]);
     let error = second(&[0.0, 0.0, 5.0]).unwrap_err().to_string();

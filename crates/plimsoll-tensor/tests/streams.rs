@@ -12,13 +12,13 @@ fn sim() -> Device {
     Device::sim(SimConfig::new(1 << 30))
 }
 
-/// A late device, and what stops its streams.
+/// A device that computes later, and the handle that pauses its streams.
 fn late() -> (Device, Pauses) {
     let pauses = Pauses::default();
     (Device::late(LateConfig { pauses: pauses.clone(), ..LateConfig::default() }), pauses)
 }
 
-/// A MiB of one value.
+/// A tensor of 1 MiB filled with one value.
 fn full(value: f64, device: &Device) -> Tensor {
     Tensor::full(&[MIB / 4], value, DType::F32, device).unwrap()
 }
@@ -141,7 +141,7 @@ fn an_event_of_another_device_is_waited_for_on_the_host() {
     assert!(is_all(&x.to_device(&b).unwrap(), 1.0));
 }
 
-/// The value that a side stream computes late from a tensor that is freed meanwhile.
+/// A side stream computes a value from a tensor that is freed before it runs.
 #[test]
 fn memory_that_another_stream_still_reads_is_not_reused() {
     let (device, pauses) = late();
@@ -151,7 +151,7 @@ fn memory_that_another_stream_still_reads_is_not_reused() {
     pauses.pause(&side);
     let y = with_stream(&side, || x.mul_scalar(2.0)).unwrap();
     drop(x); // dispatch has recorded the use on `side`
-    let z = full(9.0, &device); // would take over the block of `x`
+    let z = full(9.0, &device); // would reuse the block of `x`
     main.synchronize().unwrap();
     pauses.resume(&side);
     side.synchronize().unwrap();
@@ -234,7 +234,7 @@ fn a_device_that_goes_finishes_its_work() {
     let (device, pauses) = late();
     pauses.pause(&device.default_stream());
     let _ = full(1.0, &device).square().unwrap();
-    drop(device); // resumes, and does not hang
+    drop(device); // resumes the streams, and must not hang
 }
 
 #[test]
@@ -273,10 +273,10 @@ fn a_late_error_names_what_failed_and_whose_it_was_and_then_work_goes_on() {
         let _layer = Span::layer(intern("head.loss"));
         scores.nll_loss(&wrong, Reduction::Mean).unwrap()
     };
-    let fine = scores.add_scalar(1.0).unwrap(); // its call comes before the error is found
+    let fine = scores.add_scalar(1.0).unwrap(); // this call comes before the error is found
     pauses.resume(&stream);
     let error = loop {
-        // Whatever is called next returns it.
+        // The next call returns the error.
         match scores.add_scalar(1.0) {
             Ok(_) => std::thread::sleep(Duration::from_millis(1)),
             Err(error) => break error,
@@ -308,7 +308,7 @@ fn reading_returns_the_error_of_the_work_that_the_values_come_from() {
     device.synchronize().unwrap();
 }
 
-/// Random programs of several streams, ordered by events, against the same values computed at once.
+/// Random programs on several streams, ordered by events, compared with the same values computed at once.
 #[test]
 fn programs_of_several_streams_compute_what_one_would() {
     for seed in 0..20u64 {

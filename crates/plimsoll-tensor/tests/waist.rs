@@ -1,4 +1,4 @@
-//! The shape of the house: an operator is in few files, and files use only what is below them.
+//! The structure of the crates: an operator touches few files, and files use only what is below them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,14 +29,14 @@ fn code(path: &Path) -> Vec<String> {
     lines.map(str::trim).filter(|line| !line.starts_with("//")).map(str::to_owned).collect()
 }
 
-/// The source files that name an identifier; lists of modules, of names and of operators do not count.
+/// The source files that mention an identifier; lists of modules, names and operators do not count.
 fn files_that_name(identifiers: &[&str]) -> Vec<String> {
     let is_list = |line: &str| {
         ["mod ", "pub mod ", "pub(crate) mod ", "pub(super) mod ", "pub use ", "use ", "(\""]
             .iter()
             .any(|it| line.starts_with(it))
     };
-    // A line of a list that has several.
+    // A line of a list with several names.
     let is_names = |line: &str| {
         line.ends_with(',') && line.chars().all(|c| c.is_alphanumeric() || ['_', ',', ' '].contains(&c))
     };
@@ -46,7 +46,7 @@ fn files_that_name(identifiers: &[&str]) -> Vec<String> {
         .iter()
         .flat_map(|folder| sources(&crates().join(folder)))
         .filter(|path| !path.ends_with("tests.rs"))
-        // Models and blocks of layers call operators; they are no part of any.
+        // Models and blocks of layers call operators but are not part of any.
         .filter(|path| {
             !path
                 .components()
@@ -67,14 +67,14 @@ fn an_elementwise_operator_is_in_one_file_and_its_layer_in_another() {
 fn an_operator_is_one_module_with_a_kernel_and_a_layer_beside_it() {
     let expected = [
         "plimsoll-kernels/src/normalization/row_norm.rs",
-        // How a GPU computes it.
+        // The GPU implementation.
         "plimsoll-tensor/src/cuda/normalization/row_norm.rs",
-        // Layer and RMS normalization, with and without a sum before them.
+        // Layer and RMS normalization, optionally of a sum.
         "plimsoll-tensor/src/ops/normalization/row_norm/backward.rs",
         "plimsoll-tensor/src/ops/normalization/row_norm/call.rs",
         "plimsoll-tensor/src/ops/normalization/row_norm/mod.rs",
         "plimsoll/src/nn/norm.rs",
-        // Blocks of layers take either.
+        // Blocks of layers use either normalization.
         "plimsoll/src/nn/residual.rs",
     ];
     let mut found = files_that_name(&["row_norm", "RowNorm", "layer_norm", "LayerNorm"]);
@@ -82,7 +82,7 @@ fn an_operator_is_one_module_with_a_kernel_and_a_layer_beside_it() {
     assert_eq!(found, expected);
 }
 
-/// Which parts of the crate each part names: a part is a file or folder directly below `src`.
+/// The parts of the crate that each part uses. A part is a file or folder directly below `src`.
 fn uses() -> BTreeMap<String, BTreeSet<String>> {
     let src = crates().join("plimsoll-tensor/src");
     let part = |path: &Path| {

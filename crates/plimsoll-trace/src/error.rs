@@ -6,62 +6,62 @@ use std::io;
 use crate::pickle::{self, Malformed};
 use crate::snapshot::{Key, Kind};
 
-/// Why a snapshot cannot be read: where in the (unpacked) bytes, and what stood there.
+/// Why a snapshot cannot be read: the position in the (unpacked) bytes, and the problem there.
 #[derive(Debug)]
 pub struct SnapshotError {
-    /// Bytes from the beginning of the unpacked file, where it is known.
+    /// The offset in the unpacked file, if known.
     pub at: Option<u64>,
-    /// What stood there.
+    /// The problem.
     pub why: Why,
 }
 
-/// What stood there.
+/// The problem with a file.
 #[derive(Debug)]
 pub enum Why {
-    /// The system's own error, or that of gzip or zstd.
+    /// An error of the system, gzip or zstd.
     Io(io::Error),
-    /// The file ends in the middle.
+    /// The file ends too early.
     Ends,
-    /// The file has no byte.
+    /// The file is empty.
     Empty,
-    /// Neither a pickle nor JSON, by its first bytes.
+    /// Neither a pickle nor JSON. These are its first bytes.
     NotASnapshot([u8; 2]),
     /// A named pipe or a device.
     NotAFile,
-    /// A text without an out-of-memory message, and what it has instead.
+    /// A text without an out-of-memory message, and what it contains instead.
     NoMessage(Absent),
-    /// A protocol of pickle that is not 2 to 5.
+    /// A pickle protocol other than 2 to 5.
     Protocol(u8),
-    /// A pickle that asks for a Python object by name: what could run code.
+    /// A pickle that names a Python object, which could run code.
     Global(String),
-    /// An operation of pickle that no snapshot needs.
+    /// A pickle operation that no snapshot needs.
     Opcode {
         /// Its byte.
         byte: u8,
-        /// Its name in Python's `pickletools`, where it has one.
+        /// Its name in Python's `pickletools`, if it has one.
         name: &'static str,
     },
-    /// An operation that takes from an empty stack, or a memo that was never written.
+    /// An operation that pops from an empty stack, or reads a memo entry that was never written.
     Broken(&'static str),
-    /// A value that cannot stand under a key.
+    /// A value of the wrong type for its key.
     WrongType {
         /// The key.
         key: Key,
-        /// What belongs there.
+        /// The expected type.
         expected: &'static str,
-        /// What stands there.
+        /// The type found.
         found: &'static str,
     },
-    /// A list whose entries are of two kinds.
+    /// A list with entries of two kinds.
     Mixed {
-        /// What the list began with.
+        /// The kind of the first entries.
         list: &'static str,
-        /// What came then.
+        /// The kind of the entry that differs.
         found: &'static str,
     },
-    /// An entry without a key that it cannot be understood without.
+    /// An entry without a required key.
     Missing {
-        /// What kind of entry.
+        /// The kind of entry.
         kind: Kind,
         /// The key.
         key: Key,
@@ -73,46 +73,47 @@ pub enum Why {
         /// The word.
         found: String,
     },
-    /// A list that stands in two places, so that its entries would be counted twice.
+    /// A list that is used in two places, so that its entries would be counted twice.
     Twice(&'static str),
-    /// The whole is not a snapshot.
+    /// The outermost value is not a snapshot.
     Top(&'static str),
     /// More of something than any snapshot has.
     TooMany {
-        /// Of what.
+        /// The kind of thing.
         what: &'static str,
-        /// How many are read.
+        /// The most that are read.
         most: u64,
     },
-    /// It unpacks to more memory than a file of its length can be worth.
+    /// It unpacks to more memory than is granted to a file of its length.
     TooLarge {
-        /// Bytes that reading took.
+        /// The bytes that reading took.
         heap_bytes: u64,
-        /// Bytes that it may take.
+        /// The bytes that it may take.
         most_bytes: u64,
     },
     /// Text that is not JSON.
     Json(serde_json::Error),
-    /// JSON that is not a snapshot's.
+    /// JSON that is not a snapshot.
     InJson {
         /// The line, from 1.
         line: usize,
         /// The column, from 1.
         column: usize,
-        /// What stood there.
+        /// The problem there.
         why: Box<Why>,
     },
 }
 
-/// What a text has instead of an out-of-memory message of PyTorch's. If it has two of these, the answer names the later one in this list.
+/// What a text contains instead of PyTorch's out-of-memory message. If it contains several of these, the last one in
+/// this list counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Absent {
-    /// Nothing that is known.
+    /// Nothing that we recognise.
     #[default]
     Nothing,
-    /// The system killed a program: `Killed`, or the kernel's or Slurm's line about it.
+    /// The system killed a program: `Killed`, or a line of the kernel or of Slurm about it.
     Killed,
-    /// JAX's message, or another one of XLA's.
+    /// JAX's message, or another message of XLA.
     Jax,
 }
 

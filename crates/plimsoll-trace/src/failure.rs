@@ -1,9 +1,8 @@
-//! Requests that failed because memory ran out: [`Failure`], from the trace's `oom` events and the levels at these
-//! events.
+//! Requests that failed because memory ran out: [`Failure`], from the trace's `oom` events and the levels at these events.
 //!
 //! PyTorch records the device's free memory at a failure, but not the process's limit
-//! (`set_per_process_memory_fraction`). If the device had room for the segment, it did not refuse the request: then a
-//! limit did, and the levels give its bounds.
+//! (`set_per_process_memory_fraction`). If the device had room for the segment, then the device did not reject the
+//! request. A limit did, and the levels give its bounds.
 
 use plimsoll_alloc::{Config, StreamId};
 
@@ -15,57 +14,57 @@ use crate::timeline::{Level, Timeline};
 pub struct Failure {
     /// Its `oom` event.
     pub at: EventIndex,
-    /// The bytes of the block that it needed.
+    /// The size of the block that it needed, bytes.
     pub asked_bytes: u64,
     /// Its stream.
     pub stream: StreamId,
     /// The stack of the request.
     pub stack: Option<StackId>,
-    /// The level then. The allocator had already released everything that it can: another `empty_cache` would not
-    /// help.
+    /// The level at the failure. The allocator had already released everything that it could, so another `empty_cache`
+    /// would not help.
     pub level: Level,
-    /// The device's free memory then; `None` if it is not recorded.
+    /// The device's free memory at the failure; `None` if it is not recorded.
     pub device_free_bytes: Option<u64>,
-    /// The bytes of the segment that the device would have had to allocate.
+    /// The size of the segment that the device would have had to allocate, bytes.
     pub segment_bytes: u64,
-    /// The process's limit, if that refused the request.
+    /// The process's limit, if a limit rejected the request.
     pub limit: Option<Limit>,
-    /// Whether less memory was available than any GPU has that PyTorch supports, so that others must use the rest.
-    /// Only for recordings of PyTorch, and without a [`Limit`].
+    /// Whether less memory was available than any GPU has that PyTorch supports, so that others must use the rest. Set
+    /// only for recordings of PyTorch, and only without a [`Limit`].
     pub is_shared: bool,
     /// The number of failed requests, including this one.
     pub failures: usize,
 }
 
-/// Less than any GPU has that PyTorch supports.
+/// Every GPU that PyTorch supports has more memory than this.
 const LEAST_DEVICE_BYTES: u64 = 3 << 30;
 
-/// The bounds of what a process may reserve, in bytes.
+/// The bounds of the process's limit on reserved memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// The limit is at least this: so much was reserved.
+    /// The limit is at least this, because this much was reserved.
     pub at_least_bytes: u64,
-    /// The limit is less than this: so much was refused. If the recording has the limit itself, one more than
-    /// `at_least_bytes`.
+    /// The limit is less than this, because a request that needed this much was rejected. If the recording has the
+    /// limit itself, this is one more than `at_least_bytes`.
     pub below_bytes: u64,
 }
 
 /// Why a request was not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// Live memory and the request exceed the capacity, whatever the placement of blocks.
+    /// Live memory plus the request exceed the capacity, whatever the placement of blocks.
     Capacity {
-        /// The missing bytes; under a [`Limit`] that is not exact, an upper bound.
+        /// The missing bytes; an upper bound under a [`Limit`] that is not exact.
         short_bytes: u64,
     },
-    /// They would fit if free memory were contiguous.
+    /// The request would fit if free memory were contiguous.
     Fragmentation {
-        /// The bytes that would remain; under a [`Limit`] that is not exact, a lower bound.
+        /// The bytes that would be left over; a lower bound under a [`Limit`] that is not exact.
         spare_bytes: u64,
     },
-    /// A limit of the process refused the request, and its bounds do not show which of the two causes applies.
+    /// A limit of the process rejected the request, and its bounds do not show which of the two causes applies.
     Limit {
-        /// The missing bytes if free memory were contiguous, an upper bound.
+        /// The bytes that would be missing even if free memory were contiguous, an upper bound.
         short_bytes: u64,
     },
     /// The device's free memory is not recorded.
@@ -83,7 +82,7 @@ impl Cause {
         }
     }
 
-    /// The missing bytes, or an upper bound under a [`Limit`]; `None` if none are missing, or if that is unknown.
+    /// The missing bytes, or an upper bound under a [`Limit`]; `None` if none are missing, or if this is unknown.
     pub fn short_bytes(self) -> Option<u64> {
         match self {
             Self::Capacity { short_bytes } | Self::Limit { short_bytes } => Some(short_bytes),
@@ -91,8 +90,8 @@ impl Cause {
         }
     }
 
-    /// The bytes that would remain if free memory were contiguous; `None` if they do not suffice, or if that is
-    /// unknown.
+    /// The bytes that would be left over if free memory were contiguous; `None` if memory would not suffice, or if this
+    /// is unknown.
     pub fn spare_bytes(self) -> Option<u64> {
         match self {
             Self::Fragmentation { spare_bytes } => Some(spare_bytes),
@@ -141,19 +140,19 @@ impl Failure {
         failed.collect()
     }
 
-    /// The bytes available to the allocator: reserved and free memory, or the lower bound of the process's limit.
+    /// The bytes available to the allocator: reserved plus free memory, or the lower bound of the process's limit.
     /// `None` if neither is recorded. Memory outside the allocator is not included.
     pub fn capacity_bytes(&self) -> Option<u64> {
         let whole = self.device_free_bytes.map(|free| free.saturating_add(self.level.reserved_bytes));
         self.limit.map(|limit| limit.at_least_bytes).or(whole)
     }
 
-    /// The most that the capacity can be: under a [`Limit`], one byte less than what was refused.
+    /// The upper bound of the capacity: under a [`Limit`], one byte less than what was rejected.
     pub fn most_capacity_bytes(&self) -> Option<u64> {
         self.limit.map(|limit| limit.below_bytes.saturating_sub(1)).or(self.capacity_bytes())
     }
 
-    /// Bytes in use and the request together.
+    /// Bytes in use plus the request.
     pub fn needed_bytes(&self) -> u64 {
         self.level.active_bytes.saturating_add(self.asked_bytes)
     }
@@ -175,7 +174,7 @@ impl Failure {
 }
 
 impl Limit {
-    /// The bounds. Levels at other times do not count, as the limit may have been set since.
+    /// The bounds of a limit. Levels at other times do not count, because the limit may have been set later.
     fn between(reserved: u64, refused: u64, recorded: Option<u64>) -> Self {
         match recorded {
             Some(recorded) => Self { at_least_bytes: recorded, below_bytes: recorded.saturating_add(1) },
@@ -189,7 +188,7 @@ impl Limit {
     }
 }
 
-/// The bytes that the device would have had to allocate. Pages of an expandable segment are whole.
+/// The bytes that the device would have had to allocate. An expandable segment grows by whole pages.
 fn segment_bytes(config: &Config, block_bytes: u64) -> u64 {
     let segment = config.segment_bytes(block_bytes);
     if config.expandable_segments() && block_bytes > config.large_segment_bytes() {
@@ -199,7 +198,7 @@ fn segment_bytes(config: &Config, block_bytes: u64) -> u64 {
     }
 }
 
-/// The limit in our own recordings.
+/// The limit that our own recordings contain.
 fn recorded_limit(snapshot: &Snapshot) -> Option<u64> {
     let Some(Setting::Map(entries)) = snapshot.setting("plimsoll") else { return None };
     match entries.iter().find(|(name, _)| name == "limit_bytes") {
@@ -254,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_device_with_room_for_the_segment_did_not_refuse_it() {
-        // 10 MiB were reserved and a segment of 20 MiB refused, so the limit lies between 10 and 30 MiB.
+        // 10 MiB were reserved and a segment of 20 MiB was rejected, so the limit is between 10 and 30 MiB.
         let limit = Some(Limit { at_least_bytes: 10 * MIB, below_bytes: 30 * MIB });
         let check = |active, cause| {
             let failure = failure(active, Some(1 << 40));

@@ -1,4 +1,5 @@
-//! How much memory a file is worth: [`Grant`]. What a hostile file unpacks to is bounded by its length.
+//! A limit on the memory that reading a file may take: [`Grant`]. It grows with the file's length, so a small hostile
+//! file cannot unpack to a huge one.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -6,36 +7,36 @@ use std::rc::Rc;
 
 use crate::error::Why;
 
-/// Any file is granted this.
+/// Granted for every file.
 const GRANTED_BYTES: u64 = 1 << 30;
-/// What each byte of the file, packed as it is, adds: reading takes up to two thirds of the unpacked length,
-/// and gzip packs snapshots about twentyfold, zstd more.
+/// Granted for each (packed) byte of the file. Reading takes up to two thirds of the unpacked length, and gzip packs
+/// snapshots about twentyfold, zstd more.
 const GRANTED_PER_BYTE: u64 = 64;
 
-/// What the bytes taken so far are worth.
+/// The memory granted for the bytes read so far.
 #[derive(Clone, Default)]
 pub(crate) struct Grant {
     taken: Rc<Cell<u64>>,
 }
 
 impl Grant {
-    /// Memory that the bytes taken so far are worth.
+    /// The memory granted for the bytes read so far.
     fn most_bytes(&self) -> u64 {
         GRANTED_BYTES.saturating_add(self.taken.get().saturating_mul(GRANTED_PER_BYTE))
     }
 
-    /// Refuses more memory than that.
+    /// Returns an error if more memory than that is used.
     pub(crate) fn check(&self, heap_bytes: u64) -> Result<(), Why> {
         let most_bytes = self.most_bytes();
         if heap_bytes > most_bytes { Err(Why::TooLarge { heap_bytes, most_bytes }) } else { Ok(()) }
     }
 
-    /// The input, whose bytes add to the grant as they are taken.
+    /// Wraps an input so that each byte read from it adds to the grant.
     pub(crate) fn earned_by<R: Read>(&self, input: R) -> impl Read {
         Earning { input, grant: self.clone() }
     }
 
-    /// The input, which may not give more bytes than the grant: for a reader that keeps what it was given.
+    /// Wraps an input so that it yields no more bytes than granted, for a reader that stores its input.
     pub(crate) fn rationing<R: Read>(&self, input: R) -> impl Read {
         Rationed { input, given: 0, grant: self.clone() }
     }

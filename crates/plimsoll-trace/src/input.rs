@@ -1,5 +1,5 @@
-//! Where a snapshot comes from: a file or stdin, plain, gzip or zstd, a pickle or JSON, or a log of ours; recognised by
-//! its first bytes and not by its name.
+//! Opening a snapshot: from a file or stdin; plain, gzip or zstd; a pickle, JSON or our own log. The format is
+//! recognised by its first bytes, not by its name.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -19,33 +19,34 @@ use crate::torch;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Of a longer log, the latest entries; a log takes less than a byte for some, so its length bounds nothing.
+/// Only this many entries of a long log are kept, the latest ones. Some entries take less than a byte, so the length of
+/// a log does not bound their number.
 const MOST_LOGGED: usize = 4 << 20;
-/// Bytes that are taken from the system at once.
+/// The number of bytes read from the system at once.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// Reads the snapshot in a file; `-` is stdin.
 ///
 /// # Errors
-/// The system's, and what is no snapshot.
+/// An error of the system, or an input that is not a snapshot.
 pub fn open(path: &Path) -> Result<Snapshot, SnapshotError> {
     if path.as_os_str() == "-" { read(io::stdin().lock()) } else { read(opened(path)?) }
 }
 
-/// What a file or a text was.
+/// The content of a file or a text.
 #[derive(Debug)]
 pub enum Found {
     /// A snapshot.
     Snapshot(Box<Snapshot>),
-    /// What people have instead.
+    /// A text that people have in place of a snapshot.
     Pasted(Pasted),
 }
 
-/// Reads the snapshot in a file, or what people have instead: a log with an out-of-memory message, counters, a profile;
-/// `-` is stdin.
+/// Reads the snapshot in a file, or a text that people have in its place: a log with an out-of-memory message,
+/// counters, a profile. `-` is stdin.
 ///
 /// # Errors
-/// The system's, and what is none of these.
+/// The system's error, or an input that is none of these.
 pub fn open_any(path: &Path) -> Result<Found, SnapshotError> {
     if path.as_os_str() == "-" { read_any(io::stdin().lock()) } else { read_any(opened(path)?) }
 }
@@ -53,13 +54,13 @@ pub fn open_any(path: &Path) -> Result<Found, SnapshotError> {
 /// As [`open_any`], from bytes.
 ///
 /// # Errors
-/// The system's, and what is none of these.
+/// The system's error, or an input that is none of these.
 pub fn read_any(input: impl Read) -> Result<Found, SnapshotError> {
     let (head, input) = peek::<4, _>(input)?;
     if head == log::HEAD {
         return read(input).map(|snapshot| Found::Snapshot(Box::new(snapshot)));
     }
-    // Packed, a log of text looks like a snapshot: only the first bytes inside tell.
+    // A compressed log of text looks like a compressed snapshot. Only the first bytes inside show which it is.
     let grant = Grant::default();
     let input = grant.earned_by(input);
     let mut input: Box<dyn Read + '_> = if head.starts_with(&GZIP) {
@@ -78,7 +79,8 @@ pub fn read_any(input: impl Read) -> Result<Found, SnapshotError> {
         Err(absent) => absent,
     };
     let no_message = || SnapshotError { at: None, why: Why::NoMessage(absent) };
-    // A small snapshot may hide its keys beyond the first bytes, and what is neither says why.
+    // A small input may be a snapshot although none of its keys was recognised. If it is neither, the snapshot's error
+    // is the reason.
     if head.len() >= HEAD_BYTES || absent != Absent::Nothing {
         return Err(no_message());
     }
@@ -94,12 +96,13 @@ pub fn read_any(input: impl Read) -> Result<Found, SnapshotError> {
     }
 }
 
-/// How many bytes tell a snapshot in JSON from another text.
+/// The number of bytes that suffice to distinguish a snapshot in JSON from another text.
 const HEAD_BYTES: usize = 64 << 10;
 
-/// Opens a file. A named pipe may have no writer and a device no end: what is to be read from them comes on stdin.
+/// Opens a file. Rejects named pipes, which may have no writer, and devices, which may have no end; they can be read as
+/// stdin.
 fn opened(path: &Path) -> Result<File, SnapshotError> {
-    // The pipes of a shell's `<(…)`, which has started their writers.
+    // The pipes of a shell's `<(…)` are allowed: the shell has started their writers.
     let is_shells = ["/dev/fd", "/dev/stdin", "/proc/self/fd"].iter().any(|ours| path.starts_with(ours));
     let kind = path.metadata()?.file_type();
     if !kind.is_file() && !kind.is_dir() && !is_shells {
@@ -108,7 +111,7 @@ fn opened(path: &Path) -> Result<File, SnapshotError> {
     Ok(File::open(path)?)
 }
 
-/// Reads a snapshot from bytes, packed or not.
+/// Reads a snapshot from bytes, compressed or not.
 ///
 /// ```
 /// let pickle = b"\x80\x04]."; // an empty list of segments
@@ -118,7 +121,7 @@ fn opened(path: &Path) -> Result<File, SnapshotError> {
 /// ```
 ///
 /// # Errors
-/// The system's, and what is no snapshot.
+/// An error of the system, or an input that is not a snapshot.
 pub fn read(input: impl Read) -> Result<Snapshot, SnapshotError> {
     let grant = Grant::default();
     let (head, input) = peek::<4, _>(grant.earned_by(input))?;
@@ -141,7 +144,7 @@ fn unpacked(input: impl Read, grant: &Grant) -> Result<Snapshot, SnapshotError> 
         [0x80, ref rest @ ..] => {
             let protocol = rest.first().copied().unwrap_or_default();
             let snapshot = torch::read(&mut input, grant)?;
-            // Once more, so that what is packed gets to its checksum.
+            // Read once more, so that the decompressor reaches its checksum.
             io::copy(&mut input.take(1), &mut io::sink())?;
             Ok(in_form(snapshot, Form::Pickle(protocol)))
         }
@@ -160,7 +163,7 @@ fn in_form(mut snapshot: Snapshot, form: Form) -> Snapshot {
     snapshot
 }
 
-/// The first bytes, and the input with them still to come.
+/// Reads the first bytes. Returns them, and an input that still includes them.
 fn peek<const N: usize, R: Read>(mut input: R) -> io::Result<(Vec<u8>, impl Read)> {
     let mut head = Vec::with_capacity(N);
     input.by_ref().take(N as u64).read_to_end(&mut head)?;

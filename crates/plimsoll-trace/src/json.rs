@@ -1,4 +1,4 @@
-//! A snapshot as JSON: the same dictionaries and lists, as `serde_json` reads them ([`read`]).
+//! Reads a snapshot from JSON ([`read`]): the same dictionaries and lists, passed on as `serde_json` reads them.
 
 use std::fmt;
 use std::io::Read;
@@ -12,15 +12,15 @@ use crate::snapshot::Snapshot;
 use crate::torch::objects::Objects;
 use crate::torch::value::Value;
 
-/// Items that wait before they go to their list, as in Python's pickles.
+/// The number of items that are collected before they are appended to their list, as in Python's pickles.
 const BATCH: usize = 1000;
-/// How often the account of memory is drawn up, in containers.
+/// Memory is checked each time this many containers were read.
 const ACCOUNT_EVERY: u64 = 4096;
 
 /// Reads JSON to its end.
 ///
 /// # Errors
-/// What is no JSON, or not that of a snapshot.
+/// If the text is not JSON, or not a snapshot.
 pub(crate) fn read(input: impl Read, grant: &Grant) -> Result<Snapshot, SnapshotError> {
     let mut objects = Objects::new(grant).map_err(|why| SnapshotError { at: None, why })?;
     let (mut refused, mut containers) = (None, 0);
@@ -38,7 +38,7 @@ pub(crate) fn read(input: impl Read, grant: &Grant) -> Result<Snapshot, Snapshot
 /// One value of the text.
 struct Node<'a> {
     objects: &'a mut Objects,
-    /// Why [`Objects`] refused, which serde's own error cannot carry.
+    /// The error of [`Objects`], which serde's own error type cannot carry.
     refused: &'a mut Option<Why>,
     containers: &'a mut u64,
 }

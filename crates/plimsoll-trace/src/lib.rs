@@ -1,34 +1,35 @@
-//! Recordings of PyTorch's allocator: read, replayed through ours, compared. And of ours, in PyTorch's format.
+//! Reads recordings of PyTorch's allocator, replays them through ours, and compares them. Also writes recordings of
+//! ours in PyTorch's format.
 //!
-//! [`input::open`] reads a memory snapshot of PyTorch's, whatever its wrapping, into a
-//! [`snapshot::Snapshot`]; [`own::snapshot`] makes one of our own allocator; [`output::save`] writes it so that
-//! PyTorch's viewer opens it; [`log`] is for runs too long for either. [`timeline::Timeline`] tells who held which
-//! block when, [`replay::Replay`] whether our allocator would have done the same, [`whatif::WhatIf`] what other
-//! settings would have come to, and [`explain`] what it all means, which [`render`] puts before people.
-//! [`message`] reads what people have instead of a snapshot: an out-of-memory message in a log, counters, a profile.
-//! [`conformance`] replays streams of requests and programs with all that PyTorch answered. This crate knows nothing
-//! of tensors, and prints nothing: what it finds is a value.
+//! [`input::open`] reads a memory snapshot of PyTorch in any encoding into a [`snapshot::Snapshot`]. [`own::snapshot`]
+//! makes one from our own allocator, and [`output::save`] writes it so that PyTorch's viewer can open it. [`log`] is
+//! for runs that are too long for a snapshot. [`timeline::Timeline`] has the lifetime of every block.
+//! [`replay::Replay`] checks whether our allocator makes the same decisions, and [`whatif::WhatIf`] simulates other
+//! settings. [`explain`] explains the memory use, and [`render`] formats that for people. [`message`] reads the texts
+//! that people have in place of a snapshot: an out-of-memory message in a log, counters, a profile. [`conformance`]
+//! replays streams of requests and programs, and compares all of PyTorch's results. This crate does not depend on
+//! tensors and prints nothing; its results are values.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
 //! | file | contents |
 //! |---|---|
-//! | `pickle/` | Python's pickles, both ways: the machine that reads them, whatever they hold |
+//! | `pickle/` | reading and writing Python's pickles, whatever they contain |
 //! | `snapshot.rs`, `snapshot/` | a recording in memory: segments, events, stacks, texts |
-//! | `error.rs`, `grant.rs` | why a file cannot be read; how much memory reading it may take |
+//! | `error.rs`, `grant.rs` | errors of reading a file; the limit on the memory for reading it |
 //! | `timeline.rs`, `timeline/` | the lifetime of each block, levels and peaks |
 //! | `failure.rs`, `still_needed.rs` | the request that failed; what the program needed after it |
-//! | `conformance/` | streams of requests and programs with all that PyTorch answered |
+//! | `conformance/` | streams of requests and programs, with PyTorch's results |
 //! | `replay.rs`, `replay/` | the same requests through our allocator |
-//! | `pressure/` | cached memory that was given back because memory was short |
+//! | `pressure/` | cached memory that was released because memory was short |
 //! | `own.rs`, `log/` | a recording of our own allocator; the log of a long run |
-//! | `torch/` | PyTorch's records, both ways: a pickle is read straight into records |
+//! | `torch/` | reading and writing PyTorch's records: a pickle is read directly into records |
 //! | `json.rs` | the same records as JSON |
 //! | `message/` | an out-of-memory message, counters, a profile |
-//! | `input.rs`, `output.rs` | a file of any wrapping; writing one |
+//! | `input.rs`, `output.rs` | reading a file in any encoding; writing a file |
 //! | `whatif.rs`, `whatif/` | the same requests under other settings |
-//! | `explain/` | what it all means |
-//! | `report.rs` | what a verb says: the model that texts, JSON and page are views of |
+//! | `explain/` | explanations: owners, causes, leaks, steps |
+//! | `report.rs` | the report of a verb, from which the texts, the JSON and the page are made |
 //! | `render/` | an explanation for people |
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Files that are whole or not there: [`replace`], and a snapshot into one: [`save`].
+//! Atomic file replacement, so that a file is complete or missing: [`replace`]. [`save`] does this for a snapshot.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -19,21 +19,20 @@ use crate::torch::Sharing;
 /// ```
 ///
 /// # Errors
-/// The system's.
+/// An error of the system.
 pub fn write(snapshot: &Snapshot, out: impl Write, sharing: Sharing) -> io::Result<()> {
     torch::write(snapshot, out, sharing)
 }
 
-/// Saves a snapshot as [`write()`] does, in the manner of [`replace`].
+/// Writes a snapshot as [`write()`] does, to a file that is replaced as by [`replace`].
 ///
 /// # Errors
-/// The system's; then nothing is left behind.
+/// An error of the system. No file is left behind then.
 pub fn save(snapshot: &Snapshot, path: &Path, sharing: Sharing) -> io::Result<()> {
     replace(path, |out| write(snapshot, out, sharing))
 }
 
-/// Writes a file under another name until it is whole and on the disk, then gives it its own. A file that was
-/// there before is replaced at once.
+/// Writes a file under a temporary name, syncs it to disk, then renames it. An existing file is replaced atomically.
 ///
 /// ```
 /// # use std::io::Write;
@@ -45,13 +44,13 @@ pub fn save(snapshot: &Snapshot, path: &Path, sharing: Sharing) -> io::Result<()
 /// ```
 ///
 /// # Errors
-/// The system's and what `fill` returns; then nothing is left behind.
+/// An error of the system, or the error that `fill` returns. No file is left behind then.
 pub fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let unfinished = beside(path)?;
     let file = OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
     let done = filled(file, fill).and_then(|()| fs::rename(&unfinished, path));
     if done.is_err() {
-        // What cannot be removed is still not under the name that was asked for.
+        // Even if the file cannot be removed, it does not have the requested name.
         let _ = fs::remove_file(&unfinished);
     }
     done
@@ -63,7 +62,7 @@ fn filled(file: File, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io
     out.into_inner()?.sync_all()
 }
 
-/// A name in the same folder that no other process of ours takes.
+/// A name in the same folder that no other process of ours uses.
 fn beside(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or_else(|| io::Error::other("the path names no file"))?;
     let mut unfinished = std::ffi::OsString::from(".");

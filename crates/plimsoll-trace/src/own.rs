@@ -1,21 +1,23 @@
-//! A recording of our own allocator as a snapshot in PyTorch's terms: [`snapshot`].
+//! Makes a snapshot in PyTorch's format from a recording of our own allocator: [`snapshot`].
 //!
-//! Everything that PyTorch's format has a place for stands there: segments and blocks, the trace, settings.
-//! Note [Where our own stands]: what only we know stands where PyTorch's viewer and tools show it.
+//! Whatever PyTorch's format has a place for is stored there: segments and blocks, the trace, settings. Note [Where our
+//! own stands]: data that only our allocator has is stored where PyTorch's viewer and tools show it.
 //!
-//! | ours | in the snapshot |
+//! | our data | in the snapshot |
 //! |---|---|
-//! | who asked, a label, a category | a stack of up to three frames, innermost first: the places that [`Names::places`] gives (an operation), the label in the file `<label>`, the category in the file `<category>`; of events and blocks |
-//! | the category that a block had last in its life | the event's `category`, by which the viewer colours, and its outermost frame; of a live block, its frame |
-//! | the tag that a block was given with | `user_metadata` of its `alloc`: `category=temporary label=conv1` |
-//! | a retag | an `annotate` of the block's address with the new tag as `user_metadata`, as `torch` ties texts to tensors |
+//! | the place that made a request | the innermost frames of an event or block: [`Names::places`] (an operation) |
+//! | its label | the next frame, in the file `<label>` |
+//! | its category | the outermost frame, in the file `<category>` |
+//! | the last category of a block's life | the event's `category`, which the viewer colours, and its outermost frame |
+//! | the tag that a block was allocated with | `user_metadata` of its `alloc`: `category=temporary label=conv1` |
+//! | a retag | an `annotate` of the block's address with the new tag as `user_metadata`, as `torch` attaches texts to tensors |
 //! | a step mark | a scope `ProfilerStep#7` of the annotations, up to the next mark or the end of the trace |
 //! | the device | an entry `plimsoll` of the settings: version, device, capacity, limit |
-//! | entries that made room for later ones | `trace_alloc_overflowed` of the settings |
+//! | entries that were dropped for later ones | `trace_alloc_overflowed` of the settings |
 //!
-//! Categories have PyTorch's names where its profiler has one (`optimizer_state`). Events that are of no block
-//! have the category `unknown`. PyTorch's viewer fails on files in which some category, but not that one, stands;
-//! so a trace ends with a `snapshot` event for the snapshot that it is in, which PyTorch notes only afterwards.
+//! Categories have PyTorch's names if its profiler has one (`optimizer_state`). Events that belong to no block have the
+//! category `unknown`. PyTorch's viewer fails on files that have categories but no category `unknown`. So a trace ends
+//! with a `snapshot` event for the snapshot that contains it; PyTorch adds that event only after taking a snapshot.
 
 use hashbrown::HashMap;
 use plimsoll_alloc::{self as alloc, Addr, BlockState, Category, Entry, LabelId, PoolKind, Recording, Tag};
@@ -25,11 +27,11 @@ use crate::snapshot::{
     Setting, Snapshot, StackId, Stage, TextId,
 };
 
-/// What the allocator's numbers stand for.
+/// Resolves the allocator's numbers to texts.
 pub trait Names {
-    /// The text of a label; empty where there is none.
+    /// The text of a label; empty if it has none.
     fn label(&self, id: LabelId) -> String;
-    /// The places in the program that a stack stands for, innermost first.
+    /// The places in the program that a stack number represents, innermost first.
     fn places(&self, id: alloc::StackId) -> Vec<Place>;
     /// The device's name.
     fn device(&self) -> String;
@@ -38,11 +40,11 @@ pub trait Names {
 /// A place in a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The source file, or a word in angle brackets where there is none.
+    /// The source file, or a word in angle brackets if there is none.
     pub filename: String,
     /// The function or operation.
     pub name: String,
-    /// The line; 0 where there is none.
+    /// The line; 0 if there is none.
     pub line: i64,
 }
 
@@ -89,13 +91,13 @@ pub fn snapshot(recording: &Recording, names: &dyn Names) -> Snapshot {
     maker.snapshot.segments = recording.segments.iter().map(|segment| maker.segment(segment)).collect();
     maker.steps(&recording.entries);
     maker.snapshot.settings = settings(recording, &names.device());
-    // What is empty is said to be so, as PyTorch does: a reader tells the format's age by these keys.
+    // Lists are present even if empty, as in PyTorch's files: readers recognise the version of the format by these keys.
     let keys = [Key::AllocatorSettings, Key::ExternalAnnotations, Key::HostSegments, Key::HostTraces];
     maker.snapshot.facts.see(Kind::Snapshot, KeySet::of(&keys));
     maker.snapshot
 }
 
-/// For each entry, the category that its block had last in the life that the entry is of.
+/// For each entry, the last category of its block during the life that the entry belongs to.
 fn last_categories(recording: &Recording) -> Vec<Category> {
     let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
     let live = blocks.filter(|block| block.state != BlockState::Cached);
@@ -107,7 +109,7 @@ fn last_categories(recording: &Recording) -> Vec<Category> {
             entry.tag.category
         }
         alloc::Action::Retag { .. } => {
-            // Of what the block becomes later, it says nothing; of a life without a free, it is the last word.
+            // A retag's own entry keeps the category of that time. If a life has no free, its last retag decides.
             last.entry(entry.addr).or_insert(entry.tag.category);
             entry.tag.category
         }
@@ -118,7 +120,7 @@ fn last_categories(recording: &Recording) -> Vec<Category> {
     categories
 }
 
-/// PyTorch's name where its profiler has one.
+/// PyTorch's name, if its profiler has one.
 fn category_name(category: Category) -> String {
     category.name().replace(' ', "_")
 }
@@ -154,17 +156,17 @@ fn settings(recording: &Recording, device: &str) -> Vec<(String, Setting)> {
         .collect()
 }
 
-/// Whose an event or a block is.
+/// The tag and stack of an event or a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Origin {
-    /// Nothing where it is of no block.
+    /// None if it belongs to no block.
     tag: Option<Tag>,
     stack: Option<alloc::StackId>,
 }
 
-/// A snapshot on its way. Each text, stack and category is made once.
+/// A snapshot that is being made. Each text, stack and category is made once.
 ///
-/// Where ids run out (at 2^32), what they would name is left out.
+/// If ids run out (at 2^32), the things that they would name are left out.
 struct Maker<'a> {
     names: &'a dyn Names,
     snapshot: Snapshot,
@@ -179,7 +181,7 @@ impl<'a> Maker<'a> {
     fn new(names: &'a dyn Names) -> Self {
         let mut snapshot = Snapshot::default();
         let texts = &mut snapshot.texts;
-        // What PyTorch writes where nothing was set.
+        // PyTorch writes these if nothing was set.
         let (empty, no_context) = (texts.intern(""), texts.intern("N/A"));
         let all = Category::ALL.map(category_name).into_iter().chain(["unknown".to_owned()]);
         snapshot.categories = all.filter_map(|name| texts.intern(&name)).collect();
@@ -188,7 +190,7 @@ impl<'a> Maker<'a> {
         Self { names, snapshot, stacks, tags, empty, no_context, unknown }
     }
 
-    /// The event of an entry; a step mark is none. `last` is the category of Note [Where our own stands].
+    /// The event of an entry; a step mark has none. `last` is the category of Note [Where our own stands].
     fn event(&mut self, entry: &Entry, last: Category) -> Option<Event> {
         let (tag, stack) = (Tag { category: last, ..entry.tag }, entry.stack);
         let (of_block, nowhere) = (Origin { tag: Some(tag), stack }, Origin { tag: None, stack });
@@ -226,7 +228,7 @@ impl<'a> Maker<'a> {
         Some(event)
     }
 
-    /// The event of the snapshot itself, if there is a history to end.
+    /// The event of the snapshot itself, if there is a history.
     fn end(&mut self, recording: &Recording) -> Option<Event> {
         let last = recording.entries.last()?;
         let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
@@ -280,7 +282,7 @@ impl<'a> Maker<'a> {
         self.stack(Origin { tag: Some(block.tag), stack: block.stack })
     }
 
-    /// The scopes of the steps.
+    /// Adds the scopes of the steps.
     fn steps(&mut self, entries: &[Entry]) {
         let Some(end) = entries.last() else { return };
         let marks = entries.iter().filter_map(|entry| match entry.action {
@@ -306,7 +308,7 @@ impl<'a> Maker<'a> {
         self.snapshot.annotations.push(Annotation { name, stage, device: Some(0), time_us: time_us.into() });
     }
 
-    /// A tag as text.
+    /// Formats a tag as text.
     fn tag(&mut self, tag: Tag) -> Option<TextId> {
         if let Some(&known) = self.tags.get(&tag) {
             return known;
@@ -332,7 +334,7 @@ impl<'a> Maker<'a> {
         let mut places = origin.stack.map(|stack| self.names.places(stack)).unwrap_or_default();
         if let Some(Tag { category, label }) = origin.tag {
             let label = self.names.label(label);
-            // What nobody named is labelled by its operation: once is enough.
+            // Blocks without a name are labelled with their operation, which is already among the places.
             if !label.is_empty() && places.iter().all(|place| place.name != label) {
                 places.push(Place { filename: "<label>".to_owned(), name: label, line: 0 });
             }

@@ -1,13 +1,13 @@
 //! Replays a recording through our allocator and compares where each block lands: [`Replay`].
 //!
-//! The device's part comes from the recording: segments and pages come and go when it says so (`state.rs`; the
-//! initial state is built in `start.rs`). Each request is served by our allocator's own search, from a cache that it
-//! has split and merged itself, and compared with the recorded address. So a single wrong rule shows at the first
-//! block that it moves. A difference is counted, and our block is put at the recorded address, so that later requests
-//! can still be compared.
+//! The device's actions come from the recording: segments and pages are added and removed when the recording says so
+//! (`state.rs`); `start.rs` builds the initial state. Each request is served by our allocator's own search, from a
+//! cache that it has split and merged itself, and the address is compared with the recorded one. So a single wrong rule
+//! is visible at the first block that it moves. Each difference is counted, and our block is moved to the recorded
+//! address, so that later requests can still be compared.
 //!
-//! A replay also finds what the trace lacks: the exact sizes of blocks that kept an unsplit rest. They are written
-//! into the timeline, whose sums then equal PyTorch's.
+//! A replay also finds figures that the trace lacks: the exact sizes of blocks that kept an unsplit remainder. They are
+//! written into the timeline, so that its sums equal PyTorch's.
 
 mod run;
 mod start;
@@ -41,29 +41,29 @@ use crate::timeline::Timeline;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Replay {
-    /// Requests that were replayed.
+    /// The number of requests that were replayed.
     pub requests: usize,
-    /// Requests for which our allocator would have decided differently.
+    /// The number of requests for which our allocator would have decided differently.
     pub conflicts: usize,
-    /// The first of them, with the reason.
+    /// The first such request, with the reason.
     pub first: Option<Divergence>,
-    /// Blocks that could not be put at the recorded address: another block is there, or no segment.
+    /// Blocks that could not be placed at the recorded address, because another block is there, or no segment.
     pub unplaced: usize,
     /// Segment events that could not be applied.
     pub stray_segments: usize,
-    /// Whether all blocks at the end are as the snapshot shows them.
+    /// Whether all blocks at the end are as in the snapshot.
     pub ends_as_shown: bool,
-    /// Blocks from before the recording whose size is known only to within 1 MiB. They are counted with the smallest
-    /// possible size.
+    /// The number of blocks from before the recording whose size is known only to within 1 MiB. They are counted with
+    /// the smallest possible size.
     pub inexact: usize,
-    /// The most bytes that these blocks may have in addition: by so much the sums may be too low.
+    /// The most bytes that these blocks may have in addition. The sums may be too low by this amount.
     pub inexact_bytes: u64,
-    /// Which of several equal blocks the recorded allocator took first. Usually what the file shows; the other order
-    /// if that one had conflicts early in the recording and the other had fewer.
+    /// Which of several equal blocks the recorded allocator used first. Usually this comes from the file. If that order
+    /// had conflicts early in the recording and the other order had fewer, it is the other order.
     pub tie_order: TieOrder,
 }
 
-/// A wrong order shows early, if at all: this many events decide.
+/// A wrong order causes differences early, if at all: this many events decide.
 const TRIAL_EVENTS: usize = 1 << 17;
 
 /// The first request for which our allocator would have decided differently.
@@ -75,14 +75,14 @@ pub struct Divergence {
     pub bytes: u64,
     /// Its stream.
     pub stream: StreamId,
-    /// The candidates, and what each allocator took. If both took the same, the recorded one had requested memory of
-    /// the device that ours would not have needed, or of another size.
+    /// The candidates, and what each allocator used. If both used the same address, they differ in
+    /// device memory: the recorded allocator requested some that ours would not have needed, or of a different size.
     pub choice: Option<Choice>,
 }
 
 impl Replay {
     /// Replays the recording of the timeline's device, and writes the sizes that it finds into the timeline. Does
-    /// nothing for pinned host memory, which has another allocator. Costs some hundred nanoseconds for each request.
+    /// nothing for pinned host memory, which has another allocator. Costs some hundred nanoseconds per request.
     pub fn of(snapshot: &Snapshot, timeline: &mut Timeline) -> Self {
         let config = snapshot.config();
         if timeline.device == HOST_DEVICE {
@@ -110,7 +110,7 @@ impl Replay {
         best.replay
     }
 
-    /// Whether every request landed at the recorded address, and all blocks end as the snapshot shows them.
+    /// Whether every request got the recorded address, and all blocks at the end are as in the snapshot.
     pub fn is_identical(&self) -> bool {
         self.conflicts == 0 && self.unplaced == 0 && self.stray_segments == 0 && self.ends_as_shown
     }

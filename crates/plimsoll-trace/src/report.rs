@@ -1,11 +1,11 @@
-//! A report: the verdict, and sections in the order in which a person reads them. A verb makes one [`Report`]; the short text,
-//! the full text, the JSON and the page are made from it.
+//! A report: the verdict, and sections in the order in which a person reads them. A verb makes one [`Report`]. The
+//! short text, the full text, the JSON and the page are made from it.
 //!
 //! [`Report::json`] makes the JSON, `render/html/report.rs` the page; `plimsoll-cli` makes the two texts.
 
 use serde_json::{Map, Value};
 
-/// What a verb says about one question.
+/// The answer of a verb to one question.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The answer in one sentence.
@@ -16,10 +16,10 @@ pub struct Report {
     pub sections: Vec<Section>,
 }
 
-/// How much a section matters. The short text has at most 40 lines: it begins with the most important ranks.
+/// How important a section is. The short text has at most 40 lines; it takes sections by importance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// Directly below the verdict, whatever its length.
+    /// Directly below the verdict, regardless of length.
     Head,
     /// In the short text.
     Screen,
@@ -27,7 +27,7 @@ pub enum Rank {
     Spare,
     /// In the full text.
     Full,
-    /// For programs alone.
+    /// Only in the JSON.
     Data,
 }
 
@@ -42,17 +42,17 @@ pub struct Section {
     pub rank: Rank,
     /// Its heading; empty for lines without one.
     pub heading: String,
-    /// What follows the heading on its line.
+    /// Text after the heading, on the same line.
     pub note: String,
-    /// What a person reads.
+    /// The contents for people.
     pub body: Body,
-    /// What the short text says in place of heading and body.
+    /// The contents of the short text, in place of heading and body.
     pub brief: Option<Brief>,
-    /// Whether the page draws it from the recording.
+    /// Whether the page draws the section from the recording.
     pub is_drawn: bool,
 }
 
-/// What a person reads of a section.
+/// The contents of a section for people.
 #[derive(Debug, Clone)]
 pub enum Body {
     /// One sentence per line.
@@ -79,7 +79,7 @@ pub struct Table {
     pub columns: Vec<Column>,
     /// The rows, the most important first.
     pub rows: Vec<Row>,
-    /// How many rows a text shows; the others are one row, their sum if they are parts of a whole.
+    /// The number of rows that a text shows. The others become one row: their sum, if they are parts of a whole.
     pub most: usize,
     /// Sentences below the rows.
     pub notes: Vec<String>,
@@ -92,7 +92,7 @@ pub struct Column {
     pub key: &'static str,
     /// Its title; a table whose columns have none has no header.
     pub title: &'static str,
-    /// Its least width in a text, in characters.
+    /// Its minimum width in a text, in characters.
     pub width: usize,
     /// The unit after each of its figures.
     pub unit: &'static str,
@@ -112,18 +112,18 @@ pub struct Row {
 pub enum Cell {
     /// A size.
     Bytes(u64),
-    /// A part of a whole, in percent.
+    /// A share of a whole, in percent.
     Percent(f64),
     /// A number.
     Count(u64),
-    /// A figure with its unit, or words in place of one.
+    /// A figure with its unit, or words in its place.
     Figure(String),
     /// Words.
     Text(String),
 }
 
 impl Report {
-    /// An object with the value of each section at its key.
+    /// The report as an object, with the value of each section at its key.
     pub fn json(&self) -> Value {
         let keyed = self.sections.iter().filter(|section| !section.key.is_empty());
         Value::Object(keyed.map(|section| (section.key.to_owned(), section.value.clone())).collect())
@@ -131,25 +131,25 @@ impl Report {
 }
 
 impl Section {
-    /// A fact for programs, which people read elsewhere in the report.
+    /// A fact for programs only; people read it elsewhere in the report.
     pub fn data(key: &'static str, value: impl Into<Value>) -> Section {
         Section { value: value.into(), ..Section::new(key, Rank::Data, Body::Lines(Vec::new())) }
     }
 
-    /// Sentences; for programs an array of them.
+    /// Sentences. In the JSON, they are an array.
     pub fn lines(key: &'static str, rank: Rank, lines: impl IntoIterator<Item = String>) -> Section {
         let lines: Vec<String> = lines.into_iter().collect();
         Section { value: lines.clone().into(), ..Section::new(key, rank, Body::Lines(lines)) }
     }
 
-    /// A command to type, below these words; for programs a string, or `null`.
+    /// A command to type, below this heading. In the JSON, it is a string or `null`.
     pub fn command(key: &'static str, heading: &str, command: Option<String>) -> Section {
         let value = command.clone().into();
         let body = command.map_or_else(|| Body::Lines(Vec::new()), Body::Command);
         Section { value, ..Section::new(key, Rank::Head, body) }.headed(heading)
     }
 
-    /// Rows; for programs an array of objects.
+    /// Rows. In the JSON, they are an array of objects.
     pub fn table(key: &'static str, rank: Rank, heading: impl Into<String>, table: Table) -> Section {
         Section { value: table.json(), ..Section::new(key, rank, Body::Table(table)) }.headed(heading)
     }
@@ -159,35 +159,35 @@ impl Section {
         Section { key, value: Value::Null, rank, heading, note, body, brief: None, is_drawn: false }
     }
 
-    /// The same below a heading.
+    /// Sets the heading.
     pub fn headed(self, heading: impl Into<String>) -> Section {
         Section { heading: heading.into(), ..self }
     }
 
-    /// The same with words that follow the heading.
+    /// Sets the text after the heading.
     pub fn noted(self, note: impl Into<String>) -> Section {
         Section { note: note.into(), ..self }
     }
 
-    /// The same with another value for programs.
+    /// Sets another value for the JSON.
     pub fn valued(self, value: impl Into<Value>) -> Section {
         Section { value: value.into(), ..self }
     }
 
-    /// The same with other words in the short text; without any, only the full text has it.
+    /// Sets the contents for the short text. With `None`, only the full text has the section.
     pub fn briefly(self, brief: Option<Brief>) -> Section {
         let rank = if brief.is_some() { self.rank } else { self.rank.max(Rank::Full) };
         Section { rank, brief, ..self }
     }
 
-    /// The same where the page draws it from the recording.
+    /// Marks the section as one that the page draws from the recording.
     pub fn drawn(self) -> Section {
         Section { is_drawn: true, ..self }
     }
 }
 
 impl Body {
-    /// Whether there is nothing to read.
+    /// Whether it has no contents.
     pub fn is_empty(&self) -> bool {
         match self {
             Body::Lines(lines) => lines.is_empty(),
@@ -215,12 +215,12 @@ impl Table {
         self.columns.iter().any(|column| !column.title.is_empty())
     }
 
-    /// Whether it is a sum, whose rows are a figure and a sentence.
+    /// Whether it is a sum: its rows are a figure and a sentence.
     pub fn is_sum(&self) -> bool {
         self.columns.len() <= 2
     }
 
-    /// The rows that are shown, and one for the others.
+    /// The rows that are shown, and one row for the others.
     pub fn shown(&self) -> Vec<Vec<Cell>> {
         let (listed, rest) = self.rows.split_at(self.rows.len().min(self.most));
         let mut shown: Vec<Vec<Cell>> = listed.iter().map(|row| row.cells.clone()).collect();
@@ -230,7 +230,7 @@ impl Table {
         shown
     }
 
-    /// One row for several. Figures are added if there is a share among them.
+    /// Combines several rows into one. Figures are added if one of the cells is a share.
     fn sum(&self, rest: &[Row]) -> Vec<Cell> {
         let more = Cell::Text(format!("{} more", rest.len()));
         let column = |nth: usize| rest.iter().map(move |row| &row.cells[nth]);
@@ -251,7 +251,7 @@ impl Table {
         (0..self.columns.len()).map(sum).collect()
     }
 
-    /// Every row as an object, by the columns' keys.
+    /// Every row as an object, with the columns' keys.
     fn json(&self) -> Value {
         let object = |row: &Row| {
             let cells = self.columns.iter().zip(&row.cells);
@@ -267,12 +267,12 @@ impl Table {
 }
 
 impl Row {
-    /// A row that its cells identify.
+    /// A row that is identified by its cells.
     pub fn of(cells: impl IntoIterator<Item = Cell>) -> Row {
         Row::named("", cells)
     }
 
-    /// A row with a name for programs.
+    /// A row with a name in the JSON output.
     pub fn named(name: &'static str, cells: impl IntoIterator<Item = Cell>) -> Row {
         Row { name, cells: cells.into_iter().collect() }
     }
@@ -284,7 +284,7 @@ impl Cell {
         Cell::Text(text.into())
     }
 
-    /// This part of that whole.
+    /// The share that this part is of that whole.
     pub fn share(bytes: u64, of: u64) -> Cell {
         Cell::Percent(if of == 0 { 0.0 } else { 100.0 * bytes as f64 / of as f64 })
     }

@@ -1,8 +1,8 @@
 //! A PyTorch memory snapshot as values: [`Snapshot`].
 //!
-//! Segments and traces are rows of numbers; texts, frames, stacks and pools are stored once and referred to by id
-//! (`ids.rs`). A value that a file does not have is `None`, never a default; [`Facts`] lists the keys it has.
-//! Files are read by [`crate::input`] and written by [`crate::output`].
+//! Segments and traces are rows of numbers. Texts, frames, stacks and pools are stored once and referred to by id
+//! (`ids.rs`). A value that a file lacks is `None`, never a default; [`Facts`] lists the keys that the file has.
+//! [`crate::input`] reads files, and [`crate::output`] writes them.
 
 mod annotation;
 mod config;
@@ -37,21 +37,21 @@ pub const HOST_DEVICE: i32 = -1;
 /// The state of PyTorch's allocator, and the events that led to it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Snapshot {
-    /// Device memory, in the order of the file: device by device, by address.
+    /// Device memory, in the order of the file: device by device, each in address order.
     pub segments: Vec<Segment>,
-    /// Events, oldest first: one list for each device, by number. A list may be empty while its
-    /// device has segments, and the list of lists may be empty or absent ([`Facts`] says which).
+    /// Events, oldest first: one list for each device, by device number. A device may have segments but no events, and
+    /// the list of lists may be empty or missing ([`Facts`] says which).
     pub traces: Vec<Vec<Event>>,
-    /// Pinned host memory, where it was recorded (PyTorch 2.13 and newer).
+    /// Pinned host memory, if recorded (PyTorch 2.13 and newer).
     pub host_segments: Vec<Segment>,
     /// Events of pinned host memory, oldest first.
     pub host_trace: Vec<Event>,
-    /// Scopes of `torch.profiler.record_function`; matched to events by time alone.
+    /// Scopes of `torch.profiler.record_function`; only their times relate them to events.
     pub annotations: Vec<Annotation>,
     /// `allocator_settings`, in the order of the file.
     pub settings: Vec<(String, Setting)>,
-    /// The names of [`Event::category`], by [`CategoryId::index`]: those that the file lists, then those that
-    /// only events name.
+    /// The names of [`Event::category`], indexed by [`CategoryId::index`]: first those that the file lists, then those
+    /// that only events name.
     pub categories: Vec<TextId>,
     /// Every text by id.
     pub texts: Texts,
@@ -65,7 +65,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// The numbers of the devices that have a segment or an event, ascending, without pinned host memory. The
-    /// `snapshot` event, which is in every device's trace, does not count.
+    /// `snapshot` event does not count, because it is in every device's trace.
     pub fn devices(&self) -> Vec<i32> {
         let is_own = |event: &Event| event.action != Action::Snapshot;
         let traced =
@@ -83,8 +83,7 @@ impl Snapshot {
         segments.iter().filter(move |segment| is_host || segment.device() == device)
     }
 
-    /// The events of one device, or of pinned host memory ([`HOST_DEVICE`]), oldest first; empty where there are
-    /// none.
+    /// The events of one device, or of pinned host memory ([`HOST_DEVICE`]), oldest first; empty if there are none.
     pub fn trace(&self, device: i32) -> &[Event] {
         if device == HOST_DEVICE {
             return &self.host_trace;
@@ -92,7 +91,7 @@ impl Snapshot {
         usize::try_from(device).ok().and_then(|device| self.traces.get(device)).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether each stack, by its id, has a frame with such a file and function.
+    /// For each stack, by its id, whether it has a frame whose file and function satisfy `is_wanted`.
     pub fn stacks_with(&self, is_wanted: impl Fn(&str, &str) -> bool) -> Vec<bool> {
         let frames = (0..self.stacks.frame_count()).filter_map(FrameId::new);
         let is_wanted = |id| {
@@ -109,7 +108,7 @@ impl Snapshot {
         self.setting("plimsoll").is_some()
     }
 
-    /// What wrote the file, in words: our own runtime, or the versions of PyTorch that write its keys.
+    /// The writer of the file, in words: our own runtime, or the versions of PyTorch that write its keys.
     pub fn written_by(&self) -> &'static str {
         if self.is_own() { "Plimsoll's runtime" } else { self.facts.written_by() }
     }

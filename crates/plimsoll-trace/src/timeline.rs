@@ -1,10 +1,8 @@
 //! The life of every block: [`Timeline`], one for each device.
 //!
-//! A trace records changes, a snapshot's segments the state after them. Together they give the state before
-//! them: a block that is freed or live but was never allocated in the trace was live when the
-//! recording began. `build.rs` applies the events, `before.rs` undoes segment events,
-//! `curve.rs` computes levels.
-//!
+//! A trace records changes, and a snapshot's segments are the state after them. Together they show the state before: if
+//! a block is freed or live but was never allocated in the trace, it was live when the recording began. `build.rs`
+//! applies the events, `before.rs` undoes segment events, and `curve.rs` computes levels.
 //! ```
 //! use plimsoll_alloc::{Addr, StreamId};
 //! use plimsoll_trace::snapshot::{Action, Event, Snapshot};
@@ -41,14 +39,14 @@ use pools::PoolsBySegment;
 
 /// The life of one block during the recording, 64 bytes.
 ///
-/// Events are given by their index in the device's trace; one past the last means that the snapshot shows
-/// a change without an event, so events were lost or not recorded ([`Quality`]).
+/// Events are given by their index in the device's trace. One past the last means that the snapshot shows a change
+/// without an event, so events were lost or not recorded ([`Quality`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Life {
     /// The block's address.
     pub addr: Addr,
-    /// The block's size. Exact if the snapshot shows the block; else the rounded request, which
-    /// a larger block may have served.
+    /// The block's size. It is exact if the snapshot shows the block; otherwise it is the rounded request, and the
+    /// block may have been larger.
     pub bytes: u64,
     /// The requested size.
     pub requested_bytes: MaybeU64,
@@ -73,7 +71,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// Whether the block is live after an event; `None` is the moment before the first.
+    /// Whether the block is live after an event; `None` is the moment before the first event.
     pub fn is_held_after(&self, event: Option<EventIndex>) -> bool {
         self.born <= event && self.freed.is_none_or(|freed| Some(freed) > event)
     }
@@ -84,11 +82,12 @@ impl Life {
 pub struct Timeline {
     /// The device's number; [`HOST_DEVICE`](crate::snapshot::HOST_DEVICE) for pinned host memory.
     pub device: i32,
-    /// Every block that was live: those from before the recording first, by address, then by birth.
+    /// Every block that was ever live: first those from before the recording, in address order, then the others, oldest
+    /// first.
     pub lives: Vec<Life>,
-    /// Blocks that were freed before the recording and were waiting for a stream when it began, by address.
+    /// Blocks that were freed before the recording and were waiting for a stream when it began, in address order.
     pub waiting_before: Vec<Life>,
-    /// The device's memory before the recording, by address.
+    /// The device's memory before the recording, in address order.
     pub memory_before: Vec<Memory>,
     /// Bytes before the first event.
     pub start: Level,
@@ -98,38 +97,40 @@ pub struct Timeline {
     pub peak_reserved: Moment,
     /// How reliable the timeline is.
     pub quality: Quality,
-    /// Whether frees have stacks of their own (`context="all"`) rather than those of their blocks.
+    /// Whether frees have their own stacks (`context="all"`) rather than those of their blocks.
     pub(crate) frees_have_stacks: bool,
-    /// The life that each event is about.
+    /// The life that each event belongs to.
     concerns: Vec<Option<LifeIndex>>,
-    /// Segment events that contradict the memory before them, by index: the sums leave them out.
+    /// The indices of segment events that contradict the memory before them. The sums do not include them.
     strays: Vec<usize>,
     /// The pools of events that do not record them.
     pub(crate) pools: PoolsBySegment,
-    /// Lives ended by an `alloc` at their address, by its event: their own end was not recorded.
+    /// Lives that were ended by an `alloc` at their address, in the order of these events. Their own ends were not
+    /// recorded.
     pub(crate) overtaken: Vec<LifeIndex>,
 }
 
-/// How reliable a timeline is. All zero and false: every event fits, and no block is older than the recording.
+/// How reliable a timeline is. If all fields are zero and false, every event is consistent, and no block is older than
+/// the recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quality {
     /// The number of events.
     pub events: usize,
     /// Blocks that were live before the recording.
     pub held_before: usize,
-    /// Blocks that are gone although no free was recorded.
+    /// Blocks that no longer exist although no free was recorded.
     pub lost_frees: usize,
     /// Live blocks without a recorded `alloc`, at an address that was free in between.
     pub lost_allocs: usize,
-    /// Frees of addresses without a live block.
+    /// Frees of addresses that have no live block.
     pub stray_frees: usize,
-    /// Segment events that contradict the others.
+    /// Segment events that contradict other events.
     pub stray_segments: usize,
-    /// Whether events at the beginning were lost: the recording was longer than its ring (`max_entries`). What
-    /// happened then, a higher peak for one, cannot be known. False where only the recording may have begun late.
+    /// Whether events at the beginning were lost: the recording was longer than its ring (`max_entries`). What happened
+    /// then, for example a higher peak, is unknown. False if the recording may just have begun late.
     pub is_cut: bool,
-    /// Whether there was an earlier recording: blocks of it are held or freed here, and nothing shows that the ring
-    /// ran over. It was stopped and started again, or cleared.
+    /// Whether there was an earlier recording that was stopped and started again, or cleared: its blocks are live or
+    /// freed here, and nothing shows that the ring overflowed.
     pub is_restarted: bool,
 }
 
@@ -142,19 +143,19 @@ impl Quality {
 
 impl Timeline {
     /// The timeline of one device; empty for a device that is not in the snapshot.
-    /// [`HOST_DEVICE`](crate::snapshot::HOST_DEVICE) is pinned host memory. Costs some tens of nanoseconds an event.
+    /// [`HOST_DEVICE`](crate::snapshot::HOST_DEVICE) is pinned host memory. Costs some tens of nanoseconds per event.
     pub fn of(snapshot: &Snapshot, device: i32) -> Self {
         let segments: Vec<&Segment> = snapshot.segments_of(device).collect();
         build::build(snapshot, device, &segments)
     }
 
-    /// The life that an event is about: none for segment events and contradictions.
+    /// The life that an event belongs to; `None` for segment events and contradictions.
     pub fn life_of(&self, event: EventIndex) -> Option<LifeIndex> {
         self.concerns.get(event.index()).copied().flatten()
     }
 
-    /// The live blocks after an event, in the order of [`lives`](Self::lives); `None` is the moment before the
-    /// first. Costs a walk over all lives born until then.
+    /// The live blocks after an event, in the order of [`lives`](Self::lives); `None` is the moment before the first
+    /// event. Costs a walk over all lives that began up to then.
     pub fn held_after(&self, event: Option<EventIndex>) -> impl Iterator<Item = &Life> {
         let born = self.lives.partition_point(|life| life.born <= event);
         self.lives[..born].iter().filter(move |life| life.is_held_after(event))
@@ -165,7 +166,7 @@ impl Timeline {
         self.lives.iter().filter(|life| life.freed.is_none())
     }
 
-    /// The moment after the last event; `None` if there is none.
+    /// The moment after the last event; `None` if there are no events.
     pub fn last(&self) -> Option<EventIndex> {
         self.quality.events.checked_sub(1).and_then(EventIndex::new)
     }

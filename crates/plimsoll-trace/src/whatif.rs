@@ -1,10 +1,10 @@
-//! What the recorded requests would have needed under other settings: [`WhatIf`].
+//! The memory that the recorded requests would have needed under other settings: [`WhatIf`].
 //!
-//! Our allocator serves the same requests (order, bytes, streams, pools, lifetimes) on a simulated device. Time is
-//! not simulated, nor a program that waits for memory or gives up. Blocks from before the recording are requested
-//! first, in the order of their addresses: an approximation, as the true order is unknown. The second row shows how
-//! good it is: it simulates the recorded settings, so its peak should be the recorded one. The device has no more
-//! memory than the recording shows (`capacity.rs`). `advice.rs` decides which row to recommend.
+//! Our allocator serves the same requests (order, bytes, streams, pools, lifetimes) on a simulated device. Time is not
+//! simulated, and neither is a program that waits for memory or gives up. Blocks from before the recording are
+//! requested first, in address order. This is an approximation, as their true order is unknown. The second row shows
+//! how good it is: it simulates the recorded settings, so its peak should equal the recorded one. The device has no
+//! more memory than the recording shows (`capacity.rs`). `advice.rs` decides which row to recommend.
 
 mod advice;
 mod capacity;
@@ -37,7 +37,7 @@ pub const SETTINGS: [&str; 9] = [
     "max_split_size_mb:512",
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:8",
-    // Without a limit nothing is collected.
+    // Without a limit, nothing is collected.
     "garbage_collection_threshold:0.8,per_process_memory_fraction:0.95",
 ];
 
@@ -64,19 +64,18 @@ pub const SETTINGS: [&str; 9] = [
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct WhatIf {
-    /// What was recorded.
+    /// The outcome in the recording.
     pub recorded: Outcome,
-    /// The recorded settings, simulated, then the settings in question. A setting that cannot be combined with the
-    /// recorded ones, or that has no effect without a known capacity, has no row.
+    /// First the simulation of the recorded settings, then the settings to try. A setting that cannot be combined with
+    /// the recorded ones, or has no effect without a known capacity, has no row.
     pub rows: Vec<Row>,
-    /// Requests that were recorded. If there are none, there is nothing to replay.
+    /// The number of recorded requests. If it is 0, there is nothing to replay.
     pub requests: usize,
-    /// The most bytes in use at one time, each request rounded to 512 bytes: no arrangement of blocks needs less.
+    /// The most bytes in use at one time, with each request rounded to 512 bytes. No placement of blocks needs less.
     pub packed_bytes: u64,
-    /// Bytes available to the process. `None` if that is unknown: then the simulated device has no bound, and
-    /// no request fails.
+    /// Bytes available to the process; `None` if unknown. The simulated device is then unlimited, and no request fails.
     pub capacity_bytes: Option<u64>,
-    /// How the capacity is known.
+    /// The source of the capacity.
     pub capacity_from: Option<CapacitySource>,
     /// The requests that failed in the recording.
     pub failures: Vec<Failure>,
@@ -97,29 +96,29 @@ impl Row {
         format!("PYTORCH_ALLOC_CONF={}", self.setting)
     }
 
-    /// The name of the setting in a sentence.
+    /// The name of the setting, for a sentence.
     pub fn name(&self) -> String {
         if self.setting.is_empty() { "PyTorch's own settings".to_owned() } else { self.export() }
     }
 }
 
-/// What happened to the requests.
+/// The results of serving the requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// The most that was allocated at one time, bytes.
+    /// The peak of allocated memory, bytes.
     pub peak_allocated_bytes: u64,
-    /// The most that was reserved at one time, bytes.
+    /// The peak of reserved memory, bytes.
     pub peak_reserved_bytes: u64,
-    /// Requests that failed here, but not in the recording.
+    /// The number of requests that failed here, but not in the recording.
     pub new_failures: usize,
-    /// The first of them.
+    /// The first such request.
     pub first_new_failure: Option<EventIndex>,
     /// For each request that failed in the recording, whether it is served.
     pub serves: Vec<bool>,
-    /// Whether what the program still needed after the last failed request is served, too ([`StillNeeded`]). `None`
-    /// where a request fails, and where nothing is known to be needed.
+    /// Whether the setting also serves what the program still needed after the last failed request ([`StillNeeded`]).
+    /// `None` if a request fails, or if nothing is known to be needed.
     pub serves_rest: Option<bool>,
-    /// How often a request was tried again after the cache was released.
+    /// How often a request was retried after the cache was released.
     pub retries: usize,
     /// Calls of `cudaMalloc`.
     pub segment_allocs: usize,
@@ -132,31 +131,32 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether some request failed.
+    /// Whether any request failed.
     pub fn runs_out(&self) -> bool {
         self.new_failures > 0 || self.serves.contains(&false)
     }
 
-    /// Whether every request is served, also those that the program still needed as far as they are known.
+    /// Whether every request is served, including those that the program still needed, as far as they are known.
     pub fn fits(&self) -> bool {
         !self.runs_out() && self.serves_rest != Some(false)
     }
 
-    /// Calls of the driver that allocate, free, map or unmap memory.
+    /// The number of driver calls that allocate, free, map or unmap memory.
     pub fn driver_calls(&self) -> usize {
         self.segment_allocs + self.segment_frees + self.maps + self.unmaps
     }
 }
 
 impl WhatIf {
-    /// Simulates a recording under its own settings and each of these. Replay the timeline first
-    /// ([`Replay`](crate::replay::Replay)), so that the recorded sums are exact. Runs on several threads; the
-    /// answer does not depend on their number.
+    /// Simulates a recording under its own settings and under each of these. Replay the timeline first
+    /// ([`Replay`](crate::replay::Replay)), so that the recorded sums are exact. Runs on several threads; the result
+    /// does not depend on their number.
     pub fn of(snapshot: &Snapshot, timeline: &Timeline, settings: &[&str]) -> Self {
         Self::within(snapshot, timeline, settings, None)
     }
 
-    /// The same with the device's total memory in bytes. `None` takes the total that the recorder wrote, if it did.
+    /// As [`of`](Self::of), with the device's total memory in bytes. With `None`, the total that the recorder wrote is
+    /// used, if it wrote one.
     pub fn within(
         snapshot: &Snapshot,
         timeline: &Timeline,
@@ -166,8 +166,8 @@ impl WhatIf {
         Self::with_rest(snapshot, timeline, settings, device_total_bytes, None)
     }
 
-    /// The same, with what the program still needed after its last failed request: a setting fits if it serves
-    /// that, too.
+    /// As [`within`](Self::within), with what the program still needed after its last failed request. A setting fits
+    /// only if it also serves that.
     pub fn with_rest(
         snapshot: &Snapshot,
         timeline: &Timeline,
@@ -205,10 +205,10 @@ impl WhatIf {
     }
 }
 
-/// With more blocks held at once, simulations run one after another: each has a copy of all blocks.
+/// If more blocks are live at once, simulations run one after another, because each has a copy of all blocks.
 const MANY_PLACES: usize = 1 << 16;
 
-/// The program under each of the configurations, in their order.
+/// Simulates the program under each of the configurations, in order.
 fn simulated(
     program: &Program,
     configs: &[(String, Config)],

@@ -1,14 +1,14 @@
-//! Blocks of the backward pass, and the lines of the forward pass that they belong to: beside what PyTorch's anomaly
-//! mode knows of each (`snapshots/backward/make.py`).
+//! Blocks of the backward pass, and the forward lines that they belong to, compared with the lines that PyTorch's
+//! anomaly mode records (`snapshots/backward/make.py`).
 
 use plimsoll_trace::explain::{DeviceExplanation, FoundBy, Options, Origins};
 
 use crate::files;
 
-/// The right ones, and all.
+/// The number of correct results, and of all.
 type Right = [u64; 2];
 
-/// Blocks, their bytes, and the blocks whose line is called likely or certain.
+/// Scores by blocks, by bytes, and for the blocks whose line is called likely or certain.
 #[derive(Debug, Default)]
 struct Score {
     blocks: Right,
@@ -51,13 +51,13 @@ fn score(file: &str) -> Score {
     score
 }
 
-/// The line that a node says: `NODE@FILE:LINE`.
+/// The line in a node's metadata: `NODE@FILE:LINE`.
 fn line_of(node: &str) -> Option<(&str, i64)> {
     let (file, line) = node.split_once('@')?.1.rsplit_once(':')?;
     Some((file, line.parse().ok()?))
 }
 
-/// At least so many percent of the blocks, and of the bytes.
+/// Checks that at least these percentages of the blocks, and of the bytes, are correct.
 fn check(file: &str, blocks: u64, bytes: u64) {
     let score = score(file);
     assert!(score.blocks[1] > 20, "{file}: {score:?}");

@@ -1,7 +1,7 @@
-//! To conform: PyTorch's own answers, row by row, with nothing that differs.
+//! Conformance: our results equal PyTorch's, row by row.
 //!
-//! `corpus/` keeps the first 1,200 rows of one stream of each kind and 30 programs. The whole corpus is read
-//! from `shared/conformance` beside the repository, where there is one.
+//! `corpus/` has the first 1,200 rows of one stream of each kind, and 30 programs. The complete corpus is read from
+//! `shared/conformance` next to the repository, if it exists.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Replays every recording in a folder; how many there were, and of how many rows.
+/// Replays every recording in a folder. Returns the number of recordings and of their rows.
 fn replay_all(folder: &Path) -> (usize, usize) {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let mut files: Vec<PathBuf> =
@@ -64,7 +64,7 @@ fn what_is_no_recording_is_refused_with_its_line() {
     assert!(refused("alloc,0,1\n").starts_with("line 1: "), "{}", refused("alloc,0,1\n"));
     assert!(refused("{}").starts_with("line 1: "));
     assert!(refused("#config,max_split_size_mb:3\n").contains("max_split_size_mb"));
-    // A program that names a stream it does not have fails in words.
+    // A program that names a stream that it does not have fails with a message.
     let program = r#"{"mode":"st","seed":1,"total":1000000,"streams":[0],"steps":[{"op":["busy",7,1]}]}"#;
     let report = conformance::compare(program).expect("a program");
     let divergence = report.divergence.expect("a difference");

@@ -1,5 +1,5 @@
-//! Why blocks have no stacks: PyTorch's own recordings of one program, each made so that a certain cause applies
-//! (`tests/snapshots/stackless/make.py`), and what to record next time.
+//! Why blocks have no stacks: PyTorch's recordings of one program, each made so that a certain cause applies
+//! (`tests/snapshots/stackless/make.py`), and the advice on what to record next time.
 
 use plimsoll_trace::explain::{
     DataQuality, DeviceAnalysis, DeviceExplanation, Missing, NoStack, Options, Origins,

@@ -1,4 +1,5 @@
-//! Ledgers close, agree with the allocator and with PyTorch's figures; what pins memory is found.
+//! Tests that ledgers add up and agree with the allocator and with PyTorch's figures, and that the blocks that pin
+//! memory are found.
 
 use plimsoll_alloc::{Addr, BlockState, Config, StreamId};
 use plimsoll_needs::needs;
@@ -22,7 +23,7 @@ fn assert_closes(ledger: &Ledger, at: &str) {
     assert_eq!(ledger.device.rest, ledger.device.total.map(|total| total - ledger.reserved), "{at}");
 }
 
-/// The fragmentation at one moment, steps unknown.
+/// The fragmentation at one moment, with unknown steps.
 fn at(snapshot: &Snapshot, timeline: &Timeline, after: Option<EventIndex>) -> Fragmentation {
     let origins = Origins::of(snapshot);
     let passes = Passes::of(snapshot, snapshot.trace(timeline.device), &origins);
@@ -91,7 +92,7 @@ fn ledgers_of_made_recordings_show_the_figures_of_pytorch() {
         assert_eq!(end.cached.pinned, stats("inactive_split_bytes.all.current"), "{name}");
         let peak = Ledger::of(&snapshot, &timeline, timeline.peak_allocated.after, None);
         assert_closes(&peak, &name);
-        // To the byte, though no event tells how large a block is: Note [Uncut ends].
+        // This is exact to the byte, although no event has the size of a block: Note [Uncut ends].
         assert_eq!(peak.allocated() + peak.uncut, stats("allocated_bytes.all.peak"), "{name}");
     }
 }
@@ -102,7 +103,7 @@ fn a_failed_request_records_free_memory_and_with_the_total_what_is_outside() {
     let timeline = Timeline::of(&snapshot, 0);
     let failed = snapshot.trace(0).iter().position(|event| event.action == Action::Oom).expect("one");
     let ledger = |place: usize, total| Ledger::of(&snapshot, &timeline, EventIndex::new(place), total);
-    // "GPU 0 has a total capacity of 24.00 GiB of which 184.00 MiB is free", says PyTorch.
+    // PyTorch's message says: "GPU 0 has a total capacity of 24.00 GiB of which 184.00 MiB is free".
     let alone = ledger(failed, None).device;
     assert_eq!((alone.free, alone.total, alone.outside), (Some(184 << 20), None, None));
     let device = ledger(failed, Some(24 << 30)).device;
@@ -143,13 +144,13 @@ fn small_blocks_that_pin_large_segments_are_named_the_oldest_first() {
         event(Action::Alloc, 100, 20),
         event(Action::FreeRequested, 100, 20),
         event(Action::FreeCompleted, 100, 20),
-        event(Action::Alloc, 104, 2), // 7: pins the first
-        event(Action::Alloc, 110, 2), // 8: as well
+        event(Action::Alloc, 104, 2), // 7: pins the first segment
+        event(Action::Alloc, 110, 2), // 8: also pins the first segment
         event(Action::FreeRequested, 104, 2),
     ]];
     let mut timeline = Timeline::of(&snapshot, 0);
     for life in &mut timeline.lives {
-        // There is no segment at the end: as if there were one that shows them.
+        // The snapshot has no segments. Change the lives as if it had segments that show the blocks.
         life.completed = life.completed.filter(|completed| completed.index() < 10);
         life.freed = life.freed.filter(|freed| freed.index() < 10);
     }
@@ -189,7 +190,7 @@ fn holes_over_time_end_in_those_of_the_end_and_never_exceed_the_moments_asked_fo
             assert!((0.0..=1.0).contains(&found.all.fragmentation()), "{name}");
             let pinned = found.pins.iter().map(|pin| pin.pinned_bytes).sum::<u64>();
             assert_eq!(pinned, found.all.cached.pinned, "{name}: every pinned byte is some block's doing");
-            // The ones made by hand have pages of any size.
+            // Snapshots that were made by hand have pages of any size.
             let is_made_up = ["features", "little", "tiny"].iter().any(|it| name.starts_with(it));
             assert!(is_made_up || found.pins.iter().all(|pin| !pin.blocks.is_empty()), "{name}");
             for moments in [0, 1, 2, 50, 1000] {

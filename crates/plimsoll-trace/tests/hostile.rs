@@ -1,4 +1,4 @@
-//! Recordings that were damaged or forged: they are refused, or differ, and nothing panics or runs away.
+//! Damaged or forged recordings are rejected or differ; nothing panics, hangs or takes unlimited memory.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use plimsoll_trace::conformance;
 
 use crate::bodies::is_read_or_refused;
 
-/// Numbers that look random, from a seed.
+/// Pseudo-random numbers from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -16,7 +16,7 @@ impl Dice {
     }
 }
 
-/// Values at the edges of what a field can hold.
+/// Values at the limits of a field.
 const EDGES: [&str; 12] = [
     "",
     "0",
@@ -32,7 +32,7 @@ const EDGES: [&str; 12] = [
     "nan",
 ];
 
-/// Damages a recording a few times: fields of lines are changed, lines repeated, swapped and left out.
+/// Damages a recording a few times: changes fields of lines, and repeats, swaps or removes lines.
 fn damaged(lines: &[&str], separator: char, dice: &mut Dice) -> String {
     let mut lines: Vec<String> = lines.iter().map(|&line| line.to_owned()).collect();
     for _ in 0..1 + dice.below(3) {

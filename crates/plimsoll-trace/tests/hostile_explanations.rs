@@ -1,4 +1,4 @@
-//! Forged recordings: whatever events and segments say, every explanation comes to an end, and its sums hold.
+//! Forged recordings: whatever the events and segments contain, every explanation terminates, and its sums are consistent.
 
 use plimsoll_alloc::{Addr, StreamId};
 use plimsoll_trace::explain::{
@@ -24,7 +24,7 @@ impl Dice {
         of[self.below(of.len() as u64) as usize]
     }
 
-    /// Few places, so that things meet, and the ends of what a number can be.
+    /// A few addresses, so that blocks collide, and extreme values.
     fn addr(&mut self) -> Addr {
         let near = self.below(40) * (512 << 10);
         Addr(self.one(&[near, near, near, near, 0, u64::MAX - 1, u64::MAX - (2 << 20), 1 << 63]))

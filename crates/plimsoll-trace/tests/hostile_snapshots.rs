@@ -1,4 +1,4 @@
-//! What is no snapshot, or means harm, ends in a clear error and within bounded memory. Nothing panics.
+//! Files that are not snapshots, or are malicious, cause a clear error within bounded memory. Nothing panics.
 
 use std::io::{Read, Write};
 
@@ -20,7 +20,7 @@ fn pickle() -> Vec<u8> {
     unpacked(include_bytes!("snapshots/tiny.pickle.gz"))
 }
 
-/// A trace of one event, in a pickle short enough that most changes hit something.
+/// A trace with one event, in a pickle so short that most changes affect something.
 const SMALL: &[u8] =
     b"}\x94(\x8c\x08segments\x94]\x94\x8c\x0ddevice_traces\x94]\x94]\x94(}\x94(\x8c\x06action\x94\x8c\
     \x05alloc\x94\x8c\x04addrK\x07\x8c\x04sizeM\x00\x02\x8c\x06streamK\x00\x8c\x06frames]\x94uh\x06eau";
@@ -160,7 +160,7 @@ fn a_container_within_itself_is_refused_or_empty() {
     let _ = any_bytes_are_read_or_refused(&operations(&[b"]\x94h\x00a"]));
     // d = {}; d["segments"] = d
     check(&operations(&[b"}\x94\x8c\x08segmentsh\x00s"]), "`segments` should be a list of segments");
-    // A list of traces that is its own entry: one trace, empty.
+    // A list of traces that contains itself: one trace, which is empty.
     let traces = operations(&[b"}(\x8c\x08segments]\x8c\x0ddevice_traces]\x94h\x00au"]);
     assert!(read(&traces).is_ok_and(|snapshot| snapshot.traces.concat().is_empty()));
 }
@@ -174,7 +174,7 @@ fn doubling_containers_cost_no_more_than_their_bytes() {
     }
     let top = operations(&[&lists, b"}(\x8c\x08segments]\x8c\x0ddevice_tracesh\x28u"]);
     check(&top, "`device_traces` should be a list of trace entries");
-    // The same with the dictionaries of settings.
+    // The same with dictionaries of settings.
     let mut dicts = b"}\x94(\x8c\x01aK\x01u0".to_vec();
     for level in 0_u8..40 {
         dicts.extend(b"}\x94(\x8c\x01b");
@@ -200,7 +200,7 @@ fn claimed_lengths_are_not_believed() {
 
 #[test]
 fn a_file_that_unpacks_to_far_more_than_its_length_is_refused() {
-    // One gibibyte of `None`s in some megabyte of gzip: 16 bytes of memory for each, if nobody counted.
+    // One gibibyte of `None`s in a few megabytes of gzip. Each would take 16 bytes of memory if there were no limit.
     let bomb = gzip(|out| {
         out.write_all(b"\x80\x04").expect("memory");
         let nones = vec![b'N'; 1 << 20];
@@ -213,7 +213,7 @@ fn a_file_that_unpacks_to_far_more_than_its_length_is_refused() {
 
 #[test]
 fn memory_that_stands_in_the_file_again_is_refused_and_not_copied() {
-    // A segment of one block, and two bytes for each time that it is named again.
+    // A segment with one block, and two bytes for each further reference to it.
     let block = b"}(\x8c\x07addressK\x00\x8c\x04sizeM\x00\x02\x8c\x05state\x8c\x10active_allocatedu";
     let segment = [
         b"}(\x8c\x07addressK\x00\x8c\ntotal_sizeM\x00\x02\x8c\x06streamK\x00\x8c\x0csegment_type\x8c\x05large",
@@ -233,13 +233,13 @@ fn memory_that_stands_in_the_file_again_is_refused_and_not_copied() {
 
 #[test]
 fn ten_million_frames_are_read_within_what_their_bytes_are_worth() {
-    // One stack of ten million frames, in pieces of one.
+    // One stack of ten million frames, appended one at a time.
     let frame = b"}\x94(\x8c\x04name\x8c\x01f\x8c\x08filename\x8c\x01g\x8c\x04lineK\x07u0";
     let mut bytes = [b"\x80\x04", frame.as_slice(), b"]"].concat();
     (0..10_000_000).for_each(|_| bytes.extend(b"h\x00a"));
     bytes.push(b'.');
     check(&bytes, "this is a list of frames");
-    // Ten million different ones, as they come.
+    // Ten million different frames, generated as they are read.
     let head: &[u8] = b"\x80\x04\x8c\x04name\x94\x8c\x08filename\x94\x8c\x04line\x94";
     let different = head.chain(Frames { line: 0, rest: Vec::new() }).chain(b"].".as_slice());
     match input::read(different) {
@@ -248,7 +248,7 @@ fn ten_million_frames_are_read_within_what_their_bytes_are_worth() {
     }
 }
 
-/// The pickled frames of ten million lines, each made and thrown away.
+/// The pickled frames of ten million lines, generated one at a time.
 struct Frames {
     line: u32,
     rest: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Whether memory leaks, and where: programs whose answer is known, recorded by PyTorch, and such as are written
-//! here request by request.
+//! Whether memory leaks, and where, in programs whose answer is known: some recorded by PyTorch, some written here
+//! request by request.
 
 use plimsoll_trace::explain::leaks::{Line, Pattern, Place, Verdict};
 use plimsoll_trace::explain::{Leaks, Source, Steps};
@@ -8,7 +8,7 @@ use plimsoll_trace::snapshot::Snapshot;
 use crate::files;
 use crate::program::{Program, explain};
 
-/// The first line that leaks, as file and number.
+/// The first line that leaks: file and line number.
 fn line(snapshot: &Snapshot, leaks: &Leaks) -> String {
     match leaks.leaking().next().map(|line: &Line| line.place) {
         Some(Place::Line(frame)) => {
@@ -20,17 +20,17 @@ fn line(snapshot: &Snapshot, leaks: &Leaks) -> String {
     }
 }
 
-/// What is known of each program of `snapshots/leaks/make.py`: its verdict, bytes a step, and the pattern.
+/// The known facts about each program of `snapshots/leaks/make.py`: its verdict, bytes per step, and pattern.
 fn known(program: &str) -> (Verdict, u64, Option<Pattern>) {
     let leak = |bytes, pattern| (Verdict::Leaking, bytes, Some(pattern));
     match program {
-        // Three layers' outputs of 8,192 bytes before and after the activation, and the batch.
+        // The outputs of three layers, 8,192 bytes each, before and after the activation; and the batch.
         "outputs_kept" | "loss_kept" => leak(57344, Pattern::GraphKept { blocks: 7, stacks: 3 }),
         "hooks_keep" => leak(49152, Pattern::ActivationsKept { blocks: 6, stacks: 2 }),
         "retained" => leak(57344, Pattern::ActivationsKept { blocks: 7, stacks: 3 }),
         "dict_by_step" | "losses_kept" => leak(512, Pattern::GrowingList { blocks: 1 }),
         "batches_kept" | "by_hand_leak" => leak(8192, Pattern::GrowingList { blocks: 1 }),
-        // Six of eleven steps that count; eight of 39.
+        // Of the steps that count, six of eleven leak here, and eight of 39 in `sometimes`.
         "evaluating_leak" => leak(250_507, Pattern::GraphKept { blocks: 29, stacks: 4 }),
         "sometimes" => leak(1680, Pattern::GrowingList { blocks: 1 }),
         "varying" | "longer" => (Verdict::FollowsBatchSize, 0, None),
@@ -75,7 +75,7 @@ fn made_recordings_get_the_verdict_that_pytorchs_own_figures_show() {
                 let all: u64 = leaks.leaking().map(|line| line.course.kept.iter().sum::<u64>()).sum();
                 assert_eq!(all, 60 * 65536);
             }
-            // Its graphs grow on the host: `memory_allocated` is 13,132,800 after each of the 40 steps.
+            // Its graphs grow on the host; `memory_allocated` is 13,132,800 after each of the 40 steps.
             "leak_loss" => assert_eq!(found, (Verdict::Steady, 40)),
             "gpt2_train" => assert_eq!(found, (Verdict::WarmingUp, 3)),
             "vit" => assert_eq!(found, (Verdict::TooFewSteps, 2)),
@@ -84,7 +84,7 @@ fn made_recordings_get_the_verdict_that_pytorchs_own_figures_show() {
                 assert!(leaks.lines.iter().any(|line| line.pattern == Some(Pattern::GrownByCat)));
             }
             "gpt2_oom" => assert_eq!(found, (Verdict::TooFewSteps, 0)),
-            "features" | "little" | "tiny" => {} // made by hand, of things that do not go together
+            "features" | "little" | "tiny" => {} // made by hand, and inconsistent
             _ => assert_eq!(
                 (leaks.whole.verdict, leaks.leaking().count()),
                 (Verdict::TooFewSteps, 0),
@@ -169,7 +169,7 @@ fn what_is_kept_at_every_tenth_step_is_a_leak_with_its_period() {
     check(7, 50, Some((7, "likely")));
     check(100, 450, Some((100, "likely")));
     check(2, 20, Some((2, "likely")));
-    check(10, 15, None); // twice is no period
+    check(10, 15, None); // two occurrences are not a period
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn a_level_that_falls_is_falling() {
     check(&|_| 0, Verdict::Steady);
 }
 
-/// Steps that each leave a block, all of which are freed at once every so many steps.
+/// Steps that each leave a block. Every `every` steps, all of these blocks are freed at once.
 fn sawtooth(every: usize, steps: usize, is_reversed: bool, lines: &[&str], kept: usize) -> Leaks {
     let mut program = Program::training();
     let mut left = Vec::new();
@@ -245,7 +245,7 @@ fn what_pythons_collector_frees_many_steps_at_once_is_held_until_gc() {
         assert!(leaks.lines.iter().any(|line| line.pattern == Some(Pattern::ReferenceCycles)));
     };
     check(sawtooth(7, 44, false, &["here", "there", "elsewhere"], 0), "likely");
-    check(sawtooth(12, 47, false, &["here"], 0), "a guess"); // it ends high
+    check(sawtooth(12, 47, false, &["here"], 0), "a guess"); // it ends at a high level
 }
 
 #[test]
@@ -256,11 +256,11 @@ fn a_list_that_is_cleared_every_few_steps_is_no_matter_of_the_collector() {
 
 #[test]
 fn growth_that_an_earlier_epoch_explains_is_no_leak_and_nothing_is_certain_of_it() {
-    // A list that the second epoch clears, and the recording ends within that epoch.
+    // A list that is cleared in the second epoch. The recording ends within that epoch.
     let leaks = sawtooth(20, 38, true, &["epoch"], 0);
     assert_eq!((leaks.whole.verdict, leaks.leaking().count()), (Verdict::HeldUntilCleared, 0));
     assert_eq!(leaks.whole.confidence, "a guess");
-    // A level that rose in the second epoch, and stays: nothing shows why.
+    // A level that rose in the second epoch and stays, for no visible reason.
     let mut program = Program::training();
     for step in 0..40 {
         program.step(4096);

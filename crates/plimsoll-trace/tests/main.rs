@@ -1,4 +1,5 @@
-//! The integration tests of `plimsoll-trace`, in one program, as linking takes most of a test's build: a module a subject.
+//! The integration tests of `plimsoll-trace`. They are one program, with a module per subject, because linking takes
+//! most of a test's build time.
 
 mod backward;
 mod bodies;

@@ -1,5 +1,5 @@
-//! One name, one number: what the tables, the verdict and the simulated rows of an explanation call by one name is the
-//! same figure, also where a recording contradicts itself so that its replay is inexact.
+//! Figures with the same name are equal in the tables, the verdict and the simulated rows of an explanation, even if a
+//! recording contradicts itself so that its replay is inexact.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use plimsoll_trace::whatif::WhatIf;
 
 use crate::files;
 
-/// The figures of one name, each with its table.
+/// The figures by name, each with its table.
 #[derive(Default)]
 struct Figures(BTreeMap<&'static str, Vec<(&'static str, u64)>>);
 
@@ -60,7 +60,7 @@ fn figures(snapshot: &Snapshot, device: i32) -> (Figures, bool) {
     (found, of.replay.is_identical())
 }
 
-/// The compressed snapshots in a folder and in those below.
+/// Finds the compressed snapshots in a folder and its subfolders.
 fn below(folder: &Path, found: &mut Vec<PathBuf>) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for path in entries.map(|entry| entry.expect("an entry").path()) {

@@ -1,4 +1,4 @@
-//! Every snapshot has a page, whatever it claims, and no page is large.
+//! Every snapshot has a page, whatever it contains, and no page is too large.
 
 use plimsoll_alloc::{Addr, Bytes, StreamId};
 use plimsoll_trace::explain::{CustomCategory, DeviceExplanation, Options, Origins};
@@ -31,13 +31,13 @@ fn every_snapshot_has_a_page_of_less_than_five_megabytes() {
         let page = page(&snapshot);
         assert!(page.len() < MOST_BYTES, "{name}: {} bytes", page.len());
         let verdicts = page.matches("<h2 class=\"verdict").count();
-        // Several devices have a verdict in common.
+        // Several devices share a verdict.
         let devices = snapshot.devices().len();
         assert_eq!(verdicts, devices + usize::from(devices > 1), "{name}");
     }
 }
 
-/// The text without its tags, in which sizes are numbers of their own.
+/// The text without its tags, so that sizes are separate numbers.
 fn read(page: &str) -> String {
     let shown = page.split("<script").next().unwrap_or_default();
     shown.split('<').map(|part| part.split_once('>').map_or(part, |(_, text)| text)).collect()

@@ -1,4 +1,4 @@
-//! The peaks of phases and steps of programs that we ran, beside the peak of the whole.
+//! The peaks of the phases and steps of programs that we ran, compared with the total peak.
 
 use plimsoll_alloc::Category;
 use plimsoll_trace::explain::{DeviceExplanation, Options, Origins, PassKind, Phase};
@@ -48,7 +48,7 @@ fn the_second_step_takes_more_by_the_optimizers_state() {
     assert_eq!(rise.lines.iter().map(|line| line.bytes()).sum::<i128>(), more - less);
     let first = &rise.lines[0];
     assert_eq!(first.key.category.purpose(), Some(Category::OptimizerState));
-    // Two numbers for each parameter.
+    // The optimizer has two numbers for each parameter.
     let parameters = device.held().filter(|(_, of)| *of == Some(Category::Parameter));
     let parameters: u64 = parameters.filter_map(|(life, _)| life.requested_bytes.get()).sum();
     let state = u64::try_from(first.bytes()).expect("it grows");

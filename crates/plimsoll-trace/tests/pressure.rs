@@ -1,4 +1,4 @@
-//! Memory running short, as PyTorch recorded it: retries, `empty_cache()`, garbage collection, and recordings that were
+//! Memory pressure in PyTorch's recordings: retries, `empty_cache()`, garbage collection, and recordings that were
 //! started again.
 
 use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
@@ -34,7 +34,7 @@ fn a_refused_request_is_a_retry_and_bounds_the_capacity() {
         assert_eq!((first.segment_bytes, first.reserved_bytes), (700 * MIB, 1500 * MIB), "{name}");
         assert_eq!((first.released_bytes, second.released_bytes), (900 * MIB, 700 * MIB), "{name}");
         let capacity = pressure.capacity.expect("a bound");
-        // The device had 2048 MiB, less what its context takes.
+        // The device had 2048 MiB, minus its context.
         assert_eq!((capacity.at_least_bytes, capacity.below_bytes), (1500 * MIB, 2120 * MIB), "{name}");
     }
 }
@@ -61,7 +61,7 @@ fn what_the_program_or_the_collector_releases_is_no_retry() {
     assert_eq!(counts("emptied.all"), (0, 5, 0, 0));
     assert_eq!(counts("emptied.alloc"), (0, 5, 0, 0));
     assert_eq!(counts("collected.alloc"), (0, 0, 6, 0));
-    // The device refused, though PyTorch counts no retry.
+    // The device rejected the request, although PyTorch counts no retry.
     assert_eq!(counts("oversize.all"), (1, 0, 0, 0));
     let (snapshot, timeline) = scene("oversize.all");
     assert_eq!(WhatIf::of(&snapshot, &timeline, &[]).recorded.retries, 0);
@@ -86,7 +86,7 @@ fn the_device_that_the_recorder_names_bounds_every_row_and_its_own_collector() {
         (answer.capacity_bytes, answer.capacity_from),
         (Some(2 << 30), Some(CapacitySource::DeviceTotal))
     );
-    // The process had half of the device, so that its collector runs in the simulation as it did.
+    // The process had half of the device, so its garbage collector runs in the simulation as it did in the recording.
     assert_eq!(answer.rows[0].outcome, answer.recorded);
     assert!(answer.rows.iter().all(|row| row.outcome.peak_reserved_bytes <= 1 << 30));
 }

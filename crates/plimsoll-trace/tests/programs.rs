@@ -1,5 +1,6 @@
-//! What is said of programs' snapshots, held to what is known of the programs: PyTorch's own figures, and which
-//! tensor lay where (`snapshots/programs/make.py` writes both). `PROGRAMS=DIR` judges another folder of them.
+//! Explanations of programs' snapshots, compared with what is known of the programs: PyTorch's figures, and the
+//! addresses of their tensors (`snapshots/programs/make.py` writes both). With `PROGRAMS=DIR`, tests the programs in
+//! another folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ struct Case<'a> {
     known: &'a Value,
     device: i32,
     explained: DeviceExplanation,
-    /// What was found wrong.
+    /// The differences found.
     wrong: Vec<String>,
 }
 
@@ -87,7 +88,7 @@ impl Case<'_> {
         self.expected("truncated") == true
     }
 
-    /// Blocks of private pools are known to be there, where there are any, and nowhere else.
+    /// Checks that blocks of private pools are found if the program has any, and only then.
     fn pools(&mut self, snapshot: &Snapshot) {
         let lives = self.explained.timeline.lives.iter();
         let mut pools = lives.filter_map(|life| life.pool).map(|pool| snapshot.pools.get(pool));
@@ -95,7 +96,7 @@ impl Case<'_> {
         self.check("private pools", is_there, self.expected("private_pools") == true);
     }
 
-    /// The user's scopes are among the phases.
+    /// Checks that the user's scopes are among the phases.
     fn scopes(&mut self, snapshot: &Snapshot) {
         for scope in self.expected("scopes").as_array().cloned().unwrap_or_default() {
             let named = |phase| matches!(phase, Phase::Scope(name) if snapshot.texts.get(name) == scope);
@@ -104,7 +105,7 @@ impl Case<'_> {
         }
     }
 
-    /// What would have served a request that failed.
+    /// Checks the setting that would have served a request that failed.
     fn settings(&mut self, snapshot: &Snapshot) {
         if self.expected("expandable_fits") == true {
             let tried = WhatIf::of(snapshot, &self.explained.timeline, &SETTINGS);
@@ -113,7 +114,7 @@ impl Case<'_> {
         }
     }
 
-    /// The peaks are PyTorch's, to the byte, and every block is where it put it.
+    /// Checks that the peaks equal PyTorch's to the byte, and that every block is at PyTorch's address.
     fn sums(&mut self) {
         let figures = &self.known["devices"][self.device as usize];
         let timeline = &self.explained.timeline;
@@ -128,7 +129,7 @@ impl Case<'_> {
         self.check("ring ran over", cut, self.is_cut());
     }
 
-    /// What leaks is called a leak, what does not is not; and how many steps there were.
+    /// Checks that leaks, and nothing else, are reported as leaks; and checks the number of steps.
     fn growth(&mut self) {
         let leaks = &self.explained.leaks;
         let (verdict, steps) = (leaks.whole.verdict, self.explained.steps.len());
@@ -153,7 +154,7 @@ impl Case<'_> {
         }
     }
 
-    /// Why a request failed, by the figures of the exception.
+    /// Checks why a request failed, using the figures in the exception.
     fn failures(&mut self) {
         let known = self.known["failures"].as_array().expect("failures").clone();
         let fails = self.expected("fails") == true;
@@ -193,8 +194,8 @@ impl Case<'_> {
         self.check(&format!("{:?} of {capacity}", failure.cause()), is_cause(&failure, capacity), true);
     }
 
-    /// All that the optimizer's state, or a row of equal layers, takes: what is there, the request, and what was still
-    /// needed.
+    /// The total size of the optimizer's state, or of a series of identical layers: the bytes that exist, the request,
+    /// and what was still needed.
     fn needs(&self, failure: &Failure) -> u64 {
         let Some(needed) = &self.explained.still_needed else { return 0 };
         if let Rest::Layers { layers, bytes_each, .. } = needed.rest {
@@ -209,7 +210,7 @@ impl Case<'_> {
         made + failure.asked_bytes + needed.bytes
     }
 
-    /// At each moment: what the tensors are that lie there.
+    /// Checks the purposes of the tensors that are live at each moment.
     fn purposes(&mut self) {
         let moments = self.known["moments"].as_array().expect("moments").clone();
         for moment in &moments {
@@ -243,7 +244,7 @@ impl Case<'_> {
                 }
                 let kept = ["None by Unknown", "Some(Output) by OutlivesBackward"];
                 let unknown: u64 = kept.iter().filter_map(|said| sums.get(*said)).map(|sum| sum.1).sum();
-                // Of blocks from before the recording sizes tell how many are what, not which.
+                // For blocks from before the recording, sizes show only how many have each purpose, not which.
                 let is_by_size = |said: &String| {
                     let by_size = ["SizesOfGradients", "BeyondStates"];
                     by_size.iter().any(|why| said.ends_with(why)) || said == "None by Unknown"
@@ -252,7 +253,7 @@ impl Case<'_> {
                 if are_by_sizes && category != Category::Activation && self.has_all_of(category, moment) {
                     continue;
                 }
-                // What the program still holds of a pass that has ended is not known to be kept for it.
+                // If the program still holds tensors of a pass that has ended, their purpose is not known.
                 if sums.len() == 1 && unknown > 0 && unknown * 20 <= all && role == "activations" {
                     continue;
                 }
@@ -263,7 +264,7 @@ impl Case<'_> {
         }
     }
 
-    /// Whether as many bytes from before the recording are called parameters, or the optimizer's, as are.
+    /// Whether as many bytes from before the recording are called parameters, or optimizer state, as there are.
     fn has_all_of(&self, category: Category, moment: &Value) -> bool {
         let (role, _) = ROLES.into_iter().find(|role| role.1 == category).expect("a role");
         let places = moment[role].as_array().expect("places").iter();
@@ -276,10 +277,10 @@ impl Case<'_> {
             == said.map(|(_, life)| life.requested_bytes.get().unwrap_or(0).div_ceil(512) * 512).sum::<u64>()
     }
 
-    /// What is none of the tensors is not called a parameter, a gradient or the optimizer's.
+    /// Checks that blocks of no known tensor are not called parameters, gradients or optimizer state.
     fn strangers(&mut self, moment: &Value, held: &BTreeMap<u64, (LifeIndex, u64)>) {
         if moment["name"] != "at the end" {
-            return; // whose gradients pass by is not known
+            return; // at other moments, temporary gradients are not known
         }
         let roles = moment.as_object().expect("roles").values().filter_map(Value::as_array).flatten();
         let named: BTreeSet<u64> = roles.filter_map(|place| place[1].as_u64()).collect();
@@ -288,7 +289,7 @@ impl Case<'_> {
         for (_, &(life, bytes)) in strangers {
             let purpose = self.explained.purposes.get(life);
             let kept = [Category::Parameter, Category::Gradient, Category::OptimizerState];
-            let is_by_size = matches!(purpose.why, Why::SizesOfGradients | Why::BeyondStates); // how many are what, not which
+            let is_by_size = matches!(purpose.why, Why::SizesOfGradients | Why::BeyondStates); // a count, not which blocks
             if !is_by_size && purpose.category.is_some_and(|category| kept.contains(&category)) {
                 let sum = sums.entry(format!("{:?} by {:?}", purpose.category, purpose.why)).or_default();
                 *sum = (sum.0 + 1, sum.1 + bytes);
@@ -297,7 +298,7 @@ impl Case<'_> {
         self.check("strangers at the end", sums, BTreeMap::new());
     }
 
-    /// What is held after an event, by address.
+    /// The live blocks after an event, by address.
     fn held(&self, after: EventIndex) -> BTreeMap<u64, (LifeIndex, u64)> {
         let lives = (0..).map_while(LifeIndex::new).zip(&self.explained.timeline.lives);
         let held = lives.filter(|(_, life)| life.born <= Some(after) && life.is_held_after(Some(after)));
@@ -305,7 +306,7 @@ impl Case<'_> {
     }
 }
 
-/// What a tensor's role is called. Batches and caches have no name to compare with.
+/// The categories of tensor roles. Batches and caches have no category to compare with.
 const ROLES: [(&str, Category); 5] = [
     ("parameters", Category::Parameter),
     ("buffers", Category::Buffer),
@@ -314,7 +315,7 @@ const ROLES: [(&str, Category); 5] = [
     ("activations", Category::Activation),
 ];
 
-/// Whether the cause is that of a process that could have had so many bytes.
+/// Whether the cause is right for a process with this capacity.
 fn is_cause(failure: &Failure, capacity: u64) -> bool {
     let needed = failure.level.active_bytes + failure.asked_bytes;
     let is_exact = failure.limit.is_none();

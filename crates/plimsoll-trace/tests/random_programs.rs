@@ -1,5 +1,5 @@
-//! Random programs on our allocator with its history on, made into snapshots: timeline and replay tell what
-//! truly was, also when the history began late or its ring ran over.
+//! Random programs run on our allocator with its history on. From the histories, snapshots are made. The timeline and
+//! the replay must show the true events, even if the history began late or its ring overflowed.
 
 use plimsoll_alloc::{
     Action as Ours, Addr, Allocation, Allocator, BlockState as State, Config, Driver, DriverError, Entry,
@@ -52,7 +52,7 @@ impl Driver for Busy {
     }
 }
 
-/// A few bits at a time, the same on every machine.
+/// Pseudo-random numbers, the same on every machine.
 struct Dice(u64);
 
 impl Dice {
@@ -74,7 +74,7 @@ impl Dice {
 
 type World = Allocator<Busy, (History, Vec<Notice>)>;
 
-/// Runs a program of `steps`; `max_entries` are kept of what happened.
+/// Runs a program of `steps` steps. The history keeps at most `max_entries` entries.
 fn run(seed: u64, config: &Config, steps: u64, max_entries: usize) -> World {
     let mut dice = Dice(seed);
     let mut history = History::default();
@@ -166,7 +166,7 @@ fn segment(ours: &plimsoll_alloc::Segment) -> Segment {
     }
 }
 
-/// The snapshot that PyTorch would write.
+/// Makes the snapshot that PyTorch would write.
 fn snapshot(world: &World) -> Snapshot {
     let text = Setting::Text(world.config().to_string());
     Snapshot {
@@ -177,7 +177,7 @@ fn snapshot(world: &World) -> Snapshot {
     }
 }
 
-/// What truly was after each event that a history keeps.
+/// The true levels after each event that a history records.
 fn levels(world: &World) -> Vec<Level> {
     let mut level = Level::default();
     let mut levels = vec![level];
@@ -203,7 +203,7 @@ fn levels(world: &World) -> Vec<Level> {
     levels
 }
 
-/// The options of a seed, so that all are met.
+/// The options for a seed; all options occur.
 fn config(seed: u64) -> Config {
     let text = match seed % 5 {
         0 => "",
@@ -242,7 +242,7 @@ fn a_recording_from_the_start_is_simulated_as_it_was() {
         Replay::of(&snapshot, &mut timeline);
         let answer = WhatIf::of(&snapshot, &timeline, &[]);
         if answer.recorded.retries > 0 || Pressure::of(&snapshot, &timeline).unclear > 0 {
-            continue; // how much the device had is known only where a request failed
+            continue; // the device's free memory is known only if a request failed
         }
         assert_eq!(answer.rows[0].outcome, answer.recorded, "seed {seed}");
         simulated += 1;
@@ -296,7 +296,7 @@ fn a_recording_that_lost_its_beginning_is_replayed_within_what_cannot_be_known()
         let mut timeline = Timeline::of(&snapshot, 0);
         assert_eq!(timeline.quality.conflicts(), 0, "seed {seed}: {:?}", timeline.quality);
         let replay = Replay::of(&snapshot, &mut timeline);
-        // Where the size of a block is not known, the rest behind it may be too small for what ours puts there.
+        // If the size of a block is unknown, the space after it may be too small for the block that ours places there.
         assert!(replay.is_identical() || replay.inexact > 0, "seed {seed}: {replay:#?}");
         assert!(
             replay.ends_as_shown && replay.unplaced + replay.stray_segments == 0,

@@ -1,4 +1,4 @@
-//! Replays of real and made recordings: our allocator does what PyTorch's did, and the sums are PyTorch's own.
+//! Replays of real and synthetic recordings: our allocator does the same as PyTorch's, and the sums equal PyTorch's.
 
 use plimsoll_needs::needs;
 use plimsoll_trace::replay::Replay;

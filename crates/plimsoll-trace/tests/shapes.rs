@@ -1,4 +1,4 @@
-//! What a request that failed may have been for.
+//! The guesses for the shape of a request that failed.
 
 use plimsoll_alloc::{Addr, StreamId};
 use plimsoll_trace::explain::{DeviceExplanation, Evidence, Guess, Options, Origins};
@@ -6,7 +6,7 @@ use plimsoll_trace::snapshot::{Action, Event, Snapshot};
 
 const SEGMENT: u64 = 0x7000_0000_0000;
 
-/// Blocks of these sizes, those that are freed again marked so, then a request that fails.
+/// Guesses for a program that allocates blocks of these sizes, frees those with a `true`, then makes a request that fails.
 fn guesses(blocks: &[(u64, bool)], asked_bytes: u64) -> Vec<Guess> {
     let event = |action, addr, bytes| Event::new(action, Addr(addr), bytes, StreamId(0));
     let mut trace = vec![event(Action::SegmentAlloc, SEGMENT, 64 << 20)];
@@ -24,7 +24,7 @@ fn guesses(blocks: &[(u64, bool)], asked_bytes: u64) -> Vec<Guess> {
     DeviceExplanation::of(&snapshot, 0, &origins, Options::default()).shapes
 }
 
-/// The first guess, if it is a broadcast: its dimensions, the bytes of a number, how many vectors are held.
+/// The first guess, if it is a broadcast: its dimensions, the bytes of an element, and the number of live vectors.
 fn broadcast(blocks: &[(u64, bool)], asked_bytes: u64) -> Option<(Vec<u64>, u64, usize)> {
     let first = guesses(blocks, asked_bytes).into_iter().next()?;
     match first.evidence {
@@ -39,7 +39,7 @@ const N: u64 = 100_003;
 fn a_square_beside_vectors_that_are_held_is_guessed_as_what_broadcasting_makes_of_them() {
     let floats = [(4 * N, false), (4 * N, false)];
     assert_eq!(broadcast(&floats, 4 * N * N), Some((vec![N, N], 4, 2)));
-    // Targets of 8-byte integers beside predictions of half precision.
+    // Targets of 8-byte integers, and predictions in half precision.
     let mixed = [(2 * N, false), (8 * N, false)];
     assert_eq!(broadcast(&mixed, 2 * N * N), Some((vec![N, N], 2, 2)));
     assert_eq!(broadcast(&[(4 * N, false)], 4 * N * N), Some((vec![N, N], 4, 1)));

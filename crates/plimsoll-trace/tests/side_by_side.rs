@@ -1,4 +1,4 @@
-//! Two recordings compared, and several ranks side by side: sums close, lines are found again, the odd one out.
+//! Comparisons of two recordings, and of several ranks: sums add up, lines are matched, outliers are found.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use plimsoll_trace::snapshot::{Snapshot, StackId, Stacks};
 
 use crate::files;
 
-/// All that is known of one device.
+/// The analysis of one device.
 struct Recording {
     snapshot: Snapshot,
     origins: Origins,
@@ -84,7 +84,7 @@ fn a_recording_does_not_differ_from_itself() {
 fn lines_are_found_again_where_the_program_moved_and_grew_by_three_lines() {
     let recording = Recording::open("leak_layer");
     let mut moved = files::open(&files::here("tests/snapshots/leak_layer.pickle.gz"));
-    // The same with other folders, three lines further down.
+    // The same stacks, with other folders and three lines further down.
     let mut stacks = Stacks::default();
     let mut ids = BTreeMap::new();
     for nth in 1..moved.stacks.len() {

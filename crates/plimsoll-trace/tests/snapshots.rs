@@ -1,8 +1,8 @@
-//! Reads PyTorch's snapshots in every form, and compares what was found with what CPython found in them.
+//! Reads PyTorch's snapshots in every format, and compares the contents with what CPython finds in them.
 //!
-//! `snapshots/` keeps three dumps of PyTorch's, one made snapshot with all that the format knows in each
-//! form that is read, and CPython's counts (`make.py` made them). All others are read from
-//! `../shared/snapshots` beside the repository, where there are some.
+//! `snapshots/` has three dumps of PyTorch, one synthetic snapshot with every feature of the format, in each encoding
+//! that we read, and CPython's counts (`make.py` made them). All others are read from `../shared/snapshots` next to the
+//! repository, if they exist.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ fn kept(name: &str) -> Snapshot {
     open(&here("tests/snapshots").join(name))
 }
 
-/// The same counts as `make.py`'s.
+/// The counts that `make.py` makes.
 fn counts(snapshot: &Snapshot) -> Value {
     let blocks: Vec<&Block> = snapshot.segments.iter().flat_map(|segment| &segment.blocks).collect();
     let events: Vec<&Event> = snapshot.traces.iter().flatten().collect();
@@ -85,7 +85,7 @@ fn only_what_is_new_is_ignored_and_it_is_counted_by_name() {
         if name.starts_with("features.bare") {
             assert_eq!(ignored, [(Kind::Frame, "fx_node_info", 1)], "{name}");
         } else if name.starts_with("little") {
-            // JSON repeats each frame.
+            // In JSON, each frame is repeated.
             assert!(ignored.contains(&(Kind::Event, "unheard_of", 1)), "{name}: {ignored:?}");
         } else if name.starts_with("features") || name.starts_with("tiny") {
             let new = [(Kind::Frame, "fx_node_info", 1), (Kind::Event, "unheard_of", 1)];
@@ -120,7 +120,7 @@ fn every_field_has_its_value() {
         text(snapshot.stacks.frames(segment.stack.expect("a stack")).next().expect("a frame").filename),
         "C:\\train\\näh.py"
     );
-    // Of 2022: no pool, no requested size but in the history, addresses by place.
+    // A segment of 2022: no pool, the requested size only in the history, addresses only by position.
     assert_eq!((old.pool, old.is_expandable, old.requested_size.get()), (None, None, None));
     assert_eq!(old.blocks[0].requested_size.get(), Some(1000));
     assert_eq!(old.blocks[1].address.0, 0x7E00_0000_0400);
@@ -131,10 +131,10 @@ fn every_field_has_its_value() {
     assert_eq!(snapshot.facts.written_by(), "PyTorch 2.13 or newer");
 }
 
-/// What a snapshot says, without the ids, which follow the order of the file.
+/// The content of a snapshot as texts, without the ids, which depend on the order in the file.
 fn said(snapshot: &Snapshot) -> Vec<String> {
     let text = |id| snapshot.texts.get(id).to_owned();
-    // Stacks are numbered as they are met, and written at the end.
+    // Stacks are numbered in the order of their first use, and written at the end.
     let met = RefCell::new((BTreeMap::new(), Vec::new()));
     let stack = |id: Option<StackId>| {
         let (numbers, order) = &mut *met.borrow_mut();
@@ -219,7 +219,7 @@ fn a_category_may_be_a_name_or_a_number_in_the_list() {
     assert_eq!(categories(r#", "categories": ["unknown", "parameter"]"#), (expected, 3));
 }
 
-/// The frames of `torch.compile`'s tracing have `-1` as C++ writes it without a sign.
+/// Frames of `torch.compile`'s tracing have the line `-1`, written by C++ as an unsigned number.
 #[test]
 fn a_frame_without_a_line_has_minus_one() {
     let of = |line: &str| {

@@ -1,4 +1,4 @@
-//! The memory at any moment, piece by piece, as the allocator itself shows it there.
+//! The memory at any moment, piece by piece, compared with the allocator's own view of it.
 
 use plimsoll_alloc::{Addr, BlockState, Config, StreamId};
 use plimsoll_trace::explain::{AllocatorState, AllocatorStates, Ledger, Use};
@@ -10,8 +10,8 @@ use plimsoll_trace::timeline::{Life, Timeline};
 use crate::files;
 use crate::recorder;
 
-/// A segment in short: where, how much, which requests it serves, the stream, and its blocks, each with where,
-/// how much and whether it is held, waits, or neither.
+/// A segment in short form: address, size, type and stream; and its blocks, each with address, size, and whether it is
+/// live, waits, or neither.
 type Picture = (Addr, u64, SegmentType, StreamId, Vec<(Addr, u64, char)>);
 
 fn of_state(state: &AllocatorState) -> Vec<Picture> {
@@ -31,7 +31,7 @@ fn of_state(state: &AllocatorState) -> Vec<Picture> {
     segments.collect()
 }
 
-/// Cached blocks side by side count as one: an expandable segment has some.
+/// Merges adjacent cached blocks, which expandable segments can have.
 fn merged(blocks: impl Iterator<Item = (Addr, u64, char)>) -> Vec<(Addr, u64, char)> {
     let mut merged: Vec<(Addr, u64, char)> = Vec::new();
     for (addr, bytes, what) in blocks {
@@ -78,7 +78,7 @@ fn the_state_after_any_event_is_the_allocators_own() {
 fn the_last_state_is_the_snapshots_and_sums_are_those_of_the_curve() {
     for (name, snapshot) in files::snapshots() {
         if name.starts_with("features") || name.starts_with("little") || name.starts_with("tiny") {
-            continue; // made by hand, of things that do not go together
+            continue; // made by hand, and inconsistent
         }
         for device in snapshot.devices() {
             let (timeline, trace) = (Timeline::of(&snapshot, device), snapshot.trace(device));
@@ -115,11 +115,11 @@ fn what_fits_nowhere_is_listed_apart_and_counted_all_the_same() {
     let trace = vec![
         event(Action::SegmentAlloc, 0x20_0000, 2 << 20),
         event(Action::Alloc, 0x20_0000, 1024),
-        event(Action::Alloc, 0x20_0200, 512),    // inside the first
-        event(Action::Alloc, 0x3f_fe00, 1024),   // over the edge
-        event(Action::Alloc, 0x90_0000, 512),    // outside
-        event(Action::SegmentMap, 0x60_0000, 0), // nothing
-        event(Action::Alloc, 0x10_0000, 512),    // below
+        event(Action::Alloc, 0x20_0200, 512),    // inside the first block
+        event(Action::Alloc, 0x3f_fe00, 1024),   // across the end of the segment
+        event(Action::Alloc, 0x90_0000, 512),    // outside the segment
+        event(Action::SegmentMap, 0x60_0000, 0), // empty
+        event(Action::Alloc, 0x10_0000, 512),    // below the segment
     ];
     let mut timeline = Timeline::of(&Snapshot { traces: vec![trace.clone()], ..Snapshot::default() }, 0);
     for life in &mut timeline.lives {

@@ -1,5 +1,5 @@
-//! Timelines of real and made recordings: they agree with the snapshot at the end, and with the figures that
-//! PyTorch itself reported.
+//! Timelines of real and synthetic recordings: they agree with the final state of the snapshot, and with the figures
+//! that PyTorch reported.
 
 use plimsoll_alloc::{Addr, StreamId};
 use plimsoll_needs::needs;
@@ -12,7 +12,7 @@ fn event(action: Action, addr: u64, bytes: u64) -> Event {
     Event::new(action, Addr(addr), bytes, StreamId(0))
 }
 
-/// The timeline of a trace alone, with nothing left at its end.
+/// The timeline of a trace alone, with no segments at its end.
 fn of(trace: &[Event]) -> Timeline {
     Timeline::of(&Snapshot { traces: vec![trace.to_vec()], ..Snapshot::default() }, 0)
 }
@@ -23,7 +23,7 @@ fn every_recording_ends_in_the_state_that_its_snapshot_shows() {
         for device in snapshot.devices() {
             let timeline = Timeline::of(&snapshot, device);
             if name.starts_with("features") || name.starts_with("little") || name.starts_with("tiny") {
-                continue; // made by hand, of things that do not go together
+                continue; // made by hand, and inconsistent
             }
             assert_eq!(timeline.quality.conflicts(), 0, "{name}: {:?}", timeline.quality);
             let segments = || snapshot.segments.iter().filter(|segment| segment.device() == device);
@@ -40,7 +40,7 @@ fn every_recording_ends_in_the_state_that_its_snapshot_shows() {
             let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.sum::<u64>();
             assert_eq!(last.reserved_bytes, sum(&mut segments().map(|segment| segment.total_size)), "{name}");
             let active = blocks().filter(|block| block.state != BlockState::Inactive);
-            // Blocks that the snapshot does not show any more have the sizes of rounded requests.
+            // For blocks that the snapshot no longer has, the size is the rounded request.
             assert_eq!(last.active_bytes, sum(&mut active.map(|block| block.size)), "{name}");
         }
     }
@@ -86,7 +86,7 @@ fn what_is_freed_and_was_never_handed_out_was_held_before() {
 #[test]
 fn a_block_that_waits_for_a_stream_is_active_and_not_allocated() {
     let trace = [
-        event(Action::FreeCompleted, 0x9000, 512), // it waited before the recording
+        event(Action::FreeCompleted, 0x9000, 512), // it was waiting before the recording
         event(Action::Alloc, 0x1000, 512),
         event(Action::FreeRequested, 0x1000, 512),
         event(Action::Alloc, 0x2000, 512),
@@ -106,12 +106,12 @@ fn a_block_that_waits_for_a_stream_is_active_and_not_allocated() {
 fn what_does_not_fit_is_counted_and_moves_no_other_figure() {
     let trace = [
         event(Action::Alloc, 0x1000, 512),
-        event(Action::Alloc, 0x1000, 1024), // the first was freed, and nobody wrote it down
+        event(Action::Alloc, 0x1000, 1024), // the free of the first block was not recorded
         event(Action::FreeRequested, 0x1000, 1024),
         event(Action::FreeCompleted, 0x1000, 1024),
-        event(Action::FreeRequested, 0x1000, 1024), // twice
+        event(Action::FreeRequested, 0x1000, 1024), // freed twice
         event(Action::FreeCompleted, 0x1000, 1024),
-        event(Action::Alloc, 0x3000, 512), // and not in the snapshot
+        event(Action::Alloc, 0x3000, 512), // is not in the snapshot
         event(Action::SegmentFree, 0x20_0000, 0),
     ];
     let timeline = of(&trace);

@@ -1,4 +1,4 @@
-//! What-if: the simulation of the recorded settings gives the recorded figures; the answers for recordings that ran
+//! What-if: the simulation of the recorded settings gives the recorded figures, and the results for recordings that ran
 //! out of memory.
 
 use plimsoll_needs::needs;
@@ -42,7 +42,7 @@ fn a_request_that_no_setting_can_serve_differs_from_one_that_fragmentation_denie
     let answer = WhatIf::of(&snapshot, &timeline, &SETTINGS);
     assert_eq!(answer.capacity_bytes, Some(24 << 30));
     let [failure] = answer.failures[..] else { panic!("one request failed") };
-    // PyTorch said: tried to allocate 384 MiB, 184 MiB is free, 23.73 GiB allocated, 95.07 MiB not.
+    // PyTorch's message: tried to allocate 384 MiB, 184 MiB is free, 23.73 GiB allocated, 95.07 MiB not.
     assert_eq!((failure.asked_bytes, failure.device_free_bytes), (384 << 20, Some(184 << 20)));
     assert_eq!((failure.segment_bytes, failure.limit), (384 << 20, None));
     assert_eq!(failure.level.allocated_bytes, 25_477_176_832);
@@ -62,7 +62,7 @@ fn settings_that_are_none_or_need_a_capacity_that_is_not_known_have_no_row() {
     assert_eq!((rows.as_slice(), answer.capacity_bytes), (["", "max_split_size_mb:64"].as_slice(), None));
 }
 
-/// What a setting comes to for a program that runs out of memory as its optimizer creates its state.
+/// The advice for a program that runs out of memory while its optimizer creates its state.
 fn advice_after(still_needed: Option<&StillNeeded>) -> (String, Option<String>) {
     let snapshot = files::open(&files::here("tests/snapshots/programs/oom_optimizer.pickle.gz"));
     let mut timeline = Timeline::of(&snapshot, 0);

@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release -p plimsoll --example char_gpt -- [FILE] [STEPS]
 //!
-//! Without a file it learns simple sentences made by code.
+//! Without a file it trains on simple generated sentences.
 
 #![allow(clippy::print_stdout, reason = "an example speaks to its reader")]
 
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
 
-    // The likeliest character, again and again.
+    // Greedy decoding: always picks the most likely character.
     model.eval();
     let mut tokens = text.vocabulary().encode("The ").unwrap_or_else(|_| vec![0]);
     for _ in 0..120 {

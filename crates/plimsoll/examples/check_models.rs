@@ -1,7 +1,9 @@
-//! Three training steps of small models beside PyTorch's from the same start values: `cargo run --example check_models -- cuda:0`.
+//! Compares three training steps of small models with PyTorch's from the same initial values: `cargo run --example check_models
+//! -- cuda:0`.
 //!
-//! Arguments: a device, and names of models; without names all of them. For each it prints the losses with PyTorch's, and what
-//! differs most, as a share of what the tests allow the host: sums on a GPU have another order, so four times as much is allowed there.
+//! Arguments: a device, and names of models; without names, all models. For each model it prints its losses and PyTorch's, and
+//! the largest difference, relative to the tolerance of the tests on the host. On a GPU the tolerance is four times as large,
+//! because sums have another order there.
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
@@ -15,7 +17,7 @@ use support::{Arguments, Failure};
 fn main() -> Result<(), Failure> {
     let arguments = Arguments::read();
     let device = arguments.device()?;
-    // PyTorch's were computed in 32 bits.
+    // PyTorch's results were computed in 32 bits.
     allow_tf32_in_convolutions(false);
     let names: Vec<String> =
         (1..).map(|i| arguments.get(i, "")).take_while(|name| !name.is_empty()).collect();

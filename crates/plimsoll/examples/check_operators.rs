@@ -1,6 +1,7 @@
-//! Operators on an NVIDIA GPU beside the host's, values and derivatives in four types. `cargo run --example check_operators -- cuda:0
-//! row_norm layer_norm`; without names all of them, as `plimsoll doctor cuda` does, and attention of the sizes that a GPU's kernels by tiles
-//! take (`attention_by_tiles_64`, `_128` and `_80`, for rows of as many elements), and functions of whole numbers (`whole_numbers`).
+//! Compares operators on an NVIDIA GPU with the host's: values and derivatives, in four types. `cargo run --example
+//! check_operators -- cuda:0 row_norm layer_norm`. Without names it checks all operators, as `plimsoll doctor cuda` does, and two
+//! more: attention at the sizes that the GPU's tiled kernels take (`attention_by_tiles_64`, `_128` and `_80`, for heads of that
+//! width), and functions of integers (`whole_numbers`).
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
@@ -10,7 +11,8 @@ use plimsoll::suite::{Case, Comparison, Domain, compare_cases};
 use plimsoll::{AttentionOptions, DType, OPERATORS, Tensor, allow_tf32_in_convolutions};
 use support::{Arguments, Failure};
 
-/// Attention of one tensor of queries, keys and values, times weights, so that each output has a gradient of its own.
+/// Attention with queries, keys and values packed in one tensor. The output is multiplied by weights, so that each element has a
+/// different gradient.
 fn packed(tokens: usize, (heads, kv_heads): (usize, usize), dim: usize, causal: bool) -> Case {
     let name = format!("{tokens} tokens, {heads} heads of {dim}, {kv_heads} of keys, causal {causal}");
     let shapes = [[2, tokens, (heads + 2 * kv_heads) * dim], [2, tokens, heads * dim]];
@@ -20,7 +22,7 @@ fn packed(tokens: usize, (heads, kv_heads): (usize, usize), dim: usize, causal: 
     })
 }
 
-/// The same after a projection with a bias, whose gradient attention's kernels add up.
+/// The same after a projection with a bias, whose gradient the attention kernels sum.
 fn projected(tokens: usize, (heads, kv_heads): (usize, usize), dim: usize, causal: bool) -> Case {
     let name =
         format!("bias of {tokens} tokens, {heads} heads of {dim}, {kv_heads} of keys, causal {causal}");
@@ -33,7 +35,7 @@ fn projected(tokens: usize, (heads, kv_heads): (usize, usize), dim: usize, causa
     })
 }
 
-/// The same of three tensors, with as many keys as wanted.
+/// The same with three separate tensors and any number of keys.
 fn apart(queries: usize, keys: usize, (heads, kv_heads): (usize, usize), dim: usize, causal: bool) -> Case {
     let name = format!(
         "{queries} queries, {keys} keys, {heads} heads of {dim}, {kv_heads} of keys, causal {causal}"
@@ -63,7 +65,7 @@ fn attention_by_tiles(dim: usize) -> Vec<Case> {
     ]
 }
 
-/// What whole numbers from -4 to 4 have of the functions of numbers, as factors.
+/// Functions of the integers from -4 to 4; their results are used as factors.
 fn whole_numbers() -> Vec<Case> {
     let case = |name: &str, function: fn(&Tensor) -> plimsoll::Result<Tensor>| {
         let multiply = move |ins: &[&Tensor]| {
@@ -102,7 +104,7 @@ fn main() -> Result<(), Failure> {
         .chain([
             ("attention_by_tiles_64", attention_by_tiles(64)),
             ("attention_by_tiles_128", attention_by_tiles(128)),
-            // Other kernels take these.
+            // Other kernels handle these.
             ("attention_by_tiles_80", attention_by_tiles(80)),
             ("whole_numbers", whole_numbers()),
         ])

@@ -1,8 +1,10 @@
-//! Whole training programs on a GPU beside the CPU, from the same weights: `cargo run --release --example check_programs -- cuda:0`.
+//! Compares complete training programs on a GPU with the CPU, from the same weights: `cargo run --release --example
+//! check_programs -- cuda:0`.
 //!
-//! A GAN of transposed convolutions, a tagger with a bidirectional LSTM over packed sequences, a U-Net with group normalization and
-//! interpolation in `float32` and under autocast, and a Llama with grouped heads under autocast to `float16` with a scaler. For each it
-//! prints the losses on both, and fails where they differ by more than is stated.
+//! The programs are a GAN with transposed convolutions, a tagger with a bidirectional LSTM over packed sequences, a U-Net with
+//! group normalization and interpolation in `float32` and under autocast, and a Llama with grouped-query attention under autocast
+//! to `float16` with a scaler. For each it prints the losses on both devices, and fails if they differ by more than the stated
+//! tolerance.
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
@@ -31,14 +33,14 @@ fn noise(shape: &[usize], seed: usize, device: &Device) -> Result<Tensor> {
     Tensor::from_slice(&all, shape, device)
 }
 
-/// Whole numbers below `below`.
+/// Integers below `below`.
 fn numbers(shape: &[usize], seed: usize, below: usize, device: &Device) -> Result<Tensor> {
     let count: usize = shape.iter().product();
     let number = |i: usize| ((i * 7919 + seed * 104_729) * 31 % 65_537 % below) as i64;
     Tensor::from_slice(&(0..count).map(number).collect::<Vec<_>>(), shape, device)
 }
 
-/// The same start values on each device.
+/// Sets the same initial values on each device.
 fn fill(model: &dyn Module) -> Result<()> {
     for (nth, parameter) in model.parameters().into_iter().enumerate() {
         if parameter.rank() > 1 {
@@ -281,13 +283,13 @@ fn llama(device: &Device) -> Result<Vec<f32>> {
     Ok(losses)
 }
 
-/// A program, which gives its losses.
+/// A program, which returns its losses.
 type Program = fn(&Device) -> Result<Vec<f32>>;
 
 fn main() -> std::result::Result<(), Failure> {
     let arguments = Arguments::read();
     let device = arguments.device()?;
-    // The CPU's are in 32 bits.
+    // The CPU computes in 32 bits.
     allow_tf32_in_convolutions(false);
     let programs: [(&str, f32, Program); 5] = [
         ("GAN of transposed convolutions", 1e-4, gan),

@@ -1,7 +1,7 @@
-//! Operators at sizes of real models, on an NVIDIA GPU beside the host: the sizes decide which of a GPU's kernels run. The suite
-//! of `check_operators` has small ones. `cargo run --release --example check_sizes -- cuda:0`.
+//! Compares operators on an NVIDIA GPU with the host's at the sizes of real models, because the sizes decide which kernels run.
+//! The suite of `check_operators` has small sizes. `cargo run --release --example check_sizes -- cuda:0`.
 //!
-//! Every value and gradient may differ by the rounding of its type, relative to the largest of its tensor.
+//! Every value and gradient may differ by the rounding error of its type, relative to the largest value of its tensor.
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
@@ -13,7 +13,7 @@ use plimsoll::{
 };
 use support::{Arguments, Failure};
 
-/// Numbers between -1 and 1 without an order, in a type's precision, on a device.
+/// Pseudorandom numbers between -1 and 1, in a type's precision, on a device.
 fn drawn(seed: u64, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
     let number = |i: u64| {
         let x = (i + 1)
@@ -26,7 +26,7 @@ fn drawn(seed: u64, shape: &[usize], dtype: DType, device: &Device) -> Result<Te
     Tensor::from_slice(&all, shape, device)?.to_dtype(dtype)?.detach().requires_grad_(true)
 }
 
-/// Whole numbers below a limit, without an order.
+/// Pseudorandom integers below a limit.
 fn whole(seed: i64, count: usize, limit: i64, device: &Device) -> Result<Tensor> {
     let all: Vec<i64> =
         (0..count as i64).map(|i| ((i + seed) * 7919 * (i % 13 + 1)).rem_euclid(limit)).collect();
@@ -38,7 +38,7 @@ fn weighted(x: &Tensor, device: &Device) -> Result<Tensor> {
     x.mul(&drawn(99, x.shape(), x.dtype(), device)?.detach())?.sum()
 }
 
-/// The gradients of what a program reads, after its outputs.
+/// Returns the outputs followed by the gradients of the inputs.
 fn after_backward(outputs: Vec<Tensor>, loss: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     loss.backward()?;
     Ok(outputs.into_iter().chain(inputs.iter().filter_map(|x| x.grad())).collect())
@@ -90,7 +90,7 @@ fn few_filters(last: bool, dtype: DType, device: &Device) -> Result<Vec<Tensor>>
     after_backward(vec![out], &loss, &[&x, &weight])
 }
 
-/// Sizes of a convolution of small images: images, filters, stride, padding, dilation.
+/// The sizes of a convolution of small images: images, filters, stride, padding, dilation.
 type Small = ([usize; 4], [usize; 4], [usize; 2], [usize; 2], [usize; 2]);
 
 const SMALL: [Small; 6] = [
@@ -102,7 +102,7 @@ const SMALL: [Small; 6] = [
     ([32, 64, 16, 16], [64, 64, 3, 3], [1, 1], [1, 1], [1, 1]),
 ];
 
-/// The number chooses the sizes and, from `SMALL.len()` on, channels-last.
+/// `NUMBER` selects the sizes and, from `SMALL.len()` on, channels-last.
 fn small<const NUMBER: usize>(dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
     let (images, filters, stride, padding, dilation) = SMALL[NUMBER % SMALL.len()];
     let (x, weight) = (drawn(15, &images, dtype, device)?, drawn(16, &filters, dtype, device)?);
@@ -134,7 +134,7 @@ fn norm(cols: usize, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
 fn vocabulary(classes: usize, label_smoothing: f64, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
     let (x, weight) = (drawn(10, &[300, 64], dtype, device)?, drawn(11, &[classes, 64], dtype, device)?);
     let target = whole(5, 300, classes as i64, device)?;
-    // The classes of some rows do not count.
+    // Rows with this class are ignored.
     let ignored = target.to_vec::<i64>()?[7];
     let options =
         CrossEntropyOptions { ignore_index: ignored, label_smoothing, ..CrossEntropyOptions::default() };
@@ -142,14 +142,14 @@ fn vocabulary(classes: usize, label_smoothing: f64, dtype: DType, device: &Devic
     after_backward(vec![loss.clone()], &loss, &[&x, &weight])
 }
 
-/// Two products with biases around an activation, added to a residual stream.
+/// An MLP: two products with biases and an activation between them, added to a residual stream.
 fn perceptron(activation: Activation, inner: usize, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
     let (rows, width) = (1003, 520);
     let x = drawn(20, &[rows, width], dtype, device)?;
     let (up, down) = (drawn(21, &[width, inner], dtype, device)?, drawn(22, &[width, inner], dtype, device)?);
     let (bias, last) = (drawn(23, &[inner], dtype, device)?, drawn(24, &[width], dtype, device)?);
     let (scale, shift) = (drawn(25, &[width], dtype, device)?, drawn(26, &[width], dtype, device)?);
-    // Small numbers, as between a model's layers.
+    // Small values, like those between a model's layers.
     let wide = x.mul_scalar(0.1)?.linear_in_out(&up, Some(&bias))?;
     let part = wide.activation_linear(activation, &down.mul_scalar(0.05)?, Some(&last))?;
     drop(wide);

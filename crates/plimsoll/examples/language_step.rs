@@ -1,17 +1,20 @@
-//! Training steps of language models: time, loss and peaks. `cargo run --release --example language_step -- cuda:0 small 8 1024 bf16`.
+//! Measures training steps of language models: time, loss and peaks. `cargo run --release --example language_step -- cuda:0 small
+//! 8 1024 bf16`.
 //!
-//! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (GPT-2: `tiny`, `small`, `xl`; Llama: `llama-tiny`, `llama-350m`), batch, tokens
-//! of a sequence, `f32`, `bf16` (autocast) or `bf16-model` (parameters and residual stream in 16 bits, 32-bit copies in the optimizer), and
-//! how many steps. Weights and tokens are drawn; dropout is 0; AdamW. Options:
+//! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (GPT-2: `tiny`, `small`, `xl`; Llama: `llama-tiny`, `llama-350m`), batch
+//! size, sequence length in tokens, `f32`, `bf16` (autocast) or `bf16-model` (parameters and residual stream in 16 bits, 32-bit
+//! copies in the optimizer), and number of steps. Weights and tokens are random, dropout is 0, and the optimizer is AdamW.
+//! Options:
 //!
-//! - `recompute=N`: in how many layers the perceptron's first products are computed again, or `fit=14.5e9`: in as few as let the
-//!   training reserve no more than so many bytes;
-//! - `vocabulary=N`: of a GPT-2, how many tokens there are (50,257; many trainers take 50,304), `heads=N` how many heads, `layers=N` how many
-//!   layers;
-//! - `settings=…`: the allocator's, in the format of `PYTORCH_ALLOC_CONF`, which counts otherwise; without both, expandable segments;
+//! - `recompute=N`: the number of layers whose MLP recomputes its first products; or `fit=14.5e9`: the smallest number with which
+//!   training reserves at most this many bytes;
+//! - for a GPT-2, `vocabulary=N`: vocabulary size (default 50,257; many trainers use 50,304), `heads=N`: number of heads,
+//!   `layers=N`: number of layers;
+//! - `settings=…`: allocator settings in the format of `PYTORCH_ALLOC_CONF`; by default that variable's value, or expandable
+//!   segments if it is not set;
 //! - `--capture`: steps are captured after the third and replayed;
 //! - `snapshot=FILE`: the device's memory history, for `plimsoll explain`;
-//! - `checksum` shows one number of the bits of all losses and parameters after the steps;
+//! - `checksum` shows a checksum of the bits of all losses and parameters after the steps;
 //! - `times` shows the slowest kernels of one more step.
 
 #![allow(clippy::print_stdout, reason = "an example")]
@@ -25,7 +28,7 @@ use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::{CapturedStep, DType, Device, Result, Tensor};
 use support::{Arguments, Failure, Trained};
 
-/// A model of one of the kinds.
+/// A language model: GPT-2 or Llama.
 trait Language: Module {
     fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor>;
 }
@@ -42,7 +45,7 @@ impl Language for Llama {
     }
 }
 
-/// Sequences of a batch and tokens of a sequence.
+/// The number of sequences in a batch and of tokens in a sequence.
 fn batch(arguments: &Arguments) -> (usize, usize) {
     let size = |number: usize, default: usize| arguments.get(number, "").parse().unwrap_or(default);
     (size(2, 2), size(3, 64))
@@ -54,7 +57,7 @@ struct Training<M> {
     adam: AdamW,
     tokens: Tensor,
     targets: Tensor,
-    /// Whether the forward pass is under autocast.
+    /// Whether the forward pass runs under autocast.
     short: bool,
 }
 
@@ -90,7 +93,7 @@ impl<M: Language> Trained for Training<M> {
             optimizers[0].step()?;
             Ok(vec![loss])
         };
-        // Before the step: its forward pass then has no gradients beside it, and a captured one makes its own.
+        // Done before the step, so that no gradients exist during the forward pass; a captured step makes its own.
         adam.zero_grad();
         let outputs = match captured {
             Some(captured) => captured.run(&[&*tokens, &*targets], &mut [&mut *adam], step)?,
@@ -100,7 +103,7 @@ impl<M: Language> Trained for Training<M> {
     }
 }
 
-/// Trains a model of so many layers and tokens; `make` makes it with so many layers whose products are computed again.
+/// Trains a model with this many layers and tokens. `make` makes it, given the number of layers that recompute.
 fn run<M: Language>(
     arguments: &Arguments,
     [layers, vocabulary]: [usize; 2],

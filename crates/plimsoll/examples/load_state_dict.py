@@ -1,5 +1,5 @@
 """Makes models of torchvision and transformers with random weights, saves them as their libraries do, and writes an input and the
-output beside each; prints the commands that compare them here.
+output next to each; prints the commands that compare them here.
 
     python load_state_dict.py FOLDER
 """

@@ -5,8 +5,8 @@
 //! cargo run --release --example load_state_dict -- resnet34 FOLDER/resnet34.pt FOLDER/resnet34.io.safetensors
 //! ```
 //!
-//! The second file has the tensors `input` and `output`. Sizes other than the published ones follow as `name=value`, such as
-//! `n_layer=2`.
+//! The second file has the tensors `input` and `output`. To use other sizes than the published ones, add `name=value` arguments,
+//! such as `n_layer=2`.
 
 #![allow(clippy::print_stdout, reason = "an example is a program")]
 
@@ -40,7 +40,7 @@ impl Sizes {
     }
 }
 
-/// The `rope_parameters` of `transformers`, by their names.
+/// Reads the `rope_parameters` of `transformers`, under their names there.
 fn rope_scaling(sizes: &Sizes) -> Result<Option<RopeScaling>, Failure> {
     let (factor, original) = (sizes.get("factor")?, sizes.get("original_max_position_embeddings")?);
     let factor = factor.unwrap_or(1.0);

@@ -1,16 +1,19 @@
-//! Training steps of models for images: time, losses and peaks. `cargo run --release --example vision_step -- cuda:0 resnet50 128 bf16`.
+//! Measures training steps of image models: time, losses and peaks. `cargo run --release --example vision_step -- cuda:0 resnet50
+//! 128 bf16`.
 //!
 //! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (with SGD and momentum: `lenet`, `resnet18`, `resnet50`; with AdamW: `vit-tiny`,
-//! `vit-b16`), batch, `f32`, `f32-exact` (without TF32), `bf16` (autocast) or `bf16-model` (a ViT with parameters in 16 bits and 32-bit
-//! copies in the optimizer), steps, size of the images, `nhwc` (channels-last) or `nchw`, and the learning rate. Weights and images are
-//! drawn. Options:
+//! `vit-b16`), batch size, `f32`, `f32-exact` (without TF32), `bf16` (autocast) or `bf16-model` (a ViT with parameters in 16 bits
+//! and 32-bit copies in the optimizer), number of steps, size of the images, `nhwc` (channels-last) or `nchw`, and the learning
+//! rate. Weights and images are random. Options:
 //!
-//! - `recompute=…`: of a ViT, in how many layers the perceptron's first product is computed again (or `fit=6.5e9`: in as few as let the
-//!   training reserve no more than so many bytes); of a ResNet, `activations` inside of blocks, or every second block's `outputs` too;
-//! - `settings=…`: the allocator's, in the format of `PYTORCH_ALLOC_CONF`, which counts otherwise; without both, expandable segments;
+//! - `recompute=…`: for a ViT, the number of layers whose MLP recomputes its first product (or `fit=6.5e9`: the smallest number
+//!   with which training reserves at most this many bytes); for a ResNet, `activations` inside blocks, or also the `outputs` of
+//!   every second block;
+//! - `settings=…`: allocator settings in the format of `PYTORCH_ALLOC_CONF`; by default that variable's value, or expandable
+//!   segments if it is not set;
 //! - `--capture`: steps are captured after the third and replayed;
 //! - `snapshot=FILE`: the device's memory history, for `plimsoll explain`;
-//! - `checksum` shows one number of the bits of all losses and parameters after the steps;
+//! - `checksum` shows a checksum of the bits of all losses and parameters after the steps;
 //! - `times` shows the slowest kernels of one more step.
 
 #![allow(clippy::print_stdout, reason = "an example")]
@@ -56,12 +59,12 @@ struct Training<M> {
     optimizer: Box<dyn Optimizer>,
     images: Tensor,
     labels: Tensor,
-    /// Whether the forward pass is under autocast.
+    /// Whether the forward pass runs under autocast.
     short: bool,
 }
 
 impl<M: Module> Training<M> {
-    /// Of images with so many channels, rows and columns by default, in so many classes.
+    /// Trains on images with this many channels, this default height and width, and this many classes.
     fn new(
         arguments: &Arguments,
         device: &Device,
@@ -111,7 +114,7 @@ impl<M: Module> Trained for Training<M> {
             optimizers[0].step()?;
             Ok(vec![loss])
         };
-        // Before the step: its forward pass then has no gradients beside it, and a captured one makes its own.
+        // Done before the step, so that no gradients exist during the forward pass; a captured step makes its own.
         optimizer.zero_grad();
         let outputs = match captured {
             Some(captured) => captured.run(&[&*images, &*labels], &mut [optimizer.as_mut()], step)?,
@@ -153,7 +156,7 @@ fn vit(arguments: &Arguments, config: &VitConfig) -> std::result::Result<(), Fai
     training(recompute, &device)?.show(arguments, &device)
 }
 
-/// Running out of memory is an answer while a number of layers is looked for.
+/// Running out of memory is an expected result while searching for the number of layers.
 fn tensor_error(failure: Failure) -> plimsoll::Error {
     match failure.0.downcast::<plimsoll::Error>() {
         Ok(error) => *error,

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::optim::Optimizer;
 
-/// Multiplies losses by a large number, and gradients by one over it, so that small gradients are not rounded to zero in
-/// `float16`. A step whose gradients are not finite is left out, and the number becomes smaller; after enough good steps it
-/// grows. As `torch.amp.GradScaler`; `bfloat16` has no need of it.
+/// Scales losses up by a large factor and gradients down by the same factor, so that small gradients are not rounded to zero in
+/// `float16`. A step whose gradients are not finite is skipped, and the scale shrinks; after enough good steps it grows. As
+/// `torch.amp.GradScaler`; `bfloat16` does not need it.
 ///
 /// ```
 /// use plimsoll::amp::GradScaler;
@@ -35,22 +35,22 @@ use crate::optim::Optimizer;
 #[derive(Clone, Debug)]
 pub struct GradScaler {
     state: GradScalerState,
-    /// What is known of each optimizer in this step, by its first parameter.
+    /// The state of each optimizer in this step; the key is its first parameter.
     seen: BTreeMap<usize, StepState>,
 }
 
-/// What a [`GradScaler`] keeps, under PyTorch's names.
+/// The state of a [`GradScaler`], under PyTorch's names.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GradScalerState {
-    /// What losses are multiplied by.
+    /// The factor that losses are multiplied by.
     pub scale: f64,
-    /// What the scale is multiplied by after `growth_interval` good steps.
+    /// The factor by which the scale grows after `growth_interval` good steps.
     pub growth_factor: f64,
-    /// What it is multiplied by after a step whose gradients were not finite.
+    /// The factor by which the scale shrinks after a step whose gradients were not finite.
     pub backoff_factor: f64,
     /// Good steps in a row after which the scale grows.
     pub growth_interval: u64,
-    /// Good steps in a row until now.
+    /// Good steps in a row so far.
     #[serde(rename = "_growth_tracker")]
     pub growth_tracker: u64,
 }
@@ -62,7 +62,7 @@ struct StepState {
 }
 
 impl Default for GradScaler {
-    /// PyTorch's: a scale of 65,536, doubled after 2,000 good steps, halved after a bad one.
+    /// PyTorch's defaults: a scale of 65,536, doubled after 2,000 good steps, halved after a bad one.
     fn default() -> GradScaler {
         GradScaler::new(GradScalerState {
             scale: 65_536.0,
@@ -75,12 +75,12 @@ impl Default for GradScaler {
 }
 
 impl GradScaler {
-    /// A scaler with these numbers, new or of another scaler's [`GradScaler::state_dict`].
+    /// Makes a scaler with this state: a new one, or another scaler's [`GradScaler::state_dict`].
     pub fn new(state: GradScalerState) -> GradScaler {
         GradScaler { state, seen: BTreeMap::new() }
     }
 
-    /// The loss, scaled: call `backward` on that.
+    /// Returns the scaled loss: call `backward` on it.
     ///
     /// # Errors
     /// Out of memory.
@@ -88,11 +88,11 @@ impl GradScaler {
         loss.mul_scalar(self.state.scale)
     }
 
-    /// Brings the gradients of an optimizer's parameters back to their own size, in place and once a step: for clipping
-    /// before [`GradScaler::step`].
+    /// Divides the gradients of an optimizer's parameters by the scale, in place and once a step. Needed only to clip them before
+    /// [`GradScaler::step`].
     ///
     /// # Errors
-    /// A second call for one optimizer before [`GradScaler::update`].
+    /// A second call for the same optimizer before [`GradScaler::update`].
     pub fn unscale_(&mut self, optimizer: &dyn Optimizer) -> Result<()> {
         let parameters = optimizer.parameters();
         let key = key(&parameters);
@@ -109,17 +109,17 @@ impl GradScaler {
             let (group, others): (Vec<&Tensor>, Vec<&Tensor>) = rest.into_iter().partition(alike);
             rest = others;
             let found = unscale_(&group, 1.0 / self.state.scale)?;
-            // A simulated device has no values that could be wrong.
+            // On a simulated device there are no values, so gradients count as finite.
             finite &= !device.has_values() || found.item::<f32>()? == 0.0;
         }
         self.seen.insert(key, StepState { finite, stepped: false });
         Ok(())
     }
 
-    /// Unscales the gradients, unless that is done, and steps if they are finite; says whether it stepped.
+    /// Unscales the gradients unless that is already done, and steps if they are finite. Returns whether it stepped.
     ///
     /// # Errors
-    /// Those of the optimizer; a second step before [`GradScaler::update`].
+    /// The optimizer's errors; a second step before [`GradScaler::update`].
     pub fn step(&mut self, optimizer: &mut dyn Optimizer) -> Result<bool> {
         let key = key(&optimizer.parameters());
         if !self.seen.contains_key(&key) {
@@ -160,17 +160,17 @@ impl GradScaler {
         self.seen.clear();
     }
 
-    /// What losses are multiplied by now.
+    /// The current scale.
     pub fn get_scale(&self) -> f64 {
         self.state.scale
     }
 
-    /// What it keeps between steps, under PyTorch's names.
+    /// The state to save, under PyTorch's names.
     pub fn state_dict(&self) -> GradScalerState {
         self.state
     }
 
-    /// Goes on where another scaler was.
+    /// Continues from another scaler's state.
     pub fn load_state_dict(&mut self, state: GradScalerState) {
         *self = GradScaler::new(state);
     }

@@ -1,7 +1,7 @@
 //! A training step that is captured after some runs and then replayed: [`CapturedStep`].
 //!
-//! What it needs of a device is [`Graph`]; here are the inputs at fixed places, the gradients, one graph for each shape of the
-//! inputs, and the optimizers, whose step numbers and options are others in each replay.
+//! The device's part of it is [`Graph`]. This file keeps the inputs at fixed addresses, the gradients, one graph for each shape
+//! of the inputs, and the optimizers, whose step numbers and options change from replay to replay.
 
 use plimsoll_tensor::label::{self, Category, Span};
 use plimsoll_tensor::{DType, Device, Error, Graph, GraphPool, Result, Tensor, no_grad};
@@ -10,18 +10,18 @@ use crate::optim::Optimizer;
 
 /// How many times a step runs as usual before it is captured, for each shape of its inputs.
 const WARM_UP: u64 = 3;
-/// The most shapes that are captured.
+/// The maximum number of shapes that are captured.
 const MOST_GRAPHS: usize = 8;
 
-/// A training step of which a GPU gets the whole work with one call: forward pass, backward pass, optimizers. The first runs are
-/// as usual; then the step is captured, and from then on replayed, which costs the host some microseconds. Inputs of another
-/// shape, type or layout have a graph of their own, all of them in one pool of memory. On devices that compute at once, such as
-/// the host, every run is as usual.
+/// A training step that the host launches on the GPU with one call: forward pass, backward pass and optimizers. The first runs
+/// execute as usual; then the step is captured, and from then on it is replayed, which costs the host some microseconds. Each
+/// shape, type or layout of the inputs has its own graph; all graphs share one memory pool. On devices that compute immediately,
+/// such as the host, every run executes as usual.
 ///
-/// The results are those of the step without capture, bit for bit: random numbers go on, optimizers count their steps, and
-/// learning rates that change between runs count. Everything else that the program itself decides (`if`, `train` and
-/// `eval`, the number of layers) is as it was at the capture: call [`CapturedStep::reset`] when it changes. In a captured
-/// step nothing can be read, waited for or copied from the program's memory: such an operation is an error that names it.
+/// The results are bit for bit those of the step without capture: random numbers continue, optimizers count their steps, and a
+/// changed learning rate takes effect. Everything else that the program itself decides (`if`, `train` and `eval`, the number of
+/// layers) stays as it was at the capture: call [`CapturedStep::reset`] when it changes. A captured step cannot read a value,
+/// wait for the device, or copy from the program's memory: such an operation returns an error that names it.
 ///
 /// ```
 /// use plimsoll::nn::{self, Module};
@@ -57,7 +57,7 @@ pub struct CapturedStep {
     captures: u64,
 }
 
-/// Inputs alike, and what is known of the step with them.
+/// Inputs of the same shape, type and layout, and the state of the step for them.
 #[derive(Debug)]
 struct Shape {
     inputs: Vec<Form>,
@@ -67,21 +67,21 @@ struct Shape {
 
 /// How a step runs.
 enum Place {
-    /// By the graph of this shape, which is captured first where it is not there.
+    /// By replaying the graph of this shape, which is captured first if it does not exist yet.
     Captured(usize),
-    /// As usual, but with the memory of the graphs to come: Note [Memory of the runs before].
+    /// As usual, but with memory from the graphs' pool: Note [Memory of the runs before].
     WarmUp,
     /// As usual.
     Usual,
 }
 
-// Note [Memory of the runs before]. What a run frees stays cached in the pool that it came from, in pieces between what
-// stays: the optimizer's state, above all. A captured step cannot use the default pool's pieces, and those that are smaller than
-// a page do not go back to the device. So the runs before the first capture have their memory from the graphs' pool, and
-// the capture finds all that it needs there. Once there is a graph, a replay writes wherever its step wrote: runs of
-// further shapes then have their memory from the default pool, so that what they leave is safe.
+// Note [Memory of the runs before]. Memory that a run frees stays cached in the pool that it came from, in pieces between the
+// tensors that stay allocated, mainly the optimizer's state. A captured step cannot use pieces of the default pool, and pieces
+// smaller than a page cannot be returned to the device. So the runs before the first capture allocate from the graphs' pool,
+// where the capture then finds all the memory it needs. Once there is a graph, a replay writes wherever its step wrote. Runs of
+// further shapes therefore allocate from the default pool, so that a replay does not overwrite their results.
 
-/// What must be equal of an input for a graph to take it.
+/// The properties of an input that must match for a graph to accept it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Form {
     shape: Vec<usize>,
@@ -93,10 +93,10 @@ struct Form {
 #[derive(Debug)]
 struct Captured {
     graph: Graph,
-    /// Where a replay reads its inputs and leaves its outputs.
+    /// The tensors that a replay reads its inputs from.
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
-    /// Each parameter with the gradient that a replay leaves.
+    /// Each parameter, with the gradient that a replay writes.
     gradients: Vec<(Tensor, Option<Tensor>)>,
 }
 
@@ -117,14 +117,15 @@ impl CapturedStep {
         }
     }
 
-    /// Runs the step so often as usual before it is captured; 3 unless set. The first step of an optimizer cannot be captured.
+    /// Sets how many times the step runs as usual before it is captured; 3 by default. The first step of an optimizer cannot be
+    /// captured.
     #[must_use]
     pub fn warm_up(mut self, runs: u64) -> CapturedStep {
         self.warm_up = runs;
         self
     }
 
-    /// Captures at most so many shapes of inputs, 8 unless set; the step runs as usual with others.
+    /// Captures at most this many shapes of inputs, 8 by default; with other shapes the step runs as usual.
     #[must_use]
     pub fn most_graphs(mut self, graphs: usize) -> CapturedStep {
         self.most_graphs = graphs;
@@ -136,19 +137,20 @@ impl CapturedStep {
         self.captures
     }
 
-    /// Forgets all graphs, so that the step runs as usual and is captured again: for when what the program decides has changed.
-    /// Memory that no tensor uses goes back to the device.
+    /// Drops all graphs, so that the step runs as usual and is captured again. Call it when something that the program decides
+    /// has changed. Memory that no tensor uses is returned to the device.
     pub fn reset(&mut self) {
         self.shapes.clear();
         self.pool = None;
     }
 
-    /// Runs `step` with these inputs and the optimizers that it steps, all of them: as usual, or by a replay. What `step` gives
-    /// back is detached; after a replay it is overwritten by the next one.
+    /// Runs `step`, as usual or by a replay, with these inputs and all optimizers that it steps. The tensors that `step` returns
+    /// are detached; after a replay, the next replay overwrites them.
     ///
     /// # Errors
-    /// Those of `step`. While it is captured: [`Error::Captured`] for what cannot be replayed, such as reading a value, or an
-    /// optimizer that was not given. Nothing was computed then, gradients are dropped, and the step can be called as usual.
+    /// The errors of `step`. During the capture: [`Error::Captured`] for operations that cannot be replayed, such as reading a
+    /// value, or for an optimizer that was not passed. In that case nothing was computed, gradients are dropped, and the step can
+    /// be called again.
     pub fn run(
         &mut self,
         inputs: &[&Tensor],
@@ -167,7 +169,7 @@ impl CapturedStep {
         };
         if let Some(captured) = &mut self.shapes[at].captured {
             match captured.replay(&inputs, optimizers) {
-                // Its options need other kernels than before.
+                // The optimizer's new options need other kernels.
                 Err(Error::Captured { .. }) => self.shapes[at].captured = None,
                 done => return done,
             }
@@ -178,7 +180,7 @@ impl CapturedStep {
         self.shapes[at].captured.insert(captured).replay(&inputs, optimizers)
     }
 
-    /// Where the graphs have their memory. A new one cannot use what the making of the model left in the cache.
+    /// The memory pool of the graphs. A new pool cannot use the cached memory left over from building the model.
     fn pool(&mut self) -> Result<GraphPool> {
         if let Some(pool) = &self.pool {
             return Ok(pool.clone());
@@ -187,7 +189,7 @@ impl CapturedStep {
         Ok(self.pool.insert(GraphPool::new(&self.device)?).clone())
     }
 
-    /// How a run with these inputs goes.
+    /// How a step with these inputs runs.
     fn place(&mut self, inputs: &[Tensor]) -> Place {
         if !self.device.captures() {
             return Place::Usual;
@@ -238,7 +240,7 @@ impl CapturedStep {
         });
         set_steps(optimizers, &before);
         if checked.is_err() {
-            // Those of the capture have no values.
+            // Gradients made during the capture have no values.
             parameters.iter().for_each(|parameter| parameter.clear_grad());
         }
         checked
@@ -273,7 +275,7 @@ impl Captured {
     }
 }
 
-/// Memory for an input at a place of its own.
+/// Allocates a tensor like `input`, with memory at a fixed address.
 fn room_for(input: &Tensor) -> Result<Tensor> {
     let _owner = Span::of(Category::Input, label::intern(&input.label()));
     no_grad(|| input.detach().empty_like())

@@ -36,14 +36,14 @@
 //! |---|---|
 //! | `data/` | data sets, samplers, loaders with worker threads |
 //! | `memory/` | reports, recordings, figures of a running program |
-//! | `state_dict/` | names and tensors, from which layers are loaded |
+//! | `state_dict/` | named tensors, from which layers are loaded |
 //! | `nn/` | layers |
 //! | `optim/` | optimizers |
 //! | `serialize/` | the files of layers and optimizers |
 //! | `amp.rs` | gradients scaled for `float16` |
 //! | `captured_step.rs` | a training step that is captured and replayed |
-//! | `techniques.rs` | the usual techniques that save memory, as documentation |
-//! | `models/` | models with the names of pretrained weights |
+//! | `techniques.rs` | the usual memory-saving techniques, as documentation |
+//! | `models/` | models whose parameters have the names of pretrained weights |
 
 #![forbid(unsafe_code)]
 

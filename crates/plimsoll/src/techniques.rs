@@ -1,8 +1,8 @@
-//! The usual techniques that save memory, each in a few lines. This module has no code.
+//! The usual memory-saving techniques, each in a few lines. This module has no code.
 //!
-//! Peaks of three steps of a network of eight layers of 1,024 on a simulated device, in MB, beside PyTorch's of the same program on
-//! a stand-in GPU: `tests/techniques.rs` compares them. The first rows are of a batch of 2,048, where activations are most of
-//! the memory; the last of one of 32, where parameters, gradients and optimizer state are.
+//! The table has peaks in MB: three steps of a network of eight layers of width 1,024, here on a simulated device and in PyTorch
+//! on a stand-in GPU. `tests/techniques.rs` compares them. The first rows use a batch of 2,048, where activations take most of
+//! the memory; the last rows use a batch of 32, where parameters, gradients and optimizer state do.
 //!
 //! | technique | PyTorch | here |
 //! |---|---|---|
@@ -82,5 +82,5 @@
 //! # Ok::<(), plimsoll::Error>(())
 //! ```
 //!
-//! Mixed precision is in [`autocast`](plimsoll_tensor::autocast) and [`amp`](crate::amp), steps in the backward pass in
+//! For mixed precision, see [`autocast`](plimsoll_tensor::autocast) and [`amp`](crate::amp); for steps in the backward pass,
 //! [`step_in_backward`](crate::optim::step_in_backward).

@@ -1,5 +1,5 @@
-//! Bad input at the level of layers, models and optimizers, as a training script meets it: a clear error or PyTorch's behaviour, and
-//! nothing lost.
+//! Bad input to layers, models and optimizers, as it occurs in a training script, gives a clear error or PyTorch's behaviour, and
+//! no state is lost.
 
 use std::sync::Arc;
 
@@ -48,12 +48,12 @@ fn a_class_that_is_not_there_is_named_and_training_goes_on() {
         let message = text(logits.cross_entropy(&targets));
         assert!(message.contains(&wrong.to_string()) && message.contains("classes are 0 to 9"), "{message}");
     }
-    // The next step is as if nothing had happened.
+    // The next step works as if nothing had happened.
     let loss = model.forward(&images).unwrap().cross_entropy(&whole(&[0, 9, 2, 3], &device)).unwrap();
     loss.backward().unwrap();
     sgd.step().unwrap();
     assert!(loss.item::<f32>().unwrap().is_finite());
-    // A target that does not count is not a class.
+    // An ignored target need not be a valid class.
     let options = CrossEntropyOptions { reduction: Reduction::None, ..CrossEntropyOptions::default() };
     let logits = zeros(&[2, 3], &device);
     let losses = logits.cross_entropy_with(&whole(&[-100, 1], &device), options).unwrap();
@@ -79,7 +79,7 @@ fn an_index_outside_a_table_is_an_error_with_the_layers_name() {
     assert!(message.contains("int64 or int32"), "{message}");
 }
 
-/// What each layer makes of no examples: PyTorch's shapes, and a backward pass that leaves zeros.
+/// An empty batch: each layer's output has PyTorch's shape, and the backward pass leaves zero gradients.
 #[test]
 fn a_batch_of_nothing_has_pytorchs_shapes_in_every_layer() {
     let device = own();
@@ -152,7 +152,7 @@ fn models_and_losses_take_a_batch_of_nothing_as_pytorch_does() {
         assert!(expected.map_or(loss.is_nan(), |expected| loss == expected), "{reduction:?}: {loss}");
     }
     assert!(text(x.max()).contains("max"), "a maximum of nothing is refused");
-    // And a data set of nothing has no batches.
+    // An empty data set has no batches.
     let none = Arrays::new([("x", HostArray::new(vec![0, 2], Vec::<f32>::new()))]).unwrap();
     let loader = DataLoader::new(Arc::new(none), 4).unwrap().shuffle(1).workers(2);
     assert_eq!((loader.len(), loader.epoch(0).count()), (0, 0));
@@ -177,14 +177,14 @@ fn tensors_of_two_devices_are_refused_wherever_they_meet() {
     assert!(message.contains("cpu") && message.contains("sim"), "{message}");
     drop((logits, attention, x));
     assert_eq!(device.memory_allocated(), before, "what was refused left nothing behind");
-    // A gradient of another device is refused.
+    // A gradient on another device is an error.
     let parameter = model.parameters().remove(0);
     let values = parameter.to_vec::<f32>().unwrap();
     let message = text(parameter.set_grad(Some(zeros(parameter.shape(), &other))));
     assert!(message.contains("cpu") && message.contains("sim"), "{message}");
     assert!(parameter.grad().is_none());
     let mut adam = Adam::new(vec![parameter.clone()], AdamOptions::default());
-    // It trains on.
+    // Training continues.
     let loss = model.forward(&images).unwrap().cross_entropy(&targets).unwrap();
     loss.backward().unwrap();
     adam.step().unwrap();

@@ -1,4 +1,4 @@
-//! Captured training steps compute what the steps themselves compute.
+//! Captured training steps compute the same results as uncaptured ones.
 
 use plimsoll::nn::{Conv2d, Dropout, Flatten, Linear, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{
@@ -34,13 +34,14 @@ fn batch(device: &Device, number: u64, size: usize) -> (Tensor, Tensor) {
     (images, Tensor::from_slice(&labels, &[size], device).unwrap())
 }
 
-/// How a program makes its steps.
+/// How a program runs its steps.
 enum How {
     Eager,
     Captured,
 }
 
-/// Losses and the parameters after some steps: a learning rate that changes, two sizes of batches, clipped gradients.
+/// Trains for some steps with a changing learning rate, two batch sizes and clipped gradients. Returns the losses and the final
+/// parameters.
 fn train(
     device: &Device,
     how: &How,
@@ -100,7 +101,7 @@ fn a_captured_step_trains_as_the_step_itself_to_the_bit() {
     compare(&device, |parameters| {
         Box::new(Adam::new(parameters, AdamOptions { amsgrad: true, ..AdamOptions::default() }))
     });
-    // Where everything is computed at once, each run is as usual.
+    // On a device that computes immediately, each run executes as usual.
     compare(&Device::cpu_with(plimsoll::CpuConfig::default()), |parameters| {
         Box::new(Sgd::new(parameters, SgdOptions { lr: 0.01, ..SgdOptions::default() }))
     });
@@ -159,7 +160,7 @@ fn a_step_that_reads_a_value_is_refused_and_nothing_has_changed() {
     assert!(matches!(error.without_layer(), Error::Captured { op: "item", .. }), "{error}");
     assert_eq!((weights(), sgd.steps(), device.rng_state()), (before, steps, random));
     assert!(model.parameters().iter().all(|parameter| parameter.grad().is_none()));
-    // And as usual it runs.
+    // Without capture the step runs.
     step(&[images, labels], &mut [&mut sgd]).unwrap();
 }
 
@@ -172,7 +173,7 @@ fn steps_that_a_replay_could_not_take_are_refused() {
     let options = || SgdOptions { momentum: 0.9, ..SgdOptions::default() };
     let (mut sgd, mut hidden) =
         (Sgd::new(model.parameters(), options()), Sgd::new(other.parameters(), options()));
-    // The state of the first step.
+    // The optimizer's state, which the first step creates.
     let mut at_once = CapturedStep::new(&device).warm_up(0);
     let error = at_once.run(&[&x], &mut [&mut sgd], |inputs, optimizers| {
         model.forward(&inputs[0])?.sum()?.backward()?;
@@ -182,7 +183,7 @@ fn steps_that_a_replay_could_not_take_are_refused() {
     assert!(
         error.unwrap_err().to_string().starts_with("sgd: not while a step is captured: the first step makes")
     );
-    // An optimizer that was not given.
+    // An optimizer that was not passed to `run`.
     let mut captured = CapturedStep::new(&device).warm_up(1);
     let mut run = || {
         captured.run(&[&x], &mut [&mut sgd], |inputs, optimizers| {
@@ -194,7 +195,7 @@ fn steps_that_a_replay_could_not_take_are_refused() {
     };
     run().unwrap();
     assert!(run().unwrap_err().to_string().contains("was not given to `CapturedStep::run`"));
-    // Steps in the backward pass are such optimizers.
+    // Steps in the backward pass count as an optimizer that was not passed.
     let third = fc();
     let steps = step_in_backward(&third.parameters(), options()).unwrap();
     let mut captured = CapturedStep::new(&device).warm_up(1);
@@ -266,7 +267,7 @@ fn a_simulated_gpu_accounts_for_the_private_pool_and_counts_steps() {
     captured.reset();
     adamw.zero_grad();
     device.empty_cache().unwrap();
-    // What is left there is the optimizer's state, which the first run made.
+    // The remaining memory there is the optimizer's state, which the first run made.
     let snapshot = device.memory_snapshot();
     let private = snapshot.iter().filter(|segment| segment.pool_id.1 > 0);
     let left: u64 = private.map(|segment| segment.allocated_bytes()).sum();
@@ -274,7 +275,7 @@ fn a_simulated_gpu_accounts_for_the_private_pool_and_counts_steps() {
     assert_eq!(left, model.parameters().iter().map(state).sum::<u64>());
 }
 
-/// What some steps of a wide network reserve at their peak.
+/// The peak of reserved bytes in some steps of a wide network.
 fn reserved_by_wide_steps(captures: bool, settings: &str) -> u64 {
     let device = Device::sim(SimConfig::like("H200").unwrap());
     device.set_allocator_settings(settings).unwrap();
@@ -305,7 +306,7 @@ fn reserved_by_wide_steps(captures: bool, settings: &str) -> u64 {
 fn a_captured_step_reserves_little_more_than_one_that_is_not() {
     for settings in ["", "expandable_segments:True"] {
         let [usual, captured] = [false, true].map(|captures| reserved_by_wide_steps(captures, settings));
-        // The input's fixed place, and what two pools leave of their last pages.
+        // The allowance is for the input's fixed memory and the unused rest of the last pages of two pools.
         assert!(captured <= usual + (48 << 20), "{settings}: {captured}, {usual} without capture");
     }
 }

@@ -1,4 +1,4 @@
-//! Checkpoints: a training that goes on bit for bit, and what is left when the process is killed or the disk is full.
+//! Checkpoints: training resumes bit for bit, and a killed process or a full disk leaves a valid file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use plimsoll::{CpuConfig, Device, Tensor};
 
 use crate::world::cnn;
 
-/// A folder that goes away with the test.
+/// A folder that is deleted when the test ends.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -34,7 +34,7 @@ impl Drop for Folder {
 
 const BATCHES: u64 = 4;
 
-/// A training on drawn digits with noise of the device's generator.
+/// Training on synthetic digits with noise from the device's random generator.
 struct Training {
     device: Device,
     model: Sequential,
@@ -151,7 +151,7 @@ fn a_checkpoint_of_another_model_is_refused_with_all_that_differs() {
 
 const CHILD: &str = "PLIMSOLL_CHECKPOINT_CHILD";
 
-/// Runs one of this file's ignored tests in a process of its own.
+/// Runs one of this file's ignored tests in a separate process.
 fn child(test: &str, path: &Path, before: &[&str]) -> Command {
     let exe = std::env::current_exe().unwrap();
     let program: Vec<&str> = before.iter().copied().chain([exe.to_str().unwrap()]).collect();
@@ -181,7 +181,7 @@ fn whenever_the_process_is_killed_the_last_good_checkpoint_loads() {
     let mut furthest = 0;
     for round in 0..12u64 {
         let mut process = child("child_that_saves_for_ever", &path, &[]).spawn().unwrap();
-        // From before its first save to the middle of any other.
+        // The process is killed at times from before its first save to the middle of a later one.
         std::thread::sleep(Duration::from_millis(40 + 37 * round));
         process.kill().unwrap();
         process.wait().unwrap();
@@ -189,7 +189,7 @@ fn whenever_the_process_is_killed_the_last_good_checkpoint_loads() {
         training.load(&path).unwrap();
         let step = training.epoch * BATCHES + training.batch;
         furthest = furthest.max(step);
-        // It is the state after that step, and no mixture of two.
+        // The file has the state after that step, not a mixture of two steps.
         let mut again = Training::new(1);
         (0..step).for_each(|_| again.step());
         assert_eq!(training.bits(), again.bits(), "after step {step}");
@@ -218,7 +218,7 @@ fn without_room_on_the_disk_the_old_checkpoint_stays() {
     training.step();
     training.save(&path).unwrap();
     let before = fs::read(&path).unwrap();
-    // No file may grow beyond some kilobytes: each write fails as on a full disk.
+    // The limit on file size is a few kilobytes, so each write fails as on a full disk.
     let limited = ["sh", "-c", "trap '' XFSZ; ulimit -f 4; exec \"$@\"", "sh"];
     assert!(before.len() > 4096, "{} bytes", before.len());
     assert!(child("child_without_room", &path, &limited).status().unwrap().success());

@@ -1,4 +1,4 @@
-//! The convolution layers: PyTorch's names, shapes of weights, start values, and every option.
+//! The convolution layers: PyTorch's names, weight shapes, initial values, and every option.
 
 use plimsoll::nn::{
     Conv1d, Conv2d, Conv2dConfig, Conv3d, ConvTranspose2d, ConvTranspose2dConfig, Module, Scope,
@@ -33,7 +33,7 @@ fn weights_have_pytorchs_names_and_shapes() {
 
 #[test]
 fn start_values_are_within_pytorchs_bound() {
-    // The second size of the weight times its window: 2 * 9 for both.
+    // The fan-in is the weight's second dimension times the kernel size: 2 * 9 for both.
     let bound = 1.0 / 18f32.sqrt();
     let config = Conv2dConfig::new(3).groups(32);
     let conv = Conv2d::with(&scope(), 64, 64, config).unwrap();

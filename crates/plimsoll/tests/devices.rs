@@ -1,4 +1,5 @@
-//! One training program on every device: the same account on the simulated one, the same bits on one that computes later.
+//! One training program on every device: the simulated device reports the same memory, and a device that computes asynchronously
+//! gives the same bits.
 
 use plimsoll::data::Digits;
 use plimsoll::nn::Module;
@@ -50,7 +51,7 @@ fn training_while_tensors_leave_at_random_gives_the_same_bits() {
     }
 }
 
-/// The bits of each step's loss and of the parameters after LeNet has seen some drawn digits.
+/// Trains LeNet on some synthetic digits. Returns each step's loss and the bits of the losses and final parameters.
 fn lenet_trained(device: &Device) -> (Vec<f32>, Vec<Vec<u32>>) {
     let (digits, model) = (Digits::new(3, 96), lenet(device));
     let options = SgdOptions { lr: 0.05, momentum: 0.9, ..SgdOptions::default() };
@@ -86,7 +87,7 @@ fn lenet_learns_the_same_bits_while_its_tensors_leave_at_random() {
     }
 }
 
-/// Two steps, an evaluation and an emptied cache: most of what the runtime can do.
+/// Two steps, an evaluation and an emptied cache, which together use most of the runtime.
 fn train(device: &Device) {
     let model = cnn(device);
     let mut adam = Adam::new(model.parameters(), AdamOptions::default());
@@ -122,7 +123,7 @@ fn running_out_happens_at_the_same_request_on_both_devices() {
         device.set_memory_limit(device.memory_reserved());
         let mut kept = Vec::new();
         loop {
-            // Each output kept holds its graph, so some request fails in the end.
+            // Each output is kept and holds its graph, so at some point a request fails.
             let loss = match model.forward(&images).and_then(|output| output.cross_entropy(&labels)) {
                 Ok(loss) => loss,
                 Err(error) => break (kept.len(), error.to_string().replace("on cpu", "on sim")),

@@ -1,5 +1,5 @@
-//! A file that is not as it was written: each flipped bit is an error, that names the tensor, the file, and what to go on
-//! from. Also: weights that are not finite, and two trainers of one folder.
+//! Damaged files: each flipped bit is an error that names the tensor, the file, and the checkpoint to resume from. Also tests
+//! weights that are not finite, and two trainers that use one folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use plimsoll::serialize::{self, Checkpoint, FolderLock, SafetensorsFile, Seriali
 use plimsoll::serialize::{Renamed, TensorSource};
 use plimsoll::{Device, Tensor};
 
-/// A folder that goes away with the test.
+/// A folder that is deleted when the test ends.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -64,7 +64,7 @@ fn the_error_names_the_tensor_the_file_and_the_last_good_checkpoint() {
     for path in [&first, &second, &latest] {
         Checkpoint::default().model(&model(1)).save(path).unwrap();
     }
-    // The newer of the other two is damaged, too, and a file of tensors alone is no checkpoint.
+    // The newer of the other two is also damaged, and a file with only tensors is not a checkpoint.
     let bytes = fs::read(&second).unwrap();
     flip(&second, &bytes, bytes.len() * 8 - 1);
     serialize::save(&model(1).state_dict(), folder.file("model.safetensors")).unwrap();

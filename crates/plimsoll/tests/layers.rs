@@ -1,5 +1,5 @@
-//! Attention, transformer blocks and recurrent layers beside PyTorch's: names, outputs and gradients.
-//! `fixtures/make_layers.py` made `fixtures/layers.json`.
+//! Compares attention, transformer blocks and recurrent layers with PyTorch's: names, outputs and gradients.
+//! `fixtures/make_layers.py` makes `fixtures/layers.json`.
 
 use plimsoll::nn::{
     DecoderMasks, EncoderMasks, GRU, GRUCell, InstanceNorm1d, InstanceNorm2d, InstanceNormConfig, LSTM,
@@ -15,7 +15,7 @@ fn hide() -> Tensor {
     Tensor::from_slice(&[false, false, true, false, true, false], &[2, 3], &device()).unwrap()
 }
 
-/// True for later keys.
+/// A mask that is true for later keys.
 fn later(queries: usize, keys: usize) -> Tensor {
     Tensor::full(&[queries, keys], 1.0, DType::Bool, &device()).unwrap().triu(1).unwrap()
 }
@@ -174,7 +174,7 @@ fn recurrent_cells_agree_with_pytorchs() {
     });
 }
 
-/// Three sequences of unequal lengths, not in order, as in the script.
+/// Three sequences of unequal lengths, not sorted by length, as in the script.
 fn packed(x: &Tensor) -> Result<PackedSequence> {
     PackedSequence::pack_padded(x, &[2, 4, 1], true)
 }
@@ -269,7 +269,7 @@ fn a_recurrent_layers_gradients_have_gradients() {
         let create = BackwardOptions { create_graph: true, ..BackwardOptions::default() };
         run(&x).backward_with(create).unwrap();
         let first = x.grad().unwrap();
-        // The same gradient, from operations that are recorded; and from the kernel.
+        // The gradient must be the same when computed by recorded operations and by the kernel.
         let again = wave("x", &[3, 2, 3]).requires_grad_(true).unwrap();
         run(&again).backward().unwrap();
         let (a, b) = (first.to_vec::<f32>().unwrap(), again.grad().unwrap().to_vec::<f32>().unwrap());
@@ -280,7 +280,7 @@ fn a_recurrent_layers_gradients_have_gradients() {
     }
 }
 
-/// Bytes at the peak of one step, above those of the parameters.
+/// Peak bytes of one step, without those of the parameters.
 fn peak_bytes(step: impl Fn(&Device) -> Result<()>) -> u64 {
     let device = Device::sim(SimConfig::like("H200").unwrap());
     step(&device).unwrap();
@@ -306,7 +306,7 @@ fn attention_without_weights_has_no_matrix_of_scores() {
 
 #[test]
 fn an_lstm_keeps_six_numbers_for_each_element_of_its_state() {
-    // Output, memory and four gates; for a moment the projection of the next layer and the state of one step.
+    // Output, cell state and four gates, and temporarily the projection of the next layer and the state of one step.
     let (steps, batch, hidden) = (100, 32, 256);
     let peak = peak_bytes(|device| {
         let model = LSTM::new(&Scope::new(device, 1), hidden, hidden, RecurrentOptions::default())?;

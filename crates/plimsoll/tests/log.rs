@@ -1,4 +1,4 @@
-//! The log of a run: the same story as its snapshot, and as much of it as was written.
+//! The log of a run has the same events as its snapshot; a truncated log has those that were written.
 
 use plimsoll::memory::{self, HistoryOptions};
 use plimsoll::nn::Module;
@@ -9,7 +9,7 @@ use plimsoll_trace::snapshot::{BlockState, Snapshot};
 
 use crate::world::{batch, cnn, devices};
 
-/// Two steps, a block with a rest that is not cut off, and an emptied cache; then what `then` makes of it.
+/// Runs two steps, a block whose rest is not split off, and an emptied cache. Returns the result of `then`.
 fn train<T>(device: &Device, then: impl FnOnce() -> T) -> T {
     let model = cnn(device);
     let mut sgd = Sgd::new(model.parameters(), SgdOptions { momentum: 0.9, ..SgdOptions::default() });
@@ -27,7 +27,7 @@ fn train<T>(device: &Device, then: impl FnOnce() -> T) -> T {
     then()
 }
 
-/// A log of the same run, and the snapshot that the run itself would have saved.
+/// The log of a run, and the snapshot of the same run.
 fn logged() -> (Vec<u8>, Snapshot) {
     let path = std::env::temp_dir().join(format!(
         "plimsoll-log-test-{}-{:?}",
@@ -42,7 +42,7 @@ fn logged() -> (Vec<u8>, Snapshot) {
     let device = Device::sim(SimConfig::new(1 << 30));
     memory::record_history(&device, HistoryOptions::default());
     let snapshot = train(&device, || memory::snapshot(&device));
-    // The step marks are in the log, and scopes in the snapshot, which has an event for itself.
+    // The log has the step marks; the snapshot has scopes, and an event for the snapshot itself.
     assert_eq!(entries, snapshot.traces[0].len() as u64 + 2 - 1);
     (bytes, snapshot)
 }

@@ -1,4 +1,5 @@
-//! The integration tests of `plimsoll`, in one program, as linking takes most of a test's build: a module a subject.
+//! The integration tests of `plimsoll`, one module for each subject. They are one program because linking takes most of a test's
+//! build time.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 

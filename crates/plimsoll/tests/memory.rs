@@ -1,4 +1,4 @@
-//! Whole training steps, byte by byte, on a device that computes and on one that only counts.
+//! The memory of complete training steps, byte for byte, on a device that computes and on a simulated one.
 //!
 //! The figures of the five layers are sums of tensors, each rounded up to blocks of 512 bytes as in PyTorch.
 
@@ -45,7 +45,7 @@ fn five_linear_layers_take_what_their_tensors_take() {
     }
 }
 
-/// What holds bytes now; it must be all that is allocated, and so must the peak.
+/// The categories that hold bytes now. Checks that their bytes sum to the allocated bytes, and those at the peak to the peak.
 fn held(device: &Device) -> Vec<Category> {
     let by_category = device.memory_by_category();
     assert_eq!(by_category.total(), device.memory_allocated());
@@ -123,7 +123,7 @@ fn the_peak_names_its_holders() {
             .unwrap();
         let x = Tensor::randn(&[256, 8], &device).unwrap();
         model.forward(&x).unwrap().sum().unwrap().backward().unwrap();
-        // The hidden layer is the largest: what `relu` kept, the gradient that comes to it, and the one that goes.
+        // The hidden layer's tensors are the largest: the one that `relu` saved, and its incoming and outgoing gradient.
         let largest: Vec<_> = device
             .owners_at_peak()
             .into_iter()
@@ -180,7 +180,7 @@ fn a_step_that_runs_out_can_be_taken_again_with_more_room() {
         let before = device.memory_allocated();
         device.empty_cache().unwrap();
         device.set_memory_limit(device.memory_reserved());
-        // Every small block of the segment that is left, so that the first layer finds no room.
+        // Takes every remaining small block of the segment, so that the first layer finds no room.
         let filler: Vec<Tensor> = std::iter::from_fn(|| Tensor::zeros(&[128], &device).ok()).collect();
         let error = model.forward(&images).unwrap_err();
         assert_eq!(error.out_of_memory().unwrap().label, "conv");
@@ -192,7 +192,8 @@ fn a_step_that_runs_out_can_be_taken_again_with_more_room() {
     }
 }
 
-/// The resident bytes of a process are those of all its tests, so this one has a process of its own: the first call starts it.
+/// Resident bytes include those of all tests in the process, so this test runs in a separate process, which the first call
+/// starts.
 #[test]
 fn what_a_device_obtained_is_not_outside() {
     const ALONE: &str = "PLIMSOLL_TEST_ALONE";

@@ -1,5 +1,5 @@
-//! Models beside those of `transformers`: names, shapes, and three steps of training from the same start values.
-//! `fixtures/make_models.py` made `fixtures/models.json`.
+//! Compares models with those of `transformers`: names, shapes, and three training steps from the same initial values.
+//! `fixtures/make_models.py` makes `fixtures/models.json`.
 
 use plimsoll::models::{
     Bert, BertConfig, BertForMaskedLm, BertInputs, Gpt2, Gpt2Config, Llama, LlamaConfig, RopeScaling, Vit,
@@ -148,7 +148,7 @@ fn checkpointed_blocks_have_the_same_gradients() {
     assert_eq!(gradients(false), gradients(true));
 }
 
-/// In which types a model trains.
+/// The types in which a model trains.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     F32,
@@ -163,7 +163,7 @@ fn prepared(model: &mut impl Module, form: Form) {
     }
 }
 
-/// The loss and all gradients, widened.
+/// The loss and all gradients, converted to `f32`.
 fn gradients_of(model: &impl Module, loss: Vec<f32>) -> Vec<Vec<f32>> {
     let grads = model
         .parameters()
@@ -242,7 +242,7 @@ fn gpt2_in_16_bits_trains_in_less_than_half_of_compiled_pytorchs_memory() {
     let small = Gpt2Config::small();
     let of_8 = reserved_by_gpt2(&small, 8, &Device::sim(h200())).unwrap();
     assert!(of_8 <= 4_000_000_000, "{of_8}");
-    // As few layers compute their first product again as these limits ask for.
+    // The number of layers that recompute their first product is the smallest that fits these limits.
     for (config, batch, limit, most) in
         [(small, 64, 14_500_000_000, 3), (Gpt2Config::xl(), 8, 38_000_000_000, 20)]
     {
@@ -254,7 +254,8 @@ fn gpt2_in_16_bits_trains_in_less_than_half_of_compiled_pytorchs_memory() {
     }
 }
 
-/// Three steps of AdamW with copies in 32 bits of a model in 16 bits, on an H200 with expandable segments: the bytes reserved.
+/// The bytes reserved after three steps of AdamW on a 16-bit model with 32-bit master copies, on an H200 with expandable
+/// segments.
 fn reserved_in_16_bits<M: Module>(
     make: impl Fn(&Scope) -> Result<M>,
     inputs: impl Fn(&Device) -> Result<[Tensor; 2]>,
@@ -326,7 +327,7 @@ fn sizes_that_cannot_be_are_refused() {
     assert!(model.forward(&unknown).unwrap_err().to_string().contains("61"));
 }
 
-/// On a simulated H200: three steps of AdamW, beside PyTorch's peaks of the same programs on the same device.
+/// Compares the peaks of three steps of AdamW on a simulated H200 with PyTorch's for the same programs on the same device.
 #[test]
 fn training_takes_less_than_two_thirds_of_pytorchs_memory() {
     let peak = |amp: Option<DType>,

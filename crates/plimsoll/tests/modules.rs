@@ -1,4 +1,4 @@
-//! Modules: PyTorch's names, freezing, moving, modes, and what they do to memory.
+//! Modules: PyTorch's names, freezing, moving, modes, and their effect on memory.
 
 use plimsoll::models::{ResNet, ResNetConfig};
 use plimsoll::nn::{
@@ -10,7 +10,7 @@ use plimsoll::{Category, CpuConfig, DType, Device, Error, MemoryFormat, Result, 
 
 use crate::world::devices;
 
-/// A layer with everything that a layer can have.
+/// A layer with every kind of member.
 struct Everything {
     inner: Linear,
     blocks: ModuleList<Linear>,
@@ -93,7 +93,7 @@ fn every_mode_at_any_depth_follows_the_model() {
     assert!(is_training());
 }
 
-/// Three products in a row; the sizes tell apart what is saved.
+/// Three layers in a row, whose sizes all differ, so that the saved tensors can be told apart.
 fn chain(device: &Device) -> Sequential {
     Sequential::new(&Scope::new(device, 1))
         .add("fc1", |s| Linear::new(s, 128, 256))
@@ -102,7 +102,7 @@ fn chain(device: &Device) -> Sequential {
         .unwrap()
 }
 
-/// Bytes of activations after a forward pass, with these layers frozen; and those of gradients after the backward pass.
+/// With these layers frozen, the bytes of activations after a forward pass and of gradients after the backward pass.
 fn kept(device: &Device, frozen: &[&str]) -> (u64, u64) {
     let model = chain(device);
     for name in frozen {
@@ -119,7 +119,7 @@ fn a_frozen_layer_keeps_neither_gradients_nor_the_activations_that_only_they_nee
     const KIB: u64 = 1 << 10;
     // Two rows of 128, 256 and 512 numbers: the inputs of the three layers.
     let (first, second, third) = (KIB, 2 * KIB, 4 * KIB);
-    // Weights in 4-byte numbers, biases.
+    // Bytes of each layer's weight and bias.
     let (fc1, fc2, fc3) = (128 * KIB + KIB, 512 * KIB + 2 * KIB, 256 * KIB + 512);
     for device in devices() {
         assert_eq!(kept(&device, &[]), (first + second + third, fc1 + fc2 + fc3));
@@ -161,7 +161,7 @@ fn freezing_drops_the_gradient_that_is_there() {
     }
 }
 
-/// Who holds bytes, and what for.
+/// The owners of bytes, and their categories.
 fn owners(device: &Device) -> Vec<(String, Category)> {
     device.reset_peak_memory_stats();
     let mut owners: Vec<_> =

@@ -1,4 +1,4 @@
-//! A small network: PyTorch's losses, gradients and weights for three steps; its names; its start values.
+//! A small network has PyTorch's losses, gradients and weights for three steps, its names, and its initial values.
 
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
@@ -72,8 +72,8 @@ fn parameters_have_pytorchs_names_and_shapes() {
     }
 }
 
-/// Fails unless the values look drawn evenly from `-bound..bound`: all inside, some near each end, and mean
-/// and variance within five standard errors of 0 and bound²/3.
+/// Fails unless the values look uniformly distributed in `-bound..bound`: all inside, some near each end, and mean and variance
+/// within five standard errors of 0 and bound²/3.
 fn assert_uniform(what: &str, tensor: &Tensor, bound: f64) {
     let values: Vec<f64> = tensor.to_vec::<f32>().unwrap().into_iter().map(f64::from).collect();
     let n = values.len() as f64;
@@ -83,7 +83,7 @@ fn assert_uniform(what: &str, tensor: &Tensor, bound: f64) {
     let mean = values.iter().sum::<f64>() / n;
     let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
     assert!(mean.abs() < 5.0 * bound / (3.0 * n).sqrt(), "{what}: a mean of {mean}");
-    // The variance of x² for x even in ±1 is 4/45.
+    // The variance of x² for x uniform in ±1 is 4/45.
     let error = 5.0 * bound * bound * (4.0 / 45.0 / n).sqrt();
     assert!((variance - bound * bound / 3.0).abs() < error, "{what}: a variance of {variance}");
 }
@@ -121,7 +121,7 @@ fn a_layer_refuses_what_does_not_fit_and_says_the_sizes() {
     );
 }
 
-/// Fails unless this is the refusal of a second parameter of this path.
+/// Fails unless this is the error for a second parameter with this path.
 fn assert_taken<T>(result: Result<T>, path: &str) {
     let error = result.err().unwrap();
     assert!(matches!(error, Error::Argument { op: "parameter", .. }), "{error:?}");

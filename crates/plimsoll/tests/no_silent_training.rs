@@ -1,11 +1,11 @@
-//! What would silently not be trained or saved is an error.
+//! A parameter that would silently not be trained or saved is an error.
 
 use plimsoll::nn::{Init, Linear, Module, Parameter, Scope};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions, step_in_backward};
 use plimsoll::serialize::{self, Checkpoint};
 use plimsoll::{DType, Device, Result, Tensor, members};
 
-/// Its `head` is in no list.
+/// A module that does not list its `head`.
 struct Forgetful {
     body: Linear,
     head: Linear,
@@ -26,7 +26,7 @@ impl Module for Forgetful {
     }
 }
 
-/// Two of them in a model that lists both, and a parameter that it does not list.
+/// A model that lists its two modules but not its parameter.
 struct Whole {
     first: Forgetful,
     scale: Parameter,
@@ -75,7 +75,7 @@ fn a_field_that_no_list_has_is_named_in_the_first_step_and_save() {
     let error = Checkpoint::default().model(&model).save(&path).unwrap_err();
     assert_eq!(error.to_string(), format!("save: {MISSING}"));
     assert!(!path.exists());
-    // A list of its own is a list, too: what it leads to is trained.
+    // A module's own parameter list counts, so the parameters that it lists are trained.
     let mut both = sgd(model.parameters());
     both.add_param_group(model.head.parameters(), SgdOptions::default()).unwrap();
     both.step().unwrap();
@@ -111,7 +111,7 @@ fn an_optimizer_whose_parameters_were_replaced_says_so() {
     let mut model = Linear::new(&root().at("fc"), 4, 2).unwrap();
     let mut optimizer = sgd(model.parameters());
     optimizer.step().unwrap();
-    // A copy that is converted has parameters of its own; the model keeps its own.
+    // Converting a copy gives it new parameters; the model keeps its own.
     let mut copy = model.clone();
     copy.to_dtype(DType::F64).unwrap();
     optimizer.step().unwrap();

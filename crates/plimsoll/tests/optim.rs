@@ -1,4 +1,4 @@
-//! Every optimizer and scheduler beside PyTorch's (`fixtures/optim.json`, made by `fixtures/make_optim.py`).
+//! Compares every optimizer and scheduler with PyTorch's (`fixtures/optim.json`, made by `fixtures/make_optim.py`).
 
 use plimsoll::label::{self, Span};
 use plimsoll::optim::lr_scheduler::{
@@ -19,7 +19,7 @@ fn table() -> Value {
     serde_json::from_str(include_str!("fixtures/optim.json")).unwrap()
 }
 
-/// PyTorch's options where they are named, the defaults otherwise.
+/// Makes an optimizer with the named options; the others have their defaults.
 fn build<O: Algorithm>(options: &Value, parameters: Vec<Tensor>) -> Box<dyn Optimizer> {
     let mut map = serde_json::to_value(O::default()).unwrap();
     for (name, value) in options.as_object().unwrap() {
@@ -57,7 +57,7 @@ fn start(table: &Value, case: &Value, device: &Device) -> Vec<Tensor> {
         .collect()
 }
 
-/// Gives the parameters the gradients of a step.
+/// Sets the parameters' gradients to those of a step.
 fn set_grads(table: &Value, case: &Value, step: usize, parameters: &[Tensor]) {
     for (name, parameter) in names(case).iter().zip(parameters) {
         let grad = &table["grads"][step][name];
@@ -65,7 +65,8 @@ fn set_grads(table: &Value, case: &Value, step: usize, parameters: &[Tensor]) {
     }
 }
 
-/// Of the largest value. Muon iterates in `bfloat16`, where one rounding the other way is 0.4 % of an update.
+/// The tolerance, relative to the largest value. Muon iterates in `bfloat16`, where a single different rounding changes an update
+/// by 0.4 %.
 fn tolerance(kind: &str) -> f32 {
     if kind == "Muon" { 2e-3 } else { 2e-6 }
 }
@@ -118,7 +119,7 @@ fn parameters_of_float64_move_as_pytorchs_in_64_bits() {
         entry["values"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
     };
     let wide = |entry: &Value| tensor(entry, &device).to_dtype(DType::F64).unwrap();
-    // 32-bit numbers are not those that PyTorch started from: the script rounds to two decimals in 64 bits.
+    // PyTorch did not start from 32-bit numbers: the script rounds to two decimals in 64 bits.
     let exact = |tensor: Tensor| {
         let values: Vec<f64> =
             tensor.to_vec::<f64>().unwrap().into_iter().map(|x| (x * 100.0).round() / 100.0).collect();
@@ -142,7 +143,7 @@ fn parameters_of_float64_move_as_pytorchs_in_64_bits() {
         for (name, parameter) in names.iter().zip(&parameters) {
             assert_eq!(parameter.dtype(), DType::F64);
             let got = parameter.to_vec::<f64>().unwrap();
-            // Muon's direction is computed in 16 bits, as in PyTorch; all else is not.
+            // Muon's direction is computed in 16 bits, as in PyTorch; everything else in 64 bits.
             let allowed = if kind == "Muon" { 2e-3 } else { 1e-13 };
             for (got, expected) in got.iter().zip(values(&case["end"][name])) {
                 assert!((got - expected).abs() <= allowed, "{kind}: {name} is {got}, PyTorch's {expected}");
@@ -181,7 +182,7 @@ fn a_resumed_optimizer_goes_on_bit_for_bit() {
         }
         let halfway: Vec<Tensor> =
             whole.iter().map(|x| x.detach().copy().unwrap().requires_grad_(true).unwrap()).collect();
-        // Other options: those that were saved come with the state.
+        // Deliberately made with default options: loading the state restores the saved ones.
         let mut resumed = optimizer(kind, &serde_json::json!({}), halfway.clone());
         resumed.load_state_dict(&first.state_dict()).unwrap();
         for step in 2..4 {
@@ -207,7 +208,7 @@ fn a_step_of_a_group_is_one_call_without_temporaries() {
             let requests = || device.memory_stats()["allocation.all.allocated"];
             let before = requests();
             optimizer.step().unwrap();
-            // Muon's iteration needs room to work in, once for all parameters.
+            // Muon's iteration needs one workspace, which all parameters share.
             let expected = i64::from(case["kind"] == "Muon");
             assert_eq!(requests() - before, expected, "{}", case["name"]);
         }
@@ -290,7 +291,7 @@ fn a_state_dict_that_does_not_fit_is_refused_and_changes_nothing() {
     assert_eq!(error, "lion: load_state_dict: the saved optimizer has maximize=True, which is not supported");
 }
 
-/// The sequence of a curve beside PyTorch's, two groups side by side.
+/// Compares the learning rates of a curve with PyTorch's, for two groups.
 fn check_curve(name: &str, curve: impl Curve) {
     let recorded = &table()["schedulers"][name];
     let mut sgd = Sgd::new(vec![], SgdOptions { lr: 0.1, momentum: 0.9, ..SgdOptions::default() });
@@ -352,7 +353,7 @@ fn a_plateau_is_pytorchs() {
         let mut sgd = Sgd::new(vec![], SgdOptions { lr: 0.1, ..SgdOptions::default() });
         sgd.add_param_group(vec![], SgdOptions { lr: 0.02, ..SgdOptions::default() }).unwrap();
         for (step, metric) in table["metrics"].as_array().unwrap().iter().enumerate() {
-            // A scheduler that was saved and loaded goes on where it was.
+            // A scheduler that was saved and loaded continues where it was.
             let mut resumed = ReduceLrOnPlateau::clone(&plateau);
             resumed.load_state_dict(&plateau.state_dict()).unwrap();
             plateau = resumed;
@@ -420,7 +421,7 @@ fn clipped_gradients_are_pytorchs_and_stay_where_they_are() {
         assert_eq!(device.memory_allocated() - held, 512, "the norm is all that is new");
         let norm: f32 = norm.item().unwrap();
         assert!((f64::from(norm) - number("norm")).abs() < 1e-5 * number("norm"), "{norm}: {case}");
-        // PyTorch's file has the gradients in the order of the table's shapes, which is not that of names.
+        // PyTorch's file has the gradients in the order of the table's shapes, which differs from the order of names.
         let mut expected: Vec<Vec<f32>> = Vec::new();
         for grad in case["grads"].as_array().unwrap() {
             expected.push(tensor(grad, &device).to_vec().unwrap());

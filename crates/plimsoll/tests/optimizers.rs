@@ -1,4 +1,4 @@
-//! Optimizers: step for step where PyTorch's go, and nowhere when there is no room.
+//! Optimizers take the same steps as PyTorch's, and change nothing if memory runs out.
 
 use plimsoll::label::{self, Span};
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
@@ -10,7 +10,7 @@ use crate::recorded::{assert_near, table, tensor};
 const NAMES: [&str; 3] = ["w", "b", "late"];
 const MIB: u64 = 1 << 20;
 
-/// PyTorch's optimizer of this name with these options; what is not named has its default.
+/// Makes the optimizer with PyTorch's name and these options; the others have their defaults.
 fn optimizer(kind: &str, options: &Value, parameters: Vec<Tensor>) -> Box<dyn Optimizer> {
     let number = |name: &str, default: f64| options[name].as_f64().unwrap_or(default);
     if kind == "SGD" {
@@ -41,7 +41,7 @@ fn optimizer(kind: &str, options: &Value, parameters: Vec<Tensor>) -> Box<dyn Op
     ))
 }
 
-/// The loss of the recorded problem: `late` takes part from the third step on.
+/// The loss of the recorded problem, which uses `late` from the third step on.
 fn loss(p: &[Tensor], x: &Tensor, y: &Tensor, step: usize) -> Result<Tensor> {
     let loss = (&x.matmul(&p[0])? + &p[1])?.tanh()?.mse_loss(y)?;
     if step >= 2 { &loss + &p[2].square()?.sum()? } else { Ok(loss) }
@@ -111,7 +111,7 @@ fn devices() -> [Device; 2] {
     [Device::cpu_with(CpuConfig::default()), Device::sim(SimConfig::new(1 << 30))]
 }
 
-/// Who holds optimizer state, in the order of names.
+/// The owners of optimizer state and their bytes, sorted by name.
 fn state(device: &Device) -> Vec<(String, u64)> {
     device.reset_peak_memory_stats();
     let owners = device.owners_at_peak().into_iter();
@@ -156,7 +156,8 @@ fn plain_descent_keeps_nothing() {
     }
 }
 
-/// Fails a first step with room for `room_bytes` of state, for want of the piece named; then takes it with room.
+/// Checks that a first step with room for `room_bytes` of state fails to allocate the tensor `missing`, and succeeds with enough
+/// room.
 fn check_out_of_room(optimizer: fn(Vec<Tensor>) -> Box<dyn Optimizer>, room_bytes: u64, missing: &str) {
     for device in devices() {
         let parameters = two_parameters(&device);
@@ -189,8 +190,8 @@ fn a_step_without_room_for_its_state_changes_nothing() {
     check_out_of_room(adam, 2 * MIB, "fc2.weight exp_avg");
 }
 
-/// Fails unless a step with these options is refused with this message and changes nothing, and a step with good
-/// ones then goes through.
+/// Fails unless a step with these options fails with this message and changes nothing, and a step with valid options then
+/// succeeds.
 fn check_refused<O: Optimizer>(
     new: impl Fn(Vec<Tensor>) -> O,
     spoil: fn(&mut O),

@@ -1,5 +1,5 @@
-//! Layers with few parameters or none beside PyTorch's: activations, embeddings, convolutions, pooling, normalization, dropout.
-//! `fixtures/make_layers.py` made `fixtures/layers.json`.
+//! Compares layers with few or no parameters with PyTorch's: activations, embeddings, convolutions, pooling, normalization,
+//! dropout. `fixtures/make_layers.py` makes `fixtures/layers.json`.
 
 use plimsoll::Reduction;
 use plimsoll::nn::{
@@ -20,7 +20,7 @@ use plimsoll::{Activation, BagMode, DType, InterpolateMode, MaxPool2dOptions, Pa
 
 use crate::layer_case::{check, device, recorded, scope, wave};
 
-/// A layer whose one output comes from one input of this shape.
+/// Checks a layer with one output and one input of this shape.
 fn check_forward(case: &str, shape: &[usize], layer: Result<impl Module>) {
     check(case, layer.unwrap(), &[("x", shape)], |layer, x| Ok(vec![("y", layer.forward(&x[0])?)]));
 }
@@ -219,7 +219,7 @@ fn convolutions_agree_with_pytorchs() {
     check_forward("linear without bias", &[2, 3, 4], Linear::without_bias(&scope(), 4, 5));
 }
 
-/// The outputs of two batches while training, then that of evaluation.
+/// Checks the outputs of two training batches, then of one in evaluation mode.
 fn check_norm(case: &str, shape: &[usize], layer: Result<impl Module>) {
     check(case, layer.unwrap(), &[("x", shape)], |layer, x| {
         let (y, z) = (layer.forward(&x[0])?, layer.forward(&x[0].mul_scalar(3.0)?)?);
@@ -270,7 +270,7 @@ fn a_cell_of_relu_and_a_whole_decoder_agree_with_pytorchs() {
     });
 }
 
-/// A row of attention that may look at nothing is zero, as in PyTorch, and so are its gradients.
+/// If all keys are masked, the attention output is zero, as in PyTorch, and so are its gradients.
 #[test]
 fn a_sequence_of_padding_alone_gives_pytorchs_zeros() {
     let hide = [false, false, true, true, true, true];
@@ -289,7 +289,7 @@ fn a_sequence_of_padding_alone_gives_pytorchs_zeros() {
     });
 }
 
-/// Each channel of each example is kept or dropped whole, scaled, and its gradient with it.
+/// Checks that each channel of each example is either dropped or kept and scaled as a unit, and that its gradient follows.
 fn check_channels(layer: &impl Module, shape: &[usize], dropped_together: usize) {
     let x = Tensor::full(shape, 0.7, DType::F32, &device()).unwrap().requires_grad_(true).unwrap();
     let y = layer.forward(&x).unwrap();

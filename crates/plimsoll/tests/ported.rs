@@ -1,6 +1,6 @@
-//! Training scripts of PyTorch, ported line by line, whose losses are PyTorch's: a Siamese network, an LSTM of characters over
-//! packed sequences, a diffusion U-Net, attention over graphs, two GANs, a translator, a detector, a reader of text lines, a masked
-//! autoencoder. `fixtures/make_scripts.py` has the originals and made `fixtures/scripts.json`.
+//! PyTorch training scripts, ported line by line, whose losses must match PyTorch's: a Siamese network, a character LSTM over
+//! packed sequences, a diffusion U-Net, attention over graphs, two GANs, a translator, a detector, a reader of text lines, a
+//! masked autoencoder. `fixtures/scripts` has the originals, and `fixtures/make_scripts.py` makes `fixtures/scripts.json`.
 
 mod char_lstm;
 mod detector;
@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::on_device;
 
-/// Numbers from -1 to 1, as the script has them.
+/// Numbers from -1 to 1, computed as in the script.
 fn noise(count: usize, seed: usize) -> Vec<f32> {
     let at = |i: usize| ((12.9898 * i as f64 + 0.7 * seed as f64).sin() * 1000.0) % 1.0;
     (0..count).map(|i| (2.0 * at(i).abs() - 1.0) as f32).collect()
@@ -30,7 +30,7 @@ fn tensor(seed: usize, shape: &[usize], device: &Device) -> Result<Tensor> {
     Tensor::from_slice(&noise(shape.iter().product(), seed), shape, device)
 }
 
-/// The script's start values.
+/// Sets the script's initial values.
 fn fill(model: &impl Module) -> Result<()> {
     for (name, parameter) in model.named_parameters() {
         let seed = name.bytes().enumerate().map(|(k, b)| (k + 1) * usize::from(b)).sum();
@@ -44,7 +44,8 @@ fn fill(model: &impl Module) -> Result<()> {
     Ok(())
 }
 
-/// Losses within four times PyTorch's own difference between 32 and 64 bits, or a hundred-thousandth; on a GPU four times as far.
+/// Checks that losses are within four times PyTorch's own difference between 32 and 64 bits, or a hundred-thousandth; on a GPU
+/// the tolerance is four times as large.
 fn check(script: &str, losses: &[f32]) {
     let all: Value = serde_json::from_str(include_str!("fixtures/scripts.json")).unwrap();
     let [single, double] = ["float32", "float64"]
@@ -108,7 +109,7 @@ fn a_masked_autoencoder_learns_pytorchs_steps() {
     check("masked", &masked::losses().unwrap());
 }
 
-/// PyTorch's autocast casts by other lists on the CPU than on a GPU, whose lists are ours; both round to 11 bits.
+/// PyTorch's autocast uses different operator lists on the CPU and on a GPU; ours are the GPU's. Both round to 11 bits.
 #[test]
 fn training_in_float16_with_a_scaler_skips_and_grows_at_pytorchs_steps() {
     let all: Value = serde_json::from_str(include_str!("fixtures/scripts.json")).unwrap();

@@ -1,5 +1,5 @@
-//! Weights of `transformers` with the `config.json` beside them: what a state dict does not show is read there or refused, and
-//! names of older files lead to the model's.
+//! Weights of `transformers` with their `config.json`. Settings that a state dict does not show are read from the configuration
+//! or rejected, and names in older files are mapped to the model's.
 
 use plimsoll::models::{Bert, BertConfig, Gpt2, Gpt2Config, LlamaConfig, load_pretrained};
 use plimsoll::nn::{Module, Scope};
@@ -61,7 +61,7 @@ fn a_config_that_asks_for_something_else_is_refused_with_its_name() {
     assert_eq!(BertConfig::from_json("{}").unwrap(), BertConfig::base());
 }
 
-/// As files of the Hub have them.
+/// Renames tensors as in files on the Hugging Face Hub.
 fn renamed(model: &dyn Module, rename: impl Fn(&str) -> Option<String>) -> StateDict {
     model.state_dict().iter().filter_map(|(name, tensor)| Some((rename(name)?, tensor.clone()))).collect()
 }
@@ -91,7 +91,7 @@ fn names_of_older_files_lead_to_the_models() {
     let file = renamed(&published, |name| {
         Some(name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"))
     });
-    // A model without its head reads the file of one with a head.
+    // A model without a head loads the file of a model with one.
     let model = Bert::without_pooler(&Scope::new(&device, 2), published.bert().config().clone()).unwrap();
     let keys = load_pretrained(&model, &file).unwrap();
     assert!(

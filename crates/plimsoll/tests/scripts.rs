@@ -1,4 +1,4 @@
-//! Ten small training scripts as people write them in PyTorch, ported line by line: each lowers its loss.
+//! Ten small training scripts as people write them in PyTorch, ported line by line. Each must lower its loss.
 
 use plimsoll::Reduction;
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
@@ -17,7 +17,7 @@ fn adam(parameters: &[&Tensor], lr: f64) -> Adam {
     Adam::new(parameters, AdamOptions { lr, ..AdamOptions::default() })
 }
 
-/// Takes steps and gives the mean of the first five losses and of the last five.
+/// Takes steps, and returns the mean of the first five losses and of the last five.
 fn train(optimizer: &mut dyn Optimizer, steps: usize, loss: &dyn Fn() -> Result<Tensor>) -> (f32, f32) {
     let mut losses = Vec::new();
     for _ in 0..steps {

@@ -1,4 +1,4 @@
-//! Saving and loading: PyTorch's files, safetensors, shards, and what is wrong with a file.
+//! Saving and loading: PyTorch's files, safetensors, shards, and damaged files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::world::cnn;
 
-/// A folder that goes away with the test.
+/// A folder that is deleted when the test ends.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -124,7 +124,7 @@ fn a_damaged_pt_file_is_an_error_wherever_it_is_cut() {
         fs::write(&path, &whole[..length]).unwrap();
         assert!(serialize::open(&path).is_err(), "{length}");
     }
-    // A bit of a storage: the archive's checksum tells.
+    // Flips a bit of a storage; the archive's checksum detects it.
     let place = whole.windows(8).position(|bytes| bytes == 1.0f64.to_le_bytes()).unwrap();
     let mut spoilt = whole.clone();
     spoilt[place] ^= 1;
@@ -150,7 +150,7 @@ fn what_is_saved_is_loaded_bit_for_bit_and_types_stay() {
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "no partial file stays");
 }
 
-/// Two layers with one weight.
+/// Two layers that share a weight.
 fn tied(device: &Device, seed: u64) -> Sequential {
     let scope = Scope::new(device, seed);
     let first = Linear::new(&scope.at("first"), 4, 4).unwrap();
@@ -285,7 +285,7 @@ fn a_folder_holds_the_model_that_was_saved_last_in_whatever_layout() {
         plimsoll::no_grad(|| model.parameters()[0].fill_(value)).unwrap();
         serialize::save_sharded(&model.state_dict(), &folder.0, shard_bytes).unwrap();
         assert!(loaded().iter().all(|&x| x == value), "{value} in shards of {shard_bytes}");
-        // Readers that look for the whole file first must not find an old one.
+        // Readers that first look for the unsharded file must not find an old one.
         let [whole, index] =
             ["model.safetensors", "model.safetensors.index.json"].map(|name| folder.file(name).exists());
         assert!(whole != index, "{value}");
@@ -302,7 +302,7 @@ fn child_without_room() {
     let model = cnn(&Device::cpu());
     plimsoll::no_grad(|| model.parameters()[0].fill_(5.0)).unwrap();
     let whole = serialize::save(&model.state_dict(), folder.join("whole.safetensors"));
-    // The first shards fit, a later one does not.
+    // The first shards fit on the disk, a later one does not.
     let shards = serialize::save_sharded(&model.state_dict(), &folder, 20_000);
     for message in [refusal(whole), refusal(shards)] {
         assert!(message.contains("was not saved: "), "{message}");
@@ -323,7 +323,7 @@ fn without_room_on_the_disk_a_model_in_one_file_or_in_shards_stays() {
         all
     };
     let before = contents();
-    // No file may grow beyond 16 kilobytes: each write beyond fails as on a full disk.
+    // The limit on file size is 16 kilobytes, so larger writes fail as on a full disk.
     let exe = std::env::current_exe().unwrap();
     let mut child = Command::new("sh");
     child.args(["-c", "trap '' XFSZ; ulimit -f 32; exec \"$@\"", "sh"]).arg(exe);

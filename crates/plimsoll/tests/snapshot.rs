@@ -1,4 +1,4 @@
-//! Our own runs as PyTorch's snapshots: the file says what the device says, on every device the same.
+//! Our own runs as snapshots in PyTorch's format: the file agrees with the device's figures, and is the same on every device.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use plimsoll_trace::snapshot::{Action, Block, BlockState, Event, Setting, Snapsh
 
 use crate::world::{batch, cnn, devices};
 
-/// Three steps of training while the history is kept; what `then` makes of it with the model still there.
+/// Trains three steps with the history recorded. Returns the result of `then`, which runs while the model still exists.
 fn trained<T>(device: &Device, then: impl FnOnce() -> T) -> T {
     memory::record_history(device, HistoryOptions::default());
     let model = cnn(device);
@@ -28,7 +28,7 @@ fn trained<T>(device: &Device, then: impl FnOnce() -> T) -> T {
     then()
 }
 
-/// A path that no other test has; the file goes when this is dropped.
+/// A path that no other test uses; the file is deleted when this is dropped.
 struct File(PathBuf);
 
 impl File {
@@ -43,7 +43,7 @@ impl Drop for File {
     }
 }
 
-/// Saves, and reads what was saved.
+/// Saves a snapshot and reads it back.
 fn saved(device: &Device, name: &str) -> Snapshot {
     let file = File::new(&format!("{name}-{}", device.name()));
     memory::save_snapshot(device, &file.0).unwrap();
@@ -58,7 +58,7 @@ fn category<'a>(snapshot: &'a Snapshot, event: &Event) -> &'a str {
     text(snapshot, event.category.map(|id| snapshot.categories[id.index()]))
 }
 
-/// A stack as its frames' files and names.
+/// The file and name of each frame of a stack.
 fn frames(snapshot: &Snapshot, stack: Option<StackId>) -> Vec<[&str; 2]> {
     let frames = stack.into_iter().flat_map(|stack| snapshot.stacks.frames(stack));
     frames.map(|frame| [frame.filename, frame.name].map(|id| snapshot.texts.get(id))).collect()
@@ -93,7 +93,7 @@ fn a_saved_snapshot_agrees_with_the_statistics() {
 fn the_trace_replayed_has_the_peaks_of_the_run() {
     for device in devices() {
         let snapshot = trained(&device, || saved(&device, "peaks"));
-        // A device of its own, asked for the same bytes in the same order.
+        // A separate device that gets the same requests in the same order.
         let again = Device::sim(SimConfig::new(1 << 30));
         let mut held = BTreeMap::new();
         for event in &snapshot.traces[0] {
@@ -114,7 +114,7 @@ fn the_trace_replayed_has_the_peaks_of_the_run() {
     }
 }
 
-/// All that a trace says but times, with addresses as places in the segments, counted as they came.
+/// Everything in a trace except times. Addresses become offsets in segments, which are numbered in order of appearance.
 fn events(snapshot: &Snapshot) -> Vec<String> {
     let mut segments: Vec<(u64, u64)> = Vec::new();
     let mut lines = Vec::new();
@@ -165,13 +165,13 @@ fn a_block_carries_its_operation_its_owner_and_its_purpose() {
     let allocs = || snapshot.traces[0].iter().filter(|event| event.action == Action::Alloc);
     let relu = [["<plimsoll>", "relu"], ["<label>", "relu2"], ["<category>", "activation"]];
     let relu = allocs().find(|event| frames(&snapshot, event.stack) == relu).unwrap();
-    // What it is in the end gives the colour; what it began as is recorded, and so is the change.
+    // The final category determines the colour; the first category and the change are recorded as well.
     assert_eq!(category(&snapshot, relu), "activation");
     assert_eq!(text(&snapshot, relu.user_metadata), "category=temporary label=relu2");
     let retag =
         snapshot.traces[0].iter().find(|it| (it.action, it.addr()) == (Action::Annotate, relu.addr()));
     assert_eq!(text(&snapshot, retag.unwrap().user_metadata), "category=activation label=relu2");
-    // Blocks have no category in PyTorch's format; their outermost frame says it.
+    // Blocks have no category in PyTorch's format, so their outermost frame states it.
     let mut by_category = BTreeMap::new();
     for block in live(&snapshot) {
         let purpose = frames(&snapshot, block.stack).last().copied().unwrap();
@@ -219,10 +219,10 @@ fn a_ring_that_overflowed_says_so_and_keeps_the_latest() {
     let actions: Vec<_> = snapshot.traces[0].iter().map(|event| event.action).collect();
     use Action::{Alloc, Snapshot};
     assert_eq!((actions, live(&snapshot).len()), (vec![Alloc, Alloc, Alloc, Snapshot], kept.len()));
-    // Without one event of `unknown`, PyTorch's viewer fails.
+    // PyTorch's viewer fails unless there is at least one event of category `unknown`.
     assert_eq!(category(&snapshot, snapshot.traces[0].last().unwrap()), "unknown");
     assert_eq!(snapshot.setting("trace_alloc_overflowed"), Some(&Setting::Bool(true)));
-    // A second snapshot knows of the first.
+    // A second snapshot has an event for the first.
     let actions: Vec<_> = saved(&device, "ring").traces[0].iter().map(|event| event.action).collect();
     assert_eq!(actions, [Alloc, Alloc, Snapshot, Snapshot]);
     memory::stop_history(&device);

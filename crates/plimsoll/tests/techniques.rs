@@ -1,5 +1,5 @@
-//! What the usual techniques save, in bytes on a simulated device, beside PyTorch's figures for the same programs
-//! (`fixtures/techniques.json`, made by `fixtures/make_techniques.py`). The programs are the script's, in its order.
+//! Compares the peak memory of the usual techniques on a simulated device with PyTorch's for the same programs
+//! (`fixtures/techniques.json`, made by `fixtures/make_techniques.py`). The programs are in the script's order.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ use serde_json::Value;
 
 const WIDTH: usize = 1024;
 const DEPTH: usize = 8;
-/// Activations are most of the memory.
+/// With this batch size, activations take most of the memory.
 const BATCH: usize = 2048;
-/// Parameters, gradients and optimizer state are.
+/// With this batch size, parameters, gradients and optimizer state take most of it.
 const SMALL: usize = 32;
 const STEPS: usize = 3;
 
@@ -35,7 +35,7 @@ fn model(device: &Device) -> Sequential {
         .unwrap()
 }
 
-/// Each linear layer and a GELU after it.
+/// Each linear layer, followed by a GELU.
 fn forward(model: &Sequential, x: Tensor) -> Result<Tensor> {
     (0..DEPTH).try_fold(x, |x, i| model.get(&format!("fc{i}")).unwrap().forward(&x)?.gelu())
 }
@@ -52,7 +52,7 @@ fn sgd() -> SgdOptions {
     SgdOptions { lr: 0.1, ..SgdOptions::default() }
 }
 
-/// The peak of three steps, each of which leaves gradients behind.
+/// The peak of three steps, each of which leaves its gradients allocated.
 fn trained<O: Algorithm>(options: O, step: impl Fn(&Sequential) -> Result<()>) -> u64 {
     let device = gpu();
     let model = model(&device);
@@ -77,7 +77,7 @@ fn on(model: &Sequential) -> Device {
     model.parameters()[0].device().clone()
 }
 
-/// What each program takes here.
+/// The peak of each program here.
 fn peaks() -> BTreeMap<&'static str, u64> {
     let momentum = SgdOptions { momentum: 0.9, ..sgd() };
     let amsgrad = AdamOptions { amsgrad: true, ..AdamOptions::default() };
@@ -143,7 +143,7 @@ fn forward_only(run: impl Fn(&Device) -> Result<Tensor>) -> u64 {
     device.max_memory_allocated()
 }
 
-/// A model that is converted to a short type, then runs: the peak is that of the conversion or of the forward pass.
+/// The peak of converting a model to a 16-bit type and running it, which is reached in the conversion or in the forward pass.
 fn halved(convert: impl Fn(&mut Sequential) -> Result<()>) -> u64 {
     forward_only(|device| {
         let mut model = model(device);
@@ -153,7 +153,7 @@ fn halved(convert: impl Fn(&mut Sequential) -> Result<()>) -> u64 {
     })
 }
 
-/// The gradients are converted with their parameters.
+/// The peak when gradients are converted with their parameters.
 fn converted_with_gradients() -> u64 {
     forward_only(|device| {
         let mut model = model(device);
@@ -163,7 +163,7 @@ fn converted_with_gradients() -> u64 {
     })
 }
 
-/// A simulated device stands for the host: no values travel.
+/// A second simulated device stands for the host, so no values are copied.
 fn streamed() -> u64 {
     let (device, host) = (gpu(), gpu());
     let model = model(&device);
@@ -202,7 +202,7 @@ fn every_technique_saves_what_it_is_for() {
     let peaks = peaks();
     let (activation, weights) = ((BATCH * WIDTH * 4) as u64, (DEPTH * (WIDTH + 1) * WIDTH * 4) as u64);
     let saved = |from: &str, name: &str| peaks[from] - peaks[name];
-    // Sixteen tensors are saved; the gradients are as much as four.
+    // Sixteen tensors are saved; the gradients take as much memory as four of them.
     assert!(saved("plain", "save_on_cpu") >= 8 * activation, "a few saved tensors are there at a time");
     assert!(
         saved("plain", "checkpoint_sequential") >= 6 * activation,

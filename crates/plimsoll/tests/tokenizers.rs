@@ -1,5 +1,5 @@
-//! Tokenizers beside those of Hugging Face's library for Python: tokens, texts, and damaged files.
-//! `fixtures/make_tokenizers.py` made `fixtures/tokenizers/`.
+//! Compares tokenizers with those of Hugging Face's Python library: tokens, texts, and damaged files.
+//! `fixtures/make_tokenizers.py` makes `fixtures/tokenizers/`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn tokenizer(name: &str) -> Tokenizer {
     Tokenizer::open(&fixture(&format!("{name}.json"))).unwrap()
 }
 
-/// A file of this test's process that goes away with it.
+/// A temporary file of this test, deleted when this is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {

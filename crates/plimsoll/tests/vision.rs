@@ -1,5 +1,5 @@
-//! Models for images beside torchvision's: names, shapes, outputs, and three steps of training from the same start values.
-//! `fixtures/make_vision.py` made `fixtures/vision.json`.
+//! Compares image models with torchvision's: names, shapes, outputs, and three training steps from the same initial values.
+//! `fixtures/make_vision.py` makes `fixtures/vision.json`.
 
 use plimsoll::models::{ResNet, ResNetBlock, ResNetConfig, UNet, UNetConfig, Vgg, VggConfig};
 use plimsoll::nn::{Module, Scope};
@@ -55,7 +55,7 @@ fn sizes_that_cannot_be_are_refused() {
     assert!(error.contains("one value per channel"), "{error}");
 }
 
-/// How much of a ResNet is computed again in the backward pass.
+/// Which tensors of a ResNet are recomputed in the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Again {
     Nothing,
@@ -107,7 +107,7 @@ fn activations_and_outputs_that_are_computed_again_give_the_same_bits() {
     }
 }
 
-/// Bytes at the peak of three steps of SGD with momentum on a simulated H200.
+/// Peak bytes of three steps of SGD with momentum on a simulated H200.
 fn peak(batch: usize, amp: Option<DType>, make: impl Fn(&Scope) -> Box<dyn Module>) -> f64 {
     let device = Device::sim(SimConfig::like("H200").unwrap());
     let model = make(&Scope::new(&device, 1));
@@ -124,7 +124,7 @@ fn peak(batch: usize, amp: Option<DType>, make: impl Fn(&Scope) -> Box<dyn Modul
     device.max_memory_allocated() as f64
 }
 
-/// PyTorch's peaks are of the same programs on a stand-in of the same GPU.
+/// PyTorch's peaks are from the same programs on a stand-in for the same GPU.
 #[test]
 fn training_a_resnet_takes_less_than_pytorchs_memory() {
     let resnet = |scope: &Scope| -> Box<dyn Module> {
@@ -137,8 +137,8 @@ fn training_a_resnet_takes_less_than_pytorchs_memory() {
     }
 }
 
-/// ResNet-50 with 128 images in channels-last order under autocast on an H200 with expandable segments: the bytes reserved after
-/// three steps, each of which drops the gradients first.
+/// The bytes reserved after three steps of ResNet-50 with 128 channels-last images, under autocast on an H200 with expandable
+/// segments. Each step first drops the gradients.
 fn reserved(again: Again) -> u64 {
     let device = Device::sim(SimConfig::like("H200").unwrap());
     device.set_allocator_settings("expandable_segments:True").unwrap();

@@ -1,7 +1,7 @@
 //! Memory by address: allocation at a given address, and the segment that contains a block.
 //!
-//! A program that was recorded with its addresses (a graph, a compiled step) can allocate at the same addresses
-//! again, as long as they are cached. The device is not called.
+//! If a program was recorded with its addresses (a graph, a compiled step), it can allocate at the same addresses
+//! again, as long as that memory is cached. The device is not called.
 //!
 //! As PyTorch: `allocateWithAddress`, `getBaseAllocation`.
 
@@ -15,10 +15,9 @@ use crate::request::{Addr, Request};
 use crate::size::MIN_BLOCK_BYTES;
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Allocates at a given address, from the cached block that contains it. The part of the block before
-    /// the address is allocated and freed again, which the observer sees as events. A request
-    /// of 0 bytes allocates nothing. Scans the pool's cached blocks that are large enough.
-    /// As PyTorch: `allocateWithAddress`.
+    /// Allocates at a given address, from the cached block that contains it. The part of the block before the address
+    /// is allocated and freed again; the observer receives events for both. A request of 0 bytes allocates nothing.
+    /// Scans those of the pool's cached blocks that are large enough. As PyTorch: `allocateWithAddress`.
     ///
     /// ```
     /// use plimsoll_alloc::{Addr, Allocator, Config, Request, SimDriver};
@@ -56,7 +55,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         let Request { stream, pool, stack, .. } = request;
         let front = Request { stream, pool, stack, ..Request::of(front_bytes) };
         let front = self.heap.allocate(found, front_bytes, &front, Cut::Front, &self.config);
-        let allocation = self.allocate(found, &sized); // the part after the front
+        let allocation = self.allocate(found, &sized); // the part that starts at `addr`
         self.free(front);
         Ok(allocation)
     }

@@ -3,9 +3,9 @@
 //!
 //! A replay starts in the middle of a recording, and the recording lists what the device allocated and freed. So
 //! segments are imported with their blocks ([`Allocator::adopt`]), memory is added and removed by segment or page
-//! ([`adopt_pages`](Allocator::adopt_pages), [`disown`](Allocator::disown)), and a freed block
-//! stays pending until the recording completes its free ([`free_later`](Allocator::free_later)). Requests are
-//! served as usual; the request path does not run any of this code.
+//! ([`adopt_pages`](Allocator::adopt_pages), [`disown`](Allocator::disown)), and a freed block stays pending until the
+//! recording completes its free ([`free_later`](Allocator::free_later)). Requests are served as usual;
+//! the request path does not run any of this code.
 
 use super::Allocator;
 use crate::adopt::{AdoptError, Adoption, Waiting, must};
@@ -17,8 +17,7 @@ use crate::ranges::Range;
 use crate::size::ONE_EXBIBYTE;
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Imports a segment with its blocks. It counts as the newest segment. Returns the allocations in it,
-    /// by address.
+    /// Imports a segment with its blocks. It counts as the newest segment. Returns its allocations in address order.
     ///
     /// # Errors
     /// If the layout is impossible, or the pool does not exist. Nothing is imported then.
@@ -79,8 +78,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Frees a block that stays pending until the caller says that its streams are done:
-    /// [`complete`](Self::complete).
+    /// Frees a block that stays pending until the caller reports, with [`complete`](Self::complete), that its streams
+    /// are done.
     ///
     /// # Panics
     /// As [`free`](Self::free).

@@ -7,7 +7,7 @@
 //! 5. Outside a capture, release the whole cache and retry (`release.rs`).
 //! 6. Fail with [`Error::OutOfMemory`] (`out_of_memory.rs`).
 //!
-//! As PyTorch: `malloc` from `get_free_block` on, `alloc_block`.
+//! As PyTorch: `malloc`, starting at `get_free_block`, and `alloc_block`.
 
 use std::sync::Arc;
 
@@ -26,9 +26,9 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// Allocates. A request of 0 bytes allocates nothing, changes nothing and sends no event.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if no memory is left after releasing the cache, [`Error::TooLarge`] from
-    /// one exbibyte on, [`Error::Pool`] if the request's pool does not exist, [`Error::Driver`] if the
-    /// device failed. Nothing is allocated then.
+    /// [`Error::OutOfMemory`] if no memory is left after releasing the cache, [`Error::TooLarge`] for one exbibyte or
+    /// more, [`Error::Pool`] if the request's pool does not exist, [`Error::Driver`] if the device failed. Nothing is
+    /// allocated then.
     pub fn malloc(&mut self, request: Request) -> Result<Allocation, Error> {
         match self.start(request)? {
             CacheLookup::Hit(allocation) => Ok(allocation),
@@ -36,8 +36,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// The second half of [`malloc`](Self::malloc): searches the cache again if callbacks freed memory, then
-    /// gets memory. Other calls may come between the halves.
+    /// The second half of [`malloc`](Self::malloc): searches the cache again if callbacks freed memory, then gets
+    /// memory. The caller may make other calls between the two halves.
     ///
     /// # Errors
     /// As [`malloc`](Self::malloc).
@@ -46,9 +46,9 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 }
 
-/// How these steps reach the allocator and the device: directly, or through a handle that releases its lock
-/// while a segment is allocated (`shared/unlocked.rs`). The allocator's state may change then, except that the
-/// request's pool stays.
+/// Access to the allocator and the device for the steps above: direct, or through a handle that releases its lock while
+/// a segment is allocated (`shared/unlocked.rs`). While the lock is released, the allocator's state may change, but the
+/// request's pool is not removed.
 pub(crate) trait GrowthContext {
     type Driver: Driver;
     type Observer: Observer;
@@ -143,9 +143,10 @@ fn try_device<C: GrowthContext>(context: &mut C, sized: &SizedRequest) -> Result
     }
 }
 
-/// Note [No search after the release]: waiting for events can free a block that fits the request, as a
-/// piece of a segment that stays. PyTorch does not search again, and fails; the same request then succeeds.
-/// With `search_again_after_release`, we search before we fail. Otherwise we do as PyTorch does.
+/// Note [No search after the release]: waiting for events can free a block that fits the request, but belongs to a
+/// segment that cannot be released. PyTorch does not search the cache again, and fails, although a second attempt at
+/// the same request would succeed. With `search_again_after_release`, we search before we fail. Otherwise we do as
+/// PyTorch does.
 fn release_all_and_retry<C: GrowthContext>(
     context: &mut C,
     sized: &SizedRequest,
@@ -177,7 +178,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         None
     }
 
-    /// As in PyTorch, the cache is not released, and this does not count as out of memory.
+    /// Returns an error if the request would exceed `per_process_memory_fraction`. As in PyTorch, the cache is not
+    /// released, and this does not count as out of memory.
     fn reject_beyond_fraction(&mut self, sized: &SizedRequest, after_bytes: u64) -> Result<(), Error> {
         let fraction = self.config.per_process_memory_fraction();
         let allowed_bytes = fraction_of(fraction, self.source.memory().total_bytes);
@@ -197,14 +199,14 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         self.heap.add_segment(segment, sized.request.stack, &self.config)
     }
 
-    /// Keeps the request's pool while the caller allocates a segment for it, until
+    /// Prevents the removal of the request's pool while the caller allocates a segment for it, until
     /// [`end_segment_alloc`](Self::end_segment_alloc). Returns the pool's own segment allocator, if it has one.
     pub(crate) fn begin_segment_alloc(&mut self, pool: PoolId) -> Option<Arc<dyn SegmentAllocator>> {
         self.private_pools.hold(pool);
         self.source.allocator_of(pool).cloned()
     }
 
-    /// Ends what [`begin_segment_alloc`](Self::begin_segment_alloc) began.
+    /// Allows the removal of the pool again: undoes [`begin_segment_alloc`](Self::begin_segment_alloc).
     pub(crate) fn end_segment_alloc(&mut self, pool: PoolId) {
         self.private_pools.let_go(pool);
     }

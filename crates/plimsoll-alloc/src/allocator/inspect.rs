@@ -1,4 +1,4 @@
-//! Looking at the state: snapshots, how a request would be served, consistency checks.
+//! Inspecting the state: snapshots, how a request would be served, consistency checks.
 
 use super::Allocator;
 use crate::driver::Driver;
@@ -10,8 +10,8 @@ use crate::segment::{CacheInfo, Segment};
 use crate::violation::Violation;
 
 impl<D, O> Allocator<D, O> {
-    /// The cached bytes of all pools and streams. As PyTorch: `cacheInfo`, which returns the larger of
-    /// `largest_bytes` and its argument; an argument of 0 stands for the device's free memory.
+    /// The cached bytes of all pools and streams. As PyTorch: `cacheInfo`, which returns the larger of `largest_bytes`
+    /// and its argument; if the argument is 0, it uses the device's free memory instead.
     pub fn cache_info(&self) -> CacheInfo {
         self.heap.pools().cache_info()
     }
@@ -22,7 +22,7 @@ impl<D, O> Allocator<D, O> {
         self.heap.pools().largest_cached_bytes()
     }
 
-    /// All segments and their blocks, by address. Visits all blocks.
+    /// All segments and their blocks, in address order. Visits all blocks.
     pub fn segments(&self) -> Vec<Segment> {
         self.heap.pools().segments()
     }
@@ -42,7 +42,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// when the request polls events are not included.
     ///
     /// # Errors
-    /// [`Error::Pool`] if the request's pool does not exist, [`Error::TooLarge`] from one exbibyte on.
+    /// [`Error::Pool`] if the request's pool does not exist, [`Error::TooLarge`] for one exbibyte or more.
     pub fn explain(&self, request: Request) -> Result<Explanation, Error> {
         Ok(Explanation::of(&self.size_request(request)?, self.heap.pools(), &self.config))
     }

@@ -1,4 +1,4 @@
-//! The out-of-memory error, with the figures of that moment.
+//! The out-of-memory error, with the figures at the time of the failure.
 
 use super::Allocator;
 use crate::block::SlotState;

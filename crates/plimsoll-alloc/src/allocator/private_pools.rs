@@ -19,8 +19,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(self.private_pools.create(id, || heap.add_pool(id))?)
     }
 
-    /// Makes a private pool with a use count of 1, whose segments come from `allocator` as long as the pool exists,
-    /// and are never expandable. As PyTorch: `createOrIncrefPool` with an allocator.
+    /// Makes a private pool with a use count of 1. Its segments come from `allocator` as long as the pool exists, and
+    /// are never expandable. As PyTorch: `createOrIncrefPool` with an allocator.
     ///
     /// # Errors
     /// [`PoolError::Unknown`] for the default pool's id, [`PoolError::Exists`] if the pool exists.
@@ -37,8 +37,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Makes a pool or increments its use count, and marks it as the target of requests. The caller decides
-    /// which requests, by naming the pool in them. As PyTorch: `beginAllocateToPool`.
+    /// Makes a pool or increments its use count, and marks it as the target of requests. The caller decides which
+    /// requests go there, by naming the pool in them. As PyTorch: `beginAllocateToPool`.
     ///
     /// # Errors
     /// [`PoolError::AlreadyRecording`] if it already is; the use count is incremented even then, as in
@@ -49,8 +49,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// Ends [`begin_allocate_to_pool`](Self::begin_allocate_to_pool); the use count does not change. With
-    /// `graph_capture_record_stream_reuse`, blocks of it that a capture used and freed become cached.
-    /// As PyTorch: `endAllocateToPool`.
+    /// `graph_capture_record_stream_reuse`, the pool's blocks that a capture used and freed become cached. As PyTorch:
+    /// `endAllocateToPool`.
     ///
     /// # Errors
     /// [`PoolError::NotRecording`] if requests are not sent to it.

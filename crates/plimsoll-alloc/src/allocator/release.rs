@@ -11,9 +11,9 @@ use crate::request::PoolId;
 use crate::size::PoolKind;
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Frees cached memory on the device: whole segments, and whole pages of expandable ones. First the
-    /// default pool's large half, then its small one, each in best-fit order; then the private
-    /// pools without users, by id. Waits for all streams first. Returns the bytes released.
+    /// Frees cached memory on the device: whole segments, and whole pages of expandable ones. The order is: the default
+    /// pool's large half, then its small half, each in best-fit order; then the private pools without users, in id
+    /// order. Waits for all streams first. Returns the bytes released.
     ///
     /// During a capture it waits for nothing, and the default pool keeps its cache.
     /// As PyTorch: `emptyCache`.
@@ -24,8 +24,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         self.release_all(None)
     }
 
-    /// The same while a request waits for memory: its pool is not removed, even if it is empty.
-    /// (PyTorch removes it, and serves the request from a freed pool.)
+    /// As [`empty_cache`](Self::empty_cache), but for a request that waits for memory: its pool is not removed, even if
+    /// it is empty. (PyTorch removes it, and serves the request from a freed pool.)
     pub(super) fn release_all(&mut self, waited_for: Option<PoolId>) -> Result<u64, Error> {
         let before = self.heap.reserved_bytes();
         if !self.in_capture() {

@@ -22,10 +22,10 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// Begins a capture: work is captured rather than run, until as many
-    /// [`end_capture`](Self::end_capture) calls. Meanwhile no event is queried or waited for, blocks used on
-    /// other streams stay pending, and the cache is not released. This applies to calls for which
-    /// [`Driver::is_capturing`] is true; by default, all calls.
+    /// Begins a capture. Work is captured rather than run until [`end_capture`](Self::end_capture) has been called once
+    /// for each call of this function. Meanwhile no event is queried or waited for, blocks used on other streams stay
+    /// pending, and the cache is not released. This applies to calls for which [`Driver::is_capturing`] is true; by
+    /// default, all calls.
     /// As PyTorch: `markCaptureBegin`.
     pub fn begin_capture(&mut self) {
         self.captures.begin();

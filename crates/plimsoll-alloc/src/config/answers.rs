@@ -1,5 +1,6 @@
-//! The configuration string compared with PyTorch's parser: `tests/config/answers.json`, which `make.py` beside it makes on
-//! the oracle. A row of the table of options is compared under its name.
+//! A test that compares our parser of the configuration string with PyTorch's. `tests/config/make.py` recorded
+//! PyTorch's results in `answers.json` there. Each row of the table of options is compared with the result of the same
+//! name.
 
 use serde_json::{Value, json};
 
@@ -7,15 +8,15 @@ use super::options::{Config, OPTIONS};
 use super::setting::Setting;
 use super::value::{MIB, Reserve};
 
-/// PyTorch's value of an option as ours.
+/// PyTorch's value of an option, converted to our representation.
 fn expected(option: &str, value: &Value, config: &Config) -> Option<Setting> {
     let bytes = |bytes: u64| Some(Setting::Integer(bytes.cast_signed()));
     match (option, value) {
-        // Ours is written as no limit if it equals the size of a large segment.
+        // If the value equals the size of a large segment, our snapshot has it as no limit.
         ("max_non_split_rounding_mb", value) if *value == json!(config.large_segment_bytes()) => {
             bytes(u64::MAX)
         }
-        // PyTorch keeps the MiB of a pinned reserve unbounded; only their bytes have an effect.
+        // PyTorch does not bound the MiB of a pinned reserve. Only the bytes have an effect, and they wrap around.
         ("pinned_reserve_segment_size_mb", value) => bytes(value.as_u64()?.wrapping_mul(MIB)),
         ("expandable_segments_reserve", Value::Array(reserve)) => {
             let number = reserve[1].as_str()?.parse().ok()?;
@@ -37,7 +38,7 @@ fn expected(option: &str, value: &Value, config: &Config) -> Option<Setting> {
     }
 }
 
-/// Compares one answer, which has the options that differ from their defaults.
+/// Compares one of PyTorch's results, which lists only the options that differ from their defaults.
 fn compare(ours: Option<&Config>, defaults: &Value, theirs: &Value, text: &str) {
     assert_eq!(ours.is_some(), theirs.is_object(), "accepted, for {text:?}");
     let (Some(ours), Some(changed)) = (ours, theirs.as_object()) else { return };
@@ -67,7 +68,7 @@ fn every_string_is_parsed_as_in_pytorch() {
     }
 }
 
-/// An option without an answer of PyTorch's has no value to compare.
+/// The recorded results have every option that has a value, and no others.
 #[test]
 fn every_option_with_a_value_is_compared() {
     let answers = include_str!("../../tests/config/answers.json");

@@ -107,7 +107,7 @@ pub struct ConfigError {
     pub(super) problem: ConfigProblem,
 }
 
-/// What is wrong.
+/// The problem with a configuration string.
 ///
 /// ```
 /// # use plimsoll_alloc::{Config, ConfigProblem};

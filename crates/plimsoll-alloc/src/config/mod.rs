@@ -7,11 +7,11 @@
 //! | `place.rs`, `value.rs`, `error.rs`, `warning.rs` | places in a string; types of values; errors and warnings |
 //! | `setting.rs` | a value in a snapshot |
 //! | `numbers.rs`, `tokens.rs`, `reader.rs` | numbers as C reads them; words; values from words |
-//! | `roundup.rs`, `spelling.rs` | the one option with a syntax of its own; misspelt names |
-//! | `fields.rs`, `row.rs` | what an option is: a field with its setter; a row of the configuration string |
-//! | `pinned.rs`, `options.rs` | the options, their defaults, meaning and bounds |
-//! | `parse.rs`, `render.rs` | PyTorch's configuration string becomes a `Config`, and back |
-//! | `answers.rs` | a test: the string, compared with PyTorch's answers |
+//! | `roundup.rs`, `spelling.rs` | the one option with a special syntax; misspelt names |
+//! | `fields.rs`, `row.rs` | the definition of an option: a field with its setter; a row of the configuration string |
+//! | `pinned.rs`, `options.rs` | the options: meaning, defaults and bounds |
+//! | `parse.rs`, `render.rs` | converting PyTorch's configuration string to a `Config`, and back |
+//! | `answers.rs` | a test that compares the parser with PyTorch's |
 
 #[cfg(test)]
 mod answers;

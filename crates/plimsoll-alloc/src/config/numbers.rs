@@ -1,15 +1,15 @@
 //! Numbers as C parses them: the longest prefix of a word that is a number. PyTorch parses its options with
 //! `stoull` and `stod`, so `12abc` is 12, `-1` is 2^64 - 1 and `0x.8` is one half.
 //!
-//! Values equal C's to the last bit (compared with glibc's on 320,000 words). So do range errors,
-//! except for some numbers below 2.2e-308 that glibc accepts: here, none is accepted that a double does not
-//! represent exactly, and no decimal one.
+//! Values equal C's to the last bit (compared with glibc's on 320,000 words). Range errors also agree, except for some
+//! numbers below 2.2e-308 that glibc accepts: we reject all of them in decimal, and in hexadecimal those that a double
+//! does not represent exactly.
 
 /// A number, and its length in the word.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Read<T> {
     pub(super) value: T,
-    /// The bytes read; what follows them is ignored.
+    /// The number of bytes read; the text after them is ignored.
     pub(super) used_bytes: usize,
 }
 
@@ -22,7 +22,7 @@ pub(super) enum NoNumber {
     OutOfRange,
 }
 
-/// As `stoull` with base 10: a sign is allowed, and minus wraps around.
+/// As `stoull` with base 10: a sign is allowed, and a negative number wraps around.
 pub(super) fn whole(word: &str) -> Result<Read<u64>, NoNumber> {
     let (negative, signed_bytes) = sign(word);
     let digits = &word[signed_bytes..signed_bytes + span(&word[signed_bytes..], |b| b.is_ascii_digit())];
@@ -44,14 +44,14 @@ pub(super) fn real(word: &str) -> Result<Read<f64>, NoNumber> {
     Ok(Read { value, used_bytes: signed_bytes + used_bytes })
 }
 
-/// The fraction or number of GiB of a reserve: as an `istream` reads a `double` that must be the whole
-/// word. Stricter than `stod` (no trailing text, no hexadecimal), but it accepts the smallest numbers.
+/// Parses a reserve's fraction or number of GiB as an `istream` parses a `double`, which must be the whole word.
+/// Stricter than `stod` (no trailing text, no hexadecimal), but it accepts the smallest numbers.
 pub(super) fn all_of(word: &str) -> Option<f64> {
     let plain = word.bytes().all(|b| b.is_ascii_digit() || b".eE+-".contains(&b));
     word.parse().ok().filter(|value: &f64| plain && value.is_finite())
 }
 
-/// Whether there is a minus, and how long the sign is.
+/// Whether there is a minus sign, and the length of the sign.
 fn sign(word: &str) -> (bool, usize) {
     match word.as_bytes().first() {
         Some(b'-') => (true, 1),
@@ -72,7 +72,7 @@ fn named(body: &str) -> Option<Read<f64>> {
     (is("inf") || is("nan")).then_some(Read { value, used_bytes })
 }
 
-/// Digits with at most one point, then an exponent if its digits are there.
+/// The parts of a number: digits with at most one point, then an optional exponent, which needs at least one digit.
 struct Shape {
     digits: usize,
     mantissa_bytes: usize,

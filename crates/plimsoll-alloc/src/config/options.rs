@@ -1,7 +1,8 @@
 //! The allocator's options: [`Config`] has a field for each, [`OPTIONS`] its row in the configuration string.
 //!
-//! Both are in this file, so that an option is added here, and where it acts. The first table says what an option means, its
-//! type, default and setter. The second has PyTorch's name for it, and how its value is read, written and found in a snapshot.
+//! Both tables are in this file, so adding an option means changing this file and the code where the option takes
+//! effect. The first table has an option's meaning, type, default and setter. The second has PyTorch's name for it, and
+//! how its value is read, written and found in a snapshot.
 
 use super::error::{ConfigError, ConfigProblem, InvalidOption};
 use super::fields::fields;
@@ -17,7 +18,7 @@ use super::warning::WarningKind;
 use crate::size::{LARGE_SEGMENT_BYTES, MIN_OWN_SEGMENT_BYTES};
 
 fields! {
-    /// The allocator's options. The default is that of PyTorch 2.15.
+    /// The allocator's options. The defaults are PyTorch 2.15's.
     ///
     /// ```
     /// # use plimsoll_alloc::Config;
@@ -40,8 +41,8 @@ fields! {
             /// Unless it is whole MiB and at least [`large_segment_bytes`](Self::large_segment_bytes).
             within Config::rounding_within_bounds;
 
-        /// The fraction of the memory limit above which garbage is collected before the device is asked, 0 to 1;
-        /// 0 is off. As PyTorch: `garbage_collection_threshold`.
+        /// The fraction of the memory limit above which garbage is collected before new device memory is allocated, 0
+        /// to 1; 0 is off. As PyTorch: `garbage_collection_threshold`.
         garbage_collection_threshold: f64 = 0.0, with_garbage_collection_threshold
             /// Unless it is at least 0 and less than 1.
             within Config::threshold_within_bounds;
@@ -62,8 +63,8 @@ fields! {
             /// Unless it is between 0 and 1.
             within Config::fraction_within_bounds;
 
-        /// Whether a request beyond that fraction fails before the cache is released.
-        /// As PyTorch: `throw_on_cudamalloc_oom`.
+        /// Whether a request beyond [`per_process_memory_fraction`](Self::per_process_memory_fraction) fails before the
+        /// cache is released. As PyTorch: `throw_on_cudamalloc_oom`.
         throw_on_cudamalloc_oom: bool = false, with_throw_on_cudamalloc_oom;
 
         /// Whether [`DeviceMemory`](crate::DeviceMemory) releases its lock while a segment is allocated, so that others
@@ -71,26 +72,26 @@ fields! {
         /// As PyTorch: `release_lock_on_cudamalloc`.
         release_lock_on_cudamalloc: bool = false, with_release_lock_on_cudamalloc;
 
-        /// Whether blocks used on several streams may be reused within one graph capture, once the streams have
-        /// joined; [`Driver::captured`](crate::Driver::captured) must say so.
-        /// As PyTorch: `graph_capture_record_stream_reuse`.
+        /// Whether blocks used on several streams may be reused within one graph capture, once the streams have joined.
+        /// The driver must implement [`Driver::captured`](crate::Driver::captured). As PyTorch:
+        /// `graph_capture_record_stream_reuse`.
         graph_capture_record_stream_reuse: bool = false, with_graph_capture_record_stream_reuse;
 
         /// The options of pinned host memory.
         pinned: PinnedConfig = PinnedConfig::default(), with_pinned;
 
-        /// Which of two equal cached blocks is taken. Not in the configuration string.
+        /// Which of two cached blocks of equal size serves a request. Not in the configuration string.
         tie_order: TieOrder = TieOrder::default(), with_tie_order;
 
-        /// What counts as a capture in progress. Not in the configuration string.
+        /// When a capture counts as being in progress. Not in the configuration string.
         capture_test: CaptureTest = CaptureTest::default(), with_capture_test;
 
-        /// How a list of [`roundup_power2_divisions`](Self::roundup_power2_divisions) is read.
-        /// Not in the configuration string.
+        /// Which entries `>` sets in a list of [`roundup_power2_divisions`](Self::roundup_power2_divisions). Not in the
+        /// configuration string.
         roundup_rest: RoundupRest = RoundupRest::default(), with_roundup_rest;
 
-        /// Whether the cache is searched once more after a release that freed memory, before a request fails.
-        /// PyTorch 2.15 does not. Not in the configuration string.
+        /// Whether the cache is searched once more after a release that freed memory, before a request fails. PyTorch
+        /// 2.15 does not search again. Not in the configuration string.
         search_again_after_release: bool = false, with_search_again_after_release;
     } and {
         large_segment_bytes: u64 = LARGE_SEGMENT_BYTES;
@@ -155,7 +156,7 @@ pub(super) static OPTIONS: &[Row<Config>] = &[
             "garbage_collection_threshold",
             Accelerator,
             Real(Config::garbage_collection_threshold, |config, threshold| match threshold {
-                0.0 => Err(InvalidOption::ThresholdOutOfRange { threshold }), // to switch it off, leave it out
+                0.0 => Err(InvalidOption::ThresholdOutOfRange { threshold }), // 0 is off; a string leaves the option out instead
                 _ => config.with_garbage_collection_threshold(threshold),
             }),
         )
@@ -308,7 +309,7 @@ pub(super) fn named(word: &str) -> Option<&'static Row<Config>> {
     OPTIONS.iter().find(|row| row.names().any(|name| name == word))
 }
 
-/// The options whose getter or setter differs from the others'.
+/// The options whose getter or setter the macro cannot make.
 impl Config {
     /// The size of the segments that serve blocks between 1 MiB and 10 MiB, bytes.
     /// As PyTorch: `large_segment_size_mb`.
@@ -335,9 +336,9 @@ impl Config {
         }
     }
 
-    /// The number of divisions of a power of two for rounding, by size; each a power of two, or 0 for off.
-    /// Entry `i` is for sizes from 2^(20+i) to 2^(21+i) bytes, the first for all smaller ones too, the last
-    /// for all larger ones. As PyTorch: `roundup_power2_divisions`.
+    /// How many steps each power of two is divided into for rounding, by size: a power of two, or 0 for off. Entry `i`
+    /// is for sizes from 2^(20+i) to 2^(21+i) bytes. The first entry also covers all smaller sizes, and the last all
+    /// larger ones. As PyTorch: `roundup_power2_divisions`.
     pub fn roundup_power2_divisions(&self) -> &[u64; ROUNDUP_ENTRIES] {
         &self.roundup_power2_divisions
     }
@@ -361,7 +362,7 @@ impl Config {
         Ok(Self { pinned: set(self.pinned)?, ..self })
     }
 
-    /// The options that a string starts from: PyTorch resets some first.
+    /// The options before a string is applied: PyTorch resets some of them to their defaults first.
     pub(super) fn reset(self) -> Self {
         let fresh = Self::default();
         Self {
@@ -433,7 +434,7 @@ fn pinned_reserve(reader: &mut Reader, config: &mut Config, option: Named) -> Re
     Ok(at)
 }
 
-/// PyTorch says this, too.
+/// PyTorch gives the same warning.
 fn rounds_more_than_it_caches(config: &Config) -> Option<WarningKind> {
     let bounds = config.pinned.max_round_threshold_bytes().zip(config.pinned.max_cached_bytes());
     bounds.filter(|(rounded, cached)| rounded > cached).map(|_| WarningKind::RoundsMoreThanItCaches)

@@ -100,7 +100,7 @@ fn option_at(reader: &Reader, at: usize) -> Option<&'static Row<Config>> {
     reader.word(at).and_then(options::named)
 }
 
-/// The same, if it is read before all others.
+/// As [`option_at`], but only if the option is read before all others.
 fn first_at(reader: &Reader, at: usize) -> Option<&'static Row<Config>> {
     option_at(reader, at).filter(|row| row.pass == Pass::First)
 }

@@ -5,7 +5,7 @@ use super::fields::fields;
 use super::value::MIB;
 
 fields! {
-    /// The options of pinned host memory. The default is that of PyTorch 2.15.
+    /// The options of pinned host memory. The defaults are PyTorch 2.15's.
     ///
     /// ```
     /// # use plimsoll_alloc::PinnedConfig;

@@ -10,19 +10,19 @@ use super::tokens::{Token, tokens};
 use super::value::{MIB, Reserve};
 use super::warning::{ConfigWarning, NotApplicable, WarningKind};
 
-/// The most MiB that fit in 64 bits of bytes.
+/// The largest number of MiB whose bytes fit in 64 bits.
 const MOST_MEBIBYTES: u64 = u64::MAX / MIB;
 
-/// The backend that this allocator is.
+/// The name of the backend that this allocator implements.
 pub(super) const NATIVE: &str = "native";
 
-/// An option in the string: the position of its name. Its value is two words further.
+/// An option in the string: the position of its name. Its value is two words after the name.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Named {
     pub(super) at: usize,
 }
 
-/// The words, and what was found so far.
+/// The words of the string, and the findings so far.
 #[derive(Debug)]
 pub(super) struct Reader {
     text: Arc<str>,
@@ -92,7 +92,7 @@ impl Reader {
         self.word(at).ok_or_else(|| self.fail(option, at, ConfigProblem::NoValue))
     }
 
-    /// The position of the value whose name is at `name_at`. PyTorch does not check the word between.
+    /// The position of the value whose name is at `name_at`. PyTorch does not check the word in between.
     pub(super) fn value_at(&mut self, option: Named, name_at: usize) -> Result<usize, ConfigError> {
         if self.needed(option, name_at + 1)? != ":" {
             self.warn(name_at + 1, WarningKind::NotAColon);
@@ -101,7 +101,7 @@ impl Reader {
         Ok(name_at + 2)
     }
 
-    /// The position of the next name or value after the one that ends at `at`. PyTorch does not check the word
+    /// The position of the next name or value after the value that ends at `at`. PyTorch does not check the word in
     /// between.
     pub(super) fn after(&mut self, at: usize) -> usize {
         if self.word(at + 1).is_some_and(|word| word != ",") {
@@ -143,7 +143,7 @@ impl Reader {
         Ok(mebibytes.min(MOST_MEBIBYTES) * MIB)
     }
 
-    /// None for a value that PyTorch ignores.
+    /// A reserve; None for a value that PyTorch ignores.
     pub(super) fn reserve(&mut self, option: Named, at: usize) -> Result<Option<Reserve>, ConfigError> {
         let word = self.needed(option, at)?;
         let reserve = match word.strip_suffix(['G', 'g']) {

@@ -1,5 +1,5 @@
-//! Writing options: as a string that [`Config::parse`] parses to the same options, without those at
-//! their defaults, and as the `allocator_settings` of a PyTorch snapshot, from which they are read, too.
+//! Writes the options as a string that [`Config::parse`] parses to the same options, and as the `allocator_settings` of
+//! a PyTorch snapshot. Also reads those settings.
 
 use std::fmt::{self, Display};
 
@@ -45,8 +45,8 @@ impl Config {
         settings.into_iter().map(|(_, name, setting)| (name, setting)).collect()
     }
 
-    /// The options with one of the `allocator_settings` of a snapshot. Another name, or a value of another type, changes
-    /// nothing.
+    /// Sets the option with this name in a snapshot's `allocator_settings`. An unknown name, or a value of another
+    /// type, changes nothing.
     ///
     /// ```
     /// # use plimsoll_alloc::{Config, Setting};
@@ -56,7 +56,7 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// A value that the option's setter refuses.
+    /// If the option's setter rejects the value.
     pub fn with_setting(self, name: &str, setting: &Setting) -> Result<Self, InvalidOption> {
         let row = OPTIONS.iter().find(|row| row.in_snapshot.is_some_and(|(_, its_name)| its_name == name));
         match row {

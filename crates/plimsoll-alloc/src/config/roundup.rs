@@ -1,8 +1,8 @@
 //! Parsing and writing the rounding table, `roundup_power2_divisions`: one number for all sizes, or a list
 //! `[size:divisions,…,>:divisions]` with sizes in MiB.
 //!
-//! An entry of the list sets one entry of the table. The first also sets all for smaller sizes, `>` all for
-//! sizes larger than the one before it; other entries do not change, so gaps stay off.
+//! An item of the list sets one entry of the table. The first item also sets the entries of all smaller sizes. `>` sets
+//! the entries of all sizes above the item before it. Other entries do not change, so gaps in the list stay off.
 
 use super::error::{ConfigError, ConfigProblem, InvalidOption};
 use super::reader::{Named, Reader};
@@ -62,7 +62,7 @@ fn read_list(
     }
 }
 
-/// The entry of the table for the size in MiB at `at`.
+/// The table entry for the size in MiB at word `at`.
 fn entry(reader: &mut Reader, option: Named, at: usize) -> Result<usize, ConfigError> {
     let mebibytes = reader.whole(option, at)?;
     let index = power_of_two(reader, option, at, mebibytes)?.ilog2() as usize;
@@ -87,10 +87,10 @@ pub(super) fn write(table: &Table, rest: RoundupRest) -> Option<String> {
         return (end != 0).then(|| end.to_string());
     }
     let head = table.iter().position(|&divisions| divisions != table[0]).unwrap_or(ROUNDUP_ENTRIES) - 1;
-    // Use `>` for the equal entries at the end; it counts from the entry before it.
+    // Use `>` for the equal entries at the end. What it covers depends on the entry before it.
     let by_rest = end != 0 && tail < ROUNDUP_ENTRIES - 1;
     let counts_from = if rest == RoundupRest::AfterLast { tail - 1 } else { tail };
-    // A head that is off needs only its first entry, which keeps the next one from filling it.
+    // If the head is off (0), write only its first entry, so that the next entry does not fill it.
     let first = if table[0] == 0 && !(by_rest && head == counts_from) { 0 } else { head };
     let said = |&index: &usize| match index {
         _ if by_rest && index >= counts_from => index == counts_from && (index, table[0]) != (0, 0),
@@ -102,17 +102,17 @@ pub(super) fn write(table: &Table, rest: RoundupRest) -> Option<String> {
     Some(format!("[{}]", entries.join(",")))
 }
 
-/// The table in a snapshot: by size in MiB.
+/// The table as a snapshot has it: divisions by size in MiB.
 pub(super) fn setting(table: &Table) -> Setting {
     let sizes = (0..).map(|index| (1u64 << index).to_string());
     Setting::BySize(sizes.zip(table.map(u64::cast_signed)).collect())
 }
 
-/// `table` with the entries of a snapshot's.
+/// `table` with the entries that a snapshot's table has.
 pub(super) fn of_setting(mut table: Table, setting: &Setting) -> Table {
     let Setting::BySize(entries) = setting else { return table };
     for (mebibytes, divisions) in entries {
-        // The entry of 2^n MiB is the nth.
+        // The entry for 2^n MiB has index n.
         let entry = mebibytes.parse::<u64>().ok().and_then(u64::checked_ilog2);
         if let Some(entry) = entry.and_then(|entry| table.get_mut(entry as usize)) {
             *entry = u64::try_from(*divisions).unwrap_or(0);

@@ -14,7 +14,7 @@ pub(super) enum Pass {
     First,
     /// With the options of every accelerator.
     Accelerator,
-    /// With those of CUDA.
+    /// Parsed with CUDA's options.
     Cuda,
 }
 
@@ -25,30 +25,30 @@ pub(super) type Checked<C> = Result<C, InvalidOption>;
 pub(super) enum Value<C> {
     /// `True` or `False`.
     Switch(fn(&C) -> bool, fn(C, bool) -> C),
-    /// MiB in the string, bytes elsewhere; None means no limit, or what PyTorch has without the option.
+    /// MiB in the string, bytes elsewhere. None means no limit, or PyTorch's behaviour when the option is not set.
     Size(fn(&C) -> Option<u64>, fn(C, Option<u64>) -> Checked<C>),
     /// A whole number.
     Count(fn(&C) -> u64, fn(C, u64) -> Checked<C>),
     /// A floating-point number.
     Real(fn(&C) -> f64, fn(C, f64) -> Checked<C>),
-    /// A value with rules of its own.
+    /// A value that its own functions read and write.
     Own(Own<C>),
 }
 
-/// How a value with rules of its own is read and written.
+/// The functions that read and write such a value.
 pub(super) struct Own<C> {
-    /// Reads the value of the option in a string, and returns where it ends.
+    /// Reads the option's value in a string, and returns where it ends.
     pub(super) read: fn(&mut Reader, &mut C, Named) -> Result<usize, ConfigError>,
     /// The value in a string; None for the default.
     pub(super) written: fn(&C) -> Option<String>,
-    /// The value as a snapshot has it.
+    /// The value in a snapshot's form.
     pub(super) setting: fn(&C) -> Option<Setting>,
-    /// Sets the value of a snapshot.
+    /// Sets the value from a snapshot's.
     pub(super) with_setting: fn(C, &Setting) -> Checked<C>,
 }
 
 impl<C> Own<C> {
-    /// One that is read, and neither written nor in a snapshot.
+    /// A value that can be read from a string, but is never written, and is in no snapshot.
     pub(super) const fn new(read: fn(&mut Reader, &mut C, Named) -> Result<usize, ConfigError>) -> Own<C> {
         Own { read, written: |_| None, setting: |_| None, with_setting: |config, _| Ok(config) }
     }
@@ -57,20 +57,20 @@ impl<C> Own<C> {
 /// An option of the configuration string.
 pub(super) struct Row<C> {
     pub(super) name: &'static str,
-    /// PyTorch's other name for it, that of ROCm.
+    /// PyTorch's alternative name for it, from ROCm.
     pub(super) alias: Option<&'static str>,
     pub(super) pass: Pass,
     pub(super) value: Value<C>,
-    /// Its place among the settings in a snapshot, and its name there.
+    /// Its position and its name in the settings of a snapshot.
     pub(super) in_snapshot: Option<(usize, &'static str)>,
     /// Why it has no effect on this allocator.
     pub(super) no_effect: Option<&'static str>,
-    /// What PyTorch warns about, once it is set.
+    /// PyTorch's warning for the value that was set, if any.
     pub(super) warning: fn(&C) -> Option<WarningKind>,
 }
 
 impl<C> Row<C> {
-    /// An option that has an effect, and is in no snapshot.
+    /// An option that has an effect on this allocator, but is in no snapshot.
     pub(super) const fn new(name: &'static str, pass: Pass, value: Value<C>) -> Row<C> {
         Row { name, alias: None, pass, value, in_snapshot: None, no_effect: None, warning: |_| None }
     }
@@ -80,7 +80,7 @@ impl<C> Row<C> {
         [self.name].into_iter().chain(self.alias)
     }
 
-    /// The value in a string, unless it is that of `default`.
+    /// The value in a string's form; None if it equals `default`'s.
     pub(super) fn written(&self, config: &C, default: &C) -> Option<String> {
         match &self.value {
             Value::Switch(get, _) => (get(config) != get(default)).then(|| switch(get(config)).to_owned()),
@@ -94,7 +94,7 @@ impl<C> Row<C> {
         }
     }
 
-    /// The value as a snapshot has it, where unlimited sizes are -1; even of an option that is in no snapshot.
+    /// The value in a snapshot's form, where unlimited sizes are -1. Options that are in no snapshot have one too.
     pub(super) fn setting(&self, config: &C) -> Option<Setting> {
         Some(match &self.value {
             Value::Switch(get, _) => Setting::Switch(get(config)),
@@ -106,7 +106,7 @@ impl<C> Row<C> {
         })
     }
 
-    /// The options with the value of a snapshot; one of another type changes nothing.
+    /// The options with this value from a snapshot. A value of another type changes nothing.
     pub(super) fn with_setting(&self, config: C, setting: &Setting) -> Checked<C> {
         match (&self.value, setting) {
             (Value::Switch(_, set), &Setting::Switch(on)) => Ok(set(config, on)),

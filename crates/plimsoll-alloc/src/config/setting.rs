@@ -17,6 +17,6 @@ pub enum Setting {
     Real(f64),
     /// A boolean.
     Switch(bool),
-    /// Integers by size, which is MiB as a string.
+    /// Integers by size; the size is a number of MiB, as a string.
     BySize(Vec<(String, i64)>),
 }

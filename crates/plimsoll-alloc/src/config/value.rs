@@ -4,11 +4,11 @@ use std::fmt;
 
 pub(super) const MIB: u64 = 1 << 20;
 
-/// The entries of `Config::roundup_power2_divisions`: entry `i` is for sizes from 2^(20+i) to 2^(21+i)
-/// bytes, the first for all smaller ones too, the last for all larger ones.
+/// The number of entries of `Config::roundup_power2_divisions`. Entry `i` is for sizes from 2^(20+i) to 2^(21+i) bytes;
+/// the first also covers all smaller sizes, the last all larger ones.
 pub(super) const ROUNDUP_ENTRIES: usize = 16;
 
-/// Which of two cached blocks of one stream and size is tried first.
+/// Which of two cached blocks of the same stream and size serves a request.
 ///
 /// ```
 /// # use plimsoll_alloc::{Config, TieOrder};
@@ -17,14 +17,14 @@ pub(super) const ROUNDUP_ENTRIES: usize = 16;
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TieOrder {
-    /// The one whose segment is older, then the lower address. PyTorch 2.15.
+    /// The block in the older segment; in the same segment, the one at the lower address. As PyTorch 2.15.
     #[default]
     RegistrationCounter,
-    /// The one at the lower address. PyTorch up to about 2.12; replays its recordings.
+    /// The block at the lower address. As PyTorch up to about 2.12; needed to replay its recordings.
     Address,
 }
 
-/// What counts as a capture in progress.
+/// When a capture counts as being in progress.
 ///
 /// ```
 /// # use plimsoll_alloc::{CaptureTest, Config};
@@ -33,10 +33,10 @@ pub enum TieOrder {
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CaptureTest {
-    /// A capture that has begun and not ended. PyTorch from about 2.13.
+    /// A capture that has begun and not ended. As PyTorch from about 2.13.
     #[default]
     Capture,
-    /// That, or any private pool that requests are sent to. PyTorch before that.
+    /// A capture, or any private pool that requests are sent to. As PyTorch before about 2.13.
     AnyRedirection,
 }
 
@@ -52,11 +52,11 @@ pub enum CaptureTest {
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RoundupRest {
-    /// Those above the entry before it. PyTorch 2.15.
+    /// The entries above the one listed before `>`. As PyTorch 2.15.
     #[default]
     AfterLast,
-    /// The entry before it, and those above. PyTorch before its allocator settings were shared
-    /// between accelerators.
+    /// The entry listed before `>`, and those above it. As PyTorch before its allocator settings were shared between
+    /// accelerators.
     FromLast,
 }
 
@@ -85,7 +85,7 @@ impl Reserve {
         (bytes as u64).min(device_bytes.saturating_add(device_bytes / 8)) // `as` saturates, as PyTorch does
     }
 
-    /// Whether it reserves anything.
+    /// Whether it is positive and finite.
     pub(crate) fn is_valid(self) -> bool {
         let (Self::Fraction(value) | Self::Gibibytes(value)) = self;
         value > 0.0 && value.is_finite()

@@ -1,11 +1,11 @@
-//! Warnings: [`ConfigWarning`] where the string probably means something other than
-//! PyTorch's reading of it, [`NotApplicable`] for an option that has no effect here.
+//! Warnings: [`ConfigWarning`] where the author of a string probably meant something other than what PyTorch reads,
+//! [`NotApplicable`] for an option that has no effect here.
 
 use std::fmt;
 
 use super::place::Place;
 
-/// A place where a configuration string probably means something other than PyTorch's reading of it.
+/// A place in a configuration string where the author probably meant something other than what PyTorch reads.
 ///
 /// ```
 /// # use plimsoll_alloc::Config;
@@ -58,7 +58,7 @@ pub enum WarningKind {
     ReserveIgnored,
     /// Requests above the largest cached size are never rounded.
     RoundsMoreThanItCaches,
-    /// `large_segment_size_mb` takes effect anywhere, even inside another value.
+    /// `large_segment_size_mb` takes effect wherever it appears, even inside another option's value.
     HeededInsideAValue,
 }
 

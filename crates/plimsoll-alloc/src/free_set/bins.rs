@@ -1,7 +1,7 @@
 //! A table of trees by size: [`Bins`].
 //!
-//! Below 64 KiB, a bin holds the blocks of one size; above, those within a 64th of a power of
-//! two. A bitmap marks the occupied bins, so the next one is found without visiting empty bins.
+//! Below 64 KiB, each size has its own bin. Above, each power of two is divided into 64 bins of equal width. A bitmap
+//! marks the occupied bins, so the next one is found without visiting empty bins.
 
 use super::tree::{self, Tree};
 use crate::block::{BlockId, Slab};
@@ -9,14 +9,14 @@ use crate::config::TieOrder;
 use crate::request::Addr;
 use crate::size::MIN_BLOCK_BYTES;
 
-/// The number of bins from a power of two to the next: the bits of a word.
+/// The number of bins per power of two: as many as a word has bits.
 const STEPS: usize = u64::BITS as usize;
 
 /// The bin for blocks of `bytes`. A larger block never has a lower bin.
 #[inline]
 pub(super) fn bin_of(bytes: u64) -> usize {
     let grains = bytes / MIN_BLOCK_BYTES;
-    // The shift leaves 7 bits, the first of them a 1. It counts as one more octave; below 64 there is none.
+    // The shift leaves 7 bits. The first is a 1 and counts as 64 more bins, except below 64 grains.
     let shift = (grains | STEPS as u64).ilog2() - STEPS.ilog2();
     shift as usize * STEPS + (grains >> shift) as usize
 }
@@ -24,7 +24,7 @@ pub(super) fn bin_of(bytes: u64) -> usize {
 /// The cached blocks of one stream, by size.
 #[derive(Debug)]
 pub(super) struct Bins {
-    /// Grows with the largest block seen so far.
+    /// Grows to the bin of the largest block seen so far.
     trees: Vec<Tree>,
     /// Which bins are occupied: bit n of word m for tree `m * STEPS + n`.
     words: [u64; STEPS],
@@ -66,7 +66,7 @@ impl Bins {
         }
     }
 
-    /// Changes a block's size and address. Usually it is alone in its bin, and often it stays there.
+    /// Changes a block's size and address. Usually the block is alone in its bin, and often the bin does not change.
     #[inline(always)] // Note [Laid out once] in `allocator.rs`
     pub(super) fn resize(&mut self, blocks: &mut Slab, order: TieOrder, id: BlockId, addr: Addr, bytes: u64) {
         let block = &mut blocks[id];
@@ -81,7 +81,7 @@ impl Bins {
         }
     }
 
-    /// The same for a block that shares its bin.
+    /// As [`resize`](Self::resize), for a block that shares its bin.
     #[inline(never)]
     fn resize_among(&mut self, blocks: &mut Slab, order: TieOrder, id: BlockId, addr: Addr, bytes: u64) {
         self.remove(blocks, order, id);
@@ -108,7 +108,7 @@ impl Bins {
         self.occupied |= 1 << (bin / STEPS);
     }
 
-    /// Takes the last block out of a bin.
+    /// Empties a bin that has one block.
     #[inline]
     fn empty(&mut self, bin: usize) {
         self.trees[bin] = None;
@@ -125,7 +125,7 @@ impl Bins {
         self.fill(bin, id);
     }
 
-    /// The first occupied bin from `bin` on.
+    /// The first occupied bin at or after `bin`.
     #[inline]
     pub(super) fn first_from(&self, bin: usize) -> Option<usize> {
         let (nth, step) = (bin / STEPS, bin % STEPS);
@@ -149,7 +149,7 @@ impl Bins {
     }
 }
 
-/// The bits from `nth` on.
+/// A mask of the bits from `nth` upward.
 fn from(nth: usize) -> u64 {
     u64::MAX << nth
 }

@@ -36,7 +36,7 @@ impl Key {
     }
 }
 
-/// A block of which only the size matters.
+/// A block with this size; its other fields do not matter.
 pub(super) fn block_of(bytes: u64) -> Block {
     Key { stream: 0, bytes, segment_number: 0, addr: bytes }.block()
 }
@@ -53,7 +53,7 @@ impl Random {
     }
 }
 
-/// Both, and the blocks in them.
+/// The free set and its model, and the blocks in them.
 struct Pair {
     order: TieOrder,
     blocks: Slab,
@@ -81,7 +81,7 @@ impl Pair {
         self.model.remove(&key);
     }
 
-    /// Compares every query for `stream` and `bytes`.
+    /// Compares the results of every query for `stream` and `bytes`.
     fn compare(&self, stream: u64, bytes: u64) {
         let Self { blocks, set, model, .. } = self;
         let from = |bytes| Key { stream, bytes, segment_number: 0, addr: 0 };

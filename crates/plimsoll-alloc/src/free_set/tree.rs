@@ -1,8 +1,8 @@
 //! The blocks of one bin in order: a treap with intrusive links.
 //!
-//! A treap is a search tree by rank and a heap by [`priority`], a pseudo-random number. It has
-//! the shape of a tree built by inserting in random order: its depth is logarithmic, whatever
-//! the order of insertions and removals, and a block needs to store only the two links.
+//! A treap is a search tree by rank and a heap by [`priority`], a pseudo-random number. It has the shape of a tree
+//! built by inserting in random order. So its depth is logarithmic whatever the order of insertions and removals, and a
+//! block needs to store only the two links.
 
 use crate::block::{Block, BlockId, Slab};
 use crate::config::TieOrder;
@@ -17,7 +17,7 @@ pub(super) fn is_leaf(block: &Block) -> bool {
 }
 
 /// Inserts an unlinked block into the tree at `root`; returns the new root.
-#[inline(never)] // most bins hold one block: keep the code for more out of that path
+#[inline(never)] // most bins hold one block: keep this code out of the common path
 pub(super) fn insert(blocks: &mut Slab, order: TieOrder, root: BlockId, id: BlockId) -> BlockId {
     let rank = order.rank(&blocks[id]);
     if priority(root) < priority(id) {
@@ -56,7 +56,7 @@ pub(super) fn remove(blocks: &mut Slab, order: TieOrder, tree: Tree, id: BlockId
     tree
 }
 
-/// The first block for which `far` holds; it is monotonic in the order.
+/// The first block for which `far` holds. `far` must be false up to some block in the order, and true from there on.
 #[inline]
 pub(super) fn first(blocks: &Slab, mut tree: Tree, far: impl Fn(&Block) -> bool) -> Option<BlockId> {
     let mut found = None;
@@ -71,7 +71,7 @@ pub(super) fn first(blocks: &Slab, mut tree: Tree, far: impl Fn(&Block) -> bool)
     found
 }
 
-/// The last block for which `near` holds; it is monotonic in the order.
+/// The last block for which `near` holds. `near` must be true up to some block in the order, and false from there on.
 #[inline]
 pub(super) fn last(blocks: &Slab, mut tree: Tree, near: impl Fn(&Block) -> bool) -> Option<BlockId> {
     let mut found = None;
@@ -101,7 +101,7 @@ fn split(blocks: &mut Slab, order: TieOrder, tree: Tree, rank: (u64, u64, u64)) 
     }
 }
 
-/// Joins two trees, all of the first before the second.
+/// Joins two trees; all blocks of the first come before those of the second.
 fn join(blocks: &mut Slab, near: Tree, far: Tree) -> Tree {
     let (Some(left), Some(right)) = (near, far) else { return near.or(far) };
     if priority(left) > priority(right) {

@@ -6,12 +6,12 @@ use crate::block::BlockId;
 use crate::driver::EventId;
 use crate::request::StreamId;
 
-/// A queue of events for each stream, by stream, each in the order of completion.
+/// One event queue per stream, sorted by stream. A queue's events are in the order in which they complete.
 #[derive(Debug, Default)]
 pub(super) struct EventQueues {
     /// Empty queues are kept, so a steady state does not allocate from the heap.
     queues: Vec<Queue>,
-    /// Events in all queues.
+    /// The number of events in all queues.
     events: usize,
 }
 
@@ -45,7 +45,7 @@ impl EventQueues {
         self.events += 1;
     }
 
-    /// An event of a queue, counted from the oldest.
+    /// Event number `at` of a queue; 0 is the oldest.
     pub(super) fn get(&self, queue: usize, at: usize) -> Option<(EventId, BlockId)> {
         self.queues[queue].events.get(at).copied()
     }
@@ -53,11 +53,11 @@ impl EventQueues {
     /// Removes an event that is done.
     pub(super) fn remove(&mut self, queue: usize, at: usize) {
         let events = &mut self.queues[queue].events;
-        let removed = if at == 0 { events.pop_front() } else { events.remove(at) }; // the first costs less
+        let removed = if at == 0 { events.pop_front() } else { events.remove(at) }; // removing the first is cheaper
         self.events -= usize::from(removed.is_some());
     }
 
-    /// Every event's block, by stream.
+    /// The blocks of all events, stream by stream.
     pub(super) fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.queues.iter().flat_map(|queue| queue.events.iter().map(|&(_, block)| block))
     }

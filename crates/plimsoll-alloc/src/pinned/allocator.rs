@@ -1,4 +1,4 @@
-//! The pinned allocator: [`PinnedAllocator`], its state.
+//! [`PinnedAllocator`]: the state of the pinned allocator.
 //!
 //! Serving a request: `serving.rs`. Freeing: `polling.rs`. Pools of graph captures: `captures.rs`.
 
@@ -42,8 +42,8 @@ pub struct PinnedAllocator<D, O> {
     pub(super) driver: D,
     pub(super) observer: O,
     pub(super) blocks: BTreeMap<Addr, Block>,
-    /// Always has the default pool. Ordered by id: `empty_cache` visits them in this order (PyTorch
-    /// uses that of a hash table).
+    /// Always includes the default pool. `empty_cache` visits the pools in id order (PyTorch: in the order of a hash
+    /// table).
     pub(super) pools: BTreeMap<PoolId, HostPool>,
     /// The pools with a capture under way.
     pub(super) recording: Vec<PoolId>,
@@ -51,7 +51,7 @@ pub struct PinnedAllocator<D, O> {
 }
 
 impl<D, O> PinnedAllocator<D, O> {
-    /// An empty allocator over `driver`.
+    /// Makes an empty allocator over `driver`.
     pub fn new(config: PinnedConfig, driver: D, observer: O) -> Self {
         Self {
             config,
@@ -89,8 +89,8 @@ impl<D, O> PinnedAllocator<D, O> {
         &mut self.driver
     }
 
-    /// Records that work on a stream uses the block at `addr`, so that it is not reused before that
-    /// work is done. False if no block starts there.
+    /// Records that work on a stream uses the block at `addr`, so that it is not reused before that work is done.
+    /// Returns false if no block starts there.
     ///
     /// # Panics
     /// If the block is already freed: it may be in use by another caller.
@@ -121,7 +121,7 @@ impl<D, O> PinnedAllocator<D, O> {
         self.pools.get_mut(&id).unwrap_or_else(|| panic!("no pinned memory pool {id}"))
     }
 
-    /// All blocks, by address.
+    /// All blocks, in address order.
     pub fn segments(&self) -> Vec<PinnedSegment> {
         self.blocks.iter().map(|(&addr, block)| block.seen(addr)).collect()
     }

@@ -12,7 +12,7 @@ pub(super) struct Block {
     pub(super) requested_bytes: u64,
     /// Its pool, which never changes.
     pub(super) pool: PoolId,
-    /// Whether the last request was captured.
+    /// Whether the last request came from a captured stream.
     pub(super) during: During,
     pub(super) state: HostBlockState,
     /// The streams that used it, each once, in the order of first use.
@@ -46,7 +46,7 @@ impl Block {
         }
     }
 
-    /// Records that one of its events is done. Returns whether it was the last.
+    /// Records that one of its events is done. Returns whether it was the last one.
     pub(super) fn event_is_done(&mut self) -> bool {
         match &mut self.state {
             HostBlockState::Waiting { events } => {

@@ -11,7 +11,7 @@ use crate::error::PoolError;
 use crate::request::PoolId;
 
 impl<D, O> PinnedAllocator<D, O> {
-    /// Begins a capture into `pool`, which increments its use count; requests may name it then. As PyTorch:
+    /// Begins a capture into `pool` and increments its use count. From now on, requests may name the pool. As PyTorch:
     /// `begin_allocate_to_pool` (which increments the count even when it fails, so the pool is never freed).
     ///
     /// # Errors

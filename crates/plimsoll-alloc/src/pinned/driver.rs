@@ -1,7 +1,7 @@
 //! The host interface: [`PinnedDriver`] has every call that the pinned allocator makes to the host and its devices.
 //!
-//! [`SimHost`](super::SimHost) simulates one; CUDA's is in its own crate. A driver does not call the allocator. The
-//! allocator has no clock, so the driver returns the duration of its slow calls.
+//! [`SimHost`](super::SimHost) is a simulated host; the driver for CUDA is in its own crate. A driver does not call the
+//! allocator. The allocator has no clock, so the driver returns the duration of its slow calls.
 
 use super::request::DeviceStream;
 use crate::driver::{DriverError, EventId};
@@ -63,7 +63,7 @@ pub trait PinnedDriver {
     /// If the host fails; the memory then stays cached.
     fn unpin(&mut self, addr: Addr) -> Result<Timed<()>, DriverError>;
 
-    /// Records an event after the work that is now on a stream.
+    /// Records an event after the work now queued on a stream.
     ///
     /// # Errors
     /// If it cannot be recorded; the block is then never reused.

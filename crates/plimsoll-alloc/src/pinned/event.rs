@@ -3,8 +3,8 @@
 use super::segment::PinnedSegment;
 use crate::request::{Addr, PoolId};
 
-/// An event. The names are those of PyTorch's `host_traces`, whose sizes are also those of
-/// whole blocks; `ReserveAlloc` and `PoolErased` have no entry there.
+/// An event. Its names are those of PyTorch's `host_traces`, and its sizes are block sizes, as there. `ReserveAlloc`
+/// and `PoolErased` do not appear in `host_traces`.
 ///
 /// ```
 /// use plimsoll_alloc::{PinnedAllocator, PinnedConfig, PinnedEvent, PinnedRequest, SimHost};

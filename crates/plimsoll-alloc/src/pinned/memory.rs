@@ -38,7 +38,7 @@ pub struct PinnedMemory {
 }
 
 impl PinnedMemory {
-    /// The memory that `driver` can pin. Nothing is pinned yet.
+    /// Makes a handle to the memory that `driver` can pin. Nothing is pinned yet.
     pub fn new(config: PinnedConfig, driver: impl PinnedDriver + Send + 'static) -> Self {
         let driver: Box<dyn PinnedDriver + Send> = Box::new(driver);
         Self { shared: Arc::new(Lock::new(PinnedAllocator::new(config, driver, PinnedStats::default()))) }
@@ -123,7 +123,7 @@ impl PinnedMemory {
         self.lock().observer_mut().reset_accumulated();
     }
 
-    /// All blocks, by address: [`PinnedAllocator::segments`].
+    /// All blocks, in address order: [`PinnedAllocator::segments`].
     pub fn segments(&self) -> Vec<PinnedSegment> {
         self.lock().segments()
     }

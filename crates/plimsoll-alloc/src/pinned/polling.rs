@@ -1,12 +1,11 @@
-//! Freeing: the events that a block waits for, the cache, the system.
+//! Freeing a block: waiting for its events, then caching it or releasing it to the system.
 //!
 //! Note [Driver failures while freeing]
-//! A failed call changes nothing, and no block is lost. As in PyTorch,
-//! an event that cannot be recorded retires the block. In three places, PyTorch's exception leaves a block in
-//! no list; here
+//! A failed call changes nothing, and no block is lost. As in PyTorch, a block whose event cannot be recorded is
+//! retired. In three places, PyTorch's exception leaves a block in no list. Here:
 //! - an event that cannot be queried stays first in its queue;
 //! - a block that the system fails to free stays in (or goes to) the cache;
-//! - so do the blocks after it.
+//! - the blocks after it also stay in the cache.
 
 use std::mem;
 
@@ -21,13 +20,13 @@ use super::size::BUCKETS;
 use crate::request::{Addr, PoolId};
 
 impl<D: PinnedDriver, O: PinnedObserver> PinnedAllocator<D, O> {
-    /// Frees a block. If no stream used it, it is cached at once (or released, above the largest cached
-    /// size); otherwise, one event is recorded on each stream, in the order of first use (PyTorch: in that of a
-    /// hash table), and a later request or `empty_cache` completes the free.
-    /// As PyTorch: `CachingHostAllocatorImpl::free`.
+    /// Frees a block. If no stream used it, it is cached at once (or released, if it is larger than the largest cached
+    /// size). Otherwise, one event is recorded on each stream, in the order of first use (PyTorch: in the order of a
+    /// hash table), and a later request or `empty_cache` completes the free. As PyTorch:
+    /// `CachingHostAllocatorImpl::free`.
     ///
     /// # Errors
-    /// If the driver fails: Note [Driver failures while freeing]. The block was taken back all the same.
+    /// If the driver fails: Note [Driver failures while freeing]. The block counts as freed even then.
     ///
     /// # Panics
     /// If no block is allocated at its address: it belongs to another allocator.
@@ -77,8 +76,8 @@ impl<D: PinnedDriver, O: PinnedObserver> PinnedAllocator<D, O> {
         block.state = HostBlockState::Retired;
     }
 
-    /// Queries a pool's events, oldest first, up to the first that is not done: those after it wait,
-    /// done or not. As PyTorch: `process_events`.
+    /// Queries a pool's events, oldest first, until one is not done. The events after that one are not queried. As
+    /// PyTorch: `process_events`.
     pub(super) fn poll(&mut self, id: PoolId) -> Result<(), PinnedError> {
         while let Some(&(event, addr)) = self.pool(id).waiting.front() {
             if !self.driver.is_done(event)? {
@@ -118,9 +117,9 @@ impl<D: PinnedDriver, O: PinnedObserver> PinnedAllocator<D, O> {
         Ok(if elapsed_us.is_some() { bytes } else { 0 })
     }
 
-    /// Releases cached blocks to the system, after polling events: those of the default
-    /// pool, and of pools that no graph uses any more, which are removed with their last block. Returns the bytes
-    /// released. As PyTorch: `empty_cache`.
+    /// Polls events, then releases cached blocks to the system: those of the default pool, and of pools that no graph
+    /// uses any more. Such a pool is removed with its last block. Returns the bytes released. As PyTorch:
+    /// `empty_cache`.
     ///
     /// # Errors
     /// If the driver fails; the remaining blocks stay cached.
@@ -142,7 +141,7 @@ impl<D: PinnedDriver, O: PinnedObserver> PinnedAllocator<D, O> {
         (0..BUCKETS).try_fold(0, |bytes, bucket| Ok(bytes + self.empty_bucket(id, bucket)?))
     }
 
-    /// The oldest first.
+    /// Releases the cached blocks of one bucket, oldest first. Returns the bytes released.
     fn empty_bucket(&mut self, id: PoolId, bucket: usize) -> Result<u64, PinnedError> {
         let mut cached = mem::take(&mut self.pool(id).buckets[bucket]);
         let (mut gone, mut bytes) = (0, 0);

@@ -18,9 +18,9 @@ pub(super) struct Cached {
 pub(super) struct HostPool {
     /// The use count: captures and graphs. At 0, the pool is removed with its last block.
     pub(super) users: u64,
-    /// The cached blocks by `size::bucket`, each bucket from the oldest to the newest.
+    /// The cached blocks, indexed by `size::bucket`; within a bucket, oldest first.
     pub(super) buckets: Vec<Vec<Cached>>,
-    /// Events of freed blocks, from the oldest to the newest.
+    /// The events of freed blocks, oldest first.
     pub(super) waiting: VecDeque<(EventId, Addr)>,
 }
 
@@ -34,8 +34,8 @@ impl HostPool {
         self.buckets[bucket(block.bytes)].push(block);
     }
 
-    /// Removes and returns the newest block of the bucket that is large enough, not the best fit.
-    /// As PyTorch: `get_free_block`.
+    /// Removes and returns the newest block of the bucket that is large enough; it need not be the best fit. As
+    /// PyTorch: `get_free_block`.
     pub(super) fn take(&mut self, bytes: u64) -> Option<Cached> {
         let bucket = &mut self.buckets[bucket(bytes)];
         let nth = bucket.iter().rposition(|block| block.bytes >= bytes)?;

@@ -8,10 +8,10 @@ use crate::request::Addr;
 /// Pieces are multiples of this, bytes.
 pub(super) const PIECE_GRAIN_BYTES: u64 = 4096;
 
-/// Whether there is a reserve. Decided when the first block is needed; later options change nothing.
+/// Whether there is a reserve. This is decided when the first block is needed; changing the options later has no effect.
 #[derive(Debug)]
 pub(super) enum Reserve {
-    /// No block was needed yet.
+    /// No block has been needed yet.
     Undecided,
     /// No reserve.
     None,

@@ -42,7 +42,7 @@ pub enum PinnedState {
     /// Freed, but the end of its use cannot be determined: a captured graph may use it at any
     /// time, or an event could not be recorded. It is never reused.
     Retired,
-    /// Cached, for a request of its bucket.
+    /// Cached, for requests of its bucket.
     Cached,
 }
 

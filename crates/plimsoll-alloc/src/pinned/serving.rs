@@ -13,12 +13,13 @@ use crate::error::PoolError;
 use crate::request::{Addr, PoolId};
 
 impl<D: PinnedDriver, O: PinnedObserver> PinnedAllocator<D, O> {
-    /// Serves a request: polls the pool's events, then takes the newest cached block of the request's bucket
-    /// that is large enough, else carves a block from the reserve, else pins new memory.
-    /// As PyTorch: `CachingHostAllocatorImpl::allocate`.
+    /// Serves a request. Polls the pool's events, then takes the newest cached block of the request's bucket that is
+    /// large enough, or else carves a block from the reserve, or else pins new memory. As PyTorch:
+    /// `CachingHostAllocatorImpl::allocate`.
     ///
     /// # Errors
-    /// See [`PinnedError`]. A driver error may concern another block, whose free was being completed.
+    /// See [`PinnedError`]. A driver error may concern another block: polling can complete the free of any block in the
+    /// pool.
     pub fn alloc(&mut self, request: PinnedRequest) -> Result<PinnedAllocation, PinnedError> {
         if request.bytes == 0 {
             return Ok(PinnedAllocation::nothing());

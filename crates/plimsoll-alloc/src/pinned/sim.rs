@@ -7,7 +7,7 @@ use super::request::DeviceStream;
 use crate::driver::{DriverError, EventId};
 use crate::request::Addr;
 
-/// The first address, distinct from those of simulated devices.
+/// The first address; the addresses of simulated devices are elsewhere.
 const BASE: u64 = 0x1000_0000_0000;
 /// The alignment of pinned memory: a page.
 const PAGE_BYTES: u64 = 4096;
@@ -38,7 +38,7 @@ pub struct SimHost {
 }
 
 impl SimHost {
-    /// A host that can pin `bytes`.
+    /// Makes a host that can pin `bytes`.
     pub fn with_capacity(bytes: u64) -> Self {
         Self {
             capacity_bytes: bytes,

@@ -2,12 +2,13 @@
 
 use crate::config::PinnedConfig;
 
-/// One bucket for each power of two that a block can have.
+/// The number of buckets: one for each power of two that a block's size can be.
 pub(super) const BUCKETS: usize = 64;
-/// The largest block: the next power of two has no bucket (PyTorch would read past its buckets).
+/// The largest block. There is no bucket for the next power of two (PyTorch would read past its buckets).
 const MAX_BLOCK_BYTES: u64 = 1 << 63;
 
-/// The next power of two, or `bytes` itself above either of the options' thresholds. None if it is too large.
+/// The next power of two, or `bytes` itself if it is above one of the two thresholds in the options. None if it is too
+/// large.
 pub(super) fn block_bytes(bytes: u64, config: &PinnedConfig) -> Option<u64> {
     let within = |bound: Option<u64>| bound.is_none_or(|bound| bytes <= bound);
     let rounds = within(config.max_round_threshold_bytes()) && within(config.max_cached_bytes());
@@ -18,7 +19,7 @@ pub(super) fn block_bytes(bytes: u64, config: &PinnedConfig) -> Option<u64> {
     }
 }
 
-/// ceil(log2 `bytes`). A bucket of sizes that were not rounded holds blocks of different sizes.
+/// ceil(log2 `bytes`). Blocks of one bucket can have different sizes if their sizes were not rounded.
 pub(super) fn bucket(bytes: u64) -> usize {
     bytes.next_power_of_two().trailing_zeros() as usize
 }

@@ -33,7 +33,7 @@ pub struct DurationStat {
 }
 
 impl DurationStat {
-    /// The mean, rounded down; 0 without calls.
+    /// The mean, rounded down; 0 if there were no calls.
     pub fn avg(&self) -> i64 {
         if self.count == 0 { 0 } else { self.total / self.count }
     }

@@ -1,4 +1,4 @@
-//! Segments of another allocator: their blocks are added as they are described.
+//! Importing segments of another allocator, block by block as described.
 
 use super::Pools;
 use super::pieces::NewSegment;
@@ -7,7 +7,7 @@ use crate::block::{Block, BlockId, PoolRef, SlotState};
 use crate::request::{Addr, StreamId};
 
 impl Pools {
-    /// Adds a segment with its blocks. Returns those that are allocated, by address.
+    /// Adds a segment with its blocks. Returns the allocated ones in address order.
     pub(crate) fn import(&mut self, segment: NewSegment, pieces: &[Piece]) -> Vec<BlockId> {
         let first = self.add_segment(segment);
         let template = self.blocks[first];
@@ -36,7 +36,7 @@ impl Pools {
         held
     }
 
-    /// The last unmapped block of a half and stream that starts at `addr` or before.
+    /// The last unmapped block of a half and stream that starts at or before `addr`.
     pub(crate) fn unmapped_before(&self, pool: PoolRef, stream: StreamId, addr: Addr) -> Option<BlockId> {
         let unmapped = &self.pool(pool).unmapped;
         unmapped.range((stream, Addr(0))..=(stream, addr)).next_back().map(|(_, &id)| id)

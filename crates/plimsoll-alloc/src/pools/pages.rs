@@ -1,7 +1,7 @@
 //! Pages of expandable segments: blocks that change between cached and unmapped.
 //!
-//! Such a segment is a list of blocks like any other; some of its blocks are unmapped. Mapping and unmapping on the
-//! device: `source/expandable.rs`.
+//! An expandable segment is a list of blocks like any other, except that some of its blocks are unmapped.
+//! `source/expandable.rs` maps and unmaps pages on the device.
 
 use super::Pools;
 use super::search::SizedRequest;
@@ -9,7 +9,7 @@ use crate::block::{Block, BlockId, SlotState};
 use crate::request::Addr;
 
 impl Pools {
-    /// The first run, by address, of cached and unmapped neighbours that together hold the request. It
+    /// The first run, in address order, of adjacent cached and unmapped blocks that together hold the request. It
     /// starts with a cached block if one precedes the unmapped one.
     pub(crate) fn find_growable(&self, sized: &SizedRequest) -> Option<BlockId> {
         let stream = sized.request.stream;
@@ -51,8 +51,8 @@ impl Pools {
         self.merge_and_file(id);
     }
 
-    /// Splits a filed block in up to three: the middle, of whole pages, changes between cached and
-    /// unmapped; the parts around it keep their state.
+    /// Splits a filed block into up to three parts. The middle, whole pages, changes between cached and unmapped; the
+    /// parts around it keep their state.
     pub(crate) fn convert(&mut self, id: BlockId, addr: Addr, bytes: u64, state: SlotState) {
         self.unfile(id);
         let block = self.blocks[id];

@@ -51,7 +51,7 @@ impl Pools {
         })
     }
 
-    /// Removes a segment that is one filed block.
+    /// Removes a segment that consists of one filed block.
     pub(crate) fn remove_segment(&mut self, id: BlockId) {
         assert!(!self.blocks[id].is_piece(), "the segment at {} is split", self.blocks[id].addr);
         let pool = self.blocks[id].pool;
@@ -133,8 +133,8 @@ impl Pools {
     /// Caches a block that is no longer used, merged with its cached neighbours.
     /// Returns the change in cached pieces.
     ///
-    /// A cached neighbour absorbs the block rather than the other way round, so that it can keep its place
-    /// in its set. It takes over the block's last request, as if the block had grown, as in PyTorch.
+    /// The cached neighbour absorbs the block, not the reverse, so that the neighbour can keep its place in its set. As
+    /// in PyTorch, the merged block gets the requested size, tag and stack of the freed block.
     #[inline]
     pub(crate) fn vacate(&mut self, id: BlockId) -> SplitChange {
         let block = &mut self.blocks[id];
@@ -165,8 +165,8 @@ impl Pools {
         }
     }
 
-    /// Merges an unfiled block into a cached neighbour, which keeps its own id and gets the block's
-    /// last request. Returns the neighbour's old size.
+    /// Merges an unfiled block into a cached neighbour. The neighbour keeps its id and gets the block's requested size,
+    /// tag and stack. Returns the neighbour's old size.
     #[inline]
     fn grow_over(&mut self, kept: BlockId, id: BlockId) -> u64 {
         let Block { addr, bytes, requested_bytes, tag, stack, .. } = *self.unlink(id);

@@ -1,4 +1,4 @@
-//! The search: which cached block serves a request, if any, and whether it is split.
+//! The search: the cached block that serves a request, if any, and whether it is split.
 //!
 //! As PyTorch: `get_free_block`, `should_split`.
 
@@ -25,17 +25,16 @@ pub(crate) struct SizedRequest {
 }
 
 impl Pools {
-    /// The cached block that serves a request. Only the one that [`find_fit`](Self::find_fit) finds is
-    /// checked against the oversize rules: if it fails, none passes.
+    /// The cached block that serves a request. The oversize rules are checked only for the block that
+    /// [`find_fit`](Self::find_fit) returns: if it fails, no other passes.
     #[inline(always)] // Note [Laid out once] in `allocator.rs`
     pub(crate) fn serving(&self, sized: &SizedRequest, config: &Config) -> Option<BlockId> {
         self.find_fit(sized)
             .filter(|&id| fits_oversize_rules(config, sized.block_bytes, self.blocks[id].bytes))
     }
 
-    /// The first block that fits a request in Note [Best fit order], adjusted by
-    /// [`least_growing`](Self::least_growing) or [`not_expandable`](Self::not_expandable) if there are
-    /// expandable segments.
+    /// The first block that fits a request, by Note [Best fit order]. If there are expandable segments,
+    /// [`least_growing`](Self::least_growing) or [`not_expandable`](Self::not_expandable) may move on to a later block.
     #[inline(always)] // as above
     pub(crate) fn find_fit(&self, sized: &SizedRequest) -> Option<BlockId> {
         let pool = self.pool(sized.pool);
@@ -52,7 +51,7 @@ impl Pools {
         self.pool(pool).cached.first_from(&self.blocks, stream, bytes)
     }
 
-    /// The cached block that fits next after a cached block.
+    /// The next larger or equal cached block in best-fit order.
     pub(crate) fn next_fit(&self, id: BlockId) -> Option<BlockId> {
         self.pool(self.blocks[id].pool).cached.after(&self.blocks, id)
     }
@@ -62,7 +61,7 @@ impl Pools {
         self.pool(pool).cached.last_before(&self.blocks, stream, bytes)
     }
 
-    /// The cached block that comes before a cached block, which is not larger.
+    /// The previous cached block in best-fit order, which is not larger.
     pub(crate) fn next_smaller(&self, id: BlockId) -> Option<BlockId> {
         self.pool(self.blocks[id].pool).cached.before(&self.blocks, id)
     }
@@ -72,8 +71,8 @@ impl Pools {
         self.pool(pool).cached.largest_bytes(&self.blocks, stream)
     }
 
-    /// The cached block that holds these addresses. Scans those that are large enough, from both ends: what a recording
-    /// takes is often in a new segment, and the largest.
+    /// The cached block that contains this range of addresses. Scans the blocks that are large enough from both ends,
+    /// because a recorded request is often served from a new segment, whose block is the largest.
     pub(crate) fn cached_around(
         &self,
         pool: PoolRef,
@@ -106,12 +105,12 @@ impl Pools {
         None
     }
 
-    /// Counts a search of a half: the age of cached blocks is measured in searches.
+    /// Counts a search of a half. The age of cached blocks is measured in searches.
     pub(crate) fn count_search(&mut self, pool: PoolRef) {
         self.pool_mut(pool).searches += 1;
     }
 
-    /// Counted searches since a block was cached.
+    /// The number of counted searches since a block was cached.
     pub(crate) fn age(&self, id: BlockId) -> u64 {
         let block = &self.blocks[id];
         self.pool(block.pool).searches - block.cached_at
@@ -125,8 +124,8 @@ impl Pools {
         Some(id)
     }
 
-    /// Advances while the next block, including the unmapped block after it, is smaller: a hole is better than
-    /// the end at which a segment grows. Stops at the first that is not smaller.
+    /// Moves to the next block as long as that one is smaller, each counted with the unmapped block after it. So a hole
+    /// is used before the end of a segment, where the segment grows. Stops at the first block that is not smaller.
     fn least_growing(&self, mut id: BlockId, pool: &Pool) -> BlockId {
         while self.blocks[id].range.is_some() {
             match pool.cached.after(&self.blocks, id) {
@@ -145,8 +144,8 @@ impl Pools {
     }
 }
 
-/// Oversize blocks serve only oversize requests, which take no more than `max_non_split_rounding` over
-/// what they need. The sum wraps around, as PyTorch's does.
+/// Oversize blocks serve only oversize requests. An oversize request uses only blocks that exceed it by less than
+/// `max_non_split_rounding`. The sum wraps around, as in PyTorch.
 pub(crate) fn fits_oversize_rules(config: &Config, wanted_bytes: u64, found_bytes: u64) -> bool {
     if is_oversize(config, wanted_bytes) {
         found_bytes < wanted_bytes.wrapping_add(config.max_non_split_rounding_bytes())
@@ -156,8 +155,8 @@ pub(crate) fn fits_oversize_rules(config: &Config, wanted_bytes: u64, found_byte
 }
 
 impl SizedRequest {
-    /// Whether to split a block for this request. The large half wastes up to 1 MiB
-    /// rather than keep a remainder that only the small half could use; expandable segments split to 512 bytes.
+    /// Whether to split a block for this request. In the large half, up to 1 MiB is wasted, because only the small half
+    /// could use such a remainder. Blocks of expandable segments are split down to 512 bytes.
     #[inline]
     pub(crate) fn cut(&self, config: &Config, found_bytes: u64) -> Cut {
         let rest_bytes = found_bytes - self.block_bytes;

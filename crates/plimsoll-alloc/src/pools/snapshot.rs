@@ -1,4 +1,4 @@
-//! Snapshots of the pools: their segments and blocks, and what is cached.
+//! Snapshots of the pools: their segments and blocks, and the size of the cache.
 
 use super::Pools;
 use crate::block::{Block, BlockId, SlotState};
@@ -23,7 +23,7 @@ impl Pools {
         pools.map(|cached| cached.largest_of_all_bytes(&self.blocks)).max().unwrap_or(0)
     }
 
-    /// All segments and their blocks, by address.
+    /// All segments and their blocks, in address order.
     pub(crate) fn segments(&self) -> Vec<Segment> {
         let blocks = &self.blocks;
         let starts_segment =

@@ -1,7 +1,7 @@
 //! The device behind [`DeviceMemory`](super::DeviceMemory): a driver with its own lock, so that a segment
 //! can be allocated while the allocator serves other requests.
 //!
-//! Lock order: the allocator's lock first. A thread that holds only this lock takes no other.
+//! Lock order: the allocator's lock first. A thread that holds only the driver's lock takes no other.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::driver::{Captured, Driver, DriverError, EventId, MemoryInfo, NodeId};
 use crate::lock::Lock;
 use crate::request::{Addr, StreamId};
 
-/// A driver. Clones are handles to the same one.
+/// A driver. Clones are handles to the same driver.
 #[derive(Clone)]
 pub(super) struct Device(Arc<Lock<Box<dyn Driver + Send>>>);
 

@@ -60,8 +60,7 @@ impl DeviceMemory {
         shared.levels.begin(allocated_bytes);
     }
 
-    /// The current figures, read under one lock. No block is visited: the cost is that of
-    /// a sum over categories and labels.
+    /// The current figures, read under one lock. Visits no block: the cost is a sum over categories and labels.
     pub fn gauges(&self) -> Gauges {
         let shared = self.lock();
         let (stats, ledger, _) = shared.core.observer();

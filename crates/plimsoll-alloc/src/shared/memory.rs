@@ -34,13 +34,13 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// The memory of the device behind `driver`. Nothing is allocated yet.
+    /// Makes a handle to the memory of the device behind `driver`. Nothing is allocated yet.
     pub fn new(config: Config, driver: impl Driver + Send + 'static) -> Self {
         Self { shared: Arc::new(Lock::new(Shared::new(config, driver))) }
     }
 
-    /// Allocates: [`Allocator::malloc`](crate::Allocator::malloc). A request that names no pool is served from the pool that this
-    /// thread's or the stream's requests are sent to, if any.
+    /// Allocates: [`Allocator::malloc`](crate::Allocator::malloc). If the request names no pool, it is served from the
+    /// pool that this thread or the stream is redirected to, if any.
     ///
     /// # Errors
     /// As [`Allocator::malloc`](crate::Allocator::malloc).
@@ -128,8 +128,8 @@ impl DeviceMemory {
         self.lock().core.record_stream(allocation, stream);
     }
 
-    /// Calls `callback` when no cached block fits a request, before the device is asked. It may
-    /// free memory of this allocator: the lock is not held. As PyTorch: `FreeMemoryCallback`.
+    /// Calls `callback` when no cached block fits a request, before new device memory is allocated. It may free memory
+    /// of this allocator: the lock is not held. As PyTorch: `FreeMemoryCallback`.
     pub fn on_memory_wanted(&self, callback: impl Fn() -> CallbackResult + Send + Sync + 'static) {
         self.lock().free_memory.push(Arc::new(callback));
     }

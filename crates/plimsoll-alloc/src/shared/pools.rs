@@ -1,4 +1,4 @@
-//! Private pools as handles: [`Pool`], and by id.
+//! Private pools: handles to them ([`Pool`]), and calls by pool id.
 //!
 //! As PyTorch: `MemPool`, `beginAllocateToPool`.
 
@@ -13,7 +13,7 @@ use crate::request::PoolId;
 use crate::segment::Segment;
 use crate::segment_allocator::SegmentAllocator;
 
-/// A handle to a private pool. Dropping it releases its use of the pool.
+/// A handle to a private pool. Dropping it decrements the pool's use count.
 ///
 /// ```
 /// use plimsoll_alloc::{Config, DeviceMemory, Request, SimDriver};
@@ -52,14 +52,14 @@ impl Pool {
         Ok(PoolGuard { memory: self.memory.clone(), id: self.id })
     }
 
-    /// The pool's segments and blocks, by address. As PyTorch: `MemPool.snapshot`.
+    /// The pool's segments and blocks, in address order. As PyTorch: `MemPool.snapshot`.
     pub fn segments(&self) -> Vec<Segment> {
         let mut segments = self.memory.segments();
         segments.retain(|segment| segment.pool_id == self.id);
         segments
     }
 
-    /// Frees the pool's cached memory on the device, which does nothing while it is in use:
+    /// Frees the pool's cached memory on the device. Does nothing while the pool is in use:
     /// [`Allocator::empty_pool`](crate::Allocator::empty_pool).
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Drop for Pool {
     }
 }
 
-/// While this guard exists, a thread's requests go to a pool: [`Pool::use_here`]; see [`Pool`] for an example.
+/// Redirects a thread's requests to a pool as long as it exists: [`Pool::use_here`]; see [`Pool`] for an example.
 #[derive(Debug)]
 #[must_use = "the sending ends when the guard is dropped"]
 pub struct PoolGuard {
@@ -88,7 +88,7 @@ pub struct PoolGuard {
 
 impl Drop for PoolGuard {
     fn drop(&mut self) {
-        // Both undo `use_here`, and fail only if the caller has already undone it.
+        // Both calls undo `use_here`, and fail only if the caller has already undone it.
         let _ = self.memory.end_allocate_to_pool(self.id);
         let _ = self.memory.release_pool(self.id);
     }
@@ -96,7 +96,7 @@ impl Drop for PoolGuard {
 
 /// Private pools by id.
 impl DeviceMemory {
-    /// A private pool with a new id, (0, n).
+    /// Makes a private pool with a new id, (0, n).
     ///
     /// # Errors
     /// As [`Allocator::create_pool`](crate::Allocator::create_pool).
@@ -104,7 +104,7 @@ impl DeviceMemory {
         self.new_pool_as(|core, id| core.create_pool(id))
     }
 
-    /// A private pool with a new id, (0, n), and its own segment allocator. As PyTorch: `MemPool(allocator)`.
+    /// Makes a private pool with a new id, (0, n), and its own segment allocator. As PyTorch: `MemPool(allocator)`.
     ///
     /// # Errors
     /// As [`Allocator::create_pool_with_allocator`](crate::Allocator::create_pool_with_allocator).

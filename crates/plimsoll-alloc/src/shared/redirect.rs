@@ -1,7 +1,7 @@
 //! Which requests go to which pool: [`Redirect`].
 //!
-//! The core serves each request from the pool that it names. Here, threads and streams are redirected to pools, and
-//! a request that names no pool gets that of the newest matching redirect.
+//! The core serves each request from the pool that it names. Here, threads and streams are redirected to pools. A
+//! request that names no pool is sent to the pool of the newest redirect that matches it.
 //!
 //! As PyTorch: `use_mem_pool`, and the filters of `beginAllocateToPool`.
 
@@ -22,9 +22,9 @@ use crate::request::{PoolId, Request, StreamId};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redirect {
-    /// Those of the calling thread. As PyTorch: `use_mem_pool`.
+    /// The calling thread's requests. As PyTorch: `use_mem_pool`.
     ThisThread,
-    /// Those of one stream. As PyTorch: a graph's capture.
+    /// One stream's requests. As PyTorch: the capture of a graph.
     Stream(StreamId),
     /// All requests.
     Everyone,
@@ -44,7 +44,7 @@ enum Filter {
 }
 
 impl Redirects {
-    /// The pool of a request: the one it names, or that of the newest matching redirect.
+    /// The pool that serves a request: the one it names, or the pool of the newest matching redirect.
     #[inline]
     pub(super) fn serving(&self, request: &Request) -> PoolId {
         if self.newest_last.is_empty() { request.pool } else { self.redirected(request) }
@@ -64,7 +64,7 @@ impl Redirects {
         newest.map_or(PoolId::DEFAULT, |&(pool, _)| pool)
     }
 
-    /// Sends requests to a pool.
+    /// Starts sending requests to a pool.
     pub(super) fn begin(&mut self, pool: PoolId, whose: Redirect) {
         let filter = match whose {
             Redirect::ThisThread => Filter::Thread(thread::current().id()),
@@ -74,7 +74,7 @@ impl Redirects {
         self.newest_last.push((pool, filter));
     }
 
-    /// Sends no more requests to a pool.
+    /// Stops sending requests to a pool.
     pub(super) fn end(&mut self, pool: PoolId) {
         self.newest_last.retain(|&(redirected, _)| redirected != pool);
     }

@@ -120,7 +120,7 @@ pub enum Callers {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recording {
-    /// All segments and their blocks, by address.
+    /// All segments and their blocks, in address order.
     pub segments: Vec<Segment>,
     /// The history, oldest first.
     pub entries: Vec<Entry>,
@@ -154,7 +154,7 @@ impl DeviceMemory {
         recording
     }
 
-    /// All segments and their blocks, by address: [`Allocator::segments`](crate::Allocator::segments).
+    /// All segments and their blocks, in address order: [`Allocator::segments`](crate::Allocator::segments).
     pub fn segments(&self) -> Vec<Segment> {
         self.lock().core.segments()
     }
@@ -173,14 +173,14 @@ impl DeviceMemory {
         self.lock().core.base_allocation(allocation)
     }
 
-    /// Starts recording the history, from empty: [`History::record`](crate::History::record).
+    /// Clears the history and starts recording: [`History::record`](crate::History::record).
     pub fn record_history(&self, options: HistoryOptions, callers: Callers, clock: Clock) {
         let mut shared = self.lock();
         shared.core.observer_mut().2.record(options, clock);
         shared.locations = (callers == Callers::Located).then(Locations::default);
     }
 
-    /// Stops recording the history and drops it. Places stay valid.
+    /// Stops recording the history and drops it. The numbers of places stay valid.
     pub fn stop_history(&self) {
         self.lock().core.observer_mut().2.stop();
     }
@@ -196,7 +196,7 @@ impl DeviceMemory {
         self.lock().core.observer_mut().2.take()
     }
 
-    /// The place in the program with this number, of a history with [`Callers::Located`].
+    /// The place in the program with this number, in a history recorded with [`Callers::Located`].
     pub fn location(&self, stack: StackId) -> Option<&'static Location<'static>> {
         self.lock().locations.as_ref()?.place(stack)
     }
@@ -220,7 +220,7 @@ impl DeviceMemory {
     }
 }
 
-/// A statistic that is never negative.
+/// Converts a statistic that is never negative.
 pub(super) fn unsigned(statistic: i64) -> u64 {
     assert!(statistic >= 0, "a sum of block sizes or a count is {statistic}");
     statistic as u64

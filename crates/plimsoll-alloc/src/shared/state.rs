@@ -27,7 +27,7 @@ pub(super) type Core = Allocator<Device, (Stats, Ledger, History)>;
 pub(super) struct Shared {
     pub(super) core: Core,
     pub(super) redirects: Redirects,
-    /// Pools made with a new id.
+    /// The number of pools made with a new id.
     pub(super) pools_made: u64,
     pub(super) locations: Option<Locations>,
     pub(super) levels: StepLevels,
@@ -36,7 +36,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// The state for the device behind `driver`. Nothing is allocated yet.
+    /// Makes the state for the device behind `driver`. Nothing is allocated yet.
     pub(super) fn new(config: Config, driver: impl Driver + Send + 'static) -> Self {
         let observer = (Stats::new(&config), Ledger::default(), History::default());
         Self {
@@ -50,7 +50,7 @@ impl Shared {
         }
     }
 
-    /// Fills in the pool that this request is sent to, and its place in the program.
+    /// Fills in the pool that the request is sent to, and the place in the program that made it.
     #[inline(always)] // Note [Laid out once] in `allocator.rs`
     pub(super) fn resolve(&mut self, request: Request, caller: &'static Location<'static>) -> Request {
         let stack = match &mut self.locations {

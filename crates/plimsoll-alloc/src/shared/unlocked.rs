@@ -1,7 +1,7 @@
 //! `release_lock_on_cudamalloc`: handling a cache miss with the lock released while a segment is allocated.
 //!
-//! Other threads allocate and free from the cache meanwhile. A thread that needs the device still waits for
-//! it. As in PyTorch, the limit check of two concurrent requests does not count the other one's segment.
+//! Other threads allocate and free from the cache meanwhile. A thread that needs the device still waits for it. As in
+//! PyTorch, if two requests run concurrently, the limit check of each ignores the segment of the other.
 
 use super::device::Device;
 use super::state::{Core, Shared};
@@ -11,7 +11,7 @@ use crate::lock::{Guard, Lock};
 use crate::pools::SizedRequest;
 use crate::request::Addr;
 
-/// A context that holds the lock except while a segment is allocated.
+/// Access for a cache miss that holds the lock except while a segment is allocated.
 pub(super) struct Unlocked<'a> {
     lock: &'a Lock<Shared>,
     shared: Option<Guard<'a, Shared>>,

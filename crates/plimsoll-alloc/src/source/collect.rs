@@ -1,8 +1,8 @@
-//! Garbage collection: cached segments that have not been used for long are freed before the device is
-//! asked for more, once the reserved bytes exceed a fraction of the memory limit.
+//! Garbage collection. Once the reserved bytes exceed a fraction of the memory limit, cached segments that have not
+//! been used for long are freed before new device memory is allocated.
 //!
-//! Age is counted in searches of the pool. Only the default pool's large blocks are collected, and only whole
-//! segments; it waits for no event.
+//! Age is counted in searches of the pool. Only whole segments in the default pool's large half are collected.
+//! Collection does not wait for events.
 //!
 //! As PyTorch: `garbage_collect_cached_blocks`.
 
@@ -18,9 +18,9 @@ use crate::pools::Pools;
 use crate::size::PoolKind;
 
 impl<D: Driver> SegmentSource<D> {
-    /// Releases segments of at least average age until the reserved bytes are below the threshold, or
-    /// nothing more can be released. Each round releases all that are old enough, even beyond the target; the
-    /// average of a round is over those that earlier rounds left.
+    /// Releases segments of at least average age until the reserved bytes are below the threshold, or nothing more can
+    /// be released. Each round releases all segments that are old enough, even beyond the target. The average is
+    /// computed again for each round, over the segments that are left.
     pub(crate) fn collect_garbage<O: Observer>(
         &mut self,
         heap: &mut Heap<O>,
@@ -57,7 +57,7 @@ impl<D: Driver> SegmentSource<D> {
     }
 }
 
-/// Cached blocks of the default pool's large half that are whole segments, in search order. A whole block of an
+/// The cached blocks of the default pool's large half that are whole segments, in search order. A block that is a whole
 /// expandable segment counts in the average, but is never released.
 fn whole_blocks(pools: &Pools) -> impl Iterator<Item = BlockId> + '_ {
     pools.cached(PoolRef::default_half(PoolKind::Large)).filter(|&id| !pools.block(id).is_piece())

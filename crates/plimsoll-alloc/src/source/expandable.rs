@@ -1,6 +1,6 @@
 //! Expandable segments: address space reserved once, memory mapped into it page by page.
 //!
-//! A block grows by mapping pages of the unmapped block after it. The blocks themselves: `pools/pages.rs`.
+//! A block grows when pages of the unmapped block after it are mapped. `pools/pages.rs` changes the blocks.
 //!
 //! As PyTorch: `ExpandableSegment`, `try_allocate_expandable_block`, `map_block`, `unmap_block`.
 
@@ -45,7 +45,7 @@ impl<D: Driver> SegmentSource<D> {
         Ok(Some(id))
     }
 
-    /// Reserves address space for a new expandable segment. Returns its one block, unmapped.
+    /// Reserves address space for a new expandable segment. Returns its only block, which is unmapped.
     fn reserve_range<O: Observer>(
         &mut self,
         heap: &mut Heap<O>,
@@ -69,8 +69,8 @@ impl<D: Driver> SegmentSource<D> {
         Ok(Some(id))
     }
 
-    /// Maps the first pages of an unmapped block, enough for `bytes` or all of it, and caches them, merged
-    /// with their neighbours. False if the device is out of memory; nothing is mapped then.
+    /// Maps the first pages of an unmapped block, enough for `bytes` or all of it. They become cached, and merge with
+    /// their neighbours. Returns false if the device is out of memory; nothing is mapped then.
     fn map_front<O: Observer>(
         &mut self,
         heap: &mut Heap<O>,
@@ -118,7 +118,7 @@ impl<D: Driver> SegmentSource<D> {
     }
 }
 
-/// The page size and size of a new range: the option's value, or 9/8 of the device, in whole pages.
+/// The size and page size of a new range: the size that the option sets, or 9/8 of the device, rounded to whole pages.
 fn range_and_page_bytes(config: &Config, kind: PoolKind, total_bytes: u64) -> (u64, u64) {
     let page_bytes = match kind {
         PoolKind::Small => SMALL_SEGMENT_BYTES,
@@ -131,7 +131,7 @@ fn range_and_page_bytes(config: &Config, kind: PoolKind, total_bytes: u64) -> (u
     (page_bytes, wanted_bytes.div_ceil(page_bytes).saturating_mul(page_bytes))
 }
 
-/// The reserve that the option sets, if `sized` needs more than such a range can hold, bytes.
+/// The size that `expandable_segments_reserve` sets, if a range of that size cannot hold the request, bytes.
 pub(crate) fn exceeded_reserve(config: &Config, sized: &SizedRequest, total_bytes: u64) -> Option<u64> {
     let reserve = config.expandable_segments_reserve().filter(|_| sized.expandable)?;
     let (_, range_bytes) = range_and_page_bytes(config, sized.kind, total_bytes);

@@ -1,4 +1,4 @@
-//! Freeing cached memory on the device: all of a pool's, or as much as one request needs.
+//! Freeing cached memory on the device: all that a pool has cached, or as much as one request needs.
 //!
 //! As PyTorch: `release_available_cached_blocks`, `release_blocks`, `release_block`.
 
@@ -39,12 +39,12 @@ impl<D: Driver> SegmentSource<D> {
         Ok(())
     }
 
-    /// Releases oversize segments of the request's own pool and stream: one that is large enough, or else
-    /// the largest ones until their total is. Returns whether enough was released; segments that were released
-    /// without being enough stay released. Nothing is oversize unless `max_split_size` is set.
+    /// Releases oversize segments of the request's own pool and stream: one that is large enough, or else the largest
+    /// ones until their total is large enough. Returns whether enough was released. If not, the segments already
+    /// released stay released. Nothing is oversize unless `max_split_size` is set.
     ///
-    /// PyTorch also does this during a capture. Unlike PyTorch, a piece of a segment is skipped: there
-    /// can be one only if `max_split_size` was lowered at run time, and PyTorch then corrupts its state.
+    /// PyTorch also does this during a capture. Unlike PyTorch, we skip a block that is only a piece of a segment. Such a
+    /// block can be oversize only if `max_split_size` was lowered at run time; PyTorch then corrupts its state.
     pub(crate) fn release_oversize<O: Observer>(
         &mut self,
         heap: &mut Heap<O>,

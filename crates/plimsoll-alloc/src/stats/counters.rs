@@ -1,17 +1,17 @@
 //! The counters behind one statistic: [`Counters`].
 //!
-//! It stores only independent values: for each pool, the current value, its peak and the freed total,
-//! and the peak of both together. The rest is computed when it is read.
+//! It stores only independent values: for the small and the large pool, the current value, its peak and the freed
+//! total; and the peak of both together. The rest is computed when it is read.
 
 use super::stat::{PoolStats, Stat};
 use crate::size::PoolKind;
 
-/// One statistic of both pools.
+/// One statistic of the small and the large pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Counters {
     /// Indexed by [`PoolKind`].
     pools: [Counter; 2],
-    /// Of both together.
+    /// The peak of both together.
     peak: i64,
 }
 
@@ -20,7 +20,7 @@ struct Counter {
     current: i64,
     peak: i64,
     freed: i64,
-    /// The current value at the last reset of the accumulated ones.
+    /// The current value at the last reset of the accumulated values.
     base: i64,
 }
 
@@ -48,7 +48,7 @@ impl Counters {
         counter.freed += by as i64;
     }
 
-    /// Changes by a net amount: one increase, or one decrease.
+    /// Applies a net change: one increase, or one decrease.
     #[inline]
     pub(super) fn change(&mut self, pool: PoolKind, by: i64) {
         if by >= 0 {
@@ -90,7 +90,8 @@ impl Counters {
     }
 }
 
-/// As `max`, but stores only a new value: usually there is no new peak.
+/// Raises `peak` to `to` if it is lower. Unlike `max`, stores only if the value changes, because there is rarely a new
+/// peak.
 #[inline]
 fn raise(peak: &mut i64, to: i64) {
     if to > *peak {

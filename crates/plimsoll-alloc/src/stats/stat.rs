@@ -1,4 +1,4 @@
-//! One statistic: [`Stat`], and [`PoolStats`] for the pools apart.
+//! One statistic: [`Stat`], and [`PoolStats`] for each pool separately.
 
 /// One statistic. `current` is `allocated - freed` until [`Stats::reset_accumulated`](crate::Stats::reset_accumulated).
 ///
@@ -19,7 +19,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Changes by a net amount: one increase, or one decrease.
+    /// Applies a net change: one increase, or one decrease.
     pub(crate) fn change(&mut self, by: i64) {
         self.current += by;
         if by >= 0 {
@@ -44,7 +44,8 @@ impl Stat {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolStats {
-    /// Both pools. Its peak is not the sum of theirs, which may be at different times.
+    /// Both pools together. Its peak can be less than the sum of theirs, because those may have occurred at different
+    /// times.
     pub all: Stat,
     /// The small pool.
     pub small_pool: Stat,

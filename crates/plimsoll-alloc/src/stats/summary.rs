@@ -8,8 +8,8 @@ use super::{PoolStats, Stat, Stats};
 const WIDTH: usize = 75;
 
 impl Stats {
-    /// The table of `torch.cuda.memory_summary()`, under `title` (at most 56 characters of it). Given
-    /// PyTorch's own title, `PyTorch CUDA memory summary, device ID 0`, it is PyTorch's text.
+    /// The table of `torch.cuda.memory_summary()`, with the first 56 characters of `title`. With PyTorch's own title,
+    /// `PyTorch CUDA memory summary, device ID 0`, the text is identical to PyTorch's.
     pub fn summary(&self, title: &str) -> String {
         let (double, single) = ("=".repeat(WIDTH), "-".repeat(WIDTH));
         let mut lines = vec![double.clone(), format!("{:18}{title:<56.56} ", ""), single.clone()];
@@ -48,7 +48,7 @@ impl Stats {
     }
 }
 
-/// Writes a value in the unit that suits its reference, so that the rows of a group share a unit.
+/// Formats a value in the unit that fits `reference`, so that the rows of a group share a unit.
 type Write = fn(value: i64, reference: i64) -> String;
 
 fn group(metric: &str, stats: &PoolStats, write: Write) -> [String; 3] {
@@ -81,7 +81,7 @@ fn count(value: i64, reference: i64) -> String {
     format!("{value:7} {name} ")
 }
 
-/// A list of units, and the threshold of the next one.
+/// A list of units, and the value from which the next larger unit is used.
 struct Unit {
     names: &'static [&'static str],
     step: i64,
@@ -89,7 +89,7 @@ struct Unit {
 }
 
 impl Unit {
-    /// `value` in the unit that suits `reference`, rounded down to a whole number.
+    /// `value` in the unit that fits `reference`, rounded down to a whole number.
     fn suit(&self, value: i64, reference: i64) -> (i64, &'static str) {
         let (mut value, mut reference, mut nth) = (value, reference as f64, 0);
         while nth + 1 < self.names.len() && reference >= self.from {

@@ -1,9 +1,9 @@
-//! Fuzz targets of the configuration string; ordinary tests: `tests/config.rs`.
+//! Fuzz targets of the configuration string. The ordinary tests are in `tests/config.rs`.
 
 use plimsoll_alloc::{Config, RoundupRest, WarningKind};
 
-/// Parsing `text` must not panic, its errors and warnings must display, and its options must
-/// survive a round trip through a string.
+/// Parsing `text` must not panic, its errors and warnings must display, and its options must survive a round trip
+/// through a string.
 pub(crate) fn reads_and_writes(text: &str) {
     match Config::parse(text) {
         Ok(parsed) => {

@@ -1,6 +1,6 @@
-//! Fuzz targets of the allocator: functions of any bytes that panic if a check fails. `fuzz/`
-//! runs them with a fuzzer, `tests/fuzz.rs` with some thousand byte strings in the ordinary tests; the root
-//! that includes this includes `naive/` and `programs/` beside it.
+//! Fuzz targets of the allocator: functions that take any bytes and panic if a check fails. `fuzz/` runs them with a
+//! fuzzer, `tests/fuzz.rs` with some thousand byte strings in the ordinary tests. A crate root that includes this
+//! module also includes `naive/` and `programs/`.
 
 #![allow(dead_code, reason = "each fuzzer uses a part of it")]
 
@@ -27,7 +27,8 @@ impl<'a> Input<'a> {
         self.next().unwrap_or(0) % bound
     }
 
-    /// From 0 to 64 MiB: a few significant bits, each magnitude as likely, a little off from round.
+    /// A size from 0 to 64 MiB: a few significant bits, all magnitudes equally likely, some sizes slightly below a
+    /// round number.
     fn size(&mut self) -> u64 {
         let (magnitude, bits, off) = (self.below(23), self.below(8), self.below(3));
         ((8 + bits) << magnitude).saturating_sub(off) / 2

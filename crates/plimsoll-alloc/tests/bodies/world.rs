@@ -38,7 +38,7 @@ pub(crate) fn stays_sound(bytes: &[u8]) {
 struct World {
     allocator: Allocator<FailNth<Slow>, (Stats, Ledger)>,
     live: Vec<Allocation>,
-    /// A request between its two halves.
+    /// A request between its two halves: the cache lookup and the continuation.
     miss: Option<CacheMiss>,
     checkpoint: Option<Checkpoint>,
     captures: u32,
@@ -51,7 +51,7 @@ impl World {
             0 => DriverError::OutOfMemory,
             _ => DriverError::Failed("unplugged".into()),
         };
-        // 0: none fails.
+        // 0 means that no call fails.
         let driver = FailNth::new(Slow::with_capacity(96 * MIB), input.below(256), why);
         let observer = (Stats::new(&config), Ledger::default());
         let allocator = Allocator::new(config, driver, observer);
@@ -175,7 +175,7 @@ impl World {
             while self.allocator.release_pool(id).is_ok() {}
         }
         self.live.drain(..).for_each(|allocation| self.allocator.free(allocation));
-        // The one failure may come only now, in the release itself.
+        // The injected failure may come only now, in the release itself.
         let _ = self.allocator.empty_cache();
         assert!(self.allocator.empty_cache().is_ok(), "a device fails once");
         assert_sound(&self.allocator, "the end");

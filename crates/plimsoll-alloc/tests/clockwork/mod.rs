@@ -113,7 +113,7 @@ impl World {
         self.allocator.check().map_err(|broken| broken.to_string())
     }
 
-    /// When all work is done, one more request completes all frees.
+    /// Completes all work, then makes one more request, which completes all frees.
     pub(crate) fn finish_everything(&mut self) {
         while !self.live.is_empty() {
             self.free(0);

@@ -1,12 +1,12 @@
-"""Writes answers.json: how PyTorch 2.15 reads several hundred configuration strings.
+"""Writes answers.json: how PyTorch 2.15 parses several hundred configuration strings.
 
 usage, in the oracle's directory: ./fk.sh python .../tests/config/make.py [RANDOM [SEED]] > answers.json
 
-Needs torch 2.15 for CUDA (no GPU: the stand-in driver does) and g++. Beside the strings below, RANDOM ones are
-made (default 230, seed 15). Each case is [moment, strings, answers]: moment is "start" (the environment of a new
-process) or "set" (one after another at run time); an answer is null where PyTorch refuses, else the options that
-differ from their defaults, by name, sizes in bytes. Only the last string of a case is ever refused: PyTorch keeps half of a refused string,
-we keep none.
+Needs torch 2.15 for CUDA (no GPU: the stand-in driver is enough) and g++. In addition to the strings below, it makes
+RANDOM ones (default 230, seed 15). Each case is [moment, strings, answers]. moment is "start" (the environment of a new
+process) or "set" (one string after another at run time). An answer is null if PyTorch rejects the string; otherwise it
+has the options that differ from their defaults, by name, with sizes in bytes. Only the last string of a case may be
+rejected, because PyTorch then applies half of the string, and we apply none.
 """
 
 import json
@@ -33,7 +33,7 @@ RESERVE, BY_CLASS = (
     "expandable_segments_reserve",
     "expandable_segments_reserve_by_class",
 )
-# How the oracle gets each option: from the class for all accelerators, or from that for CUDA.
+# The class from which the oracle reads each option: the one for all accelerators, or the one for CUDA.
 ACCELERATOR, CUDA = (
     "c10::CachingAllocator::AcceleratorAllocatorConfig::",
     "c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::",
@@ -330,7 +330,7 @@ SEQUENCES = [
 
 
 def random_string(rng):
-    """One to four options with values that may fit, then perhaps some damage."""
+    """Returns one to four options with values that may be valid, sometimes damaged at random."""
     options = []
     for _ in range(rng.randint(1, 4)):
         key, values = rng.choice(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_alloc::{Addr, Captured, Driver, DriverError, MemoryInfo, NodeId, SimDriver, StreamId};
 
-/// Segments of a simulated device; captures as lists of nodes.
+/// Segments of a simulated device, and captures as lists of nodes.
 pub(crate) struct Graphs {
     driver: SimDriver,
     /// The caller's current stream.
@@ -34,8 +34,8 @@ impl Graphs {
         self.captured.get(&stream).map(|captured| captured.capture)
     }
 
-    /// `capture` and `endcapture` of a stream and all that joined it; a `kernel` on it; or its `wait` for what
-    /// is on another now, by which it joins that one's capture.
+    /// Runs one piece of work: `capture` or `endcapture` of a stream and all streams that joined it, a `kernel` on the
+    /// stream, or a `wait` for the work now on another stream, which makes the stream join the other's capture.
     pub(crate) fn work(&mut self, work: &str, stream: StreamId, other: StreamId) {
         match work {
             "capture" => {

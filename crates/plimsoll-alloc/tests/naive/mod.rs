@@ -1,5 +1,5 @@
-//! The same rules, implemented as simply as possible: [`Naive`]. No links, no ids, no sorted sets: every
-//! query scans all blocks.
+//! The allocator's rules, implemented as simply as possible: [`Naive`]. No links, no ids, no sorted sets: every query
+//! scans all blocks.
 
 use crate::programs::{MIB, Op};
 
@@ -79,8 +79,8 @@ impl Naive {
         Some(pieces[at].addr)
     }
 
-    /// The smallest free piece that holds `bytes`; the first segment's first among equals. Segments stand
-    /// in the order of their making.
+    /// The smallest free piece that holds `bytes`; among equals, the first one in the oldest segment. Segments are in
+    /// order of creation.
     fn best_fit(&self, bytes: u64, stream: u64, small: bool) -> Option<(usize, usize)> {
         let mut best: Option<(u64, (usize, usize))> = None;
         for (s, segment) in self.segments.iter().enumerate() {

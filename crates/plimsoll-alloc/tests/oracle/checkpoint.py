@@ -1,4 +1,4 @@
-"""What PyTorch 2.15 does when a private pool is brought back to a checkpoint: the numbers in ../checkpoint.rs.
+"""Prints what PyTorch 2.15 does when a private pool is restored to a checkpoint: the numbers in ../checkpoint.rs.
 
 Run on the oracle (shared/tools/oracle): DIR/fk.sh python checkpoint.py
 The scenarios are those of PyTorch's TestBlockStateAbsorption, without graphs. Each line printed is the pool's
@@ -56,11 +56,11 @@ def stats():
 
 
 def scenario(name, before, after):
-    """before(pool) makes tensors in the pool; the checkpoint is taken; after(tensors) changes things."""
+    """before(pool) makes tensors in the pool; then the checkpoint is taken; then after(tensors) makes changes."""
     torch.cuda.empty_cache()
     gc.collect()
     pool = Pool()
-    torch._C._cuda_beginAllocateCurrentThreadToPool(dev(), pool.id)  # a user who stays
+    torch._C._cuda_beginAllocateCurrentThreadToPool(dev(), pool.id)  # a user that stays, so the pool is not freed
     torch._C._cuda_endAllocateToPool(dev(), pool.id)
     live = before(pool)
     state = torch._C._cuda_getCheckpointState(dev(), pool.id)

@@ -1,7 +1,7 @@
-"""What PyTorch 2.15 asks of a private pool's own allocator: the numbers in ../segment_allocator.rs.
+"""Prints the calls that PyTorch 2.15 makes to a private pool's own allocator: the numbers in ../segment_allocator.rs.
 
 Run on the oracle (shared/tools/oracle): DIR/fk.sh python segment_allocator.py
-Each line printed is the calls since the last one (`+bytes` made, `-bytes` taken back, @stream), then allocated and
+Each printed line has the calls since the last one (`+bytes` allocated, `-bytes` freed, @stream), then allocated and
 reserved bytes, and the pool's blocks.
 """
 

@@ -1,5 +1,5 @@
-//! Pools of graph captures: invalid calls, and the removal of a pool. The treatment of blocks in a
-//! capture is compared with PyTorch in `oracle.rs`.
+//! Pools of graph captures: invalid calls, and the removal of a pool. `oracle.rs` compares with PyTorch what happens to
+//! blocks in a capture.
 
 use plimsoll_alloc::{
     DeviceStream, During, PinnedAllocator, PinnedConfig, PinnedError, PinnedEvent, PinnedRequest,
@@ -34,7 +34,7 @@ fn a_pool_is_begun_ended_and_released_in_turn() {
     assert_eq!(pinned.begin_allocate_to_pool(POOL), refused(PoolError::Unused(POOL)));
     pinned.empty_cache().unwrap();
     assert_eq!(pinned.observer()[..], [PinnedEvent::PoolErased { pool: POOL }]);
-    pinned.begin_allocate_to_pool(POOL).unwrap(); // a new one
+    pinned.begin_allocate_to_pool(POOL).unwrap(); // a new pool
 }
 
 #[test]

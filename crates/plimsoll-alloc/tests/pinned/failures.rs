@@ -25,7 +25,7 @@ fn check(pinned: &Pinned) {
     pinned.observer().check(&pinned.segments()).unwrap();
 }
 
-/// Requests, uses on one and two streams, frees, and emptying, with events done late.
+/// A program with requests, uses on one and two streams, frees, releases of the cache, and events that are done late.
 fn program(pinned: &mut Pinned) {
     let mut live: Vec<PinnedAllocation> = Vec::new();
     for round in 0..6_u64 {
@@ -48,7 +48,7 @@ fn program(pinned: &mut Pinned) {
     }
 }
 
-/// Runs the program with a failure at each call, and then without: no memory may be lost.
+/// Runs the program once for each call, with a failure at that call, and then without failures. No memory may be lost.
 fn walk(config: PinnedConfig) {
     let mut whole = failing_at(0, config);
     program(&mut whole);

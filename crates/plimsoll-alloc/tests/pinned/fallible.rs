@@ -2,7 +2,7 @@
 
 use plimsoll_alloc::{Addr, DeviceStream, DriverError, EventId, PinnedDriver, SimHost, Timed};
 
-/// Fails at the `nth` call (from 1; 0 is never) and forwards all others.
+/// Fails at the `nth` call (from 1; 0 means never) and forwards all others.
 pub(crate) struct Fallible {
     pub(crate) host: SimHost,
     pub(crate) nth: u64,

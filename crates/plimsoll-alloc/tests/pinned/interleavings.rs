@@ -1,5 +1,5 @@
-//! All small interleavings of two streams, two blocks and their frees: a block that a stream may still use is
-//! never reused. The uses of a block are counted here, independently of the allocator.
+//! All small interleavings of two streams, two blocks and their frees. A block that a stream may still use must not be
+//! reused. The test counts the uses of a block itself, independently of the allocator.
 
 use plimsoll_alloc::{
     Addr, DeviceStream, PinnedAllocation, PinnedAllocator, PinnedConfig, PinnedRequest, SimHost, StreamId,
@@ -31,9 +31,9 @@ const STEPS: [Step; 10] = [
 struct World {
     pinned: PinnedAllocator<SimHost, ()>,
     live: Vec<PinnedAllocation>,
-    /// Where live blocks are used.
+    /// The live blocks, each with a stream that uses it.
     used: Vec<(Addr, usize)>,
-    /// The pending frees of each stream: those of blocks that it used, in order.
+    /// The pending frees of each stream, in order: the freed blocks that it used.
     ahead: [Vec<Addr>; 2],
 }
 
@@ -45,7 +45,7 @@ impl World {
         Self { pinned, live: Vec::new(), used: Vec::new(), ahead: [Vec::new(), Vec::new()] }
     }
 
-    /// False if the step makes no sense here.
+    /// Returns false if the step is impossible in this state.
     fn step(&mut self, step: Step) -> bool {
         match step {
             Step::Alloc => self.alloc(),
@@ -92,8 +92,8 @@ fn stream(nth: usize) -> DeviceStream {
     DeviceStream { device: nth as u32, stream: StreamId(7) }
 }
 
-/// Runs a program that begins with one block, and asks for more at its end; then, if it made sense, all that
-/// continue it by up to `more` steps. Returns their number.
+/// Runs a program, which starts with one block and requests two more at its end. If all its steps were possible, also
+/// runs every continuation of up to `more` steps. Returns the number of programs run.
 fn explore(program: &mut Vec<Step>, more: usize) -> usize {
     let mut world = World::new();
     world.alloc();

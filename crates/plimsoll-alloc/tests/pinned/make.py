@@ -1,13 +1,14 @@
-"""Asks PyTorch's pinned host allocator, and writes its answers as `oracle.json`.
+"""Runs programs on PyTorch's pinned host allocator, and writes the results to `oracle.json`.
 
-Run with the oracle's Python, with its device stand-in preloaded (shared/tools/oracle, `fk.sh python make.py`). Each
-scenario runs in a process of its own, since the options and the first reserve are per process. Per step it keeps where a
-block was placed ("the address is that many bytes into the memory of the nth pin call"), the calls to the device in order,
-and those of the 28 statistics that changed. `streams.c` beside it makes streams that lag behind and a clock that only
-pinning moves; it is compiled into a temporary folder and preloaded as well.
+Run it with the oracle's Python and its stand-in device preloaded (shared/tools/oracle, `fk.sh python make.py`). Each
+scenario runs in its own process, since the options and the first reserve are per process. For each step it records the
+place of each block (how many bytes into the memory of the nth pin call), the calls to the device in order, and those of
+the 28 statistics that changed. `streams.c` in this folder makes streams that lag behind, and a clock that only pinning
+advances; it is compiled into a temporary folder and also preloaded.
 
-PyTorch keeps a block's streams in a hash set and records their events in its order. That order is read off here, and the
-uses in the kept program are put into it, so that "events are recorded in the order of first use" is a true rule of it.
+PyTorch keeps a block's streams in a hash set and records their events in the set's order. This script reads that order
+and sorts the uses in the recorded program by it. So the rule "events are recorded in the order of first use" holds for
+the recorded program.
 """
 
 import concurrent.futures
@@ -47,7 +48,7 @@ def random_ops(rng):
 
 
 def with_graphs(rng, ops):
-    """The same, where a capture begins or ends, or a graph dies, before every ninth step."""
+    """Returns the steps with a capture that begins or ends, or a graph that is destroyed, before every ninth step."""
     out, graphs, capture = [], [], None
     for nth, op in enumerate(ops):
         if nth % 9 == 0:
@@ -81,7 +82,7 @@ for seed, conf in [(100, ""), (101, ""), (102, "pinned_max_cached_size_mb:1")]:
 
 
 def run(name):
-    """One scenario, in this process: the steps with PyTorch's answers."""
+    """Runs one scenario in this process. Returns the steps with PyTorch's results."""
     shim = ctypes.CDLL(os.environ["PINNED_SHIM"])
     shim.take_log.restype = shim.place.restype = ctypes.c_char_p
     shim.place.argtypes, shim.finish.argtypes = [ctypes.c_void_p], [ctypes.c_void_p, ctypes.c_int]
@@ -165,7 +166,7 @@ def run(name):
 
 
 def compact(scenarios, keys):
-    """One step a line; statistics by their number among the sorted keys."""
+    """Formats one step per line; statistics are numbers: their index among the sorted keys."""
     lines = []
     for scenario in scenarios:
         head = json.dumps({"name": scenario["name"], "conf": scenario["conf"]})[:-1]

@@ -1,6 +1,6 @@
-//! Pinned host memory: against PyTorch's answers (`oracle.rs`), against a naive model (`model.rs`), over all
-//! small interleavings of streams and requests (`interleavings.rs`), and with a driver that fails
-//! (`failures.rs`). `make.py` records PyTorch's answers again.
+//! Pinned host memory, tested against PyTorch's results (`oracle.rs`), against a naive model (`model.rs`), over all
+//! small interleavings of streams and requests (`interleavings.rs`), and with a driver that fails (`failures.rs`).
+//! `make.py` records PyTorch's results again.
 
 mod captures;
 mod failures;

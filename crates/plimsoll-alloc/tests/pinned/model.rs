@@ -1,4 +1,4 @@
-//! Random programs on the allocator and on the naive one: the same addresses, the same bytes, after each step.
+//! Random programs on the allocator and on the naive model must give the same addresses and the same bytes after each step.
 
 use plimsoll_alloc::{
     Addr, DeviceStream, PinnedAllocation, PinnedAllocator, PinnedConfig, PinnedRequest, PinnedStats, SimHost,
@@ -25,7 +25,7 @@ fn stream(nth: u64) -> DeviceStream {
     DeviceStream { device: nth as u32 % 2, stream: StreamId(nth / 2) }
 }
 
-/// One random program of `steps`, compared after each.
+/// Runs one random program of `steps` steps, and compares after each.
 fn compare(seed: u64, round_threshold_bytes: Option<u64>, max_cached_bytes: Option<u64>, steps: usize) {
     let config = PinnedConfig::default().with_max_round_threshold_bytes(round_threshold_bytes).unwrap();
     let config = config.with_max_cached_bytes(max_cached_bytes).unwrap();

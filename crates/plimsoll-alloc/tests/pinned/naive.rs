@@ -1,5 +1,5 @@
-//! The rules of pinned memory, implemented as simply as possible: [`Naive`]. No buckets, no queues per pool:
-//! one list of blocks in the order in which they became free, and one of events.
+//! The rules of pinned memory, implemented as simply as possible: [`Naive`]. No buckets and no queues per pool: one
+//! list of blocks in the order in which they became free, and one list of events.
 
 use plimsoll_alloc::{Addr, DeviceStream};
 

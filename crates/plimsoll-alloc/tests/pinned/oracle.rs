@@ -1,5 +1,5 @@
-//! PyTorch's own scenarios, corner cases that they omit, and random programs, each step compared with
-//! PyTorch 2.15: the address of each block, the device calls in order, all 28 statistics.
+//! PyTorch's own scenarios, corner cases that they omit, and random programs. Each step is compared with PyTorch 2.15:
+//! the address of each block, the device calls in order, and all 28 statistics.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ impl Replay {
         }
     }
 
-    /// One step, compared in all that can be seen.
+    /// Runs one step, and compares everything that is observable.
     fn step(&mut self, nth: usize, step: &Value, keys: &[&str]) {
         let at = format!("{} step {nth} {}", self.name, step["op"]);
         let calls = step["calls"].as_array().into_iter().flatten();
@@ -79,7 +79,7 @@ impl Replay {
         self.pinned.check().unwrap_or_else(|broken| panic!("{at}: {broken}"));
     }
 
-    /// Repeats PyTorch's step; for a request, returns the block's place in PyTorch's format.
+    /// Repeats PyTorch's step. For a request, returns the block's place in PyTorch's format.
     fn act(&mut self, op: &Value) -> Option<String> {
         let name = || text(&op[1]).to_owned();
         match text(&op[0]) {
@@ -103,7 +103,7 @@ impl Replay {
                 self.drops += 1;
                 self.pinned.driver_mut().unpins_in_any_order = self.drops > 1;
             }
-            "finish" | "fail" => {} // the answers say so
+            "finish" | "fail" => {} // the recorded calls already include the effect
             other => panic!("no such step: {other}"),
         }
         None
@@ -136,7 +136,7 @@ impl Replay {
     }
 }
 
-/// Applies a PyTorch configuration string to the current options: it does not reset them.
+/// Applies a PyTorch configuration string to the current options, without resetting any of them.
 fn configured(config: PinnedConfig, conf: &str) -> PinnedConfig {
     conf.split(',').filter(|option| !option.is_empty()).fold(config, |config, option| {
         let (key, mib) = option.split_once(':').unwrap();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use plimsoll_alloc::{Addr, DeviceStream, DriverError, EventId, PinnedDriver, Timed};
 
-/// The memory of the nth pin call starts at n times this, from 1.
+/// The memory of the nth pin call starts at n times this address, counted from 1.
 const APART_BYTES: u64 = 1 << 40;
 
 /// The remaining calls of one step.
@@ -12,11 +12,12 @@ const APART_BYTES: u64 = 1 << 40;
 pub(crate) struct Recorded {
     pub(crate) step: String,
     pub(crate) calls: VecDeque<String>,
-    /// PyTorch empties dying pools in the order of a hash table: with two of them, unpins come in any order.
+    /// Whether unpin calls may come in any order: PyTorch empties dying pools in the order of a hash table, so two of
+    /// them give any order.
     pub(crate) unpins_in_any_order: bool,
 }
 
-/// Where PyTorch's "nth+offset" lies here.
+/// The address here for PyTorch's "nth+offset".
 pub(crate) fn place(at: &str) -> Addr {
     let (nth, offset) = at.split_once('+').unwrap();
     Addr(start(nth).0 + number(offset))
@@ -31,7 +32,7 @@ fn number(word: &str) -> u64 {
 }
 
 impl Recorded {
-    /// The rest of the next call, which must begin with `asked`.
+    /// Takes the next recorded call, which must begin with `asked`. Returns the rest of it.
     fn answer(&mut self, asked: &str) -> Vec<String> {
         let call =
             self.calls.pop_front().unwrap_or_else(|| panic!("{}: asked {asked}: PyTorch did not", self.step));

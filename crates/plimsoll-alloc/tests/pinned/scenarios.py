@@ -1,4 +1,4 @@
-"""What PyTorch's own tests of its pinned allocator do (test/test_cuda.py), and the corners that they leave out."""
+"""The scenarios of PyTorch's own tests of its pinned allocator (test/test_cuda.py), and corner cases that those omit."""
 
 KIB, MIB = 1024, 1024 * 1024
 

@@ -1,4 +1,4 @@
-//! The handle under many threads: the final state is consistent, and the sums do not depend on the order.
+//! The handle with many threads: the final state is consistent, and the sums do not depend on the order.
 
 use std::thread;
 

@@ -54,7 +54,7 @@ impl Random {
         self.next() % bound
     }
 
-    /// From 0 to about 32 MiB, each magnitude as likely, with the edges of the rules among them.
+    /// A size from 0 to about 32 MiB, all magnitudes equally likely, including the limits in the allocator's rules.
     pub(crate) fn bytes(&mut self) -> u64 {
         const EDGES: [u64; 8] = [0, 1, 512, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 11 * MIB];
         match self.below(10) {
@@ -87,7 +87,7 @@ pub(crate) fn program(seed: u64, steps: usize) -> Vec<Op> {
     (0..steps).map(|_| step(&mut random)).collect()
 }
 
-/// The same, where some blocks are used on other streams as well.
+/// As [`program`], but some blocks are also used on other streams.
 pub(crate) fn program_with_uses(seed: u64, steps: usize) -> Vec<Op> {
     let mut random = Random::new(!seed);
     let uses = |op| {
@@ -105,7 +105,7 @@ pub(crate) struct Run<D, O> {
 }
 
 impl<D: Driver, O: Observer> Run<D, O> {
-    /// Runs on `allocator`; the tags of requests follow from `tag_seed` alone.
+    /// Runs on `allocator`. The tags of requests depend only on `tag_seed`.
     pub(crate) fn new(allocator: Allocator<D, O>, tag_seed: u64) -> Self {
         Self { allocator, live: Vec::new(), tags: Random::new(tag_seed) }
     }
@@ -150,7 +150,7 @@ impl<D: Driver, O: Observer> Run<D, O> {
     }
 }
 
-/// State, statistics, ledger and device agree.
+/// Asserts that state, statistics, ledger and device agree.
 pub(crate) fn assert_sound<D: Driver>(allocator: &Allocator<D, (Stats, Ledger)>, at: &str) {
     allocator.check().unwrap_or_else(|broken| panic!("{at}: {broken}"));
     let segments = allocator.segments();

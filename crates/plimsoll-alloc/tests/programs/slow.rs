@@ -2,7 +2,7 @@
 
 use plimsoll_alloc::{Addr, Driver, DriverError, EventId, MemoryInfo, SimDriver, StreamId};
 
-/// A simulated device with slow events: each is done at its third query.
+/// A simulated device with slow events: each is done at the third query.
 pub(crate) struct Slow {
     driver: SimDriver,
     asked: u64,

@@ -6,7 +6,7 @@ pub(crate) const MIB: u64 = 1 << 20;
 
 pub(crate) type Traced = Allocator<SimDriver, (Stats, Vec<Event>)>;
 
-/// A device of `bytes` under the options of a configuration string.
+/// A device of `bytes` with the options of a configuration string.
 pub(crate) fn device(bytes: u64, options: &str) -> Traced {
     let config = Config::parse(options).unwrap().config;
     let stats = Stats::new(&config);
@@ -20,7 +20,7 @@ pub(crate) fn assert_sound(allocator: &Traced) {
     allocator.observer().0.check(&allocator.segments()).unwrap();
 }
 
-/// allocated, active, reserved bytes; inactive_split count and bytes; requested bytes.
+/// Asserts allocated, active and reserved bytes; inactive_split count and bytes; requested bytes.
 #[track_caller]
 pub(crate) fn assert_bytes(allocator: &Traced, expected: [i64; 6]) {
     assert_sound(allocator);
@@ -36,7 +36,7 @@ pub(crate) fn assert_bytes(allocator: &Traced, expected: [i64; 6]) {
     assert_eq!(got, expected);
 }
 
-/// retries, ooms, syncs, device_alloc, device_free.
+/// Asserts retries, ooms, syncs, device_alloc, device_free.
 #[track_caller]
 pub(crate) fn assert_counters(allocator: &Traced, expected: [i64; 5]) {
     let stats = &allocator.observer().0;
@@ -50,7 +50,7 @@ pub(crate) fn assert_counters(allocator: &Traced, expected: [i64; 5]) {
     assert_eq!(got, expected);
 }
 
-/// Each entry that PyTorch would trace, with its bytes: for an allocation, the requested size.
+/// The entries that PyTorch would trace, each with its bytes: for an allocation, the requested size.
 pub(crate) fn trace(allocator: &Traced) -> Vec<(&'static str, u64)> {
     let entry = |event: &Event| match *event {
         Event::Alloc { block, .. } => Some(("alloc", block.requested_bytes)),
@@ -66,7 +66,7 @@ pub(crate) fn trace(allocator: &Traced) -> Vec<(&'static str, u64)> {
     allocator.observer().1.iter().filter_map(entry).collect()
 }
 
-/// Segments as text: `addr-offset: sizes in MiB, H for held, P for pending`.
+/// The segments as text: `addr-offset: sizes in MiB, H for held, P for pending`.
 pub(crate) fn layout(allocator: &Traced) -> Vec<String> {
     use plimsoll_alloc::BlockState;
     let base = 0x5000_0000_0000;

@@ -6,7 +6,7 @@
 - :func:`explain`, :func:`predict` and :func:`plan` run the program ``plimsoll``, which the wheel installs, and return its
   JSON as a dictionary.
 - :func:`record` writes a snapshot for ``explain``.
-- :func:`holders` names what keeps a tensor's memory.
+- :func:`holders` names what keeps a tensor alive.
 - :func:`checkpoint_blocks` and the other techniques make a model use less memory.
 - ``%load_ext plimsoll`` brings ``%%memory`` to a notebook, and ``@pytest.mark.memory`` limits the memory of a test.
 

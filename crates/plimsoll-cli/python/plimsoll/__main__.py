@@ -1,4 +1,4 @@
-"""``python -m plimsoll``: the program ``plimsoll`` of this environment."""
+"""``python -m plimsoll``: runs the program ``plimsoll`` of this environment."""
 
 import os
 import sys

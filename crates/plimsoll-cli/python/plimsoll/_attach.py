@@ -1,4 +1,6 @@
-"""Applies techniques to one model: around its calls in training, as ``plimsoll run`` applies them to the whole program."""
+"""Applies techniques to the calls of one model in training, in the same way as ``plimsoll run`` applies them to a complete
+program.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,14 @@ installed: list[bool] = []
 
 
 class Caller:
-    """The host of the techniques in a program that calls them itself: a refusal is an exception."""
+    """The host of the techniques for a program that applies them itself: a refusal raises an exception."""
 
     def refused(self, name: str, reason: str) -> None:
         """Raises the refusal."""
         raise RefusedError(name, reason)
 
     def unread(self) -> AbstractContextManager[None]:
-        """A context in which copies to the host are not the program's reads, under `plimsoll predict`."""
+        """A context in which copies to the host do not count as reads of the program, under `plimsoll predict`."""
         # Under `plimsoll predict`, copies to the host that a technique makes are not the program's reads.
         watches = getattr(sys.modules.get(f"{PACKAGE}._predict.start"), "WATCH", None)
         if isinstance(watches, list) and watches:
@@ -43,21 +45,23 @@ context.host = Caller()
 
 
 def observe() -> None:
-    """From here on, notes calls of losses, optimizers and backward passes, for the techniques that depend on them."""
+    """Starts to record calls of losses, optimizers and backward passes, for the techniques that depend on them."""
     if not installed:
         installed.append(True)
         observers.install(torch)
 
 
 class Attached:
-    """A technique that is applied to a model. ``remove()`` takes it away; a context manager does so at the end."""
+    """A technique that is applied to a model. ``remove()`` removes it; as a context manager it is removed at the
+    end.
+    """
 
     def __init__(self, module: torch.nn.Module, technique: Any) -> None:
         self.module = weakref.ref(module)
         self.technique = technique
 
     def remove(self) -> None:
-        """Takes the technique away; does nothing the second time."""
+        """Removes the technique. A second call does nothing."""
         module = self.module()
         if module is not None and self.technique in attached.get(module, []):
             attached[module].remove(self.technique)
@@ -81,7 +85,7 @@ def attach(module: torch.nn.Module, technique: Any) -> Attached:
         first(module)
     patch(type(module))
     own.append(technique)
-    # The outermost first, in the order of the package.
+    # The outermost technique first, in the order of the package.
     own.sort(key=lambda it: next(nth for nth, kind in enumerate(ALL) if isinstance(it, kind)))
     return Attached(module, technique)
 
@@ -113,14 +117,14 @@ def patch(kind: type[torch.nn.Module]) -> None:
 
 
 def call(technique: Any, module: torch.nn.Module, following: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls a technique in the order of arguments that `functools.partial` can bind."""
+    """Calls a technique with its arguments in an order that `functools.partial` can bind."""
     return technique.around(module, following, args, kwargs)
 
 
 def applying(module: torch.nn.Module) -> list[Any]:
     """The techniques of a module that apply to this call of it."""
     if torch._C._current_graph_task_id() != -1:
-        return []  # inside a backward pass: computed again
+        return []  # inside a backward pass: a recomputation
     if id(module) in local.__dict__.get("inside", ()):
         return []
     own, is_recorded = attached.get(module, []), torch.is_grad_enabled()

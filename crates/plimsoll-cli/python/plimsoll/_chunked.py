@@ -1,4 +1,4 @@
-"""The technique ``chunked-loss`` for the models that it is applied to, not for the whole program."""
+"""The technique ``chunked-loss`` for single models instead of the complete program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class OfModels(ChunkedLoss):
 
     def __init__(self, value: int | None) -> None:
         super().__init__(value)
-        self.calls = 0  # of these models, since the last backward pass
+        self.calls = 0  # calls of these models since the last backward pass
         self.local = threading.local()
         context.active.append(self)
 
@@ -28,7 +28,7 @@ class OfModels(ChunkedLoss):
             self.local.inside = before
 
     def suits(self, input: Any, weight: Any, owner: Any = None) -> bool:
-        """Only inside these models."""
+        """Suits only layers inside these models."""
         return bool(getattr(self.local, "inside", False)) and super().suits(input, weight, owner)
 
     def backward(self) -> None:

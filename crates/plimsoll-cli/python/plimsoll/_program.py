@@ -42,7 +42,7 @@ def program() -> str:
 
 
 def version() -> str:
-    """The version of the wheel; without one, of the program that is found."""
+    """The version of the wheel, or if there is none, of the program that was found."""
     try:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -51,7 +51,7 @@ def version() -> str:
 
 
 def places() -> Iterator[str]:
-    """Where the wheel may have installed the program, the most likely first."""
+    """The paths at which the wheel may have installed the program, the most likely first."""
     try:
         files = importlib.metadata.files(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
@@ -68,7 +68,7 @@ def places() -> Iterator[str]:
 
 
 def is_program(path: str) -> bool:
-    """Whether this is a file that can be executed."""
+    """Whether this is an executable file."""
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
@@ -81,7 +81,8 @@ def answer(
 ) -> dict[str, Any]:
     """The program's answer to these arguments, which include ``--json``.
 
-    An answer that something does not fit is an answer (exit code 4 with a report). A failure is an exception.
+    A report with exit code 4, for example that something does not fit, is an answer. A failure raises an
+    exception.
     """
     command = [program(), *arguments]
     with subprocess.Popen(
@@ -98,7 +99,7 @@ def answer(
         try:
             out, said = process.communicate()
         except KeyboardInterrupt:
-            # It ends what it started.
+            # The program then ends the processes that it started.
             process.terminate()
             process.wait()
             raise
@@ -106,7 +107,7 @@ def answer(
 
 
 def judged(code: int, out: str, said: str) -> dict[str, Any]:
-    """The answer that the program printed; raises the exception for its exit code."""
+    """Returns the answer that the program printed, or raises the exception for its exit code."""
     try:
         value = json.loads(out)
     except ValueError:

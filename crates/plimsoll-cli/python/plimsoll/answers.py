@@ -14,7 +14,7 @@ Path = Union[str, "os.PathLike[str]"]
 
 
 def explain(*snapshots: Path, arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """Explains a memory snapshot of PyTorch's: why memory ran out, or what used it at the peak.
+    """Explains a PyTorch memory snapshot: why memory ran out, or what used it at the peak.
 
     Several snapshots, or a folder, are the ranks of one job. ``arguments`` are further options of ``plimsoll explain``.
     The answer is its JSON (schema ``plimsoll.explain/1``)::
@@ -90,9 +90,9 @@ def plan(
 ) -> dict[str, Any]:
     """Finds the techniques with which a PyTorch program fits a GPU, on a machine without a GPU.
 
-    ``goal`` is ``fit``, ``memory``, ``speed`` or ``batch``; ``numbers`` is the most that may happen to losses and
-    parameters: ``identical``, ``rounding`` or ``changed``. The rest is as for :func:`predict`. The answer is the JSON
-    of ``plimsoll plan`` (schema ``plimsoll.plan/1``)::
+    ``goal`` is ``fit``, ``memory``, ``speed`` or ``batch``. ``numbers`` is how much losses and parameters may change:
+    ``identical``, ``rounding`` or ``changed``. The rest is as for :func:`predict`. The answer is the JSON of
+    ``plimsoll plan`` (schema ``plimsoll.plan/1``)::
 
         answer = plimsoll.plan(["train.py"], gpu="RTX-4090")
         print(answer["summary"], answer["command"], *answer["lines"] or [], sep="\\n")
@@ -112,7 +112,7 @@ def add(options: list[str], name: str, value: object) -> None:
 
 
 def words(command: Sequence[Path]) -> list[str]:
-    """The command, with this Python before a Python file."""
+    """The command, with this Python in front if it begins with a Python file."""
     if isinstance(command, (str, bytes)):
         raise TypeError("the command is a list, such as ['train.py', '--batch-size', '64']")
     given = [os.fspath(it) for it in command]

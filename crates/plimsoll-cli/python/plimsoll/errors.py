@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions. Each carries the message and the exit code of the program ``plimsoll``."""
+"""The exceptions of this package. Each contains the message and the exit code of the program ``plimsoll``."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class IncompleteError(PlimsollError):
 
 
 class ProgramError(PlimsollError):
-    """The program that was run failed for another reason than memory (exit code 5)."""
+    """The user's program failed for another reason than memory (exit code 5)."""
 
 
 class RefusedError(PlimsollError):
     """A technique cannot be applied to this model or program. Its parameters are unchanged.
 
-    ``technique`` is its name as in ``plimsoll run --with``, and ``reason`` says why.
+    ``technique`` is its name in ``plimsoll run --with``, and ``reason`` says why.
     """
 
     technique: str

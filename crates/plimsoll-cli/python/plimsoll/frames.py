@@ -1,4 +1,6 @@
-"""Python's frames: whether they run code of the program, and their variables. No code of the program is called."""
+"""Python's frames: whether they run code of the user's program, and their variables. No code of the program is
+called.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,17 @@ from typing import Any, TypeVar
 
 Found = TypeVar("Found")
 
-# Parts of the paths of files that are not the program's.
+# Parts of the paths of files that do not belong to the program.
 LIBRARIES = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))
 
 
 def is_library(path: str) -> bool:
-    """Whether a file belongs to an installed package, the standard library, or us."""
+    """Whether a file belongs to an installed package, the standard library, or Plimsoll."""
     return any(place in path for place in LIBRARIES)
 
 
 def of_program(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames of the program from this one outwards."""
+    """The frames of the program, from this one outwards."""
     while frame is not None:
         if not is_library(frame.f_code.co_filename):
             yield frame
@@ -29,25 +31,25 @@ def of_program(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def program_line(frame: FrameType | None) -> tuple[str, int] | None:
-    """The file and the line of the innermost of them; None if there is none."""
+    """The file and line of the innermost frame of the program; None if there is none."""
     found = next(of_program(frame), None)
     return found and (found.f_code.co_filename, found.f_lineno)
 
 
 def is_function(frame: FrameType) -> bool:
-    """Whether a frame has variables of its own, unlike a module's or a class body's."""
+    """Whether a frame has local variables, unlike a module's or a class body's."""
     return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
 
 
 def read(frame: FrameType, reader: Callable[[Any], Found]) -> Found:
-    """What `reader` returns for the variables of a frame.
+    """Returns what `reader` returns for the variables of a frame.
 
-    Python before 3.13 makes a dictionary for those of a function, which would keep the tensors alive as long as the frame: it
-    is emptied, unless the program has it, too, from `locals()`.
+    Python before 3.13 makes a dictionary for the variables of a function's frame, which would keep the tensors alive as long
+    as the frame. So it is emptied, unless the program also has it, from `locals()`.
     """
     variables = frame.f_locals
     found = reader(variables)
-    # Else only the frame, this function and the argument refer to it.
+    # Three references: the frame, this function and the argument.
     if is_function(frame) and type(variables) is dict and sys.getrefcount(variables) <= 3:
         variables.clear()
     return found

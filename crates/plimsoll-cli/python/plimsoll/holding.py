@@ -1,4 +1,4 @@
-"""What keeps a tensor's memory: `holders`.
+"""Finds the objects that keep a tensor alive: `holders`.
 
 >>> import plimsoll, torch
 >>> class Trainer:
@@ -22,7 +22,7 @@ UNKNOWN = "nothing that Python's collector knows: C++ code holds it, or an objec
 
 
 def holders(tensor: Any) -> list[Holder]:
-    """What keeps this tensor's memory: variables, containers, attributes, closures, tracebacks, graphs.
+    """Returns what keeps this tensor's memory allocated: variables, containers, attributes, closures, tracebacks, graphs.
 
     It takes a tenth of a second in most programs, and a few seconds at most. It calls no code of the program, keeps no
     reference, and allocates nothing on the GPU. Another tensor that shares the memory has its own holders.
@@ -42,12 +42,14 @@ def holders(tensor: Any) -> list[Holder]:
 
 
 def chains(obj: Any) -> list[Chain]:
-    """The chains from an object up to names, the most telling first."""
+    """The chains from an object up to names, the most informative first."""
     return best(Climb().chains((obj,))[0])
 
 
 def root_of_graph(tensor: Any, known: Tensors) -> Any:
-    """The tensor at the end of an autograd graph that saves this tensor's memory, if there is one besides its own."""
+    """The tensor at the end of an autograd graph that saves this tensor's memory, if there is a graph besides its
+    own.
+    """
     address = known.storage(tensor)[0]
     others = [it for it in known.all() if it is not tensor]
     return next((root for root, saved in known.graphs(others) if address in saved), None)

@@ -16,7 +16,7 @@ from .errors import PlimsollError
 from .recording import BEFORE, Recording
 from .sizes import shown
 
-ENTRIES = 200_000  # events of one stretch
+ENTRIES = 200_000  # events of one measurement
 
 
 @dataclass
@@ -24,26 +24,26 @@ class Owner:
     """Memory of one line of the program."""
 
     bytes: int
-    line: str  # "train.py:12 forward", or why there is none
+    line: str  # "train.py:12 forward", or why the line is unknown
     category: str | None = None
     source: str = ""
-    file: str = ""  # of the line; empty without one
+    file: str = ""  # of the line; empty if there is no line
     number: int = 0
     function: str = ""
-    is_before: bool = False  # allocated before the stretch
+    is_before: bool = False  # allocated before the measurement
 
 
 @dataclass
 class Device:
-    """What one GPU showed."""
+    """The measurement of one GPU."""
 
     device: int
-    before_bytes: int = 0  # allocated when the stretch began
-    peak_bytes: int = 0  # allocated
-    reserved_bytes: int = 0  # the peak
+    before_bytes: int = 0  # allocated when the measurement began
+    peak_bytes: int = 0  # the allocated peak
+    reserved_bytes: int = 0  # the reserved peak
     after_bytes: int = 0  # allocated when it ended
     owners: list[Owner] = field(default_factory=list)  # at the peak
-    grown: list[Owner] = field(default_factory=list)  # memory of the stretch that is still allocated
+    grown: list[Owner] = field(default_factory=list)  # allocated during the measurement and not freed
     note: str = ""  # why the owners are unknown
 
     @property
@@ -63,7 +63,7 @@ class Measured:
         self.note = ""
 
     def begin(self, *, empty_cache: bool = False) -> None:
-        """Begins to record."""
+        """Starts to record."""
         cuda = self.torch.cuda
         cuda.init()
         gc.collect()
@@ -77,7 +77,7 @@ class Measured:
         os.close(handle)
         try:
             self.recording = Recording(path, stacks="python", max_entries=ENTRIES, marks_before=True)
-        except Exception as why:  # Not being able to record must not fail the code; the peaks are known without.
+        except Exception as why:  # A failed recording must not fail the code; the peaks are known without it.
             os.remove(path)
             self.note = f"the memory history is not recorded: {why}"
 
@@ -121,11 +121,11 @@ def read(device: Device, explained: dict[str, Any]) -> None:
     """
     device.owners = [owner(row) for row in explained["held"]["by_line"]]
     if device.growth_bytes > 0:
-        # Where nothing was freed after the peak, what was held there is all of it.
+        # If nothing was freed after the peak, the bytes at the peak are also those at the end.
         end = explained["held_at_end"] or explained["held"]
         rows = [owner(row) for row in end["by_line"] if row["bytes"]]
         device.grown = [it for it in rows if it.file and not it.is_before]
-        # Without a line: memory from before the first recording, and what the stretch allocated without a Python stack.
+        # The rest has no line: it was allocated before the first recording, or without a Python stack.
         named = sum(it.bytes for it in device.grown)
         rest = min(device.growth_bytes - named, sum(it.bytes for it in rows if not it.file))
         if rest > 0:
@@ -134,7 +134,7 @@ def read(device: Device, explained: dict[str, Any]) -> None:
 
 
 def owner(row: dict[str, Any]) -> Owner:
-    """The owner of a row of the answer."""
+    """The owner in a row of the answer."""
     line = row["line"] or row.get("package_line")
     if line is None:
         return Owner(row["bytes"], "allocated before, or without a Python stack", row["category"])

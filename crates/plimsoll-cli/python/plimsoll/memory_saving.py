@@ -1,7 +1,7 @@
 """The techniques of ``plimsoll plan`` as functions, for programs that apply them themselves.
 
-``plimsoll run --with`` applies the same code to an unmodified program. Each function says what it does to losses and
-parameters, and raises ``RefusedError`` if it would change more than that.
+``plimsoll run --with`` applies the same code to an unmodified program. Each docstring says how the function changes
+losses and parameters; a function raises ``RefusedError`` if it would change more than that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ._attach import Attached
     from .techniques.optimizers import Setting
 
-only: dict[str, Any] = {}  # techniques of which a process has one
+only: dict[str, Any] = {}  # techniques that exist once per process
 
 
 def checkpoint_blocks(
@@ -27,7 +27,7 @@ def checkpoint_blocks(
     nested: bool = False,
     segments: bool | int = False,
 ) -> list[str]:
-    """Computes the activations of the model's repeated blocks again in the backward pass, instead of keeping them.
+    """Recomputes the activations of the model's repeated blocks in the backward pass, instead of keeping them.
 
     The blocks are the entries of the model's containers whose class occurs more than once: the layers of a
     transformer, the residual blocks of a ResNet; in a model without such entries, the modules whose class occurs more
@@ -35,13 +35,13 @@ def checkpoint_blocks(
     With ``nested`` they are the repeated blocks inside those, such as the blocks of a network's stages. Returns their
     names.
 
-    ``segments=8`` computes consecutive blocks again together, in 8 segments, and keeps the inputs of segments only; ``segments=True``
-    takes the square root of the number of blocks. As ``torch.utils.checkpoint.checkpoint_sequential``, in any model; a model without
-    repeated blocks is divided along its longest ``nn.Sequential``.
+    ``segments=8`` recomputes consecutive blocks together, in 8 segments, and keeps only the inputs of segments; ``segments=True``
+    uses the square root of the number of blocks. It does the same as ``torch.utils.checkpoint.checkpoint_sequential``, but in any
+    model. A model without repeated blocks is divided along its longest ``nn.Sequential``.
 
-    Losses and parameters keep their bits, with dropout and batch normalization, too. Refused if the model has no such
+    Losses and parameters keep their bits, even with dropout and batch normalization. Refused if the model has no such
     blocks, if ``torch.compile`` compiles it, or if it is already checkpointed. A cache for generation
-    (``config.use_cache`` of transformers) is switched off, because it would be filled twice.
+    (``config.use_cache`` of transformers) is turned off, because it would be filled twice.
     """
     if every < 1 or (first is not None and first < 1):
         raise ValueError(f"every={every}, first={first}: expected at least 1")
@@ -69,12 +69,12 @@ def checkpoint_blocks(
 
 
 def offload(model: torch.nn.Module, percent: int = 95, least_bytes: int | str = "4MiB") -> Attached:
-    """Moves tensors that the backward pass needs to pinned host memory, and brings them back there.
+    """Moves tensors that the backward pass needs to pinned host memory, and brings them back when it needs them.
 
-    ``percent`` of their bytes leave the GPU, the first ones of the forward pass; tensors smaller than ``least_bytes``
-    stay. Losses and parameters keep their bits. The copies run beside the computation, on their own streams: a step
-    takes longer only if the copies do, and a lower percentage makes them shorter. Refused with ``torch.compile`` and
-    FSDP.
+    ``percent`` of their bytes leave the GPU, starting with the first ones of the forward pass; tensors smaller than
+    ``least_bytes`` stay. Losses and parameters keep their bits. The copies overlap with the computation, on their own
+    streams: a step takes longer only if the copies do, and a lower percentage makes them shorter. Refused with
+    ``torch.compile`` and FSDP.
     """
     if not 1 <= percent <= 100:
         raise ValueError(f"percent={percent}: expected 1 to 100")
@@ -87,8 +87,8 @@ def offload(model: torch.nn.Module, percent: int = 95, least_bytes: int | str = 
 def offload_weights(model: torch.nn.Module) -> None:
     """Keeps the weights of the model's repeated blocks in pinned host memory, for a model that computes outputs only.
 
-    Each block gets its weights for its call, and the next block's are copied meanwhile: at most two blocks' weights are on the GPU. The
-    outputs keep their bits. Refused where the model has no repeated blocks, and where it is called outside of ``torch.no_grad()``.
+    Each block gets its weights for its call, and the next block's are copied meanwhile, so the weights of at most two blocks are on the
+    GPU. The outputs keep their bits. Refused if the model has no repeated blocks, or is called outside of ``torch.no_grad()``.
     """
     from . import _attach  # noqa: F401  (refusals are exceptions)
     from .techniques.offload_weights import OffloadWeights
@@ -101,10 +101,10 @@ def offload_weights(model: torch.nn.Module) -> None:
 
 
 def chunked_loss(model: torch.nn.Module, rows: int | None = None) -> Attached:
-    """Computes the model's last linear layer and the cross-entropy of its result in chunks: the logits never exist as a whole.
+    """Computes the model's last linear layer and the cross-entropy of its result in chunks: the complete logits never exist.
 
-    The loss may be computed inside the model or outside. ``rows`` is the number of rows of a chunk; by default a chunk has
-    128 MiB, and layers with fewer than 2^20 logits compute as usual. Rounding differs, because the gradient of the weight is
+    The loss may be computed inside or outside the model. ``rows`` is the number of rows of a chunk; by default a chunk has
+    128 MiB, and layers with fewer than 2^20 logits are not chunked. Rounding differs, because the gradient of the weight is
     a sum over chunks. ``backward`` raises ``RefusedError`` if the logits are used for anything else.
     """
     if rows is not None and rows < 1:
@@ -125,7 +125,7 @@ def step_in_backward(optimizer: torch.optim.Optimizer) -> None:
     """Updates each parameter as soon as its gradient is complete, and frees the gradient.
 
     Losses and parameters keep their bits. ``optimizer.step()`` does nothing from then on. Refused for optimizers that do not
-    update each parameter by itself, and when the program clips gradients, accumulates them, or uses ``GradScaler`` or DDP.
+    update each parameter independently, and if the program clips gradients, accumulates them, or uses ``GradScaler`` or DDP.
     """
     from . import _attach
     from .techniques import context
@@ -144,9 +144,9 @@ def step_in_backward(optimizer: torch.optim.Optimizer) -> None:
 def accumulate(model: torch.nn.Module, parts: int) -> Attached:
     """Runs the batch in parts, forward and backward, inside the call of a model that returns its loss.
 
-    The rest of the program stays as it is: ``backward`` adds the gradients of the whole batch. Rounding differs, and
-    dropout draws other masks. Refused with batch normalization and DDP, and if it is unknown how to add the losses of
-    the parts.
+    The rest of the program stays unchanged: ``backward`` adds the gradients of the complete batch. Rounding differs,
+    and dropout draws other masks. Refused with batch normalization and DDP, and if it is unknown how to combine the
+    losses of the parts.
     """
     at_least_two(parts)
     from . import _attach
@@ -157,7 +157,7 @@ def accumulate(model: torch.nn.Module, parts: int) -> Attached:
 
 
 def split(model: torch.nn.Module, parts: int) -> Attached:
-    """Runs the batch in parts inside the call of the model; each part is computed again in the backward pass.
+    """Runs the batch in parts inside the call of the model; each part is recomputed in the backward pass.
 
     Rounding differs, and dropout draws other masks. Refused with batch normalization.
     """
@@ -204,7 +204,9 @@ def free_grads(optimizer: torch.optim.Optimizer) -> None:
 
 
 def no_foreach(optimizer: torch.optim.Optimizer) -> None:
-    """Updates one parameter at a time, without temporary copies of all: ``foreach=False``. Rounding may differ."""
+    """Updates one parameter at a time, without temporary copies of all parameters: ``foreach=False``. Rounding may
+    differ.
+    """
     from .techniques.optimizers import NoForeach
 
     change(optimizer, NoForeach(None))
@@ -223,7 +225,7 @@ def fused(optimizer: torch.optim.Optimizer) -> None:
 
 
 def expandable_segments() -> None:
-    """Switches expandable segments of PyTorch's allocator on, which fragment less. Losses and parameters keep their bits.
+    """Turns on PyTorch's expandable segments, which reduces fragmentation. Losses and parameters keep their bits.
 
     Call it before the first use of CUDA; it sets ``PYTORCH_ALLOC_CONF``.
     """

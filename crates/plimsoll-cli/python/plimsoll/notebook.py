@@ -1,4 +1,6 @@
-"""``%load_ext plimsoll``: ``%%memory`` measures the GPU memory of a cell, and ``%memory`` that of a statement."""
+"""``%load_ext plimsoll``: ``%%memory`` measures the GPU memory of a cell, and ``%memory`` measures that of a
+statement.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from .measure import Device, Measured, Owner, is_cell, table
 from .recording import no_gpu
 
 ROWS = 6
-NUMBERS: dict[str, int] = {}  # of cells that were measured, by the names of their files
+NUMBERS: dict[str, int] = {}  # the numbers of measured cells, by their file names
 
 
 def load(ipython: Any) -> None:
@@ -20,7 +22,7 @@ def load(ipython: Any) -> None:
 
 
 def memory(ipython: Any, line: str, cell: str | None) -> None:
-    """The magic itself: runs the code, and prints what it allocated."""
+    """Runs the magic: runs the code, and prints the memory that it allocated."""
     rows, code = arguments(line, cell)
     if rows is None:
         return print("usage: %%memory [ROWS], above the code; or %memory STATEMENT")
@@ -37,7 +39,7 @@ def memory(ipython: Any, line: str, cell: str | None) -> None:
         ipython.run_cell(code)  # prints the traceback of a failure, and its result
     finally:
         devices = measured.end()
-        # IPython counts the code of a magic as a cell of its own; people see the number of the cell around it.
+        # IPython counts the code of a magic as a separate cell; people see the number of the cell that contains it.
         NUMBERS.update((file, number) for file in files(ipython) if file not in known)
     for device in devices:
         for it in device.owners + device.grown:
@@ -47,7 +49,7 @@ def memory(ipython: Any, line: str, cell: str | None) -> None:
 
 
 def arguments(line: str, cell: str | None) -> tuple[int | None, str]:
-    """How many rows to print, and the code to run; None for the rows if the line is not understood."""
+    """The number of rows to print, and the code to run. The number is None if the line was not understood."""
     if cell is None:
         return (ROWS, line) if line.strip() else (None, "")
     if not line.strip():
@@ -56,19 +58,19 @@ def arguments(line: str, cell: str | None) -> tuple[int | None, str]:
 
 
 def missing() -> str | None:
-    """Why nothing can be measured."""
+    """Why measuring is impossible, or None."""
     return no_gpu()
 
 
 def name(ipython: Any, owner: Owner) -> None:
-    """Names the cell of a line, and the variable or the output that keeps its memory."""
+    """Names the cell of a line, and the variable or output that keeps its memory."""
     if not owner.file or not is_cell(owner.file):
         return
     count = number_of(ipython, owner.file)
     if count is not None and owner.is_before:
         inside = "" if owner.function == "<module>" else f", {owner.function}"
         owner.line = f"line {owner.number} of cell [{count}]{inside}"
-    # A tensor that a variable keeps looks like a parameter or an input where nothing else tells.
+    # A tensor that a variable holds looks like a parameter or an input if nothing else shows what it is.
     if owner.function == "<module>" and owner.category not in ("workspace", "gradient", "optimizer state"):
         kept = keeper(ipython, owner, count)
         if kept is not None:
@@ -82,8 +84,8 @@ def files(ipython: Any) -> dict[str, int]:
 
 
 def number_of(ipython: Any, file: str) -> int | None:
-    """The number in a cell's brackets. IPython knows the file of each cell; without a file, the name has the
-    number.
+    """The number in a cell's brackets. IPython knows the file of each cell; for a cell without a file, the
+    number is in its name.
     """
     known = NUMBERS.get(file, files(ipython).get(file))
     if known is None and file.startswith("<ipython-input-"):
@@ -112,8 +114,8 @@ def keeper(ipython: Any, owner: Owner, count: int | None) -> tuple[str, str] | N
 
 
 def is_plain(value: Any, most_bytes: int) -> bool:
-    """Whether a value is a tensor on a GPU, outside any graph and no larger than the row: then the row is about
-    it.
+    """Whether a value is a tensor on a GPU, without a graph and no larger than the row. If so, the row is about
+    this tensor.
     """
     import torch
 

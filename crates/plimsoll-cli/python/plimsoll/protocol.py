@@ -1,13 +1,13 @@
 """The messages between our Python and the program `plimsoll`: names, fields, and the version of both.
 
 The program's side is `src/protocol/mod.rs`; `tests/protocol/messages.jsonl` has a recorded message of each kind, which
-the tests of both sides read. A message is a JSON file in a folder that a variable names. A change of a name or a
-field is a new version.
+the tests of both sides read. A message is a JSON file in a folder that an environment variable names. If a name or a
+field changes, so does the version.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+TYPE_CHECKING = False  # importing `typing` would delay every process by milliseconds
 if TYPE_CHECKING:
     from typing import Any, TypedDict
 else:
@@ -15,20 +15,20 @@ else:
 
 VERSION = 1
 
-# Files without contents in the folder for reports: whose presence is the message. Before the dot is the process's number.
-STOP = "stop"  # from the program: every process is to exit
+# Empty files in the folder for reports, whose existence is the message. PID is the process ID.
+STOP = "stop"  # from the program: every process must exit
 STARTED = "started"  # PID.started: the process uses CUDA
 DONE = "done"  # PID.done: its last report is written
 
-# The same in the folder for requests of `plan`.
-LATE = "late"  # from the program: while it is there, all requests but those of the GPU's size are given up
-END = "end"  # from the program: the process that serves is to exit
+# Empty files in the folder for requests of `plan`.
+LATE = "late"  # from the program: while it exists, all requests except those at the GPU's size are abandoned
+END = "end"  # from the program: the serving process must exit
 EXPIRED = "expired"  # the status of a fork that was killed because it took too long
-UNABLE = "unable"  # that of a request that a fork cannot fulfil
+UNABLE = "unable"  # the status of a request that a fork cannot fulfil
 
-# The same in the folder for answers of `run`.
-LOADED = "loaded"  # PID.loaded: our Python is in the process
-APPLIED = "applied"  # PID.applied: so are the techniques
+# Empty files in the folder for answers of `run`.
+LOADED = "loaded"  # PID.loaded: the process has loaded our Python
+APPLIED = "applied"  # PID.applied: the techniques are applied
 
 
 class Place(TypedDict):
@@ -40,7 +40,7 @@ class Place(TypedDict):
 
 
 class Sink(TypedDict):
-    """A line where a value read from the GPU decides something; the kind is size, branch or unknown."""
+    """A line where a value read from the GPU determines something. The kind is size, branch or unknown."""
 
     kind: str
     file: str
@@ -49,7 +49,7 @@ class Sink(TypedDict):
 
 
 class Read(TypedDict):
-    """The reads of the device at one line, from one call stack."""
+    """The reads from the device at one line, from one call stack."""
 
     file: str | None  # the innermost line outside packages; None in a backward pass
     line: int | None
@@ -61,13 +61,13 @@ class Read(TypedDict):
     sinks: list[Sink]
     count: int
     assumed: Any  # the value from --assume, if it was used
-    taken: tuple[Any, Any] | None  # without --assume: the least and the largest value that the program got, unless zero
+    taken: tuple[Any, Any] | None  # without --assume: the smallest and largest value that the program got, unless zero
     generates: bool
     even: bool
 
 
 class Peaks(TypedDict):
-    """The peaks of one device, and their steps, from 1."""
+    """The peaks of one device, and the steps of the peaks, counted from 1."""
 
     device: int
     gpu: int
@@ -86,7 +86,7 @@ class Thrown(TypedDict):
     file: str | None
     line: int | None
     reads: bool
-    technique: str | None  # the one that raised it
+    technique: str | None  # the technique that raised it
 
 
 class GrowingSteps(TypedDict):
@@ -95,7 +95,7 @@ class GrowingSteps(TypedDict):
     device: int
     bytes: int
     every: int
-    times: int  # how often it was seen to grow
+    times: int  # how often growth was seen
     steps: int
     total: int | None
     resets: bool  # whether it is dropped after `total` steps, in each round of an outer loop
@@ -124,10 +124,10 @@ class Late(TypedDict):
 
 
 class Holder(TypedDict):
-    """What keeps memory that grew, or that was there when memory ran out."""
+    """The owner of memory that grew, or that was live when memory ran out."""
 
     device: int
-    kind: str  # as of `plimsoll.holders`
+    kind: str  # as in `plimsoll.holders`
     text: str
     tensors: int
     bytes: int
@@ -143,7 +143,7 @@ class GrowingBatches(TypedDict):
 
 
 class CutLoop(TypedDict):
-    """A loop over a DataLoader after the steps that did not get all of its batches."""
+    """A loop over a DataLoader that, after the steps, did not get all of its batches."""
 
     file: str | None
     line: int | None
@@ -157,18 +157,18 @@ class CutLoop(TypedDict):
 
 
 class Batches(TypedDict):
-    """Batches of the training differ in size, and only the first ones were looked at."""
+    """The batches of the training differ in size, and only the first ones were examined."""
 
     made: int
     total: int | None
 
 
 class Warning(TypedDict):
-    """What a run without values cannot show."""
+    """A warning about what a run without values cannot show."""
 
     place: tuple[str, int] | None
     what: str
-    most: int  # the value of --assume for the line that shows the most
+    most: int  # the value for --assume with which the line shows the maximum
     bytes: int
 
 
@@ -189,7 +189,7 @@ class Graph(TypedDict):
 
 
 class CompileCaches(TypedDict):
-    """The compile caches that a process would use again."""
+    """The compile caches that a process would reuse."""
 
     autograd: bool
     graphs: bool
@@ -197,7 +197,7 @@ class CompileCaches(TypedDict):
 
 
 class Refusal(TypedDict):
-    """The technique that cannot be applied, and why."""
+    """The technique that cannot be applied, and the reason."""
 
     technique: str
     reason: str
@@ -247,10 +247,10 @@ class Report(TypedDict):
     graphs: list[Graph]
     trains: bool
     captures: int
-    techniques: list[dict[str, Any]]  # what each did: name, applied, detail, lines, and more of some
+    techniques: list[dict[str, Any]]  # the effect of each: name, applied, detail, lines, and for some more
     refusal: Refusal | None
-    written: list[Wrote]  # by a fork that serves a trial, which has a view of its own
-    hosts: list[str]  # that it contacted
+    written: list[Wrote]  # by a fork that serves a trial, in its own view
+    hosts: list[str]  # the hosts that it contacted
 
 
 class Request(TypedDict):
@@ -272,14 +272,14 @@ class Request(TypedDict):
 
 
 class Done(TypedDict):
-    """N.done in the folder for requests: how the fork ended, and whether another one ran beside it."""
+    """N.done in the folder for requests: how the fork ended, and whether another one ran at the same time."""
 
     status: int | str  # an exit status, EXPIRED or UNABLE
     beside: bool
 
 
 class Cover(TypedDict):
-    """A folder of the view, with the program's private files (`upper`) above those of the disk (`lower`)."""
+    """A folder of the view, with the program's private files (`upper`) above those on the disk (`lower`)."""
 
     place: str
     lower: str
@@ -287,7 +287,7 @@ class Cover(TypedDict):
 
 
 class View(TypedDict):
-    """view.json beside the folder for reports: the view of the file system, for forks."""
+    """view.json next to the folder for reports: the view of the file system, for forks."""
 
     privileged: bool
     session: str
@@ -296,7 +296,7 @@ class View(TypedDict):
 
 
 class Measured(TypedDict):
-    """What a process of `run --check` measured, for `run --measured`."""
+    """The measurement of a process of `run --check`, for `run --measured`."""
 
     device: int
     allocated_bytes: int

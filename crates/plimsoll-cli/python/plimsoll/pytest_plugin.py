@@ -1,4 +1,4 @@
-"""``@pytest.mark.memory(peak_below="6GiB")``: a test that fails if it allocates more GPU memory than that.
+"""``@pytest.mark.memory(peak_below="6GiB")``: fails a test that allocates more GPU memory than that.
 
 On a machine without a GPU such a test is skipped; ``plimsoll predict --gpu NAME --whole -- pytest`` runs it there.
 """
@@ -24,7 +24,7 @@ ABOUT = (
 
 @dataclass
 class Limits:
-    """What a mark allows, in bytes."""
+    """The limits in a mark, in bytes."""
 
     peak_below: int | None = None
     reserved_below: int | None = None
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def read(mark: pytest.Mark) -> Limits:
-    """The limits of a mark. A test whose mark is not understood fails, even if it would be skipped."""
+    """The limits in a mark. A test whose mark is invalid fails, even if it would be skipped."""
     why = "expected peak_below=SIZE or reserved_below=SIZE, such as peak_below='6GiB'"
     if not mark.args and mark.kwargs and not set(mark.kwargs) - {"peak_below", "reserved_below"}:
         try:
@@ -58,7 +58,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def missing() -> str | None:
-    """Why nothing can be measured."""
+    """Why measuring is impossible, or None."""
     return no_gpu()
 
 
@@ -70,7 +70,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         return (yield)
     limits = read(mark)
     measured = Measured()
-    measured.begin(empty_cache=True)  # what earlier tests left in the allocator's cache is not this test's
+    measured.begin(empty_cache=True)  # memory that earlier tests left in the allocator's cache must not count
     try:
         yield
     finally:
@@ -82,7 +82,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 
 def failures(device: Device, limits: Limits) -> list[str]:
-    """What exceeds the limits on a device."""
+    """The messages for the limits that a device exceeded."""
     said = []
     for what, peak, limit in (
         ("allocated", device.peak_bytes, limits.peak_below),
@@ -94,7 +94,7 @@ def failures(device: Device, limits: Limits) -> list[str]:
 
 
 def failure(device: Device, what: str, peak: int, limit: int) -> str:
-    """The text of a failure: by how much, and the owners at the peak."""
+    """The message for one exceeded limit: by how much, and the owners at the peak."""
     over = f"{sizes.shown(peak - limit)} too much" if peak > limit else "the limit is exclusive"
     lines = [
         f"GPU {device.device}: at most {sizes.shown(peak)} were {what}; the limit is {sizes.shown(limit)} ({over})",

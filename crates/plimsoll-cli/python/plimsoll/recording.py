@@ -11,7 +11,7 @@ from typing import Any
 from ._program import answer
 from .errors import PlimsollError
 
-ENTRIES = 1_000_000  # events that PyTorch keeps, the latest ones
+ENTRIES = 1_000_000  # the number of latest events that PyTorch keeps
 
 
 class Recording:
@@ -24,15 +24,15 @@ class Recording:
     ) -> None:
         import torch
 
-        self.marks_before = marks_before  # whether frames of blocks from before are marked, with BEFORE
+        self.marks_before = marks_before  # whether frames of earlier blocks are marked with BEFORE
 
         self.path = os.fspath(path)
-        self.failed = False  # whether memory ran out, and the snapshot of that moment is written
+        self.failed = False  # whether memory ran out and the snapshot was written then
         self.running = True
         self.max_entries = max_entries
         self.began_us = time.time_ns() // 1000
         torch.cuda.init()
-        # Another recording, such as that of `plimsoll run`, goes on: it is neither restarted nor stopped.
+        # Another recording, such as that of `plimsoll run`, is running: it is neither restarted nor stopped.
         self.is_shared = is_recording()
         if not self.is_shared:
             start(stacks, max_entries)
@@ -40,9 +40,9 @@ class Recording:
         active.append(self)
 
     def stop(self) -> str:
-        """Ends the recording, writes the snapshot, and returns its path.
+        """Stops the recording, writes the snapshot, and returns its path.
 
-        If memory ran out meanwhile, the snapshot is from that moment.
+        If memory ran out during the recording, the snapshot is from that moment.
         """
         if not self.running:
             return self.path
@@ -54,7 +54,7 @@ class Recording:
         return self.path
 
     def cancel(self) -> None:
-        """Ends the recording without a snapshot."""
+        """Stops the recording without a snapshot."""
         if self.running:
             self.running = False
             active.remove(self)
@@ -64,7 +64,7 @@ class Recording:
                 torch.cuda.memory._record_memory_history(enabled=None)
 
     def explain(self) -> dict[str, Any]:
-        """Ends the recording, if it has not ended, and explains it as :func:`plimsoll.explain` does."""
+        """Stops the recording if it is still running, and explains it as :func:`plimsoll.explain` does."""
         return answer(["explain", "--json", "--", self.stop()])
 
     def write(self) -> None:
@@ -80,7 +80,7 @@ class Recording:
         totals = {str(it): torch.cuda.get_device_properties(it).total_memory for it in range(torch.cuda.device_count())}
         settings = snapshot.setdefault("allocator_settings", {})
         settings["plimsoll_record"] = {"max_entries": self.max_entries, "device_total_bytes": totals}
-        # Whole or not there, also if the process is ended meanwhile.
+        # The file is complete or absent, even if the process is killed while writing.
         with open(f"{self.path}.unfinished", "wb") as file:
             pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one.
         os.replace(f"{self.path}.unfinished", self.path)
@@ -127,7 +127,7 @@ def record(
 
 
 def no_gpu() -> str | None:
-    """Why PyTorch has no GPU here; ``None`` if it has one."""
+    """Why PyTorch cannot use a GPU here; ``None`` if it can."""
     try:
         import torch
     except ImportError as why:
@@ -142,16 +142,16 @@ def no_gpu() -> str | None:
     return "torch.cuda.is_available() is False; nvidia-smi shows whether there is a GPU and a driver for it"
 
 
-BEFORE = "<before>"  # in front of the file names of blocks that were allocated before a recording
+BEFORE = "<before>"  # prefix of the file names of blocks that were allocated before a recording
 
 
 def mark_before(snapshot: dict[str, Any], max_entries: int) -> None:
-    """Marks the frames of blocks from before this recording: an earlier recording noted them, and they show what
-    allocated the block.
+    """Marks the frames of blocks from before this recording. An earlier recording noted these frames, and they
+    show which code allocated the block.
     """
     for device, events in enumerate(snapshot["device_traces"]):
         if len(events) >= max_entries:
-            continue  # the oldest events are lost
+            continue  # the oldest events are lost, so earlier blocks cannot be told apart
         allocated = {it["addr"] for it in events if it["action"] == "alloc"}
         for segment in snapshot["segments"]:
             address = segment["address"]
@@ -162,14 +162,14 @@ def mark_before(snapshot: dict[str, Any], max_entries: int) -> None:
 
 
 def marked(frame: dict[str, Any]) -> dict[str, Any]:
-    """The frame, whose file is marked if it is Python's."""
+    """The frame with its file marked, if it is a Python file."""
     file = frame["filename"]
     is_python = file.endswith((".py", ".py_")) or file.startswith("<") or "ipykernel" in file
     return {**frame, "filename": BEFORE + file} if is_python else frame
 
 
 active: list[Recording] = []
-observed: list[int] = []  # this process, once its allocators are observed
+observed: list[int] = []  # the process ID, once an observer is attached
 
 
 def observe() -> None:
@@ -205,7 +205,7 @@ def start(stacks: str, max_entries: int) -> None:
 
     options: dict[str, Any] = dict(enabled="all", context="alloc", stacks=stacks, max_entries=max_entries)
     try:
-        # Optimizers and the profiler's steps put their names into the recording.
+        # This records the names of optimizer steps and of the profiler's steps.
         torch.cuda.memory._record_memory_history(global_record_annotations=True, **options)
-    except TypeError:  # a PyTorch of before that option
+    except TypeError:  # this PyTorch does not have that option yet
         torch.cuda.memory._record_memory_history(**options)

@@ -1,4 +1,4 @@
-"""Sizes as the program writes and reads them: powers of 1,024."""
+"""Sizes in the program's input and output: powers of 1,024."""
 
 from __future__ import annotations
 

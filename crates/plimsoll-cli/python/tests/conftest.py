@@ -1,2 +1,2 @@
-# `pytest_plugin` is tested in sessions of its own.
+# `pytest_plugin` is tested in separate pytest sessions.
 pytest_plugins = ["pytester"]

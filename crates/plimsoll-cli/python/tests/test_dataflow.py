@@ -1,4 +1,4 @@
-# What a value that a program reads decides: programs as text, and a tensor that follows each read of it.
+# What depends on a value that a program reads: programs as text, and a tensor whose reads are all followed.
 
 import ast
 import linecache
@@ -26,7 +26,7 @@ class Tensor:
 
 
 def used(text, value=3):
-    # The kinds and lines of what the value of `x` decides, and whether it must not be zero.
+    # The kinds and lines of the code that depends on the value of `x`, and whether it must not be zero.
     name = f"<program {hash(text)}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     x = Tensor(value)
@@ -110,7 +110,7 @@ def test_packages_and_our_own_frames_are_not_the_program():
 
 
 def fate_in(file, function, operator="to"):
-    # The fate of a read in a function of this name and file, whose value then decides a branch.
+    # The fate of a read in a function of this name and file, if its value then decides a branch.
     text = f"def {function}():\n    return read()\nif {function}():\n    made = [0].copy()\n"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     source.Source.known.pop(file, None)

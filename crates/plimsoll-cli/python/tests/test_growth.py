@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def torch_with(levels):
-    # PyTorch with one device, whose allocated bytes are the next of these levels.
+    # A fake PyTorch with one device, whose allocated bytes go through these levels.
     def stats(device):
         return {"allocated_bytes": {"all": {"current": next(levels)}}}
 
@@ -53,16 +53,16 @@ def test_more_steps_are_wanted_while_growth_may_go_on():
     assert not grown([0, MIB, MIB]).is_unsure()
     assert grown([MIB * nth for nth in range(10)]).is_unsure()
     assert not grown([MIB * nth for nth in range(growth.CONFIRM)]).is_unsure()
-    # In every second step.
+    # It grows in every second step.
     assert all(grown([MIB * (nth // 2) for nth in range(steps)]).is_unsure() for steps in (5, 6, 7, 8))
-    # A list that is cleared, a cache that is full.
+    # A list that is cleared, and a cache that becomes full.
     assert not grown([MIB * (nth % 20) for nth in range(21)]).is_unsure()
     assert not grown([MIB * min(nth, 50) for nth in range(60)]).is_unsure()
     assert grown([MIB * min(nth, 50) for nth in range(60)]).rows() == []
 
 
 def steps_of(text):
-    # The steps of the program's loops, seen from the first call of `step`.
+    # The number of steps in the program's loops, seen from the first call of `step`.
     name = f"<program {hash(text)}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     found = []
@@ -97,13 +97,13 @@ def test_a_loader_at_the_address_of_another_is_not_that_one():
         pass
 
     loaders, kept = finish.Loaders(), Loader()
-    numbers = [loaders.number(Loader()) for _ in range(3)]  # each is freed, and the next one takes its place
+    numbers = [loaders.number(Loader()) for _ in range(3)]  # each is freed, and the next one may reuse its address
     assert len({*numbers, loaders.number(kept)}) == 4
     assert loaders.number(kept) == loaders.number(kept)
 
 
 class Iterator:
-    # What a DataLoader's iterator has, whose dataset can be indexed.
+    # The attributes of a DataLoader's iterator over a dataset that can be indexed.
     _dataset_kind = 0
 
     def __init__(self, size):

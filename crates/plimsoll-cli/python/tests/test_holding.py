@@ -1,4 +1,4 @@
-# What keeps a tensor's memory: planted holders of each kind, and objects whose own code must not run.
+# Finds what keeps a tensor's memory: planted holders of each kind, and objects whose own code must not run.
 
 import asyncio
 import collections
@@ -31,7 +31,7 @@ def made():
 
 
 def one(get):
-    # The kind and the words of the only holder. No variable here has the tensor.
+    # The kind and the text of the only holder. No variable here refers to the tensor.
     (found,) = plimsoll.holders(get())
     return found.kind, found.text
 
@@ -282,7 +282,7 @@ def test_many_tensors_and_deep_structures_take_bounded_time(monkeypatch):
 
 
 def grown(keep):
-    # What a training loop keeps more and more of.
+    # Finds what a training loop accumulates.
     model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32))
     optimizer, growing, nodes = torch.optim.Adam(model.parameters()), Growing(torch), []
     for step in range(12):
@@ -295,7 +295,7 @@ def grown(keep):
         if step == 5:
             growing.begins(None, 0)
     growing.grew(None, 1 << 15)
-    # Other tests of this process may have left something that was collected or changed meanwhile.
+    # Other tests in this process may have left objects that were collected or changed meanwhile.
     return [it for it in growing.found[None] if "`grown`" in it.text]
 
 
@@ -321,7 +321,7 @@ def test_what_keeps_more_from_step_to_step_is_named_and_what_a_step_works_with_i
 
 def test_parameters_gradients_buffers_and_optimizer_state_are_not_surveyed():
     gc.collect()
-    before = set(Survey(torch, None).found)  # what other tests of this process left
+    before = set(Survey(torch, None).found)  # left by other tests in this process
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64))
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(4, 64)).sum().backward()

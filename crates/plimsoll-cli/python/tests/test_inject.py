@@ -13,7 +13,7 @@ PLACE = pathlib.Path(plimsoll.__file__).parent
 
 
 def laid_out(folder, verb, version="0.0.0"):
-    # As src/inject/mod.rs does.
+    # The same layout as src/inject/mod.rs makes.
     package = folder / PACKAGE
     for name in ("_inject", "_predict", "_run", "techniques"):
         shutil.copytree(PLACE / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))

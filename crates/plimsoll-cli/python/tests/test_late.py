@@ -1,4 +1,4 @@
-# Code of the training loop that starts later: when a test will be true, what may matter, growth that is rare, larger batches.
+# Code of the training loop that first runs later: when a condition becomes true, what may matter, rare growth, larger batches.
 
 import ast
 import functools
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def seen(test, *rounds, counted=("step",)):
-    # The test, seen at the end of steps with these values.
+    # The condition, evaluated at the end of steps with these values.
     condition = Condition(ast.parse(test, mode="eval").body, set(counted), set())
     for step, values in enumerate(rounds, 1):
         exec("look(sys._getframe(), at)", dict(values, sys=sys, look=condition.look, at=step))
@@ -74,7 +74,7 @@ def test_growth_in_one_of_several_steps_has_a_period():
     assert growth.spread([MIB * (nth // 50) + nth % 3 * 1000 for nth in range(200)]) == (MIB, 50, 3)
     assert growth.spread([MIB * min(nth // 10, 5) for nth in range(200)]) is None
     assert growth.spread([MIB * (nth // 10 % 4) for nth in range(41)]) is None
-    # Growth that began late is measured from there.
+    # Growth that began late is measured from its beginning.
     assert growth.since([MIB] * 100 + [MIB * nth for nth in range(2, 12)]) >= 98
 
 

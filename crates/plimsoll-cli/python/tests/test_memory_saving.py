@@ -47,7 +47,7 @@ class Model(nn.Module):
 
 
 def trained(change=None, kind=Model, steps=3, **options):
-    # The losses of these steps, and a digest of the parameters and buffers.
+    # Returns the losses of these steps, and a digest of the parameters and buffers.
     torch.manual_seed(0)
     model = kind(**options)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -85,7 +85,7 @@ def test_losses_and_parameters_keep_their_bits_where_that_is_claimed(change, bat
 
 
 def test_checkpointed_blocks_that_are_known_to_change_nothing_keep_their_bits(fresh):
-    # More calls than those that show it.
+    # More calls than are watched for changes.
     same = trained(steps=16)
     assert trained(lambda model, optimizer: plimsoll.checkpoint_blocks(model), steps=16) == same
 
@@ -116,13 +116,13 @@ def test_parameters_that_stand_in_for_others_do_so_in_the_second_computation(cha
             torch.func.functional_call(model, second, batches[1]).backward()
         return [it.grad for it in model.parameters()]
 
-    for calls in (1, 14):  # also after the calls that show what blocks change
+    for calls in (1, 14):  # also after the calls that are watched for changes
         for one, other in zip(gradients(None, calls), gradients(change, calls)):
             assert torch.equal(one, other)
 
 
 class Changing(nn.Module):
-    # A block with what a second computation could change or see changed: generators of the host, buffers, attributes.
+    # A block with state that a recomputation could change or see changed: host random generators, buffers, attributes.
     def __init__(self):
         super().__init__()
         self.up, self.down = nn.utils.spectral_norm(nn.Linear(32, 64)), nn.Linear(64, 32)
@@ -227,7 +227,7 @@ def test_checkpointed_blocks_keep_no_activations(fresh):
 
 
 def test_of_a_segment_only_its_input_stays(fresh):
-    # Sixteen blocks: the most tensors that are alive in a step.
+    # Counts the maximum number of live tensors in a step, for sixteen blocks.
     class Pair(nn.Sequential):
         pass
 
@@ -254,8 +254,8 @@ def test_of_a_segment_only_its_input_stays(fresh):
 
 
 def kept_bytes(percent, backward=1):
-    # Offloads a model of eight tensors of 4,096 bytes. Returns the bytes of them that wait on the device at the end of the forward
-    # pass, the most that do in the backward passes, and the tensors that are alive after them.
+    # Offloads a model of eight tensors of 4,096 bytes. Returns the bytes of these tensors that are on the device at
+    # the end of the forward pass, the maximum during the backward passes, and the tensors that are alive afterwards.
     from plimsoll.techniques import lane
 
     torch.manual_seed(0)
@@ -278,7 +278,7 @@ def kept_bytes(percent, backward=1):
 
 
 def test_the_percentage_says_what_stays_on_the_gpu(fresh):
-    # Each linear layer saves its input, which for all but the first is the result that `tanh` saves: five storages.
+    # Each linear layer saves its input. Except for the first, that is the result that `tanh` saves: five storages.
     for percent, stays in ((100, 2), (60, 2), (40, 3), (20, 4), (1, 4)):
         for backward in (1, 2):
             at_end, most, left = kept_bytes(percent, backward)
@@ -396,7 +396,7 @@ def test_arguments_that_make_no_sense_are_value_errors(fresh):
 
 @pytest.fixture
 def fresh():
-    # Techniques that watch the whole process end with the test.
+    # Techniques that watch the whole process are removed when the test ends.
     from plimsoll import memory_saving
     from plimsoll.techniques import chunked_loss, context, observers
 

@@ -68,7 +68,7 @@ def test_what_has_no_line_is_in_the_table_of_what_grew(shell, capsys):
     shell.run_cell("import torch\nw = torch.ones(1 << 20, device='cuda', requires_grad=True)", store_history=True)
     shell.run_cell("%%memory\n(w * 2).sum().backward()", store_history=True)
     grown = capsys.readouterr().out.split("still allocated:")[1]
-    # The gradient, which a thread of PyTorch's own allocates.
+    # The gradient, which one of PyTorch's own threads allocates.
     assert "4.00 MiB  unknown       without a Python stack" in grown, grown
 
 

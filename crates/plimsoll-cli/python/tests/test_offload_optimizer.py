@@ -1,5 +1,5 @@
-# The technique offload-optimizer leaves the bits of losses, parameters and states as they are. It patches classes of
-# PyTorch, so it has a process of its own.
+# The technique offload-optimizer does not change the bits of losses, parameters and states. It patches classes of
+# PyTorch, so it is tested in a separate process.
 
 import subprocess
 import sys

@@ -42,7 +42,7 @@ def test_techniques_that_the_program_calls_itself_lower_the_predicted_peak(progr
     assert all(it["verdict"]["is"] == "fits" for it in answers)
     plain, checkpointed, offloaded = (it["judged"]["peak_allocated_bytes"] for it in answers)
     assert checkpointed < plain * 0.6 and offloaded < plain * 0.8
-    # The copies to the host are not the program's reads.
+    # Copies to the host do not count as the program's reads.
     assert answers[2]["reads"] == answers[0]["reads"]
 
 

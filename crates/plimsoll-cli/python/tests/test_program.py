@@ -1,4 +1,4 @@
-# What runs the program, without PyTorch.
+# The part of the package that runs the program, without PyTorch.
 
 import os
 import subprocess

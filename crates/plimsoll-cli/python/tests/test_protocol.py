@@ -1,4 +1,4 @@
-# The recorded messages, as this side writes and reads them; `src/protocol/tests.rs` has the other side.
+# The recorded messages, as the Python side writes and reads them; `src/protocol/tests.rs` tests the other side.
 
 import json
 import pathlib
@@ -14,7 +14,7 @@ MESSAGES = [json.loads(line) for line in RECORDED.read_text().splitlines()]
 
 
 def check(kind, value, path):
-    # A value has the type that an annotation names: `int | None`, `list[Read]`.
+    # Whether a value has the type in an annotation such as `int | None` or `list[Read]`.
     alternatives = [it.strip() for it in re.split(r"\|(?![^\[]*\])", kind)]
     if "Any" in alternatives or (value is None and "None" in alternatives):
         return

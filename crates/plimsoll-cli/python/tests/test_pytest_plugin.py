@@ -1,4 +1,4 @@
-# The plugin in sessions of its own. They run in processes of their own, because PyTorch is imported there.
+# The plugin in separate sessions, which run in their own processes because they import PyTorch.
 
 
 import pytest

@@ -1,4 +1,4 @@
-# What the package says of itself, and of a machine without a GPU.
+# The package's version, and its answers on a machine without a GPU.
 
 import pytest
 

@@ -1,7 +1,8 @@
-//! What a request to the allocator costs, through the thread-safe handle with statistics on, in the mixes of
-//! the oracle's own bench (`mixes.rs`). Each mix runs twice and the second run counts, then the same with the
-//! history on; the whole runs several rounds, and the fastest counts. Instructions are counted meanwhile
-//! (`meter.rs`) or, where that cannot be, afterwards (`callgrind.rs`).
+//! The cost of a request to the allocator, through the thread-safe handle with statistics on, in the mixes of
+//! the oracle's own bench (`mixes.rs`). Each mix runs twice and the second run counts; then both runs are
+//! repeated with the history on. All of this is repeated for several rounds, and the fastest counts.
+//! Instructions are counted in the same runs (`meter.rs`) or, where that is impossible, afterwards
+//! (`callgrind.rs`).
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -37,33 +38,33 @@ pub(crate) struct AllocatorArgs {
 
 /// A mix and its cost.
 struct Row {
-    /// As the oracle's bench calls it: `pair bytes=512`, `random name=small live=100`.
+    /// The name in the oracle's bench: `pair bytes=512`, `random name=small live=100`.
     name: String,
-    /// Of a pair, or of a free and an allocate, in the fastest round.
+    /// The cost of a pair, or of a free and an allocation, in the fastest round.
     plain: Cost,
     /// The same without the handle's lock.
     without_lock: Cost,
     /// The same with the history on.
     history: Cost,
-    /// PyTorch's nanoseconds without a history, where it was asked.
+    /// PyTorch's nanoseconds without a history, if it was measured.
     theirs_ns: Option<f64>,
 }
 
 impl Row {
-    /// How many times as long PyTorch takes, and the same if our history is on.
+    /// PyTorch's time divided by ours, without and with our history.
     fn ratios(&self) -> Option<[f64; 2]> {
         self.theirs_ns.map(|theirs| [theirs / self.plain.ns, theirs / self.history.ns])
     }
 }
 
-/// Who counted the instructions.
+/// How the instructions were counted.
 #[derive(Clone, Copy)]
 enum Source {
     Counter,
     Callgrind,
 }
 
-/// Measures; the result is text for stdout.
+/// Measures. Returns the text for stdout.
 pub(crate) fn run(args: &AllocatorArgs) -> Result<String, Failure> {
     let mixes = args.mix.map_or_else(|| MIXES.to_vec(), |mix| vec![mix]);
     let mixes: Vec<Mix> =

@@ -1,8 +1,5 @@
-//! Instructions where no counter of the processor's can be read: the program runs itself once more for each
-//! mix, under `valgrind --tool=callgrind`, which counts what the measured loop executes.
-//!
-//! The same binary gives the same number every time. Time means nothing there, so the clock's runs come first
-//! and know nothing of this.
+//! Counts instructions where the processor's counters cannot be read: for each mix, the program runs itself
+//! once more under `valgrind --tool=callgrind`, which counts the instructions of the measured loop.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,15 +10,14 @@ use super::meter::Meter;
 use super::mixes::{History, Mix};
 use crate::exit::{Exit, Failure};
 
-/// Requests of a mix under callgrind, which takes some fifty times as long. It is enough for the allocator's
-/// state to settle: all requests of a mix give a number within a hundredth of this.
+/// The number of requests of a mix under callgrind, which is about fifty times slower. It is enough for the
+/// allocator's state to settle: the result differs by less than 1 % from that of the complete mix.
 pub(super) const REQUESTS: u32 = 200_000;
 
-/// As clap calls [`MixArgs`]' verb.
+/// Clap's name for the subcommand of [`MixArgs`].
 const VERB: &str = "allocator-mix";
 
-/// `plimsoll bench allocator-mix`, which help does not mention: one mix, done and not talked about, for
-/// callgrind to watch.
+/// `plimsoll bench allocator-mix`, a hidden subcommand: runs one mix without output, under callgrind.
 #[derive(Args)]
 pub(crate) struct MixArgs {
     /// Its name in the table
@@ -31,7 +27,7 @@ pub(crate) struct MixArgs {
     history: History,
 }
 
-/// What callgrind watches.
+/// Runs the mix that callgrind measures.
 pub(crate) fn run(args: &MixArgs) -> Result<String, Failure> {
     let mix = args.mix.at_most(args.requests);
     match mix.cost(&mut Meter::new(), &Mix::device(), args.history) {
@@ -40,8 +36,8 @@ pub(crate) fn run(args: &MixArgs) -> Result<String, Failure> {
     }
 }
 
-/// Instructions of one request, counted by callgrind while `program` (a build of this one) does the mix; or why
-/// there is no number.
+/// The instructions of one request, counted by callgrind while `program` (a build of this one) runs the mix, or
+/// why they could not be counted.
 pub(super) fn instructions(program: &Path, mix: Mix, history: History) -> Result<f64, String> {
     let history = if history == History::On { "on" } else { "off" };
     let output = Command::new("valgrind")

@@ -1,5 +1,5 @@
-//! What it costs to dispatch operations to a device, on a simulated one, where nothing is computed: an `add` of one
-//! element, without and with recording; and training steps of whole models.
+//! The cost of dispatching operations to a simulated device, which computes nothing: an `add` of one element, with
+//! and without recording, and training steps of complete models.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -45,7 +45,7 @@ struct Step {
     ms: f64,
 }
 
-/// Measures; the result is text for stdout.
+/// Measures. Returns the text for stdout.
 pub(crate) fn run(args: &DispatchArgs) -> Result<String, Failure> {
     let mut meter = Meter::new();
     let lines = [false, true].map(|recording| {
@@ -97,7 +97,7 @@ fn measure(args: &DispatchArgs, meter: &mut Meter, recording: bool) -> Result<Co
     Ok(best.unwrap_or(Cost { ns: 0.0, instructions: None }))
 }
 
-/// Steps of a model that are timed, after two that are not; the median counts.
+/// Timed steps of a model, after two untimed ones; the median counts.
 const STEPS: usize = 10;
 
 /// GPT-2 124M, 8 sequences of 1,024 tokens.

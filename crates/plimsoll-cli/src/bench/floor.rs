@@ -1,27 +1,27 @@
-//! The least a step can take on this machine: its operations at the speed of a large matrix product, and
-//! its bytes at the speed of a copy, both measured here and now.
+//! The shortest possible time of a step on this machine: its operations at the speed of a large matrix
+//! product, and its bytes at the speed of a copy, both measured in this run.
 
 use std::time::Instant;
 
 use plimsoll::{Device, Result, Tensor};
 
-/// Bytes of the array whose copy is timed: that of the largest arrays of LeNet's step.
+/// Bytes of the array whose copy is timed: as many as in the largest arrays of LeNet's step.
 const COPIED: usize = 64 * 32 * 784 * 4;
 
-/// What a step must do.
+/// The work of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     /// Floating-point operations.
     pub(crate) flop: f64,
-    /// Bytes between kernels; `None` where nobody has counted them.
+    /// Bytes that kernels read and write; `None` if they were not counted.
     pub(crate) bytes: Option<f64>,
     /// Images or tokens in a batch.
     pub(crate) items: usize,
-    /// What they are.
+    /// The unit of `items`: images or tokens.
     pub(crate) unit: &'static str,
 }
 
-/// How fast this machine is at its best.
+/// The highest measured speeds of this machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Floor {
     /// Operations per second of a 1024 × 1024 × 1024 matrix product.
@@ -42,17 +42,17 @@ impl Floor {
         })
     }
 
-    /// Milliseconds of a step's operations.
+    /// The milliseconds that a step's operations take.
     pub(crate) fn compute_ms(self, work: Work) -> f64 {
         work.flop / self.flop_per_s * 1e3
     }
 
-    /// Milliseconds of a step's bytes, where they are counted.
+    /// The milliseconds that a step's bytes take, if they were counted.
     pub(crate) fn memory_ms(self, work: Work) -> Option<f64> {
         work.bytes.map(|bytes| bytes / self.bytes_per_s * 1e3)
     }
 
-    /// One sentence.
+    /// A sentence with the floor of a step.
     pub(crate) fn text(self, work: Work) -> String {
         let compute = format!(
             "the floor: {:.2} GFLOP at {:.0} GFLOP/s take {:.1} ms",

@@ -2,18 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What one process measured. The fields are those of the peers' line, so that any of them can be read.
+/// The measurement of one process. The fields have the names of the JSON line that peers print, so that it
+/// can be parsed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Measured {
-    /// Who.
+    /// The peer's name.
     #[serde(default)]
     pub(crate) peer: String,
-    /// What.
+    /// The model's name.
     #[serde(default)]
     pub(crate) model: String,
     /// Median of the timed steps, milliseconds.
     pub(crate) ms: f64,
-    /// The fastest of them.
+    /// The fastest of the timed steps.
     pub(crate) ms_min: f64,
     /// Images or tokens per second at the median.
     #[serde(default)]
@@ -21,7 +22,7 @@ pub(crate) struct Measured {
     /// Peak resident memory, MiB.
     #[serde(default)]
     pub(crate) hwm_mib: f64,
-    /// The same before any work.
+    /// Peak resident memory before any work.
     #[serde(default)]
     pub(crate) hwm_start_mib: f64,
     /// Loss of the first step.
@@ -30,7 +31,7 @@ pub(crate) struct Measured {
     /// Loss of the last step.
     #[serde(default)]
     pub(crate) loss_last: f64,
-    /// Numbers in the model.
+    /// The number of parameter elements in the model.
     #[serde(default)]
     pub(crate) params: u64,
 }

@@ -1,28 +1,29 @@
-//! What a piece of work costs: time, and instructions where the processor's counters can be read.
+//! The cost of a piece of work: time, and instructions where the processor's counters can be read.
 //!
-//! Instructions are this thread's own, in user space. Many virtual machines, containers and other systems
-//! than Linux have no counter; then [`Meter::why_no_instructions`] says why, and `callgrind.rs` may help.
+//! Only instructions of this thread in user space are counted. Many virtual machines and containers, and
+//! systems other than Linux, have no counter; then [`Meter::why_no_instructions`] says why, and
+//! `callgrind.rs` may help.
 
 use std::time::Instant;
 
-/// The cost of one of many alike.
+/// The cost of one of many equal pieces of work.
 #[derive(Clone, Copy)]
 pub(crate) struct Cost {
     /// Nanoseconds.
     pub(crate) ns: f64,
-    /// Instructions, if they are counted.
+    /// Instructions, if they were counted.
     pub(crate) instructions: Option<f64>,
 }
 
 impl Cost {
-    /// The least of both.
+    /// The smaller of each value.
     pub(crate) fn min(self, other: Self) -> Self {
         let instructions = self.instructions.zip(other.instructions).map(|(a, b)| a.min(b));
         Self { ns: self.ns.min(other.ns), instructions }
     }
 }
 
-/// Does it. A function of its own, for callgrind to count from its start to its end.
+/// Does the work. It is a separate function so that callgrind can count from its start to its end.
 #[inline(never)]
 fn measured_work<E>(mut work: impl FnMut() -> Result<(), E>) -> Result<(), E> {
     work()
@@ -43,7 +44,7 @@ impl Meter {
         self.counter.as_ref().err().map(|why| format!("perf_event_open: {why}"))
     }
 
-    /// Does a piece of work that consists of `count` alike twice; the cost of one in the second run.
+    /// Runs `count` equal pieces of work twice. Returns the cost of one in the second run.
     pub(crate) fn second<E>(
         &mut self,
         count: u32,
@@ -59,7 +60,7 @@ impl Meter {
         Ok(Cost { ns: one_of(ns), instructions: instructions.map(one_of) })
     }
 
-    /// Callgrind's pattern for the function around the measured run, and nothing else.
+    /// Callgrind's pattern for the function around the measured run; it matches no other function.
     pub(crate) const WORK_SYMBOL: &str = "*meter*measured_work*";
 
     fn instructions(&mut self) -> Option<u64> {

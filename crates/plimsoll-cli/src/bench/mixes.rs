@@ -1,5 +1,5 @@
 //! The mixes of requests in the oracle's own bench: the same requests in the same order, drawn before the
-//! clock starts. How they are measured is in `meter.rs` and `callgrind.rs`.
+//! clock starts. `meter.rs` and `callgrind.rs` measure them.
 
 use plimsoll_alloc::{
     Allocation, Allocator, Callers, Config, DeviceMemory, Error, HistoryOptions, Ledger, Request, SimDriver,
@@ -9,10 +9,10 @@ use plimsoll_alloc::{
 use super::meter::{Cost, Meter};
 use super::mt19937::Mt19937;
 
-/// What the device has; PyTorch's gets the same.
+/// The device's memory; PyTorch's bench gets the same.
 pub(super) const CAPACITY_BYTES: u64 = 200_000_000_000;
-/// What the history keeps, as in PyTorch's documentation; without a bound it would measure the system's
-/// pages.
+/// The maximum number of history entries, as in PyTorch's documentation. Without a maximum, the cost of the
+/// system's page faults would be measured too.
 pub(super) const HISTORY_ENTRIES: usize = 100_000;
 
 /// All mixes, in the order in which they run.
@@ -32,26 +32,26 @@ pub(super) const MIXES: [Mix; 7] = [
     Mix { pattern: Pattern::Random { name: "mixed64", most_bytes: 64 << 20, live: 2000 }, requests: 500_000 },
 ];
 
-/// So many requests of one pattern.
+/// A number of requests in one pattern.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Mix {
     pattern: Pattern,
-    /// Pairs, or frees with an allocate.
+    /// The number of pairs, or of frees followed by an allocation.
     pub(super) requests: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Pattern {
-    /// Allocates and frees blocks of one size, with one more of it kept alive.
+    /// Allocates and frees blocks of one size, while one more block of that size stays live.
     Pair { bytes: u64 },
-    /// Again and again: a random slot, whose block is freed, and a new one of log-uniform size.
+    /// Repeatedly picks a random slot, frees its block, and allocates a new one of log-uniform size.
     Random { name: &'static str, most_bytes: u64, live: u64 },
 }
 
 /// The allocator without a lock, with the same statistics. The difference is the cost of the handle.
 pub(super) type Unshared = Allocator<SimDriver, (Stats, Ledger, plimsoll_alloc::History)>;
 
-/// What a mix runs on: the handle, or the allocator behind it.
+/// What a mix runs on: the handle, or the allocator inside it.
 trait Target {
     fn alloc(&mut self, request: Request) -> Result<Allocation, Error>;
     fn free(&mut self, allocation: Allocation);
@@ -103,7 +103,7 @@ impl std::str::FromStr for Mix {
 }
 
 impl Mix {
-    /// As the oracle's bench calls it: `pair bytes=512`, `random name=small live=100`.
+    /// The name in the oracle's bench: `pair bytes=512`, `random name=small live=100`.
     pub(super) fn name(&self) -> String {
         match self.pattern {
             Pattern::Pair { bytes } => format!("pair bytes={bytes}"),
@@ -111,28 +111,28 @@ impl Mix {
         }
     }
 
-    /// The same with fewer requests, if it has more than `most`.
+    /// The same mix with at most `most` requests.
     pub(super) fn at_most(self, most: u32) -> Mix {
         Mix { requests: self.requests.min(most), ..self }
     }
 
-    /// A device with memory for any mix.
+    /// A device with enough memory for any mix.
     pub(super) fn device() -> DeviceMemory {
         DeviceMemory::new(Config::default(), SimDriver::with_capacity(CAPACITY_BYTES))
     }
 
-    /// The same device behind an allocator without a lock.
+    /// The same device with an allocator without a lock.
     pub(super) fn unshared() -> Unshared {
         let observer = (Stats::default(), Ledger::default(), plimsoll_alloc::History::default());
         Allocator::new(Config::default(), SimDriver::with_capacity(CAPACITY_BYTES), observer)
     }
 
-    /// What a request of the mix costs without a lock, with the history off.
+    /// The cost of a request of the mix without a lock and with the history off.
     pub(super) fn cost_without_lock(&self, meter: &mut Meter, memory: &mut Unshared) -> Result<Cost, Error> {
         self.run(meter, memory)
     }
 
-    /// Runs the mix twice on a device that no other uses; what a request of the second run costs.
+    /// Runs the mix twice on a new device. Returns the cost of a request in the second run.
     pub(super) fn cost(
         &self,
         meter: &mut Meter,

@@ -1,4 +1,4 @@
-//! `plimsoll bench`: how fast we are, beside others in the same run.
+//! `plimsoll bench`: how fast this runtime is, compared with others in the same run.
 
 mod allocator;
 mod callgrind;
@@ -36,7 +36,7 @@ pub(crate) enum What {
     Step(step::StepArgs),
 }
 
-/// Measures; the result is text for stdout.
+/// Measures. Returns the text for stdout.
 pub(crate) fn run(what: &What) -> Result<String, Failure> {
     match what {
         What::Allocator(args) => allocator::run(args),

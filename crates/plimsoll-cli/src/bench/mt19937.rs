@@ -17,7 +17,7 @@ impl Mt19937 {
         Self { state, at: 0 }
     }
 
-    /// The next number. One word is renewed each time, just before it is read.
+    /// The next number. One word of the state is renewed at each call, just before it is read.
     pub(crate) fn next(&mut self) -> u64 {
         let word = |offset| self.state[(self.at + offset) % Self::WORDS];
         let joined = (word(0) & !0x7fff_ffff) | (word(1) & 0x7fff_ffff);

@@ -1,5 +1,5 @@
-//! The networks of `bench step`: those of `../shared/tools/peers`, with their batches and optimizers, and what a step of each
-//! must do.
+//! The networks of `bench step`, which are those of `../shared/tools/peers`, with their batches, their optimizers and the
+//! work of a step.
 
 use clap::ValueEnum;
 use plimsoll::models::{Gpt2, Gpt2Config, ResNet, ResNetConfig};
@@ -27,7 +27,7 @@ pub(crate) enum Net {
     Resnet18RowMajor,
 }
 
-/// A network with all that a step needs.
+/// A network with everything that a step needs.
 pub(crate) struct Ready {
     pub(crate) parameters: Vec<Tensor>,
     pub(crate) optimizer: Box<dyn Optimizer>,
@@ -35,7 +35,7 @@ pub(crate) struct Ready {
 }
 
 impl Net {
-    /// The peers' name for it.
+    /// The name that the peers use.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Net::Lenet => "lenet",
@@ -46,7 +46,8 @@ impl Net {
         }
     }
 
-    /// What a step must do: forward, gradient of the weights, and gradient of every input but the batch.
+    /// The work of a step: the forward pass, the gradient of the weights, and the gradient of every input
+    /// except the batch.
     pub(crate) fn work(self) -> Work {
         match self {
             Net::Lenet => Work { flop: FLOP, bytes: Some(BYTES), items: 64, unit: "images" },
@@ -57,7 +58,7 @@ impl Net {
             Net::Gpt => {
                 let (tokens, width, layers) = (2048.0, 384.0, 6.0);
                 let weights = 3.0 * tokens * (layers * 12.0 * width * width + 256.0 * width);
-                // Seven products of half a matrix of scores: two forward, five back.
+                // Seven products, each of half a matrix of scores: two forward, five backward.
                 let attention = 7.0 * layers * tokens * 256.0 / 2.0 * width;
                 Work { flop: 2.0 * (weights + attention), bytes: None, items: 2048, unit: "tokens" }
             }
@@ -68,7 +69,7 @@ impl Net {
         }
     }
 
-    /// Builds it on a device, with one fixed batch.
+    /// Builds the network on a device, with one fixed batch.
     pub(crate) fn build(self, device: &Device) -> Result<Ready> {
         let scope = Scope::new(device, 1);
         match self {
@@ -144,8 +145,8 @@ fn classifier<M: Module + 'static>(
 /// Multiply-adds per image of `ResNet`-18's first convolution.
 const RESNET_CONV1: f64 = 64.0 * 3.0 * 49.0 * 112.0 * 112.0;
 
-/// Multiply-adds per image of `ResNet`-18. Each of its four stages has four convolutions of 3 × 3. From the second stage on, the
-/// first convolution reads half the channels, and one of 1 × 1 stands beside it.
+/// Multiply-adds per image of `ResNet`-18. Each of its four stages has four convolutions of 3 × 3. From the second stage on,
+/// the first convolution has half the input channels, and a convolution of 1 × 1 runs in parallel to it.
 fn resnet18_products() -> f64 {
     let stage = |channels: f64, size: f64, halves: bool| {
         let conv = 9.0 * channels * channels * size * size;
@@ -164,19 +165,20 @@ const N: f64 = 64.0;
 const CONV1: f64 = 32.0 * 25.0 * 28.0 * 28.0;
 const CONV2: f64 = 64.0 * 800.0 * 10.0 * 10.0;
 const FC: f64 = 1600.0 * 120.0 + 120.0 * 84.0 + 84.0 * 10.0;
-/// Operations of a step: forward, gradient of the weights, and gradient of every input but the images'; a
-/// multiply-add counts as two.
+/// Operations of a step: the forward pass, the gradient of the weights, and the gradient of every input
+/// except the images. A multiply-add counts as two.
 const FLOP: f64 = 2.0 * N * (2.0 * CONV1 + 3.0 * CONV2 + 3.0 * FC);
 
-/// Numbers in what conv1, pool1, conv2 and pool2 give for a batch, and in all weights.
+/// Elements of the outputs of conv1, pool1, conv2 and pool2 for a batch, and of all weights.
 const C1: f64 = N * 32.0 * 784.0;
 const P1: f64 = N * 32.0 * 196.0;
 const C2: f64 = N * 64.0 * 100.0;
 const P2: f64 = N * 64.0 * 25.0;
 const WEIGHTS: f64 = 255_230.0;
-/// Bytes of a step when each kernel reads its inputs and writes its outputs once. Each convolution's output
-/// is written, read and written by relu, read by the pooling; on the way back written by the pooling, read
-/// with relu's output and written by relu, and read for weight and bias (conv2: for its input too). The
-/// pooled output is written, with an index of a byte, and read three times. Weights are read twice, their
-/// gradients written, and the step reads three arrays and writes two.
+/// Bytes of a step if each kernel reads its inputs and writes its outputs once. Each convolution's output is
+/// written, read and written by relu, and read by the pooling. In the backward pass it is written by the
+/// pooling, read with relu's output and written by relu, and read for the gradients of weight and bias (in
+/// conv2, also of the input). The pooled output is written, with an index of one byte, and read three times.
+/// Weights are read twice, their gradients are written, and the optimizer step reads three arrays and writes
+/// two.
 const BYTES: f64 = 4.0 * (10.0 * C1 + 11.0 * C2 + 4.5 * (P1 + P2) + 8.0 * WEIGHTS);

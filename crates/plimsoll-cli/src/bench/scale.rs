@@ -1,19 +1,19 @@
 //! A longer run made from a short one: [`lengthen`].
 //!
-//! A trace leads from the state before it to the state of the segments at its end. To run it again, what it
-//! left is put back first: blocks and segments that it made are freed, those that it freed are made again.
-//! So the whole is a trace as a longer run would leave it, whose end is the snapshot's own state. What maps
-//! and unmaps parts of an expandable segment is repeated as it is.
+//! A trace records the changes from the state before it to the segments at its end. Before it is repeated,
+//! its changes are undone: blocks and segments that it made are freed, and those that it freed are made
+//! again. So the result is a trace that a longer run could have left, and it ends in the snapshot's own
+//! state. Events that map or unmap parts of an expandable segment are repeated unchanged.
 
 use std::collections::BTreeMap;
 
 use plimsoll_alloc::Addr;
 use plimsoll_trace::snapshot::{Action, Annotation, BlockState, Event, Segment, Snapshot};
 
-/// Microseconds between one run and the next.
+/// Microseconds between two repetitions.
 const PAUSE_US: u64 = 1000;
 
-/// Makes every trace `times` as long, with its annotations.
+/// Makes every trace `times` as long, including its annotations.
 pub(crate) fn lengthen(snapshot: &mut Snapshot, times: u32) {
     let clocks = snapshot.traces.iter().flatten().filter_map(|event| event.time_us.get());
     let clocks = clocks.chain(snapshot.annotations.iter().filter_map(|annotation| annotation.time_us.get()));
@@ -42,7 +42,7 @@ pub(crate) fn lengthen(snapshot: &mut Snapshot, times: u32) {
     }
 }
 
-/// The event, at this time if it had one.
+/// The event with this time, if it had a time.
 fn at(mut event: Event, time_us: Option<u64>) -> Event {
     if event.time_us.get().is_some() {
         event.time_us = time_us.into();
@@ -50,14 +50,14 @@ fn at(mut event: Event, time_us: Option<u64>) -> Event {
     event
 }
 
-/// What is alive: the event that made each block and each segment, by address.
+/// The live blocks and segments: the event that made each, by address.
 #[derive(Clone, Default)]
 struct Alive {
     blocks: BTreeMap<Addr, Event>,
     segments: BTreeMap<Addr, Event>,
 }
 
-/// The events that lead from the state after a trace to the state before it.
+/// The events that undo a trace: from the state after it to the state before it.
 fn way_back<'a>(trace: &[Event], segments: impl Iterator<Item = &'a Segment>) -> Vec<Event> {
     let Some(model) = trace.last() else { return Vec::new() };
     let (end, pending) = state(segments, model);
@@ -105,7 +105,7 @@ fn acting(mut event: Event, action: Action) -> Event {
     event
 }
 
-/// What the segments hold, as events like `model`; and which blocks wait to be free.
+/// The content of the segments, as events like `model`, and the blocks whose free is pending.
 fn state<'a>(segments: impl Iterator<Item = &'a Segment>, model: &Event) -> (Alive, Vec<Addr>) {
     let (mut alive, mut pending) = (Alive::default(), Vec::new());
     let as_model = |addr, size, segment: &Segment, stack| {

@@ -1,5 +1,5 @@
-//! What reading a memory snapshot costs: time, and memory at its most. With `--scale`, what is read is a longer
-//! run made from the file (`scale.rs`), so that anyone can make a file of any size from a small one.
+//! The cost of reading a memory snapshot: time, and peak memory. With `--scale`, it writes a snapshot of a
+//! longer run instead (`scale.rs`), so that anyone can make a file of any size from a small one.
 
 use std::fmt::Write;
 use std::fs;
@@ -34,7 +34,7 @@ pub(crate) struct SnapshotArgs {
     json: bool,
 }
 
-/// Measures, or makes a longer run; the result is text for stdout.
+/// Measures, or writes a longer run. Returns the text for stdout.
 pub(crate) fn run(args: &SnapshotArgs) -> Result<String, Failure> {
     match (args.scale, &args.out) {
         (Some(times), Some(out)) => lengthen(&args.file, times, out, args.json),
@@ -79,7 +79,7 @@ fn measure(args: &SnapshotArgs) -> Result<String, Failure> {
         let snapshot = open(&args.file)?;
         seconds = seconds.min(start.elapsed().as_secs_f64());
         counted = events(&snapshot);
-        // The first reading's: later ones reuse its memory.
+        // The first reading counts, because later ones reuse its memory.
         peak_bytes = peak_bytes.or_else(memory::max_process_resident_bytes);
     }
     let rate = bytes as f64 / 1e6 / seconds;

@@ -1,8 +1,8 @@
 //! One training step of a network on one fixed batch (`nets.rs`).
 //!
-//! Without peers it runs in this process. With peers, each command (this program among them) runs as a
-//! process of its own, in turn, round after round, so that a machine whose speed drifts is the same to
-//! all. A peer prints one line of JSON like ours: `{"ms": …, "ms_min": …, …}`.
+//! Without peers it runs in this process. With peers, each command (including this program) runs in its own
+//! process, in turn, for several rounds, so that changes in the machine's speed affect all equally. A peer
+//! prints one line of JSON like ours: `{"ms": …, "ms_min": …, …}`.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -54,7 +54,7 @@ fn peer(text: &str) -> Result<Peer, String> {
     Ok(Peer { name: name.to_owned(), command: command.to_owned() })
 }
 
-/// Measures; the result is text for stdout.
+/// Measures. Returns the text for stdout.
 pub(crate) fn run(args: &StepArgs) -> Result<String, Failure> {
     let work = args.model.work();
     if args.peers.is_empty() {
@@ -149,7 +149,7 @@ fn ask(peer: &Peer) -> Result<Measured, Failure> {
     serde_json::from_str(json).map_err(|error| failed(format!("{error} in: {json}")))
 }
 
-/// The most resident memory this process has had, MiB; 0 where the system does not say.
+/// The peak resident memory of this process in MiB, or 0 if the system does not report it.
 fn high_water_mib() -> f64 {
     memory::max_process_resident_bytes().unwrap_or(0) as f64 / f64::from(1 << 20)
 }

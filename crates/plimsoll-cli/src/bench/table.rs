@@ -1,5 +1,5 @@
-//! Measurements side by side: the median over rounds of each process's median, the ratio to the fastest
-//! peer, and how far everybody is from the floor.
+//! Measurements in one table: the median over rounds of each process's median, the ratio to the fastest peer,
+//! and the ratio to the floor.
 
 use std::fmt::Write;
 
@@ -9,13 +9,13 @@ use super::floor::{Floor, Work};
 use super::measured::Measured;
 use crate::output::{BOLD, RESET};
 
-/// The median; sorts what it is given.
+/// The median. Sorts `values`.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
 }
 
-/// One line about ourselves.
+/// One line about this program alone.
 pub(crate) fn alone(m: &Measured, work: Work, floor: Floor) -> String {
     format!(
         "{BOLD}{:.2} ms a step{RESET} (median; fastest {:.2}), {:.0} {}/s, {:.0} GFLOP/s, loss {:.4} to {:.4}, \
@@ -36,7 +36,7 @@ pub(crate) fn alone(m: &Measured, work: Work, floor: Floor) -> String {
 /// A row of the comparison.
 struct Row<'a> {
     name: &'a str,
-    /// Median over rounds.
+    /// The median over rounds.
     ms: f64,
     lowest: f64,
     highest: f64,
@@ -65,14 +65,14 @@ fn rows(measured: &[(String, Vec<Measured>)]) -> Vec<Row<'_>> {
     rows
 }
 
-/// Our time over the fastest other's, where there is one of each.
+/// Our time divided by the fastest peer's, if both were measured.
 fn ratio(rows: &[Row<'_>]) -> Option<(f64, String)> {
     let us = rows.iter().find(|row| row.name == "plimsoll")?;
     let best = rows.iter().find(|row| row.name != "plimsoll")?;
     Some((us.ms / best.ms, best.name.to_owned()))
 }
 
-/// The comparison in words.
+/// The comparison as text.
 pub(crate) fn beside(measured: &[(String, Vec<Measured>)], work: Work, floor: Floor) -> String {
     let rows = rows(measured);
     let mut out = String::new();
@@ -119,7 +119,7 @@ pub(crate) fn beside(measured: &[(String, Vec<Measured>)], work: Work, floor: Fl
     out
 }
 
-/// The comparison for programs.
+/// The comparison as JSON.
 pub(crate) fn json(measured: &[(String, Vec<Measured>)], work: Work, floor: Floor) -> String {
     let rows = rows(measured);
     let ratio = ratio(&rows);

@@ -1,4 +1,4 @@
-//! One assertion about one device, decided: [`Assertion`].
+//! Evaluates one assertion about one device: [`Assertion`].
 
 use plimsoll_alloc::Bytes;
 use plimsoll_trace::explain::{Comparison, DeviceExplanation, Line, Owners, Share, leaks};
@@ -7,7 +7,7 @@ use plimsoll_trace::render::words;
 use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
 
-/// What is wanted of a device; sizes are bytes, shares percent.
+/// What is asserted about a device. Sizes are in bytes, shares in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Want {
     PeakBelow(u64),
@@ -20,7 +20,7 @@ pub(super) enum Want {
 }
 
 impl Want {
-    /// What its figures count.
+    /// The unit of its figures.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Want::FragmentationBelow(_) => "percent",
@@ -30,7 +30,7 @@ impl Want {
         }
     }
 
-    /// As its option; the baseline's two apart.
+    /// The name of its option. The two assertions of a baseline have different names.
     pub(super) fn name(self) -> &'static str {
         match self {
             Want::PeakBelow(_) => "peak-below",
@@ -44,43 +44,45 @@ impl Want {
     }
 }
 
-/// How it came out, the worst first.
+/// The result, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     Fails,
-    /// What was recorded holds, but not all was recorded.
+    /// It holds in the recorded part, but the recording is incomplete.
     Incomplete,
     Holds,
 }
 
-/// An assertion, decided.
+/// An assertion with its result.
 pub(super) struct Assertion {
     pub(super) want: Want,
     pub(super) device: i32,
     pub(super) verdict: Verdict,
-    /// What was wanted and what there was, in words.
+    /// The asserted and the actual figure in a sentence.
     pub(super) message: String,
     /// The bound, in [`Want::unit`].
     pub(super) limit: f64,
-    /// What there was, in the same.
+    /// The actual figure, in the same unit.
     pub(super) actual: f64,
-    /// Which lines are to blame, the largest first; only where it fails.
+    /// The lines of code that are responsible, the largest first. Empty if the assertion holds.
     pub(super) lines: Vec<Blamed>,
 }
 
-/// A line of the program with what it holds, by how much that grew, or how much it adds with each step.
+/// A line of the program with the bytes that it holds, by how much they grew, or how many it adds in each
+/// step.
 pub(super) struct Blamed {
     pub(super) line: String,
-    /// What for; `None` where that was not asked.
+    /// The category of its bytes; `None` if it was not determined.
     pub(super) category: Option<String>,
     pub(super) bytes: u64,
 }
 
 impl Assertion {
-    /// Decides; `place` is the device's in the file, `rows` how many lines are to blame.
+    /// Evaluates the assertion. `place` is the device's index in the file, and `rows` the number of
+    /// responsible lines to list.
     ///
     /// # Errors
-    /// A device that the baseline does not have.
+    /// The baseline does not have the device.
     pub(super) fn of(
         want: Want,
         explained: &Explained,
@@ -102,7 +104,7 @@ impl Assertion {
     }
 }
 
-/// The device of this number in the baseline.
+/// The baseline's device of this number.
 fn counterpart<'a>(
     baseline: &'a Explained,
     device: &DeviceExplanation,
@@ -124,7 +126,7 @@ fn decide(
     let allocated = timeline.peak_allocated.level.allocated_bytes;
     let reserved = timeline.peak_reserved.level.reserved_bytes;
     let quality = &timeline.quality;
-    // What happened before the ring's oldest event, or without a trace, is not known.
+    // What happened before the ring's oldest event, or in a recording without a trace, is unknown.
     let is_whole = quality.events > 0 && !quality.is_cut && !quality.is_restarted;
     let moment = if device.failure.is_some() { "when memory ran out" } else { "at the peak" };
     let above = |percent: f64, bytes: u64| (bytes as f64 * (1.0 + percent / 100.0)) as u64;
@@ -184,7 +186,7 @@ fn decide(
     let unknown = want == Want::NoLeak && device.leaks.whole.verdict == leaks::Verdict::TooFewSteps;
     let (verdict, message) = match (actual > limit, is_whole) {
         (false, _) if unknown => (Verdict::Incomplete, message),
-        // What leaks, leaks in the part that is known.
+        // A leak in the known part is a leak.
         (false, _) if want == Want::NoLeak => (Verdict::Holds, message),
         (true, _) => (Verdict::Fails, message),
         (false, true) => (Verdict::Holds, message),
@@ -197,7 +199,8 @@ fn decide(
     Assertion { want, device: timeline.device, verdict, message, limit, actual, lines: Vec::new() }
 }
 
-/// The lines that leak, or the largest at the moment in question; beside a baseline, those that grew the most.
+/// The lines that leak, or the largest at the moment in question. With a baseline, the lines that grew the
+/// most.
 fn blamed(
     want: Want,
     explained: &Explained,
@@ -236,13 +239,13 @@ fn blamed(
     owners.by_line.iter().map(blamed).collect()
 }
 
-/// The lines that hold more than before, and how much more.
+/// The lines that hold more than in the baseline, and how much more.
 fn grown(explained: &Explained, baseline: &Explained, comparison: &Comparison) -> Vec<Blamed> {
     let lines = comparison.lines.iter().filter_map(|change| {
         let bytes = u64::try_from(change.bytes()).ok().filter(|&bytes| bytes > 0)?;
         let frame = change.key.frames[1];
         let line = frame.map_or_else(|| words::NO_LINE.to_owned(), |it| words::line(&explained.snapshot, it));
-        // Categories of the user's own are named by the first of the two.
+        // User-defined categories have their names in the first recording.
         let category = words::purpose(&baseline.snapshot, change.key.category).into_owned();
         Some(Blamed { line, category: Some(category), bytes })
     });

@@ -1,10 +1,10 @@
-//! Assertions for GitHub: an annotation of the run for each that does not hold, as a workflow command
+//! Assertions for GitHub Actions: an annotation for each one that does not hold, as a workflow command
 //! (<https://docs.github.com/actions/reference/workflow-commands-for-github-actions>).
 
 use super::assertion::{Assertion, Verdict};
 use super::text;
 
-/// Lines that a runner of GitHub's takes from stdout; empty where all hold.
+/// The lines that a GitHub runner reads from stdout. Empty if all assertions hold.
 pub(super) fn render(file: &str, assertions: &[Assertion]) -> String {
     let broken = assertions.iter().filter(|one| one.verdict != Verdict::Holds);
     let command = |one: &Assertion| {
@@ -15,7 +15,7 @@ pub(super) fn render(file: &str, assertions: &[Assertion]) -> String {
     broken.map(command).collect()
 }
 
-/// Text as a command takes it: on one line.
+/// The text in the form that a command accepts: on one line.
 fn value(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }

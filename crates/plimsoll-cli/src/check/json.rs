@@ -1,11 +1,12 @@
-//! Assertions for programs: `plimsoll.check/1`. Figures are named by their units: `limit_bytes`, `actual_percent`.
+//! Assertions for programs: `plimsoll.check/1`. The keys of figures contain the unit: `limit_bytes`,
+//! `actual_percent`.
 
 use serde_json::{Value, json};
 
 use super::assertion::{Assertion, Verdict};
 use super::text;
 
-/// All of them, in the order of the options.
+/// All assertions, in the order of the options.
 pub(super) fn render(file: &str, assertions: &[Assertion]) -> String {
     let rows = assertions.iter().map(|one| {
         let lines = one.lines.iter();
@@ -33,7 +34,7 @@ pub(super) fn render(file: &str, assertions: &[Assertion]) -> String {
     format!("{value:#}")
 }
 
-/// Percents have decimals; what is counted has none.
+/// Percentages have decimals; counts do not.
 fn figure_of(unit: &str, figure: f64) -> Value {
     if unit == "percent" { figure.into() } else { (figure as u64).into() }
 }

@@ -1,9 +1,9 @@
-//! Assertions for CI: JUnit's XML, a test case each.
+//! Assertions for CI: JUnit XML, with a test case for each assertion.
 
 use super::assertion::{Assertion, Verdict};
 use super::text;
 
-/// One suite. An assertion that cannot be answered is an error, not a failure.
+/// One test suite. An assertion that the recording cannot answer is an error, not a failure.
 pub(super) fn render(file: &str, assertions: &[Assertion]) -> String {
     let count = |verdict| assertions.iter().filter(|one| one.verdict == verdict).count();
     let mut out = format!(
@@ -32,7 +32,8 @@ pub(super) fn render(file: &str, assertions: &[Assertion]) -> String {
     out
 }
 
-/// Text as XML takes it, in an attribute or between tags; what XML has no place for becomes U+FFFD.
+/// The text escaped for XML, in an attribute or between tags. Characters that XML does not allow become
+/// U+FFFD.
 fn xml(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

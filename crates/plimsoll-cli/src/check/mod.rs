@@ -1,7 +1,7 @@
-//! `plimsoll check`: what a recording is asserted to be, for CI. The first assertion that fails makes the exit
-//! code 1; one that the recording cannot answer makes it 4.
+//! `plimsoll check`: asserts limits on a recording, for CI. The first assertion that fails makes the exit code
+//! 1; one that the recording cannot answer makes it 4.
 //!
-//! `assertion.rs` decides, `text.rs`, `json.rs`, `junit.rs` and `github.rs` say it.
+//! `assertion.rs` evaluates assertions; `text.rs`, `json.rs`, `junit.rs` and `github.rs` print them.
 
 mod assertion;
 mod github;
@@ -77,7 +77,7 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Decides every assertion of every device.
+/// Evaluates every assertion on every device.
 pub(crate) fn run(args: &CheckArgs) -> Result<Answer, Failure> {
     let files: Vec<_> = [Some(&args.file), args.baseline.as_ref()].into_iter().flatten().collect();
     args.limit.watch(&files, args.json);
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Answer, Failure> {
             .map(|want| Assertion::of(want, &explained, place, baseline.as_ref(), args.rows));
         of_devices.push(decided.collect::<Result<Vec<_>, Failure>>()?);
     }
-    // A device of which an assertion fails comes first.
+    // Devices with a failed assertion come first.
     of_devices.sort_by_key(|assertions| assertions.iter().map(|one| one.verdict).min());
     let assertions: Vec<Assertion> = of_devices.into_iter().flatten().collect();
     let has = |verdict| assertions.iter().any(|one| one.verdict == verdict);

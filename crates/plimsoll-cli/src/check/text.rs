@@ -1,5 +1,5 @@
-//! Assertions for people: one a line, those that fail with their lines of code. Of several devices, one of which an
-//! assertion fails comes first.
+//! Assertions for people: one per line, and below each failed one the lines of code that are responsible. Devices
+//! with a failed assertion come first.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use plimsoll_alloc::Bytes;
 use super::assertion::{Assertion, Verdict, Want};
 use crate::output::{BOLD, RESET};
 
-/// All of them, in the order of the options.
+/// All assertions, in the order of the options.
 pub(super) fn render(assertions: &[Assertion]) -> String {
     let mut out = String::new();
     // Writing to a `String` cannot fail.
@@ -29,7 +29,7 @@ pub(super) fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The lines that are to blame, with what they are.
+/// The lines of code that are responsible, with their bytes.
 pub(super) fn lines(one: &Assertion) -> String {
     let mut out = String::new();
     if one.lines.is_empty() {

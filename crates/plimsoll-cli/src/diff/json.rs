@@ -1,4 +1,4 @@
-//! What changed, for programs: `plimsoll.diff/1`. Pairs are before and after.
+//! The changes, for programs: `plimsoll.diff/1`. Pairs are before and after.
 
 use plimsoll_trace::explain::{Amount, Change, Totals};
 use plimsoll_trace::render::comparison::{Compared, SnapshotDiff};
@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::explained::Explained;
 
-/// The whole answer; the changes of all lines sum to that of the peak, and so do those of all categories.
+/// The complete answer. The changes of all lines sum to the change of the peak, and so do the changes of all
+/// categories.
 pub(super) fn render(files: &[Explained; 2], diff: &SnapshotDiff<'_>) -> String {
     let devices: Vec<Value> = diff.pairs.iter().map(|pair| device(files, pair)).collect();
     let alone = diff

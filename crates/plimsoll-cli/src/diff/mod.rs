@@ -1,4 +1,4 @@
-//! `plimsoll diff`: what changed at the peak from one recording to another.
+//! `plimsoll diff`: what changed at the peak between two recordings.
 
 mod json;
 mod text;
@@ -42,7 +42,7 @@ pub(crate) struct DiffArgs {
     page: Page,
 }
 
-/// Compares, device by device; the result is text for stdout.
+/// Compares device by device. Returns the text for stdout.
 pub(crate) fn run(args: &DiffArgs) -> Result<Answer, Failure> {
     let sink = args.page.sink()?;
     args.limit.watch(&[&args.before, &args.after], args.json);

@@ -1,4 +1,4 @@
-//! What changed, for people: the verdict, both peaks, then by category and by line.
+//! The changes, for people: the verdict, both peaks, then the changes by category and by line.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use plimsoll_trace::render::words;
 use super::DiffArgs;
 use crate::output::{BOLD, RESET};
 
-/// The whole answer.
+/// The complete answer.
 pub(super) fn render(diff: &SnapshotDiff<'_>, args: &DiffArgs) -> String {
     let page = Text { diff, args };
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! `plimsoll doctor`: whether a snapshot is any good, and how to record a better one.
+//! `plimsoll doctor`: checks the quality of a snapshot, and says how to record a better one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -33,16 +33,16 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// Looks at what is there and what is not; the result is text for stdout.
+/// Checks what the snapshot contains and what it lacks. Returns the text for stdout.
 pub(crate) fn run(args: &DoctorArgs) -> Result<Answer, Failure> {
     let name = args.file.to_string_lossy();
-    // A file of this name is named by its folder: `./cuda`.
+    // A file with this name can be given with its folder: `./cuda`.
     if name == "cuda" || name.starts_with("cuda:") {
         return crate::cuda::run(&name, args.json);
     }
     args.limit.watch(&[&args.file], args.json);
     let mut explained = Explained::open(&args.file, None, Options::default(), &Categories::default())?;
-    // The recording is as good as its worst device, which comes first.
+    // The recording is only as good as its worst device, which comes first.
     let grades = explained.devices.iter().map(|device| {
         let grade = Judged::of(&explained.quality(device), &device.replay).grade;
         (device.timeline.device, grade)
@@ -122,7 +122,7 @@ fn device_rows(out: &mut String, device: &DeviceExplanation, quality: &DataQuali
     row(out, "steps", &steps);
 }
 
-/// How often memory went back to the device, by what made it go.
+/// How often cached memory was released to the device, by cause.
 fn released(pressure: &Pressure) -> String {
     let times =
         |count: usize, name: &str| (count > 0).then(|| format!("{} {name}", counted(count as u64, "time")));
@@ -136,7 +136,7 @@ fn released(pressure: &Pressure) -> String {
     if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
 }
 
-/// What has no stack, what is not there at all, and how to record it.
+/// Which stacks and parts of the recording are missing, and how to record them.
 fn complaints(out: &mut String, quality: &DataQuality) {
     if !quality.stackless.is_empty() {
         let _ = writeln!(out, "\n{BOLD}Without a stack at the peak{RESET}");
@@ -170,12 +170,12 @@ fn row(out: &mut String, name: &str, text: &str) {
     let _ = writeln!(out, "  {name:<12}  {text}");
 }
 
-/// The section of an explanation: one line, and one more for each further complaint.
+/// The section of an explanation: one line, and another for each further problem.
 pub(crate) fn section(explained: &Explained, device: &DeviceExplanation) -> Section {
     let quality = explained.quality(device);
     let judged = Judged::of(&quality, &device.replay);
     let events = counted(device.timeline.quality.events as u64, "event");
-    // A replay that differs is among the complaints.
+    // A replay that differs is one of the problems.
     let differs = device.replay.requests > 0 && !device.replay.is_identical();
     let replayed = if differs { String::new() } else { format!(", {}", replayed(&device.replay)) };
     let better = (judged.grade != Grade::Good)
@@ -208,7 +208,7 @@ fn all_as_json(explained: &Explained) -> String {
     format!("{value:#}")
 }
 
-/// What is reported of one device, and how exactly.
+/// The figures of one device, and how exact they are.
 fn as_json(device: &DeviceExplanation, quality: &DataQuality, judged: &Judged) -> Value {
     let stackless = quality.stackless.iter().map(|part| {
         json!({

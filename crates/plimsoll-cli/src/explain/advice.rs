@@ -1,4 +1,4 @@
-//! What would help, in a line or two, and the next command.
+//! Advice in a line or two, and the next command.
 
 use plimsoll_trace::explain::leaks::Verdict;
 use plimsoll_trace::explain::{Cause, DeviceExplanation};
@@ -7,10 +7,10 @@ use plimsoll_trace::render::help;
 use crate::explained::Explained;
 use crate::page::quoted;
 
-/// Sentences of advice.
+/// The maximum number of sentences.
 const MOST: usize = 3;
 
-/// What would help, the most effective first, and the next command. Empty if nothing is wrong or large.
+/// Advice, the most effective first, and the next command. Empty if nothing is wrong or large.
 pub(crate) fn lines(
     explained: &Explained,
     device: &DeviceExplanation,

@@ -64,7 +64,7 @@ fn parts(out: &mut String, table: &RankTable<'_>, shown: Shown) {
 /// The verdict of the recording, and the device that decides it: `null` if none does.
 pub(super) fn verdict_as_json(explained: &Explained) -> Value {
     let failed = explained.devices.iter().any(|device| device.failure.is_some());
-    // Of a device without events nobody knows.
+    // Unknown for a device without events.
     let failed = (failed || explained.devices.iter().all(words::has_events)).then_some(failed);
     json!({
         "text": verdict(&explained.devices, |bytes| bytes::shown(bytes, false)),

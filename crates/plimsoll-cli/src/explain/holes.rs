@@ -1,11 +1,11 @@
-//! The holes of one device as JSON: at the moment that is explained, and over the recording.
+//! The holes of one device as JSON: at the explained moment, and over the recording.
 
 use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holes, Pin, PinningBlock};
 use serde_json::{Value, json};
 
 use crate::explained::Explained;
 
-/// How many moments of the recording have their holes listed.
+/// The maximum number of moments whose holes are listed.
 const MOMENTS: usize = 32;
 
 /// Everything about holes; the segment with the oldest pinning block comes first.

@@ -59,7 +59,7 @@ pub(crate) struct ExplainArgs {
     page: Page,
 }
 
-/// Reads and explains; the result is text for stdout.
+/// Reads and explains. Returns the text for stdout.
 pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
     let files = job::listed(&args.files)?;
     let sink = args.page.sink()?;

@@ -1,4 +1,4 @@
-//! The peaks of phases and steps, side by side, and why one step took more than another.
+//! A comparison of the peaks of phases and steps, and why one step took more than another.
 
 use plimsoll_trace::explain::{DeviceExplanation, Phase, Rise};
 use plimsoll_trace::render::{phases as say, words};
@@ -11,10 +11,10 @@ use crate::shown::Shown;
 
 /// How many scopes to show, the highest first: a program may give each a different name.
 const MOST_SCOPES: usize = 1000;
-/// How many lines of a rise to name.
+/// The maximum number of lines of code to name for a rise.
 const MOST_LINES: usize = 4;
 
-/// The highest moment of each phase, if there are several.
+/// The peak of each phase, if there are several.
 pub(super) fn section(
     explained: &Explained,
     device: &DeviceExplanation,
@@ -40,7 +40,7 @@ pub(super) fn section(
         .valued(value)
 }
 
-/// The highest moments of the first steps and of all steps, and what makes the difference.
+/// The peaks of the first steps and of all steps, and what causes the difference.
 pub(super) fn steps(
     explained: &Explained,
     device: &DeviceExplanation,
@@ -93,7 +93,7 @@ fn as_json(explained: &Explained, device: &DeviceExplanation, rises: &[Rise]) ->
             })
         });
         json!({
-            // `null` is what follows the last step.
+            // `null` stands for the time after the last step.
             "steps": rise.steps.map(|step| (step < device.steps.len()).then_some(step + 1)),
             "pass": Phase::Pass(rise.pass).name(&explained.snapshot),
             "allocated_bytes": rise.moments.map(|moment| moment.level.allocated_bytes),

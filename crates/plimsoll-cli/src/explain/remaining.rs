@@ -1,4 +1,4 @@
-//! What is live when the recording ends, compared with the moment that is explained.
+//! The blocks that are live when the recording ends, compared with the explained moment.
 
 use plimsoll_trace::explain::{Amount, Change, DeviceExplanation, Remaining};
 use plimsoll_trace::render::{remaining as say, words};

@@ -53,7 +53,7 @@ pub(super) fn text(explained: &Explained, shown: Shown) -> String {
         }
         let mut report = report(explained, device, shown);
         if decisive.is_some_and(|one| std::ptr::eq(one, device)) {
-            // The head has its verdict in full, and why its request failed.
+            // The head already has the device's full verdict and the reason for the failed request.
             report.verdict = verdict::brief(device, size);
             report.sections.retain(|section| section.key != "failure");
         }
@@ -139,7 +139,7 @@ fn tables(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Ve
     sections
 }
 
-/// Where the device's bytes are: a sum, then its parts.
+/// The device's bytes: a sum, then its parts.
 fn device_memory(device: &DeviceExplanation, shown: Shown) -> Section {
     let row = |row: LedgerRow| {
         let size = row.bytes.map_or_else(|| "unknown".to_owned(), |bytes| shown.size(bytes));
@@ -190,7 +190,8 @@ fn growth(explained: &Explained, device: &DeviceExplanation, rises: &[Rise], sho
     vec![section, leaks::kept_of_each(explained, device, shown.rows, size)]
 }
 
-/// The blocks that keep cached memory from being released, and how much; only a value if that is little.
+/// The blocks that prevent cached memory from being released, and how much. Only a JSON value if that is
+/// little.
 fn pins(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Section {
     let DeviceExplanation { fragmentation, timeline, .. } = device;
     let value = holes::as_json(explained, device);
@@ -223,7 +224,7 @@ fn pins(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Sect
         .valued(value)
 }
 
-/// What the oldest block of a segment is and who asked for it, and how long ago.
+/// The oldest block of a segment: its purpose, the line that requested it, and its age.
 fn oldest_block(explained: &Explained, timeline: &Timeline, oldest: &PinningBlock) -> (String, String) {
     let stack = oldest.life.and_then(|life| timeline.lives[life.index()].stack);
     let place = words::place(&explained.snapshot, Place::of(stack, &explained.origins));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::explained::Explained;
 
-/// Who holds memory at the moment that is explained.
+/// The owners of memory at the explained moment.
 pub(super) fn held(explained: &Explained, device: &DeviceExplanation) -> Value {
     let owners = &device.owners;
     let by_category = owners.by_category.iter().map(|share| {
@@ -80,13 +80,14 @@ pub(super) fn failure(explained: &Explained, device: &DeviceExplanation) -> Opti
     })
 }
 
-/// Requests that were tried again after cached memory was released.
+/// The graph that no backward pass uses.
 pub(super) fn unused_graph(explained: &Explained, device: &DeviceExplanation) -> Option<Value> {
     let graph = device.unused_graph?;
     let line = graph.line.map(|frame| explained.line(frame));
     Some(json!({ "bytes": graph.bytes, "blocks": graph.blocks, "line": line, "confidence": "likely" }))
 }
 
+/// Requests that were retried after cached memory was released.
 pub(super) fn retries(explained: &Explained, device: &DeviceExplanation) -> Value {
     let retry = |retry: &Retry| {
         json!({
@@ -111,12 +112,12 @@ pub(super) fn replay(device: &DeviceExplanation) -> Value {
     })
 }
 
-/// The bounds of what the process may reserve.
+/// The limit on what the process may reserve.
 pub(super) fn limit(limit: Limit) -> Value {
     json!({ "at_least_bytes": limit.at_least_bytes, "below_bytes": limit.below_bytes })
 }
 
-/// What is known of the request that failed, as [`backward`] says it.
+/// The facts about the failed request, in the form of [`backward`].
 fn failed_backward(explained: &Explained, device: &DeviceExplanation, failure: Failure) -> Value {
     let origin = explained.origins.get(failure.stack);
     let block = match origin.line {
@@ -129,7 +130,7 @@ fn failed_backward(explained: &Explained, device: &DeviceExplanation, failure: F
     backward(explained, block)
 }
 
-/// What is known of blocks that no line of Python asked for; `null` if there is a line, or nothing is known.
+/// The facts about blocks that no line of Python requested; `null` if there is a line, or nothing is known.
 pub(super) fn backward(explained: &Explained, block: BackwardBlock) -> Value {
     if block == BackwardBlock::default() {
         return Value::Null;

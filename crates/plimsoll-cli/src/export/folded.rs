@@ -1,5 +1,5 @@
-//! Folded stacks: a line for each, outermost frame first, `a;b;c 4096`. As Brendan Gregg's `flamegraph.pl` reads
-//! them.
+//! Folded stacks, in the format of Brendan Gregg's `flamegraph.pl`: a line for each stack, outermost frame
+//! first, `a;b;c 4096`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,8 +9,8 @@ use plimsoll_trace::snapshot::Snapshot;
 
 use super::live::{Live, Place};
 
-/// Writes all devices, each below a frame of its own where there are several. Lines are sorted, and unlike. Frames of
-/// C++ are left out unless they are asked for; of a stack that has no others, the innermost stays.
+/// Writes all devices. If there are several, each has a root frame. Lines are sorted and unique. C++ frames are left
+/// out by default, except for the innermost frame of a stack that has only C++ frames.
 pub(super) fn write(
     snapshot: &Snapshot,
     live: &[Live],
@@ -37,20 +37,20 @@ pub(super) fn write(
     lines.iter().try_for_each(|(line, bytes)| writeln!(out, "{line} {bytes}"))
 }
 
-/// Whether a place is a frame of C++.
+/// Whether a place is a C++ frame.
 fn is_native(snapshot: &Snapshot, place: Place) -> bool {
     let Place::Frame(id) = place else { return false };
     let file = snapshot.texts.get(snapshot.stacks.get_frame(id).filename);
     !words::is_python(file) && !file.starts_with('<')
 }
 
-/// `forward (src/model.py:41)`, without what ends a frame or a line.
+/// `forward (src/model.py:41)`, without the characters that end a frame or a line.
 fn name(snapshot: &Snapshot, place: Place) -> String {
     let Place::Frame(id) = place else { return place.words().to_owned() };
     let frame = snapshot.stacks.get_frame(id);
     let (function, file) = (snapshot.texts.get(frame.name), snapshot.texts.get(frame.filename));
     let name = match file {
-        // Also layers, operations and categories of our own runtime: there is no file.
+        // Layers, operations and categories of our own runtime have no file either.
         "" | "??" | "<label>" | "<plimsoll>" | "<category>" => function.to_owned(),
         _ => format!("{function} ({}:{})", words::short(file), frame.line),
     };

@@ -1,4 +1,4 @@
-//! What is held at one moment, by stack: [`Live`].
+//! The live bytes at one moment, by stack: [`Live`].
 
 use std::collections::BTreeMap;
 
@@ -10,35 +10,35 @@ use crate::exit::Failure;
 use crate::moment::{self, When};
 use crate::recording::Recording;
 
-/// What one device holds at one moment.
+/// The live bytes of one device at one moment.
 pub(crate) struct Live {
     pub(crate) device: i32,
     /// The moment in words.
     pub(crate) moment: String,
-    /// By stack, in the order of the file; every stack once.
+    /// The bytes by stack, in the order of the file. Each stack occurs once.
     pub(crate) stacks: Vec<Held>,
 }
 
-/// What was asked for by one stack.
+/// The bytes that one stack requested.
 pub(crate) struct Held {
     /// Outermost first.
     pub(crate) frames: Vec<Place>,
     pub(crate) bytes: u64,
 }
 
-/// A frame of the file, or words where there is none.
+/// A frame of the file, or words if there is none.
 #[derive(Clone, Copy)]
 pub(crate) enum Place {
     /// A frame.
     Frame(FrameId),
-    /// Instead of a stack.
+    /// The block has no stack.
     NoStack,
-    /// What blocks without a stack are for.
+    /// The purpose of blocks without a stack.
     For(Option<Category>),
 }
 
 impl Place {
-    /// The words that stand for it where there is no frame.
+    /// The words to show if there is no frame.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Place::Frame(_) => "",
@@ -49,11 +49,11 @@ impl Place {
 }
 
 impl Live {
-    /// What the devices in question hold. Without a moment, as `plimsoll explain`: when a request failed, or else
-    /// at the peak.
+    /// The live bytes of the devices in question. The default moment is that of `plimsoll explain`: when a
+    /// request failed, or else the peak.
     ///
     /// # Errors
-    /// A moment that a device does not have.
+    /// A device does not have the moment.
     pub(crate) fn of_all(
         recording: &Recording,
         devices: &[DeviceExplanation],
@@ -70,7 +70,7 @@ impl Live {
         if all.is_empty() { Err(moment::no_failure(&recording.name)) } else { Ok(all) }
     }
 
-    /// All of it.
+    /// The sum of the bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.stacks.iter().fold(0, |sum, held| sum.saturating_add(held.bytes))
     }

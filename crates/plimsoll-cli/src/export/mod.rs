@@ -1,7 +1,8 @@
 //! `plimsoll export`: a snapshot in the format of another tool.
 //!
-//! `live.rs` is what `folded.rs` and `speedscope.rs` write: the stacks of what is held at one moment.
-//! `perfetto.rs` writes the whole recording over time; PyTorch's own format is `plimsoll_trace::output`.
+//! `live.rs` collects the stacks of live bytes at one moment, which `folded.rs` and `speedscope.rs` write.
+//! `perfetto.rs` writes the complete recording over time; `plimsoll_trace::output` writes PyTorch's own
+//! format.
 
 mod folded;
 mod live;
@@ -71,7 +72,7 @@ enum Format {
     MemoryViz,
 }
 
-/// Reads, then writes.
+/// Reads the snapshot, then writes it in the format.
 pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
     check(args)?;
     args.limit.watch(&[&args.file], false);
@@ -102,7 +103,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
     })
 }
 
-/// Options that do not go together, before the work.
+/// Refuses options that contradict each other, before the work.
 fn check(args: &ExportArgs) -> Result<(), Failure> {
     let refuse = |message: &str| Err(Failure::new(Exit::Usage, message));
     if args.at.is_some() && !matches!(args.to, Format::Folded | Format::Speedscope) {

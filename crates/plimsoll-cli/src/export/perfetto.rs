@@ -1,7 +1,7 @@
-//! Trace events in JSON, as Perfetto and chrome://tracing read them: a process for each device with counters, one
-//! for the program with its scopes. Times are microseconds since the first; a recording without times (before
-//! PyTorch 2.1) has the numbers of its events instead.
-//! The format: "Trace Event Format", in Chromium's documents on tracing.
+//! Trace events in JSON, for Perfetto and chrome://tracing: a process with counters for each device, and one for
+//! the program with its scopes. Times are microseconds since the first event; a recording without times (before
+//! PyTorch 2.1) has event numbers instead. The format is described in "Trace Event Format", in Chromium's
+//! documents on tracing.
 
 use std::io::{self, Write};
 
@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 
 use super::scopes;
 
-/// The program's process. Zero is not a process to Perfetto.
+/// The ID of the program's process. Perfetto does not accept zero.
 const PROGRAM: i64 = 1;
 
-/// The process of a device.
+/// The process ID of a device.
 fn process(device: i32) -> i64 {
     i64::from(device) + 2
 }
 
-/// Writes the whole recording of these devices.
+/// Writes the complete recording of these devices.
 pub(super) fn write(
     snapshot: &Snapshot,
     origins: &Origins,
@@ -50,7 +50,8 @@ pub(super) fn write(
     events.end(&clock)
 }
 
-/// What was allocated, in all and by category, and what was reserved: each where it changes, once a microsecond.
+/// Allocated bytes, in total and by category, and reserved bytes. Each is written when it changes, at most once
+/// per microsecond.
 fn counters(
     events: &mut Events<'_>,
     snapshot: &Snapshot,
@@ -85,7 +86,7 @@ fn counters(
     Ok(())
 }
 
-/// Writes the counters that are not what they were; one that was nothing all along is left out.
+/// Writes the counters that changed. Counters that were always zero are left out.
 fn write_changes(
     events: &mut Events<'_>,
     pid: i64,
@@ -110,14 +111,15 @@ fn write_changes(
     Ok(())
 }
 
-/// The names of all categories: ours, unknown, the user's own.
+/// The names of all categories: built-in, unknown and user-defined.
 fn names<'a>(snapshot: &'a Snapshot, origins: &Origins) -> Vec<&'a str> {
     let ours = Category::ALL.iter().map(|category| category.plural());
     let own = origins.categories().iter().map(|&name| snapshot.texts.get(name));
     ours.chain(["unknown"]).chain(own).collect()
 }
 
-/// Each block's coming and going: after which event, the place of its category, bytes.
+/// The allocation and the free of each block: the event after which it happens, the index of its category,
+/// and the bytes.
 fn by_category(device: &DeviceExplanation, origins: &Origins) -> Vec<(Option<EventIndex>, usize, i64)> {
     let mut changes = Vec::with_capacity(2 * device.timeline.lives.len());
     for (index, life) in (0..).map_while(LifeIndex::new).zip(&device.timeline.lives) {
@@ -159,7 +161,7 @@ fn failures(
     Ok(())
 }
 
-/// When things were: since the first time of the recording.
+/// Times relative to the first time of the recording.
 struct Clock {
     /// Microseconds since 1970; `None` if there are no times.
     begin_us: Option<u64>,
@@ -176,7 +178,7 @@ impl Clock {
         time.saturating_sub(self.begin_us.unwrap_or(time))
     }
 
-    /// A time for each event, none before the one of the event before.
+    /// A time for each event, never before that of the previous event.
     fn times(&self, trace: &[Event]) -> Vec<u64> {
         let mut last = 0;
         let time = |(nth, event): (u64, &Event)| {
@@ -191,7 +193,7 @@ impl Clock {
     }
 }
 
-/// The list, one event a line.
+/// The list of events, one per line.
 struct Events<'a> {
     out: &'a mut dyn Write,
     any: bool,

@@ -1,11 +1,11 @@
-//! The scopes of a program, from the ends that a snapshot tells: [`of`]. A scope without a beginning begins with
-//! the recording, one without an end ends with it.
+//! The scopes of a program, from the begin and end marks in a snapshot: [`of`]. A scope without a begin mark
+//! starts with the recording, and one without an end mark ends with it.
 
 use std::collections::BTreeMap;
 
 use plimsoll_trace::snapshot::{Snapshot, Stage, TextId};
 
-/// A scope, and the row that it is drawn in: within a row, scopes lie in each other or apart.
+/// A scope, and the row in which it is drawn. Scopes in a row are nested or disjoint.
 pub(super) struct Scope {
     pub(super) name: TextId,
     pub(super) begin: u64,
@@ -13,7 +13,8 @@ pub(super) struct Scope {
     pub(super) lane: usize,
 }
 
-/// All scopes, by their beginnings; `time` tells the clock's time of a file's, `last` is when the recording ends.
+/// All scopes, sorted by begin. `time` converts a time of the file to the clock's, and `last` is when the
+/// recording ends.
 pub(super) fn of(snapshot: &Snapshot, time: impl Fn(u64) -> u64, last: u64) -> Vec<Scope> {
     let mut open: BTreeMap<TextId, Vec<u64>> = BTreeMap::new();
     let mut found: Vec<(u64, u64, TextId)> = Vec::new();
@@ -39,7 +40,8 @@ pub(super) fn of(snapshot: &Snapshot, time: impl Fn(u64) -> u64, last: u64) -> V
     found.into_iter().map(scope).collect()
 }
 
-/// The first row in which a scope crosses no other; `lanes` are the ends of those that are open, outermost first.
+/// The first row in which a scope does not cross another. `lanes` has the ends of the open scopes, outermost
+/// first.
 fn lane(lanes: &mut Vec<Vec<u64>>, begin: u64, end: u64) -> usize {
     for (place, open) in lanes.iter_mut().enumerate() {
         while open.pop_if(|outer| *outer <= begin).is_some() {}

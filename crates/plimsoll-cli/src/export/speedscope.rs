@@ -43,11 +43,11 @@ fn profile(frames: &mut Frames<'_>, live: &Live) -> Value {
     })
 }
 
-/// Frames in the order of their first use, each once.
+/// Frames in the order of first use, without duplicates.
 struct Frames<'a> {
     snapshot: &'a Snapshot,
     listed: Vec<Value>,
-    /// Where a frame of the snapshot stands in `listed`.
+    /// The index in `listed` of a frame of the snapshot.
     places: Vec<Option<usize>>,
 }
 

@@ -1,7 +1,7 @@
-//! A database as PyTorch's proposal for large snapshots has it (<https://github.com/pytorch/pytorch/pull/178670>):
-//! `device_traces`, `segments`, `blocks`. `segment_id` joins the latter two, `addr` the first and the last. `frames`
-//! is JSON, innermost frame first. The three are views, so that a stack is kept once, in `stacks`: in a recording of
-//! a training run the same ones come back in every step.
+//! A database in the format of PyTorch's proposal for large snapshots
+//! (<https://github.com/pytorch/pytorch/pull/178670>): `device_traces`, `segments`, `blocks`. `segment_id` joins the
+//! latter two, `addr` the first and the last. `frames` is JSON, innermost frame first. The three are views, so that
+//! each stack is stored once, in `stacks`: in a recording of training, the same stacks occur in every step.
 
 use plimsoll_trace::snapshot::{Frame, Segment, Snapshot, StackId};
 use rusqlite::{Connection, Transaction, params};
@@ -33,10 +33,11 @@ CREATE VIEW blocks AS
     FROM block_rows r LEFT JOIN stacks s ON s.id = stack_id;
 ";
 
-/// The bytes of the database; ids count from 1 in the order of the file. Takes the file's size of memory.
+/// The bytes of the database. Ids count from 1 in the order of the file. Takes as much memory as the file is
+/// large.
 ///
 /// # Errors
-/// SQLite's: for want of memory.
+/// SQLite ran out of memory.
 pub(super) fn database(snapshot: &Snapshot, devices: &[i32]) -> rusqlite::Result<Vec<u8>> {
     let mut connection = Connection::open_in_memory()?;
     connection.execute_batch(TABLES)?;
@@ -104,7 +105,7 @@ fn insert_segment(transaction: &Transaction<'_>, id: i64, segment: &Segment) -> 
     Ok(())
 }
 
-/// SQLite's integers are signed; the addresses of devices are far below.
+/// SQLite's integers are signed; device addresses are far below that limit.
 fn number(number: u64) -> i64 {
     number.cast_signed()
 }

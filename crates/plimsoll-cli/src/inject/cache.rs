@@ -1,7 +1,7 @@
-//! Folders for what other programs load from us: our Python, the stand-in, links and scripts.
+//! Folders for files that other programs load from us: our Python, the stand-in, links and scripts.
 //!
-//! What is loaded is what this program contains: each file is compared with it, byte by byte, and repaired; so are its owner, its mode and what
-//! else is in its folder. No other user can write to the folder, or rename one of those above it.
+//! The files always equal the copies inside this program: each is compared byte by byte and repaired, and so are its owner, its
+//! mode and the other files in its folder. No other user can write to the folder, or rename a folder above it.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -22,19 +22,19 @@ use crate::exit::{Exit, Failure};
 /// Characters that end a path in LD_PRELOAD, LD_LIBRARY_PATH or PYTHONPATH.
 const SEPARATORS: &[u8] = b" \t\n:;";
 
-/// A file: its path in the folder, and what is in it.
+/// A file: its path in the folder, and its content.
 pub(crate) type File<'bytes> = (PathBuf, &'bytes [u8]);
 
-/// The folder for temporary files: TMPDIR, or another one where it cannot be used.
+/// The folder for temporary files: TMPDIR, or another one if it cannot be used.
 ///
 /// # Errors
-/// There is none.
+/// No folder can be used.
 pub(crate) fn temporary() -> Result<PathBuf, Failure> {
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let others = ["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from);
     let all = [env::temp_dir()].into_iter().chain(others).chain(runtime);
     let all: Vec<PathBuf> = all.filter_map(|it| it.canonicalize().ok()).filter(|it| is_usable(it)).collect();
-    // A script in a folder without execution is of no use.
+    // Scripts cannot run on a file system mounted `noexec`.
     let first = all.iter().find(|it| !is_without_execution(it)).or(all.first());
     first.cloned().ok_or_else(|| {
         let message = format!(
@@ -46,14 +46,14 @@ pub(crate) fn temporary() -> Result<PathBuf, Failure> {
     })
 }
 
-/// The failure of a folder that cannot be written to.
+/// The failure for a folder that cannot be written to.
 pub(crate) fn unwritable(folder: &Path, why: &io::Error) -> Failure {
     let message = format!("{}: {why}; set TMPDIR to a folder that you can write", folder.display());
     Failure::new(Exit::Unreadable, message)
 }
 
-/// A folder with exactly these files, in the user's cache. Where there is no cache that can be used, it is in `instead`, or else in a new
-/// temporary folder, which stays.
+/// Makes a folder with exactly these files in the user's cache. If no cache can be used, it is in `instead`, or else in a new
+/// temporary folder, which is not removed.
 ///
 /// # Errors
 /// No folder can be written to.
@@ -109,7 +109,7 @@ fn is_private(it: &Metadata) -> bool {
     is_trusted && it.mode() & others == 0
 }
 
-/// Whether a user exists in this namespace; files of others have the number of nobody.
+/// Whether a user exists in this namespace. Files of unknown users have the ID of `nobody`.
 fn is_known(user: u32) -> bool {
     user != 65_534
 }
@@ -118,7 +118,7 @@ fn is_without_execution(folder: &Path) -> bool {
     statvfs(folder).is_ok_and(|it| it.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
-/// Makes a folder of this user's that no other can write to.
+/// Makes a folder that this user owns and no other user can write to.
 fn own_folder(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let found = fs::symlink_metadata(folder)?;
@@ -131,7 +131,7 @@ fn own_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the folder contain these files and nothing else. Another process may do the same, or load them.
+/// Makes the folder contain these files and nothing else. Another process may be writing or loading the same files.
 fn written(folder: &Path, files: &[File<'_>]) -> io::Result<()> {
     let mut folders = BTreeSet::from([folder.to_path_buf()]);
     for (name, bytes) in files {
@@ -149,11 +149,11 @@ fn written(folder: &Path, files: &[File<'_>]) -> io::Result<()> {
             let path = entry?.path();
             let is_wanted =
                 folders.contains(&path) || files.iter().any(|(name, _)| folder.join(name) == path);
-            // A file that another process has not finished.
+            // A file that another process has not finished writing.
             let is_unfinished =
                 path.file_name().is_some_and(|name| name.as_bytes().starts_with(UNFINISHED.as_bytes()));
             if !is_wanted && !is_unfinished {
-                // Such as compiled Python, which would be loaded in place of ours.
+                // For example compiled Python, which would be loaded instead of our files.
                 let _absent = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             }
         }
@@ -161,7 +161,7 @@ fn written(folder: &Path, files: &[File<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// How the names of files begin that are being written.
+/// The prefix of the names of files that are being written.
 const UNFINISHED: &str = ".plimsoll-";
 
 fn is_ours(place: &Path, bytes: &[u8]) -> bool {
@@ -202,7 +202,7 @@ mod tests {
         let before = ["a.py", "within/b.py"].map(inode);
         written(&folder, &files).expect("found");
         assert_eq!(["a.py", "within/b.py"].map(inode), before, "what is right stays");
-        // The same length, another mode, a link, and code that would be found first.
+        // A file of the same length, another mode, a link, and code that Python would find first.
         fs::write(folder.join("a.py"), b"evil").expect("changed");
         fs::set_permissions(folder.join("within"), Permissions::from_mode(0o777)).expect("changed");
         fs::write(cache.path().join("elsewhere"), b"too").expect("made");

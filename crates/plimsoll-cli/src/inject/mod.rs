@@ -1,6 +1,6 @@
-//! Our Python in every Python process of the user's program: a private folder, first in PYTHONPATH, with a sitecustomize.py and the modules
-//! that it loads. They are the wheel's (`python/plimsoll`), as a package of another name: the user's environment needs no wheel.
-//! `cache.rs` has the folder that outlives this process.
+//! Our Python in every Python process of the user's program: a private folder, first in PYTHONPATH, with a sitecustomize.py and
+//! the modules that it loads. They are the wheel's modules (`python/plimsoll`) in a package of another name, so the user's
+//! environment does not need the wheel. `cache.rs` makes the folder, which outlives this process.
 
 pub(crate) mod cache;
 
@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// The modules: their paths in the package, and their texts. `build.rs` lists them.
+/// The modules: their paths in the package, and their source texts. `build.rs` lists them.
 const MODULES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/python.rs"));
 
 /// The name under which the user's Python processes import them.
@@ -18,14 +18,14 @@ const PACKAGE: &str = "plimsoll_injected";
 /// The module that is also the folder's sitecustomize.py.
 const ENTRY: &str = include_str!("../../python/plimsoll/_inject/sitecustomize.py");
 
-/// Who injects.
+/// The verb that injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Predict,
     Run,
 }
 
-/// sitecustomize.py of a verb: it names the verb, and the version of this program.
+/// A verb's sitecustomize.py, which contains the verb's name and this program's version.
 pub(crate) fn entry(verb: Verb) -> String {
     let name = match verb {
         Verb::Predict => "predict",
@@ -57,7 +57,7 @@ pub(crate) fn lay_out(folder: &Path, verb: Verb) -> io::Result<()> {
     Ok(())
 }
 
-/// What to add where a command cannot be started: a Python file may need its interpreter before it.
+/// What to add to the error if a command cannot be started: a Python file may need its interpreter before it.
 pub(crate) fn interpreter_hint(command: &str) -> String {
     if command.ends_with(".py") { format!("; try: python {command}") } else { String::new() }
 }
@@ -70,7 +70,7 @@ pub(crate) fn python_path(folder: &Path) -> OsString {
     }
 }
 
-/// The allocator settings with expandable segments switched on: the user's own, and this one last.
+/// The user's allocator settings, followed by the one that turns expandable segments on.
 pub(crate) fn expandable(settings: Option<&str>) -> String {
     let own = settings.map(str::to_owned).or_else(|| {
         ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"]

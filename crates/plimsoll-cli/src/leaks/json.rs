@@ -1,4 +1,4 @@
-//! What grows, for programs: `plimsoll.leaks/1`.
+//! Growing memory, for programs: `plimsoll.leaks/1`.
 
 use plimsoll_trace::explain::DeviceExplanation;
 use plimsoll_trace::explain::leaks::{Course, Place, Verdict};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::explained::Explained;
 
-/// The whole answer.
+/// The complete answer.
 pub(super) fn render(explained: &Explained) -> String {
     let devices = explained.devices.iter().map(|device| {
         let mut value = as_json(explained, device);
@@ -23,7 +23,7 @@ pub(super) fn render(explained: &Explained) -> String {
     format!("{value:#}")
 }
 
-/// What grows on one device.
+/// The growing memory of one device.
 pub(crate) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
     let (leaks, is_own) = (&device.leaks, explained.snapshot.is_own());
     let lines = leaks.lines.iter().map(|line| {
@@ -50,7 +50,7 @@ pub(crate) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Valu
     })
 }
 
-/// A row of bytes with its verdict; the bytes themselves only where they are of interest.
+/// A row of bytes with its verdict; the bytes themselves only if they are relevant.
 fn course(course: &Course, with_held: bool) -> Value {
     let growth = course.growth;
     let mut value = json!({

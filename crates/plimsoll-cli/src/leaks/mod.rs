@@ -1,4 +1,4 @@
-//! `plimsoll leaks`: whether memory grows from step to step, where, and what kind of program does that.
+//! `plimsoll leaks`: whether memory grows from step to step, where, and which code typically causes it.
 
 mod json;
 mod staircase;
@@ -40,11 +40,11 @@ pub(crate) struct LeaksArgs {
     json: bool,
 }
 
-/// Finds the steps and judges what they leave behind.
+/// Finds the steps and judges what they leave live.
 pub(crate) fn run(args: &LeaksArgs) -> Result<Answer, Failure> {
     args.limit.watch(&[&args.file], args.json);
     let mut explained = Explained::open(&args.file, args.device, Options::default(), &Categories::default())?;
-    // What leaks comes first.
+    // Devices with leaks come first.
     explained.devices.sort_by_key(|device| device.leaks.whole.verdict != Verdict::Leaking);
     let has = |verdict| explained.devices.iter().any(|device| device.leaks.whole.verdict == verdict);
     let exit = match (has(Verdict::Leaking), has(Verdict::TooFewSteps)) {

@@ -1,22 +1,22 @@
-//! What is held at the end of each step, as a few rows with bars.
+//! The live bytes at the end of each step, as a few rows with bars.
 
 use std::fmt::Write;
 
-/// Rows at most.
+/// The maximum number of rows.
 const MOST_ROWS: usize = 20;
 /// Characters of the longest bar.
 const BAR: u64 = 40;
 
-/// Steps in a row, by their first and last place.
+/// Consecutive steps, by the first and last index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fold {
     first: usize,
     last: usize,
-    /// Held at the end of the last of them.
+    /// Live bytes at the end of the last of these steps.
     held: u64,
 }
 
-/// One row for each run of steps that end alike, or where these are too many, for each so many steps.
+/// One row for each run of steps with equal ends; if there are too many runs, one row per fixed number of steps.
 fn folded(held: &[u64]) -> Vec<Fold> {
     let mut folds: Vec<Fold> = Vec::new();
     for (place, &held) in held.iter().enumerate() {
@@ -36,7 +36,7 @@ fn folded(held: &[u64]) -> Vec<Fold> {
     groups.collect()
 }
 
-/// The rows. Bars begin at the least that is held, and a whole one is at least a twentieth of the most.
+/// The rows of the staircase. Bars start at the lowest level, and a full bar is at least a twentieth of the highest level.
 pub(super) fn render(
     out: &mut String,
     held: &[u64],

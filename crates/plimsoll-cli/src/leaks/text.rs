@@ -1,4 +1,4 @@
-//! What grows, for people: the verdict, which lines, and the level after each step.
+//! Growing memory, for people: the verdict, the lines of code, and the level after each step.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 use crate::report::section;
 
-/// The whole answer.
+/// The complete answer.
 pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
     let size = |bytes| args.shown.size(bytes);
     let is_own = explained.snapshot.is_own();
@@ -71,7 +71,7 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
     out
 }
 
-/// The lines that leak: so much in each step, so much in all.
+/// The lines that leak, with their bytes per step and in total.
 pub(crate) fn lines(
     explained: &Explained,
     device: &DeviceExplanation,
@@ -97,7 +97,7 @@ pub(crate) fn lines(
     said.chain(rest).collect()
 }
 
-/// The lines that keep something of each step, where there are too few steps to call it a leak.
+/// The lines that keep memory from each step, if there are too few steps to call it a leak.
 pub(crate) fn kept_of_each(
     explained: &Explained,
     device: &DeviceExplanation,
@@ -114,7 +114,7 @@ pub(crate) fn kept_of_each(
         .headed(format!("Live at the end from each of the {steps} steps, by line"))
 }
 
-/// The lines that move and do not leak, each kind in its words.
+/// The lines whose memory changes but does not leak, described by kind.
 fn others(
     out: &mut String,
     explained: &Explained,
@@ -125,7 +125,7 @@ fn others(
     let moves = |line: &&Line| {
         let is_quiet =
             matches!(line.course.verdict, Verdict::Leaking | Verdict::Steady | Verdict::TooFewSteps);
-        // What was all let go is of no interest.
+        // Lines that freed everything are not relevant.
         let is_gone = line.course.verdict == Verdict::Falling && line.course.held.last() == Some(&0);
         !is_quiet && !is_gone || line.pattern.is_some()
     };

@@ -1,4 +1,4 @@
-//! `{BATCH}` in the command: a plan for one batch, and the largest batch that fits, as the program is and with
+//! `{BATCH}` in the command: a plan for one batch, and the largest batch that fits, both without and with
 //! techniques.
 
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ const MULTIPLE: u64 = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Batches {
     One(u64),
-    /// From, to.
+    /// The smallest and the largest batch.
     Range(u64, u64),
 }
 
@@ -45,7 +45,7 @@ impl Batches {
     }
 }
 
-/// The batches that `{BATCH}`, --batch and --goal ask for together; `None` if the command has no `{BATCH}`.
+/// The batches that `{BATCH}`, --batch and --goal together request; `None` if the command has no `{BATCH}`.
 ///
 /// # Errors
 /// They contradict each other.
@@ -103,7 +103,7 @@ pub(super) fn plan(args: &PlanArgs, range: (u64, u64), target: &Target, wish: Wi
     if found.is_interrupted {
         return Ok(Plan::interrupted(args, target, found));
     }
-    // What uses the least memory is seen where the batch is a large part of it.
+    // Trials with a large batch show best which set uses the least memory.
     let (batch, wish) = match as_it_is {
         Some(batch) if batch == to => (to, Wish { goal: Goal::Fit, ..wish }),
         Some(batch) => (batch.saturating_mul(2).clamp(from, to), wish),
@@ -122,7 +122,7 @@ pub(super) fn plan(args: &PlanArgs, range: (u64, u64), target: &Target, wish: Wi
     let with_set = plan.largest.last().and_then(|it| it.batch);
     plan.batch = with_set.max(as_it_is);
     if with_set <= as_it_is {
-        // The techniques are of no use, or nothing fits.
+        // No technique helps, or nothing fits.
         plan.chosen = as_it_is.map(|_| 0);
     }
     let planned = if with_set > as_it_is { plan.largest.last() } else { plan.largest.first() };

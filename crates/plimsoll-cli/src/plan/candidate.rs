@@ -7,19 +7,19 @@ use crate::predict::gpu::Target;
 use crate::predict::trial::{End, Trial};
 use crate::techniques::{Levels, Set, Technique, Time};
 
-/// A set should leave at least one part in this many of the GPU's memory free: 50 means 2 %. If cuDNN chooses other
-/// kernels on the card, or the driver other addresses, reserved bytes differ from the trial's by about as much (note
-/// 0019).
+/// A set should leave at least 1/`SPARE_PART` of the GPU's memory free: 50 means 2 %. If cuDNN chooses other kernels
+/// on the card, or the driver returns other addresses, reserved bytes differ from the trial's by about that much
+/// (note 0019).
 const SPARE_PART: u64 = 50;
 
-/// A set, its trial, and what it costs.
+/// A set, its trial, and its cost.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) set: Set,
     pub(super) trial: Trial,
     pub(super) fit: Fit,
     /// The trial under the GPU's limit, if the set fits only because the program catches running out of
-    /// memory and goes on with less. `trial` is then the run without that limit, if it succeeded.
+    /// memory and continues with less. `trial` is then the run without that limit, if it succeeded.
     pub(super) caught: Option<Trial>,
     /// `None` if the work of a step is unknown.
     pub(super) cost: Option<Cost>,
@@ -69,7 +69,7 @@ impl Candidate {
         self.cost.map_or(0.0, |cost| cost.step_s)
     }
 
-    /// The facts that the strategy reads.
+    /// The facts that the strategy uses.
     pub(super) fn fact(&self) -> Fact {
         let blocks = self.set.techniques().find(|it| it.row().levels == Levels::Blocks);
         Fact {
@@ -106,7 +106,7 @@ pub(super) fn objection(end: &End) -> String {
     }
 }
 
-/// What a program may reserve on a GPU.
+/// The limits on the memory that a program may reserve on a GPU.
 pub(super) fn limits(target: &Target) -> Limits {
     let capacity_bytes = target.capacity_bytes();
     Limits { capacity_bytes, roomy_bytes: capacity_bytes.saturating_sub(target.total_bytes / SPARE_PART) }

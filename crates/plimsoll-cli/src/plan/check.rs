@@ -41,7 +41,7 @@ impl Search<'_, '_> {
         let mut checked = Checked::default();
         loop {
             checked.decision = self.run()?;
-            // What is known by then is checked, too.
+            // The results that are known by then are checked as well.
             self.is_interrupted &= !self.is_late;
             let Some(place) = checked.decision.chosen else { return Ok(checked) };
             let chosen = self.tried.candidates()[place].clone();
@@ -86,8 +86,8 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Searches again with trials that run until their reserved bytes stop growing. If the user ends it
-    /// before the program as it is has a result, the earlier results stay.
+    /// Searches again with trials that run until their reserved bytes stop growing. If the user ends
+    /// it before the unmodified program has a result, the earlier results are kept.
     fn again(&mut self) -> Result<(), Failure> {
         self.trials.settle_all();
         let known = self.forget();

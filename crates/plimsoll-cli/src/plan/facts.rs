@@ -1,19 +1,21 @@
-//! What a search knows: [`Facts`], and of each set that was tried a [`Fact`]. The strategy reads nothing else.
+//! The knowledge of a search: [`Facts`], with a [`Fact`] about each set that was tried. The strategy reads nothing
+//! else.
 
 use super::fit::{Fit, Limits};
 use super::goal::Wish;
 use crate::techniques::{Set, Technique};
 
-/// What is known, and what is wanted.
+/// The facts, and what the user wants.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub(super) wish: Wish,
     /// The number of GPUs.
     pub(super) devices: u32,
     pub(super) limits: Limits,
-    /// All that was tried, in order; the first is the program as it is.
+    /// All sets that were tried, in order. The first is the program as it is.
     pub(super) tried: Vec<Fact>,
-    /// How many of them were known when a run at the GPU's size last corrected one: the search goes on from there.
+    /// How many of them were known when a run at the GPU's size last corrected one. The search continues from
+    /// there.
     pub(super) known_before: usize,
     /// Whether the unmodified program's memory grows from step to step, and its end is known.
     pub(super) grows: bool,
@@ -25,7 +27,7 @@ pub(super) struct Facts {
     pub(super) has_nested_blocks: bool,
 }
 
-/// What is known of a set.
+/// The facts about a set.
 #[derive(Debug, Clone)]
 pub(super) struct Fact {
     pub(super) set: Set,
@@ -46,9 +48,9 @@ pub(super) struct Fact {
 pub(super) enum Ran {
     /// Each technique had an effect.
     Well,
-    /// These had none.
+    /// These techniques had no effect.
     Idle(Vec<Technique>),
-    /// This one cannot be applied to the program.
+    /// This technique cannot be applied to the program.
     Refused(Technique),
     /// It failed, or there is no answer.
     Failed,
@@ -75,13 +77,13 @@ impl Fact {
         self.step_s.unwrap_or(0.0)
     }
 
-    /// Whether its peak is lower than another's by more than chance: the order of requests alone moves it a little.
+    /// Whether its peak is clearly lower than another's. The order of requests alone changes a peak a little.
     pub(super) fn saves_beside(&self, other: &Fact) -> bool {
         let lower = |other: u64, own: u64| other.saturating_sub(own) > other / 200;
         lower(other.allocated_bytes, self.allocated_bytes) || lower(other.reserved_bytes, self.reserved_bytes)
     }
 
-    /// Whether it is this technique alone.
+    /// Whether the set consists of only this technique.
     pub(super) fn is_alone(&self, technique: Technique) -> bool {
         self.set.techniques().eq([technique])
     }

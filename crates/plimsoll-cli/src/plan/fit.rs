@@ -1,27 +1,27 @@
-//! Whether a set fits the GPU: [`Fit`], by the GPU's [`Limits`].
+//! Whether a set fits the GPU: [`Fit`], according to the GPU's [`Limits`].
 
 /// Whether a set fits the GPU, and by how many bytes of its reserved memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fit {
     /// It fits, and leaves these bytes.
     Room(u64),
-    /// It fits, but with only these bytes left: on a card it may not.
+    /// It fits, but leaves only these bytes, so it may not fit on a real card.
     Close(u64),
     /// It fits, and leaves these bytes, but only because the allocator releases cached memory when memory runs
     /// short, which takes time.
     Tight(u64),
-    /// It does not fit: at least these bytes are missing.
+    /// It does not fit. At least these bytes are missing.
     Short(u64),
-    /// The program did not run with it, or did not finish: why.
+    /// The program did not run with this set, or did not finish; the text says why.
     Unknown(String),
 }
 
-/// What the program may reserve.
+/// The limits on the memory that the program may reserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// The most bytes that fit.
+    /// The maximum number of bytes that fit.
     pub(super) capacity_bytes: u64,
-    /// The most bytes that leave [room](Fit::Room).
+    /// The maximum number of bytes that leave [room](Fit::Room).
     pub(super) roomy_bytes: u64,
 }
 

@@ -1,8 +1,9 @@
-//! What the user wants from a plan: [`Goal`], and [`Wish`] with what techniques may do to the numbers.
+//! What the user wants from a plan: a [`Wish`], which is a [`Goal`] and how much techniques may change the
+//! numbers.
 
 use crate::techniques::Numbers;
 
-/// What the user wants.
+/// The user's goal, and the changes that the user accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wish {
     pub(super) goal: Goal,
@@ -24,7 +25,7 @@ pub(super) enum Goal {
 }
 
 impl Goal {
-    /// Whether the least memory is wanted, whatever the time.
+    /// Whether the goal is the least memory, whatever the time.
     pub(super) fn is_memory(self) -> bool {
         matches!(self, Goal::Memory | Goal::Batch)
     }

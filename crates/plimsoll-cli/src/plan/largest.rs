@@ -18,7 +18,7 @@ pub(super) struct Largest {
 }
 
 impl Largest {
-    /// The sentence.
+    /// The result as a sentence.
     pub(super) fn sentence(&self) -> String {
         let (label, (from, to)) = (label(&self.set), self.range);
         match self.batch {

@@ -145,9 +145,10 @@ struct Plan {
     target: Target,
     goal: Goal,
     candidates: Vec<Candidate>,
-    /// The chosen one, by its place.
+    /// The index of the chosen candidate.
     chosen: Option<usize>,
-    /// The set at the limit that lost to the chosen one, which has room and takes about the same time.
+    /// The set at the limit that was rejected for the chosen one, which has room and takes about the same
+    /// time.
     instead_of: Option<usize>,
     is_interrupted: bool,
     /// Whether the search ended because its time ran out.
@@ -160,7 +161,7 @@ struct Plan {
     planned: Option<Trial>,
     /// The largest batches that fit: of the program as it is, and with the chosen set.
     largest: Vec<Largest>,
-    /// What replaces {BATCH} in the command.
+    /// The value of {BATCH} in the command.
     batch: Option<u64>,
     /// The batch that the trials in the table used.
     table_batch: Option<u64>,

@@ -9,23 +9,23 @@ const MOST: Duration = Duration::from_secs(10);
 /// [`MOST`].
 pub(super) struct Patience {
     begun: Instant,
-    /// `None` if it does not look for a cheaper set yet.
+    /// `None` if it is not looking for a cheaper set yet.
     until: Option<Instant>,
 }
 
 impl Patience {
-    /// For a search that begins now.
+    /// Starts at `now`.
     pub(super) fn new(now: Instant) -> Patience {
         Patience { begun: now, until: None }
     }
 
-    /// When looking for a cheaper set ends. It begins at the first call.
+    /// When the search for a cheaper set ends. It begins at the first call.
     pub(super) fn until(&mut self, now: Instant) -> Instant {
         let before = now.saturating_duration_since(self.begun);
         *self.until.get_or_insert_with(|| now + before.min(MOST))
     }
 
-    /// Whether it has begun.
+    /// Whether the search for a cheaper set has begun.
     pub(super) fn is_used(&self) -> bool {
         self.until.is_some()
     }
@@ -44,7 +44,7 @@ mod tests {
             let found = begun + Duration::from_secs(before_s);
             let until = found + Duration::from_secs(may_take_s);
             assert_eq!(patience.until(found), until);
-            // Later calls do not begin again.
+            // Later calls do not restart it.
             assert_eq!(patience.until(found + Duration::from_secs(3)), until);
             assert!(patience.is_used());
         }

@@ -81,7 +81,7 @@ fn facts(plan: &Plan, verdict: &str) -> Vec<Section> {
     ]
 }
 
-/// The sets that ran: the memory and the time that they take.
+/// The sets that ran, with their memory and time.
 fn table(plan: &Plan, ran: &[&Candidate], notes: Vec<String>, whole_bytes: bool) -> Table {
     let name_width = ran.iter().map(|it| named(it).len()).max().unwrap_or(0);
     let column = |title, width| Column { key: title, title, width, unit: "" };
@@ -129,7 +129,7 @@ fn row(plan: &Plan, it: &Candidate, whole_bytes: bool) -> Row {
     ])
 }
 
-/// What the words and the figures of the table mean.
+/// Explanations of the words and figures in the table.
 fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
     let size = |bytes| bytes::shown(bytes, whole_bytes);
     let mut notes = Vec::new();

@@ -1,4 +1,4 @@
-//! Runs what the strategy asks for, until it has decided or the time is up: [`Search`].
+//! Runs the sets that the strategy requests, until it has decided or the time is up: [`Search`].
 
 use std::time::{Duration, Instant};
 
@@ -32,11 +32,11 @@ pub(super) struct Search<'a, 'scope> {
     until: Option<Instant>,
     /// How long it looks for cheaper sets than one that fits.
     patience: Patience,
-    /// Whether it looks for cheaper sets.
+    /// Whether it is looking for cheaper sets.
     improves: bool,
-    /// All that was tried.
+    /// All sets that were tried.
     pub(super) tried: Tried,
-    /// Whether the unmodified program's cost was requested: other sets are compared with it.
+    /// Whether the unmodified program's cost was requested, which other sets are compared with.
     is_priced: bool,
     /// Whether the user ended the search, or its time was up.
     pub(super) is_interrupted: bool,
@@ -69,15 +69,15 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Tries sets until the goal is met as well as possible. The first candidate is the program as it is.
-    /// Another call continues with what was learned about candidates since the last one.
+    /// Tries sets until the goal is met as well as possible. The first candidate is the program as it is. A
+    /// second call continues with any corrections made to candidates since.
     ///
     /// # Errors
     /// The system's.
     pub(super) fn run(&mut self) -> Result<Decision, Failure> {
         let decision = self.decided()?;
         if self.patience.is_used() {
-            // What was only a little cheaper must not keep the run at the GPU's size waiting.
+            // Sets that may be only a little cheaper must not delay the run at the GPU's size.
             self.trials.give_up()?;
             self.trials.end_at(self.until);
         }
@@ -102,7 +102,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
                 return Ok(strategy::decide(&facts));
             }
             if is_begun && !self.is_priced {
-                // What its operators show may lead to other sets.
+                // The operator counts may lead to other sets.
                 self.price()?;
                 continue;
             }
@@ -128,13 +128,13 @@ impl<'a, 'scope> Search<'a, 'scope> {
         self.tried.facts(self.wish, self.devices, self.limits)
     }
 
-    /// Forgets what was tried, so that it is tried again; returns it.
+    /// Forgets all trials, so that they run again. Returns them.
     pub(super) fn forget(&mut self) -> Vec<Candidate> {
         (self.is_priced, self.patience) = (false, Patience::new(Instant::now()));
         self.tried.forget()
     }
 
-    /// Starts the trials of sets whose results are needed soon; as many run at once as this machine has
+    /// Starts the trials of sets whose results are needed soon, as many at once as this machine has
     /// processors.
     fn ahead(&mut self, sets: &[Set]) -> Result<(), Failure> {
         let mut wanted = Vec::new();
@@ -158,7 +158,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         let mut caught = None;
         let fit = match &trial.end {
             End::Ran if trial.reserved_bytes <= capacity_bytes => self.limits.fit(trial.reserved_bytes),
-            // A program that catches running out of memory may take less where there is less.
+            // A program that catches running out of memory may use less if less is available.
             End::Ran | End::RanOut(_) if set.is_empty() => {
                 let limited = self.trials.of(set, How::Limited)?;
                 if limited.end == End::Ran {
@@ -175,7 +175,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
                 }
             }
             End::Ran if trial.allocated_bytes > capacity_bytes => self.limits.short(trial.allocated_bytes),
-            // Cached memory is given back when memory runs short.
+            // Cached memory is released when memory runs short.
             End::Ran => {
                 let limited = self.trials.of(set, How::Limited)?;
                 if limited.end == End::Ran {
@@ -201,7 +201,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         Ok(())
     }
 
-    /// The fit of a set that did not end well under the GPU's limit.
+    /// The fit of a set whose run under the GPU's limit failed.
     fn without_fit(&self, trial: &Trial, limited: &Trial) -> Fit {
         match limited.end {
             End::Interrupted => Fit::Unknown(objection(&limited.end)),

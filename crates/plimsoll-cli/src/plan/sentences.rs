@@ -9,12 +9,12 @@ use crate::bytes;
 use crate::predict::trial::{End, Trial};
 use crate::techniques::{Numbers, Shown, Technique};
 
-/// A set as the table names it.
+/// The set's name in the table.
 pub(super) fn named(candidate: &Candidate) -> String {
     if candidate.set.is_empty() { "as it is".to_owned() } else { candidate.set.to_string() }
 }
 
-/// The line of progress after a trial.
+/// The progress line after a trial.
 pub(super) fn progress(candidate: &Candidate) -> String {
     let size = |bytes| bytes::shown(bytes, false);
     let trial = &candidate.trial;
@@ -164,7 +164,7 @@ fn largest(plan: &Plan) -> String {
     format!("{}: {sentences}{numbers}", plan.target.name)
 }
 
-/// What a program does if it catches running out of memory and goes on.
+/// How the program behaves if it catches running out of memory and continues.
 fn catching(trial: &Trial) -> String {
     let times = if trial.caught == 1 { "once".to_owned() } else { format!("{} times", trial.caught) };
     format!(

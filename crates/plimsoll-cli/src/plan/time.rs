@@ -61,7 +61,7 @@ struct Row {
     number: f64,
 }
 
-/// Where an operator ran.
+/// The part of a step in which an operator ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The forward pass of a block, and of a block inside it.
@@ -72,7 +72,7 @@ enum Phase {
     Rest,
 }
 
-/// The type of a product.
+/// The arithmetic rate that applies to a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rate {
     F64,
@@ -98,7 +98,7 @@ pub(super) struct Cost {
 impl Work {
     /// Reads what a counting trial reported; empty if it did not run to its end.
     pub(super) fn of(trial: &Trial) -> Work {
-        // A run that failed has counted a part of a step.
+        // A run that failed counted only part of a step.
         let counted = trial.technique("count").filter(|_| trial.end == End::Ran);
         let Some(counted) = counted else { return Work::default() };
         let row = |(phase, rate, flops, bytes, number): &(String, String, u64, u64, u64)| Row {
@@ -126,8 +126,8 @@ impl Work {
         self.rows.iter().map(|row| row.flops * row.number).sum()
     }
 
-    /// The cost of a set whose trial is known, compared with the program as it is. `has_types`: these
-    /// operators were counted under the set's autocast. `devices`: the number of GPUs that fsdp uses.
+    /// The cost of a set whose trial is known, compared with the program as it is. With `has_types`, the
+    /// operators were counted under the set's autocast. `devices` is the number of GPUs that fsdp uses.
     pub(super) fn cost(
         &self,
         gpu: &Gpu,
@@ -147,7 +147,7 @@ impl Work {
                 (Time::Parts, _) => parts = value.unwrap_or(1) as f64,
                 (Time::PartsAgain, _) => (parts, is_split) = (value.unwrap_or(1) as f64, true),
                 (Time::Budget, Value::Percent { default }) => {
-                    // At most the forward pass is computed again. How much faster compiled kernels are is unknown.
+                    // At most the forward pass is recomputed. How much faster compiled kernels are is unknown.
                     computed_again = FORWARD * (1.0 - value.unwrap_or(default) as f64 / 100.0);
                 }
                 (Time::Sharded, _) => share = 1.0 / f64::from(devices),
@@ -160,7 +160,7 @@ impl Work {
             let is_forward = row.phase != Phase::Rest;
             let is_again = matches!(row.phase, Phase::Block(nth, inner)
                 if nth < again || inner.is_some_and(|inner| inner < nested_again));
-            // A split batch computes its whole forward pass twice, and checkpointed blocks three times.
+            // A split batch computes its complete forward pass twice, and checkpointed blocks three times.
             let times = 1.0 + f64::from(u8::from(is_again)) + f64::from(u8::from(is_split && is_forward));
             let row = Row { flops: row.flops * share, bytes: row.bytes * share, ..*row };
             cost.step_s += times * row.seconds(gpu, is_narrow, parts);
@@ -179,12 +179,12 @@ impl Work {
         let moved = reported(Time::Copies) as f64 * parts;
         let (in_step, fetched) = (reported(Time::StepCopies), reported(Time::WeightCopies));
         cost.pcie_bytes = 2 * (moved as u64 + in_step) + fetched;
-        // Copies run beside the computation: a pass takes as long as the longer of the two, and a part of the other.
+        // Copies overlap with the computation: a pass takes as long as the longer of the two, plus a part of the shorter.
         let copies = moved / pinned_bytes_per_s;
         cost.wire_bytes = reported(Time::Sharded);
         let wire = gpu.bandwidth.nvlink_bytes_per_s.unwrap_or(gpu.bandwidth.pcie_bytes_per_s);
         let sent = cost.wire_bytes as f64 / (WIRE * wire as f64);
-        // Parameters are gathered in both passes, and gradients reduced in the second.
+        // Parameters are gathered in both passes, and gradients are reduced in the second.
         let passes = [(FORWARD, copies + sent / 3.0), (1.0 - FORWARD, copies + sent * 2.0 / 3.0)];
         let step_s = cost.step_s;
         let together = |a: f64, b: f64| a.max(b) + EXPOSED * a.min(b);

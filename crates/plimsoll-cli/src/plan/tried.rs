@@ -1,4 +1,4 @@
-//! What was tried: [`Tried`], the candidates in the order of their trials and the operators that were counted for
+//! The sets that were tried: [`Tried`], the candidates in the order of their trials and the operators that were counted for
 //! their cost.
 
 use super::candidate::Candidate;
@@ -36,20 +36,20 @@ impl Tried {
         self.candidates.push(candidate);
     }
 
-    /// Changes what is known of a candidate; the search then goes on with all that is known.
+    /// Corrects a candidate. The search then continues with everything that is known.
     pub(super) fn correct(&mut self, place: usize, how: impl FnOnce(&mut Candidate)) {
         how(&mut self.candidates[place]);
         self.known_before = self.candidates.len();
     }
 
-    /// Notes the cost of the program as it is.
+    /// Stores the cost of the program as it is.
     pub(super) fn price(&mut self, cost: Option<Cost>) {
         if let Some(base) = self.candidates.first_mut() {
             base.cost = cost;
         }
     }
 
-    /// Forgets all candidates, which are returned.
+    /// Forgets all candidates and returns them.
     pub(super) fn forget(&mut self) -> Vec<Candidate> {
         self.known_before = 0;
         std::mem::take(&mut self.candidates)

@@ -1,5 +1,6 @@
-//! A second run with more memory than the GPU has, to find what a program that ran out needs ([`Need`]). The GPU
-//! still reports its own size to the program, and a request whose failure the program caught fails again.
+//! A second run with more memory than the GPU has, to find out how much a program that ran out needs ([`Need`]).
+//! The GPU still reports its own size to the program, and a request whose failure the program caught fails
+//! again.
 
 use super::analysis::need::Need;
 use super::analysis::verdict::Verdict;
@@ -15,8 +16,7 @@ use crate::exit::Failure;
 use crate::output;
 
 impl Outcome {
-    /// Runs the program again with more memory, if it ran out of memory, or caught that and may have given
-    /// up.
+    /// Runs the program again with more memory if it ran out, or if it caught that and may have given up.
     ///
     /// # Errors
     /// The system's.

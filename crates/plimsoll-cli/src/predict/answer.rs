@@ -1,4 +1,4 @@
-//! The answer about a run: [`Outcome`], from what the run left, with its verdict and the process that decides it.
+//! The answer about a run: [`Outcome`], with its verdict and the process that decides it.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,8 @@ pub(super) struct Outcome {
     pub(super) judged: Option<Judged>,
     /// The peaks of the same requests without the libraries' workspaces, if there were any and the program fits.
     pub(super) without_workspaces: Option<Without>,
-    /// The peaks without the requests of `torch.compile` that a warm cache saves, if there were any and the program fits.
+    /// The peaks without the requests of `torch.compile` that a warm cache avoids, if there were any and the program
+    /// fits.
     pub(super) with_warm_caches: Option<Without>,
     /// The result with zero in place of the assumed values, if there are any.
     pub(super) without_assumptions: Option<Box<Outcome>>,
@@ -37,9 +38,9 @@ pub(super) struct Outcome {
     pub(super) shortage: Option<Shortage>,
     /// Memory that was still growing when the run was cut short, if any.
     pub(super) growth: Option<Growth>,
-    /// What the program needs, if it ran out of memory and the need is known.
+    /// The program's need, if it ran out of memory and the need is known.
     pub(super) need: Option<Need>,
-    /// What it would have written, and the hosts that it contacted.
+    /// The files that it would have written, and the hosts that it contacted.
     pub(super) traces: Traces,
 }
 
@@ -81,7 +82,8 @@ impl Outcome {
         })
     }
 
-    /// The program caught running out of memory and gave up: with more memory it would have done more.
+    /// Notes that the program caught running out of memory and gave up: with more memory it would have done
+    /// more.
     pub(super) fn gave_up(&mut self) {
         if let (Verdict::Fits { .. }, Some(shortage)) = (&self.verdict, &self.shortage) {
             self.verdict = Verdict::RunsOut(Shortage { caught: true, ..shortage.clone() });
@@ -90,18 +92,18 @@ impl Outcome {
 }
 
 impl Outcome {
-    /// The techniques of `--with` in the process that decides; in any, if none does.
+    /// The techniques of `--with` in the process that decides; if none decides, in any process.
     pub(super) fn techniques(&self) -> &[Applied] {
         let judged = self.judged.as_ref().map(|judged| &judged.report);
         judged.or(self.reports.first()).map_or(&[], |report| &report.techniques)
     }
 
-    /// The process and device that show what the program needs: of the run with more memory, if there was one.
+    /// The process and device that show the program's need: in the run with more memory, if there was one.
     pub(super) fn measured(&self) -> Option<&Judged> {
         self.need.as_ref().map(|need| &need.judged).or(self.judged.as_ref())
     }
 
-    /// What keeps memory on the device that decides, where it grew or ran out.
+    /// The objects that keep memory on the device that decides, if memory grew or ran out.
     pub(super) fn holders(&self) -> impl Iterator<Item = &Holder> {
         let judged = self.judged.iter();
         judged.flat_map(|it| it.report.holders.iter().filter(|holder| holder.device == it.peaks.device))
@@ -124,8 +126,8 @@ impl Outcome {
         self.notices().iter().any(|notice| notice.about == notice::CUDNN)
     }
 
-    /// Replays the recording without the libraries' workspaces, and without the requests that warm compile caches save. Not
-    /// after running out of memory: the recording ends there, so the rest is unknown.
+    /// Replays the recording without the libraries' workspaces, and without the requests that warm compile caches
+    /// avoid. Does nothing if memory ran out: the recording then ends early, so the rest is unknown.
     pub(super) fn replay_without(&mut self) {
         let judged = self.judged.as_ref().filter(|_| matches!(self.verdict, Verdict::Fits { .. }));
         let Some((judged, analysis)) = judged.and_then(|judged| Some((judged, judged.analysis.as_ref()?)))
@@ -145,7 +147,7 @@ impl Outcome {
         })
     }
 
-    /// The libraries with undocumented workspaces, as `cuDNN's` or `cuDNN's and cuFFT's`; `None` if there are none.
+    /// The libraries with undocumented workspaces, such as `cuDNN's` or `cuDNN's and cuFFT's`; `None` if there are none.
     pub(super) fn modelled(&self) -> Option<String> {
         let notices = self.notices();
         let answered =
@@ -159,7 +161,7 @@ impl Outcome {
         self.judged.as_ref().map(|judged| judged.peaks.reserved_bytes)
     }
 
-    /// The most bytes that unknown values may add to the peak, as far as that is known.
+    /// The maximum number of bytes that unknown values may add to the peak, as far as it is known.
     pub(super) fn stake_bytes(&self) -> u64 {
         match self.with_largest.as_deref().and_then(Outcome::reserved_bytes).zip(self.reserved_bytes()) {
             Some((largest, zero)) => largest.saturating_sub(zero),
@@ -176,7 +178,7 @@ impl Outcome {
         (stake > zero / 50).then_some(zero + stake)
     }
 
-    /// Whether it fits with the values that were assumed, but unknown ones may add more than there is to spare.
+    /// Whether it fits with the assumed values, but unknown values may add more than there is to spare.
     pub(super) fn may_not_fit(&self) -> bool {
         matches!(self.verdict, Verdict::Fits { spare_bytes, .. } if self.stake_bytes() > spare_bytes)
     }
@@ -361,7 +363,7 @@ mod tests {
         }
     }
 
-    /// How a program failed whose rank 1 ended with this exception, as did what started the ranks.
+    /// How a program failed if its rank 1 ended with this exception, and the launcher failed as well.
     fn failed(kind: &str, text: &str, reads: bool) -> (String, Option<String>) {
         let thrown = |kind: &str, text: &str| {
             let (file, line) = ("train.py", 3);

@@ -121,7 +121,7 @@ Examples:
   plimsoll predict --gpu 24GiB --cc 8.9 --find 'BATCH=1..512' -- python train.py --batch-size {BATCH}";
 
 impl PredictArgs {
-    /// The GPU that they describe.
+    /// The GPU that the options describe.
     ///
     /// # Errors
     /// An unknown name, an invalid compute capability, a device smaller than the context.

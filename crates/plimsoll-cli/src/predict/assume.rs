@@ -5,15 +5,15 @@ use serde_json::Value;
 
 use crate::protocol::Warning;
 
-/// A line that reads, and the value that it gets.
+/// A line that reads from the device, and the value that it gets.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Assumption(String, u64, Value);
 
 impl Assumption {
-    /// Reads `train.py:12=300`, `train.py:12=max`, `models/moe.py:7=true`.
+    /// Parses `train.py:12=300`, `train.py:12=max`, `models/moe.py:7=true`.
     ///
     /// # Errors
-    /// A message that says what is missing.
+    /// The error is a message that says what is missing.
     pub(crate) fn parse(text: &str) -> Result<Assumption, String> {
         let usage = || {
             format!(
@@ -41,13 +41,13 @@ impl Assumption {
 }
 
 impl Assumption {
-    /// The largest value for every line where it decides a size (`EVERYWHERE` in `reads.py`), also for those that are reached only
-    /// with such values.
+    /// Assumes the largest value at every line where the value decides a size (`EVERYWHERE` in `reads.py`). This
+    /// includes lines that are reached only with such values.
     pub(crate) fn largest() -> Assumption {
         Assumption(String::new(), 0, Value::from("max"))
     }
 
-    /// The value that shows the most of what a warning is about, if its line is known.
+    /// Assumes the value that shows the maximum for a warning, if its line is known.
     pub(crate) fn most(warning: &Warning) -> Option<Assumption> {
         let (file, line) = warning.place.as_ref()?;
         Some(Assumption(file.clone(), *line, Value::from(warning.most)))

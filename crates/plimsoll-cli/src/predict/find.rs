@@ -31,7 +31,7 @@ impl Tried {
     }
 }
 
-/// Runs the command with one value after another; returns the text for stdout.
+/// Runs the command with one value after another. Returns the text for stdout.
 pub(super) fn run(
     args: &PredictArgs,
     placeholder: &Placeholder,

@@ -10,17 +10,17 @@ use super::machine::{self, Named};
 use crate::bytes;
 use crate::exit::{Exit, Failure};
 
-/// Memory beyond the GPU's, for a run that must not run out of it.
+/// Additional memory, for a run that must not run out of it.
 const MORE_BYTES: u64 = 1 << 39;
 
-/// The least memory that a process uses outside the allocator: the context and its modules after the first CUDA
-/// call. Measured on an H200 with PyTorch 2.11 for CUDA 13.0, as is [`CONTEXT`].
+/// The minimum memory that a process uses outside the allocator: the context and its modules after the first
+/// CUDA call. Measured on an H200 with PyTorch 2.11 for CUDA 13.0, as is [`CONTEXT`].
 const LEAST_CONTEXT_BYTES: u64 = 552_000_000;
 /// The same with cuBLAS, cuDNN, cuSOLVER and cuFFT loaded: the default of `--context`.
 pub(crate) const CONTEXT: &str = "845MB";
 
-/// The least compute capability assumed for a GPU given by its size only: PyTorch's memory-efficient attention kernels
-/// require it.
+/// The minimum compute capability that is assumed for a GPU given by its size only: PyTorch's memory-efficient
+/// attention kernels require it.
 const LEAST_ASSUMED: (i32, i32) = (8, 0);
 
 /// How cuDNN's and cuFFT's workspaces are determined.
@@ -55,9 +55,9 @@ pub(crate) struct Target {
     pub(crate) total_bytes: u64,
     /// Memory that a process uses outside the allocator.
     pub(crate) context_bytes: u64,
-    /// Compute capability, as `8.9`.
+    /// Compute capability, such as `8.9`.
     pub(crate) capability: String,
-    /// The options that name it, as `--gpu RTX-4090`.
+    /// The options that name it, such as `--gpu RTX-4090`.
     pub(crate) options: String,
     /// The GPU whose compute capability was assumed, if none was given.
     pub(crate) assumed_from: Option<&'static str>,
@@ -165,7 +165,7 @@ impl Target {
         })
     }
 
-    /// The same GPU with other memory.
+    /// The same GPU with another memory size.
     pub(crate) fn with_memory(&self, total_bytes: u64) -> Target {
         let mut target = Target { total_bytes, ..self.clone() };
         target.environment.push((settings::MEMORY, total_bytes.to_string()));
@@ -185,12 +185,12 @@ impl Target {
         target
     }
 
-    /// The allocator's share.
+    /// The memory that the allocator can use.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.total_bytes - self.context_bytes
     }
 
-    /// The least memory outside the allocator; `context_bytes` is the most.
+    /// The minimum memory outside the allocator; `context_bytes` is the maximum.
     pub(crate) fn least_context_bytes(&self) -> u64 {
         LEAST_CONTEXT_BYTES.min(self.context_bytes)
     }

@@ -1,5 +1,5 @@
-//! `--snapshot`: saves a run's snapshots: to a file, the one of the process that decides the verdict; to a folder,
-//! all of them.
+//! `--snapshot`: saves a run's snapshots. If it names a file, it saves the snapshot of the process that decides
+//! the verdict; if it names a folder, all snapshots.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,13 +21,13 @@ impl Keep {
     /// Parses the argument: an existing folder, or a path that ends with `/`, is a folder.
     ///
     /// # Errors
-    /// Existing snapshots, unless `force` is set.
+    /// There are existing snapshots, and `force` is not set.
     pub(super) fn of(path: &Path, force: bool) -> Result<Keep, Failure> {
         if !path.is_dir() && !path.as_os_str().as_encoded_bytes().ends_with(b"/") {
             let sink = Sink::new(path.to_path_buf(), force);
             return sink.check().map(|()| Keep::One(sink));
         }
-        // Those of another run would look like ranks of this one.
+        // Snapshots of another run would look like ranks of this one.
         let is_snapshot = |entry: io::Result<fs::DirEntry>| {
             entry.is_ok_and(|entry| entry.path().extension().is_some_and(|ending| ending == "pickle"))
         };
@@ -109,7 +109,7 @@ fn clear(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether [`names`] creates such a name.
+/// Whether [`names`] could have created such a name.
 fn is_ours(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let Some(name) = name.strip_suffix(".pickle") else { return false };

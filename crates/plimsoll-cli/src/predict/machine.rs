@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// A GPU, as `--gpu` and `--cc` describe it.
+/// A GPU in the form of `--gpu` and `--cc`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// A name of the table, or a size.
+    /// A name in the table, or a size.
     pub(crate) gpu: String,
     pub(crate) cc: Option<String>,
 }
@@ -43,7 +43,7 @@ pub(crate) fn named(gpu: Option<&str>, cc: Option<&str>) -> Result<Named, Failur
     }
 }
 
-/// What `nvidia-smi` says of the first GPU.
+/// The first GPU, according to `nvidia-smi`.
 fn smi() -> Option<Named> {
     let output = Command::new("nvidia-smi")
         .args(["--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader,nounits"])

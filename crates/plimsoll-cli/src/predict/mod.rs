@@ -2,8 +2,8 @@
 //!
 //! PyTorch and its allocator are the real ones; the device is `plimsoll-standin`.
 //!
-//! A prediction goes one way: launch → recording → analysis → answer → report. Each step hands one type to the next, and uses
-//! nothing of those that follow:
+//! A prediction goes in one direction: launch → recording → analysis → answer → report. Each step passes one type to
+//! the next, and uses nothing of the steps after it:
 //!
 //! | step | hands on |
 //! |---|---|
@@ -94,10 +94,10 @@ use crate::shown::Shown;
 use crate::sink::Sink;
 use crate::techniques::Technique;
 
-/// The most GPUs that PyTorch can number in one process: its `DeviceIndex` is a signed 8-bit integer.
+/// The maximum number of GPUs that PyTorch can number in one process: its `DeviceIndex` is a signed 8-bit integer.
 const MOST_DEVICES: u32 = 127;
 
-/// Runs the program; returns the report for stdout.
+/// Runs the program. Returns the report for stdout.
 pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     if args.list {
         return Ok(Answer::from(gpu::list(args.shown.bytes)));

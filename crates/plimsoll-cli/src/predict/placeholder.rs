@@ -11,7 +11,7 @@ pub(super) struct Placeholder {
 }
 
 impl Placeholder {
-    /// Reads one.
+    /// Parses one.
     pub(super) fn parse(text: &str) -> Result<Placeholder, String> {
         let form = || "expected NAME=FROM..TO, such as BATCH=1..512".to_owned();
         let (name, range) = text.split_once('=').ok_or_else(form)?;

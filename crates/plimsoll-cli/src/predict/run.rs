@@ -25,7 +25,7 @@ use crate::protocol::STOP;
 use crate::scratch::unreadable;
 use crate::techniques::Technique;
 
-/// Steps after which the training is stopped, unless code of its loop has not run yet (`late.py`).
+/// Steps after which training is stopped, unless code of its loop has not run yet (`late.py`).
 const STEPS: u64 = 3;
 
 /// A program that has ended.
@@ -67,7 +67,7 @@ impl Run {
             child.env("PLIMSOLL_PREDICT_ASSUME", assumed);
         }
         child.envs(args.variables.iter().cloned());
-        // The paths of this folder are in the variables of all processes.
+        // All processes have this folder's paths in their environment variables.
         let guard = Guard::of(session.folder().as_os_str());
         let (ended, ending) = session.supervised(args, &child, folder.path(), &stop).map_err(|failure| {
             let name = words.first().map_or("", |it| it);
@@ -96,7 +96,7 @@ struct Folder {
     python: PathBuf,
     /// The processes' reports.
     reports: PathBuf,
-    /// Every process's use of each GPU.
+    /// Each process's use of each GPU.
     shared: PathBuf,
     /// The variables that point to caches and programs in the folder.
     surroundings: Vec<(&'static str, OsString)>,
@@ -120,7 +120,7 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
     let mut words = command.iter();
     let is_sharded = args.with.as_ref().is_some_and(|set| set.has(Technique::Fsdp)) && args.rank.is_none();
     let mut child = match std::env::current_exe() {
-        // A rank for each GPU, as `run --devices` starts them.
+        // One rank for each GPU, as `run --devices` starts them.
         Ok(program) if is_sharded => {
             let mut child = Command::new(program);
             child.args(["run", "--ranks", &args.devices.to_string(), "--"]);
@@ -135,7 +135,7 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
     if args.rank.is_none() {
         child.env(settings::SHARED, &place.shared);
     }
-    // The surroundings' choice is one of real devices.
+    // The user's CUDA_VISIBLE_DEVICES refers to real devices.
     child.env_remove("CUDA_VISIBLE_DEVICES");
     child.env("PYTHONPATH", inject::python_path(&place.python));
     let is_expandable = args.with.as_ref().is_some_and(|set| set.has(Technique::Expandable));
@@ -144,7 +144,7 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
         child.env("PLIMSOLL_WITH", set.json());
     }
     if let Some(settings) = expandable.as_ref().or(args.alloc_conf.as_ref()) {
-        // The old name, for older versions.
+        // The old name of the variable, for older versions.
         child.env("PYTORCH_ALLOC_CONF", settings).env("PYTORCH_CUDA_ALLOC_CONF", settings);
     }
     child.env("PLIMSOLL_PREDICT_VIEW", place.reports.with_file_name("view.json"));
@@ -158,7 +158,7 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
         child.env(settings::PLANNER, program);
     }
     if let Some(rank) = args.rank {
-        // As torchrun sets them on the machine that has this rank.
+        // The values that torchrun sets on the machine with this rank.
         let place = Place::of(rank, args.nodes, args.devices);
         child.envs(place.environment());
         child.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", "29500");

@@ -1,18 +1,18 @@
-//! Finds the largest value that fits, in few runs: memory grows about linearly with the batch, so two peaks predict
-//! where it ends.
+//! Finds the largest value that fits in few runs. Memory grows about linearly with the batch, so two peaks predict
+//! the largest value.
 
-/// A value that fits, and the most that was reserved with it.
+/// A value that fits, and the peak of reserved bytes with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Point {
     value: u64,
     peak_bytes: u64,
 }
 
-/// The largest value of `from..=to` that fits, assuming that no value above one that does not fit fits
-/// either; `None` if none does. `peak` runs with a value, and returns the peak in bytes if it fits.
+/// The largest value of `from..=to` that fits; `None` if none does. It assumes that if a value does not fit,
+/// no larger value fits. `peak` runs with a value, and returns the peak in bytes if it fits.
 ///
 /// # Errors
-/// Those of `peak`.
+/// The errors of `peak`.
 pub(crate) fn largest<E>(
     from: u64,
     to: u64,
@@ -25,7 +25,7 @@ pub(crate) fn largest<E>(
     }
     let (mut good, mut bad) = (Point { value: from, peak_bytes }, to);
     let mut before: Option<Point> = None;
-    // Runs in a row that left more than half of the range: a guess that is wrong again and again.
+    // Consecutive runs that left more than half of the range, because the guesses were wrong.
     let mut slow = 0;
     while bad - good.value > 1 {
         let width = bad - good.value;
@@ -46,7 +46,7 @@ pub(crate) fn largest<E>(
     Ok(Some(good.value))
 }
 
-/// The largest value that fits if the peak grows as it does between these two.
+/// The largest value that fits if the peak grows linearly through these two points.
 fn guess(before: Point, good: Point, capacity_bytes: u64) -> u64 {
     let grown = good.peak_bytes.saturating_sub(before.peak_bytes).max(1);
     let left = capacity_bytes.saturating_sub(good.peak_bytes);
@@ -58,7 +58,7 @@ fn guess(before: Point, good: Point, capacity_bytes: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The value found, and in how many runs, where `of` gives the peak.
+    /// The value found and the number of runs, if `of` computes the peak.
     fn found(from: u64, to: u64, capacity_bytes: u64, of: impl Fn(u64) -> u64) -> (Option<u64>, u32) {
         let mut runs = 0;
         let value = largest::<()>(from, to, capacity_bytes, |value| {

@@ -46,7 +46,7 @@ pub(super) struct Wanted {
     pub(super) limit_bytes: Option<u64>,
     /// The device's memory, if it differs from the server's.
     pub(super) memory_bytes: Option<u64>,
-    /// Whether to record what the peak consists of.
+    /// Whether to record the contents of the peak.
     pub(super) records: bool,
     /// Whether the program runs until its reserved bytes stop growing.
     pub(super) settles: bool,
@@ -62,29 +62,29 @@ pub(super) struct Server<'scope> {
     session: &'scope Session,
     /// `None` once it has ended.
     process: Option<ScopedJoinHandle<'scope, Result<Run, Failure>>>,
-    /// For requests and answers.
+    /// The folder for requests and answers.
     folder: PathBuf,
     /// The requests in order, including withdrawn ones.
     asked: Vec<Option<(Set, How)>>,
-    /// Answers that were taken, and requests that were given up.
+    /// The number of answers that were taken and requests that were abandoned.
     answered: usize,
-    /// Whether requests were given up since the last one that is not at the GPU's size.
+    /// Whether requests were abandoned after the last request that is not at the GPU's size.
     has_given_up: bool,
 }
 
 /// The result of a request.
 pub(super) enum Answer {
-    /// The fork ended like this; its reports. `beside`: another trial ran during part of it.
+    /// How the fork ended, and its reports. `beside`: another trial ran during part of it.
     Ended { ended: Ended, reports: PathBuf, shared: PathBuf, beside: bool },
     /// It took too long.
     Expired,
-    /// A fork would give a wrong answer: the program has already asked for the device's memory.
+    /// A fork would give a wrong answer, because the program has already queried the device's memory.
     Unable,
     /// The program did not reach its first use of CUDA in time.
     Late,
-    /// The time for all trials ran out; requests without an answer get none.
+    /// The time for all trials ran out; pending requests get no answer.
     Abandoned,
-    /// The process has ended; with its run, if that was not returned before.
+    /// The process has ended. Contains its run, if that was not returned before.
     Gone(Option<Run>),
 }
 
@@ -117,12 +117,12 @@ impl<'scope> Server<'scope> {
         u32::try_from(self.asked.len() - self.answered).unwrap_or(u32::MAX)
     }
 
-    /// The number of a request that was made for this.
+    /// The number of an earlier request for the same trial.
     pub(super) fn known(&self, set: &Set, how: How) -> Option<usize> {
         self.asked.iter().position(|it| it.as_ref().is_some_and(|(known, of)| known == set && *of == how))
     }
 
-    /// Makes a request; returns its number.
+    /// Makes a request. Returns its number.
     ///
     /// # Errors
     /// The system's.
@@ -165,7 +165,7 @@ impl<'scope> Server<'scope> {
         self.asked.iter_mut().for_each(|it| *it = None);
     }
 
-    /// Gives up all requests but those at the GPU's size. Others may follow.
+    /// Abandons all requests except those at the GPU's size. New requests may follow.
     ///
     /// # Errors
     /// The system's.
@@ -197,7 +197,7 @@ impl<'scope> Server<'scope> {
         let begun = Instant::now();
         loop {
             if let Ok(text) = fs::read(&done) {
-                // A set can be tried again.
+                // The set can be tried again.
                 self.asked[number] = None;
                 self.answered += 1;
                 return Ok(self.read(number, &serde_json::from_slice(&text).unwrap_or_default()));
@@ -232,10 +232,10 @@ impl<'scope> Server<'scope> {
         }
     }
 
-    /// Ends the process, and what waits for it.
+    /// Ends the process and the thread that waits for it.
     ///
     /// # Errors
-    /// Those of its run.
+    /// The errors of its run.
     pub(super) fn end(&mut self) -> Result<(), Failure> {
         let _ = fs::write(self.folder.join(END), "");
         let until = Instant::now() + GRACE;

@@ -1,5 +1,5 @@
-//! A second run with the largest values where unknown ones decide sizes, for the bytes at stake. Values of the device are zero here, so
-//! the first run shows the least.
+//! A second run to compute the bytes at stake: unknown values that decide sizes get their largest value. Device values
+//! are zero in the first run, so it shows the minimum.
 
 use std::time::Duration;
 
@@ -15,11 +15,12 @@ use crate::exit::Failure;
 use crate::output;
 use crate::protocol::Read;
 
-/// After a first run longer than this, there is no second one.
+/// If the first run took longer than this, there is no second one.
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
 impl Outcome {
-    /// Runs the program again with the largest value at each line where an unknown one decides a size, if it fits without them.
+    /// Runs the program again with the largest value at each line where an unknown value decides a size, if the
+    /// program fits without them.
     ///
     /// # Errors
     /// The system's.

@@ -39,17 +39,17 @@ pub(crate) struct Trial {
     pub(crate) techniques: Vec<Applied>,
     /// Whether the program made an optimizer, or asked for a gradient.
     pub(crate) trains: bool,
-    /// Graphs that no backward pass uses, in words.
+    /// Graphs that no backward pass uses, as sentences.
     pub(crate) graphs: Vec<String>,
     /// Lines where a value read from the GPU decides a size or a branch.
     pub(crate) decided: Vec<reads::Row>,
-    /// What the peak consists of, if the run was recorded.
+    /// The contents of the peak, if the run was recorded.
     pub(crate) contents: Option<Contents>,
-    /// Growth from step to step, in words, if it is known when memory runs out.
+    /// Growth from step to step as a sentence, if it is known when memory runs out.
     pub(crate) grows: Option<String>,
     /// Where the peak is, if the run was recorded: the phase, the largest category, the largest line.
     pub(crate) peak: Option<String>,
-    /// What it would have written, the largest first.
+    /// The files that it would have written, the largest first.
     pub(crate) writes: Vec<Wrote>,
     /// The hosts that it contacted.
     pub(crate) hosts: Vec<String>,
@@ -60,15 +60,15 @@ pub(crate) struct Trial {
 pub(crate) enum End {
     /// The peaks are known.
     Ran,
-    /// Memory ran out: the verdict's sentence.
+    /// Memory ran out. Contains the verdict's sentence.
     RanOut(String),
     /// A technique cannot be applied.
     Refused(Refusal),
-    /// The program failed: how.
+    /// The program failed. Contains how.
     Failed(String),
-    /// There is no answer: why.
+    /// There is no answer. Contains the reason.
     Unknown(String),
-    /// By the user.
+    /// The user ended it.
     Interrupted,
 }
 
@@ -115,13 +115,13 @@ impl Trial {
             Verdict::Fits { .. } | Verdict::RunsOut(_) | Verdict::Grows(_) => End::RanOut(said),
             Verdict::Refused(refusal) => End::Refused(refusal.clone()),
             Verdict::Failed { how, .. } => End::Failed(how.clone()),
-            // Memory that ran out without a recording has no line.
+            // If memory ran out without a recording, the line is unknown.
             Verdict::Unknown(why) if reports.iter().any(|report| report.failures > 0) => {
                 End::RanOut(why.clone())
             }
             Verdict::Unknown(why) => End::Unknown(why.clone()),
         };
-        // What the rest of the program adds where memory grows.
+        // If memory grows, this includes the growth in the rest of the program.
         let end_bytes = outcome.growth.as_ref().and_then(|growth| growth.end_bytes);
         let more_bytes =
             end_bytes.zip(peaks).map_or(0, |(end, peaks)| end.saturating_sub(peaks.reserved_bytes));
@@ -148,7 +148,7 @@ impl Trial {
         })
     }
 
-    /// The trial of a run of its own, which knows what all of its processes did.
+    /// The trial of a separate run, whose traces cover all of its processes.
     pub(super) fn of_run(run: &Run, target: &Target) -> Result<Trial, Failure> {
         let trial = Trial::of(&run.job, target)?;
         let files = run.traces.written.files.iter();
@@ -156,13 +156,13 @@ impl Trial {
         Ok(Trial { writes: writes(files), hosts: run.traces.hosts.clone(), ..trial })
     }
 
-    /// Whether the program caught running out of memory in this trial and went on as in another trial with
-    /// more memory: with steps, if it has any.
+    /// Whether the program caught running out of memory in this trial and continued as in another trial with
+    /// more memory, with steps if it has any.
     pub(crate) fn goes_on(&self, ample: &Trial) -> bool {
         self.caught > 0 && (self.steps > 0 || ample.steps == 0)
     }
 
-    /// What a technique did.
+    /// The effect of a technique.
     pub(crate) fn technique(&self, name: &str) -> Option<&Applied> {
         self.techniques.iter().find(|it| it.name == name)
     }

@@ -35,7 +35,7 @@ const FIRST_LIMIT: Duration = Duration::from_secs(600);
 /// Time limit of each later trial: this, or this multiple of the first one's time if that is more.
 const LATER_LIMIT: (Duration, u32) = (Duration::from_secs(30), 10);
 
-/// The least time limit of a trial that compiles the model.
+/// The minimum time limit of a trial that compiles the model.
 const COMPILE_LIMIT: Duration = Duration::from_secs(300);
 
 /// Time that imports may add to the first trial.
@@ -55,9 +55,9 @@ pub(crate) struct Program {
     pub(crate) timeout: Option<Duration>,
     /// The files that it may write.
     pub(crate) writes: Writes,
-    /// Values that lines read from the device.
+    /// Assumed values of reads from the device.
     pub(crate) assume: Vec<Assumption>,
-    /// Whether the run at the GPU's size records what its peak consists of.
+    /// Whether the run at the GPU's size records the contents of its peak.
     pub(crate) records: bool,
 }
 
@@ -102,12 +102,12 @@ impl Program {
     }
 }
 
-/// A variable that leaves out the recording of events: the peaks are enough.
+/// The variable that turns off the recording of events, for trials that need only the peaks.
 fn peaks_only() -> (&'static str, OsString) {
     ("PLIMSOLL_PREDICT_PEAKS_ONLY", "1".into())
 }
 
-/// The variable that keeps that recording.
+/// The variable that keeps the recording of events.
 fn recorded() -> (&'static str, OsString) {
     (peaks_only().0, OsString::new())
 }
@@ -128,15 +128,15 @@ pub(crate) struct Trials<'scope> {
     session: &'scope Session,
     /// The GPU.
     target: &'scope Target,
-    /// The same with ample memory.
+    /// The same GPU with ample memory.
     ample: &'scope Target,
     server: Server<'scope>,
     /// How long the first trial took.
     first: Option<Duration>,
     is_interrupted: bool,
-    /// When trials end, but not those at the GPU's size.
+    /// The time at which trials end, except those at the GPU's size.
     until: Option<Instant>,
-    /// Whether one was ended then.
+    /// Whether a trial was ended at that time.
     is_late: bool,
     /// Whether all trials run until their reserved bytes stop growing, not only those at the GPU's size.
     all_settle: bool,
@@ -147,7 +147,7 @@ pub(crate) struct Trials<'scope> {
     unserved: Option<Trial>,
 }
 
-/// Lets the closure try sets.
+/// Calls the closure, which can try sets.
 ///
 /// # Errors
 /// The stand-in is missing; system errors.
@@ -164,10 +164,10 @@ pub(crate) fn during<T>(
             let variables = vec![
                 peaks_only(),
                 ("PLIMSOLL_PLAN_FOLDER", folder.into_os_string()),
-                // A fork has none of the threads of a pool.
+                // A fork does not have the threads of a thread pool.
                 ("OMP_NUM_THREADS", "1".into()),
             ];
-            // Each trial has a limit of its own.
+            // Each trial has its own time limit.
             let args = PredictArgs { timeout: None, ..program.args(&Set::default(), variables) };
             Run::of(&args, &args.command, ample, session, &program.assume)
         })?;
@@ -229,12 +229,13 @@ impl Trials<'_> {
         Ok(trial)
     }
 
-    /// Ends trials at this time, a running one as well, but not those at the GPU's size.
+    /// Ends trials at this time, including a running one, except those at the GPU's size.
     pub(crate) fn end_at(&mut self, until: Option<Instant>) {
         self.until = until;
     }
 
-    /// Gives up the trials that were started [ahead](Trials::ahead). Others may follow, even if that time has come.
+    /// Abandons the trials that were started [ahead](Trials::ahead). New ones may follow, even if that time has
+    /// come.
     ///
     /// # Errors
     /// The system's.
@@ -243,7 +244,7 @@ impl Trials<'_> {
         if self.server.is_there() { self.server.give_up() } else { Ok(()) }
     }
 
-    /// Makes trials run until their reserved bytes stop growing, and repeats those of sets that were tried.
+    /// Makes trials run until their reserved bytes stop growing, and repeats the trials made so far.
     pub(crate) fn settle_all(&mut self) {
         self.all_settle = true;
         self.unserved = None;
@@ -263,13 +264,13 @@ impl Trials<'_> {
         self.is_late
     }
 
-    /// How long such a trial may still take.
+    /// How much longer such a trial may take.
     fn left(&self, how: How) -> Duration {
         let until = self.until.filter(|_| how != How::Itself);
         until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Starts trials whose results will be needed, so that they run side by side.
+    /// Starts trials whose results will be needed, so that they run concurrently.
     ///
     /// # Errors
     /// The system's.
@@ -287,7 +288,7 @@ impl Trials<'_> {
         Ok(())
     }
 
-    /// Whether the user ended a trial; no other follows.
+    /// Whether the user ended a trial; if so, no other follows.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.is_interrupted
     }
@@ -303,7 +304,7 @@ impl Trials<'_> {
         if how == How::Itself {
             self.server.end()?;
         }
-        // There is no limit on the allocator of another process.
+        // Another process's allocator cannot be limited.
         let target = if matches!(how, How::Limited | How::Itself) { self.target } else { self.ample };
         let is_last = how == How::Itself;
         let mut variables = vec![if is_last && self.program.records { recorded() } else { peaks_only() }];
@@ -330,7 +331,7 @@ impl Trials<'_> {
         Trial::of_run(&run, target)
     }
 
-    /// Time limit of the next trial; one that has to import everything again has the first trial's limit.
+    /// The time limit of the next trial. A trial that has to repeat all imports has the first trial's limit.
     fn limit(&self, set: &Set, has_imports: bool) -> Duration {
         let (least, multiple) = LATER_LIMIT;
         let least = match has_imports {
@@ -342,7 +343,7 @@ impl Trials<'_> {
         self.program.timeout.unwrap_or(usual)
     }
 
-    /// Whether a fork can run it: not if it has several ranks.
+    /// Whether a fork can run it; it cannot if there are several ranks.
     fn is_served(&self, set: &Set, how: How) -> bool {
         self.server.is_there() && !(how == How::Itself && set.has(Technique::Fsdp))
     }
@@ -375,7 +376,7 @@ impl Trials<'_> {
                 Some(number) => number,
                 None => self.server.ask(set, how, &wanted)?,
             };
-            // Those that were asked for before it come first.
+            // Requests made before it come first.
             let limit = wanted.limit * self.server.waiting();
             let grace = if is_first { SERVING } else { GRACE };
             match self.server.answer(number, limit, grace, self.left(how))? {
@@ -383,7 +384,8 @@ impl Trials<'_> {
                     let target = if how == How::Itself { self.target } else { self.ample };
                     let job = Job::read(ended, &reports, &shared).map_err(|why| unreadable(&why))?;
                     let trial = Trial::of(&job, target)?;
-                    // Two at once may be in each other's way: the same port, the same file.
+                    // Two concurrent trials may disturb each other, for example through the same port or
+                    // file.
                     if !matches!(trial.end, End::Failed(_) | End::Unknown(_)) || !beside || is_alone {
                         return Ok(Some(trial));
                     }
@@ -400,7 +402,7 @@ impl Trials<'_> {
                     if trial.end == End::Interrupted {
                         return Ok(Some(trial));
                     }
-                    // It never served: its own run is the trial without techniques.
+                    // It never served a request, so its own run is the trial without techniques.
                     if is_first {
                         self.unserved = Some(trial);
                     }

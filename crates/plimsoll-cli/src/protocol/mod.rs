@@ -322,7 +322,7 @@ pub(crate) struct Late {
     pub(crate) first: bool,
 }
 
-/// What keeps memory that grew, or that was there when memory ran out (`_holding/growing.py`).
+/// The owner of memory that grew, or that was live when memory ran out (`_holding/growing.py`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Holder {
     pub(crate) device: i32,
@@ -465,7 +465,7 @@ pub(crate) struct Request<'it> {
     /// Whether the program's output is shown.
     pub(crate) shows: bool,
     pub(crate) ranks: u32,
-    /// Whether no other fork may run beside it.
+    /// Whether no other fork may run at the same time.
     pub(crate) alone: bool,
 }
 
@@ -474,7 +474,7 @@ pub(crate) struct Request<'it> {
 pub(crate) struct Done {
     /// An exit status, or a word: [`UNABLE`], or that it took too long.
     pub(crate) status: Value,
-    /// Whether another one ran beside it.
+    /// Whether another one ran at the same time.
     pub(crate) beside: bool,
 }
 

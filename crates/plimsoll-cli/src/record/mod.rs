@@ -1,4 +1,4 @@
-//! `plimsoll record`: the lines of Python that record a good snapshot from a PyTorch program.
+//! `plimsoll record`: prints Python code that records a good snapshot of a PyTorch program.
 
 use clap::{Args, ValueEnum};
 
@@ -26,7 +26,7 @@ enum Stacks {
     All,
 }
 
-/// Writes the lines.
+/// Prints the code.
 pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let stacks = match args.stacks {
         Stacks::Python => "python",
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     args.sink.write(|out| out.write_all(lines.as_bytes()))
 }
 
-/// A number as Python reads it, with its thousands apart.
+/// A number in Python syntax, with its thousands separated.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();

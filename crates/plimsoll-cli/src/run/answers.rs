@@ -27,7 +27,7 @@ use crate::processes;
 use crate::protocol::{APPLIED, LOADED};
 use crate::techniques::Set;
 
-/// The variable with the folder for answers.
+/// The environment variable that names the folder for answers.
 const FOLDER: &str = "PLIMSOLL_RUN_ANSWERS";
 
 /// How often to check the processes: importing PyTorch takes longer.
@@ -82,7 +82,7 @@ impl Answers {
                 silent.insert(process);
             }
         }
-        // One that was just forked, or that is about to become another program, gets a second look.
+        // A process that was just forked, or that is about to exec another program, is checked again.
         let found = silent.intersection(&self.silent).next().copied();
         self.silent = silent;
         found.map(|process| {
@@ -122,7 +122,7 @@ impl Answers {
 /// Runs the command and ends with its status, unless the techniques are not applied.
 ///
 /// # Errors
-/// They are not; the command cannot be started.
+/// The techniques are not applied, or the command cannot be started.
 pub(super) fn run(command: &mut Command, mut answers: Answers) -> Result<Answer, Failure> {
     answers.ask(command);
     let name = command.get_program().to_string_lossy().into_owned();
@@ -138,7 +138,7 @@ pub(super) fn run(command: &mut Command, mut answers: Answers) -> Result<Answer,
     let _alone = processes::adopt();
     let mut child = command.env("PLIMSOLL_RUN_MARK", &mark).spawn().map_err(failed)?;
     let status = wait(&mut child, &signals, &mut answers)?;
-    // What the program left running stays.
+    // Processes that the program left running are not ended.
     guard.dismiss();
     match answers.objection_at_end() {
         Some(failure) if status.success() => Err(failure),
@@ -164,12 +164,13 @@ fn wait(child: &mut Child, signals: &Signals, answers: &mut Answers) -> Result<E
     }
 }
 
-/// Signals to pass on to the program, such as a scheduler's. A terminal sends its own to all processes.
+/// Signals to pass on to the program, such as a scheduler's. A terminal sends its signals to all processes
+/// itself.
 struct Signals(Vec<(Signal, Arc<AtomicBool>)>);
 
 impl Signals {
     fn hear() -> std::io::Result<Signals> {
-        // Without a terminal Ctrl-C is a signal to this process alone.
+        // Without a terminal, Ctrl-C is sent to this process alone.
         let is_ours = fs::File::open("/dev/tty").is_err();
         let passed = [
             (SIGTERM, Some(Signal::TERM)),

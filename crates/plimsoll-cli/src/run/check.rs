@@ -1,4 +1,4 @@
-//! `run --check`: compares the peaks of a plan, as `plan --json` wrote it, with the measured ones. `check.py`
+//! `run --check`: compares the peaks in a plan (from `plan --json`) with the measured ones. `check.py`
 //! measures inside the program.
 
 use std::fmt::Write;
@@ -18,7 +18,7 @@ use crate::explained::Explained;
 use crate::protocol::Measured;
 use crate::techniques::Set;
 
-/// A difference smaller than this share of the planned figure is not explained.
+/// Differences below this share of the planned figure are not explained.
 const LEAST: f64 = 0.01;
 /// Rows of a table.
 const ROWS: usize = 8;
@@ -50,7 +50,7 @@ impl Plan {
     /// Reads a plan.
     ///
     /// # Errors
-    /// The file cannot be read, is no plan, or chose nothing.
+    /// The file cannot be read or is not a plan, or the plan chose no set.
     pub(super) fn read(path: &Path) -> Result<Plan, Failure> {
         let failed = |exit, why: String| Failure::new(exit, format!("--check {}: {why}", path.display()));
         let text = fs::read_to_string(path).map_err(|why| failed(Exit::Unreadable, why.to_string()))?;
@@ -75,7 +75,7 @@ impl Plan {
         Ok(Plan { set, planned })
     }
 
-    /// The measured peaks beside the planned ones, and what explains a difference.
+    /// Compares the measured peaks with the planned ones, and explains differences.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -131,7 +131,7 @@ impl Plan {
     }
 }
 
-/// Whether two figures differ enough to be explained.
+/// Whether two figures differ enough to need an explanation.
 fn differs(planned: u64, measured: u64) -> bool {
     planned.abs_diff(measured) as f64 > LEAST * planned as f64
 }

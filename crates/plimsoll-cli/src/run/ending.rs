@@ -1,11 +1,11 @@
-//! Ends a run as its program ended ([`end_as`]).
+//! Ends a run with its program's status ([`end_as`]).
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 
 use crate::exit::{Answer, Exit, Failure};
 
-/// Ends this process with a status of another.
+/// Ends this process with the status of another.
 pub(super) fn end_as(status: ExitStatus) -> Result<Answer, Failure> {
     let words = match (status.code(), status.signal()) {
         (Some(0), _) => return Ok(Answer::default()),

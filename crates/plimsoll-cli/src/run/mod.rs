@@ -1,9 +1,9 @@
-//! `plimsoll run`: runs a PyTorch program with techniques applied from outside, and watches its memory. `attend.py` does both inside
-//! the program's Python; `live.py` serves the figures of `gauges.py` to `plimsoll top`; `check.py` and `check.rs` compare the peak with a
-//! plan's; `ranks.rs` starts a rank for each GPU. The Python files are in `../../python/plimsoll/_run`.
+//! `plimsoll run`: runs a PyTorch program with techniques applied from outside, and watches its memory. `attend.py` does both
+//! inside the program's Python; `live.py` serves the figures of `gauges.py` to `plimsoll top`; `check.py` and `check.rs`
+//! compare the peak with a plan's; `ranks.rs` starts a rank for each GPU. The Python files are in `../../python/plimsoll/_run`.
 //!
-//! This process becomes the program, so that its output, signals and exit code are the program's own. With techniques
-//! it waits beside the program, until each process that loads PyTorch has confirmed that they are applied
+//! This process becomes the program by `exec`, so that its output, signals and exit code are the program's own. With
+//! techniques, it stays as the parent until each process that loads PyTorch has confirmed that they are applied
 //! (`answers.rs`).
 
 mod answers;
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
     if let Some(address) = args.prometheus {
         top::beside(address)?;
     }
-    // A variable alone switches expandable segments on.
+    // For expandable segments alone, an environment variable is enough.
     let answers = set.as_ref().filter(|set| set.to_string() != "expandable").map(Answers::of).transpose()?;
     match answers {
         _ if args.devices > 1 => return ranks::run(args.devices, answers, attended),
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
     ))
 }
 
-/// The techniques: those of --with, or of the plan.
+/// The techniques of --with, or of the plan.
 fn wanted(with: Option<&Set>, plan: Option<&Plan>) -> Result<Option<Set>, Failure> {
     match (with, plan) {
         (Some(with), Some(plan)) if *with != plan.set => {
@@ -149,14 +149,14 @@ fn wanted(with: Option<&Set>, plan: Option<&Plan>) -> Result<Option<Set>, Failur
 fn attend(args: &RunArgs, set: Option<&Set>, command: &mut Command) -> Result<(), Failure> {
     let unreadable =
         |why: io::Error| Failure::new(Exit::Unreadable, format!("the folder for our Python: {why}"));
-    // In the cache: this process does not live long enough to remove it.
+    // In the cache, because this process becomes the program and cannot remove it later.
     let folder = cache::installed("run", &inject::files(&inject::entry(Verb::Run)), None)?;
     command.env("PYTHONPATH", inject::python_path(&folder));
     if let Some(set) = set {
         command.env("PLIMSOLL_WITH", set.json());
         if set.has(Technique::Expandable) {
             let settings = inject::expandable(None);
-            // The old name, for older versions.
+            // The old name of the variable, for older versions.
             command.env("PYTORCH_ALLOC_CONF", &settings).env("PYTORCH_CUDA_ALLOC_CONF", settings);
         }
     } else {

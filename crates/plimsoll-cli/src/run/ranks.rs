@@ -40,7 +40,7 @@ struct Rank {
 /// Checks that a set can use this many GPUs.
 ///
 /// # Errors
-/// fsdp needs several GPUs; without it, several have no use.
+/// fsdp needs several GPUs, and without it several GPUs are useless.
 pub(super) fn check(devices: u32, set: Option<&Set>) -> Result<(), Failure> {
     let is_sharded = set.is_some_and(|set| set.has(Technique::Fsdp));
     let message = match (is_sharded, devices) {
@@ -53,7 +53,8 @@ pub(super) fn check(devices: u32, set: Option<&Set>) -> Result<(), Failure> {
     Err(Failure::new(Exit::Usage, message))
 }
 
-/// Starts the ranks, waits for their end, and ends as the first one did, or as the first that failed.
+/// Starts the ranks and waits for them. Ends with the status of the first rank, or of the first one that
+/// failed.
 ///
 /// # Errors
 /// The program cannot be started.
@@ -63,7 +64,7 @@ pub(super) fn run(
     command: impl Fn() -> Result<Command, Failure>,
 ) -> Result<Answer, Failure> {
     let failed = |why: io::Error| Failure::new(Exit::Program, format!("the ranks cannot be started: {why}"));
-    // A terminal sends Ctrl-C to the ranks, too.
+    // A terminal also sends Ctrl-C to the ranks.
     let (interrupted, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     signal_hook::flag::register(SIGINT, interrupted).map_err(failed)?;
     for signal in [SIGTERM, SIGHUP] {
@@ -96,7 +97,7 @@ pub(super) fn run(
             return Err(failure);
         }
     };
-    // What the program left running stays.
+    // Processes that the program left running are not ended.
     guard.dismiss();
     let status = shown(&mut ranks, first);
     match answers.and_then(|answers| answers.objection_at_end()) {
@@ -127,9 +128,9 @@ fn started(command: &mut Command, rank: u32, number: u32, port: u16) -> io::Resu
 
 /// How the ranks ended.
 enum Waited {
-    /// By themselves: the first that failed.
+    /// They ended by themselves. Contains the first that failed.
     Ended(Option<usize>),
-    /// The techniques are not applied: why.
+    /// The techniques are not applied. Contains the reason.
     Refused(Failure),
 }
 
@@ -185,7 +186,7 @@ fn shown(ranks: &mut [Rank], failed: Option<usize>) -> ExitStatus {
     let own = ranks[0].status.unwrap_or_default();
     let Some(place) = failed.filter(|place| *place > 0) else { return own };
     let status = ranks[place].status.unwrap_or_default();
-    // If the first rank failed too, it has printed why.
+    // If the first rank also failed, it has already printed why.
     if own.code().is_some_and(|code| code != 0) {
         return own;
     }

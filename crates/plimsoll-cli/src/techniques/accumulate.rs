@@ -1,4 +1,5 @@
-//! The batch in parts, each run forward and backward. The search tries it before `split`, which computes more.
+//! Divides the batch into parts, each run forward and backward. The search tries it before `split`, which
+//! computes more.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::split::PARTS;

@@ -1,4 +1,4 @@
-//! Moments in 8 bits, by an update of its own.
+//! Adam with moments in 8 bits, by our own update.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

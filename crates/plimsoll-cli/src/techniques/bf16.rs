@@ -1,4 +1,4 @@
-//! bf16 autocast around the model: offered if nothing that keeps the numbers fits.
+//! bf16 autocast around the model. It is offered if nothing that keeps the numbers fits.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

@@ -1,4 +1,4 @@
-//! Weights in bf16, where fp16 lacks the range.
+//! Weights in bf16, for models whose values exceed the range of fp16.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

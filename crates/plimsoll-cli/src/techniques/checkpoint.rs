@@ -1,4 +1,5 @@
-//! Checkpointing of repeated blocks. What it saves is about linear in their number, so the search solves for it.
+//! Checkpointing of repeated blocks. The savings are about linear in their number, so the search can solve for
+//! it.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

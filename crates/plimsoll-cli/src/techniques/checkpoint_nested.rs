@@ -1,5 +1,5 @@
-//! Checkpointing of blocks inside blocks, for networks whose blocks are stages. The search takes it if it saves more
-//! than checkpointing the outer ones.
+//! Checkpointing of blocks inside blocks, for networks whose blocks are stages. The search uses it if it saves more
+//! than checkpointing the outer blocks.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

@@ -1,4 +1,5 @@
-//! Checkpointing of consecutive blocks together. The search takes it where a checkpoint of each block is not enough.
+//! Checkpointing of several consecutive blocks together. The search uses it if a checkpoint of each block is not
+//! enough.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

@@ -1,4 +1,4 @@
-//! The last linear layer and its cross-entropy in chunks: the logits are never whole.
+//! The last linear layer and its cross-entropy in chunks: the logits are never all in memory at once.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

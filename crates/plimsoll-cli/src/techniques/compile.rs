@@ -1,4 +1,4 @@
-//! `torch.compile` around a model that the program does not compile. A trial takes about a minute, so it comes last.
+//! `torch.compile` for a model that the program does not compile. A trial takes about a minute, so it comes last.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};
@@ -6,7 +6,7 @@ use super::technique::{Numbers, Technique};
 /// Why techniques that act inside the model exclude it.
 pub(super) const INSIDE: &str = "calls inside a compiled model cannot be changed";
 
-/// Percentages of activations for a compiled model to keep, in the order to try.
+/// The percentages of its activations that a compiled model keeps, in the order to try.
 pub(super) const BUDGETS: &[u64] = &[50, 25, 10];
 
 pub(super) const ROW: Row = Row {

@@ -1,4 +1,4 @@
-//! Gradients that are freed before the forward pass.
+//! Frees gradients before the forward pass.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

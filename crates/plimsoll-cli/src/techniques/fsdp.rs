@@ -1,5 +1,5 @@
-//! Everything sharded over several GPUs. Whole parameters are freed when they are sharded, which leaves gaps in
-//! segments of a fixed size.
+//! Shards parameters, gradients and optimizer states over several GPUs. Complete parameters are freed after
+//! each use, which leaves gaps in segments of a fixed size.
 
 use super::compile::INSIDE;
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};

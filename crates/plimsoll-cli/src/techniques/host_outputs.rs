@@ -1,4 +1,4 @@
-//! Results on the host as they come, for programs that collect them.
+//! Moves each result to the host immediately, for programs that collect results.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

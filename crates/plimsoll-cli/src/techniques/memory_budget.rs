@@ -1,5 +1,5 @@
-//! The budget of activations of a program that compiles its model: the first technique that is tried on such a
-//! program.
+//! The activation memory budget of a program that compiles its model. It is the first technique that is tried
+//! on such a program.
 
 use super::compile::BUDGETS;
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};

@@ -1,5 +1,5 @@
-//! The program's own `torch.compile` compiles nothing. It saves no memory itself; it lets others act inside the
-//! model.
+//! Turns the program's own `torch.compile` off. That saves no memory itself, but lets other techniques act
+//! inside the model.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

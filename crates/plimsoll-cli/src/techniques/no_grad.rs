@@ -1,4 +1,4 @@
-//! Without a graph, where nothing reads a gradient.
+//! Runs without an autograd graph, for programs that read no gradient.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

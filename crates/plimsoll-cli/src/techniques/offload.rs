@@ -1,4 +1,4 @@
-//! Saved tensors in pinned host memory. Copies may take less time than computing again, so the search compares both.
+//! Saved tensors in pinned host memory. Copies may take less time than recomputation, so the search compares both.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

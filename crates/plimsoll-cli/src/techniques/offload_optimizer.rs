@@ -1,5 +1,5 @@
-//! The states of optimizers in pinned host memory. Their copies take time that nothing hides, so the search uses it
-//! only if cheaper techniques are not enough.
+//! Optimizer states in pinned host memory. Their copies do not overlap with computation, so the search uses it only
+//! if cheaper techniques are not enough.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

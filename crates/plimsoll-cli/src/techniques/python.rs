@@ -1,4 +1,4 @@
-//! A set as the Python package reads it.
+//! A set in the form that the Python package reads.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ impl Set {
         Value::Object(self.map()).to_string()
     }
 
-    /// The same, and the operators of a step are counted.
+    /// The same JSON with a request to count the operators of a step.
     pub(crate) fn counted(&self) -> String {
         let mut map = self.map();
         map.insert("count".to_owned(), json!(null));

@@ -9,9 +9,9 @@ pub(crate) struct Row {
     pub(crate) technique: Technique,
     /// The name in `--with`.
     pub(crate) name: &'static str,
-    /// What it does, for the help.
+    /// Its effect in a few words, for the help.
     pub(crate) about: &'static str,
-    /// What it does to losses and parameters.
+    /// Its effect on losses and parameters.
     pub(crate) numbers: Numbers,
     pub(crate) value: Value,
     /// How much of a program an engineer changes to do the same by hand: from 1, a setting, to 4.
@@ -20,7 +20,7 @@ pub(crate) struct Row {
     pub(crate) excludes: &'static [(Technique, &'static str)],
     /// Techniques that save nothing in addition to it.
     pub(crate) replaces: &'static [Technique],
-    /// For which programs it is.
+    /// The programs that it is for.
     pub(crate) programs: Programs,
     /// When the search tries it alone.
     pub(crate) alone: Alone,
@@ -31,20 +31,20 @@ pub(crate) struct Row {
     /// Whether a search for the fastest step adds it: it may make a step faster, or costs no time and leaves memory,
     /// so that fewer blocks have to be recomputed.
     pub(crate) is_for_speed: bool,
-    /// What it does to the time of a step.
+    /// Its effect on the time of a step.
     pub(crate) time: Time,
     pub(crate) operators: Operators,
     pub(crate) shown: Shown,
-    /// A line below a table with it.
+    /// A note to print below a table that contains it.
     pub(crate) note: Option<&'static str>,
 }
 
 /// The value of a technique in `--with`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// None.
+    /// No value.
     Nothing,
-    /// A number of blocks or rows, at least 1; without it, all blocks, or as many rows as the technique chooses.
+    /// A number of blocks or rows, at least 1; the default is all blocks, or the number of rows that the technique chooses.
     Count,
     /// A number of parts, at least 2; it cannot be left out.
     Parts,
@@ -56,17 +56,17 @@ pub(crate) enum Value {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Programs {
     All,
-    /// Those that train.
+    /// Programs that train.
     Training,
-    /// Those that only compute outputs: nothing reads a gradient.
+    /// Programs that only compute outputs: nothing reads a gradient.
     Inference,
-    /// Those that train a compiled model.
+    /// Programs that train a compiled model.
     Compiled,
-    /// Those that train a model that is not compiled.
+    /// Programs that train a model that is not compiled.
     Uncompiled,
 }
 
-/// When the search tries a technique alone, from the first to the last.
+/// When the search tries a technique alone, in the order of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Alone {
     /// At the beginning, on every program.
@@ -80,62 +80,62 @@ pub(crate) enum Alone {
     Optimizer,
     /// At the beginning, if the numbers may change.
     Changed,
-    /// Not at all: it has a place of its own in the search.
+    /// Never: the search handles it separately.
     Never,
 }
 
-/// The sets of the search that a technique joins, from the least to the most that they do to the program.
+/// The sets of the search that a technique joins, from the smallest to the largest change to the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Joins {
-    /// All of them: it costs no time and keeps the numbers.
+    /// All sets: the technique costs no time and keeps the numbers.
     Free,
-    /// Those that keep the numbers.
+    /// Sets that keep the numbers.
     Identical,
-    /// Those that round differently.
+    /// Sets that round differently.
     Rounding,
-    /// Those that change the numbers.
+    /// Sets that change the numbers.
     Changed,
-    /// None by itself: it has a place of its own in the search.
+    /// None automatically: the search handles it separately.
     Own,
 }
 
 /// The values of a technique that the search tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Levels {
-    /// The name alone.
+    /// No value, only the name.
     Default,
     /// The smallest number of the model's blocks with which a set fits.
     Blocks,
     /// The smallest multiple of this percentage with which a set fits.
     Multiples(u64),
-    /// These one after the other until a set fits: more parts of the batch.
+    /// These values in order, until a set fits: more parts of the batch.
     Upward(&'static [u64]),
-    /// These: smaller percentages of the activations, each of which is compiled.
+    /// These values: smaller percentages of the activations, each of which is compiled.
     Downward(&'static [u64]),
 }
 
-/// What a technique does to the time of a step, for its estimate.
+/// The effect of a technique on the time of a step, for the estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Time {
-    /// Nothing but what its operators take.
+    /// Adds only the time of the technique's own operators.
     Same,
-    /// The forward pass of blocks runs twice: of as many as the value says.
+    /// The forward pass of some blocks runs twice; the value says how many.
     Again,
     /// The same for the blocks inside blocks.
     NestedAgain,
     /// The forward pass of all blocks runs twice.
     AllAgain,
-    /// Bytes move to the host and back, beside the computation.
+    /// Bytes move to the host and back, overlapped with the computation.
     Copies,
-    /// Bytes move to the GPU in the forward pass, beside the computation.
+    /// Bytes move to the GPU in the forward pass, overlapped with the computation.
     WeightCopies,
-    /// Bytes move to the GPU and back in the optimizer's step, with no computation beside them.
+    /// Bytes move to the GPU and back in the optimizer's step, with no computation to hide them.
     StepCopies,
     /// Each operator runs in parts.
     Parts,
-    /// The same, and the whole forward pass runs twice.
+    /// The same, and the complete forward pass runs twice.
     PartsAgain,
-    /// The part of the activations that is not kept is computed again.
+    /// The activations that are not kept are recomputed.
     Budget,
     /// Each GPU computes its share, and they exchange parameters and gradients.
     Sharded,
@@ -146,9 +146,9 @@ pub(crate) enum Time {
 /// The operators of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operators {
-    /// The program's own.
+    /// The program's own operators.
     Same,
-    /// Others, which a separate run counts.
+    /// Other operators, which a separate run counts.
     Other,
 }
 
@@ -156,8 +156,8 @@ pub(crate) enum Operators {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shown {
     Name,
-    /// With what it was applied to, as the technique reports it.
+    /// With the detail that the technique reports about what it was applied to.
     Detail,
-    /// With its percentage of this.
+    /// With its percentage of what this text names.
     Percent(&'static str),
 }

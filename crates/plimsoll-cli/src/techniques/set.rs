@@ -1,4 +1,5 @@
-//! The techniques of a `--with`: [`Set`], in the order of the table, so that equal sets are written equally.
+//! The techniques of a `--with`: [`Set`]. They are kept in the order of the table, so that equal sets are
+//! printed equally.
 
 use std::fmt;
 
@@ -8,7 +9,7 @@ use super::technique::{Numbers, Technique};
 /// Techniques with their values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Set {
-    /// With their values, in the order of the table.
+    /// The techniques with their values, in the order of the table.
     entries: Vec<(Technique, Option<u64>)>,
 }
 
@@ -80,12 +81,12 @@ impl Set {
         &self.entries
     }
 
-    /// What the set does to the numbers.
+    /// How much the set changes the numbers.
     pub(crate) fn numbers(&self) -> Numbers {
         self.techniques().map(|it| it.row().numbers).max().unwrap_or(Numbers::Identical)
     }
 
-    /// How much of a program an engineer changes to do the same by hand.
+    /// How much of the program an engineer would have to change to do the same by hand.
     pub(crate) fn effort(&self) -> u32 {
         self.techniques().map(|it| it.row().effort).sum()
     }

@@ -8,7 +8,7 @@ use super::{
     no_compile, no_foreach, no_grad, offload, offload_optimizer, offload_weights, split, step_in_backward,
 };
 
-/// All of them.
+/// The rows of all techniques.
 static ROWS: [Row; 24] = [
     expandable::ROW,
     free_grads::ROW,
@@ -37,17 +37,17 @@ static ROWS: [Row; 24] = [
 ];
 
 impl Technique {
-    /// All of them, in the order of the help.
+    /// All techniques, in the order of the help.
     pub(crate) fn all() -> impl DoubleEndedIterator<Item = Technique> {
         ROWS.iter().map(|row| row.technique)
     }
 
-    /// The technique of this name.
+    /// The technique with this name.
     pub(crate) fn named(name: &str) -> Option<Technique> {
         Technique::all().find(|it| it.name() == name)
     }
 
-    /// What is known of it.
+    /// The facts about it.
     pub(crate) fn row(self) -> &'static Row {
         &ROWS[self as usize]
     }

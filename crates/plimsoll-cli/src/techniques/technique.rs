@@ -1,5 +1,5 @@
-//! The techniques by name, and what techniques do to the numbers. What else is known of them is in their rows
-//! (`row.rs`).
+//! The names of the techniques, and how much techniques change the numbers. All other facts about them are in
+//! their rows (`row.rs`).
 
 /// A technique, in the order of the help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ pub(crate) enum Technique {
     Bf16Weights,
 }
 
-/// What a technique does to losses and parameters, from the least to the most.
+/// How much a technique changes losses and parameters, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Numbers {
     /// The same bits.

@@ -1,4 +1,4 @@
-//! The waterline: how full the gauge is that the limit is, and the line that it must not be loaded beyond.
+//! The waterline: a gauge of how full the memory bound is, with the Plimsoll line at the top.
 
 use plimsoll::memory::live::Sample;
 use ratatui::buffer::Buffer;
@@ -13,7 +13,7 @@ use crate::bytes;
 /// Blocks of one to eight eighths of a cell, from below.
 const EIGHTHS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 
-/// The gauge of one sample.
+/// The gauge for one sample.
 pub(super) struct MemoryGauge<'a> {
     pub(super) sample: &'a Sample,
     pub(super) whole: bool,
@@ -58,10 +58,10 @@ fn line(inside: Rect, cells: &mut Buffer, style: Style) {
     }
 }
 
-/// What a row shows, counted from the bottom. Something is never drawn as nothing.
+/// The symbol of a row, counted from the bottom. An amount above zero always shows.
 fn layer(sample: &Sample, row: u64, rows: u64, palette: Palette) -> (&'static str, Style) {
     let bound = u128::from(sample.bound_bytes().max(1));
-    // In units in which a row is as high as the bound in bytes.
+    // In units that make the height of a row equal to the bound in bytes.
     let height = |bytes: u64| u128::from(bytes) * u128::from(rows);
     let (low, high) = (bound * u128::from(row), bound * u128::from(row + 1));
     let [(_, live), (_, cached), (_, others), _] = text::of_bound(sample);
@@ -96,7 +96,7 @@ mod tests {
         };
         let symbols: Vec<_> = (0..8).map(|row| layer(&sample, row, 8, Palette::plain()).0).collect();
         assert_eq!(symbols, ["█", "▄", "▒", "▒", "░", "░", " ", " "]);
-        // A byte shows.
+        // Even a single byte shows.
         let little = Sample { allocated_bytes: 1, reserved_bytes: 1, device_free_bytes: 79, ..sample };
         assert_eq!(layer(&little, 0, 8, Palette::plain()).0, "▁");
     }

@@ -1,11 +1,11 @@
-//! The server of `--prometheus`: HTTP/1.1 by hyper, one answer for a connection, no state. Figures are asked of the processes when a
-//! client asks. A client has five seconds for its request; idle ones keep nobody waiting.
+//! The server of `--prometheus`: HTTP/1.1 by hyper, one response per connection, no state. Each request asks the processes for
+//! their figures. A client has five seconds for its request, and an idle one does not delay others.
 //!
-//! For `plimsoll run --prometheus`, which becomes the program, a second process serves. It is no child of the program's, which may
-//! wait for its children, and ends when the program does.
+//! For `plimsoll run --prometheus`, which becomes the program, a second process serves. It is not a child of the program,
+//! because that may wait for its children. It ends when the program does.
 //!
-//! Note [Whose host]. A page in a browser can send requests here under its own site's name, if that name suddenly leads to this
-//! machine (DNS rebinding), and read the answer. So a request must be for an address, `localhost` or this machine's name.
+//! Note [Whose host]. If a site's name suddenly resolves to this machine (DNS rebinding), a page of that site in a browser can
+//! send requests here and read the response. So a request's Host must be an address, `localhost` or this machine's name.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -34,16 +34,17 @@ use super::prometheus;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// The most connections at a time: with more, the oldest is closed.
+/// The maximum number of connections. If there are more, the oldest is closed.
 const MOST_CLIENTS: usize = 256;
-/// The most bytes of a request's head.
+/// The maximum size of a request's head, in bytes.
 const MOST_BYTES: usize = 16 << 10;
-/// The time for a request, and for its answer.
+/// The time limit for a request, and for its response.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is checked whether the program still runs.
+/// How often to check whether the program still runs.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The variable that makes the process of [`until`] start another one and end, so that it has no parent.
+/// The environment variable that makes the process of [`until`] start another one and exit, so that the new
+/// one is not a child of the program.
 const DETACH: &str = "PLIMSOLL_TOP_DETACH";
 
 fn bound(address: SocketAddr) -> Result<TcpListener, Failure> {
@@ -83,7 +84,7 @@ fn announce(listener: &TcpListener) {
     }
 }
 
-/// Starts a process that serves beside this one, until this one ends.
+/// Starts a process that serves concurrently with this one, until this one ends.
 ///
 /// # Errors
 /// The address cannot be used; the process cannot be started.
@@ -101,7 +102,7 @@ pub(crate) fn beside(address: SocketAddr) -> Result<(), Failure> {
 /// Serves on the socket that is stdin until a process ends.
 ///
 /// # Errors
-/// There is no such socket.
+/// Stdin is not a socket.
 pub(super) fn until(pid: u32) -> Result<(), Failure> {
     let failed = |why: io::Error| Failure::new(Exit::Unreadable, format!("--until: {why}"));
     let socket = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
@@ -110,7 +111,7 @@ pub(super) fn until(pid: u32) -> Result<(), Failure> {
         let mut command = Command::new(program);
         command.args(["top", "--until", &pid.to_string()]).env_remove(DETACH);
         command.stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
-        // Ctrl-C is the program's.
+        // Ctrl-C is meant for the program only.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         return command.spawn().map(drop).map_err(failed);
     }
@@ -126,7 +127,7 @@ pub(super) fn until(pid: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a process runs: a zombie does not.
+/// Whether a process runs; a zombie does not count.
 fn is_running(pid: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     // The state follows the command's name, which may contain anything.
@@ -137,14 +138,14 @@ fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_io().enable_time().build()
 }
 
-/// Answers each client in a task of its own; what goes wrong concerns only that client.
+/// Answers each client in its own task; an error affects only that client.
 async fn accept(listener: TcpListener) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut clients: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
         let Ok((client, _)) = listener.accept().await else {
-            // Perhaps there are too many open files.
+            // For example, there are too many open files.
             tokio::time::sleep(LOOK_EVERY).await;
             continue;
         };
@@ -160,14 +161,14 @@ async fn accept(listener: TcpListener) -> io::Result<()> {
 
 async fn answer(client: TcpStream) {
     let service = service_fn(|request: Request<Incoming>| async move {
-        // Processes answer within seconds; meanwhile, other clients are served.
+        // Processes answer within seconds. Meanwhile, other clients are served.
         let ask = || async { tokio::task::spawn_blocking(samples).await.unwrap_or_default() };
         Ok::<_, Infallible>(response(&request.into_parts().0, ask).await)
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false).max_buf_size(MOST_BYTES);
     let connection = http.serve_connection(TokioIo::new(client), service);
-    // Also a client that does not read its answer.
+    // The time limit also ends a client that does not read its response.
     let _ = tokio::time::timeout(PATIENCE * 2, connection).await;
 }
 
@@ -199,7 +200,7 @@ async fn response<F: Future<Output = Vec<Sample>>>(
     response
 }
 
-/// Whether the one Host of a request is an address or a name of this machine. See Note [Whose host].
+/// Whether the only Host header of a request is an address or a name of this machine. See Note [Whose host].
 fn is_for_us(request: &Parts) -> bool {
     let mut hosts = request.headers.get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
@@ -210,7 +211,7 @@ fn is_for_us(request: &Parts) -> bool {
     host.parse::<IpAddr>().is_ok() || names.iter().any(|name| host.eq_ignore_ascii_case(name))
 }
 
-/// A sample of each process that answers, asked at the same time.
+/// A sample of each process that answers. All are asked at the same time.
 fn samples() -> Vec<Sample> {
     let asked: Vec<_> =
         live::running().unwrap_or_default().into_iter().map(|pid| thread::spawn(move || of(pid))).collect();

@@ -7,7 +7,7 @@ use plimsoll::memory::live::Sample;
 use super::text;
 use crate::bytes;
 
-/// The samples of a job; of one process as [`text::render`] has it.
+/// The samples of a job; a single process is shown as by [`text::render`].
 pub(super) fn render(samples: &[Sample], whole: bool) -> String {
     let Some(fullest) = fullest(samples) else { return String::new() };
     let shown = text::render(&samples[fullest], whole);
@@ -18,12 +18,12 @@ pub(super) fn render(samples: &[Sample], whole: bool) -> String {
     format!("{}\nThe rank with the least room: {rank}\n{shown}", table(samples, whole))
 }
 
-/// Which sample has the least room.
+/// The index of the sample with the least room.
 pub(super) fn fullest(samples: &[Sample]) -> Option<usize> {
     (0..samples.len()).min_by_key(|&nth| samples[nth].free_bytes() + samples[nth].cached_bytes())
 }
 
-/// The rank, or the process where there is none.
+/// The rank, or the process ID if it has no rank.
 pub(super) fn rank(sample: &Sample) -> String {
     sample.rank.map_or_else(|| format!("process {}", sample.pid), |rank| rank.to_string())
 }
@@ -41,7 +41,7 @@ fn table(samples: &[Sample], whole: bool) -> String {
         let growth = match it.growth_bytes_per_step {
             None => "unknown".to_owned(),
             Some(growth) if growth.abs() < 0.5 => "none".to_owned(),
-            // A float is cut to the range of the integer.
+            // The cast saturates at the range of the integer.
             Some(growth) => bytes::change(growth.round() as i128, whole),
         };
         let _ = writeln!(

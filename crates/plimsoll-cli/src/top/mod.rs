@@ -1,4 +1,5 @@
-//! `plimsoll top`: a running program's memory, as it changes; of a job, all of its ranks on this machine.
+//! `plimsoll top`: shows a running program's memory as it changes; for a job, all of its ranks on this
+//! machine.
 //!
 //! A file uses only files above it:
 //!
@@ -123,7 +124,8 @@ fn snapshots(watched: &mut Watched, is_json: bool) -> Result<Answer, Failure> {
     Ok(written.iter().map(line).collect::<Vec<_>>().join("\n").into())
 }
 
-/// As many samples as were asked for, a line for each process, or until all processes end or nobody reads them.
+/// Prints the requested number of samples, a line for each process, or until all processes end or the reader is
+/// gone.
 fn lines(watched: &mut Watched, first: Vec<Sample>, args: &TopArgs) -> Result<(), Failure> {
     let (mut samples, mut left) = (first, args.samples);
     loop {

@@ -1,8 +1,8 @@
-//! How the screen looks: [`Palette`].
+//! The look of the screen: [`Palette`].
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// How things look; without colour, shapes tell them apart.
+/// Symbols and styles. Without colour, different shapes distinguish them.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Palette {
     pub(super) live: Style,
@@ -13,13 +13,13 @@ pub(super) struct Palette {
 }
 
 impl Palette {
-    /// For `NO_COLOR`.
+    /// The palette for `NO_COLOR`.
     pub(super) fn plain() -> Palette {
         let strong = Style::new().add_modifier(Modifier::BOLD);
         Palette { strong, line: strong, ..Palette::default() }
     }
 
-    /// For everybody else: the terminal's own colours.
+    /// The default palette: the terminal's own colours.
     pub(super) fn coloured() -> Palette {
         let strong = Style::new().add_modifier(Modifier::BOLD);
         Palette {

@@ -1,4 +1,4 @@
-//! One process that is watched: a sample of it, and what is said where it cannot be watched.
+//! One watched process: a sample of it, and the message if it cannot be watched.
 
 use std::io::{self, ErrorKind};
 

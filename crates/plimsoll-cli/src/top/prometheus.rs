@@ -1,11 +1,12 @@
-//! Samples in the text format of Prometheus (version 0.0.4): a family of metrics after the other, a line for each process.
+//! Samples in the text format of Prometheus (version 0.0.4): one family of metrics after the other, with a line for each
+//! process.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 
 use plimsoll::memory::live::Sample;
 
-/// The address of --prometheus without a value.
+/// The default address of --prometheus.
 pub(crate) const ADDRESS: &str = "127.0.0.1:9466";
 
 /// A value of a sample, if it is known.
@@ -56,7 +57,7 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| wrong("the host has no address"))
 }
 
-/// All samples.
+/// The text of all samples.
 pub(super) fn render(samples: &[Sample]) -> String {
     let mut out = String::new();
     for (name, kind, help, value) in FAMILIES {
@@ -98,7 +99,7 @@ fn labels(sample: &Sample, category: Option<&str>) -> String {
     labels
 }
 
-/// The value of a label: backslashes, quotes and line feeds are escaped.
+/// A label's value, with backslashes, quotes and line feeds escaped.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

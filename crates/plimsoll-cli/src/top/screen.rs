@@ -1,4 +1,4 @@
-//! The terminal: drawn on, listened to, and left as it was found, however this ends.
+//! Draws on the terminal, reads its keys, and restores its state however the program ends.
 
 use std::io;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use super::palette::Palette;
 use super::view::{View, Wish};
 use super::watched::Watched;
 
-/// How often a signal is looked for, and the screen drawn, where nothing else happens.
+/// How often to check for signals and redraw if nothing else happens.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What the threads that wait tell the one that draws.
+/// Messages from the waiting threads to the one that draws.
 enum News {
     Samples(Vec<Sample>),
     /// The process has ended.
     Over,
     Key(KeyEvent),
-    /// The terminal has another size.
+    /// The terminal's size changed.
     Resized,
     Failed(io::Error),
 }
 
-/// Draws samples until the process ends, or a key or a signal says so. Returns the last that was heard of a process
-/// that has ended; none if somebody has seen enough.
+/// Draws samples until the process ends, or a key or a signal asks to stop. Returns the last sample of a process
+/// that has ended, or none if the user quit.
 ///
 /// # Errors
-/// The terminal's, or what the process answers instead of a sample.
+/// The terminal's error, or the process's if it does not return a sample.
 pub(super) fn watch(
     watched: Watched,
     first: Vec<Sample>,
@@ -62,7 +62,7 @@ pub(super) fn watch(
             Ok(News::Key(key)) if view.press(key) == Wish::Leave => return Ok(None),
             Ok(News::Failed(why)) => return Err(why),
             Ok(News::Key(_) | News::Resized) | Err(RecvTimeoutError::Timeout) => {}
-            // Both threads tell why they end.
+            // Both threads report why they end.
             Err(RecvTimeoutError::Disconnected) => return Ok(None),
         }
     }
@@ -70,18 +70,18 @@ pub(super) fn watch(
 }
 
 // Note [Threads that wait]
-// A process that is stopped does not answer for seconds, and crossterm's `poll` and `read` do not come back at all once
-// the terminal is gone (they go round an end of file). Neither must keep the other, or a signal, waiting; so each has a
-// thread, which ends with the program.
+// A stopped process does not answer for seconds, and crossterm's `poll` and `read` never return once the terminal is
+// gone (they loop at the end of file). Neither may delay the other, or a signal. So each has its own thread, which ends
+// with the program.
 
-/// Tells samples until the process ends.
+/// Sends samples until the process ends.
 fn ask(mut watched: Watched, interval: Duration, tell: &Sender<News>) {
     loop {
         thread::sleep(interval);
         let news = match watched.sampled() {
             Ok(samples) if samples.is_empty() => News::Over,
             Ok(samples) => News::Samples(samples),
-            // It may be stopped, and go on.
+            // It may be stopped, and continue later.
             Err(why) if why.kind() == io::ErrorKind::TimedOut => continue,
             Err(why) => News::Failed(why),
         };
@@ -92,7 +92,7 @@ fn ask(mut watched: Watched, interval: Duration, tell: &Sender<News>) {
     }
 }
 
-/// Tells keys and changes of size.
+/// Sends keys and size changes.
 fn listen(tell: &Sender<News>) {
     loop {
         let news = match event::read() {
@@ -108,7 +108,7 @@ fn listen(tell: &Sender<News>) {
     }
 }
 
-/// The terminal in the state for drawing, until this is dropped; a panic ends that, too.
+/// Keeps the terminal in the drawing state until it is dropped, which also happens after a panic.
 struct Screen(DefaultTerminal);
 
 impl Screen {
@@ -119,7 +119,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs no order.
+        // If the terminal is gone, there is nothing to restore.
         let _ = ratatui::try_restore();
     }
 }

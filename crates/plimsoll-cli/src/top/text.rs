@@ -1,4 +1,4 @@
-//! A sample in words: for where there is no terminal, and for what the screen says alike.
+//! A sample as text, for output without a terminal and for the texts that the screen shares with it.
 
 use std::fmt::Write;
 
@@ -28,19 +28,19 @@ fn table(out: &mut String, rows: &[(&str, u64)], of: u64, whole: bool) {
     }
 }
 
-/// A name, a size, and its share.
+/// A row with a name, a size, and its share.
 pub(super) fn row(name: &str, bytes: u64, of: u64, whole: bool) -> String {
     let share = if of == 0 { 0.0 } else { 100.0 * bytes as f64 / of as f64 };
     format!("{name:<16}{:>14}{share:>7.1} %", bytes::shown(bytes, whole))
 }
 
-/// What the bound is.
+/// The name and size of the memory bound.
 pub(super) fn bound_name(sample: &Sample, whole: bool) -> String {
     let name = if sample.limit_bytes.is_some() { "The limit of" } else { "The device's" };
     format!("{name} {}", bytes::shown(sample.bound_bytes(), whole))
 }
 
-/// What the bound is taken up by.
+/// The parts of the memory bound.
 pub(super) fn of_bound(sample: &Sample) -> [(&'static str, u64); 4] {
     [
         ("live", sample.allocated_bytes),
@@ -50,8 +50,8 @@ pub(super) fn of_bound(sample: &Sample) -> [(&'static str, u64); 4] {
     ]
 }
 
-/// What live bytes are for, in the order in which all tables list it. A PyTorch program knows some of the categories, and the rest
-/// as `other`.
+/// Live bytes by category, in the order that all tables use. A PyTorch program reports some of the categories, and the rest as
+/// `other`.
 pub(super) fn of_live(sample: &Sample) -> Vec<(&str, u64)> {
     let bytes = |category: Category| sample.by_category.get(category.name()).copied();
     let is_pytorch = sample.by_category.contains_key(OTHER);
@@ -65,7 +65,7 @@ pub(super) fn of_live(sample: &Sample) -> Vec<(&str, u64)> {
 /// Activations, inputs, temporaries and workspaces of a PyTorch program.
 const OTHER: &str = "other";
 
-/// The most so far.
+/// The peaks so far.
 pub(super) fn peaks(sample: &Sample, whole: bool) -> String {
     let size = |size| bytes::shown(size, whole);
     format!(
@@ -75,32 +75,32 @@ pub(super) fn peaks(sample: &Sample, whole: bool) -> String {
     )
 }
 
-/// How far it is, and whether it grows.
+/// The number of steps, and the growth per step.
 pub(super) fn course(sample: &Sample, whole: bool) -> String {
     let growth = match sample.growth_bytes_per_step {
         None => "too few steps to measure growth".to_owned(),
         Some(growth) if growth.abs() < 0.5 => "no growth from step to step".to_owned(),
-        // A float is cut to the range of the integer.
+        // The cast saturates at the range of the integer.
         Some(growth) => format!("growth {} a step", bytes::change(growth.round() as i128, whole)),
     };
     let steps = sample.steps;
     format!("{steps} step{} begun, {growth}", if steps == 1 { "" } else { "s" })
 }
 
-/// What went wrong, or will.
+/// Signs of memory pressure: the largest free block in the cache, retries and failures.
 pub(super) fn trouble(sample: &Sample, whole: bool) -> String {
     let hole = sample.largest_cached_bytes.map(|hole| bytes::shown(hole, whole));
     let hole = hole.map_or_else(String::new, |hole| format!("largest free {hole}, "));
     format!("{hole}retries {}, out of memory {}", sample.num_alloc_retries, sample.num_ooms)
 }
 
-/// Which process; first what must not be cut off.
+/// The identity of the process; the parts that must not be cut off come first.
 pub(super) fn process(sample: &Sample) -> String {
     let rank = sample.rank.map_or_else(String::new, |rank| format!(", rank {rank},"));
     format!("process {}{rank} on {}: {}", sample.pid, words::plain(&sample.device), command(sample))
 }
 
-/// The command line, as one line that does nothing to a terminal.
+/// The command line on one line, with control characters escaped.
 pub(super) fn command(sample: &Sample) -> String {
     words::plain(&sample.command).into_owned()
 }

@@ -1,4 +1,4 @@
-//! What the screen shows, and what a key changes: pure, so that a test can look at the cells.
+//! The content of the screen, and the effect of keys. It does no I/O, so that a test can examine the cells.
 
 use std::time::{Duration, Instant};
 
@@ -15,12 +15,12 @@ use super::palette::Palette;
 use super::{job, text};
 use crate::bytes;
 
-/// Smaller screens get the plain text, as much as fits.
+/// Smaller screens show the plain text, as much as fits.
 const LEAST: (u16, u16) = (78, 22);
-/// Steps in a second are counted over at least so long.
+/// The shortest time over which steps per second are measured.
 const RATE_OVER: Duration = Duration::from_secs(2);
 
-/// Whether somebody has seen enough.
+/// The user's wish after a key: to quit, or not.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     Stay,
@@ -29,20 +29,21 @@ pub(super) enum Wish {
 
 /// The screen's state.
 pub(super) struct View {
-    /// The newest samples, by rank; at least one,
+    /// The newest samples, by rank; at least one.
     newest: Vec<Sample>,
-    /// and those to show instead while paused.
+    /// The samples that are shown instead while paused.
     paused: Option<Vec<Sample>>,
-    /// The process that is shown; of a job, the one with the least room until the user chooses.
+    /// The process that is shown. For a job, it is the one with the least room until the user selects
+    /// another.
     shown: Option<u32>,
     /// Whole bytes rather than MiB and GiB.
     whole: bool,
     palette: Palette,
-    /// When the newest came.
+    /// When the newest samples arrived.
     heard: Instant,
-    /// Where steps are counted from,
+    /// The time and number of steps at which the current measurement of steps per second began.
     counted: (Instant, u64),
-    /// and what that came to.
+    /// The last measured rate.
     steps_per_second: Option<f64>,
 }
 
@@ -61,7 +62,7 @@ impl View {
         }
     }
 
-    /// Samples have come.
+    /// Takes new samples.
     pub(super) fn take(&mut self, samples: Vec<Sample>, now: Instant) {
         let (since, before) = self.counted;
         let elapsed = now.saturating_duration_since(since);
@@ -73,18 +74,18 @@ impl View {
         (self.newest, self.heard) = (samples, now);
     }
 
-    /// The newest samples, whatever is shown.
+    /// The newest samples, even if others are shown.
     pub(super) fn into_newest(self) -> Vec<Sample> {
         self.newest
     }
 
-    /// The place of the sample that is shown.
+    /// The index of the sample that is shown.
     fn place(&self, samples: &[Sample]) -> usize {
         let chosen = self.shown.and_then(|pid| samples.iter().position(|it| it.pid == pid));
         chosen.or_else(|| job::fullest(samples)).unwrap_or(0)
     }
 
-    /// A key was pressed.
+    /// Handles a key.
     pub(super) fn press(&mut self, key: KeyEvent) -> Wish {
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return Wish::Leave,
@@ -128,7 +129,7 @@ impl View {
         self.foot(frame, foot, sample);
     }
 
-    /// Which process, and whether what is shown is old.
+    /// The process's identity, and whether the sample is old.
     fn head(&self, frame: &mut Frame<'_>, area: Rect, sample: &Sample, now: Instant) {
         let silent = now.saturating_duration_since(self.heard).as_secs();
         let state = match (&self.paused, silent) {
@@ -168,7 +169,7 @@ impl View {
         frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).block(block), area);
     }
 
-    /// A row, and in the rest of its line a bar. Something is never drawn as nothing.
+    /// A row, with a bar in the rest of its line. An amount above zero always shows.
     fn bar(&self, name: &str, bytes: u64, of: u64, width: u16, symbol: &str, style: Style) -> Line<'static> {
         let row = text::row(name, bytes, of, self.whole) + "  ";
         let room = u128::from(width).saturating_sub(row.len() as u128);
@@ -177,7 +178,7 @@ impl View {
         Line::from(vec![Span::raw(row), Span::styled(bar, style)])
     }
 
-    /// The levels between steps, the newest at the right.
+    /// The memory levels between steps, the newest on the right.
     fn course(&self, frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
         let inside = framed("").inner(area);
         let [graph, words] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(inside);
@@ -209,7 +210,7 @@ impl View {
     }
 }
 
-/// The steps of the process that is furthest.
+/// The steps of the process that is furthest ahead.
 fn steps(samples: &[Sample]) -> u64 {
     samples.iter().map(|it| it.steps).max().unwrap_or(0)
 }
@@ -218,8 +219,9 @@ fn framed(title: &str) -> Block<'static> {
     Block::bordered().border_type(BorderType::Rounded).title(format!(" {title} "))
 }
 
-/// The levels above the least of them, on a foot of a quarter of the whole height; and that height. A whole one is
-/// at least a twentieth of the most, so that a change of little is no high one.
+/// The heights of bars for these levels, and the height of a full bar. The lowest level gets a quarter of the full
+/// height. The range of levels counts as at least a twentieth of the highest level, so that small changes stay
+/// small.
 fn heights(levels: &[u64]) -> (Vec<u64>, u64) {
     let (least, most) =
         (levels.iter().min().copied().unwrap_or(0), levels.iter().max().copied().unwrap_or(0));

@@ -66,10 +66,10 @@ impl Watched {
         self.sampled().map_err(|why| unreadable(&why))
     }
 
-    /// The same, with the system's error. Of several processes one that does not answer is left out.
+    /// The same as [`Watched::samples`], with the system's error. Of several processes, those that do not answer are left out.
     ///
     /// # Errors
-    /// Those of [`Watcher::sample`].
+    /// The errors of [`Watcher::sample`].
     pub(super) fn sampled(&mut self) -> io::Result<Vec<Sample>> {
         let mut samples = Vec::new();
         let is_one = self.watchers.len() == 1;

@@ -1,4 +1,4 @@
-//! A network that classifies images: what `mnist` and `image` have in common.
+//! A network that classifies images: the common part of `mnist` and `image`.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use plimsoll::{Result, Tensor};
 
 use super::task::{CHECKSUM_START, Network, checksum};
 
-/// Images of a data set that its checksum reads.
+/// The number of images that the checksum of a data set covers.
 const CHECKED: usize = 16;
 
-/// A module from images to a number for each class.
+/// A module that maps images to a logit for each class.
 pub(super) struct Classifier(pub(super) Box<dyn Module>);
 
 impl Network for Classifier {

@@ -1,4 +1,4 @@
-//! Runs a job with everything around it: checkpoints, signals, progress, history, the result.
+//! Runs a job with its checkpoints, signals, progress and memory history, and reports the result.
 
 use plimsoll::memory::live::{self, Live};
 use plimsoll::{Device, OutOfMemory};
@@ -13,10 +13,11 @@ use super::{json, report, smallest};
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
 
-/// Runs the job; the result is text for stdout.
+/// Runs the job. Returns the text for stdout.
 pub(super) fn run(job: &Job, settings: &Settings, device: &Device) -> Result<Answer, Failure> {
     let mut saves = settings.saves.open(job, device)?;
-    // A recording is not replaced unasked; said now rather than after hours of training.
+    // A recording is not replaced without permission. This is checked now rather than after hours of
+    // training.
     for path in settings.snapshot.iter().chain(&settings.log) {
         if path.is_file() && !settings.saves.force {
             let message =
@@ -34,7 +35,7 @@ pub(super) fn run(job: &Job, settings: &Settings, device: &Device) -> Result<Ans
     let outcome = job.run(device, &mut watch, saves.as_mut(), &stop);
     drop(live);
     watch.0.finish();
-    // A job that ran out says so first, even if its snapshot could not be saved.
+    // If the job ran out of memory, that is reported first, even if its snapshot could not be saved.
     let written = file.as_ref().map_or(Ok(()), SnapshotFile::report).and(log.map_or(Ok(()), LogFile::finish));
     match outcome {
         Ok(outcome) => {
@@ -60,7 +61,7 @@ pub(super) fn run(job: &Job, settings: &Settings, device: &Device) -> Result<Ans
     }
 }
 
-/// The exit code of a run that ended, and on stderr where it was saved.
+/// The exit code of a run that ended. Reports on stderr where it was saved.
 fn ending(outcome: &Outcome, saves: Option<&Saves>) -> Exit {
     let stopped = outcome.signal.map_or(Exit::Done, Signal::exit);
     let Some(saves) = saves else { return stopped };
@@ -76,7 +77,7 @@ fn ending(outcome: &Outcome, saves: Option<&Saves>) -> Exit {
     }
 }
 
-/// Lets `plimsoll top` watch. That it cannot is no reason not to train.
+/// Lets `plimsoll top` watch. If that fails, training continues.
 fn serve(device: &Device) -> Option<Live> {
     let why = match live::serve(device) {
         Ok(live) => return Some(live),
@@ -86,7 +87,7 @@ fn serve(device: &Device) -> Option<Live> {
     None
 }
 
-/// The failure of a job that ran out, with the smallest limit that works.
+/// The failure of a job that ran out of memory, with the smallest limit that works.
 fn out_of_memory(
     job: &Job,
     settings: &Settings,

@@ -14,7 +14,7 @@ use super::task::{Sampled, Task};
 
 /// A training job, apart from the device it runs on.
 pub(crate) struct Job {
-    /// What is trained, on what.
+    /// The data and the network.
     pub(crate) task: Box<dyn Task>,
     /// When it ends.
     pub(crate) length: Length,
@@ -22,9 +22,9 @@ pub(crate) struct Job {
     pub(crate) batch_size: usize,
     /// The learning rate, which [`Task::schedule`] changes.
     pub(crate) lr: f64,
-    /// What products are computed in.
+    /// The compute type of products.
     pub(crate) precision: Precision,
-    /// Of start values and order.
+    /// The seed of initial values and of the order of samples.
     pub(crate) seed: u64,
     /// Threads that prepare batches.
     pub(crate) workers: usize,
@@ -37,15 +37,15 @@ pub(crate) struct Job {
 pub(crate) struct Length {
     /// Passes over the training samples, if given.
     pub(crate) epochs: Option<u64>,
-    /// As many, if neither is given.
+    /// The number of epochs if neither is given.
     pub(crate) default_epochs: u64,
-    /// Steps, if given: the job ends after them, in the middle of an epoch if need be.
+    /// Steps, if given. The job ends after them, even in the middle of an epoch.
     pub(crate) steps: Option<u64>,
 }
 
 impl Length {
-    /// The number of epochs, each of so many steps: by itself, `steps` makes more of them, never fewer. So a learning rate
-    /// that falls over all epochs does not depend on where a run is cut off.
+    /// The number of epochs. If `epochs` is not set, `steps` can raise it but never lower it. So a learning
+    /// rate that falls over all epochs does not depend on where a run is cut off.
     pub(super) fn epochs(&self, steps_per_epoch: u64) -> u64 {
         let needed = self.steps.map_or(0, |steps| steps.div_ceil(steps_per_epoch.max(1)));
         self.epochs.unwrap_or(self.default_epochs.max(needed))
@@ -58,7 +58,7 @@ impl Length {
     }
 }
 
-/// What products are computed in. Parameters, gradients and the optimizer's state are always `float32`.
+/// The compute type of products. Parameters, gradients and the optimizer's state are always `float32`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Precision {
     /// 32 bits throughout
@@ -71,7 +71,7 @@ pub(crate) enum Precision {
 }
 
 impl Precision {
-    /// The name of the type.
+    /// The type's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Precision::Float32 => "float32",
@@ -79,7 +79,7 @@ impl Precision {
         }
     }
 
-    /// Runs `f` with products in this type.
+    /// Runs `f` with products computed in this type.
     pub(super) fn run<T>(self, f: impl FnOnce() -> plimsoll::Result<T>) -> plimsoll::Result<T> {
         match self {
             Precision::Float32 => f(),
@@ -88,10 +88,10 @@ impl Precision {
     }
 }
 
-/// Where a run is.
+/// The position of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The epoch, from 0.
+    /// The current epoch, from 0.
     pub(crate) epoch: u64,
     /// The number of epochs.
     pub(crate) epochs: u64,
@@ -106,7 +106,7 @@ pub(crate) struct Place {
 pub(crate) enum Error {
     /// The data could not be read.
     Data(DataError),
-    /// A tensor operation failed, for want of memory most likely.
+    /// A tensor operation failed, most likely because memory ran out.
     Tensor(plimsoll::Error),
     /// The checkpoint could not be loaded.
     Load(SerializeError),
@@ -133,33 +133,34 @@ impl From<SerializeError> for Error {
     }
 }
 
-/// The result of a job that ended by itself or by a signal.
+/// The result of a job that finished or was ended by a signal.
 pub(crate) struct Outcome {
-    /// The device's account. What is outside the allocator is the most seen while the job ran.
+    /// The device's memory report. Memory outside the allocator is the maximum seen during the job.
     pub(crate) memory: Report,
     /// Bytes of the parameters' and buffers' blocks.
     pub(crate) parameters: u64,
-    /// Numbers in all parameters.
+    /// The number of elements in all parameters.
     pub(crate) parameter_count: u64,
-    /// Host bytes of the data set, which lie outside the allocator.
+    /// Host bytes of the data set, which are outside the allocator.
     pub(crate) data_set_bytes: u64,
-    /// Host bytes that batches in preparation take at most, also outside.
+    /// The maximum host bytes of batches in preparation, also outside the allocator.
     pub(crate) batches_bytes: u64,
-    /// How often the loop stepped, with the steps before a checkpoint that it went on from.
+    /// The number of steps taken, including those before the checkpoint that the run resumed from.
     pub(crate) steps: u64,
-    /// How often it was to step.
+    /// The number of steps planned.
     pub(crate) planned_steps: u64,
-    /// What the test measured after each epoch, summed over its samples; empty on a device without values.
+    /// The test metric after each epoch, summed over its samples. Empty on a device without values.
     pub(crate) scores: Vec<f64>,
-    /// Samples of the test.
+    /// The number of test samples.
     pub(crate) tested: usize,
     /// Mean loss of each epoch; empty on a device without values.
     pub(crate) losses: Vec<f64>,
-    /// Time in training and testing, in this process.
+    /// Time spent training and testing in this process.
     pub(crate) elapsed: Duration,
-    /// Units ([`Task::unit`]) trained on in a second; `None` if no step was made, or nothing computed.
+    /// Units ([`Task::unit`]) trained on per second; `None` if no step was taken, or the device computes
+    /// nothing.
     pub(crate) units_per_second: Option<f64>,
-    /// What the trained network wrote.
+    /// The text that the trained network generated.
     pub(crate) sample: Option<Sampled>,
     /// The signal that ended the run, if one did.
     pub(crate) signal: Option<Signal>,

@@ -1,4 +1,4 @@
-//! A finished or failed job for programs. All sizes are bytes; the schema's name carries its version.
+//! A finished or failed job for programs. All sizes are bytes. The schema's name contains its version.
 
 use plimsoll::memory::Report;
 use plimsoll::{Category, CategoryBytes, OutOfMemory};
@@ -12,11 +12,10 @@ use super::snapshot::SnapshotFile;
 use super::stop::Signal;
 use super::task::Metric;
 
-/// Changes of meaning raise the number; new fields do not.
-/// The schema of a job, also of one that failed.
+/// The schema of a job, including failed ones. Changes of meaning raise the version; new fields do not.
 pub(crate) const SCHEMA: &str = "plimsoll.train/1";
 
-/// The result of a job that ended.
+/// The result of a job that finished.
 pub(crate) fn result(
     job: &Job,
     outcome: &Outcome,
@@ -137,6 +136,6 @@ fn by_category(bytes: &CategoryBytes) -> Map<String, Value> {
 }
 
 fn pretty(value: &Value) -> String {
-    // A tree of strings and numbers always has a text; `Display` in its alternate form is the pretty one.
+    // Serializing strings and numbers cannot fail. The alternate form of `Display` is indented.
     format!("{value:#}")
 }

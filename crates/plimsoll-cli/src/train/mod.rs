@@ -1,9 +1,9 @@
-//! `plimsoll train`: run a job on a device, then say whether it fits and where every byte went.
+//! `plimsoll train`: runs a job on a device, then reports whether it fits and which owners use the memory.
 //!
-//! `mnist/`, `gpt/` and `image/` are what can be trained, each a `Task` (`task.rs`). `run.rs` is the training loop, the same
-//! for all and on every device; `saves.rs` its checkpoints, `stop.rs` its signals; `smallest.rs` finds the smallest limit by
-//! running the job on the simulated device; `progress.rs` shows it running, `snapshot.rs` saves its memory history,
-//! `report.rs` and `json.rs` print the result. `command.rs` puts them together.
+//! `mnist/`, `gpt/` and `image/` are the trainings, each a `Task` (`task.rs`). `run.rs` is the training loop, the same for
+//! all of them and on every device; `saves.rs` writes its checkpoints, and `stop.rs` handles signals. `smallest.rs` finds
+//! the smallest limit by running the job on the simulated device. `progress.rs` shows the progress, `snapshot.rs` saves the
+//! memory history, and `report.rs` and `json.rs` print the result. `command.rs` puts them together.
 
 mod classifier;
 mod command;
@@ -52,7 +52,7 @@ impl What {
     }
 }
 
-/// Runs the job; the result is text for stdout.
+/// Runs the job. Returns the text for stdout.
 pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
     let settings = what.settings();
     let device = settings.device.open()?;

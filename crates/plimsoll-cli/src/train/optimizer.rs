@@ -1,4 +1,4 @@
-//! `--optimizer`: how the weights of a classifier change.
+//! `--optimizer`: the optimizers of a classifier.
 
 use clap::ValueEnum;
 use plimsoll::Tensor;
@@ -14,7 +14,7 @@ pub(crate) enum Optimizer {
 }
 
 impl Optimizer {
-    /// A learning rate that suits the job.
+    /// The default learning rate.
     pub(crate) fn default_lr(self) -> f64 {
         match self {
             Optimizer::Sgd => 0.03,

@@ -1,4 +1,4 @@
-//! A running job, on stderr: a live line on a terminal, a plain line per epoch elsewhere.
+//! The progress of a job on stderr: a live line on a terminal, otherwise a line per epoch.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use super::task::{Metric, Unit};
 use super::watch::Watch;
 use crate::output;
 
-/// How often the live line changes.
+/// How often the live line is redrawn.
 const EVERY: Duration = Duration::from_millis(100);
 /// Characters of the memory gauge.
 const GAUGE: u64 = 20;
 
-/// Shows a job running.
+/// Shows the progress of a job.
 pub(crate) struct Progress {
     bar: ProgressBar,
     unit: Unit,
@@ -28,9 +28,9 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Announces the job; the line comes with its first step.
+    /// Announces the job. The live line appears with its first step.
     pub(crate) fn new(job: &Job, device: &Device) -> Progress {
-        // Draws on stderr, and only where that is a terminal.
+        // Draws on stderr, and only if it is a terminal.
         let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template("{bar:20} {percent:>3} %  {msg}") {
             bar.set_style(style.progress_chars("━╸ "));
@@ -49,7 +49,7 @@ impl Progress {
         }
     }
 
-    /// Takes the live line away.
+    /// Removes the live line.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
@@ -127,7 +127,7 @@ impl Watch for Progress {
 fn gauge(device: &Device) -> String {
     let (allocated, reserved) = (device.memory_allocated(), device.memory_reserved());
     let bound = device.memory_limit().unwrap_or(u64::MAX).min(device.memory_info().total_bytes).max(1);
-    // Something is never drawn as nothing.
+    // An amount above zero always shows.
     let cells =
         |bytes: u64| (u128::from(bytes.min(bound)) * u128::from(GAUGE)).div_ceil(u128::from(bound)) as usize;
     let (full, held) = (cells(allocated), cells(reserved));
@@ -136,13 +136,13 @@ fn gauge(device: &Device) -> String {
     format!("[{bar}] {allocated} allocated + {cached} cached of {}", Bytes(bound))
 }
 
-/// A throughput in words.
+/// A throughput as text.
 pub(crate) fn rate(per_second: f64, unit: Unit) -> String {
     let digits = usize::from(per_second < 10.0);
     format!("{per_second:.digits$} {}/s", unit.plural)
 }
 
-/// A share of images in words.
+/// A share of images as text.
 pub(crate) fn percent(part: usize, of: usize) -> String {
     if of == 0 { "no images".to_owned() } else { format!("{:.2} %", 100.0 * part as f64 / of as f64) }
 }

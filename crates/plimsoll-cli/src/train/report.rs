@@ -1,4 +1,4 @@
-//! A finished or failed job in words: the verdict, then where every byte went.
+//! A finished or failed job as text: the verdict, then the memory of each category and owner.
 
 use std::fmt::Write;
 
@@ -13,10 +13,10 @@ use super::stop::Signal;
 use super::task::{Metric, Sampled};
 use crate::output::{BOLD, RESET};
 
-/// Owners that a report lists by name; the rest is one row.
+/// The maximum number of owners that a report lists by name; the rest share one row.
 const LISTED: usize = 10;
 
-/// The result of a job that ended.
+/// The result of a job that finished.
 pub(crate) fn text(job: &Job, outcome: &Outcome, saves: Option<&Saves>) -> String {
     let memory = &outcome.memory;
     let mut out = format!("{BOLD}{}{RESET}\n", verdict(job, outcome, saves));
@@ -54,7 +54,7 @@ pub(crate) fn verdict(job: &Job, outcome: &Outcome, saves: Option<&Saves>) -> St
     }
 }
 
-/// How a run ended by a signal, and how to go on.
+/// How a signal ended the run, and how to continue.
 fn stopped(signal: Signal, outcome: &Outcome, saves: Option<&Saves>) -> String {
     let Outcome { steps, planned_steps, .. } = outcome;
     let at = format!("stopped by {} after step {steps} of {planned_steps}", signal.name());
@@ -67,7 +67,7 @@ fn stopped(signal: Signal, outcome: &Outcome, saves: Option<&Saves>) -> String {
     }
 }
 
-/// What the last test measured.
+/// The result of the last test.
 fn measured(metric: Metric, score: f64, of: usize) -> String {
     match metric {
         Metric::Accuracy => {
@@ -85,7 +85,7 @@ fn share(bytes: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { 100.0 * bytes as f64 / of as f64 }
 }
 
-// Writing to a `String` cannot fail; the results below are dropped for that reason.
+// Writing to a `String` cannot fail, so the results below are ignored.
 
 fn row(out: &mut String, name: &str, bytes: u64, of: u64, note: &str) {
     let line = format!("  {name:<28} {:>12} {:>8.2} %  {note}", Bytes(bytes).to_string(), share(bytes, of));
@@ -144,7 +144,8 @@ fn owners(out: &mut String, memory: &Report) {
     }
 }
 
-/// `conv2.weight`, `conv2.weight gradient`, `fc1 activation`: the category where the name does not say it.
+/// `conv2.weight`, `conv2.weight gradient`, `fc1 activation`: the category is added if the name does not
+/// imply it.
 pub(crate) fn owner_name(label: &str, category: Category) -> String {
     let label = if label.is_empty() { "unnamed" } else { label };
     match category {
@@ -168,7 +169,7 @@ fn beyond(out: &mut String, outcome: &Outcome) {
     }
 }
 
-/// Why a job ran out, which request failed, and what would have been enough.
+/// Why a job ran out of memory, which request failed, and how much would have been enough.
 pub(crate) fn out_of_memory(job: &Job, report: &OutOfMemory, smallest: Option<&Smallest>) -> String {
     let smaller = job.task.smaller();
     let Some(&Smallest { limit_bytes, fits_device, tried }) = smallest else {

@@ -1,4 +1,4 @@
-//! The training loop. It is the same for every task and on every device: on the simulated one it merely cannot read
+//! The training loop. It is the same for every task and every device; on the simulated device, it only cannot read
 //! values.
 
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use super::watch::Watch;
 use crate::cuda::without_dnn;
 
 // Note [Repeating epochs]
-// Every epoch makes the same requests. On the simulated device nothing else happens, so once an epoch ends
-// with the segments and blocks that an earlier one ended with, all that follow go round the same states,
-// and the job is over, however many epochs were asked for. (Blocks change places between epochs, so it need
-// not be the epoch just before.)
+// Every epoch makes the same requests. On the simulated device nothing else happens. So if an epoch ends with
+// the same segments and blocks as an earlier one, all later epochs repeat the same states, and the job can
+// stop, whatever the number of epochs. (Blocks change places between epochs, so the earlier epoch need not be
+// the previous one.)
 
 /// A job on its device.
 struct Run<'a> {
@@ -39,11 +39,11 @@ struct Run<'a> {
     /// The step of the last checkpoint.
     saved_step: Option<u64>,
     trained: Trained,
-    /// The most seen so far.
+    /// The maximum seen so far.
     outside_bytes: Option<u64>,
 }
 
-/// What was trained on in this process, and in what time.
+/// The units trained on in this process, and the time.
 #[derive(Default)]
 struct Trained {
     samples: u64,
@@ -51,7 +51,7 @@ struct Trained {
 }
 
 impl Job {
-    /// Trains and tests on a device. With `saves`, writes checkpoints, and goes on from one if it has one.
+    /// Trains and tests on a device. With `saves`, writes checkpoints, and resumes from one if there is one.
     pub(crate) fn run(
         &self,
         device: &Device,
@@ -95,7 +95,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Runs to the end, or to a signal.
+    /// Runs until the end, or until a signal.
     fn finish(mut self, watch: &mut impl Watch) -> Result<Outcome, Error> {
         let start = Instant::now();
         self.resume(watch)?;
@@ -144,7 +144,7 @@ impl<'a> Run<'a> {
         let is_measured = self.device.has_values() && units > 0 && seconds > 0.0;
         let sample = match self.device.has_values() && self.stop.signal().is_none() {
             true => {
-                // So that the sample does not depend on how often the training drew random numbers.
+                // This makes the sample independent of how many random numbers training drew.
                 self.device.manual_seed(self.job.seed);
                 no_grad(|| self.job.precision.run(|| self.network.sample(self.stop)))?
             }
@@ -182,13 +182,13 @@ impl<'a> Run<'a> {
         self.job.length.steps(self.training.len() as u64)
     }
 
-    /// The steps of all epochs, whether or not they are all made.
+    /// The number of steps in all epochs, even if the run ends earlier.
     fn horizon(&self) -> u64 {
         let per_epoch = self.training.len() as u64;
         self.job.length.epochs(per_epoch).saturating_mul(per_epoch)
     }
 
-    /// Goes to where a checkpoint was, if there is one to go on from.
+    /// Moves to the position of the checkpoint, if there is one to resume from.
     fn resume(&mut self, watch: &mut impl Watch) -> Result<(), Error> {
         let Some(saves) = self.saves.as_deref_mut() else { return Ok(()) };
         let Some(from) = saves.take_checkpoint() else { return Ok(()) };
@@ -207,7 +207,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Saves where the run is, unless that is done. That it cannot is no reason to stop: [`Saves`] remembers the error.
+    /// Saves the run, unless this step is saved already. A failed save does not stop training: [`Saves`] keeps the
+    /// error.
     fn save(&mut self, watch: &mut impl Watch) {
         let Some(saves) = self.saves.as_deref_mut() else { return };
         if self.saved_step == Some(self.progress.step) {
@@ -225,7 +226,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The rest of the epoch, as far as the job goes.
+    /// Trains for the rest of the epoch, or until the job ends.
     fn train(&mut self, watch: &mut impl Watch) -> Result<(), Error> {
         self.network.module().train();
         let training = self.training.clone();
@@ -259,7 +260,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// One step on one batch; the loss where there is one to read.
+    /// Takes one step on one batch. Returns the loss, if the device has values.
     fn step(&mut self, batch: &[Tensor]) -> plimsoll::Result<Option<f32>> {
         self.optimizer.set_lr(self.job.lr * self.job.task.schedule(self.progress.step, self.horizon()));
         let Run { job, network, parameters, optimizer, captured, .. } = self;
@@ -279,7 +280,7 @@ impl<'a> Run<'a> {
             Some(captured) => captured.run(&batch.iter().collect::<Vec<_>>(), optimizers, step)?,
             None => step(batch, optimizers)?,
         };
-        // Often enough to see batches in preparation, too seldom to cost anything.
+        // Often enough to measure batches in preparation, and rarely enough to cost nothing.
         if self.progress.step.is_multiple_of(64) {
             self.look_outside();
         }
@@ -292,7 +293,8 @@ impl<'a> Run<'a> {
         (samples > 0).then(|| f64::from_bits(self.progress.loss_sum_bits) / samples as f64)
     }
 
-    /// What the test measures, summed, where the device can say. `None` if a signal arrived.
+    /// Computes the test metric, summed over samples, if the device has values. Returns `None` if a signal
+    /// arrived.
     fn test(&mut self) -> Result<Option<Option<f64>>, Error> {
         self.network.module().eval();
         let mut sum = 0.0;
@@ -310,7 +312,7 @@ impl<'a> Run<'a> {
         Ok(Some(self.device.has_values().then_some(sum)))
     }
 
-    /// Notes what the process holds beside the allocator, should it be more than before.
+    /// Records the process's memory outside the allocator, if it is a new maximum.
     fn look_outside(&mut self) {
         self.outside_bytes = self.outside_bytes.max(memory::outside_bytes(self.device));
     }

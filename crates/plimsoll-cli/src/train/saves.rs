@@ -1,8 +1,8 @@
 //! `--save` and `--resume`: a folder with the checkpoint of a run and the weights for other programs.
 //!
-//! `checkpoint.safetensors` has everything that a run goes on from, `checkpoint-previous.safetensors` the same of one save
-//! before; `model.safetensors` only the weights, under PyTorch's names. Each is replaced whole or not at all, so whatever ends
-//! the run leaves the last good ones. One run at a time saves into a folder.
+//! `checkpoint.safetensors` has everything that a run needs to resume, and `checkpoint-previous.safetensors` is the checkpoint
+//! before it. `model.safetensors` has only the weights, under PyTorch's names. Each file is replaced atomically, so the last
+//! good ones survive however the run ends. Only one run at a time can save into a folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,18 +21,18 @@ use super::job::{Error, Job};
 use super::task::Identity;
 use crate::exit::{Exit, Failure};
 
-/// The file that a run goes on from.
+/// The file that a run resumes from.
 const CHECKPOINT: &str = "checkpoint.safetensors";
-/// The one before it, to go on from if that is damaged.
+/// The previous checkpoint, used if the newest one is damaged.
 const PREVIOUS: &str = "checkpoint-previous.safetensors";
 /// The weights alone.
 const WEIGHTS: &str = "model.safetensors";
-/// The value in a checkpoint that has what is not a tensor.
+/// The key in a checkpoint for everything that is not a tensor.
 const KEY: &str = "train";
-/// The name of the device's generator in a checkpoint.
+/// The key in a checkpoint for the device's random generator.
 const GENERATOR: &str = "device";
 
-/// Where to save, and what to go on from.
+/// Where to save, and what to resume from.
 #[derive(Args)]
 pub(crate) struct SaveArgs {
     /// Save checkpoints and weights into this folder: every --save-every steps, at the end, and on Ctrl-C or SIGTERM
@@ -58,15 +58,15 @@ pub(crate) struct Saves {
     facts: Facts,
     companions: Vec<(&'static str, String)>,
     checkpoint: Option<Loaded>,
-    /// Whether the checkpoint to go on from is in this folder.
+    /// Whether the checkpoint to resume from is in this folder.
     starts_here: bool,
-    /// Whether the checkpoint there is this run's own, or the one it went on from.
+    /// Whether the checkpoint there was written by this run, or is the one it resumed from.
     is_own: bool,
     failure: Option<SerializeError>,
     _lock: FolderLock,
 }
 
-/// What a checkpoint says of its job.
+/// The description of its job that a checkpoint contains.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Facts {
     task: String,
@@ -74,24 +74,24 @@ struct Facts {
     data: u64,
 }
 
-/// How far a run is, with what it has measured: everything that a checkpoint keeps beside tensors and generators.
+/// The progress of a run, with its measurements: everything in a checkpoint except tensors and random generators.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Progress {
     pub(super) step: u64,
     pub(super) epoch: u64,
-    /// The position in the epoch; none at its beginning.
+    /// The position in the epoch; `None` at its beginning.
     pub(super) loader: Option<LoaderState>,
-    /// The sum of the losses of this epoch's samples, as bits: JSON might round it.
+    /// The sum of this epoch's losses as the bits of a float, because JSON might round it.
     pub(super) loss_sum_bits: u64,
-    /// Samples of this epoch that were trained on.
+    /// The number of this epoch's samples that were trained on.
     pub(super) samples: u64,
-    /// Mean losses of the epochs before.
+    /// Mean losses of earlier epochs.
     pub(super) losses: Vec<f64>,
-    /// What tests measured after the epochs before.
+    /// Test results of earlier epochs.
     pub(super) scores: Vec<f64>,
 }
 
-/// What is saved.
+/// The content of a save.
 pub(super) struct Saved<'a> {
     pub(super) module: &'a dyn Module,
     pub(super) optimizer: &'a dyn Optimizer,
@@ -99,14 +99,15 @@ pub(super) struct Saved<'a> {
     pub(super) progress: &'a Progress,
 }
 
-/// A checkpoint to go on from.
+/// A checkpoint to resume from.
 pub(super) struct Loaded {
     file: Checkpoint,
     progress: Progress,
 }
 
 impl SaveArgs {
-    /// The folder that the options name, ready to be written to, and the checkpoint to go on from. Nothing in it is changed.
+    /// The folder that the options name, checked to be writable, and the checkpoint to resume from. Changes nothing in the
+    /// folder.
     pub(super) fn open(&self, job: &Job, device: &Device) -> Result<Option<Saves>, Failure> {
         let usage = |message: String| Failure::new(Exit::Usage, message);
         let from = match &self.resume {
@@ -116,7 +117,7 @@ impl SaveArgs {
                 usage("--resume goes on from a checkpoint: name its folder, or give --save DIR".to_owned())
             })?),
         };
-        // A file is a checkpoint itself, such as the previous one of a folder.
+        // A file is itself a checkpoint, for example the previous one of a folder.
         let is_file = from.is_some_and(|from| from.is_file());
         let file = from.map(|from| if is_file { from.clone() } else { from.join(CHECKPOINT) });
         let from = from.map(|from| if is_file { folder_of(from) } else { from.as_path() });
@@ -156,7 +157,7 @@ impl SaveArgs {
     }
 }
 
-/// Whether both lead to one folder.
+/// Whether both paths lead to the same folder.
 fn same(left: &Path, right: &Path) -> bool {
     fs::canonicalize(left).ok().zip(fs::canonicalize(right).ok()).is_some_and(|(left, right)| left == right)
 }
@@ -165,7 +166,7 @@ fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Makes the folder and tries to write to it: better now than after hours of training.
+/// Makes the folder and tries to write to it now rather than after hours of training.
 fn writable(folder: &Path) -> Result<(), Failure> {
     let trial = folder.join(format!(".plimsoll-{}", std::process::id()));
     fs::create_dir_all(folder)
@@ -194,17 +195,17 @@ impl Saves {
         step.is_multiple_of(self.every)
     }
 
-    /// Whether the checkpoint that the run went on from is in this folder, so that it need not be saved again.
+    /// Whether the checkpoint that the run resumed from is in this folder, so that it need not be saved again.
     pub(super) fn starts_here(&self) -> bool {
         self.starts_here
     }
 
-    /// The checkpoint to go on from, once.
+    /// The checkpoint to resume from; `None` after the first call.
     pub(super) fn take_checkpoint(&mut self) -> Option<Loaded> {
         self.checkpoint.take()
     }
 
-    /// Saves everything. What was saved before stays whole if it fails.
+    /// Saves everything. If it fails, the previous save stays intact.
     pub(super) fn save(&mut self, saved: &Saved<'_>) -> Result<(), String> {
         let outcome = self.write(saved);
         let message = outcome.as_ref().map_err(ToString::to_string).map(|&()| ());
@@ -237,14 +238,15 @@ impl Saves {
 }
 
 impl Saves {
-    /// Gives the last checkpoint its second name. Where the file system has no links, there is none.
+    /// Also keeps the last checkpoint under the second name. If the file system has no hard links, none is
+    /// kept.
     fn keep_previous(&self, path: &Path) -> Result<(), SerializeError> {
         let previous = self.folder.join(PREVIOUS);
         let link = self.folder.join(format!(".{PREVIOUS}-{}", std::process::id()));
         if fs::hard_link(path, &link).is_err() {
             return Ok(());
         }
-        // A rename does nothing where both names are of one file, and leaves the first.
+        // If both names are links to the same file, a rename does nothing and leaves the first name.
         let renamed = fs::rename(&link, &previous);
         let _ = fs::remove_file(&link);
         renamed.map_err(|source| SerializeError::NotSaved { path: previous, source })
@@ -259,7 +261,7 @@ impl Facts {
         Ok(Facts { task: job.task.name().to_owned(), options, data })
     }
 
-    /// What another job's checkpoint differs in, a line each.
+    /// The differences between this job and the checkpoint's, a line each.
     fn differences(&self, saved: &Facts) -> Vec<String> {
         if self.task != saved.task {
             return vec![format!("it is of `plimsoll train {}`", saved.task)];
@@ -312,7 +314,7 @@ impl Loaded {
         Err(Failure::new(Exit::Usage, message))
     }
 
-    /// Loads everything; gives back how far the run was, and which tensors have NaN or infinite values.
+    /// Loads everything. Returns the progress of the run, and which tensors have NaN or infinite values.
     pub(super) fn load(
         self,
         module: &dyn Module,

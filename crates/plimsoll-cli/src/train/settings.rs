@@ -1,4 +1,4 @@
-//! Options that every training has.
+//! The options that all trainings share.
 
 use std::path::PathBuf;
 

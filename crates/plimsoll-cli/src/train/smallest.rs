@@ -1,9 +1,9 @@
 //! The smallest memory limit under which a job runs, found by running it on the simulated device.
 //!
-//! Adding what was missing to a limit gives a wrong answer: with more room the allocator places everything
-//! after that request differently. So the job itself is tried, limit by limit, and what is printed has
-//! passed. The simulated device takes a fraction of a second for a run, and stops where
-//! epochs begin to repeat (Note [Repeating epochs] in `run.rs`).
+//! Adding the missing bytes to a limit gives a wrong answer, because with more room the allocator places all
+//! later requests differently. So the job itself runs under one limit after another, and the printed limit
+//! has passed. A run on the simulated device takes a fraction of a second, and stops when epochs begin to
+//! repeat (Note [Repeating epochs] in `run.rs`).
 
 use plimsoll::{Device, SimConfig};
 
@@ -13,18 +13,18 @@ use super::stop::Stop;
 /// Reserved bytes are multiples of this, so limits in between add nothing.
 pub(crate) const GRAIN_BYTES: u64 = 2 << 20;
 
-/// A limit that was tried, and what the job reserved under it.
+/// A limit that was tested, and the job's reserved bytes under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Smallest {
     /// The job passes with this limit and fails with [`GRAIN_BYTES`] less.
     pub(crate) limit_bytes: u64,
-    /// Whether the device itself has that much.
+    /// Whether the device itself has that much memory.
     pub(crate) fits_device: bool,
     /// How many limits were tried.
     pub(crate) tried: u32,
 }
 
-/// The smallest limit for `job` on a device like `sim`, of any size; `None` where the job fails for another reason than
+/// The smallest limit for `job` on a device like `sim` of any size; `None` if the job fails for another reason than
 /// memory.
 pub(crate) fn limit(job: &Job, mut sim: SimConfig, capacity_bytes: u64) -> Option<Smallest> {
     sim.capacity_bytes = u64::MAX / 4;
@@ -35,11 +35,11 @@ pub(crate) fn limit(job: &Job, mut sim: SimConfig, capacity_bytes: u64) -> Optio
         device.set_memory_limit(limit);
         job.run(&device, &mut (), None, &Stop::default()).is_ok()
     };
-    // Without a limit the job reserves the most that it can use: under that much it passes.
+    // Without a limit, the job reserves the most that it can use, so it passes under that limit.
     let device = Device::sim(sim.clone());
     let free_run = job.run(&device, &mut (), None, &Stop::default()).ok()?;
     let mut enough = free_run.memory.peak_reserved_bytes.next_multiple_of(GRAIN_BYTES);
-    // Nothing at all surely fails.
+    // A limit of zero certainly fails.
     let mut too_little = 0;
     while enough - too_little > GRAIN_BYTES {
         let middle = too_little + (enough - too_little) / (2 * GRAIN_BYTES) * GRAIN_BYTES;

@@ -1,5 +1,5 @@
-//! `--snapshot FILE`: what happened to a job's memory, saved while the job still holds it: at its end, or at
-//! the request that failed. `--log FILE`: the same, written as it happens.
+//! `--snapshot FILE`: the job's memory history, saved at its end or at the failed request, while its memory
+//! is still allocated. `--log FILE`: the same, written as it happens.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,20 @@ use super::watch::Watch;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// The file, and what became of it. Clones are the same.
+/// The file, and whether it was saved. Clones share the state.
 #[derive(Clone)]
 pub(crate) struct SnapshotFile(Arc<State>);
 
 struct State {
     path: PathBuf,
-    /// How many events and bytes the file has, once it is there.
+    /// The number of events and bytes of the file, once it is saved.
     saved: Mutex<Option<io::Result<(usize, u64)>>>,
 }
 
 impl SnapshotFile {
-    /// Starts recording, and sees to it that running out of memory is saved too.
+    /// Starts recording, and ensures that the history is also saved if memory runs out.
     pub(crate) fn open(path: &Path, entries: u32, device: &Device) -> Result<Self, Failure> {
-        // Said now rather than after hours of training.
+        // Reported now rather than after hours of training.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if path.file_name().is_none() || folder.is_some_and(|folder| !folder.is_dir()) || path.is_dir() {
             let message =
@@ -49,7 +49,7 @@ impl SnapshotFile {
         *saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
     }
 
-    /// Says on stderr what was saved, and what to do with it.
+    /// Reports on stderr what was saved, and how to use it.
     pub(crate) fn report(&self) -> Result<(), Failure> {
         let path = self.0.path.display();
         match &*self.0.saved.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -80,7 +80,7 @@ pub(crate) struct LogFile {
 }
 
 impl LogFile {
-    /// Begins the log.
+    /// Starts the log.
     pub(crate) fn open(path: &Path, device: &Device) -> Result<Self, Failure> {
         match memory::stream_history(device, path) {
             Ok(log) => Ok(Self { path: path.to_owned(), log }),
@@ -88,7 +88,7 @@ impl LogFile {
         }
     }
 
-    /// Ends it, and says on stderr what was written.
+    /// Ends the log, and reports on stderr what was written.
     pub(crate) fn finish(self) -> Result<(), Failure> {
         let path = self.path.display();
         let written = self.log.finish().and_then(|entries| Ok((entries, self.path.metadata()?.len())));

@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM: the first ends the run after its step, so that it can save; the second ends the process at once.
+//! Ctrl-C and SIGTERM. The first signal ends the run after its step, so that it can save; the second ends the process
+//! immediately.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use signal_hook::flag;
 
 use crate::exit::Exit;
 
-/// Whether the run is to end, and why.
+/// Whether the run must end, and because of which signal.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stop(Arc<AtomicUsize>);
 
@@ -25,7 +26,7 @@ pub(crate) enum Signal {
 }
 
 impl Stop {
-    /// Catches the signals from now on.
+    /// Catches the signals from this call onward.
     ///
     /// # Errors
     /// The system's.
@@ -53,7 +54,7 @@ impl Stop {
 }
 
 impl Signal {
-    /// The name in the headers of C.
+    /// Its name in C headers.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Signal::Interrupt => "SIGINT",
@@ -62,7 +63,7 @@ impl Signal {
         }
     }
 
-    /// 128 and the signal's number, as shells report it.
+    /// 128 plus the signal's number, as shells report it.
     pub(crate) fn exit(self) -> Exit {
         match self {
             Signal::Interrupt => Exit::Interrupted,

@@ -1,5 +1,5 @@
-//! What is trained, on what: [`Task`]. `mnist/`, `gpt/` and `image/` each implement it; the loop (`run.rs`), the
-//! checkpoints and the reports know only this.
+//! The data and network of a training: [`Task`]. `mnist/`, `gpt/` and `image/` each implement it; the loop
+//! (`run.rs`), the checkpoints and the reports use only this.
 
 use plimsoll::data::{DataError, DataLoader};
 use plimsoll::nn::{Module, Scope};
@@ -9,30 +9,30 @@ use serde_json::{Map, Value};
 
 use super::stop::Stop;
 
-/// A kind of training: its data, its network, and how its results are called.
+/// A kind of training: its data, its network, and the names of its results.
 pub(crate) trait Task {
     /// The name on the command line: `mnist`.
     fn name(&self) -> &'static str;
 
-    /// What the training is on, for the first line of progress: `900 of digits drawn by code, testing on 100`.
+    /// The data in words, for the first line of progress: `900 of digits drawn by code, testing on 100`.
     fn announcement(&self) -> String;
 
     /// The samples to train on, in the order of training.
     ///
     /// # Errors
-    /// A batch size of 0.
+    /// The batch size is 0.
     fn training(&self, batch_size: usize, seed: u64) -> std::result::Result<DataLoader, DataError>;
 
     /// The samples to test on.
     ///
     /// # Errors
-    /// A batch size of 0.
+    /// The batch size is 0.
     fn testing(&self, batch_size: usize) -> std::result::Result<DataLoader, DataError>;
 
     /// Host bytes of the data set.
     fn data_set_bytes(&self) -> u64;
 
-    /// The network, with start values.
+    /// The network, with initial values.
     ///
     /// # Errors
     /// Out of memory.
@@ -41,35 +41,36 @@ pub(crate) trait Task {
     /// The optimizer of the network's parameters.
     fn optimizer(&self, parameters: Vec<Tensor>, lr: f64) -> Box<dyn Optimizer>;
 
-    /// The share of the learning rate at a step, counted from 0; all epochs together have `horizon` steps.
+    /// The factor of the learning rate at a step, counted from 0. All epochs together have `horizon` steps.
     fn schedule(&self, step: u64, horizon: u64) -> f64;
 
-    /// The largest norm of all gradients together, if they are clipped.
+    /// The maximum norm of all gradients together, if they are clipped.
     fn clip(&self) -> Option<f64> {
         None
     }
 
-    /// What a sample is counted in.
+    /// The unit that throughput is measured in.
     fn unit(&self) -> Unit;
 
-    /// What the test measures.
+    /// The metric of the test.
     fn metric(&self) -> Metric;
 
     /// Fields of the JSON that describe the job.
     fn describe(&self) -> Map<String, Value>;
 
-    /// The options that a checkpoint must agree in, by their names on the command line, and a checksum of the data.
+    /// The options that must agree with a checkpoint's, by their names on the command line, and a checksum of the
+    /// data.
     ///
     /// # Errors
     /// If the data cannot be read.
     fn identity(&self) -> std::result::Result<Identity, DataError>;
 
-    /// Small files that are saved beside the weights: names and contents.
+    /// Small files that are saved next to the weights: names and contents.
     fn companions(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
 
-    /// Options that take less memory, for a run that ran out.
+    /// Options that use less memory, suggested after a run out of memory.
     fn smaller(&self) -> &'static str {
         "a smaller --batch-size"
     }
@@ -92,7 +93,7 @@ pub(crate) trait Network {
     /// Out of memory.
     fn score(&self, batch: &[Tensor]) -> Result<Option<f64>>;
 
-    /// What a trained network can show of itself, where it can.
+    /// A sample from the trained network, if the task has any.
     ///
     /// # Errors
     /// Out of memory.
@@ -102,34 +103,34 @@ pub(crate) trait Network {
     }
 }
 
-/// A text that a network wrote.
+/// A text that a network generated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sampled {
-    /// What it began with.
+    /// The text that it started with.
     pub(crate) prompt: String,
-    /// The prompt and what followed.
+    /// The prompt with the generated text.
     pub(crate) text: String,
 }
 
-/// What throughput is counted in.
+/// The unit of throughput.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unit {
     /// Its plural: `images`.
     pub(crate) plural: &'static str,
-    /// How many a sample has.
+    /// The number of units in a sample.
     pub(crate) per_sample: u64,
 }
 
-/// What a test measures.
+/// The metric of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metric {
-    /// How many of the images are classified correctly.
+    /// The share of images that are classified correctly.
     Accuracy,
     /// The mean loss on the validation part.
     Loss,
 }
 
-/// What tells a job from others: see [`Task::identity`].
+/// The identity of a job: see [`Task::identity`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Identity {
     /// Options and their values.
@@ -138,11 +139,11 @@ pub(crate) struct Identity {
     pub(crate) data: u64,
 }
 
-/// A checksum of bytes (FNV-1a), to be continued.
+/// Continues a checksum of bytes (FNV-1a).
 pub(crate) fn checksum(so_far: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.into_iter().fold(so_far, step)
 }
 
-/// Where a [`checksum`] starts.
+/// The start value of a [`checksum`].
 pub(crate) const CHECKSUM_START: u64 = 0xcbf2_9ce4_8422_2325;

@@ -4,19 +4,19 @@ use plimsoll::Device;
 
 use super::job::Place;
 
-/// What an observer sees of a running job. Each method may be left out.
+/// The events of a running job. All methods are optional.
 pub(crate) trait Watch {
-    /// The job goes on from a checkpoint.
+    /// The job resumes from a checkpoint.
     fn resumed(&mut self, place: Place) {
         let _ = place;
     }
 
-    /// A step of so many samples is done. `loss` is there where the device has values.
+    /// A step on this many samples is done. `loss` is `Some` if the device has values.
     fn step(&mut self, place: Place, samples: usize, loss: Option<f32>, device: &Device) {
         let _ = (place, samples, loss, device);
     }
 
-    /// An epoch, or its last part, is done: its mean loss and what the test measured.
+    /// An epoch, or its last part, is done, with its mean loss and its test result.
     fn epoch(&mut self, place: Place, loss: Option<f64>, score: Option<f64>, device: &Device) {
         let _ = (place, loss, score, device);
     }
@@ -26,18 +26,18 @@ pub(crate) trait Watch {
         let _ = place;
     }
 
-    /// Something that the user should read.
+    /// A message for the user.
     fn note(&mut self, line: &str) {
         let _ = line;
     }
 
-    /// The job is done; its model and optimizer are still there.
+    /// The job is done. Its model and optimizer still exist.
     fn end(&mut self, device: &Device) {
         let _ = device;
     }
 }
 
-/// Without an observer.
+/// No observer.
 impl Watch for () {}
 
 /// Two observers.

@@ -37,7 +37,7 @@ pub(crate) fn put(folder: &Path, name: &str, bytes: &[u8]) {
     fs::write(folder.join(name), bytes).expect("a file");
 }
 
-/// Images with a bright left half and such with a bright upper half, of several sizes, some of them grey.
+/// Images with a bright left half and images with a bright upper half, of several sizes, some of them grey.
 pub(crate) fn stripes(folder: &Path, count: u32) {
     for i in 0..count {
         let (side, channels) = (10 + i % 5, if i % 3 == 0 { 1 } else { 3 });

@@ -1,4 +1,4 @@
-//! The program as its users meet it: a process, its streams and its exit code; and folders to work in.
+//! The program as users run it (a process, its streams and its exit code), and folders to work in.
 
 pub(crate) mod images;
 pub(crate) mod verbs;
@@ -14,7 +14,7 @@ use super::schema;
 
 pub(crate) fn plimsoll<W: AsRef<OsStr>>(args: &[W]) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-    // What a test expects must not depend on who runs it.
+    // Results must not depend on who runs the test.
     program.args(args).env_remove("GITHUB_ACTIONS").output().expect("the program starts")
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What a program that must succeed writes to stdout.
+/// The stdout of a run that must succeed.
 pub(crate) fn text(args: &[&str]) -> String {
     let output = plimsoll(args);
     assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
@@ -41,7 +41,7 @@ pub(crate) fn json(output: &Output) -> Value {
     answer
 }
 
-/// A snapshot that is kept here.
+/// The path of a snapshot in the repository.
 pub(crate) fn kept(file: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-trace/tests/snapshots");
     folder.join(file).display().to_string()
@@ -54,7 +54,7 @@ pub(crate) fn explained(file: &str) -> Value {
     json(&output)["devices"][0].clone()
 }
 
-/// An empty folder that goes when the test ends.
+/// An empty folder that is removed when the test ends.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -72,7 +72,7 @@ impl Folder {
         self.0.join(name).display().to_string()
     }
 
-    /// The names of what is in it, sorted.
+    /// The names of its entries, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).expect("a folder");
         let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();

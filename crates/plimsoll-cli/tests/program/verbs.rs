@@ -1,4 +1,4 @@
-//! The verbs, as the program lists them, so that a new one is in every test that is about all of them.
+//! The verbs as the program lists them, so that tests about all verbs include new ones.
 
 use super::{kept, text};
 
@@ -11,7 +11,7 @@ pub(crate) fn all() -> Vec<String> {
     names.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-/// A verb that reads a snapshot, with the words of its help's example.
+/// A verb that reads a snapshot, with the words of the example in its help.
 pub(crate) struct Reads {
     words: Vec<String>,
     /// Whether it has the option `--json`.
@@ -23,7 +23,7 @@ impl Reads {
         &self.words[0]
     }
 
-    /// Its example with this file as the last one that it reads, and a good one before it.
+    /// Its example with this file as the last input, and good files before it.
     pub(crate) fn words(&self, file: &str) -> Vec<String> {
         let last = self.words.len() - 1;
         let word = |(nth, word): (usize, &String)| match word {
@@ -35,7 +35,7 @@ impl Reads {
     }
 }
 
-/// The verbs whose help has an example with a snapshot; what reads a file has one.
+/// The verbs whose help has an example with a snapshot. Every verb that reads a file has one.
 pub(crate) fn reading_snapshots() -> Vec<Reads> {
     let reads = |verb: String| {
         let help = text(&[&verb, "--help"]);

@@ -1,4 +1,5 @@
-//! The stand-in as `plimsoll run` meets a GPU: for tests of what happens on one. `plimsoll predict` starts it by itself.
+//! The stand-in in place of a GPU for `plimsoll run`, for tests of what happens on one. `plimsoll predict` starts it
+//! by itself.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +9,7 @@ use plimsoll_standin::{place, settings};
 use super::program::Folder;
 use super::torch::Torch;
 
-/// A command of plimsoll's in which PyTorch sees an A100. Live views are in the folder.
+/// A plimsoll command in which PyTorch sees an A100. Live views are in the folder.
 pub(crate) fn command(folder: &Folder) -> Command {
     let program = Path::new(env!("CARGO_BIN_EXE_plimsoll"));
     let configured = std::env::var_os(place::PLACE).map(PathBuf::from);
@@ -23,7 +24,7 @@ pub(crate) fn command(folder: &Folder) -> Command {
     command
 }
 
-/// `plimsoll run OPTIONS -- python train.py ARGUMENTS` on it.
+/// Runs `plimsoll run OPTIONS -- python train.py ARGUMENTS` on it.
 pub(crate) fn run(torch: &Torch, options: &[&str], arguments: &[&str]) -> Command {
     let mut command = command(&torch.folder);
     command.arg("run").args(options).arg("--").args(&torch.python);

@@ -1,7 +1,9 @@
-//! The order of a crate's files: its tables say it ("a file uses only files above it"), and no two files use each other.
+//! The order of a crate's files: its tables state it ("a file uses only files above it"), and no two files may use
+//! each other.
 //!
-//! The root of a crate has such a table, of its files and folders; a folder's file may have one of what is inside. What a
-//! folder's own file defines counts as the folder: the files inside may use it, as it uses them.
+//! The root of a crate has a table of its files and folders, and a folder's own file may have one of the files inside.
+//! Items that a folder's own file defines belong to the folder: the files inside may use them, and the folder's file
+//! may use the files inside.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,27 +11,29 @@ use std::path::{Path, PathBuf};
 
 use super::uses::{Module, Uses};
 
-/// Files that use each other and cannot be taken apart: a module lists its members, and a member may be a module.
+/// Files that use each other and cannot be separated: a module lists its members, and a member may be a module.
 const RECURSIVE: [&[&str]; 1] = [&["nn", "member"]];
 
 /// The sentence above a table whose order counts.
 const ORDERED: [&str; 2] = ["a file uses only files above it", "a file uses only those above it"];
 
-/// A crate, and who uses whom in it.
+/// A crate, and which of its files use which.
 pub(crate) struct Rooms {
     src: PathBuf,
     uses: Uses,
 }
 
 impl Rooms {
-    /// Reads a crate, from its `src` folder. Calls of methods in another file of the same type count only if `with_methods`.
+    /// Reads a crate from its `src` folder. Calls of methods in another file of the same type count only if
+    /// `with_methods`.
     pub(crate) fn of(src: &Path, with_methods: bool) -> Rooms {
         let counts = |place: &str| with_methods || !place.starts_with("self.");
         let uses = Uses::in_crate(src).only(|_, _, place| counts(place));
         Rooms { src: src.to_path_buf(), uses }
     }
 
-    /// Uses of a file that stands below the user in one of the tables, and files that an ordered table lacks.
+    /// Uses of a file that is below the user in one of the tables, and files that are missing in an ordered
+    /// table.
     pub(crate) fn arrows_up(&self) -> Vec<String> {
         let mut found = Vec::new();
         for parent in self.uses.modules() {
@@ -64,7 +68,7 @@ impl Rooms {
         found
     }
 
-    /// The circles of files, each with who uses whom.
+    /// The cycles of files, with the uses in each.
     pub(crate) fn circles(self) -> Vec<String> {
         let is_recursive = |module: &Module| RECURSIVE.iter().any(|known| module == known);
         let Rooms { src, uses } = self;
@@ -99,13 +103,13 @@ fn file(src: &Path, module: &Module) -> PathBuf {
     files.iter().find(|file| file.is_file()).unwrap_or(&files[0]).clone()
 }
 
-/// A module's file, below the crate.
+/// A module's file name, relative to the crate.
 fn name(src: &Path, module: &Module) -> String {
     let file = file(src, module);
     file.strip_prefix(src).unwrap_or(&file).display().to_string()
 }
 
-/// The row of each module in a text's ordered table, if it has one.
+/// The row number of each module in the ordered table of a text, if it has one.
 fn ordered_rows(text: &str) -> Option<BTreeMap<String, usize>> {
     let lines: Vec<&str> = text.lines().take_while(|line| line.starts_with("//!")).collect();
     let is_head = |nth: &usize| lines[*nth].starts_with("//! | file |");

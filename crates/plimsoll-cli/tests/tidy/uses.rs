@@ -1,4 +1,4 @@
-//! Which module of a crate uses which: [`Uses`], and the cycles among them.
+//! Finds which module of a crate uses which: [`Uses`], and the cycles among them.
 //!
 //! A module uses another if it contains a path to it (`use crate::a::B`, `super::c::d()`, a child's name), or if it calls
 //! `self.m()` and `m` is defined in the other module's `impl` of the same type, which no `use` line shows. A re-exported
@@ -21,7 +21,7 @@ struct Import {
     is_public: bool,
 }
 
-/// What a module's code mentions.
+/// The names that a module's code mentions.
 #[derive(Default)]
 struct Code {
     tokens: Vec<String>,
@@ -46,7 +46,7 @@ pub(crate) struct Uses {
 }
 
 impl Uses {
-    /// Reads a crate, from its `src` folder.
+    /// Reads a crate from its `src` folder.
     pub(crate) fn in_crate(src: &Path) -> Self {
         let mut sources = BTreeMap::new();
         let root = ["lib.rs", "main.rs"].map(|name| src.join(name)).into_iter().find(|root| root.is_file());
@@ -104,7 +104,8 @@ impl Uses {
         methods
     }
 
-    /// The module that defines what `path` leads to, seen from `from`; `from` itself if it is not in this crate.
+    /// The module that defines the item at `path`, as seen from `from`. Returns `from` itself if the item is not
+    /// in this crate.
     fn resolve(&self, from: &Module, path: &[String], depth: usize) -> Module {
         let mut at = from.clone();
         for (nth, segment) in path.iter().enumerate() {
@@ -124,7 +125,7 @@ impl Uses {
                         return at;
                     };
                     let target = self.resolve(&at, &import.path, depth + 1);
-                    // A module that is imported as a whole has more of the path in it.
+                    // If a complete module is imported, the path continues inside it.
                     let is_module =
                         target.last().map(String::as_str) == import.path.last().map(String::as_str);
                     let rest = if is_module { &path[nth + 1..] } else { &[] };
@@ -135,7 +136,7 @@ impl Uses {
         at
     }
 
-    /// Every use: which module uses which, and one place where it does.
+    /// All uses: the user, the used module, and one place of the use.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&Module, &Module, &str)> {
         let edges = self.edges.iter();
         edges.flat_map(|(from, uses)| uses.iter().map(move |(to, place)| (from, to, place.as_str())))
@@ -146,7 +147,7 @@ impl Uses {
         self.modules.keys()
     }
 
-    /// The same without the uses for which `counts` does not hold.
+    /// Keeps only the uses for which `counts` holds.
     pub(crate) fn only(mut self, counts: impl Fn(&Module, &Module, &str) -> bool) -> Self {
         for (from, uses) in &mut self.edges {
             uses.retain(|to, place| counts(from, to, place));
@@ -257,7 +258,7 @@ fn impls(tokens: &[String]) -> Vec<Impl> {
             continue;
         }
         let open = at + tokens[at..].iter().position(|token| token == "{").expect("an impl has a body");
-        // The type's name: outside of angle brackets, the last before `where`, of what comes after `for`.
+        // The type's name: the last name outside of angle brackets, before `where` and after any `for`.
         let (mut of, mut is_trait, mut angle) = (String::new(), false, 0);
         for token in tokens[at + 1..open].iter().take_while(|token| *token != "where") {
             angle += i32::from(token == "<") - i32::from(token == ">");
@@ -313,7 +314,7 @@ fn tokens(code: &str) -> Vec<String> {
     tokens
 }
 
-/// The code without comments and without what is in quotes.
+/// The code without comments and without the content of literals.
 fn plain(text: &str) -> String {
     let mut code = String::new();
     let mut rest = text;
@@ -352,7 +353,7 @@ fn quoted(text: &str, quote: char) -> Option<usize> {
     None
 }
 
-/// The code without the items that only tests have.
+/// The code without the items that exist only in tests.
 fn without_tests(code: &str) -> String {
     let mut kept = String::new();
     let mut rest = code;
@@ -381,7 +382,7 @@ fn read_module(file: &Path, folder: &Path, module: Module, sources: &mut BTreeMa
     sources.insert(module, text);
 }
 
-/// The child modules that are not only for tests.
+/// The child modules that do not exist only in tests.
 fn children(text: &str) -> Vec<String> {
     let all = tokens(&without_tests(&plain(text)));
     let is_mod = |window: &&[String]| window[0] == "mod" && window[2] == ";";

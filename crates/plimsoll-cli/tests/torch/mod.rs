@@ -1,4 +1,4 @@
-//! A program of PyTorch's and the Python that runs it under `plimsoll predict`, for the tests that need both.
+//! A PyTorch program and the Python that runs it under `plimsoll predict`, for tests that need both.
 
 use std::fs;
 use std::process::Output;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::program::{Folder, json, plimsoll, stderr};
 
-/// A folder with a program, and the Python of PyTorch's that runs it.
+/// A folder with a program, and a Python with PyTorch that runs it.
 pub(crate) struct Torch {
     pub(crate) folder: Folder,
     pub(crate) python: Vec<String>,
@@ -35,7 +35,7 @@ impl Torch {
     }
 }
 
-/// The answer of a run that ends with this code.
+/// The answer of a run that must end with this exit code.
 #[track_caller]
 pub(crate) fn answer(output: &Output, code: i32) -> Value {
     assert_eq!(output.status.code(), Some(code), "{}", stderr(output));

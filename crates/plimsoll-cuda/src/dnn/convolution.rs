@@ -1,10 +1,11 @@
-//! The three passes of a convolution as graphs of one operation.
+//! The three passes of a convolution, each as a graph of one operation.
 
 use super::Precision;
 use super::graph::{Graph, Value, attribute, kind};
 use crate::step::{Convolution, ConvolutionPass, Float};
 
-/// What distinguishes convolutions for the library: all but addresses, and those to their alignment.
+/// The properties that distinguish convolutions for the library: everything except addresses, of
+/// which only the alignment counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     convolution: Convolution,
@@ -29,7 +30,7 @@ impl Key {
 
     pub(super) fn graph(&self) -> Graph {
         let Key { convolution: c, alignments } = self;
-        // Without a depth there are two spatial dimensions: fewer than that the library does not know.
+        // Without a depth, use two spatial dimensions: the library supports no fewer.
         let skips_depth = c.rank < 3;
         let first = usize::from(skips_depth);
         let spatial =
@@ -87,7 +88,7 @@ impl Key {
     }
 }
 
-/// The numbers of the graph's tensors with their addresses.
+/// The numbers and the addresses of the graph's tensors.
 pub(super) fn tensors(convolution: &Convolution) -> [(i64, u64); 3] {
     let [x, w, y] = convolution.addresses;
     [(1, x), (2, w), (3, y)]

@@ -1,4 +1,4 @@
-//! cuDNN's descriptors: made, given attributes, finished, read, destroyed.
+//! cuDNN's descriptors: creating them, setting attributes, finalizing, reading and destroying them.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ mod of {
     pub(super) const DESCRIPTOR: c_int = 15;
 }
 
-/// The most notes that an engine has.
+/// The maximum number of notes of an engine.
 const MOST_NOTES: usize = 32;
 
 /// The library's functions.
@@ -58,7 +58,7 @@ pub(super) struct Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: made by `Api::create`, and destroyed only here.
+        // SAFETY: the descriptor was created by `Api::create` and is destroyed only here.
         unsafe { (self.functions.cudnnBackendDestroyDescriptor)(self.handle) };
     }
 }
@@ -78,14 +78,14 @@ fn checked(call: &'static str, code: c_int) -> Result<()> {
 
 impl Api {
     /// # Errors
-    /// It is missing, or lacks a function.
+    /// The library is missing or lacks a function.
     pub(super) fn open(search: &Search, driver: i32) -> Result<Api> {
         let wanted = Wanted { library: "cuDNN", names: &["libcudnn.so.9"], advice: package(driver) };
         let library = Library::open(wanted, search)?;
         let functions = Arc::new(Functions::load(&library)?);
         let number = |name| {
             let address = library.function(name)?;
-            // SAFETY: both functions of these names take nothing and return a `size_t`; the library is never closed.
+            // SAFETY: both functions take no arguments and return a `size_t`; the library is never closed.
             Ok(unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> usize>(address) })
         };
         let (version, cuda_version) = (number(c"cudnnGetVersion")?, number(c"cudnnGetCudartVersion")?);
@@ -96,30 +96,30 @@ impl Api {
         self.library.path().display().to_string()
     }
 
-    /// Its version, as `91900`, and that of the CUDA that it was built for, as `13000`.
+    /// Its version, such as `91900`, and the version of CUDA for which it was built, such as `13000`.
     pub(super) fn versions(&self) -> (usize, usize) {
-        // SAFETY: they take nothing and return numbers.
+        // SAFETY: they take no arguments and return numbers.
         unsafe { ((self.version)(), (self.cuda_version)()) }
     }
 
     pub(super) fn create_handle(&self) -> Result<Handle> {
         let mut handle = 0;
-        // SAFETY: a handle to write.
+        // SAFETY: the pointer is to a handle that the call writes.
         checked("cudnnCreate", unsafe { (self.functions.cudnnCreate)(&raw mut handle) })?;
         Ok(handle)
     }
 
     pub(super) fn destroy_handle(&self, handle: Handle) {
-        // SAFETY: a handle of `create_handle`, which its owner uses no more.
+        // SAFETY: a handle from `create_handle`, which its owner no longer uses.
         unsafe { (self.functions.cudnnDestroy)(handle) };
     }
 
     pub(super) fn set_stream(&self, handle: Handle, stream: Handle) -> Result<()> {
-        // SAFETY: a live handle, and a stream of its context.
+        // SAFETY: a live handle, and a stream in its context.
         checked("cudnnSetStream", unsafe { (self.functions.cudnnSetStream)(handle, stream) })
     }
 
-    /// Makes a descriptor of a kind with these attributes, which may refer to `parts` by their places.
+    /// Makes a descriptor of a kind with these attributes, which may refer to `parts` by index.
     pub(super) fn make(
         &self,
         kind: c_int,
@@ -133,7 +133,7 @@ impl Api {
         self.finalize(made)
     }
 
-    /// The same, with one attribute that is another descriptor.
+    /// Makes a descriptor with one attribute, which is another descriptor.
     pub(super) fn make_of(
         &self,
         kind: c_int,
@@ -151,14 +151,14 @@ impl Api {
 
     fn create(&self, kind: c_int) -> Result<Descriptor> {
         let mut handle = 0;
-        // SAFETY: a handle to write.
+        // SAFETY: the pointer is to a handle that the call writes.
         let code = unsafe { (self.functions.cudnnBackendCreateDescriptor)(kind, &raw mut handle) };
         checked("cudnnBackendCreateDescriptor", code)?;
         Ok(Descriptor { handle, functions: self.functions.clone() })
     }
 
     fn finalize(&self, made: Descriptor) -> Result<Descriptor> {
-        // SAFETY: a live descriptor that is not finished yet.
+        // SAFETY: a live descriptor that is not finalized yet.
         checked("cudnnBackendFinalize", unsafe { (self.functions.cudnnBackendFinalize)(made.handle) })?;
         Ok(made)
     }
@@ -191,7 +191,8 @@ impl Api {
 
     fn get<T>(&self, from: &Descriptor, name: c_int, kind: c_int, values: &mut [T]) -> Result<usize> {
         let (mut count, capacity) = (0, values.len() as i64);
-        // SAFETY: a live, finished descriptor; room for `capacity` values of the kind's size, of which at most so many are written.
+        // SAFETY: a live, finalized descriptor; room for `capacity` values of the kind's size. cuDNN writes at most
+        // `capacity`.
         let code = unsafe {
             (self.functions.cudnnBackendGetAttribute)(
                 from.handle,
@@ -206,7 +207,7 @@ impl Api {
         Ok(usize::try_from(count).unwrap_or(0).min(values.len()))
     }
 
-    /// The descriptors that an attribute has, at most so many.
+    /// The descriptors in an attribute, up to this number.
     pub(super) fn parts(
         &self,
         of: &Descriptor,
@@ -215,21 +216,21 @@ impl Api {
         most: usize,
     ) -> Result<Vec<Descriptor>> {
         let mut made = (0..most).map(|_| self.create(kind)).collect::<Result<Vec<Descriptor>>>()?;
-        // The library writes into the descriptors that these handles name.
+        // The library writes to the descriptors behind these handles.
         let mut handles: Vec<Handle> = made.iter().map(|part| part.handle).collect();
         let count = self.get(of, name, of::DESCRIPTOR, &mut handles)?;
         made.truncate(count);
         Ok(made)
     }
 
-    /// A number that an attribute has.
+    /// The number in an attribute.
     pub(super) fn number(&self, of: &Descriptor, name: c_int) -> Result<i64> {
         let mut values = [0_i64];
         self.get(of, name, of::INTEGER, &mut values)?;
         Ok(values[0])
     }
 
-    /// An engine's notes; none where it has no such attribute.
+    /// An engine's notes; none if it has no such attribute.
     pub(super) fn notes(&self, engine: &Descriptor, name: c_int) -> Vec<i64> {
         let mut values = [0 as c_int; MOST_NOTES];
         let count = self.get(engine, name, of::NUMERICAL_NOTE, &mut values).unwrap_or(0);
@@ -238,7 +239,7 @@ impl Api {
 
     /// Queues a plan on the handle's stream.
     pub(super) fn execute(&self, handle: Handle, plan: &Descriptor, pack: &Descriptor) -> Result<()> {
-        // SAFETY: live, finished descriptors of this handle; addresses of the device are numbers here.
+        // SAFETY: live, finalized descriptors of this handle; device addresses are plain numbers on the host.
         let code = unsafe { (self.functions.cudnnBackendExecute)(handle, plan.handle, pack.handle) };
         checked("cudnnBackendExecute", code)
     }

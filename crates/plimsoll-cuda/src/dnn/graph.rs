@@ -1,13 +1,15 @@
-//! A graph of operations as plain data: descriptions with attributes, of which later ones refer to earlier ones.
+//! A graph of operations as plain data: a list of descriptions with attributes. Later descriptions refer to
+//! earlier ones.
 //!
-//! Numbers are those of `cudnn_graph.h`.
+//! The numbers are from `cudnn_graph.h`.
 
 use std::ffi::c_int;
 
 use crate::driver::Handle;
 use crate::step::Float;
 
-/// `cudnnBackendDescriptorType_t`, and the kinds of values that are a choice of `cudnnBackendAttributeType_t`.
+/// `cudnnBackendDescriptorType_t`, and the types from `cudnnBackendAttributeType_t` whose values are
+/// enumerations.
 pub(crate) mod kind {
     use std::ffi::c_int;
 
@@ -45,7 +47,7 @@ pub(crate) mod attribute {
     pub(crate) const PLAN_HANDLE: c_int = 400;
     pub(crate) const PLAN_CONFIGURATION: c_int = 401;
     pub(crate) const PLAN_WORKSPACE: c_int = 402;
-    /// Of the pass: alpha, beta, the convolution, then its tensors.
+    /// The attributes of a pass: alpha, beta, the convolution, then its tensors.
     pub(crate) const FORWARD: c_int = 700;
     pub(crate) const TO_INPUT: c_int = 706;
     pub(crate) const TO_WEIGHT: c_int = 712;
@@ -75,7 +77,7 @@ pub(crate) enum Value {
     Type(Float),
     /// A value of an enumeration.
     Choice { kind: c_int, value: i64 },
-    /// Earlier descriptions, by their places.
+    /// Earlier descriptions, by index.
     Descriptors(Vec<usize>),
     /// Addresses on the device.
     Addresses(Vec<u64>),
@@ -83,7 +85,7 @@ pub(crate) enum Value {
     Handle(Handle),
 }
 
-/// A descriptor to make.
+/// A descriptor to create.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Description {
     pub(crate) kind: c_int,
@@ -95,13 +97,13 @@ pub(crate) struct Description {
 pub(crate) struct Graph(Vec<Description>);
 
 impl Graph {
-    /// Adds a description; returns its place.
+    /// Adds a description; returns its index.
     pub(crate) fn add(&mut self, kind: c_int, attributes: Vec<(c_int, Value)>) -> usize {
         self.0.push(Description { kind, attributes });
         self.0.len() - 1
     }
 
-    /// Adds a tensor, which a run finds by its number.
+    /// Adds a tensor, to which a run refers by its number.
     pub(crate) fn tensor(
         &mut self,
         number: i64,
@@ -122,7 +124,7 @@ impl Graph {
         )
     }
 
-    /// Closes the graph over these operations.
+    /// Finishes the graph with these operations.
     #[must_use]
     pub(crate) fn of(mut self, operations: Vec<usize>) -> Graph {
         self.add(kind::OPERATION_GRAPH, vec![(attribute::GRAPH_OPERATIONS, Value::Descriptors(operations))]);

@@ -1,15 +1,15 @@
-//! cuDNN through its graph API: plans for graphs of operations, cached by what distinguishes them.
+//! cuDNN through its graph API: plans for graphs of operations, cached by shape and type.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `descriptor` | the library's descriptors: made, set, finished, read; all unsafe code |
-//! | `graph` | a graph as plain data: tensors and operations by their attributes |
-//! | this one | the library, the choice of a plan, its run |
+//! | `descriptor` | the library's descriptors: creating, setting, finalizing and reading them; all unsafe code |
+//! | `graph` | a graph as plain data: tensors and operations with their attributes |
+//! | this one | the library, the choice of a plan, running a plan |
 //! | `convolution` | the three passes of a convolution as graphs |
 //!
-//! Note [Which plan]. The library's heuristic (mode A, then its fallbacks) orders the ways to compute a graph, from sizes and types
-//! alone; the first one is taken that gives the same bits each time, keeps to the precision that was asked for, and whose
-//! workspace fits the stream's. Nothing is timed: that would make the bits of a run depend on time.
+//! Note [Which plan]. The library's heuristic (mode A, then its fallbacks) ranks the ways to compute a graph, by sizes and types
+//! alone. We take the first one that is deterministic, keeps the requested precision, and whose workspace fits into the stream's.
+//! Nothing is timed, since that would make the bits of a run depend on timing.
 
 pub(crate) mod convolution;
 #[allow(unsafe_code)]
@@ -27,19 +27,19 @@ use crate::library::package;
 use crate::search::Search;
 use crate::step::Convolution;
 
-/// The oldest version whose graph API is used here.
+/// The oldest version that has the graph API used here.
 const OLDEST: usize = 90_000;
 /// `CUDNN_HEUR_MODE_A` and `CUDNN_HEUR_MODE_FALLBACK`.
 const MODES: [i64; 2] = [3, 2];
-/// The most ways to compute a graph that are looked at.
+/// The maximum number of ways to compute a graph that are considered.
 const MOST_FOUND: usize = 64;
 
-/// What an engine may do to the numbers.
+/// The precision that an engine may compute in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Precision {
-    /// Whatever the types of the graph say.
+    /// As given by the types in the graph.
     AsTyped,
-    /// No tensor cores: products of 32 bits, not of TF32's 19.
+    /// No tensor cores: multiplies in 32 bits, not in TF32's 19.
     NoTensorCores,
 }
 
@@ -50,7 +50,7 @@ mod note {
     pub(super) const NONDETERMINISTIC: i64 = 4;
 }
 
-/// A way to compute a graph, with the descriptors that it was made from.
+/// A way to compute a graph, with the descriptors from which it was made.
 pub(crate) struct Plan {
     plan: Descriptor,
     _parts: Vec<Descriptor>,
@@ -64,10 +64,11 @@ pub(crate) struct Dnn {
 }
 
 impl Dnn {
-    /// Opens the library; the device's context is the thread's. `driver` is the newest CUDA that the driver supports.
+    /// Opens the library; the device's context must be current on the thread. `driver` is the newest version of CUDA that the
+    /// driver supports.
     ///
     /// # Errors
-    /// It is missing, too old, or for a newer CUDA than the driver's.
+    /// It is missing, too old, or needs a newer version of CUDA than the driver supports.
     pub(crate) fn open(search: &Search, driver: i32) -> Result<Dnn> {
         let api = Api::open(search, driver)?;
         let (version, cuda) = api.versions();
@@ -89,17 +90,17 @@ impl Dnn {
         Ok(Dnn { api, handle, convolutions: HashMap::new() })
     }
 
-    /// Its version, as `9.19.0`.
+    /// Its version, such as `9.19.0`.
     pub(crate) fn version(&self) -> String {
         text(self.api.versions().0)
     }
 
-    /// The file that it came from.
+    /// The file from which it was loaded.
     pub(crate) fn path(&self) -> String {
         self.api.path()
     }
 
-    /// Whether it computes a convolution in a workspace of so many bytes: plans it when it is first asked.
+    /// Whether it can compute a convolution in a workspace of this size. Plans the convolution at the first call.
     pub(crate) fn takes(&mut self, convolution: &Convolution, workspace_bytes: usize) -> bool {
         let key = Key::of(convolution);
         if let Some(plan) = self.convolutions.get(&key) {
@@ -111,7 +112,7 @@ impl Dnn {
         takes
     }
 
-    /// Queues a convolution that [`Dnn::takes`].
+    /// Queues a convolution for which [`Dnn::takes`] returned true.
     pub(crate) fn convolve(&self, convolution: &Convolution, workspace: u64, stream: Handle) -> Result<()> {
         let plan = self.convolutions.get(&Key::of(convolution)).and_then(Option::as_ref);
         let Some(plan) = plan else {
@@ -120,7 +121,7 @@ impl Dnn {
         self.run(plan, &convolution::tensors(convolution), workspace, stream)
     }
 
-    /// Plans a graph: Note [Which plan]. `None` where the library has no way that fits.
+    /// Plans a graph: Note [Which plan]. `None` if the library has no suitable plan.
     pub(crate) fn plan(&self, graph: &Graph, precision: Precision, workspace_bytes: usize) -> Option<Plan> {
         let mut parts: Vec<Descriptor> = Vec::new();
         for described in graph.descriptions() {
@@ -152,7 +153,7 @@ impl Dnn {
         None
     }
 
-    /// Whether a configuration's engine gives the same bits each time, in the precision that was asked for.
+    /// Whether a configuration's engine is deterministic and computes in the requested precision.
     fn keeps_to(&self, configuration: &Descriptor, precision: Precision) -> bool {
         let engine = self.api.parts(configuration, attribute::CONFIGURATION_ENGINE, kind::ENGINE, 1);
         let Some(engine) = engine.ok().and_then(|mut engines| engines.pop()) else { return false };
@@ -162,7 +163,7 @@ impl Dnn {
         precise && !has(note::NONDETERMINISTIC) && !has(note::DOWN_CONVERT_INPUTS)
     }
 
-    /// The plan of a configuration, where it is supported and its workspace fits.
+    /// The plan of a configuration, if it is supported and its workspace fits.
     fn finish(&self, configuration: &Descriptor, workspace_bytes: usize) -> Option<Descriptor> {
         let attributes = [(attribute::PLAN_HANDLE, Value::Handle(self.handle))];
         let plan =
@@ -191,7 +192,7 @@ impl Dnn {
         self.api.execute(self.handle, &plan.plan, &pack)
     }
 
-    /// Gives back what the library has of the device's memory. Nothing may be queued with it after this.
+    /// Frees the library's device memory. Nothing may be queued with the library after this.
     pub(crate) fn close(&mut self) {
         self.convolutions.clear();
         self.api.destroy_handle(self.handle);

@@ -1,8 +1,8 @@
-//! The backward pass: a block of keys against block after block of the queries that see it.
+//! The backward pass: each block of keys against one block after another of the queries that attend to it.
 //!
-//! With `P` the weights, computed again from the log-sum-exp, `g` the output's gradient and `D` the sum over a row of
-//! `g` times the output: `dv = Pᵀ g`, `dS = P ∘ (g vᵀ - D)`, `dk = scale · dSᵀ q`, `dq = scale · dS k`. A chunk is one head
-//! of the keys with all the query heads that share it, so that each gradient is added up by one thread in one order.
+//! With `P` the weights, recomputed from the log-sum-exp, `g` the output's gradient and `D` the sum over a row of `g` times
+//! the output: `dv = Pᵀ g`, `dS = P ∘ (g vᵀ - D)`, `dk = scale · dSᵀ q`, `dq = scale · dS k`. A chunk is one head of the
+//! keys with all the query heads that share it, so that one thread sums each gradient, in a fixed order.
 
 use super::super::number::Float;
 use super::super::parallel::{Cut, for_each_chunk_with, scratch_workers};
@@ -12,14 +12,14 @@ use super::block::{Into, LeftFactor, Scored, load, padded};
 use super::operands::{AttentionShape, Heads, KEYS, SCORES, Scores};
 use crate::dtype::DType;
 
-/// Queries of a block: a whole number of tiles.
+/// Queries per block: a multiple of the tile size.
 const QUERIES: usize = 8 * ROWS;
 
 fn chunks(shape: &AttentionShape) -> usize {
     shape.batch * shape.kv_heads
 }
 
-/// Lengths of a worker's parts of the scratch, in the order of [`Parts`].
+/// Lengths of a worker's parts of the scratch memory, in the order of [`Parts`].
 fn parts(shape: &AttentionShape) -> [usize; 12] {
     let (dim, value_dim) = (padded(shape.dim), padded(shape.value_dim));
     let all = shape.group() * shape.queries;
@@ -30,12 +30,13 @@ fn parts(shape: &AttentionShape) -> [usize; 12] {
     [key, turned_key, value, turned_value, key, value, query[0], query[1], scores, scores, all * dim, all]
 }
 
-/// Numbers of scratch that [`run`] needs.
+/// Numbers of scratch memory that [`run`] needs.
 pub(super) fn scratch_len(shape: &AttentionShape) -> usize {
     parts(shape).iter().sum::<usize>() * scratch_workers(chunks(shape))
 }
 
-/// Where the gradients of queries, keys and values go: memory that may be one, with elements of a type, beginnings and strides.
+/// The destination of the gradients of queries, keys and values: memory (the three may share one tensor), element type, offsets
+/// and strides.
 pub struct Gradients<'a> {
     pub memory: [&'a Cut<'a, u8>; 3],
     pub dtype: DType,
@@ -44,10 +45,10 @@ pub struct Gradients<'a> {
 }
 
 impl Gradients<'_> {
-    /// Writes rows of the gradient of input `i` from a row on, times `scale`; the block is scaled too.
+    /// Writes rows of the gradient of input `i`, starting at a given row, times `scale`. Also scales the block in place.
     ///
     /// # Safety
-    /// No other thread writes these rows, and no two places of the gradients overlap.
+    /// No other thread may write these rows, and no two positions of the gradients may overlap.
     unsafe fn store<T: Scored>(
         &self,
         i: usize,
@@ -90,7 +91,7 @@ pub(super) fn run<T: Scored>(
         let (batch, kv_head) = (chunk / shape.kv_heads, chunk % shape.kv_heads);
         let mut own = Parts::of(own, lens);
         let store = |i: usize, at: [usize; 3], block: &mut [T], size: (usize, usize), scale: T| {
-            // SAFETY: `at` is in the heads of this chunk, which has them alone.
+            // SAFETY: `at` is in the heads of this chunk, and no other chunk has these heads.
             unsafe { to.store(i, at, block, size, scale) };
         };
         own.dq.fill(T::default());
@@ -122,7 +123,7 @@ pub(super) fn run<T: Scored>(
                 }
             }
             let at = [batch, kv_head, key];
-            // The queries were scaled, so `dk` is already.
+            // The queries were scaled, so `dk` already is.
             store(1, at, own.dk, (count, shape.dim), T::ONE);
             store(2, at, own.dv, (count, shape.value_dim), T::ONE);
         }
@@ -134,7 +135,7 @@ pub(super) fn run<T: Scored>(
     });
 }
 
-/// A worker's scratch.
+/// A worker's scratch memory.
 struct Parts<'a, T> {
     keys: &'a mut [T],
     turned_keys: &'a mut [T],
@@ -146,9 +147,9 @@ struct Parts<'a, T> {
     grads: &'a mut [T],
     weights: &'a mut [T],
     slopes: &'a mut [T],
-    /// Of all query heads that share the keys.
+    /// The gradient of queries, for all query heads that share the keys.
     dq: &'a mut [T],
-    /// The sum over each row of the output times its gradient.
+    /// For each row, the sum of the output times its gradient.
     levels: &'a mut [T],
 }
 
@@ -186,16 +187,16 @@ impl<'a, T: Scored> Parts<'a, T> {
     }
 }
 
-/// Some queries against some keys.
+/// A block of queries against a block of keys.
 struct Block<'a> {
     shape: &'a AttentionShape,
     scores: &'a Scores<'a>,
-    /// Batch, head and the first query.
+    /// The batch, the head and the first query.
     at: [usize; 3],
-    /// The first query among those of all heads that share the keys.
+    /// The index of the first query among the queries of all heads that share the keys.
     index: usize,
     rows: usize,
-    /// The first key, and how many.
+    /// The first key, and the number of keys.
     key: usize,
     count: usize,
 }
@@ -240,7 +241,7 @@ impl Block<'_> {
         }
         for key in (0..all).step_by(ROWS) {
             let count = ROWS.min(all - key);
-            // Earlier queries do not see this key.
+            // Earlier queries do not attend to this key.
             let first = self.scores.first_query(self.key + key).saturating_sub(self.at[2]).min(self.rows);
             let depth = self.rows - first;
             let turned = |data| LeftFactor { data, row: 1, step: SCORES };
@@ -254,13 +255,13 @@ impl Block<'_> {
         }
     }
 
-    /// From scores and the gradients of weights to weights and the gradients of scores, for one row.
+    /// Turns scores and the gradients of weights into weights and the gradients of scores, for one row.
     #[inline(always)]
     fn slopes<T: Scored>(&self, row: usize, (weights, slopes): (&mut [T], &mut [T]), log_sum: T, level: T) {
         let at = [self.at[0], self.at[1], self.at[2] + row];
         self.scores.add_mask(at, self.key, weights);
         if log_sum == T::LOWEST {
-            // A row that sees no key.
+            // A row that attends to no key.
             weights.fill(T::default());
         } else {
             weights.iter_mut().for_each(|x| *x = (*x - log_sum).exp());

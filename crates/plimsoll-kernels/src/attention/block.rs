@@ -1,4 +1,4 @@
-//! Blocks that the tile kernel multiplies: rows gathered from strided heads, and products of blocks.
+//! Blocks for the tile kernel: loading rows from strided heads, and products of blocks.
 
 use super::super::convert::Compute;
 use super::super::number::Float;
@@ -8,7 +8,7 @@ use super::super::transpose::transpose;
 use crate::dtype::DType;
 use crate::random::philox::{Dropout, GROUP};
 
-/// Columns of a block whose rows have `dim` elements: whole tiles.
+/// Columns of a block whose rows have `dim` elements, rounded up to complete tiles.
 pub(super) fn padded(dim: usize) -> usize {
     dim.next_multiple_of(NARROW)
 }
@@ -23,7 +23,7 @@ pub(super) struct Rows<'a> {
     pub(super) step: usize,
 }
 
-/// Copies `rows` rows of `dim` elements, times `scale`, to rows of [`padded`] columns; zeros behind them.
+/// Copies `rows` rows of `dim` elements, times `scale`, to rows of [`padded`] columns, followed by zeros.
 #[inline(always)]
 pub(super) fn load<T: Scored>(from: Rows<'_>, (rows, dim): (usize, usize), scale: T, block: &mut [T]) {
     if dim == 0 {
@@ -40,7 +40,7 @@ pub(super) fn load<T: Scored>(from: Rows<'_>, (rows, dim): (usize, usize), scale
     }
 }
 
-/// A factor on the left: `rows` of them, `row` numbers apart, whose `depth` terms are `step` apart.
+/// The left factor of a product: `rows` rows, `row` numbers apart, with `depth` terms that are `step` apart.
 #[derive(Clone, Copy)]
 pub(super) struct LeftFactor<'a, T> {
     pub(super) data: &'a [T],
@@ -48,17 +48,17 @@ pub(super) struct LeftFactor<'a, T> {
     pub(super) step: usize,
 }
 
-/// What a product does with what was there.
+/// What a product does with the old values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Into {
     Replace,
     Add,
 }
 
-/// A type that scores are computed in.
+/// A compute type of scores.
 pub(super) trait Scored: Float + Compute {
     /// `out[i, j] (+)= sum over t < depth of left[i, t] · right[t, j]` for `rows` rows and `cols` columns, rounded up to
-    /// whole tiles. Rows of `right` and `out` are the given distances apart.
+    /// complete tiles. The distances between rows of `right` and `out` are given.
     fn product(
         sizes: [usize; 3],
         left: LeftFactor<'_, Self>,
@@ -67,10 +67,10 @@ pub(super) trait Scored: Float + Compute {
         into: Into,
     );
 
-    /// A block of `rows x dim` with rows and columns exchanged, rows `stride` apart.
+    /// Transposes a block of `rows x dim` to rows that are `stride` apart.
     fn turn(block: &[Self], size: (usize, usize), out: &mut [Self], stride: usize);
 
-    /// Multiplies a row with dropout's factors from a group of them on.
+    /// Multiplies a row by dropout's factors, starting with a given group.
     fn drop(dropout: &Dropout, group: u64, row: &mut [Self]);
 }
 
@@ -113,7 +113,7 @@ impl Scored for f32 {
     }
 }
 
-/// Columns of a tile of `f64`.
+/// The number of columns of an `f64` tile.
 const COLUMNS: usize = NARROW / 2;
 
 impl Scored for f64 {
@@ -161,7 +161,8 @@ impl Scored for f64 {
     }
 }
 
-/// `R` rows and [`COLUMNS`] columns of a product from a row and a column on, whose sums stay in registers.
+/// Computes `R` rows and [`COLUMNS`] columns of a product, starting at a given row and column. The sums stay in
+/// registers.
 #[inline(always)]
 fn wide_tile<const R: usize>(
     [row, depth, col]: [usize; 3],

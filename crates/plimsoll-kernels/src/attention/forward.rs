@@ -1,8 +1,8 @@
-//! The forward pass: a block of queries against block after block of keys, with an online softmax.
+//! The forward pass: each block of queries against one block of keys after another, with an online softmax.
 //!
-//! For each row it keeps the largest score so far, the sum of exponentials below it, and the weighted sum of the values;
-//! a larger score rescales both (Milakov and Gimelshein 2018; Dao and others 2022). What remains is the output and the
-//! logarithm of the sum of exponentials, one number a row, from which the backward pass computes any score again.
+//! For each row it keeps the largest score so far, the sum of exponentials relative to it, and the weighted sum of the
+//! values; a larger score rescales both sums (Milakov and Gimelshein 2018; Dao and others 2022). The results are the
+//! output and, as one number per row, the log-sum-exp, from which the backward pass recomputes any weight.
 
 use super::super::number::Float;
 use super::super::parallel::{Cut, Pieces, for_each_cut_with, scratch_workers};
@@ -11,15 +11,15 @@ use super::super::tile::ROWS;
 use super::block::{Into, LeftFactor, Scored, load, padded};
 use super::operands::{AttentionShape, Heads, KEYS, SCORES, Scores};
 
-/// Queries of a block.
+/// Queries per block.
 const QUERIES: usize = 256;
 
 fn chunks(shape: &AttentionShape) -> usize {
     shape.batch * shape.heads * shape.queries.div_ceil(QUERIES)
 }
 
-/// Lengths of a worker's parts of the scratch: queries, keys, turned keys, values, weighted sums, scores, and the
-/// largest score and the sum of each row.
+/// Lengths of a worker's parts of the scratch memory: queries, keys, transposed keys, values, weighted sums, scores, and
+/// the largest score and the sum of each row.
 fn parts(shape: &AttentionShape) -> [usize; 7] {
     let queries = shape.queries.min(QUERIES);
     let (dim, value_dim) = (padded(shape.dim), padded(shape.value_dim));
@@ -34,7 +34,7 @@ fn parts(shape: &AttentionShape) -> [usize; 7] {
     ]
 }
 
-/// Numbers of scratch that [`run`] needs.
+/// Numbers of scratch memory that [`run`] needs.
 pub(super) fn scratch_len(shape: &AttentionShape) -> usize {
     parts(shape).iter().sum::<usize>() * scratch_workers(chunks(shape))
 }
@@ -74,18 +74,18 @@ pub(super) fn run<T: Scored>(
         state.finish(log_sums, |row, values| {
             let at = batch * out_strides[0] + head * out_strides[1] + (first + row) * out_strides[2];
             if !values.is_empty() {
-                // SAFETY: each chunk has rows of its own; the output does not overlap itself.
+                // SAFETY: the rows of different chunks are different; the output does not overlap itself.
                 store(values, unsafe { out.range(at * size, shape.value_dim * size) });
             }
         });
     });
 }
 
-/// A block of queries and what it has seen so far.
+/// A block of queries, with the sums over the keys so far.
 struct State<'a, T> {
     shape: &'a AttentionShape,
     scores: &'a Scores<'a>,
-    /// Batch, head and the first query.
+    /// The batch, the head and the first query.
     at: [usize; 3],
     rows: usize,
     queries: &'a mut [T],
@@ -119,7 +119,7 @@ impl<'a, T: Scored> State<'a, T> {
         State { shape, scores, at, rows, queries, keys, turned, values, sums, tile, largest, totals }
     }
 
-    /// Takes the loaded block of keys from `key` on into account.
+    /// Adds the loaded block of keys that begins at `key`.
     fn add(&mut self, key: usize) {
         let (dim, value_dim) = (padded(self.shape.dim), padded(self.shape.value_dim));
         let [batch, head, first] = self.at;
@@ -181,8 +181,8 @@ impl<'a, T: Scored> State<'a, T> {
 
 const LANES: usize = 16;
 
-/// Makes scores, a whole number of [`LANES`], their exponentials relative to the largest so far. Returns the factor that
-/// brings what was summed before to the new one.
+/// Replaces scores (a multiple of [`LANES`]) by their exponentials relative to the largest so far. Returns the factor
+/// that rescales earlier sums to the new maximum.
 #[inline(always)]
 fn exponentials<T: Scored>(scores: &mut [T], largest: &mut T, total: &mut T) -> T {
     let (blocks, _) = scores.as_chunks::<LANES>();
@@ -194,7 +194,7 @@ fn exponentials<T: Scored>(scores: &mut [T], largest: &mut T, total: &mut T) -> 
     }
     let max = lanes.into_iter().fold(T::LOWEST, |max, x| if max > x { max } else { x });
     if max == T::LOWEST && scores.iter().all(|&x| x == max) {
-        // No key is seen so far: what would be infinity minus infinity weighs nothing.
+        // No key has been attended to so far; avoid infinity minus infinity, and use weight 0.
         scores.fill(T::default());
         return T::ONE;
     }

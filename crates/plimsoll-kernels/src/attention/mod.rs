@@ -1,13 +1,13 @@
 //! Attention in blocks, and rotary embedding.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `operands` | sizes, where the operands lie, what changes the scores |
-//! | `scaled_dot_product` | attention and its gradients, for any type of floating point |
-//! | `block` | rows into blocks of the type that is computed in, and products of blocks |
-//! | `forward` | the output and each row's log-sum-exp, by an online softmax |
-//! | `backward` | the gradients, with the scores computed once more |
-//! | `rotary` | pairs of elements turned by an angle |
+//! | `operands` | sizes, layouts of the operands, mask, causality and dropout |
+//! | `scaled_dot_product` | attention and its gradients, for any floating-point type |
+//! | `block` | loading rows into blocks of the compute type, and products of blocks |
+//! | `forward` | the output and each row's log-sum-exp, with an online softmax |
+//! | `backward` | the gradients, with recomputed scores |
+//! | `rotary` | rotary embedding: pairs of elements rotated by an angle |
 
 mod backward;
 mod block;

@@ -1,16 +1,17 @@
-//! Sizes of attention, where its operands lie, and what changes the scores.
+//! The sizes of attention, the layouts of its operands, and the changes to its scores (scale, mask, dropout).
 
 use super::block::{Rows, Scored};
 use crate::dtype::DType;
 use crate::random::philox::{Dropout, GROUP};
 
-/// Keys of a block.
+/// Keys per block.
 pub(super) const KEYS: usize = 128;
-/// Distance between rows of a block's scores: not a power of two, whose rows would share few cache sets.
+/// The distance between rows of a block's scores. It is not a power of two, since the rows would then share few
+/// cache sets.
 pub(super) const SCORES: usize = KEYS + 16;
 
-/// Sizes: `queries x dim` against `keys x dim` and `keys x value_dim`, for each head of each batch. A head of the keys
-/// and values serves `heads / kv_heads` heads of the queries.
+/// The sizes of attention: `queries x dim` against `keys x dim` and `keys x value_dim`, for each head of each batch.
+/// `heads / kv_heads` query heads share a head of the keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionShape {
     pub batch: usize,
@@ -23,68 +24,68 @@ pub struct AttentionShape {
 }
 
 impl AttentionShape {
-    /// The matrices of all heads: a row for each query, a column for each key.
+    /// The shape of all scores: for each head, a row for each query and a column for each key.
     pub fn of_scores(&self) -> [usize; 4] {
         [self.batch, self.heads, self.queries, self.keys]
     }
 
-    /// Heads of the queries that share a head of the keys.
+    /// The number of query heads that share a head of the keys.
     pub(super) fn group(&self) -> usize {
         self.heads / self.kv_heads.max(1)
     }
 }
 
-/// `[batch, heads, rows, columns]` with neighbouring columns side by side.
+/// A tensor `[batch, heads, rows, columns]` with contiguous columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads<'a> {
-    /// Elements of floating point, and of which type.
+    /// The floating-point elements, and their type.
     pub bytes: &'a [u8],
     pub dtype: DType,
-    /// Elements between batches, heads and rows.
+    /// The strides of batches, heads and rows, in elements.
     pub strides: [usize; 3],
 }
 
 impl<'a> Heads<'a> {
-    /// The rows from one on.
+    /// The rows from the given one on.
     pub(super) fn rows(&self, at: [usize; 3]) -> Rows<'a> {
         let first = (0..3).map(|i| at[i] * self.strides[i]).sum();
         Rows { bytes: self.bytes, dtype: self.dtype, first, step: self.strides[2] }
     }
 }
 
-/// What is added to the scores, broadcast to `[batch, heads, queries, keys]` by strides.
+/// The mask of the scores, broadcast to `[batch, heads, queries, keys]` by strides.
 #[derive(Clone, Copy, Debug)]
 pub enum Mask<'a> {
     None,
-    /// These numbers of floating point, of that type.
+    /// Adds floating-point values of this type, with these strides.
     Add(&'a [u8], DType, [usize; 4]),
-    /// Nothing where the byte is not 0, else minus infinity.
+    /// Keeps a score if the byte is not 0, else sets it to minus infinity.
     Keep(&'a [u8], [usize; 4]),
 }
 
-/// What makes scores of products.
+/// The steps from products to scores: scale, mask, causality and dropout.
 #[derive(Clone, Copy, Debug)]
 pub struct Scores<'a> {
     pub scale: f64,
-    /// Whether query `i` sees keys up to `i` only.
+    /// Whether query `i` attends only to keys up to `i`.
     pub causal: bool,
     pub mask: Mask<'a>,
     pub dropout: Option<Dropout>,
 }
 
 impl Scores<'_> {
-    /// How many keys a query sees.
+    /// The number of keys to which a query attends.
     #[inline(always)]
     pub(super) fn visible(&self, query: usize, keys: usize) -> usize {
         if self.causal { keys.min(query + 1) } else { keys }
     }
 
-    /// The first query that sees a key.
+    /// The first query that attends to a key.
     pub(super) fn first_query(&self, key: usize) -> usize {
         if self.causal { key } else { 0 }
     }
 
-    /// Adds the mask to the scores of a row with the keys from `first`.
+    /// Adds the mask to the scores of a row for the keys from `first` on.
     #[inline(always)]
     pub(super) fn add_mask<T: Scored>(&self, [batch, head, query]: [usize; 3], first: usize, row: &mut [T]) {
         let from = |strides: [usize; 4]| {
@@ -109,7 +110,8 @@ impl Scores<'_> {
         }
     }
 
-    /// The number of the first group of dropout's random bits for a row from key `first`, a multiple of [`KEYS`].
+    /// The index of the first group of dropout's random bits for a row, starting at key `first`, a multiple of
+    /// [`KEYS`].
     pub(super) fn group(
         &self,
         shape: &AttentionShape,

@@ -1,19 +1,19 @@
-//! Rotary embedding: pairs of a row's elements turned by an angle that depends on the row.
+//! Rotary embedding: rotates pairs of a row's elements by an angle that depends on the row.
 
 use crate::number::Float;
 use crate::parallel::{Cut, PIECE, for_each_chunk};
 use crate::simd::vectorize;
 
-/// Which elements of a row are a pair.
+/// The elements of a row that form pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairs {
-    /// Each of the first half with the one as far into the second half.
+    /// Each element of the first half with the corresponding one of the second half.
     Halves,
     /// Neighbours.
     Neighbours,
 }
 
-/// Rows of a strided tensor: where the n-th begins.
+/// The rows of a strided tensor, to find the beginning of the n-th row.
 pub struct Places<'a> {
     /// Sizes without the last dimension.
     pub shape: &'a [usize],
@@ -32,8 +32,8 @@ impl Places<'_> {
     }
 }
 
-/// Turns the first `2 · half` elements of each row of `cols`, by `sign` times the angle; the rest is copied. The tables have
-/// `half` values for each position, the size of the last dimension of rows.
+/// Rotates the first `2 · half` elements of each row of `cols` by `sign` times the angle, and copies the rest. The tables
+/// have `half` values for each position along the last dimension of the rows.
 pub fn rotate<T: Float>(
     (pairs, sign): (Pairs, f64),
     [rows, cols, half]: [usize; 3],
@@ -48,7 +48,7 @@ pub fn rotate<T: Float>(
     for_each_chunk(rows.div_ceil(count), |chunk| {
         for row in chunk * count..rows.min((chunk + 1) * count) {
             let x = &x[from.of(row)..][..cols];
-            // SAFETY: rows of the output do not overlap, and each is one chunk's.
+            // SAFETY: rows of the output do not overlap, and each belongs to one chunk.
             let out = unsafe { out.range(to.of(row), cols) };
             let at = row % positions * half;
             let (cos, sin) = (&cos[at..][..half], &sin[at..][..half]);

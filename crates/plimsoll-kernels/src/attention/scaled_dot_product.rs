@@ -1,10 +1,10 @@
 //! Attention in blocks: softmax(scale · q kᵀ + mask) v, with the scores of a few rows at a time.
 //!
-//! Operands of 16 bits are converted row by row as they come into a block of `f32`, and results as they leave one. `f64` is computed in
-//! itself, by plainer products.
+//! 16-bit operands are converted to `f32` row by row when a block is loaded, and results when they are stored. `f64` is computed
+//! in `f64`, with simpler products.
 //!
-//! A chunk of work has scratch of its own whose size depends on the head's width, in the backward pass also on the number
-//! of queries, never on queries times keys.
+//! Each chunk of work has separate scratch memory. Its size depends on the head's width and, in the backward pass, on the number
+//! of queries, but never on queries times keys.
 
 use bytemuck::cast_slice_mut;
 
@@ -15,23 +15,23 @@ use crate::dtype::DType;
 use crate::number::by_float;
 use crate::random::philox::Dropout;
 
-/// Floats of scratch that [`attention`] needs for operands of this type.
+/// Floats of scratch memory that [`attention`] needs for operands of this type.
 pub fn forward_scratch_len(shape: &AttentionShape, dtype: DType) -> usize {
     forward::scratch_len(shape) * words(dtype)
 }
 
-/// Floats of scratch that [`attention_backward`] needs for operands of this type.
+/// Floats of scratch memory that [`attention_backward`] needs for operands of this type.
 pub fn backward_scratch_len(shape: &AttentionShape, dtype: DType) -> usize {
     backward::scratch_len(shape) * words(dtype)
 }
 
-/// Floats in a number of the type that operands of this one are computed in.
+/// The size, in floats, of a number in the compute type for operands of this type.
 fn words(dtype: DType) -> usize {
     dtype.accumulator().size() / size_of::<f32>()
 }
 
-/// Writes the output, whose columns are side by side and of the operands' type, and the log-sum-exp of each row of scores, of the type
-/// that is computed in. A row that sees no key is 0, as in PyTorch, and its log-sum-exp minus infinity.
+/// Writes the output, with contiguous columns and in the operands' type, and the log-sum-exp of each row of scores, in the
+/// compute type. A row that attends to no key is 0, as in PyTorch, and its log-sum-exp is minus infinity.
 pub fn attention(
     shape: &AttentionShape,
     scores: &Scores<'_>,
@@ -61,8 +61,8 @@ pub fn attention_backward(
     });
 }
 
-/// The factors of dropout for every score, `[batch, heads, queries, keys]`: for the derivative of the derivative, which
-/// is made of operations on whole tensors.
+/// The factors of dropout for every score, `[batch, heads, queries, keys]`: for the second derivative, which consists of
+/// operations on complete tensors.
 pub fn dropout_factors(shape: &AttentionShape, dropout: &Dropout, out: &mut [f32]) {
     let scores = Scores { scale: 1.0, causal: false, mask: Mask::None, dropout: None };
     crate::parallel::for_each_piece(out, shape.keys.max(1), |start, row| {

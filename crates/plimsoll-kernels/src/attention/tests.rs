@@ -1,4 +1,4 @@
-//! Attention and its gradients against the sums of their definition, in 64 bits.
+//! Compares attention and its gradients with sums by definition, in 64 bits.
 
 use super::super::block::Scored;
 use super::*;
@@ -7,8 +7,8 @@ use crate::parallel::Cut;
 use crate::random::draw::RandomStream;
 use crate::testing::*;
 
-/// What one case computes with operands of a type, and scores in another: the output, the log-sum-exp and three gradients, one
-/// after the other.
+/// The results of one case with operands in one type and scores in another: the output, the log-sum-exp and three gradients,
+/// one after the other.
 fn ours<E: Element<Stored = E> + bytemuck::Pod, T: Scored>(
     shape: &AttentionShape,
     scores: &Scores<'_>,
@@ -16,7 +16,7 @@ fn ours<E: Element<Stored = E> + bytemuck::Pod, T: Scored>(
     packed: bool,
 ) -> Vec<f64> {
     let &AttentionShape { heads, kv_heads, queries, keys, dim, value_dim, .. } = shape;
-    // Batches, then rows, then heads, as a projection leaves them; or heads, then rows.
+    // The memory order is batches, rows, heads (the output of a projection), or batches, heads, rows.
     let strides = |heads: usize, rows: usize, dim: usize| match packed {
         true => [rows * heads * dim, dim, heads * dim],
         false => [heads * rows * dim, rows * dim, dim],
@@ -62,7 +62,7 @@ fn ours<E: Element<Stored = E> + bytemuck::Pod, T: Scored>(
     result
 }
 
-/// The same from the definition; `data` is row-major by heads.
+/// The same results by definition; `data` is row-major by heads.
 fn naive(shape: &AttentionShape, scores: &Scores<'_>, data: &[Vec<f32>; 4]) -> Vec<f64> {
     let &AttentionShape { batch, heads, kv_heads, queries, keys, dim, value_dim } = shape;
     let mut factors = vec![1.0; batch * heads * queries * keys];
@@ -114,7 +114,7 @@ fn naive(shape: &AttentionShape, scores: &Scores<'_>, data: &[Vec<f32>; 4]) -> V
     out
 }
 
-/// `[batch, heads, rows, dim]` as a projection leaves it: `[batch, rows, heads, dim]`.
+/// Rearranges `[batch, heads, rows, dim]` to `[batch, rows, heads, dim]`, the layout of a projection's output.
 fn pack(values: &[f32], (heads, rows, dim): (usize, usize, usize)) -> Vec<f32> {
     let mut packed = vec![0.0; values.len()];
     for (i, &x) in values.iter().enumerate() {
@@ -155,7 +155,7 @@ fn check_within(shape: AttentionShape, scores: Scores<'_>, tolerance: f32) {
     if tolerance > 1e-3 {
         return;
     }
-    // Of the same numbers, rounded, and rounded once more as they are written.
+    // The same numbers, rounded, and rounded again when written.
     let rounded = data.map(|values| values.iter().map(|&x| bf16::from_f32(x).to_f32()).collect());
     let expected = short(&naive(&shape, &scores, &rounded));
     let [halves, brain] = [ours::<f16, f32>, ours::<bf16, f32>];
@@ -206,7 +206,7 @@ fn no_rows_no_keys_and_no_columns_are_sizes_too() {
 #[test]
 fn masks_are_broadcast_and_hide_whole_rows() {
     let mut add = random(2 * 140, 7);
-    // The second batch sees nothing.
+    // The second batch attends to nothing.
     add[140..].fill(f32::NEG_INFINITY);
     let mask = Mask::Add(bytemuck::cast_slice(&add), DType::F32, [140, 0, 0, 1]);
     check(shape(2, [2, 2], [5, 140], [8, 8]), Scores { mask, ..PLAIN });
@@ -225,6 +225,6 @@ fn the_backward_pass_drops_what_the_forward_pass_dropped() {
 
 #[test]
 fn scores_of_any_size_do_not_overflow() {
-    // The scores' own rounding grows with them.
+    // The rounding error of scores grows with their size.
     check_within(shape(1, [1, 1], [20, 200], [8, 8]), Scores { scale: 200.0, ..PLAIN }, 2e-3);
 }

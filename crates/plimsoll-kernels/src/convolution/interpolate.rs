@@ -1,25 +1,26 @@
 //! Resampling of images: nearest and linear, forward and backward.
 //!
-//! An image has up to three dimensions; those that are missing have size 1. `outer` images lie one after the other, `inner`
-//! channels side by side, as in [`super::pool`]. Positions are computed as PyTorch computes them: in `f32` for the nearest
-//! neighbour, else in the type of the elements.
+//! An image has up to three dimensions; missing ones have size 1. There are `outer` contiguous images with `inner` adjacent
+//! channels, as in [`super::pool`]. As in PyTorch, positions are computed in `f32` for the nearest neighbour, otherwise in
+//! the type of the elements.
 
 use crate::number::Float;
 use crate::parallel::{PIECE, for_each_piece};
 use crate::simd::vectorize;
 
-/// How an output's place in the input is found.
+/// The choice of input elements for an output element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sampling {
-    /// The place at or before.
+    /// The element at or before the position.
     Nearest,
-    /// The place whose middle is nearest.
+    /// The element whose center is nearest.
     NearestExact,
-    /// Between the two places around it; corners are at corners, or at the corners of places.
+    /// Interpolates between the two nearest elements. With `align_corners`, the centers of the corner elements coincide,
+    /// otherwise their outer corners.
     Linear { align_corners: bool },
 }
 
-/// One dimension: its sizes, and the input's places for each of the output.
+/// One dimension: its sizes, and the number of input elements per output element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Axis {
     pub size: usize,
@@ -37,7 +38,7 @@ pub struct ResampleShape {
     pub sampling: Sampling,
 }
 
-/// Two places of the input and the share of the second.
+/// Two input elements and the weight of the second.
 #[derive(Clone, Copy, Debug)]
 struct Place<T> {
     near: usize,
@@ -46,7 +47,7 @@ struct Place<T> {
 }
 
 impl Axis {
-    /// A dimension that stays as it is.
+    /// A dimension that is not resampled.
     pub fn one() -> Axis {
         Axis { size: 1, out: 1, ratio: 1.0 }
     }
@@ -70,7 +71,7 @@ impl Axis {
                 let at = if at < T::default() { T::default() } else { at };
                 let near = (at.wide() as usize).min(last);
                 let share = at - T::of(near as f64);
-                // Past the last place there is nothing to blend with.
+                // After the last element there is nothing to blend with.
                 let share = if share > T::of(1.0) { T::of(1.0) } else { share };
                 Place { near, far: (near + 1).min(last), share }
             }
@@ -92,7 +93,7 @@ impl ResampleShape {
         assert_eq!(output, self.outer * self.out_plane(), "interpolation: output of {self:?}");
     }
 
-    /// The image of a row of the output, and the rows of the input that it blends, with their shares.
+    /// The image of a row of the output, and the rows of the input that it blends, with their weights.
     #[inline(always)]
     fn row<T: Float>(&self, row: usize) -> (usize, [(usize, T); 4]) {
         let [depth, height, width] = &self.axes;
@@ -110,7 +111,7 @@ impl ResampleShape {
     }
 }
 
-/// Writes the input resampled; `load` and `store` convert elements.
+/// Writes the resampled input; `load` and `store` convert elements.
 pub fn interpolate<S: Copy + Send + Sync + Default, T: Float>(
     shape: &ResampleShape,
     input: &[S],
@@ -141,7 +142,7 @@ pub fn interpolate<S: Copy + Send + Sync + Default, T: Float>(
                         for (channel, out) in out.iter_mut().enumerate() {
                             let mut sum = T::default();
                             for (at, share) in rows {
-                                // A row that does not count may hold what is not a number.
+                                // A row with weight 0 may contain NaN.
                                 if share == T::default() {
                                     continue;
                                 }
@@ -163,7 +164,7 @@ pub fn interpolate<S: Copy + Send + Sync + Default, T: Float>(
     });
 }
 
-/// Writes to `grad_in` what each element of the input gave to the output.
+/// Writes the gradient of the input to `grad_in`.
 pub fn interpolate_backward<T: Float>(shape: &ResampleShape, grad_out: &[T], grad_in: &mut [T]) {
     shape.check(grad_in.len(), grad_out.len());
     let ([depth, height, width], inner) = (&shape.axes, shape.inner);

@@ -1,10 +1,10 @@
-//! What works on windows of images: convolution, pooling, resampling.
+//! Kernels on windows of images: convolution, pooling, resampling.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `conv` | convolution: its three passes |
-//! | `pool` | windows' largest elements and means |
-//! | `interpolate` | images resampled |
+//! | `pool` | pooling: the maximum or mean of each window |
+//! | `interpolate` | resampling of images |
 
 pub mod conv;
 pub mod interpolate;

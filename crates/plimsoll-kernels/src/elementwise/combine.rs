@@ -1,4 +1,4 @@
-//! Changes in place by two other operands, of any types.
+//! In-place updates with two other operands, for any types.
 
 use crate::convert::{AnyOperand, Compute, RUN, runs};
 use crate::dtype::DType;
@@ -6,7 +6,8 @@ use crate::parallel::{PIECE, for_each_piece};
 use crate::simd::vectorize;
 use crate::walk::Walk;
 
-/// `y[i] = f(y[i], a[i], b[i])` for each position of `shape`: computed in `C`, a short run at a time. `y` is contiguous.
+/// `y[i] = f(y[i], a[i], b[i])` for each position of `shape`: computed in `C`, one short run at a time. `y` is
+/// contiguous.
 pub fn update_by<C: Compute>(
     shape: &[usize],
     y: (&mut [u8], DType),
@@ -25,7 +26,7 @@ pub fn update_by<C: Compute>(
     });
 }
 
-/// The body of a run: what changes, and both operands.
+/// The body of a run: the values to change, and both operands.
 type Run<'a, C> = dyn Fn(&mut [C], &[C], &[C]) + Sync + 'a;
 
 fn update_runs<C: Compute>(

@@ -1,7 +1,7 @@
 //! Loops over elements: strided inputs of one shape, a function of each position, a contiguous output.
 //!
-//! The function is the caller's (`ops/` has the tables); pass it as an `#[inline(always)]` closure, or it is not
-//! vectorised. Broadcasting is a stride of 0. Runs along the last merged dimension are vectorised when the
+//! The caller supplies the function (`ops/` has the tables). Pass it as an `#[inline(always)]` closure, or it is
+//! not vectorised. Broadcasting is a stride of 0. Runs along the last merged dimension are vectorised when the
 //! strides there are 0 or 1, which covers equal shapes, scalars, row vectors and column vectors.
 
 use crate::convert::{AnyOperand, Compute, RUN, runs};
@@ -14,14 +14,14 @@ use crate::walk::Walk;
 #[derive(Debug, Clone, Copy)]
 pub struct Operand<'a, T> {
     pub data: &'a [T],
-    /// Elements between neighbours, per dimension; 0 repeats.
+    /// The stride of each dimension, in elements; 0 broadcasts.
     pub strides: &'a [usize],
 }
 
 // A loop has two halves: the walk over the runs, which is compiled once for the types of the elements, and the body of one
-// run, which is compiled for each function and instruction set. There are hundreds of functions: with the walk inside, the
-// crate took twice as long to compile. Bodies are `for` loops: what `for_each` calls is not always inlined, and then not
-// compiled for the wide registers.
+// run, which is compiled for each function and instruction set. There are hundreds of functions: when the walk was inside
+// the body, the crate took twice as long to compile. Bodies are `for` loops, since closures in `for_each` are not always
+// inlined, and are then not compiled for the wide registers.
 
 /// `out[i] = f(x[i])` for each position of `shape`, row-major.
 pub fn map<T: Copy + Sync, O: Copy + Send>(
@@ -50,7 +50,7 @@ pub fn map<T: Copy + Sync, O: Copy + Send>(
     });
 }
 
-/// The body of a run of one operand: output (or what changes), operand, its stride.
+/// The body of a run of one operand: output (or the values to change), operand, its stride.
 type Run1<'a, X, O> = dyn Fn(&mut [O], &[X], usize) + Sync + 'a;
 
 fn map_runs<T: Copy + Sync, O: Copy + Send>(
@@ -247,8 +247,8 @@ fn update_runs<T: Copy + Send, X: Copy + Sync>(
     });
 }
 
-/// `out[i] = f([a[i], b[i], …])` for each position of `shape`, row-major, for operands and an output of any types: computed in
-/// `C`, a short run at a time.
+/// `out[i] = f([a[i], b[i], …])` for each position of `shape`, row-major, for operands and an output of any types. Computed in
+/// `C`, one short run at a time.
 pub fn apply<C: Compute, const N: usize>(
     shape: &[usize],
     operands: [AnyOperand<'_>; N],
@@ -270,7 +270,7 @@ pub fn apply<C: Compute, const N: usize>(
     });
 }
 
-/// The body of a run of values of one type: the operands' values, and room for as many results as there are.
+/// The body of a run of values of one type: the operands' values, and space for the same number of results.
 type RunOf<'a, C, const N: usize> = dyn Fn(&[[C; RUN]; N], &mut [C]) + Sync + 'a;
 
 fn apply_runs<C: Compute, const N: usize>(
@@ -300,7 +300,7 @@ fn apply_runs<C: Compute, const N: usize>(
     });
 }
 
-/// `y[i] = f(y[i], x[i])` for each position of `shape`, for elements of any types: computed in `C`. `y` is contiguous.
+/// `y[i] = f(y[i], x[i])` for each position of `shape`, for elements of any types. Computed in `C`. `y` is contiguous.
 pub fn update_any<C: Compute>(
     shape: &[usize],
     y: (&mut [u8], DType),

@@ -1,10 +1,10 @@
-//! Functions of each element, copies and fills.
+//! Elementwise functions, copies and fills.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `map` | a function of each element of one to three operands, of any types |
-//! | `combine` | three operands in one pass |
-//! | `strided` | copies and fills of any strides |
+//! | `combine` | in-place updates with two other operands |
+//! | `strided` | copies and fills for any strides |
 
 pub mod combine;
 pub(crate) mod map;

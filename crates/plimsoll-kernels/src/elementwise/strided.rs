@@ -1,12 +1,13 @@
-//! Moving elements: copies between layouts, fills. Nothing is computed, and no type is looked at.
+//! Moving elements: copies between layouts, fills. Nothing is computed, so element types do not matter.
 
 use crate::parallel::{Cut, PIECE, for_each_chunk, for_each_piece};
 use crate::walk::Walk;
 
-/// Copies each position of `shape` from `src` to `dst`. `contiguous()` is this with row-major `dst_strides`.
+/// Copies each position of `shape` from `src` to `dst`. With row-major `dst_strides`, this makes a
+/// contiguous copy.
 ///
 /// # Panics
-/// When `dst_strides` do not nest (a broadcast or overlapping destination), or a slice is too short.
+/// If `dst_strides` do not nest (a broadcast or overlapping destination), or a slice is too short.
 pub fn copy_strided<T: Copy + Send + Sync>(
     shape: &[usize],
     src: &[T],
@@ -24,7 +25,7 @@ pub fn copy_strided<T: Copy + Send + Sync>(
         let positions = chunk * PIECE..walk.len().min((chunk + 1) * PIECE);
         walk.for_each_run(positions, |_, [from, to], len| {
             if (from_step, to_step) == (1, 1) {
-                // SAFETY: positions of different runs are different elements (`visits_once`).
+                // SAFETY: different runs write different elements (`visits_once`).
                 unsafe { dst.range(to, len) }.copy_from_slice(&src[from..][..len]);
             } else {
                 for i in 0..len {

@@ -1,19 +1,19 @@
-//! Elements by index along one dimension: read from there, or written and added there.
+//! Reads, writes or adds elements by index along one dimension.
 //!
-//! Offsets of an indexed dimension come from the index; its stride in the operand is then 0 and comes separately.
-//! Indices are checked once, before anything is written: [`first_outside`].
+//! Offsets along an indexed dimension come from the index; its stride in the operand is then 0 and is passed
+//! separately. [`first_outside`] checks indices once, before anything is written.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::parallel::{Cut, PIECE, for_each_chunk, for_each_piece};
 use crate::walk::Walk;
 
-/// An integer that indexes.
+/// An integer type for indices.
 pub trait Index: Copy + Send + Sync {
     /// Its value.
     fn value(self) -> i64;
 
-    /// As an offset; the index was checked.
+    /// The value as an offset; the index was already checked.
     #[inline(always)]
     fn at(self) -> usize {
         self.value() as usize
@@ -95,11 +95,11 @@ pub fn pick<W: Copy + Send + Sync, I: Index>(
     });
 }
 
-/// `change(out[p · out_strides + index[p] · step], src[p])` for each position of `shape`, in the order of `dim`: the
-/// same result on any number of threads.
+/// `change(out[p · out_strides + index[p] · step], src[p])` for each position of `shape`, in the order of `dim`, so
+/// the result does not depend on the number of threads.
 ///
 /// # Panics
-/// When `out` is not row-major of a shape that has room for `shape` in all dimensions but `dim`.
+/// If `out` is not row-major with a shape at least as large as `shape` in all dimensions except `dim`.
 pub fn put<T: Copy + Send + Sync, I: Index>(
     shape: &[usize],
     dim: usize,
@@ -111,7 +111,7 @@ pub fn put<T: Copy + Send + Sync, I: Index>(
     let fits = (0..shape.len()).all(|d| d == dim || shape[d] <= out_shape[d]);
     assert!(fits && shape.len() == out_shape.len(), "put: {shape:?} into {out_shape:?} along {dim}");
     let out_stride = |d: usize| out_shape[d + 1..].iter().product::<usize>();
-    // Two positions that differ in another dimension than `dim` meet nowhere.
+    // Two positions that differ in a dimension other than `dim` never write to the same element.
     let others = (0..shape.len()).filter(|&d| d != dim);
     let rest = Walk::of_dims(others.map(|d| (shape[d], [src_strides[d], out_stride(d), index.strides[d]])));
     let [src_run, out_run, index_run] = rest.run_strides();
@@ -122,7 +122,7 @@ pub fn put<T: Copy + Send + Sync, I: Index>(
     for_each_chunk(rest.len().div_ceil(chunk_len), |chunk| {
         let positions = chunk * chunk_len..rest.len().min((chunk + 1) * chunk_len);
         rest.for_each_run(positions, |_, [from, to, at], len| {
-            // SAFETY: this chunk alone has these positions of the other dimensions, and so these elements.
+            // SAFETY: only this chunk has these positions in the other dimensions, and thus these elements.
             let part = |to: usize, len: usize| unsafe { out.range(to, len) };
             let element = |i: usize, j: usize| {
                 let to = to + i * out_run + index.elements[at + i * index_run + j * index_dim].at() * out_dim;

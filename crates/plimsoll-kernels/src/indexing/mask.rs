@@ -1,4 +1,4 @@
-//! Elements chosen by a condition or by where they lie: words are moved, nothing is computed.
+//! Selects elements by a condition or by position. Words are moved; nothing is computed.
 
 use crate::elementwise::map::Operand;
 use crate::parallel::{PIECE, for_each_piece};
@@ -55,7 +55,8 @@ pub fn choose<W: bytemuck::Pod + Send + Sync>(
     });
 }
 
-/// The elements of `x` where the mask is set, in row-major order; `false` where they are not as many as `out` has.
+/// The elements of `x` where the mask is set, in row-major order; returns `false` if their number differs from the
+/// length of `out`.
 pub fn compress<W: bytemuck::Pod + Send + Sync>(
     shape: &[usize],
     mask: Operand<'_, u8>,
@@ -77,7 +78,7 @@ pub fn compress<W: bytemuck::Pod + Send + Sync>(
     count == out.len()
 }
 
-/// The other way: zeros, with the elements of `x` in order where the mask is set.
+/// The inverse: writes the elements of `x` in order where the mask is set, and zeros elsewhere.
 pub fn expand_into<W: bytemuck::Pod + Send + Sync>(
     shape: &[usize],
     mask: Operand<'_, u8>,
@@ -116,7 +117,7 @@ pub fn triangle<W: bytemuck::Pod + Send + Sync>(
         outer.for_each_run(first..first + piece.len() / cols, |at, [from], len| {
             for i in 0..len {
                 let (row, x) = ((at + i) % rows, &x.data[from + i * step..]);
-                // The first column on the right of the diagonal, which is itself in both triangles.
+                // The first column to the right of the diagonal; the diagonal is in both triangles.
                 let edge = (row as isize).saturating_add(diagonal);
                 let clamp = |at: isize| usize::try_from(at).unwrap_or(0).min(*cols);
                 let kept = if upper { clamp(edge)..*cols } else { 0..clamp(edge.saturating_add(1)) };

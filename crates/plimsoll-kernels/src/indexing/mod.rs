@@ -1,11 +1,11 @@
-//! Elements by index, by condition and by order.
+//! Access to elements by index, by condition and by order.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `index` | elements by index: picked, put, added |
+//! | `index` | elements by index: reading, writing, adding |
 //! | `mask` | elements by a condition |
-//! | `sort` | rows in order |
-//! | `search` | places in rows that are in order |
+//! | `sort` | sorting rows |
+//! | `search` | searching sorted rows |
 
 pub mod index;
 pub mod mask;

@@ -1,16 +1,16 @@
-//! Where values belong in rows that are in order.
+//! Finds the positions of values in sorted rows.
 
 use crate::parallel::{PIECE, for_each_piece};
 
-/// Which of equal places a value gets: before or after the elements that equal it.
+/// Whether a value's position is before or after the elements that equal it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Left,
     Right,
 }
 
-/// `out[r][i]` = the place of `values[r][i]` in row `r` of `sorted`, rows of `len`; with `shared`, every row of values looks
-/// into the one row of `sorted`. What is not a number belongs at the end.
+/// `out[r][i]` = the position of `values[r][i]` in row `r` of `sorted`, whose rows have `len` elements. With `shared`,
+/// `sorted` has one row for all values. NaN belongs at the end.
 pub fn search<T: Copy + PartialOrd + Sync>(
     (sorted, len, shared): (&[T], usize, bool),
     (values, per_row): (&[T], usize),
@@ -22,7 +22,7 @@ pub fn search<T: Copy + PartialOrd + Sync>(
             let value = values[start + i];
             let row = if shared { 0 } else { (start + i) / per_row };
             let row = &sorted[row * len..][..len];
-            // Not `!(x < value)`: an element that is not a number is at the end, and larger than all.
+            // Not `!(x < value)`: NaN is at the end, and counts as the largest.
             *out = row.partition_point(|&x| match side {
                 Side::Left => x < value || not_a_number(value) && !not_a_number(x),
                 Side::Right => x <= value || not_a_number(value),

@@ -1,27 +1,27 @@
-//! Rows in order, and the first of them: an order is a list of places.
+//! Sorts rows, or finds their first elements in order. An order is a list of positions.
 //!
-//! What is not a number comes after all numbers, and equal elements keep their order, whichever way the order runs. `f32` keys
-//! and their places are sorted together as one integer.
+//! NaN comes after all numbers, and equal elements keep their order, in either direction. `f32` keys and their
+//! positions are sorted together as one integer.
 
 use crate::number::Number;
 use crate::parallel::{PIECE, Pieces, for_each_cut, for_each_cut_with};
 use crate::walk::Walk;
 
-/// Which way an order runs.
+/// The direction of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     Ascending,
     Descending,
 }
 
-/// A number whose rows can be put in order.
+/// A number type whose rows can be sorted.
 pub trait Sorted: Number {
-    /// The places of the first `order.len()`, or fewer, elements; `keys` is room for all. With `unsorted` those are the
-    /// first ones, but in any order.
+    /// Finds the positions of the first elements in order. `keys` has space for all of them. With `unsorted`, they are
+    /// the same elements, but in any order.
     fn first_places(row: Row<'_, Self>, direction: Direction, count: usize, unsorted: bool, keys: &mut [u64]);
 }
 
-/// Elements of a row.
+/// The elements of a row.
 #[derive(Clone, Copy)]
 pub struct Row<'a, T> {
     elements: &'a [T],
@@ -34,7 +34,7 @@ impl<T: Copy> Row<'_, T> {
     }
 }
 
-/// A key that orders as the number does: bits with the sign turned round.
+/// An integer key that sorts like the number: its bits, adjusted for the sign.
 fn key(x: f32) -> u32 {
     match x.to_bits() {
         _ if x.is_nan() => u32::MAX,
@@ -44,7 +44,7 @@ fn key(x: f32) -> u32 {
     }
 }
 
-/// Puts the first `count` of all keys in front, in order unless `unsorted`.
+/// Moves the `count` smallest keys to the front, in order unless `unsorted`.
 fn first<K: Ord>(keys: &mut [K], count: usize, unsorted: bool) {
     if count < keys.len() && count > 0 {
         keys.select_nth_unstable(count - 1);
@@ -113,7 +113,7 @@ fn rows<'a, T>(
     (walk, shape[last], move |from: usize| Row { elements: &src[from..], step })
 }
 
-/// Each row of `src` in order: its elements, and where they were.
+/// Sorts each row of `src`. Writes its elements, and their original positions.
 pub fn sort<T: Sorted>(
     shape: &[usize],
     src: (&[T], &[usize]),
@@ -143,12 +143,12 @@ pub fn sort<T: Sorted>(
     });
 }
 
-/// Floats of scratch for one worker of [`topk`].
+/// Floats of scratch memory for one worker of [`topk`].
 pub fn topk_scratch_len(len: usize) -> usize {
     2 * len
 }
 
-/// The first `count` of each row of `src` in an order: their values, and where they are.
+/// Finds the first `count` elements of each row of `src` in order. Writes their values and positions.
 pub fn topk<T: Sorted>(
     shape: &[usize],
     src: (&[T], &[usize]),

@@ -1,7 +1,8 @@
-//! Cross entropy of logits, without their softmax in memory: two numbers a row bring it back.
+//! Cross entropy of logits, without their softmax in memory: two numbers per row suffice to recompute it.
 //!
-//! A position's loss is `Σ b_c (log Σ e^x - x_c)` over its classes, with coefficients `b` from its target, the weights of
-//! the classes and label smoothing; its gradient is `Σb · softmax(x)_c - b_c`. Logits are `[outer, classes, inner]`.
+//! A position's loss is `Σ b_c (log Σ e^x - x_c)` over its classes, with coefficients `b` that depend on its target, the
+//! weights of the classes and label smoothing; its gradient is `Σb · softmax(x)_c - b_c`. Logits are `[outer, classes,
+//! inner]`.
 
 use super::nll::BadTarget;
 use crate::normalization::softmax::{row_max, row_sum};
@@ -9,12 +10,12 @@ use crate::number::Float;
 use crate::parallel::{PIECE, for_each_piece, for_each_piece3};
 use crate::simd::vectorize;
 
-/// What a position is compared with.
+/// The targets with which positions are compared.
 #[derive(Clone, Copy, Debug)]
 pub enum Targets<'a, T> {
-    /// A class each; positions with this one count for nothing.
+    /// One class for each position; positions with the class `ignored` do not count.
     Classes { index: &'a [i64], ignored: i64 },
-    /// A probability for each class, laid out as the logits.
+    /// A probability for each class, in the layout of the logits.
     Probabilities(&'a [T]),
 }
 
@@ -22,16 +23,16 @@ pub enum Targets<'a, T> {
 #[derive(Clone, Copy, Debug)]
 pub struct Coefficients<'a, T> {
     pub classes: usize,
-    /// Positions side by side: logits of one are so far apart.
+    /// The number of adjacent positions, which is also the distance between the logits of one position.
     pub inner: usize,
-    /// One for each class; 1 where `None`.
+    /// A weight for each class; 1 if `None`.
     pub weight: Option<&'a [T]>,
     /// The share of the loss that is spread over all classes.
     pub smoothing: f64,
     pub targets: Targets<'a, T>,
 }
 
-/// Positions that are worked on together where they are side by side.
+/// The number of adjacent positions that are processed together.
 const BLOCK: usize = 64;
 
 impl<T: Float> Coefficients<'_, T> {
@@ -39,17 +40,17 @@ impl<T: Float> Coefficients<'_, T> {
         self.weight.map_or(T::of(1.0), |weight| weight[class])
     }
 
-    /// What each class has whatever the target: its weight times this.
+    /// The factor of the part of each class's coefficient that does not depend on the target: its weight times this.
     fn spread(&self) -> T {
         T::of(self.smoothing / self.classes as f64)
     }
 
-    /// Where the logits of a position begin.
+    /// The offset of the first logit of a position.
     fn at(&self, position: usize) -> usize {
         position / self.inner * self.classes * self.inner + position % self.inner
     }
 
-    /// The sum of what the positions weigh: what a mean divides by.
+    /// The sum of the weights of the positions, which is the divisor of a mean.
     ///
     /// # Errors
     /// The first target that is neither a class nor ignored.
@@ -64,7 +65,7 @@ impl<T: Float> Coefficients<'_, T> {
         Ok(total)
     }
 
-    /// The class of a position and its coefficient without the spread; `None` where it is ignored or has probabilities.
+    /// The class of a position and its coefficient without the spread; `None` if it is ignored or has probabilities.
     #[inline(always)]
     fn class(&self, position: usize) -> Option<(usize, T)> {
         match self.targets {
@@ -85,7 +86,7 @@ impl<T: Float> Coefficients<'_, T> {
         }
     }
 
-    /// The coefficient of a class that does not depend on a class as target.
+    /// The part of a class's coefficient that does not depend on a target class.
     #[inline(always)]
     fn base(&self, position: usize, class: usize) -> T {
         match self.targets {
@@ -112,8 +113,8 @@ impl<T: Float> Coefficients<'_, T> {
         base + self.class(position).map_or(T::default(), |(_, coefficient)| coefficient)
     }
 
-    /// A position's loss from its logits, which `x` begins with, `step` apart, the largest and the logarithm of the sum of
-    /// exponentials below it.
+    /// A position's loss, from its logits (at the beginning of `x`, `step` apart), their maximum, and the log-sum-exp
+    /// relative to it.
     #[inline(always)]
     pub fn loss(&self, position: usize, (x, step): (&[T], usize), max: T, log_sum: T) -> T {
         if !self.counts(position) {
@@ -131,7 +132,7 @@ impl<T: Float> Coefficients<'_, T> {
         }
     }
 
-    /// Writes the gradient of a row of logits, `scale` times; logits side by side.
+    /// Writes the gradient of a row of contiguous logits, times `scale`.
     #[inline(always)]
     pub fn gradient(&self, position: usize, [max, log_sum]: [T; 2], scale: T, row: &mut [T]) {
         if !self.counts(position) {
@@ -152,7 +153,7 @@ impl<T: Float> Coefficients<'_, T> {
     }
 }
 
-/// The largest of a row, and the logarithm of the sum of exponentials below it.
+/// The maximum of a row, and the log-sum-exp relative to it.
 #[inline(always)]
 pub fn log_sum<T: Float>(row: &[T]) -> [T; 2] {
     let max = row_max(row);
@@ -166,7 +167,7 @@ pub fn log_sum<T: Float>(row: &[T]) -> [T; 2] {
     [max, T::of(sum.ln())]
 }
 
-/// The same for positions side by side, as many as `max` has.
+/// The same for as many adjacent positions as `max` has elements.
 #[inline(always)]
 fn log_sums<T: Float>(x: &[T], (classes, inner): (usize, usize), max: &mut [T], log_sums: &mut [T]) {
     let mut sums = [T::default(); BLOCK];
@@ -184,8 +185,8 @@ fn log_sums<T: Float>(x: &[T], (classes, inner): (usize, usize), max: &mut [T], 
     log_sums.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum.ln());
 }
 
-/// Writes the loss of each position, the largest of its logits, and the logarithm of the sum of exponentials below it.
-/// Targets were checked by [`Coefficients::total`].
+/// Writes the loss of each position, the maximum of its logits, and the log-sum-exp relative to it.
+/// [`Coefficients::total`] must have checked the targets.
 pub fn cross_entropy<T: Float>(
     of: &Coefficients<'_, T>,
     x: &[T],
@@ -221,7 +222,7 @@ pub fn cross_entropy<T: Float>(
     });
 }
 
-/// Writes the gradient of the logits. `scale` gives each position's: the gradient of its loss.
+/// Writes the gradient of the logits. `scale` returns the gradient of each position's loss.
 pub fn cross_entropy_backward<T: Float>(
     of: &Coefficients<'_, T>,
     x: &[T],
@@ -253,7 +254,7 @@ pub fn cross_entropy_backward<T: Float>(
     });
 }
 
-/// The gradients of positions side by side, from `first` on.
+/// The gradients of adjacent positions, from `first` on.
 #[inline(always)]
 fn columns<T: Float>(
     of: &Coefficients<'_, T>,
@@ -293,7 +294,7 @@ fn columns<T: Float>(
     }
 }
 
-/// Writes all coefficients: for the derivative of the derivative. Targets were checked.
+/// Writes all coefficients, for the second derivative. The targets must have been checked.
 pub fn coefficients<T: Float>(of: &Coefficients<'_, T>, out: &mut [T]) {
     for position in 0..out.len() / of.classes.max(1) {
         for class in 0..of.classes {
@@ -305,8 +306,8 @@ pub fn coefficients<T: Float>(of: &Coefficients<'_, T>, out: &mut [T]) {
     }
 }
 
-/// Returns the sum of minus each position's log-probability of its class, times its weight; writes each to `out` where
-/// there is one. Targets were checked.
+/// Returns the sum of minus each position's log-probability of its class, times its weight. Writes each one to `out`, if
+/// given. The targets must have been checked.
 pub fn likelihood<T: Float>(
     of: &Coefficients<'_, T>,
     x: &[T],
@@ -325,7 +326,8 @@ pub fn likelihood<T: Float>(
     sum
 }
 
-/// Writes the gradient of [`likelihood`]: one entry a position, 0 elsewhere. `scale` gives each position's.
+/// Writes the gradient of [`likelihood`]: one entry per position, 0 elsewhere. `scale` returns the gradient of each
+/// position's loss.
 pub fn likelihood_backward<T: Float>(
     of: &Coefficients<'_, T>,
     positions: usize,

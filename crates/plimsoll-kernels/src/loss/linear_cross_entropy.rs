@@ -1,5 +1,5 @@
-//! Cross entropy of a projection, some rows at a time: their logits become their gradients in the same memory, and these
-//! the gradients of the inputs, before the next rows are projected.
+//! Cross entropy of a projection, computed for some rows at a time. Their logits are overwritten with their gradients,
+//! from which the gradients of the inputs are computed, before the next rows are projected.
 
 use super::cross_entropy::{Coefficients, log_sum};
 use super::nll::BadTarget;
@@ -8,7 +8,7 @@ use crate::number::Float;
 use crate::parallel::{Cut, Pieces, for_each_chunk, for_each_cut, for_each_piece};
 use crate::simd::vectorize;
 
-/// Sizes: `rows x dim` against `classes x dim`.
+/// The sizes of a projection: `rows x dim` against `classes x dim`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Projection {
     pub rows: usize,
@@ -17,22 +17,24 @@ pub struct Projection {
 }
 
 impl Projection {
-    /// Rows at a time: their logits take as much memory as the input, but no fewer than make products efficient.
+    /// The number of rows at a time: so many that their logits take as much memory as the input, but enough for efficient
+    /// products.
     fn chunk(&self) -> usize {
         let rows = (self.rows * self.dim).checked_div(self.classes).unwrap_or(1);
         (rows / 16 * 16).clamp(64, 1024).min(self.rows.max(1))
     }
 }
 
-/// Floats of scratch that [`linear_cross_entropy`] needs: the logits and losses of a chunk.
+/// Floats of scratch memory that [`linear_cross_entropy`] needs: the logits and losses of a chunk.
 pub fn linear_cross_entropy_scratch_len(size: &Projection) -> usize {
     size.chunk() * (size.classes + 1)
 }
 
-/// Where gradients of the mean or sum go: of `x`, of the weight and of the bias.
+/// The destinations for the gradients of the mean or sum: of `x`, of the weight and of the bias.
 pub type Gradients<'a, T> = [Option<&'a mut [T]>; 3];
 
-/// Returns the sum of the losses of `x · weightᵀ + bias`, divided by what the targets weigh if `mean`. Writes the gradients.
+/// Returns the sum of the losses of `x · weightᵀ + bias`, divided by the sum of the targets' weights if `mean`. Writes the
+/// gradients.
 ///
 /// # Errors
 /// The first target that is neither a class nor ignored.
@@ -80,7 +82,7 @@ pub fn linear_cross_entropy<T: Float>(
     Ok(sum / divisor)
 }
 
-/// Rows from `first` on: their losses, and their logits replaced by their gradients where there is a scale.
+/// Computes the losses of the rows from `first` on and, if there is a scale, replaces their logits by their gradients.
 fn loss_and_gradient<T: Float>(
     of: &Coefficients<'_, T>,
     first: usize,
@@ -110,7 +112,7 @@ fn loss_and_gradient<T: Float>(
     });
 }
 
-/// Classes of a block of the weight's gradient.
+/// Classes in a block of the weight's gradient.
 const BLOCK: usize = 512;
 
 /// `to[c, d] += sum over rows of g[row, c] · x[row, d]`.
@@ -120,7 +122,7 @@ fn add_product<T: Float>(g: &[T], x: &[T], [rows, classes, dim]: [usize; 3], to:
     for_each_chunk(classes.div_ceil(BLOCK), |chunk| {
         let first = chunk * BLOCK;
         let count = BLOCK.min(classes - first);
-        // SAFETY: the lengths were checked; each chunk writes rows of its own.
+        // SAFETY: the lengths were checked; different chunks write different rows.
         unsafe {
             gemm::gemm(
                 count,

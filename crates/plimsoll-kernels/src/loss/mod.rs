@@ -1,11 +1,11 @@
 //! Losses and their gradients.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `nll` | negative log likelihood, squared error, and how losses are reduced |
-//! | `cross_entropy` | of logits |
-//! | `linear_cross_entropy` | of a projection, some rows at a time |
-//! | `pair_loss` | losses of an input and a target of one shape |
+//! | `nll` | negative log likelihood, mean squared error, and the reduction of losses |
+//! | `cross_entropy` | cross entropy of logits |
+//! | `linear_cross_entropy` | cross entropy of a projection, some rows at a time |
+//! | `pair_loss` | losses of an input and a target of equal shape |
 
 pub mod cross_entropy;
 pub mod linear_cross_entropy;

@@ -1,22 +1,22 @@
-//! Losses that end a forward pass in one number: negative log likelihood and mean squared error.
+//! Losses that reduce to one number: negative log likelihood and mean squared error.
 
 use crate::number::Float;
 use crate::parallel::{PIECE, for_each_piece};
 use crate::simd::vectorize;
 
-/// How a loss over many elements becomes one number.
+/// The reduction of a loss over many elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     /// Divided by the number of elements (or rows).
     Mean,
     /// Added up.
     Sum,
-    /// Not: each keeps its own.
+    /// No reduction.
     None,
 }
 
 impl Reduction {
-    /// What each of `n` elements weighs. A mean over none is NaN, as in PyTorch.
+    /// The weight of each of `n` elements. A mean over no elements is NaN, as in PyTorch.
     pub fn weight(self, n: usize) -> f64 {
         match self {
             Self::Mean => 1.0 / n as f64,
@@ -32,7 +32,7 @@ impl Reduction {
     }
 }
 
-/// A class index that is not a column.
+/// A class index that is out of range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadTarget {
     pub row: usize,
@@ -40,10 +40,11 @@ pub struct BadTarget {
     pub cols: usize,
 }
 
-/// The target of a row that does not count: the default of PyTorch's losses.
+/// The target of a row that is ignored: the default of PyTorch's losses.
 pub const IGNORED: i64 = -100;
 
-/// Returns minus the mean (or sum) of `log_probs[row, targets[row]]` over the rows that count.
+/// Returns minus the mean (or sum) of `log_probs[row, targets[row]]` over the rows that are not
+/// ignored.
 ///
 /// # Errors
 /// The first target outside `0..cols` that is not [`IGNORED`].
@@ -65,7 +66,7 @@ pub fn nll_loss<T: Float>(
 /// Writes the gradient of [`nll_loss`], times `grad` of the loss: one entry per row, 0 elsewhere.
 ///
 /// # Errors
-/// As [`nll_loss`]; `out` is then partly written.
+/// As [`nll_loss`]; `out` is then partially written.
 pub fn nll_loss_backward<T: Float>(
     cols: usize,
     grad: T,
@@ -82,7 +83,7 @@ pub fn nll_loss_backward<T: Float>(
     Ok(())
 }
 
-/// The rows that count, with their targets.
+/// The rows that are not ignored, with their targets.
 fn counting(targets: &[i64]) -> impl Iterator<Item = (usize, i64)> {
     targets.iter().copied().enumerate().filter(|&(_, value)| value != IGNORED)
 }
@@ -94,7 +95,8 @@ fn column(row: usize, value: i64, cols: usize) -> Result<usize, BadTarget> {
 /// Returns the mean (or sum) of `(input - target)²`.
 pub fn mse_loss<T: Float>(input: &[T], target: &[T], reduction: Reduction) -> T {
     assert_eq!(input.len(), target.len(), "mse_loss: input against target");
-    // At most 64 parts whose sums are added in order, see reduce.rs for why `f64` across blocks.
+    // At most 64 parts, whose sums are added in order; `reduce/sum.rs` explains why blocks are added in
+    // `f64`.
     let part_len = input.len().div_ceil(64).max(PIECE);
     let mut parts = [0f64; 64];
     for_each_piece(&mut parts[..input.len().div_ceil(part_len)], 1, |part, sum| {
@@ -128,8 +130,8 @@ fn squares<T: Float>(a: &[T], b: &[T]) -> T {
     lanes.into_iter().sum()
 }
 
-/// Writes the gradient of [`mse_loss`] with respect to `input`, times `grad` of the loss. With respect to
-/// `target` it is the negative.
+/// Writes the gradient of [`mse_loss`] with respect to `input`, times `grad` of the loss. The gradient
+/// with respect to `target` is its negative.
 pub fn mse_loss_backward<T: Float>(input: &[T], target: &[T], grad: T, reduction: Reduction, out: &mut [T]) {
     assert_eq!(input.len(), target.len(), "mse_loss_backward: input against target");
     assert_eq!(input.len(), out.len(), "mse_loss_backward: input against out");

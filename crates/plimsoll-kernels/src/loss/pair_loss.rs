@@ -1,13 +1,14 @@
-//! Losses of an input and a target of one shape: a function of each pair, summed without a tensor between.
+//! Losses of an input and a target of equal shape: a function of each pair, summed without an intermediate
+//! tensor.
 
 use crate::number::Float;
 use crate::parallel::{PIECE, for_each_piece};
 use crate::simd::vectorize;
 
-/// Parts of a sum that may run in parallel; they join in order.
+/// Parts of a sum that may run in parallel; they are combined in order.
 const PARTS: usize = 64;
 
-/// The sum of `f(x, target)`: runs of `1024` in the type itself, the rest in `f64`.
+/// The sum of `f(x, target)`: runs of 1024 elements are summed in the type itself, and the runs in `f64`.
 pub fn sum<T: Float>(x: &[T], target: &[T], f: impl Fn(T, T) -> T + Sync) -> f64 {
     assert_eq!(x.len(), target.len(), "pair_loss: input against target");
     let part_len = x.len().div_ceil(PARTS).max(PIECE);
@@ -47,7 +48,7 @@ pub fn each<T: Float>(x: &[T], target: &[T], out: &mut [T], f: impl Fn(T, T) -> 
     });
 }
 
-/// Multiplies each element by its gradient, or all by one, times `weight`.
+/// Multiplies each element by its gradient (or all elements by a single one) and by `weight`.
 pub fn scale<T: Float>(out: &mut [T], grad: &[T], weight: f64) {
     let (single, weight) = (grad.len() == 1, T::of(weight));
     for_each_piece(out, PIECE, |start, out| {

@@ -1,7 +1,7 @@
-//! Products of strided matrices, batched, on the `gemm` crate, and large ones in `float32` by `packed_matmul.rs`.
+//! Batched products of strided matrices with the `gemm` crate, and large `float32` products with `packed_matmul.rs`.
 //!
-//! `gemm` runs single-threaded on blocks of the output that we cut by shape, so that the sum behind each
-//! element does not depend on the number of threads. Transposed views cost nothing: they are strides.
+//! `gemm` runs single-threaded on blocks of the output whose division depends only on the shape, so that the sum for each
+//! element does not depend on the number of threads. Transposed views cost nothing: they are only strides.
 
 use std::any::TypeId;
 
@@ -11,7 +11,7 @@ use crate::number::{Float, Number};
 use crate::parallel::{Cut, for_each_chunk, for_each_piece};
 use crate::simd::vectorize;
 
-/// `c = a * b`, plus `bias[n]` on every row when given. `c` is overwritten and its strides must not overlap.
+/// `c = a * b`, plus `bias[n]` on every row when given. `c` is overwritten; its strides must not overlap.
 pub fn matmul<T: Float>(
     shape: &MatmulShape,
     (a, a_strides): (&[T], MatrixStrides),
@@ -42,8 +42,8 @@ pub fn matmul<T: Float>(
         for (batch, rows, cols) in blocks.of_chunk(chunk) {
             let at = |s: MatrixStrides, row: usize, col: usize| batch * s.batch + row * s.row + col * s.col;
             let c_at = at(c_strides, rows.start, cols.start);
-            // SAFETY: the spans checked above keep every element in its slice; blocks are disjoint positions, and `c` does not
-            // overlap itself.
+            // SAFETY: the spans checked above keep every element in its slice; blocks have disjoint positions, and `c` does
+            // not overlap itself.
             unsafe {
                 if few {
                     let part = |row: usize| &a[at(a_strides, row, 0)..][..k];
@@ -95,7 +95,7 @@ pub fn matmul<T: Float>(
 /// Inputs, a bias and an output in 32 bits.
 type Operands32<'a> = (&'a [f32], &'a [f32], Option<&'a [f32]>, &'a mut [f32]);
 
-/// The operands themselves, if they are in 32 bits.
+/// The same operands as `f32`, if that is their type.
 fn as_f32<'a, T: Float>(
     a: &'a [T],
     b: &'a [T],
@@ -108,16 +108,17 @@ fn as_f32<'a, T: Float>(
     })
 }
 
-/// Rows at most of a product that is as fast as memory: a language model that writes a token at a time.
+/// The maximum number of rows of a product whose speed is limited by memory, as in a language model that generates one
+/// token at a time.
 const FEW_ROWS: usize = 8;
-/// Elements of the right operand at least.
+/// The minimum number of elements of the right operand in such a product.
 const FEW_ROWS_WORK: usize = 1 << 16;
-/// Partial sums of an element, in one register or two.
+/// The number of partial sums of an element, which fill one or two registers.
 const LANES: usize = 16;
-/// Rows that one pass over a column multiplies.
+/// The number of rows that one pass over a column multiplies.
 const ROWS_AT_ONCE: usize = 4;
 
-/// The products of a few rows with one column, which is read once for [`ROWS_AT_ONCE`] of them: nothing is packed.
+/// The products of a few rows with one column, which is read once for every [`ROWS_AT_ONCE`] rows. Nothing is packed.
 fn for_few_rows<'a, T: Float>(
     count: usize,
     row: impl Fn(usize) -> &'a [T],
@@ -125,14 +126,14 @@ fn for_few_rows<'a, T: Float>(
     mut store: impl FnMut(usize, T),
 ) {
     for first in (0..count).step_by(ROWS_AT_ONCE) {
-        // The last row again where there are fewer: those sums are not stored.
+        // If there are fewer rows, the last one is repeated, and those sums are not stored.
         let rows = std::array::from_fn(|i| row((first + i).min(count - 1)));
         let sums = dots(rows, column);
         sums.iter().take(count - first).enumerate().for_each(|(i, &sum)| store(first + i, sum));
     }
 }
 
-/// The products of some rows with one column, in sums of [`LANES`] elements each.
+/// The products of some rows with one column, with [`LANES`] partial sums for each.
 #[allow(
     clippy::needless_range_loop,
     reason = "five slices side by side, which the compiler makes registers of"
@@ -171,7 +172,7 @@ fn dots<T: Float>([a, b, c, d]: [&[T]; ROWS_AT_ONCE], column: &[T]) -> [T; ROWS_
     )
 }
 
-/// The types of which there are products.
+/// A type with matrix products.
 pub trait Product: Number {
     /// As [`matmul`].
     fn matmul(
@@ -200,7 +201,7 @@ macro_rules! product {
 }
 product!(f32 => matmul, f64 => matmul, i64 => matmul_whole);
 
-/// [`matmul`] of whole numbers, which wrap: plain loops. `c` is row-major.
+/// [`matmul`] for integers, which wrap, as plain loops. `c` is row-major.
 fn matmul_whole(
     shape: &MatmulShape,
     (a, a_strides): (&[i64], MatrixStrides),
@@ -223,7 +224,7 @@ fn matmul_whole(
     });
 }
 
-/// How the outputs are cut into chunks: whole batches while these are small, else blocks of rows and columns.
+/// The division of the outputs into chunks: complete batches if these are small, else blocks of rows and columns.
 pub(super) struct Blocks {
     shape: MatmulShape,
     batches_per_chunk: usize,
@@ -231,9 +232,9 @@ pub(super) struct Blocks {
     pub(super) cols: usize,
 }
 
-/// Multiply-adds worth a chunk: some 20 µs.
+/// The number of multiply-adds in a chunk, about 20 µs.
 const CHUNK_WORK: usize = 1 << 20;
-/// Blocks of one product at most; more would pack its operands too often.
+/// The maximum number of blocks of one product; more would pack its operands too often.
 const BLOCKS: usize = 16;
 
 impl Blocks {
@@ -247,7 +248,7 @@ impl Blocks {
             cols: n.max(1),
         };
         let mut count = 1;
-        // Halving the longer side keeps blocks square, where packing is the least of the work.
+        // Halving the longer side keeps blocks square, for which packing takes the smallest share of the work.
         while count < BLOCKS && work / count >= 2 * CHUNK_WORK {
             if blocks.rows >= blocks.cols {
                 blocks.rows = blocks.rows.div_ceil(2).next_multiple_of(16);
@@ -259,14 +260,14 @@ impl Blocks {
         blocks
     }
 
-    /// Blocks of at most `limit` rows and columns, all of about one size, in multiples of `unit`.
+    /// Blocks of at most `limit` rows and columns, all of about equal size, in multiples of `unit`.
     pub(super) fn at_most(shape: &MatmulShape, limit: [usize; 2], unit: [usize; 2]) -> Self {
         let &MatmulShape { batch, m, k, n } = shape;
         let even =
             |size: usize, count: usize, unit: usize| size.div_ceil(count).next_multiple_of(unit).max(unit);
         let (mut down, mut across) = (m.div_ceil(limit[0]).max(1), n.div_ceil(limit[1]).max(1));
         let work = |down: usize, across: usize| m * n * k / (down * across);
-        // Large products in few blocks would leave cores without work, or some with much more than others.
+        // With few blocks, large products would leave some cores without work, or with much less than others.
         while batch * down * across < BLOCKS && work(down, across) >= 2 * CHUNK_WORK {
             match even(m, down, unit[0]) >= even(n, across, unit[1]) {
                 true => down *= 2,

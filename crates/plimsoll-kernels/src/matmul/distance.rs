@@ -1,9 +1,9 @@
-//! Distances of every pair of two sets of vectors, by the `p`-norm of their difference, without the differences in memory.
+//! Distances between all pairs from two sets of vectors (the `p`-norm of the difference), without storing the differences.
 
 use crate::number::Float;
 use crate::parallel::for_each_piece;
 
-/// Sizes of two sets of vectors: `rows` and `columns` of `width` numbers.
+/// The sizes of two sets: `rows` and `columns` vectors with `width` elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Sets {
     pub rows: usize,
@@ -37,9 +37,9 @@ fn norm<T: Float>(p: f64, a: &[T], b: &[T]) -> f64 {
     }
 }
 
-/// `out[b][i] = Σ_j grad[b][i][j] · d/dx |x[b][i] - y[b][j]|_p`. `by` gives the place of pair `(i, j)` in `grad` and
-/// `distance`, so that it serves both sides. `stored` rounds a difference as the distances were rounded where they were kept: the
-/// largest difference is the one that equals its distance.
+/// `out[b][i] = Σ_j grad[b][i][j] · d/dx |x[b][i] - y[b][j]|_p`. `by` returns the position of pair `(i, j)` in `grad` and
+/// `distance`, so that the function works for both sides. `stored` rounds a difference in the same way as the stored distances:
+/// the largest difference is found by comparing it with the distance.
 pub fn distances_backward<T: Float>(
     sets: Sets,
     p: f64,
@@ -58,7 +58,7 @@ pub fn distances_backward<T: Float>(
                 let mut sum = 0.0;
                 for j in 0..columns {
                     let at = batch * rows * columns + by(row % rows, j);
-                    // In the type of the elements, as the distance that it may be.
+                    // Computed in the type of the elements, since it may equal the distance.
                     let d = (a[k] - y[(batch * columns + j) * width + k]).wide();
                     let d = if p == f64::INFINITY { stored(d) } else { d };
                     sum += grad[at].wide() * slope(p, d, distance[at].wide());
@@ -69,7 +69,7 @@ pub fn distances_backward<T: Float>(
     });
 }
 
-/// The derivative of the distance by one difference.
+/// The derivative of the distance with respect to one difference.
 fn slope(p: f64, d: f64, distance: f64) -> f64 {
     let sign = if d == 0.0 { 0.0 } else { d.signum() };
     match p {

@@ -23,7 +23,7 @@ impl MatrixStrides {
         Self { batch: rows * cols, row: cols, col: 1 }
     }
 
-    /// The same elements with rows and columns exchanged.
+    /// The strides of the transposed matrix.
     pub fn transposed(self) -> Self {
         Self { batch: self.batch, row: self.col, col: self.row }
     }

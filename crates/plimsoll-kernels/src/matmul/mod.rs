@@ -1,12 +1,12 @@
-//! Products of matrices, and distances of every pair of vectors.
+//! Matrix products, and distances between all pairs of vectors.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `matrix` | sizes of a product, strides of its matrices |
+//! | `matrix` | the sizes of a product, and the strides of its matrices |
 //! | `batched` | strided, batched products |
-//! | `packed_matmul` | large products, of packed panels |
+//! | `packed_matmul` | large products, with packed panels |
 //! | `short_matmul` | products of 16-bit floats |
-//! | `distance` | distances of every pair of two sets of vectors |
+//! | `distance` | distances between all pairs from two sets of vectors |
 
 pub(crate) mod batched;
 pub mod distance;

@@ -1,8 +1,8 @@
-//! Products of large matrices of `float32` on processors with AVX-512.
+//! Products of large `float32` matrices on processors with AVX-512.
 //!
-//! Both operands are packed once for all threads, a run of depth at a time: rows in groups, columns in panels, in the order in
-//! which a tile of registers reads them. `matmul.rs` sends here what [`takes`]; other products, and other processors, are the
-//! `gemm` crate's, which packs an operand again for each block of the output.
+//! Both operands are packed once for all threads, one run of depth at a time: rows in groups, columns in panels, in the order
+//! in which a register tile reads them. `batched.rs` uses this file for the products that [`takes`] accepts. The `gemm` crate,
+//! which packs an operand again for each block of the output, handles other products and other processors.
 
 use std::cell::Cell;
 
@@ -11,26 +11,26 @@ use crate::parallel::{Cut, for_each_chunk};
 use crate::simd::{Kernel, Simd, dispatch, has_avx512, vectorize};
 use crate::transpose::transpose;
 
-/// Rows and columns of a tile: 24 registers of sums, two of columns, and what is left for rows.
+/// Rows and columns of a tile: 24 registers of sums, two of columns, and the rest for rows.
 const ROWS: usize = 12;
 const COLS: usize = 32;
-/// Elements of depth that are packed at a time. With half as many the output is read and written so often that products are 5 %
-/// slower.
+/// Elements of depth that are packed at a time. With half as many, the output is read and written so often that products are 5
+/// % slower.
 const DEPTH: usize = 1024;
-/// Rows and columns that are packed at a time, at most: 4 MiB and 8 MiB.
+/// The maximum number of rows and columns that are packed at a time: 4 MiB and 8 MiB.
 const ROWS_AT_ONCE: usize = 86 * ROWS;
 const COLS_AT_ONCE: usize = 64 * COLS;
-/// Rows and columns of a thread's piece of the output: its panels stay in the second-level cache.
+/// Rows and columns of a thread's piece of the output: its panels stay in the L2 cache.
 const PIECE: [usize; 2] = [8 * ROWS, 8 * COLS];
 /// Groups or panels that a thread packs at a time.
 const PACK_SETS: usize = 4;
 
-/// Multiply-adds at least: packing and two loops over threads must be little beside them.
+/// The minimum number of multiply-adds for which packing and two loops over threads are negligible.
 const WORK: usize = 1 << 23;
-/// Floats of a cache line.
+/// Floats per cache line.
 const LINE: usize = 16;
 
-/// Whether [`packed_matmul`] is the way to compute this product on this processor.
+/// Whether [`packed_matmul`] should compute this product on this processor.
 pub(super) fn takes(shape: &MatmulShape, c: MatrixStrides) -> bool {
     let &MatmulShape { m, k, n, .. } = shape;
     c.col == 1 && m >= 4 * ROWS && n >= 2 * COLS && k >= LINE && m * n * k >= WORK && has_avx512()
@@ -54,13 +54,13 @@ struct Part<'a> {
 }
 
 thread_local! {
-    /// What the largest product of this thread was packed in: at most 12 MiB.
+    /// The buffer for packed operands of this thread, as large as its largest product needed: at most 12 MiB.
     static PACKED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// `c = a * b`, plus `bias[n]` on every row when given, for products that it [`takes`].
+/// `c = a * b`, plus `bias[n]` on every row when given, for products that [`takes`] accepts.
 ///
-/// The slices are as long as their strides say and rows of `c` do not overlap: `matmul` checked it.
+/// `matmul` has checked that the slices are long enough for their strides and that rows of `c` do not overlap.
 pub(super) fn packed_matmul(
     shape: &MatmulShape,
     (a, a_strides): (&[f32], MatrixStrides),
@@ -108,14 +108,15 @@ pub(super) fn packed_matmul(
     PACKED.set(kept);
 }
 
-/// Packs lines in sets of `WIDTH`: element by element of depth, one of each line. Lines that are missing from the last set are 0.
+/// Packs lines in sets of `WIDTH`. For each step of depth, a set has one element from each line. Missing lines of the last set
+/// are 0.
 fn pack<const WIDTH: usize>(part: &Part<'_>, to: &mut [f32]) {
     let run = part.depth.len();
     let sets = part.count.div_ceil(WIDTH);
     let to = Cut::new(to);
     for_each_chunk(sets.div_ceil(PACK_SETS), |chunk| {
         let sets = chunk * PACK_SETS..sets.min((chunk + 1) * PACK_SETS);
-        // SAFETY: each set has a piece of its own.
+        // SAFETY: each set has a separate piece.
         let to = unsafe { to.range(sets.start * WIDTH * run, sets.len() * WIDTH * run) };
         let first = sets.start * WIDTH;
         let count = (sets.end * WIDTH).min(part.count) - first;
@@ -143,7 +144,7 @@ fn pack<const WIDTH: usize>(part: &Part<'_>, to: &mut [f32]) {
     });
 }
 
-/// [`pack`] where lines are neighbours in memory: each step in depth is a stretch of them.
+/// [`pack`] for lines that are adjacent in memory, so that each step of depth is a contiguous stretch.
 #[inline(always)]
 #[allow(clippy::manual_memcpy, reason = "some registers: a call of memcpy takes longer")]
 fn pack_stretches<const WIDTH: usize>(from: &[f32], depth: usize, count: usize, run: usize, to: &mut [f32]) {
@@ -164,26 +165,26 @@ fn pack_stretches<const WIDTH: usize>(from: &[f32], depth: usize, count: usize, 
     }
 }
 
-/// Where a block of sums goes.
+/// The destination of a block of sums.
 struct Output<'a> {
     c: &'a Cut<'a, f32>,
-    /// Its first element, and the distance of its rows.
+    /// Its first element, and the distance between its rows.
     at: usize,
     row: usize,
     start: Start<'a>,
 }
 
-/// What sums start from.
+/// The initial value of sums.
 #[derive(Clone, Copy)]
 enum Start<'a> {
     Zero,
     /// A value for each column.
     Bias(&'a [f32]),
-    /// What is there.
+    /// The old values.
     Accumulate,
 }
 
-/// Multiplies packed rows with packed columns.
+/// Multiplies packed rows by packed columns.
 fn multiply((m, a): (usize, &[f32]), (n, b): (usize, &[f32]), run: usize, out: &Output<'_>) {
     let across = n.div_ceil(PIECE[1]);
     for_each_chunk(m.div_ceil(PIECE[0]) * across, |chunk| {
@@ -224,13 +225,13 @@ impl Kernel for Piece<'_> {
 }
 
 impl Piece<'_> {
-    /// A tile of the output, from a group of rows and a panel of columns.
+    /// Computes a tile of the output from a group of rows and a panel of columns.
     #[inline(always)]
     fn tile<S: Simd>(&self, (a, b): (&[f32], &[f32]), [row, col]: [usize; 2], [rows, cols]: [usize; 2]) {
         let out = self.out;
         let at = out.at + (self.place[0] + row) * out.row + self.place[1] + col;
         if rows == ROWS && cols == COLS {
-            // SAFETY: tiles are disjoint places of `c`; the rows of one too, or they would overlap.
+            // SAFETY: tiles are disjoint parts of `c`, and so are the rows of a tile, since rows of `c` do not overlap.
             let mut c: [&mut [f32]; ROWS] =
                 std::array::from_fn(|i| unsafe { out.c.range(at + i * out.row, COLS) });
             if let Start::Bias(bias) = out.start {
@@ -264,13 +265,14 @@ impl Piece<'_> {
 #[allow(clippy::needless_range_loop, reason = "short plain loops are unrolled")]
 fn registers<S: Simd, const ADD: bool>(a: &[f32], b: &[f32], c: &mut [&mut [f32]; ROWS]) {
     const VECTORS: usize = 2;
-    /// Steps in depth between two jumps: additions of addresses take turns with products in the processor's ports.
+    /// The number of steps of depth per loop iteration: address additions compete with products for the processor's ports.
     const UNROLLED: usize = 4;
     assert!(S::LANES * VECTORS == COLS && a.len() * COLS == b.len() * ROWS, "a tile of AVX-512");
     assert!(c.iter().all(|c| c.len() == COLS), "rows of a tile");
     let run = a.len() / ROWS;
     let (mut a, mut b) = (a.as_ptr(), b.as_ptr());
-    // SAFETY: `run` steps of ROWS and COLS elements, and rows of COLS, as checked; `S` comes from `dispatch`.
+    // SAFETY: the operands have `run` steps of ROWS and COLS elements, and rows have COLS, as checked; `S` comes from
+    // `dispatch`.
     unsafe {
         let mut sums = [[S::splat(0.0); VECTORS]; ROWS];
         for i in 0..ROWS {
@@ -318,7 +320,7 @@ mod tests {
     use super::*;
     use crate::testing::*;
 
-    /// Against sums in 64 bits. A processor without AVX-512 computes no such product.
+    /// Compares a product with sums in 64 bits. Does nothing on a processor without AVX-512.
     fn check(shape: MatmulShape, a_s: MatrixStrides, b_s: MatrixStrides, c_row: usize) {
         let MatmulShape { batch, m, k, n } = shape;
         let c_s = MatrixStrides { batch: m * c_row, row: c_row, col: 1 };

@@ -1,8 +1,8 @@
-//! Products of matrices of 16-bit floats, batched, that read their operands where they lie.
+//! Batched products of 16-bit float matrices, which read their operands in place.
 //!
-//! Sums are kept in 32 bits over the whole depth and rounded once. A block of the result is computed at a time: a run of depth of
-//! its rows and columns is packed for the tiles of `tile.rs`, as pairs of `bf16` where the processor multiplies those
-//! (AVX512-BF16), else as `f32`. Packing is the only conversion: no operand is ever whole in 32 bits.
+//! Sums are kept in 32 bits over the entire depth and rounded once. One block of the result is computed at a time: a run of depth
+//! of its rows and columns is packed for the tiles of `tile.rs`, as pairs of `bf16` if the processor can multiply those
+//! (AVX512-BF16), else as `f32`. Packing is the only conversion: an operand is never converted to 32 bits as a whole.
 
 use super::batched::Blocks;
 use super::matrix::{MatmulShape, MatrixStrides};
@@ -13,16 +13,16 @@ use crate::simd::{has_pairs, vectorize};
 use crate::tile::{Depth, NARROW, ROWS, Start, Tile, WIDE, panel_width};
 use crate::transpose::transpose;
 
-/// Rows and columns of a block at most: with a run of depth they take 0.7 MB, less than a core's second-level cache.
+/// The maximum number of rows and columns of a block: with a run of depth they take 0.7 MB, less than a core's L2 cache.
 const LIMIT: [usize; 2] = [16 * ROWS, 8 * WIDE];
-/// Floats, or pairs, of depth that are packed at a time: a panel of columns then stays in the nearest cache.
+/// Floats, or pairs, of depth that are packed at a time: a panel of columns then stays in the L1 cache.
 const RUN: usize = 256;
 
 fn blocks(shape: &MatmulShape) -> Blocks {
     Blocks::at_most(shape, LIMIT, [ROWS, NARROW])
 }
 
-/// Floats of a block's scratch: sums, packed rows, packed columns, and a panel before it is turned.
+/// The parts of a block's scratch memory, in floats: sums, packed rows, packed columns, and a panel before it is transposed.
 struct BlockScratch {
     sums: usize,
     rows: usize,
@@ -46,20 +46,20 @@ impl BlockScratch {
     }
 }
 
-/// Floats of scratch that [`short_matmul`] needs: the same on every processor.
+/// Floats of scratch memory that [`short_matmul`] needs: the same on every processor.
 pub fn short_matmul_scratch_len(shape: &MatmulShape) -> usize {
     let blocks = blocks(shape);
     scratch_workers(blocks.count()) * BlockScratch::of(shape, &blocks).len()
 }
 
-/// The matrices' elements and how they lie.
+/// The elements and the strides of matrices.
 pub type Matrices<'a> = (&'a [u8], MatrixStrides);
 
-/// `c = a * b`, plus `bias[n]` on every row when given: all of `dtype`, `c` row-major. Before they are rounded, the sums of each
-/// row of a block go through `finish`, with the position of the first in `c`.
+/// `c = a * b`, plus `bias[n]` on every row when given. All are of type `dtype`, and `c` is row-major. Before the sums of each
+/// row of a block are rounded, they are passed to `finish`, with the position in `c` of the first one.
 ///
 /// # Panics
-/// When `dtype` is not `F16` or `BF16`, or a slice too short.
+/// If `dtype` is not `F16` or `BF16`, or a slice is too short.
 #[allow(clippy::too_many_arguments, reason = "a product's operands, and what it works in")]
 pub fn short_matmul(
     dtype: DType,
@@ -120,20 +120,20 @@ fn product(
             for (row, sums) in rows.zip(sums.chunks_exact_mut(width)) {
                 let (at, sums) = ((batch * m + row) * n + cols.start, &mut sums[..cols.len()]);
                 finish(at, sums);
-                // SAFETY: blocks are disjoint positions of `c`, whose length was checked.
+                // SAFETY: blocks have disjoint positions in `c`, whose length was checked.
                 store(sums, unsafe { c.range(2 * at, 2 * sums.len()) });
             }
         }
     });
 }
 
-/// The elements as words. An empty slice may lie anywhere.
+/// The elements as words. An empty slice may have any address.
 fn words(bytes: &[u8]) -> &[u16] {
     if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
 }
 
-/// Lines of an operand that a block reads, rows of `a` or columns of `b`: `count` from `first`, `line` apart, their elements
-/// `depth` apart.
+/// The lines of an operand that a block reads, rows of `a` or columns of `b`: `count` lines from `first` on, `line` apart, whose
+/// elements are `depth` apart.
 #[derive(Clone, Copy)]
 struct Lines {
     first: usize,
@@ -151,7 +151,7 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// Computes its sums, as rows of the width that comes with them.
+    /// Computes its sums. Returns them with the width of their rows.
     fn sums<'r>(
         &self,
         lens: &BlockScratch,
@@ -170,7 +170,7 @@ impl Block<'_> {
         }
         let per_float = 1 + usize::from(self.pairs);
         let whole = self.depth.div_ceil(per_float);
-        // Without a depth there is one run of nothing: each sum is where it starts.
+        // With depth 0 there is one empty run, so each sum keeps its initial value.
         for first in (0..whole.max(1)).step_by(RUN) {
             let run = RUN.min(whole - first);
             let at = |lines: Lines| Lines { first: lines.first + first * per_float * lines.depth, ..lines };
@@ -196,14 +196,14 @@ impl Block<'_> {
     }
 }
 
-/// A run of depth: its elements, and the floats that hold them once packed.
+/// A run of depth: its elements, and the number of floats that hold them once packed.
 #[derive(Clone, Copy)]
 struct Run {
     floats: usize,
     elements: usize,
 }
 
-/// An operand, and how it is packed.
+/// An operand, and the way in which it is packed.
 struct Packer<'a> {
     bytes: &'a [u8],
     words: &'a [u16],
@@ -212,7 +212,7 @@ struct Packer<'a> {
 }
 
 impl Packer<'_> {
-    /// Packs rows as they lie. Returns the distance of rows and of steps in depth.
+    /// Packs rows without transposing them. Returns the distances between rows and between steps of depth.
     fn rows(&self, lines: Lines, run: Run, to: &mut [f32]) -> [usize; 2] {
         if run.floats == 0 {
             return [0, 0];
@@ -227,7 +227,7 @@ impl Packer<'_> {
         [1, lines.count]
     }
 
-    /// Packs columns as rows of `width`, one for each step in depth; what no column fills is 0.
+    /// Packs columns as rows of `width`, one row for each step of depth; unused columns are 0.
     fn panel(&self, lines: Lines, run: Run, (to, width): (&mut [f32], usize), turned: &mut [f32]) {
         if run.floats == 0 {
             return;
@@ -244,7 +244,7 @@ impl Packer<'_> {
         transpose((lines.count, run.floats), (turned, run.floats), (to, width));
     }
 
-    /// One line over a run of depth.
+    /// Packs one line over a run of depth.
     fn along(&self, from: usize, step: usize, run: Run, to: &mut [f32]) {
         if !self.pairs {
             return (self.load)(self.bytes, from, step, to);
@@ -258,7 +258,7 @@ impl Packer<'_> {
         }
     }
 
-    /// All lines at each step in depth, as rows of `width`.
+    /// Packs all lines, one step of depth at a time, as rows of `width`.
     fn across(&self, lines: Lines, run: Run, (to, width): (&mut [f32], usize)) {
         let Lines { first, line, depth, count } = lines;
         let to = to.chunks_exact_mut(width).take(run.floats).map(|to| &mut to[..count]).enumerate();
@@ -278,7 +278,7 @@ impl Packer<'_> {
                                 to[i] = pair(low[i], high[i]);
                             }
                         }
-                        // The last element of an odd depth has 0 beside it.
+                        // With odd depth, the last element is paired with 0.
                         (_, whole) => {
                             for (i, to) in to.iter_mut().enumerate() {
                                 let at = low + i * line;
@@ -292,7 +292,7 @@ impl Packer<'_> {
     }
 }
 
-/// Two neighbours in depth, the first in the low half.
+/// Two elements at neighbouring steps of depth, with the first in the low half.
 #[inline(always)]
 fn pair(low: u16, high: u16) -> f32 {
     f32::from_bits(u32::from(low) | u32::from(high) << 16)
@@ -319,7 +319,7 @@ mod tests {
         values
     }
 
-    /// Against sums in 64 bits of the same rounded elements, by pairs and by floats.
+    /// Compares products, by pairs and by floats, with sums in 64 bits of the same rounded elements.
     fn check(dtype: DType, shape: MatmulShape, a_s: MatrixStrides, b_s: MatrixStrides) {
         let MatmulShape { batch, m, k, n } = shape;
         let values = |len, seed| rounded(&random(len, seed), dtype);
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn sums_are_rounded_once() {
-        // 300 times 1 + 2^-7, where a sum in 8 bits would stop growing at 256.
+        // The sum of 300 times 1 + 2^-7; with 8 bits of mantissa, it would stop growing at 256.
         let shape = MatmulShape { batch: 1, m: 1, k: 300, n: 1 };
         let (a, b) = (rounded(&[1.007_812_5; 300], DType::BF16), rounded(&[1.0; 300], DType::BF16));
         let (mut c, mut scratch) = ([0; 2], vec![0.0; short_matmul_scratch_len(&shape)]);

@@ -1,14 +1,15 @@
-//! Batch normalization: each channel to mean 0 and deviation 1, or by given statistics; perhaps cut at 0.
+//! Batch normalization: scales each channel to mean 0 and standard deviation 1, or by given statistics, optionally followed by
+//! a ReLU.
 //!
-//! Elements are `[outer, channels, inner]`: an image row-major has its pixels as `inner`, channels-last has `inner` 1.
-//! Sums are in `f64`, cut by channels, so that none depends on the number of threads. Every pass goes along memory: runs of
-//! one channel's pixels, or blocks of channels in row after row.
+//! Elements are `[outer, channels, inner]`: for row-major images, `inner` is the number of pixels; for channels-last
+//! images, it is 1. Sums are in `f64` and divided by channels, so that none depends on the number of threads. Every pass
+//! follows the memory order: runs of one channel's pixels, or blocks of channels in one row after another.
 
 use crate::number::Float;
 use crate::parallel::{PIECE, for_each_piece, for_each_pieces};
 use crate::simd::vectorize;
 
-/// Sizes.
+/// The sizes of the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channels {
     pub outer: usize,
@@ -16,7 +17,7 @@ pub struct Channels {
     pub inner: usize,
 }
 
-/// What an element is multiplied with and what is added, by channel.
+/// The factor and the offset for the elements of each channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Affine<'a, T> {
     pub mean: &'a [T],
@@ -35,21 +36,21 @@ impl<T: Float> Affine<'_, T> {
     }
 }
 
-/// Channels that are worked on together where they are side by side; sums of one channel are kept in as many parts.
+/// The number of adjacent channels that are processed together, and the number of partial sums of a single channel.
 pub(super) const LANES: usize = 16;
 
 /// Two sums for each lane.
 pub(super) type Sums = [[f64; LANES]; 2];
 
 impl Channels {
-    /// Channels that one thread sums.
+    /// The number of channels that one thread sums.
     fn block(self) -> usize {
         if self.inner == 1 || self.outer * self.inner < 4096 { LANES } else { 1 }
     }
 }
 
-/// The element of each tensor at one place. A function of its own, because a closure in `array::from_fn` may stay a call, once an
-/// element.
+/// The element of each tensor at one position. This is a separate function because a closure in `array::from_fn` may remain a
+/// call for each element.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "several tensors are walked together")]
 fn at<T: Copy + Default, const N: usize>(streams: &[&[T]; N], place: usize) -> [T; N] {
@@ -60,7 +61,7 @@ fn at<T: Copy + Default, const N: usize>(streams: &[&[T]; N], place: usize) -> [
     elements
 }
 
-/// [`at`] a place of a block of each.
+/// [`at`] for a position in a block of each tensor.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "several tensors are walked together")]
 fn at_lane<T: Copy + Default, const N: usize>(
@@ -75,7 +76,7 @@ fn at_lane<T: Copy + Default, const N: usize>(
     elements
 }
 
-/// Adds `f(lane, elements)` for elements side by side of several tensors to the sums of their lanes.
+/// Adds `f(lane, elements)`, for contiguous elements of several tensors, to the sums of their lanes.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "several tensors are walked together")]
 fn add_lanes<T: Float, const N: usize>(
@@ -99,7 +100,7 @@ fn add_lanes<T: Float, const N: usize>(
     }
 }
 
-/// Writes `f(lane, elements)` for elements side by side of several tensors.
+/// Writes `f(lane, elements)` for contiguous elements of several tensors.
 #[inline(always)]
 pub(super) fn write_lanes<T: Float, const N: usize>(
     out: &mut [T],
@@ -119,8 +120,8 @@ pub(super) fn write_lanes<T: Float, const N: usize>(
     }
 }
 
-/// The sums of `f(lane, elements)` over the elements of the channels from `from` on: those of `count` channels, where channels
-/// are side by side, each in its lane; else those of one channel, to be added up.
+/// The sums of `f(lane, elements)` over the elements of the channels from `from` on. If channels are contiguous, there are
+/// `count` channels, each in its lane; otherwise there is one channel, whose lanes must be added.
 #[inline(always)]
 pub(super) fn sums_of<T: Float, const N: usize>(
     size: Channels,
@@ -141,7 +142,7 @@ pub(super) fn sums_of<T: Float, const N: usize>(
     sums
 }
 
-/// [`sums_of`] as many channels side by side as there are lanes: the sums stay in registers.
+/// [`sums_of`] for as many contiguous channels as there are lanes: the sums stay in registers.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "several tensors are walked together")]
 fn sums_of_lanes<T: Float, const N: usize>(
@@ -163,16 +164,16 @@ fn sums_of_lanes<T: Float, const N: usize>(
     sums
 }
 
-/// What a channel's lane, or all lanes of one channel, come to.
+/// The total of a channel: its lane, or the sum of all lanes.
 #[inline(always)]
 fn total(size: Channels, sums: &[f64; LANES], lane: usize) -> f64 {
     if size.inner == 1 { sums[lane] } else { sums.iter().sum() }
 }
 
-/// Channels side by side whose numbers are found together.
+/// The number of contiguous channels whose parameters are computed together.
 const BLOCK: usize = 256;
 
-/// Writes `f(elements of several tensors, numbers of their channel)`.
+/// Writes `f(elements of several tensors, parameters of their channel)`.
 #[inline(always)]
 fn write<T: Float, const N: usize, const M: usize>(
     size: Channels,
@@ -205,7 +206,7 @@ fn write<T: Float, const N: usize, const M: usize>(
     });
 }
 
-/// Rows whose elements are of one channel each.
+/// Writes rows whose elements belong to one channel each.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "several tensors are walked together")]
 fn write_rows<T: Float, const N: usize, const M: usize>(
@@ -233,7 +234,7 @@ fn write_rows<T: Float, const N: usize, const M: usize>(
     }
 }
 
-/// Numbers of the channels of a run, one for each lane.
+/// The parameters of the channels of a run, one for each lane.
 #[inline(always)]
 fn by_lane<T: Float, const N: usize>(
     size: Channels,
@@ -251,7 +252,7 @@ fn by_lane<T: Float, const N: usize>(
     numbers
 }
 
-/// Writes each channel's mean, variance, and one over its deviation.
+/// Writes each channel's mean, variance, and reciprocal standard deviation.
 pub fn statistics<T: Float>(size: Channels, eps: f64, x: &[T], [mean, variance, rstd]: [&mut [T]; 3]) {
     let n = (size.outer * size.inner) as f64;
     for_each_pieces([mean, variance, rstd], size.block(), |start, [mean, variance, rstd]| {
@@ -263,8 +264,8 @@ pub fn statistics<T: Float>(size: Channels, eps: f64, x: &[T], [mean, variance, 
                     let block = (start + at, step);
                     let first =
                         |lane: usize| x.get((block.0 + lane) * size.inner).copied().unwrap_or_default();
-                    // Squares are summed around a value of the channel: near the mean, they lose nothing in 64 bits. Where
-                    // elements have 64 bits themselves, around the mean.
+                    // Squares are summed relative to a value of the channel, which is near enough to the mean to lose no
+                    // precision in 64 bits. For 64-bit elements, they are summed relative to the mean.
                     let mut around: [f64; LANES] =
                         std::array::from_fn(|lane| if lane < step { first(lane).wide() } else { 0.0 });
                     if size.inner != 1 {
@@ -298,7 +299,7 @@ pub fn statistics<T: Float>(size: Channels, eps: f64, x: &[T], [mean, variance, 
                         let off = total(size, &sums[0], lane) / n;
                         let squares = total(size, &sums[1], lane) / n - off * off;
                         mean[at + lane] = T::of(level[lane] + off);
-                        // Rounding may leave less than nothing; what is not a number stays so.
+                        // Rounding may make the variance negative. NaN stays NaN.
                         variance[at + lane] = T::of(if squares < 0.0 { 0.0 } else { squares });
                         rstd[at + lane] = T::of(1.0 / (variance[at + lane].wide() + eps).sqrt());
                     }
@@ -308,20 +309,20 @@ pub fn statistics<T: Float>(size: Channels, eps: f64, x: &[T], [mean, variance, 
     });
 }
 
-/// Writes one over the deviation of each variance.
+/// Writes the reciprocal standard deviation for each variance.
 pub fn inverse_deviation<T: Float>(variance: &[T], eps: f64, rstd: &mut [T]) {
     for (variance, rstd) in variance.iter().zip(rstd) {
         *rstd = T::of(1.0 / (variance.wide() + eps).sqrt());
     }
 }
 
-/// `max(y, 0)`; not a number stays so.
+/// `max(y, 0)`; NaN stays NaN.
 #[inline(always)]
 fn relu<T: Float>(y: T) -> T {
     if y <= T::default() { T::default() } else { y }
 }
 
-/// Writes `(x - mean) · rstd · weight + bias`, cut at 0 if so.
+/// Writes `(x - mean) · rstd · weight + bias`, with a ReLU if `affine.relu`.
 pub fn normalize<T: Float>(size: Channels, affine: &Affine<'_, T>, x: &[T], out: &mut [T]) {
     let numbers = |channel| affine.of(channel);
     match affine.relu {
@@ -344,7 +345,7 @@ pub fn normalize<T: Float>(size: Channels, affine: &Affine<'_, T>, x: &[T], out:
     }
 }
 
-/// [`normalize`] of `x`, plus `residual`, cut at 0.
+/// [`normalize`] of `x`, plus `residual`, followed by a ReLU.
 pub fn normalize_add<T: Float>(size: Channels, affine: &Affine<'_, T>, both: [&[T]; 2], out: &mut [T]) {
     write(
         size,
@@ -356,7 +357,7 @@ pub fn normalize_add<T: Float>(size: Channels, affine: &Affine<'_, T>, both: [&[
     );
 }
 
-/// Writes the gradient where the output of ReLU is positive, else 0.
+/// Writes the gradient where the output of the ReLU is positive, else 0.
 pub fn cut_where_not_positive<T: Float>(relu: &[T], grad: &[T], out: &mut [T]) {
     for_each_piece(out, PIECE, |start, out| {
         vectorize(
@@ -418,8 +419,8 @@ pub fn normalize_backward<T: Float>(
     }
 }
 
-/// For the channels from `start` on, the sums of the gradient times the normalized elements, and of the gradient: where the
-/// forward pass did not cut at 0.
+/// For the channels from `start` on, the sums of the gradient times the normalized elements, and of the gradient, over elements
+/// that the ReLU of the forward pass did not set to 0.
 #[inline(always)]
 fn gradient_sums<T: Float>(
     size: Channels,

@@ -1,6 +1,6 @@
-//! Group normalization: each group of channels of an image to mean 0 and deviation 1.
+//! Group normalization: scales each group of channels of an image to mean 0 and standard deviation 1.
 //!
-//! Elements are `[batch, channels, inner]`; a group is `channels / groups` channels, side by side. `group_norm_last.rs` is for
+//! Elements are `[batch, channels, inner]`; a group has `channels / groups` adjacent channels. `group_norm_last.rs` is for
 //! channels-last images.
 
 use super::softmax::row_sum;
@@ -8,7 +8,7 @@ use crate::number::Float;
 use crate::parallel::{Pieces, for_each_cut};
 use crate::simd::vectorize;
 
-/// Sizes.
+/// The sizes of the elements and the number of groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
     pub batch: usize,
@@ -18,18 +18,18 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Channels of a group.
+    /// The number of channels in a group.
     fn width(&self) -> usize {
         self.channels / self.groups
     }
 
-    /// Elements of a group.
+    /// The number of elements in a group.
     fn len(&self) -> usize {
         self.width() * self.inner
     }
 }
 
-/// Writes each group normalized, times its channels' weight plus bias; and its mean and one over its deviation.
+/// Writes each normalized group, times its channels' weight plus bias, and its mean and reciprocal standard deviation.
 pub fn group_norm<T: Float>(
     size: &Groups,
     eps: f64,
@@ -68,7 +68,7 @@ pub fn group_norm<T: Float>(
     });
 }
 
-/// Floats of scratch that [`group_norm_backward`] needs.
+/// Floats of scratch memory that [`group_norm_backward`] needs.
 pub fn group_norm_backward_scratch_len(size: &Groups) -> usize {
     2 * size.batch * size.channels
 }
@@ -128,7 +128,7 @@ pub fn group_norm_backward<T: Float>(
     sum_images(size.channels, [slopes, levels], [to_weight, to_bias]);
 }
 
-/// Adds the sums of each image to those of all.
+/// Adds up the sums of all images.
 pub fn sum_images<T: Float>(
     channels: usize,
     [slopes, levels]: [&[T]; 2],

@@ -1,6 +1,7 @@
-//! Group normalization of channels-last images: elements are `[batch, inner, channels]`, each group a block of every row.
+//! Group normalization of channels-last images: elements are `[batch, inner, channels]`, and each group is a block of
+//! every row.
 //!
-//! One thread works on an image; its passes go along rows, over blocks of channels (`channel_norm.rs`).
+//! One thread processes an image; its passes go along rows, over blocks of channels (`channel_norm.rs`).
 
 use super::channel_norm::{Channels, LANES, sums_of, write_lanes};
 use super::group_norm::Groups;
@@ -19,14 +20,14 @@ impl Groups {
         channel * self.groups / self.channels
     }
 
-    /// Blocks of channels: the first of each, and how many.
+    /// Blocks of channels: the first channel of each, and their number.
     fn blocks(&self) -> impl Iterator<Item = (usize, usize)> {
         let channels = self.channels;
         (0..channels).step_by(LANES).map(move |from| (from, LANES.min(channels - from)))
     }
 }
 
-/// Numbers of a block's channels.
+/// The parameters of a block's channels, one for each lane.
 #[inline(always)]
 fn by_lane<T: Float>((from, count): (usize, usize), of: impl Fn(usize) -> T) -> [T; LANES] {
     std::array::from_fn(|lane| if lane < count { of(from + lane) } else { T::default() })
@@ -82,7 +83,7 @@ pub fn group_norm_last<T: Float>(
     });
 }
 
-/// For each channel, its group and the sums of its elements and of their squares, both around a number of the group.
+/// For each channel, its group and the sums of its elements and of their squares, both relative to a value of the group.
 #[inline(always)]
 fn each_sum<T: Float>(
     size: &Groups,
@@ -107,8 +108,8 @@ fn each_sum<T: Float>(
     }
 }
 
-/// As [`super::group_norm::group_norm_backward`], for the gradient of `x`; the sums for those of weight and bias go to
-/// `slopes` and `levels`, for each channel of each image.
+/// As [`super::group_norm::group_norm_backward`], for the gradient of `x`; the sums for the gradients of weight and bias
+/// are written to `slopes` and `levels`, for each channel of each image.
 #[allow(clippy::needless_range_loop, reason = "a lane is a channel's, too")]
 pub fn group_norm_backward_last<T: Float>(
     size: &Groups,
@@ -143,7 +144,7 @@ pub fn group_norm_backward_last<T: Float>(
                         levels[channel] = T::of(sums[1][lane]);
                     }
                 }
-                // Of a group: the mean of its gradients, and of their products with the normalized elements.
+                // For each group, the mean of its gradients, and of their products with the normalized elements.
                 let of_group = |sums: &[T], channel: usize| {
                     let (first, width) = (size.group(channel) * (channels / groups), channels / groups);
                     let products = (first..first + width).map(|i| (sums[i] * scale(i)).wide());

@@ -1,23 +1,24 @@
-//! Normalization of rows by their root mean square or by mean and deviation, perhaps of a sum that is written too.
+//! Normalization of rows by root mean square or by mean and deviation, optionally after adding a residual, whose sum is also
+//! written.
 //!
-//! Sums over a row are in `f64`, as those of softmax. The weight's gradient is cut by columns, so that no sum depends on the
-//! number of threads.
+//! Sums over a row are in `f64`, as those of softmax. The weight's gradient is divided by columns, so that no sum depends on
+//! the number of threads.
 
 use super::softmax::row_sum;
 use crate::number::Float;
 use crate::parallel::{PIECE, Pieces, for_each_cut, for_each_piece};
 use crate::simd::vectorize;
 
-/// What is subtracted from a row, besides dividing it.
+/// The value that is subtracted from a row, and the divisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Center {
-    /// Nothing: divided by the root of the mean of squares.
+    /// Nothing is subtracted; divides by the root mean square.
     Zero,
-    /// Its mean: divided by the deviation.
+    /// The mean is subtracted; divides by the standard deviation.
     Mean,
 }
 
-/// What is kept of each row: one over its deviation, and its mean where it is subtracted.
+/// The statistics of each row: its reciprocal deviation and, if it is subtracted, its mean.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a, T> {
     pub cols: usize,
@@ -32,11 +33,12 @@ impl<T: Float> Rows<'_, T> {
     }
 }
 
-/// What is added to rows before they are normalized, and how that sum is rounded where it is stored in fewer bits.
+/// The residual that is added to rows before they are normalized, and the rounding function if the sum is stored in fewer
+/// bits.
 pub type Residual<'a, T> = (&'a [T], Option<fn(T) -> T>);
 
-/// Writes each row of `x` (of `x` plus a residual where there is one, which goes to `sum`) normalized, times `scale[0]`
-/// plus `scale[1]`; and what is kept of it.
+/// Writes each normalized row of `x` (or of `x` plus a residual, which is written to `sum`), times `scale[0]` plus
+/// `scale[1]`, and the statistics of the row.
 pub fn row_norm<T: Float>(
     (center, eps): (Center, f64),
     (x, residual): (&[T], Option<Residual<'_, T>>),
@@ -95,7 +97,7 @@ pub fn row_norm<T: Float>(
     });
 }
 
-/// The sum of squared distances from `mean`, in 16 lanes of `f64`.
+/// The sum of squared differences from `mean`, in 16 lanes of `f64`.
 #[inline(always)]
 fn squares<T: Float>(row: &[T], mean: T) -> f64 {
     let (blocks, rest) = row.as_chunks::<16>();
@@ -110,7 +112,7 @@ fn squares<T: Float>(row: &[T], mean: T) -> f64 {
 }
 
 /// Writes the gradient of `x`: `rstd · (g - mean(g) - x̂ · mean(g · x̂))`, with `g` the gradient times `weight` and `x̂` the
-/// normalized row, plus `along` where there is one; `mean(g)` only where the mean is subtracted.
+/// normalized row, plus `along`, if given. The term `mean(g)` is present only if the mean is subtracted.
 pub fn row_norm_backward<T: Float>(
     of: &Rows<'_, T>,
     (grad, along): (&[T], Option<&[T]>),

@@ -94,7 +94,7 @@ fn rows<T: Float>(cols: usize, src: &[T], out: &mut [T], row: impl Fn(&[T], &mut
     );
 }
 
-/// Runs `row(offset, src row, out row)` for every row, in parallel pieces of whole rows.
+/// Runs `row(offset, src row, out row)` for every row, in parallel pieces of complete rows.
 fn rows_at<T: Float>(cols: usize, src: &[T], out: &mut [T], row: impl Fn(usize, &[T], &mut [T]) + Sync) {
     assert_eq!(src.len(), out.len(), "softmax: src against out");
     assert!(cols > 0 || out.is_empty(), "softmax over {cols} columns of {} elements", out.len());
@@ -104,7 +104,7 @@ fn rows_at<T: Float>(cols: usize, src: &[T], out: &mut [T], row: impl Fn(usize, 
         out.len()
     );
     let cols = cols.max(1);
-    // An exponential costs some ten moves, hence pieces a fraction of the usual.
+    // An exponential costs as much as about ten moves, hence the smaller pieces.
     for_each_piece(out, (PIECE / 8 / cols).max(1) * cols, |start, piece| {
         vectorize(
             #[inline(always)]
@@ -118,7 +118,8 @@ fn rows_at<T: Float>(cols: usize, src: &[T], out: &mut [T], row: impl Fn(usize, 
     });
 }
 
-/// Lanes in which a row is folded: the compiler does not reorder a fold by itself.
+/// The number of lanes in which a row is folded, since the compiler does not reorder a fold by
+/// itself.
 const LANES: usize = 16;
 
 #[inline(always)]
@@ -136,7 +137,7 @@ pub(crate) fn row_max<T: Float>(row: &[T]) -> T {
     lanes.into_iter().fold(max, larger)
 }
 
-/// Sums in `f64`: rows may be long.
+/// Sums in `f64`, since rows may be long.
 #[inline(always)]
 pub(crate) fn row_sum<T: Float>(row: &[T]) -> T {
     let (blocks, rest) = row.as_chunks::<LANES>();

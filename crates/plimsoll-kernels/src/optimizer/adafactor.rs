@@ -1,6 +1,6 @@
-//! Adafactor: the second moment of a matrix as the product of its rows' and its columns'.
+//! Adafactor: factors the second moment of a matrix into those of its rows and its columns.
 //!
-//! Three passes and no temporary: the variances, the sizes of parameter and update, the update.
+//! Three passes and no temporary: the variances, the RMS of parameter and update, and the update.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -15,15 +15,15 @@ pub struct AdafactorStep {
     pub lr: f64,
     /// Exponent of the decay of the variances; 0 or less.
     pub beta2_decay: f64,
-    /// The smallest variance, as its root; `None` is the type's rounding error.
+    /// The square root of the smallest variance; `None` means the type's rounding error.
     pub eps1: Option<f64>,
-    /// The smallest size of a parameter that a step is relative to.
+    /// The lower bound of a parameter's RMS, to which a step is relative.
     pub eps2: f64,
-    /// The largest size of an update.
+    /// The largest RMS of an update.
     pub d: f64,
     /// Decay of the parameter itself.
     pub weight_decay: f64,
-    /// Along the gradient instead of against it.
+    /// Whether to step along the gradient instead of against it.
     pub maximize: bool,
 }
 
@@ -37,14 +37,14 @@ pub(super) fn state_shapes(shape: &[usize]) -> SmallVec<[SmallVec<[usize; 4]>; 3
     smallvec![without(rows + 1), without(rows)]
 }
 
-/// Running variances: of rows and columns, or of the elements of a vector.
+/// Running variances of rows and columns, or of the elements of a vector.
 enum Variance<'a, T> {
     Factored { rows: &'a mut [T], columns: &'a mut [T], shape: [usize; 3] },
     Whole(&'a mut [T]),
 }
 
 impl<T: Float> Variance<'_, T> {
-    /// Takes the squares of `grad` in, with this weight.
+    /// Adds the squares of `grad` to the averages, with this weight.
     fn update(&mut self, grad: &[T], weight: T) {
         let mix = |old: &mut T, new: T| *old += weight * (new - *old);
         match self {
@@ -66,7 +66,7 @@ impl<T: Float> Variance<'_, T> {
         }
     }
 
-    /// Elements that follow each other, and how many such runs there are.
+    /// The length and the number of contiguous runs of elements.
     fn runs(&self) -> (usize, usize) {
         match self {
             Variance::Whole(variance) => (variance.len(), 1),
@@ -74,7 +74,7 @@ impl<T: Float> Variance<'_, T> {
         }
     }
 
-    /// What the gradient of run `run` is multiplied by, given the mean of its matrix' rows.
+    /// The factor of the gradient at `at` of run `run`, given the mean over its matrix's rows.
     fn scale(&self, run: usize, at: usize, mean: T, eps: T) -> T {
         let estimate = match self {
             Variance::Whole(variance) => variance[at],
@@ -87,12 +87,13 @@ impl<T: Float> Variance<'_, T> {
     }
 }
 
-/// The larger; not a number stays, as in PyTorch.
+/// The larger of the two, or NaN if either is NaN, as in PyTorch.
 fn largest<T: Float>(a: T, b: T) -> T {
     if a < b { b } else { a }
 }
 
-/// Moves `param` against `grad` over the root of its variance, by a step relative to the parameter's size.
+/// Moves `param` against `grad` divided by the root of its variance, by a step relative to the parameter's
+/// RMS.
 pub(super) fn adafactor_step<T: Float>(
     options: &AdafactorStep,
     step: u64,
@@ -131,7 +132,7 @@ pub(super) fn adafactor_step<T: Float>(
         }
     };
     let (run_len, runs) = variance.runs();
-    // A matrix' mean is needed by each of its rows: once a row, not once an element.
+    // Each row of a matrix needs the matrix's mean, so it is read once per row, not once per element.
     let scales = |run: usize, each: &mut dyn FnMut(usize, T)| {
         let matrix = match &variance {
             Variance::Whole(_) => 0,

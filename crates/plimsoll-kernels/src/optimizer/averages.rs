@@ -1,4 +1,4 @@
-//! Rules that divide or take signs by running averages: RMSprop, Adagrad, Lion.
+//! Rules that divide by running averages, or use the sign of one: RMSprop, Adagrad, Lion.
 
 use super::super::number::Float;
 use super::super::parallel::{PIECE, for_each_piece2, for_each_pieces};
@@ -18,9 +18,9 @@ pub struct RmsPropStep {
     pub weight_decay: f64,
     /// Momentum factor; 0 keeps no buffer.
     pub momentum: f64,
-    /// Whether the square of the mean is taken off the mean square.
+    /// Whether the square of the mean is subtracted from the mean square.
     pub centered: bool,
-    /// Along the gradient instead of against it.
+    /// Whether to step along the gradient instead of against it.
     pub maximize: bool,
 }
 
@@ -29,13 +29,13 @@ pub struct RmsPropStep {
 pub struct AdagradStep {
     /// Learning rate.
     pub lr: f64,
-    /// How the learning rate falls with the steps.
+    /// The decay of the learning rate over the steps.
     pub lr_decay: f64,
     /// L2 penalty.
     pub weight_decay: f64,
     /// Added to the denominator.
     pub eps: f64,
-    /// Along the gradient instead of against it.
+    /// Whether to step along the gradient instead of against it.
     pub maximize: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct AdagradStep {
 pub struct LionStep {
     /// Learning rate.
     pub lr: f64,
-    /// Share of the mean in the update.
+    /// Weight of the mean in the update.
     pub beta1: f64,
     /// Decay of the mean.
     pub beta2: f64,
@@ -52,7 +52,7 @@ pub struct LionStep {
     pub weight_decay: f64,
 }
 
-/// What RMSprop does to every element.
+/// The elementwise rule of RMSprop.
 #[derive(Clone, Copy)]
 struct Rms<T> {
     alpha: T,
@@ -63,7 +63,7 @@ struct Rms<T> {
 }
 
 impl<T: Float> Rms<T> {
-    /// The gradient over the root.
+    /// The gradient divided by the root.
     #[inline(always)]
     fn scaled(self, p: T, g: T, square: &mut T, mean: Option<&mut T>) -> T {
         let g = self.sign * g + self.decay * p;
@@ -79,7 +79,8 @@ impl<T: Float> Rms<T> {
     }
 }
 
-/// Moves `param` against `grad` over the root of its running mean square, or of its running variance with `grad_avg`.
+/// Moves `param` against `grad` divided by the root of its running mean square, or of its running variance with
+/// `grad_avg`.
 pub(super) fn rmsprop_step<T: Float>(
     options: &RmsPropStep,
     (param, grad): (&mut [T], &[T]),
@@ -92,7 +93,7 @@ pub(super) fn rmsprop_step<T: Float>(
         [options.lr, options.alpha, 1.0 - options.alpha, options.eps, options.weight_decay, options.momentum]
             .map(T::of);
     let rule = Rms { alpha, fresh, eps, decay, sign: sign(options.maximize) };
-    // Each optional part of the state is a case of its own, so that all are vectorised.
+    // Each optional part of the state is a separate case, so that all are vectorised.
     match (buffer, grad_avg) {
         (None, None) => for_each_pieces([param, square_avg], PIECE, |at, [param, square]| {
             let grad = &grad[at..];
@@ -154,7 +155,7 @@ pub(super) fn rmsprop_step<T: Float>(
     }
 }
 
-/// Moves `param` against `grad` over the root of the sum of all its squares.
+/// Moves `param` against `grad` divided by the root of the sum of all its squares.
 pub(super) fn adagrad_step<T: Float>(
     options: &AdagradStep,
     step: u64,
@@ -180,7 +181,7 @@ pub(super) fn adagrad_step<T: Float>(
     });
 }
 
-/// Moves `param` by one learning rate against the sign of a mean of `grad`.
+/// Moves `param` by one learning rate against the sign of a running mean of `grad`.
 pub(super) fn lion_step<T: Float>(options: &LionStep, (param, grad): (&mut [T], &[T]), mean: &mut [T]) {
     assert_eq!(param.len(), grad.len(), "lion: parameter against gradient");
     let shrink = T::of(1.0 - options.lr * options.weight_decay);
@@ -194,7 +195,7 @@ pub(super) fn lion_step<T: Float>(options: &LionStep, (param, grad): (&mut [T], 
             || {
                 for ((p, mean), &g) in param.iter_mut().zip(mean).zip(grad) {
                     let update = beta1 * *mean + fresh1 * g;
-                    // The sign, 0 where it is 0, as PyTorch's; `signum` has none.
+                    // The sign, which is 0 for 0, as in PyTorch; `signum` never returns 0.
                     let sign = if update > zero {
                         one
                     } else if update < zero {

@@ -1,4 +1,4 @@
-//! The norm of all gradients together, and gradients made smaller in place.
+//! The norm of all gradients together, and in-place clipping of gradients.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::super::simd::vectorize;
 
 /// Parts of one long sum that may run in parallel.
 const PARTS: usize = 64;
-/// Values that are added in their own type, in [`LANES`] lanes, before they join the total.
+/// Values that are added in their own type, in [`LANES`] lanes, before they are added to the total.
 const BLOCK: usize = 1024;
 const LANES: usize = 16;
 
@@ -70,7 +70,7 @@ pub fn norm<'a>(tensors: impl Iterator<Item = &'a [f32]>, p: f64) -> f64 {
             .sum(),
         f64::INFINITY => tensors.flatten().fold(0.0, |max: f64, &x| {
             let x = f64::from(x.abs());
-            // A NaN stays.
+            // NaN is kept.
             if x > max || x.is_nan() { x } else { max }
         }),
         p => tensors.flatten().map(|&x| f64::from(x.abs()).powf(p)).sum::<f64>().powf(p.recip()),
@@ -87,7 +87,7 @@ pub fn scale(x: &mut [f32], factor: f32) {
     });
 }
 
-/// Brings every element into `-bound..=bound`; a NaN stays.
+/// Clamps every element to `-bound..=bound`; NaN stays NaN.
 pub fn clamp(x: &mut [f32], bound: f32) {
     for_each_piece(x, PIECE, |_, x| {
         vectorize(

@@ -1,15 +1,15 @@
-//! Steps of optimizers, and what is done to gradients before them.
+//! Steps of optimizers, and operations on gradients before them.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `step` | SGD and Adam, and any rule |
 //! | `averages` | rules that divide by running averages |
-//! | `adafactor` | Adafactor, which looks at a whole matrix |
-//! | `muon` | Muon, which does, too |
-//! | `direction` | against the gradient, or along it |
-//! | `short` | steps of short types |
+//! | `adafactor` | Adafactor, which uses the complete matrix |
+//! | `muon` | Muon, which also uses the complete matrix |
+//! | `direction` | steps against the gradient, or along it |
+//! | `short` | steps of parameters in 16-bit types |
 //! | `clip` | the norm of all gradients |
-//! | `unscale` | gradients of a scaled loss |
+//! | `unscale` | unscaling the gradients of a scaled loss |
 
 mod adafactor;
 mod averages;

@@ -1,22 +1,22 @@
-//! Muon: the momentum of a matrix made nearly orthogonal by five Newton–Schulz steps.
+//! Muon: makes the momentum of a matrix nearly orthogonal with five Newton–Schulz steps.
 //!
 //! PyTorch iterates in `bfloat16`. Here the products are computed in `f32` and every result is rounded to `bfloat16`
-//! where PyTorch's would be, so both go the same way.
+//! where PyTorch rounds it, so both follow the same iteration.
 
 use super::super::number::Float;
 use super::super::parallel::{PIECE, for_each_piece2};
 use super::clip::sum_of_squares;
 use crate::matmul::{MatmulShape, MatrixStrides, matmul};
 
-/// How Muon's learning rate depends on the shape of a matrix.
+/// The dependence of Muon's learning rate on the shape of a matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LrAdjustment {
-    /// Times the root of rows over columns, where it is above 1: Jordan's.
+    /// Times the square root of rows over columns, if it is above 1 (Jordan's original).
     #[default]
     Original,
-    /// Times 0.2 of the root of the larger size: an update as large as AdamW's.
+    /// Times 0.2 · the square root of the larger size: the update's RMS then matches AdamW's.
     MatchRmsAdamW,
-    /// Times the root of rows over columns.
+    /// Times the square root of rows over columns.
     SpectralUnclamped,
 }
 
@@ -29,7 +29,7 @@ pub struct MuonStep {
     pub weight_decay: f64,
     /// Momentum factor.
     pub momentum: f64,
-    /// Nesterov's form of momentum.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
     /// Coefficients of the Newton–Schulz polynomial.
     pub coefficients: (f64, f64, f64),
@@ -37,11 +37,11 @@ pub struct MuonStep {
     pub eps: f64,
     /// Number of Newton–Schulz iterations.
     pub iterations: u32,
-    /// How the learning rate depends on the shape.
+    /// The dependence of the learning rate on the shape.
     pub adjustment: LrAdjustment,
 }
 
-/// Columns that one product is computed for at a time.
+/// The number of columns for which a product is computed at a time.
 const COLUMNS: usize = 256;
 
 /// The smaller size, then the larger.
@@ -52,7 +52,7 @@ fn sizes(shape: &[usize]) -> (usize, usize) {
     }
 }
 
-/// The matrix, two squares and a block of columns.
+/// Scratch memory for the matrix, two square matrices and a block of columns.
 pub(super) fn scratch_len(shape: &[usize]) -> usize {
     let (m, n) = sizes(shape);
     m * n + 2 * m * m + m * n.min(COLUMNS)
@@ -64,7 +64,7 @@ pub(super) fn flops(step: &MuonStep, shape: &[usize]) -> u64 {
     u64::from(step.iterations) * iteration + 8 * (m * n) as u64
 }
 
-/// Rounded to `bfloat16`, to the nearest, ties to even.
+/// Rounds to `bfloat16`, to nearest, ties to even.
 #[inline(always)]
 fn rounded(x: f32) -> f32 {
     if x.is_nan() {
@@ -74,13 +74,13 @@ fn rounded(x: f32) -> f32 {
     f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
-/// `a` to `b` by `weight`, by PyTorch's formula.
+/// Interpolates from `a` to `b` by `weight`, with PyTorch's formula.
 #[inline(always)]
 fn lerp<T: Float>(a: T, b: T, weight: f64) -> T {
     if weight.abs() < 0.5 { a + T::of(weight) * (b - a) } else { b - (b - a) * (T::ONE - T::of(weight)) }
 }
 
-/// Moves a matrix along the nearly orthogonal part of its momentum. Only that part is computed in short types.
+/// Moves a matrix along the nearly orthogonal part of its momentum. Only that part is computed in `bfloat16`.
 pub(super) fn muon_step<T: Float>(
     options: &MuonStep,
     shape: &[usize],
@@ -97,7 +97,7 @@ pub(super) fn muon_step<T: Float>(
     let momentum = options.momentum;
     let (x, scratch) = scratch.split_at_mut(m * n);
     buffer.iter_mut().zip(grad).for_each(|(b, &g)| *b = lerp(*b, g, 1.0 - momentum));
-    // The wide form: a tall matrix is transposed.
+    // A tall matrix is transposed to a wide one.
     let is_tall = rows > columns;
     let place = |at: usize| if is_tall { at % columns * rows + at / columns } else { at };
     for (at, (&b, &g)) in buffer.iter().zip(grad).enumerate() {
@@ -116,7 +116,7 @@ pub(super) fn muon_step<T: Float>(
     param.iter_mut().enumerate().for_each(|(at, p)| *p = keep * *p - adjusted * update(at));
 }
 
-/// Newton–Schulz: the singular values of the `m` × `n` matrix `x` go towards 1.
+/// Newton–Schulz iteration: moves the singular values of the `m` × `n` matrix `x` towards 1.
 fn orthogonalize(options: &MuonStep, x: &mut [f32], (m, n): (usize, usize), scratch: &mut [f32]) {
     let (a, b, c) = options.coefficients;
     let [a, b, c] = [a, b, c].map(|x| x as f32);
@@ -144,7 +144,7 @@ fn orthogonalize(options: &MuonStep, x: &mut [f32], (m, n): (usize, usize), scra
         for_each_piece2((update, gram), PIECE, |_, update, gram| {
             update.iter_mut().zip(gram).for_each(|(u, g)| *u = rounded(b * *g + c * *u));
         });
-        // In blocks of columns: a column of the result needs that column alone.
+        // Computed in blocks of columns: a column of the result depends only on that column.
         for start in (0..n).step_by(COLUMNS) {
             let width = COLUMNS.min(n - start);
             let block = &mut block[..m * width];
@@ -195,7 +195,7 @@ mod tests {
                 muon_step(&options, &shape, (&mut param, &random(len, 3)), &mut buffer, &mut scratch);
                 param
             });
-            // Singular values between 0.5 and 1.5, so their squares add up to about the smaller size.
+            // Singular values are between 0.5 and 1.5, so their squares add up to about the smaller size.
             let (m, _) = sizes(&shape);
             let squares = sum_of_squares(&update) / (shape[0] as f64 / shape[1] as f64);
             assert!(squares > 0.2 * m as f64 && squares < 1.7 * m as f64, "{shape:?}: {squares}");

@@ -1,5 +1,5 @@
-//! Steps of parameters of any types, a short run at a time: converted to 32 bits in the processor's nearest cache, stepped,
-//! and rounded back. Nothing is allocated.
+//! Steps of parameters of any types. One short run at a time is converted to 32 bits in the L1 cache, stepped, and rounded
+//! back. Nothing is allocated.
 
 use smallvec::SmallVec;
 
@@ -8,13 +8,13 @@ use super::super::parallel::{PIECE, for_each_pieces};
 use super::step::Rule;
 use crate::dtype::DType;
 
-/// A tensor that changes.
+/// A tensor that a step changes.
 pub type Changed<'a> = (&'a mut [u8], DType);
 
-/// Most tensors that change for one parameter: itself and three of state.
+/// The maximum number of tensors that change for one parameter: the parameter and three tensors of state.
 const MOST: usize = 4;
 
-/// [`Rule::run`] of one parameter and its state, of any types of floating point up to 32 bits.
+/// [`Rule::run`] for one parameter and its state, in any floating-point types of up to 32 bits.
 pub fn step_any(
     rule: &Rule,
     step: u64,
@@ -42,7 +42,7 @@ pub fn step_any(
             }
         }
     };
-    // Tensors of one size are cut together; else one thread takes all.
+    // Tensors of equal size are split together; otherwise one thread processes everything.
     match (sizes.iter().all(|size| *size == sizes[0]), slices.len()) {
         (true, 1) => together::<1>(slices, sizes[0], &body),
         (true, 2) => together::<2>(slices, sizes[0], &body),

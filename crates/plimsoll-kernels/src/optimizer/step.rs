@@ -1,9 +1,9 @@
-//! Optimizer steps in place, by PyTorch's formulas in their order.
+//! In-place optimizer steps, with PyTorch's formulas in PyTorch's order of operations.
 //!
-//! One pass over parameter, gradient and state, without temporaries. The gradient is read only: weight decay
-//! is added on the fly. Here are SGD, Adam and AdamW, and [`Rule`], which is any of the rules; `averages.rs` has those
-//! that divide by running averages, `adafactor.rs` and `muon.rs` those that look at a whole matrix, `clip.rs` the norm of
-//! all gradients, `short.rs` steps of short types.
+//! One pass over parameter, gradient and state, without temporaries. The gradient is only read: weight decay is added on
+//! the fly. This file has SGD, Adam and AdamW, and [`Rule`], which is any of the rules. `averages.rs` has those that
+//! divide by running averages, `adafactor.rs` and `muon.rs` those that use the complete matrix, `clip.rs` the norm of all
+//! gradients, and `short.rs` steps of 16-bit types.
 
 use super::adafactor::AdafactorStep;
 use super::averages::{AdagradStep, LionStep, RmsPropStep};
@@ -26,15 +26,15 @@ pub struct SgdStep {
     pub dampening: f64,
     /// L2 penalty.
     pub weight_decay: f64,
-    /// Nesterov's form of momentum.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
-    /// Whether the momentum buffer is new: it then becomes the gradient itself.
+    /// Whether the momentum buffer is new. It is then set to the gradient.
     pub first: bool,
-    /// Along the gradient instead of against it.
+    /// Whether to step along the gradient instead of against it.
     pub maximize: bool,
 }
 
-/// How Adam's weight decay acts.
+/// The kind of Adam's weight decay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decay {
     /// Added to the gradient: `torch.optim.Adam`.
@@ -56,18 +56,18 @@ pub struct AdamStep {
     pub eps: f64,
     /// L2 penalty, or decay of the parameter itself.
     pub weight_decay: f64,
-    /// How weight decay acts.
+    /// The kind of weight decay.
     pub decay: Decay,
-    /// Whether the divisor is the largest second moment so far: a third tensor of state.
+    /// Whether the divisor is the largest second moment so far, which is a third tensor of state.
     pub amsgrad: bool,
-    /// Along the gradient instead of against it.
+    /// Whether to step along the gradient instead of against it.
     pub maximize: bool,
     /// Number of this step, from 1.
     pub step: u64,
 }
 
-/// Moves `param` against `grad`. `momentum_buffer` is needed when momentum is not 0; on its `first` step it is
-/// set to the gradient, whatever it held.
+/// Moves `param` against `grad`. `momentum_buffer` is needed when momentum is not 0; on its `first` step it is set to the
+/// gradient, and its old values are ignored.
 pub fn sgd_step<T: Float>(options: &SgdStep, param: &mut [T], grad: &[T], momentum_buffer: Option<&mut [T]>) {
     assert_eq!(param.len(), grad.len(), "sgd: parameter against gradient");
     let [lr, momentum, undamped, decay] =
@@ -102,7 +102,7 @@ pub fn sgd_step<T: Float>(options: &SgdStep, param: &mut [T], grad: &[T], moment
     });
 }
 
-/// What Adam does to every element.
+/// The elementwise rule of Adam.
 #[derive(Clone, Copy)]
 struct Moments<T> {
     sign: T,
@@ -117,7 +117,7 @@ struct Moments<T> {
 }
 
 impl<T: Float> Moments<T> {
-    /// Takes a gradient into both moments.
+    /// Updates both moments with a gradient.
     #[inline(always)]
     fn update(self, p: T, g: T, mean: &mut T, square: &mut T) {
         let g = self.sign * g + self.in_grad * p;
@@ -125,7 +125,7 @@ impl<T: Float> Moments<T> {
         *square = self.beta2 * *square + self.fresh2 * g * g;
     }
 
-    /// The parameter after a step by these moments.
+    /// The parameter after a step with these moments.
     #[inline(always)]
     fn moved(self, p: T, mean: T, square: T) -> T {
         let root = square.sqrt() / self.root_correction2 + self.eps;
@@ -133,8 +133,8 @@ impl<T: Float> Moments<T> {
     }
 }
 
-/// Moves `param` against `grad` by its running mean over the root of its running mean square, or of the largest of these so
-/// far, which `largest` keeps. `step` counts from 1.
+/// Moves `param` against `grad` by its running mean divided by the root of its running mean square, or of the largest mean
+/// square so far, which `largest` keeps. `step` counts from 1.
 pub fn adam_step<T: Float>(
     options: &AdamStep,
     param: &mut [T],
@@ -146,7 +146,7 @@ pub fn adam_step<T: Float>(
     assert_eq!(param.len(), grad.len(), "adam: parameter against gradient");
     let step = options.step;
     assert!(step > 0, "adam: steps count from 1, not {step}");
-    // PyTorch computes these scalars in double precision too.
+    // PyTorch computes these scalars in double precision, too.
     let root_correction2 = (1.0 - options.beta2.powf(step as f64)).sqrt();
     let step_size = options.lr / (1.0 - options.beta1.powf(step as f64));
     let (in_grad, shrink) = match options.decay {
@@ -183,7 +183,7 @@ pub fn adam_step<T: Float>(
                     let state = exp_avg.iter_mut().zip(exp_avg_sq).zip(largest);
                     for ((p, ((mean, square), largest)), &g) in param.iter_mut().zip(state).zip(grad) {
                         rule.update(*p, g, mean, square);
-                        // Not a number stays, as in PyTorch.
+                        // NaN stays NaN, as in PyTorch.
                         *largest = if *square > *largest || square.is_nan() { *square } else { *largest };
                         *p = rule.moved(*p, *mean, *largest);
                     }
@@ -193,14 +193,14 @@ pub fn adam_step<T: Float>(
     );
 }
 
-/// A rule by which parameters change, with its options.
+/// An update rule for parameters, with its options.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
     /// `torch.optim.SGD`; with momentum, the state is the momentum buffer, which the first step overwrites.
     Sgd(SgdStep),
-    /// `torch.optim.Adam` and `AdamW`; the state is both moments, with `amsgrad` also the largest second one so far.
+    /// `torch.optim.Adam` and `AdamW`; the state is both moments, with `amsgrad` also the largest second moment so far.
     Adam(AdamStep),
-    /// `torch.optim.RMSprop`; the state is the mean square, then the momentum buffer and the mean, where they are used.
+    /// `torch.optim.RMSprop`; the state is the mean square, then the momentum buffer and the mean, if they are used.
     RmsProp(RmsPropStep),
     /// `torch.optim.Adagrad`; the state is the sum of squares.
     Adagrad(AdagradStep),
@@ -239,7 +239,7 @@ impl Rule {
         }
     }
 
-    /// Floats of scratch for a parameter of this shape.
+    /// Floats of scratch memory for a parameter of this shape.
     pub fn scratch_len(&self, shape: &[usize]) -> usize {
         if matches!(self, Rule::Muon(_)) { super::muon::scratch_len(shape) } else { 0 }
     }
@@ -254,7 +254,7 @@ impl Rule {
         }
     }
 
-    /// Step number `step` of one parameter, counted from 1. The state is as [`Rule::state_shapes`] says.
+    /// Runs step number `step` of one parameter, counted from 1. [`Rule::state_shapes`] describes the state.
     pub fn run<T: Float>(&self, step: u64, (param, grad): (&mut [T], &[T]), state: SmallVec<[&mut [T]; 3]>) {
         let mut state = state.into_iter();
         let mut next = || state.next().unwrap_or_else(|| unreachable!("inferred"));
@@ -281,7 +281,7 @@ impl Rule {
         }
     }
 
-    /// The same for the rules that look at a whole matrix.
+    /// The same for the rules that use the complete matrix.
     pub fn run_whole<T: Float>(
         &self,
         step: u64,
@@ -302,7 +302,7 @@ impl Rule {
         }
     }
 
-    /// Whether it looks at a whole matrix.
+    /// Whether the rule uses the complete matrix.
     pub fn is_whole(&self) -> bool {
         matches!(self, Rule::Adafactor(_) | Rule::Muon(_))
     }

@@ -1,4 +1,4 @@
-//! SGD and Adam against their formulas in double precision, on any number of threads.
+//! Compares SGD and Adam with their formulas in double precision, on any number of threads.
 
 use super::*;
 use crate::testing::*;

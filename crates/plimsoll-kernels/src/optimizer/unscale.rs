@@ -1,4 +1,4 @@
-//! Gradients times a factor, with a look for values that are not finite.
+//! Multiplies gradients by a factor and checks for non-finite values.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,14 +6,14 @@ use crate::number::Float;
 use crate::parallel::{PIECE, for_each_piece};
 use crate::simd::vectorize;
 
-/// Multiplies by `factor`; whether a value was infinite or not a number.
+/// Multiplies by `factor`. Returns whether any value was infinite or NaN.
 pub fn scale_and_check<T: Float>(gradient: &mut [T], factor: T) -> bool {
     let found = AtomicBool::new(false);
     for_each_piece(gradient, PIECE, |_, piece| {
         let sum = vectorize(
             #[inline(always)]
             || {
-                // What is finite times zero is zero; all else is not a number, and stays so in a sum.
+                // Finite values times zero are zero. All others give NaN, which makes the sum NaN.
                 let mut sum = T::default();
                 for x in piece.iter_mut() {
                     sum += *x * T::default();

@@ -1,7 +1,7 @@
-//! Random numbers into memory: the same bits on every machine, for any number of threads.
+//! Fills memory with random numbers: the same bits on every machine, for any number of threads.
 //!
-//! ChaCha8 is counter-based: each piece of the output starts at its own word of the stream. Logarithm and
-//! cosine come from a library in Rust, because the system's differ in the last bit.
+//! ChaCha8 is counter-based: each piece of the output starts at a known word of the stream. Logarithm and
+//! cosine come from a Rust library, because the versions in system libraries differ in the last bit.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -11,7 +11,7 @@ use crate::parallel::{PIECE, for_each_piece};
 /// A distribution to draw values from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
-    /// Evenly in `low..high`.
+    /// The uniform distribution in `low..high`.
     Uniform {
         /// Smallest value.
         low: f64,
@@ -43,7 +43,8 @@ impl Distribution {
     }
 }
 
-/// Which random numbers: one of 2^64 independent streams of a seed. The same everywhere, bit for bit.
+/// A sequence of random numbers: one of 2^64 independent streams of a seed. Its bits are the same on every
+/// machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RandomStream {
     /// The generator's seed.
@@ -52,15 +53,15 @@ pub struct RandomStream {
     pub stream: u64,
 }
 
-/// A float to draw.
+/// A float type for random values.
 pub trait Drawn: Copy + Send {
-    /// 32-bit words of the stream that one value takes.
+    /// The number of 32-bit words of the stream for one value.
     const WORDS: usize;
     /// A value of at least `low`, below `high`.
     fn uniform(low: f64, high: f64, rng: &mut ChaCha8Rng) -> Self;
     /// `mean + std * z`.
     fn normal(mean: f64, std: f64, z: f64) -> Self;
-    /// The nearest one.
+    /// Rounds to the nearest value of this type.
     fn nearest(x: f64) -> Self;
 }
 
@@ -91,9 +92,10 @@ impl Drawn for f64 {
     }
 }
 
-/// Fills `out` from the beginning of a stream: one or two words per uniform value, two per pair of normal ones.
+/// Fills `out` from the beginning of a stream: one or two words for each uniform value, two for each pair of
+/// normal values.
 pub fn fill<T: Drawn>(distribution: Distribution, from: RandomStream, out: &mut [T]) {
-    // Pieces begin at even places, so that no pair is cut.
+    // Pieces begin at even positions, so that no pair is split.
     for_each_piece(out, PIECE, |start, piece| {
         let mut words = ChaCha8Rng::seed_from_u64(from.seed);
         words.set_stream(from.stream);
@@ -119,14 +121,14 @@ pub fn fill<T: Drawn>(distribution: Distribution, from: RandomStream, out: &mut 
     });
 }
 
-/// A value in `low..high` from the upper 24 bits of a word, all that an `f32` holds.
+/// A value in `low..high` from the upper 24 bits of a word, the precision of an `f32`.
 fn uniform(low: f32, high: f32, word: u32) -> f32 {
     let value = low + (high - low) * ((word >> 8) as f32 * (1.0 / 16_777_216.0));
-    // Rounding can reach `high`, which is not to be drawn.
+    // Rounding can reach `high`, which must not be drawn.
     if value < high { value } else { high.next_down().max(low) }
 }
 
-/// Whole numbers from `low` up to, not including, `high`; two words each.
+/// Fills `out` with random integers from `low` up to, but not including, `high`; two words each.
 pub fn integers(low: i64, high: i64, from: RandomStream, out: &mut [i64]) {
     let range = high.wrapping_sub(low) as u64;
     for_each_piece(out, PIECE, |start, piece| {
@@ -137,7 +139,7 @@ pub fn integers(low: i64, high: i64, from: RandomStream, out: &mut [i64]) {
     });
 }
 
-/// 0 up to, not including, the length, in random order.
+/// Fills `out` with the integers from 0 up to, but not including, its length, in random order.
 pub fn permutation(from: RandomStream, out: &mut [i64]) {
     let mut words = ChaCha8Rng::seed_from_u64(from.seed);
     words.set_stream(from.stream);
@@ -147,17 +149,17 @@ pub fn permutation(from: RandomStream, out: &mut [i64]) {
     }
 }
 
-/// A whole number below `range` from a word: its share of all words is even but for one part in 2^64 / range.
+/// An integer below `range` from a word. The distribution is uniform except for one part in 2^64 / range.
 fn below(range: u64, word: u64) -> u64 {
     ((u128::from(word) * u128::from(range)) >> 64) as u64
 }
 
-/// From (0, 1], so that the logarithm is finite.
+/// A value in (0, 1], so that its logarithm is finite.
 fn above_zero(word: u32) -> f64 {
     (f64::from(word) + 1.0) / 4_294_967_296.0
 }
 
-/// Two independent standard normal values from two words: Box and Muller's transform.
+/// Two independent standard normal values from two words: the Box-Muller transform.
 fn normals(a: u32, b: u32) -> [f64; 2] {
     let u = above_zero(a);
     let angle = std::f64::consts::TAU * (f64::from(b) / 4_294_967_296.0);

@@ -1,10 +1,10 @@
 //! Random numbers.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `draw` | random numbers into memory |
+//! | `draw` | filling memory with random numbers |
 //! | `philox` | the random bits of dropout |
-//! | `multinomial` | places drawn by weights |
+//! | `multinomial` | weighted sampling |
 
 pub(crate) mod draw;
 pub mod multinomial;

@@ -1,7 +1,8 @@
-//! Places drawn by weights: the same on every machine and for any number of threads.
+//! Weighted sampling of indices, with the same results on every machine and for any number of threads.
 //!
-//! Each row has its own words of the stream. With replacement a number between 0 and the sum falls between two partial
-//! sums; without, each weight gets an exponential time of that rate, and the first to come are drawn.
+//! Each row uses separate words of the stream. With replacement, a random number between 0 and the sum of the weights
+//! falls between two partial sums. Without replacement, each index gets an exponential arrival time with its weight as
+//! the rate, and the earliest are drawn.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -10,26 +11,26 @@ use super::draw::RandomStream;
 use crate::number::Float;
 use crate::parallel::{Pieces, for_each_cut_with};
 
-/// Floats of scratch for one worker.
+/// Floats of scratch memory for one worker.
 pub fn multinomial_scratch_len(weights: usize) -> usize {
     2 * weights
 }
 
-/// What is wrong with the weights.
+/// An error in the weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BadWeights {
-    /// A weight that is below 0, infinite or not a number.
+    /// A weight that is negative, infinite or NaN.
     Weight { row: usize, place: usize, value: f64 },
-    /// Fewer weights above 0 than are needed.
+    /// Too few weights above 0.
     Few { row: usize, found: usize, needed: usize },
 }
 
-/// A number from 0 up to, not including, 1.
+/// A random number from 0 up to, but not including, 1.
 fn uniform(words: &mut ChaCha8Rng) -> f64 {
     (words.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
 }
 
-/// Draws `drawn` places for each row of `cols` weights.
+/// Draws `drawn` indices for each row of `cols` weights.
 pub fn multinomial<T: Float>(
     cols: usize,
     weights: &[T],
@@ -74,7 +75,7 @@ pub fn multinomial<T: Float>(
             let times: &mut [u64] = bytemuck::cast_slice_mut(scratch);
             for (i, (time, weight)) in times.iter_mut().zip(weights).enumerate() {
                 let waited = -libm::log(1.0 - uniform(&mut words)) / weight.wide();
-                // What is 0 by 0 never comes either. Bits of positive floats order as the floats do.
+                // 0 divided by 0 also counts as never. The bits of positive floats have the same order as the floats.
                 let waited = if weight.wide() > 0.0 { waited as f32 } else { f32::INFINITY };
                 *time = u64::from(waited.to_bits()) << 32 | i as u64;
             }

@@ -1,17 +1,18 @@
-//! Which elements dropout keeps: random bits that are computed from a place, so that nothing but a seed is stored.
+//! The random bits of dropout. They are computed from the position of an element, so that only a seed is stored.
 //!
 //! Philox 4x32-10 (Salmon and others, 2011), the generator of PyTorch on GPUs: a counter goes in, four words come out.
-//! The forward and the backward pass ask for the same places and get the same bits, on every machine and in any order.
+//! The forward and the backward pass use the same positions and get the same bits, on every machine and in any order.
 
 use super::draw::RandomStream;
 use crate::number::Float;
 use crate::simd::vectorize;
 
-/// Elements that are drawn together. A caller that draws by rows gives each row a whole number of groups.
+/// The number of elements that are drawn together. A caller that draws by rows uses a whole number of groups for each
+/// row.
 pub const GROUP: usize = 64;
 const LANES: usize = 16;
 
-/// What each element of a dropout is multiplied with: 0, or `1 / (1 - p)`.
+/// A dropout, which multiplies each element by 0 or by `1 / (1 - p)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropout {
     stream: RandomStream,
@@ -20,19 +21,19 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// What words are compared with, what kept elements are multiplied with, and the words' stream: for a GPU's kernels.
+    /// The threshold for the random words, the factor for kept elements, and the stream of the words, for GPU kernels.
     pub fn words(&self) -> ((u32, f32), RandomStream) {
         ((self.threshold, self.factor), self.stream)
     }
 
-    /// Drops with probability `p`, which is in 0 to 1.
+    /// A dropout with probability `p`, which must be between 0 and 1.
     pub fn new(p: f64, stream: RandomStream) -> Self {
-        // With p = 1 every element is multiplied with 0, kept or not.
+        // With p = 1 every element is multiplied by 0, kept or not.
         let factor = if p < 1.0 { (1.0 / (1.0 - p)) as f32 } else { 0.0 };
         Self { stream, threshold: (p * 4_294_967_296.0) as u32, factor }
     }
 
-    /// The factors of the elements `group * GROUP` and the following.
+    /// The factors of a group of elements, which begins at `group * GROUP`.
     #[inline(always)]
     pub fn factors(&self, group: u64) -> [f32; GROUP] {
         let mut factors = [0.0; GROUP];
@@ -44,7 +45,7 @@ impl Dropout {
         factors
     }
 
-    /// Writes the elements of `x`, the first of which is `group * GROUP`, times their factors.
+    /// Writes the elements of `x`, which begin at element `group * GROUP`, times their factors.
     pub fn write<T: Float>(&self, group: u64, x: &[T], out: &mut [T]) {
         vectorize(
             #[inline(always)]
@@ -59,7 +60,7 @@ impl Dropout {
         );
     }
 
-    /// Multiplies `values`, which begin at element `group * GROUP`, with their factors.
+    /// Multiplies `values`, which begin at element `group * GROUP`, by their factors.
     #[inline(always)]
     pub fn apply(&self, group: u64, values: &mut [f32]) {
         for (i, values) in values.chunks_mut(GROUP).enumerate() {
@@ -69,7 +70,7 @@ impl Dropout {
     }
 }
 
-/// Sixteen counters side by side: the four words of each.
+/// The four words of each of sixteen adjacent counters.
 #[inline(always)]
 fn words(stream: RandomStream, group: u64) -> [[u32; LANES]; 4] {
     let first = group.wrapping_mul(LANES as u64);
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_words_are_those_of_random123() {
-        // Its known answers for a counter and a key of zeros, and of ones.
+        // Random123's known answers for an all-zero and an all-one counter and key.
         let zeros = words(RandomStream { seed: 0, stream: 0 }, 0);
         assert_eq!(zeros.map(|lane| lane[0]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         let ones = words(RandomStream { seed: u64::MAX, stream: u64::MAX }, u64::MAX);

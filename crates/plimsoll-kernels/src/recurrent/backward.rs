@@ -1,4 +1,4 @@
-//! All steps backward.
+//! The backward pass over all steps.
 
 use super::super::number::Float;
 use super::super::parallel::{Pieces, for_each_cut};
@@ -7,7 +7,7 @@ use super::rows::Step;
 use super::steps::{Cell, Start, Steps};
 use crate::matmul::{MatmulShape, MatrixStrides, Product};
 
-/// What the forward pass left.
+/// The saved results of the forward pass.
 #[derive(Clone, Copy)]
 pub struct Kept<'a, T> {
     pub y: &'a [T],
@@ -15,16 +15,18 @@ pub struct Kept<'a, T> {
     pub extra: &'a [T],
 }
 
-/// What the backward pass writes. `dh` and `dc` have the gradients of the last state, and those of the first afterwards.
+/// The outputs of the backward pass. `dh` and `dc` have the gradients of the last state before the call, and those of
+/// the first state after it.
 pub struct Gradients<'a, T> {
     pub gates: &'a mut [T],
     pub dh: &'a mut [T],
     pub dc: &'a mut [T],
-    /// Of the state's part of a GRU's value, or of what an LSTM projects to, at each step; else empty.
+    /// The gradient of the state's part of a GRU's value, or of an LSTM's projected output, at each step; otherwise
+    /// empty.
     pub extra: &'a mut [T],
 }
 
-/// Scratch of [`backward`], in elements.
+/// Scratch memory for [`backward`], in elements.
 pub fn backward_scratch_len(steps: &Steps) -> usize {
     match steps.cell {
         Cell::Gru => 2 * steps.batch * steps.hidden,
@@ -33,7 +35,7 @@ pub fn backward_scratch_len(steps: &Steps) -> usize {
     }
 }
 
-/// Takes all steps back. `dy` is the gradient of the output of every step.
+/// Runs all steps backward. `dy` is the gradient of the output of every step.
 pub fn backward<T: Float + Product>(
     steps: &Steps,
     start: Start<'_, T>,
@@ -62,7 +64,8 @@ pub fn backward<T: Float + Product>(
             Cell::Lstm => {
                 let d = scratch.get_mut(..batch * hidden).filter(|_| steps.projected);
                 let d = d.map(|d| {
-                    // The gradient of what is projected: kept for the projection's own, and taken back to the outputs.
+                    // The gradient of the projected output: saved for the projection's gradient, and propagated to the
+                    // outputs.
                     let all = (step.cut(all_extra, state).0, Pieces::of(&mut *all_dh, step.rows * state));
                     for_each_cut(step.chunks(), all, |chunk, (kept, dh)| {
                         for (batch, dh) in step.batches(chunk).zip(dh.chunks_exact(state)) {
@@ -151,7 +154,7 @@ fn plain<T: Float>(cell: Cell, [y, dy]: [&[T]; 2], dh: &[T], to: &mut [T]) {
     );
 }
 
-/// The gradient of the output is the sum of two; the second may be empty.
+/// One LSTM step. The gradient of the output is the sum of two; the second may be empty.
 fn lstm<T: Float>(d: [&[T]; 2], [gates, memory, past]: [&[T]; 3], dc: &mut [T], to: &mut [T]) {
     let hidden = dc.len();
     let (one, [dh, dy]) = (T::of(1.0), d);

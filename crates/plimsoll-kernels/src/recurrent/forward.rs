@@ -1,4 +1,4 @@
-//! All steps forward.
+//! The forward pass over all steps.
 
 use super::super::number::Float;
 use super::super::parallel::{Pieces, for_each_cut};
@@ -12,14 +12,14 @@ fn sigmoid<T: Float>(x: T) -> T {
     T::of(1.0) / (T::of(1.0) + (-x).exp())
 }
 
-/// Scratch of [`forward`], in elements: the state's part of the gates, and outputs that are projected.
+/// Scratch memory for [`forward`], in elements: the state's part of the gates, and outputs before projection.
 pub fn forward_scratch_len(steps: &Steps) -> usize {
     let projected = if steps.projected { steps.hidden } else { 0 };
     steps.batch * (steps.width() + projected)
 }
 
-/// Takes all steps. `gates` has the projected inputs, and each gate's value afterwards; it is `y` itself for a plain RNN, which
-/// then is empty. `extra` gets an LSTM's memory, or the state's part of a GRU's value.
+/// Runs all steps. `gates` has the projected inputs, and each gate's value afterwards. For a plain RNN, `gates` is also the
+/// output, and `y` is empty. `extra` receives an LSTM's cell state, or the state's part of a GRU's value.
 pub fn forward<T: Float + Product>(
     steps: &Steps,
     start: Start<'_, T>,
@@ -104,7 +104,7 @@ fn plain<T: Float>(cell: Cell, h: &[T], y: &mut [T]) {
                 } else if x > T::default() {
                     x
                 } else {
-                    // Not a number stays so, as in PyTorch.
+                    // NaN stays NaN, as in PyTorch.
                     x * T::default()
                 };
             }

@@ -1,11 +1,11 @@
 //! The steps of one recurrent layer in one direction: RNN, LSTM and GRU, forward and backward.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `steps` | what a step computes, sizes, what both passes read |
+//! | `steps` | cells, sizes, and the inputs of both passes |
 //! | `forward` | the pass forward |
 //! | `backward` | the pass backward |
-//! | `rows` | the rows of a step, cut for the threads |
+//! | `rows` | the rows of a step, divided among threads |
 
 mod backward;
 mod forward;

@@ -1,9 +1,9 @@
-//! The rows of a step of a sequence, cut by batch for the threads, beside the rows of the step before.
+//! The rows of a step of a sequence, divided among threads by batch, together with the rows of the previous step.
 
 use super::super::parallel::Pieces;
 use super::steps::Steps;
 
-/// Elements of gates that a thread works on at a time: some µs, less than which waking another costs more.
+/// The number of gate elements in a chunk: a few µs of work, below which waking another thread costs more.
 const CHUNK: usize = 8192;
 
 /// One step.
@@ -12,12 +12,12 @@ pub(super) struct Step {
     pub(super) steps: Steps,
     pub(super) time: usize,
     pub(super) before: Option<usize>,
-    /// Rows of a chunk.
+    /// The number of rows in a chunk.
     pub(super) rows: usize,
 }
 
 impl Step {
-    /// The step that is taken as number `i`, where a row has so many gates.
+    /// The `i`-th step in execution order, with `gates` gates per row.
     pub(super) fn of(steps: &Steps, i: usize, gates: usize) -> Step {
         let (time, before) = steps.at(i);
         Step { steps: *steps, time, before, rows: (CHUNK / gates.max(1)).clamp(1, steps.batch.max(1)) }
@@ -32,8 +32,8 @@ impl Step {
         chunk * self.rows..self.steps.batch.min((chunk + 1) * self.rows)
     }
 
-    /// A sequence of rows of `width`, cut so that each chunk has its rows of this step; and the rows of the step before, where they
-    /// are not in the same piece. A sequence that the cell does not have is empty, and stays so.
+    /// Splits a sequence of rows of `width` so that each chunk has its rows of this step. Also returns the rows of the previous
+    /// step, if they are not in the same piece. A sequence that the cell does not have is empty, and so are its pieces.
     pub(super) fn cut<'a, T>(&self, data: &'a mut [T], width: usize) -> (Pieces<'a, T>, &'a [T]) {
         let Steps { time, batch, batch_first, .. } = self.steps;
         if batch_first || data.is_empty() {
@@ -55,7 +55,7 @@ impl Step {
         (Pieces::of(now, self.rows * width), past)
     }
 
-    /// The row of a batch at this step, and that of the step before, from the piece of its chunk.
+    /// The row of a batch at this step and the one at the previous step, from the piece of its chunk.
     pub(super) fn row<'a, T>(
         &self,
         (piece, past): (&'a mut [T], &'a [T]),

@@ -1,12 +1,12 @@
 //! The steps of one recurrent layer in one direction: RNN, LSTM and GRU, forward and backward.
 //!
-//! The product of the inputs with their weight is done before, for all steps at once; what is left here is one product with
-//! the state and one pass over its elements a step, and the product of an LSTM's projection. Gates lie side by side in a row, in
+//! The product of the inputs with their weight is computed beforehand, for all steps at once. Each step then needs one product
+//! with the state, one pass over its elements, and the product of an LSTM's projection. The gates of a row are contiguous, in
 //! PyTorch's order.
 
 use crate::matmul::MatrixStrides;
 
-/// What a step computes.
+/// The kind of recurrent cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
     /// `max(x + h, 0)`.
@@ -20,7 +20,7 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// Rows of a weight for each element of the state.
+    /// The number of gates: rows of the weight for each hidden element.
     pub fn gates(self) -> usize {
         match self {
             Cell::Relu | Cell::Tanh => 1,
@@ -30,30 +30,30 @@ impl Cell {
     }
 }
 
-/// One layer in one direction: what a step computes, sizes, and in which order steps lie and are taken.
+/// One layer in one direction: the cell, its sizes, and the order of the steps in memory and in execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
     pub cell: Cell,
     pub time: usize,
     pub batch: usize,
     pub hidden: usize,
-    /// Elements of the state: those of `hidden`, unless an LSTM projects its output.
+    /// The size of the state: `hidden`, unless an LSTM projects its output.
     pub state: usize,
-    /// Whether it does.
+    /// Whether an LSTM projects its output.
     pub projected: bool,
-    /// Sequences are `[batch, time, …]`, not `[time, batch, …]`.
+    /// Whether sequences are `[batch, time, …]` instead of `[time, batch, …]`.
     pub batch_first: bool,
-    /// From the last step to the first.
+    /// Whether steps run from the last to the first.
     pub reverse: bool,
 }
 
 impl Steps {
-    /// Elements of a row of gates.
+    /// The number of elements in a row of gates.
     pub fn width(&self) -> usize {
         self.cell.gates() * self.hidden
     }
 
-    /// The step that is taken as number `i`, and the one before it.
+    /// The `i`-th step in execution order, and the one executed before it.
     pub fn at(&self, i: usize) -> (usize, Option<usize>) {
         let place = |i: usize| if self.reverse { self.time - 1 - i } else { i };
         (place(i), i.checked_sub(1).map(place))
@@ -75,16 +75,16 @@ impl Steps {
     }
 }
 
-/// What both passes read.
+/// The inputs of both passes.
 #[derive(Clone, Copy)]
 pub struct Start<'a, T> {
     pub h0: &'a [T],
-    /// The memory of an LSTM; else empty.
+    /// The initial cell state of an LSTM; otherwise empty.
     pub c0: &'a [T],
     /// `[gates · hidden, state]`.
     pub weight: &'a [T],
     pub bias: Option<&'a [T]>,
-    /// `[state, hidden]`, where an LSTM projects its output.
+    /// `[state, hidden]`, if an LSTM projects its output.
     pub projection: Option<&'a [T]>,
 }
 

@@ -1,10 +1,10 @@
-//! Rows that are cut for threads, and projected outputs, against loops over single numbers.
+//! Compares rows divided among threads, and projected outputs, with loops over single numbers.
 
 use super::*;
 use crate::recurrent::*;
 use crate::testing::*;
 
-/// An LSTM one number at a time.
+/// An LSTM, computed one number at a time.
 fn reference(steps: &Steps, start: Start<'_, f32>, inputs: &[f32]) -> Vec<f32> {
     let Steps { hidden, state, .. } = *steps;
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());

@@ -1,7 +1,8 @@
-//! One loop for reductions over any set of dimensions: a [`Fold`] says what is kept of the elements seen so far.
+//! One loop for reductions over any set of dimensions. A [`Fold`] defines the state that is kept for the elements so
+//! far.
 //!
-//! Contiguous elements go to `LANES` independent states, neighbouring outputs are folded side by side, and a long
-//! fold to one output is cut into parts. States join in an order that depends on the shape only.
+//! Contiguous elements are folded into `LANES` independent states, neighbouring outputs are folded together, and a
+//! long fold to one output is split into parts. States are combined in an order that depends only on the shape.
 
 use std::ops::Range;
 
@@ -9,25 +10,25 @@ use crate::parallel::{Cuts, PIECE, Pieces, for_each_cut, for_each_piece};
 use crate::simd::vectorize;
 use crate::walk::Walk;
 
-/// Independent states of a contiguous fold, and outputs folded side by side.
+/// The number of independent states of a contiguous fold, and of outputs folded together.
 const LANES: usize = 16;
 /// Parts of one long fold that may run in parallel.
 const PARTS: usize = 64;
 
-/// What a reduction keeps of the elements seen so far.
+/// A reduction, defined by a state for the elements so far.
 pub trait Fold<T>: Sync {
-    /// What is kept.
+    /// The state.
     type State: Copy + Send;
-    /// Before any element; `first` is the first one that will come, or any value where none will.
+    /// The state before any element. `first` is the first element to come, or any value if there is none.
     fn start(&self, first: T) -> Self::State;
-    /// With one more element, the `at`-th of its output.
+    /// The state after one more element, the `at`-th of its output.
     fn step(&self, state: Self::State, x: T, at: usize) -> Self::State;
-    /// Of two disjoint sets of elements.
+    /// Combines the states of two disjoint sets of elements.
     fn join(&self, a: Self::State, b: Self::State) -> Self::State;
 }
 
-/// `out` = what `finish` makes of the fold of `src` over the dimensions where `reduced` is set; the others keep their
-/// order.
+/// Folds `src` over the dimensions for which `reduced` is set, and writes `finish` of the states to `out`; the other
+/// dimensions keep their order.
 pub fn fold<T: Copy + Default + Sync, O: Send, F: Fold<T>>(
     shape: &[usize],
     src: (&[T], &[usize]),
@@ -70,7 +71,7 @@ pub fn fold2<T: Copy + Default + Sync, O: Send, P: Send, F: Fold<T>>(
     );
 }
 
-/// Calls `write` with the fold of each output, once: where it is in which piece. `cut` cuts the outputs.
+/// Calls `write` once for each output, with its fold, its piece and its position there. `cut` splits the outputs.
 fn for_each_fold<T: Copy + Default + Sync, F: Fold<T>, C: Cuts>(
     shape: &[usize],
     (src, strides): (&[T], &[usize]),
@@ -132,7 +133,7 @@ fn for_each_fold<T: Copy + Default + Sync, F: Fold<T>, C: Cuts>(
     });
 }
 
-/// The fold of everything, in fixed parts that run in parallel and join in order.
+/// The fold of everything, in fixed parts that run in parallel and are combined in order.
 fn in_parts<T: Copy + Sync, F: Fold<T>>(src: &[T], folded: &Walk<1>, folding: &F) -> F::State {
     let part_len = folded.len().div_ceil(PARTS).max(PIECE);
     let mut states = [folding.start(src[0]); PARTS];
@@ -187,7 +188,7 @@ fn one<T: Copy, F: Fold<T>>(src: &[T], folded: &Walk<1>, positions: Range<usize>
     state
 }
 
-/// Up to [`LANES`] neighbouring outputs at once.
+/// Folds up to [`LANES`] neighbouring outputs at once.
 #[inline(always)]
 fn side_by_side<T: Copy, F: Fold<T>>(
     src: &[T],
@@ -223,7 +224,7 @@ mod tests {
     use super::*;
     use crate::testing::*;
 
-    /// Sum, number, and the position of the largest element, the first of equals.
+    /// A fold that keeps the sum, the count, and the position of the first largest element.
     struct Everything;
 
     impl Fold<f32> for Everything {

@@ -1,16 +1,16 @@
-//! What the reductions keep: extremes with their places, products, counts, moments, norms.
+//! The individual reductions: extremes with their positions, products, counts, moments, norms.
 
 use super::fold::Fold;
 use crate::number::{Float, Number};
 
-/// The largest or smallest element and the place of the first of equals; the first that is not a number wins.
+/// The largest or smallest element and its position; of equal elements, the first. The first NaN wins.
 #[derive(Clone, Copy, Debug)]
 pub struct Extreme {
     pub largest: bool,
 }
 
 impl Extreme {
-    /// Whether `x` takes the place of `best`, which came before it.
+    /// Whether `x` replaces `best`, which came before it.
     #[inline(always)]
     fn replaces<T: Number>(self, x: T, best: T) -> bool {
         let beyond = if self.largest { x > best } else { x < best };
@@ -28,7 +28,7 @@ impl<T: Number> Fold<T> for Extreme {
 
     #[inline(always)]
     fn step(&self, (best, place): (T, usize), x: T, at: usize) -> (T, usize) {
-        // The first element is where a state starts: its place is still missing.
+        // A state starts with the value of the first element, but without its position.
         let new = self.replaces(x, best) | ((place == usize::MAX) & !self.replaces(best, x));
         if new { (x, at) } else { (best, place) }
     }
@@ -40,7 +40,7 @@ impl<T: Number> Fold<T> for Extreme {
     }
 }
 
-/// The product of the elements that are not zero, and how many are.
+/// The product of the nonzero elements, and the number of zeros.
 #[derive(Clone, Copy, Debug)]
 pub struct Product;
 
@@ -64,7 +64,7 @@ impl<T: Float> Fold<T> for Product {
     }
 }
 
-/// The product of whole numbers, which wraps.
+/// The product of integers, which wraps.
 #[derive(Clone, Copy, Debug)]
 pub struct WholeProduct;
 
@@ -87,7 +87,7 @@ impl Fold<i64> for WholeProduct {
     }
 }
 
-/// The largest or smallest element or magnitude, and how many there are of it.
+/// The largest or smallest element or absolute value, and the number of elements equal to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Extremes {
     pub largest: bool,
@@ -95,7 +95,7 @@ pub struct Extremes {
 }
 
 impl Extremes {
-    /// What is compared.
+    /// The value to compare.
     #[inline(always)]
     pub fn of<T: Magnitude>(self, x: T) -> T {
         if self.magnitude { x.magnitude() } else { x }
@@ -141,7 +141,7 @@ impl<T: Magnitude> Fold<T> for Extremes {
     }
 }
 
-/// How many elements are not zero.
+/// The number of nonzero elements.
 #[derive(Clone, Copy, Debug)]
 pub struct NonZero;
 
@@ -164,11 +164,12 @@ impl<T: Copy + PartialEq + Default> Fold<T> for NonZero {
     }
 }
 
-/// Number, sum and sum of squares of the distances from the first element: exact in 64 bits for values of 24.
+/// The count, the sum and the sum of squares of the differences from the first element. These are exact in 64
+/// bits for values with 24 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Moments;
 
-/// What [`Moments`] keeps: the first element, then number, sum and sum of squares.
+/// The state of [`Moments`]: the first element, then count, sum and sum of squares.
 #[derive(Clone, Copy, Debug)]
 pub struct MomentState {
     first: f64,
@@ -178,11 +179,12 @@ pub struct MomentState {
 }
 
 impl MomentState {
-    /// The sum of squared distances from the mean, over the count less `correction`.
+    /// The sum of squared differences from the mean, divided by the count minus `correction`.
     #[inline(always)]
     pub fn variance(self, correction: f64) -> f64 {
         let around_mean = self.squares - self.sum * self.sum / self.count;
-        // As PyTorch: a divisor below 0 counts as 0. Rounding may go below 0, infinities make what is not a number.
+        // As in PyTorch, a negative divisor counts as 0. Rounding may give a negative sum, and infinities
+        // give NaN.
         let around_mean = if around_mean < 0.0 { 0.0 } else { around_mean };
         around_mean / (self.count - correction).max(0.0)
     }
@@ -204,7 +206,7 @@ impl<T: Float> Fold<T> for Moments {
 
     #[inline(always)]
     fn join(&self, a: MomentState, b: MomentState) -> MomentState {
-        // Both measure from their first element; lanes of one output may have different ones.
+        // Both states are relative to their first element, which may differ between lanes of one output.
         let shift = b.first - a.first;
         MomentState {
             first: a.first,
@@ -215,7 +217,7 @@ impl<T: Float> Fold<T> for Moments {
     }
 }
 
-/// The largest element and the sum of exponentials of the distances to it.
+/// The largest element and the sum of exponentials of the differences from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Exponentials;
 
@@ -235,16 +237,16 @@ impl<T: Float> Fold<T> for Exponentials {
     #[inline(always)]
     fn join(&self, (a, a_sum): (T, f64), (b, b_sum): (T, f64)) -> (T, f64) {
         let largest = if a > b || a.is_nan() { a } else { b };
-        // Infinities are at distance 0 from each other.
+        // Equal infinities have difference 0.
         let scaled = |x: T, sum: f64| if x == largest { sum } else { sum * (x - largest).exp().wide() };
         (largest, scaled(a, a_sum) + scaled(b, b_sum))
     }
 }
 
-/// Which norm that adds something up.
+/// A norm that is a sum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Norm {
-    /// How many are not zero.
+    /// The number of nonzero elements.
     Zero,
     One,
     Two,
@@ -252,7 +254,7 @@ pub enum Norm {
 }
 
 impl Norm {
-    /// The norm of order `p`, which is finite.
+    /// The norm of order `p`, which must be finite.
     pub fn of(p: f64) -> Norm {
         match p {
             0.0 => Norm::Zero,
@@ -262,7 +264,7 @@ impl Norm {
         }
     }
 
-    /// From what was kept.
+    /// The norm from the state.
     #[inline(always)]
     pub fn finish(self, state: f64) -> f64 {
         match self {
@@ -273,7 +275,7 @@ impl Norm {
     }
 }
 
-/// One norm, chosen when compiled.
+/// One norm, selected at compile time.
 macro_rules! norms {
     ($($name:ident: |$state:ident, $x:ident| $step:expr, |$a:ident, $b:ident| $join:expr, from $start:expr;)*) => {$(
         #[doc = concat!("What the norm `", stringify!($name), "` keeps.")]

@@ -1,11 +1,11 @@
-//! Sums and other reductions over any dimensions, and running ones.
+//! Sums and other reductions over any dimensions, and cumulative sums and products.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `sum` | sums, and the place of the largest |
+//! | `sum` | sums, and argmax |
 //! | `fold` | reductions that keep more than a sum |
-//! | `folds` | the reductions there are: variances, norms, extremes, products |
-//! | `scan` | running sums and products |
+//! | `folds` | the individual reductions: variances, norms, extremes, products |
+//! | `scan` | cumulative sums and products |
 
 pub mod fold;
 pub mod folds;

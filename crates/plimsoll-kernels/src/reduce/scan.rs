@@ -1,12 +1,12 @@
-//! Running sums and products along a dimension, and the derivative of the products.
+//! Cumulative sums and products along a dimension, and the derivative of the products.
 
 use crate::parallel::{Cut, PIECE, for_each_chunk};
 use crate::simd::vectorize;
 
-/// Columns that are scanned side by side.
+/// The number of columns that are scanned together.
 const LANES: usize = 16;
 
-/// Sizes before, of and after the scanned dimension of a row-major tensor.
+/// The sizes before, of and after the scanned dimension of a row-major tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanShape {
     pub outer: usize,
@@ -26,15 +26,15 @@ impl ScanShape {
     }
 }
 
-/// Which end a scan begins at.
+/// The end at which a scan begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
     Front,
     Back,
 }
 
-/// `out[i] = finish(state)` after `state = step(state, i)` at each place of a line, for all lines; `i` counts all
-/// elements of the row-major shape.
+/// `out[i] = finish(state)` after `state = step(state, i)` at each position of a line, for all lines; `i` counts
+/// all elements of the row-major shape.
 pub fn scan<S: Copy + Sync, O: Send>(
     shape: ScanShape,
     from: From,
@@ -47,7 +47,7 @@ pub fn scan<S: Copy + Sync, O: Send>(
     if out.is_empty() {
         return;
     }
-    // A group is up to LANES neighbouring lines; a chunk some groups.
+    // A group has up to LANES neighbouring lines; a chunk has several groups.
     let groups = inner.div_ceil(LANES);
     let chunk_len = (PIECE / (len * LANES.min(inner))).max(1);
     let out = Cut::new(out);
@@ -62,7 +62,7 @@ pub fn scan<S: Copy + Sync, O: Send>(
                     let mut states = [start; LANES];
                     for i in 0..len {
                         let at = first + place(i) * inner + lane;
-                        // SAFETY: groups are different lines, and so different elements.
+                        // SAFETY: groups have different lines, and thus different elements.
                         let out = unsafe { out.range(at, width) };
                         for (i, (out, state)) in out.iter_mut().zip(&mut states).enumerate() {
                             (*state, *out) = step(*state, at + i);

@@ -1,7 +1,7 @@
 //! Reductions of a strided input: sum over any set of dimensions, and argmax over one.
 //!
-//! Sums stay as exact as pairwise summation without its recursion: `f32` lanes add at most `BLOCK` values
-//! each, and the blocks' results are added in `f64`. The order depends on the shape only.
+//! Sums are as accurate as pairwise summation, without its recursion: `f32` lanes add at most `BLOCK`
+//! values each, and the blocks' results are added in `f64`. The order depends only on the shape.
 
 use std::ops::Range;
 
@@ -10,15 +10,15 @@ use crate::parallel::{PIECE, for_each_piece};
 use crate::simd::vectorize;
 use crate::walk::Walk;
 
-/// Values one `f32` lane adds before it joins the total.
+/// Values that one `f32` lane adds before it is added to the total.
 const BLOCK: usize = 64;
 /// Lanes of a contiguous sum, and columns of a tile.
 const LANES: usize = 64;
 /// Parts of one long sum that may run in parallel.
 const PARTS: usize = 64;
 
-/// `out` = sum of `src` over the dimensions where `reduced` is set; the others keep their order.
-/// A sum over no elements is 0.
+/// `out` = sum of `src` over the dimensions for which `reduced` is set; the others keep their order. A
+/// sum over no elements is 0.
 pub fn sum<T: Float>(shape: &[usize], src: &[T], strides: &[usize], reduced: &[bool], out: &mut [T]) {
     assert_eq!(strides.len(), shape.len(), "sum: strides against rank");
     assert_eq!(reduced.len(), shape.len(), "sum: mask against rank");
@@ -71,7 +71,7 @@ pub fn sum<T: Float>(shape: &[usize], src: &[T], strides: &[usize], reduced: &[b
     });
 }
 
-/// [`sum`] of whole numbers, which wrap.
+/// [`sum`] for integers, which wrap.
 pub fn sum_whole(shape: &[usize], src: &[i64], strides: &[usize], reduced: &[bool], out: &mut [i64]) {
     let dims = |wanted: bool| {
         let chosen = (0..shape.len()).filter(move |&d| reduced[d] == wanted);
@@ -93,7 +93,7 @@ pub fn sum_whole(shape: &[usize], src: &[i64], strides: &[usize], reduced: &[boo
     });
 }
 
-/// `out` = index along `dim` of the largest value, the first if several; the first NaN wins.
+/// `out` = index along `dim` of the largest value, the first if there are several; the first NaN wins.
 pub fn argmax<T: Number>(shape: &[usize], src: &[T], strides: &[usize], dim: usize, out: &mut [i64]) {
     let (size, step) = (shape[dim], strides[dim]);
     let kept = Walk::of_dims((0..shape.len()).filter(|&d| d != dim).map(|d| (shape[d], [strides[d]])));
@@ -117,7 +117,7 @@ pub fn argmax<T: Number>(shape: &[usize], src: &[T], strides: &[usize], dim: usi
     });
 }
 
-/// Adds everything `folded` visits, in fixed parts that run in parallel and join in order.
+/// Adds everything `folded` visits, in fixed parts that run in parallel and are combined in order.
 fn add_in_parts<T: Float>(src: &[T], folded: &Walk<1>) -> T {
     let part_len = folded.len().div_ceil(PARTS).max(PIECE);
     let mut totals = [0f64; PARTS];

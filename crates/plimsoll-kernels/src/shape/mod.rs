@@ -1,6 +1,6 @@
-//! Elements at other places.
+//! Kernels that move elements.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `remap` | flips, rolls, padding |
 //! | `unfold` | the derivative of overlapping windows |

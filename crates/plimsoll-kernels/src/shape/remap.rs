@@ -1,7 +1,8 @@
-//! Each dimension's places taken from other places of the same dimension: flips, rolls, reflections.
+//! Moves elements within each dimension: flips, rolls, padding.
 //!
-//! An [`Axis`] says where the elements of one dimension come from, as at most three stretches that run forwards, run
-//! backwards or repeat one element. So rows move in whole stretches, and the derivative is a sum over the same map.
+//! An [`Axis`] defines the sources of the elements of one dimension, as at most three stretches that run forwards, run
+//! backwards or repeat one element. So rows are moved in complete stretches, and the derivative is a sum over the same
+//! map.
 
 use smallvec::SmallVec;
 
@@ -11,11 +12,11 @@ use crate::parallel::{PIECE, for_each_piece};
 /// A stretch of an output dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// Its elements.
+    /// The number of elements.
     pub len: usize,
-    /// Where the first comes from.
+    /// The source of the first element.
     pub from: usize,
-    /// From there to where the next comes from: 1, -1 or 0.
+    /// The step from one source to the next: 1, -1 or 0.
     pub step: isize,
 }
 
@@ -25,7 +26,7 @@ impl Stretch {
     }
 }
 
-/// Where the elements of an output dimension come from.
+/// The sources of the elements of an output dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis(SmallVec<[Stretch; 3]>);
 
@@ -35,37 +36,37 @@ impl Axis {
         Axis(stretches.map(|&(len, from, step)| Stretch { len, from, step }).collect())
     }
 
-    /// As they are.
+    /// All elements in order.
     pub fn same(size: usize) -> Axis {
         Axis::of(&[(size, 0, 1)])
     }
 
-    /// The last first.
+    /// All elements in reverse order.
     pub fn flipped(size: usize) -> Axis {
         Axis::of(&[(size, size.wrapping_sub(1), -1)])
     }
 
-    /// Moved by `shift` below `size`; what leaves at the end comes in at the front.
+    /// All elements shifted by `shift`, which must be below `size`; elements past the end reappear at the front.
     pub fn rolled(size: usize, shift: usize) -> Axis {
         Axis::of(&[(shift, size - shift, 1), (size - shift, 0, 1)])
     }
 
-    /// With `before` and `after` elements that mirror the rest, without the edges themselves.
+    /// Reflection padding: adds `before` and `after` elements that mirror the others, without repeating the edges.
     pub fn reflected(size: usize, before: usize, after: usize) -> Axis {
         Axis::of(&[(before, before, -1), (size, 0, 1), (after, size.wrapping_sub(2), -1)])
     }
 
-    /// With `before` and `after` copies of the edges.
+    /// Replication padding: adds `before` and `after` copies of the edges.
     pub fn replicated(size: usize, before: usize, after: usize) -> Axis {
         Axis::of(&[(before, 0, 0), (size, 0, 1), (after, size - 1, 0)])
     }
 
-    /// With what follows the end before the front, and the other way round.
+    /// Circular padding: adds the last `before` elements at the front and the first `after` elements at the end.
     pub fn circular(size: usize, before: usize, after: usize) -> Axis {
         Axis::of(&[(before, size - before, 1), (size, 0, 1), (after, 0, 1)])
     }
 
-    /// Elements.
+    /// The number of elements.
     #[allow(clippy::len_without_is_empty, reason = "nothing asks whether there are none")]
     pub fn len(&self) -> usize {
         self.0.iter().map(|stretch| stretch.len).sum()
@@ -91,7 +92,7 @@ fn row_offset(outer: &[Axis], strides: &[usize], mut row: usize) -> usize {
     })
 }
 
-/// `out`, row-major, with the elements of `x` that the axes name.
+/// Fills `out`, row-major, with the elements of `x` that the axes select.
 pub fn remap<W: bytemuck::Pod + Send + Sync>(axes: &[Axis], x: &[W], strides: &[usize], out: &mut [W]) {
     let total: usize = axes.iter().map(Axis::len).product();
     assert_eq!(out.len(), total, "remap: out against {axes:?}");
@@ -120,8 +121,8 @@ pub fn remap<W: bytemuck::Pod + Send + Sync>(axes: &[Axis], x: &[W], strides: &[
     });
 }
 
-/// The derivative of [`remap`]: each element of `out`, row-major of `shape`, is the sum of `grad` over its places, always
-/// in one order.
+/// The derivative of [`remap`]: each element of `out`, row-major of `shape`, is the sum of `grad` over its copies, in a
+/// fixed order.
 pub fn remap_add<T: Float>(
     axes: &[Axis],
     (grad, grad_strides): (&[T], &[usize]),
@@ -133,7 +134,7 @@ pub fn remap_add<T: Float>(
     if out.is_empty() || axes.iter().any(|axis| axis.len() == 0) {
         return;
     }
-    // Dimensions that stay as they are in front: their planes meet nowhere.
+    // Leading dimensions that are unchanged: their planes are independent.
     let lead = axes.iter().zip(shape).take_while(|&(axis, &size)| *axis == Axis::same(size)).count();
     let plane: usize = shape[lead..].iter().product();
     let moved: usize = axes[lead..].iter().map(Axis::len).product();

@@ -1,4 +1,4 @@
-//! The derivative of overlapping windows: each element is the sum of its places in all of them.
+//! The derivative of overlapping windows: each element is the sum over its positions in all windows.
 
 use crate::number::Float;
 use crate::parallel::{PIECE, for_each_piece};
@@ -11,13 +11,14 @@ pub struct Windows {
     pub dim: usize,
     /// Elements in a window.
     pub size: usize,
-    /// From one window's begin to the next one's.
+    /// The distance between the beginnings of neighbouring windows.
     pub step: usize,
-    /// Windows.
+    /// The number of windows.
     pub count: usize,
 }
 
-/// `out`, row-major of `shape`, from `grad` with the windows in `windows.dim` and their elements in a last dimension.
+/// Computes `out`, row-major with shape `shape`, from `grad`, which has the windows in dimension `windows.dim` and
+/// their elements in a new last dimension.
 pub fn unfold_backward<T: Float>(
     shape: &[usize],
     windows: Windows,
@@ -28,7 +29,7 @@ pub fn unfold_backward<T: Float>(
     assert_eq!(grad_strides.len(), shape.len() + 1, "unfold_backward: strides against rank");
     assert_eq!(out.len(), shape.iter().product::<usize>(), "unfold_backward: out against {shape:?}");
     let (window_step, element_step) = (grad_strides[dim], grad_strides[shape.len()]);
-    // Places in `grad` without those of the windows.
+    // Positions in `grad`, not counting the window dimensions.
     let rest =
         Walk::of_dims((0..shape.len()).map(|d| (shape[d], [if d == dim { 0 } else { grad_strides[d] }])));
     let [rest_step] = rest.run_strides();
@@ -55,7 +56,7 @@ mod tests {
 
     #[test]
     fn an_element_is_the_sum_over_its_windows() {
-        // Windows 0..3, 2..5 of 6 elements: the last one is in none.
+        // Windows 0..3, 2..5 of 6 elements: the last element is in none.
         let windows = Windows { dim: 0, size: 3, step: 2, count: 2 };
         let mut out = [9.0; 6];
         unfold_backward(&[6], windows, (&[1.0f32, 2.0, 3.0, 10.0, 20.0, 30.0], &[3, 1]), &mut out);

@@ -44,12 +44,12 @@ impl Loss {
         self.samples * (4 * self.steps * self.letters + 8 * steps * places + 4 * places)
     }
 
-    /// With labels on the host.
+    /// Workspace bytes if the labels are on the host.
     fn host_bytes(self, steps: u64, label: u64) -> u64 {
         self.bytes(steps, label) + self.samples * (4 * label + 16)
     }
 
-    /// With labels on the device, where the lengths are unknown.
+    /// Workspace bytes if the labels are on the device, so that their lengths are unknown.
     fn device_bytes(self, label: u64) -> u64 {
         self.bytes(self.steps, label) + self.samples * 8
     }

@@ -41,9 +41,9 @@ pub(super) enum Known {
 #[derive(Debug, Default, Clone)]
 pub(super) struct Descriptor {
     pub(super) kind: i32,
-    /// By name; references to other descriptors are in `children`.
+    /// By attribute name. References to other descriptors are in `children`.
     pub(super) attributes: BTreeMap<i32, Attribute>,
-    /// By name.
+    /// By attribute name.
     pub(super) children: BTreeMap<i32, Vec<Arc<Descriptor>>>,
     pub(super) known: Known,
 }

@@ -145,7 +145,7 @@ fn execute(plan: u64, pack: u64) {
     workspace::note(address.map(i64::cast_unsigned).filter(|address| *address > 0), bytes);
 }
 
-/// cuDNN's answer for heuristics or a plan; `None` where it must not or cannot be queried.
+/// Queries cuDNN for heuristics or a plan; `None` if it must not or cannot be queried.
 fn ask(own: &Arc<Descriptor>) -> Option<client::Asked<Known>> {
     if Workspaces::wanted() != Workspaces::Library {
         return None;
@@ -158,7 +158,7 @@ fn ask(own: &Arc<Descriptor>) -> Option<client::Asked<Known>> {
         let found = client::heuristics(graph(own))?;
         let is_convolution = matches!(own.known, Known::Modelled(_));
         // Note [Compiled graphs]: cuDNN may reject a graph that it compiles at run time, such as attention, or find no engine for it,
-        // because there is no driver: assume that the device supports it.
+        // because there is no driver. Then the device is assumed to support it.
         let has_engines = found.as_ref().is_ok_and(|found| !found.engines.is_empty());
         if !is_convolution && !has_engines {
             return None;
@@ -179,7 +179,7 @@ fn ask(own: &Arc<Descriptor>) -> Option<client::Asked<Known>> {
             }
             planned
         }
-        // A configuration built by the caller: the model's have no engine.
+        // The caller built this configuration itself; the model's configurations have no engine.
         _ if configuration.children.contains_key(&name::CONFIGURATION_ENGINE) => {
             client::plan_of(graph(configuration))?
         }
@@ -215,7 +215,7 @@ fn add(own: &Arc<Descriptor>, nodes: &mut Graph, added: &mut Vec<(Arc<Descriptor
 /// Reads an attribute: known facts, otherwise zeros. For attributes that hold descriptors, the caller passes created
 /// descriptors to fill in.
 fn get(descriptor: u64, name: i32, kind: i32, wanted: i64, count: Out<i64>, values: Out<u8>) -> Outcome {
-    // A caller that passes no buffer asks only for the count, whatever room it states.
+    // A caller without a buffer requests only the count, whatever size it passes.
     let room = if values.is_null() { 0 } else { usize::try_from(wanted).unwrap_or(0) };
     let known = descriptors().get(&descriptor).map_or(Known::Nothing, |own| own.known.clone());
     let (number, bytes) = match (kind, name) {
@@ -247,7 +247,7 @@ fn get(descriptor: u64, name: i32, kind: i32, wanted: i64, count: Out<i64>, valu
     if bytes.is_empty() { Ok(()) } else { values.put_bytes(&bytes) }
 }
 
-/// The number of notes, and as many of them as fit into the buffer.
+/// The number of notes, and those that fit into the buffer.
 fn notes(notes: &[i32], room: usize) -> (i64, Vec<u8>) {
     (notes.len() as i64, notes.iter().take(room).flat_map(|note| note.to_le_bytes()).collect())
 }

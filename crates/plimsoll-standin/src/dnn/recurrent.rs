@@ -17,7 +17,7 @@ use crate::lock::locked;
 
 /// Bytes of random state per thread.
 const GENERATOR_BYTES: u64 = 24;
-/// Fixed bytes of the reserve space beside the gates, and of a workspace beside its tensors.
+/// Fixed bytes of the reserve space besides the gates, and of a workspace besides its tensors.
 const EXTRA_BYTES: u64 = 256;
 /// Fixed bytes for the matrix products of each layer and direction.
 const PRODUCTS_BYTES: u64 = 8 << 20;
@@ -55,7 +55,7 @@ enum Pass {
     Training,
 }
 
-/// Descriptors: networks; sequences; whether dropout is on.
+/// The known descriptors: networks, sequences, and whether dropout is on in each dropout descriptor.
 #[derive(Debug)]
 struct Known {
     networks: BTreeMap<u64, Network>,
@@ -75,7 +75,7 @@ impl Network {
         known().networks.get(&descriptor).copied().ok_or(Failure::InvalidHandle)
     }
 
-    /// Matrices on the input; the same number on the previous output.
+    /// The number of matrices that multiply the input; as many multiply the previous output.
     fn gates(&self) -> u64 {
         match self.cell {
             LSTM => 4,

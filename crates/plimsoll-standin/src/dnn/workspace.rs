@@ -19,13 +19,13 @@ use super::convolution::{Convolution, Layout, Pass, Precision};
 
 /// Bytes of a sum.
 const SUM_BYTES: u64 = 4;
-/// Fixed bytes beside the copies.
+/// Fixed bytes in addition to the copies.
 const COPIES_EXTRA_BYTES: u64 = 16;
-/// The most channels that count as few.
+/// The maximum number of channels that counts as few.
 const FEW_CHANNELS: u64 = 4;
 /// Input bytes that leave room for the other tensors in an H200's 60 MiB of cache.
 const CACHED_BYTES: u64 = 40 << 20;
-/// The most positions in the window of a kernel for few channels: 5×5.
+/// The maximum number of positions in the window of a kernel for few channels: 5×5.
 const SMALL_WINDOW: u64 = 25;
 
 impl Convolution {
@@ -53,7 +53,7 @@ impl Convolution {
         self.window() == 1 && self.in_place && self.groups() == 1 && self.positions() >= 64
     }
 
-    /// Copies of input, weights and output in NHWC with padded channels, where they are needed.
+    /// Bytes of the copies of input, weights and output in NHWC with padded channels, if needed.
     fn copies_bytes(&self) -> u64 {
         let takes_few = self.is_fp16 && self.has_few_channels() && self.pass != Pass::Data;
         let vector = if takes_few { FEW_CHANNELS } else { 16 / self.element_bytes };
@@ -110,7 +110,7 @@ impl Convolution {
         } else if tiles <= multiprocessors {
             bytes * (multiprocessors / tiles).min(positions / least_positions)
         } else if 4 * tiles <= 5 * multiprocessors && self.precision == Precision::Float {
-            // Multiprocessors, rounded up to whole tiles.
+            // Slightly more tiles than multiprocessors: the sums take only this share.
             bytes * multiprocessors / tiles
         } else {
             0

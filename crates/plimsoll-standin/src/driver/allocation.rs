@@ -131,7 +131,7 @@ calls! { Driver:
 
 nothing! { Driver: cuMemSetAccess }
 
-// In words of four bytes. Device memory only: the fill is not remembered.
+// Fills device memory with words of four bytes; the values are not recorded.
 work! { Driver: cuMemsetD32_v2 cuMemsetD32Async cuStreamWriteValue32 cuStreamWriteValue32_v2 }
 
 /// Queries a property of an address; each attribute has its own size (`CUpointer_attribute`).

@@ -97,7 +97,7 @@ calls! { Driver:
         result.offer(0);
         address.put(address_of(&name.read()?)?)
     }
-    /// There is no log.
+    /// Does nothing, because there is no log.
     fn cuLogsRegisterCallback(_callback: *const c_void, _data: *const c_void, handle: Out<u64>) {
         handle.put(new_handle())
     }

@@ -1,4 +1,5 @@
-//! Captures and graphs, under the driver's names. A kernel's arguments can be changed between launches, which changes nothing here.
+//! Captures and graphs, under the driver's names. A kernel's arguments can be changed between launches, which has no
+//! effect here.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -8,7 +9,7 @@ use crate::call::calls;
 use crate::stream::{ExecHandle, GraphHandle, NodeHandle, StreamHandle, exchange_mode, kernel_on, streams};
 
 thread_local! {
-    /// The node at the end of the capture that this thread asked about last: callers get its address.
+    /// The last node of the capture that this thread queried last. Callers get its address.
     static TAIL: Cell<NodeHandle> = const { Cell::new(0) };
 }
 

@@ -40,7 +40,7 @@ impl Resource {
     }
 }
 
-/// The smallest part in multiprocessors; larger parts are multiples of it.
+/// The size of the smallest partition, in multiprocessors. Larger partitions are multiples of it.
 fn part() -> c_uint {
     if setup().gpu.capability.0 >= 9 { 8 } else { 2 }
 }

@@ -19,7 +19,7 @@ pub(crate) fn current_device() -> Outcome<usize> {
     setup().device(i32::try_from(CURRENT.get()).unwrap_or(i32::MAX))
 }
 
-/// Sets this thread's current device, by CUDA's number.
+/// Sets this thread's current device to the one with this CUDA number.
 ///
 /// # Errors
 ///

@@ -1,18 +1,18 @@
-//! Copies and fills. A copy to the host yields zeros, values that the host sent just before (`recent.rs`), or what a
-//! listener provides (`reads.rs`); a copy to a device does nothing.
+//! Copies and fills. A copy to the host yields zeros, values that the host sent just before (`recent.rs`), or values
+//! that a listener provides (`reads.rs`); a copy to a device does nothing.
 
 use super::reads;
 use super::recent::{forget_all, known, recent};
 use super::{Kind, memory, space};
 use crate::{comm, exchange};
 
-/// A copy's direction, by CUDA's numbers: `cudaMemcpyKind`.
+/// CUDA's number for a copy's direction: `cudaMemcpyKind`.
 pub(crate) const HOST_TO_DEVICE: i32 = 1;
 pub(crate) const DEVICE_TO_HOST: i32 = 2;
 pub(crate) const DEVICE_TO_DEVICE: i32 = 3;
 pub(crate) const BY_ADDRESS: i32 = 4;
 
-/// The fewest bytes for which pages are given back instead of written.
+/// The minimum number of bytes for which pages are released instead of written.
 const LEAST_RELEASED: usize = 1 << 20;
 
 /// A pointer from a C caller: to host or device memory.
@@ -38,7 +38,7 @@ impl Pointer {
     }
 }
 
-/// Copies `bytes`; the direction is CUDA's number.
+/// Copies `bytes` in a direction, which is CUDA's number for it.
 pub(crate) fn copy(to: Pointer, from: Pointer, bytes: usize, direction: i32) {
     if bytes == 0 {
         return;
@@ -48,7 +48,7 @@ pub(crate) fn copy(to: Pointer, from: Pointer, bytes: usize, direction: i32) {
         DEVICE_TO_HOST => (true, false),
         DEVICE_TO_DEVICE => (false, false),
         BY_ADDRESS => (to.is_hosts(), from.is_hosts()),
-        // Host to host.
+        // A copy from host to host.
         _ => (true, true),
     };
     match (to_host, from_host) {
@@ -72,8 +72,8 @@ pub(crate) fn copy(to: Pointer, from: Pointer, bytes: usize, direction: i32) {
     }
 }
 
-/// Sets host memory to zero. Pinned memory gives its pages back, so that a program that moves its activations to the host takes
-/// none of this machine's memory for them.
+/// Sets host memory to zero. For pinned memory it releases the pages, so that a program that moves its activations to
+/// the host uses none of this machine's memory for them.
 fn zero(to: Pointer, bytes: usize) {
     let range = if bytes < LEAST_RELEASED { None } else { memory().find(to.address()) };
     let end = to.address() + bytes as u64;

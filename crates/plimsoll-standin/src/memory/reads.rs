@@ -1,4 +1,4 @@
-//! Reads of values that were not computed: a listener is notified of each, and may provide the value.
+//! Reads of values that were not computed: a listener is notified of each read, and may provide the value.
 //!
 //! A copy to the host whose value is unknown (`recent.rs`) yields zeros. Code in the process, such as `plimsoll
 //! predict`'s, registers a listener with [`plimsoll_standin_on_read`], which may write other bytes over them.
@@ -15,7 +15,7 @@ type Listener = extern "C" fn(to: *mut c_void, from: u64, bytes: usize);
 
 static LISTENER: Mutex<Option<Listener>> = Mutex::new(None);
 
-/// The most stack frames that are named.
+/// The maximum number of stack frames that are named.
 const FRAMES: usize = 96;
 
 /// Sets the listener for reads of unknown values; null removes it.
@@ -29,9 +29,9 @@ pub(crate) fn is_watched() -> bool {
     locked(&LISTENER).is_some()
 }
 
-/// Zeros were copied to the host: the listener may replace them.
+/// Called when zeros were copied to the host; the listener may replace them.
 pub(super) fn unknown(to: *mut u8, from: u64, bytes: usize) {
-    // The lock is released before the listener runs, because it may read, too.
+    // The lock is released before the listener runs, because the listener may read as well.
     let listener = *locked(&LISTENER);
     if let Some(listener) = listener {
         listener(to.cast(), from, bytes);

@@ -17,7 +17,7 @@ use crate::lock::locked;
 /// Longer uploads are not kept: they are data, not coordination.
 const MOST_BYTES: usize = 1 << 20;
 
-/// By device address: the known values. Ranges do not overlap.
+/// Known values by device address. Ranges do not overlap.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     known: BTreeMap<u64, Known>,
@@ -40,7 +40,7 @@ impl Known {
         }
     }
 
-    /// The `bytes` from `offset`, if the range has them.
+    /// The part of `bytes` bytes from `offset`, if the range contains it.
     fn part(&self, offset: usize, bytes: usize) -> Option<Known> {
         let end = offset.checked_add(bytes).filter(|end| *end <= self.len())?;
         Some(match self {
@@ -51,7 +51,7 @@ impl Known {
         })
     }
 
-    /// The bytes. Waits for those that a rank sends, which may turn out to be unknown.
+    /// The bytes. Waits if another rank sends them; they may turn out to be unknown.
     fn bytes(self, until: Instant) -> Option<Vec<u8>> {
         match self {
             Known::Here(known) => Some(known),
@@ -81,7 +81,7 @@ pub(crate) fn known(from: u64, bytes: usize, until: Instant) -> Option<Vec<u8>> 
     })
 }
 
-/// Work ran that may have written to any address.
+/// Called when work ran that may have written to any address.
 pub(crate) fn forget_all() {
     if ANY.swap(false, Ordering::Relaxed) {
         recent().known.clear();
@@ -89,7 +89,7 @@ pub(crate) fn forget_all() {
 }
 
 impl Recent {
-    /// The host sent these bytes to an address.
+    /// Called when the host sent these bytes to an address.
     pub(super) fn sent(&mut self, to: u64, bytes: &[u8]) {
         self.forget(to, bytes.len());
         if bytes.len() <= MOST_BYTES {
@@ -97,7 +97,7 @@ impl Recent {
         }
     }
 
-    /// A rank sends these bytes to an address.
+    /// Called when a rank sends these bytes to an address.
     pub(crate) fn expected(&mut self, to: u64, message: Message, bytes: usize) {
         self.forget(to, bytes);
         if bytes <= MOST_BYTES {
@@ -105,7 +105,7 @@ impl Recent {
         }
     }
 
-    /// Bytes were copied between device addresses.
+    /// Called when bytes were copied between device addresses.
     pub(crate) fn moved(&mut self, to: u64, from: u64, bytes: usize) {
         let known = self.find(from, bytes);
         self.forget(to, bytes);
@@ -124,7 +124,7 @@ impl Recent {
         }
     }
 
-    /// The content at an address, if all of it is known: adjacent pieces.
+    /// The content at an address, in adjacent pieces, if all of it is known.
     fn find(&self, from: u64, bytes: usize) -> Option<Vec<Known>> {
         let (mut pieces, mut found) = (Vec::new(), 0);
         while found < bytes {
@@ -139,7 +139,8 @@ impl Recent {
         Some(pieces)
     }
 
-    /// Something else was written to these addresses. Every piece that overlaps is dropped whole.
+    /// Called when something else was written to these addresses. Every piece that overlaps them is dropped
+    /// completely.
     fn forget(&mut self, to: u64, bytes: usize) {
         let end = to.saturating_add(bytes as u64);
         let hit = |(begin, known): (&u64, &Known)| (begin + known.len() as u64 > to).then_some(*begin);

@@ -1,13 +1,13 @@
-//! Address space: device ranges without memory behind them, and host memory.
+//! Address space: device ranges with no memory behind them, and host memory.
 //!
-//! Device addresses are handed out downwards from [`HIGHEST`], as by a driver, or upwards from [`LOWEST`], and wrap around
-//! after 64 TiB. Before that no address is reused, so that an access after free faults, too.
+//! Device addresses are assigned downwards from [`HIGHEST`], as a driver does, or upwards from [`LOWEST`], and wrap
+//! around after 64 TiB. Before that no address is reused, so an access after free also faults.
 //!
-//! Note [A driver's addresses]: of two free blocks of the same size PyTorch takes the one at the lower address, so the order
-//! of addresses decides which block is split, and with it how much memory is cached. A driver guarantees no order. On an
-//! H200 (driver 580) `cudaMalloc` takes address space in multiples of 32 MiB, each range below the ones before, and serves a
-//! smaller request from what the lowest range has left that is large enough. Upwards is the easiest to follow.
-//! `docs/measurements/predict.md` compares both with a GPU.
+//! Note [A driver's addresses]: of two free blocks of the same size, PyTorch takes the one at the lower address. So
+//! the order of addresses decides which block is split, and therefore how much memory is cached. A driver guarantees
+//! no order. On an H200 (driver 580), `cudaMalloc` takes address space in multiples of 32 MiB, each range below the
+//! ones before, and places a smaller request in the remainder of the lowest range that has enough left. The upward
+//! order is easier to follow. `docs/measurements/predict.md` compares both with a GPU.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -29,10 +29,10 @@ const HIGHEST: u64 = 0x5000_0000_0000;
 /// How many occupied ranges a request skips before it fails.
 const STEPS: u32 = 4096;
 
-/// Bytes of address space handed out so far.
+/// Bytes of address space assigned so far.
 static HANDED_OUT: AtomicU64 = AtomicU64::new(0);
 
-/// A driver's ranges are multiples of this; what an allocation leaves of its last one serves smaller ones.
+/// A driver's ranges are multiples of this. Smaller allocations use the remainder of a range's last chunk.
 const CHUNK_BYTES: u64 = 32 << 20;
 
 static RESTS: Mutex<Rests> = Mutex::new(Rests(BTreeMap::new()));
@@ -46,7 +46,7 @@ pub(super) enum Access {
     Host,
 }
 
-/// Whether an address may ever have been handed out for a device.
+/// Whether an address may ever have been assigned to a device.
 pub(super) fn is_devices(address: u64) -> bool {
     (LOWEST..HIGHEST).contains(&address) && HANDED_OUT.load(Ordering::Relaxed) > 0
 }
@@ -61,11 +61,12 @@ fn next(bytes: u64) -> Option<u64> {
     })
 }
 
-/// What allocations have left of their last chunk: start and end.
+/// The remainders of the last chunks of allocations: start and end.
 struct Rests(BTreeMap<u64, u64>);
 
 impl Rests {
-    /// Takes a range from the lowest rest that is large enough, or from new chunks, which `next` returns.
+    /// Takes a range from the lowest remainder that is large enough, or from new chunks, which `next`
+    /// returns.
     fn take(&mut self, bytes: u64, next: impl FnOnce(u64) -> Option<u64>) -> Option<u64> {
         let fitting =
             self.0.iter().map(|(begin, end)| (*begin, *end)).find(|(begin, end)| end - begin >= bytes);
@@ -113,12 +114,13 @@ pub(super) fn map(bytes: u64, access: Access) -> Outcome<u64> {
 ///
 /// # Errors
 ///
-/// `OutOfMemory` if the system has none.
+/// The system is out of memory.
 pub(super) fn host(bytes: u64) -> Outcome<u64> {
     anonymous(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0).ok_or(Failure::OutOfMemory)
 }
 
-/// Gives back the whole pages of a part of [`host`] memory, which read as zeros from then on. Returns their addresses.
+/// Releases all complete pages inside a part of [`host`] memory, which read as zeros from then on. Returns their
+/// addresses.
 pub(super) fn release(begin: u64, bytes: u64) -> Range<u64> {
     // SAFETY: it only reads a setting of the system.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1);

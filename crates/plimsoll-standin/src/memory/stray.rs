@@ -1,4 +1,4 @@
-//! Stray accesses: the host reads or writes device memory, which faults on a real system, too.
+//! Stray accesses: the host reads or writes device memory, which also faults on a real system.
 //!
 //! The report names the address, its allocation, this thread's last call and the functions on its stack. Then the
 //! previous signal handler runs (Python's faulthandler, or the system's default).
@@ -12,7 +12,7 @@ use super::{Kind, memory_if_free, space};
 use crate::call;
 use crate::place::LIBRARY;
 
-/// The most stack frames that are named.
+/// The maximum number of stack frames that are named.
 const FRAMES: usize = 12;
 
 /// The previous handler of SIGSEGV.
@@ -33,7 +33,7 @@ pub(super) fn watch() {
     });
 }
 
-/// The handler. It waits for no lock and allocates no memory.
+/// The signal handler. It waits for no lock and allocates no memory.
 extern "C" fn report(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: the system passes a valid `siginfo_t` of a SIGSEGV, which has an address.
     let (address, code) = unsafe { ((*info).si_addr().addr() as u64, (*info).si_code) };
@@ -107,7 +107,7 @@ fn trace() {
     }
 }
 
-/// A string of the loader's.
+/// A string from the loader.
 fn name<'a>(text: *const std::ffi::c_char) -> &'a str {
     if text.is_null() {
         return "?";

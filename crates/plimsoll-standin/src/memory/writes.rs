@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::lock::locked;
 
-/// The most ranges in the list. If there are more, all memory counts as written.
+/// The maximum number of ranges in the list. If there are more, all memory counts as written.
 const MOST: usize = 4096;
 
 /// The number of ranges written so far.

@@ -52,7 +52,7 @@ calls! { Nccl:
         ran_on(stream);
         broadcast(Broadcast { comm, from, to, bytes: bytes_of(count, kind)?, root })
     }
-    /// In place.
+    /// An in-place broadcast.
     fn ncclBcast(
         buffer: u64, count: usize, kind: c_int, root: c_int, comm: CommHandle, stream: StreamHandle,
     ) {
@@ -136,7 +136,7 @@ pub(super) fn called(comm: CommHandle, known: Option<&[u8]>) -> Outcome<u64> {
     Ok(call)
 }
 
-/// A collective with unknown results: so many bytes at `to`.
+/// A collective with unknown results: this many bytes at `to`.
 fn computed(comm: CommHandle, to: u64, bytes: usize) -> Outcome {
     kernel_somewhere();
     if bytes > 0 {
@@ -186,7 +186,7 @@ fn gathered(broadcast: Broadcast) -> Outcome {
     if begun == 0 { settle() } else { Ok(()) }
 }
 
-/// Runs this thread's pending broadcasts. PyTorch implements `all_gather` as one broadcast per rank: those of the other
+/// Runs this thread's pending broadcasts. PyTorch implements `all_gather` as one broadcast per rank: the broadcasts of the other
 /// ranks yield this rank's values.
 fn settle() -> Outcome {
     let broadcasts = GROUP.with_borrow_mut(|(_, broadcasts)| std::mem::take(broadcasts));

@@ -66,7 +66,7 @@ static PLANNER: Mutex<Option<Planner>> = Mutex::new(None);
 fn ask(request: &Request) -> Option<Reply> {
     let mut planner = locked(&PLANNER);
     let process = std::process::id();
-    // A forked child inherits its parent's socket: it gets a planner of its own.
+    // A forked child inherits its parent's socket: it gets its own planner.
     let planner = match &mut *planner {
         Some(planner) if planner.process == process => planner,
         other => {

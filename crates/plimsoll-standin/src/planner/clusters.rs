@@ -1,7 +1,7 @@
 //! The layout of a described device's multiprocessors: Note [Layout of the multiprocessors].
 //!
 //! Note [Layout of the multiprocessors]: since Hopper, kernels run in clusters of thread blocks, and a cluster stays
-//! within one GPC, a group of multiprocessors. On a GPU cuDNN finds out how many multiprocessors each GPC has, and so
+//! within one GPC, a group of multiprocessors. On a real GPU, cuDNN finds out how many multiprocessors each GPC has, and so
 //! how many clusters of 1 to 16 blocks can run at once. That decides into how many parts it splits the weights'
 //! gradient, and the workspace. The JSON description has no key for it: cuDNN then assumes a single GPC of 18. So the
 //! numbers are written into cuDNN's descriptor in place of that GPC. The location is undocumented. It is found by the
@@ -9,7 +9,7 @@
 
 use std::ffi::c_void;
 
-/// The most GPCs that cuDNN has room for.
+/// The maximum number of GPCs that cuDNN has room for.
 const GPCS: usize = 24;
 /// The cluster sizes that it counts, from 1.
 const SIZES: usize = 16;
@@ -43,7 +43,7 @@ fn at_once(layout: &[i32], size: i32) -> i32 {
 }
 
 /// The position of the single GPC that cuDNN assumes: after the device's and the driver's version and at most one more
-/// word. After it come room for more GPCs, then the number of clusters that run at once, or zeros.
+/// word. It is followed by room for more GPCs, and then by the number of clusters that run at once, or by zeros.
 fn place(words: &[i32], device_version: i32) -> Option<usize> {
     let version = words.iter().position(|word| *word == device_version)?;
     let place = (version + 2..version + 4).find(|&place| words.get(place).is_some_and(|word| *word != 0))?;

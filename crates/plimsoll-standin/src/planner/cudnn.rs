@@ -50,9 +50,9 @@ mod name {
     pub(super) const DEVICE_JSON: i32 = 2702;
 }
 
-/// The most notes of an engine.
+/// The maximum number of notes of an engine.
 const MOST_NOTES: usize = 32;
-/// The most configurations that heuristics may return; 40 is the most seen.
+/// The maximum number of configurations that heuristics may return; at most 40 were seen.
 const MOST_FOUND: i64 = 4096;
 
 /// The library, with a device description.

@@ -63,7 +63,7 @@ pub(crate) struct Engine {
 /// The planner's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// cuDNN's version, as 91900.
+    /// cuDNN's version, such as 91900.
     Described {
         version: u64,
     },

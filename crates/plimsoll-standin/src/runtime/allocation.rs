@@ -147,7 +147,7 @@ nothing! { Runtime:
     cudaMemPrefetchAsync cudaMemAdvise
 }
 
-/// The pool of device 0; those of the other devices follow.
+/// The handle of device 0's pool; those of the other devices follow.
 const POOLS: u64 = 0x10;
 
 /// Attributes of a pool: `cudaMemPoolAttr`.
@@ -163,7 +163,7 @@ fn pool_device(pool: u64) -> Outcome<usize> {
 }
 
 fn allocate(address: Out<u64>, device: usize, bytes: usize, kind: Kind) -> Outcome {
-    // Null for no bytes, and null on failure.
+    // Null if no bytes are requested, and null on failure.
     address.put(0)?;
     if bytes == 0 { Ok(()) } else { address.put(memory().allocate(device, bytes as u64, kind)?) }
 }

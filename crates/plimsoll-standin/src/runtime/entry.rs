@@ -66,7 +66,7 @@ fn own_library() -> Option<*mut c_void> {
     (!handle.is_null()).then_some(handle)
 }
 
-/// The number of unsupported names that can be distinguished.
+/// The maximum number of unsupported names that can be distinguished.
 const SLOTS: usize = 64;
 
 /// The unsupported names that were looked up, by placeholder function.

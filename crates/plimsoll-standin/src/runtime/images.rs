@@ -1,5 +1,5 @@
 //! Kernel architectures: a library contains each kernel for several architectures, and a device runs one of them. CUB
-//! queries which one, and fails for one that it has no tuning for.
+//! queries which one, and fails if it has no tuning for that one.
 //!
 //! The layout is that of `fatbinary_section.h` and of the sections that `nvcc` writes, as `cuobjdump` reads them.
 
@@ -13,12 +13,12 @@ use crate::error::{Failure, Outcome};
 use crate::gpu::setup;
 use crate::lock::locked;
 
-/// The versions of the code that a device runs, as in `cudaFuncAttributes`: ten times the capability.
+/// The versions of the code that a device runs, as in `cudaFuncAttributes`: ten times the compute capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Versions {
-    /// Of the PTX.
+    /// The PTX version.
     pub(super) ptx: i32,
-    /// Of the binary.
+    /// The binary version.
     pub(super) binary: i32,
 }
 
@@ -70,8 +70,9 @@ const HEADER_MAGIC: u32 = 0xba55_ed50;
 const PTX: u16 = 1;
 const BINARY: u16 = 2;
 
-/// Parts of the names of CUB's kernels that select some of their input by value. The host then reads how many were
-/// selected, and sizes its request accordingly. `nonzero`, `unique`, masks and `coalesce` use them.
+/// Parts of the names of CUB's kernels that select part of their input by value. The host then reads how many
+/// elements were selected, and sizes its next request accordingly. `nonzero`, `unique`, masks and `coalesce` use
+/// them.
 const SELECTIONS: [&str; 2] = ["DeviceSelectSweepKernel", UNIQUE_BY_KEY];
 const UNIQUE_BY_KEY: &str = "DeviceUniqueByKeySweepKernel";
 /// Part of the name of the kernel for the gradient of a dense embedding, which counts values by key. PyTorch does not
@@ -164,7 +165,8 @@ impl Known {
     }
 }
 
-/// As the driver chooses: the newest binary of the same generation that is not newer than the device; otherwise PTX.
+/// Chooses like the driver: the newest binary of the same generation that is not newer than the device; otherwise
+/// PTX.
 fn newest(images: &[Image], device: i32) -> Option<Versions> {
     let of_kind = |is_ptx: bool| {
         let fits = images.iter().filter(move |image| image.is_ptx == is_ptx && image.architecture <= device);
@@ -229,7 +231,7 @@ mod tests {
 
     #[test]
     fn the_gradient_of_a_dense_embedding_counts_its_values_and_selects_nothing_that_is_asked_for() {
-        // As in PyTorch 2.15: of an embedding, of `coalesce`, of `nonzero`.
+        // Names from PyTorch 2.15: of an embedding, of `coalesce`, of `nonzero`.
         let unique = "_ZN14at_cuda_detail3cub6detail13unique_by_key28DeviceUniqueByKeySweepKernelINS2_10policy_hubIllE";
         let nonzero =
             "_ZN14at_cuda_detail3cub6detail6select23DeviceSelectSweepKernelINS2_10policy_hubIlbiLb0ELNS0_";
@@ -261,7 +263,7 @@ mod tests {
         data.extend(16_u16.to_ne_bytes());
         data.extend((forms.len() as u64).to_ne_bytes());
         data.extend(forms);
-        // Aligned, as in a library.
+        // Aligned, as it is in a library.
         let mut words = vec![0_u64; data.len() / 8];
         for (word, bytes) in words.iter_mut().zip(data.chunks_exact(8)) {
             *word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));

@@ -46,7 +46,7 @@ calls! { Runtime:
     ) {
         launch(kernel, stream)
     }
-    /// CUDA 13's form of the same.
+    /// CUDA 13's form of `cudaLaunchKernel`.
     fn __cudaLaunchKernel(
         kernel: *const c_void, _grid: Three, _block: Three, _arguments: *const c_void, _shared: usize,
         stream: StreamHandle,
@@ -127,7 +127,7 @@ extern "C" fn __cudaInitModule(_module: *const c_void) -> std::ffi::c_char {
 ///
 /// `NoKernelImage` if it is compiled only for other devices.
 fn launch(kernel: *const c_void, stream: StreamHandle) -> Outcome {
-    // A listener for reads reports more: the line, and the count.
+    // A registered listener for reads reports this better: with the line and the count.
     if images::launched(kernel)? && !reads::is_watched() {
         notice::select();
     }

@@ -83,7 +83,7 @@ calls! { Runtime:
     fn cudaStreamIsCapturing(stream: StreamHandle, status: Out<c_int>) {
         status.put(if streams().capture(stream)?.is_some() { CAPTURED } else { NOT_CAPTURED })
     }
-    /// CUDA 13's form: status, ID, graph, and the nodes at its end, which are not reported.
+    /// CUDA 13's form: status, ID, graph, and the last nodes of the capture, which are not reported.
     fn cudaStreamGetCaptureInfo(
         stream: StreamHandle, status: Out<c_int>, number: Out<u64>, graph: Out<GraphHandle>, nodes: Out<u64>,
         _edges: Out<u64>, count: Out<usize>,

@@ -2,7 +2,7 @@
 //! (`tests/pytorch/workspaces/solver-h200-2.11.0.txt`, CUDA 13.0). The counts are the same for all types, unless a function
 //! takes the bytes of an element.
 
-/// What the newer functions, which answer in bytes, need beside the elements.
+/// Bytes that the newer functions, which report bytes, need in addition to the elements.
 pub(super) const HEADER_BYTES: u64 = 128;
 
 /// Cholesky factorization (`potrf`).
@@ -29,7 +29,7 @@ pub(super) fn eigen(n: u64) -> u64 {
     (3 * n * n + 768 * n + 65_603).max(4 * n * n + 127 * n + 32_963)
 }
 
-/// The same for `batch` matrices of elements of so many bytes, in bytes (`XsyevBatched`).
+/// The same for `batch` matrices of elements of this many bytes, in bytes (`XsyevBatched`).
 pub(super) fn eigen_batch_bytes(n: u64, batch: u64, element_bytes: u64) -> u64 {
     let shared = 3 * HEADER_BYTES;
     (batch * (element_bytes * eigen(n) + HEADER_BYTES)).saturating_sub(batch * shared) + shared
@@ -40,7 +40,7 @@ pub(super) fn eigen_jacobi(n: u64) -> u64 {
     if n >= 4096 { 5 * n * n / 2 } else { n * n + 38 * n + n.saturating_sub(1024) * n / 280 + 1000 }
 }
 
-/// Singular values and vectors, by Jacobi's method (`gesvdj`): of the QR factor where the matrix is not square.
+/// Singular values and vectors by Jacobi's method (`gesvdj`). If the matrix is not square, it works on the QR factor.
 pub(super) fn singular_jacobi(rows: u64, columns: u64, econ: bool) -> u64 {
     let (short, long) = (rows.min(columns), rows.max(columns));
     if short == long {
@@ -88,7 +88,7 @@ mod tests {
                 ("sytrf", &[n, card]) => (indefinite(n, bytes), card, 0),
                 ("evd", &[n, card]) => (eigen(n), card, card / 2000),
                 ("syevj", &[n, card]) => (eigen_jacobi(n), card, (card / 100).max(2000)),
-                // Nearly square ones have a rule of their own.
+                // Nearly square matrices have another rule.
                 ("gesvdj", &[1000, 1024, _, card]) => (singular_jacobi(1000, 1024, true), card, card / 5),
                 ("gesvdj", &[m, n, econ, card]) => {
                     (singular_jacobi(m, n, econ == 1), card, (card / 100).max(2100))
@@ -97,7 +97,7 @@ mod tests {
                     (eigen_batch_bytes(n, batch, bytes), card, (card / 1000).max(512 * batch))
                 }
                 ("geqrf", &[_, n, card]) => (qr(n), card, 0),
-                // Between 65 and 127 reflectors the card has a third rule, for less than 150 kB.
+                // Between 65 and 127 reflectors, the GPU follows a third rule, for less than 150 kB.
                 ("gqr", &[m, n, card]) if (66..128).contains(&m.min(n)) => {
                     (orthogonal(m, m.min(n)), card, card / 11)
                 }

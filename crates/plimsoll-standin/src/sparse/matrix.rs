@@ -11,7 +11,7 @@ use crate::lock::locked;
 const INDEX_64: c_int = 3;
 const ROW_MAJOR: c_int = 2;
 
-/// An upper limit of rows, columns and values, so that byte counts do not overflow.
+/// An upper limit for rows, columns and values, so that byte counts do not overflow.
 const MOST: u64 = 1 << 48;
 
 /// A sparse matrix.
@@ -72,15 +72,16 @@ impl Sparse {
         self.values as f64 / (self.rows as f64 * self.columns as f64).max(1.0)
     }
 
-    /// The number of value pairs that the product with another matrix adds up, if the values of both are spread evenly.
+    /// The number of value pairs that are summed in the product with another matrix, if the values of both are spread
+    /// evenly.
     pub(super) fn pairs_with(self, other: Sparse) -> u64 {
         let pairs = u128::from(self.values) * u128::from(other.values) / u128::from(self.columns.max(1));
         u64::try_from(pairs).unwrap_or(u64::MAX)
     }
 
-    /// The number of values of the product with another matrix, if the values of both are spread evenly and at random:
+    /// The number of values in the product with another matrix, if the values of both are spread evenly and at random:
     /// a position stays empty if none of the `columns` pairs that contribute to it exists. For random matrices this is
-    /// within 1 %; a graph in which few nodes have most edges has more.
+    /// accurate within 1 %. A product of graphs in which a few nodes have most of the edges has more values.
     pub(super) fn times(self, other: Sparse) -> u64 {
         let places = self.rows as f64 * other.columns as f64;
         let pair = self.density() * other.density();
@@ -128,7 +129,8 @@ mod tests {
         Sparse::new([rows, columns, values], 2, 0).unwrap()
     }
 
-    /// Random matrices on an H200: rows, values and columns of both factors, and the values of the product.
+    /// Random matrices on an H200: rows, values and columns of both factors, and the number of values in the
+    /// product.
     #[test]
     fn a_product_of_random_matrices_has_as_many_values_as_on_a_card() {
         for (a, b, card) in [

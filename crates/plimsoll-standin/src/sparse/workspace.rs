@@ -18,7 +18,7 @@ const DEFAULT: c_int = 0;
 const FIRST: c_int = 4;
 /// The alignment of arrays.
 const ALIGNMENT: u64 = 128;
-/// From this density on, a sampled product is computed as a dense product: between 15 and 20 % on an H200.
+/// At this density and above, a sampled product is computed as a dense one. On an H200 the limit is between 15 and 20 %.
 const DENSE_SHARE: f64 = 0.2;
 
 impl Sparse {
@@ -31,12 +31,12 @@ impl Sparse {
         }
     }
 
-    /// One number per tile of this many values, and one for each of `more`.
+    /// Bytes for one number per tile of this many values, and for `more` additional numbers.
     fn tiles_bytes(self, tile: u64, more: u64) -> u64 {
         self.index_bytes * (self.values.div_ceil(tile) + more) - 1
     }
 
-    /// For sparse times vector; 16-bit sums are accumulated in 32 bits.
+    /// Workspace bytes for sparse times vector. 16-bit sums are accumulated in 32 bits.
     pub(super) fn vector_product_bytes(self, operation: c_int, compute: c_int) -> u64 {
         let sums = if operation == 0 { self.rows } else { self.columns };
         let is_wide = self.index_bytes == 8;
@@ -50,7 +50,7 @@ impl Sparse {
         }
     }
 
-    /// For sparse times dense, with the product in `result`.
+    /// Workspace bytes for sparse times dense, with the product in `result`.
     pub(super) fn matrix_product_bytes(
         self,
         operation: c_int,
@@ -66,7 +66,7 @@ impl Sparse {
         }
     }
 
-    /// For a sampled dense product at this matrix's positions.
+    /// Workspace bytes for a sampled dense product at this matrix's positions.
     pub(super) fn sampled_product_bytes(self) -> u64 {
         let places = self.rows.saturating_mul(self.columns);
         if self.values as f64 >= DENSE_SHARE * places as f64 && places > 1 {
@@ -76,7 +76,7 @@ impl Sparse {
         }
     }
 
-    /// For a triangular solve with this many right-hand sides.
+    /// Workspace bytes for a triangular solve with this many right-hand sides.
     pub(super) fn solve_bytes(self, sides: u64) -> u64 {
         let (index, value) = (self.index_bytes, self.value_bytes());
         let rows = (28 + 3 * index + 2 * value) * self.rows + (index * (self.rows + 1)).max(1024);
@@ -85,30 +85,30 @@ impl Sparse {
         one.saturating_add(others.saturating_mul(self.rows))
     }
 
-    /// For the analysis of a sparse product's factors, of which this is the first.
+    /// Workspace bytes for the analysis of a sparse product's factors, of which this is the first.
     pub(super) fn product_estimate_bytes(self) -> u64 {
         let tiles = 16 * (self.values.div_ceil(896) + 32);
         12 * self.values + tiles.next_multiple_of(256) + 311
     }
 
-    /// For the sparse product itself: its value pairs, sorted by position, twice.
+    /// Workspace bytes for the sparse product itself: two arrays of its value pairs, sorted by position.
     pub(super) fn product_bytes(self, other: Sparse) -> u64 {
         self.pairs_with(other).saturating_mul(16 + 2 * self.value_bytes())
     }
 }
 
-/// For the sum of two matrices with this many rows.
+/// Workspace bytes for the sum of two matrices with this many rows.
 pub(super) fn sum_bytes(rows: u64) -> u64 {
     ALIGNMENT + (8 * (32 + rows.div_ceil(2048))).next_multiple_of(ALIGNMENT)
 }
 
-/// For sorting this many values by row and column.
+/// Workspace bytes for sorting this many values by row and column.
 pub(super) fn sort_pairs_bytes(values: u64) -> u64 {
     let tiles = 8 * values.div_ceil(1024);
     4 * (4 * values).next_multiple_of(ALIGNMENT) + tiles.next_multiple_of(ALIGNMENT) + 768
 }
 
-/// For sorting this many values by column within rows.
+/// Workspace bytes for sorting this many values by column within rows.
 pub(super) fn sort_rows_bytes(values: u64) -> u64 {
     sort_pairs_bytes(values) + (4 * (values + 1)).next_multiple_of(ALIGNMENT)
 }
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    /// These formulas' answer for a measurement, and the measured bytes.
+    /// The formulas' result for a measurement, and the measured bytes.
     fn check(line: &str) -> (u64, u64) {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().unwrap();

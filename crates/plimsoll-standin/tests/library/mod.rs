@@ -1,4 +1,4 @@
-//! The shared library as C programs see it: opened by its file, functions by their names.
+//! The shared library as C programs use it: opened by file name, with functions looked up by name.
 
 use std::ffi::{CString, c_void};
 use std::path::PathBuf;
@@ -16,17 +16,17 @@ pub(crate) mod error {
     pub(crate) const CAPTURE_UNSUPPORTED: i32 = 900;
 }
 
-/// The library's file, which Cargo puts beside the tests.
+/// The library's file, which Cargo puts next to the tests.
 pub(crate) fn path() -> PathBuf {
     let tests = std::env::current_exe().expect("a path");
     tests.with_file_name(plimsoll_standin::place::LIBRARY)
 }
 
-/// Set in the process of one test.
+/// The environment variable that is set in a test's own process.
 pub(crate) const ALONE: &str = "PLIMSOLL_TEST_ALONE";
 
-/// Opens the library in the process of this test. The first call starts that process, in this environment, expects the test to pass
-/// there, and returns false.
+/// Opens the library in a separate process for this test. The first call starts that process in this environment,
+/// expects the test to pass there, and returns false.
 pub(crate) fn opened(test: &str, environment: &[(&str, &str)]) -> bool {
     if std::env::var_os(ALONE).is_some() {
         let path = CString::new(path().to_str().expect("UTF-8")).expect("no zero");
@@ -43,7 +43,7 @@ pub(crate) fn opened(test: &str, environment: &[(&str, &str)]) -> bool {
     false
 }
 
-/// The name of the test around it, as the test program knows it.
+/// The name of the enclosing test, as the test program knows it.
 #[macro_export]
 macro_rules! test_name {
     () => {{
@@ -71,7 +71,7 @@ macro_rules! c {
     };
     (@ $address:expr, $($argument:expr => $type:ty),* $(,)?) => {{
         let address: *mut std::ffi::c_void = $address;
-        // SAFETY: the test gives the arguments that the function has in NVIDIA's headers.
+        // SAFETY: the test passes the argument types that the function has in NVIDIA's headers.
         let function: extern "C" fn($($type),*) -> i32 = unsafe { std::mem::transmute(address) };
         function($($argument),*)
     }};

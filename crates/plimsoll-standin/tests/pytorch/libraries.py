@@ -1,5 +1,5 @@
-"""The workspaces that cuSPARSE and cuDNN's CTC loss ask for on this device: a line for each. What
-a card printed is kept in workspaces/libraries-*.txt, and the formulas of src/sparse/ and src/dnn/ are held against it.
+"""Prints the workspaces that cuSPARSE and cuDNN's CTC loss request on this device, one per line. The output of a GPU
+is kept in workspaces/libraries-*.txt; tests compare the formulas of src/sparse/ and src/dnn/ with it.
 
 usage: python libraries.py
 """
@@ -114,7 +114,7 @@ def sparse():
 
 
 def products():
-    """Element, rows, inner size, columns, values of both and of the product; both workspaces."""
+    """Element, rows, inner size, columns, number of values of the factors and of the product; both workspaces."""
 
     def random(rows, columns, values, element):
         places = [torch.randint(0, size, (values,), device="cuda") for size in (rows, columns)]
@@ -140,7 +140,7 @@ def products():
 
 
 def ctc():
-    """Steps, samples, letters, longest label, longest input; with labels on the host, and on the device."""
+    """Steps, samples, letters, longest label, longest input; workspace with labels on the host, and on the device."""
     cudnn = library("libcudnn.so.9")
     handle = made(cudnn.cudnnCreate)
     for steps, samples, letters, label, longest in [
@@ -162,7 +162,7 @@ def ctc():
         cudnn.cudnnSetTensorNdDescriptor(probabilities, 0, 3, sizes, strides)
         loss = made(cudnn.cudnnCreateCTCLossDescriptor)
         cudnn.cudnnSetCTCLossDescriptor_v9(loss, 0, 1, 0, 255)
-        # One sample is as long as that, the others are shorter.
+        # One sample has the maximum length, the others are shorter.
         several = lambda most: (c_int * samples)(most, *[most // 2 or 1] * (samples - 1))
         labels = (c_int * (samples * label))(*[1] * (samples * label))
         host = handle, probabilities, probabilities, labels, several(label), several(longest), 0, loss

@@ -1,5 +1,5 @@
-"""Peaks of torchvision's networks in training, with cuDNN: allocated and reserved bytes of three steps, a line each.
-What a card printed is kept in workspaces/: with the modelled workspaces the stand-in should come near to it.
+"""Peaks of torchvision's networks in training, with cuDNN: allocated and reserved bytes of three steps, one network
+per line. The output of a GPU is kept in workspaces/; with modelled workspaces, the stand-in's should be close to it.
 
 usage: python networks.py
 """

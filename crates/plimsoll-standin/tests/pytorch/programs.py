@@ -1,5 +1,5 @@
-"""Small training programs of the kinds that people run. Each prints, after every step: bytes allocated, the peak of
-allocated and the peak of reserved. What they print is compared with what other devices gave (expected/).
+"""Small training programs of common kinds. After every step, each prints the allocated bytes, the peak of allocated
+bytes and the peak of reserved bytes. The output is compared with that of other devices (expected/).
 
 usage: python programs.py [NAME ...]      all of them without a name; no library but PyTorch's own is needed
 """
@@ -111,7 +111,7 @@ def mlp():
 
 
 def convolutions():
-    # Without cuDNN, whose workspaces on a card depend on the algorithm that it finds fastest.
+    # Without cuDNN, because its workspaces on a GPU depend on the algorithm that it measures as fastest.
     with torch.backends.cudnn.flags(enabled=False):
         layers = [nn.Conv2d(3, 64, 7, 2, 3), Residual(64), Residual(64, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
         train("convolutions", nn.Sequential(*layers, nn.Linear(64, 100)), images(16, 128, 100), cross_entropy, momentum)
@@ -140,7 +140,7 @@ def growing_lengths():
 
 
 def sorting_and_gathering():
-    """Kernels that take scratch from PyTorch's allocator, by the device's properties."""
+    """Kernels that request scratch memory from PyTorch's allocator, according to the device's properties."""
     table = nn.Embedding(1000, 64, device=device)
     for step in range(3):
         x = torch.randn(1_000_000, device=device)
@@ -190,7 +190,7 @@ def runs_out():
 
 
 def random_edges(nodes, edges):
-    # Made on the host: how many are left of those that fall together is read from the device, if it counts them.
+    # Coalesced on the host: on the device, the number of remaining entries would be read from it.
     places = torch.randint(0, nodes, (2, edges))
     return torch.sparse_coo_tensor(places, torch.ones(edges), (nodes, nodes)).coalesce().to(device)
 

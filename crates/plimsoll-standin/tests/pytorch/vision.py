@@ -1,5 +1,5 @@
-"""Peaks of networks of convolutions, in training and inference, with cuDNN: allocated and reserved bytes, a line each. What a
-card printed is kept in workspaces/vision-*.txt: the stand-in, with cuDNN's own answers, should come near to it.
+"""Peaks of convolutional networks in training and inference, with cuDNN: allocated and reserved bytes, one per line.
+The output of a GPU is kept in workspaces/vision-*.txt; with cuDNN's own answers, the stand-in's should be close to it.
 
 usage: python vision.py [NAME ...]
 """
@@ -34,7 +34,7 @@ def pair(conv, norm, c, k):
 
 
 class UNet(nn.Module):
-    """As for segmentation, in two or three dimensions."""
+    """A U-Net for segmentation, in two or three dimensions."""
 
     def __init__(self, channels, dims, widths, classes):
         super().__init__()

@@ -1,6 +1,6 @@
-"""The workspaces that cuDNN and cuFFT ask for on this device: a line for each convolution, recurrent network, batch
-normalization and Fourier transform. What a card printed is kept in workspaces/, and the models of src/dnn/ and src/fft.rs are
-held against it.
+"""Prints the workspaces that cuDNN and cuFFT request on this device, one line for each convolution, recurrent network,
+batch normalization and Fourier transform. The output of a GPU is kept in workspaces/; tests compare the models of
+src/dnn/ and src/fft.rs with it.
 
 usage: python workspaces.py convolutions|recurrent|normalization|transforms
 """
@@ -16,7 +16,7 @@ TYPES = {"tf32": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16, "
 
 
 def allocations(call):
-    """What the call returns, and the bytes of its allocations in order: those that it frees again, those it keeps."""
+    """Returns the call's result, and the bytes of its allocations in order: the freed ones, and the kept ones."""
     torch.cuda.memory._record_memory_history(enabled="all", context=None, clear_history=True)
     result = call()
     trace = torch.cuda.memory._snapshot()["device_traces"][0]
@@ -68,7 +68,7 @@ SHAPES = [
     square(64, 128, 28, 128, 3),
     square(64, 1024, 14, 256, 1),
     square(16, 512, 28, 256, 1),
-    # small pictures: LeNet, CIFAR
+    # small images: LeNet, CIFAR
     square(64, 1, 28, 6, 5, pad=2),
     square(64, 6, 14, 16, 5, pad=0),
     square(128, 3, 32, 16, 3),
@@ -128,7 +128,7 @@ SHAPES = [
     square(32, 64, 28, 128, 3, groups=2),
     square(8, 256, 28, 256, 3, groups=4),
     square(32, 512, 14, 512, 3, 2, groups=64),
-    # odd numbers, dilation, strides
+    # unusual sizes, dilation, strides
     square(7, 13, 31, 17, 3),
     square(5, 65, 33, 129, 3),
     square(3, 100, 50, 100, 1),
@@ -141,12 +141,12 @@ SHAPES = [
     square(2, 2048, 33, 256, 1),
     square(64, 256, 7, 10, 1),
     square(16, 24, 56, 144, 1),
-    # transposed convolutions are these with forward and data exchanged: DCGAN, up-sampling
+    # transposed convolutions swap the forward and data passes of these: DCGAN, up-sampling
     square(64, 3, 64, 64, 4, 2, 1),
     square(64, 64, 32, 128, 4, 2, 1),
     square(64, 512, 4, 100, 4, 1, 0),
     square(4, 64, 64, 128, 2, 2, 0),
-    # one dimension: sound, text
+    # one dimension: audio, text
     conv(8, 1, (16000,), 512, 10, 5, 0),
     conv(8, 512, (3199,), 512, 3, 2, 0),
     conv(8, 80, (3000,), 384, 3),
@@ -154,7 +154,7 @@ SHAPES = [
     conv(32, 64, (256,), 64, 5),
     conv(8, 768, (149,), 768, 128, groups=16),
     conv(32, 128, (1024,), 256, 1),
-    # three dimensions: films, volumes
+    # three dimensions: videos, volumes
     conv(2, 3, (16, 112, 112), 64, 3),
     conv(2, 64, (16, 56, 56), 64, 3),
     conv(4, 128, (8, 28, 28), 128, 3),
@@ -215,14 +215,14 @@ def convolutions():
         dy = torch.ones_like(forward())
         backward = lambda *which: torch.ops.aten.convolution_backward(dy, x, w, None, *options, which)
         calls = [forward, lambda: backward(True, False, False), lambda: backward(False, True, False)]
-        # The first call of each tries plans, the second uses the one that was found.
+        # The first call of each tries plans, the second uses the fastest one.
         workspaces = [sum(allocations(call)[1]) for call in calls for _ in range(2)][1::2]
         sizes = ["x".join(map(str, tensor.shape)) for tensor in (x, w)]
         print(precision, layout, *sizes, f"s{stride} p{pad} d{dilation} g{groups}", *workspaces, flush=True)
 
 
 def networks():
-    """What `recurrent` goes through: kind, layers, directions, inputs, hidden, batch, length, dropout, projection."""
+    """Configurations for `recurrent`: kind, layers, directions, inputs, hidden, batch, length, dropout, projection."""
     for kind in "LSTM", "GRU", "RNN":
         for layers, directions in (1, 1), (2, 1), (3, 1), (1, 2), (2, 2):
             yield kind, layers, directions, 64, 128, 8, 16, 0.0, 0
@@ -239,7 +239,7 @@ def networks():
     yield "LSTM", 1, 1, 64, 128, 8, 16, 0.0, 32
     yield "LSTM", 2, 1, 64, 128, 8, 16, 0.0, 64
     yield "LSTM", 2, 2, 64, 128, 8, 16, 0.0, 64
-    # where one kernel keeps the weights, and where not
+    # sizes at which one kernel can keep the weights, and larger ones
     for kind in "LSTM", "GRU", "RNN":
         for hidden in 132, 144, 160, 176, 192, 208, 224, 240, 248, 252, 255, 257, 272, 320, 384, 400, 512, 768, 1024:
             for directions, batch in (1, 8), (2, 8), (1, 64), (2, 64):
@@ -256,7 +256,7 @@ def networks():
 
 
 def recurrent():
-    """A network and its precision; bytes of weights, of the reserve, of the workspace in training and inference."""
+    """Network and precision; bytes of weights, reserve space, and workspace in training and in inference."""
     for network, precision in itertools.product(networks(), ("tf32", "fp32", "fp16")):
         kind, layers, directions, inputs, hidden, batch, length, dropout, projection = network
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
@@ -266,7 +266,7 @@ def recurrent():
         ).to(device, TYPES[precision])
         model, _, weights = allocations(make)
         x = torch.ones(length, batch, inputs, device=device, dtype=TYPES[precision])
-        model(x)  # makes the states of dropout, which are kept from then on
+        model(x)  # creates the dropout states, which are kept from then on
         _, training, reserve = allocations(lambda: model(x))
         with torch.no_grad():
             _, inference, _ = allocations(lambda: model.eval()(x))
@@ -274,7 +274,7 @@ def recurrent():
 
 
 def normalization():
-    """Precision, layout, input; workspaces of forward and backward, what is kept in between beside the statistics."""
+    """Precision, layout, input; workspaces of forward and backward, and kept bytes besides the statistics."""
     pictures = [
         (n, c, side)
         for side, cs in {
@@ -306,7 +306,7 @@ def normalization():
 
 
 def transforms():
-    """Kind, lengths, how many of them; bytes of workspace: for each plan that PyTorch makes with cuFFT."""
+    """Kind, lengths, batch; workspace bytes of each plan that PyTorch makes with cuFFT."""
     torch.fft.fft(torch.ones(8, device=device))
     with open("/proc/self/maps") as maps:
         library = ctypes.CDLL(next(line.split()[-1] for line in maps if "libcufft.so" in line))

@@ -1,4 +1,4 @@
-//! Finding where a gradient became not a number: the derivative that gave it, and the line that recorded it.
+//! Finds where a gradient became NaN: the derivative that produced it, and the line that recorded it.
 
 use std::backtrace::Backtrace;
 use std::cell::Cell;
@@ -11,9 +11,8 @@ thread_local! {
     static ON: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f` in anomaly mode: operations remember where they were called, and a backward pass fails at the first
-/// derivative that gives a value that is not a number, naming that place. Slow: every gradient is read. As
-/// `torch.autograd.detect_anomaly`.
+/// Runs `f` in anomaly mode: operations remember where they were called, and a backward pass fails at the first derivative that
+/// produces a NaN. The error names the place of the call. Slow: every gradient is read. As `torch.autograd.detect_anomaly`.
 pub fn detect_anomaly<T>(f: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -25,12 +24,13 @@ pub fn detect_anomaly<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Where an operation is called, in anomaly mode: the program's own frames.
+/// In anomaly mode, the place where an operation is called: the program's own stack frames.
 pub(crate) fn place() -> Option<Box<str>> {
     ON.get().then(|| frames_of_program(&Backtrace::force_capture().to_string()).into_boxed_str())
 }
 
-/// What a frame's name begins with, or is a method of, where it is this library's or Rust's own.
+/// Functions of this library and of Rust's runtime: a frame whose name starts with one of these, or is a method of one, is
+/// skipped.
 const NOT_OF_PROGRAM: [&str; 10] = [
     "plimsoll::",
     "plimsoll_tensor::",
@@ -44,14 +44,14 @@ const NOT_OF_PROGRAM: [&str; 10] = [
     "rust_",
 ];
 
-/// The frames of a stack that are the program's, the innermost first, each with its file and line; all where there are none.
+/// The stack frames that belong to the program, innermost first, each with file and line; all frames if none do.
 fn frames_of_program(stack: &str) -> String {
     let mut frames: Vec<(&str, Option<&str>)> = Vec::new();
     for line in stack.lines().map(str::trim) {
         match (line.strip_prefix("at "), line.split_once(": ")) {
             (Some(place), _) => {
                 if let Some((_, at)) = frames.last_mut() {
-                    // Without the column.
+                    // Drops the column.
                     *at = Some(place.rsplit_once(':').map_or(place, |(line, _)| line));
                 }
             }
@@ -78,7 +78,7 @@ fn frames_of_program(stack: &str) -> String {
     if own.is_empty() { stack.to_owned() } else { own.join("\n") }
 }
 
-/// In anomaly mode, an error where a gradient that a derivative gave has a value that is not a number.
+/// In anomaly mode, fails if a derivative produced a gradient with a NaN.
 pub(crate) fn check(node: &Node, grads: &[Option<Tensor>]) -> Result<()> {
     if !ON.get() {
         return Ok(());

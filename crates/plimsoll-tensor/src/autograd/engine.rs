@@ -1,19 +1,17 @@
-//! The way back: derivatives newest first, each dropped with what it saved as soon as it has run.
+//! The backward pass: derivatives run newest first, and each is dropped with its saved tensors as soon as it has run.
 //!
-//! The order decides when memory is freed and so which addresses are reused. It is:
+//! The order decides when memory is freed, and so which addresses are reused:
 //!
-//! 1. Nodes run in falling order of their sequence number. An operation is recorded after its inputs, so
-//!    every gradient that a node waits for is there when its turn comes.
-//! 2. The hooks of a node's outputs see their gradients. The derivative is called; then the gradients that came in
-//!    are dropped; then the derivative with its saved tensors; and only then do its results travel on, in the
-//!    order of the inputs.
-//! 3. A gradient that reaches a leaf is accumulated at once. The first one is kept as it is where nobody
-//!    else looks at it, and copied otherwise. A leaf that has hooks, or whose gradient is asked for by itself, waits
-//!    for its last gradient.
-//! 4. A second gradient for the same output of a node, or the same waiting leaf, is added to the first, in place
-//!    where that is seen by nobody else.
+//! 1. Nodes run in descending order of their sequence number. An operation is recorded after its inputs, so all gradients that
+//!    a node waits for have arrived when its turn comes.
+//! 2. The hooks of a node's outputs run on their gradients. The derivative is called; then the incoming gradients are dropped;
+//!    then the derivative with its saved tensors; only then are its results passed on, in the order of the inputs.
+//! 3. A gradient that reaches a leaf is accumulated at once. The first one is stored without a copy if nothing else uses it,
+//!    and copied otherwise. A leaf that has hooks, or whose gradient was requested by `grad`, waits for its last gradient.
+//! 4. A second gradient for the same output of a node, or for the same waiting leaf, is added to the first: in place if nothing
+//!    else uses the first.
 //!
-//! No lock is held while a derivative or a hook runs, or memory is asked for.
+//! No lock is held while a derivative or a hook runs, or while memory is allocated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,13 +28,13 @@ use crate::stream::{self, Stream, with_stream};
 use crate::tensor::{Edge, Grads, Keep, Node, Tensor};
 use crate::unwind::caught;
 
-/// Gradients on their way, by the sequence number of the node they wait at.
+/// Gradients that wait for their node, by the node's sequence number.
 type Waiting = BTreeMap<u64, (Arc<Node>, Grads)>;
 
-/// One pass through the graph.
+/// One backward pass.
 pub(super) struct Pass<'a> {
     plan: Plan,
-    /// Whose gradients are asked for instead of being accumulated in leaves, and what was found of them.
+    /// The tensors whose gradients are returned instead of accumulated in leaves, and the gradients found so far.
     targets: Option<&'a [Edge]>,
     found: Vec<Option<Tensor>>,
     waiting: Waiting,
@@ -45,7 +43,7 @@ pub(super) struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    /// Runs from the roots with the gradients to start from; the gradients of the targets.
+    /// Runs from the roots with their initial gradients. Returns the gradients of the targets.
     pub(super) fn run(
         roots: Vec<(Edge, Tensor)>,
         targets: Option<&'a [Edge]>,
@@ -77,14 +75,14 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        // Leaves that an operation led to from which no gradient came.
+        // Leaves that an operation leads to, but that got no gradient from it.
         while let Some(&id) = pass.leaves.keys().next() {
             pass.finish(id)?;
         }
         Ok(pass.found)
     }
 
-    /// The gradients of a node's outputs as its hooks leave them; those asked for are found.
+    /// The gradients of a node's outputs after its hooks. Requested gradients are stored.
     fn arrived(&mut self, node: &Arc<Node>, mut grads: Grads) -> Result<Grads> {
         if let Some(hooks) = node.hooks() {
             for (output, grad) in grads.iter_mut().enumerate() {
@@ -102,7 +100,7 @@ impl<'a> Pass<'a> {
         Ok(grads)
     }
 
-    /// Passes a gradient on.
+    /// Passes a gradient along an edge.
     fn send(&mut self, edge: &Edge, grad: Option<Tensor>) -> Result<()> {
         match (edge, grad) {
             (Edge::Leaf(leaf), grad) => self.reach_leaf(leaf, grad),
@@ -135,7 +133,7 @@ impl<'a> Pass<'a> {
         if last { self.finish(leaf.id()) } else { Ok(()) }
     }
 
-    /// A leaf has its whole gradient.
+    /// Accumulates or returns the complete gradient of a leaf.
     fn finish(&mut self, id: usize) -> Result<()> {
         let Some((leaf, Some(grad))) = self.leaves.remove(&id) else { return Ok(()) };
         let hooks = leaf.leaf_hooks();
@@ -165,11 +163,11 @@ fn hooked<T>(op: &'static str, owner: LabelId, call: impl FnOnce() -> Result<T>)
     })
 }
 
-/// The name of what gives a leaf its gradient. As PyTorch's `AccumulateGrad`.
+/// The name of the step that accumulates a leaf's gradient. As PyTorch's `AccumulateGrad`.
 const ACCUMULATE: &str = "accumulate_grad";
 
-/// Runs a derivative on the stream that its operation ran on, as PyTorch does. That stream waits for the caller's, where
-/// the gradients come from, and the caller's for it.
+/// Runs a derivative on the stream that its operation ran on, as PyTorch does. That stream first waits for the caller's stream,
+/// which produced the gradients; afterwards the caller's stream waits for it.
 fn on_its_stream(node: &Node, grads: Grads, f: impl FnOnce(Grads) -> Result<Grads>) -> Result<Grads> {
     let device = grads.iter().flatten().next().map(Tensor::device);
     let Some(device) = device.filter(|device| stream::current(device) != node.stream) else {
@@ -182,10 +180,10 @@ fn on_its_stream(node: &Node, grads: Grads, f: impl FnOnce(Grads) -> Result<Grad
     Ok(results)
 }
 
-/// Calls one derivative, under its layer's name, and checks what it gives.
+/// Calls one derivative under its layer's name, and checks its results.
 fn derive(node: &Arc<Node>, grads: Grads, keep: Keep) -> Result<Grads> {
     let _owner = Span::layer(label::backward_of(node.layer));
-    // A derivative works in the types that its operation had.
+    // A derivative computes in the dtypes of its operation, regardless of the current autocast mode.
     let _as_recorded = autocast_mode::lower().map(|_| autocast_mode::ModeGuard::to(None));
     let derivative = node.derivative(keep)?;
     let wanted: SmallVec<[bool; 4]> = node.edges().iter().map(Option::is_some).collect();
@@ -198,7 +196,7 @@ fn derive(node: &Arc<Node>, grads: Grads, keep: Keep) -> Result<Grads> {
     }
     for (i, (result, (shape, dtype))) in results.iter_mut().zip(node.ins()).enumerate() {
         let Some(grad) = result else { continue };
-        // Of what promotion or autocast made of an input comes back a gradient in another type.
+        // An input that promotion or autocast converted gets its gradient in the converted dtype: convert it back.
         if grad.dtype() != *dtype && grad.dtype().is_float() && dtype.is_float() {
             *grad = grad.to_dtype(*dtype)?;
         }
@@ -219,7 +217,7 @@ fn wrong(node: &Node, message: &str) -> Error {
     Error::autograd(node.name(), format!("{message}{owner}"))
 }
 
-/// Both together; the first is changed in place where nobody sees that.
+/// The sum of both gradients, computed in place in the first if nothing else uses it.
 fn sum_of(first: Option<Tensor>, second: Tensor) -> Result<Tensor> {
     match first {
         None => Ok(second),
@@ -231,8 +229,8 @@ fn sum_of(first: Option<Tensor>, second: Tensor) -> Result<Tensor> {
     }
 }
 
-/// Adds to a leaf's gradient. Memory is asked for with no lock of ours held: an observer of what the
-/// allocator does may read this very gradient.
+/// Adds to a leaf's gradient. No lock is held while memory is allocated: an observer of the allocator may read this very
+/// gradient.
 fn accumulate(leaf: &Tensor, grad: Tensor) -> Result<()> {
     if is_grad_enabled() {
         let sum = leaf.grad().map_or(Ok(grad.clone()), |sum| &sum + &grad)?;
@@ -242,14 +240,14 @@ fn accumulate(leaf: &Tensor, grad: Tensor) -> Result<()> {
     if let Some(sum) = leaf.grad() {
         return sum.add_(&grad);
     }
-    // Another thread's pass may have been first meanwhile: then its gradient is the one to add to.
+    // Another thread's pass may have set a gradient in the meantime: add to that one.
     match leaf.set_first_grad(first_gradient(leaf, grad)?) {
         None => Ok(()),
         Some((sum, late)) => sum.add_(&late),
     }
 }
 
-/// A gradient that nobody else looks at, as the leaf's own. It lies row-major, or as the leaf does.
+/// Makes a gradient that nothing else uses, to store in the leaf. Its layout is row-major or the leaf's.
 fn first_gradient(leaf: &Tensor, grad: Tensor) -> Result<Tensor> {
     let (category, label) = (Category::Gradient, leaf.label_id());
     let lies_well = || grad.is_contiguous() || grad.data().layout == leaf.data().layout.dense();

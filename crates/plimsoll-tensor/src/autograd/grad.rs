@@ -1,48 +1,48 @@
-//! How gradients are asked for: into the leaves, or by themselves.
+//! The functions that compute gradients: `backward` accumulates them in the leaves, `grad` returns them.
 
 use super::engine::Pass;
 use crate::error::{Error, Result};
 use crate::tensor::{Edge, Keep, Tensor};
 
-/// How a backward pass from one tensor starts and ends.
+/// Options of a backward pass from one tensor.
 #[derive(Clone, Debug, Default)]
 pub struct BackwardOptions {
-    /// The gradient to start from; `None` means 1 and needs a scalar.
+    /// The initial gradient. `None` means 1 and requires a scalar.
     pub gradient: Option<Tensor>,
-    /// Keep the graph, and what it saved, for another backward pass.
+    /// Keep the graph and its saved tensors for another backward pass.
     pub retain_graph: bool,
-    /// Record the pass itself, so that gradients have gradients. The graph is kept.
+    /// Record the backward pass itself, so that gradients can be differentiated. The graph is kept.
     pub create_graph: bool,
 }
 
-/// How a backward pass from several tensors starts and ends.
+/// Options of a backward pass from several tensors.
 #[derive(Clone, Debug, Default)]
 pub struct GradOptions {
-    /// The gradient of each root to start from; empty, or `None` for one, means 1 and needs a scalar.
+    /// The initial gradient of each root. An empty list, or `None` for a root, means 1 and requires a scalar.
     pub gradients: Vec<Option<Tensor>>,
-    /// Keep the graph, and what it saved, for another backward pass.
+    /// Keep the graph and its saved tensors for another backward pass.
     pub retain_graph: bool,
-    /// Record the pass itself, so that gradients have gradients. The graph is kept.
+    /// Record the backward pass itself, so that gradients can be differentiated. The graph is kept.
     pub create_graph: bool,
-    /// Whether an input that no root depends on is no error: its gradient is `None` then.
+    /// Whether to allow inputs that no root depends on. Their gradients are `None`.
     pub allow_unused: bool,
 }
 
 impl Tensor {
-    /// Computes the gradients of this scalar with respect to every leaf that wants one, and frees the
-    /// graph on the way. As `Tensor.backward()`.
+    /// Computes the gradients of this scalar with respect to every leaf that requires one, and frees the graph as it goes. As
+    /// `Tensor.backward()`.
     ///
     /// # Errors
-    /// A tensor that is not a scalar, or that wants no gradient; a graph that was freed before; a saved
-    /// tensor that was changed in place; out of memory.
+    /// A tensor that is not a scalar or requires no gradient; a graph that is already freed; a saved tensor that was changed in
+    /// place; out of memory.
     pub fn backward(&self) -> Result<()> {
         self.backward_with(BackwardOptions::default())
     }
 
-    /// [`Tensor::backward`] with a gradient to start from, or keeping the graph for another pass.
+    /// As [`Tensor::backward`], with an initial gradient, or keeping the graph for another pass.
     ///
     /// # Errors
-    /// As [`Tensor::backward`]; a starting gradient of another shape.
+    /// As [`Tensor::backward`]; an initial gradient of another shape.
     pub fn backward_with(&self, options: BackwardOptions) -> Result<()> {
         let BackwardOptions { gradient, retain_graph, create_graph } = options;
         let options =
@@ -51,7 +51,7 @@ impl Tensor {
     }
 }
 
-/// One backward pass from several tensors, into the leaves. As `torch.autograd.backward`.
+/// One backward pass from several tensors; it accumulates into the leaves. As `torch.autograd.backward`.
 ///
 /// # Errors
 /// As [`Tensor::backward`], for each root.
@@ -59,7 +59,7 @@ pub fn backward(roots: &[&Tensor], options: GradOptions) -> Result<()> {
     run(roots, None, options).map(drop)
 }
 
-/// The gradients of `inputs`, leaves or not, and nothing else: no leaf's `grad` changes. As `torch.autograd.grad`.
+/// Returns the gradients of `inputs`, which need not be leaves. No leaf's `grad` changes. As `torch.autograd.grad`.
 ///
 /// ```
 /// use plimsoll_tensor::autograd::{GradOptions, grad};
@@ -75,8 +75,8 @@ pub fn backward(roots: &[&Tensor], options: GradOptions) -> Result<()> {
 /// ```
 ///
 /// # Errors
-/// As [`Tensor::backward`], for each root; an input that wants no gradient, or that no root depends on, unless that
-/// is allowed.
+/// As [`Tensor::backward`], for each root; an input that requires no gradient; an input that no root depends on, unless
+/// `allow_unused` is set.
 pub fn grad(roots: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Option<Tensor>>> {
     let target = |(i, input): (usize, &&Tensor)| {
         let message =

@@ -1,4 +1,4 @@
-//! Whether operations are recorded: a switch per thread, as PyTorch's grad mode.
+//! Grad mode: a switch per thread that says whether operations are recorded, as in PyTorch.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ pub fn is_grad_enabled() -> bool {
     ENABLED.get()
 }
 
-/// Runs `f` without recording: its results want no gradient and keep nothing alive. As `torch.no_grad`.
+/// Runs `f` without recording: its results require no gradient and keep no graph alive. As `torch.no_grad`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, no_grad};
@@ -29,7 +29,7 @@ pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Runs `f` with recording, wherever it is called but in [`inference_mode`]. As `torch.enable_grad`.
+/// Runs `f` with recording on, even inside `no_grad`, but not inside [`inference_mode`]. As `torch.enable_grad`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, enable_grad, no_grad};
@@ -43,7 +43,7 @@ pub fn enable_grad<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Recording as it was set until the guard is dropped, then as it was before.
+/// Sets the grad mode until the guard is dropped, then restores it.
 #[derive(Debug)]
 pub(crate) struct ModeGuard {
     before: bool,
@@ -64,7 +64,7 @@ impl Drop for ModeGuard {
     }
 }
 
-/// This thread computes what a checkpoint dropped, until this is dropped.
+/// While this guard lives, this thread recomputes values that a checkpoint dropped.
 #[derive(Debug)]
 pub(crate) struct Recomputing {
     before: bool,
@@ -82,12 +82,12 @@ impl Drop for Recomputing {
     }
 }
 
-/// Whether this thread computes what a checkpoint dropped.
+/// Whether this thread is recomputing values that a checkpoint dropped.
 pub(crate) fn is_recomputing() -> bool {
     RECOMPUTING.get()
 }
 
-/// Recording is off on this thread until the guard is dropped.
+/// Turns recording off on this thread until the guard is dropped.
 #[must_use = "recording is on again as soon as the guard is dropped"]
 #[derive(Debug)]
 pub struct NoGrad {
@@ -95,16 +95,16 @@ pub struct NoGrad {
 }
 
 impl NoGrad {
-    /// Switches recording off.
+    /// Turns recording off.
     #[allow(clippy::new_without_default, reason = "a guard is made for its effect, not for its value")]
     pub fn new() -> NoGrad {
         NoGrad { _off: ModeGuard::to(false) }
     }
 }
 
-/// Runs `f` without recording, and its results never take part in recording later: an operation that would save one of them
-/// for a backward pass is an error, and so is a change of one in place outside of the mode. A view of a tensor from outside
-/// is as that tensor is. As `torch.inference_mode`.
+/// Runs `f` without recording. Its results can never be recorded later: an operation that would save one of them for a backward
+/// pass fails, and so does changing one in place outside the mode. A view of a tensor that was made outside the mode is a
+/// normal tensor. As `torch.inference_mode`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, inference_mode};
@@ -125,7 +125,7 @@ pub fn is_inference_mode_enabled() -> bool {
     inference::is_enabled()
 }
 
-/// This thread is in inference mode until the guard is dropped.
+/// Keeps this thread in inference mode until the guard is dropped.
 #[must_use = "inference mode ends as soon as the guard is dropped"]
 #[derive(Debug)]
 pub struct InferenceMode {
@@ -134,7 +134,7 @@ pub struct InferenceMode {
 }
 
 impl InferenceMode {
-    /// Begins inference mode.
+    /// Enters inference mode.
     #[allow(clippy::new_without_default, reason = "a guard is made for its effect, not for its value")]
     pub fn new() -> InferenceMode {
         InferenceMode { _on: inference::ModeGuard::on(), _off: ModeGuard::to(false) }

@@ -1,4 +1,4 @@
-//! What a graph keeps alive, and through which operations: for finding why memory is not freed.
+//! Lists the memory that a graph keeps alive, and the operations that keep it: for finding out why memory is not freed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,18 +12,18 @@ use crate::tensor::{Edge, Node, Tensor};
 /// One allocation that a graph keeps alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// Its bytes, without the allocator's rounding.
+    /// Its size in bytes, without the allocator's rounding.
     pub bytes: u64,
-    /// The sizes of the tensor, as the newest operation keeps it.
+    /// The tensor's shape, as saved by the most recent operation.
     pub shape: Vec<usize>,
-    /// Its type.
+    /// Its dtype.
     pub dtype: DType,
-    /// Whose it is, as in the memory account: a layer, a parameter or an operation.
+    /// The owner, as in the memory account: a layer, a parameter or an operation.
     pub owner: String,
-    /// What it is for.
+    /// The memory category.
     pub category: Category,
-    /// The operations whose derivatives keep it, the newest first, each with its layer: `mul (in head)`. For a leaf that
-    /// waits for its gradient it is `accumulate_grad`.
+    /// The operations whose derivatives keep it, newest first, each with its layer: `mul (in head)`. `accumulate_grad` stands
+    /// for a leaf that waits for its gradient.
     pub through: Vec<String>,
 }
 
@@ -34,9 +34,9 @@ impl fmt::Display for Kept {
     }
 }
 
-/// What the graphs that end in these tensors keep alive, the largest first: everything that is freed when the last of these
-/// tensors goes, or by a backward pass, unless something else holds it too. What a hook packed, and what is computed again, is
-/// not listed. It runs nothing and changes nothing.
+/// Lists the allocations that the graphs ending in these tensors keep alive, largest first. They are freed when the last of
+/// these tensors is dropped or by a backward pass, unless something else holds them too. Tensors that a hook packed, and
+/// tensors that will be recomputed, are not listed. Nothing runs and nothing changes.
 ///
 /// ```
 /// use plimsoll_tensor::autograd::kept_by;
@@ -82,7 +82,7 @@ pub fn kept_by(roots: &[&Tensor]) -> Vec<Kept> {
     all
 }
 
-/// In the order in which it was found, and the place of each storage.
+/// The storages in the order in which they were found, and the index of each.
 #[derive(Default)]
 struct FoundStorages {
     all: Vec<Kept>,

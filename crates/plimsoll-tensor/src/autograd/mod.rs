@@ -1,8 +1,9 @@
-//! Derivatives that free as they go, open to whoever wants to look or to change something.
+//! Backward passes that free memory as they go, with hooks for inspecting and changing gradients.
 //!
-//! `saved.rs` is what an operation keeps for the way back, `engine.rs` the way back itself, `plan.rs` what it must
-//! know of the graph before, `grad.rs` how it is asked for, `kept.rs` what a graph keeps alive, `grad_mode.rs` and `anomaly.rs` the switches. The
-//! recorded operations and the hooks are in `tensor/`; derivatives stand beside their operators in `ops/`.
+//! `saved.rs` has the tensors that an operation keeps for the backward pass, `engine.rs` the pass itself, `plan.rs` the walk
+//! over the graph before it, `grad.rs` the functions that start it, `kept.rs` the list of memory that a graph keeps alive,
+//! `grad_mode.rs` and `anomaly.rs` the modes. Recorded operations and hooks are in `tensor/`; derivatives are next to their
+//! operators in `ops/`.
 
 mod anomaly;
 mod engine;

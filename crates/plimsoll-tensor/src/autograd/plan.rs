@@ -1,22 +1,22 @@
-//! What a backward pass must know of the graph before it starts: which operations lead to the tensors asked for,
-//! and how many gradients will reach each leaf that someone waits for.
+//! Walks the graph before a backward pass, to find which operations lead to the requested tensors, and how many gradients will
+//! reach each leaf that has hooks or is a target.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::tensor::{Edge, Node, any_hooks};
 
-/// The graph below the roots, as far as someone asks.
+/// What a backward pass needs to know about the graph below the roots.
 #[derive(Default)]
 pub(super) struct Plan {
-    /// Operations that lead to a target, by their numbers; `None` where all are wanted.
+    /// The sequence numbers of operations that lead to a target; `None` if all must run.
     needed: Option<BTreeSet<u64>>,
-    /// How many gradients are still to come for each leaf that has hooks or is a target, by its id.
+    /// The number of gradients still to come for each leaf that has hooks or is a target, by its id.
     pub(super) coming: BTreeMap<usize, usize>,
 }
 
 impl Plan {
-    /// Walks the graph only where there are targets or hooks.
+    /// Walks the graph, but only if there are targets or hooks.
     pub(super) fn of(roots: &[Edge], targets: Option<&[Edge]>) -> Plan {
         if targets.is_none() && !any_hooks() {
             return Plan::default();
@@ -44,7 +44,7 @@ impl Plan {
         }
         let Some(targets) = targets else { return plan };
         let mut needed = BTreeSet::new();
-        // In rising order: what an operation's inputs need is known when its turn comes.
+        // In ascending order: whether an operation's inputs lead to a target is known before its own turn comes.
         for (sequence, node) in &seen {
             let leads = |edge: &Edge| {
                 targets.iter().any(|target| target.is(edge))

@@ -1,8 +1,8 @@
-//! What an operation keeps for its derivative.
+//! The tensors that an operation keeps for its derivative.
 //!
-//! Keeping a temporary makes it an activation until the derivative has run. A saved tensor holds values
-//! only, never the graph, so nodes cannot keep each other alive in a ring. While [`saved_tensors_hooks`] is open,
-//! what its `pack` made of a tensor is kept instead.
+//! Saving a temporary makes it an activation until the derivative has run. A saved tensor holds values only, never the graph,
+//! so nodes cannot form reference cycles. While [`saved_tensors_hooks`] is active, the value that `pack` returned for a tensor
+//! is kept in its place.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -21,19 +21,19 @@ use crate::unwind::caught;
 
 /// A tensor kept for the backward pass.
 pub(crate) enum Saved {
-    /// As it is.
+    /// The tensor's values.
     Kept { data: Data, version: u32 },
-    /// As a way to compute it again (`checkpoint/output.rs`).
+    /// A recipe to compute it again (`checkpoint/output.rs`).
     Recomputed { values: Arc<dyn Recompute>, layout: Layout, dtype: DType },
-    /// As a hook packed it.
+    /// The value that a hook's `pack` returned.
     Packed { value: Box<dyn Any + Send + Sync>, hooks: Arc<dyn Hooks> },
 }
 
 impl Saved {
-    /// Keeps these values, in the way that is set on this thread. `pack` runs with no lock held.
+    /// Saves these values in the way that is set on this thread. `pack` runs with no lock held.
     ///
     /// # Errors
-    /// A tensor made in inference mode, which `op` cannot save; those of `pack`.
+    /// A tensor made in inference mode, which `op` cannot save; errors of `pack`.
     pub(crate) fn new(data: &Data, op: &'static str) -> Result<Saved> {
         if data.storage.is_inference() {
             let message = "an inference tensor (made in `inference_mode`) cannot be saved for the backward pass: `copy` it \
@@ -50,12 +50,12 @@ impl Saved {
         Ok(Saved::Packed { value, hooks })
     }
 
-    /// Whether a hook must give it back, or it must be computed: it is then not the derivative's own.
+    /// Whether a hook must unpack it or it must be recomputed: the derivative does not hold its values then.
     pub(crate) fn is_packed(&self) -> bool {
         !matches!(self, Saved::Kept { .. })
     }
 
-    /// What is kept in memory of it, if that is a tensor.
+    /// The values, if it keeps them in memory.
     pub(crate) fn data(&self) -> Option<&Data> {
         match self {
             Saved::Kept { data, .. } => Some(data),
@@ -63,10 +63,10 @@ impl Saved {
         }
     }
 
-    /// The values, for the derivative of `node`.
+    /// Returns the values for the derivative of `node`.
     ///
     /// # Errors
-    /// Their storage was changed in place after they were saved; those of `unpack`.
+    /// The storage was changed in place after it was saved; errors of `unpack`.
     pub(crate) fn get(&self, node: &'static str) -> Result<Data> {
         match self {
             Saved::Kept { data, version } => {
@@ -85,7 +85,7 @@ impl Saved {
     }
 }
 
-/// What hooks gave back to one derivative: each is asked once, however often the derivative reads the tensor.
+/// The tensors that hooks unpacked for one derivative. Each is unpacked once, however often the derivative reads it.
 pub(crate) struct Unpacked<K>(RefCell<SmallVec<[(K, Data); 2]>>);
 
 impl<K> Default for Unpacked<K> {
@@ -95,7 +95,7 @@ impl<K> Default for Unpacked<K> {
 }
 
 impl<K: Copy + PartialEq> Unpacked<K> {
-    /// The values of `saved`, which this derivative knows as `key`.
+    /// The values of `saved`, which this derivative identifies by `key`.
     ///
     /// # Errors
     /// As [`Saved::get`].
@@ -127,12 +127,12 @@ thread_local! {
     static HOOKS: RefCell<Vec<Arc<dyn Hooks>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether hooks get what this thread's operations save.
+/// Whether hooks receive the tensors that this thread's operations save.
 pub(crate) fn hooks_are_open() -> bool {
     HOOKS.with_borrow(|stack| !stack.is_empty())
 }
 
-/// A pair of hooks, whatever type lies between them.
+/// A pair of hooks, whatever type `pack` returns.
 pub(crate) trait Hooks: Send + Sync {
     fn pack(&self, tensor: &Tensor) -> Result<Box<dyn Any + Send + Sync>>;
     fn unpack(&self, value: &(dyn Any + Send + Sync)) -> Result<Tensor>;
@@ -163,10 +163,10 @@ where
     }
 }
 
-/// Runs `f`; what its operations save for the backward pass is given to `pack`, and what that makes of it is kept
-/// instead. The backward pass asks `unpack` for the tensor again, once for each derivative that
-/// reads it. As
-/// `torch.autograd.graph.saved_tensors_hooks`. Both run without recording; the innermost pair counts.
+/// Runs `f` with a pair of hooks. Each tensor that its operations save for the backward pass is given to `pack`, and the value
+/// that `pack` returns is kept instead. The backward pass calls `unpack` to get the tensor back, once for each derivative that
+/// reads it. Neither hook is recorded. If pairs are nested, the innermost one is used. As
+/// `torch.autograd.graph.saved_tensors_hooks`.
 ///
 /// ```
 /// use plimsoll_tensor::autograd::saved_tensors_hooks;
@@ -190,7 +190,7 @@ pub fn saved_tensors_hooks<P: Send + Sync + 'static, T>(
     unpack: impl Fn(&P) -> Result<Tensor> + Send + Sync + 'static,
     f: impl FnOnce() -> T,
 ) -> T {
-    /// Ends the pair also when `f` panics.
+    /// Deactivates the pair, even if `f` panics.
     struct Open(usize);
     impl Drop for Open {
         fn drop(&mut self) {

@@ -1,4 +1,5 @@
-//! What a function was run with, so that it can run again with the same: inputs, random numbers, autocast.
+//! The conditions of a function's first run (inputs, random numbers, autocast), so that it can run again under the same
+//! ones.
 
 use crate::autocast_mode;
 use crate::autograd::{Recomputing, Saved};
@@ -8,19 +9,19 @@ use crate::error::Result;
 use crate::random::{self, Generator, RngState};
 use crate::tensor::Tensor;
 
-/// The state of a thread and the inputs before a function ran.
+/// The inputs of a function and the thread's state before it ran.
 pub(super) struct FirstRun {
-    /// Each input, and whether it wanted a gradient. They are saved as any operation's are, so that a checkpoint around this
-    /// one drops them too.
+    /// Each input, and whether it requires a gradient. They are saved like the inputs of any operation, so an enclosing
+    /// checkpoint drops them too.
     inputs: Vec<(Saved, bool)>,
     random: Vec<(Device, RngState)>,
-    /// Where the generator stood that was set, if one was.
+    /// The state of the generator that was set, if any.
     generator: Option<RngState>,
     autocast: Option<DType>,
 }
 
 impl FirstRun {
-    /// Of a function that is about to run on these inputs.
+    /// Notes the conditions of a function that is about to run on these inputs.
     ///
     /// # Errors
     /// An input that cannot be saved.
@@ -38,25 +39,25 @@ impl FirstRun {
         Ok(FirstRun { inputs, random, generator, autocast: autocast_mode::lower() })
     }
 
-    /// The inputs' values, outside of any graph.
+    /// The inputs' values, detached from any graph.
     ///
     /// # Errors
-    /// One was changed in place since.
+    /// An input was changed in place after it was saved.
     pub(super) fn inputs(&self) -> Result<Vec<Tensor>> {
         self.inputs.iter().map(|(saved, _)| Ok(Tensor::from_data(saved.get("checkpoint")?))).collect()
     }
 
-    /// The inputs as leaves, which want gradients where they did.
+    /// The inputs as leaves, which require gradients where the originals did.
     ///
     /// # Errors
-    /// One was changed in place since.
+    /// An input was changed in place after it was saved.
     pub(super) fn leaves(&self) -> Result<Vec<Tensor>> {
         let inputs = self.inputs()?.into_iter().zip(&self.inputs);
         inputs.map(|(input, (_, wanted))| input.requires_grad_(*wanted)).collect()
     }
 
-    /// Runs `f` as the function ran: with the same random numbers and under the same autocast. What the program draws
-    /// afterwards is not changed by it.
+    /// Runs `f` as in the first run: with the same random numbers and under the same autocast. It does not affect the random
+    /// numbers that the program draws later.
     pub(super) fn run_again<T>(&self, f: impl FnOnce() -> T) -> T {
         let random: Vec<RngState> = self.random.iter().map(|(device, _)| device.rng_state()).collect();
         self.random.iter().for_each(|(device, state)| device.set_rng_state(*state));
@@ -65,7 +66,7 @@ impl FirstRun {
             let _second = Recomputing::new();
             match &self.generator {
                 None => f(),
-                // Another one that goes on from where it stood: the program's own is not touched.
+                // A separate generator in the saved state, so that the program's own is not affected.
                 Some(state) => {
                     let generator = Generator::new(0);
                     generator.set_state(*state);

@@ -1,11 +1,14 @@
-//! Activation checkpointing: what a piece of the network saves is dropped, and computed again when the backward pass asks.
+//! Activation checkpointing: the tensors that a piece of the network saves are dropped, and computed again in the backward
+//! pass.
 //!
-//! As `torch.utils.checkpoint` with `use_reentrant=False`: the piece is recorded as any other, so gradients, hooks,
-//! [`autograd::grad`](crate::autograd::grad) and checkpoints inside it work; only what its operations would save is replaced
-//! by a number. The first derivative that asks for one runs the piece again, up to the last tensor that is needed, and
-//! each value is dropped as soon as its derivative has read it. Random numbers and autocast are those of the first run.
+//! As `torch.utils.checkpoint` with `use_reentrant=False`: the piece is recorded like any other, so gradients, hooks,
+//! [`autograd::grad`](crate::autograd::grad) and checkpoints inside it work, but each tensor that its operations would save
+//! is replaced by a number. The first derivative that needs one runs the piece again, up to the last tensor that was saved.
+//! Each value is dropped as soon as its derivative has read it. The second run uses the random numbers and autocast of the
+//! first.
 //!
-//! `output.rs` has the opposite: a piece whose output is dropped and computed again, while what it saves is kept.
+//! `output.rs` has the opposite: the output of a piece is dropped and computed again, while the tensors that it saves are
+//! kept.
 
 mod first_run;
 mod output;
@@ -22,10 +25,10 @@ use crate::tensor::Tensor;
 use first_run::FirstRun;
 pub use output::recompute_output;
 
-/// Runs `f` on `inputs` and keeps nothing of what it saves for the backward pass but the inputs themselves: `f` runs a second
-/// time there, with the same random numbers and under the same autocast. As `torch.utils.checkpoint.checkpoint`.
+/// Runs `f` on `inputs` and saves only the inputs for the backward pass, which runs `f` a second time, with the same random
+/// numbers and under the same autocast. As `torch.utils.checkpoint.checkpoint`.
 ///
-/// `f` must compute the same both times; tensors that it captures, such as parameters, get their gradients as usual.
+/// `f` must compute the same values both times; tensors that it captures, such as parameters, get their gradients as usual.
 ///
 /// ```
 /// use plimsoll_tensor::checkpoint::checkpoint;
@@ -43,7 +46,8 @@ pub use output::recompute_output;
 /// ```
 ///
 /// # Errors
-/// Those of `f`. In the backward pass: those of its second run; a second run that saves other tensors than the first.
+/// The errors of `f`. In the backward pass: the errors of its second run, and a second run that saves different tensors from
+/// the first.
 pub fn checkpoint<F>(f: F, inputs: &[&Tensor]) -> Result<Tensor>
 where
     F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
@@ -61,8 +65,8 @@ where
     Ok(out)
 }
 
-/// Runs `functions` one after the other, cut into `segments` of equal numbers, of which all but the last are checkpointed. As
-/// `torch.utils.checkpoint.checkpoint_sequential`.
+/// Runs `functions` one after the other, split into `segments` equal segments. All segments except the last are checkpointed.
+/// As `torch.utils.checkpoint.checkpoint_sequential`.
 ///
 /// ```
 /// use plimsoll_tensor::checkpoint::{Step, checkpoint_sequential};
@@ -95,14 +99,14 @@ fn run(steps: &[Step], x: &Tensor) -> Result<Tensor> {
     steps.iter().try_fold(x.clone(), |x, step| (step.0)(&x))
 }
 
-/// One function of a sequence: clones are the same function.
+/// One function of a sequence. Clones are the same function.
 #[derive(Clone)]
 pub struct Step(Arc<Apply>);
 
 type Apply = dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync;
 
 impl Step {
-    /// From a function of one tensor.
+    /// Makes a step from a function of one tensor.
     pub fn new(f: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Step {
         Step(Arc::new(f))
     }
@@ -114,8 +118,8 @@ impl std::fmt::Debug for Step {
     }
 }
 
-/// Whether this thread runs a piece for the second time: what must happen once, such as a change of running statistics, must
-/// not happen now.
+/// Whether this thread is running a piece for the second time. Side effects that must happen only once, such as updates of
+/// running statistics, must then be skipped.
 pub fn is_recomputing() -> bool {
     crate::autograd::is_recomputing()
 }
@@ -131,7 +135,7 @@ struct Piece<F> {
 struct State {
     /// Shape and type of each tensor that the first run saved, in order.
     saved: Vec<(Dims, DType)>,
-    /// What the second run saved and nobody has asked for yet.
+    /// The tensors that the second run saved and that no derivative has read yet.
     recomputed: BTreeMap<usize, Tensor>,
 }
 
@@ -144,14 +148,14 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of one more saved tensor.
+    /// Numbers another saved tensor.
     fn count(&self, tensor: &Tensor) -> usize {
         let saved = &mut self.state().saved;
         saved.push((Dims::from_slice(tensor.shape()), tensor.dtype()));
         saved.len() - 1
     }
 
-    /// A saved tensor, which is then no longer kept here.
+    /// Takes a saved tensor out.
     fn unpack(self: &Arc<Self>, number: usize) -> Result<Tensor> {
         let found = self.state().recomputed.remove(&number);
         match found {
@@ -164,7 +168,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
         }
     }
 
-    /// Runs the piece again, up to the last tensor that it saved before.
+    /// Runs the piece again, up to the last tensor that the first run saved.
     fn recompute(self: &Arc<Self>) -> Result<()> {
         let inputs = self.first.leaves()?;
         let progress = Arc::new(Mutex::new(Progress::default()));
@@ -189,7 +193,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
         }
     }
 
-    /// Keeps a tensor of the second run. The last one ends it by an error that nobody sees.
+    /// Keeps a tensor of the second run. After the last one, an internal error ends the run.
     fn keep(&self, tensor: &Tensor, progress: &Mutex<Progress>) -> Result<()> {
         let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
         let number = progress.next;
@@ -212,7 +216,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
     }
 }
 
-/// How far a second run has come.
+/// The progress of a second run.
 #[derive(Default)]
 struct Progress {
     next: usize,

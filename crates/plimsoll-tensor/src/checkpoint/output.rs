@@ -1,9 +1,10 @@
-//! Outputs that are computed again: where an operation would keep one for the backward pass, it keeps how to compute it.
+//! Recomputed outputs: an operation that would save such an output for the backward pass saves the means to recompute it
+//! instead.
 //!
-//! [`checkpoint`](super::checkpoint) drops what a piece saves, this what it gives: the output of a normalization or an
-//! activation is as large as its input, which is kept anyway, and costs one pass to compute again. Any operation that
-//! reads the output later may save it in this way; the values are computed when the first derivative asks, and freed with
-//! the last one that reads them. As Megatron's `CheckpointWithoutOutput`.
+//! [`checkpoint`](super::checkpoint) drops the tensors that a piece saves; this drops its output. The output of a
+//! normalization or an activation is as large as its input, which is saved anyway, and takes only one pass to compute
+//! again. Any later operation that reads the output may save it in this way. The values are computed when the first
+//! derivative needs them, and freed after the last one has read them. As Megatron's `CheckpointWithoutOutput`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,12 +15,12 @@ use crate::error::{Error, Result};
 use crate::storage::{Recompute, Storage};
 use crate::tensor::Tensor;
 
-/// Runs `f` on `inputs`. Where an operation would keep the output for the backward pass, the inputs are kept instead, and
-/// `f` runs a second time there, with the same random numbers and under the same autocast. What `f` itself saves is kept
-/// as usual. The output's memory is free once its last handle is dropped.
+/// Runs `f` on `inputs`. An operation that would save the output for the backward pass saves the inputs instead, and the
+/// backward pass runs `f` a second time, with the same random numbers and under the same autocast. Tensors that `f`
+/// itself saves are kept as usual. The output's memory is freed when its last handle is dropped.
 ///
-/// `f` must compute the same both times. Under [`checkpoint`](super::checkpoint) and other hooks of saved tensors it is
-/// nothing but a call of `f`.
+/// `f` must compute the same values both times. Within [`checkpoint`](super::checkpoint) and other saved-tensor hooks,
+/// this simply calls `f`.
 ///
 /// ```
 /// use plimsoll_tensor::checkpoint::recompute_output;
@@ -40,7 +41,8 @@ use crate::tensor::Tensor;
 /// ```
 ///
 /// # Errors
-/// Those of `f`. In the backward pass: those of its second run; an output that lies in another way than the first.
+/// The errors of `f`. In the backward pass: the errors of its second run, and an output whose layout differs from the
+/// first.
 pub fn recompute_output<F>(f: F, inputs: &[&Tensor]) -> Result<Tensor>
 where
     F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
@@ -55,9 +57,9 @@ where
 }
 
 impl Tensor {
-    /// Where an operation would keep this tensor for the backward pass, `inputs` are kept instead, and `f` computes it from
-    /// them: [`recompute_output`](crate::checkpoint::recompute_output) for a tensor that is there already. `f` must give
-    /// the same values in the same layout. Does nothing where this tensor requires no gradient.
+    /// [`recompute_output`](crate::checkpoint::recompute_output) for a tensor that already exists: an operation that would
+    /// save this tensor for the backward pass saves `inputs` instead, and `f` computes it from them. `f` must return the
+    /// same values in the same layout. Does nothing if this tensor requires no gradient.
     ///
     /// # Errors
     /// An input that cannot be saved.
@@ -72,12 +74,12 @@ impl Tensor {
     }
 }
 
-/// Makes `f` the way in which `out` is saved.
+/// From now on, saves of `out` keep `f` and its inputs instead of the values.
 fn attach<F>(out: &Tensor, f: F, first: FirstRun, inputs: &[&Tensor])
 where
     F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
 {
-    // Memory of an input, or of a leaf, is there anyway.
+    // The memory of an input or a leaf stays allocated anyway.
     let Some((node, _)) = out.made_by() else { return };
     if inputs.iter().any(|input| input.shares_storage(out)) {
         return;
@@ -86,11 +88,11 @@ where
     let output = Output { f, first, like: (layout, dtype), state: Mutex::default() };
     let output: Arc<dyn Recompute> = Arc::new(output);
     storage.recompute_with(Arc::downgrade(&output));
-    // With the graph goes what the inputs keep.
+    // The saved inputs are dropped with the graph.
     node.hold(output);
 }
 
-/// How an output is computed, and its values while derivatives read them.
+/// An output that can be recomputed, and its values while derivatives read them.
 struct Output<F> {
     f: F,
     first: FirstRun,
@@ -100,7 +102,7 @@ struct Output<F> {
 
 #[derive(Default)]
 struct State {
-    /// Saved tensors that will read the values.
+    /// The number of saved tensors that will read the values.
     readers: usize,
     values: Option<Storage>,
 }
@@ -121,7 +123,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync> Recompute for Output<F> {
         if let Some(values) = known {
             return Ok(values);
         }
-        // With no lock held: `f` requests memory.
+        // No lock is held here, since `f` requests memory.
         let inputs = self.first.inputs()?;
         let Data { storage, layout, dtype } =
             self.first.run_again(|| no_grad(|| (self.f)(&inputs)))?.data().clone();

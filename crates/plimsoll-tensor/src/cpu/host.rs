@@ -1,8 +1,8 @@
-//! Host memory as the operating system gives it, and how much of it there is.
+//! Host memory from the operating system, and its total size.
 //!
 //! [`HostDriver`] maps segments that begin at multiples of 2 MiB, so that the kernel can back them with
-//! huge pages (a fault then brings 2 MiB, not 4 KiB). Pages come when they are first touched and are
-//! zero; unmapping gives them back at once.
+//! huge pages (a fault then brings 2 MiB, not 4 KiB). Pages are allocated on first touch and are zero;
+//! unmapping returns them at once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use plimsoll_alloc::{Addr, Driver, DriverError, MemoryInfo};
 
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Address and bytes of every segment that is mapped now.
+/// Address and size in bytes of every mapped segment.
 #[derive(Clone, Default)]
 pub(crate) struct Segments(Arc<Mutex<BTreeMap<usize, usize>>>);
 
@@ -23,7 +23,7 @@ impl Segments {
     }
 }
 
-/// Segments by `mmap`. Its capacity is the system's; `Limit` bounds it.
+/// A driver that gets segments by `mmap`. Its capacity is the system's; `Limit` restricts it.
 pub(crate) struct HostDriver {
     mapped: Segments,
 }
@@ -33,7 +33,7 @@ impl HostDriver {
         HostDriver { mapped: Segments::default() }
     }
 
-    /// The segments of this driver, seen from outside the allocator that owns it.
+    /// A handle to this driver's segments, for use outside the allocator that owns the driver.
     pub(crate) fn segments(&self) -> Segments {
         self.mapped.clone()
     }
@@ -65,17 +65,17 @@ impl Driver for HostDriver {
 impl Drop for HostDriver {
     fn drop(&mut self) {
         for (&address, &bytes) in self.mapped.lock().iter() {
-            // Nothing can be done here about a refusal; the process's end gives the pages back.
+            // A failure cannot be handled here; the pages are returned when the process ends.
             let _ = unmap(address, bytes);
         }
     }
 }
 
-/// Maps `bytes` fresh zero bytes at a multiple of 2 MiB; `None` where the system has no room.
+/// Maps `bytes` fresh zero bytes at a multiple of 2 MiB; `None` if the system is out of memory.
 fn map(bytes: usize) -> Option<usize> {
     let mapped_bytes = bytes.checked_add(HUGE_PAGE)?;
-    // SAFETY: a new private anonymous mapping at an address of the kernel's choice touches no memory
-    // that anyone has.
+    // SAFETY: a new private anonymous mapping at an address chosen by the kernel overlaps no existing
+    // memory.
     let base = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -94,13 +94,14 @@ fn map(bytes: usize) -> Option<usize> {
     let (head, tail) = (aligned - start, mapped_bytes - (aligned - start) - bytes);
     for (at, len) in [(start, head), (aligned + bytes, tail)] {
         if len > 0 {
-            // SAFETY: both ends lie inside the mapping made above and nobody has seen them yet.
-            // A refusal only leaves untouched address space mapped.
+            // SAFETY: both ends lie inside the mapping made above, which nothing else refers to yet. A
+            // failure only leaves untouched address space mapped.
             unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(at), len) };
         }
     }
     #[cfg(target_os = "linux")]
-    // SAFETY: advice on the mapping made above; it changes no contents, and a refusal costs only speed.
+    // SAFETY: this only gives advice on the mapping made above; it changes no contents, and a failure
+    // costs only speed.
     unsafe {
         libc::madvise(std::ptr::with_exposed_provenance_mut(aligned), bytes, libc::MADV_HUGEPAGE);
     }
@@ -108,17 +109,17 @@ fn map(bytes: usize) -> Option<usize> {
 }
 
 fn unmap(address: usize, bytes: usize) -> Result<(), DriverError> {
-    // SAFETY: `address` and `bytes` are of a mapping that `map` made and that is taken off the list just
-    // before; the allocator frees a segment only when no block in it is live.
+    // SAFETY: `address` and `bytes` describe a mapping that `map` made and that was just removed from
+    // the list; the allocator frees a segment only when no block in it is live.
     match unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(address), bytes) } {
         0 => Ok(()),
         _ => Err(DriverError::Failed(format!("munmap: {}", std::io::Error::last_os_error()))),
     }
 }
 
-/// Bytes of the segments that have pages now, by `mincore`; `None` where the system does not say.
+/// Bytes of the segments that are resident now, from `mincore`; `None` if the system does not report it.
 pub(crate) fn resident_bytes(segments: &Segments) -> Option<u64> {
-    // SAFETY: a question about the system, without pointers.
+    // SAFETY: a system query without pointers.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok().filter(|&p| p > 0)?;
     let segments = segments.lock();
     let mut resident = 0;
@@ -145,7 +146,7 @@ pub(crate) fn capacity_bytes() -> u64 {
 }
 
 fn physical_bytes() -> u64 {
-    // SAFETY: questions about the system, without pointers.
+    // SAFETY: system queries without pointers.
     let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     match (u64::try_from(pages), u64::try_from(page)) {
         (Ok(pages), Ok(page)) => pages.saturating_mul(page),
@@ -153,10 +154,10 @@ fn physical_bytes() -> u64 {
     }
 }
 
-/// The tightest memory limit from this process's group up to the root of `mount`.
+/// The lowest memory limit of this process's group and its ancestors, up to the root of `mount`.
 fn cgroup_limit_bytes(mount: &Path, own: &Path) -> Option<u64> {
     let groups = fs::read_to_string(own).ok()?;
-    // Lines are `id:controllers:path`; version 2 has one line with no controllers.
+    // Lines are `id:controllers:path`; version 2 has one line, without controllers.
     let limits = groups.lines().filter_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
         let (root, file) = match controllers {
@@ -167,7 +168,8 @@ fn cgroup_limit_bytes(mount: &Path, own: &Path) -> Option<u64> {
             _ => return None,
         };
         let group = root.join(path.trim_start_matches('/'));
-        // Inside a container the path may not exist under the mount; the mount's own file then counts.
+        // Inside a container the path may not exist under the mount; then the file at the mount itself
+        // counts.
         let limit = |dir: &Path| fs::read_to_string(dir.join(file)).ok()?.trim().parse::<u64>().ok();
         group.ancestors().take_while(|dir| dir.starts_with(&root)).filter_map(limit).min()
     });
@@ -187,7 +189,7 @@ mod tests {
         assert_eq!(segment.0 % HUGE_PAGE as u64, 0);
         assert_eq!(resident_bytes(&driver.segments()), Some(0));
         let first = std::ptr::with_exposed_provenance_mut::<u8>(segment.0 as usize);
-        // SAFETY: the segment was just mapped and is this test's alone.
+        // SAFETY: the segment was just mapped and only this test uses it.
         unsafe {
             assert_eq!(first.read(), 0);
             first.write(1);

@@ -1,7 +1,7 @@
-//! The host as a device: memory through the caching allocator, kernels on all cores.
+//! The host as a device, with memory from the caching allocator and kernels on all cores.
 //!
 //! `host.rs` obtains segments from the operating system; the arithmetic on plain slices, which operators (`ops/`) call, is
-//! a crate of its own. Unsafe code of this crate lives here and in `view.rs`.
+//! in the crate `plimsoll-kernels`. The only unsafe code of this crate is here and in `view.rs`.
 
 mod host;
 
@@ -16,7 +16,7 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::properties::DeviceProperties;
 use crate::view::{In, Launch, Out, View};
 
-/// How much memory a host device may take.
+/// The memory that a host device may use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuConfig {
     /// Bytes of memory; by default the smaller of physical memory and the control group's limit.
@@ -34,7 +34,7 @@ impl Cpu {
         Cpu::with_driver(config, |driver| driver)
     }
 
-    /// A host whose allocator goes through another driver to this one.
+    /// A host whose allocator uses another driver, which wraps the host's driver.
     pub(crate) fn with_driver<D: Driver + Send + 'static>(
         config: CpuConfig,
         wrap: impl FnOnce(Limit<HostDriver>) -> D,
@@ -47,17 +47,17 @@ impl Cpu {
     }
 }
 
-/// A view that dispatch made for reading.
+/// Turns a view that dispatch made for reading into an `In`.
 fn readable<'a>(view: &View<'a>) -> In<'a> {
-    // SAFETY: this back end's addresses are host memory, and dispatch holds the lock of the view's storage; from the
+    // SAFETY: this back end's addresses are host memory, and dispatch holds the lock of the view's storage; with the
     // queues of `testing/late.rs`, one kernel runs at a time, while the memory is mapped.
     unsafe { In::new(*view) }
 }
 
-/// A view that dispatch made for writing; called once for each.
+/// Turns a view that dispatch made for writing into an `Out`; called once for each view.
 fn writable<'a>(view: &View<'a>) -> Out<'a> {
-    // SAFETY: as in `readable`; dispatch holds the lock exclusively, scratch is this call's alone, and no
-    // storage is behind two of the views.
+    // SAFETY: as in `readable`; dispatch holds the lock exclusively, only this call uses the scratch memory, and no two
+    // views share a storage.
     unsafe { Out::new(*view) }
 }
 

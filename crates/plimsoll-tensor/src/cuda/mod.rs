@@ -1,26 +1,26 @@
-//! How an operator describes its work on an NVIDIA GPU: launches of kernels and matrix products, by sizes and addresses.
+//! Descriptions of an operator's work on an NVIDIA GPU: kernel launches and matrix products, with sizes and addresses.
 //!
-//! [`Kernel::cuda`](crate::Kernel::cuda) writes them into a [`CudaCall`]; `cuda_device/` queues them. Nothing here needs a GPU, so
-//! a description can be looked at and its kernels compiled without one. The texts are beside the files that lay
-//! out what they are called with: CUDA C++ without headers, after a common prelude (`prelude.cu`).
+//! [`Kernel::cuda`](crate::Kernel::cuda) writes them into a [`CudaCall`]; `cuda_device/` queues them. Nothing here needs a GPU,
+//! so a description can be inspected, and its kernels compiled, without one. The kernel texts are in the same folders as the Rust
+//! files that prepare their arguments. They are CUDA C++ without headers, after a common prelude (`prelude.cu`).
 //!
 //! | file | what it describes |
 //! |---|---|
-//! | `space` | operands laid beside each other, in as few dimensions as they need |
-//! | `elementwise/` | an expression of each element, of any types; fills and copies; the gradient of an activation |
+//! | `space` | the common shape of several operands, with as few dimensions as possible |
+//! | `elementwise/` | elementwise expressions of any types; fills and copies; the gradient of an activation |
 //! | `reduce/` | sums and other reductions over any dimensions; running sums and products |
-//! | `shape/` | elements from other places: padding, flips |
-//! | `matmul/` | matrix products, by cuBLASLt where it reads the strides; distances of every pair of vectors |
-//! | `convolution/` | convolution: cuDNN's, with kernels of ours where that has none or is slower; pooling; resampling of images |
+//! | `shape/` | moving elements to other positions: padding, flips |
+//! | `matmul/` | matrix products, with cuBLASLt if it supports the strides; distances between all pairs of vectors |
+//! | `convolution/` | convolution with cuDNN, or our kernels if cuDNN has none or is slower; pooling; resampling |
 //! | `normalization/` | normalization of rows, of batches and of groups; softmax |
 //! | `attention/` | attention by blocks of scores and by tiles with tensor cores; rotary embedding |
-//! | `loss/` | cross entropy, also of a projection whose logits are never whole; likelihoods; losses of each element and its target |
-//! | `random/` | drawn values, dropout |
+//! | `loss/` | cross entropy, also of a projection whose logits are never all in memory at once; negative log likelihood; elementwise losses |
+//! | `random/` | random values, dropout |
 //! | `optimizer/` | optimizers over all parameters, and one parameter at a time; norms of gradients |
-//! | `indexing/` | elements read, written or added by index; triangles and masks; rows in order |
+//! | `indexing/` | elements read, written or added by index; triangles and masks; sorting |
 //! | `recurrent/` | recurrent layers, step by step |
 //!
-//! The folders are the families of operators in `ops/` and of the host's kernels in `plimsoll-kernels`, too.
+//! The folders correspond to the families of operators in `ops/` and of the host's kernels in `plimsoll-kernels`.
 
 pub(crate) mod attention;
 pub(crate) mod convolution;
@@ -46,17 +46,17 @@ use crate::facts::DeviceFacts;
 use crate::layout::Layout;
 use crate::view::{self, View};
 
-/// What every kernel's text begins with: types, conversions, sums over a block.
+/// The beginning of every kernel text: types, conversions, sums over a block.
 const PRELUDE: &str = include_str!("prelude.cu");
 
 /// A tensor on a GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed<'a> {
-    /// Where the first element is.
+    /// The address of the first element.
     pub address: u64,
     /// The type of the elements.
     pub dtype: DType,
-    /// Shape and strides; the offset is in the address already.
+    /// Shape and strides; the address already includes the offset.
     pub layout: &'a Layout,
 }
 
@@ -70,13 +70,13 @@ impl<'a> Placed<'a> {
         self.layout.shape()
     }
 
-    /// A part of it: the layout's offset counts from the first element of this layout's storage.
+    /// A part of this tensor. The offset of `layout` is relative to the same storage.
     pub(crate) fn part<'b>(&self, layout: &'b Layout) -> Placed<'b> {
         let from = layout.offset() - self.layout.offset();
         Placed { address: self.address + (from * self.dtype.size()) as u64, dtype: self.dtype, layout }
     }
 
-    /// Elements.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.layout.len()
     }
@@ -86,39 +86,39 @@ impl<'a> Placed<'a> {
         self.layout.is_empty()
     }
 
-    /// Size of the last dimension; 1 of a scalar.
+    /// Size of the last dimension; 1 for a scalar.
     pub(crate) fn cols(&self) -> usize {
         self.shape().last().copied().unwrap_or(1)
     }
 
-    /// How many rows of the last dimension there are.
+    /// The number of rows along the last dimension.
     pub(crate) fn rows(&self) -> usize {
         self.shape().iter().rev().skip(1).product()
     }
 }
 
-/// The kinds of error that a kernel can find, as the numbers that [`Args::fault`] takes.
+/// The kinds of error that a kernel can detect, as numbers for [`Args::fault`].
 pub(crate) mod fault {
     /// An index outside its dimension.
     pub(crate) const INDEX: u32 = 0;
-    /// A target that is no class.
+    /// A target that is not a class.
     pub(crate) const TARGET: u32 = 1;
-    /// A weight that cannot be one (its place), or too few above 0 (-1).
+    /// An invalid weight (its position), or too few weights above 0 (-1).
     pub(crate) const WEIGHT: u32 = 2;
 }
 
-/// What a kernel on a GPU is called with, and the work that it asks for. An input that is changed in place comes as an output
-/// only; no output shares memory with an input or with another output.
+/// The arguments of an operator on a GPU, and the work that it describes. An input that is changed in place appears only as an
+/// output; no output shares memory with an input or with another output.
 #[derive(Debug)]
 pub struct CudaCall<'a> {
     op: &'static str,
-    /// What is known of the device.
+    /// The properties of the device.
     pub(crate) facts: DeviceFacts,
     /// The tensors to read, in the operator's order.
     pub ins: SmallVec<[Placed<'a>; 4]>,
     /// The tensors to write, in the operator's order.
     pub outs: SmallVec<[Placed<'a>; 4]>,
-    /// As many bytes as [`crate::Operator::scratch`] asked for.
+    /// Scratch memory of the size that [`crate::Operator::scratch`] returned.
     pub scratch: Option<Placed<'a>>,
     steps: Vec<Step>,
 }
@@ -145,17 +145,17 @@ impl<'a> CudaCall<'a> {
         self.op
     }
 
-    /// The work, in the order in which it was asked for.
+    /// The work, in order.
     pub(crate) fn into_steps(self) -> Vec<Step> {
         self.steps
     }
 
-    /// Asks for a piece of work, after all that was asked for before.
+    /// Adds a piece of work after the work added before.
     pub fn push(&mut self, step: Step) {
         self.steps.push(step);
     }
 
-    /// The work that `describe` asks for, in place of adding it.
+    /// Returns the work that `describe` adds instead of adding it to this call.
     pub(crate) fn apart(&mut self, describe: impl FnOnce(&mut Self) -> Result<()>) -> Result<Vec<Step>> {
         let before = std::mem::take(&mut self.steps);
         let described = describe(self);
@@ -163,12 +163,12 @@ impl<'a> CudaCall<'a> {
         described.map(|()| steps)
     }
 
-    /// Where scratch begins; 0 where none was asked for.
+    /// The address of the scratch memory; 0 if there is none.
     pub(crate) fn scratch_address(&self) -> u64 {
         self.scratch.map_or(0, |scratch| scratch.address)
     }
 
-    /// Asks for a kernel with so many blocks.
+    /// Adds a kernel launch with this many blocks.
     pub(crate) fn launch(&mut self, source: Source, grid: [usize; 3], block: u32, args: Args) -> Result<()> {
         let op = self.op;
         let [x, y, z] = grid.map(|n| u32::try_from(n).ok());
@@ -186,12 +186,12 @@ impl<'a> CudaCall<'a> {
         Source::new(self.op, PRELUDE, text)
     }
 
-    /// This operator, or these types, have no kernel here yet.
+    /// The error for an operator or types without a kernel.
     pub(crate) fn missing<T>(&self) -> Result<T> {
         Err(Error::NoKernel { op: self.op, device: "cuda" })
     }
 
-    /// The type of some tensors, of floating point.
+    /// The common floating-point type of some tensors.
     pub(crate) fn float(&self, of: &[Placed<'_>]) -> Result<DType> {
         match of {
             [first, rest @ ..]
@@ -204,7 +204,7 @@ impl<'a> CudaCall<'a> {
     }
 }
 
-/// The name of a type in a kernel's text.
+/// The name of a type in kernel texts.
 pub(crate) fn name(dtype: DType) -> &'static str {
     match dtype {
         DType::F64 => "double",
@@ -219,23 +219,23 @@ pub(crate) fn name(dtype: DType) -> &'static str {
     }
 }
 
-/// Threads of a block that works on a row of so many elements.
+/// The threads of a block that handles a row of this many elements.
 pub(crate) fn threads_for(cols: usize) -> u32 {
     u32::try_from(cols.clamp(32, 512).next_power_of_two()).unwrap_or(512)
 }
 
-/// Blocks of `block` threads for so many elements, each thread with `each` of them: no more than make a device busy, since
-/// kernels go on from the end of the grid.
+/// The number of blocks of `block` threads for this many elements, with `each` elements per thread. It is limited to what keeps a
+/// device busy, since kernels loop over the grid.
 pub(crate) fn blocks_for(elements: usize, block: usize, each: usize) -> usize {
     elements.div_ceil(block * each).min(1 << 20)
 }
 
-/// A text with the types that its rows are of and are computed in.
+/// A kernel text with the element type and the compute type of its rows.
 pub(crate) fn typed(call: &CudaCall<'_>, text: &'static str, dtype: DType) -> Source {
     call.source(text).with("A", name(dtype.accumulator())).with("T", name(dtype))
 }
 
-/// A condition in a kernel's text.
+/// The value of a flag in a kernel text.
 pub(crate) fn flag(on: bool) -> &'static str {
     if on { "1" } else { "0" }
 }

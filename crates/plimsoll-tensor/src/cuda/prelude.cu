@@ -8,7 +8,7 @@ typedef unsigned int u32;
 typedef long long i64;
 typedef unsigned long long u64;
 
-// Short floats and truth values as their bits. All arithmetic is in float, double or i64.
+// 16-bit floats and booleans, stored as their bits. All arithmetic is in float, double or i64.
 struct bf16 { u16 bits; };
 struct f16 { u16 bits; };
 struct boolean { u8 value; };
@@ -29,18 +29,18 @@ INLINE u32 widen(u32 x) { return x; }
 INLINE u64 widen(u64 x) { return x; }
 INLINE i64 widen(boolean x) { return x.value != 0; }
 
-// To a whole number: towards zero and into range; what is not a number becomes 0.
+// Converts to an integer: rounds towards zero and clamps to the range; NaN becomes 0.
 template <class F> INLINE i64 whole(F x) {
     if (x != x) return 0;
     if (x >= (F)9223372036854775808.0) return 0x7fffffffffffffffLL;
     if (x <= (F)-9223372036854775808.0) return -0x7fffffffffffffffLL - 1;
     return (i64)x;
 }
-// What division towards 0 leaves.
+// The remainder of division that rounds towards 0.
 INLINE float modulo(float a, float b) { return fmodf(a, b); }
 INLINE double modulo(double a, double b) { return fmod(a, b); }
 INLINE i64 modulo(i64 a, i64 b) { return b == 0 ? 0 : a % b; }
-// Functions of real numbers that whole ones have too. Negative powers are those of 1 and -1, and 0 of every other number.
+// Math functions for integers. Negative powers are exact for 1 and -1, and 0 for every other number.
 INLINE i64 floor(i64 x) { return x; }
 INLINE i64 ceil(i64 x) { return x; }
 INLINE i64 rint(i64 x) { return x; }
@@ -54,7 +54,7 @@ INLINE i64 pow(i64 base, i64 exponent) {
 }
 INLINE i64 clamped(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
 
-// A value in the type that is computed with.
+// Converts a value to the compute type.
 template <class A> struct As;
 template <> struct As<float> { template <class V> INLINE static float of(V x) { return (float)x; } };
 template <> struct As<double> { template <class V> INLINE static double of(V x) { return (double)x; } };
@@ -71,7 +71,7 @@ template <> struct As<u64> { INLINE static u64 of(u64 x) { return x; } };
 template <class A, class T> INLINE A load(const T* p) { return As<A>::of(widen(*p)); }
 template <class A, class T> INLINE A value(T x) { return As<A>::of(widen(x)); }
 
-// A value in the type of an element, rounded once.
+// Converts a value to the element type, rounding once.
 template <class T> struct Into;
 template <> struct Into<float> { template <class V> INLINE static float of(V x) { return (float)x; } };
 template <> struct Into<double> { template <class V> INLINE static double of(V x) { return (double)x; } };
@@ -111,7 +111,7 @@ template <> struct Into<i16> {
     INLINE static i16 of(i64 x) { return (i16)x; }
 };
 template <> struct Into<u8> {
-    // The lowest byte of the whole number, as in PyTorch.
+    // The lowest byte of the integer, as in PyTorch.
     INLINE static u8 of(float x) { return (u8)whole(x); }
     INLINE static u8 of(double x) { return (u8)whole(x); }
     INLINE static u8 of(i64 x) { return (u8)x; }
@@ -125,10 +125,11 @@ template <> struct Into<boolean> {
 };
 template <class T, class A> INLINE void store(T* p, A v) { *p = Into<T>::of(v); }
 
-// Elements that are read and written together.
+// Elements that are read and written at once.
 template <class T, int N> struct __align__(sizeof(T) * N) Pack { T v[N]; };
 
-// For results of 16 bits, which need no more: within some units in the last place of a float, the error function within 2e-7.
+// Fast functions for 16-bit results, which need no more precision: accurate to a few units in the last place of a float, the
+// error function to 2e-7.
 INLINE float quick_tanh(float x) { return 1.0f - __fdividef(2.0f, __expf(2.0f * x) + 1.0f); }
 INLINE float quick_erf(float x) {
     // Abramowitz and Stegun, 7.1.26.
@@ -137,7 +138,7 @@ INLINE float quick_erf(float x) {
     return copysignf(1.0f - sum * __expf(-(x * x)), x);
 }
 
-// Where kernels report errors: only the first is kept.
+// Kernels report errors here; only the first is kept.
 struct Faults { u32* flag; volatile u64* host; u64 id; };
 INLINE void report(const Faults& faults, i64 value, i64 row, i64 limit) {
     if (atomicExch(faults.flag, 1u) != 0) return;
@@ -149,7 +150,7 @@ INLINE void report(const Faults& faults, i64 value, i64 row, i64 limit) {
     faults.host[0] = 1;
 }
 
-// What a block makes of a value of each thread; every thread gets it. Always in the same order.
+// Reduces one value per thread over the block; every thread gets the result. The order is always the same.
 struct Plus { template <class A> INLINE static A of(A a, A b) { return a + b; } };
 struct Larger { template <class A> INLINE static A of(A a, A b) { return a > b ? a : (b != b ? b : (a != a ? a : b)); } };
 template <class F, class A> INLINE A across(A x) {
@@ -182,7 +183,7 @@ INLINE void philox(u64 counter, u64 stream, u64 seed, u32* out) {
     }
     out[0] = x0; out[1] = x1; out[2] = x2; out[3] = x3;
 }
-// The word of an element: groups of 64 elements, in each of which 16 counters lie side by side.
+// The random word of an element. Each group of 64 elements uses 16 counters.
 INLINE u32 random_word(u64 element, u64 stream, u64 seed) {
     u64 group = element >> 6;
     u32 at = (u32)element & 63u;
@@ -192,7 +193,7 @@ INLINE u32 random_word(u64 element, u64 stream, u64 seed) {
     return lane == 0 ? words[0] : lane == 1 ? words[1] : lane == 2 ? words[2] : words[3];
 }
 
-// Where the i-th element of a space lies.
+// The offset of the i-th element of a space.
 template <int RANK> INLINE i64 place(i64 i, const i64* size, const i64* step) {
     i64 at = 0;
 #pragma unroll

@@ -1,11 +1,11 @@
-//! Operands beside each other, in as few dimensions as they need.
+//! The common index space of several operands, with as few dimensions as possible.
 
 use smallvec::{SmallVec, smallvec};
 
 use super::Placed;
 use crate::layout::{Dims, Layout};
 
-/// Sizes, and for each operand its strides, after dimensions that lie one after the other in all of them became one.
+/// The sizes, and the strides of each operand, after merging dimensions that are contiguous in all operands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Space {
     pub(super) size: Dims,
@@ -13,7 +13,8 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// The output first, then the inputs, broadcast to it. Dimensions come in the output's order in memory.
+    /// The space of the output, followed by the inputs, broadcast to it. Dimensions are in the output's memory
+    /// order.
     pub(super) fn of(out: &Layout, ins: &[Placed<'_>]) -> Space {
         let shape = out.shape();
         let mut strides: SmallVec<[Dims; 5]> = smallvec![Dims::from_slice(out.strides())];
@@ -28,7 +29,7 @@ impl Space {
         Space::collapsed(shape, &strides, &order)
     }
 
-    /// These dimensions only, in this order.
+    /// A space of only these dimensions, in this order.
     pub(super) fn collapsed(shape: &[usize], strides: &[Dims], order: &[usize]) -> Space {
         let mut space = Space { size: Dims::new(), strides: strides.iter().map(|_| Dims::new()).collect() };
         for &dim in order {
@@ -59,7 +60,7 @@ impl Space {
         self.size.len()
     }
 
-    /// As a kernel's structure has them: sizes, then the strides of each operand.
+    /// The words of the kernel's struct: sizes, then the strides of each operand.
     pub(super) fn words(&self) -> SmallVec<[u64; 24]> {
         let all = std::iter::once(&self.size).chain(&self.strides);
         all.flat_map(|dims| dims.iter().map(|&n| n as u64)).collect()

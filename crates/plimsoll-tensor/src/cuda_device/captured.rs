@@ -1,7 +1,7 @@
-//! Captured work of a GPU: a CUDA graph, and the operators in it whose numbers are others in each replay.
+//! Captured work of a GPU: a CUDA graph, and the operators in it that vary between replays.
 //!
-//! Such an operator is kept with where its operands lie. With its next numbers it describes its work once more, and each
-//! launch whose arguments differ is set in the graph (`capture.rs`, Note [What varies]).
+//! Such an operator is kept with the views of its operands. Before a replay it describes its work again with the next
+//! numbers, and each launch whose arguments differ is updated in the graph (`capture.rs`, Note [What varies]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use crate::view::{Launch, QueuedView, View};
 
 type Views = SmallVec<[QueuedView; 4]>;
 
-/// An operator of a capture that varies.
+/// A captured operator that varies between replays.
 pub(super) struct Varying {
     varies: Varies,
     kernel: Arc<dyn Kernel>,
@@ -29,7 +29,7 @@ pub(super) struct Varying {
     outs: Views,
     scratch: Option<QueuedView>,
     cause: Cause,
-    /// Its work as it was captured or set last, with the nodes of its launches.
+    /// Its work as last captured or updated, with the graph nodes of its launches.
     steps: Vec<(Step, Option<GraphNode>)>,
 }
 
@@ -44,17 +44,17 @@ impl Varying {
     }
 }
 
-/// What varies in the captures under way, by thread.
+/// The varying operators of the captures in progress, by thread.
 #[derive(Default)]
 pub(super) struct Captures(Mutex<HashMap<ThreadId, Vec<Varying>>>);
 
 impl Captures {
-    /// What varies in this thread's capture, which is over.
+    /// Takes the varying operators of this thread's capture, which has ended.
     pub(super) fn take(&self) -> Vec<Varying> {
         lock(&self.0).remove(&thread::current().id()).unwrap_or_default()
     }
 
-    /// Captures an operator that varies, and keeps what its replays need.
+    /// Captures a varying operator, and keeps what later replays need.
     pub(super) fn queue(
         &self,
         of: &Shared,
@@ -142,7 +142,7 @@ impl Replays for Captured {
     }
 }
 
-/// Whether a step is the same work, but for the arguments of a kernel.
+/// Whether two steps are the same work except for the arguments of a kernel.
 fn is_like(now: &Step, before: &Step) -> bool {
     match (now, before) {
         (Step::Launch(a), Step::Launch(b)) => {

@@ -1,8 +1,8 @@
-//! NVIDIA GPUs as devices: what operators describe is queued on the streams of `plimsoll-cuda`.
+//! NVIDIA GPUs as devices: the work that operators describe is queued on the streams of `plimsoll-cuda`.
 //!
-//! Dispatch, the allocator and autograd are those of every other device. Here are the back end and its errors: a kernel that
-//! finds an index out of range says so later, by operator and owner; an error of the driver after which the context is lost
-//! names the operators that may have caused it, and every later call gives it again.
+//! Dispatch, the allocator and autograd are the same as on every other device. This folder has the back end and its errors.
+//! A kernel that finds an index out of range reports it later, with the operator and owner. If a driver error destroys the
+//! context, the error names the operators that may have caused it, and every later call returns it again.
 
 mod captured;
 mod shared;
@@ -26,14 +26,14 @@ use crate::label;
 use crate::properties::DeviceProperties;
 use crate::view::{Launch, View};
 
-/// Opens or finds a device that is open: one for each number.
+/// The open devices, one for each number.
 static OPEN: Mutex<BTreeMap<u32, Weak<Inner>>> = Mutex::new(BTreeMap::new());
 
 impl Device {
-    /// An NVIDIA GPU by its number, as `torch.device("cuda", 0)`: the same device for as long as anything uses it. Its libraries
-    /// are opened now or when they are first needed; none is needed to build. Settings of its allocator come from
-    /// `PYTORCH_ALLOC_CONF` or `PYTORCH_CUDA_ALLOC_CONF`; with `CUDA_LAUNCH_BLOCKING=1` each operator is waited for, so that an
-    /// error comes from its own call.
+    /// An NVIDIA GPU by its number, as `torch.device("cuda", 0)`. Calls return the same device for as long as anything uses it.
+    /// NVIDIA's libraries are opened now or when first needed; none is needed to build. Allocator settings come from
+    /// `PYTORCH_ALLOC_CONF` or `PYTORCH_CUDA_ALLOC_CONF`; with `CUDA_LAUNCH_BLOCKING=1` the host waits for each operator, so
+    /// that an error is returned by the call that caused it.
     ///
     /// ```no_run
     /// use plimsoll_tensor::{Device, Tensor};
@@ -44,7 +44,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// A library is missing, with every place that was searched; there is no such device; settings that PyTorch refuses.
+    /// A missing library, with every place that was searched; a device that does not exist; settings that PyTorch rejects.
     pub fn cuda(ordinal: u32) -> Result<Device> {
         let mut open = lock(&OPEN);
         if let Some(device) = open.get(&ordinal).and_then(Weak::upgrade) {
@@ -57,12 +57,12 @@ impl Device {
 }
 
 impl Device {
-    /// The same device as it was when it was first opened: for after a fault, such as an address that a kernel must not touch.
-    /// All that this process has on it is gone. Handles from before, and their tensors, give an error that says so; nothing of
-    /// them is freed twice.
+    /// Resets the device after a fault, such as an illegal address in a kernel, and returns it as newly opened. Everything
+    /// that this process has on the device is lost. Operations on earlier handles and their tensors return an error that says
+    /// so; none of their memory is freed twice.
     ///
-    /// A driver may keep a fault for the rest of the process (CUDA 13.0's does, after an illegal address or a trap on an H200):
-    /// then this gives its error, and the device serves a new process only.
+    /// Some drivers keep a fault for the rest of the process (CUDA 13.0's does, after an illegal address or a trap on an H200).
+    /// Then this returns the driver's error, and only a new process can use the device.
     ///
     /// ```no_run
     /// use plimsoll_tensor::{Device, Tensor};
@@ -75,7 +75,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// A device that has no context of its own (the host, a simulated one); a handle from before another reset; the driver's.
+    /// A device without a context (the host, a simulated one); a handle from before an earlier reset; the driver's errors.
     pub fn reset(&self) -> Result<Device> {
         let mut open = lock(&OPEN);
         let Some(ordinal) = self.backend().reset() else {
@@ -90,20 +90,20 @@ impl Device {
     }
 }
 
-/// What is there of an NVIDIA GPU and its libraries: for people who look for what is missing.
+/// An NVIDIA GPU and the libraries that were found, to diagnose what is missing.
 #[derive(Clone, Debug)]
 pub struct CudaReport {
     /// The device.
     pub facts: GpuFacts,
-    /// How many devices the driver sees.
+    /// The number of devices that the driver reports.
     pub devices: u32,
     /// Its libraries.
     pub libraries: Libraries,
-    /// Bytes of its memory that are free, and all of them.
+    /// Free and total bytes of its memory.
     pub memory: (u64, u64),
 }
 
-/// Looks at a GPU and opens all of its libraries.
+/// Queries a GPU and opens all of its libraries.
 ///
 /// # Errors
 /// As [`Device::cuda`].
@@ -135,7 +135,7 @@ impl Cuda {
         let name = format!("cuda:{ordinal}");
         let failed = |source| Error::Cuda { device: name.clone(), op: "open", source };
         let config = alloc_conf::from_env(&name)?;
-        // cuBLASLt's workspace is as large as PyTorch makes cuBLAS's on this kind of device.
+        // cuBLASLt's workspace has the size that PyTorch chooses for cuBLAS on this kind of device.
         let gpu = Gpu::open(ordinal, Search::from_env(), WORKSPACE_BYTES).map_err(failed)?;
         let properties = properties(gpu.facts());
         let memory = DeviceMemory::new(config, CudaMemory::new(gpu.clone()));
@@ -146,7 +146,7 @@ impl Cuda {
         Ok(Cuda { shared, captures: Captures::default() })
     }
 }
-/// What the driver says, with the rates of the table where the product is in it.
+/// The properties that the driver reports, with the rates from the GPU table if the product is listed.
 fn properties(facts: &GpuFacts) -> DeviceProperties {
     let known = plimsoll_gpu::named(&facts.name).ok().map(DeviceProperties::of_gpu);
     let properties = known.unwrap_or_else(|| DeviceProperties::of_memory(&facts.name, facts.total_bytes));

@@ -1,4 +1,5 @@
-//! What a GPU's back end shares with the graphs that it captured: the device, and who is to blame for errors.
+//! The state that a GPU's back end shares with its captured graphs: the device, and the operators that may
+//! have caused an error.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,24 +20,24 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Who is blamed for an error: an operator and the layer that called it.
+/// The possible cause of an error: an operator and the layer that called it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cause {
     pub(super) op: &'static str,
     pub(super) owner: LabelId,
 }
 
-/// Operators that were queued and may not have run, oldest first.
+/// The number of queued operators that are remembered as possible causes.
 const REMEMBERED: usize = 64;
 
-/// The error after which the context is lost.
+/// The error that destroyed the context, with the operators that may have caused it.
 #[derive(Clone, Debug)]
 pub(super) struct LostContext {
     source: CudaError,
     suspects: Vec<Cause>,
 }
 
-/// Causes with the kinds of error that their kernels can find, and the number of each.
+/// The number of each pair of a cause and an error kind that its kernel can report.
 #[derive(Default)]
 pub(super) struct Causes {
     all: Vec<(Cause, u32)>,
@@ -49,9 +50,9 @@ pub(super) struct Shared {
     pub(super) gpu: Arc<Gpu>,
     pub(super) memory: DeviceMemory,
     pub(super) properties: DeviceProperties,
-    /// Whether each operator is waited for.
+    /// Whether the host waits for each operator.
     pub(super) waits: bool,
-    /// The causes and kinds of what kernels can find wrong, by their numbers.
+    /// The causes and error kinds that kernels can report, by number.
     pub(super) causes: Mutex<Causes>,
     pub(super) recent: Mutex<VecDeque<Cause>>,
     pub(super) lost: Mutex<Option<LostContext>>,
@@ -62,7 +63,7 @@ impl Shared {
         DeviceFacts { kind: DeviceKind::Cuda, capability: self.properties.capability }
     }
 
-    /// The number of a cause and of a kind of error that its kernel can find.
+    /// The number of a cause and an error kind that its kernel can report.
     pub(super) fn number(&self, cause: Cause, kind: u32) -> u64 {
         let Causes { all, numbers } = &mut *lock(&self.causes);
         *numbers.entry((cause, kind)).or_insert_with(|| {
@@ -71,7 +72,7 @@ impl Shared {
         })
     }
 
-    /// An error of the edge, for an operator.
+    /// Converts an error of `plimsoll-cuda` that occurred in an operator.
     pub(super) fn failed(&self, source: CudaError, cause: Cause) -> Error {
         if source.is_sticky() {
             let mut suspects: Vec<Cause> = lock(&self.recent).iter().copied().collect();
@@ -89,7 +90,7 @@ impl Shared {
         }
     }
 
-    /// The error of a lost context, which every call gives from then on.
+    /// The error for a lost context, which every later call returns.
     pub(super) fn lost_by(&self, LostContext { source, suspects }: &LostContext) -> Error {
         let first = suspects.first().copied().unwrap_or(Cause { op: "an operator", owner: LabelId(0) });
         let names: Vec<&str> = suspects.iter().map(|cause| cause.op).collect();
@@ -110,12 +111,12 @@ impl Shared {
         Error::Late { device: self.name.clone(), op: first.op, owner: label::text(first.owner), cause }
     }
 
-    /// A call of the edge that is no operator's.
+    /// Converts the result of a `plimsoll-cuda` call outside an operator.
     pub(super) fn done<T>(&self, result: plimsoll_cuda::Result<T>, op: &'static str) -> Result<T> {
         result.map_err(|source| self.failed(source, Cause { op, owner: label::current_layer() }))
     }
 
-    /// What a kernel found wrong, in words.
+    /// The error for a fault that a kernel reported.
     pub(super) fn found(&self, fault: Fault) -> Error {
         let at = usize::try_from(fault.id).unwrap_or(usize::MAX);
         let cause = lock(&self.causes).all.get(at).copied();
@@ -140,12 +141,12 @@ impl Shared {
         Error::Late { device: self.name.clone(), op: cause.op, owner, cause: Box::new(error) }
     }
 
-    /// All work before now is done: nothing queued so far is to blame for what comes.
+    /// Called when all earlier work is done, so that it cannot be the cause of later errors.
     pub(super) fn forget(&self) {
         lock(&self.recent).clear();
     }
 
-    /// The number by which a step's kernel says what it finds wrong.
+    /// The number with which a step's kernel reports errors.
     pub(super) fn number_of(&self, step: &Step, cause: Cause) -> u64 {
         let kind = match step {
             Step::Launch(launch) => launch.args.fault_kind(),
@@ -154,7 +155,7 @@ impl Shared {
         kind.map_or(0, |kind| self.number(cause, kind))
     }
 
-    /// Notes an operator that is about to be queued: it may be the cause of an error that is found later.
+    /// Records an operator that is about to be queued, as a possible cause of a later error.
     pub(super) fn remember(&self, cause: Cause) {
         let mut recent = lock(&self.recent);
         if recent.len() == REMEMBERED {

@@ -1,4 +1,4 @@
-//! Handles of an operator: its own, or shared with a queue.
+//! Handles of an operator: owned, or shared with a queue.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use crate::device::Device;
 use crate::operator::Operator;
 use crate::tensor::Tensor;
 
-/// How dispatch owns an operator. A device that computes at once borrows it; one that computes later, or is watched, shares
-/// it, with its queue and with the derivative, which costs an allocation.
+/// How dispatch holds an operator. For a device that computes at once, it is borrowed. A device that computes later, or has an
+/// observer, shares it with its queue and with the derivative, which costs an allocation.
 pub(super) trait OperatorHandle: Deref<Target: Operator + Sized> + Send + Sync + 'static {
     /// A handle that can wait in a queue.
     fn shared(&self) -> Option<Arc<dyn Operator>>;
 }
 
-/// An operator that nobody else holds.
+/// An operator that nothing else holds.
 pub(super) struct Owned<O>(pub(super) O);
 
 impl<O> Deref for Owned<O> {
@@ -40,7 +40,7 @@ impl<O: Operator> OperatorHandle for Arc<O> {
 /// A call of an operator on a device.
 pub(super) struct Call<'a> {
     pub(super) device: &'a Device,
-    /// The tensors that it is called on; none where nothing is recorded.
+    /// The tensors that it is called on; empty if nothing is recorded.
     pub(super) tensors: &'a [&'a Tensor],
     pub(super) op: &'a dyn Operator,
     pub(super) shared: Option<&'a Arc<dyn Operator>>,

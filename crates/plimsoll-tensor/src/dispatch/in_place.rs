@@ -14,8 +14,9 @@ use crate::inference;
 use crate::kernel::Kernel;
 use crate::operator::{Outputs, Place};
 
-/// Infers nothing more: lays out, allocates and launches an operator that changes inputs. What a kernel cannot change as it lies is gathered, changed and put
-/// back; an input that shares memory with one that changes is copied first, so that no kernel reads what it writes.
+/// Runs an operator that changes inputs, after inference: lays out, allocates and launches. An input whose layout the kernel
+/// cannot change directly is gathered, changed and copied back. An input that shares memory with a changed one is copied first,
+/// so that no kernel reads memory that it writes.
 pub(super) fn execute_in_place(
     call: &Call<'_>,
     ins: &[&Data],
@@ -24,7 +25,7 @@ pub(super) fn execute_in_place(
 ) -> Result<Execution> {
     let Call { device, op, .. } = *call;
     may_change(call, ins, outputs, recording).map_err(Error::in_layer)?;
-    // An optimizer's step has thousands of tensors: each is looked up, none is searched for.
+    // An optimizer step has thousands of tensors: look each up in a table instead of searching.
     let mut changing: SmallVec<[bool; 8]> = SmallVec::from_elem(false, ins.len());
     let mut targets: SmallVec<[usize; 8]> = SmallVec::new();
     for output in outputs {
@@ -77,7 +78,7 @@ pub(super) fn execute_in_place(
         *out = ins[i].clone();
     }
     if recording {
-        // What the derivative reads of memory that changed, as it was before.
+        // For inputs whose memory changed, the derivative gets the copies made before the change.
         copies.retain(|(i, _)| !changes(*i) && !before.iter().any(|(at, _)| at == i));
         copies.extend(before);
     }
@@ -88,7 +89,7 @@ pub(super) fn execute_in_place(
     Ok(Execution { outs, gathered: copies, changed: changed.collect(), has_views: false })
 }
 
-/// Copies of the inputs that the derivative reads and whose memory changes.
+/// Copies of the inputs that the derivative reads and whose memory is about to change.
 fn values_before(
     call: &Call<'_>,
     ins: &[&Data],
@@ -105,7 +106,7 @@ fn values_before(
     Ok(before)
 }
 
-/// Refuses changes in place that would lose a gradient or have no meaning.
+/// Refuses changes in place that would lose a gradient or are meaningless.
 fn may_change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool) -> Result<()> {
     let op = call.op;
     let targets = || {
@@ -137,7 +138,7 @@ fn may_change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool
     }
     for target in targets() {
         let layout = &target.layout;
-        // Strides of a tensor without elements are 0 where they count none.
+        // A tensor without elements may have strides of 0 that mean nothing.
         if layout.is_empty() {
             continue;
         }

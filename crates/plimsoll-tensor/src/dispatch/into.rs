@@ -1,4 +1,4 @@
-//! Results in memory that is there already: [`into_out`], the form `out=` of every operation.
+//! Results in existing memory: [`into_out`], the equivalent of PyTorch's `out=`.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use crate::storage::Computed;
 use crate::tensor::Tensor;
 
 thread_local! {
-    /// Whether there is a target: asked by every operation.
+    /// Whether there is a target. Every operation checks this.
     static OPEN: Cell<bool> = const { Cell::new(false) };
     static TARGET: RefCell<Option<Target>> = const { RefCell::new(None) };
 }
 
-/// Memory for the next result that fits.
+/// The memory of `out`, for the next result that fits.
 struct Target {
     data: Data,
-    /// The operation that wrote there last, and its result.
+    /// The last operation that wrote there, and its result.
     taken_by: Option<(&'static str, Computed)>,
 }
 
 impl Target {
-    /// Whether a result that is still used lies there.
+    /// Whether it holds a result that is still in use.
     fn is_used(&self) -> bool {
         self.taken_by.as_ref().is_some_and(|(_, result)| Arc::strong_count(result) > 1)
     }
 }
 
-/// Runs an operation and writes its result into `out`, without memory of its own for it. As the argument `out` of PyTorch's
+/// Runs an operation and writes its result into `out`, without allocating memory for it. As the argument `out` of PyTorch's
 /// functions.
 ///
 /// ```
@@ -45,16 +45,17 @@ impl Target {
 /// # Ok::<(), plimsoll_tensor::Error>(())
 /// ```
 ///
-/// Where the result cannot be computed there (`out` is one of the operands, has another type or lies in another way), it gets
-/// memory first and is copied. Of several operations, each may write there that finds no earlier result in use; what the last one
-/// leaves elsewhere is copied.
+/// If the result cannot be computed there (`out` is an operand, or has another dtype or layout), it is computed in new memory
+/// and copied. If `f` runs several operations, each may write into `out` while no earlier result there is in use; the last
+/// result is copied if it was computed elsewhere.
 ///
 /// # Errors
-/// Those of `f` and of [`Tensor::copy_`]; a result of another shape than `out`, or one that `out` cannot hold; operands that want
-/// a gradient, outside of `no_grad`; several operations of which one reads the values that `out` had, and an earlier one wrote there.
+/// Errors of `f` and of [`Tensor::copy_`]; a result of another shape than `out`, or of a dtype that `out` cannot hold; operands
+/// that require a gradient, outside `no_grad`; an operation that reads the old values of `out` after an earlier one wrote
+/// there.
 pub fn into_out(out: &Tensor, f: impl FnOnce() -> Result<Tensor>) -> Result<()> {
     const NAME: &str = "into_out";
-    /// Also when `f` panics.
+    /// Restores the state, even if `f` panics.
     struct Restore(bool, Option<Target>);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -98,10 +99,10 @@ fn no_gradient(op: &'static str) -> Error {
     )
 }
 
-/// The target's memory for an output of `op`, where it fits.
+/// The target's memory for an output of `op`, if it fits.
 ///
 /// # Errors
-/// An operation that reads what the memory held before another one wrote there.
+/// If an operation reads the previous values of the memory after another one wrote there.
 pub(super) fn target(
     op: &dyn Operator,
     number: usize,

@@ -1,4 +1,4 @@
-//! Launching: kernels, and bytes of the program, under the locks of their storages.
+//! Launches kernels, and copies host bytes, under the locks of the storages.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::stream;
 use crate::view::{In, Launch, Out, View};
 use crate::word::by_word;
 
-/// The values of one tensor into another of the same shape.
+/// Copies the values of one tensor into another of the same shape.
 pub(super) fn copy(device: &Device, from: &Data, to: &Data) -> Result<()> {
     let shared = device.queues().map(|_| Arc::new(Copy::AS_IT_IS) as Arc<dyn Operator>);
     launch(&Call { device, tensors: &[], op: &Copy::AS_IT_IS, shared: shared.as_ref() }, &[from], &[to], None)
@@ -33,8 +33,8 @@ pub(super) fn copy(device: &Device, from: &Data, to: &Data) -> Result<()> {
 
 type Views<'a> = SmallVec<[View<'a>; 4]>;
 
-/// Runs a kernel under the locks of its tensors, or queues it under them: two threads then queue what they do to a
-/// tensor one after the other.
+/// Runs a kernel, or queues it, while it holds the locks of its tensors: so kernels that two threads queue on one tensor do not
+/// interleave.
 pub(super) fn launch(
     call: &Call<'_>,
     ins: &[&Data],
@@ -43,7 +43,7 @@ pub(super) fn launch(
 ) -> Result<()> {
     let written = outs.iter().map(|data| &data.storage).chain(scratch.map(|scratch| &scratch.storage));
     if call.device.computes_nothing() && ins.iter().chain(outs).all(|data| data.storage.is_here()) {
-        return Ok(()); // It takes no time: no other thread can see it half done.
+        return Ok(()); // A simulated kernel takes no time: no other thread can see it half done.
     }
     let mut locks = Locks::new();
     locks.take(ins.iter().map(|data| &data.storage), written, call.op.name())?;
@@ -62,10 +62,10 @@ pub(super) fn launch(
     }
 }
 
-/// The same elements in the output's layout and type, broadcast: the one kernel that dispatch itself needs.
+/// Copies elements to the output's layout and dtype, with broadcasting: the only kernel that dispatch itself needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
-    /// The type of the output, where it is not the input's.
+    /// The dtype of the output, if it differs from the input's.
     pub(crate) to: Option<DType>,
 }
 
@@ -94,10 +94,10 @@ impl Kernel for Copy {
     }
 }
 
-/// Copies an input over an output to which it broadcasts, converted where their types differ.
+/// Copies an input into an output to which it broadcasts, converting between dtypes if needed.
 ///
 /// # Panics
-/// When it does not broadcast.
+/// If it does not broadcast.
 pub(crate) fn copy_to(x: In<'_>, out: Out<'_>) {
     let layout = x.layout().expand(out.shape());
     let layout =
@@ -120,7 +120,7 @@ pub(crate) fn write(to: &Data, bytes: &[u8]) -> Result<()> {
     device.backend().write(to.view(&locks), bytes, use_on_current_stream(device, [to]))
 }
 
-/// A contiguous tensor's bytes, or an error where the device has no values.
+/// A contiguous tensor's bytes; an error if the device holds no values.
 pub(crate) fn read(from: &Data, op: &'static str) -> Result<Vec<u8>> {
     let device = from.storage.device();
     if !device.has_values() {
@@ -133,7 +133,7 @@ pub(crate) fn read(from: &Data, op: &'static str) -> Result<Vec<u8>> {
     let locks = lock(&[from], &[], op)?;
     device.backend().read(from.view(&locks), &mut bytes, use_on_current_stream(device, [from]))?;
     drop(locks);
-    device.late_error()?; // of the work that the values come from
+    device.late_error()?; // errors of the work that computed the values
     Ok(bytes)
 }
 
@@ -143,7 +143,7 @@ pub(super) fn lock<'a>(reads: &[&'a Data], writes: &[&'a Data], op: &'static str
     Ok(locks)
 }
 
-/// The current stream, which is noted as a user of these storages where it runs beside their own.
+/// Returns the current stream. If it is not the stream of these storages, it is recorded as a user of them.
 pub(super) fn use_on_current_stream<'a>(
     device: &Device,
     datas: impl IntoIterator<Item = &'a Data>,

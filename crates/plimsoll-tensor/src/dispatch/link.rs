@@ -1,4 +1,4 @@
-//! Recording: what the derivative reads is kept, and the outputs know the operator that made them.
+//! Recording: saves the tensors that the derivative reads, and links the outputs to their node.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::few::fill;
 use crate::operator::{SavedTensors, Saves, Slot};
 use crate::tensor::{Derivative, Node, Tensor};
 
-/// Keeps what the derivative reads.
+/// Saves the tensors that the derivative reads.
 pub(super) fn save(call: &Call<'_>, execution: &Execution, saved: &mut SavedTensors) -> Result<()> {
     let (op, ins) = (call.op, call.tensors);
     let mut wanted: SmallVec<[bool; 4]> = SmallVec::new();
@@ -24,7 +24,7 @@ pub(super) fn save(call: &Call<'_>, execution: &Execution, saved: &mut SavedTens
         return Ok(());
     }
     for (i, input) in ins.iter().enumerate().filter(|&(i, _)| saves.has_input(i)) {
-        // A gathered copy is what the derivative would gather again; one of another type is only larger.
+        // A gathered copy saves the derivative from gathering again; a copy in another dtype would only be larger.
         let same_type = |copy: &&Data| copy.dtype == input.dtype();
         let data = gathered(&execution.gathered, i).filter(same_type).unwrap_or(input.data());
         saved.push((Slot::Input(i), Saved::new(data, op.name())?));
@@ -35,7 +35,7 @@ pub(super) fn save(call: &Call<'_>, execution: &Execution, saved: &mut SavedTens
     Ok(())
 }
 
-/// The outputs, with the node that recorded them.
+/// Makes tensors of the outputs, linked to the node that recorded them.
 pub(super) fn link(node: &Arc<Node>, ins: &[&Tensor], execution: &mut Execution) -> Tensors {
     let mut tensors = Tensors::new();
     for (i, data) in execution.outs.drain(..).enumerate() {
@@ -52,7 +52,7 @@ pub(super) fn link(node: &Arc<Node>, ins: &[&Tensor], execution: &mut Execution)
     tensors
 }
 
-/// Notes of which inputs these outputs are views.
+/// Records which of these outputs are views of which inputs.
 pub(super) fn note_views(outs: &[Tensor], ins: &[&Tensor]) {
     let is_recording = is_grad_enabled();
     for out in outs.iter().filter(|out| out.dtype().is_float()) {
@@ -61,7 +61,7 @@ pub(super) fn note_views(outs: &[Tensor], ins: &[&Tensor]) {
     }
 }
 
-/// Links a tensor that came about in another way than by an operator on one device.
+/// Links a tensor that was not made by an operator on a single device.
 pub(crate) fn link_by<D: Derivative + 'static>(
     out: Tensor,
     ins: &[&Tensor],

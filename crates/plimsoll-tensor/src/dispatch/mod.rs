@@ -1,24 +1,24 @@
 //! Dispatch: how every operator runs on a device. The steps: autocast, infer, lay out, allocate the outputs, allocate the scratch,
 //! launch, record.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | this one | [`call`], and the steps in their order |
-//! | `operands` | the lists of tensors that an operator gets and gives |
+//! | `operands` | the lists of input and output tensors of a call |
 //! | `handle` | an operator that is borrowed, or shared with a queue |
-//! | `run` | outputs, and the inputs as a kernel takes them |
-//! | `into` | outputs in memory that is there already |
+//! | `run` | the outputs, and the inputs in the form that a kernel takes |
+//! | `into` | results in existing memory (`out=`) |
 //! | `in_place` | the steps of an operator that changes its inputs |
-//! | `scratch` | memory that one kernel works in |
-//! | `launch` | kernels, and bytes of the program, under the locks of their storages |
+//! | `scratch` | a kernel's scratch memory |
+//! | `launch` | launching kernels and copying host bytes, under the locks of the storages |
 //! | `pinned` | copies to and from pinned memory |
-//! | `link` | what the derivative reads, and the node that recorded the outputs |
-//! | `watch` | what is notified of each operator that has run |
-//! | `recompute` | an operator run once more |
+//! | `link` | saving the tensors that the derivative reads; linking the outputs to their node |
+//! | `watch` | the observer that is notified of each operator that has run |
+//! | `recompute` | running an operator again |
 //!
-//! Every byte that an operation takes is taken here, in this order, on every device; a simulated one leaves
-//! out the kernel. Back ends compute only; operators (`ops/`, and the users' own) say what there is to do.
-//! No lock is held while memory is asked for: only around a kernel, or where one is queued.
+//! All memory that an operation uses is allocated here, in this order, on every device; a simulated device only skips the
+//! kernel. Backends only compute; operators (`ops/`, and those of users) say what to compute. Locks are held only around a
+//! kernel, or while one is queued, never while memory is allocated.
 
 mod handle;
 mod in_place;
@@ -64,15 +64,15 @@ use scratch::Scratch;
 use watch::notify;
 pub(crate) use watch::{ExecutedOperator, Watch, set_watch};
 
-/// Runs an operator on tensors of one device. Ours and the users' own run this way.
+/// Runs an operator on tensors of one device. Built-in and user-defined operators both run this way.
 ///
 /// # Errors
-/// What the operator reports ([`Operator::infer`], its kernel); tensors of two devices; an input changed in
-/// place that takes part in recording, is expanded, or shares memory with another; out of memory. Nothing is
-/// left behind: outputs that were already allocated are freed.
+/// Errors of the operator ([`Operator::infer`], its kernel); tensors of two devices; an input changed in place that is
+/// recorded, is expanded, or shares memory with another; out of memory. After an error, outputs that were already allocated are
+/// freed.
 ///
 /// # Panics
-/// Without tensors: an operator that has no inputs goes through [`create`].
+/// Without tensors: use [`create`] for an operator that has no inputs.
 pub fn call<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensors> {
     let Some(first) = ins.first() else {
         unreachable!("{} has no tensors: it goes through `create`", op.name());
@@ -85,7 +85,7 @@ pub fn call<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensors> {
     run_shared_or_owned(op, first.device(), ins)
 }
 
-/// The steps after autocast: a device that queues or is watched shares the operator, any other borrows it.
+/// The steps after autocast. A device with a queue or an observer shares the operator; any other borrows it.
 fn run_shared_or_owned<O: Operator>(op: O, device: &Device, ins: &[&Tensor]) -> Result<Tensors> {
     match device.shares_operators() {
         false => run_and_record(Owned(op), device, ins),
@@ -93,7 +93,7 @@ fn run_shared_or_owned<O: Operator>(op: O, device: &Device, ins: &[&Tensor]) -> 
     }
 }
 
-/// Runs an operator and records it. Generic is only what makes the derivative: this is compiled once for each operator.
+/// Runs an operator and records it. Only the part that makes the derivative is generic; this is compiled once per operator.
 fn run_and_record<H: OperatorHandle>(op: H, device: &Device, ins: &[&Tensor]) -> Result<Tensors> {
     let shared = op.shared();
     let (mut execution, mut saved) = (Execution::default(), SmallVec::new());
@@ -107,7 +107,7 @@ fn run_and_record<H: OperatorHandle>(op: H, device: &Device, ins: &[&Tensor]) ->
     Ok(link_outputs(ins, device, shared.as_ref(), execution, Some(node)))
 }
 
-/// Runs the operator; says whether it is to be recorded, and then keeps what its derivative reads.
+/// Runs the operator. Returns whether it must be recorded; if so, saves the tensors that its derivative reads.
 fn run_and_save(call: &Call<'_>, execution: &mut Execution, saved: &mut SavedTensors) -> Result<bool> {
     let mut datas: Inputs<'_> = SmallVec::new();
     fill(&mut datas, call.tensors.iter().map(|tensor| tensor.data()));
@@ -120,7 +120,7 @@ fn run_and_save(call: &Call<'_>, execution: &mut Execution, saved: &mut SavedTen
     Ok(recorded)
 }
 
-/// The last step: the outputs as tensors, linked to the node that recorded them.
+/// The last step: makes tensors of the outputs, linked to the node that recorded them.
 fn link_outputs(
     ins: &[&Tensor],
     device: &Device,
@@ -165,13 +165,13 @@ fn execute_create<H: OperatorHandle>(op: &H, device: &Device) -> Result<Tensors>
     Ok(link_outputs(&[], device, shared.as_ref(), execution, None))
 }
 
-/// Memory for a tensor whose values are whatever is there; `name` names the request.
+/// An uninitialized tensor; `name` labels the allocation.
 pub(crate) fn empty(shape: &[usize], dtype: DType, device: &Device, name: &'static str) -> Result<Data> {
     device.late_error()?;
     Data::alloc(device, Layout::contiguous(shape), dtype, name)
 }
 
-/// Infers, lays out, allocates and launches: every step but recording.
+/// Infers, lays out, allocates and launches: every step except recording.
 fn execute(call: &Call<'_>, ins: &[&Data], recording: bool, execution: &mut Execution) -> Result<()> {
     let Call { device, op, .. } = *call;
     device.late_error()?;
@@ -188,7 +188,7 @@ fn execute(call: &Call<'_>, ins: &[&Data], recording: bool, execution: &mut Exec
         execution.has_views = true;
         return Ok(());
     }
-    // Layout policy: what a kernel cannot take as it lies, or reads in another type, is copied first.
+    // Layout policy: an input whose layout the kernel cannot read, or that it reads in another dtype, is copied first.
     let types = Types::of(device, op);
     for (i, data) in ins.iter().enumerate() {
         let dtype = types.of_kernel(data.dtype);
@@ -196,7 +196,7 @@ fn execute(call: &Call<'_>, ins: &[&Data], recording: bool, execution: &mut Exec
             execution.gathered.push((i, gather(device, op, i, data, dtype)?));
         }
     }
-    // The inputs as the kernel takes them, and what is known of those.
+    // The inputs as the kernel takes them, and their known values.
     let copied: Inputs<'_>;
     let copied_metas: Metas<'_>;
     let (lying, metas) = if execution.gathered.is_empty() {
@@ -218,7 +218,7 @@ fn execute(call: &Call<'_>, ins: &[&Data], recording: bool, execution: &mut Exec
                 execution.outs.push(target);
                 continue;
             }
-            // Built where it stays: a layout is large enough for its moves to be seen in `bench dispatch`.
+            // Built directly in its final location: moving a layout costs enough to show in `bench dispatch`.
             let storage = Data::alloc_storage(device, &output.layout, output.dtype, op.name())?;
             written.push(i);
             execution.outs.push(Data { storage, layout: output.layout, dtype: output.dtype });
@@ -252,7 +252,7 @@ fn one_device(op: &dyn Operator, device: &Device, ins: &[&Data]) -> Result<()> {
             op: op.name(),
             first: device.name().to_owned(),
             second: match other.storage.device().name() {
-                // Names need not differ.
+                // Device names need not be unique.
                 name if name == device.name() => format!("another device called {name}"),
                 name => name.to_owned(),
             },

@@ -1,4 +1,4 @@
-//! The lists of tensors of a call: what an operator gets, and what it gives.
+//! The lists of tensors of a call: its inputs and its outputs.
 
 use smallvec::SmallVec;
 

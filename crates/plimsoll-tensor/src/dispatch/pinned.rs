@@ -11,15 +11,15 @@ use crate::pinned;
 use crate::storage::Storage;
 use crate::stream::Event;
 
-/// Copies between pinned memory of the host and a device, on that device's current stream. Both are contiguous. Where the
-/// device computes later, so does the copy: the host waits for it when it uses the pinned memory.
+/// Copies between pinned host memory and a device, on that device's current stream. Both are contiguous. If the device computes
+/// later, the copy is queued too, and the host waits for it before it uses the pinned memory.
 pub(crate) fn copy_pinned(from: &Data, to: &Data, device: &Device, op: &'static str) -> Result<()> {
     let why = "the host cannot know when a replay has copied: copy before the step, or after it";
     capturing::refuse(device.number(), op, why)?;
     device.late_error()?;
     pinned::is_used_by(device);
     let on = device.current_stream();
-    // Written, too, as far as the host is concerned: nothing else uses the pinned memory until the copy is noted.
+    // Both are locked as if written: nothing else on the host may use the pinned memory until the copy is recorded.
     let locks = lock(&[], &[from, to], op)?;
     if device.has_values() {
         device.backend().copy(from.view(&locks), to.view(&locks), on.id())?;
@@ -29,7 +29,7 @@ pub(crate) fn copy_pinned(from: &Data, to: &Data, device: &Device, op: &'static 
     if device.queues().is_some() {
         let copied = Event::new();
         if let Err(error) = copied.record_now(&on) {
-            // Without an event, the host cannot know when it may use the pinned memory: it waits for everything.
+            // Without an event, the host cannot know when it may use the pinned memory, so it waits for all work.
             device.synchronize()?;
             return Err(error);
         }
@@ -45,7 +45,7 @@ pub(crate) fn copy_to_pinned(from: &Data, op: &'static str) -> Result<Data> {
     Ok(pinned)
 }
 
-/// Pinned memory for a row-major copy.
+/// Pinned memory for a row-major copy of `like`.
 pub(crate) fn empty_pinned(like: &Data, host: &Device, op: &'static str) -> Result<Data> {
     empty_in_pinned(like.layout.shape(), like.dtype, host, op)
 }

@@ -1,4 +1,4 @@
-//! An operator that has run, run again: the recipe of a tensor that leaves its device.
+//! Runs an operator again, to restore a tensor that was evicted from its device.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::operator::Operator;
 use crate::storage::Storage;
 
-/// An output of an operator, computed once more: in memory of its own, outside the graph.
+/// Computes an output of an operator once more, in new memory and outside the graph.
 pub(crate) fn rerun(device: &Device, op: &Arc<dyn Operator>, ins: &[Data], output: usize) -> Result<Storage> {
     let ins: Inputs<'_> = ins.iter().collect();
     let mut execution = Execution::default();

@@ -1,4 +1,4 @@
-//! What one execution makes: outputs, and the inputs as a kernel takes them.
+//! The result of one execution: outputs, and the inputs in the form that a kernel takes.
 
 use smallvec::SmallVec;
 
@@ -14,15 +14,15 @@ use crate::layout::Layout;
 use crate::operator::{Operator, Output, Place};
 use crate::tensor::Tensor;
 
-/// What came of an operator.
+/// The result of running an operator.
 #[derive(Default)]
 pub(super) struct Execution {
     pub(super) outs: SmallVec<[Data; 1]>,
-    /// Copies of the inputs that a kernel could not take as they lie or are, by number.
+    /// Copies of the inputs whose layout or dtype the kernel cannot take, each with its index.
     pub(super) gathered: Vec<(usize, Data)>,
-    /// For each output, the number of the input that it is, changed in place; empty where none is.
+    /// For each output, the index of the input that was changed in place to make it. Empty if none was.
     pub(super) changed: Vec<Option<usize>>,
-    /// Whether outputs are views of inputs.
+    /// Whether any output is a view of an input.
     pub(super) has_views: bool,
 }
 
@@ -40,8 +40,8 @@ pub(super) fn gathered(copies: &[(usize, Data)], i: usize) -> Option<&Data> {
     copies.iter().find(|(at, _)| *at == i).map(|(_, data)| data)
 }
 
-/// In which types a kernel reads and writes on a device. The host's kernels know few types; those of other devices are
-/// written for the types of their tensors.
+/// The dtypes that a kernel reads and writes on a device. The host's kernels support few dtypes; those of other devices are
+/// written for the dtypes of their tensors.
 pub(super) struct Types<'a> {
     kernel: &'a dyn Kernel,
     converts: bool,
@@ -53,11 +53,11 @@ impl<'a> Types<'a> {
     }
 
     pub(super) fn of_kernel(&self, dtype: DType) -> DType {
-        // Asked for every tensor of every operator: the commonest type first.
+        // Called for every tensor of every operator, so the commonest dtype is checked first.
         if dtype == DType::F32 || !self.converts { dtype } else { self.kernel.cpu_type(dtype) }
     }
 
-    /// Where the kernel writes an output, if in another type.
+    /// Allocates the memory that the kernel writes an output to, if in another dtype.
     pub(super) fn alloc_converted(&self, device: &Device, out: &Data) -> Result<Option<Data>> {
         let dtype = self.of_kernel(out.dtype);
         if dtype == out.dtype {
@@ -67,20 +67,20 @@ impl<'a> Types<'a> {
     }
 }
 
-/// An output in the memory of an input.
+/// An output in the memory of an existing input.
 pub(super) fn existing(output: Output, ins: &[&Data]) -> Data {
     let (layout, i) = match output.place {
         Place::View(i) => (output.layout, i),
         Place::InPlace(i) => (ins[i].layout.clone(), i),
         Place::New => unreachable!("an output with memory of its own"),
     };
-    // A changed input is what the kernel changes: a converted copy has another type than the output.
+    // For a changed input, the dtype is that of the copy that the kernel changes, which may be converted.
     let dtype = if output.place == Place::InPlace(i) { ins[i].dtype } else { output.dtype };
     Data { storage: ins[i].storage.clone(), layout, dtype }
 }
 
-/// A copy of an input in the type that the kernel reads: in the same order of dimensions if the kernel takes that,
-/// else row-major.
+/// A copy of an input in the dtype that the kernel reads. It keeps the order of dimensions if the kernel supports that, and is
+/// row-major otherwise.
 pub(super) fn gather(
     device: &Device,
     op: &dyn Operator,

@@ -1,4 +1,4 @@
-//! Memory that one kernel works in.
+//! Scratch memory of a kernel.
 
 use plimsoll_alloc::{Category, Tag};
 
@@ -24,7 +24,7 @@ pub(super) fn scratch(
     Scratch::alloc(device, op, op.scratch(&ins, &outs, device.facts()))
 }
 
-/// Memory for one kernel, owned by the layer that runs it and freed when it returns.
+/// Scratch memory of one kernel. Its owner is the layer that runs it, and it is freed when the kernel returns.
 pub(super) struct Scratch {
     pub(super) storage: Storage,
     layout: Layout,

@@ -1,4 +1,4 @@
-//! What sees the operators of a device between them, and may let tensors leave.
+//! An observer that is called between the operators of a device, and may evict tensors.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::operator::Operator;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 
-/// Lets what watches the device see an operator that has run.
+/// Notifies the device's observer of an operator that has run.
 pub(super) fn notify(
     device: &Device,
     shared: Option<&Arc<dyn Operator>>,
@@ -24,15 +24,15 @@ pub(super) fn notify(
     outs
 }
 
-/// What is called between the operators of a device: `testing/evicting.rs` is one.
+/// An observer that is called between the operators of a device. `testing/evicting.rs` is one.
 pub(crate) trait Watch: Send + Sync {
-    /// An operator is about to change this storage.
+    /// Called before an operator changes this storage.
     ///
     /// # Errors
-    /// The change does not happen, and its caller gets the error.
+    /// If it fails, the change does not happen and its caller gets the error.
     fn will_change(&self, storage: &Storage) -> Result<()>;
 
-    /// An operator has run, and is recorded where it has to be.
+    /// Called after an operator has run, and was recorded if needed.
     fn executed(&self, executed: &ExecutedOperator<'_>);
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct ExecutedOperator<'a> {
     pub(crate) outs: &'a [Tensor],
 }
 
-/// Lets `watch` see the operators of a device from now on; false where another one does.
+/// Sets `watch` as the observer of a device's operators. Returns false if the device already has another one.
 pub(crate) fn set_watch(device: &Device, watch: Arc<dyn Watch>) -> bool {
     device.set_watch(Box::new(watch))
 }

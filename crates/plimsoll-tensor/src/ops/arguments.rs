@@ -1,4 +1,4 @@
-//! What operators require of their arguments: a dimension that exists, values, an element type. What fails is a
+//! Checks of operator arguments: that a dimension exists, that values are available, that a dtype is supported. A failure is a
 //! typed error with the operator's name.
 
 use crate::device::Device;
@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::operator::Meta;
 
-/// A dimension counted from the front, or from the back where negative, as an index below `rank`.
+/// Resolves a dimension, counted from the back if negative, to an index below `rank`.
 pub(crate) fn dim_index(op: &'static str, dim: isize, rank: usize) -> Result<usize> {
     let at = if dim < 0 { dim + rank as isize } else { dim };
     if rank == 0 {
@@ -23,7 +23,7 @@ pub(crate) fn dim_index(op: &'static str, dim: isize, rank: usize) -> Result<usi
     })
 }
 
-/// An error where a device computes no values and the size of the result depends on those of `what`.
+/// Fails if a device computes no values and the size of the result depends on the values of `what`.
 pub(crate) fn want_values(op: &'static str, what: &str, device: &Device) -> Result<()> {
     if device.has_values() {
         return Ok(());
@@ -33,7 +33,7 @@ pub(crate) fn want_values(op: &'static str, what: &str, device: &Device) -> Resu
     Err(Error::argument(op, message))
 }
 
-/// An error unless the type is of floating point.
+/// Fails unless the dtype is a floating-point one.
 pub(crate) fn want_float(op: &'static str, dtype: DType) -> Result<()> {
     match dtype.is_float() {
         true => Ok(()),
@@ -41,7 +41,7 @@ pub(crate) fn want_float(op: &'static str, dtype: DType) -> Result<()> {
     }
 }
 
-/// An error unless the type is computed with in 32-bit floating point.
+/// Fails unless the compute type of the dtype is 32-bit floating point.
 pub(crate) fn want_float32_or_short(op: &'static str, dtype: DType) -> Result<()> {
     match dtype.is_float() && dtype.accumulator() == DType::F32 {
         true => Ok(()),
@@ -49,7 +49,7 @@ pub(crate) fn want_float32_or_short(op: &'static str, dtype: DType) -> Result<()
     }
 }
 
-/// An error unless the type is of numbers.
+/// Fails unless the dtype is numeric.
 pub(crate) fn want_number(op: &'static str, dtype: DType) -> Result<()> {
     match dtype {
         DType::Bool => Err(Error::DType { op, expected: "a type of numbers", got: dtype }),
@@ -57,7 +57,7 @@ pub(crate) fn want_number(op: &'static str, dtype: DType) -> Result<()> {
     }
 }
 
-/// An error unless all tensors are of one type.
+/// Fails unless all tensors have the same dtype.
 pub(crate) fn want_same(op: &'static str, ins: &[Meta<'_>]) -> Result<()> {
     let [first, rest @ ..] = ins else { return Ok(()) };
     match rest.iter().find(|other| other.dtype != first.dtype) {

@@ -1,27 +1,27 @@
-//! What can be computed with tensors: one file for each operator or table of operators, with what it infers, its derivative
-//! and its cost.
+//! The operations on tensors: one file for each operator or table of operators, with its shape inference, its derivative and
+//! its cost.
 //!
 //! | folder | operators |
 //! |---|---|
 //! | `elementwise/` | functions of each element, and changes in place |
-//! | `reduce/` | sums and other reductions, running ones, statistics |
-//! | `shape/` | views, and elements at other places: joined, repeated, turned round, padded |
-//! | `creation/` | how tensors come to be, are copied, and how values leave them |
-//! | `matmul/` | products of matrices, linear layers, distances of vectors |
+//! | `reduce/` | sums and other reductions, cumulative ones, statistics |
+//! | `shape/` | views; joining, repeating, flipping and padding |
+//! | `creation/` | creating and copying tensors, and reading their values |
+//! | `matmul/` | matrix products, linear layers, distances of vectors |
 //! | `convolution/` | convolution, pooling, resampling |
 //! | `normalization/` | normalization of rows, batches and groups; softmax |
 //! | `attention/` | attention, rotary embedding |
 //! | `loss/` | losses |
-//! | `random/` | dropout, places drawn by weights |
-//! | `optimizer/` | steps of optimizers, and what is done to gradients before them |
-//! | `indexing/` | elements by index, by condition and by order |
+//! | `random/` | dropout, weighted sampling of indices |
+//! | `optimizer/` | optimizer steps, and gradient clipping and unscaling before them |
+//! | `indexing/` | selecting elements by index, by mask and by order |
 //! | `recurrent/` | RNN, LSTM and GRU |
 //!
-//! `arguments.rs` has the checks that all share. `cuda/` and the crate `plimsoll-kernels` have the same families, but for
+//! `arguments.rs` has the checks that all share. `cuda/` and the crate `plimsoll-kernels` have the same families, except
 //! `creation`, whose kernels are in `elementwise` and `random`.
 //!
-//! Users call methods of [`Tensor`](crate::Tensor), which are here too; `std::ops` work on references and give
-//! a `Result`. Kernels on plain slices are the crate `plimsoll-kernels`. CONTRIBUTING.md walks through a new operator.
+//! Users call methods of [`Tensor`](crate::Tensor), which are here too; `std::ops` are implemented for references and return a
+//! `Result`. Kernels on plain slices are in the crate `plimsoll-kernels`. CONTRIBUTING.md walks through adding an operator.
 
 mod arguments;
 mod attention;
@@ -42,7 +42,7 @@ use std::sync::LazyLock;
 
 use crate::suite::Cases;
 
-/// All operators, by the files that they live in, with what the conformance suite runs of each: `suite/`. A family lists its own.
+/// All operators by file, each with the cases that the conformance suite (`suite/`) runs. Each family lists its own.
 pub static OPERATORS: LazyLock<Vec<(&str, Cases)>> = LazyLock::new(|| {
     [
         elementwise::CASES,

@@ -1,4 +1,4 @@
-//! Where a storage's bytes are, and what owns them there.
+//! The backing of a storage: where its bytes are and what owns them.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::device::Device;
 use crate::pinned::Block;
 use crate::stream::Event;
 
-/// Where the bytes of a tensor are. Operations bring them back by themselves.
+/// Where the bytes of a tensor are. Operations bring them back automatically.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, State, Tensor};
@@ -25,19 +25,19 @@ pub enum State {
     Resident,
     /// In pinned host memory, to be copied back: [`Tensor::offload`](crate::Tensor::offload).
     Offloaded,
-    /// Nowhere, to be computed again: [`Tensor::evict_with`](crate::Tensor::evict_with).
+    /// Nowhere; they will be computed again: [`Tensor::evict_with`](crate::Tensor::evict_with).
     Evicted,
 }
 
-/// What owns the bytes; `R` computes evicted ones again.
+/// The owner of the bytes; `R` computes evicted bytes again.
 pub(super) enum Backing<R> {
     /// The device's allocator.
     Device(Allocation),
-    /// Pinned memory, which is a tensor of the host, with the copies of devices to or from it that may be under way.
+    /// Pinned memory that holds a host tensor, with device copies to or from it that may be in progress.
     Pinned { block: Block, copies: Vec<Arc<Event>> },
-    /// Pinned memory, where they wait; the event is after the copy that brought them there.
+    /// Pinned memory that holds offloaded bytes; the event follows the copy to it.
     Offloaded { block: Arc<Block>, copied: Arc<Event> },
-    /// A recipe.
+    /// The recipe for evicted bytes.
     Evicted(R),
     /// Nothing: the storage is being dropped.
     Gone,
@@ -56,7 +56,7 @@ impl<R> Backing<R> {
         }
     }
 
-    /// Gives the memory back. Called with no lock held: a recipe may own tensors.
+    /// Frees the memory. Called with no lock held, since a recipe may own tensors.
     pub(super) fn free(self, device: &Device) {
         if let Backing::Device(allocation) = self {
             device.memory().free(allocation);

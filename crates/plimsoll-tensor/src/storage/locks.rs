@@ -1,7 +1,7 @@
-//! The locks of all storages of one operation, without which no address is read.
+//! The locks of all storages of one operation. No address is read without them.
 //!
-//! [`Locks::take`] brings back what is away first, with no lock held, and keeps it from leaving again until the locks
-//! are dropped. What is on its device costs nothing more than its lock.
+//! [`Locks::take`] first brings back bytes that are not on their device, with no lock held, and keeps them there
+//! until the locks are dropped. Storages that are on their device cost only their lock.
 
 use std::sync::atomic::Ordering;
 use std::sync::{PoisonError, RwLockReadGuard, RwLockWriteGuard};
@@ -23,24 +23,24 @@ type List<'a> = SmallVec<[Held<'a>; 4]>;
 enum Held<'a> {
     Reading(RwLockReadGuard<'a, ()>),
     Writing(RwLockWriteGuard<'a, ()>),
-    /// Keeps bytes from leaving; dropped after the locks.
+    /// Keeps the bytes on their device; dropped after the locks.
     Resident(Guard),
 }
 
-/// A storage, and whether it is only read.
+/// Storages, each with whether it is only read.
 type Wanted<'a> = SmallVec<[(&'a Storage, bool); 4]>;
 
 impl<'a> Locks<'a> {
-    /// None yet.
+    /// An empty set of locks.
     pub(crate) fn new() -> Locks<'a> {
         Locks(List::new())
     }
 
-    /// Takes each storage's lock once, in the order of their ids: two operations that want the same
-    /// storages cannot wait for each other. A poisoned lock guards no Rust value, so it is taken anyway.
+    /// Takes each storage's lock once, in the order of their ids: two operations on the same storages cannot
+    /// deadlock. The lock guards no Rust value, so a poisoned lock is taken anyway.
     ///
     /// # Errors
-    /// Bytes that cannot be brought back, for the operation `op`.
+    /// Bytes that cannot be brought back; the error names the operation `op`.
     pub(crate) fn take(
         &mut self,
         reads: impl Iterator<Item = &'a Storage>,
@@ -51,7 +51,7 @@ impl<'a> Locks<'a> {
         fill(&mut wanted, writes.map(|storage| (storage, false)));
         fill(&mut wanted, reads.map(|storage| (storage, true)));
         sort(&mut wanted);
-        // Writers sort before readers of the same storage, so the stronger lock is the one kept.
+        // Writers sort before readers of the same storage, so the write lock is kept.
         wanted.dedup_by_key(|(storage, _)| storage.id());
         self.lock(&wanted);
         if wanted.iter().all(|(storage, _)| storage.is_here()) {
@@ -81,7 +81,7 @@ impl<'a> Locks<'a> {
                 self.0.extend(resident.into_iter().map(Held::Resident));
                 return Ok(());
             }
-            // A copy to or from pinned memory began meanwhile.
+            // A copy to or from pinned memory has begun in the meantime.
             self.0.clear();
             for (storage, _) in wanted {
                 storage.make_resident(op)?;
@@ -89,7 +89,7 @@ impl<'a> Locks<'a> {
         }
     }
 
-    /// Where a storage's bytes are; it is one of those that are locked.
+    /// The address of a storage, which must be one of the locked ones.
     pub(crate) fn address(&self, storage: &Storage) -> Addr {
         assert!(!self.0.is_empty(), "an address is read under a lock");
         let address = storage.0.address.load(Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl<'a> Locks<'a> {
     }
 }
 
-/// By id, those to be written first. Most operations have three storages or fewer.
+/// Sorts by id, with writers of a storage first. Most operations have three storages or fewer.
 fn sort(wanted: &mut Wanted<'_>) {
     let key = |&(storage, reads): &(&Storage, bool)| (storage.id(), reads);
     if wanted.len() > 4 {

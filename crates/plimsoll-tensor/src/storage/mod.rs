@@ -1,9 +1,9 @@
-//! One allocation, shared by every tensor that looks at it; the last owner frees it.
+//! One allocation, shared by all tensors on it; the last owner frees it.
 //!
-//! A storage knows what its bytes are for (category and label, which the allocator gets) and counts
-//! in-place changes, so that a change of a tensor saved for the backward pass is noticed. It also knows where the bytes
-//! are (`backing.rs`): on their device, or away, to be brought back (`moves.rs`). Its address is read under its lock
-//! only (`locks.rs`).
+//! A storage has a category and a label, which it passes to the allocator, and counts in-place changes, so that a
+//! change to a tensor saved for the backward pass is detected. It also knows where its bytes are (`backing.rs`): on
+//! their device or elsewhere, from where they are brought back (`moves.rs`). Its address is read only under its lock
+//! (`locks.rs`).
 
 mod backing;
 mod locks;
@@ -27,15 +27,15 @@ pub use backing::State;
 pub(crate) use locks::Locks;
 pub(crate) use moves::Guard;
 
-/// A reference-counted piece of device memory. The second part is there on handles of what was computed into memory that the caller
-/// gave ([`Storage::computed`]), and on those made from them.
+/// A reference-counted piece of device memory. The second field is set on handles of a result that was computed into memory
+/// supplied by the caller ([`Storage::computed`]), and on their clones.
 #[derive(Clone)]
 pub(crate) struct Storage(Arc<Inner>, Option<Computed>);
 
 /// Counts the handles of one result.
 pub(crate) type Computed = Arc<()>;
 
-/// A handle that keeps nothing alive.
+/// A weak handle.
 #[derive(Clone)]
 pub(crate) struct WeakStorage(Weak<Inner>);
 
@@ -44,78 +44,78 @@ impl WeakStorage {
         self.0.upgrade().map(|inner| Storage(inner, None))
     }
 
-    /// As [`Storage::id`]: of no other storage while this handle lives.
+    /// As [`Storage::id`]. No other storage has this id while this handle exists.
     pub(crate) fn id(&self) -> usize {
         self.0.as_ptr().addr()
     }
 }
 
-/// The address of bytes that cannot be used before they are brought back, or waited for.
+/// The address of bytes that must be brought back or waited for before they can be used.
 const AWAY: u64 = u64::MAX;
 
 struct Inner {
     device: Device,
     bytes: u64,
-    /// Where the bytes are on their device, or `AWAY`; changes under the write lock.
+    /// The address of the bytes on their device, or `AWAY`; changes under the write lock.
     address: AtomicU64,
-    /// The stream that they were requested for.
+    /// The stream for which the bytes were requested.
     stream: AtomicU64,
-    /// The last other stream that was recorded as a user.
+    /// The most recent other stream that was recorded as a user.
     used_by: AtomicU64,
     /// Number of in-place changes so far.
     version: AtomicU32,
     /// Whether it was requested in inference mode.
     inference: bool,
     account: Mutex<Account>,
-    /// Readers and the one writer of the bytes; the bytes themselves belong to the device.
+    /// Protects the bytes, for many readers or one writer. The bytes themselves are in device memory.
     lock: RwLock<()>,
 }
 
-/// How evicted bytes are computed again: a storage of as many bytes, for which the caller has the only handle.
+/// Computes evicted bytes again. Returns a storage of the same size, to which the caller has the only handle.
 pub(crate) type Recipe = Arc<dyn Fn() -> Result<Storage> + Send + Sync>;
 
-/// How the bytes of a saved tensor are computed again, in place of keeping them.
+/// Computes the bytes of a saved tensor again, so that they need not be kept.
 pub(crate) trait Recompute: Send + Sync {
-    /// One more saved tensor will read them.
+    /// Another saved tensor will read the bytes.
     fn save(&self);
 
-    /// The bytes, computed where they are not there.
+    /// Returns the bytes; computes them first if necessary.
     ///
     /// # Errors
-    /// Those of the computation.
+    /// The errors of the computation.
     fn values(&self) -> Result<Storage>;
 
-    /// A saved tensor lets go: the last one frees the bytes.
+    /// A saved tensor is dropped. The last one frees the bytes.
     fn unsave(&self);
 }
 
-/// What the bytes are for and what owns them.
+/// The category and owner of the bytes, and their state.
 struct Account {
     tag: Tag,
-    /// How many saved tensors keep them for the backward pass.
+    /// The number of saved tensors that keep them for the backward pass.
     saved: u32,
-    /// How many guards keep them on their device.
+    /// The number of guards that keep them on their device.
     guards: u32,
     /// The operation that changed them last.
     changed_by: &'static str,
     backing: Backing<Recipe>,
-    /// How they are computed again where they are saved, and the number of changes that this holds for.
+    /// Recomputes the bytes instead of saving them, and the version for which this is valid.
     recompute: Option<Box<(Weak<dyn Recompute>, u32)>>,
 }
 
 impl Storage {
-    /// A handle of a result in this memory, and what counts such handles.
+    /// A handle of a result in this memory, and the counter of such handles.
     pub(crate) fn computed(&self) -> (Storage, Computed) {
         let computed = Computed::default();
         (Storage(self.0.clone(), Some(computed.clone())), computed)
     }
 
-    /// Whether this is a handle of that result, or made from one.
+    /// Whether this is a handle of that result or a clone of one.
     pub(crate) fn is_computed(&self, result: &Computed) -> bool {
         self.1.as_ref().is_some_and(|own| Arc::ptr_eq(own, result))
     }
 
-    /// Allocates `bytes` for the innermost owner of this thread; `op` names the request in errors.
+    /// Allocates `bytes` for the innermost owner of this thread; errors name the operation `op`.
     pub(crate) fn alloc(device: &Device, bytes: u64, op: &'static str) -> Result<Storage> {
         Storage::alloc_as(device, bytes, op, label::current(op))
     }
@@ -170,19 +170,19 @@ impl Storage {
         &self.0.device
     }
 
-    /// Bytes asked for; the allocator rounds up.
+    /// Requested bytes; the allocator rounds up.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.bytes
     }
 
-    /// The stream that it was requested for.
+    /// The stream for which it was requested.
     pub(crate) fn stream(&self) -> StreamId {
         StreamId(self.0.stream.load(Ordering::Relaxed))
     }
 
-    /// Notes that work on a stream uses these bytes: freed, they serve no request before that work is done.
+    /// Records that work on a stream uses these bytes: once freed, they are not reused before that work is done.
     pub(crate) fn record_stream(&self, on: StreamId) {
-        // The allocator keeps a list; this only saves asking it again for the stream that asked last.
+        // The allocator keeps the list; this only avoids calling it again for the same stream.
         if on == self.stream() || self.0.used_by.swap(on.0, Ordering::Relaxed) == on.0 {
             return;
         }
@@ -191,22 +191,22 @@ impl Storage {
         }
     }
 
-    /// A handle that keeps nothing alive.
+    /// Makes a weak handle.
     pub(crate) fn downgrade(&self) -> WeakStorage {
         WeakStorage(Arc::downgrade(&self.0))
     }
 
-    /// Tells storages apart, and orders them for taking locks.
+    /// Identifies the storage; locks are taken in the order of ids.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// Whether no other tensor, saved or not, looks at these bytes.
+    /// Whether no other tensor, saved or not, shares these bytes.
     pub(crate) fn is_unique(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// How many tensors, saved or not, look at these bytes.
+    /// The number of tensors, saved or not, that share these bytes.
     pub(crate) fn ref_count(&self) -> usize {
         Arc::strong_count(&self.0)
     }
@@ -215,13 +215,13 @@ impl Storage {
         self.0.version.load(Ordering::Acquire)
     }
 
-    /// Notes a change in place by the operation `op`.
+    /// Records an in-place change by the operation `op`.
     pub(crate) fn changed(&self, op: &'static str) {
         self.account().changed_by = op;
         self.0.version.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The operation that changed the bytes last, for an error.
+    /// The operation that last changed the bytes, for an error message.
     pub(crate) fn changed_by(&self) -> &'static str {
         self.account().changed_by
     }
@@ -239,7 +239,7 @@ impl Storage {
         self.account().tag
     }
 
-    /// Gives the bytes another purpose or owner, and tells the allocator's listeners.
+    /// Changes the category or owner of the bytes, and notifies the allocator's observers.
     pub(crate) fn retag(&self, tag: Tag) {
         self.retag_locked(&mut self.account(), tag);
     }
@@ -253,15 +253,15 @@ impl Storage {
         }
     }
 
-    /// Where these bytes are saved for the backward pass, `recompute` is saved instead, for as long as it lives and they do not
-    /// change.
+    /// From now on, saving these bytes for the backward pass saves `recompute` instead, as long as `recompute` exists and the
+    /// bytes do not change.
     pub(crate) fn recompute_with(&self, recompute: Weak<dyn Recompute>) {
         let old = self.account().recompute.replace(Box::new((recompute, self.version())));
         drop(old);
     }
 
-    /// One more saved tensor keeps these bytes: a temporary becomes an activation. Where they are to be computed again,
-    /// gives back how, and keeps nothing.
+    /// Another saved tensor keeps these bytes, so a temporary becomes an activation. If they are to be recomputed instead,
+    /// returns the means to do so and keeps nothing.
     pub(crate) fn save(&self) -> Option<Arc<dyn Recompute>> {
         let mut account = self.account();
         if let Some((recompute, version)) = account.recompute.as_deref()
@@ -280,11 +280,11 @@ impl Storage {
         None
     }
 
-    /// A saved tensor lets go: what still has a handle is a temporary again.
+    /// A saved tensor is dropped. If the storage still has handles, it becomes a temporary again.
     pub(crate) fn unsave(&self) {
         let mut account = self.account();
         account.saved -= 1;
-        // With one handle left, the caller's, the bytes are freed next: telling anyone would be noise.
+        // If only the caller's handle is left, the bytes are freed next, and an event for the change would be noise.
         if account.saved == 0 && account.tag.category == Category::Activation && !self.is_unique() {
             let label = account.tag.label;
             self.retag_locked(&mut account, Tag { category: Category::Temporary, label });
@@ -292,7 +292,7 @@ impl Storage {
     }
 }
 
-/// Requests memory for the current stream; gives that stream too.
+/// Requests memory for the current stream. Also returns that stream.
 fn request(device: &Device, bytes: u64, op: &'static str, tag: Tag) -> Result<(Allocation, StreamId)> {
     let Tag { category, label } = tag;
     let stream = stream::current(device);
@@ -310,7 +310,7 @@ impl Drop for Inner {
     }
 }
 
-/// The allocator's refusal, with the names that it does not know.
+/// Converts an allocator error, adding the names that the allocator does not know.
 fn refused(device: &Device, op: &'static str, tag: Tag, error: AllocError) -> Error {
     match error {
         AllocError::OutOfMemory(numbers) => Error::OutOfMemory(Box::new(OutOfMemory {

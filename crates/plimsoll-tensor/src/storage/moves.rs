@@ -1,7 +1,7 @@
-//! Bytes that leave their device and come back.
+//! Moves bytes off their device and back.
 //!
-//! Memory is requested, and recipes run, with no lock held; the bytes change place under the storage's write lock. A
-//! [`Guard`] keeps them on their device for as long as it lives.
+//! Memory is requested, and recipes run, with no lock held; the bytes are moved under the storage's write lock. A
+//! [`Guard`] keeps them on their device until it is dropped.
 
 use std::cell::RefCell;
 use std::mem;
@@ -31,22 +31,22 @@ impl Drop for Guard {
 }
 
 impl Storage {
-    /// Where the bytes are.
+    /// The place of the bytes.
     pub(crate) fn state(&self) -> State {
         self.account().backing.state()
     }
 
-    /// Whether they are in pinned memory as a tensor of the host.
+    /// Whether they are in pinned memory as a host tensor.
     pub(crate) fn is_pinned(&self) -> bool {
         matches!(self.account().backing, Backing::Pinned { .. })
     }
 
-    /// Where the bytes are at this moment, for a report: they may leave at the next. `Locks::address` is for use.
+    /// The current address, for reports only: the bytes may be evicted at any time. To access them, use `Locks::address`.
     pub(crate) fn address_now(&self) -> Option<Addr> {
         Some(self.0.address.load(Ordering::Relaxed)).filter(|&address| address != AWAY).map(Addr)
     }
 
-    /// Whether the bytes are on their device at this moment.
+    /// Whether the bytes are on their device now.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
         self.0.address.load(Ordering::Acquire) != AWAY
@@ -63,10 +63,10 @@ impl Storage {
         Ok(guard)
     }
 
-    /// Moves the bytes to pinned host memory and frees them on their device; nothing where they are away already.
+    /// Moves the bytes to pinned host memory and frees them on their device; does nothing if they are not on the device.
     ///
     /// # Errors
-    /// A guard that keeps them; no pinned memory; the device's.
+    /// A guard keeps the bytes on the device; pinned memory cannot be allocated; the device's errors.
     pub(crate) fn offload(&self) -> Result<()> {
         const OP: &str = "offload";
         let owner = {
@@ -81,7 +81,7 @@ impl Storage {
         let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
         let from = match self.account().backing {
             Backing::Device(_) => self.0.address.load(Ordering::Relaxed),
-            _ => return Ok(()), // another thread was first
+            _ => return Ok(()), // another thread did it first
         };
         let copied = self.copy(Addr(from), block.address(), &block)?;
         let mut account = self.account();
@@ -94,11 +94,11 @@ impl Storage {
         Ok(())
     }
 
-    /// Frees the bytes on their device; `recipe` computes them again. Bytes that are away already get the recipe
-    /// instead.
+    /// Frees the bytes on their device; `recipe` computes them again. If the bytes are already offloaded or evicted, the
+    /// recipe replaces the copy or the previous recipe.
     ///
     /// # Errors
-    /// A guard that keeps them.
+    /// A guard keeps the bytes on the device.
     pub(crate) fn evict_with(&self, recipe: Recipe) -> Result<()> {
         let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
         let mut account = self.account();
@@ -119,16 +119,16 @@ impl Storage {
         Err(Error::argument(op, why))
     }
 
-    /// Makes the bytes usable on their device: copies them back, computes them again, or waits for a copy that is under
-    /// way. Nothing where they are there.
+    /// Makes the bytes usable on their device: copies them back, computes them again, or waits for a copy in progress.
+    /// Does nothing if they are already there.
     ///
     /// # Errors
-    /// [`Error::NotResident`] with the cause: no memory, a recipe that fails; the late error of other work. They stay away
-    /// then, and can be asked for again.
+    /// [`Error::NotResident`] with the cause: out of memory, a failed recipe, or the late error of other work. The bytes
+    /// then stay where they are, and the call can be repeated.
     pub(super) fn make_resident(&self, op: &'static str) -> Result<()> {
         while !self.is_here() {
             self.step_back(op).map_err(|cause| match cause {
-                // Of other work, which names itself.
+                // An error of other work already names its operation.
                 late @ Error::Late { .. } => late,
                 cause => Error::NotResident {
                     op,
@@ -179,7 +179,7 @@ impl Storage {
         let on = device.current_stream();
         let to = allocation.addr();
         let copy = on.wait_event(copied).and_then(|()| self.copy(block.address(), to, block));
-        // Other streams do not wait for this one: the bytes must be there when this returns.
+        // Other streams do not wait for this one, so the copy must be complete when this returns.
         let done = copy.and_then(|copied| copied.synchronize());
         let backing = Backing::Device(allocation);
         if let Err(error) = done {
@@ -218,7 +218,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Moves to another backing, where `expected` still holds of the present one: another thread may have been first.
+    /// Switches to another backing if `expected` still holds for the current one; another thread may have changed it
+    /// first.
     fn settle(
         &self,
         backing: Backing<Recipe>,
@@ -240,7 +241,8 @@ impl Storage {
         old.free(&self.0.device);
     }
 
-    /// Copies all bytes between the device and a block of pinned memory, on the current stream; the event is after it.
+    /// Copies all bytes between the device and a block of pinned memory, on the current stream. Returns an event after the
+    /// copy.
     fn copy(&self, from: Addr, to: Addr, block: &Block) -> Result<Arc<Event>> {
         let (device, bytes) = (&self.0.device, self.bytes());
         let why = "a replay does not move tensors between the device and the host: move it before the step";
@@ -257,7 +259,8 @@ impl Storage {
         Ok(Arc::new(on.record_event()?))
     }
 
-    /// Notes that a stream of a device copies to or from this pinned memory: the host waits before it uses it.
+    /// Records that a stream of a device copies to or from this pinned memory. The host waits for `event` before it uses
+    /// the memory.
     pub(crate) fn is_copied_until(&self, event: Event, on: &crate::stream::Stream) {
         let mut account = self.account();
         if let Backing::Pinned { block, copies } = &mut account.backing {
@@ -268,17 +271,17 @@ impl Storage {
     }
 }
 
-/// Waits for what a recipe computed: later uses may be on other streams.
+/// Waits for the work of a recipe, since later uses may be on other streams.
 fn device_synchronize(fresh: &Storage) -> Result<()> {
     fresh.device().current_stream().synchronize()
 }
 
 thread_local! {
-    /// The storages that recipes of this thread are computing.
+    /// The storages that recipes on this thread are computing.
     static RESTORING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A recipe that runs.
+/// A running recipe.
 struct Restoring(());
 
 impl Restoring {

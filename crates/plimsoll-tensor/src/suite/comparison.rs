@@ -1,4 +1,5 @@
-//! Many cases on a device with kernels of its own, several at a time: most of their time is a compiler's, which has more than one core.
+//! Compares many cases on a device with its own kernels, several at a time: most of the time goes to the compiler, which can use
+//! several cores.
 
 use std::collections::BTreeSet;
 use std::panic::resume_unwind;
@@ -9,14 +10,14 @@ use super::{Case, Outcome, check_near, check_near_in};
 use crate::device::Device;
 use crate::dtype::DType;
 
-/// What many cases did on a device.
+/// The results of many cases on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// How many checks agree with the host.
+    /// The number of checks that agree with the host.
     pub agree: usize,
-    /// A sentence for each check that does not, in the order of the cases.
+    /// A message for each check that does not agree, in the order of the cases.
     pub differ: Vec<String>,
-    /// Operators without a kernel there.
+    /// Operators without a kernel on the device.
     pub missing: BTreeSet<&'static str>,
 }
 
@@ -37,7 +38,7 @@ impl Comparison {
 }
 
 /// Runs cases and their derivatives on a device and on the host, in `float32` with every layout of the inputs, and in `bfloat16`,
-/// `float16` and `float64`; on a thread for each processor, up to 16.
+/// `float16` and `float64`. Uses one thread for each processor, up to 16.
 pub fn compare_cases(cases: &[Case], device: &Device) -> Comparison {
     let threads = thread::available_parallelism().map_or(1, usize::from).clamp(1, 16);
     let next = AtomicUsize::new(0);

@@ -1,9 +1,9 @@
-//! What every operator must do, checked the same way for ours and for the users' own.
+//! Checks that every operator must pass, both ours and user-defined ones.
 //!
-//! A [`Case`] is one call with inputs that are drawn from a seed. [`check`] compares its values with a naive
-//! formula, runs it on inputs that lie in other ways, compares its derivatives with finite differences, and its
-//! memory on a simulated device with the host's, request by request. Cases stand beside their operator, in a
-//! function `cases`; [`OPERATORS`](crate::OPERATORS) lists them all.
+//! A [`Case`] is one call with random inputs from a fixed seed. [`check`] compares its values with a naive
+//! formula, runs it on inputs with other layouts, compares its derivatives with finite differences, and
+//! compares its memory requests on a simulated device with those on the host, one by one. The cases of an
+//! operator are in its file, in a function `cases`; [`OPERATORS`](crate::OPERATORS) lists them all.
 
 mod comparison;
 mod recorded;
@@ -23,12 +23,12 @@ use crate::tensor::Tensor;
 type Call = dyn Fn(&[&Tensor]) -> Result<Tensors> + Send + Sync;
 type Formula = dyn Fn(&[Vec<f64>]) -> Vec<Vec<f64>> + Send + Sync;
 
-/// Where the values of an input are drawn from.
+/// The range of an input's random values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Domain {
     /// -1.5 to 1.5.
     Any,
-    /// 0.5 to 2: for logarithms, roots and divisors.
+    /// 0.5 to 2, for logarithms, roots and divisors.
     Positive,
     /// -0.9 to 0.9.
     Inside,
@@ -36,9 +36,9 @@ pub enum Domain {
     Portion,
     /// 1.1 to 3.
     AboveOne,
-    /// 0.1 apart from each other and at least 0.05 from zero, in any order: no small step crosses a kink.
+    /// 0.1 apart from each other and at least 0.05 from zero, in any order, so that no small step crosses a kink.
     Apart,
-    /// Whole numbers from 0 to below this: indices.
+    /// Integers from 0 to below this, for indices.
     Below(usize),
 }
 
@@ -49,16 +49,16 @@ pub struct Sample {
     pub shape: Vec<usize>,
     /// Its type.
     pub dtype: DType,
-    /// Its values.
+    /// The range of its values.
     pub domain: Domain,
 }
 
-/// What is run of the operators of a file.
+/// Returns the cases of the operators in a file.
 pub(crate) type Cases = fn() -> Vec<Case>;
 
 /// One call of an operator.
 pub struct Case {
-    /// What is called with what, for messages.
+    /// The operator and its arguments, for messages.
     pub name: String,
     inputs: Vec<Sample>,
     call: Box<Call>,
@@ -79,28 +79,28 @@ impl Case {
         Case { name: name.into(), inputs, call: Box::new(call), formula: None, differentiable: true }
     }
 
-    /// The same with the values of all floating-point inputs from another domain.
+    /// The same case with all floating-point inputs from another domain.
     #[must_use]
     pub fn over(mut self, domain: Domain) -> Case {
         self.inputs.iter_mut().filter(|input| input.dtype.is_float()).for_each(|input| input.domain = domain);
         self
     }
 
-    /// The same with one more input.
+    /// The same case with one more input.
     #[must_use]
     pub fn and(mut self, shape: &[usize], dtype: DType, domain: Domain) -> Case {
         self.inputs.push(Sample { shape: shape.to_vec(), dtype, domain });
         self
     }
 
-    /// The same with a formula for its outputs from its inputs, all row-major.
+    /// The same case with a formula that computes its outputs from its inputs, all row-major.
     #[must_use]
     pub fn expect(mut self, formula: impl Fn(&[Vec<f64>]) -> Vec<Vec<f64>> + Send + Sync + 'static) -> Case {
         self.formula = Some(Box::new(formula));
         self
     }
 
-    /// The same without a derivative to check.
+    /// The same case, without a derivative to check.
     #[must_use]
     pub fn without_derivative(mut self) -> Case {
         self.differentiable = false;
@@ -108,29 +108,29 @@ impl Case {
     }
 }
 
-/// How an input lies in its storage.
+/// The layout of an input in its storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// Row-major, without gaps.
     Dense,
     /// Column-major.
     Permuted,
-    /// The middle of a larger tensor, with other values on all sides.
+    /// The middle of a larger tensor, surrounded by other values.
     Framed,
 }
 
-/// The step either way. In 32 bits rounding then costs about 6e-6 of an output, curvature 2e-5 of its third
-/// derivative.
+/// The step in both directions. In 32 bits, rounding then causes an error of about 6e-6 of an output, and curvature 2e-5 of
+/// its third derivative.
 const STEP: f64 = 1e-2;
-/// Of the largest derivative, or of 1: above both errors, and far below a wrong factor.
+/// Relative to the largest derivative, or to 1: larger than both errors, and far smaller than the effect of a wrong factor.
 const SLOPE_TOLERANCE: f64 = 4e-3;
-/// Of the largest value, or of 1: what rounding to 24 bits costs in sums of some hundred terms.
+/// Relative to the largest value, or to 1: the error of rounding to 24 bits in sums of some hundred terms.
 const VALUE_TOLERANCE: f64 = 1e-5;
 
-/// Runs a case in every way.
+/// Runs all checks on a case.
 ///
 /// # Errors
-/// The first difference, in a sentence.
+/// A message with the first difference.
 pub fn check(case: &Case) -> std::result::Result<(), String> {
     let wrong = |what: String| format!("{}: {what}", case.name);
     let host = Device::cpu_with(CpuConfig::default());
@@ -154,11 +154,11 @@ pub fn check(case: &Case) -> std::result::Result<(), String> {
     same_memory(case, &drawn).map_err(wrong)
 }
 
-/// Runs a case and its derivative on another device that computes: the same bits as on the host, in every layout of the
-/// inputs.
+/// Runs a case and its derivative on another device that has values. Its results must match the host's bit for bit, for every
+/// layout of the inputs.
 ///
 /// # Errors
-/// The first difference, in a sentence.
+/// A message with the first difference.
 pub fn check_on(case: &Case, device: &Device) -> std::result::Result<(), String> {
     let drawn: Vec<Vec<f64>> = case.inputs.iter().enumerate().map(|(i, input)| draw(input, i)).collect();
     let host = Device::cpu_with(CpuConfig::default());
@@ -174,23 +174,23 @@ pub fn check_on(case: &Case, device: &Device) -> std::result::Result<(), String>
     Ok(())
 }
 
-/// Of the largest value, or of 1: other kernels add up in another order.
+/// Relative to the largest value, or to 1: other kernels add in a different order.
 const OTHER_KERNELS_TOLERANCE: f64 = 1e-4;
 
-/// What came of a case on a device with kernels of its own.
+/// The result of a case on a device with its own kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Its values are the host's, but for rounding.
+    /// Its values match the host's, except for rounding.
     Agrees,
-    /// This operator has no kernel there yet.
+    /// This operator has no kernel on the device yet.
     Missing(&'static str),
 }
 
-/// Runs a case and its derivative on another device with kernels of its own: the values of the host but for rounding, in every
-/// layout of the inputs.
+/// Runs a case and its derivative on a device with its own kernels. Its values must match the host's except for rounding, for
+/// every layout of the inputs.
 ///
 /// # Errors
-/// The first difference, in a sentence.
+/// A message with the first difference.
 pub fn check_near(case: &Case, device: &Device) -> std::result::Result<Outcome, String> {
     [Form::Dense, Form::Permuted, Form::Framed].into_iter().try_fold(Outcome::Agrees, |outcome, form| {
         match outcome {
@@ -200,11 +200,11 @@ pub fn check_near(case: &Case, device: &Device) -> std::result::Result<Outcome, 
     })
 }
 
-/// The same with inputs of another type of floating point, row-major. A case whose operators or whose values the host refuses in
-/// this type agrees.
+/// As [`check_near`], with inputs of another floating-point type, row-major. If the host rejects the operators or values of a
+/// case in this type, the case counts as agreeing.
 ///
 /// # Errors
-/// As [`check_near`]; the device refuses what the host does not.
+/// As [`check_near`]; also if the device rejects a case that the host accepts.
 pub fn check_near_in(case: &Case, device: &Device, float: DType) -> std::result::Result<Outcome, String> {
     near(case, device, Form::Dense, float)
 }
@@ -262,7 +262,7 @@ fn all_values(
     outs.iter().cloned().chain(grads).map(|tensor| values(&tensor)).collect()
 }
 
-/// SplitMix64: numbers that are the same everywhere.
+/// SplitMix64: random numbers that are the same on every machine.
 struct Draw(u64);
 
 impl Draw {
@@ -278,7 +278,7 @@ impl Draw {
     }
 
     fn between(&mut self, low: f64, high: f64) -> f64 {
-        // 24 bits: what a 32-bit float holds.
+        // 24 bits, the precision of a 32-bit float.
         low + (high - low) * ((self.next() >> 40) as f64 / 16_777_216.0)
     }
 }
@@ -314,7 +314,7 @@ fn tensor(values: &[f64], input: &Sample, form: Form, device: &Device) -> Result
         }
         Form::Framed => {
             let larger: Vec<usize> = input.shape.iter().map(|n| n + 2).collect();
-            // 77 would be seen in any result that it got into.
+            // 77 would be noticed in any result that used it.
             let around = Tensor::full(&larger, 77.0, input.dtype, device)?;
             let middle = (0..input.shape.len())
                 .try_fold(around, |x, dim| x.narrow(dim as isize, 1, input.shape[dim]))?;
@@ -368,7 +368,7 @@ fn compare(
     Ok(())
 }
 
-/// The derivatives against what a small step either way does to a weighted sum of the outputs.
+/// Compares the derivatives with the change of a weighted sum of the outputs over a small step in both directions.
 fn slopes(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> std::result::Result<(), String> {
     let failed = |error: Error| format!("an error in the derivative: {error}");
     let leaves = inputs(case, drawn, form, device).map_err(failed)?;
@@ -421,7 +421,7 @@ fn slopes(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> std::
     Ok(())
 }
 
-/// A run and its derivative on the host and on a simulated device: the same requests.
+/// Checks that a run and its derivative make the same requests on the host and on a simulated device.
 fn same_memory(case: &Case, drawn: &[Vec<f64>]) -> std::result::Result<(), String> {
     let account = |device: &Device| -> Result<Vec<i64>> {
         let leaves = inputs(case, drawn, Form::Dense, device)?;

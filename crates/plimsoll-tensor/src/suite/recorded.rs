@@ -1,4 +1,4 @@
-//! What a pass that is recorded must give: the gradients of a plain one, and a right derivative of them.
+//! Checks of recorded backward passes: their gradients must match those of a plain pass, and have correct derivatives.
 
 use super::{Case, Draw, Form, draw, inputs, values};
 use crate::autograd::{GradOptions, grad};
@@ -9,20 +9,21 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// How the inputs of a case depend on each other.
+/// The dependencies between the inputs of a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Graph {
-    /// Each on the one before it.
+    /// Each input depends on the one before it.
     Chained,
-    /// Those of one shape are one tensor.
+    /// Inputs of the same shape are one tensor.
     Shared,
 }
 
-/// Compares the gradients of a pass that is recorded (`create_graph`) with those of one that is not, in graphs where the inputs
-/// depend on each other: equal to the bit, or within `1e-12` of the largest in `float64` and 4 roundings in other types.
+/// Compares the gradients of a recorded backward pass (`create_graph`) with those of a plain one, in graphs in which the inputs
+/// depend on each other. They must be equal to the bit, or differ by at most `1e-12` of the largest in `float64` and 4
+/// roundings in other types.
 ///
 /// # Errors
-/// The first difference, in a sentence.
+/// A message with the first difference.
 pub fn check_recorded(case: &Case) -> std::result::Result<(), String> {
     if !case.differentiable {
         return Ok(());
@@ -36,7 +37,7 @@ pub fn check_recorded(case: &Case) -> std::result::Result<(), String> {
                     .iter()
                     .try_for_each(|(plain, recorded)| close(float, plain, recorded))
                     .map_err(wrong)?,
-                // Short floats that an operator refuses, or whose values do not fit it.
+                // An operator that rejects 16-bit floats, or their values.
                 Err(_) if float != DType::F32 => {}
                 Err(error) => return Err(wrong(format!("an error: {error}"))),
             }
@@ -72,7 +73,7 @@ fn close(float: DType, plain: &[f64], recorded: &[f64]) -> std::result::Result<(
     }
 }
 
-/// The gradients of every leaf, of a plain pass and of a recorded one through the same graph.
+/// The gradients of every leaf, from a plain pass and from a recorded one through the same graph.
 fn both_passes(case: &Case, float: DType, graph: Graph) -> Result<Vec<Pair>> {
     let device = Device::cpu_with(CpuConfig::default());
     let (leaves, outs) = run(case, float, graph, &device)?;
@@ -97,7 +98,7 @@ fn both_passes(case: &Case, float: DType, graph: Graph) -> Result<Vec<Pair>> {
     Ok(plain.into_iter().zip(recorded).map(|(a, b)| (a.unwrap_or_default(), b.unwrap_or_default())).collect())
 }
 
-/// The leaves, and what the case makes of inputs that are made from them.
+/// The leaves, and the outputs of the case for inputs that are computed from the leaves.
 fn run(case: &Case, float: DType, graph: Graph, device: &Device) -> Result<(Vec<Tensor>, Tensors)> {
     let drawn: Vec<Vec<f64>> = case.inputs.iter().enumerate().map(|(i, input)| draw(input, i)).collect();
     let mut leaves = Vec::new();
@@ -114,7 +115,7 @@ fn run(case: &Case, float: DType, graph: Graph, device: &Device) -> Result<(Vec<
         let tensor = match graph {
             _ if !leaf.requires_grad() => leaf.clone(),
             Graph::Chained => {
-                // Of the same sign, and as far from each other: in the domain of the case.
+                // With the same sign and the same spacing, so that the values stay in the domain of the case.
                 let share = before.next_back().map(|x| x.mean()?.tanh()?.affine(0.01, 1.0)).transpose()?;
                 share.map_or_else(|| leaf.affine(1.0, 0.0), |share| leaf.mul(&share))?
             }
@@ -129,13 +130,13 @@ fn run(case: &Case, float: DType, graph: Graph, device: &Device) -> Result<(Vec<
     Ok((leaves, outs))
 }
 
-/// The step either way: rounding then costs about 1e-10 of the sum, curvature less.
+/// The step in both directions. Rounding then causes an error of about 1e-10 of the sum, curvature less.
 const STEP: f64 = 1e-6;
-/// Of the largest derivative, or of 1.
+/// Relative to the largest derivative, or to 1.
 const TOLERANCE: f64 = 1e-6;
 
-/// Compares the second derivatives of a case with finite differences of its first along two drawn directions, in `float64`. A direction
-/// along which the first derivative jumps is left out.
+/// Compares the second derivatives of a case with finite differences of its first derivatives along two random directions, in
+/// `float64`. A direction along which the first derivative jumps is left out.
 ///
 /// # Errors
 /// The difference; an operator without a second derivative ([`Error::Autograd`]).
@@ -147,7 +148,7 @@ pub fn check_second(case: &Case) -> Result<()> {
     let drawn: Vec<Vec<f64>> = case.inputs.iter().enumerate().map(|(i, input)| draw(input, i)).collect();
     let given = inputs(case, &drawn, Form::Dense, &device)?;
     let outs = (case.call)(&given.iter().collect::<Vec<_>>())?;
-    // The values of the inputs of floating point, and of the gradients that the first pass starts from.
+    // The values of the floating-point inputs, and of the gradients from which the first pass starts.
     let mut random = Draw(11);
     let mut point: Vec<Vec<f64>> = Vec::new();
     point.extend(
@@ -183,7 +184,8 @@ pub fn check_second(case: &Case) -> Result<()> {
         let expected = differences(STEP)?;
         let near = TOLERANCE * largest * (point.iter().map(Vec::len).sum::<usize>() as f64).sqrt();
         let is_near = (along - expected).abs() <= near.max(TOLERANCE * expected.abs());
-        // Where the first derivative jumps, as that of a maximum where two are equal, a step half as long gives twice as much.
+        // Where the first derivative jumps (as for a maximum with two equal elements), half the step gives twice the difference
+        // quotient.
         let jumps = || -> Result<bool> { Ok((differences(STEP / 2.0)? / expected - 2.0).abs() < 0.01) };
         if !is_near && (along.is_nan() || !jumps()?) {
             let message = format!(
@@ -199,7 +201,7 @@ fn allowing(create_graph: bool) -> GradOptions {
     GradOptions { create_graph, allow_unused: true, ..GradOptions::default() }
 }
 
-/// The weighed sum of a case's first derivatives at a point, and the leaves that it depends on: inputs and starting gradients.
+/// The weighted sum of a case's first derivatives at a point, and the leaves that it depends on: inputs and initial gradients.
 fn slope(
     case: &Case,
     given: &[Tensor],

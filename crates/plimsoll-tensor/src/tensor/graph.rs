@@ -1,5 +1,5 @@
-//! The types of the graph: a tensor, the operation that made it, the hooks of both. They lead to each other, so
-//! they are in one file; what they do is in `mod.rs`, `node.rs` and `hooks.rs`.
+//! The types of the graph: a tensor, the operation that made it, and the hooks of both. They refer to each other, so they are
+//! in one file; their methods are in `mod.rs`, `node.rs` and `hooks.rs`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -34,22 +34,22 @@ pub(super) struct Inner {
     /// On leaves only: whether another tensor has taken its place in a module.
     pub(super) replaced: AtomicBool,
     pub(super) grad: Mutex<Option<Tensor>>,
-    /// The operation that made this tensor, if it did not change since: [`Tensor::made_by`].
+    /// The operation that made this tensor. It is out of date after a change in place: use [`Tensor::made_by`].
     pub(super) made_by: Option<MadeBy>,
-    /// Its views, or what it is a view of, for changes in place.
+    /// Its views, or the tensor that it is a view of: needed for changes in place.
     pub(super) lineage: OnceLock<Lineage>,
-    /// On leaves only: what a backward pass calls with the gradient.
+    /// On leaves only: the hooks that a backward pass calls with the gradient.
     pub(super) hooks: OnceLock<Arc<Hooks>>,
-    /// Of a gradient: the sum of its rows, and after how many changes of its storage that was made.
+    /// If this is a gradient: the sum of its rows, and the version of its storage when that was computed.
     pub(super) row_sum: Mutex<Option<(Tensor, u32)>>,
 }
 
-/// An operation, and which of its outputs.
+/// An operation, and the index of one of its outputs.
 pub(crate) type MadeBy = (Arc<Node>, usize);
 
-/// A tensor among those that are views of one memory in the graph: `lineage.rs`.
+/// A tensor's place among the views of one memory (`lineage.rs`).
 pub(super) enum Lineage {
-    /// A view that was made without recording: which tensor it belongs to is not known.
+    /// A view that was made without recording, so its base is unknown.
     Unrecorded,
     Member(Box<Member>),
 }
@@ -57,41 +57,41 @@ pub(super) enum Lineage {
 pub(super) struct Member {
     pub(super) family: Arc<Family>,
     pub(super) is_base: bool,
-    /// After how many changes which operation made the values.
+    /// The operation that made the values, and the number of changes when it did.
     pub(super) made_by: Mutex<(u32, Option<MadeBy>)>,
 }
 
-/// A tensor that is no view, and its views.
+/// A tensor that is not a view, and its views.
 pub(super) struct Family {
-    /// How the base lies.
+    /// The layout of the base.
     pub(super) base: Layout,
-    /// Whether the base is a leaf that wants a gradient.
+    /// Whether the base is a leaf that requires a gradient.
     pub(super) is_leaf: AtomicBool,
-    /// Recorded changes so far.
+    /// The number of recorded changes so far.
     pub(super) changes: AtomicU32,
-    /// The operation that the base's values come from since the last change.
+    /// The operation that made the last change, which the base's values come from.
     pub(super) made_by: Mutex<Option<MadeBy>>,
 }
 
-/// A handle that keeps nothing alive.
+/// A handle that does not keep the tensor alive.
 pub(crate) struct WeakTensor(pub(super) Weak<Inner>);
 
-/// One gradient per input; `None` where an input wants none.
+/// One gradient per input; `None` if an input requires none.
 pub type Grads = SmallVec<[Option<Tensor>; 3]>;
 
-/// The derivative of one recorded operation, with what it saved.
+/// The derivative of one recorded operation, with its saved tensors.
 pub(crate) trait Derivative: Send + Sync {
-    /// Gradients of the inputs, in their order, from the gradient of each output (`None` where nothing
-    /// depends on that output). `wanted` says for each input whether its gradient is asked for.
+    /// Computes the gradients of the inputs, in order, from the gradient of each output (`None` if nothing depends on that
+    /// output). `wanted` says which inputs need a gradient.
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads>;
 
-    /// Calls `visit` with what it keeps for the backward pass.
+    /// Calls `visit` with each tensor that it keeps for the backward pass.
     fn kept(&self, visit: &mut dyn FnMut(&Data)) {
         let _ = visit;
     }
 
-    /// The same from these tensors in place of those that it saved, and by operations on tensors, which are recorded: for the
-    /// derivative of a derivative that a kernel computed (`second.rs`).
+    /// As `backward`, but computed from these tensors in place of the saved ones, with recorded tensor operations. Used to
+    /// differentiate a derivative that a kernel computed (`second.rs`).
     fn in_operations(
         &self,
         node: &Arc<Node>,
@@ -103,16 +103,16 @@ pub(crate) trait Derivative: Send + Sync {
         self.backward(node, grads, wanted)
     }
 
-    /// The input whose gradient is the sum of the rows of the output's gradient, as a bias's is.
+    /// The input whose gradient is the sum of the rows of the output's gradient, as for a bias.
     fn bias(&self) -> Option<usize> {
         None
     }
 }
 
-/// Where a gradient goes.
+/// The destination of a gradient.
 #[derive(Clone)]
 pub(crate) enum Edge {
-    /// To the operation that made the tensor, as the gradient of this output.
+    /// To the operation that made the tensor, as the gradient of the output with this index.
     Node(Arc<Node>, usize),
     /// Into the `grad` of a leaf.
     Leaf(Tensor),
@@ -123,30 +123,30 @@ pub(super) type Sizes = SmallVec<[(Dims, DType); 2]>;
 
 /// A recorded operation.
 pub(crate) struct Node {
-    /// Rises with every recorded operation: a node's inputs always have smaller numbers.
+    /// Increases with every recorded operation: a node's inputs always have smaller numbers.
     pub(crate) sequence: u64,
     pub(super) name: &'static str,
-    /// The layer that recorded it; its derivative works under `<layer> backward`.
+    /// The layer that recorded it; its derivative runs under the label `<layer> backward`.
     pub(crate) layer: LabelId,
     pub(crate) outputs: usize,
-    /// The stream that it was called on; its derivative runs there too.
+    /// The stream that it was called on; its derivative runs on the same stream.
     pub(crate) stream: StreamId,
     pub(super) edges: SmallVec<[Option<Edge>; 3]>,
-    /// What the gradients of the inputs must look like.
+    /// The shape and dtype that the gradients of the inputs must have.
     pub(super) ins: Sizes,
     /// Where it was called, in anomaly mode.
     pub(super) place: Option<Box<str>>,
     pub(super) hooks: OnceLock<Arc<Hooks>>,
-    /// Gone once a backward pass has run it.
+    /// `None` once a backward pass has run it.
     pub(super) derivative: Mutex<Option<Arc<dyn Derivative>>>,
 }
 
-/// Called with a gradient; what it gives back, if anything, takes its place.
+/// Called with a gradient. If it returns a tensor, that replaces the gradient.
 type GradHook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
 /// Called with a leaf.
 type LeafHook = Arc<dyn Fn(&Tensor) -> Result<()> + Send + Sync>;
 
-/// A hook, what it belongs to (an output of an operation), and its number.
+/// A hook, the output of an operation that it belongs to, and its number.
 pub(super) struct Entry {
     pub(super) number: u64,
     pub(super) output: usize,
@@ -157,7 +157,7 @@ pub(super) struct Entry {
 pub(super) enum Hook {
     Grad(GradHook),
     Leaf(LeafHook),
-    /// Keeps the gradient in this tensor, as the other hooks left it.
+    /// Stores the gradient in this tensor, as left by the other hooks.
     Retain(Arc<WeakTensor>),
 }
 
@@ -165,7 +165,7 @@ pub(super) enum Hook {
 #[derive(Default)]
 pub(crate) struct Hooks(pub(super) Mutex<Vec<Entry>>);
 
-/// Whether any tensor ever got a hook: without one, a backward pass need not look for them.
+/// Whether any tensor ever got a hook: if none did, a backward pass need not look for them.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn any_hooks() -> bool {

@@ -1,7 +1,7 @@
-//! Functions that a backward pass calls: with a tensor's gradient, and after a leaf's was accumulated.
+//! Functions that a backward pass calls: with a tensor's gradient, and after a leaf's gradient was accumulated.
 //!
-//! Hooks run in the order in which they were registered, with no lock held and as the backward pass runs:
-//! recorded only under `create_graph`. A hook that fails ends the pass with its error.
+//! Hooks run in the order in which they were registered, with no lock held and in the grad mode of the backward pass: recorded
+//! only under `create_graph`. If a hook fails, the pass ends with its error.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +21,13 @@ impl Hooks {
         HookHandle { hooks: Arc::downgrade(self), number }
     }
 
-    /// A copy, so that none runs under the lock.
+    /// A copy of the list, so that no hook runs under the lock.
     fn of(&self, output: usize) -> SmallVec<[Hook; 2]> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         entries.iter().filter(|entry| entry.output == output).map(|entry| entry.hook.clone()).collect()
     }
 
-    /// The gradient as the hooks leave it.
+    /// The gradient after the hooks.
     pub(crate) fn gradient(&self, output: usize, mut grad: Tensor) -> Result<Tensor> {
         let hooks = self.of(output);
         for hook in &hooks {
@@ -53,12 +53,12 @@ impl Hooks {
         Ok(grad)
     }
 
-    /// Whether the gradient of an output is kept in its tensor.
+    /// Whether the gradient of an output is retained in its tensor.
     fn retains(&self, output: usize) -> bool {
         self.of(output).iter().any(|hook| matches!(hook, Hook::Retain(_)))
     }
 
-    /// Calls the hooks that wait for a leaf's gradient.
+    /// Calls the post-accumulate hooks of a leaf.
     pub(crate) fn accumulated(&self, leaf: &Tensor) -> Result<()> {
         for hook in self.of(0) {
             if let Hook::Leaf(hook) = hook {
@@ -69,7 +69,7 @@ impl Hooks {
     }
 }
 
-/// Takes a hook away again. Dropping the handle leaves the hook where it is.
+/// Removes a hook. Dropping the handle does not remove it.
 #[derive(Clone)]
 pub struct HookHandle {
     hooks: Weak<Hooks>,
@@ -77,7 +77,7 @@ pub struct HookHandle {
 }
 
 impl HookHandle {
-    /// Takes the hook away; nothing where it is gone.
+    /// Removes the hook; does nothing if it is already removed.
     pub fn remove(&self) {
         let Some(hooks) = self.hooks.upgrade() else { return };
         let mut entries = hooks.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,11 +95,11 @@ impl fmt::Debug for HookHandle {
 }
 
 impl Tensor {
-    /// Calls `hook` in every backward pass with the whole gradient of this tensor; what it gives back, if
-    /// anything, is used instead. As `Tensor.register_hook`.
+    /// Calls `hook` in every backward pass with the complete gradient of this tensor. If it returns a tensor, that replaces the
+    /// gradient. As `Tensor.register_hook`.
     ///
     /// # Errors
-    /// A tensor that wants no gradient.
+    /// A tensor that requires no gradient.
     pub fn register_hook(
         &self,
         hook: impl Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync + 'static,
@@ -108,11 +108,11 @@ impl Tensor {
         Ok(hooks.add(output, Hook::Grad(Arc::new(hook))))
     }
 
-    /// Calls `hook` with this leaf each time a backward pass has added to its gradient: a step taken there can
-    /// drop the gradient before the next one comes. As `Tensor.register_post_accumulate_grad_hook`.
+    /// Calls `hook` with this leaf each time a backward pass has added to its gradient. An optimizer step in the hook can free
+    /// the gradient before the next one is computed. As `Tensor.register_post_accumulate_grad_hook`.
     ///
     /// # Errors
-    /// A tensor that is not a leaf, or wants no gradient.
+    /// A tensor that is not a leaf, or requires no gradient.
     pub fn register_post_accumulate_grad_hook(
         &self,
         hook: impl Fn(&Tensor) -> Result<()> + Send + Sync + 'static,
@@ -128,11 +128,11 @@ impl Tensor {
         Ok(hooks.add(output, Hook::Leaf(Arc::new(hook))))
     }
 
-    /// Keeps the gradient of a tensor that an operation made, as a leaf's is kept; the second call changes nothing. It is the
-    /// gradient that the other hooks leave. As `Tensor.retain_grad`.
+    /// Keeps the gradient of a tensor that an operation made, as for a leaf. It is the gradient after the other hooks. A second
+    /// call changes nothing. As `Tensor.retain_grad`.
     ///
     /// # Errors
-    /// A tensor that wants no gradient.
+    /// A tensor that requires no gradient.
     pub fn retain_grad(&self) -> Result<()> {
         if self.is_leaf() && self.requires_grad() {
             return Ok(());
@@ -144,7 +144,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// Whether [`Tensor::retain_grad`] was called on this tensor, or on another handle of it. As `Tensor.retains_grad`.
+    /// Whether [`Tensor::retain_grad`] was called on this tensor, through any handle. As `Tensor.retains_grad`.
     pub fn retains_grad(&self) -> bool {
         let Some((node, output)) = &self.0.made_by else { return false };
         node.hooks().is_some_and(|hooks| hooks.retains(*output))

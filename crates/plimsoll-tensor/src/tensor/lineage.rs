@@ -1,8 +1,8 @@
-//! Changes in place, as part of the graph.
+//! Records changes in place in the graph.
 //!
-//! A tensor that is no view, and its views, are a [`Family`]. A recorded change of the base, or of a view, gives the base
-//! another operation that its values come from; a view asks for its own when it is used next. As PyTorch: a change of a
-//! view is two operations, the change and `copy_slices`, which puts the changed part into the base.
+//! A tensor that is not a view forms a [`Family`] with its views. A recorded change of the base or of a view replaces the
+//! operation that the base's values come from; a view looks up its new one the next time it is used. As in PyTorch, changing a
+//! view records two operations: the change, and `copy_slices`, which puts the changed part into the base.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::layout::{Dims, Layout};
 
 impl Tensor {
-    /// The operation that the values come from, and which of its outputs: the last recorded change in place, or what
-    /// made the tensor.
+    /// The operation that produced the values, and the index of its output: the last recorded change in place, or the operation
+    /// that made the tensor.
     pub(crate) fn made_by(&self) -> Option<MadeBy> {
         match self.changed_member() {
             Some(member) => member.made_by(&self.0.data),
@@ -32,7 +32,7 @@ impl Tensor {
         }
     }
 
-    /// Where it stands among views of one memory, if a change of that memory was recorded.
+    /// The tensor's place among the views of its memory, if a change of that memory was recorded.
     fn changed_member(&self) -> Option<&Member> {
         match self.0.lineage.get() {
             Some(Lineage::Member(member)) if member.family.changes.load(Ordering::Acquire) > 0 => {
@@ -42,7 +42,7 @@ impl Tensor {
         }
     }
 
-    /// Where it stands among views of one memory; a base where it is no view.
+    /// The tensor's place among the views of its memory: a base if it is not a view.
     fn lineage(&self) -> &Lineage {
         self.0.lineage.get_or_init(|| {
             let wants = self.0.requires_grad.load(Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl Tensor {
         })
     }
 
-    /// Notes that this tensor, which was just made, is a view of another one.
+    /// Marks this tensor, which was just made, as a view of `other`.
     pub(crate) fn is_view_of(&self, other: &Tensor, is_recording: bool) {
         let lineage = match is_recording.then(|| other.lineage()) {
             Some(Lineage::Member(of)) => {
@@ -66,11 +66,11 @@ impl Tensor {
             }
             _ => Lineage::Unrecorded,
         };
-        // One that was just made has none.
+        // A tensor that was just made has no lineage.
         let _ = self.0.lineage.set(lineage);
     }
 
-    /// Its views may be changed in place only if it is no leaf that wants a gradient.
+    /// Tells its views whether it is a leaf that requires a gradient: they cannot be changed in place then.
     pub(super) fn views_know_of_leaf(&self, wants_gradient: bool) {
         if let Some(Lineage::Member(member)) = self.0.lineage.get()
             && member.is_base
@@ -80,7 +80,7 @@ impl Tensor {
     }
 
     /// # Errors
-    /// A change in place of this tensor by `op` cannot be recorded.
+    /// If a change in place of this tensor by `op` cannot be recorded.
     pub(crate) fn may_record_change(&self, op: &'static str) -> Result<()> {
         let refused = |message| Err(Error::autograd(op, message));
         match self.0.lineage.get() {
@@ -111,7 +111,7 @@ impl Tensor {
         }
     }
 
-    /// The values come from an output of `node` now, which changed them in place.
+    /// Records that the values now come from an output of `node`, which changed them in place.
     pub(crate) fn record_change(&self, node: &Arc<Node>, output: usize) {
         let Lineage::Member(member) = self.lineage() else { unreachable!("refused before the change") };
         let (family, data) = (&member.family, &self.0.data);
@@ -139,7 +139,7 @@ impl Tensor {
 }
 
 impl Member {
-    /// The operation that the values at `data` come from.
+    /// The operation that produced the values at `data`.
     fn made_by(&self, data: &Data) -> Option<MadeBy> {
         if self.is_base {
             return self.family.made_by();
@@ -166,14 +166,14 @@ impl Family {
         self.made_by.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The base, with this history, of which `view` is a part.
+    /// The base that `view` is a part of, with this history.
     fn base_of(&self, view: &Data, made_by: Option<MadeBy>) -> Tensor {
         let data = Data { storage: view.storage.clone(), layout: self.base.clone(), dtype: view.dtype };
         Tensor::linked(data, made_by)
     }
 }
 
-/// `base, changed part -> base`: the derivative of a change of a view.
+/// `base, changed part -> base`: the derivative of changing a view.
 struct CopySlices {
     base: Layout,
     view: Layout,
@@ -206,10 +206,10 @@ impl Derivative for AsStrided {
     }
 }
 
-/// The gradient of a tensor that lies as `base`, from that of a view of it: zero outside of the view.
+/// The gradient of a tensor laid out like `base`, from the gradient of a view of it: zero outside the view.
 ///
 /// # Errors
-/// A view that has elements several times in another way than by being expanded; out of memory.
+/// A view that repeats elements in another way than `expand` does; out of memory.
 pub(crate) fn gradient_of_base(grad: &Tensor, base: &Layout, view: &Layout) -> Result<Tensor> {
     let repeated = |d: &usize| view.shape()[*d] > 1 && view.strides()[*d] == 0;
     let repeated: Vec<usize> = (0..view.rank()).filter(repeated).collect();
@@ -230,7 +230,7 @@ pub(crate) fn gradient_of_base(grad: &Tensor, base: &Layout, view: &Layout) -> R
     Ok(whole)
 }
 
-/// A copy that lies as `base`, which has no gaps.
+/// A copy with the layout of `base`, which has no gaps.
 fn laid_as(grad: &Tensor, base: &Layout) -> Result<Tensor> {
     if base.is_contiguous() {
         return grad.copy();
@@ -239,7 +239,7 @@ fn laid_as(grad: &Tensor, base: &Layout) -> Result<Tensor> {
     grad.permute(&order)?.copy()?.permute(&inverse)
 }
 
-/// The dimensions from the outermost in memory to the innermost, and the way back.
+/// The permutation that sorts dimensions from outermost to innermost in memory, and its inverse.
 fn orders(layout: &Layout) -> (Vec<isize>, Vec<isize>) {
     let order: Vec<isize> = layout.order().iter().map(|&d| d as isize).collect();
     let mut inverse = vec![0; order.len()];
@@ -247,12 +247,12 @@ fn orders(layout: &Layout) -> (Vec<isize>, Vec<isize>) {
     (order, inverse)
 }
 
-/// Whether every element between the first and the last is the layout's, once.
+/// Whether the layout covers every element between its first and last exactly once.
 fn is_dense(layout: &Layout) -> bool {
     layout.end() - layout.offset() == layout.len() && !overlaps(layout)
 }
 
-/// Whether two elements may be one.
+/// Whether two indices may refer to one element.
 fn overlaps(layout: &Layout) -> bool {
     let mut dims: Vec<(usize, usize)> = layout
         .strides()
@@ -262,7 +262,7 @@ fn overlaps(layout: &Layout) -> bool {
         .filter(|&(_, n)| n > 1)
         .collect();
     dims.sort_unstable();
-    // Each step must lead beyond all that the smaller steps reach.
+    // Each stride must exceed the span of all smaller strides.
     let mut reach = 0;
     dims.iter().any(|&(stride, n)| {
         let inside = stride <= reach;

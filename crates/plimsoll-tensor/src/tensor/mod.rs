@@ -1,9 +1,9 @@
-//! The tensor: values on a device, and its place in the graph of derivatives.
+//! The tensor: values on a device, and their place in the autograd graph.
 //!
-//! A [`Tensor`] is a handle: cloning it copies no values, views share storage, and the last handle frees
-//! the bytes. The types of the graph are in `graph.rs`; here is what a tensor says of itself, in `node.rs` what the
-//! [`Node`] of an operation does, in `hooks.rs` what hooks do. `ops/` has how tensors are made, read and computed with, `dispatch/` who links them, `autograd/` the way
-//! back.
+//! A [`Tensor`] is a handle: cloning it copies no values, views share storage, and the last handle frees the bytes. This file
+//! has the tensor's properties, `graph.rs` the types of the graph, `node.rs` the methods of [`Node`] (a recorded operation),
+//! and `hooks.rs` those of hooks. `ops/` makes tensors, reads them and computes with them, `dispatch/` links them into the
+//! graph, and `autograd/` has the backward pass.
 
 mod graph;
 mod hooks;
@@ -63,12 +63,12 @@ impl Tensor {
         &self.0.data
     }
 
-    /// Sizes, outermost first; empty for a scalar.
+    /// The sizes of the dimensions, outermost first; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         self.data().layout.shape()
     }
 
-    /// Distance between neighbours of each dimension in the storage, in elements.
+    /// Distance in the storage between neighbours along each dimension, in elements.
     pub fn strides(&self) -> &[usize] {
         self.data().layout.strides()
     }
@@ -88,21 +88,21 @@ impl Tensor {
         self.data().dtype
     }
 
-    /// Where the values are.
+    /// The device that holds the values.
     pub fn device(&self) -> &Device {
         self.data().storage.device()
     }
 
-    /// Whether the elements lie row-major without gaps.
+    /// Whether the elements are row-major without gaps.
     pub fn is_contiguous(&self) -> bool {
         self.data().layout.is_contiguous()
     }
 
-    /// Marks a leaf as wanting a gradient, or not; gives back a handle of it. As `Tensor.requires_grad_`.
+    /// Sets whether a leaf requires a gradient. Returns another handle of the tensor. As `Tensor.requires_grad_`.
     ///
     /// # Errors
-    /// A tensor that an operation made (it wants what its inputs want; `detach` it first); a type through
-    /// which no gradient flows; a tensor made in [`inference_mode`](crate::inference_mode), outside of it.
+    /// A tensor that an operation made (it requires a gradient if its inputs do; `detach` it first); a dtype that cannot have a
+    /// gradient; outside [`inference_mode`](crate::inference_mode), a tensor that was made in it.
     pub fn requires_grad_(&self, requires_grad: bool) -> Result<Tensor> {
         if !self.is_leaf() {
             return Err(Error::autograd(
@@ -129,7 +129,7 @@ impl Tensor {
         !self.is_leaf() || self.0.requires_grad.load(Ordering::Relaxed)
     }
 
-    /// Whether its memory was requested in [`inference_mode`](crate::inference_mode): it never takes part in recording. As
+    /// Whether its memory was allocated in [`inference_mode`](crate::inference_mode), so that it can never be recorded. As
     /// `Tensor.is_inference`.
     pub fn is_inference(&self) -> bool {
         self.data().storage.is_inference()
@@ -159,7 +159,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A gradient of another shape, of another type or on another device than this tensor, which keeps the one that it has.
+    /// A gradient whose shape, dtype or device differs from this tensor's. The old gradient is then kept.
     pub fn set_grad(&self, grad: Option<Tensor>) -> Result<()> {
         const NAME: &str = "set_grad";
         let Some(grad) = grad else {
@@ -192,18 +192,17 @@ impl Tensor {
         drop(old); // after the lock: freeing may take the allocator's
     }
 
-    /// Notes that another tensor has taken the place of this leaf in its module, so that what still updates this one can say
-    /// so.
+    /// Notes that another tensor has replaced this leaf in its module, so that code that still updates this one can report it.
     pub fn set_replaced(&self) {
         self.0.replaced.store(true, Ordering::Relaxed);
     }
 
-    /// Whether another tensor has taken the place of this leaf: [`Tensor::set_replaced`].
+    /// Whether another tensor has replaced this leaf: [`Tensor::set_replaced`].
     pub fn is_replaced(&self) -> bool {
         self.0.replaced.load(Ordering::Relaxed)
     }
 
-    /// Makes `first` the gradient where there is none yet; where there is one, gives back both.
+    /// Sets `first` as the gradient if there is none yet; otherwise returns the existing gradient and `first`.
     pub(crate) fn set_first_grad(&self, first: Tensor) -> Option<(Tensor, Tensor)> {
         let mut slot = self.0.grad.lock().unwrap_or_else(PoisonError::into_inner);
         match &*slot {
@@ -215,28 +214,28 @@ impl Tensor {
         }
     }
 
-    /// Gives a leaf the hooks of another one, which it replaces.
+    /// Shares the hooks of `replaced`, the leaf that this one replaces.
     pub(crate) fn share_hooks_of(&self, replaced: &Tensor) {
         if let Some(hooks) = replaced.0.hooks.get() {
-            // A leaf that was just made has none.
+            // A leaf that was just made has no hooks.
             let _ = self.0.hooks.set(hooks.clone());
         }
     }
 
-    /// The same values outside the graph: shares storage, wants no gradient. As `Tensor.detach`.
+    /// The same values outside the graph. The result shares storage and requires no gradient. As `Tensor.detach`.
     pub fn detach(&self) -> Tensor {
         Tensor::from_data(self.data().clone())
     }
 
-    /// Tells the allocator what these bytes are for and whose they are. Views share their storage's tag.
+    /// Tells the allocator the category and the owner of these bytes. Views share their storage's tag.
     pub fn set_owner(&self, category: Category, label: LabelId) {
         self.data().storage.retag(Tag { category, label });
     }
 
-    /// Says that work on `stream` uses these bytes, beside the stream that they were requested for: when the last handle
-    /// goes, the memory serves no other tensor before the work that is then on `stream` is done. Operations say so
-    /// themselves; this is for other uses, and for a device that computes at once, whose allocator then does the same
-    /// as a GPU's. As `Tensor.record_stream`.
+    /// Tells the allocator that work on `stream` uses these bytes, in addition to the stream that they were allocated for.
+    /// After the last handle is dropped, the memory is not reused until the work queued on `stream` by then is done. Operations
+    /// call this themselves. Call it for other uses, or on a device that computes at once, to make its allocator behave as a
+    /// GPU's. As `Tensor.record_stream`.
     ///
     /// # Errors
     /// A stream of another device.
@@ -252,17 +251,17 @@ impl Tensor {
         Ok(())
     }
 
-    /// The stream that these bytes were requested for.
+    /// The stream that these bytes were allocated for.
     pub fn stream(&self) -> Stream {
         Stream::numbered(self.device(), self.data().storage.stream())
     }
 
-    /// What these bytes are for.
+    /// The memory category of these bytes.
     pub fn category(&self) -> Category {
         self.data().storage.tag().category
     }
 
-    /// Whose these bytes are: a parameter's path, a layer, or the operation that made them.
+    /// The owner of these bytes: a parameter's path, a layer, or the operation that made them.
     pub fn label(&self) -> String {
         label::text(self.label_id())
     }
@@ -271,7 +270,7 @@ impl Tensor {
         self.data().storage.tag().label
     }
 
-    /// The same values, made by an output of `node` for the graph.
+    /// A tensor with these values that the graph sees as an output of a node.
     pub(crate) fn relinked(data: Data, edge: &Edge) -> Tensor {
         match edge {
             Edge::Node(node, output) => Tensor::linked(data, Some((node.clone(), *output))),
@@ -283,8 +282,8 @@ impl Tensor {
         WeakTensor(Arc::downgrade(&self.0))
     }
 
-    /// A number that differs between tensors that are alive at the same time, equal for handles of one. As Python's
-    /// `id`.
+    /// A number that differs between tensors that are alive at the same time, and is equal for handles of one tensor. As
+    /// Python's `id`.
     pub fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -294,7 +293,7 @@ impl Tensor {
         self.0.hooks.get()
     }
 
-    /// Where hooks for this tensor's gradient are kept, and for which output.
+    /// The hooks for this tensor's gradient, and the index of the output that they belong to.
     fn hooks(&self, op: &'static str) -> Result<(Arc<Hooks>, usize)> {
         match self.made_by() {
             Some((node, output)) => Ok((node.hooks_or_new().clone(), output)),
@@ -305,7 +304,7 @@ impl Tensor {
         }
     }
 
-    /// Where the gradient of this tensor goes: to the operation that made it, or into the leaf.
+    /// The edge that this tensor's gradient takes: to the operation that made it, or into the leaf.
     pub(crate) fn edge(&self) -> Option<Edge> {
         match self.made_by() {
             Some((node, output)) => Some(Edge::Node(node, output)),
@@ -313,12 +312,12 @@ impl Tensor {
         }
     }
 
-    /// Whether this handle is the only one, and nothing else looks at its storage.
+    /// Whether this is the only handle, and no other tensor uses its storage.
     pub(crate) fn is_unique(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && self.data().storage.is_unique()
     }
 
-    /// Whether both are handles of one tensor (not merely equal values or shared storage).
+    /// Whether both are handles of one tensor; equal values or shared storage are not enough.
     pub fn is_same(&self, other: &Tensor) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -1,4 +1,4 @@
-//! One recorded operation: how it is made, what it gives a backward pass, how a long chain of them is dropped.
+//! A recorded operation: how it is made, what a backward pass reads from it, and how a long chain of them is dropped.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use crate::layout::Dims;
 use crate::stream;
 
 impl Edge {
-    /// Whether both lead to the same place.
+    /// Whether both edges lead to the same place.
     pub(crate) fn is(&self, other: &Edge) -> bool {
         match (self, other) {
             (Edge::Node(a, i), Edge::Node(b, j)) => Arc::ptr_eq(a, b) && i == j,
@@ -45,7 +45,8 @@ impl Node {
     ) -> Arc<Node> {
         static SEQUENCE: AtomicU64 = AtomicU64::new(0);
         let (mut edges, mut ins) = (SmallVec::new(), Sizes::new());
-        // Before this node's number: an input that is a view of what changed gets a node now.
+        // This comes before the node takes its number, because an input that is a view of a changed tensor gets its new node
+        // here.
         fill(&mut edges, inputs.iter().map(|input| input.edge()));
         fill(&mut ins, inputs.iter().map(|input| (Dims::from_slice(input.shape()), input.dtype())));
         Arc::new(Node {
@@ -67,7 +68,7 @@ impl Node {
         self.name
     }
 
-    /// Where the inputs' gradients go; `None` for an input that wants none.
+    /// The edges that the inputs' gradients take; `None` for an input that requires none.
     pub(crate) fn edges(&self) -> &[Option<Edge>] {
         &self.edges
     }
@@ -77,12 +78,12 @@ impl Node {
         &self.ins
     }
 
-    /// Where it was called, if that was kept.
+    /// Where the operation was called, if anomaly mode recorded it.
     pub(crate) fn place(&self) -> Option<&str> {
         self.place.as_deref()
     }
 
-    /// What a backward pass calls with the gradients of its outputs, if anything.
+    /// The hooks of its outputs' gradients, if any.
     pub(crate) fn hooks(&self) -> Option<&Arc<Hooks>> {
         self.hooks.get()
     }
@@ -91,14 +92,14 @@ impl Node {
         self.hooks.get_or_init(Hooks::new)
     }
 
-    /// Whether the sum of the rows of the output's gradient is wanted: the gradient of a bias.
+    /// Whether the derivative needs the sum of the rows of the output's gradient: the gradient of a bias.
     pub(crate) fn wants_row_sum(&self) -> bool {
         let slot = self.derivative.lock().unwrap_or_else(PoisonError::into_inner);
         let bias = slot.as_ref().and_then(|derivative| derivative.bias());
         bias.is_some_and(|bias| self.edges.get(bias).is_some_and(Option::is_some))
     }
 
-    /// Calls `visit` with what its derivative keeps.
+    /// Calls `visit` with each tensor that its derivative keeps.
     pub(crate) fn kept(&self, visit: &mut dyn FnMut(&Data)) {
         let derivative = self.derivative.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(derivative) = derivative {
@@ -106,12 +107,12 @@ impl Node {
         }
     }
 
-    /// Whether a backward pass has taken the derivative out: what it saved is freed when it returns.
+    /// Whether a backward pass has taken the derivative: its saved tensors are freed when that returns.
     pub(crate) fn is_freed(&self) -> bool {
         self.derivative.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Keeps something for as long as the derivative: until a backward pass has run it, or the graph is dropped.
+    /// Keeps `held` alive as long as the derivative: until a backward pass has run it, or the graph is dropped.
     pub(crate) fn hold<T: Send + Sync + 'static>(&self, held: T) {
         let mut slot = self.derivative.lock().unwrap_or_else(PoisonError::into_inner);
         *slot = slot
@@ -119,7 +120,7 @@ impl Node {
             .map(|derivative| Arc::new(Holding { derivative, _held: held }) as Arc<dyn Derivative>);
     }
 
-    /// The derivative: taken out, so that dropping it frees what it saved, or shared.
+    /// The derivative: taken out, so that dropping it frees its saved tensors, or shared if the graph is kept.
     pub(crate) fn derivative(&self, keep: Keep) -> Result<Arc<dyn Derivative>> {
         let mut slot = self.derivative.lock().unwrap_or_else(PoisonError::into_inner);
         let derivative = if keep == Keep::Retain { slot.clone() } else { slot.take() };
@@ -127,7 +128,7 @@ impl Node {
     }
 }
 
-/// A derivative with something that lives as long.
+/// A derivative, and a value that is dropped with it.
 struct Holding<T> {
     derivative: Arc<dyn Derivative>,
     _held: T,

@@ -1,30 +1,30 @@
-//! The sum of a gradient's rows, which a bias's gradient is: a kernel that writes a gradient can make it in the same pass.
+//! The sum of a gradient's rows, which is the gradient of a bias. A kernel that writes a gradient can also compute this sum.
 //!
-//! The tensor keeps the sum until its values change, and gives it away once.
+//! The gradient tensor stores the sum until its values change, and hands it out once.
 
 use std::sync::PoisonError;
 
 use super::{Edge, Tensor};
 
 impl Edge {
-    /// Whether the sum of the gradient's rows is wanted where this leads, as the gradient of a bias.
+    /// Whether the node at the end of this edge needs the sum of the gradient's rows, for the gradient of a bias.
     pub(crate) fn wants_row_sum(&self) -> bool {
         matches!(self, Edge::Node(node, 0) if node.wants_row_sum())
     }
 }
 
 impl Tensor {
-    /// Gives a gradient the sum of its rows, which was made with it.
+    /// Attaches the sum of its rows to a gradient; the same kernel computed both.
     pub(crate) fn bring_row_sum(&self, sum: Tensor) {
         let version = self.data().storage.version();
         let old = self.0.row_sum.lock().unwrap_or_else(PoisonError::into_inner).replace((sum, version));
         drop(old);
     }
 
-    /// The sum of its rows `[cols]` that it brings, once.
+    /// Takes the attached sum of its rows, of shape `[cols]`, if it is still valid.
     pub(crate) fn take_row_sum(&self) -> Option<Tensor> {
         let brought = self.0.row_sum.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A sum that came along has no derivative.
+        // An attached sum has no derivative.
         let is_current = |version: u32| !self.requires_grad() && version == self.data().storage.version();
         brought.filter(|(_, version)| is_current(*version)).map(|(sum, _)| sum)
     }

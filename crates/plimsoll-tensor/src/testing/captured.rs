@@ -1,4 +1,5 @@
-//! Captures of the late device: kernels with where their operands lie, queued again at each replay.
+//! Captures of the late device: kernels with the views of their operands, queued again at each
+//! replay.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use crate::view::{Launch, QueuedView, View};
 
 type Views = SmallVec<[QueuedView; 4]>;
 
-/// What a kernel is called with, in a queue.
+/// The arguments of a queued kernel.
 pub(super) struct Operands {
     ins: Views,
     outs: Views,
@@ -51,7 +52,7 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Queues it.
+    /// Queues the kernel.
     pub(super) fn queue(&self, streams: &Streams, host: &Arc<Cpu>, on: StreamId) -> Result<()> {
         let (queued, operands, host) =
             (streams.queued(self.kernel.clone()), self.operands.clone(), host.clone());
@@ -59,10 +60,10 @@ impl Piece {
     }
 }
 
-/// By a capture's number: the thread that captures, the stream, and the work so far.
+/// For each capture's number, the thread that captures, the stream, and the work so far.
 type ByNumber = BTreeMap<u64, (ThreadId, StreamId, Vec<Piece>)>;
 
-/// The captures under way, by thread.
+/// The captures in progress, by thread.
 #[derive(Default)]
 pub(super) struct Captures(Mutex<ByNumber>);
 
@@ -77,13 +78,13 @@ impl Captures {
         open.insert(next, (thread::current().id(), on, Vec::new()));
     }
 
-    /// Whether this thread captures.
+    /// Whether this thread is capturing.
     pub(super) fn is_open(&self) -> bool {
         let this = thread::current().id();
         self.lock().values().any(|(thread, ..)| *thread == this)
     }
 
-    /// Takes a piece of this thread's capture; gives it back where there is none.
+    /// Adds a piece of work to this thread's capture, or returns it if there is none.
     pub(super) fn note(&self, piece: Piece) -> Option<Piece> {
         let this = thread::current().id();
         match self.lock().values_mut().find(|(thread, ..)| *thread == this) {
@@ -111,7 +112,7 @@ pub(super) struct Captured {
     host: Arc<Cpu>,
     on: StreamId,
     pieces: Vec<Piece>,
-    /// Which pieces vary, and by what at the capture.
+    /// The indices of the pieces that vary.
     varying: Vec<usize>,
     varies: Vec<Varies>,
 }

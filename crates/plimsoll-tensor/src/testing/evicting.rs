@@ -1,6 +1,7 @@
-//! A device whose tensors leave between operators, at random: offloaded, or evicted with the operator as the recipe.
+//! A device whose tensors are moved off it at random between operators: offloaded, or evicted with the operator as the
+//! recipe.
 //!
-//! What relies on bytes that stay where they are fails on it.
+//! Code that relies on bytes staying in place fails on it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,8 +19,9 @@ use crate::layout::Layout;
 use crate::operator::Operator;
 use crate::storage::{State, Storage, WeakStorage};
 
-/// From now on, tensors leave this device at random after each operator: some to pinned memory, others evicted, with the
-/// operator that made them as the recipe. Operations bring them back. Works on any device; a second call changes nothing.
+/// From now on, tensors are moved off this device at random after each operator: some are offloaded to pinned memory,
+/// others evicted with the operator that made them as the recipe. Operations bring them back. Works on any device; a
+/// second call changes nothing.
 ///
 /// ```
 /// use plimsoll_tensor::testing::evict_at_random;
@@ -44,17 +46,17 @@ pub fn evict_at_random(device: &Device, seed: u64) -> Evictions {
     Evictions(evictor)
 }
 
-/// How often tensors have left a device so far: [`evict_at_random`].
+/// Counts how often tensors have been moved off a device by [`evict_at_random`].
 #[derive(Clone)]
 pub struct Evictions(Arc<Evictor>);
 
 impl Evictions {
-    /// To pinned memory.
+    /// The number of moves to pinned memory.
     pub fn offloaded(&self) -> u64 {
         self.0.offloaded.load(Ordering::Relaxed)
     }
 
-    /// With a recipe.
+    /// The number of evictions with a recipe.
     pub fn evicted(&self) -> u64 {
         self.0.evicted.load(Ordering::Relaxed)
     }
@@ -72,7 +74,7 @@ struct Evictor {
     evicted: AtomicU64,
 }
 
-/// The storages that are known to be alive.
+/// The storages that are known to be live.
 struct Tensors {
     random: ChaCha8Rng,
     live: Vec<LiveStorage>,
@@ -80,7 +82,7 @@ struct Tensors {
 
 struct LiveStorage {
     storage: WeakStorage,
-    /// How it was made, if by an operator.
+    /// The operator that made it, if any.
     made: Option<Made>,
     /// The storages that its recipe reads, while it is evicted.
     reads: Vec<usize>,
@@ -109,7 +111,7 @@ impl Input {
         Input { storage: storage.downgrade(), layout: layout.clone(), dtype: *dtype, version }
     }
 
-    /// The input, if it is still there and as it was.
+    /// The input, if it still exists and is unchanged.
     fn data(&self) -> Option<Data> {
         let storage = self.storage.upgrade().filter(|storage| storage.version() == self.version)?;
         Some(Data { storage, layout: self.layout.clone(), dtype: self.dtype })
@@ -123,7 +125,7 @@ impl Evictor {
 }
 
 impl Watch for Evictor {
-    /// Recipes that read a storage must run before it changes.
+    /// Called before a storage changes: runs the recipes that read it.
     fn will_change(&self, storage: &Storage) -> Result<()> {
         let id = storage.id();
         let dependent: Vec<Storage> = {
@@ -144,7 +146,8 @@ impl Watch for Evictor {
             let leave = tensors.random.next_u32().is_multiple_of(2);
             if leave { tensors.choose() } else { None }
         };
-        // With no lock held: what leaves is freed, and may own other tensors. One that must stay stays.
+        // No lock is held here, since the tensors that are moved are freed and may own others. A tensor that must stay is
+        // left alone.
         if let Some((storage, recipe)) = leaving {
             let Some((made, ins)) = recipe else {
                 self.offloaded.fetch_add(storage.offload().is_ok().into(), Ordering::Relaxed);
@@ -160,11 +163,11 @@ impl Watch for Evictor {
     }
 }
 
-/// A storage that can be evicted, and how it is made again.
+/// A storage that can be evicted, and its recipe, if it has one.
 type Candidate = (Storage, Option<(Made, Vec<Data>)>);
 
 impl Tensors {
-    /// Adds what an operator read and made.
+    /// Adds the inputs and outputs of an operator.
     fn note(&mut self, executed: &ExecutedOperator<'_>) {
         self.live.retain(|live| live.storage.upgrade().is_some());
         let known = |live: &[LiveStorage], id: usize| live.iter().any(|live| live.storage.id() == id);
@@ -174,12 +177,12 @@ impl Tensors {
                 self.live.push(LiveStorage { storage, made: None, reads: Vec::new() });
             }
         }
-        // An operator that changes its inputs would change them again.
+        // An operator that changes its inputs cannot be a recipe: it would change them again.
         let is_input = |id: usize| executed.ins.iter().any(|tensor| tensor.data().storage.id() == id);
         let can_run_again = !executed.outs.iter().any(|out| is_input(out.data().storage.id()));
         for (output, tensor) in executed.outs.iter().enumerate() {
             let storage = &tensor.data().storage;
-            // Not a view, nor an input that changed.
+            // Neither a view nor an input that was changed.
             if !known(&self.live, storage.id()) {
                 let ins = executed.ins.iter().map(|tensor| Input::of(tensor.data())).collect();
                 let made = can_run_again.then(|| Made { op: executed.op.clone(), ins, output });
@@ -188,12 +191,12 @@ impl Tensors {
         }
     }
 
-    /// A storage that leaves, and how it is computed again, if it can be.
+    /// Chooses a storage to move, with its recipe if it can be computed again.
     fn choose(&mut self) -> Option<Candidate> {
         let chosen = self.random.next_u32() as usize % self.live.len().max(1);
         let live = self.live.get(chosen)?;
         let storage = live.storage.upgrade().filter(|storage| storage.state() == State::Resident)?;
-        // What changed since it was made cannot be made again.
+        // A storage that was changed after it was made cannot be recomputed.
         let made = live.made.as_ref().filter(|_| storage.version() == 0);
         let recipe = made.and_then(|made| {
             let ins: Option<Vec<Data>> = made.ins.iter().map(Input::data).collect();

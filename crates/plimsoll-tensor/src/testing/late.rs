@@ -1,6 +1,6 @@
-//! The late device: the host's kernels, queued on a thread for each stream and finished in their own time.
+//! The late device: an asynchronous device that runs the host's kernels on one thread for each stream.
 //!
-//! It is what a GPU is to a program: calls return before the work is done, streams run beside each other, errors come
+//! To a program it behaves like a GPU: calls return before the work is done, streams run concurrently, errors come
 //! later. Delays are random, from a seed. Kernels of different streams run one at a time, so a program that forgets to
 //! order its streams gets wrong values and never a data race.
 
@@ -20,7 +20,7 @@ use crate::label;
 use crate::properties::DeviceProperties;
 use crate::view::{Launch, View};
 
-/// A device that computes later.
+/// The configuration of the late device.
 ///
 /// ```
 /// use plimsoll_tensor::testing::LateConfig;
@@ -33,16 +33,16 @@ use crate::view::{Launch, View};
 /// ```
 #[derive(Clone, Debug)]
 pub struct LateConfig {
-    /// Where the delays come from.
+    /// The seed of the delays.
     pub seed: u64,
-    /// The longest delay before a piece of work; the shortest is none.
+    /// The longest delay before a piece of work; the shortest is zero.
     pub longest_delay: Duration,
-    /// Bytes of memory; by default as the host's.
+    /// Bytes of memory; by default as many as the host's.
     pub capacity_bytes: Option<u64>,
-    /// Stops streams, for a test that needs work to be late for certain.
+    /// Pauses streams, for tests in which work must definitely be late.
     pub pauses: Pauses,
-    /// Whether operations note the streams that use a tensor's memory. Without that, memory that is freed early serves
-    /// other tensors while it is still read.
+    /// Whether operations record the streams that use a tensor's memory. Without that, memory that is freed early is
+    /// reused for other tensors while it is still being read.
     pub records_uses: bool,
 }
 
@@ -54,7 +54,7 @@ impl Default for LateConfig {
 }
 
 impl Device {
-    /// A device that computes what the host computes, later: see [`LateConfig`].
+    /// An asynchronous device with the host's kernels: see [`LateConfig`].
     pub fn late(config: LateConfig) -> Device {
         Device::new(Box::new(Late::new(config)))
     }
@@ -78,7 +78,7 @@ impl Late {
         Late { host: Arc::new(host), streams, captures, records_uses: config.records_uses }
     }
 
-    /// Queues work for the host's memory, which stays mapped for as long.
+    /// Queues work for the host's memory, which stays mapped until the work is done.
     fn queue(
         &self,
         on: StreamId,
@@ -216,7 +216,7 @@ impl Queues for Late {
     }
 }
 
-/// The host's memory with the events of the late device's streams.
+/// The host's driver with the events of the late device's streams.
 struct LateDriver<D> {
     driver: D,
     streams: Arc<Streams>,
@@ -228,7 +228,8 @@ impl<D: Driver> Driver for LateDriver<D> {
         self.driver.segment_alloc(bytes)
     }
 
-    /// A freed block may still have work on its own stream, which ends before the memory goes: as `cudaFree`.
+    /// A freed block may still have work on its own stream. As `cudaFree`, this waits for it before it frees the
+    /// memory.
     fn segment_free(&mut self, addr: Addr) -> std::result::Result<(), DriverError> {
         self.streams.wait_all();
         self.driver.segment_free(addr)

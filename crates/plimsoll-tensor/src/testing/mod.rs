@@ -1,7 +1,7 @@
-//! Devices that make mistakes visible: for the tests of programs and of this library.
+//! Devices that expose mistakes, for the tests of programs and of this library.
 //!
-//! They compute what the host computes, bit for bit, in less convenient ways: [`LateConfig`] is a device that computes
-//! later, [`evict_at_random`] lets tensors leave any device between operators.
+//! They compute what the host computes, bit for bit, in less convenient ways: [`LateConfig`] describes an asynchronous
+//! device, and [`evict_at_random`] moves tensors off any device between operators.
 
 mod captured;
 mod evicting;

@@ -1,4 +1,5 @@
-//! The streams of the late device: a queue of work for each, random delays, streams that a test stops.
+//! The streams of the late device: a work queue for each stream, random delays, and streams that a test can
+//! pause.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +25,7 @@ fn failed(source: DriverError) -> Error {
     Error::Allocator { device: NAME.to_owned(), source: plimsoll_alloc::Error::Driver(source) }
 }
 
-/// The streams of late devices that stand still. Clones are the same.
+/// The paused streams of late devices. Clones share the same set.
 ///
 /// ```
 /// use plimsoll_tensor::testing::{LateConfig, Pauses};
@@ -45,12 +46,12 @@ fn failed(source: DriverError) -> Error {
 pub struct Pauses(Arc<(Mutex<BTreeSet<StreamId>>, Condvar)>);
 
 impl Pauses {
-    /// No work of this stream begins from now on.
+    /// Pauses a stream: no work on it begins until it is resumed.
     pub fn pause(&self, stream: &Stream) {
         self.lock().insert(stream.id());
     }
 
-    /// Work goes on.
+    /// Resumes a stream.
     pub fn resume(&self, stream: &Stream) {
         self.lock().remove(&stream.id());
         self.0.1.notify_all();
@@ -73,7 +74,7 @@ impl Pauses {
     }
 }
 
-/// What is blamed for an error: an operator and the layer that called it.
+/// The cause of an error: an operator and the layer that called it.
 #[derive(Clone, Copy)]
 pub(super) struct Cause {
     pub(super) op: &'static str,
@@ -85,14 +86,15 @@ pub(super) struct Streams {
     seed: u64,
     longest_delay: Duration,
     pauses: Pauses,
-    /// Held while a kernel runs: the kernels of two streams could otherwise touch the same bytes at once.
+    /// Held while a kernel runs, since the kernels of two streams could otherwise access the same bytes at
+    /// the same time.
     running: Arc<Mutex<()>>,
-    /// The first error that nobody has seen.
+    /// The first unreported error.
     error: Arc<Mutex<Option<Error>>>,
-    /// Kernels that have run, for a thread of the program to drop: one may own tensors, and freeing them takes the
-    /// allocator's lock, whose owner may be waiting for this device.
+    /// Kernels that have run, to be dropped by a thread of the program. A kernel may own tensors, and freeing
+    /// those takes the allocator's lock, whose owner may be waiting for this device.
     finished: Arc<Mutex<Vec<Arc<dyn Kernel>>>>,
-    /// Those on which work was queued, with what their delays are drawn from.
+    /// The streams on which work was queued, with the random state of their delays.
     open: Mutex<BTreeMap<StreamId, OpenStream>>,
 }
 
@@ -114,7 +116,8 @@ struct OpenStream {
     delays: ChaCha8Rng,
 }
 
-/// The bits of an event's number that count pieces of work; the stream's number is above them.
+/// The number of low bits of an event's number that count pieces of work; the stream's number is in the bits
+/// above.
 const PIECE_BITS: u32 = 48;
 
 impl Streams {
@@ -136,7 +139,7 @@ impl Streams {
         f()
     }
 
-    /// The first error that nobody has seen.
+    /// Takes the first unreported error.
     pub(super) fn take_error(&self) -> Option<Error> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -145,7 +148,7 @@ impl Streams {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A kernel to put into a queue.
+    /// Wraps a kernel for a queue.
     pub(super) fn queued(&self, kernel: Arc<dyn Kernel>) -> Queued {
         Queued { kernel, finished: self.finished.clone() }
     }
@@ -192,7 +195,7 @@ impl Streams {
             }
         };
         let share = f64::from(delays.next_u32()) / f64::from(u32::MAX);
-        // Short delays often, long ones sometimes.
+        // Mostly short delays, sometimes long ones.
         queue.push(work(self.longest_delay.mul_f64(share * share * share)));
         Ok(())
     }
@@ -201,7 +204,7 @@ impl Streams {
         self.lock().get(&stream).map(|stream| stream.queue.clone())
     }
 
-    /// The queue of an event and the number of pieces to be done; no queue where nothing was queued.
+    /// The queue of an event, and the number of pieces that must be done. No queue if nothing was queued.
     pub(super) fn of(&self, event: EventId) -> (Option<Arc<WorkQueue>>, u64) {
         (self.queue_of(StreamId(event.0 >> PIECE_BITS)), event.0 & ((1 << PIECE_BITS) - 1))
     }
@@ -227,13 +230,13 @@ impl Streams {
         streams.iter().for_each(|queue| queue.wait_for(queue.end()));
     }
 
-    /// Ends the threads when their work is done, and waits for them.
+    /// Waits for the threads to finish their work and end.
     pub(super) fn close(&self) {
         self.pauses.resume_all();
         let streams = std::mem::take(&mut *self.lock());
         streams.values().for_each(|stream| stream.queue.close());
         for stream in streams.into_values() {
-            // Its work's panics were caught where they happened.
+            // Panics in the work were caught where they happened.
             let _ = stream.thread.join();
         }
     }

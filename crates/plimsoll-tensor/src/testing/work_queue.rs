@@ -1,4 +1,4 @@
-//! One stream of the late device: work in a queue, done by a thread of its own.
+//! One stream of the late device: a work queue with its own thread.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,25 +7,25 @@ use std::thread;
 /// A piece of work. It catches its own errors.
 pub(super) type Work = Box<dyn FnOnce() + Send>;
 
-/// Work that is done in order, by one thread.
+/// A queue whose work one thread does in order.
 #[derive(Default)]
 pub(super) struct WorkQueue {
     state: Mutex<State>,
-    /// Notified when work comes, when some is done, and at the end.
+    /// Notified when work is added, when some is done, and at the end.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Work>,
-    /// Pieces that ever came, and those that are done.
+    /// Pieces added so far, of which `done` are finished.
     queued: u64,
     done: u64,
     closed: bool,
 }
 
 impl WorkQueue {
-    /// A queue, and its thread, which ends when the queue is closed and all work done.
+    /// Starts a queue and its thread, which ends when the queue is closed and all work is done.
     pub(super) fn start(name: String) -> std::io::Result<(Arc<WorkQueue>, thread::JoinHandle<()>)> {
         let queue = Arc::new(WorkQueue::default());
         let worker = queue.clone();
@@ -42,17 +42,17 @@ impl WorkQueue {
         self.changed.notify_all();
     }
 
-    /// The number of pieces that came so far: a point to wait for.
+    /// The number of pieces added so far, as a point to wait for.
     pub(super) fn end(&self) -> u64 {
         self.lock().queued
     }
 
-    /// Whether so many pieces are done.
+    /// Whether this many pieces are done.
     pub(super) fn has_done(&self, pieces: u64) -> bool {
         self.lock().done >= pieces
     }
 
-    /// Waits until so many pieces are done.
+    /// Waits until this many pieces are done.
     pub(super) fn wait_for(&self, pieces: u64) {
         let mut state = self.lock();
         while state.done < pieces {
@@ -60,7 +60,7 @@ impl WorkQueue {
         }
     }
 
-    /// No more work comes.
+    /// Closes the queue: no more work may be added.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();

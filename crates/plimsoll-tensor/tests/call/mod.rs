@@ -1,10 +1,10 @@
-//! From a case's operation and arguments to a call of ours.
+//! Calls our operation for a case's operation name and arguments.
 
 use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{Conv2dOptions, DType, MaxPool2dOptions, Result, Tensor};
 use serde_json::Value;
 
-/// Our answer to one case. In-place operations answer with their first tensor.
+/// Our result for a case. In-place operations return their first tensor.
 pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Result<Tensor> {
     let x = &inputs[0];
     let dim = || integer(&args["dim"]) as isize;
@@ -84,7 +84,7 @@ pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Result<Tensor> 
     }
 }
 
-/// The element type of PyTorch's name.
+/// The dtype with this PyTorch name.
 pub(crate) fn dtype(name: &Value) -> DType {
     let found = DType::ALL.into_iter().find(|dtype| Some(dtype.name()) == name.as_str());
     found.unwrap_or_else(|| panic!("{name} is not a type of ours"))

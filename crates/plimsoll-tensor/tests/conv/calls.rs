@@ -1,9 +1,9 @@
-//! From a case's operation and options to a call of ours.
+//! Calls our operation for a case's operation name and options.
 
 use plimsoll_tensor::{ConvOptions, ConvPadding, ConvTransposeOptions, Result, Tensor};
 use serde_json::Value;
 
-/// Our answer to one case.
+/// Our result for a case.
 pub(crate) fn call(case: &Value, inputs: &[Tensor]) -> Result<Tensor> {
     let (x, w, bias) = (&inputs[0], &inputs[1], inputs.get(2));
     match case[0].as_str().unwrap() {
@@ -17,7 +17,7 @@ pub(crate) fn call(case: &Value, inputs: &[Tensor]) -> Result<Tensor> {
     }
 }
 
-/// A copy whose channels lie side by side.
+/// A channels-last copy.
 pub(crate) fn channels_last(x: &Tensor) -> Tensor {
     let rank = x.rank() as isize;
     let order: Vec<isize> = [0].into_iter().chain(2..rank).chain([1]).collect();

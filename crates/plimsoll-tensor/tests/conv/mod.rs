@@ -1,7 +1,7 @@
-//! Convolutions against PyTorch: outputs, gradients, layouts and refusals of `fixtures/conv.json`.
+//! Convolutions compared with PyTorch: outputs, gradients, layouts and errors of `fixtures/conv.json`.
 //!
-//! `fixtures/make_conv.py` made the table. Each case runs with its inputs as they lie there; those that lie row-major also in
-//! the other forms.
+//! `fixtures/make_conv.py` made the table. Each case runs with its inputs in the memory format that the table gives; row-major
+//! inputs also run in the other forms.
 
 mod calls;
 mod refusals;
@@ -17,7 +17,7 @@ fn cases() -> Vec<Value> {
     table.as_array().unwrap().clone()
 }
 
-/// The inputs of a case; those that lie channels-last in the table do here.
+/// The inputs of a case; those that are channels-last in the table are channels-last here.
 fn inputs(case: &Value, form: Form, device: &Device) -> Vec<Tensor> {
     let given = case[3].as_array().unwrap().iter().zip(case[2].as_array().unwrap());
     let tensor = |(text, last): (&Value, &Value)| {
@@ -62,8 +62,8 @@ fn run(case: &Value, form: Form, device: &Device) -> Result<(), String> {
     Ok(())
 }
 
-/// What is wrong with how the output lies. Some of PyTorch's kernels, for small sizes, answer channels-last images row-major;
-/// ours never does.
+/// Describes how the output's memory format is wrong, if it is. For small sizes, some of PyTorch's kernels return row-major
+/// outputs for channels-last images; ours never do.
 fn lies_otherwise(case: &Value, form: Form, output: &Tensor) -> Option<String> {
     let strides: Vec<u64> = case[6].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
     let same = |(dim, &stride): (usize, &usize)| output.shape()[dim] < 2 || stride as u64 == strides[dim];

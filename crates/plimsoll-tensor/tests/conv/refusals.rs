@@ -1,4 +1,4 @@
-//! What cannot be convolved: the messages.
+//! The error messages of invalid convolutions.
 
 use plimsoll_tensor::{
     Conv2dOptions, ConvPadding, ConvTranspose2dOptions, Device, Error, Result, SimConfig, Tensor,

@@ -1,5 +1,5 @@
-//! Operations in every element type that PyTorch's CPU back end has: results, gradients and refusals of
-//! `fixtures/dtypes.json`, which `fixtures/dtypes.py` made.
+//! Operations in every dtype that PyTorch's CPU backend supports: results, gradients and errors of `fixtures/dtypes.json`,
+//! which `fixtures/dtypes.py` made.
 
 use plimsoll_tensor::{BackwardOptions, CrossEntropyOptions, DType, Device, Tensor, autocast, no_grad};
 use serde_json::Value;
@@ -86,7 +86,7 @@ fn drawn_values_are_the_same_in_every_type_up_to_rounding() {
     }
 }
 
-/// What autocast makes of the types of a chain of operations: PyTorch's lists for CUDA.
+/// The dtypes that autocast gives a chain of operations: PyTorch's lists for CUDA.
 #[test]
 fn autocast_lowers_products_and_widens_what_needs_it() {
     let device = Device::cpu();
@@ -107,7 +107,7 @@ fn autocast_lowers_products_and_widens_what_needs_it() {
     for parameter in [&w, &b] {
         assert_eq!(parameter.grad().unwrap().dtype(), DType::F32);
     }
-    // A sum of four ones and a bias is 5, less a target of 1: each of 8 elements has the gradient 2 · 4 / 8 = 1.
+    // The sum of four ones and a bias is 5; minus a target of 1, each of 8 elements has the gradient 2 · 4 / 8 = 1.
     assert_eq!(b.grad().unwrap().to_vec::<f32>().unwrap(), [2.0; 4]);
     let wrong = autocast::autocast(DType::I64, || Ok::<_, plimsoll_tensor::Error>(())).unwrap_err();
     assert_eq!(
@@ -116,8 +116,8 @@ fn autocast_lowers_products_and_widens_what_needs_it() {
     );
 }
 
-/// As `cross_entropy` of a `linear`, and as `dropout` and an addition: a language model's loss keeps 32 bits, its residual
-/// stream too.
+/// The fused operators return the dtypes that `cross_entropy` of a `linear`, and `dropout` followed by an addition, would:
+/// under autocast, a language model's loss and its residual stream stay in 32 bits.
 #[test]
 fn under_autocast_fused_operators_have_the_types_of_what_they_fuse() {
     let device = Device::cpu();
@@ -132,7 +132,7 @@ fn under_autocast_fused_operators_have_the_types_of_what_they_fuse() {
         &loss + &stream.sum()?.mul_scalar(0.0)?
     })
     .unwrap();
-    // ln 3 in 32 bits; bfloat16 has 1.1016.
+    // ln 3 in 32 bits; in bfloat16 it would be 1.1016.
     assert!((loss.item::<f32>().unwrap() - 3f32.ln()).abs() < 1e-6, "{}", loss.item::<f32>().unwrap());
     loss.backward().unwrap();
     for tensor in [&w, &x] {

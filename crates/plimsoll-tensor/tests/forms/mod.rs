@@ -1,22 +1,22 @@
-//! The same values lying in memory in different ways: an operation must not be able to tell.
+//! The same values in different memory layouts: an operation must give the same results.
 
 use plimsoll_tensor::{DType, Device, Element, Tensor};
 
-/// How a tensor's elements lie in their storage.
+/// The memory layout of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// Row-major, without gaps.
     Dense,
     /// Column-major: a permuted view of a dense tensor.
     Permuted,
-    /// The middle of a larger tensor, with other values on all sides.
+    /// The middle of a larger tensor, surrounded by other values.
     Framed,
 }
 
 impl Form {
     pub(crate) const ALL: [Form; 3] = [Form::Dense, Form::Permuted, Form::Framed];
 
-    /// A leaf with these values, row-major, that lies in this form.
+    /// A leaf with these values, given row-major, in this layout.
     pub(crate) fn tensor<T: Element>(self, values: &[T], shape: &[usize], device: &Device) -> Tensor {
         let dense = Tensor::from_slice(values, shape, device).unwrap();
         match self {
@@ -27,7 +27,7 @@ impl Form {
             }
             Form::Framed => {
                 let larger: Vec<usize> = shape.iter().map(|n| n + 2).collect();
-                // 77 would be seen in any result that it got into.
+                // 77 would show up in any result that it leaked into.
                 let around = Tensor::full(&larger, 77.0, T::DTYPE, device).unwrap();
                 let middle = (0..shape.len())
                     .fold(around, |view, dim| view.narrow(dim as isize, 1, shape[dim]).unwrap());
@@ -38,7 +38,7 @@ impl Form {
     }
 }
 
-/// A tensor's values as 64-bit floating point, whatever its type.
+/// A tensor's values as 64-bit floats, whatever its dtype.
 pub(crate) fn values(tensor: &Tensor) -> Vec<f64> {
     fn of<T: Element>(tensor: &Tensor) -> Vec<f64> {
         tensor.to_vec::<T>().unwrap().into_iter().map(Element::to_f64).collect()

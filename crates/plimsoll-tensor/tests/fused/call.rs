@@ -1,4 +1,4 @@
-//! From a case's operation and arguments to a call of ours.
+//! Calls our operation for a case's operation name and arguments.
 
 use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{
@@ -6,7 +6,7 @@ use plimsoll_tensor::{
 };
 use serde_json::Value;
 
-/// Our outputs of one case. An input that is left out is `None`.
+/// Our outputs for a case. An omitted input is `None`.
 pub(crate) fn call(op: &str, args: &Value, ins: &[Option<Tensor>]) -> Result<Vec<Tensor>> {
     let tensor = |i: usize| ins[i].as_ref().unwrap();
     let x = tensor(0);
@@ -83,7 +83,7 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap()
 }
 
-/// The output, and the running statistics after it.
+/// The output, and the updated running statistics.
 fn batch_norm(op: &str, args: &Value, ins: &[Option<Tensor>]) -> Result<Vec<Tensor>> {
     let at = |i: usize| ins[i].as_ref();
     let x = at(0).unwrap();

@@ -1,5 +1,5 @@
-//! Pooling and resampling beside PyTorch's: values, gradients and refusals of `fixtures/pool.json`, which
-//! `fixtures/make_pool.py` made, of images that lie in any way; channels-last images stay so.
+//! Pooling and resampling compared with PyTorch: values, gradients and errors of `fixtures/pool.json`, which
+//! `fixtures/make_pool.py` made, for images in any layout. Channels-last images stay channels-last.
 
 use plimsoll_tensor::{
     AvgPoolOptions, BackwardOptions, Device, InterpolateMode, MaxPool2dOptions, MaxPoolOptions, ResizeTo,
@@ -71,7 +71,7 @@ fn call(op: &str, args: &Value, x: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// The same tensor with channels side by side.
+/// A channels-last copy of the tensor.
 fn channels_last(x: &Tensor) -> Tensor {
     let rank = x.rank() as isize;
     let order: Vec<isize> = [0].into_iter().chain(2..rank).chain([1]).collect();

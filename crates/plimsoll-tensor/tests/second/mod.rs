@@ -1,9 +1,9 @@
-//! Second derivatives against finite differences of the first.
+//! Second derivatives compared with finite differences of the first.
 
 use plimsoll_tensor::autograd::{GradOptions, grad};
 use plimsoll_tensor::{Device, Result, Tensor};
 
-/// The derivative of `Σ w · grad f(x)` against its finite differences.
+/// Checks the derivative of `Σ w · grad f(x)` against finite differences.
 pub(crate) fn check_second(name: &str, shape: &[usize], f: impl Fn(&Tensor) -> Result<Tensor>) {
     let device = Device::cpu();
     let n: usize = shape.iter().product();

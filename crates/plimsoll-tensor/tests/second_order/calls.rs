@@ -5,7 +5,7 @@ use plimsoll_tensor::{
     ScatterReduction, Tensor,
 };
 
-/// What a case computes.
+/// Computes a case.
 pub(crate) fn call(op: &str, ins: &[Tensor]) -> Result<Tensor> {
     match ins {
         [x] => of_one(op, x),
@@ -113,7 +113,7 @@ fn batch_norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     x.batch_norm_with(args)
 }
 
-/// Two steps, each of which has the output of the one before as its input.
+/// Two steps; the input of the second is the output of the first.
 fn decoder(cell: Cell, ins: &[Tensor]) -> Result<Tensor> {
     let [h, w_ih, w_hh, b_ih, b_hh] = ins else { panic!("a state, weights and biases") };
     let layer = RecurrentLayer {
@@ -135,7 +135,7 @@ fn decoder(cell: Cell, ins: &[Tensor]) -> Result<Tensor> {
     Ok(y)
 }
 
-/// The parameters of a layer whose graph is measured.
+/// The parameters of the layer whose graph is measured.
 pub(crate) fn parameters(name: &str, device: &Device) -> Vec<Tensor> {
     let shapes: &[&[usize]] = match name {
         "ln" => &[&[512], &[512]],
@@ -146,7 +146,7 @@ pub(crate) fn parameters(name: &str, device: &Device) -> Vec<Tensor> {
     shapes.iter().map(|shape| Tensor::randn(shape, device).unwrap().requires_grad_(true).unwrap()).collect()
 }
 
-/// A layer or function whose graph is measured.
+/// The layer or function whose graph is measured.
 pub(crate) fn layer(name: &str, x: &Tensor, parameters: &[Tensor]) -> Result<Tensor> {
     match (name, parameters) {
         ("ln", [w, b]) => x.layer_norm(Some(w), Some(b), 1e-5),

@@ -1,9 +1,9 @@
-//! From a case's operation and arguments to a call of ours.
+//! Calls our operation for a case's operation name and arguments.
 
 use plimsoll_tensor::{AttentionOptions, DType, PadMode, Result, Tensor};
 use serde_json::Value;
 
-/// Our answer to one case: all outputs.
+/// Our result for a case: all outputs.
 pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     let all: Vec<&Tensor> = inputs.iter().collect();
     if let Some(outputs) = super::further::call(op, args, inputs) {
@@ -75,7 +75,7 @@ fn one(op: &str, args: &Value, inputs: &[&Tensor]) -> Result<Tensor> {
     }
 }
 
-/// Those that reorder, compare and reduce.
+/// Operations that reorder, compare and reduce.
 fn reduced(op: &str, args: &Value, inputs: &[&Tensor]) -> Result<Tensor> {
     let x = inputs[0];
     let dim = || integer(&args["dim"]);
@@ -153,7 +153,7 @@ fn reduced(op: &str, args: &Value, inputs: &[&Tensor]) -> Result<Tensor> {
     }
 }
 
-/// Mathematical functions, and elements by several indices.
+/// Mathematical functions, and indexing with several indices.
 fn functions(op: &str, args: &Value, inputs: &[&Tensor]) -> Result<Tensor> {
     let x = inputs[0];
     let value = || number(&args["value"]);

@@ -1,12 +1,11 @@
-//! Calls at the edges of what operations take: what is not a number or infinite, elements that are equal, whole numbers that do not
-//! fit, images of nothing.
+//! Edge cases of operations: NaN and infinity, ties, integers out of range, empty images.
 
 use plimsoll_tensor::{ConvTranspose2dOptions, Result, Tensor};
 use serde_json::Value;
 
 use super::calls::{integer, integers, number};
 
-/// Our answer; `None` for an operation of another table.
+/// Our result; `None` for an operation of another table.
 pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Option<Result<Tensor>> {
     let (x, y) = (inputs.first()?, inputs.get(1));
     let dims = || integers(&args["dims"]);

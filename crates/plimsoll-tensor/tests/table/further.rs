@@ -1,4 +1,4 @@
-//! Calls of the operations of `fixtures/further.json`.
+//! Calls the operations of `fixtures/further.json`.
 
 use plimsoll_tensor::{
     AvgPool1dOptions, AvgPool2dOptions, BatchNormOptions, GridPadding, GridSampleMode, GridSampleOptions,
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::calls::{both, integer, integers, number, size, sizes};
 
-/// Our answer; `None` for an operation of another table.
+/// Our result; `None` for an operation of another table.
 pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Option<Result<Vec<Tensor>>> {
     let x = inputs.first()?;
     Some(match op {
@@ -18,7 +18,7 @@ pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Option<Result<V
     })
 }
 
-/// Functions that few programs use.
+/// Rarely used functions.
 fn one(op: &str, args: &Value, inputs: &[Tensor]) -> Option<Result<Tensor>> {
     let (x, y) = (&inputs[0], inputs.get(1).unwrap_or(&inputs[0]));
     let window = || {
@@ -74,7 +74,7 @@ fn one(op: &str, args: &Value, inputs: &[Tensor]) -> Option<Result<Tensor>> {
     })
 }
 
-/// Odd cases of operations that the other tables have.
+/// Unusual cases of operations of the other tables.
 fn odd(op: &str, args: &Value, inputs: &[Tensor]) -> Option<Result<Tensor>> {
     let x = &inputs[0];
     let value = || args["value"].as_i64();

@@ -1,8 +1,8 @@
-//! Operations that move, select and reduce, and further ones of training programs, against PyTorch: outputs and gradients of
-//! `fixtures/table.json`, `fixtures/training.json` and `fixtures/further.json`.
+//! Operations that move, select and reduce elements, and others that training programs use, compared with PyTorch: outputs and
+//! gradients of `fixtures/table.json`, `fixtures/training.json` and `fixtures/further.json`.
 //!
-//! The scripts of the same names beside them made the tables; a new operation needs a few lines there and one in `calls.rs`,
-//! `training.rs`, `further.rs` or `edges.rs`. Each case runs with its inputs lying in three forms.
+//! Scripts of the same names, in the same folder, made the tables. A new operation needs a few lines there and one in
+//! `calls.rs`, `training.rs`, `further.rs` or `edges.rs`. Each case runs with its inputs in three forms.
 
 mod calls;
 mod edges;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::forms::Form;
 
-/// The cases; or those of the file that `PLIMSOLL_TABLE` names, of random calls, say.
+/// The cases of the tables, or of the file that `PLIMSOLL_TABLE` names (random calls, for example).
 fn cases() -> Vec<Value> {
     let read = |text: &str| serde_json::from_str::<Vec<Value>>(text).unwrap();
     if let Some(path) = std::env::var_os("PLIMSOLL_TABLE") {

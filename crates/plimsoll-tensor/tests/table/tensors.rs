@@ -1,4 +1,4 @@
-//! Tensors as the table writes them: `f32[2,3]1,2,3,4,5,6`.
+//! Tensors in the tables' notation: `f32[2,3]1,2,3,4,5,6`.
 
 use plimsoll_tensor::{DType, Device, Element, Tensor, bf16, f16};
 
@@ -46,13 +46,13 @@ fn short_name(dtype: DType) -> String {
     dtype.name().replace("bfloat", "bf").replace("uint", "u").replace("float", "f").replace("int", "i")
 }
 
-/// The gradient of output `k`, by the formula of `table.py`.
+/// The gradient of output `k`, by the formula in `table.py`.
 pub(crate) fn upstream(output: &Tensor, k: usize, form: Form, device: &Device) -> Tensor {
     let values: Vec<f64> = (0..output.numel()).map(|i| ((i * 5 + k * 3) % 7) as f64 / 2.0 - 1.25).collect();
     make(&short_name(output.dtype()), output.shape(), &values, form, device)
 }
 
-/// Relative to the value, and to the largest where large terms cancel.
+/// The tolerances relative to the value, and relative to the largest value, for when large terms cancel.
 fn tolerances(dtype: &str) -> (f64, f64) {
     match dtype {
         "f64" => (1e-12, 1e-13),
@@ -63,7 +63,7 @@ fn tolerances(dtype: &str) -> (f64, f64) {
     }
 }
 
-/// An error in a sentence where a tensor is not PyTorch's.
+/// Returns a sentence that describes the difference if a tensor does not match PyTorch's.
 pub(crate) fn compare(what: &str, got: &Tensor, expected: &str) -> Result<(), String> {
     let (dtype, shape, expected) = parse(expected);
     if (got.shape(), short_name(got.dtype()).as_str()) != (shape.as_slice(), dtype) {

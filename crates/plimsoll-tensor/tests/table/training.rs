@@ -1,4 +1,4 @@
-//! Calls of the operations of `fixtures/training.json`.
+//! Calls the operations of `fixtures/training.json`.
 
 use plimsoll_tensor::{
     BagMode, InterpolateMode, Interpolation, MaxPool1dOptions, MaxPool2dOptions, Reduction, ResizeTo, Result,
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::calls::{both, integer, integers, number, size};
 
-/// Those with several outputs or lists; `None` for an operation of another table.
+/// Operations with several outputs or lists; `None` for an operation of another table.
 pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Option<Result<Vec<Tensor>>> {
     let all: Vec<&Tensor> = inputs.iter().collect();
     let x = &inputs[0];
@@ -86,7 +86,7 @@ fn one(op: &str, args: &Value, inputs: &[&Tensor]) -> Option<Result<Tensor>> {
     })
 }
 
-/// The change of a copy, so that it is recorded.
+/// Changes a copy in place, so that the change is recorded.
 fn in_place(op: &str, inputs: &[&Tensor], value: f64) -> Result<Tensor> {
     let y = inputs[0].mul_scalar(1)?;
     match op {
@@ -97,7 +97,7 @@ fn in_place(op: &str, inputs: &[&Tensor], value: f64) -> Result<Tensor> {
     Ok(y)
 }
 
-/// Activations, and what is composed of other operations.
+/// Activations, and operations composed of others.
 fn function(op: &str, args: &Value, inputs: &[&Tensor]) -> Option<Result<Tensor>> {
     let x = inputs[0];
     let value = || number(&args["value"]);
@@ -163,7 +163,7 @@ fn function(op: &str, args: &Value, inputs: &[&Tensor]) -> Option<Result<Tensor>
     })
 }
 
-/// Losses. Their targets want no gradient, as in the script.
+/// Losses. Their targets require no gradient, as in the script.
 fn loss(op: &str, args: &Value, inputs: &[&Tensor]) -> Option<Result<Tensor>> {
     let x = inputs[0];
     let target = |at: usize| inputs[at].detach();

@@ -21,7 +21,7 @@ pub(crate) const COLUMNS: [&str; 15] = [
     "peak_reserved",
 ];
 
-/// One stream of requests and PyTorch's answers.
+/// One stream of requests and PyTorch's results.
 pub(crate) struct Corpus {
     pub(crate) config: Config,
     pub(crate) device_bytes: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Row {
     pub(crate) statistics: [i64; 15],
 }
 
-/// The request. `addr` is the address it got; `None` if it ran out of memory.
+/// The request. `addr` is the address that PyTorch returned; `None` if it ran out of memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Op {
     Alloc { id: u64, bytes: u64, stream: u64, addr: Option<u64> },
@@ -49,7 +49,7 @@ pub(crate) enum Op {
     SetFraction { percent: f64 },
 }
 
-/// A device call. Releasing a range leaves no record; pages are listed one by one.
+/// A device call. The release of a reserved range is not recorded; pages are listed one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     Malloc { addr: u64, bytes: u64 },

@@ -1,4 +1,4 @@
-//! The device of the oracle's shell: [`FirstFit`]. It reuses addresses as soon as it can.
+//! The device on which the oracle's shell recorded its programs: [`FirstFit`]. It reuses addresses as soon as it can.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ const GRAIN_BYTES: u64 = 2 << 20;
 /// The end of the address space.
 const LAST_ADDRESS: u64 = 1 << 63;
 
-/// Hands out the lowest gap that fits, on multiples of 2 MiB. The free bytes can be set at any time, and so can
+/// Allocates from the lowest gap that fits, at multiples of 2 MiB. The free bytes can be set at any time, and so can
 /// the busy streams: no event of a busy stream is done.
 pub(crate) struct FirstFit {
     total_bytes: u64,
@@ -27,7 +27,7 @@ impl FirstFit {
         Self { total_bytes, limit_bytes: total_bytes, used_bytes: 0, segments, ranges, busy }
     }
 
-    /// Sets the capacity from now on, in bytes.
+    /// Sets the capacity in bytes, from now on.
     pub(crate) fn set_limit(&mut self, bytes: u64) {
         self.limit_bytes = bytes;
     }

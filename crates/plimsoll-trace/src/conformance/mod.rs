@@ -1,8 +1,8 @@
-//! Replays recorded requests, and compares every answer and statistic of our allocator with PyTorch's.
+//! Replays recorded requests, and compares every result and statistic of our allocator with PyTorch's.
 //!
-//! A recording is text: a stream of requests in CSV (`corpus.rs`, on the device of `recorded.rs`, replayed in
-//! `stream.rs`) or programs, one line of JSON each (`program.rs`, on the device of `first_fit.rs`). The result
-//! is a [`Report`].
+//! A recording is text. It is either a stream of requests in CSV (`corpus.rs`, replayed by `stream.rs` on the device in
+//! `recorded.rs`), or programs, one per line as JSON (`program.rs`, on the device in `first_fit.rs`). The result is a
+//! [`Report`].
 //!
 //! ```
 //! use plimsoll_trace::conformance;
@@ -35,7 +35,7 @@ pub use report::{Answer, Choice, Difference, Divergence, Report};
 use corpus::Corpus;
 use program::Program;
 
-/// Text that is not a recording: the line, and the reason.
+/// The error for text that is not a recording: the line, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable(String);
 

@@ -1,6 +1,6 @@
-//! A program of the oracle's shell with PyTorch's answers: [`Program`]. After each step the current
-//! statistics, the counters and a digest of every segment and block; at the end every statistic, the
-//! segments and the whole trace. `shared/tools/oracle/repl/README.md` describes the format.
+//! A program of the oracle's shell with PyTorch's results: [`Program`]. After each step, it has the current statistics,
+//! the counters and a digest of every segment and block; at the end, every statistic, the segments and the complete
+//! trace. `shared/tools/oracle/repl/README.md` describes the format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::first_fit::FirstFit;
 use super::report::{Answer, Choice, Difference, Divergence, Report};
 
-/// The statistics of a step, in the order of its `cur`; then those of its `n`.
+/// The statistics of a step, in the order of its `cur`; then the counters, in the order of its `n`.
 const CURRENT: [&str; 9] = [
     "allocation",
     "segment",
@@ -44,7 +44,7 @@ impl Program {
         if is_program { Ok(Self(program)) } else { Err("not a program".to_owned()) }
     }
 
-    /// Mode and seed.
+    /// The program's name: mode and seed.
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.0["mode"].as_str().unwrap_or("?"), self.0["seed"])
     }
@@ -68,7 +68,7 @@ impl Program {
         Report { rows, divergence: Some(divergence).filter(|divergence| !divergence.differences.is_empty()) }
     }
 
-    /// Runs the steps before the one that differs again, and lists the candidate blocks.
+    /// Runs the steps before the one that differs again, and lists the candidate blocks for that one.
     fn explain(&self, nth: usize, differences: Vec<Difference>, ours: Option<u64>) -> Divergence {
         let mut run = Run::new(&self.0);
         for step in &self.steps()[..nth] {
@@ -87,7 +87,7 @@ struct Run {
     allocator: Allocator<FirstFit, (Stats, Vec<Event>)>,
     live: BTreeMap<String, Allocation>,
     streams: Vec<StreamId>,
-    /// The pools that requests go to, newest last.
+    /// The pools to which requests go, newest last.
     recording: Vec<PoolId>,
     /// The last request's address.
     answer: Option<u64>,
@@ -130,7 +130,7 @@ impl Run {
         differences
     }
 
-    /// The figures compared after the last step.
+    /// Compares the figures after the last step.
     fn end(&self, program: &Value) -> Vec<Difference> {
         let (stats, events) = self.allocator.observer();
         let mut differences = Vec::new();

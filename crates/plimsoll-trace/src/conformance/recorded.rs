@@ -1,4 +1,4 @@
-//! A device that answers from a record: [`Recorded`].
+//! A device that returns recorded results: [`Recorded`].
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,8 +12,8 @@ const ALIGNMENT_BYTES: u64 = 512;
 /// The end of the address space.
 const LAST_ADDRESS: u64 = 1 << 63;
 
-/// Answers the calls of one row with the recorded addresses, and fails at the first call that differs from
-/// the recorded one. Refusals leave no record: they follow from the capacity, in steps of 2 MiB.
+/// Returns the recorded addresses for the calls of one row, and fails at the first call that differs from the recorded
+/// one. Rejected calls are not recorded: they follow from the capacity, in steps of 2 MiB.
 pub(crate) struct Recorded {
     capacity_bytes: u64,
     used_bytes: u64,
@@ -35,7 +35,7 @@ impl Recorded {
         self.expected = calls.iter().copied().collect();
     }
 
-    /// The recorded calls that were not made.
+    /// The recorded calls that our allocator did not make.
     pub(crate) fn not_made(&self) -> &VecDeque<Call> {
         &self.expected
     }
@@ -53,8 +53,8 @@ impl Recorded {
         DriverError::Failed(format!("made {made}, expected {:x?}", self.expected.front()))
     }
 
-    /// A forged recording may place memory where no device would: over existing memory, at 0, off the grid of
-    /// 512 bytes, or beyond the address space.
+    /// Checks that a device could place memory there. A forged recording may place it over existing memory, at 0, at an
+    /// address that is not a multiple of 512, or beyond the address space.
     fn is_place(&self, addr: u64, bytes: u64) -> Result<Addr, DriverError> {
         let end = addr.checked_add(bytes).filter(|&end| end <= LAST_ADDRESS);
         let below = |taken: &BTreeMap<Addr, u64>| {

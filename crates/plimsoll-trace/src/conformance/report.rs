@@ -7,7 +7,7 @@ use plimsoll_alloc::Explanation;
 /// The result of a replay, up to its last row or to the first difference.
 #[derive(Debug)]
 pub struct Report {
-    /// How many rows were compared, including the one that differs.
+    /// The number of rows that were compared, including the one that differs.
     pub rows: usize,
     /// The first difference, if there is one.
     pub divergence: Option<Divergence>,
@@ -22,29 +22,29 @@ pub struct Divergence {
     pub asked: String,
     /// The figures that differ after it.
     pub differences: Vec<Difference>,
-    /// For a request: the candidate blocks.
+    /// If it is a request, the candidate blocks.
     pub choice: Option<Choice>,
 }
 
 /// One figure that differs.
 #[derive(Debug)]
 pub struct Difference {
-    /// Which statistic, address or list of calls.
+    /// The name of the statistic, address or list of calls.
     pub what: String,
-    /// PyTorch's.
+    /// PyTorch's value.
     pub theirs: String,
-    /// Ours.
+    /// Our value.
     pub ours: String,
 }
 
-/// Which free blocks were candidates, and where each allocator put the request.
+/// The candidate blocks for a request, and where each allocator placed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The free blocks, and which of them ours takes, with the reason.
+    /// The free blocks, and the one that our allocator uses, with the reason.
     pub explanation: Explanation,
-    /// Where PyTorch put it.
+    /// Where PyTorch placed it.
     pub theirs: Answer,
-    /// Where ours did.
+    /// Where our allocator placed it.
     pub ours: Answer,
 }
 
@@ -53,7 +53,7 @@ pub struct Choice {
 pub enum Answer {
     /// At this address.
     At(u64),
-    /// Nowhere.
+    /// No address: out of memory.
     OutOfMemory,
     /// Not recorded.
     Untold,

@@ -8,8 +8,8 @@ use super::corpus::{COLUMNS, Corpus, Op, Row};
 use super::recorded::Recorded;
 use super::report::{Answer, Choice, Difference, Divergence, Report};
 
-/// Replays row by row, up to the first whose answer, statistics or device calls differ, or after which the
-/// state is not sound.
+/// Replays row by row, up to the first row whose result, statistics or device calls differ, or after which the state is
+/// inconsistent.
 pub(crate) fn replay(corpus: &Corpus) -> Report {
     let mut run = Run::new(corpus);
     for (nth, row) in corpus.rows.iter().enumerate() {

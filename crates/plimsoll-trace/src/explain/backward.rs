@@ -1,11 +1,11 @@
 //! The forward line that a request of the backward pass belongs to: [`ForwardLines`].
 //!
 //! PyTorch runs the backward pass on a thread without Python. But the engine runs derivatives in the reverse order of
-//! their operators, and each derivative frees what its operator saved. So the blocks that the pass has freed, and
-//! those that it has yet to free, bound the operator from both sides: it is not after the operator of the oldest
-//! freed block, nor before that of the newest block still saved. Between these bounds there are two clues. A C++
-//! frame names the derivative (`MmBackward0`): the nearest operator of that name is taken. Without C++ frames, a
-//! gradient has the size of its tensor, and belongs to the operator after the one that made that tensor.
+//! their operators, and each derivative frees what its operator saved. So the saved blocks show where the pass is: the
+//! operator is not after the operator of the oldest freed block, nor before the operator of the newest block that is
+//! still saved. Between these bounds there are two clues. A C++ frame names the derivative (`MmBackward0`): the nearest
+//! operator of that name is chosen. Without C++ frames, a gradient has the size of its tensor, and belongs to the
+//! operator after the one that made that tensor.
 //!
 //! In anomaly mode PyTorch records the forward stack itself (`forward_frames`).
 //!
@@ -26,11 +26,11 @@ use crate::timeline::Life;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForwardLines(BTreeMap<EventIndex, ForwardLine>);
 
-/// How many passes before a backward pass may have saved something for it. If two models are trained in turn, one
-/// forward pass lies two passes before its backward pass.
+/// How many passes before a backward pass may have saved something for it. If two models are trained in alternation, a
+/// forward pass is two passes before its backward pass.
 const PASSES_BEFORE: usize = 6;
-/// How many operators to search outside the bounds, and between them. No derivative is farther off; a forged file may
-/// have millions.
+/// How many operators are searched beyond the bounds, and between them. No derivative is farther away; a forged file
+/// may have millions.
 const BEYOND: usize = 4;
 const MOST_BETWEEN: usize = 1 << 10;
 /// The most requests that the derivative of one operator makes. If the order alone assigns more to one operator, the
@@ -38,8 +38,8 @@ const MOST_BETWEEN: usize = 1 << 10;
 const MOST_OF_ONE: usize = 12;
 
 impl ForwardLines {
-    /// The forward lines that were found for requests of a backward pass without a line of Python. Other
-    /// requests are left out. Costs a walk over each backward pass with such a request, and over the passes before.
+    /// Finds the forward lines of those requests of a backward pass that have no line of Python. Other requests are
+    /// left out. Costs a walk over each backward pass with such a request, and over the passes before it.
     pub(super) fn of(
         analysis: DeviceAnalysis<'_>,
         passes: &Passes,
@@ -87,21 +87,21 @@ struct Op {
     consumer: usize,
 }
 
-/// One backward pass, followed back through the operators.
+/// One backward pass, followed in reverse through the operators.
 struct Sweep<'a> {
     analysis: DeviceAnalysis<'a>,
     pass: Pass,
     ops: Vec<Op>,
-    /// When the pass frees what operators saved, with the operators' places.
+    /// The events at which the pass frees saved blocks, with the indices of their operators.
     frees: BTreeSet<(EventIndex, usize)>,
-    /// The places of operators whose saved blocks it has yet to free.
+    /// The indices of operators whose saved blocks are not freed yet.
     saved: BTreeSet<usize>,
-    /// All operators after this place are done.
+    /// The derivatives of all operators after this index are done.
     highest: usize,
     /// The operator of the last request.
     at: usize,
     by: FoundBy,
-    /// Gradients of the tensors from here on exist.
+    /// The tensors from this index on have gradients.
     derived: usize,
     /// The names of operators, by stack.
     names: BTreeMap<StackId, Vec<Name>>,
@@ -136,7 +136,7 @@ impl<'a> Sweep<'a> {
         sweep
     }
 
-    /// The places of the lives that begin in a range of events.
+    /// The indices of the lives that begin in a range of events.
     fn born(&self, from: EventIndex, to: EventIndex) -> std::ops::Range<usize> {
         let lives = &self.analysis.timeline.lives;
         let before = |event| lives.partition_point(|life| life.born < Some(event));
@@ -179,7 +179,7 @@ impl<'a> Sweep<'a> {
         (self.highest, self.at, self.derived) = (last, last, self.ops.len());
     }
 
-    /// Follows the pass up to an event, and reports the line of each request that has none of its own.
+    /// Follows the pass up to an event, and reports the line of each request that has no line itself.
     fn run(&mut self, until: EventIndex, mut tell: impl FnMut(EventIndex, usize, ForwardLine)) {
         let analysis = self.analysis;
         let trace = analysis.snapshot.trace(analysis.timeline.device);
@@ -210,7 +210,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// The operator that a request of the backward pass belongs to; `None` if it is known to be another than those found.
+    /// The operator that a request of the backward pass belongs to; `None` if it is known to be none of those found.
     fn place_of(&mut self, bytes: u64, stack: Option<StackId>, operator: Option<Name>) -> Option<usize> {
         let lowest = self.saved.last().copied().unwrap_or(0);
         let highest = self.at.min(self.highest).max(lowest);
@@ -229,7 +229,7 @@ impl<'a> Sweep<'a> {
             }
             self.by = FoundBy::Order;
         } else if self.analysis.origins.has_native() && stack.is_some_and(|stack| stack != StackId::EMPTY) {
-            // A sum over the broadcast dimensions of a gradient, or a gradient that is kept: it belongs to the
+            // A sum over the broadcast dimensions of a gradient, or a gradient that is kept. It belongs to the
             // derivative before it.
             return Some(highest);
         }
@@ -243,8 +243,9 @@ impl<'a> Sweep<'a> {
                 self.derived = tensor;
                 Some(self.ops[tensor].consumer)
             }
-            // The derivative has a name, and no operator near here has it: that of a view, which requests no memory. The
-            // operator that uses the view comes next, if there is a tensor of which it may be a view.
+            // The derivative has a name, but no operator near here has that name. It is the derivative of a view, which
+            // requests no memory. The operator that uses the view comes next, if there is a tensor that the view may be
+            // of.
             None if is_named => {
                 let near = self.ops[..=highest].iter().rev();
                 let is_viewed = near.clone().take(BEYOND + 1).any(|op| op.bytes >= bytes / 2)
@@ -255,7 +256,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Whether an operator's stack calls the operator of a derivative.
+    /// Whether an operator's stack calls the operator that this node is the derivative of.
     fn calls(&mut self, place: usize, node: &str) -> bool {
         let snapshot = self.analysis.snapshot;
         let Some(stack) = self.ops[place].stack else { return false };
@@ -270,7 +271,7 @@ fn operators(snapshot: &Snapshot, stack: StackId) -> Vec<Name> {
     frames.filter_map(|frame| Name::of_operator(frame.name, snapshot.texts.get(frame.name))).collect()
 }
 
-/// `Addmm` of `AddmmBackward0`.
+/// Returns `Addmm` for `AddmmBackward0`.
 fn derivative(name: &str) -> Option<&str> {
     let (node, number) = name.rsplit_once("Backward")?;
     (!node.is_empty() && number.chars().all(|char| char.is_ascii_digit())).then_some(node)

@@ -1,7 +1,7 @@
-//! Which blocks of a model are buffers: tensors that `register_buffer` keeps beside the parameters.
+//! Finds the blocks of a model that are buffers: tensors that `register_buffer` adds to a module, next to its parameters.
 //!
-//! PyTorch moves both to the device in one function, `Module._apply`: first the parameters, then their gradients,
-//! then the buffers, each on a line of its own. Its batch norms create both in one `__init__`, in the same order.
+//! PyTorch moves both to the device in one function, `Module._apply`: first the parameters, then their gradients, then
+//! the buffers, each on a separate line. Its batch norms create both in one `__init__`, in the same order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,8 +54,8 @@ fn line_of(snapshot: &Snapshot, stack: StackId, file: &str, function: &str) -> O
     u32::try_from(snapshot.stacks.get_frame(id).line).ok()
 }
 
-/// How many lines of a norm's `__init__` create parameters. Its weight and bias are on adjacent lines, some lines
-/// before its mean and variance, which are three lines apart.
+/// How many lines of a norm's `__init__` create parameters. The lines for weight and bias are adjacent. The lines for
+/// mean and variance come some lines later, three lines apart.
 fn parameters_of_norm(lines: &[u32]) -> usize {
     match lines {
         [weight, bias, ..] if bias - weight <= 2 => 2,
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(parameters_of_norm(&[53, 55, 64, 67, 73]), 2);
         assert_eq!(parameters_of_norm(&[53, 64, 67, 73]), 1); // without a bias
         assert_eq!(parameters_of_norm(&[64, 67, 73]), 0); // not affine
-        assert_eq!(parameters_of_norm(&[53, 55]), 2); // tracks nothing
+        assert_eq!(parameters_of_norm(&[53, 55]), 2); // no running statistics
         assert_eq!(parameters_of_norm(&[]), 0);
     }
 }

@@ -1,7 +1,7 @@
-//! Which cached bytes can be released to the device: [`Releasing`].
+//! Finds which cached bytes can be released to the device: [`Releasing`].
 //!
-//! `torch.cuda.empty_cache` releases segments without a block, and whole pages of expandable segments without a
-//! block. It waits for all streams first, so that blocks waiting for one are cached by then. Private pools keep their
+//! `torch.cuda.empty_cache` releases segments without a block, and whole pages of expandable segments without a block.
+//! It waits for all streams first, so that blocks that wait for a stream are cached by then. Private pools keep their
 //! segments as long as something, such as a graph, uses the pool; a snapshot does not record that. As PyTorch:
 //! `release_cached_blocks`, `release_blocks`.
 
@@ -13,7 +13,7 @@ use crate::snapshot::{PoolIndex, SegmentType, Snapshot};
 /// The page size of small pools, in bytes.
 const SMALL_PAGE_BYTES: u64 = 2 << 20;
 
-/// What can be released under a recording's settings.
+/// Computes the memory that can be released under a recording's settings.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Releasing<'a> {
     snapshot: &'a Snapshot,
@@ -23,16 +23,16 @@ pub(super) struct Releasing<'a> {
 /// The cached bytes of a segment, by whether they can be released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CachedBytes {
-    /// In memory that can be released as a whole: it serves any request.
+    /// Bytes in memory that can be released completely: they can serve any request.
     pub reusable: u64,
-    /// The same in private pools, which keep it while they are used.
+    /// Bytes in such memory of private pools, which keep it while they are in use.
     pub private: u64,
-    /// Beside blocks that are held or wait: of use to requests that fit alone.
+    /// Bytes next to blocks that are live or wait for a stream. They serve only requests that fit there.
     pub pinned: u64,
 }
 
 impl CachedBytes {
-    /// The sum of two.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl<'a> Releasing<'a> {
         CachedBytes { reusable, private, pinned: segment.bytes.cached.saturating_sub(whole) }
     }
 
-    /// What `empty_cache` releases: at least, and at most (if nothing uses the private pools).
+    /// The bytes that `empty_cache` releases: the minimum, and the maximum (if nothing uses the private pools).
     pub(super) fn by_empty_cache(&self, state: &AllocatorState) -> (u64, u64) {
         let is_free = |usage| !matches!(usage, Use::Live(_));
         let (mut least, mut most) = (0_u64, 0_u64);
@@ -91,7 +91,7 @@ impl<'a> Releasing<'a> {
             bytes = bytes.saturating_add(pages.saturating_mul(page_bytes));
         };
         for piece in state.pieces_of(segment) {
-            // The end of a block is as free as the block.
+            // The end of a block is free if the block is.
             let is_free = if piece.usage == Use::Uncut { was_free } else { is_free(piece.usage) };
             let at = piece.addr.0.saturating_sub(memory.addr.0);
             if is_free {

@@ -1,4 +1,4 @@
-//! What changed from one recording to another: [`Comparison`], at the peaks of both, by line and by category.
+//! The changes from one recording to another: [`Comparison`], at the peaks of both, by line and by category.
 //!
 //! The changes of all lines add up to the change of the peak, and so do those of all categories.
 
@@ -16,9 +16,9 @@ use crate::snapshot::{Action, EventIndex, FrameId};
 pub struct Comparison {
     /// The totals of both.
     pub totals: [Totals; 2],
-    /// Every line with live blocks at either moment (the peaks, by default). The largest change comes first.
+    /// Every line with live blocks at either moment (the peaks, by default), the largest change first.
     pub lines: Vec<Change<ChangedLine>>,
-    /// The same by category. The user's own categories have the names of the first recording.
+    /// The changes by category. The user's own categories have the names of the first recording.
     pub categories: Vec<Change<ShownCategory>>,
 }
 
@@ -38,7 +38,7 @@ pub struct Totals {
 pub struct Change<K> {
     /// The thing.
     pub key: K,
-    /// The amounts in the first and the second.
+    /// The amounts in the first and in the second recording.
     pub amounts: [Amount; 2],
 }
 
@@ -51,10 +51,10 @@ pub struct Amount {
     pub blocks: u64,
 }
 
-/// A line as both recordings name it, and the category of its blocks.
+/// A line, as a frame of each recording, and the category of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangedLine {
-    /// A frame of each recording; `None` if the line has no live block, and for blocks without a line.
+    /// The line's frame in each recording; `None` if the line has no live block there, or if the blocks have no line.
     pub frames: [Option<FrameId>; 2],
     /// The category.
     pub category: ShownCategory,
@@ -68,7 +68,7 @@ impl<K> Change<K> {
 }
 
 impl Amount {
-    /// The second amount of two minus the first, in bytes.
+    /// The second amount minus the first, in bytes.
     pub fn change([first, second]: [Self; 2]) -> i128 {
         i128::from(second.bytes) - i128::from(first.bytes)
     }
@@ -99,8 +99,8 @@ impl Comparison {
         Self::after(first, second, [first, second].map(|analysis| analysis.timeline.peak_allocated.after))
     }
 
-    /// The same at other moments: after an event of each, or before the first (`None`). The totals are still those of
-    /// the whole recordings.
+    /// Compares at other moments: after an event of each recording, or before the first (`None`). The totals are still
+    /// those of the complete recordings.
     pub fn after(
         first: DeviceAnalysis<'_>,
         second: DeviceAnalysis<'_>,
@@ -137,7 +137,7 @@ impl Comparison {
 
 /// The owners in one recording at one moment.
 struct Side {
-    /// The lines, each by its first frame.
+    /// The first frame of each line.
     frames: Vec<FrameId>,
     rows: Vec<(Line, Amount)>,
 }

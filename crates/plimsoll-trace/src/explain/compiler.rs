@@ -1,9 +1,9 @@
-//! The requests and scopes of a compiler, before or during the run of a compiled program: it traces with tensors of its own
-//! and times kernels on the device. They repeat at even intervals but are not steps.
+//! The requests and scopes of a compiler, before or during the run of a compiled program. A compiler traces with its
+//! own tensors and times kernels on the device. Its requests repeat at regular intervals but are not steps.
 
 use crate::snapshot::Snapshot;
 
-/// Whether a scope is `torch.compile`'s or one of its kernels', by its name.
+/// Whether a scope belongs to `torch.compile` or to one of its kernels, judged by its name.
 pub(super) fn is_scope(name: &str) -> bool {
     const BEGINS: [&str; 14] = [
         "## Call CompiledFxGraph",
@@ -27,7 +27,7 @@ pub(super) fn is_scope(name: &str) -> bool {
         || BEGINS.iter().any(|begin| name.starts_with(begin))
 }
 
-/// Whether each stack, by its id, is a compiler's or its autotuner's.
+/// For each stack, by its id, whether it is in a compiler or its autotuner.
 pub(super) fn in_compiler(snapshot: &Snapshot) -> Vec<bool> {
     snapshot.stacks_with(is_compiler)
 }

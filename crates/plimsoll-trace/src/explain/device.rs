@@ -23,14 +23,14 @@ use crate::still_needed::StillNeeded;
 use crate::timeline::{Life, Moment, Timeline};
 use crate::whatif::{SETTINGS, WhatIf};
 
-/// What a snapshot shows about one device.
+/// The explanation of one device in a snapshot.
 #[derive(Debug, Clone)]
 pub struct DeviceExplanation {
     /// Whether our own runtime recorded it, not PyTorch.
     pub is_own: bool,
     /// Every block's lifetime, and the byte counts over time.
     pub timeline: Timeline,
-    /// How exactly our allocator reproduces the recording. The block sizes that it found are in the timeline.
+    /// How exactly our allocator reproduces the recording. The block sizes that the replay found are in the timeline.
     pub replay: Replay,
     /// The passes of the program.
     pub passes: Passes,
@@ -38,15 +38,15 @@ pub struct DeviceExplanation {
     pub purposes: Purposes,
     /// The request that failed, if one did.
     pub failure: Option<Failure>,
-    /// Requests that were refused first and served after the cache was released.
+    /// Requests that were rejected at first and served after the cache was released.
     pub pressure: Pressure,
-    /// Forward lines of the failed request and of live blocks that the backward pass allocated without a line of
-    /// Python.
+    /// The forward lines of the failed request and of live blocks, if the backward pass allocated them without a line
+    /// of Python.
     pub forward_lines: ForwardLines,
     /// Shapes that the failed request may have had, the best guess first; often empty.
     pub shapes: Vec<Guess>,
-    /// What the program still needed after the failed request, a lower bound; `None` if the recording does not show
-    /// it.
+    /// The memory that the program still needed after the failed request, a lower bound; `None` if the recording does not
+    /// show this.
     pub still_needed: Option<StillNeeded>,
     /// The owners of live memory at [`DeviceExplanation::moment`].
     pub owners: Owners,
@@ -67,16 +67,16 @@ pub struct DeviceExplanation {
     pub what_if: Option<WhatIf>,
 }
 
-/// The most that a program's own CUDA context and libraries take of a device, in bytes: on an H200 with PyTorch 2.11,
+/// The most device memory that a program's own CUDA context and libraries take, in bytes. On an H200 with PyTorch 2.11,
 /// cuBLAS, cuDNN, cuSOLVER and cuFFT together took 845 MB.
 const OWN_CONTEXT_BYTES: u64 = 1 << 30;
 
-/// What to do beyond reading the snapshot.
+/// Options of an explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// Whether to infer the purpose of blocks.
     pub infer: bool,
-    /// The device's total memory in bytes. `None` takes the total that the recorder wrote, if it did.
+    /// The device's total memory in bytes. With `None`, the total that the recorder wrote is used, if it wrote one.
     pub device_total_bytes: Option<u64>,
 }
 
@@ -87,7 +87,7 @@ impl Default for Options {
 }
 
 impl DeviceExplanation {
-    /// Explains a device. Finds the passes and steps on a second thread, while this one replays the requests.
+    /// Explains a device. A second thread finds the passes and steps, while this one replays the requests.
     pub fn of(snapshot: &Snapshot, device: i32, origins: &Origins, options: Options) -> Self {
         let trace = snapshot.trace(device);
         let (timeline, replay, passes, steps) = std::thread::scope(|scope| {
@@ -176,7 +176,7 @@ impl DeviceExplanation {
         WhatIf::with_rest(snapshot, &self.timeline, settings, device_total_bytes, still_needed)
     }
 
-    /// The device with the snapshot and the origins that it was explained from: the input of comparisons.
+    /// This device with its snapshot and origins, as the input of comparisons.
     pub fn analysis<'a>(&'a self, snapshot: &'a Snapshot, origins: &'a Origins) -> DeviceAnalysis<'a> {
         DeviceAnalysis { snapshot, timeline: &self.timeline, origins, purposes: &self.purposes }
     }
@@ -196,7 +196,7 @@ impl DeviceExplanation {
         self.owners.after
     }
 
-    /// The step that a moment lies in, counted from one; `None` after the last step.
+    /// The step that a moment belongs to, counted from one; `None` after the last step.
     pub fn step_at(&self, moment: Moment) -> Option<usize> {
         let step = self.steps.step_of(moment.after?);
         (step < self.steps.len()).then_some(step + 1)
@@ -208,8 +208,9 @@ impl DeviceExplanation {
         origins.get(event.stack).line
     }
 
-    /// Device memory used by others when a request failed for lack of capacity: if it is known, and if the request
-    /// would have fit without it. The program's own context and libraries do not count, as every program has them.
+    /// Device memory used by others when a request failed for lack of capacity; `None` if it is unknown, or if the
+    /// request would not have fit without it. The program's own context and libraries do not count, as every program
+    /// has them.
     pub fn held_by_others(&self) -> Option<u64> {
         let failure = self.failure.filter(|failure| failure.limit.is_none())?;
         let Cause::Capacity { short_bytes } = failure.cause() else { return None };

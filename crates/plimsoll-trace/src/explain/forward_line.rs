@@ -18,14 +18,14 @@ pub struct ForwardLine {
 pub enum FoundBy {
     /// The recording has the forward operator's stack: anomaly mode was on.
     Recorded,
-    /// By the derivative's name: the line has an operator of that name, at the right place in the order.
+    /// The derivative's name matches an operator of the line, at the right place in the order.
     Operator,
-    /// By order and sizes alone.
+    /// Only order and sizes match.
     Order,
 }
 
 impl FoundBy {
-    /// How sure this is, in words.
+    /// The confidence, in words.
     pub fn confidence(self) -> &'static str {
         match self {
             Self::Recorded => "certain",

@@ -1,7 +1,7 @@
 //! Why cached memory cannot be used: [`Fragmentation`] at one moment, and over time.
 //!
-//! A hole is a cached piece of a segment. It serves requests of its own pool and stream that fit into it. All other
-//! requests need memory of the device, and a segment (or page) returns to the device only if it is entirely unused.
+//! A hole is a cached piece of a segment. It serves requests of the same pool and stream that fit into it. All other
+//! requests need device memory, and a segment (or page) returns to the device only if it is entirely unused.
 
 use std::collections::BTreeMap;
 
@@ -15,22 +15,24 @@ use super::state::{AllocatorState, AllocatorStates, SegmentState, Use};
 use crate::snapshot::{EventIndex, FrameId, LifeIndex, PoolIndex, SegmentType, Snapshot};
 use crate::timeline::{Memory, Timeline};
 
-/// The holes of one device at one moment, and what pins them.
+/// The holes of one device at one moment, and the blocks that pin them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fragmentation {
-    /// The moment; `None` is the moment before the first event; one past the last event is the snapshot itself.
+    /// The event after which this is the state; `None` is before the first event; one past the last event is the
+    /// snapshot itself.
     pub after: Option<EventIndex>,
     /// The sum of all holes.
     pub all: Holes,
-    /// The holes by what can use them, in the order of the pools.
+    /// The holes by the requests that can use them, in the order of the pools.
     pub pools: Vec<(PoolOfHoles, Holes)>,
-    /// Segments with holes that live blocks pin; the one with the oldest block first.
+    /// Segments with holes that live blocks pin, sorted by the age of the oldest block, oldest first.
     pub pins: Vec<Pin>,
-    /// What `torch.cuda.empty_cache` would release: at least, and at most (if no graph uses the private pools).
+    /// The bytes that `torch.cuda.empty_cache` would release: the minimum, and the maximum (if no graph uses the
+    /// private pools).
     pub empty_cache_bytes: (u64, u64),
 }
 
-/// A kind of holes: a request finds only holes of its own kind.
+/// A kind of hole: a request finds only holes of its own kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PoolOfHoles {
     /// The pool, if known.
@@ -44,11 +46,11 @@ pub struct PoolOfHoles {
 /// A set of holes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Holes {
-    /// Bytes of the segments that they are in.
+    /// Bytes of the segments that contain them.
     pub reserved_bytes: u64,
     /// Their number.
     pub count: usize,
-    /// The bytes of the largest.
+    /// The size of the largest hole, bytes.
     pub largest_bytes: u64,
     /// Their bytes, by whether they can be released.
     pub cached: CachedBytes,
@@ -76,9 +78,9 @@ impl Holes {
 pub struct Pin {
     /// The segment.
     pub memory: Memory,
-    /// Bytes in blocks, live or waiting for a stream.
+    /// Bytes in blocks that are live or wait for a stream.
     pub held_bytes: u64,
-    /// Cached bytes beside them.
+    /// Cached bytes next to them.
     pub pinned_bytes: u64,
     /// The blocks that pin it, the oldest first.
     pub blocks: Vec<PinningBlock>,
@@ -105,7 +107,7 @@ pub struct PinningBlock {
     pub age_steps: usize,
 }
 
-/// What the analysis of one device works with: the snapshot, and what was found so far.
+/// The input of the analysis of one device: the snapshot, and the findings so far.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceAnalysis<'a> {
     /// The snapshot.
@@ -119,8 +121,8 @@ pub struct DeviceAnalysis<'a> {
 }
 
 impl Fragmentation {
-    /// The fragmentation after an event. `steps` are the first events of the training steps, ascending; empty if
-    /// unknown.
+    /// The fragmentation after an event. `steps` are the first events of the training steps, in ascending order; empty
+    /// if unknown.
     pub fn of(analysis: DeviceAnalysis<'_>, steps: &[EventIndex], after: Option<EventIndex>) -> Self {
         let state =
             AllocatorState::of(analysis.timeline, analysis.snapshot.trace(analysis.timeline.device), after);
@@ -148,8 +150,8 @@ impl Fragmentation {
         Self { after, all, pools: pools.into_iter().collect(), pins, empty_cache_bytes }
     }
 
-    /// The holes after some events, each with the event: at most `moments` of them, evenly spread over the recording
-    /// and including its end. Costs a walk over the blocks of each moment.
+    /// The holes after some events, each with its event: at most `moments` of them, evenly spread over the recording
+    /// and including its end. Costs a walk over the blocks for each moment.
     pub fn over_time(
         snapshot: &Snapshot,
         timeline: &Timeline,

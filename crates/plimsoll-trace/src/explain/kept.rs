@@ -1,10 +1,10 @@
-//! What the program keeps in addition to its model: [`settle`]. Inputs, results that a variable keeps, copies of the
-//! parameters, and the weights of a program that only infers.
+//! Finds what the program keeps in addition to its model: [`settle`]. These are inputs, results that a variable keeps,
+//! copies of the parameters, and the weights of a program that only runs inference.
 //!
-//! It runs after everything else (`purposes.rs`) and takes what is still unknown, and two guesses that a block's size can
-//! refute. An input is created or copied by the program itself: a line outside every module calls an operator that only
-//! makes a tensor. Any other block of the forward pass that is still live when the backward pass has ended is a result:
-//! the graph has let go of it, so a variable keeps it.
+//! It runs after all other inference (`purposes.rs`). It handles the blocks that are still unknown, and checks two
+//! guesses that a block's size can refute. An input is created or copied by the program itself: a line outside every
+//! module calls an operator that only makes a tensor. Any other block of the forward pass that is still live when the
+//! backward pass has ended is a result: the graph no longer keeps it, so a variable does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,10 +48,10 @@ const MAKES: [&str; 25] = [
 ];
 /// Operators that copy a tensor.
 const COPIES: [&str; 5] = ["_to_copy", "clone", "empty_like", "empty_strided", "to"];
-/// The smallest parameter whose size says something.
+/// The smallest parameter whose size is distinctive.
 const TELLING_BYTES: u64 = 1 << 16;
 
-/// A snapshot, and what is known of its stacks and passes.
+/// A snapshot, and what is known about its stacks and passes.
 pub(super) struct Program<'a> {
     snapshot: &'a Snapshot,
     origins: &'a Origins,
@@ -104,7 +104,7 @@ impl<'a> Program<'a> {
         if self.origins.has_native() {
             return self.is_by(life, &MAKES);
         }
-        // Python alone does not name the operator: inputs are there before the model is called.
+        // Python frames alone do not name the operator. But inputs are created before the model is called.
         let place = life.born.and_then(|born| self.passes.at(born));
         let call = place.and_then(|place| self.module_calls[place]);
         call.is_some_and(|call| life.born < Some(call))
@@ -122,7 +122,7 @@ pub(super) fn settle(program: &Program<'_>, timeline: &Timeline, purposes: &mut 
     let infers = program.passes.iter().all(|pass| pass.kind == PassKind::Forward);
     let last_request = program.passes.iter().last().map(|pass| pass.last_request);
     for (life, purpose) in lives.iter().zip(purposes) {
-        // A graph that waits for its backward pass does not make what the program created an activation.
+        // A block that the program itself created is an input, even if a graph that waits for its backward pass holds it.
         let is_held = matches!(purpose.why, Why::HeldAtEnd | Why::HeldAtFailure);
         if is_held && program.is_input(life) {
             *purpose = Purpose { category: Some(Category::Input), why: Why::MadeOutsideModules };
@@ -166,8 +166,8 @@ fn of_category<'a>(
     all.filter(move |(_, purpose)| purpose.category == Some(category)).map(|(life, _)| life)
 }
 
-/// A gradient has the size of a tensor that exists before the pass and after it. What is freed as the pass ends, and has
-/// no such size, was a temporary of its last operators.
+/// A gradient has the size of a tensor that exists before the pass and after it. A block that is freed as the pass
+/// ends, and has no such size, was a temporary of the pass's last operators.
 fn not_gradients(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
     let spans = Spans::of(lives, purposes);
     for (life, purpose) in lives.iter().zip(purposes) {
@@ -178,7 +178,7 @@ fn not_gradients(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
         if life.freed.is_none_or(|freed| freed > pass.last) {
             continue;
         }
-        // After the last pass a program frees everything.
+        // After the last pass, a program frees everything.
         let end = if passes.is_last(&pass) { pass.last_request } else { pass.last };
         if !spans.has(size(life), pass.first, end) {
             *purpose = Purpose { category: Some(Category::Temporary), why: Why::FreedAsPassEnds };
@@ -186,17 +186,17 @@ fn not_gradients(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
     }
 }
 
-/// For each size, the births of its blocks in order. Each has the latest free among the blocks born up to then.
+/// For each size, the births of its blocks in order, each with the latest free of all blocks born up to then.
 struct Spans(BTreeMap<u64, Vec<Span>>);
 
-/// The first and the last event of a block; `None` before the first and after the last event of the recording.
+/// The first and the last event of a block; `None` means before the first or after the last event of the recording.
 type Span = (Option<EventIndex>, Option<EventIndex>);
 
 impl Spans {
     fn of(lives: &[Life], purposes: &[Purpose]) -> Self {
         const PASS_BY: [Category; 3] = [Category::Activation, Category::Temporary, Category::Workspace];
         let mut found: BTreeMap<u64, Vec<_>> = BTreeMap::new();
-        // Where there are parameters, a batch of some size does not make gradients of it likely.
+        // If there are parameters, a batch of the same size does not make it likely that a block is a gradient.
         let has_parameters = of_category(lives, purposes, Category::Parameter).next().is_some();
         let is_kept = |life: &Life, purpose: &Purpose| match purpose.category {
             Some(category) => !PASS_BY.contains(&category),
@@ -213,7 +213,7 @@ impl Spans {
         Self(found)
     }
 
-    /// Whether a block of this size is born before one event and freed after another, or never.
+    /// Whether a block of this size is born before one event, and freed after another or never.
     fn has(&self, bytes: u64, before: EventIndex, after: EventIndex) -> bool {
         let Some(of_size) = self.0.get(&bytes) else { return false };
         let born = of_size.partition_point(|&(born, _)| born < Some(before));
@@ -263,7 +263,7 @@ mod tests {
         let spans = Spans::of(&timeline.lives, &vec![unknown; timeline.lives.len()]);
         let at = |nth| EventIndex::new(nth).expect("an index");
         assert!(spans.has(512, at(1), at(3)));
-        assert!(!spans.has(512, at(0), at(3))); // none is born before
+        assert!(!spans.has(512, at(0), at(3))); // no block is born before
         assert!(spans.has(1024, at(2), at(1)));
         assert!(!spans.has(1024, at(2), at(2)));
         assert!(!spans.has(2048, at(3), at(3)));

@@ -1,8 +1,8 @@
-//! What an optimizer's last step allocated, when the recording ends before its temporaries are freed.
+//! Finds what an optimizer's last step allocated, when the recording ends before its temporaries are freed.
 //!
-//! A block that outlives an optimizer step is state, usually. But the recording may end at any moment after the last
+//! A block that outlives an optimizer step is usually state. But the recording may end at any moment after the last
 //! step, and a program that ends frees everything. So a block of the last step is not state if other blocks of its
-//! stack were freed within their steps, or if PyTorch's optimizer of that name creates no state there.
+//! stack were freed within their steps, or if the PyTorch optimizer of that name creates no state there.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ const STATE_IS_MADE_FIRST: [&str; 11] = [
     "sparse_adam.py",
 ];
 
-/// Finds the temporaries among the blocks that look like state of the last pass, if that is an optimizer step.
+/// If the last pass is an optimizer step, finds the temporaries among the blocks that look like its state.
 pub(super) fn settle(
     snapshot: &Snapshot,
     lives: &[Life],
@@ -62,6 +62,6 @@ fn makes_state_first(snapshot: &Snapshot, stack: Option<StackId>) -> bool {
         let file = file.replace('\\', "/");
         file.split_once("/torch/optim/").map(|(_, name)| name.to_owned())
     });
-    // The wrapper around every optimizer's step is also around the user's own optimizers.
+    // PyTorch wraps every optimizer's step, also of the user's own optimizers.
     names.next().is_some_and(|name| STATE_IS_MADE_FIRST.contains(&name.as_str()))
 }

@@ -2,10 +2,10 @@
 //! steps.
 //!
 //! A rising level is not yet a leak: a larger batch raises it, and so does a cache that is replaced by a larger one.
-//! Leaked memory is never freed. So two rows are kept for each line ([`Course`]): its live bytes at the end of each
-//! step, and the bytes of each step's blocks that are still live at the end of the last step. `judge.rs` derives a
-//! verdict from these rows, `sawtooth.rs` finds memory of many steps that is freed at once, and `pattern.rs` names
-//! the kind of program that leaks like this.
+//! Leaked memory is never freed. So each line has two series ([`Course`]): its live bytes at the end of each step, and
+//! the bytes of each step's blocks that are still live at the end of the last step. `judge.rs` derives a verdict from
+//! these series, `sawtooth.rs` finds memory of many steps that is freed at once, and `pattern.rs` names the kind of
+//! program that leaks like this.
 
 mod growth;
 mod judge;
@@ -28,32 +28,32 @@ pub use pattern::Pattern;
 use rows::{Release, Rows, add};
 use sawtooth::Frees;
 
-/// What grows in one device's recording.
+/// The growth in one device's recording.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Leaks {
-    /// All live memory as one course. Its verdict is [`Verdict::Leaking`] if a line leaks, unless as much older
-    /// memory was freed.
+    /// All live memory as one course. Its verdict is [`Verdict::Leaking`] if a line leaks, unless as much older memory
+    /// was freed.
     pub whole: Course,
-    /// Every place with a block that outlived a step. First the leaking ones, the largest first; then those that
-    /// [keep something of each step](Course::kept_of_each); then by live bytes at the end. If there are very many,
-    /// only those that allocated the most.
+    /// Every place with a block that outlived a step. The leaking ones come first, largest first; then those that [keep
+    /// something of each step](Course::kept_of_each); then the others, by live bytes at the end. If there are very many
+    /// places, only those that allocated the most are included.
     pub lines: Vec<Line>,
-    /// What the leak looks like.
+    /// The kind of leak.
     pub pattern: Option<Pattern>,
-    /// The blocks that leaked in one step, the last known one, in the order of their allocation.
+    /// The blocks that leaked in the last step whose leaks are known, in the order of their allocation.
     pub sample: Vec<LifeIndex>,
 }
 
-/// A place in the program, as precise as is known.
+/// A place in the program, as precise as known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// The user's line.
     Line(FrameId),
     /// An operator that no line of Python called, such as a derivative.
     Operator(Name),
-    /// A stack that shows neither.
+    /// A stack that has neither.
     Stack(StackId),
-    /// Nothing was recorded.
+    /// No stack was recorded.
     Unknown,
 }
 
@@ -70,7 +70,7 @@ impl Place {
     }
 }
 
-/// The most entries in the rows of all lines, of 16 bytes each.
+/// The most entries in the series of all lines; an entry is 16 bytes.
 const MOST_ENTRIES: usize = 1 << 21;
 
 /// One place and its live bytes.
@@ -78,17 +78,17 @@ const MOST_ENTRIES: usize = 1 << 21;
 pub struct Line {
     /// The place.
     pub place: Place,
-    /// The library's line that it calls, of its first block that outlives a step.
+    /// The library line that it calls, from its first block that outlives a step.
     pub inner: Option<FrameId>,
     /// The operator of all its blocks, if there is only one.
     pub operator: Option<Name>,
     /// Its bytes, step by step.
     pub course: Course,
-    /// What it looks like by itself.
+    /// The pattern of this line alone.
     pub pattern: Option<Pattern>,
 }
 
-/// Bytes step by step, and the verdict.
+/// A series of bytes, step by step, and the verdict about it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Course {
     /// The verdict.
@@ -97,15 +97,15 @@ pub struct Course {
     pub confidence: &'static str,
     /// Live bytes after each step.
     pub held: Vec<u64>,
-    /// By the step of allocation: bytes still live after the last step.
+    /// The bytes of each step's blocks that are still live after the last step.
     pub kept: Vec<u64>,
     /// How much of each step remains.
     pub growth: Growth,
 }
 
 impl Course {
-    /// With too few steps for a verdict: the bytes of each step that are still live at the end, if each step
-    /// including the first left some. The smallest amount of the later steps.
+    /// If there are too few steps for a verdict, the bytes of each step that are still live at the end: the smallest
+    /// amount of the later steps. `None` unless every step, including the first, left some.
     pub fn kept_of_each(&self) -> Option<u64> {
         let (first, others) = self.kept.split_first().filter(|_| self.verdict == Verdict::TooFewSteps)?;
         let (least, most) = (*others.iter().min()?, *others.iter().max()?);
@@ -115,7 +115,7 @@ impl Course {
 }
 
 impl Leaks {
-    /// Reads the blocks once, and reads those that leaked in one step again.
+    /// Walks over the blocks once, and again over those that leaked in one step.
     pub fn of(
         snapshot: &Snapshot,
         timeline: &Timeline,
@@ -192,7 +192,8 @@ impl Leaks {
         self.lines.iter().take_while(|line| line.course.verdict == Verdict::Leaking)
     }
 
-    /// With too few steps: the lines that still hold something of every step at the end, with the bytes of each step.
+    /// If there are too few steps for a verdict: the lines that still keep something of every step at the end, with the
+    /// bytes of each step.
     pub fn kept_of_each(&self) -> impl Iterator<Item = (&Line, u64)> {
         let is_open = self.whole.verdict == Verdict::TooFewSteps;
         self.lines
@@ -201,7 +202,7 @@ impl Leaks {
             .filter_map(|line| Some((line, line.course.kept_of_each()?)))
     }
 
-    /// The growth of all leaking lines together in bytes per step, rounded.
+    /// The growth of all leaking lines together, bytes per step, rounded.
     pub fn bytes_per_step(&self) -> u64 {
         let per_step = |line: &Line| {
             let Growth { bytes, steps, .. } = line.course.growth;
@@ -212,15 +213,15 @@ impl Leaks {
     }
 }
 
-/// What one walk over the blocks finds.
+/// The results of one walk over the blocks.
 struct Walk {
     places: Vec<Place>,
-    /// By place.
+    /// The rows of each place.
     rows: Vec<Rows>,
     whole: Rows,
     /// Bytes requested in each step.
     asked: Vec<u64>,
-    /// Bytes that were live before the judged steps and are freed at the end.
+    /// Bytes that were live before the judged steps and are freed by the end.
     went_away: u64,
 }
 
@@ -301,7 +302,7 @@ impl Walk {
 }
 
 impl Walk {
-    /// The places with blocks that outlived a step; if there are too many, those that allocated the most.
+    /// The places with blocks that outlived a step; if there are too many, only those that allocated the most.
     fn largest(&self, most: usize) -> Vec<(Place, &Rows)> {
         let places = self.places.iter().copied().zip(&self.rows);
         let mut places: Vec<(Place, &Rows)> = places.filter(|(_, rows)| rows.blocks > 0).collect();
@@ -322,7 +323,7 @@ fn places(snapshot: &Snapshot, origins: &Origins) -> (Vec<Place>, Vec<usize>) {
             places.len() - 1
         })
     };
-    // A block without a stack counts as one with the empty stack, which is the first.
+    // A block without a stack is treated as having the empty stack, which comes first.
     let of_stacks = (0..snapshot.stacks.len()).filter_map(StackId::new).map(&mut number).collect();
     (places, of_stacks)
 }

@@ -1,7 +1,7 @@
-//! Where the device's bytes are at one moment: [`Ledger`], whose rows add up exactly.
+//! The use of the device's bytes at one moment: [`Ledger`], whose rows add up exactly.
 //!
-//! device total = outside the allocator + free + reserved; reserved = requested + rounding + waiting + cached.
-//! Of the device itself a snapshot records only the free bytes when a request failed. What is unknown is `None`; the
+//! device total = outside the allocator + free + reserved; reserved = requested + rounding + waiting + cached. About
+//! the device itself, a snapshot records only the free bytes when a request failed. Unknown figures are `None`; the
 //! other rows still add up.
 
 use super::cached::{CachedBytes, Releasing};
@@ -12,50 +12,51 @@ use crate::timeline::Timeline;
 /// The bytes of one device at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ledger {
-    /// The moment; `None` is the moment before the first event; one past the last is the snapshot itself.
+    /// The event after which this is the state; `None` is before the first event; one past the last event is the
+    /// snapshot itself.
     pub after: Option<EventIndex>,
-    /// The device around the allocator.
+    /// The device's memory outside the allocator.
     pub device: DeviceBytes,
-    /// Memory that the allocator has from the device: the sum of the following fields, up to `cached`.
+    /// Memory that the allocator holds from the device: the sum of the following fields, up to `cached`.
     pub reserved: u64,
-    /// What was requested for live blocks.
+    /// The requested bytes of live blocks.
     pub requested: u64,
-    /// What these blocks have beyond the request.
+    /// The bytes of these blocks beyond the request.
     pub rounding: u64,
     /// Live blocks whose requested size is not recorded.
     pub unsplit: u64,
     /// Freed blocks that wait for a stream.
     pub waiting: u64,
-    /// Bytes after blocks whose size is not recorded: they belong to the block, or are cached ([`Use::Uncut`]).
+    /// Bytes after blocks whose size is not recorded: they either belong to the block or are cached ([`Use::Uncut`]).
     pub uncut: u64,
-    /// Memory in no block.
+    /// Bytes that are in no block.
     pub cached: CachedBytes,
-    /// Live blocks in no segment that the recording shows: not in `reserved`.
+    /// Live blocks that are in no recorded segment, and so not in `reserved`.
     pub unplaced: u64,
-    /// Freed blocks in no such segment, which wait for a stream.
+    /// Freed blocks that are in no recorded segment, and wait for a stream.
     pub unplaced_waiting: u64,
 }
 
-/// The device around the allocator.
+/// The device's memory outside the allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeviceBytes {
-    /// The device's total memory, as the caller gives it.
+    /// The device's total memory, as given by the caller.
     pub total: Option<u64>,
-    /// What is not reserved: `free` and `outside` together. Known if the total is.
+    /// Memory that is not reserved: `free` plus `outside`. Known if the total is.
     pub rest: Option<u64>,
-    /// Free memory of the device: recorded by a request that failed at this moment, or what `outside` leaves.
+    /// Free memory of the device: as recorded by a request that failed at this moment, or computed from `outside`.
     pub free: Option<u64>,
     /// Neither free nor reserved: the CUDA context, kernels, other libraries and processes.
     pub outside: Option<u64>,
-    /// The failed request that recorded `outside`. If none failed at this moment, it is another moment's, and
-    /// `outside` is assumed to have been the same.
+    /// The failed request that recorded `outside`. If no request failed at this moment, it is one at another moment,
+    /// and `outside` is assumed to have been the same.
     pub measured_at: Option<EventIndex>,
 }
 
 /// A row of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Which part of the memory.
+    /// The part of the memory.
     pub part: Part,
     /// Its bytes; `None` if unknown.
     pub bytes: Option<u64>,
@@ -112,7 +113,7 @@ impl Part {
         }
     }
 
-    /// Where PyTorch has the same figure: a function of `torch.cuda`, or a key of its `memory_stats()`.
+    /// PyTorch's source for the same figure: a function of `torch.cuda`, or a key of its `memory_stats()`.
     pub fn pytorch(self) -> &'static str {
         match self {
             Self::Total => "mem_get_info()[1]",
@@ -133,7 +134,7 @@ impl Part {
         }
     }
 
-    /// The part that it belongs to.
+    /// The part that includes this part.
     pub fn within(self) -> Option<Self> {
         match self {
             Self::Total | Self::Unplaced => None,
@@ -240,7 +241,7 @@ impl DeviceBytes {
     ) -> Self {
         let total = total.filter(|&total| total >= reserved);
         let rest = total.map(|total| total - reserved);
-        // The failed request at this moment, else the last one before, else the first one after.
+        // The failed request at this moment, or else the last one before it, or else the first one after it.
         let here = after.map_or(0, |event| event.index() + 1).min(trace.len());
         let (before, behind) = trace.split_at(here);
         let has_free = |event: &Event| event.action == Action::Oom && event.device_free().is_some();

@@ -1,9 +1,9 @@
-//! The same line of code in two recordings, even if files are elsewhere and lines have moved: [`matched`].
+//! Finds the same line of code in two recordings, even if files are in other folders and lines have moved: [`matched`].
 //!
-//! Files are the same if they have the same name; of several candidates, the one that agrees in the most folders
-//! above it. Within a function of the same file, lines are the same if they moved by the same number of lines: the
-//! number that matches the most lines, and if several do, the smallest. The rest is matched in order, if both sides
-//! have the same number of lines.
+//! Files match if they have the same name; of several candidates, the one that shares the most parent folders. Within a
+//! function of the same file, lines match if they moved by the same number of lines: the number that matches the most
+//! lines, and of equally good numbers the smallest. The remaining lines are matched in order, if both sides have the
+//! same number of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +14,14 @@ type Function<'a> = (&'a str, &'a str);
 /// Each line of some functions, with one of its frames.
 type Lines<'a> = BTreeMap<Function<'a>, BTreeMap<i64, FrameId>>;
 
-/// More pairs than this are not compared with each other: no program has as many, a forged file may.
+/// If there are more pairs than this, they are not compared. No program has so many, but a forged file may.
 const MOST_PAIRS: usize = 1 << 20;
 
 /// A line, as a frame of each recording that has it.
 pub(super) type Pair = (Option<FrameId>, Option<FrameId>);
 
-/// The matched lines of two recordings' frames: lines of both, of the first only, of the second only. Several frames
-/// of one line are represented by the first: see [`lead`].
+/// The matched lines of two recordings' frames: lines in both, only in the first, only in the second. If a line has
+/// several frames, the first one represents it: see [`lead`].
 pub(super) fn matched(a: (&Snapshot, &[FrameId]), b: (&Snapshot, &[FrameId])) -> Vec<Pair> {
     let (a, mut b) = (lines_of(a.0, a.1), lines_of(b.0, b.1));
     let files = same_files(&a, &b);
@@ -64,7 +64,7 @@ fn parts(path: &str) -> impl Iterator<Item = &str> {
     path.rsplit(['/', '\\'])
 }
 
-/// The file of `b` that corresponds to each file of `a`. No file is used twice.
+/// The file of `b` that corresponds to each file of `a`. No file is matched twice.
 fn same_files<'a>(a: &Lines<'a>, b: &Lines<'a>) -> BTreeMap<&'a str, &'a str> {
     let files = |lines: &Lines<'a>| lines.keys().map(|(file, _)| *file).collect::<BTreeSet<&str>>();
     let (mut a, mut b) = (files(a), files(b));
@@ -116,7 +116,7 @@ fn same_lines(a: BTreeMap<i64, FrameId>, mut b: BTreeMap<i64, FrameId>) -> Vec<P
     pairs
 }
 
-/// How many lines a function has moved.
+/// How many lines a function has moved by.
 fn shift(a: &BTreeMap<i64, FrameId>, b: &BTreeMap<i64, FrameId>) -> i64 {
     if a.len().saturating_mul(b.len()) > MOST_PAIRS {
         return 0;
@@ -148,7 +148,7 @@ mod tests {
         (snapshot, frames)
     }
 
-    /// The pairs of matching lines: indices in `a` and in `b`.
+    /// Checks the pairs of matching lines: indices in `a` and in `b`.
     fn check(a: &[Line], b: &[Line], expected: &[(Option<usize>, Option<usize>)]) {
         let ((a, a_frames), (b, b_frames)) = (snapshot(a), snapshot(b));
         let mut found: Vec<_> = matched((&a, &a_frames), (&b, &b_frames))

@@ -1,4 +1,4 @@
-//! What a snapshot shows: the owners of memory, why it ran out, and what would have helped.
+//! Explains a snapshot: the owners of memory, why it ran out, and what would have helped.
 
 mod backward;
 mod buffers;

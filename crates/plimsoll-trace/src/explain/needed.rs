@@ -1,7 +1,7 @@
 //! Finds what a program would have needed after the request that failed: [`still_needed`].
 //!
-//! Room for one request is not enough if more of the same follow: an optimizer creates its state for one parameter
-//! after another, and each of a model's equal layers takes the same amount. `needed/layers.rs` handles the layers.
+//! Room for one request is not enough if more like it follow. An optimizer creates its state for one parameter after
+//! another, and each of a model's identical layers takes the same amount. `needed/layers.rs` handles the layers.
 
 mod layers;
 
@@ -18,7 +18,7 @@ use crate::snapshot::{EventIndex, FrameId, Snapshot, StackId};
 use crate::still_needed::{Rest, StillNeeded};
 use crate::timeline::Life;
 
-/// What was still needed when a request failed, if the recording shows it.
+/// Returns what was still needed when a request failed, if the recording shows it.
 pub(super) fn still_needed(
     analysis: DeviceAnalysis<'_>,
     passes: &Passes,
@@ -38,10 +38,10 @@ const TWO_PARTS: [&str; 7] =
 /// The number of tensors of each size.
 type Sizes = BTreeMap<u64, usize>;
 
-/// More requests than this are not listed: no model has as many, but a forged file may.
+/// More requests than this are not listed. No model has so many, but a forged file may.
 const MOST_REQUESTS: usize = 1 << 20;
 
-/// What an optimizer creates for each gradient, counted by the line that creates it.
+/// The tensors that an optimizer creates for each gradient, counted by the line that creates them.
 fn of_optimizer(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure) -> Option<StillNeeded> {
     let DeviceAnalysis { snapshot, timeline, origins, purposes } = analysis;
     let mut gradients = Sizes::new();
@@ -58,7 +58,7 @@ fn of_optimizer(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure
     for life in born.filter(|life| origins.get(life.stack).activity == activity) {
         let Some(line) = line_of(snapshot, life.stack) else { continue };
         if activity == Activity::OptimizerStep && line == failed && !life.is_held_after(Some(failure.at)) {
-            return None; // freed before the next one: not held at the same time
+            return None; // each is freed before the next: they are not live at the same time
         }
         *made.entry(line).or_default().entry(size(life)).or_default() += 1;
     }
@@ -76,7 +76,7 @@ fn of_optimizer(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure
                 if file_of(snapshot, failed).is_some_and(|file| TWO_PARTS.contains(&file)) { 2 } else { 1 };
             Rest::OptimizerState { parts: made.len().max(documented) }
         }
-        _ if sum(&made[&failed]) == rounded(failure.asked_bytes) => return None, // nothing of this line came before
+        _ if sum(&made[&failed]) == rounded(failure.asked_bytes) => return None, // this line made no earlier request
         _ => Rest::OptimizerStep,
     };
     let parts = if let Rest::OptimizerState { parts } = rest { parts as u64 } else { 1 };
@@ -86,7 +86,7 @@ fn of_optimizer(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure
     (bytes > 0).then_some(StillNeeded { bytes, requests, rest, confidence: "likely" })
 }
 
-/// The requests for `parts` tensors of each gradient's size, except those that were already made.
+/// The requests for `parts` tensors of each gradient's size, without those that were already made.
 fn remaining<'a>(gradients: &Sizes, parts: u64, made: impl Iterator<Item = &'a Sizes>) -> Vec<u64> {
     let mut counts: BTreeMap<u64, u64> =
         gradients.iter().map(|(&bytes, &count)| (bytes, parts.saturating_mul(count as u64))).collect();
@@ -100,7 +100,7 @@ fn remaining<'a>(gradients: &Sizes, parts: u64, made: impl Iterator<Item = &'a S
     counts.iter().rev().flat_map(of_size).collect()
 }
 
-/// The first event of the optimizer step that an event lies in.
+/// The first event of the optimizer step that contains an event.
 fn begin_of_step(passes: &Passes, event: EventIndex) -> EventIndex {
     let pass = passes.iter().filter(|pass| pass.first <= event).last();
     pass.filter(|pass| pass.kind == PassKind::Optimizer).map_or(event, |pass| pass.first)
@@ -112,14 +112,14 @@ fn line_of(snapshot: &Snapshot, stack: Option<StackId>) -> Option<FrameId> {
     snapshot.stacks.frame_ids(stack?).find(|&id| is_python(file(id)))
 }
 
-/// The name of the file that a frame is in, if that is one of PyTorch's.
+/// The name of the file that a frame is in, if it is a file of PyTorch.
 fn file_of(snapshot: &Snapshot, line: FrameId) -> Option<&str> {
     let file = snapshot.texts.get(snapshot.stacks.get_frame(line).filename);
     let (_, name) = file.rsplit_once(['/', '\\'])?;
     file.contains("torch").then_some(name)
 }
 
-/// Whether no size occurs more often than in the other count.
+/// Whether no size occurs more often than in `others`.
 fn is_within(sizes: &Sizes, others: &Sizes) -> bool {
     sizes.iter().all(|(bytes, count)| others.get(bytes).is_some_and(|others| count <= others))
 }

@@ -1,29 +1,29 @@
-//! Where a block was requested: the user's line, the operator, and what the program was doing. [`Origins`] has the
-//! answer for each stack.
+//! Where a block was requested: the user's line, the operator, and what the program was doing. [`Origins`] has this for
+//! each stack.
 //!
 //! A stack begins with PyTorch's allocator and ends in the interpreter. Between them are hundreds of C++ frames, the
-//! library's Python frames and, somewhere, the line that the user wrote. The innermost such line is taken.
+//! library's Python frames and, somewhere, the line that the user wrote. The innermost such line is the origin.
 
 use super::forward_line::{ForwardLine, FoundBy};
 use crate::snapshot::{Frame, FrameId, Snapshot, StackId, TextId};
 
-/// What a stack shows.
+/// The information in a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Origin {
     /// The innermost line outside the interpreter and the libraries. If there is none, the line of an installed
     /// package, or else of a library.
     pub line: Option<FrameId>,
     /// The library line that the user's line called: the innermost line of an installed package other than PyTorch,
-    /// such as a model library. If the user's line is in no module's `forward`, as in a training loop, also the
-    /// innermost line of PyTorch's layers, optimizers or compiled code.
+    /// such as a model library. If the user's line is not in a module's `forward`, as in a training loop, this can also
+    /// be the innermost line of PyTorch's layers, optimizers or compiled code.
     pub package_line: Option<FrameId>,
-    /// The outermost operator below that line, as `at::_ops` names it.
+    /// The outermost operator below that line, named as in `at::_ops`.
     pub operator: Option<Name>,
     /// For a derivative, the line of its forward operator, if the recording has it.
     pub forward: Option<ForwardLine>,
-    /// What the program was doing.
+    /// The program's activity at the time.
     pub activity: Activity,
-    /// The user's own category for stacks like this, by its name.
+    /// The name of the user's own category for stacks like this.
     pub custom: Option<TextId>,
 }
 
@@ -44,7 +44,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// The operator that a C++ frame calls, as `at::_ops` names it.
+    /// The operator that a C++ frame calls, named as in `at::_ops`.
     pub(super) fn of_operator(id: TextId, name: &str) -> Option<Self> {
         if name.starts_with("at::_ops::") { Self::between(id, name, "at::_ops::", "::") } else { None }
     }
@@ -56,20 +56,20 @@ impl Name {
         Some(Self { text: id, from: u32::try_from(from).ok()?, to: u32::try_from(to).ok()? })
     }
 
-    /// The name itself.
+    /// The name's text.
     pub fn of<'a>(&self, snapshot: &'a Snapshot) -> &'a str {
         snapshot.texts.get(self.text).get(self.from as usize..self.to as usize).unwrap_or_default()
     }
 }
 
-/// What a program does when it requests memory, as its stack shows. If a stack shows several activities, the last of
-/// this list is taken.
+/// The activity in which a program requests memory, as its stack shows. If a stack shows several activities, the last one
+/// in this list counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Activity {
-    /// Unknown: there are no frames, or none of those below.
+    /// Unknown: there are no frames, or they show none of the activities below.
     #[default]
     Unknown,
-    /// Running Python or operators, outside all of the following.
+    /// Running Python or operators, outside all of the following activities.
     Forward,
     /// Building a module, or moving it to the device.
     Building,
@@ -101,7 +101,7 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Reads every frame once and every stack once.
+    /// Reads every frame and every stack once.
     pub fn of(snapshot: &Snapshot) -> Self {
         let stacks = &snapshot.stacks;
         let frames = (0..stacks.frame_count()).filter_map(FrameId::new);
@@ -121,7 +121,7 @@ impl Origins {
         Self { of_stacks, has_native, categories: Vec::new() }
     }
 
-    /// Gives each stack the first of these categories that one of its frames matches. Tests each frame once.
+    /// For each stack, sets the first of these categories that one of its frames matches. Tests each frame once.
     #[must_use]
     pub fn with_categories(mut self, snapshot: &Snapshot, categories: &[CustomCategory<'_>]) -> Self {
         if categories.is_empty() {
@@ -149,47 +149,47 @@ impl Origins {
         &self.categories
     }
 
-    /// The name of a category in another recording that was given the same categories.
+    /// The category of this recording that corresponds to one of another recording with the same list of categories.
     pub(super) fn category_of(&self, other: &Self, name: TextId) -> Option<TextId> {
         let place = other.categories.iter().position(|&known| known == name)?;
         self.categories.get(place).copied()
     }
 
-    /// Whether some frame is not Python. Only then does the backward pass's own thread have frames.
+    /// Whether some frame is not Python. Only then do frames of the backward pass's thread exist.
     pub(super) fn has_native(&self) -> bool {
         self.has_native
     }
 
-    /// The origin of a stack; empty without one.
+    /// The origin of a stack; empty if there is no stack.
     pub fn get(&self, stack: Option<StackId>) -> Origin {
         stack.and_then(|id| self.of_stacks.get(id.index())).copied().unwrap_or_default()
     }
 }
 
-/// What one frame shows by itself.
+/// The information in one frame alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     /// A line that a user wrote.
     User,
-    /// The name that our own runtime's program gave what it allocates: of a layer, mostly.
+    /// A name that a program of our own runtime gave its allocations, usually a layer's name.
     Label,
     /// A line of a library, and the activity that it shows.
     Library(Activity),
     /// A line of PyTorch's layers, optimizers or compiled code, and the activity that it shows.
     Layer(Activity),
-    /// A module calls its `forward`.
+    /// A call of a module's `forward` by the module.
     ModuleCall,
-    /// A custom autograd function is called. It computes a derivative if the frame below is its `backward`.
+    /// A call of a custom autograd function. It computes a derivative if the frame below is the function's `backward`.
     Apply,
-    /// A checkpoint recomputes what it did not keep, unless a frame below computes a derivative.
+    /// A checkpoint that recomputes what it did not keep, unless a frame below computes a derivative.
     Checkpoint,
     /// A line of an installed package other than PyTorch.
     Package,
-    /// An operator is called.
+    /// A call of an operator.
     Operator(Name),
-    /// A derivative is computed, by the node of this name if it has one.
+    /// The computation of a derivative, by the node of this name if it has one.
     Derivative(Option<Name>),
-    /// Python around operators, on any thread, including that of the backward pass: PyTorch's own, and that of
+    /// Python code around operators, on any thread, including the backward pass's: PyTorch's own code, and that of
     /// `predict`.
     Dispatch,
     /// Another frame that shows an activity.
@@ -297,7 +297,7 @@ pub(crate) fn is_python(file: &str) -> bool {
     file.ends_with(".py") || file.ends_with(".py_") || file.starts_with('<') || file.contains("ipykernel")
 }
 
-/// Whether a file belongs to an installed package, the standard library, or PyTorch, wherever it is installed.
+/// Whether a file belongs to an installed package, the standard library, or PyTorch, wherever that is installed.
 pub(crate) fn is_library(file: &str) -> bool {
     const PARTS: [&str; 12] = [
         "/site-packages/",
@@ -316,7 +316,7 @@ pub(crate) fn is_library(file: &str) -> bool {
     file.starts_with("<frozen ") || PARTS.iter().chain(&KNOWN).any(|part| file.contains(part))
 }
 
-/// Packages that are known wherever they lie: their functions show what a block is for.
+/// Packages that are recognised in any folder: their functions show the purpose of a block.
 const KNOWN: [&str; 3] = ["/deepspeed/runtime/", "/bitsandbytes/nn/", "/bitsandbytes/optim/"];
 
 /// Whether a file belongs to an installed package other than PyTorch.
@@ -326,13 +326,13 @@ pub(super) fn is_package(file: &str) -> bool {
         || KNOWN.iter().any(|part| file.contains(part))
 }
 
-/// Whether a frame is a derivative that the program defines, also in compiled code.
+/// Whether a frame is a derivative that the program defines, whether or not it is compiled.
 fn derives(snapshot: &Snapshot, frame: &Frame) -> bool {
     matches!(snapshot.texts.get(frame.name), "backward" | "vjp")
 }
 
-/// What a function of a package shows: it loads a model's weights (transformers, diffusers, accelerate, peft), copies them to
-/// flat buffers (ZeRO of DeepSpeed) or quantises them (bitsandbytes), or it is an optimizer.
+/// The activity that a package's function shows: it loads a model's weights (transformers, diffusers, accelerate,
+/// peft), copies them to flat buffers (DeepSpeed's ZeRO), quantises them (bitsandbytes), or is an optimizer.
 fn package_activity(file: &str, name: &str) -> Option<Activity> {
     const LOADS: [&str; 4] =
         ["from_pretrained", "load_checkpoint_in_model", "load_checkpoint_and_dispatch", "from_single_file"];
@@ -342,7 +342,7 @@ fn package_activity(file: &str, name: &str) -> Option<Activity> {
         _ if LOADS.contains(&name) => Some(Activity::Building),
         "__init__" if is_in("/deepspeed/runtime/") => Some(Activity::Building),
         "step" if is_in("/deepspeed/runtime/") => Some(Activity::OptimizerStep),
-        // It allocates the buckets.
+        // This function allocates the buckets.
         "backward" if is_in("/deepspeed/runtime/zero/") => Some(Activity::Bucketing),
         _ if is_in("/deepspeed/runtime/zero/part") && name.contains("all_gather") => {
             Some(Activity::Gathering)
@@ -377,7 +377,8 @@ fn library_mark(file: &str, name: &str) -> Mark {
     if is_layer(&file) { Mark::Layer(activity) } else { Mark::Library(activity) }
 }
 
-/// Whether a file of PyTorch says more than that something was called: layers, optimizers, compiled code.
+/// Whether a file of PyTorch has layers, optimizers or compiled code. The lines of other files show only that something
+/// was called.
 fn is_layer(file: &str) -> bool {
     const CALLERS: [&str; 4] = [
         "/nn/modules/module.py",
@@ -401,7 +402,7 @@ fn library_activity(file: &str, name: &str) -> Activity {
     if file.ends_with("/torch/nn/parallel/distributed.py") && name == "_ddp_init_helper" {
         return Activity::Bucketing;
     }
-    // ZeroRedundancyOptimizer keeps the parameters in buffers of its own.
+    // ZeroRedundancyOptimizer keeps the parameters in its own buffers.
     if file.ends_with("/torch/distributed/optim/zero_redundancy_optimizer.py")
         && matches!(name, "_build_param_buckets" | "_build_ddp_param_buckets")
     {
@@ -441,7 +442,7 @@ fn native(id: TextId, name: &str) -> Mark {
     if ENGINE.iter().any(|part| name.contains(part)) {
         return Mark::Derivative(None);
     }
-    // DDP makes new buckets in the second step, in the order in which gradients came.
+    // DDP makes new buckets in the second step, in the order in which gradients were computed.
     if name.contains("c10d::Reducer::initialize_buckets") {
         return Mark::Native(Activity::Bucketing);
     }

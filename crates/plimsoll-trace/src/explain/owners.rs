@@ -1,5 +1,5 @@
-//! The owners of live memory at one moment: [`Owners`], by category, by line and by operator. Each table has the same
-//! total.
+//! The owners of live memory at one moment: [`Owners`], grouped by category, by line and by operator. All of these
+//! tables have the same total.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ use crate::timeline::{Life, Timeline};
 /// Blocks with something in common, and their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share<K> {
-    /// What they have in common.
+    /// Their common property.
     pub key: K,
     /// Their bytes.
     pub bytes: u64,
     /// Their number.
     pub blocks: u64,
-    /// The bytes of the largest.
+    /// The size of the largest block, bytes.
     pub largest_bytes: u64,
 }
 
-/// The key of a row by category.
+/// The key of a row in the table by category.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Purposed {
     /// The category, built-in or the user's own.
@@ -33,20 +33,20 @@ pub struct Purposed {
     pub why: Why,
 }
 
-/// The key of a row by line.
+/// The key of a row in the table by line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Line {
     /// The line of Python; `None` for blocks without a stack, or with a stack that has no such line.
     pub frame: Option<FrameId>,
-    /// The library line that it called, if that says more ([`Origin`](super::Origin)).
+    /// The library line that it called, if that line is more specific ([`Origin`](super::Origin)).
     pub package_line: Option<FrameId>,
-    /// What is known instead of a line; empty if there is one.
+    /// Information in place of a missing line; empty if there is a line.
     pub backward: BackwardBlock,
     /// The category, built-in or the user's own.
     pub category: ShownCategory,
 }
 
-/// What is known about a block without a line of Python: the engine computes derivatives without one.
+/// The information about a block without a line of Python. The engine computes derivatives without Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct BackwardBlock {
     /// The derivative or operator.
@@ -76,7 +76,7 @@ impl Owners {
     /// The number of largest blocks that are listed.
     pub const LARGEST: usize = 20;
 
-    /// The owners after an event. Costs a walk over the blocks allocated until then.
+    /// The owners after an event. Costs a walk over the blocks allocated up to it.
     pub fn after(
         timeline: &Timeline,
         origins: &Origins,
@@ -86,7 +86,7 @@ impl Owners {
         Self::with_forward_lines(timeline, origins, purposes, &ForwardLines::default(), after)
     }
 
-    /// The same, with the forward lines of blocks that have no line of their own.
+    /// As [`after`](Self::after), with the forward lines of blocks that have no line themselves.
     pub fn with_forward_lines(
         timeline: &Timeline,
         origins: &Origins,

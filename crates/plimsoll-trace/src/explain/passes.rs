@@ -1,8 +1,8 @@
-//! The passes of a training program, found from its requests: forward, backward, the optimizer step. [`Passes`] gives
-//! the pass of an event.
+//! The passes of a training program, found from its requests: forward, backward and the optimizer step. [`Passes`] has
+//! the pass of each event.
 //!
-//! A request belongs to the pass that its stack shows. PyTorch runs the backward pass on a thread without Python: in
-//! a recording of Python frames alone, requests without frames belong to the backward pass.
+//! A request belongs to the pass that its stack shows. PyTorch runs the backward pass on a thread without Python. So in
+//! a recording with only Python frames, requests without frames belong to the backward pass.
 
 use super::compiler;
 use super::origin::{Activity, Origins};
@@ -18,7 +18,7 @@ pub struct Pass {
     pub first: EventIndex,
     /// Its last request.
     pub last_request: EventIndex,
-    /// The last event before the first request of another pass, or before the known start of the optimizer step.
+    /// The last event before the first request of another pass, or before the start of the optimizer step if that is known.
     pub last: EventIndex,
 }
 
@@ -72,7 +72,7 @@ impl Passes {
                     failures.push(index);
                     None
                 }
-                // A compiler that runs during a pass is part of it.
+                // A compiler that runs during a pass counts as part of the pass.
                 (Action::Alloc, _) if compiles(event) => passes.last().map(|pass| pass.kind),
                 (Action::Alloc, activity) => found.kind_of(activity, passes.last().map(|pass| pass.kind)),
                 _ => None,
@@ -115,8 +115,8 @@ impl Passes {
         self.passes.iter()
     }
 
-    /// The end of each backward pass, in order, when its gradients exist: the start of the optimizer step, or else
-    /// the pass's last request.
+    /// The end of each backward pass, in order. At this point its gradients exist: it is the start of the optimizer
+    /// step, or else the pass's last request.
     pub fn backward_ends(&self) -> impl Iterator<Item = EventIndex> + '_ {
         let behind = self.passes.iter().skip(1).map(Some).chain([None]);
         let passes = self.passes.iter().zip(behind).filter(|(pass, _)| pass.kind == PassKind::Backward);
@@ -126,12 +126,12 @@ impl Passes {
         })
     }
 
-    /// The index of the pass that an event lies in; `None` before the first request.
+    /// The index of the pass that contains an event; `None` before the first request.
     pub(super) fn at(&self, event: EventIndex) -> Option<usize> {
         self.passes.partition_point(|pass| pass.first <= event).checked_sub(1)
     }
 
-    /// The pass that an event lies in; `None` before the first request.
+    /// The pass that contains an event; `None` before the first request.
     pub(super) fn pass_at(&self, event: EventIndex) -> Option<Pass> {
         self.at(event).map(|place| self.passes[place])
     }
@@ -141,12 +141,12 @@ impl Passes {
         self.passes.last() == Some(pass)
     }
 
-    /// The kind of the pass that an event lies in; `None` before the first request.
+    /// The kind of the pass that contains an event; `None` before the first request.
     pub fn kind_at(&self, event: EventIndex) -> Option<PassKind> {
         self.at(event).map(|place| self.passes[place].kind)
     }
 
-    /// Whether an event lies in a backward pass.
+    /// Whether an event is in a backward pass.
     pub fn is_backward(&self, event: EventIndex) -> bool {
         self.kind_at(event) == Some(PassKind::Backward)
     }
@@ -157,8 +157,8 @@ impl Passes {
         life.freed.zip(pass).is_some_and(|(freed, pass)| freed <= pass.last_request)
     }
 
-    /// Whether a block that was requested in a pass is freed before the next pass. After the last pass a program
-    /// frees everything: there it must be freed before the pass's last request.
+    /// Whether a block that was requested in a pass is freed before the next pass. After the last pass, a program frees
+    /// everything, so there the block must be freed before the pass's last request.
     pub fn is_freed_before_next(&self, life: &Life, born: EventIndex) -> bool {
         let Some((freed, place)) = life.freed.zip(self.at(born)) else { return false };
         let pass = self.passes[place];

@@ -1,9 +1,9 @@
 //! The peaks of a program's phases and steps: [`Peaks`].
 //!
-//! The phase of a request is that of a scope that the program or PyTorch marked, of a function in its stack with a
-//! telling name (an evaluation, loading a checkpoint), or else the pass that it belongs to. The peak of a phase is
-//! the highest level after one of its requests; the peak of a scope is the highest level after any event inside it.
-//! Memory of other phases that is live meanwhile counts.
+//! The phase of a request comes from a scope that the program or PyTorch marked, or from a function in its stack with a
+//! recognisable name (an evaluation, loading a checkpoint), or else from its pass. The peak of a phase is the highest
+//! level after one of its requests. The peak of a scope is the highest level after any event inside it. Memory of other
+//! phases that is live at the time counts too.
 
 use std::cmp::Reverse;
 
@@ -21,26 +21,26 @@ use crate::timeline::{Moment, Timeline};
 pub struct Peaks {
     /// Each phase that occurs, the highest first.
     pub phases: Vec<(Phase, Moment)>,
-    /// Each step, in order, and what follows the last one, if that has a request.
+    /// Each step, in order. If there are requests after the last step, they form one more entry.
     pub steps: Vec<Moment>,
     /// The phase of the last request that failed.
     pub failed_in: Option<Phase>,
-    /// Each step, as in [`steps`](Self::steps), by [`PassKind`].
+    /// For each entry of [`steps`](Self::steps), the highest moment of each [`PassKind`].
     by_pass: Vec<[Moment; PASSES.len()]>,
 }
 
-/// What a program is doing.
+/// A phase of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// Building a model, or moving it to the device.
     Building,
     /// Loading or saving a checkpoint.
     Checkpoint,
-    /// Evaluating or validating, by the name of a function.
+    /// Evaluating or validating, recognised by the name of a function.
     Evaluation,
     /// A pass.
     Pass(PassKind),
-    /// A scope of `torch.profiler.record_function`, by its name; PyTorch's own or the program's.
+    /// A scope of `torch.profiler.record_function`, by name: PyTorch's own or the program's.
     Scope(TextId),
 }
 
@@ -55,7 +55,7 @@ impl Phase {
         Self::Pass(PassKind::Optimizer),
     ];
 
-    /// The index in [`OWN`](Self::OWN); a scope has none.
+    /// The index in [`OWN`](Self::OWN); `None` for a scope.
     fn place(self) -> Option<usize> {
         Self::OWN.into_iter().position(|own| own == self)
     }
@@ -79,16 +79,16 @@ impl Phase {
 pub struct Rise {
     /// The indices of both in [`Peaks::steps`].
     pub steps: [usize; 2],
-    /// The moments compared: the peak of the second step, and the peak of the first step in the same pass.
+    /// The moments compared: the peak of the second step, and the peak of the first step within the same pass.
     pub moments: [Moment; 2],
     /// The pass.
     pub pass: PassKind,
-    /// What changed, the largest change first.
+    /// The changes by line, the largest first.
     pub lines: Vec<Change<ChangedLine>>,
 }
 
 impl Peaks {
-    /// Walks over the events once.
+    /// Finds the peaks in one walk over the events.
     pub fn of(
         snapshot: &Snapshot,
         timeline: &Timeline,
@@ -129,7 +129,7 @@ impl Peaks {
         let highest = scopes.close().into_iter().map(|(name, moment)| (Phase::Scope(name), moment));
         found.phases =
             Phase::OWN.into_iter().zip(phases).filter(|(_, moment)| moment.after.is_some()).collect();
-        // PyTorch's scopes of optimizers are passes, if they make requests.
+        // PyTorch's scopes of optimizers are already reported as passes, if they make requests.
         let is_told = |phase: Phase| phase.name(snapshot).starts_with("Optimizer.");
         found.phases.extend(highest.filter(|&(phase, _)| !is_told(phase)));
         found.phases.sort_by_key(|(phase, moment)| (Reverse(moment.level.allocated_bytes), *phase));
@@ -140,11 +140,11 @@ impl Peaks {
         found
     }
 
-    /// Why the second step is higher than the first, and the highest one higher than the second: each if the
-    /// difference is more than 1 %.
+    /// Why the second step is higher than the first, and the highest step higher than the second. Each is left out if
+    /// the difference is at most 1 %.
     pub fn rises(&self, analysis: DeviceAnalysis<'_>) -> Vec<Rise> {
         let bytes = |moment: Moment| moment.level.allocated_bytes;
-        // Of several equally high steps, the first.
+        // If several steps are equally high, the first.
         let highest = (0..self.steps.len()).max_by_key(|&step| (bytes(self.steps[step]), Reverse(step)));
         let pairs = [Some([0, 1]), highest.map(|highest| [1, highest])];
         let pairs = pairs.into_iter().flatten().filter(|&[from, to]| from < to && to < self.steps.len());
@@ -163,7 +163,7 @@ impl Peaks {
     }
 }
 
-/// In order: each phase is at its own index.
+/// In order: each kind is at its own index.
 const PASSES: [PassKind; 3] = [PassKind::Forward, PassKind::Backward, PassKind::Optimizer];
 
 /// The highest moment of a step.

@@ -4,7 +4,7 @@ use plimsoll_alloc::Category;
 
 use crate::snapshot::{Snapshot, TextId};
 
-/// The purpose of a block, and how it is known.
+/// The purpose of a block, and how the purpose is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Purpose {
     /// The category; `None` if unknown.
@@ -39,7 +39,7 @@ impl ShownCategory {
         }
     }
 
-    /// The built-in category, unless the user gave the blocks one of their own.
+    /// The built-in category; `None` if the user's own category applies.
     pub fn purpose(self) -> Option<Category> {
         match self {
             Self::Purpose(category) => category,
@@ -63,13 +63,13 @@ pub enum Why {
     OutlivesPass,
     /// Allocated in a backward pass or an optimizer step, and freed before it ended.
     FreedSoon,
-    /// Allocated in a backward pass and freed between its last request and its end. No tensor from before the pass has
-    /// its size, so it is no gradient.
+    /// Allocated in a backward pass, and freed between the pass's last request and its end. No tensor from before the
+    /// pass has this size, so the block is not a gradient.
     FreedAsPassEnds,
     /// The recording ends after the optimizer step that allocated the block; other blocks of the same stack were
     /// freed before their step ended.
     OthersFreedSoon,
-    /// The same, and this PyTorch optimizer creates its state elsewhere.
+    /// As `OthersFreedSoon`; in addition, this PyTorch optimizer creates its state elsewhere.
     BesideState,
     /// A checkpoint recomputed it and kept it for the derivatives.
     Recomputed,
@@ -79,28 +79,29 @@ pub enum Why {
     HeldAtFailure,
     /// Allocated by an operator and live, like most such blocks, when a recording without a backward pass ends.
     HeldAtEnd,
-    /// Older than the recording, and as many gradients have its size.
+    /// Older than the recording. The number of gradients with its size shows whether it is a parameter or a state.
     SizesOfGradients,
-    /// Older than the recording and live throughout, with the size of a parameter, and beyond the number of states.
+    /// Older than the recording and live throughout. It has the size of a parameter, but the optimizer state of that
+    /// size is already accounted for.
     BeyondStates,
     /// Created or copied by the program outside every module, and live when the backward pass that follows has ended, or
     /// when the recording ends.
     MadeOutsideModules,
     /// Allocated in the forward pass and live when the backward pass that follows has ended, or when the recording ends.
     OutlivesBackward,
-    /// Kept in the same way, but copied outside every module, and of the size of a parameter.
+    /// Kept like `OutlivesBackward`, but copied outside every module, and with the size of a parameter.
     SizeOfParameter,
-    /// Older than a recording of inference alone, and live throughout.
+    /// Older than a recording of inference only, and live throughout.
     HeldThroughout,
     /// The only block of its pass and stream with the size of a cuBLAS workspace. It is never freed, and no parameter
     /// has that size.
     SizeOfWorkspace,
-    /// Nothing shows it.
+    /// No evidence.
     Unknown,
 }
 
 impl Why {
-    /// How sure this is, in a word or two.
+    /// The confidence, in a word or two.
     pub fn confidence(self) -> &'static str {
         match self {
             Self::Recorded | Self::Pattern | Self::Frames => "certain",

@@ -1,9 +1,9 @@
 //! The purpose of each block: [`Purposes`], recorded or inferred, with the reason.
 //!
-//! PyTorch's files seldom record what a block is for. Three things show it: the stack, if there is one (`origin.rs`);
-//! the block's lifetime relative to the passes of a training step (what the forward pass allocates and the backward
-//! pass frees was saved for it); and sizes (gradients have the sizes of parameters, and so does optimizer state).
-//! Otherwise the purpose is unknown.
+//! PyTorch's files seldom record the purpose of a block. Three things show it: the stack, if there is one
+//! (`origin.rs`); the block's lifetime relative to the passes of a training step (what the forward pass allocates and
+//! the backward pass frees was saved for it); and sizes (gradients have the sizes of parameters, and so does optimizer
+//! state). Otherwise the purpose is unknown.
 
 use plimsoll_alloc::Category;
 
@@ -64,7 +64,7 @@ impl Purposes {
         Self(purposes)
     }
 
-    /// The category that a block is shown in, and how it is known. The user's own categories come first.
+    /// The category that a block is shown in, and how it is known. The user's own categories take precedence.
     pub fn shown(&self, index: LifeIndex, life: &Life, origins: &Origins) -> (ShownCategory, Why) {
         match origins.get(life.stack).custom {
             Some(name) => (ShownCategory::Custom(name), Why::Pattern),
@@ -81,7 +81,7 @@ impl Purposes {
     }
 }
 
-/// The category with the name that the recording gives it, ours or PyTorch's.
+/// The category that the recording names, ours or PyTorch's.
 fn recorded(snapshot: &Snapshot, id: crate::snapshot::CategoryId) -> Option<Category> {
     let name =
         snapshot.texts.get(*snapshot.categories.get(id.index())?).to_ascii_lowercase().replace('_', " ");
@@ -167,8 +167,8 @@ fn has_model(snapshot: &Snapshot, passes: &Passes) -> bool {
     passes.iter().any(|pass| pass.kind != PassKind::Forward) || in_modules(snapshot).contains(&true)
 }
 
-/// Whether a recording without a backward pass ends while a third of all bytes that operators allocated is live. A
-/// graph that waits for its backward pass keeps what inference frees.
+/// Whether a recording without a backward pass ends while a third of all bytes that operators allocated is live. If so,
+/// a graph waits for its backward pass: inference would have freed these blocks.
 fn keeps_graph(timeline: &Timeline, origins: &Origins, passes: &Passes, program: &Program<'_>) -> bool {
     if passes.iter().any(|pass| pass.kind == PassKind::Backward) {
         return false;

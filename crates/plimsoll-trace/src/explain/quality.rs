@@ -1,7 +1,7 @@
 //! How complete a recording is, and what to record next time: [`DataQuality`].
 //!
-//! A block without a stack has a cause: PyTorch was not asked to record the stack, or could not. The rest of the file
-//! shows which cause applies.
+//! If a block has no stack, then PyTorch was not set to record the stack, or could not. The rest of the file shows
+//! which cause applies.
 
 use super::fragmentation::DeviceAnalysis;
 use super::origin::is_python;
@@ -9,22 +9,22 @@ use super::passes::Passes;
 use crate::snapshot::{Action, Event, FrameId, Key, Kind, Snapshot, StackId, Vendor};
 use crate::timeline::{Life, Quality};
 
-/// What one device's recording contains, and what it lacks.
+/// The contents of one device's recording, and what is missing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DataQuality {
     /// Contradictions found while following the events, and whether the ring buffer overflowed.
     pub replay: Quality,
     /// Bytes in live blocks at the peak.
     pub peak_bytes: u64,
-    /// Those in blocks without a stack, by cause; causes without bytes are left out.
+    /// Bytes in live blocks without a stack at the peak, by cause; causes without bytes are left out.
     pub stackless: Vec<Stackless>,
     /// Bytes at the peak in blocks whose stack has no line of Python.
     pub no_python_bytes: u64,
-    /// What the file lacks entirely.
+    /// The things that the file lacks entirely.
     pub missing: Vec<Missing>,
-    /// Whether C++ frames were recorded, too.
+    /// Whether C++ frames were recorded in addition to Python's.
     pub has_native_frames: bool,
-    /// The vendor of the devices, if it is not NVIDIA and something shows it.
+    /// The vendor of the devices, if there is evidence that it is not NVIDIA.
     pub vendor: Option<Vendor>,
     /// Whether our own runtime recorded it.
     pub is_own: bool,
@@ -92,7 +92,7 @@ impl NoStack {
         }
     }
 
-    /// What to do next time.
+    /// The advice for the next recording.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::NeverRecorded | Self::BeforeRecording => "start recording before the model is built",
@@ -106,9 +106,9 @@ impl NoStack {
 /// Something that a file lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Missing {
-    /// There is no event.
+    /// It has no events.
     Events,
-    /// There is no segment.
+    /// It has no segments.
     Segments,
     /// Events have no `time_us`.
     Times,
@@ -116,16 +116,16 @@ pub enum Missing {
     RequestedSizes,
     /// Segments and events have no pool.
     Pools,
-    /// There is no `allocator_settings`.
+    /// It has no `allocator_settings`.
     Settings,
-    /// There are no `external_annotations`.
+    /// It has no `external_annotations`.
     Annotations,
     /// A request failed, and the device's free memory was not recorded.
     DeviceFree,
 }
 
 impl Missing {
-    /// What is unknown without it.
+    /// The information that is unknown as a result.
     pub fn costs(self) -> &'static str {
         match self {
             Self::Events => "no events: only the moment of the snapshot is known",
@@ -182,7 +182,7 @@ impl DataQuality {
         self.stackless.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
     }
 
-    /// The same in percent of the peak's bytes.
+    /// Bytes at the peak in blocks without a stack, in percent of the peak's bytes.
     pub fn stackless_percent(&self) -> f64 {
         if self.peak_bytes == 0 {
             0.0
@@ -200,8 +200,8 @@ impl DataQuality {
             && self.missing.is_empty()
     }
 
-    /// The lines of Python, or of Rust for our own runtime, that record what is missing: the first goes before the model is
-    /// built, the last after some steps, or where memory ran out.
+    /// The lines of Python, or of Rust for our own runtime, that record what is missing. The first line goes before the
+    /// model is built, the last one after some steps, or where memory ran out.
     pub fn record_with(&self) -> Vec<String> {
         if self.is_own {
             return vec![
@@ -229,7 +229,7 @@ fn is_recorded(stack: StackId) -> bool {
     stack != StackId::EMPTY
 }
 
-/// Which stacks the whole file has.
+/// The kinds of stacks that the file has.
 struct File {
     in_events: bool,
     in_blocks: bool,

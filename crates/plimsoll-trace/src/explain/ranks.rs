@@ -1,9 +1,10 @@
-//! Several ranks of one job side by side: [`Ranks`], and how one differs from the others.
+//! A comparison of the ranks of one job: [`Ranks`], and how one rank differs from the others.
 //!
-//! Ranks of one program use about the same memory. An outlier is found by the median and the median absolute
-//! deviation, which a few outliers cannot move as they move a mean (Iglewicz and Hoaglin, How to Detect and Handle
-//! Outliers, 1993): a rank is odd if it is farther from the median than 3.5 ÷ 0.6745 times the median deviation; here
-//! also at least 1 MiB and 5 % of the median. With only two ranks, neither can be called odd.
+//! Ranks of one program use about the same memory. An outlier is found by the median and the median absolute deviation,
+//! because a few outliers cannot shift these as they shift a mean (Iglewicz and Hoaglin, How to Detect and Handle
+//! Outliers, 1993). A rank is odd if its distance from the median is more than 3.5 ÷ 0.6745 times the median absolute
+//! deviation; here, it must also be at least 1 MiB and 5 % of the median. With only two ranks, neither can be called
+//! odd.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ pub struct Ranks {
     pub allocated: Across,
     /// The peaks of reserved bytes.
     pub reserved: Across,
-    /// The lines with live blocks at the peak of a rank, the largest differences first. The lines of one rank add up
+    /// The lines with live blocks at the peak of any rank, the largest differences first. The lines of one rank add up
     /// to its allocated bytes.
     pub lines: Vec<LineAcross>,
 }
@@ -38,10 +39,10 @@ pub struct Rank {
     pub totals: Totals,
 }
 
-/// A line of the program, in all recordings.
+/// A line of the program, the same in all recordings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The file with its folder: hosts may keep the program in different places.
+    /// The file with its innermost folder: hosts may have the program in different places.
     pub file: String,
     /// The function.
     pub function: String,
@@ -49,7 +50,7 @@ pub struct Place {
     pub line: i64,
 }
 
-/// Bytes and blocks, by rank.
+/// Bytes and blocks; each vector is indexed by rank.
 type Figures = (Vec<u64>, Vec<u64>);
 
 /// One line's memory in each rank.
@@ -72,11 +73,11 @@ pub struct Across {
     pub bytes: Vec<u64>,
     /// Their sum.
     pub sum_bytes: u64,
-    /// The median; of an even number of ranks, the mean of the middle two.
+    /// The median; for an even number of ranks, the mean of the middle two.
     pub median_bytes: u64,
     /// The median absolute deviation.
     pub distance_bytes: u64,
-    /// The indices of the odd ranks, in order.
+    /// The indices of the odd ranks, in ascending order.
     pub odd: Vec<usize>,
 }
 
@@ -136,7 +137,7 @@ impl LineAcross {
 }
 
 impl Ranks {
-    /// Compares ranks, each with a name: files of a job, or devices of a file.
+    /// Compares ranks, each with a name. They are files of a job, or devices of a file.
     pub fn of(analysis: &[(String, DeviceAnalysis<'_>)]) -> Self {
         let ranks = analysis.iter().map(|(name, analysis)| Rank {
             name: name.clone(),
@@ -207,7 +208,7 @@ mod tests {
         check(&[1843, 29_700, 6300], &[1]);
         check(&[0, 0, 500, 0], &[2]);
         check(&[100, 120, 140, 160], &[]);
-        check(&[100, 100, 100, 104], &[]); // less than 5 % is of no interest
+        check(&[100, 100, 100, 104], &[]); // differences of less than 5 % do not count
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! What is still live when the recording ends, compared with the moment that is explained: [`Remaining`].
+//! The memory that is still live when the recording ends, compared with the explained moment: [`Remaining`].
 //!
-//! A finished script should hold little memory. What remains is kept alive by a variable, a cache or a module; the
-//! lines that allocated it show where to look.
+//! A finished script should hold little memory. A variable, a cache or a module keeps the rest alive. The lines that
+//! allocated it show where to look.
 
 use super::compare::{Amount, Change, ChangedLine, Comparison};
 use super::device::DeviceExplanation;
@@ -13,18 +13,18 @@ use super::purpose::ShownCategory;
 pub struct Remaining {
     /// Bytes that are live at the end.
     pub end_bytes: u64,
-    /// Bytes that were live at the moment that is explained.
+    /// Bytes that were live at the explained moment.
     pub then_bytes: u64,
-    /// The bytes of lines and categories then and at the end, in the order of change.
+    /// The bytes of lines and categories at the explained moment and at the end, sorted by change.
     comparison: Comparison,
 }
 
 impl Remaining {
-    /// Percent of the live bytes. Less than this is not reported.
+    /// If at most this many percent of the live bytes remain, nothing is reported.
     pub const FEW_PERCENT: u64 = 5;
 
-    /// Compares the end with the moment that is explained. `None` if no more than [`Remaining::FEW_PERCENT`] remain,
-    /// or if the recording ends at that moment.
+    /// Compares the end with the explained moment. `None` if no more than [`Remaining::FEW_PERCENT`] remain, or if the
+    /// recording ends at that moment.
     pub fn of(analysis: DeviceAnalysis<'_>, device: &DeviceExplanation) -> Option<Self> {
         let (then, end) = (device.moment(), analysis.timeline.last());
         if end <= then {
@@ -40,17 +40,17 @@ impl Remaining {
         Some(Self { end_bytes, then_bytes, comparison })
     }
 
-    /// Percent of the bytes that were live at the moment that is explained.
+    /// The remaining bytes, in percent of the bytes that were live at the explained moment.
     pub fn percent(&self) -> f64 {
         if self.then_bytes == 0 { 100.0 } else { 100.0 * self.end_bytes as f64 / self.then_bytes as f64 }
     }
 
-    /// The lines with live blocks at the end, the largest first: amounts then and at the end.
+    /// The lines with live blocks at the end, the largest first. Amounts are those at the explained moment and at the end.
     pub fn lines(&self) -> Vec<Change<ChangedLine>> {
         at_end(&self.comparison.lines)
     }
 
-    /// The same by category.
+    /// The categories with live blocks at the end, in the same way.
     pub fn categories(&self) -> Vec<Change<ShownCategory>> {
         at_end(&self.comparison.categories)
     }

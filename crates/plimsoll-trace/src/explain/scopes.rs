@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use crate::snapshot::{Annotation, Snapshot, Stage, TextId};
 use crate::timeline::Moment;
 
-/// The open scopes at an event, and the highest moment of each name so far.
+/// The open scopes at an event, and the highest moment so far of each scope name.
 pub(super) struct Scopes {
-    /// Whether the recording has any.
+    /// Whether the recording has any scopes.
     is_any: bool,
-    /// Their starts and ends, the latest first.
+    /// The starts and ends of scopes, the latest first.
     ends: Vec<(u64, Annotation)>,
-    /// The starts of the open scopes, as the number of events before them.
+    /// The starts of the open scopes, each as the number of events before it.
     open: BTreeMap<TextId, Vec<usize>>,
     events: usize,
-    /// Moments that no later one exceeds, with their places: the highest moment since an event is the first at or
-    /// after it.
+    /// Moments that no later moment exceeds, with their indices. The highest moment since an event is the first entry
+    /// at or after that event.
     falling: Vec<(usize, Moment)>,
     highest: BTreeMap<TextId, Moment>,
 }
@@ -23,7 +23,7 @@ pub(super) struct Scopes {
 impl Scopes {
     /// The scopes of a recording, before its first event.
     pub(super) fn of(snapshot: &Snapshot) -> Self {
-        // Each of the profiler's steps has a name of its own.
+        // Each of the profiler's steps has a different name.
         let is_step = |it: &Annotation| snapshot.texts.get(it.name).starts_with("ProfilerStep#");
         let own = snapshot.annotations.iter().filter(|it| !is_step(it));
         let mut ends: Vec<(u64, Annotation)> = own.filter_map(|it| Some((it.time_us.get()?, *it))).collect();
@@ -33,7 +33,7 @@ impl Scopes {
         Self { is_any, ends, open: BTreeMap::new(), events: 0, falling: Vec::new(), highest: BTreeMap::new() }
     }
 
-    /// Takes the next event's moment.
+    /// Adds the moment of the next event.
     pub(super) fn follow(&mut self, time_us: Option<u64>, moment: Moment) {
         if !self.is_any {
             return;
@@ -48,7 +48,7 @@ impl Scopes {
         self.events += 1;
     }
 
-    /// A scope starts or ends. One that ends without a recorded start started with the recording.
+    /// Starts or ends a scope. If a scope ends without a recorded start, it started with the recording.
     fn turn(&mut self, end: Annotation) {
         match end.stage {
             Stage::Start => self.open.entry(end.name).or_default().push(self.events),
@@ -93,7 +93,7 @@ mod tests {
     const STARTS: Stage = Stage::Start;
     const ENDS: Stage = Stage::End;
 
-    /// Scopes at times, and levels after events at times: the highest level inside each.
+    /// Checks the highest level inside each scope, given the times of scopes, and times and levels of events.
     fn check(ends: &[(&str, Stage, u64)], levels: &[(u64, u64)], expected: &[(&str, u64)]) {
         let mut snapshot = Snapshot::default();
         for &(name, stage, time_us) in ends {
@@ -139,7 +139,7 @@ mod tests {
             &[("b", 7)],
         );
         check(&[("a", ENDS, 10)], &[(5, 9), (20, 10)], &[("a", 9)]);
-        check(&[("a", ENDS, 30)], &[(5, 9), (20, 10)], &[("a", 10)]); // behind the last event
+        check(&[("a", ENDS, 30)], &[(5, 9), (20, 10)], &[("a", 10)]); // after the last event
         check(&[("a", STARTS, 30), ("a", ENDS, 40)], &[(5, 9), (20, 10)], &[]);
         check(&[("ProfilerStep#1", STARTS, 1), ("ProfilerStep#1", ENDS, 9)], &[(5, 9)], &[]);
     }

@@ -1,11 +1,11 @@
-//! The shape that a failed request may have had: [`Guess`]es from the sizes in the same recording.
+//! The shapes that a failed request may have had: [`Guess`]es from sizes in the same recording.
 //!
-//! A recording has bytes, not shapes. But a model's dimensions repeat: one-dimensional parameters have the width of
-//! the model, two-dimensional ones are products with it, and activations have a row for each token. A request whose
-//! bytes are such a product is guessed as one; outside the passes, also a request of a parameter's size. If the
-//! recording shows no model, attention scores are tried: for queries of `[k, n, d]` they are `[k, n, n]`. A square
-//! `[n, n]` beside a live vector of `n` numbers is what broadcasting `[n, 1]` with `[n]` gives, as in a loss whose
-//! prediction and target differ in shape. For other sizes there is no guess.
+//! A recording has bytes, not shapes. But a model's dimensions repeat: one-dimensional parameters have the width of the
+//! model, two-dimensional ones are products with it, and activations have a row for each token. If the bytes of a
+//! request are such a product, that product is the guess; outside the passes, a parameter's size is also a possible
+//! guess. If the recording shows no model, attention scores are tried: for queries of `[k, n, d]` they are `[k, n, n]`.
+//! If a vector of `n` numbers is live, a square `[n, n]` may come from broadcasting `[n, 1]` with `[n]`, as in a loss
+//! whose prediction and target differ in shape. For other sizes there is no guess.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,24 +33,24 @@ pub struct Guess {
 pub enum Evidence {
     /// Parameters have the same size: it may be a gradient, an optimizer state or a copy of one.
     Parameters {
-        /// Their number.
+        /// The number of such parameters.
         count: usize,
     },
-    /// Its first dimension occurs in other sizes, its last one in parameters.
+    /// Its first dimension occurs in other sizes, and its last one in parameters.
     Rows {
-        /// The number of other sizes with as many rows.
+        /// The number of other sizes with the same number of rows.
         sizes: usize,
     },
-    /// Attention scores: each row is compared with all rows of its sequence, for each head.
+    /// Attention scores: for each head, each row of a sequence is compared with all rows of the sequence.
     Attention {
-        /// The number of other sizes with as many rows as all sequences together.
+        /// The number of other sizes whose rows are as many as those of all sequences together.
         sizes: usize,
     },
     /// The square of a vector's length: broadcasting `[n, 1]` with `[n]` gives `[n, n]`.
     Broadcast {
-        /// The vector, or the last of several live ones.
+        /// The vector; if several such vectors are live, the last.
         of: LifeIndex,
-        /// The number of live ones.
+        /// The number of such live vectors.
         vectors: usize,
     },
     /// The square of a dimension of this earlier block.
@@ -62,11 +62,11 @@ pub enum Evidence {
 
 /// The most guesses that are shown.
 const MOST: usize = 2;
-/// Smaller requests need no guess.
+/// Smaller requests get no guess.
 const LEAST_BYTES: u64 = 1 << 20;
-/// How many of the latest blocks count: those of one step.
+/// At most this many of the latest blocks are used, about those of one step.
 const LAST: usize = 1 << 12;
-/// No model has more sizes in a step, or more widths; a forged file may.
+/// The most sizes in a step, and the most widths, that are used. No model has more; a forged file may.
 const MOST_SIZES: usize = 1 << 10;
 const MOST_WIDTHS: usize = 1 << 7;
 /// Element sizes that models compute with, in bytes.
@@ -107,7 +107,7 @@ impl FailedRequest<'_> {
         if found.is_empty() {
             found = dims.products(block_bytes);
             found.extend(dims.attention(block_bytes).filter(|_| computes));
-            // The model's own widths make squares, too: then those guesses come first.
+            // A model's own widths can also make squares. Guesses from the model then come first.
             let square = self.broadcast(born, block_bytes).filter(|_| computes);
             let is_width = |guess: &Guess| guess.dims.iter().all(|length| dims.widths.contains(length));
             match square {
@@ -123,8 +123,8 @@ impl FailedRequest<'_> {
         found
     }
 
-    /// Whether the operator of the request, if its stack shows one, can make a square from vectors or rows: it multiplies, adds,
-    /// compares or normalises. One that joins, copies, looks up or creates tensors cannot.
+    /// Whether the operator of the request, if its stack shows one, can make a square from vectors or rows: it
+    /// multiplies, adds, compares or normalises. An operator that joins, copies, looks up or creates tensors cannot.
     fn computes(&self) -> bool {
         const CANNOT: [&str; 20] = [
             "cat",
@@ -181,7 +181,7 @@ impl FailedRequest<'_> {
         made
     }
 
-    /// The square of the length of a live vector.
+    /// A guess that the request is the square of the length of a live vector.
     fn broadcast(&self, born: usize, block_bytes: u64) -> Option<Guess> {
         const KEPT: [Category; 4] =
             [Category::Parameter, Category::Gradient, Category::OptimizerState, Category::Workspace];
@@ -191,7 +191,7 @@ impl FailedRequest<'_> {
                 && elements.iter().any(|bytes| bytes.saturating_mul(length) == asked(life))
                 && !self.category(nth).is_some_and(|category| KEPT.contains(&category))
         };
-        // Targets may be integers of 8 bytes while the other operand is not.
+        // Targets may be 8-byte integers while the other operand has a smaller type.
         [8, 4, 2].into_iter().find_map(|element_bytes| {
             let length = (block_bytes / element_bytes).isqrt();
             let dims = vec![length, length];
@@ -209,7 +209,7 @@ impl FailedRequest<'_> {
         })
     }
 
-    /// A guess of attention scores: the square of a dimension of a recent, much smaller block.
+    /// Guesses of attention scores: the square of a dimension of a recent, much smaller block.
     fn scores(&self, born: usize, block_bytes: u64) -> Vec<Guess> {
         let lives = self.analysis.timeline.lives[..born].iter().enumerate().rev().take(16);
         let smaller = lives.filter(|(_, life)| asked(life) >= 1 << 16 && asked(life) <= block_bytes / 8);
@@ -230,16 +230,16 @@ impl FailedRequest<'_> {
     }
 }
 
-/// A model's dimensions, as sizes show them.
+/// A model's dimensions, as found from sizes.
 #[derive(Debug, Default)]
 struct Dims {
-    /// Its width.
+    /// The model's width.
     wide: u64,
-    /// Bytes of its parameters' elements.
+    /// The element size of its parameters, bytes.
     element_bytes: u64,
     /// The lengths of its one-dimensional parameters.
     widths: BTreeSet<u64>,
-    /// Numbers of rows of activations, with how many sizes have them; the most frequent first.
+    /// The numbers of rows of activations, each with the number of sizes that have it; the most frequent first.
     rows: Vec<(u64, usize)>,
 }
 
@@ -251,7 +251,7 @@ impl Dims {
         let is_narrow = |bytes: u64| bytes >= 64 && (bytes / 4).saturating_mul(bytes) <= largest;
         let narrow = parameters.iter().filter(|&(&bytes, _)| is_narrow(bytes));
         let Some((&wide_bytes, _)) = narrow.max_by_key(|&(_, count)| *count) else { return Self::default() };
-        // A square parameter shows the element type; the products are the same with either.
+        // A square parameter shows the element type. The products are the same with either type.
         let is_half = parameters.contains_key(&(wide_bytes / 2).saturating_mul(wide_bytes));
         let element_bytes = if is_half { 2 } else { 4 };
         let wide = wide_bytes / element_bytes;
@@ -263,7 +263,7 @@ impl Dims {
             .filter(|&length| length >= 16)
             .take(MOST_WIDTHS)
         {
-            // A bias has a few times the model's width; a matrix has a side of it.
+            // A bias is a few times the model's width long; a matrix has the width as one side.
             let is_matrix = length.is_multiple_of(wide) && length / wide >= 16;
             widths.insert(if is_matrix { length / wide } else { length });
         }
@@ -303,7 +303,7 @@ impl Dims {
         found
     }
 
-    /// For each sequence and head, its rows squared.
+    /// Attention scores: the square of the rows of a sequence, for each sequence and head.
     fn attention(&self, block_bytes: u64) -> Option<Guess> {
         let of = |(rows, sizes): (u64, usize), head: u64, element_bytes: u64| {
             let heads = self.wide.is_multiple_of(head).then_some(self.wide / head)?;
@@ -318,8 +318,9 @@ impl Dims {
     }
 }
 
-/// The numbers of rows of activations, by how many sizes have them. Few rows of 4-byte elements look like twice as
-/// many rows of 2-byte elements: of equally frequent ones, the parameters' element type comes first.
+/// The numbers of rows of activations, sorted by the number of sizes that have them. A number of rows of 4-byte
+/// elements looks like twice as many rows of 2-byte elements; if both are equally frequent, the one with the
+/// parameters' element type comes first.
 fn rows(widths: &BTreeSet<u64>, made: &BTreeSet<u64>, element_bytes: u64) -> Vec<(u64, usize)> {
     let mut rows: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     for &bytes in made {

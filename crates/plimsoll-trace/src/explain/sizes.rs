@@ -1,4 +1,4 @@
-//! What sizes show about blocks whose purpose neither the stack nor the lifetime shows.
+//! Infers the purpose of blocks from their sizes, if neither the stack nor the lifetime shows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,18 @@ use super::purpose::{Purpose, Why};
 use crate::snapshot::{EventIndex, StackId};
 use crate::timeline::Life;
 
-/// The workspace that cuBLAS requests once for each stream and thread, unless `CUBLAS_WORKSPACE_CONFIG` is set: on
-/// Hopper and newer, and before. As PyTorch: `parseChosenWorkspaceSize` in `CublasHandlePool.cpp`.
+/// The workspace that cuBLAS requests once for each stream and thread, unless `CUBLAS_WORKSPACE_CONFIG` is set: first
+/// the size on Hopper and newer, then the size on older GPUs. As PyTorch: `parseChosenWorkspaceSize` in
+/// `CublasHandlePool.cpp`.
 const WORKSPACE_BYTES: [u64; 2] = [32 << 20, (2 * 4096 + 8 * 16) << 10];
 
-/// Finds cuBLAS workspaces without C++ frames: for each stream, one of the forward pass's thread and one of the
-/// backward pass's.
+/// Finds cuBLAS workspaces in recordings without C++ frames: for each stream, one on the forward pass's thread and one
+/// on the backward pass's thread.
 pub(super) fn workspaces(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) {
     let parameters = lives.iter().zip(&*purposes);
     let parameters = parameters.filter(|(_, purpose)| purpose.category == Some(Category::Parameter));
     let parameters: BTreeSet<u64> = parameters.map(|(life, _)| size(life)).collect();
-    // Repeated requests are not workspaces; requests without a stack cannot be distinguished.
+    // Repeated requests are not for workspaces. Requests without a stack cannot be distinguished.
     let mut asked: BTreeMap<_, usize> = BTreeMap::new();
     let key = |life: &Life| (life.stack, life.stream, life.pool, size(life));
     for life in lives.iter().filter(|life| WORKSPACE_BYTES.contains(&size(life))) {
@@ -43,7 +44,7 @@ pub(super) fn workspaces(lives: &[Life], purposes: &mut [Purpose], passes: &Pass
     }
 }
 
-/// The requested bytes, rounded to 512. The block may be larger than any tensor.
+/// The requested bytes, rounded up to 512. The block may be larger.
 pub(super) fn size(life: &Life) -> u64 {
     life.requested_bytes.get().map_or(life.bytes, |bytes| bytes.div_ceil(512).saturating_mul(512))
 }
@@ -51,7 +52,7 @@ pub(super) fn size(life: &Life) -> u64 {
 /// Finds the purpose of blocks from before the recording, by the sizes of the gradients of one backward pass.
 pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) {
     let mut before: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    // Include blocks whose frames show their purpose, where only some have frames.
+    // If only some blocks have frames, include those whose frames show their purpose.
     let mut certain: BTreeMap<u64, usize> = BTreeMap::new();
     for (place, (life, purpose)) in lives.iter().zip(purposes.iter()).enumerate() {
         match purpose.category {
@@ -70,7 +71,7 @@ pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) 
         let parameters = of(&gradients, bytes).saturating_sub(of(&certain, bytes)).min(places.len());
         (parameters, places.len() - parameters)
     };
-    // An optimizer has the same number of states for each parameter: the number that fits most parameters by bytes.
+    // An optimizer has the same number of states for each parameter. Choose the number that fits most parameters by bytes.
     let mut votes: BTreeMap<usize, u64> = BTreeMap::new();
     for (bytes, places) in &before {
         let (parameters, others) = split(bytes, places);
@@ -97,7 +98,7 @@ pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) 
         let is_open = |place: &&usize| !parameters.is_empty() && lives[**place].freed.is_none();
         beyond.extend(others.iter().filter(is_open));
     }
-    // Frozen parameters have such sizes, too; they are not a small part.
+    // Frozen parameters also have such sizes, but they are more than a small part of the parameters.
     let beyond_bytes = beyond.iter().fold(0_u64, |sum, &place| sum.saturating_add(size(&lives[place])));
     if beyond_bytes <= parameter_bytes / 10 {
         for place in beyond {
@@ -112,7 +113,7 @@ fn gradients_by_size(lives: &[Life], purposes: &[Purpose], passes: &Passes) -> B
         let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
         let gradients =
             lives.iter().zip(purposes).filter(|(_, purpose)| purpose.category == Some(Category::Gradient));
-        // An optimizer that makes no request is known to start by its first free, of a gradient.
+        // If an optimizer makes no request, its start is its first free, which is of a gradient.
         let is_there = |life: &Life| life.born <= Some(end) && life.freed.is_none_or(|freed| freed >= end);
         for (life, _) in gradients.filter(|(life, _)| is_there(life)) {
             *sizes.entry(size(life)).or_default() += 1;

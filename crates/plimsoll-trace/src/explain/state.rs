@@ -1,7 +1,7 @@
 //! The contents of the device's memory at any moment of a recording, piece by piece: [`AllocatorState`].
 //!
-//! A snapshot shows one moment. Earlier ones follow from the trace: segments come and go by their own events
-//! ([`Timeline::memory_before`] and the events after it), blocks by their lifetimes, and the gaps between blocks are
+//! A snapshot shows one moment. Earlier moments follow from the trace: segments change with their own events
+//! ([`Timeline::memory_before`] and the events after it), blocks with their lifetimes, and the gaps between blocks are
 //! cached. [`AllocatorStates`] visits many moments in one walk.
 
 use std::ops::Range;
@@ -14,14 +14,14 @@ use crate::timeline::{Memory, MemoryMap, Timeline};
 /// The memory of one device at one moment. Every byte of a segment is in exactly one piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllocatorState {
-    /// The event after which this is the state. `None` is before the first; one past the last is the snapshot itself.
+    /// The event after which this is the state; `None` is before the first event; one past the last event is the
+    /// snapshot itself.
     pub after: Option<EventIndex>,
-    /// The segments of the allocator, by address.
+    /// The segments of the allocator, in address order.
     pub segments: Vec<SegmentState>,
-    /// Blocks that are in no recorded segment, or overlap another block. In a file without segments these are all
-    /// blocks.
+    /// Blocks that are in no recorded segment, or overlap another block. In a file without segments, these are all blocks.
     pub unplaced: Vec<Piece>,
-    /// The pieces of all segments, by address.
+    /// The pieces of all segments, in address order.
     pieces: Vec<Piece>,
 }
 
@@ -41,7 +41,7 @@ pub struct SegmentState {
 pub struct BytesByUse {
     /// In live blocks.
     pub live: u64,
-    /// In blocks that were freed and wait for a stream.
+    /// In freed blocks that wait for a stream.
     pub waiting: u64,
     /// At the ends of blocks ([`Use::Uncut`]).
     pub uncut: u64,
@@ -65,24 +65,24 @@ pub struct Piece {
 pub enum Use {
     /// A live block.
     Live(LifeIndex),
-    /// It was freed and waits for a stream; `None` if it was freed before the recording.
+    /// A freed block that waits for a stream; `None` if it was freed before the recording.
     Waiting(Option<LifeIndex>),
     /// The end of the block below it: Note [Uncut ends].
     Uncut,
-    /// Free for requests.
+    /// Free, and available to requests.
     Cached,
 }
 
 // Note [Uncut ends]
 // A block of a large segment (that is not expandable) is split only if more than 1 MiB is left (`should_split`). So
-// every block there is larger than that, and a gap of up to 1 MiB after a block is its end. Without better knowledge,
-// a block's size is its rounded request (`Life::bytes`); a replay finds the exact sizes and leaves no such gap. An
-// end with a hole after it counts as part of the hole, and so does an end of more than 1 MiB, which only
-// `max_split_size` leaves.
+// every piece there is larger than 1 MiB, and a gap of up to 1 MiB after a block is the end of the block. By default, a
+// block's size is taken to be its rounded request (`Life::bytes`); a replay finds the exact sizes and leaves no such
+// gap. If a hole follows the end of a block, the end counts as part of the hole. So does an end of more than 1 MiB,
+// which occurs only with `max_split_size`.
 const UNCUT_BYTES: u64 = 1 << 20;
 
 impl SegmentState {
-    /// Whether it has a block, live or waiting: then PyTorch cannot release it.
+    /// Whether it has a block, live or waiting. If so, PyTorch cannot release it.
     pub fn is_used(&self) -> bool {
         self.bytes.live > 0 || self.bytes.waiting > 0
     }
@@ -103,7 +103,7 @@ impl BytesByUse {
         sums
     }
 
-    /// The sum of two.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -121,8 +121,7 @@ impl BytesByUse {
 }
 
 impl AllocatorState {
-    /// The state after an event. `trace` is the trace of the timeline. Costs a walk over the events and blocks until
-    /// then.
+    /// The state after an event. `trace` is the timeline's trace. Costs a walk over the events and blocks up to that event.
     ///
     /// ```
     /// # use plimsoll_alloc::{Addr, StreamId};
@@ -147,12 +146,12 @@ impl AllocatorState {
         AllocatorStates::new(timeline, trace).at(after)
     }
 
-    /// The pieces of all segments, by address.
+    /// The pieces of all segments, in address order.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
 
-    /// The pieces of one of these segments, by address.
+    /// The pieces of one of these segments, in address order.
     pub fn pieces_of(&self, segment: &SegmentState) -> &[Piece] {
         self.pieces.get(segment.pieces.clone()).unwrap_or_default()
     }
@@ -179,10 +178,10 @@ pub struct AllocatorStates<'a> {
     timeline: &'a Timeline,
     trace: &'a [Event],
     memory: MemoryMap,
-    /// The number of events and of blocks taken in so far.
+    /// The numbers of events and of blocks processed so far.
     events: usize,
     lives: usize,
-    /// Live and waiting blocks, by address.
+    /// Live and waiting blocks, in address order.
     active: Vec<Active>,
 }
 
@@ -211,7 +210,7 @@ impl Active {
 }
 
 impl<'a> AllocatorStates<'a> {
-    /// Begins before the first event. `trace` is the trace of the timeline.
+    /// Begins before the first event. `trace` is the timeline's trace.
     pub fn new(timeline: &'a Timeline, trace: &'a [Event]) -> Self {
         let waiting = timeline.waiting_before.iter().map(|life| Active {
             addr: life.addr,
@@ -224,7 +223,7 @@ impl<'a> AllocatorStates<'a> {
         Self { timeline, trace, memory, events: 0, lives: 0, active: waiting.collect() }
     }
 
-    /// The state after an event. Events must not go backwards: for an earlier one, returns the last state again.
+    /// The state after an event. Events must not go backwards: for an earlier event, returns the last state again.
     pub fn at(&mut self, after: Option<EventIndex>) -> AllocatorState {
         let events = after.map_or(0, |event| event.index() + 1).min(self.trace.len());
         for nth in self.events..events {

@@ -1,10 +1,9 @@
-//! The steps of a program: [`Steps`]. A step is what repeats: a training step with its optimizer, a batch of an
-//! evaluation, a token of a generation.
+//! The steps of a program: [`Steps`]. A step is the unit that repeats: a training step with its optimizer, a batch of
+//! an evaluation, a token of a generation.
 //!
-//! Three things show where a step ends, the surest first: scopes that the program or PyTorch marked, the passes of
-//! its requests, and requests that repeat at one place (`periodic.rs`). Batches whose gradients accumulate are one
-//! step if the optimizer can be seen. An evaluation between two steps belongs to the second.
-
+//! Three kinds of evidence show where a step ends, the most reliable first: scopes that the program or PyTorch marked,
+//! the passes of its requests, and requests that repeat at one place (`periodic.rs`). Batches with accumulated
+//! gradients form one step if the optimizer can be seen. An evaluation between two steps belongs to the second.
 mod periodic;
 
 use std::collections::BTreeMap;
@@ -18,12 +17,12 @@ use crate::snapshot::{Action, Annotation, Event, EventIndex, HOST_DEVICE, Snapsh
 /// The ends of the steps in one device's trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steps {
-    /// The last event of each step, ascending. The first step begins with the recording and includes everything
-    /// before it. What follows the last step belongs to none.
+    /// The last event of each step, in ascending order. The first step begins with the recording and includes
+    /// everything before it. Events after the last step belong to no step.
     pub boundaries: Vec<EventIndex>,
     /// How the steps were found.
     pub source: Source,
-    /// How sure this is, in the words of [`Why::confidence`](super::Why::confidence).
+    /// The confidence, in the words of [`Why::confidence`](super::Why::confidence).
     pub confidence: &'static str,
 }
 
@@ -34,7 +33,7 @@ pub enum Source {
     Nothing,
     /// The scopes `ProfilerStep#N`.
     ProfilerSteps,
-    /// The same scopes in a recording of our own runtime, which writes its marks in this form.
+    /// The scopes `ProfilerStep#N` in a recording of our own runtime, which writes its step marks in this form.
     OwnSteps,
     /// The scopes of this name, which PyTorch sets around optimizer steps.
     OptimizerSteps(TextId),
@@ -44,9 +43,9 @@ pub enum Source {
     OptimizerPasses,
     /// The backward pass's requests.
     BackwardPasses,
-    /// Requests at this place, outside any module, at even distances.
+    /// Requests at this place, outside any module, at regular intervals.
     Requests(StackId),
-    /// Requests of this many bytes at even distances; the recording has no stacks.
+    /// Requests of this many bytes at regular intervals; the recording has no stacks.
     Sizes(u64),
 }
 
@@ -55,7 +54,7 @@ impl Steps {
     pub fn of(snapshot: &Snapshot, device: i32, origins: &Origins, passes: &Passes) -> Self {
         let trace = if device == HOST_DEVICE { &snapshot.host_trace } else { snapshot.trace(device) };
         let is_inside = in_modules(snapshot);
-        // Steps that end long before the recording does do not describe it.
+        // Steps that end long before the recording does not describe the program.
         let is_good = |steps: &Self| {
             let last = steps.boundaries.last().filter(|_| steps.len() > 1);
             last.is_some_and(|end| end.index() * 2 >= trace.len())
@@ -69,7 +68,7 @@ impl Steps {
         found.unwrap_or(Self { boundaries: Vec::new(), source: Source::Nothing, confidence: "unknown" })
     }
 
-    /// How many steps ended within the recording.
+    /// The number of steps that ended within the recording.
     pub fn len(&self) -> usize {
         self.boundaries.len()
     }
@@ -79,7 +78,7 @@ impl Steps {
         self.boundaries.is_empty()
     }
 
-    /// The index of the step that an event lies in; [`len`](Self::len) after the last.
+    /// The index of the step that contains an event; [`len`](Self::len) after the last.
     pub fn step_of(&self, event: EventIndex) -> usize {
         self.boundaries.partition_point(|&end| end < event)
     }
@@ -100,12 +99,12 @@ impl Steps {
     }
 }
 
-/// Who wrote the scopes `ProfilerStep#N`.
+/// The writer of the scopes `ProfilerStep#N`.
 fn marks(snapshot: &Snapshot) -> Source {
     if snapshot.is_own() { Source::OwnSteps } else { Source::ProfilerSteps }
 }
 
-/// The step of a recording that has only one: nothing repeats, but a scope or a pass shows it.
+/// The step of a recording that has only one. Nothing repeats, but a scope or a pass shows the step.
 fn only(snapshot: &Snapshot, trace: &[Event], passes: &Passes, is_inside: &[bool]) -> Option<Steps> {
     let name = |id: TextId| snapshot.texts.get(id);
     let scopes = [("ProfilerStep#", marks(snapshot))];
@@ -120,7 +119,7 @@ fn only(snapshot: &Snapshot, trace: &[Event], passes: &Passes, is_inside: &[bool
     marked.find(is_one).or_else(|| by_passes(passes, trace, is_inside).filter(is_one))
 }
 
-/// Steps by scopes: the profiler's, the optimizer's, or the program's scopes that cover most of the time.
+/// Steps from scopes: the profiler's, the optimizer's, or those of the program's scopes that cover most of the time.
 fn marked(snapshot: &Snapshot, trace: &[Event]) -> Option<Steps> {
     let name = |id: TextId| snapshot.texts.get(id);
     let is_profiler = |id: TextId| name(id).starts_with("ProfilerStep#");
@@ -135,7 +134,7 @@ fn marked(snapshot: &Snapshot, trace: &[Event]) -> Option<Steps> {
     }
     let scopes = Scope::all(all);
     let optimizer = scopes.iter().filter(|(id, _)| name(**id).starts_with("Optimizer.step#"));
-    // With several optimizers, the last one ends the step.
+    // If there are several optimizers, the last one ends the step.
     let optimizer = optimizer.max_by_key(|(_, scope)| (scope.count, scope.last_us));
     if let Some((&id, _)) = optimizer.filter(|(_, scope)| scope.count > 1) {
         let boundaries = last_events(trace, ends_of(all, |it| it == id));
@@ -148,7 +147,7 @@ fn marked(snapshot: &Snapshot, trace: &[Event]) -> Option<Steps> {
         };
         scopes.iter().filter(move |(id, scope)| is_own(**id) && scope.count > 2)
     };
-    // Scopes of epochs cover as much time as those of their steps, but are fewer.
+    // Scopes of epochs cover as much time as the scopes of their steps, but there are fewer of them.
     let most_us = own().map(|(_, scope)| scope.inside_us).max()?;
     let wide = own().filter(|(_, scope)| scope.inside_us >= most_us / 5 * 4);
     let (&id, _) = wide.max_by_key(|(_, scope)| (scope.count, scope.inside_us))?;
@@ -162,7 +161,7 @@ fn marked(snapshot: &Snapshot, trace: &[Event]) -> Option<Steps> {
 /// All scopes of one name.
 #[derive(Default)]
 struct Scope {
-    /// How many ended.
+    /// The number of such scopes that ended.
     count: usize,
     /// Microseconds inside them.
     inside_us: u64,
@@ -193,7 +192,7 @@ impl Scope {
     }
 }
 
-/// The end times of scopes, ascending.
+/// The end times of scopes, in ascending order.
 fn ends_of(annotations: &[Annotation], is_one: impl Fn(TextId) -> bool) -> Vec<u64> {
     let ends = annotations.iter().filter(|it| it.stage == Stage::End && is_one(it.name));
     let mut ends: Vec<u64> = ends.filter_map(|it| it.time_us.get()).collect();
@@ -201,7 +200,7 @@ fn ends_of(annotations: &[Annotation], is_one: impl Fn(TextId) -> bool) -> Vec<u
     ends
 }
 
-/// The last event before each time, each event once; none for times before the first event or without events.
+/// The last event before each time, without duplicates. Nothing for times before the first event.
 fn last_events(trace: &[Event], moments_us: Vec<u64>) -> Vec<EventIndex> {
     let mut moments = moments_us.into_iter().peekable();
     let mut found: Vec<EventIndex> = Vec::new();
@@ -223,7 +222,7 @@ fn last_events(trace: &[Event], moments_us: Vec<u64>) -> Vec<EventIndex> {
     found
 }
 
-/// Steps by passes: the optimizer's, if it requests memory in every step; else the backward passes.
+/// Steps from passes: the optimizer's, if it requests memory in every step, or else the backward passes.
 fn by_passes(passes: &Passes, trace: &[Event], is_inside: &[bool]) -> Option<Steps> {
     let optimizer = ends_of_passes(passes, |pass| pass.kind == PassKind::Optimizer);
     let backward = ends_of_passes(passes, |pass| pass.kind == PassKind::Backward);
@@ -242,7 +241,7 @@ fn by_passes(passes: &Passes, trace: &[Event], is_inside: &[bool]) -> Option<Ste
             });
         }
     }
-    // A step begins with a forward pass. Recomputation in the backward pass has only stacks of modules.
+    // A step begins with a forward pass. Recomputation within the backward pass has only stacks inside modules.
     let is_anew = |pass: &Pass| {
         let mut asks = trace[pass.first.index()..=pass.last.index()].iter();
         asks.any(|event| {
@@ -256,7 +255,7 @@ fn by_passes(passes: &Passes, trace: &[Event], is_inside: &[bool]) -> Option<Ste
     for pass in passes.iter() {
         match pass.kind {
             PassKind::Forward => is_behind_backward &= any_anew && !is_anew(pass),
-            // It continues: an optimizer that requests memory in its first step only belongs to it.
+            // The step continues. An optimizer that requests memory only in its first step belongs to the step.
             PassKind::Backward | PassKind::Optimizer if is_behind_backward => {
                 boundaries.pop();
                 boundaries.push(pass.last);

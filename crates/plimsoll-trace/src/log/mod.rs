@@ -1,4 +1,4 @@
-//! The log of a long run, written as it happens in bounded memory and readable after a crash: [`Writer`], [`read`].
+//! The log of a long run, written during the run in bounded memory and readable after a crash: [`Writer`], [`read`].
 //!
 //! Note [The log's format]. Version 1; integers of the frame are little-endian, all others LEB128 varints.
 //!
@@ -14,12 +14,12 @@
 //! text    = length UTF-8
 //! ```
 //!
-//! Each frame of entries is self-contained: it has the names that it uses, and its differences begin at 0. A frame
-//! that is cut off or damaged is lost with all that follow, and [`End`] reports it. Columns, because most of them
-//! hardly change from entry to entry.
+//! Each frame of entries is self-contained: it has the names that it uses, and its differences begin at 0. If a frame
+//! is cut off or damaged, it and all frames after it are lost, and [`End`] reports that. Entries are stored by column
+//! because most columns hardly change from entry to entry.
 //!
-//! `entries.rs` has the columns, `read.rs` reads a log, `state.rs` derives segments and blocks from
-//! the entries. Here: the frame, and the writer.
+//! `entries.rs` has the columns, `read.rs` reads a log, and `state.rs` derives segments and blocks from the entries.
+//! This file has the frame and the writer.
 
 mod entries;
 mod read;
@@ -42,7 +42,7 @@ const ENTRIES: u8 = 1;
 const END: u8 = 2;
 /// The most entries of a frame.
 const MOST_ENTRIES: usize = 8192;
-/// The most bytes of a payload, packed or not: names of 8192 entries fit many times over.
+/// The most bytes of a payload, packed or not: much more than the names of 8192 entries take.
 const MOST_PAYLOAD_BYTES: u64 = 8 << 20;
 /// The most labels and stacks that are read; each frame repeats the names that it uses.
 const MOST_NAMES: usize = 1 << 17;
@@ -56,7 +56,7 @@ pub struct Facts {
     pub config: Config,
     /// The device's name.
     pub device: String,
-    /// Bytes that the device has.
+    /// The device's memory, bytes.
     pub capacity_bytes: u64,
     /// The limit on reserved bytes, if there is one.
     pub limit_bytes: Option<u64>,
@@ -119,8 +119,8 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Writes the entries since the last call and hands them to the operating system: a crash of the program loses none.
-    /// `lost` is how many entries before these were dropped.
+    /// Writes the entries since the last call and passes them to the operating system, so that a crash of the program
+    /// loses none. `lost` is the number of entries before these that were dropped.
     ///
     /// # Errors
     /// I/O errors.
@@ -150,7 +150,7 @@ impl<W: Write> Writer<W> {
         packed.write_all(plain)?;
         let packed = packed.finish()?;
         let length = u32::try_from(packed.len()).map_err(io::Error::other)?;
-        // In one piece, so that a crash between two writes is rare.
+        // Written in one call, so that a crash in the middle of a frame is rare.
         let mut frame = Vec::with_capacity(packed.len() + 9);
         frame.push(kind);
         frame.extend(length.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Reads a log, complete or up to where it breaks off, as a snapshot: [`read`].
+//! Reads a log as a snapshot, completely or up to the point where the log breaks off: [`read`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -16,28 +16,28 @@ use crate::snapshot::{Setting, Snapshot};
 /// A log's content.
 #[derive(Debug)]
 pub struct Logged {
-    /// The state at its end, and the latest entries.
+    /// The state at the end of the log, and the latest entries.
     pub snapshot: Snapshot,
     /// Its header.
     pub facts: Facts,
-    /// How many entries it has.
+    /// The number of entries in the log.
     pub entries: u64,
-    /// How many entries were dropped before they were written, because more came at once than are buffered.
+    /// The number of entries that were dropped before they were written, because more came at once than the buffer holds.
     pub lost: u64,
     /// How it ends.
     pub end: End,
 }
 
-/// How a log ends.
+/// The kind of end of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Completely: the run ended.
+    /// Complete: the run ended.
     Whole,
-    /// After a complete frame, without an end mark: the run is still going, or it crashed.
+    /// A complete frame without an end mark after it: the run is still going, or it crashed.
     Open,
-    /// Within a frame, or at a damaged one: the rest is left out.
+    /// An incomplete or damaged frame. The rest is left out.
     Broken {
-        /// Bytes from the beginning of the file.
+        /// The offset in the file, bytes.
         at: u64,
     },
 }
@@ -52,11 +52,11 @@ impl fmt::Display for End {
     }
 }
 
-/// Reads a log. Its snapshot has the latest `most_entries` entries; all of them go into its state.
+/// Reads a log. Its snapshot has only the latest `most_entries` entries, but its state is derived from all entries.
 ///
 /// # Errors
-/// I/O errors, and files that are not a log of this version. A log that breaks off is not an error: [`End`] says
-/// so, and so does `plimsoll_log` among the snapshot's settings.
+/// I/O errors, and files that are not a log of this version. A log that breaks off is not an error: [`End`] reports it,
+/// and so does `plimsoll_log` among the snapshot's settings.
 pub fn read(mut input: impl Read, most_entries: usize) -> io::Result<Logged> {
     let mut head = [0; 12];
     input.read_exact(&mut head).map_err(|_| invalid("not a Plimsoll log: shorter than its header"))?;
@@ -100,13 +100,13 @@ fn invalid(why: &'static str) -> io::Error {
 }
 
 enum Next {
-    /// Its kind and its decompressed payload.
+    /// A frame: its kind and its decompressed payload.
     Frame(u8, Vec<u8>),
     Nothing,
     Broken,
 }
 
-/// Reads the next frame. `at` is its offset, and afterwards, if it is complete, the offset of its end.
+/// Reads the next frame. `at` is the frame's offset; if the frame is complete, it becomes the offset of the frame's end.
 fn frame(input: &mut impl Read, at: &mut u64) -> io::Result<Next> {
     let mut head = Vec::new();
     input.by_ref().take(9).read_to_end(&mut head)?;
@@ -170,7 +170,7 @@ impl Names for NameTable {
     }
 }
 
-/// The content so far.
+/// The content read so far.
 struct Run {
     state: LogState,
     known: NameTable,

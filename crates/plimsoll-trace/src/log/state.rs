@@ -1,7 +1,8 @@
 //! Derives segments and blocks from the entries, starting with none: [`LogState`].
 //!
-//! A history records requests; a block is larger where the remainder was too small to split off
-//! ([`Config::cut_bytes`]). Free neighbours are merged, so a free range ends at the next live block or with its segment.
+//! A history records requests. A block is larger than its request if the remainder was too small to split off
+//! ([`Config::cut_bytes`]). Free neighbours are merged, so a free range ends at the next live block or at the end of
+//! its segment.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,7 @@ impl LogState {
         Self { config, ranges: BTreeMap::new(), blocks: BTreeMap::new() }
     }
 
-    /// Applies an entry. One that contradicts the state, as after lost entries, changes nothing.
+    /// Applies an entry. If it contradicts the state, which can happen after lost entries, nothing changes.
     pub(super) fn apply(&mut self, entry: &Entry) {
         let addr = entry.addr.0;
         match entry.action {
@@ -63,7 +64,7 @@ impl LogState {
         if requested_bytes > free_bytes.min(1 << 60) {
             return;
         }
-        // In PyTorch `expandable` follows from the options, not from the segment.
+        // As in PyTorch, `expandable` comes from the options, not from the segment.
         let bytes = self.config.cut_bytes(requested_bytes, free_bytes, self.config.expandable_segments());
         let state = BlockState::Active;
         self.blocks.insert(addr.0, SegmentBlock { addr, bytes, requested_bytes, state, tag, stack });
@@ -74,7 +75,7 @@ impl LogState {
         (addr - start < range.bytes).then_some((start, range))
     }
 
-    /// Pages of an expandable segment join their neighbours.
+    /// Adds device memory. Pages of an expandable segment are merged with their neighbours.
     fn gain(&mut self, entry: &Entry) {
         let (mut start, mut bytes) = (entry.addr.0, entry.bytes);
         if start.checked_add(bytes).is_none() {
@@ -111,7 +112,7 @@ impl LogState {
         }
     }
 
-    /// All segments and their blocks, by address. The last request of a free block is unknown.
+    /// All segments and their blocks, in address order. The last request of a free block is unknown.
     pub(super) fn segments(&self) -> Vec<Segment> {
         self.ranges.iter().map(|(&start, range)| self.segment(start, range)).collect()
     }
@@ -138,7 +139,7 @@ impl LogState {
         if at < end {
             blocks.push(free(at, end));
         }
-        // The small half has segments of 2 MiB, the large half none that small.
+        // A segment of 2 MiB belongs to the small half; segments of the large half are larger.
         let small = if range.is_expandable {
             blocks.iter().all(|block| block.state == BlockState::Cached || block.bytes <= 1 << 20)
         } else {

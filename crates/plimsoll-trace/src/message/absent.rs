@@ -1,14 +1,14 @@
-//! What a line shows about a program that ended without PyTorch's out-of-memory message.
+//! Signs, in one line of text, of a program that ended without PyTorch's out-of-memory message.
 
 use crate::error::Absent;
 
-/// What is known after one more line.
+/// Adds what one more line shows to what is known.
 pub(super) fn after(known: Absent, line: &str) -> Absent {
     known.max(of(line))
 }
 
 fn of(line: &str) -> Absent {
-    // The shells' words, a container's, the kernel's, Slurm's.
+    // Words of shells, containers, the kernel and Slurm.
     let line = line.trim();
     let is_shells = line == "Killed" || line.contains(" Killed  ") || line.starts_with("zsh: killed");
     let is_kernels = KILLERS.iter().any(|words| line.contains(words));

@@ -1,4 +1,4 @@
-//! Whether memory was short or fragmented, from a message alone: [`Shortage`].
+//! Whether memory was short or fragmented, judged from a message alone: [`Shortage`].
 
 use super::wording::OutOfMemory;
 use crate::failure::Cause;
@@ -8,12 +8,13 @@ use crate::failure::Cause;
 pub struct Shortage {
     /// Capacity, fragmentation, a limit, or unknown.
     pub cause: Cause,
-    /// Free memory that the request could have had if it were contiguous: the GPU's, and what the allocator caches.
+    /// Free memory that the request could have used if it were contiguous: the GPU's free memory, and what the
+    /// allocator caches.
     pub free_bytes: Option<u64>,
-    /// How far the missing or spare bytes may be off, as the message's figures have two decimals. A cause whose bytes are
-    /// fewer is a guess.
+    /// The possible error of the missing or spare bytes, because the message's figures have only two decimals. A cause
+    /// that rests on fewer bytes than this is a guess.
     pub rounding_bytes: u64,
-    /// Whether other processes hold at least as much as was missing.
+    /// Whether other processes use at least as much memory as was missing.
     pub held_by_others: bool,
 }
 
@@ -38,9 +39,9 @@ impl OutOfMemory {
         Shortage { cause, free_bytes: Some(free_bytes), rounding_bytes, held_by_others }
     }
 
-    /// What is cached, and what the device or the limit still has.
+    /// Cached memory, plus what the device or the limit leaves.
     fn available_bytes(&self) -> Option<u64> {
-        // The limit of Metal's allocator counts what others of the process hold.
+        // The limit of Metal's allocator also counts memory that other parts of the process use.
         let used = self.process_bytes.filter(|_| self.capacity_bytes.is_none()).or(self.allocated_bytes);
         let of_limit = self.limit_bytes.zip(used);
         let of_limit = of_limit.map(|(limit, used)| limit.saturating_sub(used));
@@ -51,14 +52,14 @@ impl OutOfMemory {
         }
     }
 
-    /// Whether the limit leaves less than the device.
+    /// Whether the limit leaves less memory than the device.
     fn is_limited(&self) -> bool {
         let device = self.free_bytes.zip(self.cached_bytes()).map(|(free, cached)| free + cached);
         self.limit_bytes.is_some() && device.is_none_or(|device| self.available_bytes() < Some(device))
     }
 }
 
-/// Half of the last decimal that PyTorch prints for a size of this magnitude.
+/// Half a unit of the last decimal that PyTorch prints for a size of this magnitude.
 fn rounding(bytes: u64) -> u64 {
     let unit = [1u64 << 30, 1 << 20, 1 << 10].into_iter().find(|unit| bytes >= *unit);
     unit.map_or(0, |unit| unit / 200)

@@ -1,5 +1,5 @@
-//! The allocator's counters, as `torch.cuda.memory_stats()` (JSON, or Python's `repr`) or `torch.cuda.memory_summary()`
-//! (a table) print them: [`Counters`].
+//! The allocator's counters, as printed by `torch.cuda.memory_stats()` (JSON, or Python's `repr`) or
+//! `torch.cuda.memory_summary()` (a table): [`Counters`].
 
 use std::collections::BTreeMap;
 
@@ -8,31 +8,31 @@ use serde_json::Value;
 use super::size::leading;
 use super::text;
 
-/// One counter: now, and the most so far.
+/// One counter: its current value and its peak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counter {
-    /// Now.
+    /// The current value.
     pub current_bytes: Option<u64>,
-    /// The most since the last reset.
+    /// The peak since the last reset.
     pub peak_bytes: Option<u64>,
 }
 
-/// What the counters say. One that the text does not have is `None`.
+/// The counters in a text. A counter that the text does not have is `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// The number of the GPU; only a table has it.
+    /// The number of the GPU; only a table has this.
     pub device: Option<u32>,
     /// Memory in tensors.
     pub allocated: Counter,
-    /// Memory in tensors, and what other streams still use.
+    /// Memory in tensors, plus freed memory that other streams still use.
     pub active: Counter,
-    /// What the allocator reserved.
+    /// Memory that the allocator reserved.
     pub reserved: Counter,
-    /// Free parts of segments that hold other blocks.
+    /// Free parts of segments that also contain allocated blocks.
     pub inactive_split: Counter,
-    /// Requests that failed.
+    /// The number of requests that failed.
     pub failures: Option<u64>,
-    /// Requests that were served only after the cache was released.
+    /// The number of requests that were served only after the cache was released.
     pub retries: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ impl Counters {
     }
 }
 
-/// `"allocated_bytes.all.peak": 5`, and as Python's `repr` has them: `'…': 5`, `('…', 5)`; or nested dicts in JSON.
+/// Finds `"allocated_bytes.all.peak": 5`, the forms of Python's `repr` (`'…': 5`, `('…', 5)`), and nested dicts in JSON.
 fn numbers(text: &str) -> Option<BTreeMap<String, u64>> {
     if !text.contains("allocated_bytes") {
         return None;
@@ -102,8 +102,8 @@ const NAMES: [&str; 10] = [
     "num_alloc_retries",
 ];
 
-/// Keys of nested dicts, joined by dots; the deepest that is needed is the third. A key of our list is found below
-/// any other keys, as in a logger's record.
+/// Reads the keys of nested dicts, joined by dots. The keys that we read may be nested in any other keys, as in a
+/// logger's record.
 fn flatten(path: &str, value: &Value, numbers: &mut BTreeMap<String, u64>) {
     match value {
         Value::Object(entries) => {
@@ -124,7 +124,7 @@ fn flatten(path: &str, value: &Value, numbers: &mut BTreeMap<String, u64>) {
     }
 }
 
-/// The table of `memory_summary()`: the first, if there are several.
+/// Reads the table of `memory_summary()`; if there are several, the first.
 fn table(text: &str) -> Option<Counters> {
     let title = "memory summary, device ID ";
     let start = text.find(title)?;

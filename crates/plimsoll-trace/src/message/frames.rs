@@ -1,9 +1,9 @@
 //! Lines of a Python or IPython traceback: [`Frame`].
 
-/// One line that was running.
+/// One line of a traceback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// The file, as the traceback has it: a path, `<string>`, or a cell.
+    /// The file as written in the traceback: a path, `<string>`, or a cell.
     pub file: String,
     /// Its line, from 1.
     pub line: u32,
@@ -13,41 +13,41 @@ pub struct Frame {
     pub source: String,
 }
 
-/// The lines that were running, outermost first.
+/// A traceback: the lines that were running, outermost first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Traceback {
-    /// As in the text.
+    /// The frames, in the order of the text.
     pub frames: Vec<Frame>,
 }
 
 impl Frame {
-    /// Whether the line is the user's, not Python's or a package's.
+    /// Whether the line is in the user's code, not in Python's or a package's.
     pub fn is_own(&self) -> bool {
         let packages =
             ["site-packages", "dist-packages", "/lib/python3", "\\lib\\", "/torch/", "<frozen", "ipykernel/"];
         !packages.iter().any(|part| self.file.contains(part))
     }
 
-    /// The frame in a line of text, with its source if that is on the same line.
+    /// Parses the frame in a line of text, with its source if that is on the same line.
     pub(super) fn parse(line: &str) -> Option<Frame> {
         python(line).or_else(|| ipython(line))
     }
 }
 
 impl Traceback {
-    /// The user's innermost line, or else the innermost.
+    /// The innermost line of the user's code, or else the innermost line.
     pub fn place(&self) -> Option<&Frame> {
         self.frames.iter().rev().find(|frame| frame.is_own()).or(self.frames.last())
     }
 
-    /// The program: the user's outermost file.
+    /// The program: the outermost file of the user's code.
     pub fn program(&self) -> Option<&str> {
         let is_program = |frame: &&Frame| frame.is_own() && frame.file.ends_with(".py");
         self.frames.iter().find(is_program).map(|frame| frame.file.as_str())
     }
 }
 
-/// `  File "train.py", line 88, in <module>`, with any text before it.
+/// Parses `  File "train.py", line 88, in <module>`, with any text before it.
 fn python(line: &str) -> Option<Frame> {
     let rest = &line[line.find("File \"")? + "File \"".len()..];
     let (file, rest) = rest.split_once("\", line ")?;
@@ -56,8 +56,8 @@ fn python(line: &str) -> Option<Frame> {
     Some(Frame { file: file.to_owned(), line: number, function: function.to_owned(), source: String::new() })
 }
 
-/// `Cell In[3], line 5`, `File ~/a.py:12, in forward(self, x)`, `<ipython-input-3-0b> in <module>`: the last has no
-/// number here; its arrow has.
+/// Parses `Cell In[3], line 5`, `File ~/a.py:12, in forward(self, x)`, and `<ipython-input-3-0b> in <module>`. The last
+/// form has no line number; the arrow in the text below it has.
 fn ipython(line: &str) -> Option<Frame> {
     let line = line.trim();
     if let Some(rest) =

@@ -1,4 +1,5 @@
-//! A log with messages: [`Log`]. Each is read together with the traceback that its rank wrote before it.
+//! A log with out-of-memory messages: [`Log`]. Each message is read together with the traceback that its rank wrote
+//! before it.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -10,46 +11,46 @@ use super::wording::OutOfMemory;
 use super::wrap;
 use crate::error::Absent;
 
-/// The most lines into which pasting may have broken a message.
+/// The most lines over which a message may be broken, for example by pasting.
 const MOST_LINES: usize = 12;
 /// The most messages that are kept.
 const MOST_MESSAGES: usize = 256;
-/// The most messages that are read at a time.
+/// The most messages that are read concurrently.
 const MOST_OPEN: usize = 64;
-/// The most frames of a traceback; Python's own recursion ends at 1,000.
+/// The most frames of a traceback that are read; Python's own recursion ends at 1,000.
 const MOST_FRAMES: usize = 4096;
 
-/// One message, with what its rank was doing.
+/// One message, with its rank and traceback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {
     /// The message.
     pub message: OutOfMemory,
     /// The rank, if the launcher names it.
     pub rank: Option<u32>,
-    /// The lines that were running; without frames if the text has none.
+    /// The traceback; without frames if the text has none.
     pub traceback: Traceback,
 }
 
 /// The messages of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
-    /// In the order of the text; at least one. A message that a process repeats at once is listed once.
+    /// The messages in the order of the text; at least one. If a process immediately repeats a message, it is listed once.
     pub failed: Vec<Failed>,
-    /// Messages that were left out because the text has very many: earlier ones of their process.
+    /// How many messages were left out because the text has very many: earlier messages of their process.
     pub left_out: usize,
 }
 
-/// The messages of one process: of a rank or, if no launcher names it, of a GPU.
+/// The messages of one process: of one rank or, if no launcher names the rank, of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process<'a> {
-    /// In the order of the text; at least one.
+    /// The messages in the order of the text; at least one.
     pub failed: Vec<&'a Failed>,
     device: Option<u32>,
 }
 
 impl<'a> Process<'a> {
-    /// The message that ended the process, as far as the text shows: the last. One with neither figures nor a
-    /// traceback is skipped: a program or a library printed it in addition.
+    /// The message that ended the process, as far as the text shows: the last one. A message with neither figures nor a
+    /// traceback is skipped, because a program or a library printed it in addition.
     pub fn last(&self) -> Option<&'a Failed> {
         let says = |it: &&Failed| it.says() != (false, false);
         self.failed.iter().copied().rev().find(says).or(self.failed.last().copied())
@@ -70,7 +71,7 @@ impl<'a> Process<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kinship {
     None,
-    /// One of them does not name its GPU.
+    /// They may match: one of them does not name its GPU.
     Possible,
     Sure,
 }
@@ -83,7 +84,7 @@ impl Failed {
 }
 
 impl Log {
-    /// All messages; if there are none, the other signs of a failure in the text.
+    /// Reads all messages; if there are none, the other signs of a failure in the text.
     pub(super) fn read(input: impl BufRead) -> io::Result<Result<Log, Absent>> {
         let mut reader = Reader::default();
         let mut absent = Absent::default();
@@ -94,7 +95,7 @@ impl Log {
         Ok(reader.finish().ok_or(absent))
     }
 
-    /// The processes that ran out, in the order of their first messages.
+    /// The processes that ran out of memory, in the order of their first messages.
     pub fn processes(&self) -> Vec<Process<'_>> {
         let mut processes: Vec<Process<'_>> = Vec::new();
         for failed in &self.failed {
@@ -115,7 +116,7 @@ impl Log {
         processes
     }
 
-    /// The process whose last message says most: the first with figures and a traceback.
+    /// The process whose last message has the most information: preferably figures and a traceback. Of equals, the first.
     pub fn process(&self) -> Option<Process<'_>> {
         let says = |it: &Process<'_>| it.last().map(Failed::says);
         let processes = self.processes();
@@ -124,7 +125,7 @@ impl Log {
     }
 }
 
-/// What is known up to a line.
+/// The state of reading, up to a line.
 #[derive(Default)]
 struct Reader {
     tracebacks: BTreeMap<Option<u32>, Tracing>,
@@ -132,11 +133,11 @@ struct Reader {
     open: Vec<Open>,
     failed: Vec<Failed>,
     left_out: usize,
-    /// The line before and its rank, if a message may begin at its end.
+    /// The previous line and its rank, if a message may begin at its end.
     begun: Option<(Option<u32>, String)>,
 }
 
-/// A message that may go on.
+/// A message that may continue.
 struct Open {
     rank: Option<u32>,
     text: String,
@@ -201,7 +202,7 @@ impl Reader {
             _ if self.failed.len() < MOST_MESSAGES => {
                 self.failed.push(Failed { message, rank, traceback });
             }
-            // The last of a process counts.
+            // The last message of a process counts.
             _ => {
                 self.left_out += 1;
                 if let Some(nth) = before {
@@ -215,7 +216,7 @@ impl Reader {
         for open in std::mem::take(&mut self.open) {
             self.close(open);
         }
-        // A message above its traceback, as reports on the web have it.
+        // The traceback may follow its message, as in reports on the web.
         if let [one] = self.failed.as_mut_slice()
             && one.traceback.frames.is_empty()
             && let Some(tracing) = self.tracebacks.get_mut(&one.rank)
@@ -227,14 +228,14 @@ impl Reader {
     }
 }
 
-/// How Python begins.
+/// The beginning of Python's tracebacks.
 const TRACEBACK: &str = "Traceback (most recent call last)";
 
 /// A traceback that is not complete yet.
 #[derive(Default)]
 struct Tracing {
     traceback: Traceback,
-    /// Whether the line before was a frame, so that this one is its source.
+    /// Whether the previous line was a frame, so that this line is its source.
     after_frame: bool,
 }
 
@@ -261,7 +262,7 @@ impl Tracing {
     }
 }
 
-/// A line of source without the launcher's prefix.
+/// A line of source, without the launcher's prefix.
 fn source(line: &str) -> &str {
     let line =
         line.split_once("]: ").filter(|(ahead, _)| ahead.starts_with('[')).map_or(line, |(_, rest)| rest);

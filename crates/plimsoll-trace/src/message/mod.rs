@@ -1,7 +1,8 @@
-//! What people have instead of a snapshot: the message of an out-of-memory error in a log ([`Log`]), the allocator's
-//! counters ([`Counters`]), or a trace of torch.profiler ([`Profile`]). [`read`] tells them apart by their text.
+//! Reading the texts that people have in place of a snapshot: a log with out-of-memory messages ([`Log`]), the
+//! allocator's counters ([`Counters`]), or a trace of torch.profiler ([`Profile`]). [`read`] recognises which one a
+//! text is.
 //!
-//! What a text does not say is `None`, and stays unknown in every answer.
+//! A figure that a text does not have is `None`, and stays unknown in every result.
 //!
 //! | file | contents |
 //! |---|---|
@@ -40,12 +41,12 @@ use crate::error::Absent;
 
 /// The most bytes of a log that are read.
 const MOST_BYTES: u64 = 512 << 20;
-/// The first bytes, in which counters are looked for and a trace is recognised.
+/// The number of first bytes in which counters are searched and a trace is recognised.
 const HEAD_BYTES: u64 = 1 << 20;
-/// The most bytes of UTF-16, which is decoded as a whole.
+/// The most bytes of UTF-16 that are read; they are decoded all at once.
 const MOST_WIDE_BYTES: u64 = 64 << 20;
 
-/// A text that was understood.
+/// A text that was recognised.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Pasted {
     /// A message, or a log with messages; at least one.
@@ -69,15 +70,15 @@ pub enum Pasted {
 /// ```
 ///
 /// # Errors
-/// The system's.
+/// An error of the system.
 pub fn read(input: impl Read) -> io::Result<Option<Pasted>> {
     Ok(understood(input)?.ok())
 }
 
-/// As [`read`]; for a text that is not understood, what it has instead.
+/// As [`read`]; for a text that is not recognised, returns what it contains instead.
 ///
 /// # Errors
-/// The system's.
+/// An error of the system.
 pub(crate) fn understood(mut input: impl Read) -> io::Result<Result<Pasted, Absent>> {
     let mut head = Vec::new();
     input.by_ref().take(HEAD_BYTES).read_to_end(&mut head)?;
@@ -94,7 +95,7 @@ fn parse(head: &[u8], rest: impl Read) -> io::Result<Result<Pasted, Absent>> {
     if contains(head, "\"traceEvents\"") {
         return Ok(Profile::read(whole).map(Pasted::Profile).ok_or(Absent::Nothing));
     }
-    // A log may hold both: the message says more.
+    // A log may contain both. The message has more information.
     let absent = match Log::read(whole)? {
         Ok(log) => return Ok(Ok(Pasted::Log(log))),
         Err(absent) => absent,
@@ -102,14 +103,14 @@ fn parse(head: &[u8], rest: impl Read) -> io::Result<Result<Pasted, Absent>> {
     Ok(Counters::read(&String::from_utf8_lossy(head)).map(Pasted::Counters).ok_or(absent))
 }
 
-/// Bytes that are taken at once.
+/// The number of bytes read at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
 fn contains(bytes: &[u8], words: &str) -> bool {
     bytes.windows(words.len()).any(|part| part == words.as_bytes())
 }
 
-/// Whether a text that begins like this may be one of those that [`read`] understands, and not a snapshot in JSON.
+/// Whether a text that begins like this may be one that [`read`] recognises, rather than a snapshot in JSON.
 pub(crate) fn is_likely(head: &[u8]) -> bool {
     let is_json = matches!(head.trim_ascii_start().first(), Some(b'{' | b'['));
     let keys = ["\"segments\"", "\"device_traces\"", "\"total_size\"", "\"blocks\""];
@@ -117,20 +118,20 @@ pub(crate) fn is_likely(head: &[u8]) -> bool {
     text::is_wide(head) || !is_snapshot && !head.contains(&0)
 }
 
-/// Whether bytes are human-readable text: UTF-8, UTF-16 with its mark, or Latin-1, which differ in bytes of 0x80 and
-/// more; and no JSON, which may be a damaged snapshot.
+/// Whether bytes are human-readable text in UTF-8, UTF-16 with a byte order mark, or Latin-1, so any byte of 0x80 or
+/// more is allowed. JSON does not count, because it may be a damaged snapshot.
 pub(crate) fn is_prose(head: &[u8]) -> bool {
     if text::is_wide(head) {
         return is_prose(text::from_wide(head).as_bytes());
     }
     let mut begins = head.iter().copied().filter(|byte| !byte.is_ascii_whitespace());
-    // A log may begin with `[rank0]` or `[2024-`: as JSON, a list of segments.
+    // A log may begin with `[rank0]` or `[2024-`. JSON that begins with `[` is a list of segments.
     let is_json = match (begins.next(), begins.next()) {
         (Some(b'{'), _) => true,
         (Some(b'['), second) => matches!(second, None | Some(b'{' | b'[' | b']')),
         _ => false,
     };
-    // Also the bell, the backspace, a form feed and the escape, which are in logs of terminals.
+    // Also allows the bell, backspace, form feed and escape characters, which logs of terminals contain.
     let is_text = |byte: &u8| !byte.is_ascii_control() || matches!(byte, 0x07..=0x0d | 0x1b);
     !is_json && head.iter().all(is_text)
 }

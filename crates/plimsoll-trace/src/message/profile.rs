@@ -7,38 +7,39 @@ use std::io::Read;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-/// The most of what happened on a device.
+/// The memory events of one device, summarised.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProfiledDevice {
     /// The name of the GPU, if the trace has it.
     pub name: Option<String>,
     /// The GPU's memory, if the trace has it.
     pub capacity_bytes: Option<u64>,
-    /// Memory events.
+    /// The number of memory events.
     pub events: u64,
-    /// The most allocated bytes.
+    /// The peak of allocated bytes.
     pub peak_allocated_bytes: u64,
-    /// The most reserved bytes.
+    /// The peak of reserved bytes.
     pub peak_reserved_bytes: u64,
     /// The allocated bytes at the last event.
     pub last_allocated_bytes: u64,
     /// The largest block that was allocated.
     pub largest_bytes: u64,
-    /// The requests that failed: bytes of the last, and how many.
+    /// The failed requests: the bytes of the last one, and their number.
     pub failed: Option<(u64, u64)>,
 }
 
-/// What the memory events say.
+/// The memory events of a trace, summarised.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Profile {
-    /// GPUs by number.
+    /// The GPUs, by number.
     pub devices: BTreeMap<u32, ProfiledDevice>,
-    /// Steps that the profiler marked.
+    /// The number of steps that the profiler marked.
     pub steps: u64,
 }
 
 impl Profile {
-    /// The events of a trace; `None` if it is none. If the trace is cut off, those before the cut.
+    /// Reads the events of a trace; `None` if the text is not a trace. If the trace is cut off, reads the events before
+    /// the cut.
     pub(super) fn read(input: impl Read) -> Option<Profile> {
         let mut profile = Profile::default();
         let mut json = serde_json::Deserializer::from_reader(input);
@@ -70,7 +71,7 @@ impl Profile {
         let (is_memory, is_failure) = (name == "[memory]", name == "[OutOfMemory]");
         let Some(args) = event.get("args").filter(|_| is_memory || is_failure) else { return };
         let number = |key: &str| args.get(key).and_then(Value::as_i64);
-        // PyTorch's numbers: 0 is the CPU.
+        // These are PyTorch's device types: 0 is the CPU.
         if number("Device Type") == Some(0) {
             return;
         }
@@ -96,10 +97,10 @@ impl Profile {
     }
 }
 
-/// More than any machine has.
+/// More devices than any machine has.
 const MOST_DEVICES: usize = 256;
 
-/// The outermost object.
+/// Reads the outermost object.
 struct Top<'a>(&'a mut Profile);
 
 impl<'de> DeserializeSeed<'de> for Top<'_> {
@@ -129,7 +130,7 @@ impl<'de> Visitor<'de> for Top<'_> {
     }
 }
 
-/// A list, one entry in memory at a time.
+/// Reads a list, with one entry in memory at a time.
 struct Each<'a>(&'a mut Profile, fn(&mut Profile, &Value));
 
 impl<'de> DeserializeSeed<'de> for Each<'_> {

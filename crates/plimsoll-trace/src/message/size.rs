@@ -1,6 +1,7 @@
 //! Sizes as PyTorch writes them: `20.00 MiB`, `0 bytes`, `5.00 GB` of 1,024 MB.
 
-/// The size at the beginning of a text, and what follows it. A number of two decimals is off by up to half of the last.
+/// Parses the size at the beginning of a text. Returns it with the rest of the text. A number with two decimals may be
+/// off by half a unit of the last decimal.
 pub(super) fn leading(text: &str) -> Option<(u64, &str)> {
     let text = text.trim_start();
     let end = text.find(|char: char| !char.is_ascii_digit() && char != '.' && char != ',')?;
@@ -12,15 +13,15 @@ pub(super) fn leading(text: &str) -> Option<(u64, &str)> {
         return None;
     }
     let bytes = number * bytes_per_unit;
-    // A float is cut to the range of the integer.
+    // Casting a float to an integer clamps it to the integer's range.
     (bytes < MOST_BYTES).then_some((bytes.round() as u64, rest))
 }
 
-/// More than any machine has.
+/// More bytes than any machine has.
 const MOST_BYTES: f64 = (1u64 << 60) as f64;
 
-/// All are powers of 1,024, `MB` of PyTorch's Metal allocator, too. Of two units that begin alike, the longer comes
-/// first.
+/// All units are powers of 1,024, including the `MB` of PyTorch's Metal allocator. Of two units with the same
+/// beginning, the longer comes first.
 const UNITS: [(&str, f64); 15] = [
     ("bytes", 1.0),
     ("byte", 1.0),

@@ -1,4 +1,5 @@
-//! Each wording that PyTorch had since 1.0, and where people find them: logs of trainers, launchers, notebooks.
+//! Tests of each wording that PyTorch has had since 1.0, in the places where people find them: logs of trainers,
+//! launchers, notebooks.
 
 use super::*;
 use crate::failure::Cause;
@@ -110,7 +111,7 @@ fn pytorch_2_2_and_later() {
         panic!("{:?}", found.shortage())
     };
     assert!(spare_bytes.abs_diff(spare) <= 1, "{spare_bytes}");
-    // In a container: the process is this one.
+    // In a container, the named process is this one.
     assert!(found.true_others().is_empty(), "{found:?}");
 }
 
@@ -234,7 +235,7 @@ fn the_ranks_of_a_launcher_keep_their_tracebacks_apart() {
         )
     };
     let (a, b) = (rank(0, 5), rank(1, 9));
-    // Interleaved, line by line.
+    // Interleaved line by line.
     let text: Vec<String> =
         a.lines().zip(b.lines()).flat_map(|(a, b)| [a.to_owned(), b.to_owned()]).collect();
     let found = log(&text.join("\n"));
@@ -285,9 +286,9 @@ fn a_message_that_was_cut_at_any_column_is_whole() {
             }
         }
     }
-    // A form may have made the break a space.
+    // A web form may have changed the line break to a space.
     assert_eq!(one(&plain.replace("62.00 GiB is", "62. 00 GiB is")), one(plain));
-    // Where the message begins, too.
+    // Also at the beginning of a message.
     let expected = one(plain);
     for at in "torch.OutOfMemoryError: CUDA".len()..="torch.OutOfMemoryError: CUDA out of memory".len() {
         let (ahead, rest) = plain.split_at(at);
@@ -305,7 +306,7 @@ fn of_several_messages_of_a_process_the_last_ended_it() {
         )
     };
     let first = failed(5, 900, 0);
-    // What is printed without figures, or again, is none.
+    // A message without figures, or a repeated one, does not count.
     for end in ["", "CUDA out of memory.\n", "worker: CUDA out of memory. Tried to allocate 700.00 MiB.\n"] {
         let found = log(&format!("{first}retrying with half the batch\nstep 1\n{}{end}", failed(9, 700, 0)));
         let [process] = found.processes().try_into().unwrap_or_else(|_| panic!("{found:?}"));
@@ -313,12 +314,12 @@ fn of_several_messages_of_a_process_the_last_ended_it() {
         let last = process.last().unwrap();
         assert_eq!((last.message.requested_bytes, last.traceback.frames[0].line), (mib(700.0), 9));
     }
-    // The driver's message names no GPU.
+    // The driver's message does not name the GPU.
     let found = log(&format!(
         "{first}Traceback (most recent call last):\n  File \"b.py\", line 3, in f\nRuntimeError: CUDA error: out of memory\n"
     ));
     assert_eq!(found.process().unwrap().last().unwrap().message.source, Source::Driver);
-    // Two processes: the answer is about the first.
+    // With two processes, the result is for the first.
     let found = log(&format!("{first}{}{}", failed(7, 800, 1), failed(9, 700, 0)));
     let rows: Vec<_> =
         found.processes().iter().map(|it| it.last().unwrap().message.requested_bytes).collect();

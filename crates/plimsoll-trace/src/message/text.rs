@@ -1,13 +1,13 @@
-//! A log as lines of plain text: without colours, with a line where a progress bar returned, and with the escapes of
-//! JSON resolved. And the rank that wrote a line.
+//! Splits a log into lines of plain text: without colours, with a line break at each carriage return of a progress bar,
+//! and with JSON escapes resolved. Also finds the rank that wrote a line.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Read};
 
-/// The most bytes of a line: a longer one is several.
+/// The most bytes of a line; a longer one is split.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// A launcher's prefix, with a time before it, ends within this many bytes.
+/// A launcher's prefix, which may include a time, ends within this many bytes.
 const MOST_PREFIX: usize = 80;
 
 /// Whether bytes begin like UTF-16, which PowerShell writes.
@@ -15,7 +15,7 @@ pub(super) fn is_wide(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff])
 }
 
-/// A text of UTF-16; what is not is replaced.
+/// Decodes UTF-16; invalid parts are replaced.
 pub(super) fn from_wide(bytes: &[u8]) -> String {
     let from = if bytes.first() == Some(&0xff) { u16::from_le_bytes } else { u16::from_be_bytes };
     let units: Vec<u16> = bytes.chunks_exact(2).skip(1).map(|pair| from([pair[0], pair[1]])).collect();
@@ -45,7 +45,7 @@ fn without_codes(line: &str) -> Cow<'_, str> {
     } else {
         Cow::Borrowed(line)
     };
-    // A log in JSON, and `cat -v`, write the code as text.
+    // Logs in JSON, and `cat -v`, contain the code as text.
     let line = if line.contains("\\u001b") || line.contains("\\x1b") || line.contains("^[[") {
         let line = line.replace("\\u001b", "\x1b").replace("\\x1b", "\x1b").replace("^[[", "\x1b[");
         Cow::Owned(line)
@@ -61,7 +61,7 @@ fn without_codes(line: &str) -> Cow<'_, str> {
         if char != '\x1b' {
             out.push(char);
         } else if chars.next_if_eq(&'[').is_some() {
-            // Up to the letter that ends it.
+            // Skip to the letter that ends the code.
             for char in chars.by_ref() {
                 if ('@'..='~').contains(&char) {
                     break;
@@ -72,21 +72,21 @@ fn without_codes(line: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// If a line quotes several lines, as JSON and Python's `repr` do: those lines.
+/// If a line quotes several lines, as JSON and Python's `repr` do, returns these lines.
 fn unescaped(line: &str) -> Cow<'_, str> {
     let quotes = line.contains("\\n")
         && (line.contains("File ") || line.contains("emory") || line.contains("Traceback"));
     if !quotes && !line.contains("\\\"") {
         return Cow::Borrowed(line);
     }
-    // Twice escaped, too.
+    // Also if it is escaped twice.
     Cow::Owned(
         line.replace("\\\\n", "\n").replace("\\n", "\n").replace("\\\\\\\"", "\"").replace("\\\"", "\""),
     )
 }
 
-/// The rank in what launchers put before a line: `[rank3]:`, `[default3]:` (torchrun), `[1,3]<stderr>:` (mpirun),
-/// `3: ` (srun -l), `(RayWorker rank=3`.
+/// The rank in a launcher's prefix of a line: `[rank3]:`, `[default3]:` (torchrun), `[1,3]<stderr>:` (mpirun), `3: `
+/// (srun -l), `(RayWorker rank=3`.
 pub(super) fn rank(line: &str) -> Option<u32> {
     let line = line.trim_start();
     let head = &line[..line.floor_char_boundary(MOST_PREFIX)];
@@ -102,7 +102,7 @@ pub(super) fn rank(line: &str) -> Option<u32> {
     after("[rank").or_else(|| after("[default")).or_else(words).or_else(numbered)
 }
 
-/// The number at the beginning, and what follows.
+/// The number at the beginning of a text, and the rest of the text.
 pub(super) fn number(text: &str) -> Option<(u32, &str)> {
     let end = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
     Some((text[..end].parse().ok()?, &text[end..]))

@@ -1,12 +1,12 @@
-//! One message about memory that ran out: [`OutOfMemory`], whatever the version of PyTorch that wrote it.
+//! One out-of-memory message: [`OutOfMemory`], for all versions of PyTorch.
 //!
-//! Values are found by the words around them and not by their order, so one parser reads the wordings of all
-//! versions, and a shortened message still yields what it contains.
+//! Values are found by the words around them, not by their order. So one parser reads the wordings of all versions, and
+//! a shortened message still yields the values that it contains.
 
 use super::size::leading;
 use super::text::number;
 
-/// Who ran out.
+/// The allocator or library that ran out of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// PyTorch's allocator of a GPU (CUDA, HIP, XPU).
@@ -15,36 +15,36 @@ pub enum Source {
     Metal,
     /// The CPU's memory.
     Cpu,
-    /// The driver refused a library (cuBLAS, cuDNN, NCCL) or a call outside the allocator.
+    /// The driver rejected a request of a library (cuBLAS, cuDNN, NCCL), or a call outside the allocator.
     Driver,
 }
 
-/// What a message says. Sizes are in bytes; they are rounded if the message has two decimals.
+/// The content of a message. Sizes are in bytes; they are rounded if the message has two decimals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// Who ran out.
+    /// The allocator or library that ran out of memory.
     pub source: Source,
-    /// `CUDA`, `HIP`, `XPU`, `MPS`, `CPU`; of a library, its call or status.
+    /// `CUDA`, `HIP`, `XPU`, `MPS` or `CPU`; for a library, its call or status.
     pub name: String,
     /// The number of the GPU.
     pub device: Option<u32>,
-    /// The request.
+    /// The requested size.
     pub requested_bytes: Option<u64>,
-    /// The GPU's memory.
+    /// The GPU's total memory.
     pub capacity_bytes: Option<u64>,
     /// The GPU's free memory.
     pub free_bytes: Option<u64>,
-    /// Allocated by this process, private pools included.
+    /// Allocated by this process, including private pools.
     pub allocated_bytes: Option<u64>,
     /// Allocated in private pools (CUDA graphs).
     pub private_bytes: Option<u64>,
     /// Reserved by this process's allocator.
     pub reserved_bytes: Option<u64>,
-    /// The process's limit.
+    /// The limit of this process.
     pub limit_bytes: Option<u64>,
-    /// All that this process uses of the GPU.
+    /// All memory of the GPU that this process uses.
     pub process_bytes: Option<u64>,
-    /// Other processes on the GPU, by number.
+    /// Other processes on the GPU: process number and bytes.
     pub others: Vec<(u32, u64)>,
     /// Whether the message suggests expandable segments.
     pub suggests_expandable: bool,
@@ -69,12 +69,12 @@ impl OutOfMemory {
         }
     }
 
-    /// Whether a message begins in this line, and whose.
+    /// Where a message begins in this line, if one does, and its source.
     pub(super) fn begins(line: &str) -> Option<(usize, Source, &'static str)> {
         STARTS.iter().find_map(|&(words, source, name)| line.find(words).map(|at| (at, source, name)))
     }
 
-    /// The message at the beginning of a text, which may continue after it.
+    /// Parses the message at the beginning of a text, which may continue after it.
     pub(super) fn parse(text: &str) -> Option<OutOfMemory> {
         let (at, source, name) = Self::begins(text)?;
         let mut found = Self::of(source, name);
@@ -104,7 +104,7 @@ impl OutOfMemory {
         self.process_bytes = after(text, "this process has ");
         self.allocated_bytes =
             before(text, " already allocated").or_else(|| before(text, " is allocated by PyTorch"));
-        // Up to 1.3, "cached" is what was reserved without a tensor in it, as "unallocated" is since 2.1.
+        // Up to 1.3, "cached" means reserved memory without tensors, like "unallocated" since 2.1.
         let unallocated = before(text, " is reserved by PyTorch but unallocated")
             .or_else(|| before(text, " cached)"))
             .or_else(|| before(text, " cached;"));
@@ -126,7 +126,8 @@ impl OutOfMemory {
             self.allocated_bytes.zip(after(text, "other allocations: ")).map(|(own, other)| own + other);
     }
 
-    /// Whether this says no more than a message before it: a logger's or launcher's copy, perhaps shortened.
+    /// Whether this message has no more information than an earlier one: it is a copy by a logger or launcher, perhaps
+    /// shortened.
     pub(super) fn repeats(&self, earlier: &OutOfMemory) -> bool {
         let figures = |it: &OutOfMemory| {
             [
@@ -148,21 +149,21 @@ impl OutOfMemory {
             && pairs.all(|(own, earlier)| own.is_none() || own == earlier)
     }
 
-    /// What the allocator holds without a tensor in it.
+    /// Reserved memory without tensors.
     pub fn cached_bytes(&self) -> Option<u64> {
         self.reserved_bytes
             .zip(self.allocated_bytes)
             .map(|(reserved, allocated)| reserved.saturating_sub(allocated))
     }
 
-    /// Used on the GPU outside PyTorch's allocator: by other processes, the CUDA context and libraries.
+    /// Memory that is used on the GPU outside PyTorch's allocator: by other processes, the CUDA context and libraries.
     pub fn outside_bytes(&self) -> Option<u64> {
         let (capacity, free, reserved) = (self.capacity_bytes?, self.free_bytes?, self.reserved_bytes?);
         Some(capacity.saturating_sub(free).saturating_sub(reserved))
     }
 
-    /// The other processes that cannot be this one. In a container, a process that the message names by number is
-    /// often this one: then its bytes and this process's together exceed the GPU.
+    /// The other processes, without any that must be this one. In a container, a process that the message names by
+    /// number is often this one: then its bytes plus this process's exceed the GPU's memory.
     pub fn true_others(&self) -> Vec<(u32, u64)> {
         let (Some(capacity), Some(reserved)) = (self.capacity_bytes, self.reserved_bytes) else {
             return self.others.clone();
@@ -177,7 +178,7 @@ impl OutOfMemory {
     }
 }
 
-/// How messages begin; the first of these that a line contains counts.
+/// The beginnings of messages; the first entry that a line contains counts.
 const STARTS: [(&str, Source, &str); 18] = [
     ("CUDA out of memory.", Source::Allocator, "CUDA"),
     ("HIP out of memory.", Source::Allocator, "HIP"),
@@ -199,7 +200,7 @@ const STARTS: [(&str, Source, &str); 18] = [
     ("HIP error: out of memory", Source::Driver, "the HIP driver"),
 ];
 
-/// The size that follows these words.
+/// The size after these words.
 fn after(text: &str, words: &str) -> Option<u64> {
     leading(&text[text.find(words)? + words.len()..]).map(|(bytes, _)| bytes)
 }
@@ -207,16 +208,16 @@ fn after(text: &str, words: &str) -> Option<u64> {
 /// The size before these words.
 fn before(text: &str, words: &str) -> Option<u64> {
     let ahead = &text[..text.find(words)?];
-    // A number and a unit: two words.
+    // A size is two words: a number and a unit.
     let (rest, unit) = ahead.rsplit_once(' ')?;
     let number = last_number(rest);
-    // `22. 00 GiB`: a break in the number that became a space.
+    // `22. 00 GiB`: a line break within the number became a space.
     let whole = rest[..rest.len() - number.len()].strip_suffix(". ").map_or("", last_number);
     let point = if whole.is_empty() { "" } else { "." };
     leading(&format!("{whole}{point}{number} {unit}")).map(|(bytes, _)| bytes)
 }
 
-/// The digits at the end of a text, with a point among them.
+/// The number at the end of a text, possibly with a decimal point.
 fn last_number(text: &str) -> &str {
     let is_part = |char: char| char.is_ascii_digit() || char == '.';
     &text[text.trim_end_matches(is_part).len()..]

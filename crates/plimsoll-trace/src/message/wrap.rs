@@ -1,8 +1,8 @@
-//! Lines of a message that a terminal or a window broke at a column, even in the middle of a number or of a word.
+//! Joins the lines of a message that a terminal or a window broke at a column, even in the middle of a number or a word.
 
 use super::wording::OutOfMemory;
 
-/// Adds the next line of a message. Joins a number or a word that the break cut; elsewhere it adds a space.
+/// Adds the next line of a message. If the break is within a number or a word, joins its parts; otherwise adds a space.
 pub(super) fn join(text: &mut String, line: &str) {
     let ends = text.split_whitespace().next_back().unwrap_or_default();
     let is_cut = is_cut(ends, line);
@@ -13,30 +13,30 @@ pub(super) fn join(text: &mut String, line: &str) {
     text.push_str(line.trim_start());
 }
 
-/// Whether a message may begin at the end of a line, cut before it is known as one.
+/// Whether a message may begin at the end of a line, broken before it can be recognised.
 pub(super) fn is_start(line: &str) -> bool {
     let line = line.trim_end();
     let end = &line[line.floor_char_boundary(line.len().saturating_sub(MOST_START))..];
     MAKERS.iter().any(|name| end.contains(name)) && OutOfMemory::begins(line).is_none()
 }
 
-/// Such a line with the next, if a message begins there.
+/// Joins such a line with the next one. Returns the result if a message begins there.
 pub(super) fn whole_start(mut start: String, line: &str) -> Option<String> {
     join(&mut start, line);
     OutOfMemory::begins(&start).is_some_and(|(at, ..)| at + line.len() < start.len()).then_some(start)
 }
 
-/// Whose memory a message of the allocator is about: its first word.
+/// The first words of the allocator's messages, which name the kind of memory.
 const MAKERS: [&str; 3] = ["CUDA", "HIP", "XPU"];
-/// As many bytes as `CUDA out of memory` has.
+/// The length of `CUDA out of memory`.
 const MOST_START: usize = 18;
 
-/// Whether the last word of a line and the first of the next are one.
+/// Whether the last word of a line and the first word of the next are parts of one word.
 fn is_cut(ends: &str, line: &str) -> bool {
     let mut words = line.split_whitespace();
     let Some(begins) = words.next() else { return false };
     let is_number = |word: &str| word.chars().all(|char| char.is_ascii_digit() || char == '.');
-    // What follows a number in a message: without it, the next line may be of something else.
+    // A number in a message is followed by a unit. Without a unit, the next line may be unrelated.
     let counts = words.next().is_some_and(|word| UNITS.contains(&bare(word)));
     if is_number(ends.trim_start_matches('(')) && is_number(begins) {
         return counts && !ends.is_empty();

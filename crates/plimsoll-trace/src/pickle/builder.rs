@@ -1,8 +1,9 @@
-//! A [`Builder`] makes a pickle's values, and decides which of the Python objects that the pickle names are known.
+//! The interface for constructing a pickle's values: [`Builder`]. It decides which of the Python objects that the
+//! pickle names are known.
 
 use std::io;
 
-/// Makes the values of a pickle. It refuses what it does not know: in Python, the operations behind [`Self::global`],
+/// Makes the values of a pickle. It rejects what it does not know: in Python, the operations behind [`Self::global`],
 /// [`Self::persistent`], [`Self::reduce`] and [`Self::build`] can run code.
 ///
 /// ```
@@ -38,66 +39,66 @@ use std::io;
 pub trait Builder {
     /// A value; for a container, a handle to it.
     type Value: Copy;
-    /// Why a pickle is refused.
+    /// Why a pickle is rejected.
     type Error: From<Malformed>;
 
     /// The longest text accepted.
     const LONGEST_TEXT_BYTES: u64 = u64::MAX;
 
-    /// A value without parts.
+    /// Makes a scalar.
     fn scalar(&mut self, scalar: Scalar) -> Self::Value;
 
-    /// A text, by its bytes.
+    /// Makes a text from its bytes.
     ///
     /// # Errors
-    /// A text that is not accepted.
+    /// If the text is not accepted.
     fn text(&mut self, bytes: &[u8]) -> Result<Self::Value, Self::Error>;
 
-    /// A tuple of these items.
+    /// Makes a tuple of these items.
     ///
     /// # Errors
-    /// A tuple that is not accepted.
+    /// If the tuple is not accepted.
     fn tuple(&mut self, items: &[Self::Value]) -> Result<Self::Value, Self::Error>;
 
-    /// An empty list.
+    /// Makes an empty list.
     fn list(&mut self) -> Self::Value;
 
-    /// An empty dictionary.
+    /// Makes an empty dictionary.
     fn dict(&mut self) -> Self::Value;
 
-    /// Appends items to a list; returns its new value.
+    /// Appends items to a list. Returns the list's new value.
     ///
     /// # Errors
-    /// A value that is no list, and items that are not accepted.
+    /// If the value is not a list, or the items are not accepted.
     fn append(&mut self, list: Self::Value, items: &[Self::Value]) -> Result<Self::Value, Self::Error>;
 
-    /// Sets alternating keys and values in a dictionary; returns its new value.
+    /// Sets alternating keys and values in a dictionary. Returns the dictionary's new value.
     ///
     /// # Errors
-    /// A value that is no dictionary, and items that are not accepted.
+    /// If the value is not a dictionary, or the items are not accepted.
     fn set(&mut self, dict: Self::Value, items: &[Self::Value]) -> Result<Self::Value, Self::Error>;
 
     /// The value's text, if it is a text.
     fn text_of(&self, value: Self::Value) -> Option<String>;
 
-    /// A Python object, by its module and name.
+    /// Returns a Python object by its module and name.
     ///
     /// # Errors
-    /// One that is not known.
+    /// If the object is not known.
     fn global(&mut self, module: &str, name: &str) -> Result<Self::Value, Self::Error>;
 
-    /// An object that lies outside the pickle, by its id. By default none is known.
+    /// Returns an object outside the pickle, by its id. By default none is known.
     ///
     /// # Errors
-    /// An id that is not known.
+    /// If the id is not known.
     fn persistent(&mut self, _id: Self::Value) -> Result<Self::Value, Self::Error> {
         Err(Malformed::Opcode(super::opcode::BINPERSID).into())
     }
 
-    /// What a function returns for its arguments. By default none is known.
+    /// Returns the result of a function with these arguments. By default none is known.
     ///
     /// # Errors
-    /// A function or arguments that are not known.
+    /// If the function or the arguments are not known.
     fn reduce(
         &mut self,
         _function: Self::Value,
@@ -106,15 +107,15 @@ pub trait Builder {
         Err(Malformed::Opcode(super::opcode::REDUCE).into())
     }
 
-    /// Gives an object its attributes. By default none may have any.
+    /// Sets an object's attributes. By default no object can have any.
     ///
     /// # Errors
-    /// An object that may have none.
+    /// If the object cannot have attributes.
     fn build(&mut self, _object: Self::Value, _state: Self::Value) -> Result<(), Self::Error> {
         Err(Malformed::Opcode(super::opcode::BUILD).into())
     }
 
-    /// A container's memo index, if its value changes as it is filled.
+    /// The memo index of a container whose value changes as it is filled.
     fn slot(_value: Self::Value) -> Slot {
         Slot::NONE
     }
@@ -124,24 +125,24 @@ pub trait Builder {
         value
     }
 
-    /// Reports that this many values were put on the stack, for a builder that limits them.
+    /// Reports that this many values were pushed onto the stack, for a builder that limits them.
     ///
     /// # Errors
-    /// More than are accepted.
+    /// If there are more than are accepted.
     fn pushed(&mut self, _count: usize) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// Reports the machine's own memory now and then, for a builder that limits it.
+    /// Reports the machine's own memory from time to time, for a builder that limits it.
     ///
     /// # Errors
-    /// More than is accepted.
+    /// If it is more than is accepted.
     fn account(&mut self, _machine_bytes: usize) -> Result<(), Self::Error> {
         Ok(())
     }
 }
 
-/// A value without parts.
+/// A scalar value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scalar {
     /// `None`.
@@ -150,11 +151,11 @@ pub enum Scalar {
     Bool(bool),
     /// An integer.
     Int(i64),
-    /// An integer past `i64`.
+    /// An integer above the range of `i64`.
     Big(u64),
-    /// A number with a fraction.
+    /// A floating-point number.
     Float(f64),
-    /// Bytes, a set, an integer past 64 bits: their contents are not kept.
+    /// Bytes, a set, or an integer beyond 64 bits; the contents are not kept.
     Opaque,
 }
 
@@ -163,7 +164,7 @@ pub enum Scalar {
 pub struct Slot(u32);
 
 impl Slot {
-    /// Of a container that is not in the memo.
+    /// The slot of a container that is not in the memo.
     pub const NONE: Self = Self(u32::MAX);
 
     pub(super) fn new(index: usize) -> Self {
@@ -180,17 +181,17 @@ impl Slot {
 pub enum Malformed {
     /// An error of the system, or of the decompressor.
     Io(io::Error),
-    /// It ends in the middle.
+    /// The pickle ends too early.
     Ends,
-    /// A protocol that is not 2 to 5.
+    /// A protocol other than 2 to 5.
     Protocol(u8),
-    /// An operation that is not supported, by its byte.
+    /// An operation that is not supported; its byte.
     Opcode(u8),
-    /// An operation that takes from an empty stack, or a memo that was never written.
+    /// An operation that pops from an empty stack, or reads a memo entry that was never written.
     Broken(&'static str),
     /// A text longer than [`Builder::LONGEST_TEXT_BYTES`].
     LongText {
-        /// The most bytes.
+        /// The most bytes that are accepted.
         most: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! The pickle machine, a stack, marks and a memo: [`read`]. A [`Builder`] makes the values that it reads.
+//! The pickle machine, with its stack, marks and memo: [`read`]. A [`Builder`] makes the values that the machine reads.
 
 use std::io::Read;
 
@@ -12,7 +12,7 @@ const ACCOUNT_BYTES: u64 = 1 << 20;
 /// Reads a pickle to its end. Returns the offset after it, and its outermost value.
 ///
 /// # Errors
-/// Bytes that are no pickle, or a value that the builder refuses, each with its offset.
+/// If the bytes are not a pickle, or the builder rejects a value; each with the offset.
 pub fn read<B: Builder>(input: impl Read, builder: &mut B) -> Result<(u64, B::Value), (u64, B::Error)> {
     let source = Source::new(input);
     Machine { source, builder, stack: Vec::new(), marks: Vec::new(), memo: Vec::new() }.run()
@@ -146,7 +146,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
         Ok(None)
     }
 
-    /// Operations that PyTorch's snapshots do not use, and those that are refused.
+    /// Operations that PyTorch's snapshots do not use, and those that are rejected.
     #[cold]
     fn rare(&mut self, opcode: u8) -> Result<(), B::Error> {
         match opcode {
@@ -174,7 +174,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
             op::TUPLE1 => self.tuple(1)?,
             op::TUPLE3 => self.tuple(3)?,
             op::POP => drop(self.pop()?),
-            // What is added to a set is not kept.
+            // Items that are added to a set are not kept.
             op::POP_MARK | op::ADDITEMS => {
                 let mark = self.mark()?;
                 self.stack.truncate(mark);
@@ -264,7 +264,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
         self.push(value)
     }
 
-    /// A run of `GET`s, which is how a stack is written: nine tenths of a file's operations.
+    /// Reads a run of `GET`s. Stacks are written this way, so these are nine tenths of a file's operations.
     fn gets(&mut self) -> Result<(), B::Error> {
         let Self { source, memo, stack, .. } = self;
         let (window, before) = (source.window(), stack.len());
@@ -292,14 +292,14 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
         } else if let Some(place) = self.memo.get_mut(index) {
             *place = *top;
         } else {
-            // Writers write indices in order.
+            // Writers use the indices in ascending order.
             return Err(Malformed::Broken("a memo is written out of order").into());
         }
         Ok(())
     }
 
     fn long(&mut self, length: u64) -> Result<(), B::Error> {
-        // Nearly all are addresses of 6 bytes and times of 7; the two shifts extend the sign.
+        // Nearly all are addresses of 6 bytes and times of 7 bytes. The two shifts extend the sign.
         if let (1..=8, Some(&bytes)) = (length, self.source.window().first_chunk::<8>()) {
             let empty_bits = 64 - 8 * length as u32;
             self.scalar(Scalar::Int((i64::from_le_bytes(bytes) << empty_bits) >> empty_bits))?;
@@ -367,7 +367,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
         mark.checked_sub(1).and_then(|below| self.stack.get(below)).copied().ok_or_else(empty_stack)
     }
 
-    /// The container below `mark` became this value: updates the stack and the memo.
+    /// Updates the stack and the memo after the container below `mark` got this value.
     fn became(&mut self, mark: usize, container: B::Value) {
         self.stack.truncate(mark);
         let below = &mut self.stack[mark - 1];
@@ -378,7 +378,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
         }
     }
 
-    /// The stack position where the topmost `count` values begin.
+    /// The stack position of the first of the topmost `count` values.
     fn place_below_top(&self, count: usize) -> Result<usize, Malformed> {
         self.stack.len().checked_sub(count).ok_or_else(empty_stack)
     }
@@ -392,7 +392,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
         self.stack.pop().ok_or_else(|| empty_stack().into())
     }
 
-    /// A line of text: a name. At most 200 bytes are read; no known name is that long.
+    /// Reads a line of text: a name. At most 200 bytes are read; no known name is that long.
     fn line(&mut self) -> Result<String, Malformed> {
         let mut line = Vec::new();
         while line.len() < 200 {

@@ -1,4 +1,4 @@
-//! Pickle's opcodes; names as in Python's `pickletools`.
+//! Pickle's opcodes, named as in Python's `pickletools`.
 
 macro_rules! opcodes {
     ($($name:ident = $byte:expr),+ $(,)?) => {

@@ -4,19 +4,19 @@ use std::io::{ErrorKind, Read};
 
 use super::builder::Malformed;
 
-/// The window's size at first; a longer text widens it.
+/// The initial size of the window; a longer text widens it.
 const WINDOW_BYTES: usize = 256 << 10;
 
 /// A buffered reader that knows its offset.
 pub(super) struct Source<R> {
     input: R,
     window: Vec<u8>,
-    /// The next unread byte, and the end of the buffered bytes.
+    /// The position of the next unread byte, and the end of the buffered bytes.
     next: usize,
     end: usize,
     /// The window's offset in the file.
     start: u64,
-    /// Whether reading failed, or ended before the bytes that were needed.
+    /// Whether reading failed, or ended before all the requested bytes were read.
     has_failed: bool,
 }
 
@@ -56,7 +56,7 @@ impl<R: Read> Source<R> {
         Ok(bytes)
     }
 
-    /// The next bytes.
+    /// Returns the next bytes.
     #[inline]
     pub(super) fn bytes(&mut self, count: usize) -> Result<&[u8], Malformed> {
         if self.end - self.next < count {
@@ -104,7 +104,8 @@ impl<R: Read> Source<R> {
         filled
     }
 
-    /// Reads until `count` bytes are in the window, which widens as they come: a stated length may be false.
+    /// Reads until `count` bytes are in the window. The window widens only as bytes arrive, because a stated length may
+    /// be false.
     fn fill(&mut self, count: usize) -> Result<(), Malformed> {
         while self.end < count {
             if self.end == self.window.len() {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::opcode as op;
 
-/// Entries that one operation adds, as in CPython: the viewer fails on many more.
+/// The number of entries that one operation adds, as in CPython. The viewer fails on many more.
 const BATCH: usize = 1000;
 
 /// The memo index of a value written before.
@@ -42,7 +42,7 @@ impl<W: Write> Pickler<W> {
         self.out.write_all(&number.to_be_bytes())
     }
 
-    /// An integer, in the shortest form.
+    /// Writes an integer in the shortest form.
     pub(crate) fn int(&mut self, number: i128) -> io::Result<()> {
         if let Ok(byte) = u8::try_from(number) {
             return self.out.write_all(&[op::BININT1, byte]);
@@ -57,7 +57,7 @@ impl<W: Write> Pickler<W> {
         }
         let bytes = number.to_le_bytes();
         let sign = if number < 0 { 0xff } else { 0 };
-        // One byte more than the number's where its top bit would be read as the sign.
+        // One byte more than the number needs if its top bit would be read as the sign.
         let mut length = bytes.iter().rposition(|&byte| byte != sign).map_or(1, |top| top + 1);
         if (bytes[length - 1] ^ sign) & 0x80 != 0 {
             length += 1;

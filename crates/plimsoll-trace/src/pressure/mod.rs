@@ -1,8 +1,8 @@
-//! Requests that the device refused first and that were served after the cache was released: [`Pressure`].
+//! Requests that the device rejected at first, and that were served after the cache was released: [`Pressure`].
 //!
-//! PyTorch counts these as `num_alloc_retries`. No event records a refusal, but it shows: segments are freed right
-//! before one is allocated, inside one request (`release.rs`). Each retry bounds the available memory: it is less
-//! than what was reserved then plus the refused segment.
+//! PyTorch counts these as `num_alloc_retries`. No event records a rejection, but it can be inferred: segments are
+//! freed right before one is allocated, within one request (`release.rs`). Each retry bounds the available memory from
+//! above: it is less than the memory reserved at that time plus the rejected segment.
 
 mod release;
 
@@ -13,29 +13,29 @@ use crate::snapshot::{EventIndex, Snapshot, StackId};
 use crate::timeline::Timeline;
 pub(crate) use release::{Cause, releases};
 
-/// What a recording shows about memory pressure, beside requests that failed.
+/// The evidence of memory pressure in a recording, apart from failed requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pressure {
-    /// Requests that were refused first and then served, in order.
+    /// Requests that were rejected at first and then served, in order.
     pub retries: Vec<Retry>,
     /// How often the program released the cache itself: `empty_cache()`.
     pub emptied: usize,
     /// How often `garbage_collection_threshold` released segments.
     pub collected: usize,
-    /// How often it was either `empty_cache()` or a retry, and the recording does not show which.
+    /// How often the release was either `empty_cache()` or a retry, and the recording does not show which.
     pub unclear: usize,
-    /// The bounds of the available memory, from the retries; `None` without one.
+    /// The bounds of the available memory, from the retries; `None` if there was no retry.
     pub capacity: Option<Limit>,
 }
 
-/// A request that the device refused until the cache was released.
+/// A request that the device rejected until the cache was released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// The event of the segment that was allocated then.
+    /// The event of the segment that was then allocated.
     pub at: EventIndex,
-    /// The bytes requested of the device.
+    /// The size requested from the device, bytes.
     pub segment_bytes: u64,
-    /// The bytes reserved when it was refused.
+    /// The bytes reserved when it was rejected.
     pub reserved_bytes: u64,
     /// The bytes released for it.
     pub released_bytes: u64,
@@ -73,7 +73,7 @@ impl Pressure {
         let at_least_bytes = timeline.peak_reserved.level.reserved_bytes;
         found.capacity = refused.map(|refused| Limit {
             at_least_bytes,
-            // At another time more was available: others took some of the device's memory, or freed it.
+            // More was available at another time: others took some of the device's memory, or freed it.
             below_bytes: refused.max(at_least_bytes.saturating_add(1)),
         });
         found

@@ -1,10 +1,11 @@
-//! Why memory went back to the device: [`releases`], one for each burst of `segment_free` and `segment_unmap`.
+//! Finds why memory returned to the device: [`releases`], one for each burst of `segment_free` and `segment_unmap`.
 //!
-//! Five things release memory: `empty_cache()`, a retry, `garbage_collection_threshold`, room for a segment
-//! above `max_split_size`, and a request that fails. All but the first happen inside a request and carry its
-//! stack; the memory that was asked for, or an `oom`, comes next. With `context="all"` the frees of `empty_cache()`
-//! have a stack that names it. With `context="alloc"` they have that of the request which the segment came for, and
-//! that may be the next request's, too. Then a capacity that is known elsewhere decides, or nothing does.
+//! Five things release memory: `empty_cache()`, a retry, `garbage_collection_threshold`, room for a segment above
+//! `max_split_size`, and a request that fails. All but the first happen inside a request and have its stack; the next
+//! event is the allocation of the requested memory, or an `oom`. With `context="all"`, the frees of `empty_cache()`
+//! have a stack that names it. With `context="alloc"`, they have the stack of the request for which the segment was
+//! allocated, and the next request may have the same stack. In that case, the capacity decides, if it is known;
+//! otherwise the cause is unclear.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +15,14 @@ use crate::failure::Failure;
 use crate::snapshot::{Action, Event, FrameId, Snapshot, StackId};
 use crate::timeline::Timeline;
 
-/// Memory that went back to the device at once.
+/// Memory that returned to the device in one burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Release {
-    /// The place of the last event.
+    /// The index of the last event.
     pub(crate) last: usize,
-    /// How much.
+    /// The number of bytes.
     pub(crate) bytes: u64,
-    /// What was reserved before.
+    /// The reserved bytes before the release.
     pub(crate) reserved_bytes: u64,
     pub(crate) cause: Cause,
 }
@@ -30,13 +31,13 @@ pub(crate) struct Release {
 pub(crate) enum Cause {
     /// The program released the cache.
     EmptyCache,
-    /// The device refused memory, which came after the release.
+    /// The device rejected memory, and provided it after the release.
     Retry { at: usize, segment_bytes: u64 },
-    /// The same, where segments above `max_split_size` were enough: PyTorch counts no retry.
+    /// As `Retry`, but it was enough to release segments above `max_split_size`. PyTorch counts no retry.
     Oversize { at: usize, segment_bytes: u64 },
     /// The cache had grown past `garbage_collection_threshold`.
     GarbageCollection,
-    /// The request failed after it.
+    /// The request failed after the release.
     Failure,
     /// `empty_cache()` or a retry: the recording does not say which.
     Unclear,
@@ -92,23 +93,23 @@ fn is_release(action: Action) -> bool {
 struct Judge<'a> {
     timeline: &'a Timeline,
     trace: &'a [Event],
-    /// Which stacks are in `empty_cache()`.
+    /// For each stack, whether it is in `empty_cache()`.
     empties: Vec<bool>,
-    /// The stack of the request that each segment came for last.
+    /// For each segment's address, the stack of the request for which a segment was last allocated there.
     made_at: BTreeMap<Addr, Option<StackId>>,
-    /// What the allocator could have, where a request that failed tells.
+    /// The memory available to the allocator, if a failed request shows it.
     capacity_bytes: Option<u64>,
-    /// What the device has, where the recorder says so.
+    /// The device's total memory, if the recorder wrote it.
     total_bytes: Option<u64>,
     config: Config,
 }
 
 impl Judge<'_> {
-    /// Why a burst happened that the event at `next` follows.
+    /// The cause of a burst of releases, given the event after it, `next`.
     fn cause(&self, burst: &[Event], next: usize, reserved_bytes: u64) -> Cause {
         let names_empty_cache =
             |stack: Option<StackId>| stack.is_some_and(|id| self.empties.get(id.index()) == Some(&true));
-        // What follows the last free by `empty_cache()` may be a request's own.
+        // Releases after the last free by `empty_cache()` may belong to a request.
         let own = burst.iter().rposition(|event| names_empty_cache(event.stack)).map_or(0, |last| last + 1);
         let own = &burst[own..];
         let Some(came) = self.trace.get(next).filter(|_| !own.is_empty()) else { return Cause::EmptyCache };
@@ -121,7 +122,7 @@ impl Judge<'_> {
         }
         let request = self.request_behind(next);
         let block_bytes = request.map_or(came.size, |request| self.config.block_bytes(request.size));
-        // As pages are mapped in several calls, more may have been refused than what came first.
+        // Pages are mapped in several calls, so more memory may have been rejected than the first call mapped.
         let segment_bytes = came.size.max(self.config.segment_bytes(block_bytes));
         let needed_bytes = reserved_bytes.saturating_add(segment_bytes);
         if !self.is_proven(own, came) {
@@ -149,8 +150,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether the frees have the request's stack because they are its own: those of `empty_cache()` would name it,
-    /// or have the stack that their segment came with; pages have none.
+    /// Whether the frees are proven to belong to the request whose stack they have. Frees by `empty_cache()` would have
+    /// a stack that names it, or the stack with which their segment was allocated; pages have no such stack.
     fn is_proven(&self, burst: &[Event], came: &Event) -> bool {
         let is_from_before = self.timeline.quality.is_cut || self.timeline.quality.is_restarted;
         let has_another = |event: &Event| match event.addr().and_then(|addr| self.made_at.get(&addr)) {
@@ -161,14 +162,14 @@ impl Judge<'_> {
         is_recorded(came.stack) && (self.timeline.frees_have_stacks || burst.iter().any(shows))
     }
 
-    /// Whether a request would have found its block in what was released, so that it cannot be what released it.
+    /// Whether a request would have found its block in the released memory. If so, the request did not cause the release.
     fn would_have_served(&self, burst: &[Event], came: &Event, block_bytes: u64) -> bool {
         let is_alike = |event: &&Event| event.stream == came.stream && event.pool == came.pool;
         self.config.max_split_bytes().is_none()
             && burst.iter().filter(is_alike).any(|event| event.size >= block_bytes)
     }
 
-    /// The request that memory came for.
+    /// The request for which memory was allocated.
     fn request_behind(&self, next: usize) -> Option<&Event> {
         let mut behind = self.trace[next..].iter();
         let behind = behind.find(|event| !matches!(event.action, Action::SegmentAlloc | Action::SegmentMap));
@@ -176,7 +177,7 @@ impl Judge<'_> {
     }
 }
 
-/// The bytes of a small pool's segment, which garbage collection leaves alone.
+/// The size of a small pool's segment, bytes. Garbage collection does not release these.
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 
 fn is_paged(event: &Event) -> bool {
@@ -187,13 +188,13 @@ fn is_recorded(stack: Option<StackId>) -> bool {
     stack.is_some_and(|stack| stack != StackId::EMPTY)
 }
 
-/// Whether the frees may be a request's: they have its stack, or nothing has one.
+/// Whether the frees may belong to a request: they have its stack, or neither has a stack.
 fn of_one_request(burst: &[Event], came: &Event) -> bool {
     let stack = |event: &Event| event.stack.filter(|_| is_recorded(event.stack));
     burst.iter().all(|event| stack(event) == stack(came))
 }
 
-/// Of each stack, by its id, whether `empty_cache()` is in it: PyTorch's, or that of a package for another device.
+/// For each stack, by its id, whether `empty_cache()` is in it: PyTorch's, or the one of a package for another device.
 fn empties_cache(snapshot: &Snapshot) -> Vec<bool> {
     let stacks = &snapshot.stacks;
     let empties = |id: FrameId| {

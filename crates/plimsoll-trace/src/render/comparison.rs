@@ -1,4 +1,4 @@
-//! What changed from one recording to another: [`SnapshotDiff`], a [`Compared`] for each device.
+//! The changes from one recording to another: [`SnapshotDiff`], with a [`Compared`] for each device.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,30 +20,30 @@ pub const IN_ALL: &str = "total: memory_allocated()";
 pub struct SnapshotDiff<'a> {
     /// The recordings.
     pub reports: [Report<'a>; 2],
-    /// The devices compared, one of each recording: the worst first, by the rule of
+    /// The compared devices, one of each recording. The worst pair comes first, by the rule of
     /// [`worst_first`](super::devices::worst_first).
     pub pairs: Vec<Compared<'a>>,
-    /// Devices that only one recording has: which recording, and the device.
+    /// Devices that only one recording has: the index of the recording, and the device.
     pub alone: Vec<(usize, &'a DeviceExplanation)>,
 }
 
 /// A device of one recording, compared with one of another.
 #[derive(Debug, Clone)]
 pub struct Compared<'a> {
-    /// The recordings.
+    /// The two recordings.
     pub reports: [Report<'a>; 2],
-    /// The device of each.
+    /// The device in each recording.
     pub devices: [&'a DeviceExplanation; 2],
-    /// What changed.
+    /// The changes.
     pub comparison: Comparison,
 }
 
-/// A figure of the whole device, before and after.
+/// A figure of the complete device, before and after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Total {
     /// Its name.
     pub name: &'static str,
-    /// The figure.
+    /// The figure before and after.
     pub of: [u64; 2],
 }
 
@@ -52,14 +52,14 @@ pub struct Total {
 pub struct Listed<'a, K> {
     /// The listed rows, in order.
     pub rows: Vec<&'a Change<K>>,
-    /// The others as one row; `None` if every row is listed.
+    /// The sum of the other rows, as one row; `None` if every row is listed.
     pub rest: Option<Change<String>>,
     /// The sum of all rows.
     pub all: [Amount; 2],
 }
 
 impl<'a> SnapshotDiff<'a> {
-    /// Compares devices of the same number. If each recording has only one device, compares these: the same program
+    /// Compares devices of the same number. If each recording has only one device, compares these two: the same program
     /// may have run on another device.
     pub fn of(reports: [Report<'a>; 2]) -> Self {
         let [a, b] = reports.map(|report| report.devices);
@@ -86,7 +86,7 @@ impl<'a> SnapshotDiff<'a> {
         Self { reports, alone, pairs: pairs.into_iter().map(compared).collect() }
     }
 
-    /// The devices that only one recording has, a sentence for each.
+    /// A sentence for each device that only one recording has.
     pub fn alone(&self) -> impl Iterator<Item = String> {
         let sentence = |&(side, device): &(usize, &DeviceExplanation)| {
             format!("device {} is only in {}", device.timeline.device, self.reports[side].file)
@@ -94,7 +94,7 @@ impl<'a> SnapshotDiff<'a> {
         self.alone.iter().map(sentence)
     }
 
-    /// The prefix of a sentence about a pair: its device, if there are several pairs.
+    /// The prefix of a sentence about a pair: the name of its device, if there are several pairs.
     pub fn prefix(&self, pair: &Compared<'_>) -> String {
         if self.pairs.len() > 1 {
             format!("device {}: ", pair.devices[0].timeline.device)
@@ -105,12 +105,12 @@ impl<'a> SnapshotDiff<'a> {
 }
 
 impl Compared<'_> {
-    /// By how much the peak changed, and at which lines. `size` writes a number of bytes.
+    /// How much the peak changed, and at which lines. `size` formats a number of bytes.
     pub fn verdict(&self, lines: &[Change<String>], size: impl Fn(u64) -> String) -> String {
         let [a, b] = self.comparison.totals.map(|totals| totals.peak_allocated_bytes);
         let by = i128::from(b) - i128::from(a);
         let most = lines.iter().map(|line| line.bytes().unsigned_abs()).max().unwrap_or(0);
-        // Lines that changed little beside the first are left to the table.
+        // Lines that changed little compared with the first line appear only in the table.
         let largest = lines.iter().filter(|line| line.bytes().unsigned_abs() * 10 >= most.max(1));
         let causes: Vec<String> = largest
             .take(3)
@@ -143,7 +143,7 @@ impl Compared<'_> {
         Total { name: "served requests", of }
     }
 
-    /// Each line's live bytes at the peaks, in all categories. The largest change comes first.
+    /// Each line's live bytes at the peaks, summed over all categories. The largest change comes first.
     pub fn lines(&self) -> Vec<Change<String>> {
         let mut lines: BTreeMap<[Option<FrameId>; 2], Vec<&Change<ChangedLine>>> = BTreeMap::new();
         for change in &self.comparison.lines {
@@ -165,7 +165,7 @@ impl Compared<'_> {
         named
     }
 
-    /// The name of a line in the second recording, and its place in the first if it moved.
+    /// The name of a line in the second recording, and its place in the first recording if it moved.
     fn line(&self, frames: [Option<FrameId>; 2]) -> String {
         let [a, b] =
             [0, 1].map(|side| frames[side].map(|frame| words::line(self.reports[side].snapshot, frame)));
@@ -179,7 +179,7 @@ impl Compared<'_> {
         }
     }
 
-    /// The verdict of one recording, and what is unknown about it.
+    /// The verdict of one recording, and what is unknown about that recording.
     pub fn side(&self, side: usize, size: impl Fn(u64) -> String) -> String {
         let device = self.devices[side];
         let gap = match device.timeline.quality {
@@ -208,14 +208,14 @@ impl Total {
         if change == 0 { "0".to_owned() } else { format!("{change:+}") }
     }
 
-    /// The change in percent of the first figure, in brackets; empty if that is 0.
+    /// The change in percent of the first figure, in brackets; empty if the first figure is 0.
     pub fn percent(&self) -> String {
         percent(self.of)
     }
 }
 
 impl<'a, K> Listed<'a, K> {
-    /// Lists at most `most` rows, and none that did not change.
+    /// Lists at most `most` rows, without those that did not change.
     pub fn of(rows: &'a [Change<K>], most: usize) -> Self {
         let (first, behind) = rows.split_at(rows.len().min(most));
         let (listed, quiet): (Vec<_>, Vec<_>) = first.iter().partition(|row| row.bytes() != 0);

@@ -1,4 +1,4 @@
-//! Why memory ran out, as one sentence, and the lines about the request below it.
+//! A sentence about why memory ran out, and the lines about the request below it.
 
 use super::shapes::shapes;
 use super::{phases, words};
@@ -6,8 +6,8 @@ use crate::explain::{BackwardBlock, Cause, DeviceExplanation, Failure, Holes, Or
 use crate::snapshot::Snapshot;
 use crate::whatif::Advice;
 
-/// Lines about the failed request: where it was made, what it may have been for, what was still needed, how many
-/// failed before. `size` formats a number of bytes.
+/// Lines about the failed request: where it was made, what it may have been for, what was still needed after it, and
+/// how many failed before. `size` formats a number of bytes.
 pub fn request(
     snapshot: &Snapshot,
     origins: &Origins,
@@ -43,7 +43,7 @@ pub fn request(
     lines
 }
 
-/// What the program still needed after the request, and how much is missing for that.
+/// A line about what the program still needed after the request, and how many bytes are missing for that.
 fn still_needed(
     device: &DeviceExplanation,
     failure: &Failure,
@@ -62,8 +62,8 @@ fn still_needed(
     Some(format!("still needed: at least {} for {of} ({}){short}", size(needed.bytes), needed.confidence))
 }
 
-/// The cause, the main figure, and what would have helped. `leak` is the sentence about a leak, if there is one.
-/// `size` formats a number of bytes.
+/// The cause, the main figure, and the change that would have helped. `leak` is the sentence about a leak, if there is
+/// one. `size` formats a number of bytes.
 pub(super) fn sentence(
     device: &DeviceExplanation,
     failure: &Failure,
@@ -128,7 +128,7 @@ fn holes(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// The words before missing and spare bytes if a limit's bounds are not exact.
+/// The words before missing and spare bytes, for a limit whose bounds are not exact.
 fn bounds(failure: &Failure) -> (&'static str, &'static str) {
     match failure.limit {
         Some(limit) if !limit.is_exact() => ("at most ", "at least "),
@@ -136,12 +136,12 @@ fn bounds(failure: &Failure) -> (&'static str, &'static str) {
     }
 }
 
-/// Whether almost nothing would remain if free memory were contiguous.
+/// Whether almost nothing would be left over if free memory were contiguous.
 fn is_full(failure: &Failure, spare_bytes: u64) -> bool {
     failure.capacity_bytes().is_some_and(|capacity| spare_bytes < capacity / 100)
 }
 
-/// The clause about the process's limit, if that refused the request.
+/// The clause about the process's limit, if the limit rejected the request.
 fn limit(failure: &Failure, size: impl Fn(u64) -> String) -> Option<String> {
     let (limit, free) = failure.limit.zip(failure.device_free_bytes)?;
     let of = if limit.is_exact() {

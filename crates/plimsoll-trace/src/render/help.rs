@@ -1,4 +1,4 @@
-//! What would help, in a few sentences: a leak to fix, a setting, or how to reduce the largest category.
+//! Advice in a few sentences: a leak to fix, a setting, or how to reduce the largest category.
 
 use plimsoll_alloc::Category;
 
@@ -6,11 +6,11 @@ use super::{Report, words};
 use crate::explain::{Cause, DeviceExplanation};
 use crate::whatif::WhatIf;
 
-/// Percent of live memory from which a category is worth reducing.
+/// A category is worth reducing from this percentage of live memory.
 const MUCH_PERCENT: u64 = 25;
 
-/// What would help, the most effective first. `what_if` is the simulation of other settings, if there is one; `size`
-/// formats a number of bytes.
+/// The advice, the most effective first. `what_if` is the simulation of other settings, if there is one. `size` formats
+/// a number of bytes.
 pub fn advice(
     report: Report<'_>,
     device: &DeviceExplanation,
@@ -37,7 +37,7 @@ pub fn advice(
     advice
 }
 
-/// By how much less memory the program must use at the failed request, and for what it still needed after it.
+/// How much less memory the program must use, for the failed request and for what was still needed after it.
 fn less_at_failure(device: &DeviceExplanation, short_bytes: u64, size: impl Fn(u64) -> String) -> String {
     let needed = device.still_needed.as_ref().zip(device.failure);
     let all = needed.and_then(|(needed, failure)| Some((needed, needed.short_bytes(&failure)?)));
@@ -57,7 +57,7 @@ fn less_at_failure(device: &DeviceExplanation, short_bytes: u64, size: impl Fn(u
     }
 }
 
-/// What a leak looks like, and the line that leaks most.
+/// The pattern of a leak, and the line that leaks most.
 fn leak(report: &Report<'_>, device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Vec<String> {
     if !words::leaks(device) {
         return Vec::new();
@@ -109,7 +109,7 @@ fn less(category: Category) -> &'static str {
     }
 }
 
-/// The same for programs of our own runtime.
+/// How to reduce a category in programs of our own runtime.
 fn less_in_rust(category: Category) -> &'static str {
     match category {
         Category::Parameter => "keep the weights in 16 bits, or use a smaller model",

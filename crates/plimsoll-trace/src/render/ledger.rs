@@ -2,7 +2,7 @@
 
 use crate::explain::{Ledger, Part, Row};
 
-/// The rows, without those of 0 bytes, and without the device's own if nothing is known about it.
+/// The rows, without those of 0 bytes, and without the device's own rows if nothing is known about the device.
 pub fn rows(ledger: &Ledger) -> Vec<Row> {
     let is_device_known = ledger.device.total.is_some() || ledger.device.free.is_some();
     let is_shown = |row: &Row| match row.part {

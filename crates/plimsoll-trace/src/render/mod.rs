@@ -1,7 +1,7 @@
 //! An explanation in words: the sentences that text and page share ([`words`]; the [`verdict`]; about two recordings,
-//! [`comparison`]; several [`devices`]; a job's [`ranks`]; [`phases`]; the [`ledger`]; memory [`pressure`]; what would [`help`]), those
-//! about data quality ([`quality`]), and a page for a browser ([`html`]). The program has its own text and JSON
-//! formats.
+//! [`comparison`]; several [`devices`]; a job's [`ranks`]; [`phases`]; the [`ledger`]; memory [`pressure`]; advice,
+//! [`help`]), the sentences about data quality ([`quality`]), and a page for a browser ([`html`]). The program
+//! `plimsoll` has its own text and JSON formats.
 
 pub mod comparison;
 pub mod devices;

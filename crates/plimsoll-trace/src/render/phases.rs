@@ -10,7 +10,7 @@ pub fn phase(snapshot: &Snapshot, phase: Phase) -> String {
     if matches!(phase, Phase::Scope(_)) { format!("scope {name}") } else { name.into_owned() }
 }
 
-/// By how much one step's peak exceeds another's.
+/// How much one step's peak exceeds another's.
 pub fn rise(
     snapshot: &Snapshot,
     device: &DeviceExplanation,

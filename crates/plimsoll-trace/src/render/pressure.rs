@@ -1,12 +1,12 @@
-//! Sentences about requests that the device refused first: [`lines`].
+//! Sentences about requests that the device rejected at first: [`lines`].
 
 use super::words;
 use crate::explain::{DeviceExplanation, Origins};
 use crate::pressure::{Pressure, Retry};
 use crate::snapshot::Snapshot;
 
-/// The number of retries, the first of them, and the capacity that follows; empty without a retry. `size` formats a
-/// number of bytes.
+/// The number of retries, the first of them, and the capacity that can be derived from them; empty without a retry.
+/// `size` formats a number of bytes.
 pub fn lines(
     snapshot: &Snapshot,
     origins: &Origins,

@@ -1,4 +1,4 @@
-//! How good a recording is, in words: [`Grade`], and the complaints.
+//! The quality of a recording, in words: [`Grade`], and the complaints.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use crate::explain::{DataQuality, DeviceExplanation, Missing};
 use crate::replay::Replay;
 use crate::snapshot::Snapshot;
 
-/// How reliable the answers are.
+/// How reliable the results are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Grade {
     /// Everything important is known exactly.
     Good,
-    /// Something is unknown; the rest is reliable.
+    /// Something is unknown; everything else is reliable.
     Usable,
-    /// What most questions are about is unknown.
+    /// The information that most questions need is unknown.
     Poor,
 }
 
@@ -31,7 +31,8 @@ impl Grade {
     }
 }
 
-/// Percent of the peak's bytes that may lack a stack without a complaint, and from which the recording is poor.
+/// Up to this percentage of the peak's bytes may lack a stack without a complaint. From `MANY_PERCENT` on, the
+/// recording is poor.
 const FEW_PERCENT: f64 = 5.0;
 const MANY_PERCENT: f64 = 50.0;
 
@@ -105,8 +106,8 @@ impl fmt::Display for Judged {
     }
 }
 
-/// The quality and the writer of a file: a line for the file, and one for each device. `file` is the name that the
-/// user gave.
+/// The quality of a file, and the program that wrote it: a line for the file, and one for each device. `file` is the
+/// name that the user gave.
 pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]) -> Vec<String> {
     let mut lines = vec![writer(file, snapshot)];
     lines.extend(devices.iter().map(|device| {

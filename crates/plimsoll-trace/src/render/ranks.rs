@@ -1,4 +1,4 @@
-//! The ranks of a job side by side, in words: [`RankTable`].
+//! A comparison of the ranks of a job, in words: [`RankTable`].
 
 use std::cmp::Reverse;
 
@@ -6,11 +6,11 @@ use super::Report;
 use super::words::{NO_LINE, few, plain};
 use crate::explain::{DeviceExplanation, LineAcross, Place, Ranks};
 
-/// The most ranks that have a column of their own; with more, each line shows only its range.
+/// The maximum number of ranks with separate columns; with more ranks, each line shows only its range.
 pub const COLUMNS: usize = 8;
 /// The names of the columns of a range, in the order of [`Across::range`](crate::explain::Across::range).
 pub const RANGE: [&str; 3] = ["least", "median", "most"];
-/// The meaning of the mark at a figure.
+/// The meaning of the mark next to an odd figure.
 pub const ODD: &str = "far from the others, which are close to each other";
 
 /// The ranks of a job, with the explanation of each.
@@ -22,20 +22,20 @@ pub struct RankTable<'a> {
     pub devices: Vec<(Report<'a>, &'a DeviceExplanation)>,
     /// Ranks whose file could not be read, and why.
     pub unreadable: &'a [(String, String)],
-    /// Further files of these ranks, which are not used.
+    /// Other files of these ranks, which are not used.
     pub unused: &'a [Unused],
 }
 
-/// A file that is not used, because its rank has another.
+/// A file that is not used, because its rank has another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unused {
     /// The rank's name.
     pub rank: String,
     /// The file.
     pub file: String,
-    /// The file that is used.
+    /// The file that is used instead.
     pub used: String,
-    /// Why that one is used.
+    /// Why the other file is used.
     pub why: &'static str,
     /// The verdict of this file, in a few words.
     pub brief: String,
@@ -50,7 +50,7 @@ impl Unused {
 }
 
 impl<'a> RankTable<'a> {
-    /// Compares recordings, each with the name of its rank. Several devices of one recording are ranks of their own.
+    /// Compares recordings, each with the name of its rank. Several devices of one recording count as separate ranks.
     pub fn of(
         files: &[(&'a str, Report<'a>)],
         unreadable: &'a [(String, String)],
@@ -88,7 +88,7 @@ impl<'a> RankTable<'a> {
         self.ranks.allocated.is_odd(nth) || self.ranks.reserved.is_odd(nth)
     }
 
-    /// What failed, then which rank is odd. `size` formats a number of bytes.
+    /// The failures, then which rank is odd. `size` formats a number of bytes.
     pub fn verdict(&self, size: impl Fn(u64) -> String) -> String {
         let failed = self.devices.iter().enumerate().filter(|(_, (_, device))| device.failure.is_some());
         let failed: Vec<&str> = failed.map(|(nth, _)| self.name(nth)).collect();
@@ -111,7 +111,7 @@ impl<'a> RankTable<'a> {
         self.devices.chunk_by(|(a, _), (b, _)| std::ptr::eq(a.snapshot, b.snapshot))
     }
 
-    /// What the rows are: ranks, or devices if a rank has several.
+    /// The things that the rows represent: ranks, or devices if a rank has several.
     fn rows(&self) -> &'static str {
         if self.by_file().count() < self.devices.len() { "devices" } else { "ranks" }
     }
@@ -164,7 +164,7 @@ impl<'a> RankTable<'a> {
         })
     }
 
-    /// The lines in which they differ, the largest differences first.
+    /// The lines in which the ranks differ, the largest differences first.
     pub fn differing(&self) -> Vec<&LineAcross> {
         self.ranks.lines.iter().filter(|line| line.across.spread_bytes() > 0).collect()
     }
@@ -186,12 +186,12 @@ impl<'a> RankTable<'a> {
     }
 }
 
-/// A line in a sentence.
+/// The place of a line, for a sentence.
 fn at(of: &LineAcross) -> String {
     format!("{} {}", if of.place.is_some() { "at" } else { "with" }, line(of))
 }
 
-/// A line of the program, with the library line that it called, from any rank.
+/// The name of a line of the program, with the library line that it called, from any rank.
 pub fn line(line: &LineAcross) -> String {
     let at = |place: &Place| format!("{}:{} {}", plain(&place.file), place.line, plain(&place.function));
     let own = line.place.as_ref().map_or_else(|| NO_LINE.to_owned(), at);

@@ -1,9 +1,9 @@
-//! What is still live at the end of a recording, as one sentence.
+//! A sentence about the memory that is still live at the end of a recording.
 
 use super::words;
 use crate::explain::{DeviceExplanation, Remaining};
 
-/// How much is still live at the end, compared with the moment that is explained. `size` formats a number of bytes.
+/// How much is still live at the end, compared with the explained moment. `size` formats a number of bytes.
 pub fn sentence(remaining: &Remaining, device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     format!(
         "{} is live when the recording ends, {:.1} % of the {} live {}",

@@ -1,10 +1,10 @@
-//! What happened, in a sentence, and in a few words.
+//! The verdict about a recording: as a sentence, and in a few words.
 
 use super::failure;
 use super::words::{NO_EVENTS, counted, has_events, leak};
 use crate::explain::{Cause, DeviceExplanation};
 
-/// What happened, and the main figure. `size` formats a number of bytes.
+/// The verdict with its main figure. `size` formats a number of bytes.
 pub fn sentence(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let leak = leak(device, &size);
     let Some(failure) = device.failure else {

@@ -7,7 +7,7 @@ use crate::explain::{BackwardBlock, DeviceExplanation, ForwardLine, Line, Purpos
 use crate::snapshot::{FrameId, Snapshot};
 use crate::whatif::{Advice, Row, WhatIf};
 
-/// The name of a missing line: the block has no stack, or its stack has no line of Python.
+/// The text shown in place of a line: the block has no stack, or its stack has no line of Python.
 pub const NO_LINE: &str = "no line of Python";
 
 /// A text from a file, as one line without control characters.
@@ -29,7 +29,7 @@ pub(super) fn plural<'a>(count: u64, one: &'a str, many: &'a str) -> &'a str {
     if count == 1 { one } else { many }
 }
 
-/// The first few names, and how many more there are.
+/// The first few names, and the number of the others.
 pub(super) fn few(names: &[&str]) -> String {
     const FEW: usize = 4;
     let (first, more) = names.split_at(names.len().min(FEW));
@@ -47,10 +47,10 @@ pub fn change(bytes: i128, size: impl Fn(u64) -> String) -> String {
     format!("{sign}{}", size(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX)))
 }
 
-/// Of a device without events.
+/// The text for a device without events.
 pub(super) const NO_EVENTS: &str = "no events were recorded";
 
-/// Whether the file has events of a device: without them, only the moment when it was written is known.
+/// Whether the file has events of a device. Without events, only the moment of the snapshot is known.
 pub fn has_events(device: &DeviceExplanation) -> bool {
     device.timeline.quality.events > 0
 }
@@ -72,7 +72,7 @@ pub(super) fn leak(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> 
         .then(|| format!("{} ({})", rate(&whole.growth, size), whole.confidence))
 }
 
-/// How much remains of a step, and of how many steps.
+/// How much of a step remains, and in how many steps.
 pub fn rate(growth: &Growth, size: impl Fn(u64) -> String) -> String {
     let Growth { usual_bytes, grew, steps, every, .. } = *growth;
     let bytes = size(usual_bytes);
@@ -82,7 +82,7 @@ pub fn rate(growth: &Growth, size: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// Whether and how memory grows from step to step.
+/// Whether memory grows from step to step, and how.
 pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let Course { verdict, confidence, ref held, growth, .. } = device.leaks.whole;
     let name = verdict.name();
@@ -92,7 +92,7 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
             false => format!("steps: none found, as {NO_EVENTS}: whether memory leaks cannot be known"),
         };
     };
-    // The last step is not judged: a program that ends frees its memory.
+    // The last step is not judged, because a program that ends frees its memory.
     let settled = held.get(growth.from..held.len().max(2) - 1).unwrap_or_default();
     let (least, most) = (settled.iter().min().unwrap_or(&last), settled.iter().max().unwrap_or(&last));
     let (since, steps) = (growth.from + 1, held.len());
@@ -139,7 +139,7 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
     }
 }
 
-/// With too few steps: the bytes of each step that are still live, of all lines.
+/// If there are too few steps for a verdict: the bytes of each step that are still live, summed over all lines.
 fn kept_of_each(device: &DeviceExplanation) -> u64 {
     device.leaks.kept_of_each().fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
 }
@@ -171,7 +171,7 @@ pub fn steps(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String
     }
 }
 
-/// The kind of program that keeps memory like this, a sentence each: for the whole if it leaks, else for each line.
+/// A sentence for each kind of program that keeps memory like this: for all memory if it leaks, or else for each line.
 pub fn patterns(snapshot: &Snapshot, device: &DeviceExplanation) -> Vec<String> {
     let (leaks, is_own) = (&device.leaks, snapshot.is_own());
     if leaks.whole.verdict == Verdict::Leaking {
@@ -183,10 +183,10 @@ pub fn patterns(snapshot: &Snapshot, device: &DeviceExplanation) -> Vec<String> 
         .collect()
 }
 
-/// What a snapshot cannot show about a leak.
+/// The information about a leak that a snapshot lacks.
 pub const NO_HOLDER: &str = "these lines allocated the blocks; a snapshot does not record what keeps them alive: plimsoll predict and run name it";
 
-/// The moment that is explained, as the end of "live …".
+/// The explained moment, as the end of "live …".
 pub fn when(device: &DeviceExplanation) -> &'static str {
     match (device.failure, has_events(device)) {
         (Some(_), _) => "when memory ran out",
@@ -199,7 +199,7 @@ pub fn when(device: &DeviceExplanation) -> &'static str {
 pub fn line(snapshot: &Snapshot, frame: FrameId) -> String {
     let frame = snapshot.stacks.get_frame(frame);
     let [file, name] = [frame.filename, frame.name].map(|id| plain(snapshot.texts.get(id)));
-    // Our own runtime's layers, operations and categories: there is no file.
+    // Layers, operations and categories of our own runtime have no file.
     if matches!(&*file, "<label>" | "<plimsoll>" | "<category>") {
         return name.into_owned();
     }
@@ -220,7 +220,8 @@ pub fn short(path: &str) -> String {
     }
 }
 
-/// The place of a row by line: the user's line and the library line that it called, or what is known without a line.
+/// The place in a row of the table by line: the user's line and the library line that it called, or what is known if
+/// there is no line.
 pub fn asker(snapshot: &Snapshot, key: Line) -> String {
     match key.frame {
         Some(frame) => with_library(snapshot, frame, key.package_line),
@@ -228,7 +229,7 @@ pub fn asker(snapshot: &Snapshot, key: Line) -> String {
     }
 }
 
-/// A block without a line of Python: `backward of model.py:41 forward (likely), MmBackward0`.
+/// The text for a block without a line of Python: `backward of model.py:41 forward (likely), MmBackward0`.
 pub fn backward(snapshot: &Snapshot, block: BackwardBlock) -> String {
     let operator = block.operator.map_or_else(String::new, |name| format!(", {}", plain(name.of(snapshot))));
     match block.forward {
@@ -273,7 +274,7 @@ pub fn writer(file: &str, snapshot: &Snapshot) -> String {
     format!("{file}: {}{vendor}; no code in the file was run", snapshot.written_by())
 }
 
-/// The place of a leaking line, with the library's line that it calls.
+/// The place of a leaking line, with the library line that it calls.
 pub fn leaking_place(snapshot: &Snapshot, line: &leaks::Line) -> String {
     match (line.place, line.inner) {
         (Place::Line(frame), inner) => with_library(snapshot, frame, inner),
@@ -281,7 +282,7 @@ pub fn leaking_place(snapshot: &Snapshot, line: &leaks::Line) -> String {
     }
 }
 
-/// What forward passes keep for a backward pass that never comes, and what to do; `None` if nothing.
+/// The memory that forward passes keep for a backward pass that never comes, and the remedy; `None` if there is none.
 pub fn unused_graph(
     snapshot: &Snapshot,
     device: &DeviceExplanation,
@@ -296,7 +297,7 @@ pub fn unused_graph(
     ))
 }
 
-/// A place that requests memory.
+/// The name of a place that requests memory.
 pub fn place(snapshot: &Snapshot, place: Place) -> String {
     match place {
         Place::Line(frame) => line(snapshot, frame),
@@ -364,7 +365,7 @@ fn retries(count: usize) -> String {
     format!("{count} {}", plural(count as u64, "retry", "retries"))
 }
 
-/// How close the simulation of the recorded settings comes to the recording: other rows are as accurate.
+/// How close the simulation of the recorded settings comes to the recording. The other rows are about as accurate.
 pub fn baseline(what_if: &WhatIf) -> String {
     let (recorded, Some(simulated)) = (&what_if.recorded, what_if.rows.first()) else { return String::new() };
     let (was, is) = (recorded.peak_reserved_bytes, simulated.outcome.peak_reserved_bytes);

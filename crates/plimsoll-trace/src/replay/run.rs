@@ -12,11 +12,11 @@ use crate::conformance::{Answer, Choice};
 use crate::snapshot::{self, Action, Event, EventIndex, LifeIndex, MaybeU64, PoolIndex, Pools, Snapshot};
 use crate::timeline::{Life, Timeline};
 
-/// The owner of a block that was there before the recording.
+/// The owner of a block from before the recording.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Held {
     Life(LifeIndex),
-    /// A block that waits for a stream, by its index among those.
+    /// A block that waits for a stream, by its index among such blocks.
     Waiting(usize),
 }
 
@@ -26,27 +26,27 @@ pub(super) struct Run<'a> {
     pub(super) config: Config,
     pub(super) pools: &'a Pools,
     pub(super) state: ReplayState,
-    /// Each life's allocation in our allocator now.
+    /// The current allocation of each life in our allocator.
     pub(super) held: Vec<Option<Allocation>>,
     /// Lives that wait for a stream.
     waiting: BTreeMap<LifeIndex, plimsoll_alloc::Waiting>,
     pub(super) waiting_before: Vec<Option<plimsoll_alloc::Waiting>>,
-    /// Where the first block landed in a free gap, by the address where the gap seems to begin: the block before the
-    /// gap is larger.
+    /// For each free gap, by the address where it seems to begin, the address of the first block placed there. The
+    /// block before the gap ends at that address.
     pub(super) first_in_gap: BTreeMap<Addr, Addr>,
     pub(super) placed_before: usize,
-    /// The request for which memory of the device was last allocated. It is served from that memory, whatever the
-    /// rules for cached blocks are.
+    /// The request for which device memory was last allocated. It is served from that memory, regardless of the rules
+    /// for cached blocks.
     served_from_new: Option<usize>,
-    /// The range of the last search for the request after an event.
+    /// The range that was last searched for the request after an event.
     looked_behind: (usize, usize),
-    /// The last request tested for being a retry, and the result.
+    /// The last request that was checked for being a retry, and the result.
     known_retry: Option<(usize, bool)>,
     /// The request of the last conflict.
     last_conflict: Option<usize>,
     /// The size of each life's block.
     pub(super) bytes: Vec<u64>,
-    /// The same for blocks that waited before the recording.
+    /// The sizes of blocks that were waiting before the recording.
     pub(super) waiting_bytes: Vec<u64>,
     pub(super) replay: Replay,
 }
@@ -73,7 +73,7 @@ pub(super) fn run(snapshot: &Snapshot, timeline: &Timeline, tie_order: TieOrder,
         waiting_before: timeline.waiting_before.iter().map(|_| None).collect(),
         first_in_gap: first_in_gaps(timeline),
         placed_before: 0,
-        served_from_new: Some(0), // the ring may have been cut right between
+        served_from_new: Some(0), // the recording may begin between a device allocation and its request
         looked_behind: (0, 0),
         known_retry: None,
         last_conflict: None,
@@ -88,8 +88,8 @@ pub(super) fn run(snapshot: &Snapshot, timeline: &Timeline, tie_order: TieOrder,
     Outcome { replay: run.replay, bytes: run.bytes, waiting_bytes: run.waiting_bytes }
 }
 
-/// The first block that landed after each block from before the recording while that was live, within 1 MiB, so that
-/// only the block itself can be between them.
+/// For each block from before the recording, the first block that was placed within 1 MiB after it while it was live.
+/// So the space between the two belongs to the first.
 fn first_in_gaps(timeline: &Timeline) -> BTreeMap<Addr, Addr> {
     const MOST_BYTES: u64 = 1 << 20;
     let before = &timeline.lives[..timeline.lives.partition_point(|life| life.born.is_none())];
@@ -201,7 +201,7 @@ impl Run<'_> {
     #[cold]
     fn conflict(&mut self, nth: usize, request: Request, theirs: Answer, ours: Answer) {
         if self.last_conflict.replace(nth) == Some(nth) {
-            return; // one of the same request, as memory was taken for it
+            return; // already counted, when device memory was allocated for this request
         }
         self.replay.conflicts += 1;
         if let (None, Some(event)) = (&self.replay.first, EventIndex::new(nth)) {
@@ -234,7 +234,7 @@ impl Run<'_> {
         }
     }
 
-    /// A block that was waiting before the recording stops waiting.
+    /// Completes the free of a block that was waiting before the recording.
     fn complete_before(&mut self, addr: Addr, index: Option<EventIndex>) {
         let before = &self.timeline.waiting_before;
         let place = before.partition_point(|life| life.addr < addr);
@@ -244,8 +244,8 @@ impl Run<'_> {
         }
     }
 
-    /// The request for which memory of the device was allocated: the next `alloc`, if only more such memory comes
-    /// before it.
+    /// The request for which device memory was allocated: the next `alloc`, if only other allocations of device memory
+    /// precede it.
     fn request_behind(&mut self, nth: usize) -> Option<(usize, Event)> {
         let (from, to) = self.looked_behind;
         if !(from <= nth && nth < to) {
@@ -258,7 +258,7 @@ impl Run<'_> {
         Some((behind, *event))
     }
 
-    /// Checks that our allocator also needs memory of the device for the request after an event.
+    /// Checks that our allocator also needs device memory for the request after an event.
     fn compare_need(&mut self, nth: usize) -> Option<(usize, Request)> {
         let (behind, event) = self.request_behind(nth)?;
         self.served_from_new = Some(behind);
@@ -275,8 +275,8 @@ impl Run<'_> {
         Some((behind, request))
     }
 
-    /// Whether the cache was released for a request, after waiting for blocks that became free by that. The allocator
-    /// does not search these blocks: Note [No search after the release]. For the first event this is unknown.
+    /// Whether the cache was released for a request, after waiting for blocks that then became free. The allocator does
+    /// not search these blocks: Note [No search after the release]. For the first event, this is unknown and assumed.
     fn is_retry(&mut self, nth: usize) -> bool {
         match self.known_retry {
             Some((known, is_retry)) if known == nth => is_retry,
@@ -310,7 +310,7 @@ impl Run<'_> {
         nth > 0 && freed == EventIndex::new(nth - 1)
     }
 
-    /// The device allocates a segment.
+    /// Applies the allocation of a segment.
     fn segment(&mut self, nth: usize) {
         let event = &self.trace[nth];
         if let Some((behind, request)) = self.compare_need(nth) {
@@ -332,7 +332,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether our blocks equal the snapshot's.
+    /// Whether our blocks equal the blocks in the snapshot.
     fn ends_as(&self, snapshot: &Snapshot) -> bool {
         let here = snapshot.segments.iter().filter(|segment| segment.device() == self.timeline.device);
         let blocks = here.flat_map(|segment| &segment.blocks);
@@ -355,7 +355,7 @@ impl Run<'_> {
     }
 }
 
-/// The requested bytes of a live block; of a free one, the field has no meaning.
+/// The requested bytes of a live block. For a free block, the field has no meaning.
 fn asked(block: &snapshot::Block) -> MaybeU64 {
     if block.state == snapshot::BlockState::Inactive { MaybeU64::ABSENT } else { block.requested_size }
 }

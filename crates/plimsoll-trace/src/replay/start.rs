@@ -1,4 +1,4 @@
-//! The state in which a recording begins: the segments before the first event, split as the live blocks show.
+//! The state at the beginning of a recording: the segments before the first event, split according to the live blocks.
 
 use plimsoll_alloc::{Addr, Adoption, Allocation, DeviceRange, Piece, PieceState, PoolKind};
 
@@ -6,15 +6,15 @@ use super::run::{Held, Run};
 use crate::snapshot::{Action, LifeIndex, SegmentType};
 use crate::timeline::{Life, Memory};
 
-/// Address space into which an expandable segment may still grow, if nothing else is seen there. Real ones reserve
-/// 9/8 of the device's memory; it only matters that this is more than any block has.
+/// How far an expandable segment may still grow, if nothing else appears there. Real ones reserve 9/8 of the device's
+/// memory; what matters is only that this is larger than any block.
 const ROOM_BYTES: u64 = 1 << 40;
-/// In the large part of a pool, a rest of this size or less stays with the block. So no piece of a segment is as
-/// small, and what looks like one belongs to the block before it.
+/// In the large half of a pool, a remainder of this size or less stays with the block. So no piece of a segment is this
+/// small, and a gap of this size belongs to the block before it.
 const MOST_REST_BYTES: u64 = 1 << 20;
 const SMALL_PAGE_BYTES: u64 = 2 << 20;
 
-/// One piece of memory that appears in the recording.
+/// A range of device memory that appears in the recording.
 struct Seen {
     memory: DeviceRange,
     page_bytes: Option<u64>,
@@ -29,7 +29,7 @@ impl Seen {
         self.memory.bytes = end.max(self.end()) - self.memory.addr.0;
     }
 
-    /// Whether these pages may be in the same address space as the next ones.
+    /// Whether these pages and the next ones may be in the same reserved address space.
     fn goes_on_with(&self, next: &Self) -> bool {
         let owner = |it: &Self| (it.memory.stream, it.memory.pool, it.memory.pool_id, it.page_bytes);
         let from_bytes = next.memory.addr.0 - self.memory.addr.0;
@@ -43,12 +43,12 @@ struct Block {
     bytes: u64,
     requested_bytes: u64,
     held: Held,
-    /// Whether the snapshot shows the size. Otherwise it is the rounded request.
+    /// Whether the snapshot has the size. Otherwise it is the rounded request.
     is_exact: bool,
 }
 
 impl Run<'_> {
-    /// Takes over the state before the first event.
+    /// Imports the state before the first event.
     pub(super) fn begin(&mut self) {
         let blocks = self.blocks_before();
         let before = &self.timeline.memory_before;
@@ -66,7 +66,7 @@ impl Run<'_> {
         self.replay.unplaced += blocks.len() - self.placed_before;
     }
 
-    /// The blocks before the first event, by address.
+    /// The blocks before the first event, in address order.
     fn blocks_before(&self) -> Vec<Block> {
         let end = self.timeline.quality.events;
         let block = |life: &Life, held| Block {
@@ -85,8 +85,8 @@ impl Run<'_> {
         blocks
     }
 
-    /// The address space of every expandable segment in the recording, by address. Pages of the same owner with
-    /// nothing of others between them share one.
+    /// The address space of every expandable segment in the recording, in address order. Pages with the same owner are
+    /// in one segment if no other owner's memory is between them.
     fn ranges(&self) -> Vec<Seen> {
         let of = |action| {
             let places = (0..self.trace.len()).filter(move |&nth| self.trace[nth].action == action);
@@ -107,7 +107,7 @@ impl Run<'_> {
             let is_paged = next.page_bytes.is_some();
             match ranges.last_mut().filter(|_| is_paged) {
                 Some(last) if !is_apart && last.goes_on_with(&next) => last.reach(next.end()),
-                Some(last) if next.memory.addr.0 < last.end() => {} // a file that makes no sense
+                Some(last) if next.memory.addr.0 < last.end() => {} // an inconsistent file
                 _ if is_paged => ranges.push(next),
                 _ => {}
             }
@@ -133,8 +133,7 @@ impl Run<'_> {
         Seen { memory: DeviceRange { addr, bytes, stream, pool, pool_id }, page_bytes }
     }
 
-    /// The memory that an event adds, with its part of the pool: small segments and pages have 2 MiB, large ones
-    /// more.
+    /// The memory that an event adds, with its half of the pool. Small segments and pages have 2 MiB, large ones have more.
     pub(super) fn range_of(&self, nth: usize) -> Option<DeviceRange> {
         let event = &self.trace[nth];
         let addr = event.addr()?;
@@ -150,7 +149,7 @@ impl Run<'_> {
         }
     }
 
-    /// Takes over one segment, or the address space of an expandable one, with its blocks.
+    /// Imports one segment, or the address space of an expandable one, with its blocks.
     fn take_over(
         &mut self,
         memory: DeviceRange,
@@ -169,7 +168,7 @@ impl Run<'_> {
         for run in mapped {
             let (from, end) = (run.addr.0, run.end().0);
             if from < at || end > memory_end {
-                continue; // a file that makes no sense
+                continue; // an inconsistent file
             }
             pieces.push(from - at, PieceState::Unmapped);
             at = from;
@@ -229,9 +228,9 @@ impl Run<'_> {
         }
     }
 
-    /// The bytes of a block beyond its rounded request, as far as they are known. A rest that is too small for a
-    /// block belongs to it, and so does any rest beyond `max_split_size`; in a larger gap, the first block that lands
-    /// there shows where the gap begins.
+    /// The bytes of a block beyond its rounded request, as far as known. A remainder that is too small for a block
+    /// belongs to it, and so does any remainder of a block above `max_split_size`. In a larger gap, the first block
+    /// placed there shows where the gap begins.
     fn rest_of(&mut self, block: &Block, gap_bytes: u64) -> u64 {
         let is_whole = self.config.max_split_bytes().is_some_and(|most| block.bytes >= most);
         if gap_bytes <= MOST_REST_BYTES || is_whole {
@@ -247,14 +246,14 @@ impl Run<'_> {
     }
 }
 
-/// Pieces by address. No two neighbours have the same state.
+/// Pieces in address order. No two neighbours have the same state.
 #[derive(Default)]
 struct Pieces {
     list: Vec<Piece>,
 }
 
 impl Pieces {
-    /// Adds bytes without a block.
+    /// Adds bytes that belong to no block.
     fn push(&mut self, bytes: u64, state: PieceState) {
         match self.list.last_mut() {
             _ if bytes == 0 => {}

@@ -1,5 +1,4 @@
-//! Our allocator during a replay: [`ReplayState`]. Its memory comes and goes as the recording says; it has no device
-//! of its own.
+//! Our allocator during a replay: [`ReplayState`]. Its memory is added and removed as recorded; it has no device.
 
 use std::collections::BTreeMap;
 
@@ -28,13 +27,13 @@ impl Driver for NoDevice {
 
 pub(super) struct ReplayState {
     pub(super) allocator: Allocator<NoDevice, ()>,
-    /// Segments, and the address space of expandable ones, which must not overlap.
+    /// Segments, and the address space of expandable segments. They must not overlap.
     pub(super) memory: BTreeMap<Addr, DeviceRange>,
     pub(super) stray_segments: usize,
 }
 
 impl ReplayState {
-    /// An empty allocator with the recorded options, except those about requests to the device.
+    /// An empty allocator with the recorded options, except those that affect requests to the device.
     pub(super) fn new(snapshot: &Snapshot, config: Config, tie_order: TieOrder) -> Self {
         let config = config.with_tie_order(tie_order).with_throw_on_cudamalloc_oom(false);
         let config = config.with_per_process_memory_fraction(1.0).unwrap_or_default();
@@ -45,7 +44,7 @@ impl ReplayState {
         Self { allocator, memory: BTreeMap::new(), stray_segments: 0 }
     }
 
-    /// Claims a range of memory; `false` if some of it is claimed already.
+    /// Claims a range of memory. Returns `false` if part of it is already claimed.
     pub(super) fn claim(&mut self, memory: DeviceRange) -> bool {
         let end = memory.addr.0.checked_add(memory.bytes);
         let below = end.and_then(|end| self.memory.range(..Addr(end)).next_back());
@@ -58,7 +57,7 @@ impl ReplayState {
         is_free
     }
 
-    /// The segment around an address.
+    /// The segment that contains an address.
     fn around(&self, addr: Addr) -> Option<&DeviceRange> {
         let (_, memory) = self.memory.range(..=addr).next_back()?;
         (addr.0 < memory.addr.0 + memory.bytes).then_some(memory)

@@ -11,14 +11,14 @@ pub enum Stage {
     End,
 }
 
-/// One end of a scope of `torch.profiler.record_function`, `Optimizer.step#AdamW.step` for one.
+/// The start or the end of a scope of `torch.profiler.record_function`, such as `Optimizer.step#AdamW.step`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Annotation {
     /// The scope's name.
     pub name: TextId,
-    /// Which end.
+    /// Whether this is the start or the end.
     pub stage: Stage,
-    /// The current device; a scope applies to the whole program all the same.
+    /// The current device at the time. The scope nevertheless applies to the whole program.
     pub device: Option<i32>,
     /// Microseconds since 1970, on the clock of the events.
     pub time_us: MaybeU64,

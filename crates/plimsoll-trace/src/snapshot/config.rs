@@ -5,10 +5,10 @@ use plimsoll_alloc::{Config, Setting as Value, TieOrder};
 use super::{Key, Kind, Setting, Snapshot};
 
 impl Snapshot {
-    /// The options in force when the snapshot was taken, as far as the file states them: the settings' own values,
-    /// and for those without one (`large_segment_size_mb`, for example) the configuration string. What cannot
-    /// be parsed is ignored. Equal blocks are tried by age if the file was written by
-    /// PyTorch 2.13 or newer, else by address.
+    /// The options in force when the snapshot was taken, as far as the file has them: the values of the settings, and
+    /// for options without a setting (`large_segment_size_mb`, for example) the configuration string. Values that
+    /// cannot be parsed are ignored. Equal blocks are tried by age if the file was written by PyTorch 2.13 or newer,
+    /// otherwise by address.
     pub fn config(&self) -> Config {
         let text = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"].into_iter().find_map(|name| match self
             .setting(name)
@@ -27,7 +27,7 @@ impl Snapshot {
     }
 }
 
-/// A recorded setting as the allocator's; None for a value that no option has in a snapshot.
+/// Converts a recorded setting to the allocator's type; None for a value that no option has in a snapshot.
 fn as_option(setting: &Setting) -> Option<Value> {
     Some(match setting {
         Setting::Int(number) => Value::Integer(*number),

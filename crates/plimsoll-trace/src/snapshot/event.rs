@@ -21,11 +21,11 @@ pub enum Action {
     SegmentMap,
     /// Pages of an expandable segment were unmapped.
     SegmentUnmap,
-    /// An earlier snapshot was taken; `size` is what was active then.
+    /// An earlier snapshot was taken; `size` is the active bytes at that time.
     Snapshot,
     /// A request failed; `size` is its rounded size, [`Event::device_free`] the device's free bytes.
     Oom,
-    /// The user attached a text to a tensor; it is in `user_metadata`.
+    /// The user attached a text to a tensor. The text is in `user_metadata`.
     Annotate,
 }
 
@@ -72,16 +72,16 @@ impl Action {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// The address; of an `oom`, the free bytes of the device.
+    /// The address; for an `oom`, the free bytes of the device.
     place: MaybeU64,
-    /// Bytes; [`Action`] says of what.
+    /// A number of bytes; [`Action`] says which.
     pub size: u64,
     /// The block's stream.
     pub stream: StreamId,
-    /// Microseconds since 1970, on a clock that is not strictly increasing: the order of the list is the
-    /// order of things. Absent before PyTorch 2.1.
+    /// Microseconds since 1970, on a clock that may go backwards: the order of events is their order in the list.
+    /// Absent before PyTorch 2.1.
     pub time_us: MaybeU64,
-    /// The call stack; `None` without a `frames` key.
+    /// The call stack; `None` if the event has no `frames` key.
     pub stack: Option<StackId>,
     /// The compile context of `torch.compile`.
     pub compile_context: Option<TextId>,
@@ -91,19 +91,19 @@ pub struct Event {
     pub internal_metadata: Option<TextId>,
     /// The block's pool; absent before PyTorch 2.12.
     pub pool: Option<PoolIndex>,
-    /// The category, where a profiler or our runtime recorded it.
+    /// The category, if a profiler or our runtime recorded it.
     pub category: Option<CategoryId>,
     /// The kind of event.
     pub action: Action,
 }
 
 impl Event {
-    /// An event that has an address: all but [`Action::Oom`].
+    /// Makes an event with an address: any but [`Action::Oom`].
     pub fn new(action: Action, addr: Addr, size: u64, stream: StreamId) -> Self {
         Self { place: addr.0.into(), ..Self::bare(action, size, stream) }
     }
 
-    /// A request that failed.
+    /// Makes the event of a failed request.
     pub fn oom(size: u64, device_free: Option<u64>, stream: StreamId) -> Self {
         Self { place: device_free.into(), ..Self::bare(Action::Oom, size, stream) }
     }
@@ -133,7 +133,7 @@ impl Event {
         self.place = place.into();
     }
 
-    /// Bytes that the device had free when the request failed; `None` for all but [`Action::Oom`].
+    /// The bytes that the device had free when the request failed; `None` for all other events.
     pub fn device_free(&self) -> Option<u64> {
         if self.action == Action::Oom { self.place.get() } else { None }
     }

@@ -1,4 +1,5 @@
-//! Which keys a file has ([`Facts`]), and its encoding ([`Form`]). PyTorch's format has no version number; the keys show it.
+//! Which keys a file has ([`Facts`]), and its encoding ([`Form`]). PyTorch's format has no version number, but the keys
+//! show the version.
 
 use super::{Key, KeySet, TextId};
 
@@ -33,7 +34,7 @@ impl Kind {
         Self::Annotation,
     ];
 
-    /// In words.
+    /// The name in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Snapshot => "snapshot",
@@ -71,12 +72,11 @@ impl std::fmt::Display for Form {
 /// The keys that a file has, and those that were skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Facts {
-    /// Keys that at least one dictionary of a kind had, by kind.
+    /// For each kind of dictionary, the keys that at least one of them had.
     seen: [KeySet; Kind::ALL.len()],
-    /// Unknown keys, and how often they occur in a kind of dictionary, in order of appearance;
-    /// the first 64.
+    /// Unknown keys, and how often each occurs in a kind of dictionary, in order of first appearance; at most 64 keys.
     pub ignored: Vec<Ignored>,
-    /// How often other unknown keys occur.
+    /// How often further unknown keys occur.
     pub ignored_beyond: u64,
     /// The file's encoding; `None` if the snapshot was never a file.
     pub form: Option<Form>,
@@ -92,7 +92,7 @@ pub struct Ignored {
     pub kind: Kind,
     /// Its text.
     pub key: TextId,
-    /// How often.
+    /// How often it occurs.
     pub times: u64,
 }
 
@@ -102,7 +102,7 @@ impl Facts {
         self.seen[kind as usize]
     }
 
-    /// Notes keys that a dictionary of this kind has.
+    /// Records the keys of a dictionary of this kind.
     pub(crate) fn see(&mut self, kind: Kind, keys: KeySet) {
         let seen = &mut self.seen[kind as usize];
         *seen = seen.union(keys);

@@ -1,4 +1,4 @@
-//! Indices into a snapshot's tables, each a type of its own; and [`MaybeU64`].
+//! Indices into a snapshot's tables, each with its own type; and [`MaybeU64`].
 
 use std::num::{NonZeroU16, NonZeroU32};
 
@@ -9,12 +9,12 @@ macro_rules! id {
         pub struct $name($nonzero);
 
         impl $name {
-            /// The id of a table's entry; `None` beyond the largest id.
+            /// The id of the entry at an index; `None` if the index is too large for an id.
             pub fn new(index: usize) -> Option<Self> {
                 <$repr>::try_from(index.checked_add(1)?).ok().and_then(<$nonzero>::new).map(Self)
             }
 
-            /// The index in its table.
+            /// The index in the table.
             pub fn index(self) -> usize {
                 self.0.get() as usize - 1
             }
@@ -48,7 +48,7 @@ id! {
 }
 
 id! {
-    /// An event of one device's trace; one past the last is the moment at which the snapshot was taken.
+    /// An event of one device's trace; one past the last is the moment when the snapshot was taken.
     EventIndex(NonZeroU32, u32)
 }
 id! {
@@ -57,7 +57,7 @@ id! {
 }
 
 impl StackId {
-    /// The stack without frames: what PyTorch writes where it recorded none.
+    /// The stack without frames, which PyTorch writes if it recorded none.
     pub const EMPTY: Self = Self(NonZeroU32::MIN);
 }
 
@@ -72,10 +72,10 @@ impl StackId {
 pub struct MaybeU64(u64);
 
 impl MaybeU64 {
-    /// No number.
+    /// The absent value.
     pub const ABSENT: Self = Self(u64::MAX);
 
-    /// The number, where there is one.
+    /// The number, if present.
     pub fn get(self) -> Option<u64> {
         (self != Self::ABSENT).then_some(self.0)
     }

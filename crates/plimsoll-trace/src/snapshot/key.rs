@@ -6,7 +6,7 @@ use super::TextId;
 
 macro_rules! keys {
     ($($variant:ident = $name:literal),+ $(,)?) => {
-        /// A key that PyTorch writes into a snapshot, of any of its dictionaries.
+        /// A key that PyTorch writes into any of a snapshot's dictionaries.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Key {
             $(#[doc = concat!("`", $name, "`")] $variant,)+
@@ -16,7 +16,7 @@ macro_rules! keys {
             /// Every key, in the order of the variants.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
-            /// As PyTorch writes it.
+            /// The key's text, as PyTorch writes it.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
@@ -41,12 +41,12 @@ keys! {
 }
 
 impl Key {
-    /// The key with this text, by its id.
+    /// The key whose text has this id.
     pub(crate) fn of(text: TextId) -> Option<Self> {
         Self::ALL.get(text.index()).copied()
     }
 
-    /// Its text's id, in every table.
+    /// The id of its text, which is the same in every table.
     pub(crate) fn text(self) -> TextId {
         TextId::new(self as usize).expect("a table begins with the keys")
     }
@@ -59,7 +59,7 @@ pub struct KeySet(u64);
 const _: () = assert!(Key::ALL.len() <= 64, "a set has 64 places");
 
 impl KeySet {
-    /// No key.
+    /// The empty set.
     pub const EMPTY: Self = Self(0);
     /// Every key.
     pub const ALL: Self = Self(u64::MAX);
@@ -75,7 +75,7 @@ impl KeySet {
         Self(set)
     }
 
-    /// Whether the key is there.
+    /// Whether the set contains the key.
     pub fn contains(self, key: Key) -> bool {
         self.0 & 1 << key as u64 != 0
     }
@@ -85,22 +85,22 @@ impl KeySet {
         self.0 |= 1 << key as u64;
     }
 
-    /// Keys of either.
+    /// The keys in either set.
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Keys of both.
+    /// The keys in both sets.
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Keys that `other` lacks.
+    /// The keys that `other` does not contain.
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

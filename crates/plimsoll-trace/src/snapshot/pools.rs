@@ -23,15 +23,15 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// The pool behind an id of this table.
+    /// The pool with an id of this table.
     ///
     /// # Panics
-    /// With an id of another table.
+    /// If the id belongs to another table.
     pub fn get(&self, index: PoolIndex) -> PoolId {
         self.pools[index.index()]
     }
 
-    /// The id of a pool, new or known; `None` when ids run out.
+    /// The id of a pool, which is added if it is new; `None` if ids run out.
     pub fn intern(&mut self, pool: PoolId) -> Option<PoolIndex> {
         if let Some((_, index)) = self.last.filter(|(last, _)| *last == pool) {
             return Some(index);
@@ -49,7 +49,7 @@ impl Pools {
         Some(index)
     }
 
-    /// Every pool, in the order of ids.
+    /// Every pool, in id order.
     pub fn iter(&self) -> impl Iterator<Item = PoolId> + '_ {
         self.pools.iter().copied()
     }

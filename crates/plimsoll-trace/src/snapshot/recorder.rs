@@ -1,22 +1,22 @@
-//! What the module that `plimsoll record` prints adds to a snapshot: [`Recorder`].
+//! The information that the module printed by `plimsoll record` adds to a snapshot: [`Recorder`].
 //!
-//! It stands among `allocator_settings`, which PyTorch's tools show and never interpret.
+//! It is stored among `allocator_settings`, which PyTorch's tools show but do not interpret.
 
 use super::{Setting, Snapshot};
 
 /// The name of its entry in `allocator_settings`.
 const NAME: &str = "plimsoll_record";
 
-/// What the recorder knew about the process.
+/// The information about the recording process.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Recorder<'a> {
-    /// How many events the ring keeps.
+    /// The maximum number of events in the ring.
     pub max_entries: Option<u64>,
     totals: Option<&'a [(String, Setting)]>,
 }
 
 impl Recorder<'_> {
-    /// What a whole device has, bytes.
+    /// The device's total memory, bytes.
     pub fn device_total_bytes(&self, device: i32) -> Option<u64> {
         let name = device.to_string();
         self.totals?.iter().find(|(known, _)| *known == name).and_then(|(_, total)| number(total))
@@ -24,7 +24,7 @@ impl Recorder<'_> {
 }
 
 impl Snapshot {
-    /// What the recorder added; nothing in a file that PyTorch alone wrote.
+    /// The information that the recorder added; empty if PyTorch alone wrote the file.
     pub fn recorder(&self) -> Recorder<'_> {
         let Some(Setting::Map(entries)) = self.setting(NAME) else { return Recorder::default() };
         let entry = |name: &str| entries.iter().find(|(known, _)| known == name).map(|(_, entry)| entry);

@@ -32,11 +32,11 @@ pub struct Segment {
     pub address: Addr,
     /// Its size in bytes.
     pub total_size: u64,
-    /// Bytes of its blocks that are in use.
+    /// Bytes in blocks that are in use.
     pub allocated_size: MaybeU64,
-    /// Bytes of its blocks that are in use or wait to be free.
+    /// Bytes in blocks that are in use or wait for a stream.
     pub active_size: MaybeU64,
-    /// Bytes asked for by what is in use.
+    /// Requested bytes of the blocks in use.
     pub requested_size: MaybeU64,
     /// Its stream.
     pub stream: StreamId,
@@ -48,7 +48,7 @@ pub struct Segment {
     pub is_expandable: Option<bool>,
     /// The call stack of its allocation; often empty (the allocator loses it when the first block is split).
     pub stack: Option<StackId>,
-    /// Its blocks, by address, without gaps.
+    /// Its blocks, in address order, without gaps.
     pub blocks: Vec<Block>,
 }
 
@@ -89,14 +89,14 @@ impl BlockState {
 /// A block of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// Its address. Files of 2022 and 2023 do not say; then it is the end of the block before.
+    /// Its address. Files of 2022 and 2023 do not have it; it is then computed from the block before.
     pub address: Addr,
     /// Its size in bytes, as rounded by the allocator.
     pub size: u64,
-    /// Requested bytes. For a free block, those of the last request.
+    /// Requested bytes; for a free block, those of its last request.
     pub requested_size: MaybeU64,
-    /// What it is.
+    /// Its state.
     pub state: BlockState,
-    /// The call stack of its allocation; `None` without that key.
+    /// The call stack of its allocation; `None` if the block has no such key.
     pub stack: Option<StackId>,
 }

@@ -5,13 +5,13 @@
 pub enum Setting {
     /// Python's `None`.
     None,
-    /// A switch.
+    /// A boolean.
     Bool(bool),
-    /// A count, bytes as a rule; -1 for no limit.
+    /// An integer, usually a number of bytes; -1 means no limit.
     Int(i64),
     /// A fraction.
     Float(f64),
-    /// `PYTORCH_CUDA_ALLOC_CONF` as it was given.
+    /// A string, such as `PYTORCH_CUDA_ALLOC_CONF` as it was set.
     Text(String),
     /// Settings by name: `roundup_power2_divisions` by interval.
     Map(Vec<(String, Setting)>),

@@ -11,11 +11,11 @@ use super::{FrameId, FxId, StackId, TextId};
 /// A stack frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// The source file; the library of a C++ frame without symbols.
+    /// The source file; for a C++ frame without symbols, the library.
     pub filename: TextId,
     /// The function.
     pub name: TextId,
-    /// The line; an address of a C++ frame without symbols.
+    /// The line; for a C++ frame without symbols, an address.
     pub line: i64,
     /// The `torch.fx` annotation.
     pub fx: Option<FxId>,
@@ -34,7 +34,7 @@ pub struct Fx {
     pub node_info: Option<TextId>,
 }
 
-/// Frames and stacks by id. [`StackId::EMPTY`] is always there.
+/// Frames and stacks by id. [`StackId::EMPTY`] is always present.
 ///
 /// ```
 /// # use plimsoll_trace::snapshot::{Frame, StackId, Stacks, Texts};
@@ -51,12 +51,13 @@ pub struct Stacks {
     known_frames: HashTable<FrameId>,
     fx: Vec<Fx>,
     known_fx: HashMap<Fx, FxId>,
-    /// The frames of all stacks, end to end, as indices of `frames`: hashed as one run of bytes.
+    /// The frames of all stacks, concatenated, as indices into `frames`. A stack is hashed as one run of bytes.
     joined: Vec<u32>,
-    /// Where each stack ends in `joined`.
+    /// The end of each stack in `joined`.
     ends: Vec<usize>,
     known: HashTable<StackId>,
-    /// Of each stack that has a forward stack: the same frames without, and the forward stack; and the way back.
+    /// For each stack with a forward stack: the stack of the same frames without one, and the forward stack.
+    /// `with_forward` is the inverse.
     forward: BTreeMap<StackId, (StackId, StackId)>,
     with_forward: HashMap<(StackId, StackId), StackId>,
     hasher: DefaultHashBuilder,
@@ -85,7 +86,7 @@ impl Default for Stacks {
 }
 
 impl Stacks {
-    /// The id of a frame, new or known; `None` when ids run out.
+    /// The id of a frame, which is added if it is new; `None` if ids run out.
     pub fn frame(&mut self, frame: Frame) -> Option<FrameId> {
         let hash = self.hasher.hash_one(frame);
         let Self { frames, hasher, .. } = self;
@@ -98,7 +99,7 @@ impl Stacks {
         Some(id)
     }
 
-    /// The id of a `torch.fx` annotation; `None` when ids run out.
+    /// The id of a `torch.fx` annotation; `None` if ids run out.
     pub fn fx(&mut self, fx: Fx) -> Option<FxId> {
         if let Some(&id) = self.known_fx.get(&fx) {
             return Some(id);
@@ -109,15 +110,15 @@ impl Stacks {
         Some(id)
     }
 
-    /// The id of a stack, innermost frame first, new or known; `None` when ids run out.
+    /// The id of a stack, innermost frame first, which is added if it is new; `None` if ids run out.
     pub fn stack(&mut self, frames: &[FrameId]) -> Option<StackId> {
         self.stack_of(frames, |&frame| Some(frame)).ok().flatten()
     }
 
-    /// The id of the stack of these items, where `frame` gives each one's frame.
+    /// The id of the stack of these items; `frame` returns each item's frame.
     ///
     /// # Errors
-    /// The first item that is not a frame.
+    /// The first item for which `frame` returns none.
     pub(crate) fn stack_of<T: Copy>(
         &mut self,
         things: &[T],
@@ -145,11 +146,11 @@ impl Stacks {
         Some(id)
     }
 
-    /// The id of a stack of the backward pass, linked to the stack of the forward operator that its derivative is of;
-    /// `None` when ids run out. Without the link it is another stack, with the same frames.
+    /// The id of a backward-pass stack that is linked to the stack of the forward operator of its derivative; `None` if
+    /// ids run out. The stack with the same frames but without the link has another id.
     ///
     /// # Panics
-    /// With an id of another table.
+    /// If an id belongs to another table.
     pub fn with_forward(&mut self, stack: StackId, forward: StackId) -> Option<StackId> {
         let plain = self.forward.get(&stack).map_or(stack, |&(plain, _)| plain);
         if let Some(&id) = self.with_forward.get(&(plain, forward)) {
@@ -165,8 +166,8 @@ impl Stacks {
         Some(id)
     }
 
-    /// The stack of the forward operator, where anomaly mode recorded it (`forward_frames`). Its id is less than the
-    /// stack's own.
+    /// The stack of the forward operator, if anomaly mode recorded it (`forward_frames`). Its id is less than the id of
+    /// `stack`.
     pub fn forward(&self, stack: StackId) -> Option<StackId> {
         self.forward.get(&stack).map(|&(_, forward)| forward)
     }
@@ -174,7 +175,7 @@ impl Stacks {
     /// A frame by id.
     ///
     /// # Panics
-    /// With an id of another table.
+    /// If the id belongs to another table.
     pub fn get_frame(&self, id: FrameId) -> &Frame {
         &self.frames[id.index()]
     }
@@ -182,7 +183,7 @@ impl Stacks {
     /// A `torch.fx` annotation by id.
     ///
     /// # Panics
-    /// With an id of another table.
+    /// If the id belongs to another table.
     pub fn get_fx(&self, id: FxId) -> &Fx {
         &self.fx[id.index()]
     }
@@ -190,7 +191,7 @@ impl Stacks {
     /// The ids of a stack's frames, innermost first.
     ///
     /// # Panics
-    /// With an id of another table.
+    /// If the id belongs to another table.
     pub fn frame_ids(&self, id: StackId) -> impl DoubleEndedIterator<Item = FrameId> + ExactSizeIterator {
         let indices = slice(&self.joined, &self.ends, id).iter();
         indices.map(|&index| FrameId::new(index as usize).expect("it was made from an id"))
@@ -199,7 +200,7 @@ impl Stacks {
     /// A stack's frames, innermost first.
     ///
     /// # Panics
-    /// With an id of another table.
+    /// If the id belongs to another table.
     pub fn frames(&self, id: StackId) -> impl DoubleEndedIterator<Item = &Frame> + ExactSizeIterator {
         slice(&self.joined, &self.ends, id).iter().map(|&index| &self.frames[index as usize])
     }
@@ -219,7 +220,7 @@ impl Stacks {
         self.frames.len()
     }
 
-    /// Bytes of memory that the tables hold.
+    /// The heap memory that the tables take, bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.frames.capacity() * size_of::<Frame>()
             + self.known_frames.capacity() * 8

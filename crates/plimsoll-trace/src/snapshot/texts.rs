@@ -8,7 +8,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::{Key, TextId};
 
-/// Texts by id. The first are the [`Key`]s, in their order, so that a key is known by its id.
+/// Texts by id. The first texts are the [`Key`]s, in order, so that a key is recognised by its id.
 ///
 /// ```
 /// # use plimsoll_trace::snapshot::Texts;
@@ -20,7 +20,7 @@ use super::{Key, TextId};
 pub struct Texts {
     /// All texts, concatenated.
     joined: String,
-    /// Where each ends in `joined`.
+    /// The end of each text in `joined`.
     ends: Vec<usize>,
     known: HashTable<TextId>,
     hasher: DefaultHashBuilder,
@@ -38,20 +38,20 @@ impl Default for Texts {
 }
 
 impl Texts {
-    /// The text behind an id of this table.
+    /// The text with an id of this table.
     ///
     /// # Panics
-    /// With an id of another table.
+    /// If the id belongs to another table.
     pub fn get(&self, id: TextId) -> &str {
         text(&self.joined, &self.ends, id)
     }
 
-    /// The id of a text, new or known; `None` when ids run out.
+    /// The id of a text, which is added if it is new; `None` if ids run out.
     pub fn intern(&mut self, text: &str) -> Option<TextId> {
         self.intern_bytes(text.as_bytes())
     }
 
-    /// As [`Texts::intern`], of bytes that should be UTF-8; what is not is replaced by U+FFFD.
+    /// As [`Texts::intern`], for bytes that should be UTF-8. Invalid parts are replaced by U+FFFD.
     pub fn intern_bytes(&mut self, bytes: &[u8]) -> Option<TextId> {
         let hash = self.hasher.hash_one(bytes);
         let Self { joined, ends, .. } = self;
@@ -61,7 +61,7 @@ impl Texts {
         }
         match String::from_utf8_lossy(bytes) {
             Cow::Borrowed(valid) => self.insert(hash, valid),
-            // Found under its repaired form from now on; rare enough to be repaired each time.
+            // The text is stored in its repaired form. This is rare enough to repair it each time.
             Cow::Owned(repaired) => self.intern(&repaired),
         }
     }
@@ -91,7 +91,7 @@ impl Texts {
         self.ends.is_empty()
     }
 
-    /// Bytes of memory that the table holds.
+    /// The heap memory that the table takes, bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.joined.capacity() + self.ends.capacity() * 8 + self.known.capacity() * 8
     }

@@ -1,27 +1,27 @@
-//! Whose devices a recording is of: [`Snapshot::vendor`].
+//! The vendor of a recording's devices: [`Snapshot::vendor`].
 //!
-//! PyTorch's packages for other devices write the same format from allocators of their own. What gives them away are
-//! frames of their files and libraries, their settings, and how they round.
+//! PyTorch's packages for other devices write the same format, from their own allocators. They can be recognised by
+//! frames of their files and libraries, by their settings, and by how they round sizes.
 
 use super::{Frame, FrameId, Snapshot};
 
-/// A maker of devices whose allocator is not the one that PyTorch has for NVIDIA's.
+/// A vendor of devices other than NVIDIA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Vendor {
-    /// AMD's, with ROCm: PyTorch's own allocator, translated.
+    /// AMD, with ROCm: PyTorch's own allocator, translated.
     Amd,
     /// Huawei's Ascend, with `torch_npu`.
     Ascend,
-    /// Moore Threads', with `torch_musa`.
+    /// Moore Threads, with `torch_musa`.
     MooreThreads,
-    /// Cambricon's, with `torch_mlu`.
+    /// Cambricon, with `torch_mlu`.
     Cambricon,
-    /// Intel's, as `torch.xpu`.
+    /// Intel, with `torch.xpu`.
     Intel,
 }
 
 impl Vendor {
-    /// The vendor and its package.
+    /// The names of the vendor and its package.
     pub fn name(self) -> &'static str {
         match self {
             Self::Amd => "AMD (ROCm)",
@@ -32,7 +32,7 @@ impl Vendor {
         }
     }
 
-    /// What that means for the answers.
+    /// The consequence for the results.
     pub fn caveat(self) -> &'static str {
         match self {
             Self::Amd => {
@@ -55,7 +55,7 @@ impl Vendor {
     }
 }
 
-/// Parts of files' and functions' names that only one vendor has.
+/// Parts of file and function names that only one vendor has.
 const MARKS: [(Vendor, &[&str]); 5] = [
     (Vendor::Ascend, &["torch_npu", "c10_npu::", "at_npu::", "libascendcl"]),
     (Vendor::MooreThreads, &["torch_musa", "c10::musa::", "libmusart"]),
@@ -67,7 +67,7 @@ const MARKS: [(Vendor, &[&str]); 5] = [
     ),
 ];
 
-/// Their variables, which stand among the settings.
+/// The vendors' environment variables, which are among the settings.
 const VARIABLES: [(Vendor, &str); 4] = [
     (Vendor::Ascend, "PYTORCH_NPU_ALLOC_CONF"),
     (Vendor::MooreThreads, "PYTORCH_MUSA_ALLOC_CONF"),
@@ -75,14 +75,14 @@ const VARIABLES: [(Vendor, &str); 4] = [
     (Vendor::Amd, "PYTORCH_HIP_ALLOC_CONF"),
 ];
 
-/// Ascend's allocator asks for so much more than it was asked for.
+/// The bytes that Ascend's allocator adds to each request.
 const ASCEND_MORE_BYTES: u64 = 32;
-/// So many blocks rounded so are no accident.
+/// If this many blocks are rounded in this way, it is not a coincidence.
 const FEW_BLOCKS: usize = 3;
 const MIN_BLOCK_BYTES: u64 = 512;
 
 impl Snapshot {
-    /// The vendor, where something gives another than NVIDIA away.
+    /// The vendor, if there is evidence that it is not NVIDIA.
     pub fn vendor(&self) -> Option<Vendor> {
         let frames = (0..self.stacks.frame_count()).filter_map(FrameId::new);
         let marked = |frame: &Frame| {
@@ -101,8 +101,8 @@ impl Snapshot {
             .or_else(|| self.is_rounded_as_ascend().then_some(Vendor::Ascend))
     }
 
-    /// Whether every block of a small segment is rounded as Ascend's allocator does. PyTorch's gives what is a
-    /// multiple of 512 bytes exactly that.
+    /// Whether every block of a small segment is rounded as by Ascend's allocator. PyTorch's allocator does not enlarge
+    /// a request that is a multiple of 512 bytes.
     fn is_rounded_as_ascend(&self) -> bool {
         let small = self.segments.iter().filter(|segment| segment.segment_type == super::SegmentType::Small);
         let blocks = small.flat_map(|segment| &segment.blocks);

@@ -9,7 +9,7 @@ use super::pools::PoolsBySegment;
 use super::{Life, Timeline};
 use crate::snapshot::{Action, Event, PoolIndex, Segment, SegmentType};
 
-/// Device memory held by the allocator: a segment, or a mapped range of an expandable one.
+/// Device memory that the allocator holds: a segment, or a mapped range of an expandable one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     /// Its address.
@@ -18,7 +18,7 @@ pub struct Memory {
     pub bytes: u64,
     /// Its stream.
     pub stream: StreamId,
-    /// Whether it serves small or large requests; inferred from the size if the segment is gone at the end.
+    /// Whether it serves small or large requests; inferred from the size if the segment is freed by the end.
     pub segment_type: SegmentType,
     /// Its pool.
     pub pool: Option<PoolIndex>,
@@ -26,7 +26,7 @@ pub struct Memory {
     pub is_expandable: bool,
 }
 
-/// The bytes of a small pool's segment, and of its pages. Large ones have more: 20 MiB, or as was asked.
+/// The size of a small pool's segments and pages, bytes. Large ones are larger: 20 MiB, or as large as the request.
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 /// The largest block of a small pool.
 const MOST_SMALL_BYTES: u64 = 1 << 20;
@@ -43,7 +43,7 @@ impl Memory {
         }
     }
 
-    /// The memory that an event is about.
+    /// The memory that an event allocates or frees.
     fn of_event(event: &Event, addr: Addr, pool: Option<PoolIndex>, is_expandable: bool) -> Self {
         let is_small = event.size == SMALL_SEGMENT_BYTES;
         let segment_type = if is_small { SegmentType::Small } else { SegmentType::Large };
@@ -57,8 +57,8 @@ impl Memory {
     }
 }
 
-/// The memory before the first event, by address, and how many events contradict it. `events` are the segment
-/// events, by index in the trace.
+/// The memory before the first event, in address order, and the number of events that contradict it. `events` are the
+/// segment events, by index in the trace.
 pub(super) fn memory_before(
     segments: &[&Segment],
     trace: &[Event],
@@ -73,8 +73,8 @@ pub(super) fn memory_before(
     (map.by_addr.into_values().collect(), map.strays)
 }
 
-/// The size of unmapped pages does not show whether they were small or large: many small pages may be as much as one
-/// large one. Blocks that lay there do show it.
+/// Decides which unmapped pages were small and which were large. Their size does not always show it, because many small
+/// pages may be as large as one large page. Blocks that were there do.
 pub(super) fn tell_types(
     memory: &mut [Memory],
     segments: &[&Segment],
@@ -118,13 +118,13 @@ impl MemoryMap {
         Self { by_addr: memory.iter().map(|memory| (memory.addr, *memory)).collect(), strays: 0 }
     }
 
-    /// All of it, by address; no two overlap.
+    /// All of the memory, in address order, without overlaps.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Memory> {
         self.by_addr.values()
     }
 
-    /// Applies an event, by its index in the trace; most are not segment events.
-    /// Whether it fits: the memory that comes was not there, the memory that goes was.
+    /// Applies an event, given its index in the trace; most are not segment events. Returns whether the event is
+    /// consistent: added memory did not exist before, and removed memory did.
     pub(crate) fn follow(&mut self, event: &Event, nth: usize, timeline: &Timeline) -> bool {
         let strays = self.strays;
         self.change(event, nth, &timeline.pools, false);
@@ -150,7 +150,7 @@ impl MemoryMap {
         self.strays += usize::from(!fits);
     }
 
-    /// Removes a whole segment.
+    /// Removes a complete segment.
     fn take(&mut self, event: &Event, addr: Addr) -> bool {
         let fits = self.by_addr.get(&addr).is_some_and(|memory| memory.bytes == event.size);
         if fits {
@@ -159,7 +159,7 @@ impl MemoryMap {
         fits
     }
 
-    /// Adds memory, unless some is there already.
+    /// Adds memory, unless there already is some at this address.
     fn put(&mut self, memory: Memory) -> bool {
         let below = self.by_addr.range(..memory.end()).next_back();
         let is_range = memory.bytes > 0 && memory.addr.0.checked_add(memory.bytes).is_some();
@@ -170,7 +170,7 @@ impl MemoryMap {
         fits
     }
 
-    /// Removes pages from the range around them.
+    /// Removes pages from the range that contains them.
     fn take_pages(&mut self, event: &Event, addr: Addr) -> bool {
         let end = Addr(addr.0.saturating_add(event.size));
         let around = self.by_addr.range(..=addr).next_back().map(|(_, memory)| *memory);
@@ -186,8 +186,8 @@ impl MemoryMap {
         true
     }
 
-    /// Adds pages, merged with adjacent ranges of the same stream and pool: those show which requests
-    /// they serve. Events before PyTorch 2.12 have no pool; then any matches.
+    /// Adds pages, merged with adjacent ranges of the same stream and pool; those ranges show which requests the pages
+    /// serve. Events before PyTorch 2.12 have no pool; then any pool matches.
     fn put_pages(&mut self, mut pages: Memory) -> bool {
         if !self.put(pages) {
             return false;

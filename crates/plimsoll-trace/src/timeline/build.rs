@@ -10,7 +10,7 @@ use super::ring::{self, RanOver};
 use super::{EventIndex, Level, Life, LifeIndex, Moment, Quality, Timeline};
 use crate::snapshot::{Action, Block, BlockState, Event, HOST_DEVICE, Segment, Snapshot, StackId};
 
-/// A life while lives are collected: those from before the recording are in a separate list.
+/// A life while lives are being collected. Lives from before the recording are in a separate list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Slot(u32);
 
@@ -22,7 +22,7 @@ impl Slot {
 
 struct Builder<'a> {
     config: &'a Config,
-    /// Whether sizes in the trace are those of blocks rather than of requests.
+    /// Whether sizes in the trace are block sizes rather than requested sizes.
     is_host: bool,
     /// The current or latest block at an address.
     at: HashMap<Addr, Slot>,
@@ -30,13 +30,13 @@ struct Builder<'a> {
     born: Vec<Life>,
     waiting: Vec<Life>,
     concerns: Vec<Slot>,
-    /// Segment events.
+    /// The indices of segment events.
     about_memory: Vec<u32>,
     overtaken: Vec<Slot>,
-    /// Frees with the stack of their `alloc`, and frees with another.
+    /// The number of frees with the stack of their `alloc`, and of frees with another stack.
     frees_as_allocs: usize,
     frees_of_their_own: usize,
-    /// Whether blocks from before the first event have stacks: they were recorded, and the record is gone.
+    /// Whether blocks from before the first event have stacks: they were recorded, and that recording is lost.
     has_earlier: bool,
     quality: Quality,
 }
@@ -44,14 +44,14 @@ struct Builder<'a> {
 /// Builds the timeline of one device from its segments and its trace.
 pub(super) fn build(snapshot: &Snapshot, device: i32, segments: &[&Segment]) -> Timeline {
     let (trace, config) = (snapshot.trace(device), &snapshot.config());
-    // As many events as have an index, with one index left for the end.
+    // At most as many events as there are indices, with one index left for the end.
     let trace = &trace[..trace.len().min(Slot::BEFORE as usize - 2)];
     let mut builder = Builder {
         config,
         is_host: device == HOST_DEVICE,
         at: HashMap::new(),
         before: Vec::new(),
-        born: Vec::with_capacity(trace.len() / 3 + 1), // most events are of a life that is whole
+        born: Vec::with_capacity(trace.len() / 3 + 1), // most lives have three events
         waiting: Vec::new(),
         concerns: Vec::with_capacity(trace.len()),
         about_memory: Vec::new(),
@@ -73,7 +73,7 @@ pub(super) fn build(snapshot: &Snapshot, device: i32, segments: &[&Segment]) -> 
 }
 
 impl Builder<'_> {
-    /// Applies one event. Returns the life it is about.
+    /// Applies one event. Returns the life that it belongs to.
     fn follow(&mut self, index: Option<EventIndex>, event: &Event, addr: Addr) -> Slot {
         match event.action {
             Action::Alloc => {
@@ -176,7 +176,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Ends a life, unless it has ended.
+    /// Ends a life, unless it has already ended.
     fn end(&mut self, slot: Slot, index: Option<EventIndex>) -> bool {
         let Some(life) = self.get_mut(slot).filter(|life| life.completed.is_none()) else { return false };
         life.freed = life.freed.or(index);
@@ -185,7 +185,7 @@ impl Builder<'_> {
         true
     }
 
-    /// Compares with the final state, which also has block sizes, and the blocks that were live all the time.
+    /// Compares with the final state, which also has block sizes, and the blocks that were live throughout.
     fn look_at(&mut self, segments: &[&Segment], end: Option<EventIndex>) {
         for segment in segments {
             for block in segment.blocks.iter().filter(|block| block.state != BlockState::Inactive) {
@@ -304,8 +304,9 @@ impl Builder<'_> {
         timeline
     }
 
-    /// A free has the stack of the `alloc` or its own, depending on the recording's setting. Only in the first case does it
-    /// describe a block from before the recording; and then its `alloc` had been recorded.
+    /// A free has either the stack of its `alloc` or its own, depending on the recording's setting. Only in the first
+    /// case does the stack describe a block from before the recording; it also shows that the `alloc` had been
+    /// recorded.
     fn tell_stacks_of_frees(&mut self) {
         let is_of_alloc = self.frees_as_allocs > 0 && self.frees_of_their_own == 0;
         for life in self.before.iter_mut().filter(|life| life.freed.is_some()) {

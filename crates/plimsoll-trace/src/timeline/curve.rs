@@ -8,9 +8,9 @@ use crate::snapshot::{Action, Event};
 pub struct Level {
     /// In live blocks. As PyTorch: `memory_allocated`.
     pub allocated_bytes: u64,
-    /// In live blocks and in freed ones that wait for a stream.
+    /// In live blocks and in freed blocks that wait for a stream.
     pub active_bytes: u64,
-    /// Held from the device. As PyTorch: `memory_reserved`.
+    /// Reserved from the device. As PyTorch: `memory_reserved`.
     pub reserved_bytes: u64,
 }
 
@@ -24,7 +24,7 @@ pub struct Moment {
 }
 
 impl Timeline {
-    /// The bytes after each event, in order. `trace` is the trace that this timeline is of.
+    /// The bytes after each event, in order. `trace` is the timeline's trace.
     pub fn curve<'a>(&'a self, trace: &'a [Event]) -> impl Iterator<Item = Moment> + 'a {
         let mut level = self.start;
         let mut overtaken = self.overtaken.iter().map(|life| self.lives[life.index()]).peekable();
@@ -69,14 +69,14 @@ impl Timeline {
         event.is_some_and(|event| self.strays.binary_search(&event.index()).is_ok())
     }
 
-    /// The segment events that do not fit the memory before them.
+    /// The segment events that are inconsistent with the memory before them.
     fn stray_segments(&self, trace: &[Event]) -> Vec<usize> {
         let mut memory = MemoryMap::new(&self.memory_before);
         let strays = trace.iter().enumerate().filter(|(nth, event)| !memory.follow(event, *nth, self));
         strays.map(|(nth, _)| nth).collect()
     }
 
-    /// The bytes of a block from before the recording that stops waiting.
+    /// The bytes of a block from before the recording that stops waiting at this event.
     fn waiting_bytes(&self, event: &Event, after: Option<EventIndex>) -> u64 {
         let place = self.waiting_before.partition_point(|life| Some(life.addr) < event.addr());
         let waited = self.waiting_before.get(place).filter(|life| life.completed == after);

@@ -1,13 +1,13 @@
 //! The pool of an event that does not record it: [`PoolsBySegment`].
 //!
-//! Segments record their pool since PyTorch 2.1, events only since 2.12. A block's pool is that of the segment around it,
-//! from the time the segment was allocated: before that, the address belonged to another segment.
+//! Segments record their pool since PyTorch 2.1, events only since 2.12. A block's pool is the pool of the segment
+//! around it, from the allocation of that segment on. Before that, the address belonged to another segment.
 
 use plimsoll_alloc::{Addr, PoolId};
 
 use crate::snapshot::{Action, Event, PoolIndex, Pools, Segment};
 
-/// The segments of private pools in a snapshot, by address; none if events record their pools.
+/// The segments of private pools in a snapshot, in address order; empty if events record their pools.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct PoolsBySegment(Vec<Private>);
 
@@ -46,7 +46,8 @@ impl PoolsBySegment {
         Self(private)
     }
 
-    /// The pool of an event's block, by the event's index and address; `recorded` is the event's own, if any.
+    /// The pool of an event's block, given the event's index and address. `recorded` is the pool in the event itself,
+    /// if any.
     pub(crate) fn at(&self, recorded: Option<PoolIndex>, addr: Addr, nth: usize) -> Option<PoolIndex> {
         if recorded.is_some() || self.0.is_empty() {
             return recorded;

@@ -1,20 +1,21 @@
-//! Whether the recording ran over its ring (`max_entries`): [`ran_over`].
+//! Whether the recording overflowed its ring buffer (`max_entries`): [`ran_over`].
 //!
-//! PyTorch does not write it down. Blocks of which only the record is missing are left by a ring that ran over and by
-//! a recording that was stopped and started again; what tells the two apart is the trace's own length and beginning.
+//! PyTorch does not record this. If blocks exist but the events before them are missing, then either the ring
+//! overflowed, or the recording was stopped and started again. The length and the beginning of the trace distinguish
+//! the two.
 
 use std::collections::BTreeMap;
 
 use crate::snapshot::{Action, Event, Setting, Snapshot, Stage, TextId};
 
-/// What tells that the ring ran over.
+/// The evidence that the ring overflowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RanOver {
     /// The file says so.
     Said,
-    /// The trace is as a full ring leaves it. Not enough by itself: a whole recording may have as many events.
+    /// The trace looks as a full ring would leave it. This is not sufficient: a complete recording may have as many events.
     Shown,
-    /// Nothing, or the file denies it.
+    /// No evidence, or the file denies it.
     No,
 }
 
@@ -32,7 +33,7 @@ pub(super) fn ran_over(snapshot: &Snapshot, trace: &[Event]) -> RanOver {
     if is_full || begins_inside || lost_scopes(snapshot, trace) { RanOver::Shown } else { RanOver::No }
 }
 
-/// Whether people choose such a number for `max_entries`: 100,000, 1,500 or 65,536 for example.
+/// Whether this is a number that people choose for `max_entries`, for example 100,000, 1,500 or 65,536.
 fn is_round(count: u64) -> bool {
     let (mut digits, mut zeros) = (count, 0);
     while digits >= 10 && digits.is_multiple_of(10) {
@@ -42,8 +43,8 @@ fn is_round(count: u64) -> bool {
     count >= 64 && count.is_power_of_two() || zeros >= 1 && digits < 10 || zeros >= 2 && digits < 100
 }
 
-/// Whether scopes ended before the first event of which later ones of the same name hold events: those of the
-/// earlier ones were lost. Starting a recording clears the scopes, too.
+/// Whether scopes ended before the first event, while later scopes of the same name contain events. If so, the events
+/// of the earlier scopes were lost, because starting a recording also clears the scopes.
 fn lost_scopes(snapshot: &Snapshot, trace: &[Event]) -> bool {
     let times: Vec<u64> = trace.iter().filter_map(|event| event.time_us.get()).collect();
     let Some(&first) = times.first() else { return false };

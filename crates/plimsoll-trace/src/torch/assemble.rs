@@ -10,9 +10,9 @@ use super::value::Value;
 use crate::error::Why;
 use crate::snapshot::{Block, CategoryId, Event, Key, KeySet, Kind, Segment, Setting, Snapshot, TextId};
 
-/// The deepest nesting of settings; PyTorch has two levels.
+/// The maximum nesting depth of settings; PyTorch has two levels.
 const DEEPEST_SETTING: u32 = 8;
-/// The most settings; PyTorch has about thirty.
+/// The maximum number of settings; PyTorch has about thirty.
 const MOST_SETTINGS: u64 = 4096;
 
 impl Objects {
@@ -79,7 +79,7 @@ impl Objects {
         Ok(self.snapshot)
     }
 
-    /// Makes the categories those of the file's list, in its order, then those that only events name.
+    /// Numbers the categories: first the file's list, in its order, then those that occur only in events.
     fn list_categories(&mut self, listed: Vec<TextId>) -> Result<(), Why> {
         let named = std::mem::replace(&mut self.snapshot.categories, listed);
         if named.is_empty() {
@@ -129,7 +129,7 @@ impl Objects {
         }
     }
 
-    /// The events of a trace, each of which belongs to no other.
+    /// The events of a trace. An event must not belong to two traces.
     fn range_of(&mut self, key: Key, value: Value) -> Result<Range<usize>, Why> {
         match value {
             Value::EmptyList(_) => Ok(0..0),
@@ -142,7 +142,7 @@ impl Objects {
         }
     }
 
-    /// Gives each trace its events: the last one in memory is split off first, so that nothing is copied twice.
+    /// Moves each trace's events to it. The last trace in memory is split off first, so that nothing is copied twice.
     fn place_traces(&mut self, mut traces: Vec<(Option<usize>, Range<usize>)>) {
         traces.retain(|(_, range)| !range.is_empty());
         traces.sort_by_key(|(_, range)| range.start);
@@ -188,13 +188,13 @@ impl Objects {
         })
     }
 
-    /// A text, for a setting or an error.
+    /// The text with this id, for a setting or an error.
     pub(crate) fn word(&self, text: TextId) -> String {
         self.snapshot.texts.get(text).to_owned()
     }
 }
 
-/// Gives blocks without an address theirs: where the block before ends.
+/// Sets the address of blocks without one to the end of the block before.
 fn place_blocks(segment: Addr, blocks: &mut [Block]) {
     let mut end = segment.0;
     for block in blocks {

@@ -12,7 +12,7 @@ use crate::snapshot::{
     MaybeU64, PoolIndex, Segment, SegmentType, StackId, Stage, TextId,
 };
 
-/// The deepest nesting of dictionaries; a snapshot has four levels.
+/// The maximum number of incomplete records, which is the nesting depth of dictionaries; a snapshot has four levels.
 const MOST_INCOMPLETE: usize = 64;
 
 fn whole(key: Key, value: Value) -> Result<u64, Why> {
@@ -46,7 +46,7 @@ fn pool(key: Key, value: Value) -> Result<Option<PoolIndex>, Why> {
 }
 
 impl Objects {
-    /// A new, empty record of this kind.
+    /// Makes an empty record of this kind.
     pub(super) fn begin_record(&mut self, kind: Kind) -> Result<Value, Why> {
         let (addr, stream) = (Addr(0), StreamId(0));
         Ok(match kind {
@@ -97,7 +97,7 @@ impl Objects {
         })
     }
 
-    /// A record of this kind with these fields.
+    /// Makes a record of this kind with these fields.
     pub(super) fn record(&mut self, kind: Kind, items: &[Value]) -> Result<Value, Why> {
         let record = self.begin_record(kind)?;
         let (kind, at, set) = self.set_fields(record, items)?;
@@ -113,7 +113,7 @@ impl Objects {
         self.complete(kind, at, missing.unwrap_or_default(), set)
     }
 
-    /// Sets fields; which record it was, and which keys.
+    /// Sets fields. Returns the kind and number of the record, and the keys that were set.
     fn set_fields(&mut self, record: Value, items: &[Value]) -> Result<(Kind, u32, KeySet), Why> {
         let (kind, at) = match record {
             Value::Event(at) => (Kind::Event, at),
@@ -141,7 +141,7 @@ impl Objects {
         Ok((kind, at, set))
     }
 
-    /// Notes the required keys that a record still lacks.
+    /// Records the required keys that a record still lacks.
     fn complete(&mut self, kind: Kind, at: u32, needed: KeySet, set: KeySet) -> Result<(), Why> {
         let mut missing = needed.without(set);
         if kind == Kind::Event && self.events[at as usize].action == Action::Oom {
@@ -156,7 +156,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Fails with the first missing key.
+    /// Returns an error with the first missing key, if there is one.
     pub(super) fn all_complete(&self) -> Result<(), Why> {
         match self.incomplete.first().and_then(|record| Some((record.kind, record.missing.iter().next()?))) {
             Some((kind, key)) => Err(Why::Missing { kind, key }),
@@ -164,7 +164,7 @@ impl Objects {
         }
     }
 
-    /// Sets one field; `false` where this kind of record has no such key.
+    /// Sets one field. Returns `false` if this kind of record has no such key.
     fn set_field(&mut self, kind: Kind, at: usize, key: Key, value: Value) -> Result<bool, Why> {
         match kind {
             Kind::Event => self.set_event(at, key, value),
@@ -204,7 +204,7 @@ impl Objects {
         Ok(true)
     }
 
-    /// A category by name, as PyTorch's profiler writes it, or by its number in the list of categories.
+    /// Parses a category: a name, as PyTorch's profiler writes it, or a number in the list of categories.
     fn category(&mut self, key: Key, value: Value) -> Result<CategoryId, Why> {
         let Value::Text(name) = value else {
             let category = usize::try_from(whole(key, value)?).ok().and_then(CategoryId::new);
@@ -311,7 +311,7 @@ impl Objects {
         match key {
             Key::RealSize => self.histories[at].real_size = whole(key, value)?,
             Key::Frames => self.histories[at].stack = Some(self.stack(key, value)?),
-            // The block's own address: its position in the segment gives it too.
+            // The block's own address, which also follows from its position in the segment.
             Key::Addr => {}
             _ => return Ok(false),
         }
@@ -348,7 +348,7 @@ impl Objects {
         }
     }
 
-    /// A frame from all its keys at once; `None` if one is missing so far.
+    /// A frame from all its keys at once; `None` if one is still missing.
     pub(super) fn whole_frame(&mut self, items: &[Value]) -> Result<Option<FrameId>, Why> {
         let has = |wanted| {
             items
@@ -377,8 +377,8 @@ impl Objects {
         match key {
             Key::Filename => frame.filename = needed(value)?,
             Key::Name => frame.name = needed(value)?,
-            // C++ frames without symbols may have -1 or an offset. Code without lines has -1, too, which PyTorch
-            // writes without its sign.
+            // C++ frames without symbols may have -1 or an offset. Code without line numbers also has -1, which PyTorch
+            // writes as an unsigned number.
             Key::Line => match value {
                 Value::Int(line) => frame.line = line,
                 Value::Big(line) => frame.line = line.cast_signed(),

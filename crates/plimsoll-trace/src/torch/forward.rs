@@ -1,9 +1,9 @@
-//! What anomaly mode adds to a record of the backward pass: `forward_frames`, the Python stack of the forward
+//! The field that anomaly mode adds to a record of the backward pass: `forward_frames`, the Python stack of the forward
 //! operator.
 //!
-//! PyTorch writes it as `traceback.format_stack` does, the outermost frame first, a text for each:
-//! `  File "model.py", line 41, in forward`, then the source line. It becomes a stack like any other, linked to the
-//! record's own.
+//! PyTorch writes it like `traceback.format_stack`: one text for each frame, the outermost first. A text is `  File
+//! "model.py", line 41, in forward`, followed by the source line. It becomes a stack like any other, linked to the
+//! record's own stack.
 
 use super::objects::{List, Objects, ids_ran_out};
 use super::value::{Value, wrong};
@@ -11,7 +11,7 @@ use crate::error::Why;
 use crate::snapshot::{Frame, FrameId, Key, StackId, TextId};
 
 impl Objects {
-    /// A record's stack once it has been given `frames` or `forward_frames`; `None` for other keys.
+    /// The new stack of a record whose `frames` or `forward_frames` is being set; `None` for other keys.
     pub(super) fn stack_field(
         &mut self,
         old: Option<StackId>,
@@ -55,7 +55,7 @@ impl Objects {
         Ok(stack)
     }
 
-    /// The frame that a text describes; `None` for a text of another form.
+    /// The frame that a text describes; `None` if the text has another form.
     fn forward_frame(&mut self, text: TextId) -> Result<Option<FrameId>, Why> {
         if let Some(&known) = self.forward_frames.get(&text) {
             return Ok(known);
@@ -74,7 +74,7 @@ impl Objects {
     }
 }
 
-/// The file, line and function of a text such as `  File "model.py", line 41, in forward`.
+/// Parses the file, line and function of a text such as `  File "model.py", line 41, in forward`.
 fn parse(text: &str) -> Option<(&str, i64, &str)> {
     let first = text.lines().next()?.trim();
     let (file, rest) = first.strip_prefix("File \"")?.rsplit_once("\", line ")?;
@@ -82,7 +82,7 @@ fn parse(text: &str) -> Option<(&str, i64, &str)> {
     Some((file, line.parse().ok()?, function))
 }
 
-/// The text of a frame, without its source line.
+/// Formats the text of a frame, without its source line.
 pub(super) fn text(file: &str, line: i64, function: &str) -> String {
     format!("  File \"{file}\", line {line}, in {function}\n")
 }

@@ -1,7 +1,8 @@
-//! The meaning of PyTorch's dictionaries.
+//! The interpretation of PyTorch's dictionaries.
 //!
-//! The pickle machine and `json.rs` pass values on as they read them; [`Objects`] turns them into records
-//! with the fields of `fields.rs` (`forward.rs` reads those of anomaly mode); `assemble.rs` builds the [`Snapshot`]. `write.rs` writes one.
+//! The pickle machine and `json.rs` pass values on as they read them. [`Objects`] turns these into records with the
+//! fields in `fields.rs` (`forward.rs` reads the fields of anomaly mode), and `assemble.rs` builds the [`Snapshot`].
+//! `write.rs` writes one.
 
 mod assemble;
 mod fields;
@@ -20,10 +21,10 @@ use crate::snapshot::Snapshot;
 pub use write::Sharing;
 pub(crate) use write::write;
 
-/// Reads a pickle to its end. `grant` bounds the memory it may use.
+/// Reads a pickle to its end. `grant` limits the memory for reading.
 ///
 /// # Errors
-/// Anything that is not a pickled snapshot, with its offset.
+/// If the input is not a pickled snapshot; the error has the offset.
 pub(crate) fn read(input: impl Read, grant: &Grant) -> Result<Snapshot, SnapshotError> {
     let mut objects = Objects::new(grant).map_err(|why| SnapshotError { at: None, why })?;
     let read = pickle::read(input, &mut objects);

@@ -1,9 +1,9 @@
 //! Turns Python's values into the rows of a snapshot, one container at a time: [`Objects`].
 //!
-//! A dictionary becomes a record at the key that decides what it is: `action` makes a trace entry, `state` a
-//! block, and so on ([`Objects::set`]). Until then, and for settings, it is kept as pairs. A list becomes a
-//! stack, or a range of the records that were made last ([`Objects::append`]). The fields of each record are
-//! in `fields.rs`; `assemble.rs` builds the snapshot.
+//! A dictionary becomes a record at the first key that shows its kind: `action` makes a trace entry, `state` a block,
+//! and so on ([`Objects::set`]). Until then, and for settings, it is stored as pairs. A list becomes a stack, or a
+//! range of the most recent records ([`Objects::append`]). `fields.rs` has the fields of each record, and `assemble.rs`
+//! builds the snapshot.
 
 use std::ops::Range;
 
@@ -21,13 +21,13 @@ use crate::snapshot::{
 
 /// The records made so far, and the open containers.
 pub(crate) struct Objects {
-    /// The memory that reading may take.
+    /// The limit on the memory for reading.
     grant: Grant,
     /// The snapshot being built: texts, stacks, pools and facts.
     pub(super) snapshot: Snapshot,
     pub(super) segments: Vec<Segment>,
     pub(super) blocks: Vec<Block>,
-    /// Which blocks are part of a segment already.
+    /// Which blocks are already part of a segment.
     pub(super) taken_blocks: Vec<bool>,
     pub(super) histories: Vec<History>,
     pub(super) events: Vec<Event>,
@@ -36,22 +36,22 @@ pub(crate) struct Objects {
     pub(super) dicts: Vec<Vec<(TextId, Value)>>,
     pub(super) growing: Vec<Growing>,
     pub(super) incomplete: Vec<Incomplete>,
-    /// The id of the first action's name; the others follow.
+    /// The id of the first action's name. The ids of the others follow.
     pub(super) first_action: TextId,
-    /// The categories that events name: their indices so far.
+    /// The categories that events name, with the indices assigned so far.
     pub(super) named_categories: HashMap<TextId, CategoryId>,
-    /// The frames that texts of `forward_frames` describe.
+    /// The frames parsed from the texts of `forward_frames`.
     pub(super) forward_frames: HashMap<TextId, Option<FrameId>>,
 }
 
-/// A record that is still incomplete, because its dictionary is written in several parts.
+/// A record that is incomplete so far, because its dictionary is written in several parts.
 pub(super) struct Incomplete {
     pub(super) kind: Kind,
     pub(super) at: u32,
     pub(super) missing: KeySet,
 }
 
-/// An entry of a block's history, which old files have in place of the block's own stack.
+/// An entry of a block's history. Old files have this in place of the block's own stack.
 #[derive(Clone, Copy)]
 pub(super) struct History {
     pub(super) real_size: u64,
@@ -65,13 +65,13 @@ pub(super) enum List {
     Blocks(Range<u32>),
     Events(Range<u32>),
     Annotations(Range<u32>),
-    /// Its first entry.
+    /// Entries of a block's history: the number of the first.
     Histories(u32),
     Lists(Vec<Value>),
     Texts(Vec<TextId>),
-    /// Texts that were read as the stack of a forward operator.
+    /// Texts that were already read as the stack of a forward operator.
     Forward(Option<StackId>),
-    /// Its entries were moved into a record, and cannot be moved again.
+    /// A list whose entries were moved into a record, and cannot be moved again.
     Taken,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Growing {
     id: Option<StackId>,
 }
 
-/// A record's number: 32 bits, since a trace of 2^32 entries would be a file of 80 GB.
+/// Converts a record's index to 32 bits. A trace of 2^32 entries would be a file of 80 GB.
 pub(super) fn number(index: usize, what: &'static str) -> Result<u32, Why> {
     u32::try_from(index).map_err(|_| Why::TooMany { what, most: u64::from(u32::MAX) })
 }
@@ -96,7 +96,7 @@ pub(super) fn too_many_categories() -> Why {
 }
 
 impl Objects {
-    /// None yet; `grant` bounds the memory that they may take.
+    /// Makes an empty set of records. `grant` limits the memory that they may take.
     pub(crate) fn new(grant: &Grant) -> Result<Self, Why> {
         let mut snapshot = Snapshot::default();
         let mut first = None;
@@ -129,7 +129,7 @@ impl Builder for Objects {
     type Value = Value;
     type Error = Why;
 
-    /// `fx_original_trace` is the longest that PyTorch writes.
+    /// `fx_original_trace` is the longest text that PyTorch writes.
     const LONGEST_TEXT_BYTES: u64 = 16 << 20;
 
     #[inline]
@@ -148,7 +148,7 @@ impl Builder for Objects {
         self.snapshot.texts.intern_bytes(bytes).map(Value::Text).ok_or_else(|| ids_ran_out("texts"))
     }
 
-    /// Only pairs of integers are used: pools.
+    /// The only tuples that are used are pairs of integers: pools.
     fn tuple(&mut self, items: &[Value]) -> Result<Value, Why> {
         let [first, second] = items else { return Ok(Value::Opaque) };
         let (Some(first), Some(second)) = (natural(*first), natural(*second)) else {
@@ -250,7 +250,7 @@ impl Builder for Objects {
 }
 
 impl Objects {
-    /// The first entry decides the kind of list.
+    /// Begins a list. Its first entry decides the kind of list.
     fn begin_list(&mut self, slot: Slot, first: Value, items: &[Value]) -> Result<Value, Why> {
         let list = match first {
             Value::Frame(..) => {
@@ -291,7 +291,7 @@ impl Objects {
         Ok(())
     }
 
-    /// The id of a stack written in parts. It cannot grow any more.
+    /// The id of a stack that was written in parts. It cannot grow any further.
     pub(super) fn settle(&mut self, at: u32) -> Result<StackId, Why> {
         let growing = &mut self.growing[at as usize];
         if let Some(id) = growing.id {
@@ -325,7 +325,7 @@ impl Objects {
         self.snapshot.stacks.frame(frame).ok_or_else(|| ids_ran_out("frames"))
     }
 
-    /// Keeps a dictionary as pairs.
+    /// Stores a dictionary as pairs.
     fn keep(&mut self, slot: Slot, items: &[Value]) -> Result<Value, Why> {
         let at = number(self.dicts.len(), "dicts")?;
         let mut pairs = Vec::with_capacity(items.len() / 2);
@@ -334,7 +334,7 @@ impl Objects {
         Ok(Value::Dict(at, slot))
     }
 
-    /// Adds to the pairs; they become a record once a key decides its kind.
+    /// Adds to a dictionary's pairs. They become a record once a key shows their kind.
     fn keep_more(&mut self, at: u32, slot: Slot, items: &[Value]) -> Result<Value, Why> {
         let decided = deciding(items);
         let pairs = &mut self.dicts[at as usize];
@@ -346,7 +346,7 @@ impl Objects {
         };
         let kind = match decided {
             Some(kind) if kind != Kind::Frame => kind,
-            // A frame is complete with its three keys; the pairs are few, so this is not a search.
+            // A frame is complete once it has its three keys. There are few pairs, so this is cheap.
             _ if pairs.len() < 16 && is_frame(pairs) => Kind::Frame,
             _ => return Ok(Value::Dict(at, slot)),
         };
@@ -358,20 +358,20 @@ impl Objects {
         Ok(made)
     }
 
-    /// Bytes of memory that the records hold.
+    /// The heap memory that the records take, bytes.
     fn heap_bytes(&self) -> usize {
         let Self { snapshot, segments, blocks, histories, events, annotations, .. } = self;
         snapshot.texts.heap_bytes()
             + snapshot.stacks.heap_bytes()
             + segments.capacity() * size_of::<Segment>()
-            // Each twice: a segment has a copy of its own.
+            // Twice, because a segment has its own copy.
             + blocks.capacity() * 2 * size_of::<Block>()
             + self.taken_blocks.capacity()
             + histories.capacity() * size_of::<History>()
             + events.capacity() * size_of::<Event>()
             + annotations.capacity() * size_of::<Annotation>()
             + self.lists.capacity() * size_of::<List>()
-            // Usually a pair or two in each; incomplete records are short-lived.
+            // Usually each has one or two pairs; incomplete records are short-lived.
             + self.dicts.capacity() * 4 * size_of::<(TextId, Value)>()
             + self.growing.capacity() * size_of::<Growing>()
             + self.forward_frames.capacity() * 16
@@ -393,8 +393,8 @@ impl List {
     }
 }
 
-/// Adds a record to the range that a list is, if it is the one made after the last. Memory lies at one place
-/// only, so one that stands in a list again is refused: a reference of two bytes would repeat all its blocks.
+/// Appends a record to a list, which is stored as a range: the record must be the one created right after the list's
+/// last one. A record that is in a list twice is rejected, because a two-byte reference could repeat all its blocks.
 fn extend_once<T>(range: &mut Range<u32>, records: &[T], at: u32, what: &'static str) -> Result<(), Why> {
     if at != range.end || at as usize >= records.len() {
         return Err(Why::Twice(what));
@@ -403,8 +403,8 @@ fn extend_once<T>(range: &mut Range<u32>, records: &[T], at: u32, what: &'static
     Ok(())
 }
 
-/// Adds a record to a list's range. Records are made in the order of their list; one that occurs
-/// in a list twice is copied.
+/// Appends a record to a list, which is stored as a range. Records are created in the order of their list; a record
+/// that is in a list twice is copied.
 fn extend<T: Clone>(range: &mut Range<u32>, records: &mut Vec<T>, at: u32) -> Result<(), Why> {
     if at != range.end {
         let Some(record) = records.get(at as usize).filter(|_| range.end as usize == records.len()) else {
@@ -416,7 +416,7 @@ fn extend<T: Clone>(range: &mut Range<u32>, records: &mut Vec<T>, at: u32) -> Re
     Ok(())
 }
 
-/// The kind of record, by the first deciding key.
+/// The kind of record, judged by the first key that shows one.
 fn deciding(items: &[Value]) -> Option<Kind> {
     items.iter().step_by(2).find_map(|&key| match key {
         Value::Text(text) => match Key::of(text)? {
@@ -442,7 +442,7 @@ fn push_pairs(pairs: &mut Vec<(TextId, Value)>, items: &[Value]) -> Result<(), W
     Ok(())
 }
 
-/// An integer that is not negative.
+/// A non-negative integer.
 pub(super) fn natural(value: Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(number).ok(),

@@ -4,19 +4,19 @@ use crate::error::Why;
 use crate::pickle::Slot;
 use crate::snapshot::{FrameId, Key, PoolIndex, StackId, TextId};
 
-/// A value while a snapshot is being read. Containers are turned into records of the snapshot as soon as
-/// their keys show what they are, so a value is a number, or the number of a record.
+/// A value while a snapshot is being read. A container is turned into a record of the snapshot as soon as its keys show
+/// its kind, so a value is a number, or the number of a record.
 #[derive(Clone, Copy)]
 pub(crate) enum Value {
     None,
     Bool(bool),
     Int(i64),
-    /// An integer past `i64`.
+    /// An integer above the range of `i64`.
     Big(u64),
     Float(f64),
     Text(TextId),
     Pool(PoolIndex),
-    /// A value that no key uses: bytes, sets, tuples, integers past 64 bits, lists of anything else.
+    /// A value that no key uses: bytes, sets, tuples, integers beyond 64 bits, lists of any of these.
     Opaque,
     EmptyList(Slot),
     EmptyDict(Slot),
@@ -24,9 +24,9 @@ pub(crate) enum Value {
     Stack(StackId, Slot),
     /// A stack written in several parts.
     Growing(u32, Slot),
-    /// Another list, in `Objects::lists`.
+    /// Another kind of list, in `Objects::lists`.
     List(u32, Slot),
-    /// A dictionary whose kind is not known yet, or never will be, in `Objects::dicts`.
+    /// A dictionary whose kind is not known (yet), in `Objects::dicts`.
     Dict(u32, Slot),
     Segment(u32),
     Block(u32),
@@ -66,7 +66,7 @@ impl Value {
         }
     }
 
-    /// Its kind, for an error.
+    /// The name of its kind, for an error.
     pub(crate) fn what(self) -> &'static str {
         match self {
             Self::None => "None",
@@ -92,7 +92,7 @@ impl Value {
     }
 }
 
-/// The error for a value of another type than its key has.
+/// The error for a value whose type is wrong for its key.
 pub(super) fn wrong(key: Key, expected: &'static str, found: Value) -> Why {
     Why::WrongType { key, expected, found: found.what() }
 }

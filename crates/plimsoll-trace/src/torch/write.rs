@@ -1,7 +1,7 @@
-//! Writes a snapshot in PyTorch's format, which its own viewer opens: [`write`].
+//! Writes a snapshot in PyTorch's format, so that PyTorch's viewer can open it: [`write`].
 //!
-//! Keys are in PyTorch's order, and only those with a known value: missing values are not
-//! made up. Texts, frames, stacks and pools are written once and referred to.
+//! Keys are in PyTorch's order. Only keys with a known value are written; missing values are not invented. Texts,
+//! frames, stacks and pools are written once and then referred to.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -13,13 +13,12 @@ use crate::snapshot::{
     Stage, TextId,
 };
 
-/// Which stacks of a trace are shared.
+/// Which equal stacks of a trace are written once and shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
-    /// All equal ones: the smallest file.
+    /// All equal stacks, which makes the smallest file.
     Equal,
-    /// Those of consecutive events, as in PyTorch's dumps, which keep one stack for each
-    /// call that it recorded.
+    /// Equal stacks of consecutive events, as in PyTorch's dumps, which have one stack for each recorded call.
     Neighbours,
 }
 
@@ -54,7 +53,7 @@ struct Writer<'a, W> {
     /// The memo index of each forward stack that was written.
     forwards: BTreeMap<StackId, Kept>,
     sharing: Sharing,
-    /// The stack of the event before.
+    /// The stack of the previous event.
     last: Option<StackId>,
 }
 
@@ -148,7 +147,7 @@ impl<W: Write> Writer<'_, W> {
             writer.maybe_text(Key::InternalMetadata, event.internal_metadata)?;
             writer.pool(Key::PoolId, event.pool)?;
             if let Some(category) = event.category {
-                // The viewer knows categories only by name.
+                // The viewer recognises categories only by name.
                 match writer.snapshot.categories.get(category.index()) {
                     Some(&name) => writer.maybe_text(Key::Category, Some(name))?,
                     None => writer.number(Key::Category, category.index() as u64)?,
@@ -207,7 +206,7 @@ impl<W: Write> Writer<'_, W> {
         Ok(())
     }
 
-    /// The stack of the forward operator, as anomaly mode writes it: texts, the outermost frame first.
+    /// Writes the stack of the forward operator as anomaly mode does: as texts, the outermost frame first.
     fn forward(&mut self, stack: Option<StackId>) -> io::Result<()> {
         let snapshot = self.snapshot;
         let Some(forward) = stack.and_then(|stack| snapshot.stacks.forward(stack)) else { return Ok(()) };
@@ -272,7 +271,7 @@ impl<W: Write> Writer<'_, W> {
         self.text(text)
     }
 
-    /// A word of the format, which may not be among the snapshot's texts.
+    /// Writes a word of the format, which may be missing from the snapshot's texts.
     fn word(&mut self, key: Key, word: &str) -> io::Result<()> {
         self.key(key)?;
         match self.snapshot.texts.find(word) {

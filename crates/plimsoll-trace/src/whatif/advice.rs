@@ -1,23 +1,23 @@
-//! Which setting to recommend, and whether to recommend one: [`Advice`], one rule for every verb.
+//! Whether to recommend a setting, and which: [`Advice`]. Every verb uses this one rule.
 //!
-//! Settings are ranked: those that fit first, then by fewest retries, least memory reserved, fewest calls of the
-//! driver. The best one is compared with the *simulation* of the recorded settings, never with the recording itself.
-//! The difference between these two is the error of every row: a gain within the error, or one that rounding hides,
-//! is not claimed.
+//! Settings are ranked: those that fit come first, then those with fewer retries, less reserved memory, fewer driver
+//! calls. The best setting is compared with the *simulation* of the recorded settings, never with the recording itself.
+//! The difference between that simulation and the recording is the error of every row. A gain within the error, or one
+//! that rounding hides, is not claimed.
 
 use plimsoll_alloc::Bytes;
 
 use super::{Outcome, Row, WhatIf};
 
-/// What to say about other settings.
+/// The advice about other settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice<'a> {
     /// No request was recorded, so there is nothing to replay.
     NothingRecorded,
-    /// The simulation of the recorded settings fits where the recording ran out of memory, or the other way round:
-    /// the rows say nothing.
+    /// The simulation of the recorded settings fits although the recording ran out of memory, or the reverse. So the
+    /// rows are not reliable.
     NotReproduced,
-    /// A request failed. This setting serves it, and what the program still needed after it as far as that is known.
+    /// A request failed. This setting serves it, and also what the program still needed after it, as far as that is known.
     Serves(&'a Row),
     /// A request failed. This setting serves it, but no setting serves what the program still needed after it.
     ServesOneRequest(&'a Row),
@@ -25,9 +25,9 @@ pub enum Advice<'a> {
     NoneServes,
     /// The setting needs fewer retries.
     FewerRetries(&'a Row),
-    /// The setting reserves less.
+    /// The setting reserves less memory.
     Saves(&'a Row),
-    /// No setting does better by more than the error.
+    /// No setting is better by more than the error.
     NothingBetter,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Advice<'a> {
         }
     }
 
-    /// The setting that is recommended, if one is.
+    /// The recommended setting, if any.
     pub fn row(self) -> Option<&'a Row> {
         match self {
             Self::Serves(row) | Self::FewerRetries(row) | Self::Saves(row) => Some(row),
@@ -60,7 +60,7 @@ impl<'a> Advice<'a> {
 }
 
 impl WhatIf {
-    /// Which setting to recommend, if any.
+    /// The advice: which setting to recommend, if any.
     pub fn advice(&self) -> Advice<'_> {
         let (recorded, Some((baseline, tried))) = (&self.recorded, self.rows.split_first()) else {
             return Advice::NothingRecorded;
@@ -95,13 +95,14 @@ impl WhatIf {
         }
     }
 
-    /// The difference between the peaks that the recorded settings reserve, simulated and recorded, in bytes.
+    /// The difference between the peaks of reserved memory, simulated and recorded, under the recorded settings, bytes.
     pub fn error_bytes(&self) -> u64 {
         let was = self.recorded.peak_reserved_bytes;
         self.rows.first().map_or(0, |baseline| baseline.outcome.peak_reserved_bytes.abs_diff(was))
     }
 
-    /// Whether this is less than the recorded settings reserve, simulated, by more than the error and after rounding.
+    /// Whether this is less than the simulated peak of the recorded settings, by more than the error and visibly after
+    /// rounding.
     fn is_less(&self, bytes: u64) -> bool {
         let baseline = self.rows.first().map_or(0, |row| row.outcome.peak_reserved_bytes);
         let is_seen = Bytes(bytes).to_string() != Bytes(baseline).to_string();
@@ -109,7 +110,7 @@ impl WhatIf {
     }
 }
 
-/// The order of the settings, the best first.
+/// The sort key of the settings; the best setting has the smallest.
 fn rank(outcome: &Outcome) -> (bool, bool, usize, u64, usize) {
     (
         outcome.runs_out(),
@@ -136,7 +137,7 @@ mod tests {
         Row { setting: setting.to_owned(), outcome }
     }
 
-    /// A recording that reserved 1000 MiB, and what its settings come to simulated and others.
+    /// A recording that reserved 1000 MiB, with the simulation of its settings, and of others.
     fn what_if(baseline: Row, tried: &[Row]) -> WhatIf {
         WhatIf {
             recorded: Outcome { retries: baseline.outcome.retries, ..row("", 1000, 0).outcome },
@@ -156,10 +157,10 @@ mod tests {
         };
         assert!(saves(1000, 900));
         assert!(!saves(1000, 1000));
-        // The baseline is 100 MiB too low: what is 60 less may be as wrong.
+        // The baseline is 100 MiB too low. A setting that is 60 MiB lower may be just as wrong.
         assert!(!saves(900, 840));
         assert!(saves(900, 790));
-        // Less than was recorded, and more than the recorded settings come to.
+        // Less than the recording, but more than the simulation of the recorded settings.
         assert!(!saves(900, 950));
     }
 

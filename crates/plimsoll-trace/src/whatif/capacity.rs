@@ -1,4 +1,4 @@
-//! How much memory the allocator could use, and under which settings a simulation runs as a result: [`Capacity`].
+//! How much memory the allocator could use, and the settings of a simulation that follow from it: [`Capacity`].
 
 use plimsoll_alloc::Config;
 
@@ -6,14 +6,14 @@ use crate::failure::Failure;
 use crate::pressure::Pressure;
 use crate::timeline::Timeline;
 
-/// How the capacity is known.
+/// The source of the capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapacitySource {
     /// A request that failed.
     Failure,
-    /// A request that was retried: at least the most that was reserved at a refusal was available.
+    /// A request that was retried. At least the most that was reserved when a request was rejected was available.
     Retry,
-    /// The device's total, as the recorder wrote it or the caller gives it.
+    /// The device's total memory, as given by the recorder or the caller.
     DeviceTotal,
 }
 
@@ -44,14 +44,14 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    /// The capacity that the recording shows, or the device's total if known: the lower of the two.
+    /// The capacity that the recording shows, or the device's total if known, whichever is lower.
     pub(super) fn of(
         timeline: &Timeline,
         failures: &[Failure],
         pressure: &Pressure,
         device_total_bytes: Option<u64>,
     ) -> Option<Self> {
-        // Assumes that a limit was there from the start: then what was reserved bounds it.
+        // If there is a limit, assume that it applied from the start, so that it is at least the peak of reserved memory.
         let peak = timeline.peak_reserved.level.reserved_bytes;
         let failed = failures.first().and_then(|failure| match failure.limit {
             Some(limit) if peak < limit.below_bytes => Some(peak.max(limit.at_least_bytes)),
@@ -65,18 +65,18 @@ impl Capacity {
         [failed.or(retried), total].into_iter().flatten().min_by_key(|capacity| capacity.bytes)
     }
 
-    /// The total of the simulated device. A process with a memory fraction gets this capacity of it, unless the
-    /// capacity is the whole device's.
+    /// The total memory of the simulated device. If the process had a memory fraction, that fraction of the total
+    /// equals this capacity, unless the capacity is already the device's total.
     pub(super) fn device_bytes(self, fraction: f64) -> u64 {
         if self.source == CapacitySource::DeviceTotal || !(fraction > 0.0 && fraction < 1.0) {
             return self.bytes;
         }
-        // As far as an f64 is exact.
+        // Exact up to the precision of an f64.
         (self.bytes as f64 / fraction).ceil() as u64
     }
 }
 
-/// Settings to try in a process that had a memory fraction: they apply to its share, not to the whole device.
+/// Applies the memory fraction of the process to the settings to try: they apply to its share, not to the complete device.
 pub(super) fn within_fraction(config: Config, fraction: f64) -> Config {
     let share = config.per_process_memory_fraction() * fraction;
     config.clone().with_per_process_memory_fraction(share).unwrap_or(config)

@@ -1,5 +1,5 @@
-//! A recording as a program for any allocator: [`Program`]. Blocks get reusable slots, so that a simulation needs
-//! only as many slots as there are live blocks at one time.
+//! A recording as a program for any allocator: [`Program`]. Blocks have reusable slots, so a simulation needs only as
+//! many slots as there are live blocks at one time.
 
 use plimsoll_alloc::{PoolId, StreamId};
 
@@ -20,12 +20,12 @@ pub(super) enum Step {
         at: Option<EventIndex>,
     },
     Free(Place),
-    /// It waits for a stream.
+    /// The block is freed, and waits for a stream.
     FreeLater(Place),
     Complete(Place),
     /// The program released the cache.
     EmptyCache,
-    /// A request that failed in the recording. If it is served, its block is freed at once.
+    /// A request that failed in the recording. If it is served, its block is freed immediately.
     Failed {
         pool: Option<PoolIndex>,
         bytes: u64,
@@ -35,15 +35,15 @@ pub(super) enum Step {
 
 pub(super) struct Program {
     pub(super) steps: Vec<Step>,
-    /// How many places there are.
+    /// The number of slots.
     pub(super) places: usize,
     /// Every private pool.
     pub(super) pools: Vec<PoolId>,
-    /// The most in use at one time, each request rounded to 512 bytes.
+    /// The most bytes in use at one time, with each request rounded to 512 bytes.
     pub(super) packed_bytes: u64,
     /// How often the recorded allocator seems to have retried a request.
     pub(super) retries: usize,
-    /// Requests that were recorded.
+    /// The number of recorded requests.
     pub(super) requests: usize,
 }
 
@@ -128,8 +128,8 @@ impl Writer<'_> {
         }
     }
 
-    /// The cache was released. Only releases by the program itself are repeated: the simulated device refuses
-    /// requests by itself, which makes its allocator release memory.
+    /// Repeats a release of the cache, if the program itself caused it. The others are not repeated: the simulated
+    /// device rejects requests itself, which makes its allocator release memory.
     fn release(&mut self, cause: Cause) {
         match cause {
             Cause::EmptyCache | Cause::Unclear => self.steps.push(Step::EmptyCache),
@@ -151,7 +151,7 @@ impl Writer<'_> {
         self.packed_bytes = self.packed_bytes.max(self.in_use_bytes);
     }
 
-    /// Frees the block of a life, live or waiting.
+    /// Frees the block of a life, which is live or waiting.
     fn free(&mut self, life: LifeIndex) {
         let place = std::mem::replace(&mut self.place_of[life.index()], NOWHERE);
         if place == NOWHERE {

@@ -9,7 +9,7 @@ use super::program::{Program, Step};
 use crate::snapshot::{EventIndex, PoolIndex};
 use crate::still_needed::StillNeeded;
 
-/// The bytes of a device without a bound. Address space is reserved in proportion, so it is finite.
+/// The size of an unlimited device. Address space is reserved in proportion to it, so it is finite.
 const BOUNDLESS_BYTES: u64 = 1 << 50;
 
 /// Counts the figures of a row.
@@ -73,7 +73,7 @@ struct Run<'a> {
     waiting: usize,
 }
 
-/// Runs the program. A request that fails is left out, and the program continues without it.
+/// Runs the program. If a request fails, the program continues without it.
 pub(super) fn simulate(program: &Program, config: &Config, capacity_bytes: Option<u64>) -> Outcome {
     let mut run = Run::new(program, config, capacity_bytes);
     for step in &program.steps {
@@ -82,8 +82,9 @@ pub(super) fn simulate(program: &Program, config: &Config, capacity_bytes: Optio
     std::mem::take(&mut run.allocator.observer_mut().outcome)
 }
 
-/// Whether the last request that failed in the recording is served, and then what was still needed, all held at one
-/// time. Of a rest with unknown sizes, the sum must fit beside what is allocated.
+/// Whether the setting serves the last request that failed in the recording, and then everything that was still needed,
+/// all live at the same time. If the sizes of the rest are unknown, their sum must fit in addition to what is
+/// allocated.
 pub(super) fn serves_rest(
     program: &Program,
     config: &Config,
@@ -96,7 +97,7 @@ pub(super) fn serves_rest(
     let mut run = Run::new(program, config, capacity_bytes);
     program.steps[..last].iter().for_each(|step| run.step(step));
     let requests = std::iter::once(bytes).chain(rest.requests.iter().copied());
-    // What is served stays held: the simulated device ends with this function.
+    // The served blocks are never freed, because the simulated device ends with this function.
     let is_served = requests.map(|bytes| run.ask(pool, bytes, stream)).all(|served| served.is_some());
     let unlisted = if rest.requests.is_empty() { rest.bytes } else { 0 };
     let needed = run.allocator.observer_mut().allocated_bytes.saturating_add(unlisted);
@@ -131,7 +132,7 @@ impl<'a> Run<'a> {
                     self.waiting += 1;
                 }
             }
-            // The simulated device accepts every segment.
+            // The simulated device never fails to free a segment.
             Step::EmptyCache => drop(self.allocator.empty_cache()),
             Step::Failed { pool, bytes, stream } => {
                 let served = self.ask(pool, bytes, stream);
@@ -155,7 +156,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Requests memory. Before that fails, waits for the blocks that wait for a stream, as PyTorch does.
+    /// Requests memory. If that fails, first waits for the blocks that wait for a stream, as PyTorch does, and retries.
     #[inline]
     fn ask(&mut self, pool: Option<PoolIndex>, bytes: u64, stream: StreamId) -> Option<Allocation> {
         let pool = pool.map_or(PoolId::DEFAULT, |pool| self.program.pools[pool.index()]);

@@ -1,10 +1,10 @@
-//! What a fuzzer asks of the reader of recordings; in the ordinary tests: `tests/hostile.rs`.
+//! Fuzz targets for the reader of recordings. The ordinary tests are in `tests/hostile.rs`.
 
 pub(crate) mod snapshot;
 
 use plimsoll_trace::conformance;
 
-/// Any text is a recording that is replayed, with or without a difference, or is refused in words.
+/// Any text is either a recording that can be replayed, with or without a difference, or is rejected with a message.
 pub(crate) fn is_read_or_refused(text: &str) {
     let said = match conformance::compare(text) {
         Ok(report) => report.to_string(),

@@ -1,8 +1,8 @@
-//! What a fuzzer asks of the reader of memory snapshots; in the ordinary tests: `tests/hostile_snapshots.rs`.
+//! A fuzz target for the reader of memory snapshots. The ordinary tests are in `tests/hostile_snapshots.rs`.
 
 use plimsoll_trace::{Sharing, SnapshotError, input, output};
 
-/// Whatever the bytes are, they are read or refused in words, and what was read can be written and read again.
+/// Any bytes are either read or rejected with a message, and what was read can be written and read again.
 pub(crate) fn any_bytes_are_read_or_refused(bytes: &[u8]) -> Option<SnapshotError> {
     match input::read(bytes) {
         Ok(snapshot) => {

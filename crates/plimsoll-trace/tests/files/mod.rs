@@ -1,4 +1,4 @@
-//! The snapshots that tests read: those kept here, and those beside the repository where there are some.
+//! The snapshots that tests read: those in this repository, and those next to it, if there are any.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ pub(crate) fn open(path: &Path) -> Snapshot {
     input::open(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// The folders of snapshots: ours, and those beside the repository, where there are some.
+/// The folders of snapshots: in this repository, and next to it, if there are any.
 fn folders() -> Vec<PathBuf> {
     let mut folders = vec![here("tests/snapshots")];
     let shared = here("../../../shared/snapshots");
@@ -43,7 +43,7 @@ pub(crate) fn snapshots() -> impl Iterator<Item = (String, Snapshot)> {
     paths().into_iter().map(move |path| (name(&path), open(&path)))
 }
 
-/// The snapshots beside the repository that were made, each with the figures that PyTorch reported.
+/// The snapshots next to the repository that were made by a script, each with the figures that PyTorch reported.
 pub(crate) fn made() -> impl Iterator<Item = (String, Snapshot, Value)> {
     snapshots().filter_map(|(name, snapshot)| {
         let figures = here("../../../shared/snapshots/made").join(name.replace(".pickle.gz", ".json"));

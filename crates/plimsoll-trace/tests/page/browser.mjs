@@ -1,9 +1,10 @@
-// Opens a page that `--html` of `plimsoll explain` or `plimsoll diff` wrote in Chromium and uses it as a person would:
-// every step is checked, and any error in the browser's console fails. Pictures, where a folder is given, are to be looked at.
+// Opens a page that `--html` of `plimsoll explain` or `plimsoll diff` wrote in Chromium, and uses it as a person would.
+// Every step is checked, and any error in the browser's console is a failure. If a folder is given, screenshots are
+// saved there for inspection.
 //
 //   node --experimental-websocket crates/plimsoll-trace/tests/page/browser.mjs PAGE.html [FOLDER]
 //
-// Says "skipped" and ends well where there is no Chromium; exits with 1 when something is not as it should be.
+// Prints "skipped" and exits with 0 if there is no Chromium; exits with 1 if a check fails.
 import { join } from "node:path";
 import { launch } from "./chromium.mjs";
 
@@ -21,10 +22,10 @@ const check = (is, what) => {
 const picture = (name, whole = true) => folder && tab.picture(join(folder, `${name}.png`), whole);
 const what = () => tab.text(".what");
 const linked = async () => {
-  await tab.ask("new Promise((done) => setTimeout(() => done(0), 300))"); // it is written a little later
+  await tab.ask("new Promise((done) => setTimeout(() => done(0), 300))"); // the hash is updated after a short delay
   return tab.ask("location.hash");
 };
-/** What each part of the page shows of the moment. */
+/** The contents of each part of the page for the moment. */
 const shown = () =>
   tab.ask(`({
     what: document.querySelector(".what").textContent,
@@ -35,7 +36,7 @@ const shown = () =>
     mapAt: document.querySelector(".map .at").textContent,
   })`);
 
-/** What is read without a script, and that it fits. */
+/** Checks the contents that need no script, and that they fit. */
 async function readable() {
   check((await tab.text(".verdict")).length > 20, "the verdict is there");
   const headings = await tab.ask(`[...document.querySelectorAll("#device-0 > section")].map((part) => part.id.split("-").pop())`);
@@ -54,7 +55,7 @@ async function readable() {
   if (stairs) check(await tab.ask(`document.querySelector(".stairs svg").getBoundingClientRect().height > 50`), `a staircase of ${stairs} parts`);
 }
 
-/** What the first screen has, without scrolling: the verdict, what would help, the largest owners. */
+/** Checks the first screen, without scrolling: the verdict, the advice, the largest owners. */
 async function firstScreen(screen) {
   await tab.ask("scrollTo(0, 0)");
   const parts = await tab.ask(`[".verdict", ".help", ".owners"].map((name) => {
@@ -68,7 +69,7 @@ async function firstScreen(screen) {
   }
 }
 
-/** Selects a range at the very bottom of the window: its figures are in sight when the mouse is let go. */
+/** Selects a range at the very bottom of the window. Its figures must be visible when the mouse is released. */
 async function inSight(screen) {
   if (!(await tab.ask(`document.querySelector(".plot") !== null`))) return;
   const plot = await tab.ask(`(() => { const plot = document.querySelector(".plot"); plot.scrollIntoView({ block: "end" });
@@ -86,14 +87,14 @@ async function inSight(screen) {
   }
 }
 
-/** The colour beside a verdict says whether something is wrong. */
+/** The colour next to a verdict shows whether something is wrong. */
 async function coloured() {
   const wrong = await tab.ask(`[...document.querySelectorAll("section.device > .verdict")].filter((verdict) =>
     /^(out of memory|LEAK)/.test(verdict.textContent) !== verdict.matches(".failed")).map((verdict) => verdict.textContent)`);
   check(wrong.length === 0, `verdicts have their colour ${wrong.join(" | ")}`);
 }
 
-/** What a page about several recordings begins with: drawings on one scale, tables that close, links to the sections. */
+/** Checks the beginning of a page about several recordings: drawings on one scale, tables that add up, links to the sections. */
 async function head() {
   const panels = await tab.ask(`[...document.querySelectorAll(".panels svg")].map((panel) => panel.getBoundingClientRect().height)`);
   check(panels.every((tall) => tall > 100), `${panels.length} recordings side by side`);
@@ -108,7 +109,7 @@ async function head() {
   check(sums.length > 0 || ranks > 1, `${sums.length} tables of changes, ${ranks} rows of ranks`);
 }
 
-/** Every section has drawings of its own: a click into the last one changes no other. */
+/** Every section has its own drawings: a click into the last one changes no other. */
 async function last() {
   const words = () => tab.ask(`[...document.querySelectorAll(".what")].map((what) => what.textContent)`);
   const before = await words();
@@ -122,7 +123,7 @@ async function last() {
   check((await linked()).startsWith(`#${nth}-`), "and the address tells which section");
 }
 
-/** Moments: by click, by key, by link. */
+/** Selects moments by click, by key and by link. */
 async function moments(plot, at) {
   const first = await what();
   check(/live.*reserved/.test(first), `a moment is explained at once: ${first}`);
@@ -140,7 +141,7 @@ async function moments(plot, at) {
   return { hash: await linked(), told: await what() };
 }
 
-/** A range, dragged with the mouse: every part of the page follows, during the drag and after it. */
+/** Drags a range with the mouse. Every part of the page must follow, during the drag and after it. */
 async function brush(plot, at) {
   const before = await shown();
   let during;
@@ -166,7 +167,7 @@ async function brush(plot, at) {
   return { hash, told: after.what };
 }
 
-/** How long pictures take while the mouse brushes: from one to the next, and the script's work for each. */
+/** Measures the time between frames while the mouse brushes, and the script's work for each. */
 async function fluid(plot, at) {
   await tab.ask(`(() => { window.times = []; window.spent = []; window.watching = true; window.own = requestAnimationFrame;
     window.requestAnimationFrame = (work) => own((now) => { const begin = performance.now(); work(now); spent.push(performance.now() - begin); });
@@ -179,7 +180,7 @@ async function fluid(plot, at) {
     return { middle, text: `${middle.toFixed(1)} ms, 19 of 20 within ${most.toFixed(1)} ms` };
   };
   const [apart, work] = [told(times.slice(1).map((time, nth) => time - times[nth])), told(spent)];
-  // A machine that does other things, and draws without a graphics card, has slack.
+  // Allow some slack: the machine may be busy, and draws without a graphics card.
   check(work.middle < 33, `brushing: the script works ${work.text} for a picture`);
   check(apart.middle < 50, `brushing: pictures are apart ${apart.text}`);
 }

@@ -1,5 +1,5 @@
-// Drives Chromium over its DevTools protocol, without any package: what a person does with mouse and keys, and
-// what the page then says.
+// Drives Chromium over its DevTools protocol, without any package: the actions of a person with mouse and keys, and the
+// resulting contents of the page.
 import { spawn, spawnSync } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -7,7 +7,7 @@ import { join, resolve } from "node:path";
 
 const browser = process.env.CHROMIUM || "chromium";
 
-/** The browser with one tab; null where there is none. */
+/** Starts the browser with one tab; null if there is no browser. */
 export async function launch() {
   if (spawnSync(browser, ["--version"]).status !== 0) return null;
   const profile = mkdtempSync(join(tmpdir(), "plimsoll-page-"));
@@ -41,7 +41,7 @@ class Tab {
     this.waiting = new Map();
     this.last = 0;
     this.loaded = () => {};
-    /** Errors, words on the console, and requests to anybody. */
+    /** Errors, console output, and network requests. */
     this.troubles = [];
     socket.onmessage = ({ data }) => this.hear(JSON.parse(data));
   }
@@ -62,7 +62,7 @@ class Tab {
     });
   }
 
-  /** The value of an expression in the page; what it throws is a trouble. */
+  /** Evaluates an expression in the page. An exception is recorded as a trouble. */
   async ask(expression) {
     const { result, exceptionDetails } = await this.call("Runtime.evaluate", { expression, returnByValue: true, awaitPromise: true });
     if (exceptionDetails) this.troubles.push(exceptionDetails.exception?.description);
@@ -87,12 +87,12 @@ class Tab {
     await this.frame();
   }
 
-  /** Waits until what was done is drawn. */
+  /** Waits until the last changes are drawn. */
   frame() {
     return this.ask("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))");
   }
 
-  /** The window, or the page from its top: of a very long one, as much as the browser draws at once. */
+  /** Takes a screenshot of the window, or of the page from its top; of a very long page, as much as the browser draws at once. */
   async picture(path, whole) {
     const [width, tall] = await this.ask("[document.documentElement.clientWidth, document.documentElement.scrollHeight]");
     const clip = whole ? { x: 0, y: 0, width, height: Math.min(tall, 8000), scale: 1 } : undefined;
@@ -116,7 +116,7 @@ class Tab {
     await this.frame();
   }
 
-  /** Presses at the first place, goes on in so many steps, and calls `halfway` there before it lets go. */
+  /** Presses the mouse at the first place, moves in this many steps with a call of `halfway` in the middle, and releases. */
   async drag(from, to, y, steps, halfway = () => {}) {
     await this.mouse("mousePressed", from, y, 1);
     for (let step = 1; step <= steps; step++) {
@@ -134,12 +134,12 @@ class Tab {
     await this.frame();
   }
 
-  /** Types as a person does, into what has the focus. */
+  /** Types as a person does, into the focused element. */
   async type(text) {
     for (const letter of text) await this.press(letter);
   }
 
-  /** Where an element is on the screen, once it is scrolled to. */
+  /** Scrolls to an element, and returns its place on the screen. */
   async box(selector) {
     return this.ask(`(() => { const at = document.querySelector(${JSON.stringify(selector)}); at.scrollIntoView({ block: "center" });
       const { x, y, width, height } = at.getBoundingClientRect(); return { x, y, width, height }; })()`);

@@ -1,4 +1,4 @@
-//! Recordings written by hand: a program that asks for memory from named lines, step by step.
+//! Recordings written by hand: a program that requests memory from named lines, step by step.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use plimsoll_trace::snapshot::{
 };
 use plimsoll_trace::timeline::Timeline;
 
-/// Steps and leaks of a snapshot's first device.
+/// Finds the steps and leaks of a snapshot's first device.
 pub(crate) fn explain(snapshot: &Snapshot) -> (Steps, Leaks) {
     let timeline = Timeline::of(snapshot, 0);
     let origins = Origins::of(snapshot);
@@ -26,45 +26,45 @@ const MODULE: (&str, &str) = ("/x/site-packages/torch/nn/modules/module.py", "_c
 const ENGINE: (&str, &str) = ("", "torch::autograd::Engine::thread_main(std::shared_ptr<GraphTask> const&)");
 const OPTIMIZER: (&str, &str) = ("/x/site-packages/torch/optim/adam.py", "step");
 
-/// What a block is freed by.
+/// A block that can be freed.
 #[derive(Clone, Copy)]
 pub(crate) struct Held {
     addr: Addr,
     bytes: u64,
 }
 
-/// A program that writes its trace.
+/// A program that records its own trace.
 #[derive(Default)]
 pub(crate) struct Program {
     snapshot: Snapshot,
     trace: Vec<Event>,
-    /// How many blocks there were: each has an address of its own.
+    /// The number of blocks so far. Each gets a different address.
     blocks: u64,
     is_timed: bool,
     is_bare: bool,
 }
 
 impl Program {
-    /// One that has held a model since before the recording.
+    /// A program that has held a model since before the recording.
     pub(crate) fn training() -> Self {
         let mut program = Self::default();
         program.alloc("model", 1 << 20);
         program
     }
 
-    /// One whose events are a microsecond apart, from zero.
+    /// A program whose events are a microsecond apart, from zero.
     pub(crate) fn timed() -> Self {
         Self { is_timed: true, ..Self::default() }
     }
 
-    /// The same, of our own runtime.
+    /// As [`timed`](Self::timed), for a program of our own runtime.
     pub(crate) fn of_our_runtime() -> Self {
         let mut program = Self::timed();
         program.snapshot.settings.push(("plimsoll".to_owned(), Setting::Map(Vec::new())));
         program
     }
 
-    /// One that records no stacks.
+    /// A program that records no stacks.
     pub(crate) fn without_stacks() -> Self {
         Self { is_bare: true, ..Self::default() }
     }
@@ -99,35 +99,35 @@ impl Program {
         held
     }
 
-    /// Asks from a function of the user's.
+    /// Requests memory from a function of the user's code.
     pub(crate) fn alloc(&mut self, function: &str, bytes: u64) -> Held {
         self.ask(&[("/home/me/train.py", function), USER], bytes)
     }
 
-    /// Asks from within a module's call.
+    /// Requests memory from inside a module's call.
     pub(crate) fn alloc_in_module(&mut self, function: &str, bytes: u64) -> Held {
         self.ask(&[("/home/me/model.py", function), MODULE, USER], bytes)
     }
 
-    /// Asks for more than there is.
+    /// Makes a request that fails.
     pub(crate) fn fails(&mut self, bytes: u64) {
         self.trace.push(Event::oom(bytes, None, StreamId(0)));
     }
 
-    /// Lets a block go.
+    /// Frees a block.
     pub(crate) fn free(&mut self, held: Held) {
         self.event(Action::FreeRequested, &held, None);
         self.event(Action::FreeCompleted, &held, None);
     }
 
-    /// Lets a block go by a function of the user's.
+    /// Frees a block from a function of the user's code.
     pub(crate) fn free_at(&mut self, function: &str, held: Held) {
         let stack = self.stack(&[("/home/me/train.py", function), USER]);
         self.event(Action::FreeRequested, &held, stack);
         self.event(Action::FreeCompleted, &held, stack);
     }
 
-    /// A forward pass of two requests, of which nothing stays.
+    /// Runs a forward pass with two requests, both of which are freed.
     pub(crate) fn forward(&mut self, bytes: u64) {
         let batch = self.alloc("batch", bytes);
         let activation = self.alloc_in_module("layer", 2 * bytes);
@@ -135,7 +135,7 @@ impl Program {
         self.free(batch);
     }
 
-    /// A forward pass and a backward pass that frees it.
+    /// Runs a forward pass, and a backward pass that frees its blocks.
     pub(crate) fn forward_backward(&mut self, bytes: u64) {
         let batch = self.alloc("batch", bytes);
         let activation = self.alloc_in_module("layer", 2 * bytes);
@@ -145,19 +145,19 @@ impl Program {
         }
     }
 
-    /// An optimizer's step, with scratch that goes back.
+    /// Runs an optimizer step, with scratch memory that is freed.
     pub(crate) fn optimizer(&mut self) {
         let scratch = self.ask(&[OPTIMIZER, USER], 2048);
         self.free(scratch);
     }
 
-    /// A training step.
+    /// Runs a training step.
     pub(crate) fn step(&mut self, bytes: u64) {
         self.forward_backward(bytes);
         self.optimizer();
     }
 
-    /// A scope of the program.
+    /// Adds a scope of the program.
     pub(crate) fn scope(&mut self, name: &str, from_us: u64, to_us: u64) {
         let Some(name) = self.snapshot.texts.intern(name) else { return };
         for (stage, time_us) in [(Stage::Start, from_us), (Stage::End, to_us)] {
@@ -166,7 +166,7 @@ impl Program {
         }
     }
 
-    /// What is found in it.
+    /// Finds the steps and leaks of the program.
     pub(crate) fn explain(self) -> (Steps, Leaks) {
         explain(&self.finish())
     }
@@ -180,7 +180,7 @@ impl Program {
         Some((graph.bytes, graph.blocks, graph.line.map(file).unwrap_or_default()))
     }
 
-    /// Each block that is held at the end gets a segment of its own.
+    /// Makes the snapshot. Each block that is live at the end gets a separate segment.
     fn finish(self) -> Snapshot {
         let mut snapshot = self.snapshot;
         let freed = self.trace.iter().filter(|event| event.action == Action::FreeRequested);

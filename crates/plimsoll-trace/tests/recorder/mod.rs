@@ -1,5 +1,5 @@
-//! Random programs that run on our allocator while it is recorded, as snapshots, with what the allocator itself
-//! showed along the way.
+//! Random programs that run on our allocator while it is recorded. They are returned as snapshots, together with the
+//! true state of the allocator at some moments.
 
 #[path = "../../../plimsoll-alloc/tests/programs/mod.rs"]
 mod programs;
@@ -13,14 +13,14 @@ use plimsoll_trace::timeline::Timeline;
 
 pub(crate) use programs::MIB;
 
-/// What was recorded, and what was true.
+/// A recording, and the true states.
 pub(crate) struct Recording {
     pub(crate) snapshot: Snapshot,
-    /// The timeline with the sizes that the blocks had.
+    /// The timeline, with the true sizes of the blocks.
     pub(crate) timeline: Timeline,
     /// The allocator's segments and the device's free bytes after some events.
     pub(crate) pictures: Vec<(Option<EventIndex>, Vec<Segment>, u64)>,
-    /// What `empty_cache` gave back at the end.
+    /// The bytes that `empty_cache` released at the end.
     pub(crate) emptied_bytes: u64,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn record(seed: u64, steps: usize, config: &Config, is_late: bool) ->
             run.allocator.observer_mut().0.record(options, Box::new(|| 0));
             run.allocator.observer_mut().1.clear();
         }
-        let _ = run.step(op); // a request may fail: that is recorded
+        let _ = run.step(op); // a request may fail, which is recorded
         let events = run.allocator.observer().0.entries().count();
         if run.allocator.observer().0.is_recording() && nth % 7 == 0 {
             let after = events.checked_sub(1).and_then(EventIndex::new);
@@ -113,7 +113,7 @@ pub(crate) fn segment_type(kind: PoolKind) -> SegmentType {
     }
 }
 
-/// Gives every life the size that the allocator gave it, as a replay would.
+/// Sets the size of every life to its true size, as a replay would.
 fn set_sizes(timeline: &mut Timeline, trace: &[Event], events: &[Notice]) {
     let about_blocks = trace.iter().enumerate().filter(|(_, event)| {
         matches!(event.action, Action::Alloc | Action::FreeRequested | Action::FreeCompleted)

@@ -1,9 +1,9 @@
-"""Makes the snapshots of this folder, and what CPython finds in them and in those beside the repository.
+"""Makes the snapshots in this folder, and CPython's counts for them and for those next to the repository.
 
     python make.py ../shared/snapshots
 
-`counts.json` is by the name of the file. `features.*` is one small snapshot with everything that the format
-knows, in each form that is read; three dumps of PyTorch's are copied as they are.
+`counts.json` has the counts by file name. `features.*` is one small snapshot with every feature of the format, in each
+encoding that we read. Three dumps of PyTorch are copied unchanged.
 """
 
 import glob
@@ -21,7 +21,7 @@ KEPT = ["gpt2_oom", "leak_layer", "leak_loss"]
 
 
 def features(repeats=150, depth=2500):
-    """Two devices, one without a trace; every action; integers of 9 bytes; a block without address."""
+    """Two devices, one without a trace; every action; integers of 9 bytes; a block without an address."""
     frames = [
         {"name": "step", "filename": "C:\\train\\näh.py", "line": 12},
         {"name": "??", "filename": "", "line": 0},
@@ -74,7 +74,7 @@ def features(repeats=150, depth=2500):
 
 
 def one_by_one(value):
-    """As a pickler that sets each key by itself: the dictionary is never whole at once."""
+    """Pickles like a writer that sets each key separately, so the dictionary is never complete at once."""
     class Pickler(pickle._Pickler):
         def _batch_setitems(self, items, obj=None):
             for key, entry in items:
@@ -107,7 +107,7 @@ def one_by_one(value):
 
 
 def all_at_once(value):
-    """As a pickler that does not batch."""
+    """Pickles like a writer that does not batch."""
     saved = pickle._Pickler._BATCHSIZE
     pickle._Pickler._BATCHSIZE = 1 << 30
     out = io.BytesIO()
@@ -183,7 +183,7 @@ def main(shared):
         with open(os.path.join(HERE, name + ".gz"), "wb") as file:
             file.write(gzip.compress(data, mtime=0))
         known[name + ".gz"] = counts(whole["segments"] if "bare" in name else of[name.split(".")[0]])
-    # Two frames of zstd, as a program that appends would leave.
+    # Two zstd frames, as a program that appends would write.
     half = len(forms["tiny.pickle"]) // 2
     with open(os.path.join(HERE, "tiny.pickle.zst"), "wb") as file:
         for part in (forms["tiny.pickle"][:half], forms["tiny.pickle"][half:]):

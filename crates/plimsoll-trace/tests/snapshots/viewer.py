@@ -1,9 +1,9 @@
-"""Opens snapshots that Plimsoll wrote with PyTorch's own tool: every subcommand that needs no network.
+"""Opens snapshots that Plimsoll wrote with PyTorch's own tool, with every subcommand that needs no network.
 
     python viewer.py FILE.pickle ...
 
-Then follows each trace backwards from the segments, as PyTorch's viewer does, and counts what does not fit; and
-looks for what the viewer in the browser fails on.
+Then follows each trace backwards from the segments, as PyTorch's viewer does, and counts the inconsistencies. Also
+checks for data on which the viewer in the browser fails.
 """
 
 import collections
@@ -16,7 +16,7 @@ from torch.cuda import _memory_viz as viz
 
 
 def misfits(snapshot):
-    """Allocations of what is not live, frees of what is, over all devices."""
+    """Counts allocations of blocks that are not live, and frees of blocks that are, over all devices."""
     wrong = collections.Counter()
     for device, trace in enumerate(snapshot["device_traces"]):
         live = {
@@ -37,7 +37,7 @@ def misfits(snapshot):
 
 
 def refused_in_browser(snapshot):
-    """What MemoryViz.js fails on: categories without one that is `unknown`, integers beyond 8 bytes."""
+    """Whether MemoryViz.js would fail: categories but no `unknown`, or integers beyond 8 bytes."""
     events = [event for trace in snapshot["device_traces"] for event in trace]
     categories = {event["category"] for event in events if "category" in event}
     numbers = [event[key] for event in events for key in ("addr", "size", "device_free", "time_us") if key in event]

@@ -1,4 +1,4 @@
-//! What the examples of training steps share: their arguments (here), and the measured steps (`steps.rs`).
+//! Code shared by the examples of training steps: their arguments (here), and measuring steps (`steps.rs`).
 
 mod steps;
 
@@ -11,7 +11,7 @@ use plimsoll::{Device, SimConfig};
 #[allow(unused_imports, reason = "each example uses a part of them")]
 pub(crate) use steps::{Trained, show};
 
-/// What a program ends with: `main` shows it as a sentence, not as the fields of an error.
+/// The error of a program: `main` shows it as a sentence, not as the fields of an error.
 pub(crate) struct Failure(pub(crate) Box<dyn Error>);
 
 impl fmt::Debug for Failure {
@@ -26,7 +26,7 @@ impl<E: Into<Box<dyn Error>>> From<E> for Failure {
     }
 }
 
-/// The arguments of this program: by number, options `name=value`, and switches.
+/// The arguments of this program: positional ones, options `name=value`, and switches.
 #[allow(dead_code, reason = "each example uses a part of them")]
 #[derive(Default)]
 pub(crate) struct Arguments {
@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     pub(crate) captures: bool,
     /// `times`: whether the slowest kernels are shown.
     pub(crate) times: bool,
-    /// `checksum`: whether the bits of losses and parameters are summed up.
+    /// `checksum`: whether to show a checksum of losses and parameters.
     pub(crate) checksum: bool,
 }
 
@@ -65,7 +65,7 @@ impl Arguments {
         self.options.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
-    /// The allocator's settings: `settings=…`, those of the environment, or expandable segments.
+    /// The allocator's settings: from `settings=…`, else from the environment, else expandable segments.
     fn settings(&self) -> String {
         let of_environment = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"].map(std::env::var);
         let given = self.option("settings").map(str::to_owned);
@@ -89,8 +89,8 @@ impl Arguments {
         Ok(device)
     }
 
-    /// In how many of `layers` layers products are computed again: `recompute=N`, or as many as `fit=BYTES` asks for. `train` takes
-    /// some steps with so many on a device.
+    /// How many of `layers` layers recompute products: `recompute=N`, or the number that `fit=BYTES` needs. `train` takes some
+    /// steps with a given number, on a device.
     pub(crate) fn recomputed(
         &self,
         layers: usize,

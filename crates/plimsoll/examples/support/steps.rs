@@ -1,4 +1,4 @@
-//! Training steps that are measured: time, losses and peaks of memory.
+//! Measures training steps: time, losses and memory peaks.
 
 use std::time::Instant;
 
@@ -8,17 +8,17 @@ use plimsoll::{CapturedStep, Device, Result, Tensor};
 
 use super::{Arguments, Failure};
 
-/// What is trained.
+/// A model under training.
 #[allow(dead_code, reason = "each example uses a part of them")]
 pub(crate) trait Trained {
-    /// One step, captured or not; its loss.
+    /// Takes one step, captured or not, and returns its loss.
     fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor>;
     fn model(&self) -> &dyn Module;
 }
 
-/// Takes `count` steps, each of which gives its loss, and prints what they cost; `per_step` is how many of `unit` each has. With
-/// `checksum` the bits of losses and parameters are summed up, with `snapshot=FILE` the device's history is saved, with `times` the slowest
-/// kernels of one more step are shown.
+/// Takes `count` steps and prints their losses, times and peaks; `per_step` is the number of `unit`s in a step. With `checksum`
+/// it prints a checksum of losses and parameters, with `snapshot=FILE` it saves the device's history, and with `times` it shows
+/// the slowest kernels of one more step.
 #[allow(dead_code, reason = "each example uses a part of them")]
 pub(crate) fn show(
     arguments: &Arguments,
@@ -71,7 +71,7 @@ pub(crate) fn show(
     Ok(())
 }
 
-/// One number of the bits of all losses and parameters (FNV-1a, by words): two runs with the same bits have the same.
+/// A checksum of the bits of all losses and parameters (FNV-1a, by words): runs with the same bits have the same checksum.
 fn checksum(losses: &[f32], model: &dyn Module) -> Result<u64> {
     let add = |sum: u64, x: &f32| (sum ^ u64::from(x.to_bits())).wrapping_mul(0x100_0000_01b3);
     let start = losses.iter().fold(0xcbf2_9ce4_8422_2325, add);
@@ -80,7 +80,7 @@ fn checksum(losses: &[f32], model: &dyn Module) -> Result<u64> {
     })
 }
 
-/// The slowest kernels of a step on a GPU.
+/// Shows the slowest kernels of a step on a GPU.
 fn show_kernels(step: impl FnOnce() -> Result<()>) -> Result<()> {
     let (done, times) = plimsoll::cuda_kernel_times(step);
     let total: f64 = times.iter().map(|time| time.total_ms).sum();

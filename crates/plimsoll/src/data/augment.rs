@@ -1,7 +1,7 @@
 //! Random changes to training images: [`Augmented`].
 //!
-//! What is random is drawn by the sample's seed ([`Sample::seed`]), so an epoch is the same for any number of workers, and a
-//! resumed one goes on as it was.
+//! Random choices are drawn from the sample's seed ([`Sample::seed`]), so an epoch is the same for any number of workers, and a
+//! resumed epoch continues unchanged.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use super::{DataError, Dataset, Field, Sample};
 /// The name of the field that is changed: f32 of shape `[C, H, W]`.
 const IMAGES: &str = "images";
 
-/// What is done to an image.
+/// The changes made to an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Augment {
     /// Half of the images are mirrored, left to right. As torchvision: `RandomHorizontalFlip`.
     pub flip: bool,
-    /// Images are shifted by up to so many pixels in both directions. Pixels that come in are 0: black, or the mean of
-    /// normalised images. As torchvision: `RandomCrop(size, padding)`, after `Normalize`.
+    /// Images are shifted by up to this many pixels in both directions. Pixels shifted in are 0: black, or the mean of normalised
+    /// images. As torchvision: `RandomCrop(size, padding)`, after `Normalize`.
     pub padding: usize,
 }
 
@@ -79,7 +79,7 @@ impl Dataset for Augmented {
     }
 }
 
-/// Rows and columns of an image that has some.
+/// Rows and columns of an image; neither is 0.
 struct Sides {
     rows: usize,
     columns: usize,
@@ -92,7 +92,7 @@ fn sides_of(field: &Field) -> Option<Sides> {
     }
 }
 
-/// A window of the image's own size in the image with zeros around it; `padding` is its middle.
+/// The position of a window of the image's size in the zero-padded image; an offset of `padding` is no shift.
 struct Shift {
     down: usize,
     right: usize,
@@ -120,7 +120,7 @@ mod tests {
     use super::super::DataLoader;
     use super::*;
 
-    /// One image of 2 × 3, many times.
+    /// The same 2 × 3 image, many times.
     struct Same(usize);
 
     impl Dataset for Same {

@@ -5,7 +5,7 @@ use plimsoll_tensor::{Device, Tensor};
 
 use super::{DataError, Field, HostArray, HostField};
 
-/// What the loader yields.
+/// A batch in host memory, as the loader yields it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostBatch {
     /// The number of samples; below the batch size only in the last batch of an epoch.
@@ -15,7 +15,7 @@ pub struct HostBatch {
 }
 
 impl HostBatch {
-    /// A batch of shapes without values; allocates nothing for them.
+    /// A batch that has shapes but no values; allocates nothing.
     pub(super) fn absent(samples: usize, fields: &[Field]) -> Self {
         let array = |field: &Field| {
             let shape = std::iter::once(samples).chain(field.shape.iter().copied()).collect();
@@ -24,7 +24,7 @@ impl HostBatch {
         Self { samples, fields: fields.iter().map(array).collect() }
     }
 
-    /// Resizes this batch to a number of samples, all zeros, reusing its memory if it suffices.
+    /// Resizes this batch to a number of samples and fills it with zeros, reusing its memory if that is large enough.
     ///
     /// # Errors
     /// Out of host memory; the batch is unusable then.
@@ -65,8 +65,9 @@ impl HostBatch {
         self.fields.iter().map(|field| field.to_device(device)).collect()
     }
 
-    /// All arrays as tensors in pinned host memory, in the data set's order: devices copy from there while the host goes on
-    /// ([`Tensor::to_device_non_blocking`]). [`Epoch::pin_memory`](super::Epoch::pin_memory) does it to each batch, in a thread of its own.
+    /// All arrays as tensors in pinned host memory, in the data set's order: devices copy from there while the host continues
+    /// ([`Tensor::to_device_non_blocking`]). [`Epoch::pin_memory`](super::Epoch::pin_memory) pins each batch, in a separate
+    /// thread.
     ///
     /// ```
     /// use plimsoll::data::{Arrays, DataLoader, HostArray};

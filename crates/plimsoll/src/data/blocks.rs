@@ -1,4 +1,4 @@
-//! Blocks of consecutive tokens and their successors: what a language model trains on.
+//! Blocks of consecutive tokens and their successors: the training samples of a language model.
 //!
 //! Sample i is `x`, the tokens `[i * stride, i * stride + context)`, and `y`, the same shifted by one: the model predicts
 //! each token's successor. With stride 1 there is a sample at each position, to be drawn at random
@@ -35,7 +35,7 @@ impl Blocks {
     /// The blocks at all positions.
     ///
     /// # Errors
-    /// If there are not more than `context` tokens, or `context` is 0.
+    /// If there are `context` tokens or fewer, or `context` is 0.
     pub fn new(tokens: Tokens, context: usize) -> Result<Self, DataError> {
         if context == 0 {
             return Err(TextError::Context.into());
@@ -46,7 +46,7 @@ impl Blocks {
         Ok(Self { tokens, context, stride: 1 })
     }
 
-    /// The blocks that follow each other without overlap. What does not fill a block is left out.
+    /// Consecutive blocks without overlap. Tokens that do not fill a block are left out.
     #[must_use]
     pub fn sequential(self) -> Self {
         Self { stride: self.context, ..self }

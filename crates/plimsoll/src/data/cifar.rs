@@ -65,10 +65,10 @@ impl CifarDir {
         self.split(load)
     }
 
-    /// The same split without values. Reads nothing more.
+    /// The same split without values. Reads no further data.
     ///
     /// # Errors
-    /// None at present; the type is that of [`load`](Self::load).
+    /// None at present; it returns a `Result` like [`load`](Self::load).
     pub fn shapes(&self) -> Result<Split, DataError> {
         let count = |files: &[(PathBuf, usize)]| files.iter().map(|(_, count)| count).sum();
         self.split(|files| Ok(Arc::new(Shapes { len: count(files), fields: rgb::fields(SIDE, SIDE) })))
@@ -85,7 +85,7 @@ impl CifarDir {
     }
 }
 
-/// The number of images of each file.
+/// Each file with its number of images.
 fn counted(paths: Vec<PathBuf>) -> Result<Vec<(PathBuf, usize)>, DataError> {
     let count = |path: PathBuf| {
         let failed = |source| DataError::Io { path: path.clone(), doing: "open", source };
@@ -98,7 +98,7 @@ fn counted(paths: Vec<PathBuf>) -> Result<Vec<(PathBuf, usize)>, DataError> {
     paths.into_iter().map(count).collect()
 }
 
-/// Records in memory, as in the files.
+/// The records in memory, in the files' format.
 struct Cifar {
     records: Vec<u8>,
 }

@@ -9,7 +9,7 @@ use super::{DataError, HostArray, HostBatch, HostElement, HostField, HostValues}
 /// Makes a batch of samples, each of which is a batch of one.
 pub(super) type Collate = dyn Fn(Vec<HostBatch>) -> Result<HostBatch, DataError> + Send + Sync;
 
-/// Fills shorter samples up to the longest of the batch, in each dimension, at its end. As PyTorch:
+/// Pads shorter samples to the longest of the batch, at the end of each dimension. As PyTorch:
 /// `torch.nn.utils.rnn.pad_sequence(batch_first=True)`.
 ///
 /// ```
@@ -43,7 +43,7 @@ pub struct Pad {
 }
 
 impl Pad {
-    /// Fills up this field with `value`, rounded to its type; other fields are filled with 0.
+    /// Pads this field with `value`, rounded to its type; other fields are padded with 0.
     #[must_use]
     pub fn value(mut self, field: &'static str, value: f64) -> Self {
         self.values.push((field, value));
@@ -120,7 +120,7 @@ fn place<T: HostElement>(out: &mut [T], shape: &[usize], arrays: &[&HostArray]) 
             continue;
         }
         for (number, values) in values.chunks_exact(row).enumerate() {
-            // The row's place: its number's digits in the array's outer dimensions, read in the batch's.
+            // The row's offset in `out`: its index in each outer dimension of the array, with the strides of the batch.
             let (mut rest, mut start, mut stride) = (number, 0, 1);
             for dimension in (0..from.len()).rev() {
                 if dimension + 1 < from.len() {

@@ -39,7 +39,7 @@ pub trait Dataset: Send + Sync {
     /// The fields of each sample. They never change.
     fn fields(&self) -> Vec<Field>;
 
-    /// Writes one sample. The same index must always give the same values, on any thread, apart from what is random by
+    /// Writes one sample. The same index must always give the same values, on any thread, except for randomness drawn from
     /// [`Sample::seed`].
     ///
     /// # Errors
@@ -76,10 +76,10 @@ pub struct Sample<'a> {
     shape_rule: ShapeRule,
 }
 
-/// What the seed of a sample depends on.
+/// The numbers that the seed of a sample is computed from.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SampleSeed {
-    /// The loader's.
+    /// The loader's seed.
     pub(super) seed: u64,
     pub(super) epoch: u64,
     pub(super) batch: usize,
@@ -89,9 +89,9 @@ pub(super) struct SampleSeed {
 /// Whether a sample may have another shape than declared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ShapeRule {
-    /// It is among others in a batch.
+    /// The declared shape: the sample is one of several in a batch.
     Declared,
-    /// It is alone.
+    /// Any shape: the sample is the only one in its batch.
     Any,
 }
 
@@ -106,8 +106,8 @@ impl<'a> Sample<'a> {
         Self { batch, slot: 0, seed, shape_rule: ShapeRule::Any }
     }
 
-    /// A seed for what is random in this sample, such as a crop or a flip: by the loader's seed, the epoch and the place in
-    /// it. The number of workers does not change it.
+    /// A seed for the random choices in this sample, such as a crop or a flip. It depends on the loader's seed, the epoch and the
+    /// position in the epoch. The number of workers does not change it.
     #[must_use]
     pub fn seed(&self) -> u64 {
         let SampleSeed { seed, epoch, batch, slot } = self.seed;
@@ -115,8 +115,8 @@ impl<'a> Sample<'a> {
         Stream::at(seed, Purpose::SampleSeeds, epoch, place).word()
     }
 
-    /// Gives a field of this sample a shape of its own, and zeros. Its loader needs a
-    /// [`collate`](super::DataLoader::collate) function, unless the shape is the declared one.
+    /// Gives a field of this sample another shape than the data set declares, filled with zeros. The loader then needs a
+    /// [`collate`](super::DataLoader::collate) function, unless this is the declared shape.
     ///
     /// # Errors
     /// If the data set declared no such field; without a collate function, if it declared another shape; out of host
@@ -186,7 +186,7 @@ impl Subset {
     /// These samples of `whole`, renumbered from 0.
     ///
     /// # Errors
-    /// If one is not in the data set.
+    /// If an index is outside the data set.
     pub fn of(whole: Arc<dyn Dataset>, indices: Vec<usize>) -> Result<Self, DataError> {
         indices.iter().try_for_each(|&index| check_index(index, whole.len()))?;
         Ok(Self { whole, samples: Order::list(indices) })
@@ -207,7 +207,7 @@ impl Dataset for Subset {
         self.whole.write(self.samples.index(index), out)
     }
 
-    /// The bytes of the whole data set: a view keeps all of it in memory.
+    /// The bytes of the complete data set, because a view keeps all of it in memory.
     fn resident_bytes(&self) -> u64 {
         self.whole.resident_bytes()
     }
@@ -243,8 +243,8 @@ impl Split {
         })
     }
 
-    /// A random choice of `train` samples for training, by `seed`; the others are the test part. For data in the order of
-    /// its classes. As PyTorch: `torch.utils.data.random_split`.
+    /// Chooses `train` samples at random for training, from `seed`; the others are the test part. For data that is sorted by
+    /// class. As PyTorch: `torch.utils.data.random_split`.
     ///
     /// # Errors
     /// If the data set has fewer samples than `train`; out of host memory.
@@ -261,8 +261,8 @@ impl Split {
         })
     }
 
-    /// The last tenth, rounded up, is the test part; the rest is the training part: the rule for a data set that
-    /// comes without a test part. Two samples are split one each; a single sample is the test part.
+    /// The last tenth, rounded up, is the test part; the rest is the training part. This is the rule for data sets that come
+    /// without a test part. Two samples are split one each; a single sample is the test part.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -273,7 +273,7 @@ impl Split {
     /// ```
     ///
     /// # Errors
-    /// None at present; the type is that of [`Split::at`].
+    /// None at present; it returns a `Result` like [`Split::at`].
     pub fn nine_to_one(whole: Arc<dyn Dataset>) -> Result<Self, DataError> {
         let len = whole.len();
         Self::at(whole, len - len.div_ceil(10))

@@ -23,9 +23,8 @@ use page::{PIXELS, Page, SIDE};
 
 /// Synthetic digits, 28×28, white on black, as in MNIST.
 ///
-/// Each group of ten consecutive samples has each digit once, in a random order. Nothing is kept in memory: a
-/// sample is drawn when it is read, in about 10 µs (a release build,
-/// one core of a cloud machine).
+/// Each group of ten consecutive samples has each digit once, in a random order. Nothing is kept in memory: a sample is drawn
+/// when it is read, which takes about 10 µs (a release build, one core of a cloud machine).
 ///
 /// ```
 /// # use plimsoll::data::Digits;
@@ -59,7 +58,7 @@ impl Digits {
         (page.develop(&mut random), label)
     }
 
-    /// Each ten samples are a permutation of the ten digits.
+    /// Every ten samples are a permutation of the ten digits.
     fn label(&self, index: usize) -> u8 {
         let mut ten = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
         Stream::new(self.seed, Purpose::DigitLabels, (index / 10) as u64).shuffle(&mut ten);

@@ -6,7 +6,7 @@
 //! change a batch. The channels also end the pass: dropping the receivers makes each worker's next `send`
 //! fail, and it stops. Dropping an epoch waits only for the batches that are being made.
 //!
-//! What is made is up to a [`Source`]: `indexed.rs` for a data set by index, `iterable.rs` for one that is gone through.
+//! A [`Source`] makes the batches: `indexed.rs` for a data set with an index, `iterable.rs` for a stream.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,13 +18,12 @@ use super::{DataError, HostBatch, LoaderState};
 
 /// The batches of one epoch, in order. Made by [`DataLoader::epoch`](super::DataLoader::epoch).
 ///
-/// The first error is the last item. Dropping an epoch early ends its work, after the batches that its threads are
-/// making.
+/// The first error is the last item. Dropping an epoch early stops its threads after the batches that they are making.
 pub struct Epoch {
-    /// Where batches come from, in turn; those that have no more are removed.
+    /// The queues that batches are taken from, in turn; a queue without further batches is removed.
     queues: Vec<WorkerQueue>,
     turn: usize,
-    /// Batches to come, where that is known.
+    /// The number of remaining batches, if it is known.
     left: Option<usize>,
     position: LoaderState,
     cannot_start: Option<DataError>,
@@ -35,9 +34,9 @@ pub struct Epoch {
 /// Makes the batches of one worker, in order; `None` after the last.
 pub(super) type Maker = Box<dyn FnMut() -> Option<Result<HostBatch, DataError>> + Send>;
 
-/// What makes the batches of an epoch.
+/// Makes the batches of an epoch.
 pub(super) trait Source: Send + Sync {
-    /// The batches of one of the workers.
+    /// The function that makes one worker's batches.
     fn maker(self: Arc<Self>, worker: WorkerInfo) -> Maker;
 }
 
@@ -48,7 +47,7 @@ enum WorkerQueue {
 }
 
 impl Epoch {
-    /// Starts at `position`. `left` batches are to come, where that is known.
+    /// Starts at `position`. `left` is the number of remaining batches, if it is known.
     pub(super) fn start(
         source: &Arc<dyn Source>,
         workers: &Workers,
@@ -95,14 +94,14 @@ impl Epoch {
         }
     }
 
-    /// The position after the batches that were taken, to be saved with a model and continued from by
-    /// [`DataLoader::resume`](super::DataLoader::resume). Batches that workers have made ahead do not count.
+    /// The position after the batches taken so far, to be saved with a model; [`DataLoader::resume`](super::DataLoader::resume)
+    /// continues from it. Batches that workers have made ahead do not count.
     #[must_use]
     pub fn state(&self) -> LoaderState {
         self.position.clone()
     }
 
-    /// Lets go of the first `batches`, which are made and dropped, for data that can only be gone through.
+    /// Makes the first `batches` and drops them: a stream has no other way to skip them.
     pub(super) fn skip_taken(&mut self, batches: u64) {
         for _ in 0..batches {
             match self.next() {
@@ -116,7 +115,7 @@ impl Epoch {
         }
     }
 
-    /// The next batch of the queue whose turn it is; queues without any more are removed.
+    /// Takes the next batch, from the queues in turn; a queue without further batches is removed.
     fn take(&mut self) -> Option<Result<HostBatch, DataError>> {
         if let Some(error) = self.cannot_start.take() {
             return Some(Err(error));
@@ -132,7 +131,7 @@ impl Epoch {
         None
     }
 
-    /// Ends the work: closes every channel first, so that the threads stop together.
+    /// Stops the workers: closes all channels first, so that the threads stop at the same time.
     fn stop(&mut self, keep: bool) {
         self.queues.clear();
         self.left = Some(0);
@@ -182,8 +181,8 @@ impl WorkerQueue {
     fn next(&mut self) -> Option<Result<HostBatch, DataError>> {
         match self {
             WorkerQueue::Here(make) => make(),
-            // A worker says when it has no more, and a panic is an error, so the channel closes early only if the
-            // thread was ended from outside.
+            // A worker reports its end, and a panic is returned as an error, so the channel closes early only if the thread was
+            // killed from outside.
             WorkerQueue::Thread(batches) => batches.recv().unwrap_or_else(|_| {
                 Some(Err(DataError::Panicked { batch: 0, message: "its thread ended".to_owned() }))
             }),
@@ -191,7 +190,7 @@ impl WorkerQueue {
     }
 }
 
-/// Gives a worker its work.
+/// Starts one worker and returns its queue.
 fn queue(
     source: &Arc<dyn Source>,
     workers: &Workers,
@@ -199,7 +198,7 @@ fn queue(
     id: usize,
     epoch: u64,
 ) -> WorkerQueue {
-    // One batch is in the worker while it waits for the channel.
+    // The worker itself holds one batch while it waits for the channel.
     let (to, batches) = sync_channel(workers.prefetch_factor - 1);
     let info = workers.info(id, pool.len(), epoch);
     let source = Arc::clone(source);
@@ -223,18 +222,18 @@ fn queue(
     WorkerQueue::Thread(batches)
 }
 
-/// Makes a panic of the data set an error, in the caller's thread as in a worker, so that the number of workers changes
-/// nothing.
+/// Turns a panic of the data set into an error, in the caller's thread as well as in a worker, so that the number of workers
+/// makes no difference.
 fn caught(mut make: Maker) -> Maker {
     Box::new(move || {
-        // Unwind safety: a panic can leave only the batch incomplete, which is dropped, and after an error nothing
-        // more is taken from this maker; the data set is shared read-only.
+        // Unwind safety: a panic can leave only the batch incomplete, and the batch is dropped. After an error this maker is not
+        // called again. The data set is shared read-only.
         catch_unwind(AssertUnwindSafe(&mut make))
             .unwrap_or_else(|panic| Some(Err(DataError::Panicked { batch: 0, message: message_of(&*panic) })))
     })
 }
 
-/// The error with the number of its batch in the epoch.
+/// Adds to the error the number of its batch in the epoch.
 fn numbered(mut error: DataError, number: usize) -> DataError {
     if let DataError::Sample { batch, .. } | DataError::Panicked { batch, .. } = &mut error {
         *batch = number;

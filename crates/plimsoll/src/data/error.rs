@@ -34,7 +34,7 @@ pub enum DataError {
         source: io::Error,
     },
 
-    /// The first two bytes are not zero, as in every IDX file.
+    /// The file does not start with two zero bytes, as every IDX file does.
     #[error(
         "{} is not an IDX file: it starts with {found:02x?}, \
          not 00 00; is it another format?",
@@ -77,7 +77,7 @@ pub enum DataError {
         found_bytes: u64,
     },
 
-    /// The header's size exceeds what a file of this length can hold, so nothing was read.
+    /// The size in the header exceeds what a file of this length can hold, so nothing was read.
     #[error(
         "{} promises {dims:?} bytes, but a file of its length holds {at_most_bytes} at most; \
          it is damaged or no IDX file",
@@ -92,12 +92,12 @@ pub enum DataError {
         at_most_bytes: u64,
     },
 
-    /// The header's size exceeds the reader's limit.
+    /// The size in the header exceeds the reader's limit.
     #[error("{} holds {expected_bytes} bytes; the limit is {limit_bytes}; split the file", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// The size by the header.
+        /// The size according to the header.
         expected_bytes: u64,
         /// The reader's limit.
         limit_bytes: u64,
@@ -112,7 +112,7 @@ pub enum DataError {
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Bytes of values by the header.
+        /// Bytes of values according to the header.
         expected_bytes: u64,
         /// Bytes of values found.
         found_bytes: u64,
@@ -127,7 +127,7 @@ pub enum DataError {
     TooLong {
         /// The file.
         path: PathBuf,
-        /// Bytes of values by the header.
+        /// Bytes of values according to the header.
         expected_bytes: u64,
         /// Bytes read before stopping; the file may have more.
         found_bytes: u64,
@@ -240,7 +240,7 @@ pub enum DataError {
         declared: Vec<&'static str>,
     },
 
-    /// A field was read as another type.
+    /// A field was read with the wrong type.
     #[error("field `{name}` is {declared:?}, not {asked:?}")]
     FieldType {
         /// The field.
@@ -251,11 +251,11 @@ pub enum DataError {
         asked: DType,
     },
 
-    /// A value was read from a data set or batch that has only shapes.
+    /// A value was requested from a data set or batch that has only shapes.
     #[error("this data has shapes only; load the values, or use the loader's shapes_only()")]
     ShapesOnly,
 
-    /// A batch of no samples.
+    /// The batch size is 0.
     #[error("the batch size is 0; give at least 1")]
     BatchSize,
 
@@ -323,7 +323,7 @@ pub enum DataError {
     #[error(transparent)]
     Text(#[from] TextError),
 
-    /// A function that runs when a worker thread starts failed.
+    /// The function that runs when a worker thread starts has failed.
     #[error("data worker {worker} could not start its work: {source}")]
     WorkerInit {
         /// The worker, from 0.
@@ -332,7 +332,7 @@ pub enum DataError {
         source: Box<DataError>,
     },
 
-    /// A sample of another shape than the batch's.
+    /// A sample whose shape differs from the batch's.
     #[error(
         "a sample's `{name}` has shape {found:?}, not {declared:?}; give the loader a collate function that makes a \
          batch of them, such as Pad"

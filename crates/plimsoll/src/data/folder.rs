@@ -1,7 +1,7 @@
 //! A folder of images, one subfolder for each class: torchvision's `ImageFolder`.
 //!
-//! Which files are whose is here; how a file becomes pixels of one size is in `picture.rs`. Files are decoded when they
-//! are read, by the loader's workers; only their paths are kept.
+//! This file finds the images of each class; `picture.rs` decodes and resizes them. The loader's workers decode files as they
+//! read them; only the paths are kept in memory.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use super::error::ImageError;
 use super::picture::{Fit, picture};
 use super::{DataError, Dataset, Field, Normalize, Sample, Split, rgb};
 
-/// Images of an [`ImageFolder`]: JPEG and PNG. Other files are left out, and counted.
+/// The file endings of an [`ImageFolder`]'s images: JPEG and PNG. Other files are left out, and counted.
 const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
 
 /// How images become samples.
@@ -21,11 +21,11 @@ const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
 pub struct ImageOptions {
     /// Rows and columns of every sample.
     pub side: usize,
-    /// How an image of another size gets this one.
+    /// How an image of another size is resized to this one.
     pub fit: Fit,
-    /// What is done to the pixels' values.
+    /// How pixel values are normalised.
     pub normalize: Normalize,
-    /// What is done with a file that cannot be decoded.
+    /// What to do with a file that cannot be decoded.
     pub damaged: Damaged,
 }
 
@@ -39,7 +39,7 @@ impl Default for ImageOptions {
 /// What to do with a file that cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damaged {
-    /// An error when it is read.
+    /// Reading it is an error.
     Error,
     /// Leave it out. Every file is decoded once when the folder is opened, to find them.
     Skip,
@@ -47,9 +47,9 @@ pub enum Damaged {
 
 /// A folder of images, one subfolder for each class.
 ///
-/// Classes are the subfolders' names, sorted; an image's label is its class's position. Images are found in nested
-/// folders, too. Grey images become colour images, and transparency is dropped, as by PIL's `convert("RGB")`. The fields are
-/// `images` (f32, `[3, side, side]`) and `labels` (i64).
+/// Classes are the subfolders' names, sorted; an image's label is its class's position. Images in nested folders are found as
+/// well. Grey images become colour images, and transparency is dropped, as by PIL's `convert("RGB")`. The fields are `images`
+/// (f32, `[3, side, side]`) and `labels` (i64).
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -103,8 +103,8 @@ impl ImageFolder {
         Ok(Self { classes: classes.into(), files: files.into(), others, skipped: skipped.into(), options })
     }
 
-    /// A training and a test part: the subfolders `train` and `val` (or `test`) of `dir`, if they are there, which must
-    /// have the same classes; otherwise a random tenth of the images in `dir`, by `seed`, is the test part.
+    /// A training and a test part: the subfolders `train` and `val` (or `test`) of `dir`, which must have the same classes.
+    /// Without these subfolders, a random tenth of the images in `dir`, chosen from `seed`, is the test part.
     ///
     /// # Errors
     /// As [`open`](Self::open); if the parts have different classes.
@@ -138,7 +138,7 @@ impl ImageFolder {
         &self.files
     }
 
-    /// The number of files that are neither JPEG nor PNG by their names.
+    /// The number of files whose names are not those of JPEG or PNG files.
     #[must_use]
     pub const fn other_files(&self) -> usize {
         self.others
@@ -183,11 +183,11 @@ struct ClassFiles {
 }
 
 impl ClassFiles {
-    /// All files below a folder: folders in the order of their paths, files in the order of their names, as torchvision.
+    /// All files below a folder, in torchvision's order: folders sorted by path, files by name.
     fn below(folder: &Path) -> Result<Self, DataError> {
         let mut found = Self { images: Vec::new(), others: 0 };
         let mut to_visit = vec![folder.to_owned()];
-        // Links may lead back up.
+        // Symbolic links may form a cycle.
         let mut visited = BTreeSet::new();
         let mut by_folder = Vec::new();
         while let Some(folder) = to_visit.pop() {

@@ -89,8 +89,8 @@ fn odd_sizes_are_resized_by_the_shorter_side_and_cropped_at_the_centre() {
     }
 }
 
-/// The pixels of `Compose([Resize(5), CenterCrop(5)])` on a PIL image, torchvision for PyTorch 2.15. PIL rounds to whole
-/// numbers between rows and columns, so some differ by one.
+/// The pixels of `Compose([Resize(5), CenterCrop(5)])` on a PIL image, with torchvision for PyTorch 2.15. PIL rounds to integers
+/// between the horizontal and the vertical pass, so some pixels differ by one.
 #[test]
 fn a_resized_image_is_torchvisions_to_one_step() {
     const WIDE: [u8; 75] = [

@@ -14,7 +14,7 @@ const LABELS: &str = "labels";
 const MEAN: f32 = 0.1307;
 const DEVIATION: f32 = 0.3081;
 
-/// The fields of a data set of such images.
+/// The fields of a data set of grey images.
 pub(super) fn fields(rows: usize, columns: usize) -> Vec<Field> {
     vec![
         Field { name: IMAGES, dtype: DType::F32, shape: vec![1, rows, columns] },
@@ -31,7 +31,7 @@ pub(super) fn write(pixels: &[u8], label: u8, out: &mut Sample<'_>) -> Result<()
     Ok(())
 }
 
-/// In the order of operations of torchvision's `ToTensor` and `Normalize`, so that the last bit agrees too.
+/// Uses the same order of operations as torchvision's `ToTensor` and `Normalize`, so that the last bit agrees.
 fn normalised(pixel: u8) -> f32 {
     (f32::from(pixel) / 255.0 - MEAN) / DEVIATION
 }

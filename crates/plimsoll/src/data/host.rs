@@ -1,8 +1,8 @@
 //! One array in ordinary host memory, or only its shape.
 //!
 //! A real device needs values to copy; a simulated one needs the shape and the byte count. [`HostArray`] is
-//! both: `values` may be [`HostValues::Absent`], and [`HostArray::bytes`] answers the same either way.
-//! Arrays are dense and row-major. No arithmetic lives here.
+//! both: `values` may be [`HostValues::Absent`], and [`HostArray::bytes`] returns the same either way. Arrays are dense and
+//! row-major. No arithmetic lives here.
 
 use std::collections::TryReserveError;
 
@@ -76,7 +76,7 @@ impl HostArray {
     /// An array of these values.
     ///
     /// # Panics
-    /// If `shape` does not hold as many elements as `values`.
+    /// If the number of `values` is not the number of elements of `shape`.
     #[must_use]
     pub fn new<T: HostElement>(shape: Vec<usize>, values: Vec<T>) -> Self {
         let elements: usize = shape.iter().product();
@@ -123,11 +123,10 @@ impl HostArray {
         T::values_mut(&mut self.values)
     }
 
-    /// Fills the shape with zeros, reusing the memory if it suffices. `what` is
-    /// this array's name in the error.
+    /// Fills the array with zeros, reusing its memory if that is large enough. `what` is this array's name in the error.
     ///
     /// # Errors
-    /// Out of host memory; the values are dropped then.
+    /// Out of host memory; the values have been dropped.
     pub(super) fn zero(&mut self, what: &str) -> Result<(), DataError> {
         let elements = self.elements();
         let zeroed = match self.dtype {
@@ -176,10 +175,10 @@ pub trait HostElement: Element {
     fn values(values: &HostValues) -> Option<&[Self]>;
     /// The elements, mutable, if they are of this type.
     fn values_mut(values: &mut HostValues) -> Option<&mut [Self]>;
-    /// Sets `values` to this number of zeros of this type, reusing the memory if it suffices.
+    /// Sets `values` to this many zeros of this type, reusing the memory if it is large enough.
     ///
     /// # Errors
-    /// Out of host memory; `values` are absent then.
+    /// Out of host memory; `values` have become absent.
     fn zeroed(values: &mut HostValues, elements: usize) -> Result<(), TryReserveError>;
 }
 
@@ -265,7 +264,7 @@ mod tests {
         };
         check(DType::U8, vec![1 << 62], 1 << 62);
         check(DType::I64, vec![1 << 59, 2], 1 << 63);
-        // Overflow: neither a wrapped number nor a panic.
+        // An overflow neither wraps nor panics.
         check(DType::F32, vec![1 << 40, 1 << 40], u64::MAX);
         let message = HostArray::zeros(DType::U8, vec![1 << 62]).unwrap_err().to_string();
         assert_eq!(

@@ -15,8 +15,8 @@ pub struct HostField {
 }
 
 impl HostField {
-    /// Copies the array to a device, as [`Category::Input`] with the field's name as label. Without values it
-    /// can go to a simulated device: memory is allocated, nothing is copied.
+    /// Copies the array to a device, as [`Category::Input`] with the field's name as label. An array without values can be sent
+    /// to a simulated device: memory is allocated, nothing is copied.
     ///
     /// # Errors
     /// Out of memory; an array without values for a device that computes with them.

@@ -4,7 +4,7 @@
 //! The header is untrusted. Its size is compared with the length of the file before anything is
 //! allocated, and no more than that size and one byte is ever decompressed. Only bytes (`u8`) are read.
 //!
-//! Which files make up MNIST is in `mnist.rs`.
+//! `mnist.rs` finds the files that make up MNIST.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -14,7 +14,7 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::DataError;
 
-/// The largest body that is read: nearly twice EMNIST's 547 MB, the largest of MNIST's family.
+/// The largest body that is accepted: nearly twice EMNIST's 547 MB, the largest of MNIST's family.
 const LIMIT_BYTES: u64 = 1 << 30;
 
 /// DEFLATE's maximum expansion of one byte (zlib's technical notes: 1032 to 1).
@@ -37,7 +37,7 @@ pub(super) struct IdxHeader {
 }
 
 impl Idx {
-    /// Reads a whole file.
+    /// Reads a complete file.
     ///
     /// # Errors
     /// If the file cannot be read, is not an IDX file of bytes, or is not exactly as long as its header says.
@@ -51,7 +51,7 @@ impl Idx {
 
 impl IdxHeader {
     /// Reads the header alone: a few bytes, however large the file. A body that a file of this length cannot
-    /// hold is an error; a truncated gzip body is not noticed.
+    /// hold is an error; a truncated gzip body is not detected.
     ///
     /// # Errors
     /// If the file cannot be read, is not an IDX file of bytes, or is too short for its header.
@@ -114,7 +114,7 @@ impl<'a> Source<'a> {
         Ok(header)
     }
 
-    /// Reads bytes `at..` of the header.
+    /// Reads the header's bytes from offset `at`.
     fn header_bytes(&mut self, into: &mut [u8], at: u64) -> Result<(), DataError> {
         let found = self.read_up_to(into.len() as u64)?;
         if found.len() < into.len() {
@@ -167,8 +167,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The next bytes, fewer only at the end of the file. The buffer grows with the data, not with the requested
-    /// size.
+    /// Reads the next `bytes` bytes, fewer only at the end of the file. The buffer grows with the data read, not with the
+    /// requested size.
     fn read_up_to(&mut self, bytes: u64) -> Result<Vec<u8>, DataError> {
         let mut found = Vec::new();
         match (&mut self.bytes).take(bytes).read_to_end(&mut found) {

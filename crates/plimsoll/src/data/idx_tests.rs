@@ -97,7 +97,7 @@ fn a_changed_byte_in_a_gzip_body_never_gives_other_values() {
     for at in 10..whole.len() {
         let mut changed = whole.clone();
         changed[at] ^= 0x10;
-        // The bits between the end of the stream and its checksum mean nothing, so a change there is no error.
+        // The padding bits between the end of the stream and its checksum are unused, so a change there is not an error.
         assert!(read("changed", &changed).map_or(true, |idx| idx.bytes == SIX), "byte {at}");
     }
 }

@@ -1,4 +1,4 @@
-//! The batches of a data set by index: any batch can be made in any thread, from its number alone.
+//! The batches of a data set with an index: any thread can make any batch from its number alone.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,7 +16,7 @@ pub(super) enum BatchContent {
     Shapes,
 }
 
-/// The batches of one epoch, from number `first` on.
+/// The batches of one epoch, starting at batch `first`.
 pub(super) struct Plan {
     pub(super) dataset: Arc<dyn Dataset>,
     pub(super) fields: Arc<[Field]>,
@@ -59,7 +59,7 @@ impl Plan {
         Ok(batch)
     }
 
-    /// Each sample as a batch of one, whose shapes may differ, put together by the user's function.
+    /// Reads each sample as a batch of one, whose shapes may differ, and combines them with the user's function.
     fn collated(&self, number: usize, samples: usize, collate: &Collate) -> Result<HostBatch, DataError> {
         let alone = |slot| {
             let mut one = HostBatch::absent(1, &self.fields);

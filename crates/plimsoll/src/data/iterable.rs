@@ -1,7 +1,7 @@
-//! Data that can only be gone through: a stream, a log, files that are too many to count.
+//! Data that can only be read in sequence: a stream, a log, or too many files to count.
 //!
-//! As PyTorch's `IterableDataset`: each worker has an iterator of its own and fills its own batches, so a data set
-//! divides its samples among the workers by [`WorkerInfo`]; otherwise each worker yields all of them.
+//! As PyTorch's `IterableDataset`: each worker has its own iterator and fills its own batches. The data set must divide its
+//! samples among the workers by [`WorkerInfo`]; otherwise each worker yields all of them.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::epoch::{Maker, Source};
 use super::workers::{WorkerInfo, Workers, worker_options};
 use super::{DataError, Epoch, Field, HostBatch, LoaderState, Sample};
 
-/// Samples that can only be gone through.
+/// Samples that can only be read in sequence.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -51,9 +51,9 @@ pub trait IterableDataset: Send + Sync {
     fn samples(&self, epoch: u64, worker: WorkerInfo) -> Result<Box<dyn SampleIterator>, DataError>;
 }
 
-/// Writes one sample after the other. A closure is one, too.
+/// Writes samples one after the other. A closure also implements it.
 pub trait SampleIterator: Send {
-    /// Writes the next sample; `false` if there is none, and then nothing is written.
+    /// Writes the next sample. Returns `false`, and writes nothing, if there is none.
     ///
     /// # Errors
     /// If it cannot be read; the epoch ends.
@@ -111,8 +111,8 @@ impl IterableLoader {
         Epoch::start(&source, &self.workers, self.position(epoch), None)
     }
 
-    /// Continues an epoch after the batches that were taken from it. They are made again and dropped: samples that
-    /// can only be gone through are.
+    /// Continues an epoch after the batches that were taken from it. A stream cannot be skipped, so these batches are made again
+    /// and dropped.
     ///
     /// # Errors
     /// If the state is of a loader with another batch size, seed or number of workers.
@@ -156,7 +156,7 @@ impl Source for Stream {
             }
             let opened = match samples.as_mut() {
                 Some(opened) => opened,
-                // Here, in the worker: a panic of the data set is noticed, and opening may take time.
+                // Opened here in the worker, where a panic of the data set is caught, and because opening may take time.
                 None => match self.dataset.samples(self.epoch, worker) {
                     Ok(opened) => samples.insert(opened),
                     Err(error) => return Some(Err(error)),
@@ -174,7 +174,7 @@ impl Source for Stream {
 }
 
 impl Stream {
-    /// The next samples, fewer than a batch only at the end.
+    /// Reads the next batch; it is smaller than the batch size only at the end.
     fn batch(
         &self,
         samples: &mut dyn SampleIterator,

@@ -57,8 +57,8 @@ enum LastBatch {
 }
 
 impl DataLoader {
-    /// A loader that goes through the data set in order, in the caller's thread, and keeps a partial last
-    /// batch. A batch size beyond the data set makes one partial batch.
+    /// A loader that reads the data set in order, in the caller's thread, and keeps a partial last batch. A batch size larger
+    /// than the data set gives one partial batch.
     ///
     /// # Errors
     /// If `batch_size` is 0.
@@ -70,7 +70,7 @@ impl DataLoader {
         Ok(Self::of(dataset, Batching::Even { sampler, size: batch_size, last: LastBatch::Keep }))
     }
 
-    /// A loader of the batches that `sampler` gives.
+    /// A loader of the batches that `sampler` chooses.
     pub fn batched(dataset: Arc<dyn Dataset>, sampler: impl BatchSampler + 'static) -> Self {
         Self::of(dataset, Batching::Given(Arc::new(sampler)))
     }
@@ -87,15 +87,15 @@ impl DataLoader {
         }
     }
 
-    /// Shuffles the samples in each epoch, by this seed and the epoch's number alone. It is also the loader's
-    /// [`seed`](Self::seed).
+    /// Shuffles the samples in each epoch; the order depends only on this seed and the epoch's number. The seed is also the
+    /// loader's [`seed`](Self::seed).
     #[must_use]
     pub fn shuffle(self, seed: u64) -> Self {
         let samples = self.dataset.len();
         self.seed(seed).sampler(RandomSampler::new(samples, seed))
     }
 
-    /// Takes the samples that `sampler` gives, in its order. A loader of given batches is not changed.
+    /// Takes the samples that `sampler` chooses, in its order. Has no effect on a loader made by [`batched`](Self::batched).
     #[must_use]
     pub fn sampler(mut self, sampler: impl Sampler + 'static) -> Self {
         if let Batching::Even { sampler: old, .. } = &mut self.batching {
@@ -107,7 +107,7 @@ impl DataLoader {
     worker_options!();
 
     /// Makes each batch of its samples by a function, for samples whose shapes differ: [`Pad`](super::Pad), for
-    /// example. It is given a batch of one for each sample. As PyTorch: `collate_fn`.
+    /// example. The function receives a batch of one for each sample. As PyTorch: `collate_fn`.
     #[must_use]
     pub fn collate(
         mut self,
@@ -117,7 +117,7 @@ impl DataLoader {
         self
     }
 
-    /// Drops a last batch that is not full. A loader of given batches is not changed.
+    /// Drops a last batch that is not full. Has no effect on a loader made by [`batched`](Self::batched).
     #[must_use]
     pub fn drop_last(mut self) -> Self {
         if let Batching::Even { last, .. } = &mut self.batching {
@@ -178,8 +178,8 @@ impl DataLoader {
     }
 
     /// Starts an epoch; the same epoch always has the same batches. Threads start here and end when
-    /// the [`Epoch`] is dropped, unless they are [kept](Self::persistent_workers). The iterator returns errors in the
-    /// place of their batches.
+    /// the [`Epoch`] is dropped, unless they are [kept](Self::persistent_workers). If a batch fails, the iterator returns the
+    /// error in its place.
     #[must_use]
     pub fn epoch(&self, epoch: u64) -> Epoch {
         match self.batches(epoch) {
@@ -188,8 +188,8 @@ impl DataLoader {
         }
     }
 
-    /// Continues an epoch after the batches that were taken from it: its rest is, bit for bit, what it would have
-    /// been. No earlier sample is read.
+    /// Continues an epoch after the batches that were taken from it: the remaining batches are bit for bit the same as without
+    /// the interruption. No earlier sample is read.
     ///
     /// # Errors
     /// If the state is of a loader with other samples, another batch size, seed or order.
@@ -206,7 +206,7 @@ impl DataLoader {
             (Batching::Even { sampler, size, .. }, BatchContent::Values) => {
                 Ok(Batches::Even { order: sampler.order(epoch)?, size: *size })
             }
-            // Shapes need no order.
+            // Without values, the order does not matter.
             (Batching::Even { sampler, size, .. }, BatchContent::Shapes) => {
                 Ok(Batches::Even { order: Order::sequential(sampler.len()), size: *size })
             }
@@ -237,7 +237,7 @@ impl DataLoader {
         Epoch::start(&source, &workers, position, Some(end - first))
     }
 
-    /// The state at an epoch's beginning.
+    /// The state at the beginning of an epoch.
     fn position(&self, batches: Option<&Batches>, epoch: u64) -> LoaderState {
         let (samples, batch_size) = match &self.batching {
             Batching::Even { sampler, size, .. } => (sampler.len(), *size),
@@ -259,7 +259,7 @@ impl DataLoader {
         self.spares.put(batch, &self.fields, self.ahead().max(1));
     }
 
-    /// The maximum number of batches besides the consumer's.
+    /// The maximum number of batches in memory, without the consumer's.
     fn ahead(&self) -> usize {
         self.workers.count.min(self.len()).saturating_mul(self.workers.prefetch_factor)
     }

@@ -1,4 +1,4 @@
-//! The loader with no, one and many workers: order, content, early ends, errors and panics.
+//! The loader with zero, one and many workers: order, content, early ends, errors and panics.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,7 +7,7 @@ use plimsoll_tensor::DType;
 use super::super::Sample;
 use super::*;
 
-/// Sample i is the number i and its square. Some samples go wrong on request; reads are counted.
+/// Sample i is the number i and its square. Chosen samples fail; reads are counted.
 #[derive(Default)]
 struct Squares {
     len: usize,
@@ -35,7 +35,7 @@ impl Dataset for Squares {
             return Err(DataError::Custom("a bad disk".into()));
         }
         out.slot::<i64>("number")?[0] = index as i64;
-        // The second element is left unwritten, and must be zero also in a recycled batch.
+        // The second element is not written, and must be zero even in a recycled batch.
         out.slot::<f32>("square")?[0] = (index * index) as f32;
         Ok(())
     }
@@ -142,10 +142,10 @@ fn an_epoch_that_is_left_early_joins_its_workers() {
         epoch.by_ref().take(taken).for_each(drop);
         drop(epoch);
         drop(loader);
-        // Each worker held the data set; that only ours is left shows that none runs.
+        // Each worker holds a reference to the data set. Only ours is left, so no worker is running.
         assert_eq!(Arc::strong_count(&squares), 1);
         let ahead = squares.reads.load(Ordering::Relaxed) - 2 * taken.min(squares.len);
-        // Two batches of two samples for each worker, and those that were started as the channels closed.
+        // Two batches of two samples for each worker, plus the batches in progress when the channels closed.
         assert!(ahead <= 3 * 2 * 2 + 3 * 2, "{ahead} samples read ahead");
     }
 }
@@ -200,7 +200,7 @@ fn an_order_that_the_host_cannot_hold_is_an_error_of_the_epoch() {
         let loader = loader(len, 1).workers(workers).shuffle(1);
         let what = format!("the shuffled order of {len} samples");
         assert_eq!(first_error(&loader), (what, len as u64 * 8), "{workers} workers");
-        // Shapes need no order.
+        // Without values, the order does not matter.
         assert_eq!(loader.shapes_only().epoch(0).next().unwrap().unwrap().samples, 1);
     }
 }
@@ -223,7 +223,7 @@ fn a_batch_that_the_host_cannot_hold_is_an_error_of_the_epoch() {
 
 #[test]
 fn after_a_batch_that_did_not_fit_the_next_epoch_starts_afresh() {
-    // The spare batch is spent on the failure; another loader of the same spares makes its own.
+    // The failure used up the spare batch; another loader with the same spares makes its own.
     let loader = loader(usize::MAX / 16, usize::MAX);
     loader.recycle(HostBatch::absent(1, &loader.fields));
     first_error(&loader);

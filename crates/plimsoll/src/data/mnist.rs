@@ -13,9 +13,8 @@ use super::{DataError, Dataset, Field, Sample, Shapes, Split, grey};
 
 /// A folder with MNIST files, whose headers have been read.
 ///
-/// Expected are `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or the same with `t10k`, or both
-/// pairs; plain, or with `.gz` (if both exist, the plain one is read). With both pairs, `train` is the
-/// training part and
+/// The folder must have `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or the same with `t10k`, or both pairs. Each
+/// file may be plain or end in `.gz`; if both exist, the plain one is read. With both pairs, `train` is the training part and
 /// `t10k` the test part. A single pair is split by [`Split::nine_to_one`].
 ///
 /// ```no_run
@@ -77,10 +76,10 @@ impl MnistDir {
         self.split(train, |test| Ok(Arc::new(test.load()?)))
     }
 
-    /// The same split without values. Reads nothing more.
+    /// The same split without values. Reads no further data.
     ///
     /// # Errors
-    /// None at present; the type is that of [`load`](Self::load).
+    /// None at present; it returns a `Result` like [`load`](Self::load).
     pub fn shapes(&self) -> Result<Split, DataError> {
         self.split(Arc::new(self.train.shapes()), |test| Ok(Arc::new(test.shapes())))
     }
@@ -126,7 +125,7 @@ impl Pair {
             let path = self.labels.clone();
             return Err(DataError::Label { path, index, label: labels.bytes[index] });
         }
-        // The files were opened a second time; they may have changed since.
+        // This opens the files a second time; they may have changed since the first.
         let [count, rows, columns] = dims(&self.images, images.header)?;
         let [label_count] = dims(&self.labels, labels.header)?;
         if (count, label_count, rows, columns) != (self.count, self.count, self.rows, self.columns) {
@@ -165,7 +164,7 @@ impl Pair {
     }
 }
 
-/// The file of this name, or with `.gz`.
+/// The file of this name, or of this name with `.gz`.
 fn existing(dir: &Path, name: &str) -> Option<PathBuf> {
     [dir.join(name), dir.join(format!("{name}.gz"))].into_iter().find(|path| path.is_file())
 }

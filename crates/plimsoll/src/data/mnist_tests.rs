@@ -103,7 +103,7 @@ fn the_problem_with_a_folder_is_named() {
     assert!(sizes.contains("has [2, 2] but"), "{sizes}");
 }
 
-/// The 10,000 test images, where a checkout has them beside it (they are not in the repository).
+/// The 10,000 test images, if they lie next to the checkout (they are not in the repository).
 #[test]
 fn the_real_pair_opens_as_known() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/mnist");

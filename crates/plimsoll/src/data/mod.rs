@@ -2,14 +2,16 @@
 //!
 //! As in `torch.utils.data`, a [`Dataset`] declares the fields of a sample and writes sample `i` into a
 //! batch; a [`DataLoader`] shuffles, batches, and runs worker threads; an [`Epoch`] yields [`HostBatch`]es.
-//! Nothing here depends on tensors, and only [`HostField::to_device`] on devices.
+//! Nothing here depends on tensors, and only [`HostField::to_device`] depends on devices.
 //!
-//! Images: [`MnistDir`] and [`CifarDir`] read those files, [`ImageFolder`] a folder for each class, and [`Digits`] draws
+//! Images: [`MnistDir`] and [`CifarDir`] read those files, [`ImageFolder`] reads a folder for each class, and [`Digits`] draws
 //! MNIST-like digits without a download. All have the fields `images` (f32, `[C, H, W]`, normalised) and `labels` (i64).
-//! [`Augmented`] changes images at random. [`Arrays`] are arrays in memory, from NPY files for example ([`HostArray::read_npy`]).
+//! [`Augmented`] changes images at random. [`Arrays`] is a data set of arrays in memory, from NPY files for example
+//! ([`HostArray::read_npy`]).
 //!
 //! A language model's text is a [`Text`] (a token for each character), a file that a `Tokenizer` reads (with the
-//! feature `tokenizers`), or a file of [`Tokens`]; all are trained on as [`Blocks`], with the fields `x` and `y` (i64, `[T]`).
+//! feature `tokenizers`), or a file of [`Tokens`]. A model trains on any of them as [`Blocks`], with the fields `x` and `y` (i64,
+//! `[T]`).
 //!
 //! A simulated device needs shapes and byte counts, not values: [`DataLoader::shapes_only`] yields the same
 //! batches without reading or allocating any.

@@ -1,7 +1,7 @@
 //! NPY, NumPy's file of one array: a magic number, a version, a header that is a Python dictionary, then the elements.
 //!
-//! The header is untrusted: its size is compared with the file's length before anything is allocated, and nothing is
-//! evaluated. Arrays of objects, which are pickles, are rejected.
+//! The header is untrusted: its size is compared with the file's length before anything is allocated, and nothing is evaluated.
+//! Arrays of Python objects, which NumPy pickles, are rejected.
 
 use std::fs;
 use std::path::Path;
@@ -59,7 +59,7 @@ fn parse(bytes: &[u8]) -> Result<HostArray, String> {
     if !header.column_major {
         return array(header.shape);
     }
-    // Column-major elements are those of the reversed shape, row-major.
+    // Column-major elements are the row-major elements of the reversed shape.
     let reversed = array(header.shape.iter().rev().copied().collect())?;
     Ok(transposed(reversed, &header.shape))
 }
@@ -89,7 +89,7 @@ fn divide(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
     Ok((header, elements))
 }
 
-/// What the dictionary says, as in `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }`.
+/// The header's dictionary, such as `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }`.
 struct Header {
     descr: String,
     column_major: bool,
@@ -112,7 +112,7 @@ impl Header {
         let quote = descr.chars().next().filter(|quote| ['\'', '"'].contains(quote));
         let descr = match quote.and_then(|quote| descr[1..].split_once(quote)) {
             Some((descr, _)) => descr.to_owned(),
-            // A list: a type with named fields.
+            // A list: a structured type, with named fields.
             None => {
                 let (list, _) = descr.split_once("'fortran_order'").unwrap_or((descr, ""));
                 return Err(unreadable(list.trim_end_matches([',', ' '])));
@@ -159,7 +159,7 @@ fn read<const N: usize, T: HostElement>(
     Ok(HostArray::new(shape, bytes.chunks_exact(N).map(one).collect()))
 }
 
-/// The array with its dimensions reversed: `shape` is the result's.
+/// Reverses the array's dimensions; `shape` is the shape of the result.
 fn transposed(array: HostArray, shape: &[usize]) -> HostArray {
     macro_rules! each_type {
         ($($rust:ty),*) => {
@@ -176,7 +176,7 @@ fn reversed<T: Copy>(values: &[T], shape: &[usize]) -> Vec<T> {
     let mut at = vec![0; shape.len()];
     let mut out = Vec::with_capacity(values.len());
     for _ in 0..values.len() {
-        // In column-major order, the first dimension is the fastest.
+        // In column-major order, the first dimension varies fastest.
         let place = at.iter().zip(shape).rev().fold(0, |place, (at, extent)| place * extent + at);
         out.push(values[place]);
         for (at, extent) in at.iter_mut().zip(shape).rev() {

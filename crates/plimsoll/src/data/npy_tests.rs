@@ -1,4 +1,4 @@
-//! NPY files as NumPy writes them, in all orders and types, and every truncation of one.
+//! NPY files as NumPy writes them, in all orders and types, and one file truncated at every length.
 
 use super::*;
 

@@ -16,15 +16,15 @@ pub enum Fit {
     /// The shorter side is resized to the square's side, then the centre is cropped. As torchvision:
     /// `Resize(side), CenterCrop(side)`.
     Crop,
-    /// The shorter side is resized to a number of pixels, then the centre is cropped: with 256 and a side of 224, what
-    /// torchvision's pretrained models are evaluated with. At least the side.
+    /// The shorter side is resized to a number of pixels, then the centre is cropped: 256 with a side of 224 is the preprocessing
+    /// that torchvision's pretrained models are evaluated with. Must be at least the side.
     CropFrom(usize),
     /// Rows and columns are resized separately, so the proportions change. As torchvision: `Resize((side, side))`.
     Stretch,
 }
 
-/// The pixels of a file, row by row, red, green and blue of each. Resizing is bilinear with antialiasing, as PIL's and
-/// torchvision's.
+/// The pixels of a file, row by row: red, green and blue of each pixel. Resizing is bilinear with antialiasing, as in PIL and
+/// torchvision.
 ///
 /// # Errors
 /// If the file cannot be read or decoded; each names it.
@@ -48,7 +48,7 @@ fn fitted(image: &RgbImage, side: usize, fit: Fit) -> RgbImage {
         Fit::Crop => side,
         Fit::CropFrom(shorter) => shorter.max(side),
     };
-    // torchvision: the longer side is rounded down.
+    // torchvision rounds the longer side down.
     let longer = |long: usize, short: usize| (shorter * long / short).max(shorter);
     let (width, height) =
         if width <= height { (shorter, longer(height, width)) } else { (longer(width, height), shorter) };
@@ -64,7 +64,7 @@ fn resized(image: &RgbImage, width: usize, height: usize) -> RgbImage {
     resize(image, width as u32, height as u32, FilterType::Triangle)
 }
 
-/// Half of the rest, rounded to even as Python's `round`, which torchvision uses.
+/// Half of the rest, with ties rounded to even as by Python's `round`, which torchvision uses.
 const fn centre(rest: usize) -> u32 {
     let half = rest / 2;
     (if rest % 2 == 1 && half % 2 == 1 { half + 1 } else { half }) as u32
@@ -73,6 +73,6 @@ const fn centre(rest: usize) -> u32 {
 /// Whether a JPEG ends before its last scan does. The decoder would fill the rest with grey.
 fn cut_short(bytes: &[u8]) -> bool {
     let last = |marker: u8| bytes.windows(2).rposition(|two| two == [0xff, marker]);
-    // In a scan, the byte ff is always followed by 0 or a marker. A thumbnail's end comes before the last scan.
+    // In a scan, the byte ff is always followed by 0 or a marker. An embedded thumbnail ends before the last scan starts.
     bytes.starts_with(&[0xff, 0xd8]) && last(0xd9) < last(0xda)
 }

@@ -1,7 +1,7 @@
-//! Batches in pinned memory, from which devices copy while the host goes on: [`PinnedEpoch`].
+//! Batches in pinned memory, from which devices copy while the host continues: [`PinnedEpoch`].
 //!
-//! A thread of its own takes the batches of an [`Epoch`], from workers or not, and pins them, so that the consumer finds the next
-//! one ready. As `pin_memory=True` of PyTorch's loader.
+//! A separate thread takes the batches of an [`Epoch`], with or without workers, and pins them, so that the consumer finds the
+//! next one ready. As `pin_memory=True` in PyTorch's loader.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -12,7 +12,7 @@ use plimsoll_tensor::{Device, Tensor};
 
 use super::{DataError, Epoch, HostBatch, LoaderState};
 
-/// A batch in pinned memory of the host.
+/// A batch in pinned host memory.
 #[derive(Clone, Debug)]
 pub struct PinnedBatch {
     /// The number of samples.
@@ -37,8 +37,8 @@ impl PinnedBatch {
         })
     }
 
-    /// All tensors on a device, in the data set's order, as [`Category::Input`] with the fields' names as labels. A device that
-    /// computes later copies them on its current stream while the host goes on.
+    /// All tensors on a device, in the data set's order, as [`Category::Input`] with the fields' names as labels. An asynchronous
+    /// device copies them on its current stream while the host continues.
     ///
     /// # Errors
     /// Out of memory.
@@ -53,7 +53,7 @@ impl PinnedBatch {
 
 /// The batches of an epoch in pinned memory, in order. Made by [`Epoch::pin_memory`].
 ///
-/// The first error is the last item. Dropping it early ends its work, after the batches that its threads are making.
+/// The first error is the last item. Dropping it early stops its threads after the batches that they are making.
 pub struct PinnedEpoch {
     /// `None` before the first batch if the thread could not start, and after the last.
     batches: Option<Receiver<Option<Pinned>>>,
@@ -89,7 +89,7 @@ impl Epoch {
     #[must_use]
     pub fn pin_memory(self) -> PinnedEpoch {
         let position = self.state();
-        // One batch is ready, and one in the thread's hands.
+        // One batch waits in the channel, and the thread holds one.
         let (to, batches) = sync_channel(1);
         let thread = Builder::new().name("plimsoll-pin".to_owned()).spawn(move || pin_all(self, &to));
         match thread {
@@ -114,7 +114,7 @@ fn pin_all(mut epoch: Epoch, to: &SyncSender<Option<Pinned>>) {
             break;
         }
     }
-    // The workers end, or are kept, before the consumer sees the end.
+    // The workers have ended, or been kept for reuse, before the consumer sees the end.
     drop(epoch);
     let _ = to.send(None);
 }
@@ -125,7 +125,7 @@ impl PinnedEpoch {
         Self { batches: None, thread: None, cannot_start, position }
     }
 
-    /// The position after the batches that were taken, to be saved with a model. Those that were pinned ahead do not count.
+    /// The position after the batches taken so far, to be saved with a model. Batches pinned ahead do not count.
     #[must_use]
     pub fn state(&self) -> LoaderState {
         self.position.clone()
@@ -135,7 +135,7 @@ impl PinnedEpoch {
     fn stop(&mut self) {
         self.batches = None;
         if let Some(thread) = self.thread.take() {
-            // A panic was returned as an error.
+            // A panic has already been returned as an error.
             let _ = thread.join();
         }
     }

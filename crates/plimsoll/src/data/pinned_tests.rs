@@ -1,4 +1,4 @@
-//! Pinned batches: those of the loader, in order, with its errors, and no more of them than needed.
+//! Pinned epochs yield the loader's batches and errors in order, and make no more batches than needed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,7 +55,7 @@ fn pinning_a_batch_copies_it_once() {
     host.reset_peak_memory_stats();
     let before = host.memory_allocated();
     let pinned = batch.pin_memory().unwrap();
-    // Other tests request some bytes meanwhile.
+    // Other tests allocate some bytes at the same time.
     assert!(host.max_memory_allocated() < before + (1 << 19), "{}", host.max_memory_allocated());
     assert!(pinned[0].is_pinned() && pinned[0].to_vec::<u8>().unwrap() == vec![3; 1 << 20]);
 }
@@ -132,7 +132,7 @@ fn an_idle_consumer_stops_the_pinning() {
     let mut epoch = loader.epoch(0).pin_memory();
     let _first = epoch.next().unwrap().unwrap();
     sleep(Duration::from_millis(50));
-    // Taken, ready, in the thread's hands.
+    // One batch taken, one ready in the channel, one held by the thread.
     assert!(data.read.load(Ordering::Relaxed) <= 2 * 3, "{:?}", data.read);
 }
 

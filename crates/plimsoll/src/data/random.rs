@@ -14,19 +14,19 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 pub(super) enum Purpose {
     /// The order of samples in an epoch.
     EpochOrder = 1,
-    /// Which digit each drawing shows.
+    /// The digit that each drawing shows.
     DigitLabels = 2,
-    /// How each digit is drawn.
+    /// The strokes of each digit.
     DigitStrokes = 3,
-    /// Which sample is drawn at each position of an epoch.
+    /// The sample drawn at each position of an epoch.
     Draws = 4,
     /// The sentences of a generated text.
     Sentences = 5,
     /// The seed of each worker.
     Worker = 6,
-    /// The seed of what is random in each sample.
+    /// The seed of the random choices in each sample.
     SampleSeeds = 7,
-    /// How an image is changed.
+    /// The random change of an image.
     Augment = 8,
 }
 
@@ -77,7 +77,7 @@ impl Stream {
         low + (high - low) * unit
     }
 
-    /// A uniformly distributed float in `0..1`, of 53 bits.
+    /// A uniformly distributed float in `0..1`, with 53 random bits.
     pub(super) fn unit(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / 9_007_199_254_740_992.0
     }
@@ -140,7 +140,7 @@ mod tests {
             *counts.entry(permutation(1, index, 3)).or_insert(0) += 1;
         }
         assert_eq!(counts.len(), 6);
-        // 1000 expected, deviation 29.
+        // Each count should be 1,000, with a standard deviation of 29.
         assert!(counts.values().all(|count| (860..1140).contains(count)), "{counts:?}");
     }
 

@@ -1,4 +1,4 @@
-//! Loaders that stop and continue, keep their threads, seed their samples, and go through streams.
+//! Loaders that stop and continue, keep their threads, seed their samples, and read streams.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use super::super::{
 };
 use super::*;
 
-/// Sample i is i, and a random number. Threads that read are noted.
+/// Sample i is i and a random number. The threads that read are recorded.
 #[derive(Default)]
 struct Noisy {
     len: usize,
@@ -112,7 +112,7 @@ fn persistent_workers_are_the_same_threads_in_each_epoch() {
         let loader = DataLoader::new(data.clone(), 2).unwrap().workers(2);
         let loader = if persistent { loader.persistent_workers() } else { loader };
         let first = all(loader.epoch(0));
-        // One epoch is left early.
+        // This epoch ends early.
         loader.epoch(1).take(1).for_each(drop);
         assert_eq!(first.len(), 20);
         assert_eq!(all(loader.epoch(2)).len(), 20);
@@ -198,7 +198,7 @@ fn samples_of_several_shapes_are_padded_or_an_error() {
     assert_eq!(square.as_slice(), Some(&expected[..]));
 }
 
-/// Worker w of n yields w, w + n, … below the limit; an error or a panic comes at some number.
+/// Worker w of n yields w, w + n, … below the limit; a chosen number causes an error or a panic.
 struct Counting {
     below: usize,
     broken: usize,

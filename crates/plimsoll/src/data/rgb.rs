@@ -9,8 +9,8 @@ const IMAGES: &str = "images";
 /// Name of the field of classes, i64 of shape `[]`.
 const LABELS: &str = "labels";
 
-/// What is subtracted from each channel's pixels, in `0..=1`, and what they are divided by then. As torchvision:
-/// `Normalize`.
+/// The mean to subtract from each channel's pixels (which are in `0..=1`), and the standard deviation to divide by. As
+/// torchvision: `Normalize`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normalize {
     /// Of red, green and blue.
@@ -20,20 +20,20 @@ pub struct Normalize {
 }
 
 impl Normalize {
-    /// Of ImageNet's training images, as for torchvision's pretrained models.
+    /// Mean and deviation of ImageNet's training images, as for torchvision's pretrained models.
     pub const IMAGENET: Self = Self { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] };
-    /// Of CIFAR-10's training images.
+    /// Mean and deviation of CIFAR-10's training images.
     pub const CIFAR10: Self = Self { mean: [0.4914, 0.4822, 0.4465], std: [0.2470, 0.2435, 0.2616] };
-    /// Pixels stay in `0..=1`.
+    /// No normalisation: pixels stay in `0..=1`.
     pub const NONE: Self = Self { mean: [0.0; 3], std: [1.0; 3] };
 
-    /// In the order of operations of torchvision's `ToTensor` and `Normalize`, so that the last bit agrees too.
+    /// Uses the same order of operations as torchvision's `ToTensor` and `Normalize`, so that the last bit agrees.
     fn pixel(&self, channel: usize, pixel: u8) -> f32 {
         (f32::from(pixel) / 255.0 - self.mean[channel]) / self.std[channel]
     }
 }
 
-/// The fields of a data set of such images.
+/// The fields of a data set of colour images.
 pub(super) fn fields(rows: usize, columns: usize) -> Vec<Field> {
     vec![
         Field { name: IMAGES, dtype: DType::F32, shape: vec![3, rows, columns] },

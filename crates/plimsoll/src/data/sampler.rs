@@ -1,8 +1,8 @@
-//! Samplers: which samples an epoch has, in which order.
+//! Samplers: they choose which samples an epoch has, and in which order.
 //!
-//! As in `torch.utils.data`, except that an epoch's order is a function of the sampler and the epoch's number alone and can be
-//! asked for at any position: so each worker finds its batches by itself, and a resumed run continues where it stopped
-//! without going through what came before.
+//! As in `torch.utils.data`, except that an epoch's order depends only on the sampler and the epoch's number, and can be read at
+//! any position. So each worker finds its batches by itself, and a resumed run continues where it stopped without reading the
+//! earlier samples.
 
 mod batch;
 mod distributed;
@@ -18,7 +18,7 @@ pub use weighted::WeightedRandomSampler;
 use super::DataError;
 use super::random::{Purpose, Stream};
 
-/// Which samples an epoch has, in which order. As PyTorch: `torch.utils.data.Sampler`.
+/// Chooses which samples an epoch has, and in which order. As PyTorch: `torch.utils.data.Sampler`.
 ///
 /// ```
 /// # use plimsoll::data::{DataError, Order, Sampler};
@@ -44,7 +44,7 @@ pub trait Sampler: Send + Sync {
     /// The order of an epoch: as many samples as [`len`](Self::len). The same epoch always has the same order.
     ///
     /// # Errors
-    /// If the host has no memory for it.
+    /// Out of host memory.
     fn order(&self, epoch: u64) -> Result<Order, DataError>;
 
     /// Whether an epoch has no samples.
@@ -78,7 +78,7 @@ impl Order {
         Self { len: indices.len(), index: Index::List(indices) }
     }
 
-    /// `len` samples, of which `index` gives the one at a position; it takes no memory.
+    /// `len` samples; `index` maps a position to a sample. Takes no memory.
     #[must_use]
     pub fn computed(len: usize, index: impl Fn(usize) -> usize + Send + Sync + 'static) -> Self {
         Self { len, index: Index::Computed(Box::new(index)) }
@@ -99,7 +99,7 @@ impl Order {
     /// The sample at a position below [`len`](Self::len).
     ///
     /// # Panics
-    /// At a position beyond.
+    /// If `position` is not below the length.
     #[must_use]
     pub fn index(&self, position: usize) -> usize {
         assert!(position < self.len, "position {position} of an order of {}", self.len);
@@ -130,7 +130,7 @@ pub struct SequentialSampler {
 }
 
 impl SequentialSampler {
-    /// Of a data set of `len` samples.
+    /// A sampler for a data set of `len` samples.
     #[must_use]
     pub const fn new(len: usize) -> Self {
         Self { len }
@@ -165,14 +165,14 @@ pub struct RandomSampler {
 }
 
 impl RandomSampler {
-    /// Each of `len` samples once, in an order by this seed and the epoch's number.
+    /// Each of `len` samples once, in an order that depends on this seed and the epoch's number.
     #[must_use]
     pub const fn new(len: usize, seed: u64) -> Self {
         Self { len, seed, draws: None }
     }
 
-    /// Draws so many samples in an epoch, each from all of the data set. It takes no memory, however large
-    /// the data set. As PyTorch: `replacement=True, num_samples=draws`. Of an empty data set nothing is drawn.
+    /// Draws this many samples in an epoch, each from all of the data set. It takes no memory, however large
+    /// the data set. As PyTorch: `replacement=True, num_samples=draws`. From an empty data set nothing is drawn.
     #[must_use]
     pub const fn with_replacement(self, draws: usize) -> Self {
         Self { draws: Some(draws), ..self }

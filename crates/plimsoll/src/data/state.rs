@@ -1,15 +1,15 @@
-//! Where a loader is, to be saved with a model.
+//! The position of a loader, to be saved with a model.
 //!
 //! The order of an epoch, its batches and the seeds of its samples depend only on the loader and the epoch's number, so two
-//! numbers are the whole position; the rest lets another loader be noticed.
+//! numbers describe the position; the other fields detect a state saved by a different loader.
 
 use serde::{Deserialize, Serialize};
 
 use super::DataError;
 use super::error::SamplerError;
 
-/// The position of a loader: an epoch and the batches taken from it. Made by [`Epoch::state`](super::Epoch::state), it is
-/// saved as any serde value.
+/// The position of a loader: an epoch and the number of batches taken from it. [`Epoch::state`](super::Epoch::state) makes it,
+/// and serde can save it.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -33,16 +33,16 @@ pub struct LoaderState {
     pub samples: u64,
     /// Samples of a batch.
     pub batch_size: u64,
-    /// Worker threads, where the batches depend on them: only of an iterable data set.
+    /// Worker threads, if the batches depend on them: only for an iterable data set.
     pub workers: u64,
     /// The seed of samples and workers.
     pub seed: u64,
-    /// A checksum of some of the epoch's order.
+    /// A checksum of a part of the epoch's order.
     pub order: u64,
 }
 
 impl LoaderState {
-    /// Checks that the state is of a loader like the one whose state at the same epoch's beginning is `ours`.
+    /// Checks that the state comes from a loader like this one, whose state at the start of the same epoch is `ours`.
     pub(super) fn check(&self, ours: &Self) -> Result<(), DataError> {
         let compared = [
             ("number of samples", self.samples, ours.samples),

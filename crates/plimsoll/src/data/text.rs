@@ -1,9 +1,8 @@
-//! Text for a language model of characters: the characters of a file, or sentences made by code, as token numbers.
+//! Text for a character-level language model: the characters of a file, or generated sentences, as token numbers.
 //!
 //! As nanoGPT's `shakespeare_char`: the vocabulary is the sorted set of the text's distinct characters
-//! (`text/vocabulary.rs`), the first nine tenths of the text are for training, the rest is for validation. What the
-//! model reads are blocks of consecutive tokens (`blocks.rs`). A text that is already tokenized is a
-//! [`Tokens`] file (`tokens.rs`).
+//! (`text/vocabulary.rs`), the first nine tenths of the text are for training, the rest is for validation. The model reads blocks
+//! of consecutive tokens (`blocks.rs`). A text that is already tokenized is a [`Tokens`] file (`tokens.rs`).
 
 mod grammar;
 mod vocabulary;
@@ -84,8 +83,8 @@ impl Text {
         Ok(Self { vocabulary, tokens })
     }
 
-    /// Simple English sentences made by code, for a run without a file: at least `characters` of them, up to the
-    /// end of a sentence. The same seed always gives the same text.
+    /// Generates simple English sentences, for a run without a file: at least `characters` characters, up to the end of a
+    /// sentence. The same seed always gives the same text.
     ///
     /// # Errors
     /// If `characters` is 0.
@@ -93,13 +92,13 @@ impl Text {
         Self::new(&grammar::sentences(seed, characters))
     }
 
-    /// The vocabulary: its size is the model's, and it encodes prompts and decodes samples.
+    /// The vocabulary. Its size is the model's vocabulary size; it encodes prompts and decodes samples.
     #[must_use]
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
     }
 
-    /// The whole text as tokens.
+    /// The tokens of the complete text.
     #[must_use]
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
@@ -120,7 +119,7 @@ impl Text {
     /// As [`split`](Self::split).
     pub fn split_tokens(tokens: &Tokens, context: usize) -> Result<TextSplit, DataError> {
         let all = tokens.len();
-        // nanoGPT's `int(n * 0.9)`, in whole numbers.
+        // nanoGPT's `int(n * 0.9)`, in integers.
         let train = all / 10 * 9 + all % 10 * 9 / 10;
         let part = |range: std::ops::Range<usize>, name| {
             let length = range.len();

@@ -1,7 +1,7 @@
 //! Tokenizers of language models: the `tokenizer.json` that comes with a model of `transformers`.
 //!
-//! The library `tokenizers` reads the file and does the work (byte-level BPE, WordPiece, Unigram, and what goes before and after
-//! them). Nothing is downloaded. What is trained on are [`Tokens`], as from any other text.
+//! The library `tokenizers` reads the file and does the work (byte-level BPE, WordPiece, Unigram, with pre- and post-processing).
+//! Nothing is downloaded. The result is [`Tokens`], as from any other text.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,10 +12,10 @@ use super::error::TextError;
 use super::panicked::message_of;
 use super::{DataError, Tokens};
 
-/// Whether tokens such as `[CLS]` and `<|endoftext|>`, which are no part of the text, are there.
+/// Whether to include special tokens such as `[CLS]` and `<|endoftext|>`, which are not part of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecialTokens {
-    /// Encoding adds those that the tokenizer puts around a text; decoding shows them.
+    /// Encoding adds the special tokens that the tokenizer puts around a text; decoding keeps them.
     With,
     /// Encoding adds none; decoding leaves them out.
     Without,
@@ -40,10 +40,10 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Opens a `tokenizer.json`. Truncation and padding that it asks for do not happen: texts are encoded whole.
+    /// Opens a `tokenizer.json`. Its truncation and padding settings are ignored: texts are encoded at full length.
     ///
     /// # Errors
-    /// If the file cannot be read, is damaged, or is none.
+    /// If the file cannot be read, is damaged, or is not a tokenizer.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let bytes = fs::read(path).map_err(|source| DataError::Io {
             path: path.to_owned(),
@@ -60,7 +60,7 @@ impl Tokenizer {
         Ok(Self { path: path.to_owned(), inner: Arc::new(inner) })
     }
 
-    /// The number of tokens, those that were added included: the size of a model's vocabulary is at least as large.
+    /// The number of tokens, including added ones. A model's vocabulary size is at least this large.
     #[must_use]
     pub fn len(&self) -> usize {
         self.inner.get_vocab_size(true)
@@ -72,7 +72,7 @@ impl Tokenizer {
         self.len() == 0
     }
 
-    /// The number of a token, such as `<|endoftext|>`.
+    /// The ID of a token, such as `<|endoftext|>`.
     #[must_use]
     pub fn token(&self, text: &str) -> Option<i64> {
         self.inner.token_to_id(text).map(i64::from)
@@ -81,7 +81,7 @@ impl Tokenizer {
     /// The tokens of a text. As `tokenizer.encode(text, add_special_tokens=…)`.
     ///
     /// # Errors
-    /// If the tokenizer has no token for a part of it, and none for what is unknown.
+    /// If the tokenizer has no token for a part of the text and no unknown token.
     pub fn encode(&self, text: &str, special: SpecialTokens) -> Result<Vec<i64>, DataError> {
         Ok(self.ids(text, special)?.into_iter().map(i64::from).collect())
     }
@@ -100,9 +100,9 @@ impl Tokenizer {
         Ok(text.map_err(|message| self.failed(message))?)
     }
 
-    /// Reads a text file as tokens, without special ones. The whole text is encoded at once, as what a token is may depend on
-    /// what lies before and after it; that takes some hundred bytes of memory a token. Larger texts are encoded in parts, into a
-    /// file for [`Tokens::open`].
+    /// Reads a text file as tokens, without special tokens. The text is encoded at once, because tokens may depend on the text
+    /// around them. This takes some hundred bytes of memory a token: encode a large text in parts, into a file for
+    /// [`Tokens::open`].
     ///
     /// # Errors
     /// If the file cannot be read, is empty, or is not UTF-8; as [`encode`](Self::encode).
@@ -125,7 +125,7 @@ impl Tokenizer {
     }
 }
 
-/// Calls the library. Its panics at a damaged file are errors.
+/// Calls the library; if it panics on a damaged file, that becomes an error.
 fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(|error| error.to_string()),

@@ -1,11 +1,11 @@
 //! A sequence of token numbers: in memory, or in a file that stays on disk.
 //!
-//! A token file is what nanoGPT's `prepare.py` writes (`train.bin`): numbers of two or four bytes, little endian, nothing
-//! else. It may be larger than memory.
+//! A token file has the format that nanoGPT's `prepare.py` writes (`train.bin`): only numbers of two or four bytes, little
+//! endian. It may be larger than memory.
 //!
-//! Note [Read at a position]: the file's windows are read at their positions (`pread`), not mapped. The pages are
-//! the system's cache either way and nothing of the file stays in the process; but a mapped file that another process
-//! shortens ends the program with SIGBUS, and mapping is unsafe code. A read is an error that names the file.
+//! Note [Read at a position]: the file is read at given offsets (`pread`), not mapped. Either way its pages are in the system's
+//! page cache, and the process keeps no copy. But if another process truncates a mapped file, the program ends with SIGBUS, and
+//! mapping needs unsafe code. A failed read is an error that names the file.
 
 use std::fmt;
 use std::fs::File;
@@ -31,7 +31,7 @@ use super::error::TextError;
 pub struct Tokens {
     all: Arc<Store>,
     range: Range<usize>,
-    /// Tokens must be below this.
+    /// The vocabulary size; tokens must be below it.
     vocabulary: Option<usize>,
 }
 
@@ -72,7 +72,7 @@ impl Tokens {
         Self { range: 0..tokens.len(), all: Arc::new(Store::Bytes(tokens)), vocabulary: None }
     }
 
-    /// Opens a token file. It is read where and when its tokens are needed.
+    /// Opens a token file. Tokens are read from it on demand.
     ///
     /// ```no_run
     /// # use plimsoll::data::{Blocks, TokenWidth, Tokens};
@@ -102,8 +102,8 @@ impl Tokens {
         Ok(Self { range: 0..len, all: Arc::new(Store::File { path, file, width }), vocabulary: None })
     }
 
-    /// Rejects tokens that are not below `symbols` when they are read: a file of another tokenizer, or of another
-    /// width, is noticed before the model reads past its embedding.
+    /// Makes reading a token that is not below `symbols` an error. This detects a file of another tokenizer or width before the
+    /// model reads past its embedding.
     #[must_use]
     pub fn vocabulary(mut self, symbols: usize) -> Self {
         self.vocabulary = Some(symbols);
@@ -134,10 +134,10 @@ impl Tokens {
         Ok(Self { all: Arc::clone(&self.all), range, vocabulary: self.vocabulary })
     }
 
-    /// Copies the tokens from position `start` on.
+    /// Copies tokens into `out`, starting at position `start`.
     ///
     /// # Errors
-    /// If they end before `out` is full, the file cannot be read, or a token is outside the vocabulary.
+    /// If there are too few tokens to fill `out`, the file cannot be read, or a token is outside the vocabulary.
     pub fn read(&self, start: usize, out: &mut [i64]) -> Result<(), DataError> {
         let end = start.checked_add(out.len()).filter(|&end| end <= self.len());
         let Some(end) = end else {
@@ -163,7 +163,7 @@ impl Tokens {
         }
     }
 
-    /// Host bytes of the tokens in memory; none of a file.
+    /// Host bytes of the tokens in memory; 0 for a file.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         match &*self.all {

@@ -10,30 +10,30 @@ use super::DataError;
 use super::panicked::message_of;
 use super::random::{Purpose, Stream};
 
-/// Which worker it is. As PyTorch: `torch.utils.data.get_worker_info()`.
+/// Identifies a worker. As PyTorch: `torch.utils.data.get_worker_info()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerInfo {
-    /// From 0.
+    /// The worker's number, from 0.
     pub id: usize,
     /// The number of workers; 1 if the caller's thread does the work.
     pub workers: usize,
-    /// A seed by the loader's seed, the epoch and `id`.
+    /// A seed that depends on the loader's seed, the epoch and `id`.
     pub seed: u64,
 }
 
-/// What runs when a worker thread starts.
+/// A function that runs when a worker thread starts.
 pub(super) type Init = Arc<dyn Fn(WorkerInfo) -> Result<(), DataError> + Send + Sync>;
 
-/// The options of a loader that are about threads. Clones share the threads that are kept.
+/// A loader's thread options. Clones share the kept threads.
 #[derive(Clone)]
 pub(super) struct Workers {
-    /// 0: the caller's thread.
+    /// The number of worker threads; with 0, the caller's thread does the work.
     pub(super) count: usize,
-    /// Batches that each may be ahead; at least 1.
+    /// The number of batches that each worker may be ahead; at least 1.
     pub(super) prefetch_factor: usize,
     pub(super) seed: u64,
     pub(super) init: Option<Init>,
-    /// Where threads are kept between epochs, if they are.
+    /// The threads kept between epochs, if they are kept.
     pub(super) kept: Option<Arc<Mutex<Option<ThreadPool>>>>,
 }
 
@@ -47,7 +47,7 @@ impl Workers {
         WorkerInfo { id, workers, seed }
     }
 
-    /// The threads that were kept, if they are as many, or new ones.
+    /// Returns the kept threads if there are `count` of them, otherwise new ones.
     pub(super) fn pool(&self, count: usize, epoch: u64) -> Result<ThreadPool, DataError> {
         let kept = self.kept.as_ref().and_then(|kept| lock(kept).take());
         match kept.filter(|pool| pool.len() == count) {
@@ -56,30 +56,29 @@ impl Workers {
         }
     }
 
-    /// Keeps threads for the next epoch, if that is wanted; ends them otherwise.
+    /// Keeps the threads for the next epoch if the loader is set to; otherwise ends them.
     pub(super) fn keep(&self, pool: ThreadPool) {
         let replaced = match &self.kept {
             Some(kept) => lock(kept).replace(pool),
             None => Some(pool),
         };
-        // Not while locked: this waits for the threads.
+        // Dropped after unlocking, because this waits for the threads.
         drop(replaced);
     }
 }
 
-/// The options of a loader with a field `workers` that are about threads.
+/// The thread options of a loader that has a field `workers`.
 macro_rules! worker_options {
     () => {
-        /// The seed of what is random in samples ([`Sample::seed`](super::Sample::seed)) and of workers
-        /// ([`WorkerInfo::seed`]); 0 by default.
+        /// The seed of samples ([`Sample::seed`](super::Sample::seed)) and workers ([`WorkerInfo::seed`]); 0 by default.
         #[must_use]
         pub fn seed(mut self, seed: u64) -> Self {
             self.workers.seed = seed;
             self
         }
 
-        /// The number of threads that make batches ahead of the consumer; with 0, its own thread makes them.
-        /// As PyTorch: `num_workers`.
+        /// The number of threads that make batches ahead of the consumer; with 0, the consumer's own thread makes them. As
+        /// PyTorch: `num_workers`.
         #[must_use]
         pub fn workers(mut self, workers: usize) -> Self {
             self.workers.count = workers;
@@ -101,8 +100,8 @@ macro_rules! worker_options {
             self
         }
 
-        /// Runs a function in each worker thread when it starts; if it fails, so does the epoch. As PyTorch:
-        /// `worker_init_fn`. Without workers it does not run.
+        /// Runs a function in each worker thread when it starts; if the function fails, so does the epoch. As PyTorch:
+        /// `worker_init_fn`. Without workers the function does not run.
         #[must_use]
         pub fn worker_init(
             mut self,
@@ -119,10 +118,10 @@ fn lock(kept: &Mutex<Option<ThreadPool>>) -> std::sync::MutexGuard<'_, Option<Th
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One worker's part of an epoch; it is given the error of the thread's start, if there was one.
+/// One worker's part of an epoch; its argument is the result of starting the thread.
 pub(super) type Job = Box<dyn FnOnce(Result<(), DataError>) + Send>;
 
-/// Threads that run jobs, each its own in order. Dropping the pool joins them.
+/// Threads that run jobs; each thread runs its own jobs in order. Dropping the pool joins them.
 pub(super) struct ThreadPool(Vec<PoolThread>);
 
 struct PoolThread {
@@ -146,7 +145,7 @@ impl ThreadPool {
     }
 
     pub(super) fn give(&self, worker: usize, job: Job) {
-        // A thread that was ended from outside drops the job, whose channel reports it.
+        // If the thread was killed from outside, the job is dropped, and its channel reports that.
         let _ = self.0[worker].jobs.send(job);
     }
 }
@@ -177,7 +176,7 @@ impl PoolThread {
     }
 }
 
-/// Runs the user's function; a panic in it is an error.
+/// Runs the user's function; a panic in it becomes an error.
 fn started(init: &Init, info: WorkerInfo) -> Result<(), DataError> {
     let failed = |source| DataError::WorkerInit { worker: info.id, source: Box::new(source) };
     catch_unwind(AssertUnwindSafe(|| init(info)))

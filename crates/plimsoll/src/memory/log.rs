@@ -1,8 +1,8 @@
 //! Streaming a device's history to a file, for runs of any length: [`stream_history`].
 //!
-//! The allocator keeps entries in its ring; a thread takes them every few milliseconds and writes frames
-//! of the log (format: `plimsoll_trace::log`). So no allocation waits for a disk, and memory is
-//! bounded; entries that do not fit are dropped, counted and reported.
+//! The allocator keeps entries in its ring; a thread takes them every few milliseconds and writes them to the log in frames
+//! (format: `plimsoll_trace::log`). So no allocation waits for a disk, and memory use is bounded; entries that do not fit are
+//! dropped, counted and reported.
 
 use std::fs::File;
 use std::io;
@@ -22,10 +22,10 @@ const RING_ENTRIES: usize = 1 << 18;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// A frame is written after this number of entries,
 const FRAME_ENTRIES: usize = 8192;
-/// or after this time: the most that a crash loses.
+/// or after this time, which bounds what a crash loses.
 const FRAME_EVERY: Duration = Duration::from_secs(1);
 
-/// A log being written. Dropping it ends the log; [`HistoryLog::finish`] also returns errors.
+/// A log being written. Dropping it ends the log; [`HistoryLog::finish`] ends it and returns errors.
 #[derive(Debug)]
 #[must_use = "the log ends when this is dropped"]
 pub struct HistoryLog {
@@ -34,8 +34,8 @@ pub struct HistoryLog {
     thread: Option<JoinHandle<io::Result<u64>>>,
 }
 
-/// Writes the device's history to a log until the result is dropped. It replaces
-/// [`record_history`](super::record_history), whose entries it would remove.
+/// Writes the device's history to a log until the result is dropped. Use it instead of [`record_history`](super::record_history),
+/// not together with it: it removes the entries that the other records.
 ///
 /// The log grows by a few bytes for each event, is complete up to the last second if the program crashes, and
 /// is read like a snapshot.
@@ -54,7 +54,7 @@ pub struct HistoryLog {
 /// ```
 ///
 /// # Errors
-/// I/O errors; an error if the device already has memory, because a log starts from empty.
+/// I/O errors; an error if the device already has memory allocated, because a log starts with an empty allocator.
 pub fn stream_history(device: &Device, path: impl AsRef<Path>) -> io::Result<HistoryLog> {
     if device.memory_reserved() > 0 {
         let message = "the device already has memory: start the log earlier, or empty the cache";
@@ -108,7 +108,7 @@ impl Drop for HistoryLog {
 struct Log {
     writer: Writer<File>,
     device: Device,
-    /// Taken, and not yet written.
+    /// Entries taken from the ring and not yet written.
     entries: Vec<Entry>,
     lost: u64,
     written: u64,

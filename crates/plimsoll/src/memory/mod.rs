@@ -1,9 +1,8 @@
 //! Memory reports of a device.
 //!
-//! [`Report`] is the report of a run; [`outside_bytes`] is the one figure that the allocator does not
-//! have. The program formats reports. The history of requests is in a
-//! snapshot in PyTorch's format: [`record_history`], [`save_snapshot`]; for a long run, in a log:
-//! [`stream_history`]. Watching a running program: [`live`].
+//! [`Report`] is the report of a run; [`outside_bytes`] is the one figure in it that does not come from the allocator. The
+//! command-line program formats reports. To save the history of requests, use a snapshot in PyTorch's format ([`record_history`],
+//! [`save_snapshot`]) or, for a long run, a log ([`stream_history`]). [`live`] watches a running program.
 
 pub mod live;
 mod log;
@@ -53,21 +52,21 @@ pub struct Report {
     pub owners: Vec<Owner>,
     /// Memory of the process outside the allocator, if known: see [`outside_bytes`].
     pub outside_bytes: Option<u64>,
-    /// Of a GPU, the part of it that libraries work in.
+    /// On a GPU, the part of `outside_bytes` that libraries use as workspace.
     pub workspace_bytes: Option<u64>,
 }
 
 /// Bytes of one category at the peak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CategoryShare {
-    /// What the bytes were for.
+    /// The purpose of the bytes.
     pub category: Category,
     /// The bytes.
     pub bytes: u64,
 }
 
 impl Report {
-    /// The report of a device since it was made or its peaks were last reset.
+    /// Reports on a device, since it was made or its peaks were last reset.
     pub fn of(device: &Device) -> Report {
         let by_category = device.peak_by_category();
         Report {
@@ -88,7 +87,7 @@ impl Report {
         }
     }
 
-    /// The capacity: the limit, or the whole device.
+    /// The capacity: the limit if there is one, otherwise the device's memory.
     pub fn bound_bytes(&self) -> u64 {
         self.limit_bytes.map_or(self.capacity_bytes, |limit| limit.min(self.capacity_bytes))
     }
@@ -127,11 +126,11 @@ pub fn why(category: Category) -> &'static str {
     }
 }
 
-/// Memory beside the allocator's. Of a GPU: bytes of its memory that are in use and were not reserved here, which are the context,
-/// kernels, workspaces and other processes; of a simulated GPU, what is expected ([`Device::outside_bytes`]). Of other devices: resident bytes of this process that
-/// `device` did not obtain, which are the program, its data set, its threads, the matrix library's packing buffers, and other
-/// devices; `None` if the system does not report it (it is read from `/proc`). A simulated device uses no memory, so all of the
-/// process is outside.
+/// Memory outside the allocator. For a GPU: bytes of its memory that are in use but not reserved here, which are the context,
+/// kernels, workspaces and other processes. For a simulated GPU: the expected value ([`Device::outside_bytes`]). For other
+/// devices: resident bytes of this process that `device` did not obtain, which are the program, its data set, its threads, the
+/// matrix library's packing buffers, and other devices; `None` if the system does not report them (they are read from `/proc`). A
+/// simulated device uses no memory, so all of the process counts as outside.
 pub fn outside_bytes(device: &Device) -> Option<u64> {
     if let Some(outside) = device.outside_bytes() {
         return Some(outside);

@@ -12,7 +12,7 @@ use plimsoll_trace::own::{self, Names, Place};
 use plimsoll_trace::snapshot::Snapshot;
 use plimsoll_trace::{Sharing, output};
 
-/// Starts recording the device's history, from empty, for [`save_snapshot`]. As
+/// Starts recording the device's history, with an empty history, for [`save_snapshot`]. As
 /// `torch.cuda.memory._record_memory_history(max_entries=…)`.
 ///
 /// An entry takes about 100 bytes of host memory, outside the allocator; time is microseconds since 1970, or a
@@ -48,7 +48,7 @@ pub fn stop_history(device: &Device) {
 /// ```
 ///
 /// # Errors
-/// I/O errors; an existing file does not change then, and no partial file remains.
+/// I/O errors. On an error an existing file is unchanged, and no partial file remains.
 pub fn save_snapshot(device: &Device, path: impl AsRef<Path>) -> io::Result<Snapshot> {
     let snapshot = snapshot(device);
     output::save(&snapshot, path.as_ref(), Sharing::Equal)?;

@@ -1,4 +1,4 @@
-//! BERT: the names, shapes and start values of `transformers`' `BertModel` and `BertForMaskedLM`.
+//! BERT: the names, shapes and initial values of `transformers`' `BertModel` and `BertForMaskedLM`.
 
 mod config;
 
@@ -22,10 +22,10 @@ pub struct Bert {
 }
 
 impl Bert {
-    /// A new model with BERT's start values.
+    /// A new model with BERT's initial values.
     ///
     /// # Errors
-    /// Heads that do not divide the width; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// Heads that do not divide the width; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: BertConfig) -> Result<Bert> {
         let pooler = Pooler {
             dense: linear(&scope.at("pooler").at("dense"), config.hidden_size, config.hidden_size)?,
@@ -33,7 +33,7 @@ impl Bert {
         Ok(Bert { pooler: Some(pooler), ..Bert::without_pooler(scope, config)? })
     }
 
-    /// The same without the layer that [`Bert::pooled`] needs; `add_pooling_layer=False` in `transformers`.
+    /// A new model without the layer that [`Bert::pooled`] needs; `add_pooling_layer=False` in `transformers`.
     ///
     /// # Errors
     /// As [`Bert::new`].
@@ -56,7 +56,7 @@ impl Bert {
         })
     }
 
-    /// Its sizes.
+    /// The model's configuration.
     pub fn config(&self) -> &BertConfig {
         &self.config
     }
@@ -64,7 +64,7 @@ impl Bert {
     /// The last hidden states, `[batch, length, hidden_size]`.
     ///
     /// # Errors
-    /// Shapes that do not fit together; more tokens than positions; a token or a kind that is not there; out of memory.
+    /// Shapes that do not match; more tokens than positions; an invalid token or token type; out of memory.
     pub fn hidden<'a>(&self, inputs: impl Into<BertInputs<'a>>) -> Result<Tensor> {
         let inputs = inputs.into();
         let shape = inputs.input_ids.shape();
@@ -95,7 +95,7 @@ impl Bert {
         self.encoder.layer.iter().try_fold(x, |x, layer| layer.forward_masked(&x, keep.as_ref()))
     }
 
-    /// What the pooler makes of the first token's hidden state, `[batch, hidden_size]`.
+    /// The pooler's output for the first token's hidden state, `[batch, hidden_size]`.
     ///
     /// # Errors
     /// A model without a pooler; out of memory.
@@ -171,7 +171,7 @@ impl Module for Transform {
 }
 
 impl BertForMaskedLm {
-    /// A new model with BERT's start values.
+    /// A new model with BERT's initial values.
     ///
     /// # Errors
     /// As [`Bert::new`].
@@ -209,8 +209,8 @@ impl BertForMaskedLm {
         head.decoder.forward(&head.transform.forward(&self.bert.hidden(inputs)?)?)
     }
 
-    /// The mean cross entropy of predicting `labels` (`int64 [batch, length]`); labels of -100 do not count. The logits are
-    /// never whole.
+    /// The mean cross entropy of predicting `labels` (`int64 [batch, length]`); labels of -100 are ignored. The logits are never
+    /// materialized in full.
     ///
     /// # Errors
     /// As [`Bert::hidden`]; labels of another shape or outside the vocabulary.
@@ -346,7 +346,7 @@ impl Module for Intermediate {
     members!(dense);
 }
 
-/// A projection back to the stream, added to it; the sum is normalized.
+/// A projection back to the residual stream, added to it; the sum is normalized.
 #[derive(Debug)]
 struct Output {
     dense: Linear,

@@ -1,19 +1,19 @@
-//! Reading a `config.json` of `transformers`: [`Fields`], with which `from_json` of a model's configuration reads it.
+//! Reading a `config.json` of `transformers`: each model's `from_json` uses [`Fields`].
 //!
-//! A state dict has names and shapes only: an activation or a scale that is not the model's would give other numbers without a
-//! word. So what a configuration asks for and the model has not is an error here, with its name.
+//! A state dict has only names and shapes, so a model with another activation or scale would silently compute other numbers.
+//! Therefore a setting that the model does not support is an error here, which names it.
 
 use plimsoll_tensor::{Activation, Error, Result};
 use serde_json::{Map, Value};
 
-/// A configuration's fields, with the defaults of `transformers` for those that are not there.
+/// A configuration's fields, with the defaults of `transformers` for missing ones.
 pub(super) struct Fields<'a> {
     model: &'static str,
     map: &'a Map<String, Value>,
 }
 
 impl<'a> Fields<'a> {
-    /// Those of a configuration for one of these kinds of models.
+    /// The fields of a configuration, whose model type must be one of `kinds`.
     pub(super) fn of(model: &'static str, kinds: &[&str], value: &'a Value) -> Result<Fields<'a>> {
         let Some(map) = value.as_object() else {
             return Err(error(model, "config.json: needs an object `{…}`"));
@@ -29,17 +29,17 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A field that is there, and is not null.
+    /// Returns a field that is present and not null.
     pub(super) fn given(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    /// Whether a field is there, and is null.
+    /// Whether a field is present and null.
     pub(super) fn is_null(&self, name: &str) -> bool {
         self.map.get(name) == Some(&Value::Null)
     }
 
-    /// The error of a field that needs another value.
+    /// Returns the error for a field that needs another value.
     pub(super) fn wrong<T>(&self, name: &str, needs: &str) -> Result<T> {
         let found = self.map.get(name).map_or("is not given".to_owned(), |value| format!("is {value}"));
         Err(error(self.model, format!("config.json: `{name}` {found}; needs {needs}")))
@@ -93,11 +93,11 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A field that this model has one value for.
+    /// Checks a field for which this model supports only one value.
     pub(super) fn only(&self, name: &str, value: impl Into<Value>) -> Result<()> {
         let value = value.into();
         match self.given(name) {
-            // A number may be written with a fraction or without.
+            // A number may be written with or without a decimal point.
             Some(given) if *given != value && given.as_f64().is_none_or(|it| value.as_f64() != Some(it)) => {
                 self.wrong(name, &format!("{value}: this model has nothing else"))
             }
@@ -105,7 +105,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A number that this model has one of for several fields.
+    /// Reads a number for which the file has several fields and this model only one.
     pub(super) fn same(&self, names: &[&str], default: f64) -> Result<f64> {
         let first = self.number(names[0], default)?;
         for name in &names[1..] {

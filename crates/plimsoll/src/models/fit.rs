@@ -1,10 +1,11 @@
-//! How many layers must compute their products again for a model's training to fit a limit.
+//! Finds how many layers must recompute activations for a model's training to fit a limit.
 
 use plimsoll_tensor::{Device, Error, Result, SimConfig};
 
-/// The fewest of `layers` layers that must recompute for `train` to reserve no more than `limit_bytes`; `None` where all of them are
-/// not enough. `train` takes some training steps with so many layers on a simulated device, which requests what the real one
-/// would: two steps reach the peak, as the optimizer's state is there from the first on.
+/// The smallest number of layers, out of `layers`, that must recompute so that `train` reserves no more than `limit_bytes`;
+/// `None` if even all of them are not enough. `train` takes some training steps with the given number of recomputing layers, on a
+/// simulated device, which makes the same requests as a real one. Two steps reach the peak, because the first creates the
+/// optimizer's state.
 ///
 /// ```
 /// use plimsoll::models::{Gpt2, Gpt2Config, layers_to_recompute};
@@ -24,7 +25,7 @@ use plimsoll_tensor::{Device, Error, Result, SimConfig};
 /// ```
 ///
 /// # Errors
-/// Those of `train`; but running out of the simulated device's memory only means that it does not fit.
+/// The errors of `train`, except out of memory on the simulated device, which only means that it does not fit.
 pub fn layers_to_recompute(
     layers: usize,
     limit_bytes: u64,

@@ -1,4 +1,4 @@
-//! GPT-2: the names, shapes and start values of `transformers`' `GPT2LMHeadModel`.
+//! GPT-2: the names, shapes and initial values of `transformers`' `GPT2LMHeadModel`.
 
 use std::cell::Cell;
 
@@ -10,38 +10,38 @@ use super::config_json::{Fields, parsed};
 use crate::members;
 use crate::nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, ResidualStream, Scope};
 
-/// Sizes of a GPT-2.
+/// The configuration of a GPT-2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt2Config {
-    /// Number of tokens that there are.
+    /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Tokens in a sequence, at most.
+    /// Maximum number of tokens in a sequence.
     pub n_positions: usize,
     /// Width of the residual stream.
     pub n_embd: usize,
     /// Number of blocks.
     pub n_layer: usize,
-    /// Heads of each attention; they divide the width.
+    /// Attention heads; must divide the width.
     pub n_head: usize,
-    /// Width inside of a perceptron, where it is not four times the width.
+    /// Hidden width of the MLP; `None` for four times `n_embd`.
     pub n_inner: Option<usize>,
-    /// Added to the variance of a normalization.
+    /// Epsilon added to the variance in layer normalization.
     pub layer_norm_epsilon: f64,
-    /// The function inside of a perceptron.
+    /// Activation function of the MLP.
     pub activation_function: Activation,
-    /// Whether attention's scores are divided by the root of a head's width.
+    /// Whether attention scores are divided by the square root of the head width.
     pub scale_attn_weights: bool,
-    /// Whether they are divided by the number of the block as well, counted from 1.
+    /// Whether they are also divided by the block's number, counted from 1.
     pub scale_attn_by_inverse_layer_idx: bool,
     /// Whether the output layer shares the token embedding's weight.
     pub tie_word_embeddings: bool,
-    /// Probability of dropping an element of an embedding, of attention's weights and of what a block adds.
+    /// Dropout probability of embeddings, attention weights and the outputs added to the residual stream.
     pub dropout: f64,
-    /// Whether each block is checkpointed: its activations are computed again in the backward pass.
+    /// Whether each block is checkpointed: its activations are recomputed in the backward pass.
     pub gradient_checkpointing: bool,
-    /// In how many blocks, from the first on, the perceptron's first product is computed again in the backward pass: four
-    /// times the width of the stream that is not kept, for a product more. [`layers_to_recompute`](super::layers_to_recompute)
-    /// finds how many a limit asks for.
+    /// The number of blocks, from the first on, whose MLP recomputes its first matrix product in the backward pass. Each saves a
+    /// tensor four times as wide as the residual stream, for one more product.
+    /// [`layers_to_recompute`](super::layers_to_recompute) finds the number that a memory limit needs.
     pub recompute_mlp: usize,
 }
 
@@ -85,7 +85,7 @@ impl Gpt2Config {
         Gpt2Config::sized(48, 25, 1600)
     }
 
-    /// The sizes in a `config.json` of `transformers`, of model type `gpt2`.
+    /// Reads a `config.json` of `transformers`, of model type `gpt2`.
     ///
     /// ```
     /// use plimsoll::models::Gpt2Config;
@@ -97,7 +97,7 @@ impl Gpt2Config {
     /// ```
     ///
     /// # Errors
-    /// No JSON; another kind of model; a value that is not of its type, or that this model does not support.
+    /// Invalid JSON; another model type; a value that has the wrong type or that this model does not support.
     pub fn from_json(text: &str) -> Result<Gpt2Config> {
         let value = parsed("gpt2", text)?;
         let fields = Fields::of("gpt2", &["gpt2"], &value)?;
@@ -156,10 +156,10 @@ impl Module for Transformer {
 }
 
 impl Gpt2 {
-    /// A new model with GPT-2's start values.
+    /// A new model with GPT-2's initial values.
     ///
     /// # Errors
-    /// Heads that do not divide the width; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// Heads that do not divide the width; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: Gpt2Config) -> Result<Gpt2> {
         if config.n_head == 0 || !config.n_embd.is_multiple_of(config.n_head) {
             let message = format!("{} heads do not divide a width of {}", config.n_head, config.n_embd);
@@ -188,7 +188,7 @@ impl Gpt2 {
         Ok(Gpt2 { lm_head: Linear::of(&head, weight, None), config, transformer })
     }
 
-    /// Its sizes.
+    /// The model's configuration.
     pub fn config(&self) -> &Gpt2Config {
         &self.config
     }
@@ -230,8 +230,8 @@ impl Gpt2 {
         stream.finish(&inner.ln_f)
     }
 
-    /// The mean cross entropy of predicting `targets` (`int64 [batch, length]`) from `tokens`; targets of -100 do not count. The
-    /// logits are never whole.
+    /// The mean cross entropy of predicting `targets` (`int64 [batch, length]`) from `tokens`; targets of -100 are ignored. The
+    /// logits are never materialized in full.
     ///
     /// # Errors
     /// As [`Gpt2::hidden`]; targets of another shape or outside the vocabulary.
@@ -255,7 +255,8 @@ fn norm(scope: &Scope, config: &Gpt2Config) -> Result<LayerNorm> {
     Ok(LayerNorm::new(scope, config.n_embd)?.eps(config.layer_norm_epsilon))
 }
 
-/// One block: attention and a perceptron, each on the normalized stream and added to it. Clones share parameters.
+/// One block: attention and an MLP. Each reads the normalized residual stream, and its output is added to the stream. Clones
+/// share parameters.
 #[derive(Clone, Debug)]
 struct Block {
     label: LabelId,
@@ -266,7 +267,7 @@ struct Block {
 }
 
 impl Block {
-    /// The block of this number, counted from 1.
+    /// Makes the block with this number, counted from 1.
     fn new(scope: &Scope, config: &Gpt2Config, number: usize) -> Result<Block> {
         Ok(Block {
             label: scope.label(),
@@ -295,7 +296,7 @@ impl Module for Block {
     }
 }
 
-/// A product with a weight of `[inputs, outputs]`, as `transformers`' `Conv1D`.
+/// A matrix product with a weight of shape `[inputs, outputs]`, as `transformers`' `Conv1D`.
 #[derive(Clone, Debug)]
 struct Conv1D {
     label: LabelId,
@@ -322,7 +323,7 @@ impl Module for Conv1D {
     }
 }
 
-/// What a block's last product starts with: the smaller, the more blocks add to the stream.
+/// The standard deviation of the initial weights of a block's last product: the more blocks there are, the smaller it is.
 fn residual_std(config: &Gpt2Config) -> f64 {
     0.02 / (2.0 * config.n_layer as f64).sqrt()
 }
@@ -355,7 +356,7 @@ impl Attention {
         })
     }
 
-    /// Of the normalized stream, which is dropped as soon as it was read.
+    /// Takes the normalized stream by value, so that it is dropped as soon as it has been read.
     fn forward_of(&self, x: Tensor) -> Result<Tensor> {
         let qkv = self.c_attn.forward(&x)?;
         drop(x);
@@ -395,7 +396,7 @@ impl Mlp {
         })
     }
 
-    /// Of the normalized stream, which is dropped as soon as it was read.
+    /// Takes the normalized stream by value, so that it is dropped as soon as it has been read.
     fn forward_of(&self, x: Tensor, recompute: bool) -> Result<Tensor> {
         let up = match recompute {
             true => {

@@ -1,4 +1,4 @@
-//! Llama: the names, shapes and start values of `transformers`' `LlamaForCausalLM`.
+//! Llama: the names, shapes and initial values of `transformers`' `LlamaForCausalLM`.
 
 use plimsoll_tensor::checkpoint::{checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
@@ -10,46 +10,46 @@ use super::rotary_tables::Tables;
 use crate::members;
 use crate::nn::{Embedding, Init, Linear, Module, ModuleList, ResidualStream, RmsNorm, Scope};
 
-/// Sizes of a Llama.
+/// The configuration of a Llama.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaConfig {
-    /// Number of tokens that there are.
+    /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width inside of a perceptron.
+    /// Hidden width of the MLP.
     pub intermediate_size: usize,
     /// Number of blocks.
     pub num_hidden_layers: usize,
-    /// Heads of queries; they divide the width.
+    /// Query heads; must divide the width.
     pub num_attention_heads: usize,
-    /// Heads of keys and values, which queries share; they divide those of queries.
+    /// Key and value heads, which query heads share; must divide the number of query heads.
     pub num_key_value_heads: usize,
-    /// Base of the angles by which positions turn queries and keys.
+    /// Base of the rotary position embedding.
     pub rope_theta: f64,
-    /// How the angles are changed for sequences longer than those of the pretraining.
+    /// How the rotary position embedding is scaled for sequences longer than in pretraining.
     pub rope_scaling: Option<RopeScaling>,
-    /// Added to the mean square of a normalization.
+    /// Epsilon added to the mean square in RMS normalization.
     pub rms_norm_eps: f64,
-    /// Width of a head, where it is not the width divided by the heads of queries.
+    /// Width of a head; `None` for the width divided by the number of query heads.
     pub head_dim: Option<usize>,
-    /// Whether attention's projections have biases.
+    /// Whether the attention projections have biases.
     pub attention_bias: bool,
-    /// Whether the projections of queries, keys and values have biases even where attention's output has none: Qwen2.
+    /// Whether the query, key and value projections have biases even if the output projection has none, as in Qwen2.
     pub qkv_bias: bool,
-    /// Whether the perceptron's projections have biases.
+    /// Whether the MLP's projections have biases.
     pub mlp_bias: bool,
     /// Whether the output layer shares the embedding's weight.
     pub tie_word_embeddings: bool,
-    /// Whether each block is checkpointed: its activations are computed again in the backward pass.
+    /// Whether each block is checkpointed: its activations are recomputed in the backward pass.
     pub gradient_checkpointing: bool,
-    /// In how many blocks, from the first on, the perceptron's first two products are computed again in the backward pass and
-    /// not kept. [`layers_to_recompute`](super::layers_to_recompute) finds how many a limit asks for.
+    /// The number of blocks, from the first on, whose MLP recomputes its first two products in the backward pass instead of
+    /// keeping them. [`layers_to_recompute`](super::layers_to_recompute) finds the number that a memory limit needs.
     pub recompute_mlp: usize,
 }
 
 impl Default for LlamaConfig {
-    /// Those of `transformers`' `LlamaConfig()`: Llama-2 with 7 billion parameters.
+    /// The defaults of `transformers`' `LlamaConfig()`: Llama-2 with 7 billion parameters.
     fn default() -> LlamaConfig {
         LlamaConfig {
             vocab_size: 32_000,
@@ -73,7 +73,7 @@ impl Default for LlamaConfig {
 }
 
 impl LlamaConfig {
-    /// A Llama-style model of 350 million parameters with grouped heads: 24 blocks of width 1024.
+    /// A Llama-style model of 350 million parameters with grouped-query attention: 24 blocks of width 1024.
     pub fn llama_350m() -> LlamaConfig {
         LlamaConfig {
             hidden_size: 1024,
@@ -89,7 +89,7 @@ impl LlamaConfig {
         self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
-    /// The sizes in a `config.json` of `transformers`, of model type `llama`, or `mistral` or `qwen2` without a sliding window.
+    /// Reads a `config.json` of `transformers`, of model type `llama`, or `mistral` or `qwen2` without a sliding window.
     ///
     /// ```
     /// use plimsoll::models::LlamaConfig;
@@ -116,7 +116,7 @@ impl LlamaConfig {
         }
         fields.only("hidden_act", "silu")?;
         fields.only("attention_dropout", 0.0)?;
-        // `transformers` has other sizes by default for each kind; published files give all of them.
+        // In `transformers` the default sizes differ by model type, but published files give all sizes.
         let default = LlamaConfig::default();
         let heads = fields.count("num_attention_heads", default.num_attention_heads)?;
         let rope = fields.given("rope_parameters").or(fields.given("rope_scaling"));
@@ -176,10 +176,10 @@ impl Module for Inner {
 }
 
 impl Llama {
-    /// A new model with Llama's start values.
+    /// A new model with Llama's initial values.
     ///
     /// # Errors
-    /// Heads that do not divide what they must; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// Numbers of heads that do not divide as required; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: LlamaConfig) -> Result<Llama> {
         let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
         let divides = |a: usize, b: usize| a > 0 && b.is_multiple_of(a);
@@ -219,7 +219,7 @@ impl Llama {
         Ok(Llama { lm_head: Linear::of(&head, weight, None), config, model, tables })
     }
 
-    /// Its sizes.
+    /// The model's configuration.
     pub fn config(&self) -> &LlamaConfig {
         &self.config
     }
@@ -249,8 +249,8 @@ impl Llama {
         stream.finish(&self.model.norm)
     }
 
-    /// The mean cross entropy of predicting `targets` (`int64 [batch, length]`) from `tokens`; targets of -100 do not count. The
-    /// logits are never whole.
+    /// The mean cross entropy of predicting `targets` (`int64 [batch, length]`) from `tokens`; targets of -100 are ignored. The
+    /// logits are never materialized in full.
     ///
     /// # Errors
     /// As [`Llama::hidden`]; targets of another shape or outside the vocabulary.
@@ -344,7 +344,7 @@ impl Attention {
         })
     }
 
-    /// Of the normalized stream, which is dropped as soon as it was read.
+    /// Takes the normalized stream by value, so that it is dropped as soon as it has been read.
     fn forward_of(&self, x: Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
         let &[batch, length, _] = x.shape() else {
             let message = format!("{:?}: needs [batch, length, width]", x.shape());
@@ -394,7 +394,7 @@ impl Mlp {
 }
 
 impl Mlp {
-    /// Of the normalized stream, which is dropped as soon as it was read.
+    /// Takes the normalized stream by value, so that it is dropped as soon as it has been read.
     fn forward_of(&self, x: Tensor, recompute: bool) -> Result<Tensor> {
         let project = |layer: &Linear| match recompute {
             true => {

@@ -1,8 +1,9 @@
-//! Models that people train, with the sizes and the state-dict names of PyTorch's.
+//! Widely used models, with the sizes and state-dict names of their PyTorch versions.
 //!
-//! Each is a file: a configuration with the published sizes, a model, and its loss. They are made of the layers in
-//! [`crate::nn`] and use the operators that save memory. [`layers_to_recompute`] says how much a limit asks to compute again.
-//! `from_json` of a configuration reads the `config.json` of `transformers`, and [`load_pretrained`] the weights beside it.
+//! Each is a file: a configuration with the published sizes, a model, and its loss. They are built from the layers in
+//! [`crate::nn`] and use the memory-saving operators. [`layers_to_recompute`] finds how many layers must recompute activations to
+//! fit a memory limit. A configuration's `from_json` reads the `config.json` of `transformers`, and [`load_pretrained`] reads the
+//! weights stored next to it.
 
 pub mod bert;
 mod config_json;

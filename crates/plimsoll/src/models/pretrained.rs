@@ -1,4 +1,4 @@
-//! The weights of published models under the names in their files: [`load_pretrained`].
+//! Loading the weights of published models: [`load_pretrained`].
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use crate::nn::Module;
 use crate::serialize::{IncompatibleKeys, Renamed, SerializeError, Strict, TensorSource};
 
-/// Tables in older files that models compute today.
+/// Tables that older files contain and that models now compute.
 const COMPUTED: [&str; 4] = [".attn.bias", ".attn.masked_bias", ".position_ids", ".rotary_emb.inv_freq"];
 
-/// Loads weights by name, as `from_pretrained` of `transformers` does: with or without the name of the model inside in front
-/// (`transformer.`, `bert.`, `model.`), `gamma` and `beta` of normalizations for `weight` and `bias`, and without tables that models
-/// compute today. What the model has no place for, such as another head, is left out and listed as unexpected.
+/// Loads weights by name, as `from_pretrained` of `transformers` does. Names may have or lack the prefix of the inner model
+/// (`transformer.`, `bert.`, `model.`); `gamma` and `beta` of normalizations are read as `weight` and `bias`; tables that models
+/// now compute are skipped. Tensors that the model does not have, such as another head, are left out and listed as unexpected.
 ///
 /// ```
 /// use plimsoll::models::{Gpt2, Gpt2Config, load_pretrained};
@@ -32,7 +32,7 @@ const COMPUTED: [&str; 4] = [".attn.bias", ".attn.masked_bias", ".position_ids",
 /// ```
 ///
 /// # Errors
-/// A tensor of the model that is missing, or has another shape: nothing has changed then. A file that is damaged; out of memory.
+/// A tensor of the model that is missing or has another shape; in this case nothing has changed. A damaged file; out of memory.
 pub fn load_pretrained(
     model: &dyn Module,
     source: &dyn TensorSource,

@@ -1,4 +1,4 @@
-//! ResNet: the names, shapes and start values of torchvision's `resnet18` to `resnet152`, of its wide ResNets and ResNeXts.
+//! ResNet: the names, shapes and initial values of torchvision's `resnet18` to `resnet152`, of its wide ResNets and ResNeXts.
 
 use plimsoll_tensor::{Error, Result, Tensor};
 
@@ -17,7 +17,7 @@ pub enum ResNetBlock {
 }
 
 impl ResNetBlock {
-    /// Channels of a block's output for each of its width.
+    /// The ratio of a block's output channels to its width.
     fn expansion(self) -> usize {
         match self {
             ResNetBlock::Basic => 1,
@@ -26,18 +26,18 @@ impl ResNetBlock {
     }
 }
 
-/// Sizes of a ResNet.
+/// The configuration of a ResNet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResNetConfig {
-    /// The kind of its blocks.
+    /// The kind of blocks.
     pub block: ResNetBlock,
     /// Number of blocks in each of the four stages.
     pub layers: [usize; 4],
     /// Channels after the first convolution; each stage after the first is twice as wide as the one before. 64 in torchvision.
     pub width: usize,
-    /// Groups of the 3 × 3 convolutions of bottlenecks: 1, but for ResNeXt.
+    /// Groups of the 3 × 3 convolutions of bottlenecks: 1, except in ResNeXt.
     pub groups: usize,
-    /// Channels of each group for 64 of a stage's width: 64 in a plain ResNet.
+    /// Channels of each group per 64 channels of a stage's width: 64 in a plain ResNet.
     pub width_per_group: usize,
     /// Channels of an image.
     pub in_channels: usize,
@@ -108,7 +108,7 @@ impl ResNetConfig {
         ResNetConfig { groups: 64, width_per_group: 4, ..ResNetConfig::resnet101() }
     }
 
-    /// Channels inside a bottleneck of a stage of this width.
+    /// Inner channels of a bottleneck, in a stage of this width.
     fn inner_width(&self, width: usize) -> usize {
         width * self.width_per_group / 64 * self.groups
     }
@@ -142,10 +142,10 @@ pub struct ResNet {
 }
 
 impl ResNet {
-    /// A new model with torchvision's start values.
+    /// A new model with torchvision's initial values.
     ///
     /// # Errors
-    /// A size of 0; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// A size of 0; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: ResNetConfig) -> Result<ResNet> {
         let fail = |message: String| Err(Error::Argument { op: "resnet", message });
         let sizes = [config.width, config.in_channels, config.num_classes, config.groups];
@@ -176,16 +176,16 @@ impl ResNet {
         })
     }
 
-    /// The same model, which keeps one tensor of each normalization and ReLU inside of its blocks: the backward pass computes the
-    /// other one again.
+    /// Returns the model set to keep only one of two tensors for each normalization and ReLU inside its blocks; the backward pass
+    /// recomputes the other one.
     #[must_use]
     pub fn recompute_activations(mut self) -> ResNet {
         self.stages_mut().flat_map(|stage| stage.iter_mut()).for_each(|block| block.recomputes = true);
         self
     }
 
-    /// The same model, which does not keep the output of every second block, from the first of each stage on: the backward pass
-    /// computes it again, from what is kept of the block anyway and the output of the block before it.
+    /// Returns the model set not to keep the output of every second block, starting with the first of each stage. The backward
+    /// pass recomputes it from tensors of the block that are kept anyway and from the output of the previous block.
     #[must_use]
     pub fn recompute_outputs(mut self) -> ResNet {
         let every_second = self.stages_mut().flat_map(|stage| stage.iter_mut().step_by(2));
@@ -197,15 +197,15 @@ impl ResNet {
         [&mut self.layer1, &mut self.layer2, &mut self.layer3, &mut self.layer4].into_iter()
     }
 
-    /// Its sizes.
+    /// The model's configuration.
     pub fn config(&self) -> &ResNetConfig {
         &self.config
     }
 
-    /// What the last stage makes of images: `[batch, channels, height / 32, width / 32]`.
+    /// The output of the last stage: `[batch, channels, height / 32, width / 32]`.
     ///
     /// # Errors
-    /// Images of other channels, or too small; out of memory.
+    /// Images that are too small or have the wrong number of channels; out of memory.
     pub fn features(&self, images: &Tensor) -> Result<Tensor> {
         let mut x = self.bn1.forward_relu(&self.conv1.forward(images)?)?;
         x = self.maxpool.forward(&x)?;
@@ -223,12 +223,12 @@ impl Module for ResNet {
     }
 }
 
-/// A convolution without a bias that starts as torchvision's: `kaiming_normal_(mode="fan_out", nonlinearity="relu")`.
+/// A convolution without a bias, with torchvision's initial values: `kaiming_normal_(mode="fan_out", nonlinearity="relu")`.
 fn convolution(scope: &Scope, inputs: usize, outputs: usize, kernel: usize) -> Result<Conv2d> {
     started(scope, Conv2d::without_bias(scope, inputs, outputs, kernel)?, outputs, kernel)
 }
 
-/// A convolution of 3 × 3 in groups, of as many channels as it takes.
+/// A grouped 3 × 3 convolution with as many output as input channels.
 fn grouped(scope: &Scope, channels: usize, groups: usize) -> Result<Conv2d> {
     let config = Conv2dConfig::new(3).groups(groups).without_bias();
     started(scope, Conv2d::with(scope, channels, channels, config)?, channels, 3)
@@ -240,7 +240,7 @@ fn started(scope: &Scope, layer: Conv2d, outputs: usize, kernel: usize) -> Resul
     Ok(layer)
 }
 
-/// A residual block: some convolutions, and the input added to what they make.
+/// A residual block: some convolutions, whose output is added to the input.
 #[derive(Debug)]
 struct Block {
     conv1: Conv2d,
@@ -251,14 +251,14 @@ struct Block {
     bn3: Option<BatchNorm2d>,
     /// Brings the input to the output's size.
     downsample: Option<Downsample>,
-    /// Whether what is between two convolutions is computed again in the backward pass.
+    /// Whether tensors between two convolutions are recomputed in the backward pass.
     recomputes: bool,
-    /// Whether the output is.
+    /// Whether the output is recomputed in the backward pass.
     recomputes_output: bool,
 }
 
 impl Block {
-    /// The blocks of a stage; the first takes `inputs` channels and halves the image, but for the first stage's.
+    /// The blocks of a stage; the first takes `inputs` channels and, except in the first stage, halves the image.
     fn stage(scope: &Scope, config: &ResNetConfig, stage: usize, inputs: usize) -> Result<ModuleList<Block>> {
         let width = config.width << stage;
         let block = |i: usize| {
@@ -355,7 +355,7 @@ impl Downsample {
 }
 
 impl Downsample {
-    /// With an output that the backward pass computes again.
+    /// The forward pass with an output that the backward pass recomputes.
     fn forward_recomputed(&self, x: &Tensor) -> Result<Tensor> {
         self.norm.forward_recomputed(&self.conv.forward(x)?)
     }

@@ -1,4 +1,4 @@
-//! The frequencies by which positions turn queries and keys, and how they change for longer sequences: [`RopeScaling`].
+//! The frequencies of rotary position embeddings (RoPE), and how they change for longer sequences: [`RopeScaling`].
 //!
 //! The formulas are those of `modeling_rope_utils.py` of `transformers`.
 
@@ -8,7 +8,7 @@ use plimsoll_tensor::{Error, Result};
 
 use super::config_json::Fields;
 
-/// How a model reads sequences longer than those of its pretraining: `rope_scaling`, or `rope_parameters`, of `transformers`.
+/// How RoPE is scaled for sequences longer than in pretraining: `rope_scaling`, or `rope_parameters`, of `transformers`.
 ///
 /// ```
 /// use plimsoll::models::{LlamaConfig, RopeScaling};
@@ -24,51 +24,51 @@ use super::config_json::Fields;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Every angle divided by `factor`.
+    /// Every angle is divided by `factor`.
     Linear {
-        /// How many times longer sequences may be.
+        /// The factor by which sequences may be longer than in pretraining.
         factor: f64,
     },
-    /// A larger base of the angles for sequences of more than `max_position_embeddings` tokens: that of the longest so far, until
-    /// one comes that is shorter than the pretraining's.
+    /// A larger base for sequences of more than `max_position_embeddings` tokens. The base fits the longest sequence so far,
+    /// until a sequence is shorter than the pretraining length.
     Dynamic {
         /// How fast the base grows.
         factor: f64,
-        /// Tokens in a sequence of the pretraining.
+        /// The sequence length of the pretraining, in tokens.
         max_position_embeddings: usize,
     },
-    /// Low frequencies divided by `factor`, high ones kept, those between mixed: Llama 3.1 and later.
+    /// Low frequencies are divided by `factor`, high ones are kept, and those between are blended: Llama 3.1 and later.
     Llama3 {
-        /// How many times longer sequences may be.
+        /// The factor by which sequences may be longer than in pretraining.
         factor: f64,
-        /// Turns in a sequence of the pretraining up to which a frequency is low.
+        /// A frequency is low if it makes at most this many turns within the pretraining length.
         low_freq_factor: f64,
-        /// Turns from which it is high.
+        /// A frequency is high from this many turns on.
         high_freq_factor: f64,
-        /// Tokens in a sequence of the pretraining.
+        /// The sequence length of the pretraining, in tokens.
         original_max_position_embeddings: usize,
     },
-    /// High frequencies kept, low ones divided by `factor`, those between mixed by their place, and queries and keys made larger:
-    /// YaRN. [`Yarn::default`] has the values that `transformers` takes for what is not given.
+    /// YaRN: keeps high frequencies, divides low ones by `factor`, blends those in between, and scales queries and keys up.
+    /// [`Yarn::default`] has the defaults of `transformers`.
     Yarn(Yarn),
-    /// Each frequency divided by a number of its own, one list for sequences up to the pretraining's length and one for longer
-    /// ones: Phi-3 and others.
+    /// Each frequency is divided by its own factor; one list of factors is for sequences up to the pretraining length, one for
+    /// longer sequences. Used by Phi-3 and others.
     LongRope {
         /// How many times longer sequences may be: `max_position_embeddings / original_max_position_embeddings`.
         factor: f64,
-        /// What frequencies are divided by in sequences up to the pretraining's length: half as many as a head is wide.
+        /// The divisor of each frequency in sequences up to the pretraining length; there are half as many as the head width.
         short_factor: Vec<f64>,
-        /// The same in longer ones.
+        /// The divisor of each frequency in longer sequences.
         long_factor: Vec<f64>,
-        /// By what queries and keys are multiplied; by default it follows from `factor`.
+        /// The factor that multiplies queries and keys; by default it follows from `factor`.
         attention_factor: Option<f64>,
-        /// Tokens in a sequence of the pretraining.
+        /// The sequence length of the pretraining, in tokens.
         original_max_position_embeddings: usize,
     },
 }
 
 impl RopeScaling {
-    /// The fields of `rope_parameters`, or of `rope_scaling` in older files, whose lengths may be beside them.
+    /// Reads the fields of `rope_parameters`, or of `rope_scaling` in older files, where the lengths may be in the outer object.
     pub(super) fn of_fields(rope: &Fields<'_>, outer: &Fields<'_>) -> Result<Option<RopeScaling>> {
         let kind = match rope.text("rope_type")? {
             Some(kind) => kind,
@@ -116,24 +116,25 @@ impl RopeScaling {
     }
 }
 
-/// The numbers of [`RopeScaling::Yarn`].
+/// The parameters of [`RopeScaling::Yarn`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yarn {
-    /// How many times longer sequences may be.
+    /// The factor by which sequences may be longer than in pretraining.
     pub factor: f64,
-    /// Tokens in a sequence of the pretraining.
+    /// The sequence length of the pretraining, in tokens.
     pub original_max_position_embeddings: usize,
-    /// By what queries and keys are multiplied; by default it follows from `factor` and, where both are given, the next two.
+    /// The factor that multiplies queries and keys; by default it follows from `factor` and, if both are given, the next two
+    /// fields.
     pub attention_factor: Option<f64>,
-    /// How much of the logarithm of `factor` multiplies queries and keys.
+    /// The coefficient of the logarithm of `factor` by which queries and keys are multiplied.
     pub mscale: Option<f64>,
-    /// How much of it divides them.
+    /// The coefficient of that logarithm by which they are divided.
     pub mscale_all_dim: Option<f64>,
-    /// Turns in a sequence of the pretraining from which a frequency is kept.
+    /// A frequency is kept from this many turns within the pretraining length.
     pub beta_fast: f64,
-    /// Turns up to which it is divided by `factor`.
+    /// A frequency is divided by `factor` up to this many turns.
     pub beta_slow: f64,
-    /// Whether the first and the last frequency that are mixed are whole numbers.
+    /// Whether the indices of the first and the last blended frequency are rounded to integers.
     pub truncate: bool,
 }
 
@@ -162,7 +163,7 @@ impl Yarn {
         })
     }
 
-    /// How much of each frequency is kept.
+    /// The weight of the original value of each frequency in the blend.
     fn kept(&self, base: f64, width: usize) -> impl Iterator<Item = f64> {
         let place = |turns: f64| {
             let tokens = self.original_max_position_embeddings as f64;
@@ -176,7 +177,7 @@ impl Yarn {
     }
 }
 
-/// The turns of a position: the frequency of each pair of a head, and by what cosines and sines are multiplied.
+/// The rotation of positions: the frequency of each pair of a head's elements, and the factor of cosines and sines.
 #[derive(Debug, PartialEq)]
 pub(super) struct Turns {
     pub(super) frequencies: Vec<f64>,
@@ -184,7 +185,7 @@ pub(super) struct Turns {
 }
 
 impl RopeScaling {
-    /// Rejects numbers without a meaning, for heads of this width.
+    /// Rejects invalid parameters, for heads of this width.
     pub(super) fn check(&self, width: usize) -> Result<()> {
         let (factor, length) = match *self {
             RopeScaling::Linear { factor } => (factor, 1),
@@ -241,7 +242,7 @@ impl RopeScaling {
     }
 }
 
-/// The turns of a head of this width, in sequences of `length` tokens.
+/// The rotation for heads of this width, in sequences of `length` tokens.
 pub(super) fn turns(base: f64, width: usize, scaling: Option<&RopeScaling>, length: usize) -> Turns {
     let plain = |base: f64| (0..width / 2).map(move |i| base.powf(-2.0 * i as f64 / width as f64));
     let unscaled = |frequencies| Turns { frequencies, scale: 1.0 };
@@ -263,7 +264,7 @@ pub(super) fn turns(base: f64, width: usize, scaling: Option<&RopeScaling>, leng
         }) => {
             let scaled = |frequency: f64| {
                 let turns = original_max_position_embeddings as f64 * frequency / TAU;
-                // 0 where it is low, 1 where it is high.
+                // 0 if the frequency is low, 1 if it is high.
                 let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
                 (1.0 - kept) * frequency / factor + kept * frequency
             };

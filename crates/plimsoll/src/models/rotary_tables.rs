@@ -1,4 +1,4 @@
-//! The tables of cosines and sines by which positions turn queries and keys.
+//! The tables of cosines and sines of rotary position embeddings.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,8 +10,9 @@ use plimsoll_tensor::{Device, Result, Tensor, is_inference_mode_enabled};
 use super::rope::{self, RopeScaling, Turns};
 use crate::nn::Scope;
 
-/// The tables of a model, which are made once, so that a training step reads no values of the program and can be captured. Each has
-/// a power of two of positions, and none is dropped before the model, since a captured step may read it. Clones share them.
+/// The tables of a model. They are made once, so that a training step copies no values from the program and can be captured. The
+/// number of positions in each is a power of two. No table is dropped before the model, since a captured step may read it. Clones
+/// share the tables.
 #[derive(Clone, Debug)]
 pub(super) struct Tables {
     label: LabelId,
@@ -23,12 +24,12 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// For heads of this width; none are made yet.
+    /// Tables for heads of this width; none are made yet.
     pub(super) fn new(scope: &Scope, base: f64, width: usize, scaling: Option<RopeScaling>) -> Tables {
         Tables { label: scope.label(), base, width, scaling, longest: Arc::default(), made: Arc::default() }
     }
 
-    /// Cosines and sines for sequences of so many tokens.
+    /// Cosines and sines for sequences of this many tokens.
     pub(super) fn of(&self, length: usize, device: &Device) -> Result<[Tensor; 2]> {
         let longest = self.longest.of(self.scaling.as_ref(), length);
         let depends_on_length = match self.scaling {
@@ -36,7 +37,7 @@ impl Tables {
             Some(RopeScaling::LongRope { original_max_position_embeddings: most, .. }) => length > most,
             _ => false,
         };
-        // A training step cannot keep tensors of inference mode.
+        // A training step cannot save tensors made in inference mode.
         if depends_on_length || is_inference_mode_enabled() {
             return self.make(length, longest, device);
         }
@@ -52,7 +53,7 @@ impl Tables {
         Ok([cos.narrow(0, 0, length)?, sin.narrow(0, 0, length)?])
     }
 
-    /// Tables of so many rows, for sequences of `length` tokens.
+    /// Makes tables of this many rows, for sequences of `length` tokens.
     fn make(&self, rows: usize, length: usize, device: &Device) -> Result<[Tensor; 2]> {
         let _owner = Span::layer(self.label);
         let Turns { frequencies, scale } = rope::turns(self.base, self.width, self.scaling.as_ref(), length);
@@ -65,13 +66,13 @@ impl Tables {
     }
 }
 
-/// The length that a dynamic base is for: that of the longest sequence so far, until one comes that is shorter than the
-/// pretraining's. As `dynamic_rope_update` of `transformers`.
+/// The length that the dynamic base is computed for: the longest sequence so far, until a sequence is shorter than the
+/// pretraining length. As `dynamic_rope_update` of `transformers`.
 #[derive(Debug, Default)]
 struct LongestSequence(AtomicUsize);
 
 impl LongestSequence {
-    /// The length for a sequence of so many tokens.
+    /// Returns the length to use for a sequence of this many tokens.
     fn of(&self, scaling: Option<&RopeScaling>, length: usize) -> usize {
         let Some(&RopeScaling::Dynamic { max_position_embeddings: original, .. }) = scaling else {
             return length;

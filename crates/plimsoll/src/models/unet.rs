@@ -1,5 +1,5 @@
-//! U-Net: the names, shapes and start values of the widely used [milesial/Pytorch-UNet](https://github.com/milesial/Pytorch-UNet),
-//! in its form that resamples (`bilinear=True`) and in the one that learns to (`bilinear=False`).
+//! U-Net: names, shapes and initial values of the widely used [milesial/Pytorch-UNet](https://github.com/milesial/Pytorch-UNet),
+//! both with bilinear upsampling (`bilinear=True`) and with learned upsampling (`bilinear=False`).
 
 use plimsoll_tensor::{Error, InterpolateMode, PadMode, Result, Tensor};
 
@@ -8,16 +8,16 @@ use crate::nn::{
     BatchNorm2d, Conv2d, ConvTranspose2d, ConvTranspose2dConfig, MaxPool2d, Module, Scope, Upsample,
 };
 
-/// Sizes of a U-Net.
+/// The configuration of a U-Net.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UNetConfig {
     /// Channels of an image.
     pub n_channels: usize,
-    /// Channels of the result: one for each class of a pixel.
+    /// Channels of the output: one for each class.
     pub n_classes: usize,
-    /// Channels at full size, doubled by each of the four halvings. 64 in the published model.
+    /// Channels at full resolution; each of the four halvings doubles them. 64 in the published model.
     pub width: usize,
-    /// Whether images grow by bilinear interpolation; else by transposed convolution.
+    /// Whether to upsample by bilinear interpolation instead of transposed convolution.
     pub bilinear: bool,
 }
 
@@ -28,7 +28,7 @@ impl UNetConfig {
     }
 }
 
-/// A U-Net for images `[batch, channels, height, width]`, which gives one number for each pixel and class.
+/// A U-Net for images `[batch, channels, height, width]`, which computes a logit for each pixel and class.
 ///
 /// ```
 /// use plimsoll::models::{UNet, UNetConfig};
@@ -59,17 +59,17 @@ pub struct UNet {
 }
 
 impl UNet {
-    /// A new model with PyTorch's default start values.
+    /// A new model with PyTorch's default initial values.
     ///
     /// # Errors
-    /// A size of 0; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// A size of 0; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: UNetConfig) -> Result<UNet> {
         let UNetConfig { n_channels, n_classes, width, bilinear } = config;
         if n_channels == 0 || n_classes == 0 || width < 2 {
             let message = format!("a size of 0, or a width below 2: {config:?}");
             return Err(Error::Argument { op: "unet", message });
         }
-        // Interpolation keeps the channels that transposed convolution would halve.
+        // Transposed convolution halves the channels; interpolation does not.
         let factor = if bilinear { 2 } else { 1 };
         let down = |name: &str, inputs, outputs| Down::new(&scope.at(name), inputs, outputs);
         let up = |name: &str, inputs, outputs| Up::new(&scope.at(name), inputs, outputs, bilinear);
@@ -88,7 +88,7 @@ impl UNet {
         })
     }
 
-    /// Its sizes.
+    /// The model's configuration.
     pub fn config(&self) -> &UNetConfig {
         &self.config
     }
@@ -120,13 +120,13 @@ impl Module for OutConv {
     members!(conv);
 }
 
-/// Two convolutions of 3 × 3, each normalized and cut at 0.
+/// Two 3 × 3 convolutions, each followed by batch normalization and ReLU.
 #[derive(Debug)]
 struct DoubleConv {
     double_conv: Convs,
 }
 
-/// The layers of [`DoubleConv`] by their numbers; ReLU is one of them.
+/// The layers of [`DoubleConv`], named by their numbers; ReLU layers count.
 #[derive(Debug)]
 struct Convs {
     first: Conv2d,
@@ -163,7 +163,7 @@ impl Module for DoubleConv {
     }
 }
 
-/// Half the size, then two convolutions.
+/// Halves the image's size, then applies two convolutions.
 #[derive(Debug)]
 struct Down {
     maxpool_conv: PoolConv,
@@ -196,7 +196,7 @@ impl Module for Down {
     }
 }
 
-/// How images grow to twice their size.
+/// How an image is upsampled to twice its size.
 #[derive(Debug)]
 enum Grow {
     Interpolate(Upsample),
@@ -224,7 +224,7 @@ impl Module for Grow {
     }
 }
 
-/// Twice the size, beside the image of that size from the way down, then two convolutions.
+/// Doubles the image's size, concatenates the image of that size from the downward path, then applies two convolutions.
 #[derive(Debug)]
 struct Up {
     up: Grow,
@@ -253,7 +253,7 @@ impl Up {
         let missing = |dim: usize| (beside.shape()[dim] - x.shape()[dim]) as isize;
         let (dy, dx) = (missing(2), missing(3));
         if (dy, dx) != (0, 0) {
-            // Halving rounded down: zeros around what is too small.
+            // Halving rounds down, so the upsampled image may be too small: pad it with zeros.
             x = x.pad(&[dx / 2, dx - dx / 2, dy / 2, dy - dy / 2], PadMode::Constant(0.0))?;
         }
         self.conv.forward(&Tensor::cat(&[beside, &x], 1)?)

@@ -1,4 +1,4 @@
-//! VGG: the names, shapes and start values of torchvision's `vgg11` to `vgg19`, with and without batch normalization.
+//! VGG: the names, shapes and initial values of torchvision's `vgg11` to `vgg19`, with and without batch normalization.
 
 use plimsoll_tensor::{Error, Result, Tensor};
 
@@ -7,7 +7,7 @@ use crate::nn::{
     AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Dropout, Init, Linear, MaxPool2d, Module, ReLU, Scope, Sequential,
 };
 
-/// Sizes of a VGG.
+/// The configuration of a VGG.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VggConfig {
     /// Channels of the convolutions of each stage; a stage ends with max pooling, which halves the image.
@@ -16,7 +16,7 @@ pub struct VggConfig {
     pub batch_norm: bool,
     /// Channels of an image.
     pub in_channels: usize,
-    /// Places to which images are brought before the classifier, in each direction. 7 in torchvision.
+    /// Height and width to which features are pooled before the classifier. 7 in torchvision.
     pub pooled: usize,
     /// Width of the classifier's two hidden layers. 4096 in torchvision.
     pub hidden: usize,
@@ -27,7 +27,7 @@ pub struct VggConfig {
 }
 
 impl VggConfig {
-    /// With so many convolutions in each of the five stages.
+    /// A configuration with this many convolutions in each of the five stages.
     fn sized(counts: [usize; 5]) -> VggConfig {
         let stages = counts.iter().zip([64, 128, 256, 512, 512]).map(|(&n, width)| vec![width; n]).collect();
         VggConfig {
@@ -61,7 +61,7 @@ impl VggConfig {
         VggConfig::sized([2, 2, 4, 4, 4])
     }
 
-    /// The same with batch normalization: `vgg16_bn` and the others.
+    /// The same configuration with batch normalization: `vgg16_bn` and the others.
     #[must_use]
     pub fn with_batch_norm(self) -> VggConfig {
         VggConfig { batch_norm: true, ..self }
@@ -89,10 +89,10 @@ pub struct Vgg {
 }
 
 impl Vgg {
-    /// A new model with torchvision's start values.
+    /// A new model with torchvision's initial values.
     ///
     /// # Errors
-    /// A size of 0; a probability outside 0 to 1; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// A size of 0; a probability outside 0 to 1; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: VggConfig) -> Result<Vgg> {
         let sizes = [config.in_channels, config.pooled, config.hidden, config.num_classes];
         let widths = || config.stages.iter().flatten();
@@ -119,7 +119,7 @@ impl Vgg {
         })
     }
 
-    /// Its sizes.
+    /// The model's configuration.
     pub fn config(&self) -> &VggConfig {
         &self.config
     }
@@ -143,7 +143,7 @@ struct Unit {
     norm: Option<BatchNorm2d>,
 }
 
-/// The convolutions, by stages, each of which ends with max pooling. Names count every layer, those without parameters too.
+/// The convolutions by stage; each stage ends with max pooling. Layer names count all layers, including those without parameters.
 struct Features {
     stages: Vec<(Vec<Unit>, MaxPool2d)>,
 }
@@ -197,7 +197,7 @@ impl Module for Features {
     }
 }
 
-/// A convolution that starts as torchvision's: `kaiming_normal_(mode="fan_out", nonlinearity="relu")`, its bias at 0.
+/// A convolution with torchvision's initial values: `kaiming_normal_(mode="fan_out", nonlinearity="relu")`, and a bias of 0.
 fn convolution(scope: &Scope, inputs: usize, outputs: usize) -> Result<Conv2d> {
     let layer = Conv2d::new(scope, inputs, outputs, 3)?.padding(1);
     scope.redraw("weight", layer.weight(), Init::Normal((2.0 / (outputs * 9) as f64).sqrt()))?;
@@ -205,7 +205,7 @@ fn convolution(scope: &Scope, inputs: usize, outputs: usize) -> Result<Conv2d> {
     Ok(layer)
 }
 
-/// A fully connected layer that starts as torchvision's: `normal_(0, 0.01)`, its bias at 0.
+/// A fully connected layer with torchvision's initial values: `normal_(0, 0.01)`, and a bias of 0.
 fn linear(scope: &Scope, inputs: usize, outputs: usize) -> Result<Linear> {
     let layer = Linear::new(scope, inputs, outputs)?;
     scope.redraw("weight", layer.weight(), Init::Normal(0.01))?;

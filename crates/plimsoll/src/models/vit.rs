@@ -1,4 +1,4 @@
-//! Vision transformers: the names, shapes and start values of `torchvision`'s `vit_b_16` and its relatives.
+//! Vision transformers: the names, shapes and initial values of `torchvision`'s `vit_b_16` and its relatives.
 
 use plimsoll_tensor::checkpoint::recompute_output;
 use plimsoll_tensor::label::{LabelId, Span};
@@ -10,29 +10,29 @@ use crate::nn::{
     MultiheadAttentionOptions, MultiheadOptions, Parameter, ResidualStream, Scope,
 };
 
-/// Sizes of a vision transformer.
+/// The configuration of a vision transformer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VitConfig {
-    /// Height and width of an image; the patch divides it.
+    /// Height and width of an image; must be a multiple of the patch size.
     pub image_size: usize,
     /// Height and width of a patch.
     pub patch_size: usize,
     /// Number of blocks.
     pub num_layers: usize,
-    /// Heads of each attention; they divide the width.
+    /// Attention heads; must divide the width.
     pub num_heads: usize,
     /// Width of the residual stream.
     pub hidden_dim: usize,
-    /// Width inside of a perceptron.
+    /// Hidden width of the MLP.
     pub mlp_dim: usize,
-    /// Probability of dropping an element of the embedding, inside of a perceptron, and of what a part adds.
+    /// Dropout probability of the embedding, inside the MLP, and of the outputs added to the residual stream.
     pub dropout: f64,
-    /// Probability of dropping a weight of attention.
+    /// Dropout probability of attention weights.
     pub attention_dropout: f64,
     /// Number of classes.
     pub num_classes: usize,
-    /// In how many blocks, from the first on, the perceptron's first product is computed again in the backward pass and not
-    /// kept. [`layers_to_recompute`](super::layers_to_recompute) finds how many a limit asks for.
+    /// The number of blocks, from the first on, whose MLP recomputes its first product in the backward pass instead of keeping
+    /// it. [`layers_to_recompute`](super::layers_to_recompute) finds the number that a memory limit needs.
     pub recompute_mlp: usize,
 }
 
@@ -100,11 +100,11 @@ pub struct Vit {
 }
 
 impl Vit {
-    /// A new model with torchvision's start values: the head is zero. The patches' weight is normal, not cut off at two
-    /// deviations.
+    /// A new model with torchvision's initial values: the head is zero. The patch projection's weight is drawn from a normal
+    /// distribution that is not truncated at two standard deviations.
     ///
     /// # Errors
-    /// A patch that does not divide the image; heads that do not divide the width; a path that is taken
+    /// A patch that does not divide the image; heads that do not divide the width; a path that is already in use
     /// ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: VitConfig) -> Result<Vit> {
         if config.patch_size == 0 || !config.image_size.is_multiple_of(config.patch_size) {
@@ -125,15 +125,15 @@ impl Vit {
         })
     }
 
-    /// Its sizes.
+    /// The model's configuration.
     pub fn config(&self) -> &VitConfig {
         &self.config
     }
 
-    /// The mean cross entropy of the classes `int64 [batch]` of images.
+    /// The mean cross entropy of images with these classes, `int64 [batch]`.
     ///
     /// # Errors
-    /// As [`Module::forward`]; a class that is not there.
+    /// As [`Module::forward`]; a class out of range.
     pub fn loss(&self, images: &Tensor, classes: &Tensor) -> Result<Tensor> {
         self.forward(images)?.cross_entropy_with(classes, CrossEntropyOptions::default())
     }
@@ -161,7 +161,7 @@ impl Module for Vit {
     }
 }
 
-/// The projection of patches: a convolution whose windows do not overlap, which is one product of the patches laid side by side.
+/// The projection of patches: a convolution whose windows do not overlap, computed as one matrix product of all patches.
 #[derive(Debug)]
 struct Patches {
     label: LabelId,
@@ -190,7 +190,7 @@ impl Module for Patches {
         let (patch, shape) = (self.weight.shape()[2], images.shape());
         let [rows, cols] = [shape[2] / patch, shape[3] / patch];
         let cut = autocast::lower(images)?.unflatten(3, &[cols, patch])?.unflatten(2, &[rows, patch])?;
-        // The elements of a patch in the order of the filters', which then need no copy.
+        // Orders the elements of a patch like those of the filters, so that the filters need no copy.
         let (order, filters): ([isize; 6], _) = match self.weight.is_contiguous() {
             true => ([0, 2, 4, 1, 3, 5], self.weight.flatten(1, 3)?),
             false => ([0, 2, 4, 3, 5, 1], self.weight.permute(&[0, 2, 3, 1])?.flatten(1, 3)?),
@@ -238,12 +238,12 @@ impl Encoder {
 }
 
 impl Encoder {
-    /// The class token of what the blocks make of tokens, normalized: no other token is read.
+    /// The normalized output of the blocks for the class token; no other token is read.
     fn class_token_of(&self, tokens: Tensor) -> Result<Tensor> {
         self.stream(tokens)?.select(1, 0)?.finish(&self.ln)
     }
 
-    /// The tokens with what all blocks add to them.
+    /// The residual stream after all blocks.
     fn stream(&self, tokens: Tensor) -> Result<ResidualStream> {
         let x = {
             let _owner = Span::layer(self.label);
@@ -342,7 +342,7 @@ impl Module for Block {
     }
 }
 
-/// torchvision's `MLP`: layers 0 and 3 of a chain have parameters.
+/// torchvision's `MLP`: of its layers, 0 and 3 have parameters.
 #[derive(Debug)]
 struct Mlp {
     up: Linear,
@@ -367,7 +367,7 @@ impl Mlp {
         })
     }
 
-    /// Of the normalized stream, which is dropped as soon as it was read.
+    /// Takes the normalized stream by value, so that it is dropped as soon as it has been read.
     fn forward_of(&self, x: Tensor, recompute: bool) -> Result<Tensor> {
         let up = match recompute {
             true => {

@@ -6,7 +6,7 @@ use plimsoll_tensor::{Result, Tensor};
 use super::{Init, Module, Parameter, Scope};
 use crate::members;
 
-/// Layers that have nothing to configure, from a method each.
+/// Defines layers without options, each of which calls one method.
 macro_rules! plain {
     ($($(#[$doc:meta])* $layer:ident => $method:ident)*) => {$(
         $(#[$doc])*
@@ -16,10 +16,10 @@ macro_rules! plain {
         }
 
         impl $layer {
-            /// The layer; it has nothing to configure.
+            /// Makes the layer; it has no options.
             ///
             /// # Errors
-            /// None today; a `Result` like every layer's, so that all are built alike.
+            /// None today; it returns a `Result` so that all layers are built the same way.
             pub fn new(scope: &Scope) -> Result<$layer> {
                 Ok($layer { label: scope.label() })
             }
@@ -72,7 +72,7 @@ plain! {
     SELU => selu
 }
 
-/// Layers with a number or two, from a method that takes them.
+/// Defines layers with one or two parameters, which are passed to a method.
 macro_rules! configured {
     ($($(#[$doc:meta])* $layer:ident($($number:ident: $type:ty = $default:expr),*) => $method:ident)*) => {$(
         $(#[$doc])*
@@ -86,13 +86,13 @@ macro_rules! configured {
             /// The layer with PyTorch's defaults.
             ///
             /// # Errors
-            /// None today; a `Result` like every layer's, so that all are built alike.
+            /// None today; it returns a `Result` so that all layers are built the same way.
             pub fn new(scope: &Scope) -> Result<$layer> {
                 Ok($layer { label: scope.label(), $($number: $default),* })
             }
 
             $(
-                /// The same layer with this one.
+                /// Returns the layer with this value.
                 pub fn $number(mut self, $number: $type) -> $layer {
                     self.$number = $number;
                     self
@@ -110,16 +110,16 @@ macro_rules! configured {
 }
 
 configured! {
-    /// `x`, times `negative_slope` where it is negative. As `torch.nn.LeakyReLU`.
+    /// `x`, multiplied by `negative_slope` where `x` is negative. As `torch.nn.LeakyReLU`.
     LeakyReLU(negative_slope: f64 = 0.01) => leaky_relu
 
-    /// `x`, and `alpha · (e^x - 1)` where it is negative. As `torch.nn.ELU`.
+    /// `x`, but `alpha · (e^x - 1)` where `x` is negative. As `torch.nn.ELU`.
     ELU(alpha: f64 = 1.0) => elu
 
-    /// `x`, and `alpha · (e^(x / alpha) - 1)` where it is negative. As `torch.nn.CELU`.
+    /// `x`, but `alpha · (e^(x / alpha) - 1)` where `x` is negative. As `torch.nn.CELU`.
     CELU(alpha: f64 = 1.0) => celu
 
-    /// `x`, but 0 within `lambda` of 0. As `torch.nn.Hardshrink`.
+    /// `x`, but 0 if `|x| <= lambda`. As `torch.nn.Hardshrink`.
     Hardshrink(lambda: f64 = 0.5) => hardshrink
 
     /// `x` moved by `lambda` towards 0. As `torch.nn.Softshrink`.
@@ -140,7 +140,7 @@ configured! {
     /// `x`, but at least `min_val`, 0, and at most `max_val`, 6. As `torch.nn.ReLU6`.
     ReLU6(min_val: f64 = 0.0, max_val: f64 = 6.0) => hardtanh
 
-    /// Exponentials along a dimension, the last unless another is set, over their sum. As `torch.nn.Softmax(dim)`.
+    /// Exponentials divided by their sum along a dimension, by default the last. As `torch.nn.Softmax(dim)`.
     Softmax(dim: isize = -1) => softmax
 
     /// The logarithm of [`Softmax`]. As `torch.nn.LogSoftmax(dim)`.
@@ -174,15 +174,15 @@ pub struct GELU {
 }
 
 impl GELU {
-    /// The layer, with the error function.
+    /// Makes the layer, with the error function.
     ///
     /// # Errors
-    /// None today; a `Result` like every layer's, so that all are built alike.
+    /// None today; it returns a `Result` so that all layers are built the same way.
     pub fn new(scope: &Scope) -> Result<GELU> {
         Ok(GELU { label: scope.label(), approximate: Approximate::None })
     }
 
-    /// The same layer with another way to compute Φ.
+    /// Returns the layer with another way to compute Φ.
     pub fn approximate(mut self, approximate: Approximate) -> GELU {
         self.approximate = approximate;
         self
@@ -199,8 +199,8 @@ impl Module for GELU {
     }
 }
 
-/// `x` where it is positive, else `x` times a weight that is trained: one for all, or one for each channel (dimension 1). As
-/// `torch.nn.PReLU`.
+/// `x` where it is positive, else `x` times a trained weight. There is one weight for all channels or one for each (dimension 1).
+/// As `torch.nn.PReLU`.
 ///
 /// ```
 /// use plimsoll::nn::{Module, PReLU, Scope};
@@ -218,15 +218,15 @@ pub struct PReLU {
 }
 
 impl PReLU {
-    /// With 1 weight, or as many as there are channels, which start at 0.25.
+    /// A layer with 1 weight, or one for each channel; initially 0.25.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, num_parameters: usize) -> Result<PReLU> {
         PReLU::with_init(scope, num_parameters, 0.25)
     }
 
-    /// With weights that start at `init`.
+    /// A layer whose weights are initially `init`.
     ///
     /// # Errors
     /// As [`PReLU::new`].

@@ -1,4 +1,4 @@
-//! The masks of a layer of attention, as one mask of its scores.
+//! Combines the masks of an attention layer into one mask of its scores.
 
 use plimsoll_tensor::{DType, Error, Result, Tensor};
 
@@ -10,7 +10,7 @@ pub(super) struct Scores {
     pub(super) keys: usize,
 }
 
-/// Masks as PyTorch's layers take them: true hides a key, floating point is added.
+/// Masks as PyTorch's layers take them: in a `bool` mask, true hides a key; a floating-point mask is added to the scores.
 pub(super) struct Masks<'a> {
     pub(super) attn: Option<&'a Tensor>,
     pub(super) padding: Option<&'a Tensor>,
@@ -18,8 +18,8 @@ pub(super) struct Masks<'a> {
 }
 
 impl Masks<'_> {
-    /// One mask for `scaled_dot_product_attention`, where true keeps a key; `None` where nothing but `causal` hides one. It
-    /// has a matrix for each head only where a mask has.
+    /// One mask for `scaled_dot_product_attention`, where true keeps a key; `None` if only `causal` hides keys. The mask has a
+    /// matrix for each head only if one of the given masks has.
     pub(super) fn kept(&self, scores: &Scores) -> Result<Option<Tensor>> {
         let [attn, padding] = self.wide(scores)?;
         let Some(first) = attn.as_ref().or(padding.as_ref()) else { return Ok(None) };
@@ -39,7 +39,7 @@ impl Masks<'_> {
         sum(parts)
     }
 
-    /// One mask to add to scores; `None` where nothing hides a key.
+    /// One mask to add to the scores; `None` if nothing hides a key.
     pub(super) fn added(&self, scores: &Scores, of: &Tensor) -> Result<Option<Tensor>> {
         let mut parts: Vec<Tensor> = self.wide(scores)?.into_iter().flatten().collect();
         if self.causal {
@@ -48,7 +48,7 @@ impl Masks<'_> {
         sum(parts)
     }
 
-    /// Both masks in four dimensions.
+    /// Both masks, expanded to four dimensions.
     fn wide(&self, scores: &Scores) -> Result<[Option<Tensor>; 2]> {
         let &Scores { batch, heads, queries, keys } = scores;
         let attn = |mask: &Tensor| match *mask.shape() {
@@ -89,7 +89,7 @@ fn later_keys(scores: &Scores, device: &plimsoll_tensor::Device) -> Result<Tenso
     Tensor::full(&[scores.queries, scores.keys], 1.0, DType::Bool, device)?.triu(1)
 }
 
-/// Masks added up: true is minus infinity.
+/// The sum of masks; true counts as minus infinity.
 fn sum(parts: Vec<Tensor>) -> Result<Option<Tensor>> {
     let mut whole: Option<Tensor> = None;
     for mask in parts {

@@ -7,16 +7,16 @@ use super::per_channel::PerChannel;
 use super::{Buffer, Mode, Module, Parameter, Scope};
 use crate::members;
 
-/// What a batch normalization has. The default is PyTorch's.
+/// The options of batch normalization. The defaults are PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNormConfig {
-    /// Added to the variance.
+    /// Epsilon added to the variance.
     pub eps: f64,
-    /// The share of a batch in the updated running statistics; without it they are the mean over all batches.
+    /// The weight of a batch in the running statistics; with `None` they are the mean over all batches.
     pub momentum: Option<f64>,
     /// Whether there are a weight and a bias.
     pub affine: bool,
-    /// Whether there are running statistics. Without them the batch's are used in evaluation, too.
+    /// Whether there are running statistics. Without them, evaluation also uses the batch's statistics.
     pub track_running_stats: bool,
 }
 
@@ -26,8 +26,8 @@ impl Default for BatchNormConfig {
     }
 }
 
-/// Each channel brought to mean 0 and deviation 1, then scaled and shifted: [`BatchNorm1d`], [`BatchNorm2d`] and
-/// [`BatchNorm3d`], whose inputs have `D` dimensions beside batch and channels.
+/// Normalizes each channel to mean 0 and standard deviation 1, then scales and shifts it: [`BatchNorm1d`], [`BatchNorm2d`] and
+/// [`BatchNorm3d`], whose inputs have `D` dimensions besides batch and channels.
 ///
 /// ```
 /// use plimsoll::nn::{BatchNorm2d, Module, Scope};
@@ -53,20 +53,20 @@ pub struct BatchNorm<const D: usize> {
     eps: f64,
 }
 
-/// Of `[batch, channels]` or `[batch, channels, length]`. As `torch.nn.BatchNorm1d`.
+/// For inputs `[batch, channels]` or `[batch, channels, length]`. As `torch.nn.BatchNorm1d`.
 pub type BatchNorm1d = BatchNorm<1>;
 
-/// Of `[batch, channels, height, width]`. As `torch.nn.BatchNorm2d`.
+/// For inputs `[batch, channels, height, width]`. As `torch.nn.BatchNorm2d`.
 pub type BatchNorm2d = BatchNorm<2>;
 
-/// Of `[batch, channels, depth, height, width]`. As `torch.nn.BatchNorm3d`.
+/// For inputs `[batch, channels, depth, height, width]`. As `torch.nn.BatchNorm3d`.
 pub type BatchNorm3d = BatchNorm<3>;
 
 impl<const D: usize> BatchNorm<D> {
-    /// For so many channels, with PyTorch's defaults.
+    /// A layer for this many channels, with PyTorch's defaults.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, num_features: usize) -> Result<BatchNorm<D>> {
         BatchNorm::with(scope, num_features, BatchNormConfig::default())
     }
@@ -101,12 +101,12 @@ impl<const D: usize> BatchNorm<D> {
         self.bias.as_ref()
     }
 
-    /// Whether it uses the batch's statistics and updates the running ones.
+    /// Whether the layer is in training mode, in which it uses the batch's statistics and updates the running ones.
     pub fn is_training(&self) -> bool {
         self.mode.is_training()
     }
 
-    /// The normalized input, cut at 0, without the tensor between the two.
+    /// Normalization followed by ReLU, without storing the tensor between the two.
     ///
     /// # Errors
     /// As `forward`.
@@ -114,8 +114,8 @@ impl<const D: usize> BatchNorm<D> {
         self.run(input, BatchNormArgs { relu: true, ..BatchNormArgs::default() })
     }
 
-    /// [`BatchNorm::forward_relu`] with an output that the backward pass does not keep: what it needs of it is computed again from
-    /// the input, which is kept anyway. One tensor instead of two, for another pass over it.
+    /// [`BatchNorm::forward_relu`] with an output that is not kept: the backward pass recomputes it from the input, which is kept
+    /// anyway. This keeps one tensor instead of two, and costs another pass over it.
     ///
     /// # Errors
     /// As `forward`.
@@ -123,7 +123,7 @@ impl<const D: usize> BatchNorm<D> {
         self.run(input, BatchNormArgs { relu: true, recompute: true, ..BatchNormArgs::default() })
     }
 
-    /// The normalized input plus `residual`, cut at 0, without the tensors between the three: the end of a residual block.
+    /// Normalization, addition of `residual` and ReLU, without storing the tensors in between: the end of a residual block.
     ///
     /// # Errors
     /// As `forward`; a residual of another shape or type.
@@ -131,8 +131,8 @@ impl<const D: usize> BatchNorm<D> {
         self.run(input, BatchNormArgs { residual: Some(residual), relu: true, ..BatchNormArgs::default() })
     }
 
-    /// [`BatchNorm::forward_add_relu`] with an output that the backward pass does not keep, as
-    /// [`BatchNorm::forward_relu_recomputed`]: it is computed again from the input and the residual.
+    /// [`BatchNorm::forward_add_relu`] with an output that is not kept for the backward pass, as
+    /// [`BatchNorm::forward_relu_recomputed`]: it is recomputed from the input and the residual.
     ///
     /// # Errors
     /// As [`BatchNorm::forward_add_relu`].
@@ -141,7 +141,7 @@ impl<const D: usize> BatchNorm<D> {
         self.run(input, BatchNormArgs { residual: Some(residual), ..args })
     }
 
-    /// The normalized input, which the backward pass does not keep, as [`BatchNorm::forward_relu_recomputed`].
+    /// `forward` with an output that is not kept for the backward pass, as [`BatchNorm::forward_relu_recomputed`].
     ///
     /// # Errors
     /// As `forward`.
@@ -149,7 +149,7 @@ impl<const D: usize> BatchNorm<D> {
         self.run(input, BatchNormArgs { recompute: true, ..BatchNormArgs::default() })
     }
 
-    /// With what `then` says of ReLU, a residual and keeping.
+    /// Normalizes; `then` says whether ReLU and a residual follow, and which output is kept.
     fn run(&self, input: &Tensor, then: BatchNormArgs<'_>) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         self.check(input)?;
@@ -167,7 +167,7 @@ impl<const D: usize> BatchNorm<D> {
     }
 
     fn check(&self, input: &Tensor) -> Result<()> {
-        // One-dimensional ones take rows of features, too.
+        // `BatchNorm1d` also takes inputs without a length.
         if input.rank() == D + 2 || (D == 1 && input.rank() == 2) {
             return Ok(());
         }

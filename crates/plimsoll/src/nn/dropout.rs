@@ -1,4 +1,4 @@
-//! Dropout as a layer: of elements, of whole channels, and of those that keep mean and variance.
+//! Dropout as a layer: of elements, of channels, and alpha dropout, which preserves mean and variance.
 
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Error, Result, Tensor};
@@ -6,7 +6,7 @@ use plimsoll_tensor::{Error, Result, Tensor};
 use super::{Mode, Module, Scope};
 use crate::members;
 
-/// While training, each element is zero with probability `p`, and what is left is scaled by `1 / (1 - p)`. As
+/// While training, each element becomes zero with probability `p`, and the others are scaled by `1 / (1 - p)`. As
 /// `torch.nn.Dropout`; it keeps a seed for the backward pass, not a mask.
 ///
 /// ```
@@ -29,7 +29,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// With the probability of dropping an element.
+    /// A layer with this probability of dropping an element.
     ///
     /// # Errors
     /// A probability outside 0 to 1.
@@ -38,7 +38,7 @@ impl Dropout {
         Ok(Dropout { label: scope.label(), p, mode: Mode::default() })
     }
 
-    /// Whether it drops: while training.
+    /// Whether the layer is in training mode, in which it drops elements.
     pub fn is_training(&self) -> bool {
         self.mode.is_training()
     }
@@ -48,7 +48,7 @@ impl Dropout {
         self.p > 0.0 && self.mode.is_training()
     }
 
-    /// The input, dropped, plus `residual`, in one pass.
+    /// Applies dropout to `input` and adds `residual`, in one pass.
     ///
     /// # Errors
     /// Shapes or types that differ; out of memory.
@@ -80,9 +80,9 @@ fn probability(op: &'static str, p: f64) -> Result<()> {
     Err(Error::Argument { op, message: format!("{p} is not a probability: use 0 to 1") })
 }
 
-/// While training, each channel of each example is zero with probability `p`, and what is left is scaled by `1 / (1 - p)`:
-/// [`Dropout1d`], [`Dropout2d`], [`Dropout3d`], of images of `D` dimensions with a batch or without one. It keeps one number for
-/// each channel.
+/// While training, each channel of each example becomes zero with probability `p`, and the others are scaled by `1 / (1 - p)`:
+/// [`Dropout1d`], [`Dropout2d`], [`Dropout3d`], for inputs with `D` spatial dimensions, with or without a batch. It saves one
+/// number for each channel.
 ///
 /// ```
 /// use plimsoll::nn::{Dropout2d, Module, Scope};
@@ -109,7 +109,7 @@ pub type Dropout2d = ChannelDropout<2>;
 pub type Dropout3d = ChannelDropout<3>;
 
 impl<const D: usize> ChannelDropout<D> {
-    /// With the probability of dropping a channel.
+    /// A layer with this probability of dropping a channel.
     ///
     /// # Errors
     /// A probability outside 0 to 1.
@@ -124,7 +124,7 @@ impl<const D: usize> Module for ChannelDropout<D> {
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
-        // PyTorch takes three dimensions as a batch in `Dropout2d`, too.
+        // PyTorch's `Dropout2d` treats an input of three dimensions as a batch.
         let lead = match input.rank() {
             rank if rank == D + 2 || (D == 2 && rank == 3) => 2,
             rank if rank == D + 1 => 1,
@@ -144,8 +144,8 @@ impl<const D: usize> Module for ChannelDropout<D> {
     }
 }
 
-/// Dropout for networks of [`SELU`](super::SELU): what is dropped becomes its lowest value, and mean and variance stay. As
-/// `torch.nn.AlphaDropout`.
+/// Dropout for networks of [`SELU`](super::SELU): dropped elements become SELU's lowest value, and mean and variance are
+/// preserved. As `torch.nn.AlphaDropout`.
 #[derive(Clone, Debug)]
 pub struct AlphaDropout {
     label: LabelId,
@@ -154,7 +154,7 @@ pub struct AlphaDropout {
 }
 
 impl AlphaDropout {
-    /// With the probability of dropping an element.
+    /// A layer with this probability of dropping an element.
     ///
     /// # Errors
     /// A probability outside 0 to 1.
@@ -178,7 +178,7 @@ impl Module for AlphaDropout {
         }
         let keep = 1.0 - self.p;
         let scale = 1.0 / ((LOWEST * LOWEST * self.p + 1.0) * keep).sqrt();
-        // 1 where an element stays.
+        // 1 where an element is kept.
         let kept = Tensor::full(input.shape(), keep, input.dtype(), input.device())?.bernoulli()?;
         let (by, p) = (-LOWEST * scale, self.p);
         let shift = kept.affine(by, by * (p - 1.0))?;

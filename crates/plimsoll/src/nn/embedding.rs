@@ -1,4 +1,4 @@
-//! A table of rows, looked up by number.
+//! Embeddings: tables whose rows are looked up by index.
 
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{BagMode, Result, Tensor};
@@ -6,7 +6,7 @@ use plimsoll_tensor::{BagMode, Result, Tensor};
 use super::{Init, Module, Parameter, Scope};
 use crate::members;
 
-/// Rows of a table by their numbers: indices `int64 […]` give `[…, size]`. As `torch.nn.Embedding`.
+/// Looks up rows of a table: indices `int64 […]` give `[…, size]`. As `torch.nn.Embedding`.
 ///
 /// ```
 /// use plimsoll::nn::{Embedding, Module, Scope};
@@ -28,12 +28,12 @@ impl Embedding {
     /// `count` rows of `size` numbers, drawn from the standard normal distribution as PyTorch's are.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, count: usize, size: usize) -> Result<Embedding> {
         Embedding::with_init(scope, count, size, Init::Normal(1.0))
     }
 
-    /// The same with other start values.
+    /// The same layer with other initial values.
     ///
     /// # Errors
     /// As [`Embedding::new`].
@@ -42,7 +42,7 @@ impl Embedding {
         Ok(Embedding { label: scope.label(), weight, padding_idx: None })
     }
 
-    /// The same layer with a row that gets no gradient; counted from the end where negative.
+    /// Returns the layer with a row that gets no gradient; a negative `row` counts from the end.
     pub fn padding_idx(mut self, row: isize) -> Embedding {
         self.padding_idx = Some(row);
         self
@@ -63,7 +63,7 @@ impl Module for Embedding {
     }
 }
 
-/// Bags of rows of a table: their mean, sum or largest values. As `torch.nn.EmbeddingBag`.
+/// Reduces bags of rows of a table to their mean, sum or maximum. As `torch.nn.EmbeddingBag`.
 ///
 /// ```
 /// use plimsoll::nn::{EmbeddingBag, Scope};
@@ -86,14 +86,14 @@ impl EmbeddingBag {
     /// `count` rows of `size` numbers, drawn from the standard normal distribution as PyTorch's are.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, count: usize, size: usize, mode: BagMode) -> Result<EmbeddingBag> {
         let weight = scope.parameter("weight", &[count, size], Init::Normal(1.0))?;
         Ok(EmbeddingBag { label: scope.label(), weight, mode })
     }
 
-    /// One row for each bag: a bag is a row of indices, or of a vector of indices what lies between `offsets`. As
-    /// `torch.nn.EmbeddingBag.forward`.
+    /// Returns one row for each bag. A bag is a row of a matrix of indices, or the part of a vector of indices between two
+    /// `offsets`. As `torch.nn.EmbeddingBag.forward`.
     ///
     /// # Errors
     /// As [`Tensor::embedding_bag`].
@@ -111,7 +111,7 @@ impl EmbeddingBag {
 impl Module for EmbeddingBag {
     members!(weight);
 
-    /// A bag for each row of indices.
+    /// Each row of indices is a bag.
     fn forward(&self, indices: &Tensor) -> Result<Tensor> {
         self.run(indices, None, None)
     }

@@ -1,4 +1,4 @@
-//! Each channel of each example brought to mean 0 and deviation 1: [`InstanceNorm1d`], [`InstanceNorm2d`], [`InstanceNorm3d`].
+//! Instance normalization as a layer: [`InstanceNorm1d`], [`InstanceNorm2d`], [`InstanceNorm3d`].
 
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{BatchNormArgs, Error, Result, Tensor, no_grad};
@@ -7,12 +7,12 @@ use super::per_channel::PerChannel;
 use super::{Buffer, Mode, Module, Parameter, Scope};
 use crate::members;
 
-/// What an instance normalization has. The default is PyTorch's: neither weights nor running statistics.
+/// The options of instance normalization. The defaults are PyTorch's: neither weights nor running statistics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InstanceNormConfig {
-    /// Added to the variance.
+    /// Epsilon added to the variance.
     pub eps: f64,
-    /// The share of a batch in the updated running statistics.
+    /// The weight of a batch in the running statistics.
     pub momentum: f64,
     /// Whether there are a weight and a bias.
     pub affine: bool,
@@ -26,8 +26,8 @@ impl Default for InstanceNormConfig {
     }
 }
 
-/// Each channel of each example brought to mean 0 and deviation 1, for inputs of `D` dimensions beside batch and channels; the
-/// batch may be missing.
+/// Normalizes each channel of each example to mean 0 and standard deviation 1. Inputs have `D` dimensions besides batch and
+/// channels; the batch may be missing.
 ///
 /// ```
 /// use plimsoll::nn::{InstanceNorm2d, Module, Scope};
@@ -52,18 +52,18 @@ pub struct InstanceNorm<const D: usize> {
     eps: f64,
 }
 
-/// Of `[batch, channels, length]`. As `torch.nn.InstanceNorm1d`.
+/// For inputs `[batch, channels, length]`. As `torch.nn.InstanceNorm1d`.
 pub type InstanceNorm1d = InstanceNorm<1>;
-/// Of `[batch, channels, height, width]`. As `torch.nn.InstanceNorm2d`.
+/// For inputs `[batch, channels, height, width]`. As `torch.nn.InstanceNorm2d`.
 pub type InstanceNorm2d = InstanceNorm<2>;
-/// Of `[batch, channels, depth, height, width]`. As `torch.nn.InstanceNorm3d`.
+/// For inputs `[batch, channels, depth, height, width]`. As `torch.nn.InstanceNorm3d`.
 pub type InstanceNorm3d = InstanceNorm<3>;
 
 impl<const D: usize> InstanceNorm<D> {
-    /// For so many channels, with PyTorch's defaults.
+    /// A layer for this many channels, with PyTorch's defaults.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, num_features: usize) -> Result<InstanceNorm<D>> {
         InstanceNorm::with(scope, num_features, InstanceNormConfig::default())
     }
@@ -89,7 +89,7 @@ impl<const D: usize> InstanceNorm<D> {
         })
     }
 
-    /// Moves the running statistics towards the means of the examples' own.
+    /// Updates the running statistics with the mean of the examples' statistics.
     fn track(&self, input: &Tensor, mean: &Buffer, var: &Buffer) -> Result<()> {
         let places: Vec<isize> = (2..input.rank() as isize).collect();
         let of_batch = |x: Tensor| x.mean_dims(&[0])?.to_dtype(mean.dtype());

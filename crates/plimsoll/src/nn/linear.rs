@@ -15,31 +15,31 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// From `inputs` to `outputs` features, with a bias.
+    /// A layer from `inputs` to `outputs` features, with a bias.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, inputs: usize, outputs: usize) -> Result<Linear> {
         let layer = Linear::without_bias(scope, inputs, outputs)?;
         let bias = scope.parameter("bias", &[outputs], Init::default_for(inputs))?;
         Ok(Linear { bias: Some(bias), ..layer })
     }
 
-    /// From `inputs` to `outputs` features; `bias=False` in PyTorch.
+    /// A layer from `inputs` to `outputs` features without a bias; `bias=False` in PyTorch.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn without_bias(scope: &Scope, inputs: usize, outputs: usize) -> Result<Linear> {
         let weight = scope.parameter("weight", &[outputs, inputs], Init::default_for(inputs))?;
         Ok(Linear { label: scope.label(), weight, bias: None })
     }
 
-    /// A layer of these parameters, `[outputs, inputs]` and `[outputs]`; another layer may have them too.
+    /// A layer with these parameters, `[outputs, inputs]` and `[outputs]`, which other layers may share.
     pub fn of(scope: &Scope, weight: Parameter, bias: Option<Parameter>) -> Linear {
         Linear { label: scope.label(), weight, bias }
     }
 
-    /// The label under which it allocates.
+    /// The label of the layer's allocations.
     pub fn label(&self) -> LabelId {
         self.label
     }

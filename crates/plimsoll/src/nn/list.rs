@@ -6,7 +6,7 @@ use plimsoll_tensor::Result;
 
 use super::{Members, MembersMut, Module, Scope};
 
-/// Layers of one type, named `0`, `1`, … As `torch.nn.ModuleList`: it has no `forward`, the model that owns it has.
+/// Layers of one type, named `0`, `1`, … As `torch.nn.ModuleList`. The list has no `forward`; the model that owns it does.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, ModuleList, Scope};
@@ -22,10 +22,10 @@ use super::{Members, MembersMut, Module, Scope};
 pub struct ModuleList<M>(Vec<M>);
 
 impl<M: Module> ModuleList<M> {
-    /// `count` layers, each built at its number inside `scope`.
+    /// `count` layers; each is built inside `scope`, under its number.
     ///
     /// # Errors
-    /// What building a layer reports.
+    /// The errors of `build`.
     pub fn new(scope: &Scope, count: usize, build: impl Fn(&Scope) -> Result<M>) -> Result<ModuleList<M>> {
         (0..count).map(|i| build(&scope.at(&i.to_string()))).collect::<Result<Vec<M>>>().map(ModuleList)
     }

@@ -1,6 +1,6 @@
 //! Losses under the names that programs give their `criterion`: [`CrossEntropyLoss`] and others.
 //!
-//! Each is options with PyTorch's defaults, and a `forward` that calls the method of [`Tensor`] of the same name.
+//! Each has options with PyTorch's defaults, and a `forward` that calls the method of [`Tensor`] of the same name.
 
 use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{CrossEntropyOptions, Result, Tensor};
@@ -20,11 +20,11 @@ use plimsoll_tensor::{CrossEntropyOptions, Result, Tensor};
 pub struct CrossEntropyLoss {
     /// A weight for each class.
     pub weight: Option<Tensor>,
-    /// Positions with this class count for nothing.
+    /// Positions with this class are ignored.
     pub ignore_index: i64,
     /// The share of each target that is spread evenly over all classes, from 0 to 1.
     pub label_smoothing: f64,
-    /// How positions become one number.
+    /// How the losses of positions are reduced to one number.
     pub reduction: Reduction,
 }
 
@@ -59,9 +59,9 @@ impl CrossEntropyLoss {
 pub struct NLLLoss {
     /// A weight for each class.
     pub weight: Option<Tensor>,
-    /// Positions with this class count for nothing.
+    /// Positions with this class are ignored.
     pub ignore_index: i64,
-    /// How positions become one number.
+    /// How the losses of positions are reduced to one number.
     pub reduction: Reduction,
 }
 
@@ -88,14 +88,14 @@ impl NLLLoss {
     }
 }
 
-/// A loss with a reduction and perhaps a number, by a method of tensors.
+/// Defines losses that call a method of tensors, with a reduction and further options.
 macro_rules! losses {
     ($($(#[$doc:meta])* $loss:ident { $($(#[$of:meta])* $number:ident: $type:ty = $default:expr),* } => $call:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug)]
         pub struct $loss {
             $($(#[$of])* pub $number: $type,)*
-            /// How elements become one number.
+            /// How the losses of elements are reduced to one number.
             pub reduction: Reduction,
         }
 
@@ -106,10 +106,10 @@ macro_rules! losses {
         }
 
         impl $loss {
-            /// The loss.
+            /// Computes the loss.
             ///
             /// # Errors
-            /// Shapes, types or devices that do not fit together; out of memory.
+            /// Shapes, types or devices that do not match; out of memory.
             pub fn forward(&self, input: &Tensor, target: &Tensor) -> Result<Tensor> {
                 let call: fn(&$loss, &Tensor, &Tensor) -> Result<Tensor> = $call;
                 call(self, input, target)
@@ -125,15 +125,15 @@ losses! {
     L1Loss {} => |of, x, y| x.l1_loss(y, of.reduction);
     /// As `torch.nn.SmoothL1Loss`.
     SmoothL1Loss {
-        /// Where the square ends and the line begins.
+        /// The difference at which the loss changes from quadratic to linear.
         beta: f64 = 1.0
     } => |of, x, y| x.smooth_l1_loss(y, of.beta, of.reduction);
     /// As `torch.nn.HuberLoss`.
     HuberLoss {
-        /// Where the square ends and the line begins.
+        /// The difference at which the loss changes from quadratic to linear.
         delta: f64 = 1.0
     } => |of, x, y| x.huber_loss(y, of.delta, of.reduction);
-    /// Of probabilities. As `torch.nn.BCELoss`.
+    /// The input is probabilities. As `torch.nn.BCELoss`.
     BCELoss {
         /// A weight for each element.
         weight: Option<Tensor> = None
@@ -147,11 +147,11 @@ losses! {
     } => |of, x, y| {
         x.binary_cross_entropy_with_logits(y, of.weight.as_ref(), of.pos_weight.as_ref(), of.reduction)
     };
-    /// From logarithms of probabilities. As `torch.nn.KLDivLoss`.
+    /// The input is logarithms of probabilities. As `torch.nn.KLDivLoss`.
     KLDivLoss {
-        /// Whether targets are logarithms, too.
+        /// Whether targets are logarithms as well.
         log_target: bool = false,
-        /// Whether the sum is divided by the number of rows, in place of the reduction: `reduction="batchmean"`.
+        /// Whether to divide the sum by the number of rows instead of using `reduction`; `reduction="batchmean"` in PyTorch.
         batchmean: bool = false
     } => |of, x, y| match of.batchmean {
         true => x.kl_div(y, of.log_target, Reduction::Sum)?.div_scalar(x.shape().first().map_or(1.0, |&n| n as f64)),

@@ -1,7 +1,8 @@
-//! Which parameters there are, and which of them a module lists: one that nobody lists would silently not be trained or saved.
+//! Tracks which parameters exist and which of them a module lists: a parameter that no module lists would silently not be trained
+//! or saved.
 //!
-//! Each parameter has a note, [`Made`], that its clones share. What trains or saves tensors asks here ([`check`]) by the tensors
-//! that it was given. A note lives as long as a parameter has it, and holds no tensor.
+//! Each parameter has a record, [`Made`], that its clones share. Code that trains or saves tensors checks them here. A record
+//! lives as long as a parameter refers to it, and holds no tensor.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,15 +10,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use plimsoll_tensor::{Error, Result, Tensor};
 
-/// What is known of a parameter beside its tensor.
+/// What is known about a parameter besides its tensor.
 #[derive(Debug)]
 pub(super) struct Made {
-    /// Of the tensor.
+    /// The tensor's id.
     id: usize,
     path: String,
-    /// Whether the members of a module led to it.
+    /// Whether a module lists it among its members.
     listed: AtomicBool,
-    /// The parameters made from the same root, where a scope made it.
+    /// The parameters made from the same root scope, if a scope made this one.
     model: Option<Arc<Model>>,
 }
 
@@ -25,7 +26,7 @@ pub(super) struct Made {
 #[derive(Debug, Default)]
 pub(super) struct Model(Mutex<Vec<Weak<Made>>>);
 
-/// The notes of all parameters, by the ids of their tensors.
+/// The records of all parameters, by the ids of their tensors.
 static ALL: Mutex<BTreeMap<usize, Weak<Made>>> = Mutex::new(BTreeMap::new());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -33,7 +34,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Made {
-    /// The note of a tensor that is a parameter; `model` knows it if it is new.
+    /// Returns the record of a tensor that is a parameter. A new record is added to `model`.
     pub(super) fn of(tensor: &Tensor, path: &str, model: Option<&Arc<Model>>, listed: bool) -> Arc<Made> {
         let mut all = lock(&ALL);
         if let Some(made) = all.get(&tensor.id()).and_then(Weak::upgrade) {
@@ -51,7 +52,7 @@ impl Made {
         made
     }
 
-    /// The note of the tensor that takes the place of this one's.
+    /// Returns the record of the tensor that replaces this record's tensor.
     pub(super) fn replaced_by(&self, tensor: &Tensor) -> Arc<Made> {
         Made::of(tensor, &self.path, self.model.as_ref(), self.listed.load(Ordering::Relaxed))
     }
@@ -64,7 +65,7 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         let mut all = lock(&ALL);
-        // Another tensor may have the number by now.
+        // Another tensor may have this id by now.
         if all.get(&self.id).is_some_and(|note| note.strong_count() == 0) {
             all.remove(&self.id);
         }
@@ -75,7 +76,7 @@ fn note(tensor: &Tensor) -> Option<Arc<Made>> {
     lock(&ALL).get(&tensor.id()).and_then(Weak::upgrade)
 }
 
-/// An error where a model that one of these tensors belongs to has a parameter that no module lists.
+/// Returns an error if one of these tensors belongs to a model with a parameter that no module lists.
 ///
 /// # Errors
 /// [`Error::Argument`] of `op`, which names the field.
@@ -87,7 +88,7 @@ pub(crate) fn check_listed<'a>(op: &'static str, tensors: impl Iterator<Item = &
         }
     }
     for model in models {
-        // Outside the lock: the last handle of a note may go here.
+        // Done outside the lock, because the last handle of a record may be dropped here.
         let notes: Vec<Arc<Made>> = lock(&model.0).iter().filter_map(Weak::upgrade).collect();
         let is_listed = |made: &&Arc<Made>| made.listed.load(Ordering::Relaxed);
         let (listed, unlisted): (Vec<&Arc<Made>>, Vec<&Arc<Made>>) = notes.iter().partition(is_listed);
@@ -105,7 +106,7 @@ pub(crate) fn check_listed<'a>(op: &'static str, tensors: impl Iterator<Item = &
     Ok(())
 }
 
-/// The layer whose list lacks a path, and the field that it lacks: the first name that no listed path begins with.
+/// Finds the layer whose list lacks a path, and the missing field: the first name that no listed path begins with.
 fn field_of<'a>(path: &'a str, listed: impl Iterator<Item = &'a str>) -> (&'a str, &'a str) {
     let begins = |listed: &str| {
         let same = path.split('.').zip(listed.split('.')).take_while(|(a, b)| a == b);
@@ -116,7 +117,7 @@ fn field_of<'a>(path: &'a str, listed: impl Iterator<Item = &'a str>) -> (&'a st
     (path[..shared].trim_end_matches('.'), field)
 }
 
-/// An error where a parameter has another tensor by now than one of these.
+/// Returns an error if one of these tensors has been replaced in its parameter by another tensor.
 ///
 /// # Errors
 /// [`Error::Argument`] of `op`, which names the parameter.

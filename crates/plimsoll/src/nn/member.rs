@@ -1,7 +1,7 @@
 //! The members of a module, by name: parameters, buffers, its mode, and modules inside it.
 //!
 //! A layer lists its fields once, with the macro [`members!`](crate::members); everything that [`super::Module`] does to a
-//! whole model goes through these lists.
+//! complete model goes through these lists.
 
 use std::borrow::Cow;
 
@@ -10,9 +10,9 @@ use super::{Buffer, Mode, Module, Parameter};
 /// A member of a module.
 #[derive(Clone, Copy)]
 pub enum Member<'a> {
-    /// A tensor that is trained.
+    /// A trained tensor.
     Parameter(&'a Parameter),
-    /// A tensor that is not.
+    /// A tensor that is not trained.
     Buffer(&'a Buffer),
     /// The `training` flag.
     Mode(&'a Mode),
@@ -22,9 +22,9 @@ pub enum Member<'a> {
 
 /// A member that can be changed.
 pub enum MemberMut<'a> {
-    /// A tensor that is trained.
+    /// A trained tensor.
     Parameter(&'a mut Parameter),
-    /// A tensor that is not.
+    /// A tensor that is not trained.
     Buffer(&'a mut Buffer),
     /// A module inside this one.
     Module(&'a mut dyn Module),
@@ -32,9 +32,9 @@ pub enum MemberMut<'a> {
 
 /// A field that can be a member. Implemented for parameters, buffers, modes and modules, and options of them.
 pub trait IsMember {
-    /// The field as a member, if it is there.
+    /// The field as a member; `None` for an empty option.
     fn member(&self) -> Option<Member<'_>>;
-    /// The same, to be changed.
+    /// The same, mutable.
     fn member_mut(&mut self) -> Option<MemberMut<'_>>;
 }
 
@@ -63,7 +63,7 @@ impl IsMember for Mode {
         Some(Member::Mode(self))
     }
 
-    /// A mode changes through a shared reference.
+    /// A mode can be changed through a shared reference.
     fn member_mut(&mut self) -> Option<MemberMut<'_>> {
         None
     }
@@ -107,7 +107,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The members of one module to be changed, in the same order.
+/// The members of one module, mutable, in the same order.
 #[derive(Default)]
 pub struct MembersMut<'a>(pub(super) Vec<(Cow<'a, str>, MemberMut<'a>)>);
 
@@ -125,7 +125,7 @@ impl<'a> MembersMut<'a> {
     }
 }
 
-/// The name of a field for [`members!`](crate::members): that of `r#box` is `box`.
+/// The name of a field for [`members!`](crate::members): the name of `r#box` is `box`.
 #[doc(hidden)]
 pub fn field_name(field: &'static str) -> &'static str {
     field.strip_prefix("r#").unwrap_or(field)

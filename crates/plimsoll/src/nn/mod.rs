@@ -1,4 +1,4 @@
-//! Layers: what a model is made of, with PyTorch's names, defaults and initialisation.
+//! Layers, with PyTorch's names, defaults and initialisation.
 //!
 //! A layer is built in a [`Scope`], which gives it its path: the owner of its bytes, and the source of its random numbers.
 //! [`Module`] is the trait of layers and models (`module.rs`); it works on lists of their members (`member.rs`). A layer is

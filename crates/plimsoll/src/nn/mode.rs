@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A layer's `training` flag, which [`super::Module::train`] and [`super::Module::eval`] set. A layer that behaves
-/// differently in the two (dropout, batch normalization) has one as a field and lists it among its members. Clones are one flag.
+/// A layer's `training` flag, which [`super::Module::train`] and [`super::Module::eval`] set. A layer that behaves differently in
+/// the two modes (dropout, batch normalization) has one as a field and lists it among its members. Clones share the flag.
 ///
 /// ```
 /// use plimsoll::nn::Mode;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Mode(Arc<AtomicBool>);
 
 impl Default for Mode {
-    /// Training, as a new module of PyTorch's.
+    /// Training, as in a new PyTorch module.
     fn default() -> Mode {
         Mode(Arc::new(AtomicBool::new(true)))
     }

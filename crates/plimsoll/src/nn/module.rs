@@ -12,8 +12,8 @@ use crate::state_dict::{IncompatibleKeys, SerializeError, StateDict, Strict, Ten
 /// A layer, or a model made of layers. As `torch.nn.Module`.
 ///
 /// A layer implements `forward` and lists its members ([`members!`](crate::members)); the rest follows from that list.
-/// Names are those of PyTorch's state dicts: the members' names on the way to a tensor, with dots between them,
-/// a module's own parameters before those of the modules inside it.
+/// Names are those of PyTorch's state dicts: the members' names on the path to a tensor, joined by dots. A module's own
+/// parameters come before those of the modules inside it.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
@@ -31,11 +31,11 @@ use crate::state_dict::{IncompatibleKeys, SerializeError, StateDict, Strict, Ten
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 pub trait Module: Any + Send + Sync {
-    /// The output for this input. A module that takes something else than one tensor leaves this out, and has a `forward`
-    /// of its own.
+    /// Computes the output for this input. A module whose input is not one tensor leaves this method out and has another
+    /// `forward`.
     ///
     /// # Errors
-    /// What its operations report: sizes that do not fit together, out of memory.
+    /// The errors of its operations, such as sizes that do not match or out of memory.
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _ = input;
         let message = format!("{} takes something else than one tensor: call its own method", self.kind());
@@ -47,7 +47,7 @@ pub trait Module: Any + Send + Sync {
         let _ = list;
     }
 
-    /// Lists the same members in the same order, to be changed.
+    /// Lists the same members in the same order, mutable.
     fn members_mut<'a>(&'a mut self, list: &mut MembersMut<'a>) {
         let _ = list;
     }
@@ -103,22 +103,22 @@ pub trait Module: Any + Send + Sync {
         found
     }
 
-    /// Makes every layer train. New layers do.
+    /// Sets every layer to training mode, which is also the mode of new layers.
     fn train(&self) {
         set_training(self, true);
     }
 
-    /// Makes every layer evaluate: dropout passes its input on, batch normalization uses its running statistics. It
-    /// does not stop recording: see [`plimsoll_tensor::no_grad`].
+    /// Sets every layer to evaluation mode: dropout returns its input, batch normalization uses its running statistics. Gradients
+    /// are still recorded: see [`plimsoll_tensor::no_grad`].
     fn eval(&self) {
         set_training(self, false);
     }
 
-    /// Makes every parameter want a gradient, or freezes it. A frozen parameter has no gradient: the one that it has is
-    /// dropped; and a forward pass saves nothing that only its gradient would need.
+    /// Makes every parameter require a gradient, or freezes it. Freezing drops a parameter's gradient, and forward passes then
+    /// save nothing that only this gradient would need.
     ///
     /// # Errors
-    /// A parameter of a type through which no gradient flows.
+    /// A parameter of a type that cannot have a gradient.
     fn requires_grad_(&self, requires_grad: bool) -> Result<()> {
         for parameter in self.parameters() {
             parameter.requires_grad_(requires_grad)?;
@@ -135,10 +135,10 @@ pub trait Module: Any + Send + Sync {
     }
 
     /// Moves every parameter, its gradient and every buffer to a device. All keep their names and their owners; tied
-    /// parameters stay tied. Make optimizers afterwards: they update the parameters that they were given.
+    /// parameters stay tied. Make optimizers afterwards, because an optimizer updates the parameters that it was made with.
     ///
     /// # Errors
-    /// Out of memory; a source without values, unless the target has none either. The model then is as it was.
+    /// Out of memory; a source without values, unless the target has none either. On an error the model is unchanged.
     fn to(&mut self, device: &Device) -> Result<()> {
         let mut moved: BTreeMap<usize, Tensor> = BTreeMap::new();
         for (_, tensor) in self.named_parameters().into_iter().chain(self.named_buffers()) {
@@ -148,11 +148,11 @@ pub trait Module: Any + Send + Sync {
         Ok(())
     }
 
-    /// Converts every parameter, its gradient and every buffer of floating point to a type, as PyTorch's `Module.to(dtype)`. One
-    /// tensor at a time: the old one is freed before the next is converted.
+    /// Converts every parameter, its gradient and every floating-point buffer to a type, as PyTorch's `Module.to(dtype)`. Tensors
+    /// are converted one at a time: the old one is freed before the next is converted.
     ///
     /// # Errors
-    /// A type that is not of floating point; out of memory: the tensors before are converted then.
+    /// A type that is not floating point; out of memory, in which case some tensors are already converted.
     fn to_dtype(&mut self, dtype: DType) -> Result<()> {
         if !dtype.is_float() {
             return Err(Error::DType { op: "to_dtype", expected: "a type of floating point", got: dtype });
@@ -160,7 +160,7 @@ pub trait Module: Any + Send + Sync {
         let tensors = self.named_parameters().into_iter().chain(self.named_buffers());
         for (_, tensor) in tensors.filter(|(_, tensor)| tensor.dtype().is_float()) {
             let (id, grad) = (tensor.id(), tensor.grad());
-            // The gradient is converted when the old values are gone.
+            // The gradient is converted after the old values are freed.
             tensor.clear_grad();
             let converted = match tensor.leaf_to_dtype(dtype) {
                 Ok(converted) => converted,
@@ -177,10 +177,10 @@ pub trait Module: Any + Send + Sync {
     }
 
     /// Converts every parameter of four or five dimensions, its gradient and such buffers to a memory format, as PyTorch's
-    /// `Module.to(memory_format=…)`. Convolutions of channels-last images are fastest with filters that lie so too.
+    /// `Module.to(memory_format=…)`. Convolutions of channels-last images are fastest if the filters are also channels-last.
     ///
     /// # Errors
-    /// Out of memory: the tensors before are converted then.
+    /// Out of memory; in this case some tensors are already converted.
     fn to_memory_format(&mut self, format: MemoryFormat) -> Result<()> {
         let tensors = self.named_parameters().into_iter().chain(self.named_buffers());
         for (_, tensor) in tensors.filter(|(_, tensor)| matches!(tensor.rank(), 4 | 5)) {
@@ -230,8 +230,8 @@ pub trait Module: Any + Send + Sync {
         self.to_dtype(DType::F64)
     }
 
-    /// Calls `f` with every module inside this one, then with this one, as `torch.nn.Module.apply`: a module after those
-    /// inside it. `f` finds a layer's type with `downcast_mut`.
+    /// Calls `f` with every module inside this one, then with this one, as `torch.nn.Module.apply`: a module comes after those
+    /// inside it. `f` can find a layer's type with `downcast_mut`.
     ///
     /// ```
     /// use std::any::Any;
@@ -255,7 +255,7 @@ pub trait Module: Any + Send + Sync {
         apply(self, f)
     }
 
-    /// Parameters and persistent buffers under all their names, a tied parameter under each. The tensors are the model's, not
+    /// Parameters and persistent buffers; a tied parameter is listed under each of its names. The tensors are the model's, not
     /// copies. As `torch.nn.Module.state_dict`.
     fn state_dict(&self) -> StateDict {
         let mut dict = StateDict::default();
@@ -271,8 +271,8 @@ pub trait Module: Any + Send + Sync {
     /// `torch.nn.Module.load_state_dict`.
     ///
     /// # Errors
-    /// Missing, unexpected and misshaped names, all together ([`crate::serialize::IncompatibleKeys`]): nothing has changed
-    /// then. A damaged file; out of memory.
+    /// A list of all missing, unexpected and misshaped names ([`crate::serialize::IncompatibleKeys`]); in this case nothing has
+    /// changed. A damaged file; out of memory.
     fn load_state_dict(
         &self,
         source: &dyn TensorSource,
@@ -281,7 +281,7 @@ pub trait Module: Any + Send + Sync {
         load_into(&self.state_dict(), self.kind(), source, strict)
     }
 
-    /// Parameters, buffers and bytes of each module: a table where it is displayed.
+    /// Parameters, buffers and bytes of each module; displayed as a table.
     fn summary(&self) -> Summary {
         let mut own = Members::default();
         self.members(&mut own);
@@ -305,7 +305,7 @@ fn apply(module: &mut dyn Module, f: &mut dyn FnMut(&mut dyn Module) -> Result<(
     f(module)
 }
 
-/// Replaces parameters and buffers, which are known by their ids.
+/// Replaces parameters and buffers, which are identified by their ids.
 fn replace<M: Module + ?Sized>(module: &mut M, by: &BTreeMap<usize, Tensor>) {
     walk_mut(module, &mut |member| match member {
         MemberMut::Parameter(parameter) => {

@@ -1,4 +1,4 @@
-//! Attention of several heads with its projections, as a layer: [`MultiheadAttention`].
+//! Multi-head attention with its projections, as a layer: [`MultiheadAttention`].
 
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{AttentionOptions, DType, Error, PadMode, Result, Tensor};
@@ -9,20 +9,20 @@ use crate::members;
 
 const NAME: &str = "multihead_attention";
 
-/// How a [`MultiheadAttention`] is made. The defaults are PyTorch's.
+/// The options of [`MultiheadAttention`]. The defaults are PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MultiheadAttentionOptions {
-    /// The probability of dropping a weight of attention while training.
+    /// Dropout probability of attention weights while training.
     pub dropout: f64,
     /// Whether the projections have biases.
     pub bias: bool,
-    /// Width of the keys, where it is not that of the queries.
+    /// Width of the keys, if it differs from that of the queries.
     pub kdim: Option<usize>,
-    /// Width of the values, where it is not that of the queries.
+    /// Width of the values, if it differs from that of the queries.
     pub vdim: Option<usize>,
-    /// Whether tensors are `[batch, length, width]`, and not `[length, batch, width]`.
+    /// Whether tensors are `[batch, length, width]` instead of `[length, batch, width]`.
     pub batch_first: bool,
-    /// Whether a key and a value that are trained (`bias_k`, `bias_v`) are added to each sequence.
+    /// Whether a trained key and value (`bias_k`, `bias_v`) are added to each sequence.
     pub add_bias_kv: bool,
     /// Whether a key and a value of zeros are added to each sequence.
     pub add_zero_attn: bool,
@@ -42,26 +42,27 @@ impl Default for MultiheadAttentionOptions {
     }
 }
 
-/// What one call of a [`MultiheadAttention`] hides, and whether it returns the weights.
+/// The options of one call of [`MultiheadAttention`]: masks, and whether it returns the weights.
 ///
-/// Masks follow PyTorch's layer: where a mask of `bool` is **true**, a key is hidden (the other way round than in
-/// [`Tensor::scaled_dot_product_attention`]); one of floating point is added to the scores.
+/// Masks follow PyTorch's layer: where a mask of `bool` is **true**, a key is hidden (the opposite of
+/// [`Tensor::scaled_dot_product_attention`]); a floating-point mask is added to the scores.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MultiheadOptions<'a> {
-    /// Keys that are padding: `[batch, keys]`, or `[keys]` without a batch.
+    /// Marks the keys that are padding: `[batch, keys]`, or `[keys]` without a batch.
     pub key_padding_mask: Option<&'a Tensor>,
-    /// `[queries, keys]`, or `[batch · heads, queries, keys]`.
+    /// A mask of scores: `[queries, keys]`, or `[batch · heads, queries, keys]`.
     pub attn_mask: Option<&'a Tensor>,
-    /// Whether query `i` sees the keys 0 to `i` only. Needs no mask.
+    /// Whether query `i` sees only keys 0 to `i`. Needs no mask.
     pub is_causal: bool,
-    /// Whether the weights are returned. They are a matrix of scores for each head: without them, memory is linear in the
+    /// Whether to return the attention weights, which are a matrix for each head. Without them, memory is linear in the sequence
     /// lengths. PyTorch's default is true.
     pub need_weights: bool,
-    /// Whether the weights of each head are returned, not their mean over heads; `average_attn_weights=False` in PyTorch.
+    /// Whether to return the weights of each head instead of their mean over heads; `average_attn_weights=False` in PyTorch.
     pub weights_of_each_head: bool,
 }
 
-/// Queries, keys and values projected, attended to by several heads, and projected back. As `torch.nn.MultiheadAttention`.
+/// Multi-head attention: projects queries, keys and values, attends with several heads, and projects the result back. As
+/// `torch.nn.MultiheadAttention`.
 ///
 /// ```
 /// use plimsoll::nn::{Module, MultiheadAttention, MultiheadAttentionOptions, MultiheadOptions, Scope};
@@ -84,9 +85,9 @@ pub struct MultiheadAttention {
     dropout: f64,
     batch_first: bool,
     mode: Mode,
-    /// `[3 · width, width]`: of queries, keys and values. There where all have the same width.
+    /// The projections of queries, keys and values, `[3 · width, width]`; used if all have the same width.
     in_proj_weight: Option<Parameter>,
-    /// The three apart, where they have other widths.
+    /// The three separate projections, used if the widths differ.
     q_proj_weight: Option<Parameter>,
     k_proj_weight: Option<Parameter>,
     v_proj_weight: Option<Parameter>,
@@ -99,10 +100,11 @@ pub struct MultiheadAttention {
 }
 
 impl MultiheadAttention {
-    /// For queries of `embed_dim` numbers, which `num_heads` divides.
+    /// A layer for queries of width `embed_dim`, which must be a multiple of `num_heads`.
     ///
     /// # Errors
-    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is taken ([`Scope::parameter`]); out of
+    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is already in use
+    /// ([`Scope::parameter`]); out of
     /// memory.
     pub fn new(
         scope: &Scope,
@@ -160,13 +162,13 @@ impl MultiheadAttention {
         })
     }
 
-    /// Attention of `query` to `key` with values `value`, and its weights where `need_weights` asks: `[batch, queries, keys]`,
-    /// or `[batch, heads, queries, keys]`. Tensors are `[length, batch, width]`, `[batch, length, width]` with `batch_first`,
-    /// or `[length, width]`. The same tensor in all three places is projected in one product. As
+    /// Attention of `query` to `key` with values `value`. With `need_weights`, also returns the weights, `[batch, queries, keys]`
+    /// or `[batch, heads, queries, keys]`. Tensors are `[length, batch, width]`, `[batch, length, width]` with `batch_first`, or
+    /// `[length, width]`. If all three are the same tensor, they are projected in one product. As
     /// `torch.nn.MultiheadAttention.forward`.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; out of memory.
+    /// Sizes or types that do not match; out of memory.
     pub fn attend(
         &self,
         query: &Tensor,
@@ -204,7 +206,7 @@ impl MultiheadAttention {
             (self.join(&weights.matmul(&v)?)?, Some(weights))
         } else {
             let mut mask = masks.kept(&scores)?;
-            // As in PyTorch, a causal hint alone hides the added keys, which come after all others.
+            // As in PyTorch, `is_causal` without a mask hides the added keys, because they come after all others.
             if self.added_keys() > 0 {
                 mask = mask.map(|mask| self.wider(&mask)).transpose()?;
             }
@@ -264,7 +266,7 @@ impl MultiheadAttention {
         Err(Error::Shape { op: NAME, message })
     }
 
-    /// The three projections, in the order of the inputs' dimensions.
+    /// The three projections; their dimensions are in the order of the inputs'.
     fn project(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3]> {
         let width = self.width;
         let part = |x: &Tensor, first: usize, count: usize| -> Result<Tensor> {
@@ -298,7 +300,7 @@ impl MultiheadAttention {
         usize::from(self.bias_k.is_some()) + usize::from(self.add_zero_attn)
     }
 
-    /// Keys and values, `[batch, heads, keys, width / heads]`, with those that are added to each sequence.
+    /// Keys and values, `[batch, heads, keys, width / heads]`, including those added to each sequence.
     fn extended(&self, k: Tensor, v: Tensor) -> Result<[Tensor; 2]> {
         if self.added_keys() == 0 {
             return Ok([k, v]);
@@ -324,7 +326,7 @@ impl MultiheadAttention {
         mask.pad(&[0, self.added_keys() as isize], PadMode::Constant(keep))
     }
 
-    /// The heads side by side again: `[batch, length, width]`.
+    /// Concatenates the heads again: `[batch, length, width]`.
     fn join(&self, x: &Tensor) -> Result<Tensor> {
         x.transpose(1, 2)?.flatten(2, 3)
     }

@@ -6,8 +6,8 @@ use plimsoll_tensor::{AvgPool1dOptions, Error, PadMode, Result, Tensor};
 use super::{Init, Module, Parameter, Scope};
 use crate::members;
 
-/// What lies along the last dimension, or the last few, brought to mean 0 and deviation 1, then scaled and shifted. As
-/// `torch.nn.LayerNorm`.
+/// Layer normalization: elements along the last dimension, or the last few, are normalized to mean 0 and standard deviation 1,
+/// then scaled and shifted. As `torch.nn.LayerNorm`.
 ///
 /// ```
 /// use plimsoll::nn::{LayerNorm, Module, Scope};
@@ -29,15 +29,15 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// For rows of `size` numbers, with PyTorch's `eps` of 1e-5.
+    /// A layer for rows of `size` numbers, with PyTorch's `eps` of 1e-5.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, size: usize) -> Result<LayerNorm> {
         LayerNorm::over(scope, &[size])
     }
 
-    /// Over the last dimensions, which have these sizes: PyTorch's `normalized_shape`.
+    /// A layer that normalizes over the last dimensions, which have these sizes: PyTorch's `normalized_shape`.
     ///
     /// # Errors
     /// As [`LayerNorm::new`].
@@ -49,16 +49,16 @@ impl LayerNorm {
         })
     }
 
-    /// The same without scale and shift: `elementwise_affine=False`.
+    /// The same layer without scale and shift; `elementwise_affine=False` in PyTorch.
     ///
     /// # Errors
-    /// None today; a `Result` like every layer's, so that all are built alike.
+    /// None today; it returns a `Result` so that all layers are built the same way.
     pub fn without_affine(scope: &Scope, normalized_shape: &[usize]) -> Result<LayerNorm> {
         let shape = normalized_shape.to_vec();
         Ok(LayerNorm { label: scope.label(), shape, weight: None, bias: None, eps: 1e-5 })
     }
 
-    /// A tensor with what is normalized in one dimension.
+    /// Reshapes a tensor so that the normalized elements are in one dimension.
     fn rows(&self, input: &Tensor) -> Result<Tensor> {
         let dims = self.shape.len();
         if dims == 0 || !input.shape().ends_with(&self.shape) {
@@ -79,15 +79,15 @@ impl LayerNorm {
         Ok([flat(&self.weight)?, flat(&self.bias)?])
     }
 
-    /// The same layer with another number added to the variance.
+    /// Returns the layer with this epsilon, which is added to the variance.
     pub fn eps(mut self, eps: f64) -> LayerNorm {
         self.eps = eps;
         self
     }
 }
 
-/// Rows along the last dimension divided by the root of the mean of their squares, then scaled. As `torch.nn.RMSNorm` over
-/// one dimension.
+/// RMS normalization: rows along the last dimension are divided by the root of the mean of their squares, then scaled. As
+/// `torch.nn.RMSNorm` over one dimension.
 ///
 /// ```
 /// use plimsoll::nn::{Module, RmsNorm, Scope};
@@ -106,24 +106,24 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
-    /// For rows of `size` numbers, with an `eps` of 1e-6.
+    /// A layer for rows of `size` numbers, with an `eps` of 1e-6.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, size: usize) -> Result<RmsNorm> {
         let weight = scope.parameter("weight", &[size], Init::Ones)?;
         Ok(RmsNorm { label: scope.label(), weight, eps: 1e-6 })
     }
 
-    /// The same layer with another number added to the mean square.
+    /// Returns the layer with this epsilon, which is added to the mean square.
     pub fn eps(mut self, eps: f64) -> RmsNorm {
         self.eps = eps;
         self
     }
 }
 
-/// Each of some groups of channels of `[batch, channels, …]` brought to mean 0 and deviation 1, then scaled and shifted by
-/// channel. As `torch.nn.GroupNorm`.
+/// Group normalization: each group of channels of `[batch, channels, …]` is normalized to mean 0 and standard deviation 1, then
+/// scaled and shifted by channel. As `torch.nn.GroupNorm`.
 ///
 /// ```
 /// use plimsoll::nn::{GroupNorm, Module, Scope};
@@ -143,10 +143,10 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
-    /// For so many channels in so many groups, with PyTorch's `eps` of 1e-5.
+    /// A layer for this many channels in this many groups, with PyTorch's `eps` of 1e-5.
     ///
     /// # Errors
-    /// Channels that are no multiple of the groups; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// Channels that are not a multiple of the groups; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, groups: usize, channels: usize) -> Result<GroupNorm> {
         let layer = GroupNorm::without_affine(scope, groups, channels)?;
         let weight = scope.parameter("weight", &[channels], Init::Ones)?;
@@ -157,7 +157,7 @@ impl GroupNorm {
     /// [`GroupNorm::new`] without weight and bias; `affine=False` in PyTorch.
     ///
     /// # Errors
-    /// Channels that are no multiple of the groups.
+    /// Channels that are not a multiple of the groups.
     pub fn without_affine(scope: &Scope, groups: usize, channels: usize) -> Result<GroupNorm> {
         if groups == 0 || !channels.is_multiple_of(groups) {
             let message = format!("{channels} channels do not divide into {groups} groups");
@@ -166,7 +166,7 @@ impl GroupNorm {
         Ok(GroupNorm { label: scope.label(), groups, weight: None, bias: None, eps: 1e-5 })
     }
 
-    /// The same layer with another number added to the variance.
+    /// Returns the layer with this epsilon, which is added to the variance.
     pub fn eps(mut self, eps: f64) -> GroupNorm {
         self.eps = eps;
         self
@@ -183,12 +183,12 @@ impl Module for GroupNorm {
 }
 
 impl RmsNorm {
-    /// What owns its tensors.
+    /// The label of the layer's tensors.
     pub(crate) fn label(&self) -> LabelId {
         self.label
     }
 
-    /// The sum `input + residual`, and that sum normalized: one pass forward and one backward.
+    /// Returns the sum `input + residual` and the normalized sum, with one pass forward and one backward.
     ///
     /// # Errors
     /// Shapes or types that differ; out of memory.
@@ -208,12 +208,12 @@ impl Module for RmsNorm {
 }
 
 impl LayerNorm {
-    /// What owns its tensors.
+    /// The label of the layer's tensors.
     pub(crate) fn label(&self) -> LabelId {
         self.label
     }
 
-    /// The sum `input + residual`, and that sum normalized: one pass forward and one backward.
+    /// Returns the sum `input + residual` and the normalized sum, with one pass forward and one backward.
     ///
     /// # Errors
     /// Shapes or types that differ; out of memory.
@@ -237,8 +237,8 @@ impl Module for LayerNorm {
     }
 }
 
-/// Each element divided by a root of the squares of `size` neighbouring channels: `x / (k + alpha · mean of squares)^beta`, for
-/// `[batch, channels, …]`. As `torch.nn.LocalResponseNorm`.
+/// Local response normalization: each element is divided by a power of the mean square of `size` neighbouring channels: `x / (k +
+/// alpha · mean of squares)^beta`, for `[batch, channels, …]`. As `torch.nn.LocalResponseNorm`.
 #[derive(Clone, Debug)]
 pub struct LocalResponseNorm {
     label: LabelId,
@@ -249,7 +249,7 @@ pub struct LocalResponseNorm {
 }
 
 impl LocalResponseNorm {
-    /// Over so many channels, with PyTorch's other defaults.
+    /// A layer over this many channels, with PyTorch's other defaults.
     ///
     /// # Errors
     /// A size of 0.
@@ -261,7 +261,7 @@ impl LocalResponseNorm {
         Ok(LocalResponseNorm { label: scope.label(), size, alpha: 1e-4, beta: 0.75, k: 1.0 })
     }
 
-    /// The same layer with these numbers.
+    /// Returns the layer with these parameters.
     pub fn with(mut self, alpha: f64, beta: f64, k: f64) -> LocalResponseNorm {
         (self.alpha, self.beta, self.k) = (alpha, beta, k);
         self
@@ -275,7 +275,7 @@ impl Module for LocalResponseNorm {
             let message = format!("{:?}: needs [batch, channels, …]", input.shape());
             return Err(Error::Shape { op: "local_response_norm", message });
         }
-        // Each place's channels are a row, over which a window slides.
+        // The channels of each position are a row, over which a window slides.
         let squares = input.square()?.movedim(&[1], &[-1])?;
         let rows = squares.reshape(&[-1, 1, squares.shape()[squares.rank() - 1] as isize])?;
         let (before, after) = (self.size / 2, (self.size - 1) / 2);

@@ -1,12 +1,12 @@
-//! Margins around images and sequences as a layer.
+//! Padding of images and sequences as a layer.
 
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{PadMode, Result, Tensor};
 
 use super::{Module, Scope};
 
-/// Margins along the last dimensions. As `torch.nn.ZeroPad2d`, `ConstantPad1d`, `ReflectionPad2d`, `ReplicationPad3d`, `CircularPad1d` and their
-/// kin: the mode says which, the number of margins how many dimensions.
+/// Padding along the last dimensions. As `torch.nn.ZeroPad2d`, `ConstantPad1d`, `ReflectionPad2d`, `ReplicationPad3d`,
+/// `CircularPad1d` and so on: the mode selects the kind, the number of paddings the number of dimensions.
 ///
 /// ```
 /// use plimsoll::nn::{Module, Pad, Scope};
@@ -25,10 +25,10 @@ pub struct Pad {
 }
 
 impl Pad {
-    /// Margins before and after, from the last dimension on, as [`Tensor::pad`] takes them.
+    /// A layer with these paddings before and after each dimension, starting with the last, as [`Tensor::pad`] takes them.
     ///
     /// # Errors
-    /// None today; a `Result` like every layer's, so that all are built alike.
+    /// None today; it returns a `Result` so that all layers are built the same way.
     pub fn new(scope: &Scope, pads: &[isize], mode: PadMode) -> Result<Pad> {
         Ok(Pad { label: scope.label(), pads: pads.to_vec(), mode })
     }

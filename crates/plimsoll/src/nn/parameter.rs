@@ -1,4 +1,4 @@
-//! What a layer owns: parameters, which are trained, and buffers, which are not.
+//! The tensors of a layer: parameters, which are trained, and buffers, which are not.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,11 +9,10 @@ use plimsoll_tensor::{Result, Tensor};
 
 use super::made::{Made, Model};
 
-/// A tensor that is trained. As `torch.nn.Parameter`: a leaf that wants a gradient.
+/// A trained tensor. As `torch.nn.Parameter`: a leaf that requires a gradient.
 ///
-/// Its name is where it is in the model ([`super::Module::named_parameters`]); its owner is whose bytes the memory account
-/// counts it as ([`Tensor::label`]). [`super::Scope`] makes both equal. A clone is the same parameter: that is how weights
-/// are tied.
+/// Its name is its place in the model ([`super::Module::named_parameters`]); its owner is the label under which its bytes are
+/// counted ([`Tensor::label`]). [`super::Scope`] makes both equal. A clone is the same parameter: clone it to tie weights.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
@@ -33,15 +32,15 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// Makes a leaf a parameter: it wants a gradient, and its bytes are counted as a parameter's.
+    /// Makes a leaf a parameter: it requires a gradient, and its bytes are counted as a parameter's.
     ///
     /// # Errors
-    /// A tensor that an operation made; a type through which no gradient flows.
+    /// A tensor that is the result of an operation; a type that cannot have a gradient.
     pub fn new(tensor: &Tensor) -> Result<Parameter> {
         Parameter::made(tensor, &tensor.label(), None)
     }
 
-    /// The same, as a parameter of a model that is being made.
+    /// The same, as a parameter of a model under construction.
     pub(super) fn made(tensor: &Tensor, path: &str, model: Option<&Arc<Model>>) -> Result<Parameter> {
         let tensor = tensor.requires_grad_(true)?;
         tensor.set_owner(Category::Parameter, label_of(&tensor));
@@ -54,7 +53,7 @@ impl Parameter {
         &self.tensor
     }
 
-    /// Notes that the members of a module led here.
+    /// Records that a module lists this parameter.
     pub(super) fn set_listed(&self) {
         self.made.set_listed();
     }

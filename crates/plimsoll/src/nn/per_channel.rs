@@ -1,4 +1,4 @@
-//! What a batch or instance normalization keeps of each channel, under PyTorch's names.
+//! The tensors that batch and instance normalization keep for each channel, under PyTorch's names.
 
 use plimsoll_tensor::{DType, Result, Tensor};
 
@@ -13,7 +13,7 @@ pub(super) struct PerChannel {
 }
 
 impl PerChannel {
-    /// A weight and a bias where `affine`, running statistics where `track_running_stats`.
+    /// Makes a weight and a bias if `affine`, and running statistics if `track_running_stats`.
     pub(super) fn new(
         scope: &Scope,
         num_features: usize,

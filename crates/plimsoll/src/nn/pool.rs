@@ -28,19 +28,19 @@ pub type MaxPool2d = MaxPool<2>;
 /// As `torch.nn.MaxPool3d`.
 pub type MaxPool3d = MaxPool<3>;
 
-/// A layer's windows.
+/// Defines the constructors of a layer with windows.
 macro_rules! windows {
     ($($layer:ident $options:ident)*) => {$(
         impl<const D: usize> $layer<D> {
-            /// Windows of `kernel` places in each dimension, side by side.
+            /// A layer with adjacent windows of `kernel` elements in each dimension.
             ///
             /// # Errors
-            /// None today; a `Result` like every layer's, so that all are built alike.
+            /// None today; it returns a `Result` so that all layers are built the same way.
             pub fn new(scope: &Scope, kernel: usize) -> Result<Self> {
                 Self::with(scope, $options::square(kernel))
             }
 
-            /// Windows of any size.
+            /// A layer with any windows.
             ///
             /// # Errors
             /// As `new`.
@@ -56,17 +56,17 @@ windows! {
     AvgPool AvgPoolOptions
 }
 
-/// How far windows are apart, and how far they reach outside the image.
+/// Defines the setters for stride and padding.
 macro_rules! placed {
     ($($layer:ident)*) => {$(
         impl<const D: usize> $layer<D> {
-            /// The same layer with windows this far apart in each dimension.
+            /// Returns the layer with this stride in each dimension.
             pub fn stride(mut self, stride: usize) -> Self {
                 self.options.stride = [stride; D];
                 self
             }
 
-            /// The same layer with this many places outside the image on every side: never the largest, and zeros in a mean.
+            /// Returns the layer with this much padding on every side. A maximum ignores padding; a mean counts it as zeros.
             pub fn padding(mut self, padding: usize) -> Self {
                 self.options.padding = [padding; D];
                 self
@@ -80,24 +80,24 @@ placed! {
 }
 
 impl<const D: usize> MaxPool<D> {
-    /// The same layer with the places of a window this far apart.
+    /// Returns the layer with this dilation: the distance between the elements of a window.
     pub fn dilation(mut self, dilation: usize) -> Self {
         self.options.dilation = [dilation; D];
         self
     }
 
-    /// The same layer with a window for what is left over at the end, too.
+    /// Returns the layer with or without a window for elements left over at the end.
     pub fn ceil_mode(mut self, ceil_mode: bool) -> Self {
         self.options.ceil_mode = ceil_mode;
         self
     }
 }
 
-/// The methods of one, two and three dimensions.
+/// Defines the methods for one, two and three dimensions.
 macro_rules! with_places {
     ($($d:literal $pool:ident $unpool:ident)*) => {$(
         impl MaxPool<$d> {
-            /// The largest values, and where they are in each image seen as one row (`int64`): `return_indices=True` in PyTorch.
+            /// Returns the largest values and their indices in each flattened image (`int64`); `return_indices=True` in PyTorch.
             ///
             /// # Errors
             /// As `forward`.
@@ -108,11 +108,11 @@ macro_rules! with_places {
         }
 
         impl MaxUnpool<$d> {
-            /// Values at these places, zeros elsewhere; of the size that windows side by side would have covered, or of
+            /// Puts values at these indices and zeros elsewhere. The output has the size that the windows cover, or
             /// `output_size`.
             ///
             /// # Errors
-            /// Shapes that differ; places outside the image; out of memory.
+            /// Shapes that differ; indices outside the image; out of memory.
             pub fn run(
                 &self,
                 input: &Tensor,
@@ -131,7 +131,7 @@ with_places! {
     3 max_pool3d_with_indices max_unpool3d
 }
 
-/// What [`MaxPool`] took, put back where it was: [`MaxUnpool1d`], [`MaxUnpool2d`], [`MaxUnpool3d`].
+/// Puts the values that [`MaxPool`] selected back to their positions: [`MaxUnpool1d`], [`MaxUnpool2d`], [`MaxUnpool3d`].
 ///
 /// ```
 /// use plimsoll::nn::{MaxPool2d, MaxUnpool2d, Scope};
@@ -173,17 +173,17 @@ pub type AvgPool2d = AvgPool<2>;
 pub type AvgPool3d = AvgPool<3>;
 
 impl<const D: usize> AvgPool<D> {
-    /// The same layer, whose means divide by the padding's places, too, or not.
+    /// Returns the layer with means that count padding, or not.
     pub fn count_include_pad(mut self, count_include_pad: bool) -> Self {
         self.options.count_include_pad = count_include_pad;
         self
     }
 }
 
-/// The size of an adaptive layer's output: a number for each dimension, or the input's.
+/// The size of an adaptive layer's output in each dimension; `None` keeps the input's.
 type OutputSize<const D: usize> = [Option<usize>; D];
 
-/// The output's size for an input, which has at least as many dimensions.
+/// The output's size for an input with at least `D` dimensions.
 fn output_size<const D: usize>(
     op: &'static str,
     wanted: OutputSize<D>,
@@ -206,18 +206,18 @@ macro_rules! adaptive {
         }
 
         impl<const D: usize> $layer<D> {
-            /// To `size` places in each dimension.
+            /// A layer whose output has `size` elements in each dimension.
             ///
             /// # Errors
-            /// None today; a `Result` like every layer's, so that all are built alike.
+            /// None today; it returns a `Result` so that all layers are built the same way.
             pub fn new(scope: &Scope, size: usize) -> Result<Self> {
                 Self::sizes(scope, [Some(size); D])
             }
 
-            /// To these sizes; a dimension without one keeps the input's.
+            /// A layer whose output has these sizes; a dimension without one keeps the input's.
             ///
             /// # Errors
-            /// None today; a `Result` like every layer's, so that all are built alike.
+            /// None today; it returns a `Result` so that all layers are built the same way.
             pub fn sizes(scope: &Scope, output_size: [Option<usize>; D]) -> Result<Self> {
                 Ok($layer { label: scope.label(), output_size })
             }
@@ -226,10 +226,10 @@ macro_rules! adaptive {
 }
 
 adaptive! {
-    /// Images of any size brought to one by the means of windows: [`AdaptiveAvgPool1d`], [`AdaptiveAvgPool2d`],
+    /// Brings images of any size to a fixed size by means of windows: [`AdaptiveAvgPool1d`], [`AdaptiveAvgPool2d`],
     /// [`AdaptiveAvgPool3d`].
     AdaptiveAvgPool;
-    /// Images of any size brought to one by the largest values of windows: [`AdaptiveMaxPool1d`], [`AdaptiveMaxPool2d`],
+    /// Brings images of any size to a fixed size by maxima of windows: [`AdaptiveMaxPool1d`], [`AdaptiveMaxPool2d`],
     /// [`AdaptiveMaxPool3d`].
     AdaptiveMaxPool;
 }
@@ -247,7 +247,7 @@ pub type AdaptiveMaxPool2d = AdaptiveMaxPool<2>;
 /// As `torch.nn.AdaptiveMaxPool3d`.
 pub type AdaptiveMaxPool3d = AdaptiveMaxPool<3>;
 
-/// The layers of each number of dimensions call the method of that number.
+/// Implements `forward` by calling the method for the number of dimensions.
 macro_rules! forward {
     ($($d:literal: $max:ident $avg:ident $adaptive_avg:ident $adaptive_max:ident)*) => {$(
         impl Module for MaxPool<$d> {

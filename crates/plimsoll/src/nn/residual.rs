@@ -1,7 +1,7 @@
-//! The residual stream of a transformer whose parts read it normalized.
+//! The residual stream of a pre-norm transformer, whose sublayers read it normalized.
 //!
-//! What a part adds is not added at once: the next normalization adds it in its own pass. A normalization's output is computed
-//! again in the backward pass, where that reads it, and not kept: its input is kept anyway.
+//! A sublayer's output is not added immediately: the next normalization adds it in its own pass. A normalization's output is not
+//! kept but recomputed in the backward pass, from its input, which is kept anyway.
 
 use plimsoll_tensor::checkpoint::recompute_output;
 use plimsoll_tensor::label::{LabelId, Span};
@@ -11,10 +11,10 @@ use super::{Dropout, LayerNorm, Module, RmsNorm};
 
 /// A normalization of rows.
 pub(crate) trait RowNorm: Module + Clone + Send + Sync + 'static {
-    /// What owns its tensors.
+    /// The label of the layer's tensors.
     fn label(&self) -> LabelId;
 
-    /// `x + residual`, and that sum normalized.
+    /// Returns `x + residual` and the normalized sum.
     fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)>;
 }
 
@@ -38,7 +38,8 @@ impl RowNorm for RmsNorm {
     }
 }
 
-/// A sum, and what is still to be added to it. Its sums belong to the normalization that reads them, the last one to the stream.
+/// A sum, and a term still to be added to it. Each sum is labelled with the normalization that reads it, the last one with the
+/// stream's label.
 #[derive(Debug)]
 pub(crate) struct ResidualStream {
     label: LabelId,
@@ -52,14 +53,14 @@ impl ResidualStream {
         ResidualStream { label, sum: x, part: None }
     }
 
-    /// Adds what a part of the network computed.
+    /// Adds the output of a sublayer.
     pub(crate) fn add(&mut self, part: Tensor) -> Result<()> {
         self.settle(self.label)?;
         self.part = Some(part);
         Ok(())
     }
 
-    /// The same after dropout.
+    /// Adds the output of a sublayer after dropout.
     pub(crate) fn add_dropped(&mut self, part: Tensor, dropout: &Dropout) -> Result<()> {
         if !dropout.is_dropping() {
             return self.add(part);
@@ -69,7 +70,7 @@ impl ResidualStream {
         Ok(())
     }
 
-    /// The stream normalized, in the type in which products read it. Products that keep it keep how to compute it.
+    /// Returns the normalized stream, in the type in which products read it. Products that save it save only how to recompute it.
     pub(crate) fn normalized<N: RowNorm>(&mut self, norm: &N) -> Result<Tensor> {
         let recomputed = norm.clone();
         let recomputed = move |x: &[Tensor]| autocast::lower(&recomputed.forward(&x[0])?);
@@ -83,7 +84,7 @@ impl ResidualStream {
         }
     }
 
-    /// The stream at its end, normalized.
+    /// Returns the final stream, normalized.
     pub(crate) fn finish<N: RowNorm>(mut self, norm: &N) -> Result<Tensor> {
         match self.part_to_fuse(norm)? {
             None => norm.forward(&self.sum),
@@ -91,13 +92,13 @@ impl ResidualStream {
         }
     }
 
-    /// One slice of the stream along a dimension: what is added to the others is never added.
+    /// Returns one slice of the stream along a dimension; a pending term is added only to this slice.
     pub(crate) fn select(self, dim: isize, index: isize) -> Result<ResidualStream> {
         let part = self.part.map(|part| part.select(dim, index)).transpose()?;
         Ok(ResidualStream { sum: self.sum.select(dim, index)?, part, ..self })
     }
 
-    /// The stream as it is.
+    /// Returns the stream without normalizing it.
     pub(crate) fn into_sum(mut self) -> Result<Tensor> {
         self.settle(self.label)?;
         Ok(self.sum)
@@ -105,13 +106,14 @@ impl ResidualStream {
 
     fn add_and_normalize<N: RowNorm>(&mut self, part: Tensor, norm: &N) -> Result<Tensor> {
         let (sum, normal) = norm.forward_add(&part, &self.sum)?;
-        // Its memory is free before the caller requests more.
+        // Frees its memory before the caller requests more.
         drop(part);
         self.sum = sum;
         Ok(normal)
     }
 
-    /// What the normalization can add in its own pass, which takes one type. What it cannot is added now.
+    /// Returns the pending term if the normalization can add it in its own pass, which requires the same type. Otherwise adds it
+    /// now.
     fn part_to_fuse<N: RowNorm>(&mut self, norm: &N) -> Result<Option<Tensor>> {
         if self.part.as_ref().is_some_and(|part| part.dtype() != self.sum.dtype()) {
             self.settle(norm.label())?;
@@ -119,7 +121,7 @@ impl ResidualStream {
         Ok(self.part.take())
     }
 
-    /// Adds what is still to be added.
+    /// Adds the pending term.
     fn settle(&mut self, owner: LabelId) -> Result<()> {
         if let Some(part) = self.part.take() {
             let _owner = Span::layer(owner);

@@ -1,4 +1,4 @@
-//! Where a layer is in its model: its path, its device, and the seed of its parameters.
+//! The place of a layer in its model: its path, its device, and the seed of its parameters.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,9 +12,9 @@ use super::{Buffer, Init, Parameter};
 
 /// A place in a model under construction.
 ///
-/// Each parameter draws from a random stream of its own, chosen by its path: adding or reordering layers
-/// leaves the start values of the others as they were. So a path names one parameter: clones and places of a
-/// root remember together which paths are taken, and a second parameter of the same path is refused.
+/// Each parameter draws its initial values from its own random stream, which its path selects, so adding or reordering layers
+/// does not change those of the others. A path must therefore be unique: all clones and places of a root share a list of the
+/// paths in use, and a second parameter with the same path is an error.
 ///
 /// ```
 /// use plimsoll::{Device, nn::Scope};
@@ -28,12 +28,12 @@ pub struct Scope {
     path: String,
     /// The paths of all parameters made from this root.
     taken: Arc<Mutex<BTreeSet<String>>>,
-    /// The parameters made from this root that are still there.
+    /// The parameters made from this root that still exist.
     model: Arc<Model>,
 }
 
 impl Scope {
-    /// The root of a new model on a device, with no path taken; all start values follow from `seed`.
+    /// The root of a new model on a device; no path is in use. All initial values follow from `seed`.
     pub fn new(device: &Device, seed: u64) -> Scope {
         Scope {
             device: device.clone(),
@@ -49,7 +49,7 @@ impl Scope {
         Scope { path: self.name(name), ..self.clone() }
     }
 
-    /// The names from the root to here, with dots between them; empty at the root.
+    /// The names from the root to here, joined by dots; empty at the root.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -59,16 +59,16 @@ impl Scope {
         &self.device
     }
 
-    /// The label under which a layer built here allocates.
+    /// The label of the allocations of a layer built here.
     pub fn label(&self) -> LabelId {
         label::intern(&self.path)
     }
 
-    /// A new parameter of this place, drawn as `init` says.
+    /// Makes a parameter at this place, with initial values drawn by the rule `init`.
     ///
     /// # Errors
-    /// A path that is taken in this model; out of memory. The path stays taken whatever becomes of the
-    /// parameter: to build again, start from a new root.
+    /// A path that is already in use in this model; out of memory. The path stays in use even after the parameter is dropped: to
+    /// build again, start from a new root.
     pub fn parameter(&self, name: &str, shape: &[usize], init: Init) -> Result<Parameter> {
         let path = self.name(name);
         self.take(&path)?;
@@ -78,8 +78,8 @@ impl Scope {
         Parameter::made(&tensor, &path, Some(&self.model))
     }
 
-    /// Draws the start values of a parameter of this place once more, by another rule: for models whose layers do not
-    /// start as PyTorch's layers do.
+    /// Redraws the initial values of a parameter of this place by another rule, for models that do not use the default initial
+    /// values of PyTorch's layers.
     ///
     /// # Errors
     /// Out of memory.
@@ -88,10 +88,10 @@ impl Scope {
         no_grad(|| init.fill(parameter, from))
     }
 
-    /// A new buffer of this place, as `make` makes it on the scope's device.
+    /// Makes a buffer at this place by calling `make` with the scope's device.
     ///
     /// # Errors
-    /// A path that is taken in this model; those of `make`.
+    /// A path that is already in use in this model; the errors of `make`.
     pub fn buffer(&self, name: &str, make: impl FnOnce(&Device) -> Result<Tensor>) -> Result<Buffer> {
         let path = self.name(name);
         self.take(&path)?;

@@ -4,7 +4,7 @@ use plimsoll_tensor::{Result, Tensor};
 
 use super::{Members, MembersMut, Module, Scope};
 
-/// A chain of layers, each fed the output of the one before. As `torch.nn.Sequential`.
+/// A chain of layers; each takes the output of the one before. As `torch.nn.Sequential`.
 ///
 /// ```
 /// use plimsoll::{Device, Tensor, nn, nn::Module};
@@ -24,15 +24,15 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// A chain without layers, which gives its input back.
+    /// A chain without layers, which returns its input unchanged.
     pub fn new(scope: &Scope) -> Sequential {
         Sequential { scope: scope.clone(), layers: Vec::new() }
     }
 
-    /// The chain with one more layer at its end, built at `name` inside this chain's scope.
+    /// Appends a layer, built under `name` inside this chain's scope.
     ///
     /// # Errors
-    /// What building the layer reports.
+    /// The errors of `build`.
     pub fn add<M, F>(mut self, name: &str, build: F) -> Result<Sequential>
     where
         M: Module,
@@ -43,10 +43,10 @@ impl Sequential {
         Ok(self)
     }
 
-    /// The chain with one more layer at its end, named by its number, as in `nn.Sequential(a, b)`.
+    /// Appends a layer, named by its number, as in `nn.Sequential(a, b)`.
     ///
     /// # Errors
-    /// What building the layer reports.
+    /// The errors of `build`.
     pub fn push<M, F>(self, build: F) -> Result<Sequential>
     where
         M: Module,
@@ -56,7 +56,7 @@ impl Sequential {
         self.add(&number, build)
     }
 
-    /// The layer of this name.
+    /// The layer with this name.
     pub fn get(&self, name: &str) -> Option<&dyn Module> {
         self.layers.iter().find(|(at, _)| at == name).map(|(_, layer)| layer.as_ref())
     }

@@ -5,7 +5,7 @@ use plimsoll_tensor::{Result, Tensor};
 
 use super::{Module, Scope};
 
-/// All dimensions but the first as one; a view. As `torch.nn.Flatten`.
+/// Flattens all dimensions except the first into one; a view. As `torch.nn.Flatten`.
 #[derive(Clone, Debug)]
 pub struct Flatten {
     label: LabelId,
@@ -14,15 +14,15 @@ pub struct Flatten {
 }
 
 impl Flatten {
-    /// The layer, from dimension 1 to the last.
+    /// A layer that flattens from dimension 1 to the last.
     ///
     /// # Errors
-    /// None today; a `Result` like every layer's, so that all are built alike.
+    /// None today; it returns a `Result` so that all layers are built the same way.
     pub fn new(scope: &Scope) -> Result<Flatten> {
         Ok(Flatten { label: scope.label(), start: 1, end: -1 })
     }
 
-    /// The same layer for these dimensions, the last included; negative ones count from the end.
+    /// Returns the layer for these dimensions, including `end`; negative ones count from the end.
     pub fn dims(mut self, start: isize, end: isize) -> Flatten {
         (self.start, self.end) = (start, end);
         self
@@ -36,15 +36,15 @@ impl Module for Flatten {
     }
 }
 
-/// Its input, unchanged. As `torch.nn.Identity`: takes the place of a layer that is left out.
+/// Returns its input unchanged. As `torch.nn.Identity`: takes the place of a layer that is left out.
 #[derive(Clone, Debug)]
 pub struct Identity;
 
 impl Identity {
-    /// The layer; it has nothing to configure.
+    /// Makes the layer; it has no options.
     ///
     /// # Errors
-    /// None today; a `Result` like every layer's, so that all are built alike.
+    /// None today; it returns a `Result` so that all layers are built the same way.
     pub fn new(_: &Scope) -> Result<Identity> {
         Ok(Identity)
     }
@@ -56,7 +56,7 @@ impl Module for Identity {
     }
 }
 
-/// Layers that call a method with one number.
+/// Defines layers that call a method with one number.
 macro_rules! rearranging {
     ($($(#[$doc:meta])* $layer:ident => $method:ident)*) => {$(
         $(#[$doc])*
@@ -67,10 +67,10 @@ macro_rules! rearranging {
         }
 
         impl $layer {
-            /// The layer with its number.
+            /// Makes the layer with this number.
             ///
             /// # Errors
-            /// None today; a `Result` like every layer's, so that all are built alike.
+            /// None today; it returns a `Result` so that all layers are built the same way.
             pub fn new(scope: &Scope, by: usize) -> Result<$layer> {
                 Ok($layer { label: scope.label(), by })
             }
@@ -86,17 +86,17 @@ macro_rules! rearranging {
 }
 
 rearranging! {
-    /// Channels that become places. As `torch.nn.PixelShuffle`.
+    /// Moves channels into height and width. As `torch.nn.PixelShuffle`.
     PixelShuffle => pixel_shuffle
 
-    /// Places that become channels. As `torch.nn.PixelUnshuffle`.
+    /// Moves height and width into channels. As `torch.nn.PixelUnshuffle`.
     PixelUnshuffle => pixel_unshuffle
 
-    /// Channels dealt from so many groups in turn. As `torch.nn.ChannelShuffle`.
+    /// Divides the channels into this many groups and interleaves them. As `torch.nn.ChannelShuffle`.
     ChannelShuffle => channel_shuffle
 }
 
-/// A dimension as several; a view. As `torch.nn.Unflatten`.
+/// Splits a dimension into several; a view. As `torch.nn.Unflatten`.
 #[derive(Clone, Debug)]
 pub struct Unflatten {
     label: LabelId,
@@ -105,10 +105,10 @@ pub struct Unflatten {
 }
 
 impl Unflatten {
-    /// The layer; one of the sizes may be -1.
+    /// Makes the layer; one of the sizes may be -1.
     ///
     /// # Errors
-    /// None today; a `Result` like every layer's, so that all are built alike.
+    /// None today; it returns a `Result` so that all layers are built the same way.
     pub fn new(scope: &Scope, dim: isize, sizes: &[isize]) -> Result<Unflatten> {
         Ok(Unflatten { label: scope.label(), dim, sizes: sizes.to_vec() })
     }

@@ -5,8 +5,8 @@ use plimsoll_tensor::{Result, Tensor, no_grad};
 use super::weighted::{Weighted, members_mut_of, members_of};
 use super::{Buffer, Init, Members, MembersMut, Mode, Module, Scope};
 
-/// A layer whose weight is divided by its largest singular value, which a step of power iteration at each forward pass in training
-/// approximates. As `torch.nn.utils.parametrizations.spectral_norm`, whose names it has in state dicts.
+/// A layer whose weight is divided by its largest singular value. In training, each forward pass improves the estimate of that
+/// value by a step of power iteration. As `torch.nn.utils.parametrizations.spectral_norm`, with the same names in state dicts.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, SpectralNorm};
@@ -30,10 +30,10 @@ pub struct SpectralNorm<L> {
 }
 
 impl<L: Weighted> SpectralNorm<L> {
-    /// Around a layer that was made in the same scope. It begins with fifteen steps of power iteration.
+    /// Wraps a layer that was made in the same scope. Starts with fifteen steps of power iteration.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, layer: L) -> Result<SpectralNorm<L>> {
         let matrix = matrix(&layer)?;
         let drawn = |name: &str, size: usize| {
@@ -48,18 +48,18 @@ impl<L: Weighted> SpectralNorm<L> {
         Ok(norm)
     }
 
-    /// The same layer with so many steps of power iteration at each forward pass.
+    /// Returns the layer with this many steps of power iteration in each forward pass.
     pub fn power_iterations(mut self, power_iterations: usize) -> SpectralNorm<L> {
         self.power_iterations = power_iterations;
         self
     }
 
-    /// The layer inside, with its weight as it is trained.
+    /// The wrapped layer, with its weight as trained, before the division.
     pub fn layer(&self) -> &L {
         &self.layer
     }
 
-    /// The weight divided by its largest singular value, as the last step of power iteration has it.
+    /// The weight divided by its largest singular value, as estimated by the last step of power iteration.
     ///
     /// # Errors
     /// Out of memory.
@@ -83,7 +83,7 @@ impl<L: Weighted> SpectralNorm<L> {
     }
 }
 
-/// The weight with a row for each output.
+/// The weight as a matrix with a row for each output.
 fn matrix(layer: &impl Weighted) -> Result<Tensor> {
     let weight = layer.weight().movedim(&[layer.output_dim()], &[0])?;
     weight.reshape(&[weight.shape()[0] as isize, -1])

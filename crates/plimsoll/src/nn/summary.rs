@@ -1,4 +1,4 @@
-//! What a model has: [`Summary`].
+//! The parameters and sizes of a model's modules: [`Summary`].
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,8 +7,8 @@ use plimsoll_tensor::{Bytes, Tensor};
 
 use super::member::{Member, Members};
 
-/// Parameters, buffers and bytes of each module that has some, and of the whole model. A tied parameter counts where it
-/// comes first.
+/// Parameters, buffers and bytes of each module that has some, and of the complete model. A tied parameter is counted where it
+/// first occurs.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, ReLU, Scope, Sequential};
@@ -30,13 +30,13 @@ use super::member::{Member, Members};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// A row for each module that has tensors of its own or no modules inside it.
+    /// A row for each module that owns tensors or has no modules inside it.
     pub rows: Vec<Row>,
-    /// The whole model.
+    /// The totals of the model.
     pub total: Row,
 }
 
-/// What one module has, without the modules inside it.
+/// The tensors of one module, without those of the modules inside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     /// Its name in the model.
@@ -45,7 +45,7 @@ pub struct Row {
     pub kind: &'static str,
     /// Elements of its parameters.
     pub parameters: u64,
-    /// Elements of the parameters that want a gradient.
+    /// Elements of the parameters that require a gradient.
     pub trained: u64,
     /// Elements of its buffers.
     pub buffers: u64,
@@ -67,7 +67,7 @@ impl Row {
 }
 
 impl Summary {
-    /// Of a model of this kind with these members, and of the modules inside it: name, kind and members of each.
+    /// The summary of a model of this kind with these members. `modules` are the name, kind and members of each module inside it.
     pub(super) fn of<'a>(
         kind: &'static str,
         own: Members<'a>,

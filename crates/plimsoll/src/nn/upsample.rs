@@ -1,11 +1,11 @@
-//! Images of another size as a layer.
+//! Resizing of images as a layer.
 
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{InterpolateMode, ResizeTo, Result, Tensor};
 
 use super::{Module, Scope};
 
-/// `[batch, channels, …]` resampled to a size, or to so many times its size. As `torch.nn.Upsample`.
+/// Resamples `[batch, channels, …]` to a size, or by a scale factor. As `torch.nn.Upsample`.
 ///
 /// ```
 /// use plimsoll::nn::{Module, Scope, Upsample};
@@ -24,25 +24,25 @@ pub struct Upsample {
 }
 
 impl Upsample {
-    /// To this many times the size, by the nearest element.
+    /// A layer that multiplies the size by this factor, with nearest-neighbour interpolation.
     ///
     /// # Errors
-    /// None today; a `Result` like every layer's, so that all are built alike.
+    /// None today; it returns a `Result` so that all layers are built the same way.
     pub fn scale(scope: &Scope, scale_factor: f64) -> Result<Upsample> {
         let mode = InterpolateMode::Nearest;
         Ok(Upsample { label: scope.label(), sizes: Vec::new(), scale: scale_factor, mode })
     }
 
-    /// To these sizes, by the nearest element.
+    /// A layer that resizes to these sizes, with nearest-neighbour interpolation.
     ///
     /// # Errors
-    /// None today; a `Result` like every layer's, so that all are built alike.
+    /// None today; it returns a `Result` so that all layers are built the same way.
     pub fn size(scope: &Scope, sizes: &[usize]) -> Result<Upsample> {
         let mode = InterpolateMode::Nearest;
         Ok(Upsample { label: scope.label(), sizes: sizes.to_vec(), scale: 1.0, mode })
     }
 
-    /// The same layer with another way to make new elements.
+    /// Returns the layer with another interpolation mode.
     pub fn mode(mut self, mode: InterpolateMode) -> Upsample {
         self.mode = mode;
         self

@@ -1,12 +1,12 @@
-//! A layer whose weight is trained as a length and a direction of each output.
+//! A layer whose weight is trained as a length and a direction for each output.
 
 use plimsoll_tensor::{Result, Tensor, no_grad};
 
 use super::weighted::{Weighted, members_mut_of, members_of};
 use super::{Init, Members, MembersMut, Module, Parameter, Scope};
 
-/// A layer whose weight is a direction times a length for each row. As `torch.nn.utils.parametrizations.weight_norm`, whose names it has in
-/// state dicts: `original0` are the lengths, `original1` the directions.
+/// A layer whose weight is a direction times a length for each row. As `torch.nn.utils.parametrizations.weight_norm`, with the
+/// same names in state dicts: `original0` is the lengths, `original1` the directions.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, WeightNorm};
@@ -25,10 +25,10 @@ pub struct WeightNorm<L> {
 }
 
 impl<L: Weighted> WeightNorm<L> {
-    /// Around a layer that was made in the same scope; its weight is the same as before.
+    /// Wraps a layer that was made in the same scope; the weight keeps its value.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, layer: L) -> Result<WeightNorm<L>> {
         let lengths = lengths(&layer.weight().detach())?;
         let length = scope.parameter("parametrizations.weight.original0", lengths.shape(), Init::Ones)?;
@@ -36,7 +36,7 @@ impl<L: Weighted> WeightNorm<L> {
         Ok(WeightNorm { layer, length })
     }
 
-    /// The layer inside, whose weight has the directions.
+    /// The wrapped layer, whose weight holds the directions.
     pub fn layer(&self) -> &L {
         &self.layer
     }
@@ -51,7 +51,7 @@ impl<L: Weighted> WeightNorm<L> {
     }
 }
 
-/// The length of each row, with all dimensions.
+/// The length of each row; reduced dimensions are kept with size 1.
 fn lengths(weight: &Tensor) -> Result<Tensor> {
     weight.norm_keepdim(2.0, &(1..weight.rank() as isize).collect::<Vec<_>>())
 }

@@ -1,4 +1,4 @@
-//! Layers whose weight another tensor can stand for: what spectral and weight normalization need of a layer.
+//! Layers that can run with another tensor in place of their weight, as spectral and weight normalization require.
 
 use plimsoll_tensor::label::Span;
 use plimsoll_tensor::{Result, Tensor};
@@ -6,12 +6,12 @@ use plimsoll_tensor::{Result, Tensor};
 use super::member::{Member, MemberMut};
 use super::{Linear, Members, MembersMut, Module, Parameter};
 
-/// A layer with a weight that can be computed from what is trained.
+/// A layer whose weight can be replaced by a tensor computed from trained ones.
 pub trait Weighted: Module {
     /// Its weight.
     fn weight(&self) -> &Parameter;
 
-    /// The output with this weight in place of its own.
+    /// The output with this weight in place of the layer's own.
     ///
     /// # Errors
     /// As its `forward`.
@@ -34,7 +34,7 @@ impl Weighted for Linear {
     }
 }
 
-/// The members of a layer, with its weight at the end under the name of what it is computed from.
+/// Lists the members of a layer, with its weight last and under the name `original`.
 pub(super) fn members_of<'a>(layer: &'a impl Module, list: &mut Members<'a>, original: &'static str) {
     let mut own = Members::default();
     layer.members(&mut own);
@@ -43,7 +43,7 @@ pub(super) fn members_of<'a>(layer: &'a impl Module, list: &mut Members<'a>, ori
     list.0.extend(weight.into_iter().map(|(_, member): (_, Member<'a>)| (original.into(), member)));
 }
 
-/// The same, to be changed.
+/// The same, mutable.
 pub(super) fn members_mut_of<'a>(
     layer: &'a mut impl Module,
     list: &mut MembersMut<'a>,

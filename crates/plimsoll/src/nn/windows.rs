@@ -6,7 +6,7 @@ use plimsoll_tensor::{Result, Tensor, WindowOptions};
 use super::{Init, Module, Parameter, Scope};
 use crate::members;
 
-/// The windows of images, each a column: [`Tensor::im2col`]. As `torch.nn.Unfold`.
+/// Makes a column of each window of an image: [`Tensor::im2col`]. As `torch.nn.Unfold`.
 #[derive(Clone, Debug)]
 pub struct Unfold {
     label: LabelId,
@@ -17,7 +17,7 @@ impl Unfold {
     /// The layer with these windows.
     ///
     /// # Errors
-    /// None today; a `Result` like every layer's, so that all are built alike.
+    /// None today; it returns a `Result` so that all layers are built the same way.
     pub fn new(scope: &Scope, options: WindowOptions) -> Result<Unfold> {
         Ok(Unfold { label: scope.label(), options })
     }
@@ -30,7 +30,7 @@ impl Module for Unfold {
     }
 }
 
-/// Columns added to images: [`Tensor::col2im`]. As `torch.nn.Fold`.
+/// Sums columns into images: [`Tensor::col2im`]. As `torch.nn.Fold`.
 #[derive(Clone, Debug)]
 pub struct Fold {
     label: LabelId,
@@ -42,7 +42,7 @@ impl Fold {
     /// The layer for images of this height and width.
     ///
     /// # Errors
-    /// None today; a `Result` like every layer's, so that all are built alike.
+    /// None today; it returns a `Result` so that all layers are built the same way.
     pub fn new(scope: &Scope, output_size: [usize; 2], options: WindowOptions) -> Result<Fold> {
         Ok(Fold { label: scope.label(), output_size, options })
     }
@@ -55,7 +55,7 @@ impl Module for Fold {
     }
 }
 
-/// `x · W · y + b` for each matrix `W` of its weight: [`Tensor::bilinear`]. As `torch.nn.Bilinear`.
+/// `x · W · y + b` for each matrix `W` of the weight: [`Tensor::bilinear`]. As `torch.nn.Bilinear`.
 ///
 /// ```
 /// use plimsoll::nn::{Bilinear, Scope};
@@ -74,10 +74,10 @@ pub struct Bilinear {
 }
 
 impl Bilinear {
-    /// From vectors of these two widths to so many outputs.
+    /// A layer from two vectors of these widths to this many outputs.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, first: usize, second: usize, outputs: usize) -> Result<Bilinear> {
         let init = Init::default_for(first);
         let weight = scope.parameter("weight", &[outputs, first, second], init)?;

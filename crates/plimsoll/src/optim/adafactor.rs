@@ -14,14 +14,14 @@ pub struct AdafactorOptions {
     pub lr: f64,
     /// Exponent of the decay of the variances; 0 or less.
     pub beta2_decay: f64,
-    /// The root of the smallest variance (`None`: the rounding error of the type), and the smallest size of a parameter
-    /// that a step is relative to.
+    /// The square root of the smallest variance (`None`: the machine epsilon of the type), and the smallest parameter scale that
+    /// a step is relative to.
     pub eps: (Option<f64>, f64),
     /// The largest size of an update; 1 or more.
     pub d: f64,
-    /// Share of the learning rate by which parameters shrink at each step.
+    /// Decoupled weight decay: each step shrinks parameters by this share of the learning rate.
     pub weight_decay: f64,
-    /// Along the gradient instead of against it.
+    /// Whether to step along the gradient instead of against it.
     #[serde(default)]
     pub maximize: bool,
 }

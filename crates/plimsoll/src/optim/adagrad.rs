@@ -12,15 +12,15 @@ use super::optimizer_of::OptimizerOf;
 pub struct AdagradOptions {
     /// Learning rate.
     pub lr: f64,
-    /// How the learning rate falls: over `1 + (step - 1) * lr_decay`.
+    /// Decay of the learning rate, which is divided by `1 + (step - 1) * lr_decay`.
     pub lr_decay: f64,
     /// L2 penalty.
     pub weight_decay: f64,
     /// The sum of squares before the first step.
     pub initial_accumulator_value: f64,
-    /// Added to the denominator.
+    /// Epsilon added to the denominator.
     pub eps: f64,
-    /// Along the gradient instead of against it.
+    /// Whether to step along the gradient instead of against it.
     #[serde(default)]
     pub maximize: bool,
 }
@@ -38,7 +38,7 @@ impl Default for AdagradOptions {
     }
 }
 
-/// Adagrad. As `torch.optim.Adagrad`, whose state is there before the first step; here it comes with it.
+/// Adagrad. As `torch.optim.Adagrad`, except that the state is allocated in the first step instead of at construction.
 ///
 /// ```
 /// use plimsoll::optim::{Adagrad, AdagradOptions, Optimizer};

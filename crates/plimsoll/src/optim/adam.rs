@@ -35,7 +35,7 @@ pub type Adam = OptimizerOf<AdamOptions>;
 /// ```
 pub type AdamW = OptimizerOf<AdamWOptions>;
 
-/// Both are one rule: they differ only in where the weight decay goes, and in its default.
+/// Both use one rule. They differ only in where the weight decay is applied, and in its default.
 macro_rules! adam {
     ($(#[$doc:meta])* $options:ident, $name:literal, $decay:ident, $(#[$decays:meta])* $weight_decay:literal) => {
         $(#[$doc])*
@@ -45,14 +45,14 @@ macro_rules! adam {
             pub lr: f64,
             /// Decay of the running averages of the gradient and of its square; each in [0, 1).
             pub betas: (f64, f64),
-            /// Added to the denominator.
+            /// Epsilon added to the denominator.
             pub eps: f64,
             $(#[$decays])*
             pub weight_decay: f64,
-            /// Whether the divisor is the largest second moment so far: a third buffer.
+            /// Whether to divide by the largest second moment so far, which takes a third buffer.
             #[serde(default)]
             pub amsgrad: bool,
-            /// Along the gradient instead of against it.
+            /// Whether to step along the gradient instead of against it.
             #[serde(default)]
             pub maximize: bool,
         }
@@ -115,6 +115,6 @@ adam! {
 adam! {
     /// The settings of [`AdamW`], with PyTorch's defaults.
     AdamWOptions, "adamw", Decoupled,
-    /// Share of the learning rate by which parameters shrink at each step.
+    /// Decoupled weight decay: each step shrinks parameters by this share of the learning rate.
     1e-2
 }

@@ -1,4 +1,4 @@
-//! What tells one optimizer from another: [`Algorithm`].
+//! The part of an optimizer that is specific to its algorithm: [`Algorithm`].
 
 use std::fmt::Debug;
 
@@ -7,7 +7,8 @@ use plimsoll_tensor::{Error, Result, Tensor};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The options of an optimizer, and what follows from them. Options serialize under PyTorch's names.
+/// The options of an optimizer, with the state and the update rule that follow from them. Options serialize under PyTorch's
+/// names.
 pub trait Algorithm: Clone + Debug + Default + Send + Sync + Serialize + DeserializeOwned + 'static {
     /// Its name in errors: `adamw`.
     const NAME: &'static str;
@@ -18,10 +19,10 @@ pub trait Algorithm: Clone + Debug + Default + Send + Sync + Serialize + Deseria
     /// Rejects options that PyTorch rejects. See Note [Options are checked at each step].
     ///
     /// # Errors
-    /// The first such option, with the rule.
+    /// The first invalid option, with the requirement.
     fn check(&self) -> Result<()>;
 
-    /// Rejects a parameter that it cannot update.
+    /// Rejects a parameter that the algorithm cannot update.
     ///
     /// # Errors
     /// Why it cannot.
@@ -46,14 +47,15 @@ pub trait Algorithm: Clone + Debug + Default + Send + Sync + Serialize + Deseria
         let _ = momentum;
     }
 
-    /// What is kept of a parameter of this shape between steps, in the order of the rule.
+    /// The state tensors of a parameter of this shape, in the order in which the rule takes them.
     fn state(&self, shape: &[usize]) -> Vec<StateTensor>;
 
-    /// How a step changes parameters.
+    /// The rule by which a step changes parameters.
     fn rule(&self) -> Rule;
 }
 
-/// The methods of [`Algorithm`] about what schedulers change: the field `lr`, and that of the momentum or the first beta.
+/// Implements the methods of [`Algorithm`] for the options that schedulers change: the field `lr`, and the momentum or first
+/// beta.
 macro_rules! scheduled {
     (lr $(, $($momentum:tt)+)?) => {
         fn lr(&self) -> f64 {
@@ -76,19 +78,19 @@ macro_rules! scheduled {
 }
 pub(super) use scheduled;
 
-/// A tensor that is kept of a parameter between steps.
+/// A state tensor of a parameter, kept between steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateTensor {
     /// PyTorch's name for it.
     pub name: &'static str,
     /// Its sizes.
     pub shape: Vec<usize>,
-    /// Its value before the first step; `None` where that step overwrites it.
+    /// Its initial value; `None` if the first step overwrites it.
     pub start: Option<f64>,
 }
 
 impl StateTensor {
-    /// Zeros.
+    /// A state tensor that is initially zero.
     pub fn zeros(name: &'static str, shape: &[usize]) -> StateTensor {
         StateTensor { name, shape: shape.to_vec(), start: Some(0.0) }
     }

@@ -6,8 +6,8 @@ fn gradients(parameters: &[Tensor]) -> Vec<Tensor> {
     parameters.iter().filter_map(Tensor::grad).collect()
 }
 
-/// Brings the norm of the gradients of all parameters together to at most `max_norm`; gives back the norm that they had, as a
-/// tensor, or `None` without gradients. The gradients change in place, nothing is copied. As
+/// Scales the gradients of all parameters so that their total norm is at most `max_norm`. Returns the norm before scaling, as a
+/// tensor, or `None` if there are no gradients. The gradients are scaled in place, without a copy. As
 /// `torch.nn.utils.clip_grad_norm_`, whose `norm_type` is 2.
 ///
 /// ```
@@ -27,7 +27,7 @@ pub fn clip_grad_norm_(parameters: &[Tensor], max_norm: f64, norm_type: f64) -> 
     op::clip_norm_(&gradients(parameters), max_norm, norm_type)
 }
 
-/// Brings every element of the parameters' gradients into `-clip_value..=clip_value`, in place. As
+/// Clamps every element of the parameters' gradients to `-clip_value..=clip_value`, in place. As
 /// `torch.nn.utils.clip_grad_value_`.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! The parameters of an optimizer: [`ParamGroup`]s, each with options of its own, and the state of each parameter.
+//! The parameters of an optimizer: [`ParamGroup`]s, each with its own options, and the state of each parameter.
 
 use plimsoll_tensor::label::{self, Category, Span};
 use plimsoll_tensor::op::{Slot, optimizer_step, optimizer_step_rounded};
@@ -6,19 +6,19 @@ use plimsoll_tensor::{DType, Device, Error, Result, Tensor};
 
 use super::algorithm::{Algorithm, StateTensor};
 
-/// Parameters with options in common.
+/// Parameters that share options.
 #[derive(Debug)]
 pub struct ParamGroup<O> {
     /// Their options.
     pub options: O,
     pub(super) parameters: Vec<Tensor>,
     pub(super) states: Vec<State>,
-    /// Whether short parameters move in 32 bits.
+    /// Whether 16-bit parameters have 32-bit master copies.
     pub(super) master_weights: bool,
     pub(super) initial_lr: Option<f64>,
 }
 
-/// What is kept of one parameter.
+/// The state of one parameter.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
     pub(super) steps: u64,
@@ -26,7 +26,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The number of the next step. Where PyTorch counts no steps, the first is the one that makes the state.
+    /// The number of the next step. If PyTorch counts no steps for the algorithm, the step that creates the state is the first.
     pub(super) fn next_step<O: Algorithm>(&self, is_new: bool) -> u64 {
         if O::COUNTS_STEPS { self.steps + 1 } else { 1 + u64::from(!is_new) }
     }
@@ -36,10 +36,10 @@ impl State {
     }
 }
 
-/// The 32-bit copy of a parameter in 16 bits.
+/// The 32-bit master copy of a 16-bit parameter.
 pub(super) const MASTER: &str = "master_weight";
 
-/// State of a parameter, by number, that its first step needs.
+/// A newly allocated state tensor: the parameter's number, the tensor's name, and the tensor.
 pub(super) type Fresh = (usize, &'static str, Tensor);
 
 /// One parameter's part of a step.
@@ -65,7 +65,7 @@ impl<O: Algorithm> ParamGroup<O> {
         ParamGroup { options, parameters, states, master_weights: false, initial_lr: None }
     }
 
-    /// What is kept of a parameter, and its type.
+    /// The state tensors that a parameter needs, and their type.
     pub(super) fn wanted(&self, parameter: &Tensor) -> (Vec<StateTensor>, DType) {
         let mut wanted = self.options.state(parameter.shape());
         let short = matches!(parameter.dtype(), DType::F16 | DType::BF16);
@@ -81,7 +81,7 @@ impl<O: Algorithm> ParamGroup<O> {
         &self.parameters
     }
 
-    /// Allocates what is missing of the state of parameters that have a gradient: all or none.
+    /// Allocates the missing state of all parameters that have a gradient, or nothing on an error.
     pub(super) fn missing(&self) -> Result<Vec<Fresh>> {
         let mut fresh = Vec::new();
         for (i, (parameter, state)) in self.parameters.iter().zip(&self.states).enumerate() {
@@ -134,7 +134,8 @@ impl<O: Algorithm> ParamGroup<O> {
             let rounded: Vec<&Tensor> = masters.iter().map(|work| &self.parameters[work.at]).collect();
             let slots: Vec<Slot<'_>> = masters.iter().map(|work| work.slot(&self.parameters)).collect();
             optimizer_step_rounded(&rule, &slots, &rounded)?;
-            // Rules of a whole matrix compute in 32 bits: short types are converted for them, one parameter at a time.
+            // Rules that work on a complete matrix compute in 32 bits: 16-bit types are converted for them, one parameter at a
+            // time.
             let converted = |slot: &Slot<'_>| {
                 rule.is_whole() && !matches!(slot.parameter.dtype(), DType::F32 | DType::F64)
             };
@@ -143,7 +144,7 @@ impl<O: Algorithm> ParamGroup<O> {
             optimizer_step(&rule, &together)?;
             apart.iter().try_for_each(|slot| optimizer_step(&rule, std::slice::from_ref(slot)))?;
         }
-        // Stored only now: the next step must not find state that this one did not fill.
+        // Stored only now, because the next step must not find state that a failed step did not fill.
         for work in &work {
             self.states[work.at].steps += 1;
         }

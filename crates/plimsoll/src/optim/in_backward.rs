@@ -1,4 +1,4 @@
-//! An optimizer whose steps are taken in the backward pass: a gradient is freed as soon as its parameter has moved.
+//! An optimizer that steps during the backward pass: a gradient is freed as soon as its parameter has been updated.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,12 +8,12 @@ use super::Optimizer;
 use super::algorithm::Algorithm;
 use super::optimizer_of::OptimizerOf;
 
-/// Steps each of these parameters in the backward pass, as soon as its gradient is whole, and drops the gradient: at no time
-/// are there the gradients of all parameters. There is then no `step` and no `zero_grad` to call. As the hooks of PyTorch's
-/// tutorial "How to save memory by fusing the optimizer step into the backward pass".
+/// Updates each of these parameters during the backward pass, as soon as its gradient is complete, then frees the gradient, so
+/// that the gradients of all parameters never exist at once. There is no need to call `step` or `zero_grad`. As the hooks of
+/// PyTorch's tutorial "How to save memory by fusing the optimizer step into the backward pass".
 ///
-/// What needs all gradients at once, such as clipping by their norm and accumulation over several passes, needs an ordinary
-/// optimizer. A step that fails ends the backward pass with its error.
+/// Techniques that need all gradients at once, such as clipping by their norm or accumulation over several passes, need an
+/// ordinary optimizer. A step that fails ends the backward pass with its error.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
@@ -60,7 +60,7 @@ fn locked<O>(optimizer: &Shared<O>) -> MutexGuard<'_, OptimizerOf<O>> {
     optimizer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The steps of [`step_in_backward`], until this is dropped.
+/// Keeps [`step_in_backward`] active until it is dropped.
 #[derive(Debug)]
 pub struct StepInBackward<O> {
     optimizers: Vec<Shared<O>>,
@@ -78,12 +78,12 @@ impl<O: Algorithm> StepInBackward<O> {
         self.optimizers.iter().flat_map(|optimizer| locked(optimizer).lrs()).collect()
     }
 
-    /// How many parameters are stepped.
+    /// The number of parameters.
     pub fn len(&self) -> usize {
         self.optimizers.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no parameters.
     pub fn is_empty(&self) -> bool {
         self.optimizers.is_empty()
     }

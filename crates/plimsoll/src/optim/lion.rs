@@ -10,11 +10,11 @@ use super::optimizer_of::OptimizerOf;
 /// The settings of [`Lion`], with its authors' defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LionOptions {
-    /// Learning rate; about a tenth of AdamW's.
+    /// Learning rate; usually about a tenth of AdamW's.
     pub lr: f64,
-    /// Share of the mean in the update, and decay of the mean; each in [0, 1).
+    /// Weight of the running mean in the update, and decay of the running mean; each in [0, 1).
     pub betas: (f64, f64),
-    /// Share of the learning rate by which parameters shrink at each step; about ten times AdamW's.
+    /// Share of the learning rate by which parameters shrink at each step; usually about ten times AdamW's.
     pub weight_decay: f64,
 }
 
@@ -24,7 +24,8 @@ impl Default for LionOptions {
     }
 }
 
-/// Lion: moves by the sign of a mean of the gradients, with half of Adam's state (Chen and others, 2023). PyTorch has none.
+/// Lion: steps by the sign of a running mean of the gradients, with half of Adam's state (Chen and others, 2023). PyTorch does
+/// not have it.
 ///
 /// ```
 /// use plimsoll::optim::{Lion, LionOptions, Optimizer};

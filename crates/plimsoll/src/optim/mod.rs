@@ -1,9 +1,9 @@
-//! Optimizers: in place on parameters and state, one pass, without temporaries, all parameters of a group in one call.
-//! PyTorch's names, formulas and defaults.
+//! Optimizers, with PyTorch's names, formulas and defaults. A step updates parameters and state in place, in one pass without
+//! temporaries, and handles all parameters of a group in one call.
 //!
-//! An optimizer is its options (`sgd.rs`, `adam.rs`, …), which implement [`Algorithm`]; [`OptimizerOf`] is the rest, the same
-//! for all: parameter groups, state, state dicts (`state_dict.rs`). [`lr_scheduler`] changes learning rates, `clip.rs`
-//! gradients.
+//! An optimizer is defined by its options (`sgd.rs`, `adam.rs`, …), which implement [`Algorithm`]. [`OptimizerOf`] has everything
+//! else, which is the same for all: parameter groups, state, state dicts (`state_dict.rs`). [`lr_scheduler`] changes learning
+//! rates, `clip.rs` gradients.
 
 mod adafactor;
 mod adagrad;
@@ -40,12 +40,12 @@ use plimsoll_tensor::{Graph, Result, Tensor};
 /// Updates parameters from their gradients. As `torch.optim.Optimizer`.
 pub trait Optimizer {
     /// Updates every parameter that has a gradient. Missing state is allocated for all of
-    /// them first, so running out of memory leaves every parameter as it was.
+    /// them first, so running out of memory leaves every parameter unchanged.
     ///
     /// # Errors
-    /// Before anything changes: no parameters at all; an option that PyTorch rejects; a parameter that has another tensor since
-    /// the optimizer was made; at the first step, a parameter of the same model that no [`members!`](crate::members) lists, and
-    /// out of memory.
+    /// All errors occur before anything changes: no parameters; an option that PyTorch rejects; a parameter whose tensor was
+    /// replaced after the optimizer was made; at the first step, a parameter of the same model that no
+    /// [`members!`](crate::members) lists, and out of memory.
     fn step(&mut self) -> Result<()>;
 
     /// Sets the learning rate of the next step in every group.
@@ -60,10 +60,10 @@ pub trait Optimizer {
     /// Sets the learning rate of each group, in their order.
     fn set_lrs(&mut self, lrs: &[f64]);
 
-    /// The learning rates that the groups had before their first scheduler: noted when they are first asked for.
+    /// The learning rates of the groups before their first scheduler, recorded at the first call.
     fn initial_lrs(&mut self) -> Vec<f64>;
 
-    /// The momentum, or the first beta, of each group; `None` where the algorithm has neither.
+    /// The momentum, or the first beta, of each group; `None` if the algorithm has neither.
     fn momenta(&self) -> Option<Vec<f64>> {
         None
     }
@@ -73,18 +73,18 @@ pub trait Optimizer {
         let _ = momenta;
     }
 
-    /// The parameters that it updates, group by group.
+    /// The parameters that the optimizer updates, group by group.
     fn parameters(&self) -> Vec<Tensor>;
 
-    /// Its state and options, in PyTorch's layout: parameters are numbered group by group. The tensors are its own, not
-    /// copies.
+    /// The optimizer's state and options, in PyTorch's layout: parameters are numbered group by group. The tensors are the
+    /// optimizer's, not copies.
     fn state_dict(&self) -> OptimizerState;
 
-    /// Takes over the state and options of another optimizer of the same parameters, in the same groups.
+    /// Loads the state and options of another optimizer with the same parameters in the same groups.
     ///
     /// # Errors
-    /// Other groups, state that does not fit, options that PyTorch rejects or that are not there, out of memory. Nothing has
-    /// changed then.
+    /// Groups or state that do not match, options that are missing or that PyTorch rejects, out of memory. On an error nothing
+    /// has changed.
     fn load_state_dict(&mut self, state: &OptimizerState) -> Result<()>;
 
     /// How many steps each parameter has taken, in the order of [`Optimizer::parameters`].
@@ -97,12 +97,12 @@ pub trait Optimizer {
         let _ = steps;
     }
 
-    /// Counts the steps that the replay of a captured graph is about to take, and gives the graph their numbers and the options
-    /// as they are now. Gives back how many of the graph's steps are this optimizer's: one that does not implement this
-    /// cannot be captured.
+    /// Counts the steps that the replay of a captured graph is about to take, and passes their numbers and the current options to
+    /// the graph. Returns how many of the graph's steps belong to this optimizer. An optimizer that does not implement this
+    /// method cannot be captured.
     ///
     /// # Errors
-    /// An option that PyTorch rejects; options that need other work than the captured one.
+    /// An option that PyTorch rejects; options that need other kernels than the captured ones.
     fn replay(&mut self, graph: &mut Graph) -> Result<usize> {
         let _ = graph;
         Ok(0)

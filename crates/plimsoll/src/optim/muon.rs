@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 use super::algorithm::{Algorithm, StateTensor, require, require_not_negative, scheduled};
 use super::optimizer_of::OptimizerOf;
 
-/// How the learning rate depends on a matrix' shape: PyTorch's `adjust_lr_fn`.
+/// How the learning rate depends on the shape of a matrix: PyTorch's `adjust_lr_fn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdjustLr {
-    /// Times the root of rows over columns, where it is above 1; PyTorch's default.
+    /// Multiplied by the square root of rows over columns, if that is above 1; PyTorch's default.
     #[default]
     Original,
-    /// Times 0.2 of the root of the larger size: updates as large as AdamW's.
+    /// Multiplied by 0.2 times the square root of the larger dimension, so that updates are as large as AdamW's.
     #[serde(rename = "match_rms_adamw")]
     MatchRmsAdamW,
-    /// Times the root of rows over columns.
+    /// Multiplied by the square root of rows over columns.
     SpectralUnclamped,
 }
 
@@ -26,7 +26,7 @@ pub enum AdjustLr {
 pub struct MuonOptions {
     /// Learning rate.
     pub lr: f64,
-    /// Share of the learning rate by which parameters shrink at each step.
+    /// Decoupled weight decay: each step shrinks parameters by this share of the learning rate.
     pub weight_decay: f64,
     /// Momentum factor.
     pub momentum: f64,
@@ -34,7 +34,7 @@ pub struct MuonOptions {
     pub nesterov: bool,
     /// Coefficients of the Newton–Schulz polynomial.
     pub ns_coefficients: (f64, f64, f64),
-    /// The smallest norm to divide by.
+    /// Lower bound of the norm that the update is divided by.
     pub eps: f64,
     /// Newton–Schulz iterations; below 100.
     pub ns_steps: u32,
@@ -57,8 +57,8 @@ impl Default for MuonOptions {
     }
 }
 
-/// Muon: momentum made nearly orthogonal, for the matrices of hidden layers. As `torch.optim.Muon`. Give embeddings, biases
-/// and norms to AdamW.
+/// Muon: updates by the nearly orthogonalized momentum, for the matrices of hidden layers. As `torch.optim.Muon`. Use AdamW for
+/// embeddings, biases and norms.
 ///
 /// ```
 /// use plimsoll::optim::{Muon, MuonOptions, Optimizer};

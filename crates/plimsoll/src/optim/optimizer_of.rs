@@ -33,7 +33,7 @@ use crate::nn::{check_current, check_listed};
 pub struct OptimizerOf<O> {
     /// The groups. Their options may be changed between steps.
     pub param_groups: Vec<ParamGroup<O>>,
-    /// Whether a step has asked that the model lists all its parameters.
+    /// Whether a step has already checked that the model lists all its parameters.
     is_checked: bool,
 }
 
@@ -43,9 +43,10 @@ impl<O: Algorithm> OptimizerOf<O> {
         OptimizerOf { param_groups: vec![ParamGroup::new(parameters, options)], is_checked: false }
     }
 
-    /// The same, with 32-bit copies of parameters in 16 bits, and their state in 32 bits: a step moves the copy and rounds it
-    /// into the parameter, so that what a step changes is not lost in rounding. The copies are state, called `master_weight`.
-    /// They are made at the first step: what changes a parameter later by other means is overwritten by the next step.
+    /// Returns the optimizer with 32-bit master copies of 16-bit parameters, and their state in 32 bits. A step updates the copy
+    /// and rounds it into the parameter, so that small updates are not lost in rounding. The copies are part of the state, under
+    /// the name `master_weight`. They are made at the first step: if something else changes a parameter later, the next step
+    /// overwrites the change.
     ///
     /// ```
     /// use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
@@ -66,7 +67,7 @@ impl<O: Algorithm> OptimizerOf<O> {
         self
     }
 
-    /// Adds parameters with options of their own. As `Optimizer.add_param_group`.
+    /// Adds a group of parameters with its own options. As `Optimizer.add_param_group`.
     ///
     /// # Errors
     /// A parameter that is in another group, or twice in this one.
@@ -83,7 +84,7 @@ impl<O: Algorithm> OptimizerOf<O> {
 }
 
 impl<O: Algorithm> OptimizerOf<O> {
-    /// An error where a step would silently not train what it should.
+    /// Returns an error if a step would silently leave a parameter untrained.
     fn check_parameters(&mut self) -> Result<()> {
         let all = || self.param_groups.iter().flat_map(|group| &group.parameters);
         if all().next().is_none() {

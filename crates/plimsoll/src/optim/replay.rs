@@ -1,4 +1,4 @@
-//! An optimizer's part of a replay of a captured step: the numbers of the steps, and the options as they are now.
+//! An optimizer's part in replaying a captured step: the step numbers and the current options.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use plimsoll_tensor::{Graph, Result, Tensor};
 use super::algorithm::Algorithm;
 use super::groups::{MASTER, ParamGroup};
 
-/// Sets the numbers of those steps of the graph that are of these groups, and counts them.
+/// Sets the step numbers of the graph's steps that belong to these groups. Returns how many there are.
 pub(super) fn replay<O: Algorithm>(groups: &mut [ParamGroup<O>], graph: &mut Graph) -> Result<usize> {
     let mut places: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
     for (number, group) in groups.iter().enumerate() {

@@ -14,15 +14,15 @@ pub struct RmsPropOptions {
     pub lr: f64,
     /// Decay of the running mean of the square.
     pub alpha: f64,
-    /// Added to the denominator.
+    /// Epsilon added to the denominator.
     pub eps: f64,
     /// L2 penalty.
     pub weight_decay: f64,
-    /// Momentum factor; 0 keeps no buffer for it.
+    /// Momentum factor; with 0 there is no momentum buffer.
     pub momentum: f64,
     /// Whether to divide by the root of the variance instead of the mean square.
     pub centered: bool,
-    /// Along the gradient instead of against it.
+    /// Whether to step along the gradient instead of against it.
     #[serde(default)]
     pub maximize: bool,
 }

@@ -12,15 +12,15 @@ use super::optimizer_of::OptimizerOf;
 pub struct SgdOptions {
     /// Learning rate.
     pub lr: f64,
-    /// Momentum factor; 0 keeps no state.
+    /// Momentum factor; with 0 there is no state.
     pub momentum: f64,
     /// Dampening of the gradient that enters the momentum buffer.
     pub dampening: f64,
     /// L2 penalty.
     pub weight_decay: f64,
-    /// Nesterov momentum; requires momentum and no dampening.
+    /// Whether to use Nesterov momentum, which requires momentum and no dampening.
     pub nesterov: bool,
-    /// Along the gradient instead of against it.
+    /// Whether to step along the gradient instead of against it.
     #[serde(default)]
     pub maximize: bool,
 }

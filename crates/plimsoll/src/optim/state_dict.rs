@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::algorithm::{Algorithm, StateTensor};
 use super::groups::{ParamGroup, State, allocate};
 
-/// What an optimizer keeps between steps. As `torch.optim.Optimizer.state_dict()`.
+/// The state and options of an optimizer. As `torch.optim.Optimizer.state_dict()`.
 ///
 /// ```
 /// use plimsoll::optim::{Adam, AdamOptions, Optimizer};
@@ -26,16 +26,16 @@ use super::groups::{ParamGroup, State, allocate};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct OptimizerState {
-    /// What is kept of each parameter that was stepped, by its number.
+    /// The state of each parameter that has taken a step, by its number.
     pub state: BTreeMap<usize, ParamState>,
     /// The options of each group and the numbers of its parameters.
     pub param_groups: Vec<GroupState>,
 }
 
-/// What is kept of one parameter.
+/// The state of one parameter.
 #[derive(Clone, Debug, Default)]
 pub struct ParamState {
-    /// How often it was stepped, where the algorithm counts.
+    /// The number of steps it has taken, if the algorithm counts them.
     pub step: Option<u64>,
     /// The tensors, by PyTorch's names.
     pub tensors: BTreeMap<String, Tensor>,
@@ -82,14 +82,14 @@ fn options_of<O: Algorithm>(options: &O) -> Map<String, Value> {
     }
 }
 
-/// Options of PyTorch's that would change what a step does, and that not every algorithm here has.
+/// PyTorch options that would change what a step does and that some algorithms here lack.
 const MISSING: [&str; 2] = ["amsgrad", "maximize"];
 
 fn wrong<O: Algorithm>(message: &str) -> Error {
     Error::Argument { op: O::NAME, message: format!("load_state_dict: {message}") }
 }
 
-/// Options, replaced by those of a saved group; keys that are not options here are ignored.
+/// Replaces options by those of a saved group; keys that are not options here are ignored.
 fn merged<O: Algorithm>(current: &O, saved: &GroupState) -> Result<O> {
     let known = options_of(current);
     let is_missing =
@@ -109,7 +109,7 @@ fn merged<O: Algorithm>(current: &O, saved: &GroupState) -> Result<O> {
     Ok(options)
 }
 
-/// The saved state of one parameter in memory of its own.
+/// Copies the saved state of one parameter into new memory.
 fn copied<O: Algorithm>(
     number: usize,
     parameter: &Tensor,
@@ -157,7 +157,7 @@ pub(super) fn load<O: Algorithm>(groups: &mut [ParamGroup<O>], saved: &Optimizer
             )));
         }
         let options = merged(&group.options, saved_group)?;
-        // With the options that it will have.
+        // The group with its new options.
         let kept = ParamGroup {
             master_weights: group.master_weights,
             ..ParamGroup::new(Vec::new(), options.clone())

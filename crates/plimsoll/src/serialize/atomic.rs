@@ -1,9 +1,9 @@
-//! Files that are replaced whole or not at all: [`write`](self::write()), then [`Written::replace_target`]; several of them after all
-//! are written.
+//! Atomic replacement of files: [`write`](self::write()), then [`Written::replace_target`]. To replace several files, first write
+//! all of them.
 //!
-//! What is written goes to a file of another name in the same folder, is brought to the disk, and takes the old file's
-//! name in one step. Whoever is killed meanwhile leaves the old file, and a file whose name says that it is not whole, which the
-//! next to save there removes.
+//! The new content is written to a temporary file in the same folder, synced to disk, and renamed over the old file in one step.
+//! A process that is killed in between leaves the old file unchanged, and a temporary file that is recognizable by its name; the
+//! next save to the same name removes it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::state_dict::SerializeError;
 
-/// A file that is whole and on the disk, under another name than its own. It is removed where it does not get its own.
+/// A complete file, synced to disk under a temporary name. It is removed unless it is renamed to its final name.
 #[derive(Debug)]
 pub(super) struct Written {
     partial: PathBuf,
@@ -23,7 +23,7 @@ fn failed(path: &Path, source: io::Error) -> SerializeError {
     SerializeError::NotSaved { path: path.to_owned(), source }
 }
 
-/// Writes a file beside the one that it will replace.
+/// Writes a temporary file in the folder of the one that it will replace.
 pub(super) fn write(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<(), SerializeError>,
@@ -33,11 +33,11 @@ pub(super) fn write(
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "this is not the name of a file")));
     };
     remove_abandoned(path, name);
-    // One process saves to one name at a time; two processes do not meet.
+    // One process saves to one name at a time, and two processes use different temporary names.
     let partial = path.with_file_name(format!("{}{}", partial_prefix(name), std::process::id()));
     let file = File::create(&partial).map_err(failed)?;
     let written = Written { partial, path: path.to_owned() };
-    // A file system without locks fails here, and in `remove_abandoned`, which then removes nothing.
+    // On a file system without locks this fails, and so does the lock in `remove_abandoned`, which then removes nothing.
     let _ = file.try_lock();
     let mut file = BufWriter::with_capacity(1 << 20, file);
     write(&mut file).map_err(|error| match error {
@@ -49,13 +49,13 @@ pub(super) fn write(
     Ok(written)
 }
 
-/// How the names of files begin that are to become the one of this name: the number of the process that writes follows.
+/// The prefix of the temporary names for this file; the id of the writing process follows.
 fn partial_prefix(name: &OsStr) -> String {
     format!("{}.partial-", name.to_string_lossy())
 }
 
-/// Removes what processes that were killed have left of this file: what nobody holds the lock of. A run that is killed again and
-/// again would fill the disk. What cannot be read, locked or removed stays.
+/// Removes temporary files that killed processes have left: those that no process has locked. Otherwise a run that is killed
+/// repeatedly would fill the disk. Files that cannot be read, locked or removed stay.
 fn remove_abandoned(path: &Path, name: &OsStr) {
     let prefix = partial_prefix(name);
     let folder = fs::read_dir(folder_of(path)).into_iter().flatten().flatten();
@@ -79,8 +79,8 @@ impl Written {
 
 impl Drop for Written {
     fn drop(&mut self) {
-        // It may be what the disk has no room for; that it cannot be removed is the smaller error. After it took its
-        // place, there is no file of this name.
+        // The file may be the reason why the disk is full, so it is removed. An error here is ignored because the original one
+        // matters more. After a successful rename this name no longer exists.
         let _ = fs::remove_file(&self.partial);
     }
 }
@@ -89,7 +89,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Brings a file's new name to the disk.
+/// Syncs a file's new name to disk.
 fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }

@@ -1,7 +1,7 @@
-//! Everything that a training goes on from, in one file: [`Checkpoint`].
+//! Everything needed to resume training, in one file: [`Checkpoint`].
 //!
-//! The file is safetensors: tensors `model.…` and `optimizer.…`, and the rest as JSON in its header. So other tools read
-//! the weights, and the file is replaced in one step.
+//! The file is safetensors: tensors `model.…` and `optimizer.…`, and the rest as JSON in its header. So other tools can read the
+//! weights, and the file is replaced atomically.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,8 @@ use crate::nn::{Module, check_listed};
 use crate::optim::{GroupState, Optimizer, OptimizerState, ParamState};
 use crate::state_dict::{SerializeError, StateDict, Strict, TensorSource};
 
-/// A model, optimizers, generators, and values (schedulers, epoch, position in the data), to go on from bit for bit.
+/// A model, optimizers, random generators, and values (schedulers, epoch, position in the data), from which training resumes bit
+/// for bit.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
@@ -50,7 +51,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// With the parameters and buffers of a model.
+    /// Adds the parameters and buffers of a model.
     #[must_use]
     pub fn model(mut self, model: &dyn Module) -> Checkpoint {
         for (name, tensor) in model.state_dict().iter() {
@@ -59,7 +60,7 @@ impl Checkpoint {
         self
     }
 
-    /// With the state and options of an optimizer.
+    /// Adds the state and options of an optimizer.
     #[must_use]
     pub fn optimizer(mut self, optimizer: &dyn Optimizer) -> Checkpoint {
         let OptimizerState { state, param_groups } = optimizer.state_dict();
@@ -73,24 +74,24 @@ impl Checkpoint {
         self
     }
 
-    /// With the state of a device's random numbers, under a name.
+    /// Adds the state of a device's random generator, under a name.
     #[must_use]
     pub fn generator(mut self, name: &str, device: &Device) -> Checkpoint {
         self.generators.insert(name.to_owned(), device.rng_state());
         self
     }
 
-    /// With a value: a scheduler's `state_dict()`, the epoch, the number of the next batch.
+    /// Adds a value: a scheduler's `state_dict()`, the epoch, the number of the next batch.
     #[must_use]
     pub fn value(mut self, name: &str, value: impl Into<Value>) -> Checkpoint {
         self.values.insert(name.to_owned(), value.into());
         self
     }
 
-    /// Writes the file, to another name first: the last checkpoint stays until this one is on the disk.
+    /// Writes the file, under a temporary name first: the last checkpoint stays until this one is on disk.
     ///
     /// # Errors
-    /// A disk that is full, a folder that is not there: what was saved before is unchanged. Tensors without values.
+    /// The disk is full, or the folder does not exist. The previous save is unchanged. Tensors without values.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), SerializeError> {
         check_listed("save", self.tensors.iter().map(|(_, tensor)| tensor))?;
         let groups: Vec<Value> = self
@@ -115,7 +116,7 @@ impl Checkpoint {
     /// Opens a checkpoint; tensors are read when they are loaded.
     ///
     /// # Errors
-    /// A file that is not there, is damaged, or is no checkpoint.
+    /// A file that is missing, damaged, or not a checkpoint.
     pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint, SerializeError> {
         let path = path.as_ref();
         let file = SafetensorsFile::open(path)?;
@@ -159,7 +160,8 @@ impl Checkpoint {
     /// Loads the parameters and buffers of the model.
     ///
     /// # Errors
-    /// Another model: all names and shapes that do not fit; nothing has changed then. A damaged file; out of memory.
+    /// Another model, with all names and shapes that do not match; in this case nothing has changed. A damaged file; out of
+    /// memory.
     pub fn load_model(&self, model: &dyn Module) -> Result<(), SerializeError> {
         model.load_state_dict(&Part { of: self, prefix: "model." }, Strict::Yes).map(drop)
     }
@@ -190,7 +192,7 @@ impl Checkpoint {
         Ok(optimizer.load_state_dict(&state)?)
     }
 
-    /// Sets a device's random numbers to where they were.
+    /// Restores the state of a device's random generator.
     ///
     /// # Errors
     /// A name that was not saved.
@@ -216,7 +218,7 @@ impl Checkpoint {
     }
 }
 
-/// The tensors of a checkpoint whose names begin alike, without that beginning.
+/// The tensors of a checkpoint whose names have a common prefix, which is removed.
 struct Part<'a> {
     of: &'a Checkpoint,
     prefix: &'static str,

@@ -1,8 +1,8 @@
-//! Checksums in a safetensors header, so that a flipped bit is noticed.
+//! Checksums in a safetensors header, to detect flipped bits.
 //!
-//! The key [`TENSORS`] of `__metadata__` has the XXH3-64 of each tensor's bytes, as JSON in a text; [`HEADER`] has that of the
-//! file's beginning (the header and its length) with 16 zeros in place of its own digits. Other readers ignore both. A
-//! file without them is read as before; one with only one of them is damaged.
+//! In `__metadata__`, the key [`TENSORS`] has the XXH3-64 of each tensor's bytes, as JSON in a string. The key [`HEADER`] has the
+//! XXH3-64 of the file's beginning (the header and its length), computed with 16 zeros in place of its own digits. Other readers
+//! ignore both keys. A file without them can be read; a file with only one of them is damaged.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use twox_hash::XxHash3_64;
 pub(super) const TENSORS: &str = "plimsoll.xxh3";
 /// The key of the header's checksum.
 pub(super) const HEADER: &str = "plimsoll.xxh3.header";
-/// What stands for a checksum that is not known yet.
+/// The placeholder for a checksum that is not known yet.
 const NONE: &str = "0000000000000000";
 
 /// The checksum of some bytes, as 16 digits.
@@ -21,23 +21,23 @@ pub(super) fn of(bytes: &[u8]) -> String {
     format!("{:016x}", XxHash3_64::oneshot(bytes))
 }
 
-/// The two texts of a header, before any checksum is known. They keep their length.
+/// The two metadata entries of a header, with placeholders of the final length.
 pub(super) fn placeholders<'a>(names: impl Iterator<Item = &'a str>) -> [(String, String); 2] {
     let sums: BTreeMap<&str, &str> = names.map(|name| (name, NONE)).collect();
     [(TENSORS.to_owned(), text(&sums)), (HEADER.to_owned(), NONE.to_owned())]
 }
 
-/// The text that [`TENSORS`] has.
+/// The value of [`TENSORS`].
 pub(super) fn text(sums: &BTreeMap<&str, &str>) -> String {
     serde_json::json!(sums).to_string()
 }
 
-/// The checksums that a text has, by tensor.
+/// Parses the value of [`TENSORS`]: the checksum of each tensor.
 pub(super) fn read(text: &str) -> Option<BTreeMap<String, String>> {
     serde_json::from_str(text).ok()
 }
 
-/// Puts the checksum of a file's beginning into it. Nothing changes where the header has no place for it.
+/// Writes the checksum of a file's beginning into it. Without a placeholder in the header, nothing changes.
 pub(super) fn seal(beginning: &mut [u8]) {
     if let Some(place) = place(beginning) {
         let sum = of(beginning);
@@ -45,7 +45,7 @@ pub(super) fn seal(beginning: &mut [u8]) {
     }
 }
 
-/// Whether a file's beginning has the checksum that it says; `None` if it says none.
+/// Whether a file's beginning matches its checksum; `None` if it has none.
 pub(super) fn is_whole(beginning: &[u8]) -> Option<bool> {
     let place = place(beginning)?;
     let mut blank = beginning.to_vec();
@@ -53,18 +53,18 @@ pub(super) fn is_whole(beginning: &[u8]) -> Option<bool> {
     Some(of(&blank).as_bytes() == &beginning[place..place + NONE.len()])
 }
 
-/// Where the digits of the header's own checksum are. In a JSON text, quotes have a backslash in front of them, so this
-/// finds the key and not a text that has it.
+/// The offset of the digits of the header's own checksum. Inside a JSON string, quotes are escaped, so this finds the key and not
+/// a string that contains it.
 fn place(beginning: &[u8]) -> Option<usize> {
     let key = format!("\"{HEADER}\":\"");
     let at = beginning.windows(key.len()).position(|window| window == key.as_bytes())? + key.len();
     (at + NONE.len() <= beginning.len()).then_some(at)
 }
 
-/// Whether floating-point values include NaN or infinity. Those of other types do not.
+/// Whether values contain neither NaN nor infinity; always true for types that are not floating point.
 pub(super) fn is_finite(bytes: &[u8], dtype: DType) -> bool {
     let all = |size: usize, is_finite: fn(&[u8]) -> bool| bytes.chunks_exact(size).all(is_finite);
-    // All bits of the exponent are set.
+    // In NaN and infinity, all bits of the exponent are set.
     match dtype.name() {
         "float64" => all(8, |it| u16::from_le_bytes([it[6], it[7]]) & 0x7ff0 != 0x7ff0),
         "float32" | "bfloat16" => {

@@ -1,13 +1,13 @@
-//! What to go on from where a file is damaged: [`last_good`].
+//! Finds the checkpoint to resume from if a file is damaged: [`last_good`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// How many files are read whole.
+/// The maximum number of files to verify completely.
 const MOST: usize = 8;
 
-/// The newest file that is whole, as `is_good` says: beside a file, or in the folders beside its own under the same name.
+/// The newest undamaged file (`is_good`): next to a file, or under the same name in the folders next to its own.
 pub(super) fn last_good(damaged: &Path, is_good: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let folder = damaged.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = damaged.file_name()?;

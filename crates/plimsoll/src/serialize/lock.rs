@@ -1,4 +1,4 @@
-//! One trainer at a time in a folder: [`FolderLock`].
+//! A lock that lets only one trainer at a time save into a folder: [`FolderLock`].
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -9,7 +9,7 @@ use crate::state_dict::SerializeError;
 /// The name of the file.
 const NAME: &str = ".plimsoll.lock";
 
-/// The right to save into a folder. The system takes it back when the process ends, however it ends; the file stays.
+/// The right to save into a folder. The system releases the lock when the process ends, for whatever reason; the file stays.
 ///
 /// ```
 /// use plimsoll::serialize::FolderLock;
@@ -29,10 +29,10 @@ pub struct FolderLock {
 }
 
 impl FolderLock {
-    /// Takes the lock. A file system without locks lets everyone have it.
+    /// Takes the lock. On a file system without locks this always succeeds.
     ///
     /// # Errors
-    /// Another process has it: the error names that process. A folder that is not there or cannot be written to.
+    /// Another process has the lock; the error names that process. A folder that is missing or not writable.
     pub fn of(folder: impl AsRef<Path>) -> Result<FolderLock, SerializeError> {
         let folder = folder.as_ref();
         let path = folder.join(NAME);
@@ -53,7 +53,7 @@ impl FolderLock {
     }
 }
 
-/// This process, its machine and its command.
+/// Describes this process: its id, machine and command.
 fn own_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
     let host = host.map_or_else(|_| "this machine".to_owned(), |name| name.trim().to_owned());

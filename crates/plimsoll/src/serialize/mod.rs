@@ -1,9 +1,10 @@
 //! Saving and loading: state dicts, safetensors, PyTorch's `.pt` files, training checkpoints.
 //!
-//! A [`StateDict`] is names and tensors, as [`Module::state_dict`](crate::nn::Module::state_dict) makes it. [`save`] writes it
-//! as safetensors, [`save_sharded`] in Hugging Face's layout; [`open`] reads either, and PyTorch's zip files (`pt/`), from
-//! which nothing is ever executed. What can be loaded from is a [`TensorSource`], also under other names ([`Renamed`]). A [`Checkpoint`] is a model with
-//! everything that a training goes on from. Files have checksums (`checksum.rs`), so a damaged tensor is an error. Files are replaced whole or not at all (`atomic.rs`).
+//! A [`StateDict`] maps names to tensors; [`Module::state_dict`](crate::nn::Module::state_dict) makes one. [`save`] writes it as
+//! safetensors, [`save_sharded`] in Hugging Face's layout; [`open`] reads either, and PyTorch's zip files (`pt/`), whose code is
+//! never executed. Anything that can be loaded from is a [`TensorSource`]; [`Renamed`] changes a source's names. A [`Checkpoint`]
+//! has a model and everything else that training resumes from. Files have checksums (`checksum.rs`), so a damaged tensor is an
+//! error. Files are replaced atomically (`atomic.rs`).
 
 mod atomic;
 mod checkpoint;
@@ -29,8 +30,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Opens a file or folder of tensors: safetensors, a folder or index of sharded safetensors, or a `.pt` file; by its
-/// content, whatever it is called. Of a folder without safetensors it is `pytorch_model.bin`. Only the list of tensors is read.
+/// Opens a file or folder of tensors: safetensors, a folder or index of sharded safetensors, or a `.pt` file. The format is
+/// detected from the content, not from the name. In a folder without safetensors, `pytorch_model.bin` is opened. Only the list of
+/// tensors is read.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
@@ -47,7 +49,7 @@ use std::path::Path;
 /// ```
 ///
 /// # Errors
-/// A file that is not there, or is none of these, or is damaged.
+/// A file that is missing, damaged, or in none of these formats.
 pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn TensorSource>, SerializeError> {
     let path = path.as_ref();
     let pickled = path.join("pytorch_model.bin");
@@ -61,7 +63,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn TensorSource>, SerializeEr
     let read = read.map_err(|source| SerializeError::io(path, source))?;
     match &first[..read] {
         [b'P', b'K', ..] => Ok(Box::new(PtFile::open(path)?)),
-        // A pickle of protocol 2 or more, or of an older one: how PyTorch saved before 1.6.
+        // The start of a pickle, of protocol 2 or later or of an older one: PyTorch saved such files before 1.6.
         [0x80, 0x02..=0x05, b'c' | b'}' | b']' | b'(' | b'\x8a', ..] => Err(pt::legacy(path)),
         [0x80, 0x04..=0x05, 0x95, _] => Err(pt::pickle(path)),
         _ => Ok(Box::new(SafetensorsFile::open(path)?)),

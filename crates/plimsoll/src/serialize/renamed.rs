@@ -6,7 +6,7 @@ use plimsoll_tensor::{Device, Error, Tensor};
 
 use crate::state_dict::{SerializeError, TensorSource};
 
-/// A source whose tensors have other names, or are left out: for a state dict whose names are not quite the model's.
+/// A source in which tensors are renamed or left out, for a state dict whose names differ from the model's.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
@@ -26,7 +26,7 @@ use crate::state_dict::{SerializeError, TensorSource};
 pub struct Renamed<'a> {
     source: &'a dyn TensorSource,
     names: Vec<String>,
-    /// The source's own name of each.
+    /// The source's name of each tensor.
     old: BTreeMap<String, String>,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Renamed<'a> {
     /// The tensors of `source` under the names that `rename` gives them; those for which it gives `None` are left out.
     ///
     /// # Errors
-    /// Two tensors of one name.
+    /// Two tensors with the same name.
     pub fn new(
         source: &'a dyn TensorSource,
         rename: impl Fn(&str) -> Option<String>,
@@ -62,7 +62,7 @@ impl TensorSource for Renamed<'_> {
     }
 
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
-        // A name that is not there is the source's to report.
+        // The source reports a missing name.
         self.source.tensor(self.old.get(name).map_or(name, String::as_str), device)
     }
 

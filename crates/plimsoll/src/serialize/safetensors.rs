@@ -1,7 +1,7 @@
-//! The safetensors format, a tensor at a time: [`save`] and [`SafetensorsFile`].
+//! Reading and writing safetensors files, a tensor at a time: [`save`] and [`SafetensorsFile`].
 //!
-//! The crate `safetensors` says what a header means; headers whose tensors overlap, leave gaps or have other lengths than
-//! their shapes are refused. Data is read and written tensor by tensor, so a model needs no second copy in memory.
+//! The crate `safetensors` parses the header. Headers whose tensors overlap, leave gaps, or have lengths that do not match their
+//! shapes are rejected. Data is read and written tensor by tensor, so a model needs no second copy in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -20,7 +20,7 @@ use super::good::last_good;
 use crate::nn::check_listed;
 use crate::state_dict::{SerializeError, StateDict, TensorSource};
 
-/// The text of a checkpoint's header that has what is not a tensor, as JSON.
+/// The key in a checkpoint's header for everything that is not a tensor, as JSON.
 pub(super) const CHECKPOINT: &str = "plimsoll.checkpoint";
 /// The longest header accepted: the crate's own limit.
 const LONGEST_HEADER_BYTES: u64 = 100_000_000;
@@ -41,19 +41,19 @@ fn format_of(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// The type of this name in a header, if there is one here.
+/// The type with this name in a header, if it is supported here.
 fn dtype_of(format: &str) -> Option<DType> {
     DType::ALL.into_iter().find(|&dtype| format_of(dtype) == Some(format))
 }
 
-/// Tensors to be written: each once, the widest types first, so that all are aligned.
+/// The layout of tensors to be written: each tensor once, the widest types first, so that all are aligned.
 pub(super) struct Layout<'a> {
     header: Map<String, Value>,
     order: Vec<(&'a str, &'a Tensor)>,
 }
 
 impl<'a> Layout<'a> {
-    /// Lays tensors out. A tensor that is there under several names is written under the first; `texts` say which, as
+    /// Lays out tensors. A tensor with several names is written under the first; the metadata lists the others, as
     /// `safetensors.torch.save_model` does.
     pub(super) fn new(
         tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
@@ -86,10 +86,10 @@ impl<'a> Layout<'a> {
         Layout { header, order: kept }
     }
 
-    /// The length of the header, and the header.
+    /// The file's beginning: the length of the header, and the header.
     fn beginning(&self) -> Vec<u8> {
         let mut header = Value::Object(self.header.clone()).to_string().into_bytes();
-        // Data begins at a multiple of 8; the format allows spaces here.
+        // Data starts at a multiple of 8; the format allows padding with spaces.
         header.resize(header.len().next_multiple_of(8), b' ');
         let mut beginning = (header.len() as u64).to_le_bytes().to_vec();
         beginning.append(&mut header);
@@ -115,17 +115,17 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// Writes a state dict as a safetensors file, each tensor once. The file is replaced whole or not at all.
+/// Writes a state dict as a safetensors file, each tensor once. The file is replaced atomically.
 ///
 /// # Errors
-/// A disk that is full, a folder that is not there: what was saved before is unchanged. Tensors without values. Parameters of a
-/// model with others that no [`members!`](crate::members) lists, so that they would be lost.
+/// The disk is full, or the folder does not exist. The previous save is unchanged. Tensors without values. A model with a
+/// parameter that no [`members!`](crate::members) lists, because it would be lost.
 pub fn save(dict: &StateDict, path: impl AsRef<Path>) -> Result<(), SerializeError> {
     check_listed("save", dict.iter().map(|(_, tensor)| tensor))?;
     save_as(dict.iter(), BTreeMap::new(), path.as_ref())
 }
 
-/// [`save`] with texts in the header.
+/// [`save`] with metadata in the header.
 pub(super) fn save_as<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
     texts: BTreeMap<String, String>,
@@ -134,7 +134,7 @@ pub(super) fn save_as<'a>(
     write_as(tensors, texts, path)?.replace_target()
 }
 
-/// The same, but the file does not take its place yet.
+/// The same, without replacing the target file yet.
 pub(super) fn write_as<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
     texts: BTreeMap<String, String>,
@@ -153,7 +153,7 @@ struct Entry {
     end: u64,
 }
 
-/// An open safetensors file: its list of tensors; their values are read when asked for.
+/// An open safetensors file: its list of tensors; their values are read on demand.
 #[derive(Debug)]
 pub struct SafetensorsFile {
     path: PathBuf,
@@ -171,13 +171,14 @@ impl SafetensorsFile {
     /// Opens a file and reads its header.
     ///
     /// # Errors
-    /// A file that is no safetensors file, or is cut short, or whose tensors overlap, or whose header's checksum differs.
+    /// A file that is not a safetensors file, is truncated, has overlapping tensors, or has a header that does not match its
+    /// checksum.
     pub fn open(path: impl AsRef<Path>) -> Result<SafetensorsFile, SerializeError> {
         let path = path.as_ref();
         Self::open_alone(path).map_err(with_good)
     }
 
-    /// The same, without a look at the other files.
+    /// The same, without searching other files for an undamaged checkpoint.
     pub(super) fn open_alone(path: &Path) -> Result<SafetensorsFile, SerializeError> {
         let wrong = |message: String| SerializeError::format(path, message);
         let io = |source| SerializeError::io(path, source);
@@ -273,13 +274,13 @@ impl SafetensorsFile {
         }
     }
 
-    /// A text of the header, by its key.
+    /// A metadata entry of the header, by its key.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.texts.get(key).map(String::as_str)
     }
 }
 
-/// The error, with the last good checkpoint if a file is damaged.
+/// If a file is damaged, adds the last good checkpoint to the error.
 fn with_good(error: SerializeError) -> SerializeError {
     match error {
         SerializeError::Damaged { path, what, .. } => {
@@ -295,8 +296,8 @@ fn with_good(error: SerializeError) -> SerializeError {
     }
 }
 
-/// Refuses tensors that overlap, leave gaps, or have other lengths than their shapes: the crate checks these only of a file
-/// that is whole in memory.
+/// Rejects tensors that overlap, leave gaps, or have lengths that do not match their shapes. The crate checks this only for a
+/// file that is completely in memory.
 fn check(header: &Metadata) -> Result<(), String> {
     let mut tensors: Vec<_> = header.tensors().into_iter().collect();
     tensors.sort_by_key(|(_, info)| info.data_offsets);

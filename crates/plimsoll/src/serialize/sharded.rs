@@ -16,7 +16,7 @@ use crate::state_dict::{SerializeError, StateDict, TensorSource};
 const INDEX: &str = "model.safetensors.index.json";
 const WHOLE: &str = "model.safetensors";
 
-/// Writes a state dict into a folder: `model.safetensors` where it has at most `shard_bytes`, otherwise
+/// Writes a state dict into a folder: `model.safetensors` if it has at most `shard_bytes`, otherwise
 /// `model-00001-of-00003.safetensors`, … and `model.safetensors.index.json`. As `save_pretrained` of transformers.
 ///
 /// ```
@@ -32,9 +32,9 @@ const WHOLE: &str = "model.safetensors";
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// All files are written under other names before the first takes its place, so that a full disk changes nothing. A process killed
-/// in the moment of the change leaves a folder without an index, never one that mixes two models. What was saved there in the other
-/// layout is removed: it would be loaded instead.
+/// All files are written under temporary names before the first is renamed, so that a full disk changes nothing. If the process
+/// is killed during the renaming, the folder is left without an index, and never mixes two models. Files of the other layout are
+/// removed, because they would be loaded instead.
 ///
 /// # Errors
 /// As [`super::save`].
@@ -74,13 +74,13 @@ pub fn save_sharded(
     written.push(atomic::write(&path, |out| {
         out.write_all(text.as_bytes()).map_err(|source| SerializeError::io(&path, source))
     })?);
-    // The old index must not lead to new shards.
+    // The old index must not refer to new shards.
     remove(&path)?;
     written.into_iter().try_for_each(Written::replace_target)?;
     remove(&folder.join(WHOLE))
 }
 
-/// Removes a file, if it is there.
+/// Removes a file, if it exists.
 fn remove(path: &Path) -> Result<(), SerializeError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(SerializeError::io(path, error)),
@@ -88,7 +88,7 @@ fn remove(path: &Path) -> Result<(), SerializeError> {
     }
 }
 
-/// Open safetensors files with an index, or the one file of a folder.
+/// Open safetensors files with an index, or the only file of a folder.
 #[derive(Debug)]
 pub struct ShardedFiles {
     index: PathBuf,
@@ -98,7 +98,7 @@ pub struct ShardedFiles {
 }
 
 impl ShardedFiles {
-    /// Whether a folder has safetensors under the names of a model.
+    /// Whether a folder has a safetensors file or index with a model's usual name.
     pub(super) fn is_in(folder: &Path) -> bool {
         [INDEX, WHOLE].iter().any(|name| folder.join(name).is_file())
     }
@@ -106,7 +106,7 @@ impl ShardedFiles {
     /// Opens an index, or a folder with `model.safetensors.index.json` or `model.safetensors`.
     ///
     /// # Errors
-    /// An index that is damaged or names files that are not there or lack a tensor; a file that is damaged.
+    /// An index that is damaged, or that names files that are missing or lack a tensor; a damaged file.
     pub fn open(path: impl AsRef<Path>) -> Result<ShardedFiles, SerializeError> {
         let path = path.as_ref();
         let index = if path.is_dir() { path.join(INDEX) } else { path.to_owned() };
@@ -127,7 +127,7 @@ impl ShardedFiles {
         let map = map.ok_or_else(|| wrong("no index: it has no `weight_map`".to_owned()))?;
         let mut weight_map = BTreeMap::new();
         for (name, file) in map {
-            // A name of a file in this folder, and nothing that leads elsewhere.
+            // A file name in this folder, never a path out of it.
             match file.as_str().filter(|file| Path::new(file).file_name().is_some_and(|name| name == *file)) {
                 Some(file) => weight_map.insert(name.clone(), file.to_owned()),
                 None => {

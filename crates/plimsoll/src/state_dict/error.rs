@@ -17,7 +17,7 @@ pub enum SerializeError {
         /// The error.
         source: io::Error,
     },
-    /// Saving failed; the file that was there before is as it was.
+    /// Saving failed; the previous file is unchanged.
     #[error("{} was not saved: {source}; what was saved there before is unchanged", .path.display())]
     NotSaved {
         /// The file.
@@ -33,14 +33,14 @@ pub enum SerializeError {
         /// What is wrong, and what to do.
         message: String,
     },
-    /// A file that is not as it was written: its checksum differs.
+    /// A file whose content does not match its checksum.
     #[error("{}", damage(.path, .what, .good.as_deref()))]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is damaged: a tensor by its name, or the header.
+        /// The damaged part: the name of a tensor, or the header.
         what: String,
-        /// The newest whole checkpoint there, if there is one.
+        /// The newest undamaged checkpoint nearby, if there is one.
         good: Option<PathBuf>,
     },
     /// Another trainer saves into the folder.
@@ -54,7 +54,7 @@ pub enum SerializeError {
     /// Keys that do not match the model's.
     #[error(transparent)]
     Keys(Box<IncompatibleKeys>),
-    /// A tensor operation that failed, most likely for lack of memory.
+    /// A tensor operation that failed, most likely because memory ran out.
     #[error(transparent)]
     Tensor(#[from] plimsoll_tensor::Error),
 }
@@ -104,17 +104,17 @@ fn damage(path: &Path, what: &str, good: Option<&Path>) -> String {
 pub struct IncompatibleKeys {
     /// The model's type.
     pub kind: String,
-    /// Names of the model that the state dict lacks.
+    /// Names in the model that the state dict lacks.
     pub missing: Vec<String>,
-    /// Names of the state dict that the model lacks.
+    /// Names in the state dict that the model lacks.
     pub unexpected: Vec<String>,
-    /// Names of both whose shapes differ.
+    /// Names in both whose shapes differ.
     pub misshaped: Vec<Misshaped>,
-    /// Names of both whose loaded values include NaN or infinity. They are loaded all the same.
+    /// Names in both whose loaded values include NaN or infinity. These are loaded nevertheless.
     pub not_finite: Vec<String>,
 }
 
-/// A tensor whose shape is not the model's.
+/// A tensor whose shape differs from the model's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misshaped {
     /// Its name.
@@ -127,16 +127,17 @@ pub struct Misshaped {
 
 impl std::error::Error for IncompatibleKeys {}
 
-/// Names that a message lists; the fields of [`IncompatibleKeys`] have them all.
+/// The maximum number of names in a message; the fields of [`IncompatibleKeys`] have all of them.
 const LISTED: usize = 12;
 
-/// How many more there are than a message lists, in words.
+/// Says how many more names there are than a message lists.
 fn more(names: usize) -> Option<String> {
     names.checked_sub(LISTED).filter(|&more| more > 0).map(|more| format!(" and {more} more"))
 }
 
 impl IncompatibleKeys {
-    /// The prefix to add to the state dict's names, or to remove, so that most missing names are found, and how many are.
+    /// The prefix to add to the state dict's names, or to remove from them, that finds the most missing names, and how many it
+    /// finds.
     fn prefix(&self) -> Option<(bool, &str, usize)> {
         let [missing, unexpected] = [&self.missing, &self.unexpected]
             .map(|names| names.iter().map(String::as_str).collect::<BTreeSet<_>>());

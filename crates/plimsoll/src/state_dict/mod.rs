@@ -1,4 +1,5 @@
-//! Names and tensors: [`StateDict`]; what models are loaded from: [`TensorSource`]; why that fails: [`SerializeError`].
+//! Named tensors ([`StateDict`]), the sources that models are loaded from ([`TensorSource`]), and the errors
+//! ([`SerializeError`]).
 
 mod error;
 
@@ -19,10 +20,10 @@ pub trait TensorSource {
     /// A tensor, on a device.
     ///
     /// # Errors
-    /// A name that is not there, a file that is damaged, out of memory.
+    /// A missing name, a damaged file, out of memory.
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError>;
 
-    /// The tensors read so far whose values include NaN or infinity. Tensors in memory already are not read.
+    /// The tensors read so far whose values include NaN or infinity. Tensors that are already in memory are not checked.
     fn not_finite(&self) -> Vec<String> {
         Vec::new()
     }
@@ -40,13 +41,13 @@ pub trait TensorSource {
 /// Whether names that do not match the model's are an error: PyTorch's `strict`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strict {
-    /// They are.
+    /// Such names are an error.
     Yes,
-    /// They are listed. A shape that does not fit is an error all the same, as in PyTorch.
+    /// Such names are listed. A shape that does not match is still an error, as in PyTorch.
     No,
 }
 
-/// Names and tensors in order, as PyTorch's `state_dict()`. The tensors are those of the model, not copies.
+/// Named tensors in order, as PyTorch's `state_dict()`. The tensors are the model's, not copies.
 ///
 /// ```
 /// use plimsoll::serialize::StateDict;
@@ -86,12 +87,12 @@ impl StateDict {
         self.entries.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
-    /// How many there are.
+    /// The number of tensors.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no tensors.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -126,10 +127,10 @@ impl TensorSource for StateDict {
 /// Copies the tensors of a source into those of a model, a tensor at a time. Types are converted. Returns the names that do
 /// not match, which are an error with [`Strict::Yes`].
 ///
-/// A name does not count as missing if another name of the same tensor (tied weights) is there.
+/// A name does not count as missing if the source has another name of the same tensor (tied weights).
 ///
 /// # Errors
-/// All names and shapes that do not match: nothing has changed then. A file that is damaged, out of memory.
+/// A list of all names and shapes that do not match; in this case nothing has changed. A damaged file; out of memory.
 pub fn load_into(
     model: &StateDict,
     kind: &str,

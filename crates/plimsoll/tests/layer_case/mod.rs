@@ -1,4 +1,5 @@
-//! A layer beside PyTorch's: parameters and inputs by the formula of `fixtures/make_layers.py`, outputs and gradients compared.
+//! Compares a layer with PyTorch's. `fixtures/make_layers.py` has the formula for parameters and inputs; outputs and
+//! gradients must match.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 #![allow(clippy::needless_pass_by_value, reason = "a layer is made for one check")]
@@ -17,7 +18,7 @@ pub(crate) fn scope() -> Scope {
     Scope::new(&device(), 1)
 }
 
-/// The values that `make_layers.py` gives a tensor of this name.
+/// The values that `make_layers.py` assigns to a tensor with this name.
 pub(crate) fn wave(name: &str, shape: &[usize]) -> Tensor {
     let seed: usize = name.bytes().enumerate().map(|(k, b)| (k + 1) * usize::from(b)).sum();
     let count: usize = shape.iter().product();
@@ -41,14 +42,14 @@ pub(crate) fn near(case: &str, what: &str, got: &Tensor, expected: &Value) {
     }
 }
 
-/// What PyTorch's layer gave.
+/// The recorded results of PyTorch's layer.
 pub(crate) fn recorded(case: &str) -> Value {
     let all: Value = serde_json::from_str(include_str!("../fixtures/layers.json")).unwrap();
     assert!(!all[case].is_null(), "no case `{case}` is recorded");
     all[case].clone()
 }
 
-/// Compares a layer with PyTorch's; `run` gets inputs of these shapes.
+/// Compares a layer with PyTorch's; `run` receives inputs of these shapes.
 pub(crate) fn check<M: Module>(
     case: &str,
     model: M,

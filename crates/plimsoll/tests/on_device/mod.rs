@@ -2,8 +2,8 @@
 
 use plimsoll::{CpuConfig, Device, allow_tf32_in_convolutions};
 
-/// The CPU; or, where `PLIMSOLL_TEST_DEVICE=cuda:N` is set, that GPU, which then computes convolutions in 32 bits, as PyTorch's results
-/// were.
+/// The CPU or, if `PLIMSOLL_TEST_DEVICE=cuda:N` is set, that GPU, which then computes convolutions in 32 bits, as PyTorch's
+/// results were.
 pub(crate) fn device() -> Device {
     match gpu() {
         Some(gpu) => gpu,
@@ -11,14 +11,14 @@ pub(crate) fn device() -> Device {
     }
 }
 
-/// A CPU of its own, so that tests that run at once draw their own numbers; or the GPU, with the numbers that follow the seed 0.
+/// A new CPU device, so that concurrent tests draw independent random numbers; or the GPU, with its generator seeded with 0.
 pub(crate) fn seeded() -> Device {
     let device = gpu().unwrap_or_else(|| Device::cpu_with(CpuConfig::default()));
     device.manual_seed(0);
     device
 }
 
-/// How many times the host's difference from PyTorch is allowed: sums on a GPU have another order.
+/// The factor by which tolerances are larger than on the host, because sums on a GPU have another order.
 pub(crate) fn allowance() -> f64 {
     if gpu().is_some() { 4.0 } else { 1.0 }
 }

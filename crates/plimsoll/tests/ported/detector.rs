@@ -1,4 +1,5 @@
-//! RetinaNet's head: one box a place of a small image, with classes; focal loss, smooth L1, anchors matched by their overlap.
+//! RetinaNet's head: one box and its classes for each position of a small image; focal loss, smooth L1 loss, anchors matched by
+//! overlap.
 
 use plimsoll::Reduction;
 use plimsoll::nn::{Conv2d, Module, ReLU, Scope, Sequential};

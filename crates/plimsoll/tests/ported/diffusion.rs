@@ -1,4 +1,4 @@
-//! A small U-Net that predicts the noise of images, with group normalization, attention, and an average of its weights.
+//! A small U-Net that predicts the noise in images, with group normalization, attention, and a moving average of the weights.
 
 use plimsoll::nn::{Conv1d, Conv2d, GroupNorm, Linear, Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_norm_};

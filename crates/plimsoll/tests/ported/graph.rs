@@ -1,4 +1,4 @@
-//! Heads of attention over the edges of graphs: softmax over the edges that lead to a node, by scatter.
+//! Multi-head attention over the edges of graphs: softmax over a node's incoming edges, computed with scatter.
 
 use plimsoll::Reduction;
 use plimsoll::nn::{Init, Linear, Module, Parameter, Scope};

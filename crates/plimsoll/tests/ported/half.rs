@@ -1,4 +1,5 @@
-//! Mixed precision in `float16`: gradients of two batches are added up, unscaled and clipped; the scaler's first scale is too large.
+//! Mixed precision in `float16`: gradients of two batches are accumulated, unscaled and clipped; the scaler's initial scale is
+//! too large.
 
 use plimsoll::amp::{GradScaler, GradScalerState};
 use plimsoll::autocast::autocast;

@@ -1,4 +1,4 @@
-//! A masked autoencoder: it sees a quarter of the patches and paints the others.
+//! A masked autoencoder: it sees a quarter of the patches and reconstructs the others.
 
 use plimsoll::nn::{Conv2d, Conv2dConfig, Init, LayerNorm, Linear, Module, Parameter, Scope};
 use plimsoll::optim::lr_scheduler::{OneCycleLr, Scheduler};

@@ -1,5 +1,5 @@
-//! Reads a line of text: an affine map straightens the picture, convolutions and a two-way GRU give a class for each column, and CTC
-//! aligns them with the labels.
+//! Reads a line of text: an affine transform rectifies the image, convolutions and a bidirectional GRU predict a class for each
+//! column, and CTC aligns the classes with the labels.
 
 use plimsoll::Reduction;
 use plimsoll::nn::{Conv2d, GRU, Linear, Module, RecurrentOptions, Scope};

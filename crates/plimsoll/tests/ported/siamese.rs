@@ -1,4 +1,4 @@
-//! Pairs of images: near where they are of one class.
+//! A Siamese network: pairs of images are close to each other if they have the same class.
 
 use plimsoll::nn::{BatchNorm2d, Conv2d, Linear, Module, Scope};
 use plimsoll::optim::lr_scheduler::{Scheduler, StepLr};

@@ -1,5 +1,5 @@
-//! A GAN with the hinge loss: the judge's layers have spectral normalization, the painter's first has weight normalization, and an average
-//! of the painter's weights is kept.
+//! A GAN with the hinge loss: the discriminator's layers have spectral normalization, the generator's first layer has weight
+//! normalization, and the generator has a moving average of its weights.
 
 use plimsoll::nn::{
     BatchNorm2d, Conv2d, ConvTranspose2d, ConvTransposeConfig, Linear, Module, Scope, SpectralNorm,

@@ -1,4 +1,5 @@
-//! A two-way GRU reads a sentence; a GRU cell writes one, attending to what was read, at times by what it wrote itself.
+//! A bidirectional GRU encodes a sentence; a GRU cell with attention decodes one, in some steps from its own previous output
+//! instead of the target.
 
 use plimsoll::nn::{Embedding, GRU, GRUCell, Linear, Module, RecurrentOptions, Scope};
 use plimsoll::optim::lr_scheduler::{LambdaLr, Scheduler};

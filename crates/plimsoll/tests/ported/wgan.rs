@@ -1,4 +1,4 @@
-//! A Wasserstein GAN whose critic pays for gradients of another length than 1: the gradient of a gradient.
+//! A Wasserstein GAN with a gradient penalty, which needs the gradient of a gradient.
 
 use plimsoll::autograd::{GradOptions, grad};
 use plimsoll::nn::{

@@ -1,9 +1,9 @@
-//! What PyTorch answered (`fixtures/pytorch.json`, made by `fixtures/make.py`), and how near is near enough.
+//! PyTorch's recorded results (`fixtures/pytorch.json`, made by `fixtures/make.py`), and the tolerances for comparing with them.
 
 use plimsoll::{Device, Tensor};
 use serde_json::Value;
 
-/// The whole table.
+/// The complete table.
 pub(crate) fn table() -> Value {
     serde_json::from_str(include_str!("../fixtures/pytorch.json")).unwrap()
 }
@@ -21,8 +21,8 @@ pub(crate) fn assert_near(what: &str, got: &Tensor, recorded: &Value) {
     assert_within(what, got, recorded, 2e-5);
 }
 
-/// Fails unless each element differs from PyTorch's by at most this share of the largest value, or of 0.1: a parameter
-/// that a step has brought near 0 has the rounding of what it was.
+/// Fails unless each element differs from PyTorch's by at most this fraction of the largest value or of 0.1, whichever is larger:
+/// a parameter that a step has moved close to 0 has the rounding error of its earlier value.
 pub(crate) fn assert_within(what: &str, got: &Tensor, recorded: &Value, tolerance: f32) {
     let (got, expected) = (got.to_vec::<f32>().unwrap(), numbers(recorded));
     assert_eq!(got.len(), expected.len(), "{what}");

@@ -1,4 +1,4 @@
-//! Models for images beside torchvision's, and a U-Net beside the published one: `fixtures/make_vision.py` made
+//! Compares image models with torchvision's, and a U-Net with the published one. `fixtures/make_vision.py` makes
 //! `fixtures/vision.json`.
 
 use plimsoll::models::{ResNet, ResNetBlock, ResNetConfig, UNet, UNetConfig, Vgg, VggConfig};
@@ -14,12 +14,12 @@ pub(crate) fn recorded(kind: &str, model: &str) -> Value {
     all[kind][model].clone()
 }
 
-/// Numbers from -1 to 1, as `make_vision.py` has them.
+/// Numbers from -1 to 1, computed as in `make_vision.py`.
 fn noise(x: f64) -> f64 {
     2.0 * (x.sin() * 1000.0).fract().abs() - 1.0
 }
 
-/// The start values of a parameter, as `make_vision.py` has them.
+/// The initial values of a parameter, computed as in `make_vision.py`.
 fn values(name: &str, shape: &[usize]) -> Vec<f32> {
     let n: usize = shape.iter().product();
     let seed: usize = name.bytes().enumerate().map(|(k, b)| (k + 1) * usize::from(b)).sum();
@@ -96,7 +96,7 @@ pub(crate) fn classes(logits: &Tensor) -> Result<Tensor> {
     logits.cross_entropy(&Tensor::from_slice(&[3i64, 0, 9, 4], &[4], logits.device())?)
 }
 
-/// A class for each pixel.
+/// Rearranges logits so that each pixel is a row of classes.
 fn pixels(logits: &Tensor) -> Result<Tensor> {
     let &[n, classes, h, w] = logits.shape() else { unreachable!("images") };
     let targets: Vec<i64> = (0..n * h * w).map(|i| (i * 7 % 13 % classes) as i64).collect();

@@ -1,4 +1,5 @@
-//! Models beside those of `transformers`, and torchvision's ViT: `fixtures/make_models.py` made `fixtures/models.json`.
+//! Compares models with those of `transformers`, and with torchvision's ViT. `fixtures/make_models.py` makes
+//! `fixtures/models.json`.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ pub(crate) fn recorded(model: &str) -> Value {
     all[model].clone()
 }
 
-/// The start value of element `i` of a parameter, as `make_models.py` has it.
+/// The initial value of element `i` of a parameter, computed as in `make_models.py`.
 fn value(name: &str, i: usize) -> f64 {
     let seed: usize = name.bytes().enumerate().map(|(k, b)| (k + 1) * usize::from(b)).sum();
     let norms =
@@ -27,7 +28,7 @@ fn value(name: &str, i: usize) -> f64 {
     f64::from(u8::from(is_norm)) + 0.05 * (12.9898 * i as f64 + 0.7 * seed as f64).sin()
 }
 
-/// The parameters, with those start values.
+/// Sets the parameters to these initial values and returns them by name.
 pub(crate) fn filled(model: &impl Module) -> BTreeMap<String, Tensor> {
     let parameters: BTreeMap<String, Tensor> = model.named_parameters().into_iter().collect();
     for (name, parameter) in &parameters {
@@ -38,7 +39,7 @@ pub(crate) fn filled(model: &impl Module) -> BTreeMap<String, Tensor> {
     parameters
 }
 
-/// Two sequences of twelve tokens; shifted by 1, the targets.
+/// Two sequences of twelve tokens. With a `shift` of 1, these are the targets.
 pub(crate) fn tokens(device: &Device, shift: usize) -> Tensor {
     whole(device, |k| ((7 * (k % 12) * (k % 12) + 3 * (k % 12) + 11 * (k / 12)) % 61 + shift) as i64 % 61)
 }
@@ -127,7 +128,7 @@ fn train(name: &str, model: &impl Module, loss: impl Fn() -> Result<Tensor>) -> 
         compared.loss(step, loss.item::<f32>()?.into(), &expected);
     }
     for (name, tensor) in &parameters {
-        // Softmax does not depend on the keys' bias: its gradient is rounding alone, which Adam blows up.
+        // Softmax does not depend on the keys' bias, so its gradient is only rounding error, which Adam amplifies.
         if name.ends_with("key.bias") {
             continue;
         }
@@ -149,7 +150,7 @@ fn train_llama(name: &str, device: &Device, config: LlamaConfig) -> Result<Compa
     train(name, &model, || model.loss(&x, &y))
 }
 
-/// With padding, two kinds of tokens, and labels for every third token.
+/// Uses padding, two token types, and labels for every third token.
 fn train_bert(name: &str, device: &Device, config: BertConfig) -> Result<Comparison> {
     let model = BertForMaskedLm::new(&Scope::new(device, 1), config)?;
     let (mask, kinds) = (whole(device, |i| i64::from(i < 21)), whole(device, |i| i64::from(i % 12 >= 6)));

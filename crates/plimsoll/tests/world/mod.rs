@@ -1,4 +1,4 @@
-//! Small models and batches that several tests train.
+//! Small models and batches that several tests share.
 
 use plimsoll::label::{self, Span};
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, ReLU, Scope, Sequential};
@@ -9,7 +9,7 @@ pub(crate) fn devices() -> [Device; 2] {
     [Device::cpu_with(CpuConfig::default()), Device::sim(SimConfig::new(1 << 30))]
 }
 
-/// Convolution, pooling and two fully connected layers, for images of 12 × 12.
+/// A network with a convolution, pooling and two fully connected layers, for images of 12 × 12.
 pub(crate) fn cnn(device: &Device) -> Sequential {
     Sequential::new(&Scope::new(device, 7))
         .add("conv", |s| Ok(Conv2d::new(s, 1, 8, 3)?.padding(1)))
@@ -22,7 +22,7 @@ pub(crate) fn cnn(device: &Device) -> Sequential {
         .unwrap()
 }
 
-/// LeNet's plan with 32 and 64 channels, for images of 28 × 28.
+/// LeNet's architecture with 32 and 64 channels, for images of 28 × 28.
 pub(crate) fn lenet(device: &Device) -> Sequential {
     Sequential::new(&Scope::new(device, 1))
         .add("conv1", |s| Ok(Conv2d::new(s, 1, 32, 5)?.padding(2)))

@@ -1,3 +1,3 @@
-"""What keeps a tensor alive: `objects.py` reads an object without its own code, `climb.py` finds the objects that refer to it,
-`naming.py` has the words, `live.py` the tensors of the process and what their autograd graphs keep.
+"""Finds what keeps a tensor alive. `objects.py` reads an object without running its code, `climb.py` finds the objects that
+refer to it, `naming.py` describes them, and `live.py` lists the tensors of the process and what their autograd graphs keep.
 """

@@ -1,8 +1,8 @@
-"""From an object up to a name in the program: a breadth-first walk over its referrers, as the garbage collector knows
-them, up to a module's variable, a class, or a variable of a running function.
+"""From an object up to a name in the program: a breadth-first walk over the referrers that the garbage collector
+reports, up to a module's variable, a class, or a variable of a running function.
 
-The collector does not know the variables of running functions; they are read from the threads' frames. The walk holds
-objects only while it lasts.
+The collector does not know the variables of running functions; they are read from the threads' frames. The walk keeps
+references to objects only while it runs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 from ..frames import is_function
 from .objects import attributes, is_a, is_ours, locals_of, name_of_globals
 
-SECONDS = 2.0  # a walk may take
-WIDTH = 48  # objects of one level
-MOST = 400  # objects of one branch
-BRANCHES = 8  # holders of one object that are followed
+SECONDS = 2.0  # the time limit of a walk
+WIDTH = 48  # the maximum number of objects in one level
+MOST = 400  # the maximum number of objects in one branch
+BRANCHES = 8  # the maximum number of an object's referrers that are followed
 
 
 class Local:
@@ -33,11 +33,11 @@ class Local:
 
 
 class Chain:
-    """The objects from the one asked about up to the topmost found, and what that one is."""
+    """The objects from the start up to the topmost one that was found, and the kind of that one."""
 
     def __init__(self, objects: list[Any], root: Local | str | None, is_garbage: bool = False) -> None:
         self.objects = objects
-        self.root = root  # a variable of a running function, the name of a module; None: neither
+        self.root = root  # a variable of a running function, a module's name, or None
         self.is_garbage = is_garbage  # only the collector would free it
 
 
@@ -65,10 +65,10 @@ class Climb:
         self.until = time.monotonic() + SECONDS
         self.modules = modules()
         self.locals = running()
-        self.own: set[int] = set()  # addresses of our containers
+        self.own: set[int] = set()  # addresses of our own containers
 
     def is_late(self) -> bool:
-        """Whether the time is up."""
+        """Whether the time limit is reached."""
         return time.monotonic() > self.until
 
     def chains(self, starts: tuple[Any, ...]) -> list[list[Chain]]:
@@ -86,7 +86,7 @@ class Climb:
         return found
 
     def branches(self, starts: tuple[Any, ...]) -> list[tuple[int, Branch]]:
-        """A branch for each referrer of these objects, with the place of the object it refers to."""
+        """A branch for each referrer of these objects, with the index of the object it refers to."""
         found: list[tuple[int, Branch]] = []
         for owner, below in self.referring(starts):
             for nth, start in enumerate(starts):
@@ -96,7 +96,7 @@ class Climb:
         return found
 
     def rise(self, branches: list[tuple[int, Branch]], found: list[list[Chain]]) -> None:
-        """All branches go up by one level."""
+        """Moves all branches up by one level."""
         before = [(nth, branch, set(branch.frontier)) for nth, branch in branches if branch.frontier]
         level = {it: branch.objects[it] for _, branch, frontier in before for it in frontier}
         objects = tuple(level.values())
@@ -114,7 +114,7 @@ class Climb:
                     self.arrive(branch, id(owner), found[nth])
 
     def arrive(self, branch: Branch, at: int, found: list[Chain]) -> None:
-        """Ends a branch where it has arrived at a root."""
+        """Ends a branch if it has reached a root."""
         obj = branch.objects[at]
         root: Local | str | None = next(iter(self.locals.get(at, ())), None)
         if root is None and type(obj) is dict:
@@ -126,7 +126,7 @@ class Climb:
         branch.frontier = []
 
     def referring(self, objects: tuple[Any, ...]) -> list[tuple[Any, set[int]]]:
-        """The objects that refer to some of these, and the addresses of those that they refer to."""
+        """The objects that refer to some of these, with the addresses of the objects that they refer to."""
         wanted = {id(it) for it in objects}
         found = []
         for owner in gc.get_referrers(*objects):
@@ -138,13 +138,15 @@ class Climb:
         return found
 
     def made(self, branch: Branch, top: int, root: Local | str | None, is_garbage: bool = False) -> Chain:
-        """The chain of a branch; its list is one of ours from here on."""
+        """The chain of a branch. Its list counts as one of our own containers from then on."""
         chain = Chain(branch.chain(top), root, is_garbage)
         self.own.add(id(chain.objects))
         return chain
 
     def unnamed(self, branch: Branch, is_garbage: bool) -> Chain:
-        """The chain of a branch that has reached no root: up to a function, a generator, an exception, or an attribute."""
+        """The chain of a branch that has not reached a root: up to a function, a generator, an exception, or an
+        attribute.
+        """
         scopes = (types.FunctionType, types.GeneratorType, types.CoroutineType, BaseException)
         above = [(at, obj) for at, obj in branch.objects.items() if at in branch.below]
         tops = [at for at, obj in above if is_a(obj, *scopes)] or [
@@ -153,7 +155,7 @@ class Climb:
         return self.made(branch, tops[0] if tops else above[0][0], None, is_garbage)
 
     def is_garbage(self, branch: Branch, branches: list[tuple[int, Branch]], found: list[list[Chain]]) -> bool:
-        """Whether nothing else refers to the objects above the start: they are in a cycle."""
+        """Whether nothing else refers to the objects above the start, so that they form a cycle."""
         if branch.frontier or len(branch.objects) >= MOST or self.is_late():
             return False
         counts = dict.fromkeys(branch.objects, 0)
@@ -169,7 +171,7 @@ class Climb:
             count(other.objects.values())
         for chain in (it for chains in found for it in chains):
             count(chain.objects)
-        # One more for the call.
+        # The call itself holds one more reference.
         return all(sys.getrefcount(branch.objects[at]) - 1 <= counts[at] for at in branch.below)
 
 
@@ -179,7 +181,7 @@ def modules() -> dict[int, str]:
     for name, module in list(sys.modules.items()):
         own = attributes(module) if is_a(module, types.ModuleType) else None
         if type(name) is str and own is not None:
-            found.setdefault(id(own), name)  # the first: `__main__` has other names, too
+            found.setdefault(id(own), name)  # the first name: `__main__` has others as well
     return found
 
 
@@ -195,7 +197,7 @@ def running() -> dict[int, list[Local]]:
     found: dict[int, list[Local]] = {}
     mine = threading.get_ident()
     frame: FrameType | None
-    # `frame` is None afterwards: this function's own frame would otherwise hold itself, and its callers' variables.
+    # `frame` is set to None at the end: otherwise this function's frame would hold itself, and its callers' variables.
     for ident, frame in sys._current_frames().items():
         thread = None if ident == mine else names.get(ident) or str(ident)
         while frame is not None:

@@ -1,4 +1,6 @@
-"""What keeps memory that grows from step to step, or that is left when memory runs out, for `predict` and `run`."""
+"""Finds what keeps memory that grows from step to step, or that is live when memory runs out, for `predict` and
+`run`.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +10,24 @@ from .. import protocol
 from .holder import Holder
 from .survey import Survey
 
-ROWS = 3  # holders that are named
+ROWS = 3  # the maximum number of holders to name
 SHARE = 0.3  # of the growth: a holder that keeps less of it is not named
 LEAST = 0.1  # of all allocated bytes: when memory runs out, a holder that keeps less is not named
-LOOKS = 3  # failed requests for which holders are looked up: a program may catch thousands
+LOOKS = 3  # how many failed requests are examined: a program may catch thousands
 
 
 class Growing:
-    """What keeps the memory that grows, found by comparing two surveys of a device."""
+    """Finds what keeps growing memory, by comparing two surveys of a device."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.first: dict[int, tuple[int, Survey]] = {}  # by device: the bytes at the first survey, and that survey
         self.found: dict[int, list[Holder]] = {}  # by device: the holders to name
-        self.looks = 0  # failed requests
+        self.looks = 0  # failed requests that were examined
 
     def stepped(self, levels: dict[int, int], is_last: bool) -> None:
-        """After a step, with the level of each device whose memory grows. Surveys are taken at the first such step of a device, and
-        at the last step of all.
+        """Called after a step, with the memory level of each device whose memory grows. Takes a survey at a device's first such
+        step, and one at the last step of all.
         """
         for device, level in levels.items():
             self.begins(device, level)
@@ -40,13 +42,13 @@ class Growing:
                 self.first[device] = level, survey
 
     def grew(self, device: int, level: int) -> None:
-        """Looks up what keeps the memory that was allocated since the first survey of a device."""
+        """Finds what keeps the memory that was allocated since the first survey of a device."""
         if level > self.first.get(device, (level, None))[0]:
             self.compare(device, level, self.survey(device))
 
     def ran_out(self, device: int, level: int) -> None:
-        """A request failed. Looks up what keeps the growth. If nothing is found, it names the holders of much of all memory,
-        without plain variables, which keep what the current step needs.
+        """Called when a request failed. Finds what keeps the growth. If nothing is found, names the holders of much of all
+        memory, except plain variables, which keep what the current step needs.
         """
         self.looks += 1
         survey = self.survey(device) if self.looks <= LOOKS else None
@@ -65,7 +67,7 @@ class Growing:
         self.keep(device, [it for key, it in grown.items() if it.bytes - known[key] >= SHARE * (level - before)])
 
     def survey(self, device: int) -> Survey | None:
-        """A survey of this moment; None if it failed, because the program must go on."""
+        """A survey of this moment, or None if it failed, because the program must continue."""
         try:
             return Survey(self.torch, device)
         except Exception:

@@ -1,4 +1,4 @@
-"""A chain of objects as an answer: its words, and what the container on it keeps."""
+"""Describes a chain of objects: its words, and the bytes that a container on it keeps."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .live import Tensors
 from .naming import parts
 from .objects import is_a, kind_of
 
-MOST = 8  # holders of one tensor
+MOST = 8  # the maximum number of holders of one tensor
 Graphs = Mapping[int, Mapping[int, int]]  # by a tensor's address: storages and their bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """What keeps a tensor's memory.
+    """An object that keeps a tensor's memory allocated.
 
     ``kind`` is ``local``, ``global``, ``class attribute``, ``closure``, ``default argument``, ``function attribute``,
     ``generator``, ``traceback``, ``thread`` (a variable of a function that runs in another), ``cycle`` (only the collector
@@ -37,7 +37,9 @@ class Holder:
 
 
 def best(found: list[Chain]) -> list[Chain]:
-    """Those that lead to a name in the program; else to any name; else those not in a cycle; else all."""
+    """The chains that lead to a name in the program. If there are none: those to any name, else those not in
+    a cycle, else all.
+    """
     named = [it for it in found if it.root is not None or len(it.objects) > 1 and is_a(it.objects[-1], type)]
     own = [it for it in named if not (isinstance(it.root, Local) and is_library(it.root.file))]
     alive = [it for it in found if not it.is_garbage]
@@ -55,7 +57,7 @@ def text_of(chain: Chain, content: str = "") -> str:
 
 
 def holder_of(chain: Chain, known: Tensors, graphs: Graphs = MappingProxyType({})) -> Holder:
-    """The holder that a chain leads to. `graphs` has what the graphs behind tensors keep, by the tensors' addresses."""
+    """The holder that a chain leads to. `graphs` maps the addresses of tensors to what their graphs keep."""
     inner, tensor = parts(chain)[0], chain.objects[0]
     tensors, storages = known.content(inner.many[0]) if inner.many else ({id(tensor)}, dict([known.storage(tensor)]))
     total, count = sum(storages.values()), len(tensors)

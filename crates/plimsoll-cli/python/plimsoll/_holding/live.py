@@ -1,7 +1,7 @@
-"""The tensors of the process that Python knows, their bytes, and what their autograd graphs keep besides them.
+"""The tensors of the process that Python knows, their bytes, and what else their autograd graphs keep.
 
-Storages are told apart by their address, and never read. Meanwhile no code of tensor subclasses or modes runs, and no
-saved-tensor hook.
+Storages are identified by their address, and their data is never read. No code of tensor subclasses or modes runs
+meanwhile, and no saved-tensor hook.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from ..allocator import rounded
 from .objects import MANY, class_dict, mro
 
-NODES = 50_000  # of the graphs that are looked at
-ELEMENTS = 500_000  # of a container that are counted
+NODES = 50_000  # the maximum number of graph nodes to visit
+ELEMENTS = 500_000  # the maximum number of a container's elements to count
 
 
 class Tensors:
-    """PyTorch's tensors, as seen without their own code."""
+    """Reads PyTorch's tensors without running their own code."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -25,7 +25,7 @@ class Tensors:
         self.kinds: dict[int, bool] = {}  # by the address of a class: whether its objects are plain tensors
 
     def is_tensor(self, obj: Any) -> bool:
-        """Whether an object is a tensor with memory of its own: not a wrapper of others, such as a DTensor."""
+        """Whether an object is a tensor with its own memory: not a wrapper of others, such as a DTensor."""
         kind = type(obj)
         known = self.kinds.get(id(kind))
         if known is None:
@@ -33,7 +33,7 @@ class Tensors:
         return known
 
     def is_plain(self, kind: type) -> bool:
-        """The same of a class."""
+        """Whether the objects of a class are such tensors."""
         bases = mro(kind)
         if not any(base is self.torch.Tensor for base in bases):
             return False
@@ -52,15 +52,15 @@ class Tensors:
             return None
 
     def storage(self, tensor: Any) -> tuple[int, int]:
-        """The address and bytes of a tensor's storage, the latter as the allocator rounds them; zeros if it has none."""
+        """The address of a tensor's storage, and its bytes as the allocator rounds them; zeros if it has none."""
         try:
             storage = self.base.untyped_storage(tensor)
             return storage._cdata, rounded(storage.nbytes())
-        except Exception:  # a sparse tensor, or none of this kind
+        except Exception:  # for example a sparse tensor
             return 0, 0
 
     def is_on(self, tensor: Any, device: int | None) -> bool:
-        """Whether a tensor is on this GPU; all are if that is None."""
+        """Whether a tensor is on this GPU; None means any."""
         return device is None or bool(self.get(tensor, "is_cuda")) and self.get(tensor, "device").index == device
 
     def all(self) -> list[Any]:
@@ -68,14 +68,14 @@ class Tensors:
         return [it for it in gc.get_objects() if self.is_tensor(it)]
 
     def owner_of_gradient(self, gradient: Any) -> Any:
-        """The tensor whose `.grad` this is."""
+        """The tensor whose `.grad` is this one."""
         for it in gc.get_objects():
             if self.is_tensor(it) and self.get(it, "is_leaf") and self.get(it, "grad") is gradient:
                 return it
         return None
 
     def content(self, many: Any) -> tuple[set[int], dict[int, int]]:
-        """The addresses of the tensors in a container and in those within it, and their storages with the bytes."""
+        """The addresses of the tensors in a container and in nested ones, and their storages with the bytes."""
         left, looked = [many], 0
         seen, found = {id(many)}, set()
         storages: dict[int, int] = {}
@@ -92,13 +92,13 @@ class Tensors:
         return found, storages
 
     def graphs(self, tensors: list[Any], device: int | None = None) -> list[tuple[Any, dict[int, int]]]:
-        """Those of the tensors that have a graph, the latest first, each with the storages that its graph saves for the backward
-        pass, and their bytes. What several share counts for the first.
+        """The tensors that have a graph, the latest first. Each comes with the storages that its graph saves for the backward
+        pass, and their bytes. A storage that several graphs share counts for the first.
         """
         roots = [it for it in tensors if self.get(it, "grad_fn") is not None]
         roots.sort(key=lambda it: -self.order(it))
         seen: set[int] = set()
-        kept = []  # the nodes: their addresses are not used again meanwhile
+        kept = []  # keeps the nodes alive, so that their addresses are not reused
         found: list[tuple[Any, dict[int, int]]] = []
         for root in roots:
             own: dict[int, int] = {}
@@ -115,7 +115,7 @@ class Tensors:
         return found
 
     def order(self, tensor: Any) -> int:
-        """When a tensor's node was made, among those of its thread."""
+        """The position of a tensor's node in the order in which its thread made nodes."""
         number = attribute(self.get(tensor, "grad_fn"), "_sequence_nr")
         return int(number()) if number is not None else 0
 
@@ -127,7 +127,7 @@ class Tensors:
                 if type(name) is str and name.startswith("_raw_saved_"):
                     try:
                         value = class_dict(base)[name].__get__(node)
-                    except Exception:  # they are freed
+                    except Exception:  # the tensors are already freed
                         continue
                     for it in value if type(value) in (tuple, list) else (value,):
                         data = attribute(it, "data")  # PyTorch before 2.10 has none
@@ -136,7 +136,7 @@ class Tensors:
 
 
 def attribute(obj: Any, name: str) -> Any:
-    """A property that PyTorch's class of an object defines; None if it has none, or none any more."""
+    """The value of a property that PyTorch's class of an object defines; None if it has none, or no longer has one."""
     for base in mro(type(obj)):
         found = class_dict(base).get(name)
         if found is not None:

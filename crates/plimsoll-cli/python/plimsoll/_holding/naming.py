@@ -23,17 +23,17 @@ from .objects import (
     slots,
 )
 
-LONGEST = 120  # characters of an expression
+LONGEST = 120  # the maximum number of characters of an expression
 
 
 class Part:
-    """An expression from one name: a variable, a class, or an object without a name."""
+    """An expression that starts at one name: a variable, a class, or an object without a name."""
 
     def __init__(self, kind: str, start: str, where: str) -> None:
         self.kind, self.where = kind, where
         self.words = [start]
-        self.owner: tuple[Any, int] | None = None  # the innermost object with an attribute, and its place in `words`
-        self.many: tuple[Any, int] | None = None  # the container of the last elements, and its place
+        self.owner: tuple[Any, int] | None = None  # the innermost object with an attribute, and its index in `words`
+        self.many: tuple[Any, int] | None = None  # the container of the last elements, and its index
 
     def attribute(self, owner: Any, name: str) -> None:
         """`.name` of an object."""
@@ -65,12 +65,14 @@ def cut(expression: str) -> str:
 
 
 def parts(chain: Chain) -> list[Part]:
-    """The expressions of a chain, the innermost first: `kept` of a closure, and what holds the function."""
+    """The expressions of a chain, the innermost first: for example `kept` of a closure, then what holds the
+    function.
+    """
     objects = chain.objects
     found = [first(chain)]
     at = len(objects) - 1
     if isinstance(chain.root, str) and at:
-        # The top is the module's dictionary, which `first` has read.
+        # The topmost object is the module's dictionary, which `first` has read.
         at -= 1
     while at > 0:
         at = down(objects, at, found)
@@ -101,7 +103,7 @@ def first(chain: Chain) -> Part:
 
 
 def down(objects: list[Any], at: int, found: list[Part]) -> int:
-    """Adds the step from an object to the one below, or below that; returns where it led."""
+    """Adds the step from an object to the one below it, or the one below that. Returns the index that it reached."""
     owner, child, part = objects[at], objects[at - 1], found[-1]
     if type(owner) is FunctionType:
         return of_function(objects, at, found)
@@ -137,7 +139,9 @@ def down(objects: list[Any], at: int, found: list[Part]) -> int:
 
 
 def of_attributes(objects: list[Any], at: int, part: Part) -> int:
-    """An attribute of an object, whose `__dict__` is the next; of a module, its submodule, parameter or buffer."""
+    """An attribute of an object, if its `__dict__` is next in the chain; for a module, its submodule, parameter or
+    buffer.
+    """
     owner, variables = objects[at], objects[at - 1]
     if at < 2:
         return at - 1
@@ -155,7 +159,7 @@ def of_attributes(objects: list[Any], at: int, part: Part) -> int:
 
 
 def of_function(objects: list[Any], at: int, found: list[Part]) -> int:
-    """A variable that a function closes over, a default argument, or an attribute of it."""
+    """A variable in a function's closure, a default argument, or an attribute of the function."""
     owner, child = objects[at], objects[at - 1]
     place = code(owner.__code__, owner.__code__.co_firstlineno, qualified(owner))
     below = objects[at - 2] if at > 1 else None
@@ -183,13 +187,13 @@ def qualified(function: FunctionType) -> str:
 
 
 def of_traceback(objects: list[Any], at: int, found: list[Part], error: str | None = None) -> int:
-    """From a traceback down to the variable of its frame."""
+    """The step from a traceback down to the variable in its frame."""
     while at > 0 and type(objects[at]) is TracebackType:
         at -= 1
     if type(objects[at]) is not FrameType or at == 0:
         return at
     frame = objects[at]
-    while at > 1 and type(objects[at - 1]) is FrameType:  # a frame refers to its caller's
+    while at > 1 and type(objects[at - 1]) is FrameType:  # a frame refers to its caller's frame
         at -= 1
         frame = objects[at]
     place = f"a local of {code(frame.f_code, frame.f_lineno)}"
@@ -209,11 +213,11 @@ def code(of: CodeType, line: int, name: str | None = None) -> str:
 
 
 def function(name: str, file: str, line: int) -> str:
-    """The same of a function's name and place."""
+    """The text for a function, from its name, file and line."""
     return f"`{name}` ({os.path.basename(file)}:{line})"
 
 
 def module(name: str) -> str:
-    """A module's name; that of the program is its file's."""
+    """A module's name; for the program itself, the name of its file."""
     file = (attributes(sys.modules[name]) or {}).get("__file__") if name == "__main__" and name in sys.modules else None
     return os.path.basename(file) if type(file) is str else f"the module {name}"

@@ -1,5 +1,5 @@
-"""An object's class, attributes and locals, read without calling any code of the program: it may have classes whose
-`__eq__`, `__repr__` or `__getattr__` fail, read the device, or never end.
+"""Reads an object's class, attributes and locals without calling any code of the program, because it may have
+classes whose `__eq__`, `__repr__` or `__getattr__` fail, read the device, or never end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from ..frames import read
 
 OWN = ("plimsoll", "plimsoll_injected")  # our package, in the wheel and injected
-SIMPLE = (str, int, bool, float, type(None))  # whose repr is Python's own
+SIMPLE = (str, int, bool, float, type(None))  # classes whose repr is Python's own
 GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 MANY: tuple[type, ...] = (list, tuple, dict, set, frozenset, collections.deque)
@@ -24,7 +24,7 @@ class_name: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 
 
 def is_a(obj: Any, *kinds: type) -> bool:
-    """`isinstance`, which would ask the object for its `__class__`."""
+    """Does the same as `isinstance`, but does not call the object's `__class__`."""
     return any(base is kind for base in mro(type(obj)) for kind in kinds)
 
 
@@ -34,7 +34,7 @@ def kind_of(obj: Any) -> str:
 
 
 def attributes(obj: Any) -> dict[str, Any] | None:
-    """An object's `__dict__`, if it is Python's own."""
+    """An object's `__dict__`, if it is a plain dictionary."""
     for base in mro(type(obj)):
         found = class_dict(base).get("__dict__")
         if type(found) in DESCRIPTORS:
@@ -60,7 +60,7 @@ def slots(obj: Any) -> Iterator[tuple[str, Any]]:
 
 
 def elements(many: Any) -> Iterator[tuple[Any, Any]]:
-    """The elements of a list, a dictionary, or another container of Python's, with their keys or indices."""
+    """The elements of a list, a dictionary, or another built-in container, with their keys or indices."""
     if is_a(many, dict):
         return iter(dict.items(many))
     kind: Any = next(base for base in MANY if is_a(many, base))
@@ -87,8 +87,8 @@ def frame_of(generator: Any) -> FrameType | None:
 
 
 def name_of_globals(variables: dict[Any, Any]) -> str | None:
-    """The name of the module whose variables these are; None for any other dictionary, whose keys may have an `__eq__` of
-    their own.
+    """The name of the module whose variables these are; None for any other dictionary, whose keys may have their own
+    `__eq__`.
     """
     if not all(type(it) is str for it in list(variables)) or "__builtins__" not in variables:
         return None

@@ -1,7 +1,7 @@
-"""What keeps the memory of a GPU besides the model and its optimizer: lists, dictionaries, attributes, closures, tracebacks,
-cycles, and autograd graphs that nothing frees.
+"""Finds what keeps the memory of a GPU besides the model and its optimizer: lists, dictionaries, attributes, closures,
+tracebacks, cycles, and autograd graphs that are never freed.
 
-Of many tensors of one size only a few are looked up, so 100,000 take little longer than ten.
+Of many tensors of one size it examines only a few, so 100,000 take little longer than ten.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .live import Tensors
 from .naming import parts
 from .objects import attributes, is_a
 
-GROUPS = 12  # groups of tensors that are looked up
-SAMPLES = 3  # tensors of each
+GROUPS = 12  # the maximum number of groups of tensors to examine
+SAMPLES = 3  # tensors to examine in each group
 FEW = 3  # a variable with fewer tensors keeps what the current step needs, nothing of earlier ones
 
 
@@ -37,7 +37,7 @@ class Survey:
             self.look_up(self.groups(tensors, model, graphs), graphs, climb)
 
     def tensors(self, torch: Any) -> tuple[list[Any], set[int]]:
-        """All tensors, and the storages of parameters, their gradients, buffers and the states of optimizers."""
+        """All tensors, and the storages of parameters, their gradients, buffers and optimizer states."""
         known, tensors, model = self.known, [], set()
         kinds: dict[int, str] = {}
         bases = {"parameter": torch.nn.Parameter, "module": torch.nn.Module, "optimizer": torch.optim.Optimizer}
@@ -57,7 +57,9 @@ class Survey:
         return tensors, model
 
     def graphs(self, tensors: list[Any], model: set[int]) -> Graphs:
-        """What the graphs behind tensors keep, by the tensors' addresses. A graph counts for its last tensor."""
+        """The storages that the graphs behind tensors keep, by the tensors' addresses. A graph counts for its
+        last tensor.
+        """
         known = self.known
         return {
             id(root): {address: size for address, size in saved.items() if address not in model}
@@ -66,7 +68,7 @@ class Survey:
         }
 
     def groups(self, tensors: list[Any], model: set[int], graphs: Graphs) -> list[list[Any]]:
-        """Groups of tensors that keep about the same bytes each, the largest groups first."""
+        """Groups of tensors that each keep about the same bytes, the largest groups first."""
         known, seen = self.known, model.union(*graphs.values())
         groups: dict[Any, list[Any]] = {}
         sizes: dict[Any, int] = {}
@@ -91,14 +93,16 @@ class Survey:
             for _ in of_group:
                 found = [(it, holder_of(it, self.known, graphs)) for it in best(next(chains))]
                 if found:
-                    # A list says more than the variable that has its latest tensor.
+                    # A list is a better answer than the variable with its latest tensor.
                     self.add(*max(found, key=lambda it: it[1].tensors), len(group) // len(of_group))
 
     def add(self, chain: Chain, holder: Holder, times: int) -> None:
-        """Adds the holder of a sampled tensor: with all that its container keeps, or else `times` what it keeps itself."""
+        """Adds the holder of a sampled tensor, with everything that its container keeps, or else with `times` its own
+        bytes.
+        """
         part, key = parts(chain)[0], masked(text_of(chain))
         if part.kind == "unknown":
-            return  # mostly arguments of a running call
+            return  # mostly the arguments of a running call
         is_variable = part.owner is None and part.kind in ("local", "global", "thread")
         if is_variable and (part.many is None or holder.tensors < FEW):
             self.plain.add(key)

@@ -1,1 +1,1 @@
-"""How our modules get into every Python process of a program, and run when the program imports others."""
+"""Loads our modules into every Python process of a program, and runs them when the program imports certain modules."""

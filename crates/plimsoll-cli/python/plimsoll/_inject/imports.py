@@ -1,11 +1,11 @@
-"""Runs functions of ours after the import of a module, and the user's own sitecustomize after ours."""
+"""Runs our functions after the import of a module, and the user's own sitecustomize after ours."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+TYPE_CHECKING = False  # importing `typing` would delay every process by milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-VERSION = ""  # of the program that started this process
+VERSION = ""  # the version of the program that started this process
 
 
 class OtherVersionError(ImportError):
-    """The wheel in this Python has another version than the program that runs it."""
+    """The wheel in this Python has a different version than the program that started it."""
 
 
 class Finder:
@@ -26,13 +26,13 @@ class Finder:
     """
 
     def __init__(self, then: Mapping[str, Callable[[Any], object]]) -> None:
-        self.then = dict(then)  # functions by module
+        self.then = dict(then)  # functions by module name
         self.inside: set[str] = set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns what the other finders find, with a loader that calls the module's function at the end."""
+        """Returns the spec that the other finders find, with a loader that calls the module's function at the end."""
         if name not in self.then or name in self.inside:
             return None
         import importlib.util
@@ -64,13 +64,13 @@ class Finder:
 
 
 def hook(then: Mapping[str, Callable[[Any], object]]) -> None:
-    """Calls each function with the module of its name, once the program has imported that module."""
+    """Calls each function with its module once the program has imported that module."""
     sys.meta_path.insert(0, Finder({**then, "plimsoll": check_version}))
 
 
 def check_version(module: ModuleType) -> None:
-    """The program imports the wheel's package: refuses one of another version. Sources that are not a wheel have no
-    version.
+    """Called when the program imports the wheel's package: refuses one of another version. Sources that are not
+    installed as a wheel have no version.
     """
     import importlib.metadata
 
@@ -87,7 +87,7 @@ def check_version(module: ModuleType) -> None:
 
 
 def run_users_sitecustomize(here: str) -> None:
-    """Runs the user's own sitecustomize, which the one in the folder `here` hides, under its name."""
+    """Runs the user's own sitecustomize, under its name. The one in the folder `here` hides it."""
     import importlib.machinery
     import importlib.util
 

@@ -1,8 +1,8 @@
-"""The first code of ours in every Python process of a program under `plimsoll predict` or `plimsoll run`.
+"""The first of our code in every Python process of a program under `plimsoll predict` or `plimsoll run`.
 
-The program `plimsoll` unpacks this file to a private folder, first in PYTHONPATH, and beside it the package PACKAGE:
-the wheel's modules that a verb needs, under a name that no installed package has. So the user's environment needs no
-wheel. Nothing here or in what it imports at the start may be slow: processes that never import PyTorch run it, too.
+The program `plimsoll` unpacks this file to a private folder, first in PYTHONPATH. Next to it is the package PACKAGE:
+the wheel's modules that a verb needs, under a name that no installed package has. So the user's environment does not
+need the wheel. This file and its imports must be fast, because processes that never import PyTorch run them too.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+TYPE_CHECKING = False  # importing `typing` would delay every process by milliseconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType
     from typing import Any
 
-VERB = "predict"  # the program writes its verb here: this, or "run"
-VERSION = ""  # and its version
+VERB = "predict"  # the program writes its verb here: "predict" or "run"
+VERSION = ""  # the program writes its version here
 PACKAGE = "plimsoll_injected"
-FROZEN = "<frozen plimsoll "  # the file names of our frames begin so, which marks them as not the program's
+FROZEN = "<frozen plimsoll "  # prefix of our frames' file names, which tells them from the program's
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Package:
-    """Finds the modules of the package beside this file."""
+    """Finds the modules of the package next to this file."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The module's place, and a loader that gives its frames the file name `<frozen plimsoll NAME>`."""
+        """The module's location, and a loader that gives its frames the file name `<frozen plimsoll NAME>`."""
         top, *names = name.split(".")
         if top != PACKAGE:
             return None
@@ -57,7 +57,7 @@ class Package:
 
 
 def begin() -> None:
-    """Begins the verb in this process, and then runs the user's own sitecustomize."""
+    """Starts the verb in this process, and then runs the user's own sitecustomize."""
     import importlib
 
     sys.meta_path.insert(0, Package)

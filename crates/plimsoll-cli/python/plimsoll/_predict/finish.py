@@ -201,7 +201,7 @@ class Finish:
         return all(after > before for before, after in zip(least[3:], least[4:])) and least[-1] - least[3] >= 16 << 20
 
     def unseen(self) -> list[protocol.Place]:
-        """The program's lines that evaluate and were not reached."""
+        """The lines of the program that call `eval()` and were not reached."""
         found = []
         for file in sorted(self.files):
             try:

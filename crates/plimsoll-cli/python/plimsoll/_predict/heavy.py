@@ -84,7 +84,7 @@ class Heavy:
                 and hasattr(torch, name)
                 and not module
             )
-        # A method of something that is not known yet.
+        # A method call on an object of unknown type.
         return isinstance(node.func, ast.Attribute) and (name == "step" or hasattr(torch.Tensor, name))
 
     def is_maker(self, kind: type) -> bool:

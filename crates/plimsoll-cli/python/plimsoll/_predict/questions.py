@@ -24,7 +24,7 @@ NEEDLESS = (
 
 
 class Properties:
-    """Those of `_CudaDeviceProperties`, a type that does not exist before CUDA is initialized.
+    """The fields of `_CudaDeviceProperties`, a type that does not exist before CUDA is initialized.
     `now` returns the real ones if CUDA is already in use, and otherwise notes that the size was asked for.
     """
 
@@ -63,7 +63,7 @@ class Questions:
 
         @functools.wraps(current_device)
         def current() -> Any:
-            # PyTorch's own functions ask for what they do next.
+            # PyTorch's own functions ask because they use the device next.
             is_own = sys._getframe(1).f_globals.get("__name__") == "torch._utils"
             return 0 if not is_own and is_early() else current_device()
 

@@ -212,7 +212,7 @@ class Serve:
         return True
 
     def answer(self, number: int, status: int | str, is_beside: bool) -> None:
-        """Answers a request: the exit status, and whether another child ran beside it."""
+        """Answers a request: the exit status, and whether another child ran at the same time."""
         done = os.path.join(self.folder, f"{number}.done")
         with open(f"{done}.unfinished", "w") as file:
             json.dump(protocol.Done(status=status, beside=is_beside), file)

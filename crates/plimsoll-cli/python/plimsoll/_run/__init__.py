@@ -1,3 +1,3 @@
-"""What `plimsoll run` does inside the program's Python processes: `start.py` is the entry point, `attend.py` watches
-the process.
+"""The part of `plimsoll run` inside the program's Python processes: `start.py` is the entry point, and `attend.py`
+watches the process.
 """

@@ -1,5 +1,6 @@
-"""What `plimsoll run` does inside the user's Python processes: it applies techniques, records the memory history,
-serves figures to `plimsoll top`, and explains a failure below its traceback. start.py is the entry point.
+"""The part of `plimsoll run` inside the user's Python processes: it applies techniques, records the memory
+history, serves figures to `plimsoll top`, and explains a failure below its traceback. start.py is the entry
+point.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from . import settings
 from .settings import answer
 
 CONTEXT = 845_000_000  # bytes of a GPU outside the allocator: the default of `plimsoll plan --context`
-ENTRIES = 100_000  # events in the history, the latest ones
+ENTRIES = 100_000  # the number of latest events in the history
 
 
 class Attend:
-    """One process: the host of the techniques, and what watches its memory."""
+    """One process: the host of the techniques, and the watcher of its memory."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -31,7 +32,7 @@ class Attend:
         if settings.WITH:
             try:
                 self.apply()
-            except Exception as why:  # Without them the program would need more memory than it was planned for.
+            except Exception as why:  # Without techniques the program would need more memory than planned.
                 names = ", ".join(json_of(settings.WITH))
                 say(
                     f"error: {names} cannot be applied in this process: {type(why).__name__}: {why}",
@@ -81,20 +82,20 @@ class Attend:
                 cuda.set_per_process_memory_fraction(min((settings.LIMIT + 0.5) / total, 1.0), device)
 
     def refused(self, name: str, reason: str) -> None:
-        """Ends the program, before any parameter changes: a technique cannot be applied."""
+        """A technique cannot be applied: ends the program, before any parameter changes."""
         say(f"error: {name} cannot be applied to this program: {reason}", f"leave it out: {without(name)}")
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(2)
 
     def unread(self) -> AbstractContextManager[None]:
-        """Nothing: on a real device no read is followed."""
+        """Does nothing, because reads are not followed on a real device."""
         import contextlib
 
         return contextlib.nullcontext()
 
     def start(self) -> None:
-        """CUDA is initialized, and nothing is allocated yet."""
+        """Called when CUDA is initialized and nothing is allocated yet."""
         try:
             if settings.WATCH == "light":
                 self.torch.cuda.memory._record_memory_history(enabled="state", context=None, stacks="python")
@@ -105,7 +106,7 @@ class Attend:
 
                     self.gauges.stacks = Stacks(self.torch, self.record)
             self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
-        except Exception as why:  # Not being able to watch must not end the program.
+        except Exception as why:  # A failure to watch must not end the program.
             say(f"this process is not watched: {why}")
         try:
             if self.live is not None:
@@ -119,11 +120,11 @@ class Attend:
         options = dict(enabled="all", context="alloc" if with_stacks else None, stacks="python", max_entries=ENTRIES)
         try:
             record(global_record_annotations=True, **options)
-        except TypeError:  # an older PyTorch, without that option
+        except TypeError:  # an older PyTorch without that option
             record(**options)
 
     def on_out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
-        """A request failed: writes a snapshot of this moment."""
+        """Called when a request failed: writes a snapshot of this moment."""
         try:
             self.path = self.dump(os.path.join(settings.SNAPSHOTS, f"oom-{self.name()}.pickle"))
         except Exception as why:
@@ -131,12 +132,12 @@ class Attend:
         self.gauges.growing.ran_out(device, allocated(self.torch, device))
 
     def name(self) -> str:
-        """How file names refer to the process: by its rank, or by its process ID."""
+        """The process's name in file names: its rank, or its process ID."""
         rank = own_rank()
         return f"rank{rank}" if rank else str(os.getpid())
 
     def write(self) -> str:
-        """A snapshot that `plimsoll top --snapshot` asks for, under a name that is not taken."""
+        """Writes a snapshot for `plimsoll top --snapshot`, under an unused name."""
         for nth in range(1, 10_000):
             path = os.path.join(settings.SNAPSHOTS, f"snapshot-{self.name()}-{nth}.pickle")
             if not os.path.exists(path):
@@ -160,7 +161,9 @@ class Attend:
         return path
 
     def end(self) -> None:
-        """The interpreter exits. Stores the exception that ended the process; its traceback is already printed."""
+        """Called when the interpreter exits. Stores the exception that ended the process, whose traceback is
+        already printed.
+        """
         if os.getpid() != self.pid:
             return
         if self.live is not None:
@@ -185,7 +188,7 @@ class Attend:
                 say(f"the plan is not checked: {why}")
 
     def explain(self) -> None:
-        """Prints what `plimsoll explain` says about the snapshot of the failure."""
+        """Prints the output of `plimsoll explain` for the snapshot of the failure."""
         import subprocess
 
         try:
@@ -207,7 +210,7 @@ class Attend:
         )
 
     def kept(self) -> list[str]:
-        """What keeps memory that grew, or that was there when memory ran out."""
+        """The objects that keep memory that grew, or that was live when memory ran out."""
         rows = [it for found in self.gauges.growing.found.values() for it in found]
         return [f"kept by {it}: {sizes.shown(it.bytes)}" for it in rows]
 
@@ -233,7 +236,7 @@ class Attend:
         return f"--gpu {name}" if name else by_size
 
     def blame(self, failure: BaseException) -> None:
-        """Says so if a technique raised the exception, or ran around the code that did."""
+        """Reports if a technique raised the exception, or ran around the code that did."""
         import traceback
 
         from ..techniques import context
@@ -247,7 +250,7 @@ class Attend:
             say(f"the program ran with {names}; to see whether it fails without: plimsoll run -- COMMAND")
 
     def failed(self, name: str, failure: BaseException) -> None:
-        """Ends the process: a technique raised an exception."""
+        """A technique raised an exception: ends the process."""
         import traceback
 
         traceback.print_exception(type(failure), failure, failure.__traceback__)
@@ -257,7 +260,7 @@ class Attend:
         os._exit(1)
 
     def accuse(self, name: str) -> None:
-        """Says which technique failed, and how to leave it out."""
+        """Prints which technique failed, and how to leave it out."""
         say(f"error: the failure above comes from the technique {name}", f"leave it out: {without(name)}")
 
     def idle(self) -> None:
@@ -273,7 +276,7 @@ class Attend:
                 say(f"{row['name']} had no effect{why}")
 
     def only_starts(self) -> bool:
-        """Whether this process made no step, and started others."""
+        """Whether this process made no step, and started other processes."""
         multiprocessing = sys.modules.get("multiprocessing.process")
         counter = getattr(multiprocessing, "_process_counter", None)  # private: count(1) before the first
         steps = self.techniques is None or not self.techniques.trains()
@@ -286,11 +289,11 @@ class Attend:
 
 def own_rank() -> str | None:
     """The rank of this process in its job."""
-    return os.environ.get("RANK") or os.environ.get("PLIMSOLL_OWN_RANK")  # fsdp hides it from the program
+    return os.environ.get("RANK") or os.environ.get("PLIMSOLL_OWN_RANK")  # fsdp hides RANK from the program
 
 
 def say(*lines: Any) -> None:
-    """Prints lines to stderr as `plimsoll`'s."""
+    """Prints lines to stderr as messages of `plimsoll`."""
     rank = own_rank()
     who = f"plimsoll (rank {rank})" if rank else "plimsoll"
     for line in lines:
@@ -298,13 +301,13 @@ def say(*lines: Any) -> None:
 
 
 def json_of(text: str | None) -> Any:
-    """The value of a variable with JSON."""
+    """The value of a variable that contains JSON."""
     import json
 
     return json.loads(text or "{}")
 
 
 def without(name: str) -> str:
-    """The option without a technique."""
+    """The `--with` option without this technique."""
     rest = [it if value is None else f"{it}={value}" for it, value in json_of(settings.WITH).items() if it != name]
     return f"plimsoll run --with {','.join(rest)} -- COMMAND" if rest else "plimsoll run -- COMMAND"

@@ -1,5 +1,5 @@
-"""`plimsoll run --check`: measures the peaks of this process, and has plimsoll compare them with those of the plan at
-the end.
+"""`plimsoll run --check`: measures the peaks of this process, and at the end runs plimsoll to compare them with the
+plan's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import protocol
 
-LEAST = 0.01  # a smaller difference is not explained, and needs no snapshot
+LEAST = 0.01  # smaller differences are not explained, and need no snapshot
 
 
 class Check:
@@ -21,7 +21,7 @@ class Check:
 
     def __init__(self, torch: Any, plan: str, program: str, dump: Callable[[str], object] | None) -> None:
         self.torch, self.plan, self.program = torch, plan, program
-        self.dump = dump  # writes a snapshot to a path; None: without a history
+        self.dump = dump  # writes a snapshot to a path; None if there is no history
         self.before: dict[int, list[int]] = {}  # peaks before the program reset its statistics, by device
         memory, original = torch.cuda.memory, torch.cuda.memory.reset_peak_memory_stats
 

@@ -1,8 +1,8 @@
-"""The figures of this process for the live view: PyTorch's statistics, categories, levels at steps. Nothing is
-computed unless a client asks, except a count and a number of bytes for each step of an optimizer.
+"""The figures of this process for the live view: PyTorch's statistics, categories, memory levels at steps.
+Nothing is computed unless a client asks, except for a counter and a number of bytes for each optimizer step.
 
-Modules are known by their parameters' and buffers' registration, optimizers by their steps. `other` is what belongs
-to neither: activations, inputs, temporaries, workspaces.
+Parameters and buffers are known from their registration in modules, and optimizer states from optimizer steps.
+`other` is the rest: activations, inputs, temporaries, workspaces.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "plimsoll.live/1"
 LEVELS = 240
-WINDOW = 24  # steps in which memory that grows never falls
+WINDOW = 24  # steps in which growing memory must never fall
 
 
 class Gauges:
@@ -36,10 +36,10 @@ class Gauges:
         self.optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.steps = 0
         self.levels: collections.deque[int] = collections.deque(maxlen=LEVELS)
-        self.capturing = 0  # CUDA graphs that are being captured: their thread must not be disturbed
-        self.free: dict[int, int] = {}  # by device, as last asked
-        self.growing = Growing(torch)  # what keeps memory that grows
-        self.growth = 0  # bytes a step, as last looked up
+        self.capturing = 0  # CUDA graphs being captured: their thread must not be disturbed
+        self.free: dict[int, int] = {}  # free bytes by device, when last queried
+        self.growing = Growing(torch)  # finds what keeps growing memory
+        self.growth = 0  # bytes per step, when last computed
         self.stacks: Stacks | None = None  # which steps have stacks, if that varies (stacks.py)
         register_optimizer_step_post_hook(self.stepped)
         module.register_module_parameter_registration_hook(self.registered)
@@ -47,11 +47,13 @@ class Gauges:
         self.watch_captures()
 
     def registered(self, module: Any, name: str, tensor: Any) -> None:
-        """A module has registered a parameter or a buffer."""
+        """Called when a module has registered a parameter or a buffer."""
         self.modules.add(module)
 
     def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An optimizer has stepped: a step is done when the optimizer with the most steps has made another."""
+        """Called when an optimizer has stepped. A training step is done when the optimizer with the most steps
+        has made another.
+        """
         count = self.optimizers[optimizer] = self.optimizers.get(optimizer, 0) + 1
         if count > self.steps:
             self.steps = count
@@ -63,7 +65,7 @@ class Gauges:
                 self.stacks.stepped()
 
     def look_up(self, device: int) -> None:
-        """After 32, 64, 128, … steps: if memory grows, finds what keeps it."""
+        """After 32, 64, 128, … steps, finds what keeps the memory if it grows."""
         last = list(self.levels)[-WINDOW:]
         growth = (last[-1] - last[0]) // (WINDOW - 1)
         if growth >= LEAST_GROWTH and all(after >= before for before, after in zip(last, last[1:])):
@@ -94,7 +96,7 @@ class Gauges:
         device = max(range(len(every)), key=reserved.__getitem__)
         stats, total = every[device], cuda.get_device_properties(device).total_memory
         if reserved[device] and not self.capturing:
-            # Not where nothing is allocated: asking creates a context.
+            # Only if something is allocated, because the query creates a context.
             self.free[device] = cuda.mem_get_info(device)[0]
         allocated = stats.get("allocated_bytes.all.current", 0)
         return dict(
@@ -117,13 +119,13 @@ class Gauges:
             resident_bytes=resident(),
             steps=self.steps,
             step_levels=list(self.levels),
-            growth_bytes_per_step=None,  # by the client
+            growth_bytes_per_step=None,  # computed by the client
             rank=number("RANK"),
             job=job(),
         )
 
     def limit(self, device: int, total: int) -> int | None:
-        """The limit of the allocator in bytes; None if there is none."""
+        """The allocator's limit in bytes; None if there is none."""
         try:
             fraction = self.torch.cuda.get_per_process_memory_fraction(device)
         except Exception:  # an older PyTorch
@@ -137,7 +139,7 @@ class Gauges:
 
         def add(category: str, tensors: Any) -> None:
             for tensor in tensors:
-                tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor: the part of this rank
+                tensor = getattr(tensor, "_local_tensor", tensor)  # for a DTensor, this rank's part
                 if getattr(tensor, "is_cuda", False) and tensor.device.index == device:
                     for part in (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,):
                         storage = part.untyped_storage()
@@ -174,15 +176,13 @@ def device_of(optimizer: Any) -> int | None:
 
 
 def number(name: str) -> int | None:
-    """A number from torchrun's environment."""
+    """An integer from torchrun's environment variables."""
     text = os.environ.get(name) or os.environ.get(f"PLIMSOLL_OWN_{name}") or ""  # fsdp hides it from the program
     return int(text) if text.isdecimal() else None
 
 
 def job() -> str | None:
-    """The name of this process's job. The same for all ranks of a job, and different for other jobs; none for a
-    single process.
-    """
+    """The name of this process's job, which all of its ranks share; None for a single process."""
     world = number("WORLD_SIZE") or 1
     if world < 2:
         return None
@@ -192,7 +192,7 @@ def job() -> str | None:
 
 
 def resident() -> int | None:
-    """The process's own memory on the host."""
+    """The process's resident memory on the host."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

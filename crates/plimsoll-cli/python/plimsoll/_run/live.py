@@ -1,8 +1,8 @@
-"""Serves the figures of this process to `plimsoll top`, as programs that use our own runtime do: a Unix socket
-`PID.sock` in a private folder of the user. A client sends a line and gets a line of JSON; the line `snapshot` writes
-a memory snapshot.
+"""Serves the figures of this process to `plimsoll top`, in the same way as programs that use our own runtime:
+through a Unix socket `PID.sock` in a private folder of the user. A client sends a line and gets a line of JSON; the
+line `snapshot` writes a memory snapshot.
 
-Errors concern the client alone: the program trains without a live view.
+An error affects only the client: the program continues to train without a live view.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_CLIENTS = 8
 IDLE = 120  # seconds after which a silent client is disconnected
-WRITE = 1  # and one that does not read
+WRITE = 1  # seconds after which a client that does not read is disconnected
 
 
 class Live:
@@ -33,12 +33,14 @@ class Live:
         self.clients = threading.Semaphore(MOST_CLIENTS)
 
     def serve(self) -> None:
-        """Opens the socket. A forked child has a copy of the socket: it would answer for a parent that has ended."""
+        """Opens the socket. A forked child must not keep the copy that it inherits: it would answer for a parent
+        that has ended.
+        """
         folder = own_folder()
         self.path = path = os.path.join(folder, f"{os.getpid()}.sock")
         self.listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            os.unlink(path)  # of a process that had this number
+            os.unlink(path)  # left by an earlier process with this ID
         except FileNotFoundError:
             pass
         listener.bind(path)
@@ -61,7 +63,7 @@ class Live:
                 pass
 
     def accept(self, listener: socket.socket) -> None:
-        """A thread: accepts clients."""
+        """Runs in a thread: accepts clients."""
         while True:
             try:
                 client, _ = listener.accept()
@@ -73,7 +75,7 @@ class Live:
             threading.Thread(target=self.answer, args=(client,), name="plimsoll-live", daemon=True).start()
 
     def answer(self, client: socket.socket) -> None:
-        """A thread for each client: answers its lines."""
+        """Runs in a thread for each client: answers its lines."""
         try:
             with client:
                 while True:
@@ -92,7 +94,7 @@ class Live:
             self.clients.release()
 
     def sample(self) -> dict[str, Any]:
-        """The figures of this moment. Sets may change while another thread reads them."""
+        """The current figures. Sets may change while another thread reads them."""
         for _ in range(3):
             try:
                 return self.gauges.sample()
@@ -101,7 +103,7 @@ class Live:
         return self.gauges.sample()
 
     def snapshot(self) -> dict[str, Any]:
-        """Writes a snapshot; the answer has its path, or the error."""
+        """Writes a snapshot. The answer has its path, or the error."""
         try:
             return dict(schema="plimsoll.snapshot/1", path=self.write(), error=None)
         except Exception as why:
@@ -109,7 +111,7 @@ class Live:
 
 
 def own_folder() -> str:
-    """The folder that `plimsoll top` looks in; one that other users can open is not used."""
+    """The folder that `plimsoll top` searches. It is not used if other users can open it."""
     places = [os.path.join(os.environ.get("TMPDIR") or "/tmp", f"plimsoll-{os.getuid()}")]
     if os.environ.get("XDG_RUNTIME_DIR"):
         places.insert(0, os.path.join(os.environ["XDG_RUNTIME_DIR"], "plimsoll"))

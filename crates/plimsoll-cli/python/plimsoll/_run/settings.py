@@ -1,4 +1,4 @@
-"""What `plimsoll run` asks of this process, and the answers to it."""
+"""The settings that `plimsoll run` passes to this process, and the answers to it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ WATCH = os.environ.get("PLIMSOLL_RUN_WATCH")  # "full", "all" (the stacks of all
 PROGRAM = os.environ.get("PLIMSOLL_RUN_PROGRAM") or "plimsoll"
 CHECK = os.environ.get("PLIMSOLL_RUN_CHECK")  # a plan to compare the peak with
 LIMIT = int(os.environ.get("PLIMSOLL_RUN_LIMIT") or 0)  # bytes of each GPU for the allocator; 0: all
-COMMAND = os.environ.get("PLIMSOLL_RUN_COMMAND") or "COMMAND"  # as the shell reads it
-ANSWERS = os.environ.get("PLIMSOLL_RUN_ANSWERS")  # a folder: a file there says that this process is attended to
+COMMAND = os.environ.get("PLIMSOLL_RUN_COMMAND") or "COMMAND"  # quoted for a shell
+ANSWERS = os.environ.get("PLIMSOLL_RUN_ANSWERS")  # the folder for answers
 SNAPSHOTS = os.environ.get("PLIMSOLL_RUN_SNAPSHOTS") or "."
 
 
@@ -19,5 +19,5 @@ def answer(what: str) -> None:
     if WITH and ANSWERS:
         try:
             open(os.path.join(ANSWERS, f"{os.getpid()}.{what}"), "w").close()
-        except OSError:  # The launcher ends the run then.
+        except OSError:  # Without an answer, the launcher ends the run.
             pass

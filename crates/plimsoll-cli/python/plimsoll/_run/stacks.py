@@ -1,9 +1,10 @@
-"""Which requests of the recorded history have a Python stack. A stack takes the host 1 to 4 µs: nothing if the GPU
-bounds the step, but a sixth of a step of small kernels.
+"""Decides which requests in the recorded history have a Python stack. A stack costs the host 1 to 4 µs. That is
+nothing if the GPU bounds the step, but a sixth of a step of small kernels.
 
-At first all have one. After FIRST steps, windows of steps with and without stacks alternate. If that does not show,
-beyond the noise, that stacks make steps longer by at most MOST, only one step in EVERY has them from then on, and
-code after a call of `eval`: an evaluation may need more memory than the steps before it.
+At first all requests have a stack. After FIRST steps, windows of steps with and without stacks alternate. Unless
+the windows show, beyond the noise, that stacks make steps longer by at most MOST, from then on only one step in
+EVERY has stacks, and so does the code after a call of `eval`, because an evaluation may need more memory than the
+steps before it.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from collections.abc import Callable
 from typing import Any
 
 FIRST = 20  # steps
-WINDOW, WINDOWS = 4, 12  # steps of a window, and windows
+WINDOW, WINDOWS = 4, 12  # steps per window, and the number of windows
 MOST = 0.04
 EVERY = 16
 
 
 class Stacks:
-    """Which steps of this process have stacks."""
+    """Decides which steps of this process have stacks."""
 
     def __init__(self, torch: Any, record: Callable[[bool], None]) -> None:
-        self.record = record  # called with whether requests get stacks
+        self.record = record  # turns stacks on (True) or off (False)
         self.count = 0
         self.before: float | None = None
-        self.times: list[list[float]] = [[] for _ in range(WINDOWS)]  # of steps, by window; the even ones have stacks
+        self.times: list[list[float]] = [[] for _ in range(WINDOWS)]  # by window; even windows have stacks
         self.are_on, self.are_sampled = True, False
         kind, stacks = torch.nn.Module, self
         original = kind.eval
@@ -38,20 +39,20 @@ class Stacks:
         kind.eval = eval
 
     def switch(self, on: bool) -> None:
-        """Switches stacks of requests on or off."""
+        """Turns stacks of requests on or off."""
         if on != self.are_on:
             self.are_on = on
             self.record(on)
 
     def stepped(self) -> None:
-        """After each step of the optimizers."""
+        """Called after each step of the optimizers."""
         now, before = time.perf_counter(), self.before
         self.before, self.count = now, self.count + 1
         probed = self.count - FIRST - 1
         if self.are_sampled:
             self.switch(self.count % EVERY == 0)
         elif 0 <= probed < WINDOW * WINDOWS:
-            # The first step of a window pays for the switch.
+            # The first step of a window is slower because of the switch.
             if probed % WINDOW and before is not None:
                 self.times[probed // WINDOW].append(now - before)
             self.switch((probed + 1) // WINDOW % 2 == 0)
@@ -61,7 +62,9 @@ class Stacks:
 
 
 def are_free(times: list[list[float]]) -> bool:
-    """How much longer a window with stacks takes than its neighbour without: the mean, and its error."""
+    """Whether windows with stacks take at most MOST longer than their neighbours without: the mean, plus two
+    standard errors.
+    """
     levels = [sorted(it)[len(it) // 2] for it in times]
     slower = [levels[it + it % 2] / levels[it + 1 - it % 2] - 1 for it in range(WINDOWS - 1)]
     mean = sum(slower) / len(slower)

@@ -8,25 +8,25 @@ from .. import protocol
 from .._inject import imports
 from . import settings
 
-TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+TYPE_CHECKING = False  # importing `typing` would delay every process by milliseconds
 if TYPE_CHECKING:
     from typing import Any
 
 
 def begin() -> None:
-    """Says that our Python is loaded in this process, and waits for PyTorch."""
+    """Reports that our Python is loaded in this process, and waits for PyTorch."""
     loaded()
     os.register_at_fork(after_in_child=loaded)
     imports.hook({"torch": attend})
 
 
 def loaded() -> None:
-    """Answers the launcher, also in a forked child."""
+    """Answers the launcher; also called in a forked child."""
     settings.answer(protocol.LOADED)
 
 
 def attend(torch: Any) -> None:
-    """PyTorch is imported: starts to watch this process."""
+    """Called when PyTorch is imported: starts to watch this process."""
     from .attend import Attend
 
     Attend(torch)

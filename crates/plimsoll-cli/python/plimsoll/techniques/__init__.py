@@ -1,16 +1,16 @@
 """Techniques that make a PyTorch program use less memory, applied from outside to an unmodified program.
 
 `install(torch)` patches PyTorch once, after its import; that alone has no effect. `activate(wanted, host)` switches
-techniques on: `wanted` maps names to values, `host` is the verb that runs the program. Each technique is a class in a
-file of its own:
+techniques on: `wanted` maps names to values, `host` is the verb that runs the program. Each technique is a class in its
+own file:
 
     name       the name in `--with`
     around     called around the outermost module call of a training step (roots.py), if it is a method
     first      called before the first such call of a module
-    report     what it did, for the reports of `plan` and `run`: `applied`, `detail`, `lines` (the code to add)
+    report     its effect, for the reports of `plan` and `run`: `applied`, `detail`, `lines` (the code to add)
 
-A technique that cannot be applied calls `refuse` with the reason, and the host ends the program; so it does if one
-raises an exception.
+A technique that cannot be applied calls `refuse` with the reason, and the host ends the program. The host also
+ends it if a technique raises an exception.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .split import Split
 from .step_in_backward import StepInBackward
 from .weights import Bf16Weights, Half
 
-# The outermost first: each wraps those after it.
+# The outermost technique first: each wraps the ones after it.
 ALL = (
     Count,
     Expandable,
@@ -80,7 +80,7 @@ def install(torch: Any) -> None:
 
 
 def activate(wanted: dict[str, Any], host: Any) -> None:
-    """Switches techniques on: a dictionary from names to values."""
+    """Turns on techniques: `wanted` maps names to values."""
     context.host = host
     for kind in ALL:
         if kind.name in wanted:
@@ -92,14 +92,14 @@ def activate(wanted: dict[str, Any], host: Any) -> None:
 
 
 def trains() -> bool:
-    """Whether this process called a module in training, or has an optimizer."""
+    """Whether this process called a module in training mode, or has an optimizer."""
     from . import observers, roots
 
     return bool(len(roots.seen) or len(observers.optimizers))
 
 
 def report() -> list[dict[str, Any]]:
-    """What each active technique did, as rows for the reports."""
+    """The effect of each active technique, as rows for the reports."""
     from . import frameworks
 
     rows = [dict(name=it.name, **it.report()) for it in context.active]

@@ -1,5 +1,5 @@
-"""Accumulates gradients inside the outermost module call: each part of the batch runs forward and backward at once,
-if the call returns the loss. Rounding differs, and dropout draws other masks.
+"""Accumulates gradients inside the outermost module call: each part of the batch runs forward and then backward
+immediately, if the call returns the loss. Rounding differs, and dropout draws other masks.
 
 The gradients of the parts are added up in buffers. When the program calls `backward`, they are scaled by the gradient
 of the loss and added to the parameters' gradients.
@@ -18,7 +18,7 @@ from . import checkpoint, context, each, parts, roots
 
 
 class Finished(torch.autograd.Function):
-    """The loss of the whole batch; its backward pass only passes on gradients that are already known."""
+    """The loss of the complete batch. Its backward pass only passes on gradients that are already known."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Any, loss: Any, held: Any) -> Any:
@@ -37,7 +37,7 @@ class Finished(torch.autograd.Function):
 
 
 class Accumulate:
-    """Gradients of a batch, accumulated over its parts."""
+    """Accumulates the gradients of a batch over its parts."""
 
     name = "accumulate"
 
@@ -102,7 +102,7 @@ class Accumulate:
             if nth in sums:
                 sums[nth].add_(gradient)
                 continue
-            # Two parameters may share one gradient, and an expanded one cannot be added to.
+            # Two parameters may share one gradient, and an expanded tensor cannot be added to.
             is_own = gradient.data_ptr() not in places and 0 not in gradient.stride()
             places.add(gradient.data_ptr())
             sums[nth] = gradient if is_own else gradient.clone(memory_format=torch.contiguous_format)
@@ -118,10 +118,10 @@ class Accumulate:
 
 
 def is_loss(value: Any) -> bool:
-    """Whether a value of the model's result is a loss."""
+    """Whether a value in the model's result is a loss."""
     return isinstance(value, torch.Tensor) and value.dim() == 0 and value.is_floating_point()
 
 
 def detached(value: Any) -> Any:
-    """A tensor without its graph; other values as they are."""
+    """A tensor without its graph; other values unchanged."""
     return value.detach() if isinstance(value, torch.Tensor) else value

@@ -1,7 +1,7 @@
 """Keeps the moments of Adam and AdamW in 8 bits: 2 bytes a parameter instead of 8. Changes the numbers.
 
-Blockwise dynamic quantization (Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2021, section 2; the
-block size and the least number of elements are those of bitsandbytes): each block of 256 values is divided by its
+Blockwise dynamic quantization (Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2021, section 2),
+with the block size and the minimum number of elements of bitsandbytes: each block of 256 values is divided by its
 largest magnitude, and each quotient is replaced by the nearest of 256 codes, which are dense near zero. The update
 itself is Adam's, in f32.
 """
@@ -23,8 +23,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def codes(is_signed: bool) -> Any:
-    """The 256 values that a code stands for. Seven decades, the k-th with 2^k steps (2^(k+1) without a sign) between
-    a tenth of it and it; zero, and one.
+    """The values of the 256 codes: zero, one, and seven decades. Decade k, from a tenth of its upper bound to the
+    bound, has 2^k steps (2^(k+1) if unsigned).
     """
     values = [0.0, 1.0]
     for nth in range(7):
@@ -37,7 +37,7 @@ def codes(is_signed: bool) -> Any:
 
 @functools.lru_cache(None)
 def tables(device: Any, name: str) -> tuple[Any, Any]:
-    """The codes, and the borders between them."""
+    """The codes, and the boundaries between them."""
     known = codes(name == "exp_avg")
     return known.to(device), ((known[:-1] + known[1:]) / 2).to(device)
 
@@ -50,11 +50,11 @@ class Moment:
         self.known, self.borders = tables(bytes.device, name)
 
     def read(self, part: slice, blocks: slice) -> Any:
-        """The values of a part, in f32."""
+        """The values of a part, dequantized to f32."""
         return (self.known[self.bytes[part].int()].view(-1, width(part)) * self.scales[blocks, None]).view(-1)
 
     def write(self, part: slice, blocks: slice, values: Any) -> None:
-        """Stores the values of a part. A last block that is not full is a part of its own."""
+        """Quantizes and stores the values of a part. An incomplete last block is a separate part."""
         rows = values.view(-1, width(part))
         scales = rows.abs().amax(1)
         self.scales[blocks] = scales
@@ -68,7 +68,7 @@ def width(part: slice) -> int:
 
 
 def divided(elements: int) -> Iterator[tuple[slice, slice]]:
-    """The elements and the blocks of each part."""
+    """The elements and the blocks of each part of the update."""
     whole = elements // BLOCK
     for begin in range(0, whole, CHUNK):
         end = min(begin + CHUNK, whole)
@@ -78,8 +78,8 @@ def divided(elements: int) -> Iterator[tuple[slice, slice]]:
 
 
 def moments_of(state: dict[str, Any], parameter: Any) -> list[Moment]:
-    """The two moments; made at the first step, or converted if a saved state was loaded (which PyTorch does in the
-    parameter's type).
+    """The two moments. They are made at the first step, or converted if a saved state was loaded (which PyTorch
+    does in the parameter's type).
     """
     found = []
     for name in MOMENTS:
@@ -102,7 +102,7 @@ def moments_of(state: dict[str, Any], parameter: Any) -> list[Moment]:
 
 
 def blank(parameter: Any) -> Any:
-    """A scale for each block of a parameter."""
+    """A zero scale for each block of a parameter."""
     return torch.zeros(-(-parameter.numel() // BLOCK), dtype=torch.float32, device=parameter.device)
 
 
@@ -177,7 +177,7 @@ class Adam8bit:
             kind.step = hooked
 
     def guarded(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """The step, after a check of its optimizer."""
+        """The optimizer's step, after a check of the optimizer."""
 
         @functools.wraps(step)
         def call(optimizer: Any, closure: Callable[[], Any] | None = None) -> Any:
@@ -191,7 +191,7 @@ class Adam8bit:
             self.check(optimizer)
 
     def check(self, optimizer: Any) -> None:
-        """Refuses an optimizer whose moments cannot be kept in 8 bits."""
+        """Refuses an optimizer whose moments cannot be stored in 8 bits."""
         why = objection(optimizer)
         if why is not None:
             context.refuse(self.name, why)
@@ -218,7 +218,7 @@ class Adam8bit:
 
 
 def convert(optimizer: Any) -> None:
-    """One optimizer, in a program that asks for it: gets its own class, with the same name in a saved program."""
+    """Converts one optimizer, for a program that requests it. Its new class has the same name when it is saved."""
     kind = type(optimizer)
     own = type(kind.__name__, (kind,), dict(__module__=kind.__module__, step=step))
     optimizer.__class__ = own
@@ -226,7 +226,7 @@ def convert(optimizer: Any) -> None:
 
 
 def objection(optimizer: Any) -> str | None:
-    """Why its moments cannot be kept in 8 bits; None if they can."""
+    """Why an optimizer's moments cannot be stored in 8 bits; None if they can."""
     if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
         return f"the program's optimizer is {type(optimizer).__name__}; 8-bit moments are those of Adam and AdamW"
     for group in optimizer.param_groups:

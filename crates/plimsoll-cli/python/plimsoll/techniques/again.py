@@ -1,11 +1,11 @@
-"""The second computation of a block gives the results of the first one. It sees the state from before the first: the
-parameters (`torch.func.functional_call` replaces them for a call), the buffers, the numbers and flags on its modules,
-and the generators of Python and NumPy. Its changes to them are undone, so that a block that counts its calls counts
-each call once. PyTorch's checkpointing restores its own generators.
+"""Makes the recomputation of a block give the results of its first computation. It sees the state from before the
+first: the parameters (`torch.func.functional_call` replaces them for a call), the buffers, the numbers and flags on
+its modules, and the random generators of Python and NumPy. Its own changes to them are undone, so that a block that
+counts its calls counts each call once. PyTorch's checkpointing restores PyTorch's generators.
 
-The first calls of a class of blocks show which buffers and attributes they change: not every call does, if layers are
-skipped at random. Normalization layers are left out: their results do not depend on their statistics, so the second
-computation leaves those as they are.
+The first calls of a class of blocks show which buffers and attributes they change. Several calls are needed, because
+layers may be skipped at random. Normalization layers are excluded: their results do not depend on their running
+statistics, so the recomputation leaves the statistics unchanged.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import torch
 
 NORMS = torch.nn.modules.batchnorm._NormBase
 SIMPLE = (bool, int, float, str, type(None))
-MOST_BYTES = 16 << 20  # larger buffers, such as quantized weights, are not copied to see whether a call changes them
-FIRST = 50  # calls
+MOST_BYTES = 16 << 20  # larger buffers, such as quantized weights, are not copied to detect changes
+FIRST = 50  # calls that are watched for changes
 
 
 class Changes:
-    """What calls of a class of blocks change: names of buffers, and places of attributes."""
+    """The changes that calls of a class of blocks make: names of buffers, and places of attributes."""
 
     def __init__(self) -> None:
         self.buffers: set[str] = set()
@@ -37,7 +37,7 @@ places: weakref.WeakKeyDictionary[Any, Places] = weakref.WeakKeyDictionary()  # 
 
 
 def is_plain(block: Any, draws: bool) -> bool:
-    """Whether a second computation needs no state from the first one."""
+    """Whether a recomputation needs no state from the first computation."""
     known, found = changes.get(type(block)), places.get(block)
     if known is None or found is None or known.calls <= FIRST or known.attributes:
         return False
@@ -45,7 +45,7 @@ def is_plain(block: Any, draws: bool) -> bool:
 
 
 class Members:
-    """The current parameters and buffers at these places. While it is open, the parameters and buffers have
+    """The current parameters and buffers at these places. While it is open as a context, the places have
     these values again.
     """
 
@@ -66,20 +66,20 @@ class Members:
 
 
 def members(module: Any) -> list[tuple[dict[str, Any], str]]:
-    """The places of its parameters and buffers: [(dictionary, key)]."""
+    """The places of a module's parameters and buffers: [(dictionary, key)]."""
     return [(place, key) for it in module.modules() for place in (it._parameters, it._buffers) for key in place]
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Whether FSDP2 manages a tensor. FSDP2 puts whole parameters in the place of sharded ones, and takes them away,
-    by itself.
+    """Whether FSDP2 manages a tensor. FSDP2 itself puts complete parameters in the place of sharded ones, and
+    removes them again.
     """
     return type(tensor).__name__ == "DTensor"
 
 
 class Places:
-    """A block's normalization layers with statistics, where its other buffers are: [(name, dictionary, key)], and its
-    own parameters.
+    """A block's normalization layers with statistics, the places of its other buffers as [(name, dictionary, key)],
+    and its own parameters.
     """
 
     def __init__(self, block: Any) -> None:
@@ -94,12 +94,12 @@ class Places:
         self.parameters = [(place, key, weakref.ref(value)) for place, key, value in parameters if value is not None]
 
     def has_its_parameters(self) -> bool:
-        """Whether the block has the parameters that it was made with."""
+        """Whether the block still has its original parameters."""
         return all(it() is place.get(key) for place, key, it in self.parameters)
 
 
 class First:
-    """The state of a block before its first computation. `end`, after it, keeps what was changed."""
+    """The state of a block before its first computation. `end`, called after it, keeps the changed parts."""
 
     def __init__(self, block: Any, draws: bool) -> None:
         self.block, self.known = block, changes.setdefault(type(block), Changes())
@@ -115,12 +115,12 @@ class First:
         self.drawn = Generators() if draws else None
 
     def copy(self, name: str, buffer: Any) -> Any:
-        """A copy of a buffer that the block may change; None for others."""
+        """A copy of a buffer that the block may change; None for other buffers."""
         is_kept = name in self.known.buffers or (self.is_learning and buffer.nbytes <= MOST_BYTES)
         return buffer.clone() if is_kept else None
 
     def end(self) -> str | None:
-        """Returns the name of a buffer whose value before the computation is not known, or None."""
+        """Returns the name of a buffer whose value before the computation is unknown, or None."""
         changed = self.kept = self.changed_buffers()
         self.has_ended = True
         self.attributes = {
@@ -133,8 +133,8 @@ class First:
         return next((name for name, value in changed.items() if value is None), None)
 
     def changed_buffers(self) -> dict[str, Any]:
-        """The buffers that were changed so far, as they were before: {name: value}. A gradient that the block itself
-        asks for needs them before its end.
+        """The earlier values of the buffers that were changed so far: {name: value}. They are needed before the end
+        of the block if the block itself computes a gradient.
         """
         if self.has_ended:
             return self.kept
@@ -149,7 +149,7 @@ class First:
 
 
 class Again:
-    """The second computation of a block: while it is open, the block's state is that before the first."""
+    """Recomputes a block: while it is open as a context, the block has its state from before the first computation."""
 
     def __init__(self, block: Any, first: Any) -> None:
         self.block, self.first = block, first
@@ -173,7 +173,7 @@ class Again:
             restore(self.first.drawn)
 
     def put(self, place: Any, key: Any, value: Any) -> None:
-        """Puts a value in its place, and remembers what was there."""
+        """Puts a value in a place, and remembers the previous one."""
         self.now.append((place, key, place.get(key)))
         place[key] = value
 
@@ -189,13 +189,13 @@ class Again:
 
 
 def own_buffers(block: Any) -> list[tuple[str, Any]]:
-    """The buffers of a block, except those of normalization layers: [(name, buffer)]."""
+    """The buffers of a block, except for normalization layers: [(name, buffer)]."""
     found = ((name, place.get(key)) for name, place, key in places[block].buffers)
     return [(name, it) for name, it in found if it is not None and not it.is_inference()]
 
 
 def simple(block: Any) -> dict[tuple[str, str], Any]:
-    """The numbers, flags and texts on its modules: {(path, name): value}."""
+    """The numbers, flags and strings on a block's modules: {(path, name): value}."""
     return {
         (path, name): value
         for path, it in block.named_modules()
@@ -205,7 +205,7 @@ def simple(block: Any) -> dict[tuple[str, str], Any]:
 
 
 def attribute(block: Any, path: str, name: str) -> Any:
-    """The value of an attribute now; None if a block of this class has no such module."""
+    """The current value of an attribute; None if the block has no such module."""
     try:
         return vars(block.get_submodule(path)).get(name)
     except AttributeError:
@@ -213,20 +213,20 @@ def attribute(block: Any, path: str, name: str) -> Any:
 
 
 def versions(block: Any) -> list[tuple[str, Any, int]]:
-    """The buffers of a block, and how often each was changed: [(name, buffer, version)]."""
+    """The buffers of a block, with the version counter of each: [(name, buffer, version)]."""
     places[block] = Places(block)
     return [(name, it, it._version) for name, it in own_buffers(block)]
 
 
 def changed_since(block: Any, before: list[tuple[str, Any, int]]) -> str | None:
-    """The name of a buffer that has another version than in `before`, or None."""
+    """The name of a buffer whose version differs from `before`, or None."""
     now: dict[str, Any] = dict(own_buffers(block))
     changed = (name for name, it, version in before if it._version != version or now.get(name) is not it)
     return next(changed, None)
 
 
 class Generators:
-    """The state of the generators of Python and NumPy."""
+    """The state of the random generators of Python and NumPy."""
 
     def __init__(self) -> None:
         self.python = random.getstate()
@@ -244,7 +244,7 @@ class Generators:
 
 
 def restore(state: Generators) -> None:
-    """Restores this state of the generators."""
+    """Restores a state of the generators."""
     random.setstate(state.python)
     if state.numpy is not None:
         sys.modules["numpy.random"].set_state(state.numpy)

@@ -1,9 +1,10 @@
-"""The repeated blocks of a model: entries of a container, with modules inside, whose class occurs more than once, and
-the model's other modules of such a class. In a model without such entries, its attributes (`self.down1`,
+"""The repeated blocks of a model: the entries of a container that have submodules and whose class occurs more than
+once, and the model's other modules of such a class. In a model without such entries, its attributes (`self.down1`,
 `self.down2`) whose class occurs more than once.
 
-If such modules are nested, the outermost count. A container that is itself an entry (a stage of a ResNet) is searched
-instead; a module without a forward function (a ModuleList in a ModuleList) is never called, so it is not a block.
+If such modules are nested, the outermost count. If a container is itself an entry (a stage of a ResNet), its entries
+are searched instead. A module without a forward function (a ModuleList in a ModuleList) is never called, so it is not
+a block.
 
 If no class repeats, one module may still be called repeatedly, like the one layer of ALBERT: `Repeats`.
 """
@@ -28,8 +29,8 @@ def find(root: Any) -> list[tuple[str, Any]]:
 
 
 def nested(root: Any) -> list[tuple[str, Any]]:
-    """The repeated blocks inside the repeated blocks, such as those of a network's stages; a block without any counts
-    itself. Empty if there are none.
+    """The repeated blocks inside the repeated blocks, such as the blocks of a network's stages. A block without inner
+    blocks counts itself. Empty if there are none.
     """
     found = []
     for path, block in find(root):
@@ -45,44 +46,44 @@ def in_a_row(root: Any) -> list[tuple[str, Any]]:
 
 
 def repeated(modules: Any) -> set[type]:
-    """The classes that occur more than once among the modules that may be blocks."""
+    """The classes that occur more than once among the modules that can be blocks."""
     kinds = [type(it) for it in modules if may_be_block(it)]
     return {kind for kind in kinds if kinds.count(kind) > 1}
 
 
 def of_classes(modules: Any, kinds: Any) -> set[Any]:
-    """The modules of these classes that may be blocks."""
+    """The modules of these classes that can be blocks."""
     return {it for it in modules if type(it) in kinds and may_be_block(it)}
 
 
 def may_be_block(module: Any) -> bool:
-    """Whether a module is called, and has modules and parameters."""
+    """Whether a module can be called, and has submodules and parameters."""
     return (
         is_called(module) and next(module.children(), None) is not None and next(module.parameters(), None) is not None
     )
 
 
 class Repeats:
-    """Finds modules that are called again in the same call of their model."""
+    """Finds modules that are called repeatedly in one call of their model."""
 
     def __init__(self) -> None:
-        # By module: its model, and its path there.
+        # The model of each module, and the module's path in it.
         self.places: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
-        # By module, in this call of the model.
+        # The calls of each module in this call of the model.
         self.calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def add(self, root: Any) -> None:
-        """Looks for repeated calls inside this model from here on."""
+        """Watches this model for repeated calls from now on."""
         for path, it in root.named_modules():
             if it is not root and not isinstance(it, CONTAINERS) and may_be_block(it):
                 self.places[it] = weakref.ref(root), path
 
     def begin(self) -> None:
-        """A call of a model begins."""
+        """Called when a call of a model begins."""
         self.calls.clear()
 
     def is_again(self, module: Any) -> bool:
-        """Whether this is the second call of a module, outside the modules that were found."""
+        """Whether this is the second call of a module that is being watched."""
         if module not in self.places:
             return False
         self.calls[module] = self.calls.get(module, 0) + 1

@@ -1,7 +1,8 @@
-"""Checkpoints blocks of the model: their activations are computed again in the backward pass. The same numbers.
+"""Checkpoints blocks of the model: their activations are recomputed in the backward pass. The numbers are
+identical.
 
 Blocks are marked on the instance and called through a patch of their class, because a closure on an instance would
-break copies of the model. State that a block changes is not changed again by the second computation (again.py).
+break copies of the model. State that a block changes is not changed again by the recomputation (again.py).
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ class Checkpoint:
     find = staticmethod(blocks.find)
 
     def __init__(self, value: int | None) -> None:
-        self.most = value  # the number of blocks of each model; None: all
+        self.most = value  # the number of blocks to checkpoint in each model; None: all
         self.of = self.count = 0
-        self.lines: list[tuple[str, list[str]]] = []  # the class of a model, and the code for it
-        # Whether a block changes a list that it is given, which PyTorch's own checkpointing does not allow.
+        self.lines: list[tuple[str, list[str]]] = []  # the class of each model, and the code to add
+        # Whether a block changes a list in its arguments, which PyTorch's own checkpointing does not allow.
         self.takes = False
         self.patched: set[type] = set()
-        # By model: whether a call drew from the generators of Python and NumPy.
+        # For each model, whether a call drew from the generators of Python and NumPy.
         self.drew: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self.draws = True  # whether this call may, so that their states are kept for each block, which takes time
-        self.running = threading.local()  # `inside`: whether a block is; `segment`: that of the last one
+        self.draws = True  # whether this call may draw; if so, each block saves their states, which takes time
+        self.running = threading.local()  # `inside`: whether a block is running; `segment`: the last block's
         self.repeats = blocks.Repeats()
 
     def begin(self) -> None:
@@ -87,12 +88,14 @@ class Checkpoint:
         self.of += of
         self.count += len(chosen)
         if chosen:
-            # A library's own call is for the innermost blocks.
+            # A library's own call checkpoints the innermost blocks.
             is_all = len(chosen) == of and (self.find is blocks.nested or not blocks.nested(root))
             self.lines.append((type(root).__name__, lines(root, [path for path, _ in chosen], is_all)))
 
     def divide(self, root: Any, found: Any, number: int | None) -> int:
-        """Checkpoints these blocks in this many segments, by default the root of their number. Returns how many."""
+        """Checkpoints these blocks in this many segments, by default the square root of their number. Returns the
+        number.
+        """
         number = min(number or round(len(found) ** 0.5), len(found))
         self.mark(root, found, len(found))
         segments.mark([block for _, block in found], number)
@@ -112,7 +115,7 @@ class Checkpoint:
         return result
 
     def patch(self, kind: Any) -> None:
-        """Calls of this class's marked modules are checkpointed."""
+        """Makes calls of this class's marked modules checkpointed."""
         if kind in self.patched:
             return
         self.patched.add(kind)
@@ -133,7 +136,7 @@ class Checkpoint:
         kind.forward = forward
 
     def repeats_now(self, module: Any) -> bool:
-        """Whether a module is called a second time in this call of its model: it is a block from here on."""
+        """Whether a module is called a second time in this call of its model; if so, it is a block from then on."""
         if self.is_inside() or not roots.is_inside() or not self.repeats.is_again(module):
             return False
         root, path = self.repeats.places.pop(module)
@@ -147,7 +150,7 @@ class Checkpoint:
         return bool(getattr(self.running, "inside", False))
 
     def call(self, block: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls a block, whose activations are computed again in the backward pass."""
+        """Calls a block, whose activations are recomputed in the backward pass."""
         if self.is_inside():
             return original(block, *args, **kwargs)
         if segments.marked(block):
@@ -159,8 +162,8 @@ class Checkpoint:
         first = [(args, kwargs)]
 
         def run(*leaves: Any) -> Any:
-            # A block may take things out of a list that it is given. So the program's own lists are for the first
-            # computation, and the second gets lists as they were before it.
+            # A block may remove items from a list in its arguments. So the first computation gets the program's
+            # own lists, and the second gets lists as they were before.
             args, kwargs = first.pop() if first else tree_unflatten(leaves, structure)
             return self.inside(original, block, *args, **kwargs)
 
@@ -176,7 +179,7 @@ class Checkpoint:
     def in_segment(
         self, block: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The same for a block in a segment, which is computed again as a whole."""
+        """Calls a block in a segment, which is recomputed as a unit."""
         segment = segments.of(block, getattr(self.running, "segment", None))
         self.running.segment = weakref.ref(segment)
         state = again.First(block, self.draws)
@@ -185,7 +188,7 @@ class Checkpoint:
         return result
 
     def end(self, block: Any, state: Any) -> None:
-        """After the first computation: refuses a block whose state before it is not known."""
+        """Called after the first computation: refuses a block whose earlier state is unknown."""
         name = state.end()
         if name is not None:
             context.refuse(
@@ -216,7 +219,7 @@ class Checkpoint:
 
 
 class CheckpointNested(Checkpoint):
-    """The same for the repeated blocks inside those blocks."""
+    """Does the same for the repeated blocks inside those blocks."""
 
     name = "checkpoint-nested"
     none = "the model has no repeated blocks inside its blocks"
@@ -224,8 +227,8 @@ class CheckpointNested(Checkpoint):
 
 
 def are_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether there is nothing to take out of them; and PyTorch's checkpointing looks for devices, whose generators
-    it restores, in `args`.
+    """Whether the arguments contain no lists or dictionaries that a block could change, and tensors only in `args`,
+    whose devices tell PyTorch's checkpointing which generators to restore.
     """
     return all(isinstance(it, PLAIN) or it is None or isinstance(it, torch.Tensor) for it in args) and all(
         isinstance(it, PLAIN) or it is None for it in kwargs.values()
@@ -233,8 +236,8 @@ def are_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def without_cache(root: Any, kwargs: dict[str, Any]) -> None:
-    """Switches the generation cache off. Models of transformers that generate keep a cache, which a second
-    computation would fill twice.
+    """Turns the generation cache off. Models of transformers that generate keep a cache, which a
+    recomputation would fill twice.
     """
     for module in root.modules():
         config: Any = getattr(module, "config", None)
@@ -250,7 +253,7 @@ def supports(module: Any) -> Any:
 
 
 def library_calls(root: Any, paths: list[str], name: str) -> Any:
-    """This method of the root, or of several models in it; none if a block is in no such model."""
+    """The calls of this method, on the root or on several models in it; none if a block is not inside such a model."""
     models: dict[str, Any] = {}
     for path, it in root.named_modules():
         if hasattr(type(it), name) and supports(it) and not any(is_under(path, other) for other in models):

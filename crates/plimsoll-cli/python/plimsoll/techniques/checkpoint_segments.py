@@ -1,9 +1,9 @@
 """Checkpoints segments of the model's repeated blocks, or of its longest `nn.Sequential`: only the inputs of segments
-stay. Numbers are identical.
+stay. The numbers are identical.
 
-With √N segments of N blocks, about 2 √N of the blocks' inputs and results are there at once, where a checkpoint of
-each block keeps N; as `torch.utils.checkpoint.checkpoint_sequential` does, but inside of any model, and for the last
-segment, too: what follows it needs memory as well.
+With √N segments of N blocks, about 2 √N inputs and results of blocks exist at the same time, while a checkpoint of
+each block keeps N. It does the same as `torch.utils.checkpoint.checkpoint_sequential`, but inside any model, and
+also for the last segment, because the code after it needs memory as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CheckpointSegments(Checkpoint):
     def __init__(self, value: int | None) -> None:
         super().__init__(None)
         self.segments = value
-        self.number = 0  # segments of all models
+        self.number = 0  # the number of segments in all models
 
     def first(self, root: Any) -> None:
         self.check(root)

@@ -1,8 +1,8 @@
-"""Computes a linear layer and the cross-entropy of its result in chunks of rows, so that the logits of the whole
-batch never exist. Rounding differs, because the gradient of the weight is a sum over chunks.
+"""Computes a linear layer and the cross-entropy of its result in chunks of rows, so that the logits of the
+complete batch never exist. Rounding differs, because the gradient of the weight is a sum over chunks.
 
-A linear layer with many outputs returns `LazyLogits`. If something other than a loss uses those of a layer, that
-layer computes as usual from then on; if no loss uses any, the technique is refused.
+A linear layer with many outputs returns `LazyLogits`. If something other than a loss uses a layer's logits, that
+layer is not chunked from then on; if no loss uses any logits, the technique is refused.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from . import context, each, lazy_logits, observers, roots
 from .lazy_logits import LazyLogits
 
 LEAST_CLASSES = 1024
-LEAST_ELEMENTS = 1 << 20  # of the logits
-CHUNK_BYTES = 128 << 20  # of a chunk's logits in 32 bits
+LEAST_ELEMENTS = 1 << 20  # smaller logits are not chunked
+CHUNK_BYTES = 128 << 20  # the size of a chunk's logits in f32
 
 technique: Any = None  # the active one
-otherwise = WeakIdKeyDictionary()  # weights whose results were used otherwise: how
+otherwise = WeakIdKeyDictionary()  # weights whose results had another use, and that use
 cross_entropy = F.cross_entropy
 
 
 class ChunkedLoss:
-    """The last linear layer and its loss, computed in chunks."""
+    """Computes the last linear layer and its loss in chunks."""
 
     name = "chunked-loss"
 
@@ -61,7 +61,7 @@ class ChunkedLoss:
             setattr(place, name, self.product(getattr(place, name)))
 
     def product(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A product with a parameter, written without a layer: `h @ w.t()`."""
+        """Handles a product with a parameter, written without a layer: `h @ w.t()`."""
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -82,9 +82,7 @@ class ChunkedLoss:
             context.refuse(self.name, why)
 
     def suits(self, input: Any, weight: Any, owner: Any = None) -> bool:
-        """Whether the result of a linear layer with this input and weight is worth it, and no other use of it is
-        known.
-        """
+        """Whether a linear layer with this input and weight is large enough, and its result has no known other use."""
         if type(input) is not torch.Tensor or type(weight) not in (torch.Tensor, torch.nn.Parameter):
             return False
         if weight.dim() != 2 or weight.shape[0] < LEAST_CLASSES or input.dim() < 2 or torch.compiler.is_compiling():
@@ -120,8 +118,8 @@ class ChunkedLoss:
 
 
 def is_checkpointed() -> bool:
-    """Whether the running code is recomputed later: a result that is computed only when it is used would then save
-    its tensors in another order.
+    """Whether the running code will be recomputed later. A result that is computed only when it is used would then
+    save its tensors in another order.
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
@@ -147,7 +145,7 @@ def as_weight(other: Any) -> Any:
 
 
 def lazy(input: Any, weight: Any, bias: Any, owner: Any = None) -> Any:
-    """The layer's result, which is not computed yet."""
+    """The layer's result, computed only when needed."""
     kind = input.device.type
     compute = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     return LazyLogits(
@@ -156,7 +154,7 @@ def lazy(input: Any, weight: Any, bias: Any, owner: Any = None) -> Any:
 
 
 def used_otherwise(it: Any, name: str) -> None:
-    """Something else uses the logits: from now on this layer computes as usual."""
+    """Called when something else uses the logits: from now on this layer is not chunked."""
     weight = it.options["owner"]
     if technique.count and technique.weight is weight:
         line = context.program_line()
@@ -166,7 +164,7 @@ def used_otherwise(it: Any, name: str) -> None:
 
 
 def loss(name: str, *args: Any, **kwargs: Any) -> Any:
-    """The loss of lazy logits in chunks; NotImplemented if it has to be computed as usual."""
+    """The loss of lazy logits in chunks; NotImplemented if it must be computed in the usual way."""
     bound = inspect.signature(inspect.unwrap(getattr(F, name))).bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
@@ -196,7 +194,7 @@ def loss(name: str, *args: Any, **kwargs: Any) -> Any:
     return Chunked.apply(input.reshape(-1, input.shape[-1]), weight, bias, target.reshape(-1), options)
 
 
-# What takes lazy logits: the losses, in chunks.
+# The functions that accept lazy logits: the losses, in chunks.
 lazy_logits.HANDLERS.update({name: functools.partial(loss, name) for name in ("cross_entropy", "nll_loss")})
 lazy_logits.OTHER_USES.append(used_otherwise)
 

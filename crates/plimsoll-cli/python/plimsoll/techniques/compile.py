@@ -1,6 +1,6 @@
-"""Compiles the model with torch.compile, which keeps only a share of the activations: the compiler chooses which
-others to recompute in the backward pass. For programs that do not compile it themselves (memory_budget.py is for
-those). Rounding differs, and dropout draws other masks.
+"""Compiles the model with torch.compile, and keeps only a share of the activations: the compiler chooses which
+others to recompute in the backward pass. For programs that do not compile the model themselves (memory_budget.py
+is for programs that do). Rounding differs, and dropout draws other masks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What the techniques share in a process: which are active, the verb that runs the program, refusals and failures."""
+"""The state that the techniques of a process share: the active ones, the verb that runs the program, refusals and
+failures.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from .. import frames
 
 active: list[Any] = []  # techniques, the outermost first
 host: Any = None  # has `refused(name, reason)`, `failed(name, failure)` and `unread()`; set by `activate`
-is_eager = False  # whether what torch.compile returns runs its operators one by one; set by no-compile
-FROZEN = "<frozen plimsoll "  # the file name of our frames begins so
-# The first of the lines to add, where they call our functions.
+is_eager = False  # whether torch.compile's result runs operators one by one; set by no-compile
+FROZEN = "<frozen plimsoll "  # prefix of our frames' file names
+# The first line to add, if the code calls our functions.
 IMPORT = "import plimsoll  # pip install ./crates/plimsoll-cli, in a checkout of Plimsoll"
 
 
@@ -25,7 +27,7 @@ def refuse(name: str, reason: str) -> NoReturn:
 
 
 def culprit(failure: BaseException) -> str | None:
-    """The name of the technique that raised this; None if the program did, or ran out of memory."""
+    """The name of the technique that raised an exception; None if the program raised it, or ran out of memory."""
     import traceback
 
     import torch
@@ -39,7 +41,7 @@ def culprit(failure: BaseException) -> str | None:
         return next((it for it in names if it.startswith("checkpoint") or it == "split"), None)
     if not own.startswith(FROZEN):
         return None
-    # A file that several techniques share has no technique's name: the next one further out does.
+    # A file that several techniques share has no technique's name, so the next frame outwards decides.
     ours = [it[len(FROZEN) : -1].replace("_", "-") for it in reversed(frames) if it.startswith(FROZEN)]
     shared = {"lazy-logits": "chunked-loss", "autocast": "bf16", "again": "checkpoint", "memory-budget": "compile"}
     for name in ("checkpoint-nested", "checkpoint-segments"):
@@ -50,14 +52,14 @@ def culprit(failure: BaseException) -> str | None:
 
 
 def is_around(file: str) -> bool:
-    """Whether a file belongs to a package, or to the wrappers that `predict` puts around operators."""
+    """Whether a file belongs to a package, or to the wrappers of `predict` around operators."""
     is_packages = "site-packages" in file or "dist-packages" in file
     return is_packages or (file.startswith(FROZEN) and f"{__package__}.{file[len(FROZEN) : -1]}" not in sys.modules)
 
 
 def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls it. If a technique raises an exception, the run ends: the program might catch it and skip a training
-    step.
+    """Calls the function. If a technique raises an exception, the run ends; otherwise the program might catch it
+    and skip a training step.
     """
     try:
         return function(*args, **kwargs)
@@ -69,17 +71,17 @@ def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def untrained() -> str:
-    """Why a technique that acts on a model's calls saw none."""
+    """Why a technique that acts on a model's calls saw no call."""
     return "no module was called in training mode with gradients"
 
 
 def unread() -> AbstractContextManager[None]:
-    """A context in which copies of unknown values to the host are not the program's reads."""
+    """A context in which copies of unknown values to the host do not count as reads of the program."""
     return host.unread() if host is not None else contextlib.nullcontext()
 
 
 def program_line() -> str | None:
-    """The innermost line of the program, as `train.py:12`."""
+    """The innermost line of the program, such as `train.py:12`."""
     import os
 
     found = frames.program_line(sys._getframe(1))

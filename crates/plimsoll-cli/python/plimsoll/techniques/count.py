@@ -1,9 +1,9 @@
-"""Counts the work of one training step, for an estimate of its time: for each operator its FLOPs and the bytes that
-it reads and writes, and where it ran. Only for a separate run: a dispatch mode keeps tensors alive a little longer.
+"""Counts the work of one training step, to estimate its time: for each operator its FLOPs, the bytes that it reads
+and writes, and where it ran. Only for a separate run, because a dispatch mode keeps tensors alive a little longer.
 
-Where: `block N` and `root` are the forward pass of training inside a repeated block, and in the rest of the model;
-`block N.M` inside the nested block M of it; `rest` is everything else, including evaluation. The step is the one with
-the fewest FLOPs: others may contain an evaluation.
+The place is one of these: `block N` and `root` are the forward pass of training inside a repeated block, and in the
+rest of the model; `block N.M` is inside nested block M of block N; `rest` is everything else, including evaluation.
+The step with the fewest FLOPs counts, because others may contain an evaluation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from . import blocks, context, observers, roots
 
-# They start no kernel.
+# Operators that start no kernel.
 FREE = set(
     "empty empty_like empty_strided new_empty new_empty_strided detach alias view _unsafe_view lift_fresh set_ resize_"
     " _local_scalar_dense record_stream is_pinned _pin_memory sym_size prim_layout".split()
@@ -26,7 +26,7 @@ REDUCED = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 
 
 class Count:
-    """The work of one step."""
+    """Counts the work of one step."""
 
     name = "count"
     serves = True
@@ -34,7 +34,7 @@ class Count:
     def __init__(self, value: int | None) -> None:
         self.phase = "rest"
         self.mode: Mode | None = None
-        # (phase, type, flops, bytes): operators, of this step and of the whole one with the fewest FLOPs
+        # (phase, type, flops, bytes): operators, in this step and in the complete step with the fewest FLOPs
         self.work: dict[tuple[str, str, int, int], int] = {}
         self.least: dict[tuple[str, str, int, int], int] = {}
         self.steps = self.blocks = self.nested = 0
@@ -60,16 +60,16 @@ class Count:
                 module.register_forward_pre_hook(self.look)
 
     def look(self, module: Any, args: Any) -> None:
-        """Before a module's call: whether it is a block, because it is called again."""
+        """Called before a module's call: checks whether the module is a block because it is called again."""
         if self.phase == "root" and module.training and torch.is_grad_enabled() and self.repeats.is_again(module):
             self.mark(module, "root", f"block {self.blocks}")
             self.blocks += 1
 
     def mark(self, block: Any, outside: str, phase: str) -> None:
-        """A block's call computes in this phase."""
+        """Makes a block's calls count in this phase."""
 
         def enter(module: Any, args: Any) -> None:
-            # What is computed again in the backward pass is no forward pass.
+            # Recomputation in the backward pass does not count as forward.
             if self.phase == outside and module.training and torch.is_grad_enabled():
                 self.phase = phase
 
@@ -96,13 +96,15 @@ class Count:
             self.phase = "rest"
 
     def called(self) -> None:
-        """A model of a program that reads no gradient was called: that is a step. The one with the most FLOPs counts."""
+        """Called when a model was called in a program that reads no gradient. Each call is a step; the one with the
+        most FLOPs counts.
+        """
         if flops(self.work) >= flops(self.least):
             self.least = self.work
         self.work = {}
 
     def stepped(self, optimizer: Any) -> None:
-        """A step is done once every optimizer has stepped, which the host counts."""
+        """Called at each optimizer step. A step is done once every optimizer has stepped, which the host counts."""
         steps = getattr(context.host, "counted", self.steps + 1)
         if steps == self.steps:
             return
@@ -151,14 +153,14 @@ class Mode(TorchDispatchMode):
         try:
             self.counted.add(func, args, kwargs, result)
         except Exception:
-            pass  # An operator without a count does not end the program.
+            pass  # A failed count must not end the program.
         return result
 
 
 def lengths_on_the_host(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """The operator and its arguments, with the lengths of `ctc_loss` as numbers if the host has them. Under a
-    dispatch mode, PyTorch chooses the form of `ctc_loss` whose lengths are tensors, which has no kernel for lengths
-    in the host's memory.
+    """Returns the operator and its arguments, with the lengths of `ctc_loss` as numbers if they are on the host.
+    Under a dispatch mode, PyTorch chooses the overload of `ctc_loss` that takes lengths as tensors, which has no
+    kernel for lengths in host memory.
     """
     place = dict(_ctc_loss=2, _ctc_loss_backward=3).get(func._overloadpacket.__name__)
     if place is not None and func._overloadname == "Tensor" and all(it.is_cpu for it in args[place : place + 2]):
@@ -168,8 +170,8 @@ def lengths_on_the_host(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[An
 
 
 def rate(packet: Any, tensors: Any) -> str:
-    """The type in which a GPU multiplies: the type of the operator's first floating-point tensor. A convolution's has
-    the prefix `conv`, because it reaches less of the GPU's rate.
+    """The type in which a GPU multiplies: the type of the operator's first floating-point tensor. For a convolution
+    it has the prefix `conv`, because convolutions reach less of the GPU's rate.
     """
     is_convolution = "convolution" in packet.__name__
     kind = next((it.dtype for it in tensors if it.is_floating_point()), torch.float32)
@@ -182,7 +184,7 @@ def rate(packet: Any, tensors: Any) -> str:
 
 
 def products() -> Any:
-    """PyTorch's formulas of FLOPs, also for products in place."""
+    """PyTorch's FLOP formulas, extended to in-place products."""
     from torch.utils.flop_counter import flop_registry
 
     found = dict(flop_registry)

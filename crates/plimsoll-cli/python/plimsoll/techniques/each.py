@@ -6,12 +6,14 @@ MOST = 4  # lines
 
 
 def model(call: str, acted: list[str], of: list[str]) -> list[str]:
-    """`acted` are the classes of the models that the technique acted on, out of all classes."""
+    """The call for each model. `acted` has the classes of the models that the technique acted on, and `of`
+    all classes.
+    """
     return several(call, "model", acted) if len(of) > 1 else [call]
 
 
 def optimizer(call: str, kinds: list[str]) -> list[str]:
-    """The call for each of the program's optimizers, which are of these classes."""
+    """The call for each of the program's optimizers, whose classes these are."""
     return several(call, "optimizer", kinds) if len(kinds) > 1 else [call]
 
 

@@ -1,4 +1,6 @@
-"""Expandable segments: the allocator maps pages into a few growing segments, which fragment less. The same numbers."""
+"""Expandable segments: the allocator maps pages into a few growing segments, which fragment less. The numbers are
+identical.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ class Expandable:
     def begin(self) -> None:
         import os
 
-        # PyTorch reads them when it first uses CUDA: before 2.9 only the second. The launcher has set them, except for a process that was
-        # forked for this set.
+        # PyTorch reads them at the first use of CUDA; before 2.9 it reads only the second. The launcher has set them,
+        # except in a process that was forked for this set.
         names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
         settings = {name: os.environ.get(name) or os.environ.get(names[0]) or "" for name in names}
         for name, own in settings.items():

@@ -1,5 +1,5 @@
-"""The name of a technique's option in the program's training framework, as comments before the code that does the
-same.
+"""The name of a technique's option in the program's training framework, as comments before the code that has the
+same effect.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Frees gradients before the forward pass, if the program frees them only after it. The same numbers.
+"""Frees gradients before the forward pass, if the program frees them only after it. The numbers are
+identical.
 
 The first step shows whether the program clears gradients between its forward and its backward pass. From then on,
-gradients that the optimizer has already used are freed at the beginning of the forward pass. If the program then does
-not clear them itself before it adds to them, the numbers would differ, and the run ends.
+gradients that the optimizer has already used are freed at the beginning of the forward pass. If the program then adds
+to gradients without clearing them, the numbers would differ, so the run ends.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ class FreeGrads:
 
     def __init__(self, value: int | None) -> None:
         self.fresh = False  # whether a gradient was added since the last step
-        self.between = False  # whether the forward pass has begun and no backward pass since
+        self.between = False  # whether a forward pass has begun, and no backward pass since then
         self.late = False  # whether the program clears gradients between the two
-        self.freed: list[int] = []  # parameters whose gradients were freed, and not yet cleared by the program
+        self.freed: list[int] = []  # parameters whose gradients were freed but not yet cleared by the program
         self.count = 0
         self.steps = 0
 

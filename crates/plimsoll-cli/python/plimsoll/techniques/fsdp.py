@@ -2,9 +2,8 @@
 `fully_shard` of the repeated blocks and of the model). Each rank computes its rows of the batch. Rounding differs,
 because gradients are sums over ranks, and dropout draws other masks.
 
-The program remains a single-process program: outside the model's calls every rank has the whole batch and does the
-same.
-"""
+To the program, it is still a single process: outside the model's calls every rank has the complete batch and does
+the same."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from . import blocks, checkpoint, context, observers, parts, ranks
 if TYPE_CHECKING:
     from .rows import Rows
 
-# Those that `fully_shard` and we use, under their names of all versions.
+# The collectives that `fully_shard` and we use, under their names in all versions.
 COLLECTIVES = (
     "all_gather_single",
     "all_gather_into_tensor",
@@ -33,14 +32,14 @@ LAUNCH = "plimsoll run --devices N --with fsdp -- python train.py"
 
 
 class Fsdp:
-    """The model, sharded over ranks."""
+    """Shards the model over ranks."""
 
     name = "fsdp"
 
     def __init__(self, value: int | None) -> None:
         self.mesh: Any = None
         self.rank = self.world = 0
-        self.sharded = 0  # modules with a `fully_shard` of their own
+        self.sharded = 0  # modules that `fully_shard` was applied to
         self.lines: list[str] = []
         self.sent = self.steps = self.calls = 0  # bytes that this rank sends, optimizer steps, calls of the model
 
@@ -73,7 +72,7 @@ class Fsdp:
         for name in ("backward", "grad"):
             setattr(torch.autograd, name, self.first_order(getattr(torch.autograd, name)))
 
-        # PyTorch 2.8 reads only this rank's part of a norm.
+        # PyTorch 2.8 reads only this rank's part of the norm.
         place = torch.nn.utils
         for name in ("clip_grad_norm_", "get_total_norm"):
             call = unsharded(getattr(place, name))
@@ -81,7 +80,7 @@ class Fsdp:
             setattr(place.clip_grad, name, call)
 
     def first_order(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, which refuses second derivatives. The parameters of a sharded module are gone after its
+        """Makes a function refuse second derivatives. The parameters of a sharded module are freed after its
         backward pass, and a second derivative needs them.
         """
         signature = inspect.signature(original)
@@ -95,8 +94,8 @@ class Fsdp:
         return call
 
     def counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The collective, which adds what it sends. In a ring each rank sends all parts of the whole tensor but one;
-        an all-reduce is a reduce-scatter and an all-gather.
+        """Makes a collective add the bytes that it sends. In a ring each rank sends all parts of the complete tensor
+        except one; an all-reduce is a reduce-scatter and an all-gather.
         """
 
         @functools.wraps(original)
@@ -200,7 +199,7 @@ class Fsdp:
         return torch.utils._pytree.tree_map(joined, result)
 
     def share(self, reduction: parts.Reduction, rows: Rows, has_loss: bool) -> Any:
-        """The share of this rank in a mean; None: the loss is a sum."""
+        """The weight of this rank in a mean; None if the loss is a sum."""
         known = reduction.weights([rows.sizes[rows.rank]], has_loss)
         if known is None:
             return None
@@ -211,8 +210,8 @@ class Fsdp:
         return known[0] / total
 
     def compare(self, tensors: Any) -> None:
-        """Refuses batches that differ between ranks. All ranks must have the same batch, which a generator seeded by
-        the clock does not give.
+        """Refuses batches that differ between ranks. All ranks must have the same batch, which is not so if a
+        generator is seeded by the clock.
         """
         marks = [
             it.detach().double().sum() if not it.is_complex() else it.detach().abs().double().sum() for it in tensors
@@ -239,8 +238,8 @@ class Fsdp:
 
 
 class Masks:
-    """Random numbers inside the model differ between ranks and calls; outside they are the program's own, the same on
-    all ranks.
+    """Makes random numbers inside the model differ between ranks and calls. Outside, they are the program's own, the
+    same on all ranks.
     """
 
     def __init__(self, number: int, root: Any) -> None:
@@ -262,7 +261,7 @@ def is_sharded(tensor: Any) -> bool:
 
 
 def averages() -> bool:
-    """Whether Gloo averages gradients: in PyTorch 2.8 it does not."""
+    """Whether Gloo can average gradients; in PyTorch 2.8 it cannot."""
     from torch import distributed
 
     part = torch.zeros(1)
@@ -271,7 +270,7 @@ def averages() -> bool:
 
 
 def unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose result is whole."""
+    """Makes a function return the unsharded result."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -281,7 +280,9 @@ def unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def replace(pairs: dict[int, tuple[Any, Any]]) -> None:
-    """Puts the sharded parameters where the program keeps the old ones: in its optimizers, lists and dictionaries."""
+    """Replaces the program's references to the old parameters by sharded ones: in its optimizers, lists and
+    dictionaries.
+    """
     mine = {id(it) for it in pairs.values()}
     changed: Callable[..., Any] = lambda it: pairs[id(it)][1] if id(it) in pairs else it
     for holder in gc.get_referrers(*(old for old, _ in pairs.values())):
@@ -292,18 +293,18 @@ def replace(pairs: dict[int, tuple[Any, Any]]) -> None:
 
 
 def whole(state: Any) -> Any:
-    """The same nested dictionary with whole tensors, as a single-process program saves it."""
+    """The same nested dictionary with unsharded tensors, in the form that a single-process program saves."""
     return torch.utils._pytree.tree_map(lambda it: it.full_tensor() if is_sharded(it) else it, state)
 
 
 def whole_state(module: Any, state: Any, prefix: str, metadata: Any) -> None:
-    """A hook: the saved state of a model has whole tensors."""
+    """A hook: makes the saved state of a model contain unsharded tensors."""
     for name, value in state.items():
         state[name] = value.full_tensor() if is_sharded(value) else value
 
 
 def sharded_state(mesh: Any, module: Any, state: Any, prefix: str, *rest: Any) -> None:
-    """A hook: a state that is loaded is sharded first."""
+    """A hook: shards a state before it is loaded."""
     from torch.distributed.tensor import Shard, distribute_tensor
 
     own = dict(module.named_parameters(remove_duplicate=False))
@@ -314,7 +315,7 @@ def sharded_state(mesh: Any, module: Any, state: Any, prefix: str, *rest: Any) -
 
 
 def lines(root: Any, has_blocks: bool, world: int) -> list[str]:
-    """The code that does the same."""
+    """The code that has the same effect."""
     found = [path for path, _ in blocks.find(root)]
     each = [f"for block in {blocks.expression(root, found)}:", "    fully_shard(block)"] if has_blocks else []
     return [

@@ -1,5 +1,5 @@
-"""What the techniques for programs that only compute outputs have in common: they act on the outermost calls of modules
-in any mode, and refuse a program that trains, or reads a gradient otherwise.
+"""The common part of the techniques for programs that only compute outputs: they act on the outermost calls of modules
+in any mode, and refuse a program that trains, or reads a gradient in another way.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class Inference:
     idle = "no module was called"
 
     def __init__(self, value: int | None) -> None:
-        self.calls = 0  # those that it changed
+        self.calls = 0  # the number of calls that it changed
 
     def begin(self) -> None:
         for what in ("made", "backward", "gradient"):
             observers.listeners[what].append(self.refuse)
 
     def refuse(self, *told: object) -> None:
-        """The program has made an optimizer, or asks for gradients."""
+        """Called when the program has made an optimizer, or asks for gradients."""
         context.refuse(self.name, "the program reads gradients")
 
     def lines(self) -> list[str]:
@@ -32,7 +32,7 @@ class Inference:
         raise NotImplementedError
 
     def detail(self) -> str:
-        """What it was applied to."""
+        """The object that it was applied to, in words."""
         return ""
 
     def report(self) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""Copies of saved tensors to the host and back, beside the computation.
+"""Copies of saved tensors to the host and back, overlapped with the computation.
 
-Of the bytes that a forward pass saves, a share stays on the GPU: the last ones, which are needed again first. The
-first ones leave. A copy begins at once if the tensor also left in the model's last forward pass; before more than the
-share is on the GPU, the computation's stream waits for the oldest copy. In the backward pass tensors come back ahead
-of their use, in the opposite order, as far as the share allows. What is allocated depends on bytes and on the order
-of requests, never on time.
+A share of the bytes that a forward pass saves stays on the GPU: the last ones, which are needed again first. The
+first ones leave. A copy begins immediately if the tensor also left in the model's last forward pass. Before more than
+the share is on the GPU, the computation's stream waits for the oldest copy. In the backward pass, tensors come back
+before their use, in the opposite order, as far as the share allows. Allocations depend on bytes and on the order of
+requests, never on time.
 
-Each direction has a stream of its own. Memory for tensors that come back is from the computation's stream, where it
-is freed; the copy waits for what was queued there before. Pinned memory is kept for the next step.
+Each direction has its own stream. Memory for tensors that come back is allocated on the computation's stream, where
+it is also freed, so the copy waits for the work that was queued there before. Pinned memory is kept for the next
+step.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from . import context
 
 CHANGED = "one of the variables needed for gradient computation has been modified by an inplace operation (under the technique offload)"
-LEAST = 2  # this many tensors may always wait on the GPU, for a copy or for their use
+LEAST = 2  # this many tensors may always be on the GPU, waiting for a copy or for their use
 
-streams: dict[tuple[Any, str], Any] = {}  # by device and direction: one each for the whole process
+streams: dict[tuple[Any, str], Any] = {}  # by device and direction, shared by the whole process
 pinned: dict[
     int, list[tuple[Any, Any]]
-] = {}  # by size, a power of two: [(buffer, the end of the last copy from or to it)]
+] = {}  # by size, a power of two: [(buffer, event at the end of its last copy)]
 
 
 def beside(device: Any, direction: str) -> Any:
-    """The device's stream of copies, which waits for what the computation has queued."""
+    """The device's copy stream, after making it wait for the computation that is already queued."""
     if (device, direction) not in streams:
         streams[device, direction] = torch.cuda.Stream(device)
     stream = streams[device, direction]
@@ -39,8 +40,8 @@ def beside(device: Any, direction: str) -> Any:
 
 
 def pinned_buffer(bytes: int) -> tuple[Any, Any]:
-    """A free buffer in pinned memory, and the end of the last copy from or to it. PyTorch's pinned allocator rounds
-    to powers of two, too.
+    """A free buffer in pinned memory, and the event at the end of the last copy from or to it. PyTorch's pinned
+    allocator also rounds to powers of two.
     """
     size = 1 << (bytes - 1).bit_length()
     free = pinned.setdefault(size, [])
@@ -48,31 +49,31 @@ def pinned_buffer(bytes: int) -> tuple[Any, Any]:
 
 
 class Before:
-    """What a model's forward passes saved: the most bytes, and how many tensors left in the last one."""
+    """Statistics of a model's forward passes: the most bytes saved, and how many tensors left in the last one."""
 
     def __init__(self) -> None:
         self.bytes = self.left = 0
 
 
 class Lane:
-    """The copies of one forward pass and its backward pass."""
+    """The copies for one forward pass and its backward pass."""
 
     def __init__(self, stays: float, before: Before, gradient_bytes: Any) -> None:
-        self.stays, self.before = stays, before  # the share that stays, the model's earlier passes
-        self.gradient_bytes = gradient_bytes  # called once: the bytes of gradients that the backward pass will allocate
+        self.stays, self.before = stays, before  # the share that stays; the model's earlier passes
+        self.gradient_bytes = gradient_bytes  # returns the bytes of gradients of the backward pass; called once
         self.order: list[weakref.ref[Moved]] = []  # weak references to all tensors, in the order of the forward pass
         self.saved_bytes = self.copied_bytes = 0
-        self.waiting = self.waiting_bytes = 0  # on the GPU, until they leave or are used
-        self.oldest = 0  # all before it have left
-        self.next: int | None = None  # the next to come back
+        self.waiting = self.waiting_bytes = 0  # tensors and bytes on the GPU, until they leave or are used
+        self.oldest = 0  # all tensors before this index have left
+        self.next: int | None = None  # the index of the next tensor to bring back
         self.turn = 0  # the number of the backward pass
 
     def most_bytes(self) -> float:
-        """How many bytes may wait on the GPU."""
+        """The most bytes that may wait on the GPU."""
         return self.stays * max(self.before.bytes, self.saved_bytes)
 
     def add(self, tensor: Any) -> Moved:
-        """A tensor was saved. The oldest ones leave while too many bytes wait."""
+        """Called when a tensor was saved. The oldest tensors leave while too many bytes wait."""
         moved = Moved(self, tensor, len(self.order), self.saved_bytes)
         self.order.append(weakref.ref(moved))
         self.saved_bytes += moved.bytes
@@ -87,13 +88,13 @@ class Lane:
         return moved
 
     def end(self) -> None:
-        """The forward pass has ended."""
+        """Called when the forward pass has ended."""
         if self.order:
             self.before.bytes, self.before.left = max(self.before.bytes, self.saved_bytes), self.oldest
 
     def fetch_ahead(self, used: Moved) -> None:
-        """Queues copies of tensors that will be used next. As gradients take memory, less may wait: the sum stays as
-        it was at the end of the forward pass.
+        """Queues copies of the tensors that will be used next. As gradients take memory, fewer bytes may wait, so
+        that the sum stays what it was at the end of the forward pass.
         """
         if self.next is None:
             self.grows = self.gradient_bytes()
@@ -122,39 +123,39 @@ class Moved:
         storage = tensor.untyped_storage()
         self.lane, self.number, self.before_bytes = lane, number, before_bytes
         self.device, self.bytes = storage.device, storage.nbytes()
-        self.original, self.version = tensor.detach(), tensor._version  # detached, it shares the count of changes
-        self.kept = storage  # the storage on the device, while it is there for us
-        self.back = None  # a weak reference to it, once it was asked for
+        self.original, self.version = tensor.detach(), tensor._version  # a detached tensor shares the version counter
+        self.kept = storage  # the storage on the device, while we keep it
+        self.back = None  # a weak reference to the storage, once it was requested
         self.host: Any = None
         self.copied: Any = None
         self.arrived: Any = None
         self.has_left = self.is_stale = self.is_waiting = False
-        self.views = self.asked = 0  # the tensors saved in it, and how many of them were asked for
+        self.views = self.asked = 0  # the tensors saved in it, and how many of them were requested
         self.turn = 0
 
     def __del__(self) -> None:
         self.wait_no_more()
-        # Fetched, and never asked for: its memory may be used again only after the copy into it.
+        # Fetched but never requested: its memory may be reused only after the copy into it.
         if self.kept is not None and self.arrived is not None:
             self.computation.wait_event(self.arrived)
         if self.host is not None and self.device.type == "cuda":
             pinned[self.buffer.numel()].append((self.buffer, self.arrived or self.copied))
 
     def wait(self) -> None:
-        """It is on the GPU, and counts as waiting."""
+        """Starts to count it as waiting on the GPU."""
         self.is_waiting = True
         self.lane.waiting += 1
         self.lane.waiting_bytes += self.bytes
 
     def wait_no_more(self) -> None:
-        """It has left, or is used."""
+        """Stops counting it as waiting, because it left the GPU or is being used."""
         if self.is_waiting:
             self.is_waiting = False
             self.lane.waiting -= 1
             self.lane.waiting_bytes -= self.bytes
 
     def copy_out(self) -> None:
-        """Queues the copy to the host, whose end is `copied`."""
+        """Queues the copy to the host. `copied` is the event at its end."""
         self.lane.copied_bytes += self.bytes
         bytes = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self.kept)
         if self.device.type != "cuda":
@@ -170,7 +171,7 @@ class Moved:
         self.copied = stream.record_event()
 
     def leave(self) -> None:
-        """Gives up its memory on the GPU once the copy has ended."""
+        """Frees its memory on the GPU once the copy has ended."""
         if self.host is None:
             self.copy_out()
         if self.copied is not None:
@@ -202,13 +203,13 @@ class Moved:
         return found
 
     def resident(self) -> Any:
-        """The storage on the device; None if it is not there."""
+        """The storage on the device, or None."""
         if self.kept is not None or self.back is None:
             return self.kept
         return torch.UntypedStorage._new_with_weak_ptr(self.back.cdata)
 
     def fetch(self) -> Any:
-        """Queues the copy back, whose end is `arrived`."""
+        """Queues the copy back. `arrived` is the event at its end."""
         if self.device.type != "cuda":
             found = self.host.clone()
         else:

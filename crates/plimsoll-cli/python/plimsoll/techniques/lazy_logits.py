@@ -1,7 +1,7 @@
-"""The result of a linear layer that is not computed yet: `LazyLogits` holds the layer's input and weight.
+"""The result of a linear layer, computed lazily: `LazyLogits` holds the layer's input and weight.
 
-Views that keep the last dimension are applied to the input instead. A loss takes the parts (chunked_loss.py). For any
-other use the result is computed as usual, and `OTHER_USES` is told.
+Views that keep the last dimension are applied to the input instead. A loss uses the parts (chunked_loss.py). For any
+other use the result is computed in the usual way, and `OTHER_USES` is called.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class LazyLogits(torch.Tensor):
         logged: bool = False,
         owner: Any = None,
     ) -> None:
-        """compute: autocast's dtype, if it was on; moved: classes are dimension 1; logged: after log_softmax"""
+        """compute: autocast's dtype, if it was on; moved: whether classes are dimension 1; logged: whether
+        log_softmax was applied
+        """
         self.parts = (input, weight, bias)
         self.options = dict(compute=compute, moved=moved, logged=logged, owner=owner)
         self.computed = None
@@ -48,7 +50,7 @@ class LazyLogits(torch.Tensor):
         return LazyLogits(own if input is None else input, weight, bias, dtype, **{**self.options, **changes})
 
     def compute(self) -> Any:
-        """The result itself, with its gradients."""
+        """The computed result, with its gradients."""
         if self.computed is None:
             input, weight, bias = self.parts
             compute, dtype = self.options["compute"], plain(lambda: self.dtype)
@@ -98,13 +100,13 @@ class LazyLogits(torch.Tensor):
 
 
 def plain(call: Callable[[], Any]) -> Any:
-    """The result of a call on the tensor itself, past `__torch_function__`."""
+    """The result of a call that bypasses `__torch_function__`."""
     with torch._C.DisableTorchFunctionSubclass():
         return call()
 
 
 def note(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
-    """Something other than a loss uses the layer's result."""
+    """Called when something other than a loss uses the layer's result."""
     for it in torch.utils._pytree.tree_leaves((args, kwargs)):
         if isinstance(it, LazyLogits):
             for heard in OTHER_USES:
@@ -121,7 +123,7 @@ METADATA = set(
 
 
 def view(lazy: LazyLogits, *sizes: Any) -> Any:
-    """`view` and `reshape`, if the last dimension stays."""
+    """`view` and `reshape`, if the last dimension is kept."""
     size: Any = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
     if isinstance(size, torch.dtype) or lazy.options["moved"] or not all(isinstance(it, int) for it in size):
         return NotImplemented
@@ -136,7 +138,7 @@ def view(lazy: LazyLogits, *sizes: Any) -> Any:
 
 
 def flatten(lazy: LazyLogits, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """`flatten`, if the last dimension stays."""
+    """`flatten`, if the last dimension is kept."""
     dim = lazy.dim()
     start, end = start_dim % dim, end_dim % dim
     if lazy.options["moved"] or end >= dim - 1:
@@ -145,7 +147,7 @@ def flatten(lazy: LazyLogits, start_dim: int = 0, end_dim: int = -1) -> Any:
 
 
 def same(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
-    """A function that changes nothing here."""
+    """A function that has no effect on logits."""
     return lazy.like()
 
 
@@ -201,7 +203,7 @@ def index(lazy: LazyLogits, index: Any) -> Any:
 
 
 def transpose(lazy: LazyLogits, one: Any, other: Any) -> Any:
-    """Classes to dimension 1, or back."""
+    """Moves the classes to dimension 1, or back."""
     dim = lazy.dim()
     if dim != 3 or {one % dim, other % dim} != {1, 2}:
         return NotImplemented
@@ -209,7 +211,7 @@ def transpose(lazy: LazyLogits, one: Any, other: Any) -> Any:
 
 
 def permute(lazy: LazyLogits, *order: Any) -> Any:
-    """Classes to dimension 1."""
+    """Moves the classes to dimension 1."""
     order = tuple(order[0]) if len(order) == 1 and not isinstance(order[0], int) else order
     dim = lazy.dim()
     if lazy.options["moved"] or tuple(it % dim for it in order) != (0, dim - 1, *range(1, dim - 1)):
@@ -218,7 +220,7 @@ def permute(lazy: LazyLogits, *order: Any) -> Any:
 
 
 def detach(lazy: LazyLogits) -> Any:
-    """Without gradients."""
+    """The logits without gradients."""
     input, weight, bias = lazy.parts
     return LazyLogits(
         input.detach(), weight.detach(), bias if bias is None else bias.detach(), lazy.dtype, **lazy.options
@@ -226,7 +228,7 @@ def detach(lazy: LazyLogits) -> Any:
 
 
 def log_softmax(lazy: LazyLogits, dim: int | None = None, _stacklevel: Any = 3, dtype: Any = None) -> Any:
-    """Over the classes."""
+    """`log_softmax` over the classes."""
     classes = 1 if lazy.options["moved"] else lazy.dim() - 1
     if dim is None or lazy.options["logged"] or dim % lazy.dim() != classes:
         return NotImplemented
@@ -238,7 +240,7 @@ def log_softmax(lazy: LazyLogits, dim: int | None = None, _stacklevel: Any = 3, 
 def cat(tensors: Any, dim: int = 0) -> Any:
     """Concatenates rows of the same layer."""
     first = tensors[0]
-    # Options with tensors compare by identity first, so the owner comes before the rest.
+    # The owner comes first, so that options that contain tensors are compared only if it is the same.
     same_layer: Callable[..., Any] = lambda it: (
         it.options["owner"] is first.options["owner"] and it.options == first.options
     )
@@ -253,5 +255,5 @@ HANDLERS: dict[str, Callable[..., Any]] = dict(
     view=view, reshape=view, flatten=flatten, contiguous=same, float=to_float, to=to, __getitem__=index,
     transpose=transpose, permute=permute, detach=detach, log_softmax=log_softmax, cat=cat,
 )  # fmt: skip
-# Called with a layer's result and the name of a function that uses it otherwise than a loss does.
+# Called with a layer's result and the name of a function, other than a loss, that uses it.
 OTHER_USES: list[Callable[[LazyLogits, str], None]] = []

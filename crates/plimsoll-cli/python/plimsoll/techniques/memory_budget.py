@@ -12,7 +12,7 @@ PERCENT = 50
 
 
 class MemoryBudget:
-    """The budget of the program's own torch.compile."""
+    """Sets the budget of the program's own torch.compile."""
 
     name = "memory-budget"
 

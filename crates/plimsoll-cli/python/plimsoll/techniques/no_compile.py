@@ -1,5 +1,5 @@
-"""The program's own torch.compile compiles nothing: its operators run one by one, and techniques can act inside the
-model. Rounding differs from that of compiled kernels, and dropout draws other masks.
+"""Makes the program's own torch.compile compile nothing: its operators run one by one, and techniques can act
+inside the model. Rounding differs from compiled kernels, and dropout draws other masks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import context
 
 
 class NoCompile:
-    """torch.compile without an effect."""
+    """Makes torch.compile have no effect."""
 
     name = "no-compile"
 
@@ -24,20 +24,20 @@ class NoCompile:
         self.count = 0
 
     def begin(self) -> None:
-        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # in its child processes
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # for child processes
         context.is_eager = True
         if "torch._dynamo" in sys.modules:
-            # What was compiled before, in a process that was forked for this set, is not called that way.
+            # In a process that was forked for this set, models that were compiled earlier also run eagerly.
             torch.compiler.set_stance("force_eager")
             self.count += 1
         torch.compile, torch.nn.Module.compile = self.function(torch.compile), self.method(torch.nn.Module.compile)
 
     def function(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """`torch.compile`, which returns the model as it is."""
+        """`torch.compile`, which returns the model unchanged."""
 
         @functools.wraps(original)
         def compile(model: Any = None, **kwargs: Any) -> Any:
-            # Also as a decorator with arguments.
+            # It may also be a decorator with arguments.
             self.count += 1
             return (lambda model: model) if model is None else model
 

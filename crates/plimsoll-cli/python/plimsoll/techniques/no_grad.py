@@ -1,5 +1,5 @@
-"""Runs the outermost module calls of a program that reads no gradient without a graph: nothing is saved for a backward
-pass that never comes. Numbers are identical.
+"""Runs the outermost module calls of a program that reads no gradient without a graph, so nothing is saved for a
+backward pass that never happens. The numbers are identical.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class NoGrad(Inference):
 
     def __init__(self, value: int | None) -> None:
         super().__init__(value)
-        self.places: dict[str, int] = {}  # calls by line of the program
+        self.places: dict[str, int] = {}  # the number of calls by line of the program
 
     def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch.is_grad_enabled() or not keeps_graph(root, (args, kwargs)):
@@ -38,6 +38,6 @@ class NoGrad(Inference):
 
 
 def keeps_graph(root: Any, given: Any) -> bool:
-    """Whether a call of a module with gradients enabled has a graph."""
+    """Whether a call of a module would make a graph if gradients are enabled."""
     tensors = [*root.parameters(), *(it for it in tree_leaves(given) if isinstance(it, torch.Tensor))]
     return any(it.requires_grad for it in tensors)

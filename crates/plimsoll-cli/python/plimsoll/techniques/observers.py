@@ -1,6 +1,6 @@
-"""Notes what the program calls: optimizers, gradient clipping, scalers, losses, backward passes. Techniques that
-depend on it subscribe to `listeners`. Installed right after the import of torch, so that `from ... import` finds
-these functions.
+"""Observes what the program calls: optimizers, gradient clipping, scalers, losses, backward passes. Techniques
+that depend on these calls subscribe to `listeners`. Installed right after the import of torch, so that `from ...
+import` finds the patched functions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from . import context
 
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-asked: list[bool] = []  # for gradients
+asked: list[bool] = []  # not empty once the program has asked for gradients
 moving: list[Any] = []  # the module that is being moved or converted: a trial of `plan` often begins there
 listeners: dict[str, list[Callable[..., Any]]] = {
     "made": [],
@@ -45,7 +45,7 @@ def trains() -> bool:
 
 
 def install(torch: Any) -> None:
-    """Patches what the program calls."""
+    """Patches the functions and classes that the program calls."""
     watch_optimizers(torch)
     watch_backward(torch)
     watch_clipping(torch)
@@ -54,7 +54,7 @@ def install(torch: Any) -> None:
 
 
 def watch_optimizers(torch: Any) -> None:
-    """Optimizers that are made, that step, and that clear gradients."""
+    """Observes optimizers being made, stepping, and clearing gradients."""
     kind = torch.optim.Optimizer
     begin, zero, clear = kind.__init__, kind.zero_grad, torch.nn.Module.zero_grad
 
@@ -84,7 +84,7 @@ def watch_optimizers(torch: Any) -> None:
 
 
 def watch_moves(torch: Any) -> None:
-    """Modules that are moved or converted."""
+    """Observes modules being moved or converted."""
     apply = torch.nn.Module._apply
 
     @functools.wraps(apply)
@@ -103,7 +103,7 @@ def watch_moves(torch: Any) -> None:
 
 
 def watch_backward(torch: Any) -> None:
-    """Backward passes, and single gradients."""
+    """Observes backward passes, and calls that compute single gradients."""
     backward = torch.autograd.backward
 
     @functools.wraps(backward)
@@ -128,7 +128,7 @@ def watch_backward(torch: Any) -> None:
 
 
 def watch_clipping(torch: Any) -> None:
-    """Functions that need all gradients, and scalers of losses."""
+    """Observes functions that need all gradients, and loss scalers."""
     place = torch.nn.utils
     for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm"):
         original = getattr(place, name, None)
@@ -150,7 +150,7 @@ def watch_clipping(torch: Any) -> None:
 
 
 def watched(original: Callable[..., Any], what: str, *more: Any) -> Callable[..., Any]:
-    """The function, which tells the listeners before it runs."""
+    """The function, wrapped to call the listeners before it runs."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -162,7 +162,7 @@ def watched(original: Callable[..., Any], what: str, *more: Any) -> Callable[...
 
 
 def watch_losses(torch: Any) -> None:
-    """Loss functions."""
+    """Observes loss functions."""
     place = torch.nn.functional
     for name in LOSSES:
         original = getattr(place, name, None)

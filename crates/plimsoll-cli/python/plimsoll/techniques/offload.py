@@ -1,9 +1,9 @@
-"""Moves large tensors that the backward pass needs to pinned host memory, and brings them back there. The same
-numbers.
+"""Moves large tensors that the backward pass needs to pinned host memory, and brings them back when it needs
+them. The numbers are identical.
 
-What moves is the storage: all views of it that are saved share one copy, and keep their strides. Parameters stay. On
-a GPU the copies run beside the computation, on their own streams (`lane.py`). The value is the percentage of the
-bytes that leaves.
+Storages are moved: all saved views of a storage share one copy, and keep their strides. Parameters stay. On a GPU
+the copies overlap with the computation, on their own streams (`lane.py`). The value is the percentage of the bytes
+that leaves.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import context, each, lane, observers, roots
 
-PERCENT = 95  # what stays gives the copies time: a few tensors, for which the computation need not wait
+PERCENT = 95  # the tensors that stay give the copies time, because the computation does not wait for them
 LEAST_BYTES = 4 << 20  # smaller storages stay: starting a copy takes as long as the copy
 LEAST_SHARE = 8  # a view of less than one eighth of its storage stays
 
 
 class View:
-    """A saved tensor: its place in a storage that may leave."""
+    """A saved tensor, as a view of a storage that may leave."""
 
     def __init__(self, moved: lane.Moved, tensor: Any) -> None:
         self.moved, self.dtype = moved, tensor.dtype
@@ -51,17 +51,17 @@ class Kept:
 
 
 class Offload:
-    """Saved tensors on the host."""
+    """Keeps saved tensors on the host."""
 
     name = "offload"
 
     def __init__(self, value: int | None, least_bytes: int | None = None) -> None:
         self.percent = PERCENT if value is None else value
-        self.least_bytes = least_bytes  # None: `LEAST_BYTES` on a GPU, everything elsewhere, where it costs little
+        self.least_bytes = least_bytes  # None: `LEAST_BYTES` on a GPU, 0 elsewhere, because copies there cost little
         self.before: weakref.WeakKeyDictionary[Any, lane.Before] = weakref.WeakKeyDictionary()  # by model
         self.count = self.bytes = self.calls = 0
-        self.clock: weakref.ref[Any] | None = None  # the optimizer that steps first: its steps are the program's
-        self.until_step = self.of_step = 0  # bytes copied until its last step, and between its last two
+        self.clock: weakref.ref[Any] | None = None  # the optimizer that steps first; its steps count as the program's
+        self.until_step = self.of_step = 0  # bytes copied until its last step, and between its last two steps
 
     def begin(self) -> None:
         observers.listeners["stepped"].append(self.stepped)
@@ -85,7 +85,7 @@ class Offload:
         least = self.least_bytes
         missing: Callable[..., Any] = lambda root=weakref.ref(root): missing_gradients(root())
         copies = lane.Lane(1 - self.percent / 100, self.before.setdefault(root, lane.Before()), missing)
-        found = {}  # by storage and version; the weak reference keeps its address from being used again
+        found = {}  # by storage and version; the weak reference prevents reuse of the address
 
         def pack(tensor: Any) -> Any:
             if type(tensor) is not torch.Tensor or tensor.layout != torch.strided:
@@ -97,7 +97,7 @@ class Offload:
             if tensor.nbytes * LEAST_SHARE < bytes or storage._cdata in parameters:
                 return stays(tensor)
             if tensor.nbytes < bytes and not tensor._is_view():
-                # A part with a version of its own (`unsafe_chunk`, as in LSTM cells): others may still change.
+                # A part with its own version (`unsafe_chunk`, as in LSTM cells): the other parts may still change.
                 return stays(tensor)
             key = (storage._cdata, tensor._version)
             if key not in found:
@@ -111,7 +111,7 @@ class Offload:
             with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
                 result = following(*args, **kwargs)
         finally:
-            found.clear()  # The graph keeps `pack`, which is not to keep what the backward pass has freed.
+            found.clear()  # The graph keeps `pack`, which must not keep tensors that the backward pass has freed.
         copies.end()
         self.count += copies.oldest
         self.bytes += copies.copied_bytes
@@ -128,7 +128,7 @@ class Offload:
 
 
 def stays(tensor: Any) -> Any:
-    """A saved tensor that stays on the device."""
+    """Wraps a saved tensor that stays on the device."""
     return tensor if tensor.is_leaf else Kept(tensor)
 
 

@@ -1,8 +1,8 @@
-"""Keeps the states of optimizers in pinned host memory. The same numbers.
+"""Keeps the states of optimizers in pinned host memory. The numbers are identical.
 
-At a step, the states of a piece of the parameters are copied to the GPU, the optimizer's own update runs for these,
-and the states are copied back. A step then takes the time of these copies, and no more memory than one piece of
-states; the update's temporary copies are those of a piece, too.
+At a step, the states for one piece of the parameters are copied to the GPU, the optimizer's own update runs for
+these parameters, and the states are copied back. A step then takes the additional time of these copies. On the GPU,
+it needs memory only for the states of one piece, and for the temporary copies that the update makes of one piece.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import torch
 from . import context, observers
 from .step_in_backward import SEPARATE, unwrapped
 
-PIECE_BYTES = 64 << 20  # parameters that are updated at once: copying fewer at a time would not be faster
+PIECE_BYTES = 64 << 20  # parameters that are updated together; smaller pieces would not be faster
 IDLE = "no optimizer with a state made a step"
 
 
 class OffloadOptimizer:
-    """States of optimizers on the host."""
+    """Keeps the states of optimizers on the host."""
 
     name = "offload-optimizer"
 
     def __init__(self, value: int | None, piece_bytes: int = PIECE_BYTES) -> None:
         self.piece_bytes = piece_bytes
         self.states = 0  # tensors that moved
-        self.bytes = self.of_step = 0  # bytes copied to the host since the last step, and in it
-        self.others: set[str] = set()  # optimizers that were left as they are
+        self.bytes = self.of_step = 0  # bytes copied to the host since the last step, and in the last step
+        self.others: set[str] = set()  # optimizers that were not changed
 
     def begin(self) -> None:
         observers.listeners["made"].append(self.made)
@@ -43,7 +43,7 @@ class OffloadOptimizer:
             attach(optimizer)
 
     def made(self, optimizer: Any, defaults: Any) -> None:
-        """Notes an optimizer whose update may not be one of each parameter alone."""
+        """Notes an optimizer that may not update each parameter independently."""
         kind = type(optimizer)
         if kind.__module__.split(".")[:2] != ["torch", "optim"] or kind.__name__ not in SEPARATE:
             self.others.add(kind.__name__)
@@ -77,7 +77,7 @@ class OffloadOptimizer:
             for group in groups:
                 for piece in self.pieces(group["params"]):
                     hosts = self.load(optimizer, piece)
-                    # The update of these parameters alone, with their group's settings of now.
+                    # Updates only these parameters, with their group's current settings.
                     optimizer.param_groups = [{**group, "params": piece}]
                     update(optimizer)
                     self.store(optimizer, piece, hosts)
@@ -86,7 +86,7 @@ class OffloadOptimizer:
         return loss
 
     def pieces(self, parameters: Iterable[Any]) -> Iterator[list[Any]]:
-        """The parameters in pieces, without those that have no gradient: they are not updated."""
+        """The parameters in pieces, except parameters without a gradient, which are not updated."""
         piece: list[Any] = []
         bytes = 0
         for parameter in parameters:
@@ -101,7 +101,7 @@ class OffloadOptimizer:
             yield piece
 
     def load(self, optimizer: Any, piece: list[Any]) -> dict[tuple[Any, str], Any]:
-        """Copies the states of these parameters to their device; returns those on the host, by parameter and name."""
+        """Copies the states of these parameters to their device. Returns the host copies, by parameter and name."""
         hosts = {}
         for parameter in piece:
             state = optimizer.state.get(parameter, {})
@@ -113,8 +113,8 @@ class OffloadOptimizer:
         return hosts
 
     def store(self, optimizer: Any, piece: list[Any], hosts: dict[tuple[Any, str], Any]) -> None:
-        """Copies them back. The device's copies are freed at once: whatever reuses their memory is queued after the
-        copy.
+        """Copies the states back. The copies on the device are freed immediately, because any reuse of their memory
+        is queued after the copy.
         """
         with context.unread():
             for parameter in piece:
@@ -129,7 +129,7 @@ class OffloadOptimizer:
                     self.bytes += value.nbytes
 
     def stepped(self, optimizer: Any) -> None:
-        """Waits for the copies: from here on the program may read the states."""
+        """Waits for the copies, because from here on the program may read the states."""
         if self.bytes and torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
         self.of_step, self.bytes = self.bytes or self.of_step, 0
@@ -144,12 +144,14 @@ class OffloadOptimizer:
 
 
 def moving(state: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The tensors of a parameter's state, without its counts."""
+    """The tensors of a parameter's state that move, which excludes step counts."""
     return [(name, value) for name, value in state.items() if torch.is_tensor(value) and value.numel() > 1]
 
 
 def attach(optimizer: Any) -> None:
-    """Lets a scheduler call the class's current step: a scheduler that was made earlier has wrapped the former one."""
+    """Makes a scheduler call the class's current step: a scheduler that was made earlier has wrapped the previous
+    one.
+    """
     own: Any = optimizer.__dict__.get("step")
     if not getattr(own, "_wrapped_by_lr_sched", False):
         return

@@ -1,8 +1,9 @@
-"""Keeps the weights of the model's repeated blocks in pinned host memory. While a block runs, the next block's are copied
-to the GPU on a stream of their own; at most two blocks' weights are on the GPU. Numbers are identical.
+"""Keeps the weights of the model's repeated blocks in pinned host memory. While a block runs, the next block's weights
+are copied to the GPU on a separate stream, so the weights of at most two blocks are on the GPU. The numbers are
+identical.
 
-An autograd graph would keep the copies, so there is none: the program reads no gradient. Weights that other modules share stay on
-the GPU, and so do buffers.
+An autograd graph would keep the copies, so there is none: the program reads no gradient. Weights that other modules
+share stay on the GPU, and so do buffers.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Home:
 
 
 class OffloadWeights(Inference):
-    """The weights of repeated blocks on the host."""
+    """Keeps the weights of repeated blocks on the host."""
 
     name = "offload-weights"
     idle = "no model with repeated blocks was called on a GPU"
@@ -56,7 +57,7 @@ class OffloadWeights(Inference):
         self.homes: weakref.WeakKeyDictionary[Any, list[Home]] = weakref.WeakKeyDictionary()  # by block
         self.after: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # the next block
         self.kinds: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # models
-        self.arrived: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # blocks whose copies began
+        self.arrived: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # event after the copies, by block
 
     def begin(self) -> None:
         super().begin()
@@ -66,7 +67,7 @@ class OffloadWeights(Inference):
             self.find(module)
 
     def patch(self) -> None:
-        """Blocks that are moved to a GPU stay on the host."""
+        """Makes blocks that are moved to a GPU stay on the host."""
         kind = torch.nn.Module
         apply, technique = kind._apply, self
 
@@ -93,7 +94,7 @@ class OffloadWeights(Inference):
             block.register_forward_hook(self.leave, always_call=True)
 
     def stay(self, block: Any, fn: Callable[..., Any], apply: Callable[..., Any]) -> Any:
-        """A block is to be moved or converted: its parameters get the new type, and stay on the host."""
+        """Called when a block would be moved or converted: its parameters get the new type, and stay on the host."""
         places = {id(home.parameter): home.device for home in self.homes[block]}
         probe: Callable[..., Any] = lambda it: fn(torch.empty(0, dtype=it.dtype, device=places.get(id(it), it.device)))
         self.homes[block] = []
@@ -132,7 +133,7 @@ class OffloadWeights(Inference):
             return following(*args, **kwargs)
 
     def fetch(self, block: Any) -> None:
-        """Queues the copies of a block's weights, unless they are on their way."""
+        """Queues the copies of a block's weights, unless they are already queued."""
         if block in self.arrived:
             return
         for home in self.homes[block]:
@@ -141,7 +142,7 @@ class OffloadWeights(Inference):
         self.arrived[block] = [lane.streams[device, "weights"].record_event() for device in devices]
 
     def enter(self, block: Any, args: Any) -> None:
-        """Before a block's call: its weights are there, and the next block's on their way."""
+        """Called before a block's call: waits for its weights, and starts to copy the next block's."""
         if not self.homes.get(block):
             return
         if torch.is_grad_enabled():
@@ -157,7 +158,7 @@ class OffloadWeights(Inference):
             self.fetch(following)
 
     def leave(self, block: Any, args: Any, result: Any) -> None:
-        """After a block's call."""
+        """Called after a block's call."""
         for home in self.homes.get(block, ()):
             home.leave()
 

@@ -27,14 +27,14 @@ class Setting:
                 self.change(optimizer, options)
 
     def suits(self, options: dict[str, Any]) -> bool:
-        """Whether an optimizer with these options has them."""
+        """Whether an optimizer with these options can be changed."""
         raise NotImplementedError
 
     def made(self, optimizer: Any, defaults: Any) -> None:
         self.change(optimizer, defaults)
 
     def change(self, optimizer: Any, options: dict[str, Any]) -> None:
-        """Sets the options in these, if they have them."""
+        """Sets the options in this dictionary, if it has them."""
         if self.suits(options):
             options.update(self.options)
             self.set += 1
@@ -57,17 +57,17 @@ class Setting:
 
 
 class NoForeach(Setting):
-    """Optimizers without `foreach`."""
+    """Makes optimizers run without `foreach`."""
 
     name, options = "no-foreach", {"foreach": False}
 
     def suits(self, options: dict[str, Any]) -> bool:
-        """A fused optimizer makes no such copies."""
+        """Whether the optimizer makes such copies; a fused one does not."""
         return "foreach" in options and options["foreach"] is None and not options.get("fused")
 
 
 class Fused(Setting):
-    """Fused optimizers."""
+    """Makes optimizers fused."""
 
     name, options = "fused", {"fused": True, "foreach": False}
 

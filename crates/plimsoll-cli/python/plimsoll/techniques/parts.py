@@ -1,4 +1,4 @@
-"""Cuts the arguments of a model's call along the batch, and puts the results together again."""
+"""Splits the arguments of a model's call along the batch, and joins the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMPARES = "compares the rows of the batch with each other"
 
 
 class Parts:
-    """The arguments of a call in parts of the batch."""
+    """The arguments of a call, split into parts of the batch."""
 
     def __init__(self, name: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.name = name
@@ -31,8 +31,8 @@ class Parts:
         self.sizes = [self.batch // number + (nth < self.batch % number) for nth in range(number)]
 
     def check_indices(self, tensors: Any) -> None:
-        """Refuses indices that are passed together with a batch. Numbers of a graph's nodes are no part of a batch,
-        and would point outside of one.
+        """Refuses indices that are passed together with a batch. The node indices of a graph do not belong to a
+        part of the batch, and would be out of range in one.
         """
         for it in tensors:
             is_whole = not (it.is_floating_point() or it.is_complex() or it.dtype == torch.bool)
@@ -48,11 +48,11 @@ class Parts:
             begin += size
 
     def is_cut(self, leaf: Any) -> bool:
-        """Whether a tensor is cut along its first dimension."""
+        """Whether a tensor is split along its first dimension."""
         return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.size(0) == self.batch
 
     def together(self, results: Any, weights: Any, join: Callable[..., Any]) -> Any:
-        """One result from the results of the parts; `join` makes one loss of several."""
+        """The complete result from the results of the parts; `join` combines several losses into one."""
         flat = [tree_flatten(it) for it in results]
         first, structure = flat[0]
         if any(len(leaves) != len(first) for leaves, _ in flat):
@@ -61,7 +61,7 @@ class Parts:
         return tree_unflatten([self.one(column, weights, join) for column in columns], structure)
 
     def one(self, values: Any, weights: Any, join: Callable[..., Any]) -> Any:
-        """One value of the whole batch's result, from the values of its parts."""
+        """One value of the complete result, from the values of the parts."""
         value = values[0]
         if not isinstance(value, torch.Tensor):
             if value is None or isinstance(value, (bool, int, float, str)):
@@ -77,8 +77,8 @@ class Parts:
 
 
 class Buffers:
-    """The buffers of a model whose batch is divided. Buffers that the first part changes would be changed by each of
-    the others as well.
+    """The buffers of a model whose batch is split. If the first part changes a buffer, each of the other parts would
+    change it as well.
     """
 
     def __init__(self, name: str, root: Any) -> None:
@@ -95,7 +95,7 @@ class Buffers:
 
 
 class Reduction:
-    """How losses inside the call are reduced: noted while parts run."""
+    """Records how losses inside the call are reduced, while the parts run."""
 
     def __init__(self, name: str, sizes: list[int]) -> None:
         self.name = name
@@ -111,7 +111,7 @@ class Reduction:
         observers.listeners["loss"].remove(self.on_loss)
 
     def on_loss(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A loss function was called inside the model."""
+        """Called when the model calls a loss function."""
         import inspect
 
         bound = inspect.signature(function).bind(*args, **kwargs)
@@ -124,7 +124,7 @@ class Reduction:
             and first.size(0) == first.size(1)
             and first.size(0) in self.sizes
         ):
-            # A contrastive loss: the other rows are the other classes.
+            # A contrastive loss, in which the other rows are the other classes.
             context.refuse(self.name, f"the model's {name} {COMPARES}")
         self.kinds.add(given.get("reduction", "mean"))
         target = given.get("target", None)
@@ -133,7 +133,7 @@ class Reduction:
                 self.counts.append((target != given.get("ignore_index", -100)).sum())
 
     def weights(self, sizes: list[int], has_loss: bool) -> Any:
-        """The share of each part in a loss; None: losses are sums."""
+        """The weight of each part in a loss; None if losses are sums."""
         if not has_loss:
             return sizes
         if self.kinds == {"sum"}:
@@ -147,7 +147,7 @@ class Reduction:
 
 
 def joined(values: Any, weights: Any) -> Any:
-    """The loss of the whole batch from its parts' losses."""
+    """The loss of the complete batch, from the losses of its parts."""
     if weights is None:
         return sum(values[1:], values[0])
     total = sum(weights[1:], weights[0])
@@ -168,10 +168,10 @@ def check(name: str, root: Any) -> None:
 
 
 def hooked(root: Any) -> str | None:
-    """Why the program would see parts of the batch: its own hooks keep what goes through a module."""
+    """Why the program would see parts of the batch: it has hooks that record what passes through a module."""
     for path, module in root.named_modules():
         for hook in [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]:
-            hook = getattr(hook, "func", hook)  # of functools.partial
+            hook = getattr(hook, "func", hook)  # for a functools.partial
             code = getattr(getattr(hook, "__func__", hook), "__code__", None) or getattr(
                 type(hook).__call__, "__code__", None
             )
@@ -182,7 +182,7 @@ def hooked(root: Any) -> str | None:
 
 
 def idle(batch: int | None) -> str:
-    """Why no call was divided."""
+    """Why no call was split."""
     return context.untrained() if batch is None else f"the batch is {batch}"
 
 

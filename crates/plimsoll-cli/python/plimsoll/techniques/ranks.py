@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-OWN = "PLIMSOLL_RANKS"  # set where the ranks are ours
-HIDDEN = "PLIMSOLL_OWN_"  # what precedes the name of a variable that the program does not see
-# What torchrun sets, beside all that begins with TORCHELASTIC.
+OWN = "PLIMSOLL_RANKS"  # set if `run --devices` started the ranks
+HIDDEN = "PLIMSOLL_OWN_"  # prefix of variables that are hidden from the program
+# The variables that torchrun sets, besides those that begin with TORCHELASTIC.
 NAMES = (
     "RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE MASTER_ADDR"
     " MASTER_PORT NODE_RANK"
@@ -33,12 +33,12 @@ def hide() -> None:
 
 
 def number(name: str) -> int:
-    """One of torchrun's numbers, which the program does not see."""
+    """The value of one of torchrun's numeric variables, which the program does not see."""
     return int(os.environ[HIDDEN + name])
 
 
 def seed() -> None:
-    """Seeds the generators that each process would seed for itself; PyTorch's begin alike."""
+    """Seeds the generators that would otherwise differ between processes. PyTorch's start with the same seed."""
     import random
 
     import numpy
@@ -49,7 +49,7 @@ def seed() -> None:
 
 
 def join(device: str) -> Any:
-    """Connects the ranks, and returns the mesh of all of them."""
+    """Connects the ranks. Returns the mesh of all ranks."""
     import torch
     from torch import distributed
 
@@ -57,7 +57,7 @@ def join(device: str) -> Any:
     os.environ.update({it: os.environ[HIDDEN + it] for it in hidden})
     try:
         if not distributed.is_initialized():
-            # With the device, NCCL does not guess it from the number of the rank.
+            # Without a device, NCCL would guess it from the rank's number.
             its_own = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
             distributed.init_process_group("nccl" if device == "cuda" else "gloo", device_id=its_own)
         return distributed.device_mesh.init_device_mesh(device, (number("WORLD_SIZE"),))

@@ -1,10 +1,10 @@
 """Finds the outermost module calls of training steps, and runs the techniques around them.
 
-A root is a module that is called with gradients enabled, in training mode, not from another module. DDP is
-transparent: the module inside is the root. A block that is computed again in the backward pass is not one.
+A root is a module that is called with gradients enabled, in training mode, and not from another module. DDP
+is transparent: the module inside is the root. A block that is recomputed in the backward pass is not a root.
 
-While a program has read no gradient, the outermost call of any module is also a root, for techniques that have `serves`: those
-for programs that only compute outputs.
+While a program has read no gradient, the outermost call of any module is also a root, for techniques that set
+`serves`: the techniques for programs that only compute outputs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from . import context, observers
 
 local = threading.local()
 seen: weakref.WeakSet[Any] = weakref.WeakSet()  # roots
-served: weakref.WeakSet[Any] = weakref.WeakSet()  # those of programs that read no gradient
-inner: weakref.WeakSet[Any] = weakref.WeakSet()  # modules inside them
+served: weakref.WeakSet[Any] = weakref.WeakSet()  # roots in programs that read no gradient
+inner: weakref.WeakSet[Any] = weakref.WeakSet()  # modules inside roots
 kinds: list[str] = []  # the classes of the roots
 TRANSPARENT = ("DistributedDataParallel",)
 
@@ -50,7 +50,7 @@ def is_inside() -> bool:
 
 
 def begins(torch: Any, module: Any) -> bool:
-    """Whether this call of a module is an outermost one of a training step."""
+    """Whether this is an outermost call of a module in a training step."""
     if not torch.is_grad_enabled() or not module.training or torch.compiler.is_compiling():
         return False
     if torch._C._current_graph_task_id() != -1:
@@ -61,14 +61,14 @@ def begins(torch: Any, module: Any) -> bool:
 
 
 def serves(torch: Any, module: Any) -> bool:
-    """Whether this call of a module is an outermost one of a program that reads no gradient."""
+    """Whether this is an outermost call of a module in a program that reads no gradient."""
     if torch.compiler.is_compiling() or observers.trains() or module in seen or module in inner:
         return False
     return torch._C._current_graph_task_id() == -1 and next(module.parameters(), None) is not None
 
 
 def call(root: Any, original: Callable[..., Any], trains: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls a root, with the techniques around it."""
+    """Calls a root with the techniques around it."""
     techniques = [it for it in context.active if trains or getattr(it, "serves", False)]
     known = seen if trains else served
     if root not in known:
@@ -89,5 +89,5 @@ def call(root: Any, original: Callable[..., Any], trains: bool, args: tuple[Any,
 
 
 def wrapped(around: Any, root: Any, following: Callable[..., Any]) -> Any:
-    """The call, with one technique around it."""
+    """The call, wrapped in one technique."""
     return lambda *args, **kwargs: around(root, following, args, kwargs)

@@ -1,6 +1,6 @@
-"""The rows of a batch that a rank computes, and tensors of all ranks' rows. Outside the model all ranks have the same
-tensors and the same gradients; inside, each has its own rows, with gradients times the number of ranks: `fully_shard`
-averages over ranks.
+"""The rows of a batch that a rank computes, and tensors with all ranks' rows. Outside the model, all ranks have the
+same tensors and the same gradients. Inside, each rank has its own rows, and gradients are multiplied by the number of
+ranks, because `fully_shard` averages over ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Rows:
         return tensor.narrow(0, self.begin, self.sizes[self.rank])
 
     def all(self, tensor: Any) -> Any:
-        """The rows of all ranks. Each sends as many as the rank with the most has."""
+        """The rows of all ranks. Each rank sends as many rows as the largest rank has."""
         most = max(self.sizes)
         sent = tensor.contiguous()
         if sent.size(0) < most:
@@ -41,7 +41,7 @@ class Rows:
 
 
 class Own(torch.autograd.Function):
-    """Takes this rank's rows of the whole batch."""
+    """Selects this rank's rows of the complete batch."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, rows: Rows) -> Any:
@@ -54,7 +54,7 @@ class Own(torch.autograd.Function):
 
 
 class All(torch.autograd.Function):
-    """Gathers the rows of all ranks from the rows of this one."""
+    """Gathers the rows of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, rows: Rows) -> Any:
@@ -67,7 +67,7 @@ class All(torch.autograd.Function):
 
 
 class Sum(torch.autograd.Function):
-    """The sum of the ranks' losses, whose gradient each of them has."""
+    """The sum of the ranks' losses. Each rank gets its gradient."""
 
     @staticmethod
     def forward(ctx: Any, value: Any, rows: Rows) -> Any:
@@ -82,8 +82,8 @@ class Sum(torch.autograd.Function):
 
 
 class Lazy(torch.Tensor):
-    """All ranks' rows of a tensor that a model returns beside its loss: exchanged when the program uses it. All
-    ranks run the same program, so all do at the same place.
+    """All ranks' rows of a tensor that a model returns in addition to its loss. They are exchanged when the
+    program uses the tensor. All ranks run the same program, so they all do so at the same point.
     """
 
     @staticmethod

@@ -1,9 +1,9 @@
-"""Consecutive blocks of a model as segments. Of what the blocks of a segment save for the backward pass, only the inputs
-from outside the segment stay. When the backward pass first needs a tensor of the segment, all its blocks are computed
-again, in order.
+"""Treats consecutive blocks of a model as segments. Of the tensors that the blocks of a segment save for the backward
+pass, only the inputs from outside the segment are kept. When the backward pass first needs a tensor of the segment,
+all its blocks are recomputed, in order.
 
-The model itself calls each block. An argument that an earlier block of the segment returned, unchanged since, is
-computed again; all others stay, so what the model does between its blocks does not matter.
+The model itself calls each block. If an earlier block of the segment returned an argument, and it is unchanged,
+the argument is recomputed. All other arguments are kept, so the model may do anything between its blocks.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 
 from . import again
 
-MARK = "_plimsoll_segment"  # on a block: the numbers of its segment, and of the block
+MARK = "_plimsoll_segment"  # attribute of a block: the numbers of its segment and of the block
 KINDS = ("cuda", "cpu")
 
 
 class Inputs(torch.autograd.Function):
-    """Keeps tensors as an operator does: with saved-tensor hooks, and the check against in-place changes."""
+    """Saves tensors in the way that an operator does: with saved-tensor hooks, and with the check for
+    in-place changes.
+    """
 
     @staticmethod
     def forward(ctx: Any, handle: Any, *tensors: Any) -> Any:
@@ -37,18 +39,18 @@ class Inputs(torch.autograd.Function):
 
 
 class Done(Exception):
-    """All saved tensors are restored: the rest of the last block need not run."""
+    """All saved tensors are restored, so the rest of the last block need not run."""
 
 
 class Saved:
-    """A tensor that a block saved: empty until the segment is computed again."""
+    """A tensor that a block saved. It is empty until the segment is recomputed."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.tensor: Any = None
 
     def take(self) -> Any:
-        """The tensor, for the one operation that needs it."""
+        """Returns the tensor, for the only operation that needs it."""
         if self.tensor is None:
             self.segment.compute()
         if self.tensor is None:
@@ -58,7 +60,7 @@ class Saved:
 
 
 class Surroundings:
-    """The state of PyTorch's generators and of autocast at a block's call."""
+    """The state of PyTorch's generators and of autocast when a block is called."""
 
     def __init__(self, tensors: list[Any]) -> None:
         self.host = torch.get_rng_state()
@@ -68,7 +70,7 @@ class Surroundings:
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        """Restores it for the second computation."""
+        """Restores the state for the recomputation."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(self.devices))
             torch.set_rng_state(self.host)
@@ -84,13 +86,13 @@ class Call:
     def __init__(self, block: Any, function: Callable[..., Any], state: Any) -> None:
         self.block, self.function, self.state = block, function, state
         self.saved: list[weakref.ref[Saved]] = []  # in the order of saving
-        self.leaves: list[Any] = []  # the arguments, tensors replaced by their place in `kept` or in the results
+        self.leaves: list[Any] = []  # the arguments, with tensors replaced by their index in `kept` or in the results
         self.structure: Any = None
-        self.kept: Any = None  # a tensor whose node keeps the inputs from outside
+        self.kept: Any = None  # a tensor whose autograd node keeps the inputs from outside
         self.surroundings: Any = None
 
     def first(self, segment: Segment, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The first computation."""
+        """Runs the first computation."""
         leaves, self.structure = tree_flatten((args, kwargs))
         kept: list[Any] = []
         for leaf in leaves:
@@ -111,7 +113,7 @@ class Call:
             return self.function(self.block, *args, **kwargs)
 
     def again(self, results: list[list[Any]], is_last: bool) -> Any:
-        """The second computation, which restores the saved tensors."""
+        """Runs the recomputation, which restores the saved tensors."""
         kept = self.kept.grad_fn.saved_tensors
 
         def found(leaf: Any) -> Any:
@@ -142,14 +144,14 @@ class Call:
 
 
 class Kept:
-    """An argument that stays: its place among those kept by its call."""
+    """An argument that is kept: its index among those that its call keeps."""
 
     def __init__(self, place: int, requires_grad: bool) -> None:
         self.place, self.requires_grad = place, requires_grad
 
 
 class Made:
-    """An argument that is computed again: the call in the segment, and the place in its result."""
+    """An argument that is recomputed: the call in the segment, and the index in its result."""
 
     def __init__(self, call: int, place: int) -> None:
         self.call, self.place = call, place
@@ -159,9 +161,9 @@ class Segment:
     """The calls of one segment in one forward pass. Their saved tensors keep it alive."""
 
     def __init__(self) -> None:
-        self.number, self.block = -1, -1  # of the segment, and of the last block in it
+        self.number, self.block = -1, -1  # the segment's number, and the last block's
         self.calls: list[Call] = []
-        self.results: dict[int, tuple[weakref.ref[Any], int, Made]] = {}  # by id: the tensor, its version, its place
+        self.results: dict[int, tuple[weakref.ref[Any], int, Made]] = {}  # by id: the tensor, its version, its origin
 
     def made(self, leaf: Any) -> Made | None:
         """Where an argument was computed in this segment; None if it was not."""
@@ -173,7 +175,7 @@ class Segment:
     def call(
         self, block: Any, function: Callable[..., Any], state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Calls a block, whose saved tensors are computed again."""
+        """Calls a block, whose saved tensors are recomputed."""
         call = Call(block, function, state)
         result = call.first(self, args, kwargs)
         for place, leaf in enumerate(tree_flatten(result)[0]):
@@ -183,7 +185,7 @@ class Segment:
         return result
 
     def compute(self) -> None:
-        """Computes all blocks again."""
+        """Recomputes all blocks."""
         results: list[list[Any]] = []
         last = max(nth for nth, call in enumerate(self.calls) if call.saved)
         with contextlib.suppress(Done):
@@ -203,7 +205,7 @@ def mark(blocks: list[Any], number: int) -> None:
 
 
 def of(block: Any, last: weakref.ref[Segment] | None) -> Segment:
-    """The segment of this call of a block: the last one, if the block follows in it."""
+    """The segment of this call of a block: the last segment if the block comes next in it, otherwise a new one."""
     segment = last() if last is not None else None
     number, nth = block.__dict__[MARK]
     if segment is None or segment.number != number or segment.block >= nth:

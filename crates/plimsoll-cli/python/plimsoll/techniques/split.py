@@ -1,5 +1,5 @@
-"""Splits the batch inside the outermost module call: each part is checkpointed as a whole, and the results are put
-together. Rounding differs, and dropout draws other masks.
+"""Splits the batch inside the outermost module call: each part is checkpointed as a unit, and the results are
+joined. Rounding differs, and dropout draws other masks.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from . import checkpoint as recomputing
 
 
 class Split:
-    """The batch, in parts inside the model."""
+    """Runs the batch in parts inside the model."""
 
     name = "split"
-    serves = True  # without gradients, too, where no part is computed again
+    serves = True  # also without gradients; then no part is recomputed
 
     def __init__(self, value: int) -> None:
         self.number, self.count, self.small = value, 0, None
@@ -57,7 +57,7 @@ class Split:
 
 
 def computed_again(root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of one part, whose activations are computed again."""
+    """The result of one part, whose activations are recomputed."""
     leaves, structure = tree_flatten((args, kwargs))
 
     def run(*leaves: Any) -> Any:

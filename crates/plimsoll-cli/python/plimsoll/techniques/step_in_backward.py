@@ -1,4 +1,5 @@
-"""Updates each parameter as soon as its gradient is complete, and frees the gradient. The same numbers.
+"""Updates each parameter as soon as its gradient is complete, and frees the gradient. The numbers are
+identical.
 
 Refused if the program needs all gradients at once: clipping, accumulation, GradScaler, DDP.
 """
@@ -12,18 +13,18 @@ import torch
 
 from . import context, each, observers
 
-# Their state and their update belong to one parameter each.
+# Optimizers whose state and update are independent for each parameter.
 SEPARATE = "Adam AdamW SGD RMSprop Adagrad Adadelta Adamax NAdam RAdam ASGD Rprop Adafactor Muon".split()
 
 
 class StepInBackward:
-    """Updates inside the backward pass."""
+    """Updates parameters inside the backward pass."""
 
     name = "step-in-backward"
 
     def __init__(self, value: int | None) -> None:
         self.count = 0
-        self.known: dict[int, tuple[Any, int]] = {}  # the optimizer and the number of its group, by parameter
+        self.known: dict[int, tuple[Any, int]] = {}  # by parameter: its optimizer, and the index of its group
         self.used: dict[
             int, Any
         ] = {}  # the optimizer by parameter, of parameters that were updated since its last step
@@ -47,7 +48,7 @@ class StepInBackward:
             kind.__init__ = __init__
 
     def refuse(self, reason: str) -> None:
-        """Ends the program."""
+        """Refuses the technique, which ends the program."""
         context.refuse(self.name, reason)
 
     def first(self, root: Any) -> None:
@@ -68,7 +69,7 @@ class StepInBackward:
             self.refuse(f"it is not known whether {name} updates parameters independently")
 
     def take(self, optimizer: Any) -> None:
-        """Updates the parameters of this optimizer from here on; its own step does nothing."""
+        """Starts to update the parameters of this optimizer; its own step does nothing from then on."""
         for nth, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 if parameter.requires_grad and id(parameter) not in self.known:
@@ -96,7 +97,7 @@ class StepInBackward:
             self.refuse("a parameter gets several gradients before the optimizer's step (accumulation)")
         self.used[id(parameter)] = optimizer
         groups = optimizer.param_groups
-        # The step of this parameter alone, with its group's settings of now.
+        # Steps only this parameter, with its group's current settings.
         optimizer.param_groups = [{**groups[nth], "params": [parameter]}]
         try:
             with torch.no_grad():
@@ -111,8 +112,8 @@ class StepInBackward:
             self.refuse("the program accumulates gradients over several backward passes")
 
     def zeroed(self, parameters: Any, set_to_none: bool) -> None:
-        """The program clears gradients. A GAN's discriminator gets gradients of the generator's loss, which no step
-        uses.
+        """Called when the program clears gradients. For example, a GAN's discriminator gets gradients from the
+        generator's loss, which no step uses.
         """
         if any(id(it) in self.used for it in parameters):
             self.refuse("the program clears gradients without a step of their optimizer")

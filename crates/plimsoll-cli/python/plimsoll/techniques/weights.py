@@ -1,5 +1,5 @@
-"""Weights in 16 bits: a model is converted before it moves to the GPU, or at its first call; its inputs are converted
-as well, and its results back to f32. Changes the numbers.
+"""Weights in 16 bits: a model is converted before it moves to the GPU, or at its first call. Its inputs are converted
+as well, and its results are converted back to f32. Changes the numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Half(Inference):
             self.convert(module)
 
     def moved(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that moves a module; before a move to a GPU, the module is converted in place."""
+        """A method that moves a module, wrapped so that the module is converted in place before it moves to a GPU."""
 
         @functools.wraps(original)
         def move(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -77,7 +77,7 @@ class Bf16Weights(Half):
 
 
 def root_dtypes(root: Any) -> set[Any]:
-    """The types of a module's parameters."""
+    """The data types of a module's parameters."""
     return {it.dtype for it in root.parameters()}
 
 

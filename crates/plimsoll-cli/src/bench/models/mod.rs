@@ -1,7 +1,7 @@
-//! Memory of three training steps of models that people train, on a simulated H200, beside PyTorch's.
+//! The memory of three training steps of common models on a simulated H200, compared with PyTorch's.
 //!
-//! Both sides run the same program: batch, model, optimizer, type. `pytorch.py` beside this file measured PyTorch's peaks and
-//! wrote `pytorch.json`; `programs.rs` has ours.
+//! Both sides run the same program: batch, model, optimizer, type. `pytorch.py` in this folder measured PyTorch's peaks and
+//! wrote `pytorch.json`; `programs.rs` has our programs.
 
 mod programs;
 
@@ -25,7 +25,7 @@ pub(crate) struct ModelsArgs {
     json: bool,
 }
 
-/// What `pytorch.py` wrote.
+/// The file that `pytorch.py` wrote.
 #[derive(Deserialize)]
 struct Recorded {
     versions: Versions,
@@ -58,7 +58,7 @@ struct Row {
     ratio: f64,
 }
 
-/// Measures; the result is text for stdout.
+/// Measures. Returns the text for stdout.
 pub(crate) fn run(args: &ModelsArgs) -> Result<String, Failure> {
     let recorded = recorded();
     let wanted = |row: &&Reference| args.only.as_ref().is_none_or(|only| row.model.contains(only.as_str()));
@@ -119,12 +119,12 @@ fn row(reference: &Reference, program: &Program) -> plimsoll::Result<Row> {
     })
 }
 
-/// Three steps of a new model, and the largest sum of the bytes that were allocated.
+/// Runs three steps of a new model. Returns the peak of the allocated bytes.
 fn peak_bytes(program: &Program, optimizer: &str, amp: Option<DType>) -> plimsoll::Result<u64> {
     let device = Device::sim(SimConfig::like("H200")?);
     let model = (program.build)(&device)?;
     let mut optimizer = programs::optimizer(optimizer, model.parameters);
-    // As in a Python loop, a batch lives until the next one is there.
+    // As in a Python loop, a batch is freed only after the next one exists.
     let mut batch: Option<(Tensor, Tensor)> = None;
     for _ in 0..3 {
         let (x, y) = batch.insert((program.batch)(&device)?);

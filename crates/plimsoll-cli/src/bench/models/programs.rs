@@ -1,4 +1,4 @@
-//! The programs of `bench models`: model, batch and loss of each.
+//! The programs of `bench models`: the model, batch and loss of each.
 
 use plimsoll::models::{
     BertConfig, BertForMaskedLm, Gpt2, Gpt2Config, Llama, LlamaConfig, ResNet, ResNetConfig, Vit, VitConfig,
@@ -15,12 +15,12 @@ pub(super) struct Trained {
     pub(super) loss: Loss,
 }
 
-/// The loss of inputs and targets.
+/// Computes the loss from inputs and targets.
 type Loss = Box<dyn Fn(&Tensor, &Tensor) -> Result<Tensor>>;
 
-/// What is trained on what.
+/// A model and the data that it is trained on.
 pub(super) struct Program {
-    /// As in `pytorch.py`.
+    /// The name in `pytorch.py`.
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) build: fn(&Device) -> Result<Trained>,
@@ -102,12 +102,12 @@ pub(super) static PROGRAMS: &[Program] = &[
     },
 ];
 
-/// The program of this name.
+/// The program with this name.
 pub(super) fn named(name: &str) -> Option<&'static Program> {
     PROGRAMS.iter().find(|program| program.name == name)
 }
 
-/// The optimizers of `pytorch.py`.
+/// The optimizer of `pytorch.py` with this name.
 pub(super) fn optimizer(name: &str, parameters: Vec<Tensor>) -> Box<dyn Optimizer> {
     match name {
         "sgd" => {

@@ -1,4 +1,4 @@
-"""Measures PyTorch's peaks of memory for `plimsoll bench models`, and writes `pytorch.json` beside this file.
+"""Measures PyTorch's peaks of memory for `plimsoll bench models`, and writes `pytorch.json` next to this file.
 
 Each program trains three steps on a new model; the figure is `torch.cuda.max_memory_allocated()`, the largest sum of the sizes
 of tensors. PyTorch requests cuBLAS's workspace (32 MiB on an H200) from the same allocator; it is left out here. No GPU is needed:
@@ -102,7 +102,7 @@ def predict(model, x, y):
     return model(x, labels=y).loss
 
 
-# name: the model, its batch, its loss, its optimizer.
+# The name, with the model, its batch, its loss and its optimizer.
 PROGRAMS = {
     "mlp": (mlp, lambda: labelled((256, 784), 10), classify, "adamw"),
     "lenet": (lenet, lambda: labelled((64, 1, 28, 28), 10), classify, "sgd"),

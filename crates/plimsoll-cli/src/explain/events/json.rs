@@ -1,4 +1,4 @@
-//! Events for programs: `plimsoll.events/1`. Whole stacks, innermost frame first.
+//! Events for programs: `plimsoll.events/1`. Stacks are complete, innermost frame first.
 
 use plimsoll_trace::explain::BackwardBlock;
 use plimsoll_trace::snapshot::EventIndex;
@@ -9,7 +9,7 @@ use super::{Row, Window};
 use crate::explain::values::backward;
 use crate::explained::Explained;
 
-/// The whole answer.
+/// The complete answer.
 pub(super) fn render(explained: &Explained, windows: &[Window<'_>]) -> String {
     let devices: Vec<Value> = windows.iter().map(|window| device(explained, window)).collect();
     let value = json!({ "schema": "plimsoll.events/1", "file": explained.file, "devices": devices });
@@ -57,7 +57,7 @@ fn event(explained: &Explained, window: &Window<'_>, row: &Row<'_>) -> Value {
     })
 }
 
-/// The block that an event is about: `null` for those about segments.
+/// The block that an event is about; `null` for events about segments.
 fn block_of(explained: &Explained, window: &Window<'_>, event: EventIndex) -> Value {
     let timeline = &window.device.timeline;
     let Some(index) = timeline.life_of(event) else { return Value::Null };
@@ -69,9 +69,9 @@ fn block_of(explained: &Explained, window: &Window<'_>, event: EventIndex) -> Va
         "category": category.name(&explained.snapshot),
         "confidence": why.confidence(),
         "evidence": why.evidence(),
-        // `null`: before the recording.
+        // `null` if the block was allocated before the recording.
         "asked_for_by_event": life.born.map(EventIndex::index),
-        // `null`: held at the end.
+        // `null` if the block is still live at the end.
         "freed_by_event": life.freed.map(EventIndex::index),
         "held_us": life.born.zip(life.freed).and_then(|(born, freed)| window.between(explained, born, freed)),
     })

@@ -1,5 +1,5 @@
-//! `plimsoll explain --events`: the events around a moment, each with the level after it, its block's life, and its
-//! stack.
+//! `plimsoll explain --events`: the events around a moment, each with the memory level after it, the lifetime of
+//! its block, and its stack.
 
 mod json;
 mod text;
@@ -50,13 +50,13 @@ struct Window<'a> {
     device: &'a DeviceExplanation,
     /// The moment in words.
     moment: String,
-    /// The event just before it; `None` before the first.
+    /// The event just before the moment; `None` if there is none.
     at: Option<EventIndex>,
-    /// In order.
+    /// In the order of the recording.
     events: Vec<Row<'a>>,
     /// The time of the recording's first event, in microseconds since 1970.
     first_us: Option<u64>,
-    /// The forward lines of requests that have no line of their own.
+    /// The forward lines of requests that have no Python line.
     forward_lines: ForwardLines,
 }
 
@@ -110,7 +110,7 @@ impl EventsArgs {
         moment: String,
     ) -> Window<'a> {
         let trace = explained.snapshot.trace(device.timeline.device);
-        // The snapshot itself is one past the last event.
+        // For the snapshot's own moment, the index is one past the last event.
         let at = at.filter(|at| at.index() < trace.len()).or_else(|| at.and(device.timeline.last()));
         let center = at.map_or(0, EventIndex::index);
         let from = center.saturating_sub(self.before);

@@ -1,4 +1,4 @@
-//! Events as text: a line for what happened and the level after it, a line for the block, then the stack.
+//! Events as text: a line with the event and the memory level after it, a line for the block, then the stack.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
 
-/// The whole answer.
+/// The complete answer.
 pub(super) fn render(explained: &Explained, windows: &[Window<'_>], shown: Shown, frames: Frames) -> String {
     let mut out = String::new();
     for window in windows {
@@ -86,7 +86,7 @@ impl Text<'_> {
         let device = self.window.device;
         let snapshot = &self.explained.snapshot;
         let mut about = Vec::new();
-        // PyTorch writes no address of a snapshot that was taken.
+        // For the event of taking a snapshot, PyTorch records no address.
         let addr = row.event.addr().filter(|_| row.event.action != Action::Snapshot);
         about.extend(addr.map(|addr| format!("{:#x}", addr.0)));
         about.extend(row.event.device_free().map(|bytes| format!("{} free on the device", self.size(bytes))));
@@ -158,7 +158,7 @@ impl Text<'_> {
         format!("{events}{time} {word}")
     }
 
-    /// The frames, innermost first; those that are left out are counted at the end.
+    /// The frames, innermost first. Omitted frames are counted at the end.
     fn stack(&self, out: &mut String, stack: Option<StackId>) {
         if self.frames == Frames::None {
             return;

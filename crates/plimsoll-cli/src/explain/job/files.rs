@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::{Exit, Failure};
 
-/// Extensions of snapshots; those in the second row count only if a folder has none of the first.
+/// Extensions of snapshots. Those in the second row count only if a folder has no files of the first.
 const ENDINGS: [&[&str]; 2] = [&["pickle", "pkl"], &["json"]];
 /// Extensions of compressed files.
 const PACKED: [&str; 2] = ["gz", "zst"];
 
-/// The files that the arguments name; a folder stands for its snapshots. In order of rank, if the names contain it.
+/// The files that the arguments name; a folder stands for the snapshots in it. They are sorted by rank if the names
+/// contain it.
 ///
 /// # Errors
 /// A folder that cannot be read, or without a snapshot.

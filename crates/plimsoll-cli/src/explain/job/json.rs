@@ -1,4 +1,4 @@
-//! Ranks side by side, as JSON: `plimsoll.ranks/1`. Figures of all ranks are lists in the order of `ranks`.
+//! A comparison of ranks as JSON: `plimsoll.ranks/1`. Figures of all ranks are lists in the order of `ranks`.
 
 use plimsoll_alloc::Bytes;
 use plimsoll_trace::explain::{Across, Place};
@@ -6,7 +6,7 @@ use plimsoll_trace::render::ranks::RankTable;
 use plimsoll_trace::render::verdict;
 use serde_json::{Value, json};
 
-/// The whole answer.
+/// The complete answer.
 pub(super) fn render(job: &RankTable<'_>) -> String {
     let ranks = job.devices.iter().zip(&job.ranks.ranks).map(|((file, device), rank)| {
         json!({

@@ -1,7 +1,7 @@
-//! `plimsoll explain` of several files: the ranks of one job side by side, and which is odd.
+//! `plimsoll explain` of several files: compares the ranks of one job, and says which one is odd.
 //!
-//! `names.rs` finds the rank of each file; `same.rs` chooses between several files of one rank. A rank that cannot be
-//! read is named, and the answer is incomplete without it.
+//! `names.rs` finds the rank of each file; `same.rs` chooses between several files of one rank. If a rank cannot be
+//! read, the answer names it and is marked incomplete.
 
 mod files;
 mod json;
@@ -30,11 +30,11 @@ pub(super) use self::text::rows;
 
 /// The files of a job, read.
 struct Job {
-    /// Each with the name of its rank and its path.
+    /// Each file with the name of its rank and its path.
     files: Vec<(String, PathBuf, Explained)>,
-    /// Files that could not be read, by the names of their ranks, and why.
+    /// Files that could not be read: the names of their ranks, and the reasons.
     unreadable: Vec<(String, String)>,
-    /// Files that are not used, because another file represents their rank.
+    /// Files that are ignored because another file represents their rank.
     unused: Vec<Unused>,
 }
 
@@ -53,7 +53,7 @@ fn by_rank(paths: &[PathBuf]) -> Vec<(String, Vec<&PathBuf>)> {
 }
 
 impl Job {
-    /// Reads every file that it can; fails only if it can read none. Of several files of one rank, one is kept.
+    /// Reads every readable file, and fails only if there is none. Of several files of one rank, it keeps one.
     fn open(paths: &[PathBuf], args: &ExplainArgs) -> Result<Job, Failure> {
         let mut job = Job { files: Vec::new(), unreadable: Vec::new(), unused: Vec::new() };
         let mut first = None;
@@ -108,7 +108,7 @@ impl Job {
         RankTable::of(&files, &self.unreadable, &self.unused)
     }
 
-    /// The commands that show each rank by itself, in their order.
+    /// The commands that show each rank by itself, in the order of the ranks.
     fn commands(&self, args: &ExplainArgs) -> Vec<String> {
         let commands = self.files.iter().flat_map(|(_, path, file)| {
             let number = |device: &DeviceExplanation| match file.devices.len() {
@@ -121,7 +121,7 @@ impl Job {
     }
 }
 
-/// Puts the ranks side by side.
+/// Compares the ranks.
 pub(super) fn run(paths: &[PathBuf], args: &ExplainArgs, sink: Option<Sink>) -> Result<Answer, Failure> {
     let job = Job::open(paths, args)?;
     let exit = if job.unreadable.is_empty() { Exit::Done } else { Exit::OutOfMemory };

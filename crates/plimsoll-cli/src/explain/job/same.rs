@@ -1,8 +1,8 @@
 //! Decides which of several files of one rank counts: [`judged`]. The contents of the recordings decide, not their
 //! names.
 //!
-//! A program that runs out of memory may write a file at the failure and one as it ends: they share events and are of
-//! the same run. A file of an earlier run, or from earlier in a long one, ends before the other begins. Two processes
+//! A program that runs out of memory may write a file at the failure and one as it ends: they share events and are
+//! from the same run. A file of an earlier run, or from earlier in a long one, ends before the other begins. Two processes
 //! that recorded at the same time share times but no event: each counts.
 
 use std::collections::BTreeSet;
@@ -52,7 +52,7 @@ pub(super) fn judged(files: &[&Explained]) -> Vec<Judged> {
 fn decided(recorded: &[Recorded<'_>]) -> Vec<Judged> {
     let mut verdicts = vec![Judged::Used; recorded.len()];
     for process in processes(recorded) {
-        // The latest run of the process, and of its files the one that was written when memory ran out.
+        // Prefer the latest run of the process, and the file of that run that was written when memory ran out.
         let latest = process.iter().copied().max_by_key(|&nth| recorded[nth].times.map(|(_, end)| end));
         let Some(latest) = latest else { continue };
         let is_of_it = |nth: usize| nth == latest || recorded[nth].to(&recorded[latest]) == Relation::SameRun;
@@ -73,7 +73,7 @@ fn decided(recorded: &[Recorded<'_>]) -> Vec<Judged> {
     verdicts
 }
 
-/// Groups the recordings by process: two that overlap in time and share no event are of different processes.
+/// Groups the recordings by process: two recordings that overlap in time and share no event are from different processes.
 fn processes(recorded: &[Recorded<'_>]) -> Vec<Vec<usize>> {
     let mut processes: Vec<Vec<usize>> = Vec::new();
     for (nth, one) in recorded.iter().enumerate() {
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// A recording of allocations at these times, which starts at an address of its own.
+    /// A recording of allocations at these times, which starts at its own address.
     fn recording(times: std::ops::Range<u64>, addr: u64) -> Snapshot {
         let event = |time: u64| {
             let mut event = Event::new(Action::Alloc, Addr(addr + (time << 9)), 512, StreamId(0));

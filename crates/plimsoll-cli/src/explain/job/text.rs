@@ -1,4 +1,4 @@
-//! Ranks side by side, as text: which rank is odd and in what, a row for each rank, then the lines that differ.
+//! A comparison of ranks as text: which rank is odd and why, a row for each rank, then the lines that differ.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::shown::Shown;
 /// Characters of a column.
 const COLUMN: usize = 13;
 
-/// The whole answer.
+/// The complete answer.
 pub(super) fn render(job: &RankTable<'_>, shown: Shown) -> String {
     let page = Text { job, shown };
     let mut out = String::new();

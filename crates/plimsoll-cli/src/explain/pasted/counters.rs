@@ -1,4 +1,4 @@
-//! The allocator's counters: peaks, what is cached, and what they cannot say.
+//! The allocator's counters: peaks, cached memory, and what the counters do not say.
 
 use plimsoll_trace::message::{Counter, Counters};
 use plimsoll_trace::render::words::counted;

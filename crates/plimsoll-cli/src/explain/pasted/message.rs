@@ -9,11 +9,11 @@ use super::next;
 use super::said::Said;
 use crate::shown::Shown;
 
-/// The most ranks to list.
+/// The maximum number of ranks to list.
 const MOST_RANKS: usize = 16;
 
 pub(super) fn said(log: &Log, shown: Shown) -> Said {
-    // A log that was read has a message.
+    // A log that was parsed contains a message.
     let Some((process, last)) = log.process().and_then(|it| it.last().map(|last| (it, last))) else {
         return nothing();
     };
@@ -91,7 +91,7 @@ fn verdict(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> Stri
     }
 }
 
-/// Where the GPU's bytes are, as far as the message says.
+/// The use of the GPU's bytes, as far as the message says.
 fn accounts(message: &OutOfMemory, shown: Shown) -> Vec<String> {
     let others = message.true_others();
     let other_bytes: u64 = others.iter().map(|(_, bytes)| bytes).sum();
@@ -237,7 +237,7 @@ fn help(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> String)
     help
 }
 
-/// The CUDA context alone does not take more than this.
+/// The CUDA context alone takes at most this.
 const USUAL_CONTEXT_BYTES: u64 = 1 << 30;
 
 fn commands(message: &OutOfMemory, shortage: Shortage, program: &str) -> Vec<String> {

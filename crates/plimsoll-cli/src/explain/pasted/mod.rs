@@ -1,4 +1,4 @@
-//! Explains what people have instead of a snapshot: a message in a log, counters, a trace of torch.profiler.
+//! Explains input other than snapshots: a message in a log, counters, a trace of torch.profiler.
 //!
 //! | file | contents |
 //! |---|---|
@@ -22,7 +22,7 @@ use crate::exit::{Answer, Exit, Failure};
 /// The answer, with exit code 0, as for a snapshot.
 ///
 /// # Errors
-/// An option that only a snapshot can have; a profile without memory.
+/// An option that applies only to snapshots was given, or a profile has no memory events.
 pub(super) fn answer(file: &str, pasted: &Pasted, args: &ExplainArgs) -> Result<Answer, Failure> {
     if args.is_for_snapshots() {
         let message = format!(

@@ -7,19 +7,19 @@ use plimsoll_trace::message::Traceback;
 
 use crate::page::quoted;
 
-/// The program's command: `python train.py`; with a placeholder if the text does not name it.
+/// The program's command, such as `python train.py`, with a placeholder if the text does not name it.
 pub(super) fn program(traceback: &Traceback) -> String {
     traceback
         .program()
         .map_or_else(|| format!("python {FILE}"), |file| format!("python {}", quoted(Path::new(file))))
 }
 
-/// Stands for the program that a text does not name.
+/// The placeholder for a program that the text does not name.
 const FILE: &str = "FILE";
-/// Stands for the GPU that a text does not name.
+/// The placeholder for a GPU that the text does not name.
 const NAME: &str = "NAME";
 
-/// What to write for the placeholders of commands, one per line.
+/// Instructions for filling in the placeholders of the commands, one per line.
 pub(super) fn to_fill_in(commands: &[String]) -> Vec<&'static str> {
     let has = |word: &str| commands.iter().any(|command| command.split(' ').any(|it| it == word));
     let gpu = "NAME is your GPU, by name (`plimsoll predict --list`), or its memory, such as 24GiB";
@@ -34,19 +34,19 @@ pub(super) fn gpu(capacity_bytes: Option<u64>) -> String {
     of_memory(bytes).map_or_else(size, |gpu| gpu.name.to_owned())
 }
 
-/// The only GPU with this much memory, to a percent; `None` if there are several, or none.
+/// The only GPU with this much memory, within 1 %; `None` if there are several, or none.
 fn of_memory(memory_bytes: u64) -> Option<&'static Gpu> {
     let mut found =
         GPUS.iter().filter(|gpu| gpu.memory_bytes.abs_diff(memory_bytes) < gpu.memory_bytes / 100);
     found.next().filter(|_| found.next().is_none())
 }
 
-/// The search for what fits.
+/// The `plimsoll plan` command, which searches for what fits.
 pub(super) fn plan(capacity_bytes: Option<u64>, program: &str) -> String {
     format!("plimsoll plan --gpu {} -- {program}", gpu(capacity_bytes))
 }
 
-/// A run that records, and explains if memory runs out again.
+/// The `plimsoll run` command, which records, and explains if memory runs out again.
 pub(super) fn run(program: &str) -> String {
     format!("plimsoll run -- {program}")
 }

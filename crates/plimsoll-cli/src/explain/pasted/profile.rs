@@ -1,4 +1,4 @@
-//! A trace of torch.profiler with memory events: peaks of each GPU, and the requests that failed.
+//! A trace of torch.profiler with memory events: the peaks of each GPU, and the requests that failed.
 
 use plimsoll_trace::message::{Profile, ProfiledDevice};
 use plimsoll_trace::render::words::counted;

@@ -13,11 +13,11 @@ pub(super) struct Said {
     pub(super) kind: &'static str,
     /// The first line.
     pub(super) verdict: String,
-    /// What follows it, a line each.
+    /// The lines that follow the verdict.
     pub(super) lines: Vec<String>,
-    /// What the text does not say, in the order of importance.
+    /// The facts that the text does not contain, the most important first.
     pub(super) unknown: Vec<&'static str>,
-    /// What would help.
+    /// Advice.
     pub(super) help: Vec<String>,
     /// Commands, the most useful first.
     pub(super) next: Vec<String>,

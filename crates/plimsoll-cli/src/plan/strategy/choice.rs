@@ -13,7 +13,8 @@ const SAME_TIME: f64 = 1.02;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice<'a> {
     pub(super) best: &'a Fact,
-    /// The set at the limit that lost to the chosen one, which has room and takes about the same time.
+    /// The set at the limit that was rejected for the chosen one, which has room and takes about the same
+    /// time.
     pub(super) instead_of: Option<&'a Fact>,
 }
 
@@ -76,7 +77,7 @@ mod tests {
         }
     }
 
-    /// What is chosen, and instead of what.
+    /// The chosen set, and the one it was preferred to.
     fn chosen(goal: Goal, numbers: Numbers, tried: &[Fact]) -> (String, Option<String>) {
         let tried: Vec<&Fact> = tried.iter().collect();
         let choice = of(&tried, Wish { goal, numbers }, LIMITS).unwrap();
@@ -94,10 +95,11 @@ mod tests {
             assert_eq!(fit(&with("fused", Some(1.02))), ("fused".to_owned(), Some(name.clone())));
             assert_eq!(fit(&with("fused", Some(0.5))), ("fused".to_owned(), Some(name.clone())));
             assert_eq!(fit(&with("fused", Some(1.03))), (name.clone(), None));
-            // An unknown time is not about the same, and what is not allowed is no choice.
+            // An unknown time does not count as about the same, and a set that is not allowed cannot be
+            // chosen.
             assert_eq!(fit(&with("fused", None)), (name.clone(), None));
             assert_eq!(fit(&with("bf16", Some(0.5))), (name.clone(), None));
-            // Of sets that keep the numbers, the one with room comes first anyway, whatever time it takes.
+            // Of the sets that keep the numbers, the one with room comes first, whatever its time.
             assert_eq!(fit(&with("checkpoint", Some(3.0))), ("checkpoint".to_owned(), None));
         }
     }

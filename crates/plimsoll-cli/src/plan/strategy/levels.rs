@@ -5,7 +5,8 @@ use super::super::goal::Goal;
 use super::pass::{Missing, Pass};
 use crate::techniques::{Alone, Levels, Set, Technique};
 
-/// With fewer blocks, segments of them keep about as much as a checkpoint of each.
+/// With fewer checkpointed blocks than this, segments of blocks keep about as much memory as a checkpoint of
+/// each block.
 const SEGMENTED: u64 = 9;
 
 impl Pass<'_> {
@@ -15,7 +16,7 @@ impl Pass<'_> {
     pub(super) fn budgets(&mut self) -> Result<bool, Missing> {
         let expandable = Set::default().with(Technique::Expandable, None);
         let budget = |percent| Set::default().with(Technique::MemoryBudget, Some(percent));
-        // Two that compile at once take twice as long each: the first answer would be late.
+        // Two trials that compile at once take twice as long each, which would delay the first answer.
         self.announce([expandable.clone(), budget(budgets()[0])]);
         let is_fit = self.goal() == Goal::Fit;
         let tried = self.tried(&expandable)?;
@@ -45,11 +46,10 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Switches off the program's own torch.compile, so that techniques apply that a compiled model
-    /// refuses.
+    /// Turns off the program's own torch.compile, because some techniques do not work on a compiled model.
     pub(super) fn eager(&mut self, set: &Set) -> Result<(), Missing> {
         let eager = Set::default().with(Technique::NoCompile, None);
-        // Where the program compiles, they may have had no effect.
+        // Some techniques may have had no effect while the program compiled.
         let acts_inside =
             |it: &Technique| it.row().alone == Alone::Always && it.excluded_by(Technique::Compile).is_some();
         let inside: Vec<Technique> = Technique::all().filter(acts_inside).collect();
@@ -115,7 +115,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// This set with segments of blocks, if that needs less memory than `each`, with a checkpoint of each block.
+    /// This set with segments of blocks, if that needs less memory than `each`, which checkpoints each block.
     fn segments(&mut self, set: &Set, each: &Set) -> Result<Option<Set>, Missing> {
         let technique = Technique::CheckpointSegments;
         let has_failed = self.seen.iter().any(|it| it.set.has(technique) && !it.is_effective());
@@ -165,8 +165,8 @@ impl Pass<'_> {
         self.fewest(set, &all, blocks, |number| set.with(technique, Some(number)))
     }
 
-    /// The smallest number of `of` parts of a technique with which this set fits. `all` has the technique as a
-    /// whole, and fits.
+    /// The smallest number of parts, out of `of`, of a technique with which this set fits. `all` applies the
+    /// technique to all parts, and fits.
     pub(super) fn fewest(
         &mut self,
         set: &Set,
@@ -182,7 +182,7 @@ impl Pass<'_> {
         let none_bytes = none.unwrap_or(self.base()?).reserved_bytes;
         let all_bytes = self.tried(all)?.reserved_bytes;
         let mut number = solved(none_bytes, all_bytes, of, self.facts.limits.roomy_bytes).min(of - 1);
-        // Savings are about linear, so the neighbour comes second; then halves.
+        // Savings are about linear, so try the neighbour of the estimate second, then bisect.
         let (mut too_few, mut enough, mut is_first) = (0, of, true);
         let near = [number, number - 1, number + 1].into_iter().filter(|it| (1..of).contains(it));
         self.announce(near.map(&part));

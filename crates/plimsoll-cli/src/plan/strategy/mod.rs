@@ -1,4 +1,4 @@
-//! Which sets are tried, in which order, and which is chosen: [`next`], a function of what is known. It does no
+//! Which sets are tried, in which order, and which is chosen: [`next`], a function of the known facts. It does no
 //! I/O, so thousands of searches run in a test (`worlds.rs`).
 //!
 //! The search is written as if each set's result were already known (`order.rs`). A [`Pass`] runs it from the beginning
@@ -32,25 +32,26 @@ use self::pass::Pass;
 use super::facts::Facts;
 use crate::techniques::Set;
 
-/// The most sets that a search tries. Those of `worlds.rs` try 34 on average.
+/// The maximum number of sets that a search tries. Searches in `worlds.rs` try 34 on average.
 const MOST_TRIALS: usize = 100;
 
-/// What comes next.
+/// The next step of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The first of these sets has to be tried. The others probably follow, and can run beside it.
+    /// The first of these sets has to be tried. The others probably follow, and can run at the same time.
     Try(Vec<Set>),
-    /// The same, but a set that fits is known already: these may be cheaper, or leave more room.
+    /// The same, but a set that fits is already known: these may be cheaper, or leave more room.
     Improve(Vec<Set>),
     Done(Decision),
 }
 
-/// What is chosen of the sets that were tried, by their places.
+/// The decision about the sets that were tried, as indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Decision {
     /// `None` if nothing fits.
     pub(super) chosen: Option<usize>,
-    /// The set at the limit that lost to the chosen one, which has room and takes about the same time.
+    /// The set at the limit that was rejected for the chosen one, which has room and takes about the same
+    /// time.
     pub(super) instead_of: Option<usize>,
 }
 
@@ -66,7 +67,7 @@ pub(super) fn next(facts: &Facts) -> Step {
     }
 }
 
-/// What is chosen from the facts so far, although the search may not be over.
+/// The decision from the facts so far, although the search may not be over.
 pub(super) fn decide(facts: &Facts) -> Decision {
     let all: Vec<_> = facts.tried.iter().collect();
     let choice = choice::of(&all, facts.wish, facts.limits);

@@ -10,8 +10,8 @@ pub(super) const MOST_EFFORT: u32 = 4;
 const STEPS: usize = 5;
 
 impl Pass<'_> {
-    /// Sets that differ a little, and may be faster: a technique one level lower, with another one level higher or
-    /// with one that costs no time; and the set without a technique that has no levels.
+    /// Neighbouring sets that may be faster. Each lowers one technique by a level, either alone, or while raising
+    /// another by a level, or while adding one that costs no time. Or it drops a technique without levels.
     pub(super) fn near(&self, set: &Set) -> Vec<Set> {
         let mut near = Vec::new();
         let free = self.with_all_free(set);
@@ -25,7 +25,7 @@ impl Pass<'_> {
                 let Some(less) = self.stepped(base, technique, -1) else { continue };
                 let others = Technique::all().filter(|it| *it != technique && self.can_be_more(set, *it));
                 for (other, more) in others.filter_map(|it| Some((it, self.stepped(&less, it, 1)?))) {
-                    // One step may be too small for what it replaces.
+                    // One level may be too little to replace the other technique.
                     near.extend(self.stepped(&more, other, 1));
                     near.push(more);
                 }
@@ -53,7 +53,7 @@ impl Pass<'_> {
         near
     }
 
-    /// The sets with a technique that excludes this one in its place: at its strongest, and at the same level.
+    /// Sets that replace this technique by one that excludes it, at its strongest and at the same level.
     fn instead(&self, set: &Set, technique: Technique) -> Vec<Set> {
         let without = set.without(technique);
         let others =
@@ -109,7 +109,7 @@ impl Pass<'_> {
         technique.row().levels != Levels::Blocks || self.is_useful(technique)
     }
 
-    /// The values of a technique, from the least to the most.
+    /// The values of a technique, from the smallest to the largest effect.
     pub(super) fn values(&self, technique: Technique) -> Vec<Option<u64>> {
         match technique.row().levels {
             Levels::Blocks => {
@@ -133,7 +133,7 @@ impl Pass<'_> {
         })
     }
 
-    /// Whether a technique may save memory on top of those of a set.
+    /// Whether a technique may save memory in addition to the techniques of a set.
     pub(super) fn can_join(&self, set: &Set, technique: Technique) -> bool {
         let is_free =
             |own: Technique| own.excluded_by(technique).is_none() && !own.row().replaces.contains(&technique);

@@ -11,7 +11,7 @@ use super::levels::budgets;
 use super::pass::{Missing, Pass};
 use crate::techniques::{Alone, Joins, Numbers, Technique, Time};
 
-/// If a set that fits takes more than this multiple of the program's own time, other sets are tried, too.
+/// If a set that fits takes more than this multiple of the program's own time, other sets are tried as well.
 const SLOW: f64 = 1.3;
 
 impl Pass<'_> {
@@ -22,7 +22,7 @@ impl Pass<'_> {
     pub(super) fn search(&mut self) -> Result<(), Missing> {
         let base = self.base()?;
         let goal = self.goal();
-        // No technique frees what the program keeps of each step.
+        // No technique helps if memory grows with each step.
         let is_hopeless = !base.has_peaks() || (self.facts.grows && !base.fit.fits());
         let is_fit = base.fit.fits() && (!base.fit.is_tight() || base.is_caught);
         if is_hopeless || (goal == Goal::Fit && is_fit) {
@@ -31,7 +31,7 @@ impl Pass<'_> {
         if self.facts.infers {
             return self.inference();
         }
-        // Each trial compiles, so the technique that is made for such programs comes first.
+        // Each trial compiles, so the technique made for compiled programs comes first.
         let compiles = self.facts.compiles && self.facts.wish.numbers >= Numbers::Rounding;
         if compiles && self.budgets()? {
             return Ok(());
@@ -71,22 +71,22 @@ impl Pass<'_> {
         first
     }
 
-    /// Sets that keep the numbers: what costs no time first.
+    /// Tries sets that keep the numbers, starting with techniques that cost no time.
     fn identical(&mut self) -> Result<(), Missing> {
         let (has_checkpoint, has_offload) = (self.is_useful(self.blocks), self.is_useful(Technique::Offload));
         let free = self.joined(Joins::Free, None);
         self.level(&free, has_checkpoint, false, false)?;
         let has_price = self.chosen().is_some_and(|it| it.has_room() && it.set.techniques().any(takes_time));
         if self.goal() == Goal::Fit && has_offload && has_price {
-            // Copies may take less time than computing again.
+            // Copies may take less time than recomputation.
             self.least_offload(&free)?;
             if has_checkpoint && self.is_slow() {
-                // Together with it, fewer bytes have to leave.
+                // With both, fewer bytes have to be moved.
                 self.least_offload(&free.with(self.blocks, None))?;
             }
         }
         if !self.is_met() {
-            // First what costs no time, then all.
+            // First the techniques that cost no time, then all.
             let all = self.joined(Joins::Identical, None);
             for set in [all.only(|it| !takes_time(it)), all] {
                 if !self.is_met() {
@@ -101,8 +101,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Sets that round differently, or change the numbers if that is allowed. If nothing else fits, a set with bf16
-    /// is offered.
+    /// Tries sets that round differently, or that change the numbers if that is allowed. If nothing else fits, a
+    /// set with bf16 is offered.
     fn rounding(&mut self, compiles: bool) -> Result<(), Missing> {
         let (has_checkpoint, has_offload) = (self.is_useful(self.blocks), self.is_useful(Technique::Offload));
         let optimizers = Technique::all().filter(|it| it.row().alone == Alone::Optimizer);
@@ -118,7 +118,7 @@ impl Pass<'_> {
             self.level(&all, has_checkpoint, has_offload, true)?;
         }
         if self.is_useful(Technique::Fsdp) && !self.is_met() {
-            // Whole parameters are freed where they are sharded, which leaves gaps.
+            // With sharding, complete parameters are gathered and freed, which leaves gaps.
             let sharded = self.joined(Joins::Rounding, Some(Technique::Fsdp));
             let sharded = sharded.with(Technique::Fsdp, None).with(Technique::Expandable, None);
             self.level(&sharded, has_checkpoint, false, false)?;

@@ -1,4 +1,4 @@
-//! One pass through the search with what is known: [`Pass`]. It ends at the first result that is missing.
+//! One pass through the search with the known facts: [`Pass`]. It ends at the first result that is missing.
 
 use super::super::facts::{Fact, Facts, Ran};
 use super::super::goal::Goal;
@@ -16,9 +16,9 @@ pub(super) struct Missing {
 /// A pass through the search.
 pub(super) struct Pass<'a> {
     pub(super) facts: &'a Facts,
-    /// The results that it has reached, in order: its decisions so far do not depend on later ones.
+    /// The results that this pass has read so far, in order. Its decisions do not depend on later ones.
     pub(super) seen: Vec<&'a Fact>,
-    /// The sets that it is about to ask for.
+    /// The sets that it is about to request.
     announced: Vec<Set>,
     /// Whether the search has an answer, and only looks for a better one.
     pub(super) is_answered: bool,
@@ -40,10 +40,10 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// What is known of a set.
+    /// Returns the facts about a set.
     ///
     /// # Errors
-    /// Nothing: it has to be tried.
+    /// The set has not been tried yet.
     pub(super) fn tried(&mut self, set: &Set) -> Result<&'a Fact, Missing> {
         if let Some(seen) = self.seen.iter().find(|it| it.set == *set) {
             return Ok(seen);
@@ -60,7 +60,8 @@ impl<'a> Pass<'a> {
         Err(Missing { sets: missing, is_optional: self.is_answered })
     }
 
-    /// Says which sets are asked for next: as many run at once as this machine has processors.
+    /// Announces the sets that are requested next, so that they can run at once, as many as this machine has
+    /// processors.
     pub(super) fn announce(&mut self, sets: impl IntoIterator<Item = Set>) {
         self.announced = sets.into_iter().filter(|set| !set.is_empty()).collect();
     }
@@ -93,8 +94,8 @@ impl<'a> Pass<'a> {
         self.useful.contains(&technique)
     }
 
-    /// The useful techniques that join such sets, without those that another of them replaces, or that `beside`
-    /// excludes.
+    /// The useful techniques that join such sets, except those that another of them replaces and those that
+    /// `beside` excludes.
     pub(super) fn joined(&self, joins: Joins, beside: Option<Technique>) -> Set {
         let fits_beside = |it: Technique| beside.is_none_or(|beside| beside.excluded_by(it).is_none());
         let joining = Technique::all().filter(|it| it.row().joins <= joins && self.is_useful(*it));
@@ -119,7 +120,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Whether one technique alone needs clearly less memory than another one alone.
+    /// Whether one technique alone needs clearly less memory than the other alone.
     pub(super) fn saves_more(&self, one: Technique, other: Technique) -> bool {
         let alone = |technique| self.seen.iter().find(|it| it.is_alone(technique) && it.is_effective());
         match (alone(one), alone(other)) {
@@ -137,7 +138,7 @@ impl<'a> Pass<'a> {
         })
     }
 
-    /// Whether a technique is for such programs.
+    /// Whether a technique is meant for a program like this one.
     pub(super) fn is_meant(&self, technique: Technique) -> bool {
         let Facts { infers, compiles, .. } = *self.facts;
         match technique.row().programs {

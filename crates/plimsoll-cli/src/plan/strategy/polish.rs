@@ -6,7 +6,7 @@ use super::super::facts::Fact;
 use super::pass::{Missing, Pass};
 use crate::techniques::{Levels, Set, Technique, Value};
 
-/// The most rounds: each tries about ten sets.
+/// The maximum number of rounds. Each tries about ten sets.
 const ROUNDS: usize = 3;
 
 impl Pass<'_> {
@@ -63,8 +63,8 @@ impl Pass<'_> {
         found
     }
 
-    /// For less memory: more parts of the batch. For less time: fewer checkpointed blocks, and fewer bytes
-    /// on the host.
+    /// For less memory: more parts of the batch. For less time: fewer checkpointed blocks, and fewer bytes on
+    /// the host.
     fn other_value(&self, best: &Set, technique: Technique) -> Option<Set> {
         let is_memory = self.goal().is_memory();
         let (row, value) = (technique.row(), best.value(technique));

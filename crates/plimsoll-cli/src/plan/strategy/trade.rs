@@ -6,17 +6,18 @@ use super::near::{MOST_EFFORT, levelled};
 use super::pass::{Missing, Pass};
 use crate::techniques::{Joins, Numbers, Set, Technique, Time};
 
-/// How much of the program's own step two techniques together may save, compared with one of them alone.
+/// The largest share of the program's own step that two techniques together may save, compared with one of
+/// them alone.
 const SLACK: f64 = 0.15;
 
-/// The most rounds of small changes.
+/// The maximum number of rounds of small changes.
 const ROUNDS: usize = 5;
 
 /// A set with room that takes at most this multiple of the program's own time is cheap enough: looking for a cheaper
 /// one would take longer than it is worth.
 const CHEAP: f64 = 1.02;
 
-/// A set is worth looking for if it saves more than this part of the program's own step.
+/// A set is worth looking for if it saves more than this share of the program's own step.
 const WORTH: f64 = 0.01;
 
 impl Pass<'_> {
@@ -27,7 +28,7 @@ impl Pass<'_> {
             return Ok(());
         }
         self.is_answered = true;
-        // What costs no time may leave memory with which less has to be computed again.
+        // Techniques that cost no time may free memory, so that less has to be recomputed.
         let easy = chosen.set.only(|it| it.row().effort < MOST_EFFORT);
         for set in [&easy, &chosen.set] {
             let all = self.with_all_free(set);
@@ -83,7 +84,7 @@ impl Pass<'_> {
             }
             sets.push(set);
         }
-        // What copies beside nothing comes last.
+        // A technique whose copies do not overlap with computation comes last.
         let quick: Vec<Set> = sets.iter().map(|it| it.only(|it| it.row().time != Time::StepCopies)).collect();
         sets.splice(0..0, quick);
         sets.dedup();
@@ -115,7 +116,8 @@ impl Pass<'_> {
         for (technique, more) in self.raised(&self.with_all_free(set)) {
             let others = levelled(&more).filter(|it| *it != technique);
             let without = others.fold(more.clone(), |set, it| set.without(it));
-            // With less of the others it comes near to this; where some are computed again, fewer have to be copied.
+            // With less of the others, the time approaches this. If some activations are recomputed, fewer have to
+            // be copied.
             if self.tried(&without)?.order_s() >= own_s + SLACK * base_s || !self.tried(&more)?.has_room() {
                 continue;
             }
@@ -127,7 +129,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Checkpoints fewer and fewer blocks, each time with as few copies to the host as fit, until that is not faster.
+    /// Checkpoints fewer and fewer blocks, each time with as few copies to the host as possible, until that is no
+    /// longer faster.
     fn exchange(&mut self) -> Result<(), Missing> {
         let (technique, blocks) = (Technique::Offload, self.blocks);
         while let Some(set) = self.dear().filter(|it| it.has(blocks) && self.can_be_more(it, technique)) {
@@ -154,7 +157,7 @@ impl Pass<'_> {
     /// This set with as little of each technique as fits, except for one of them.
     fn lowered(&mut self, set: &Set, except: Option<Technique>) -> Result<Set, Missing> {
         let mut set = set.clone();
-        // Parts of the batch cost the most.
+        // Parts of the batch are the slowest.
         let mut techniques: Vec<Technique> = levelled(&set).filter(|it| Some(*it) != except).collect();
         techniques.reverse();
         for technique in techniques {

@@ -21,7 +21,7 @@ use crate::techniques::{Levels, Numbers, Programs, Set, Technique, Time};
 struct Random(u64);
 
 impl Random {
-    /// A number from `from` to `to`; the same seed and thing give the same number.
+    /// A number from `from` to `to`, which depends only on the seed and `thing`.
     fn between(self, thing: u64, from: f64, to: f64) -> f64 {
         let mut bits = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ thing.wrapping_mul(0xbf58_476d_1ce4_e5b9);
         for _ in 0..3 {
@@ -44,11 +44,11 @@ struct World {
     limits: Limits,
 }
 
-/// What one technique saves and costs by itself.
+/// The savings and the cost of one technique by itself.
 #[derive(Clone, Copy)]
 struct Effect {
-    /// Parts of the states of optimizers, the activations, the gradients, the logits, the optimizer's temporary
-    /// copies and the gaps that stay.
+    /// The remaining share of the optimizer states, the activations, the gradients, the logits, the optimizer's
+    /// temporary copies and the gaps.
     states: f64,
     activations: f64,
     gradients: f64,
@@ -82,7 +82,7 @@ impl World {
         let limits = Limits { capacity_bytes: u64::MAX, roomy_bytes: u64::MAX };
         let blocks = random.between(2, 2.0, 13.0) as u64;
         let mut world = World { random, blocks, wish: Wish { goal: Goal::Fit, numbers }, limits };
-        // A GPU between what the program takes and the least that it can take.
+        // A GPU between the program's memory and the least possible.
         let reserved_bytes = |set: &Set| world.fact(set).reserved_bytes as f64;
         let least_bytes = world.sets(false).iter().map(reserved_bytes).fold(f64::MAX, f64::min);
         let capacity = random.between(4, 0.95 * least_bytes, reserved_bytes(&Set::default()));
@@ -165,7 +165,7 @@ impl World {
                 continue;
             }
             let one = self.effect(technique, value);
-            // Fewer activations have to be copied where some are computed again: checkpointing precedes in the
+            // Fewer activations have to be copied if some are recomputed: checkpointing comes first in the
             // order of techniques.
             all.copies_s += one.copies_s * all.activations;
             all.states *= one.states;
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// All sets that are allowed and work; with all values, or with each technique's strongest alone.
+    /// All allowed sets that work, with all values or with only the strongest value of each technique.
     fn sets(&self, with_all_values: bool) -> Vec<Set> {
         let mut sets = vec![Set::default()];
         let is_allowed = |it: &Technique| {
@@ -242,7 +242,7 @@ impl World {
         sets
     }
 
-    /// What is known of these sets.
+    /// These trials as facts.
     fn facts(&self, tried: Vec<Fact>) -> Facts {
         Facts {
             wish: self.wish,
@@ -257,7 +257,7 @@ impl World {
         }
     }
 
-    /// Searches; returns what was tried, and the place of the chosen set.
+    /// Searches. Returns the trials and the index of the chosen set.
     fn searched(&self) -> (Vec<Fact>, Option<usize>) {
         let mut facts = self.facts(Vec::new());
         loop {
@@ -284,12 +284,12 @@ impl World {
     }
 }
 
-/// What counts before the time of a step when sets are compared.
+/// The criteria that come before the time of a step when sets are compared.
 fn class(fact: &Fact) -> (Numbers, bool) {
     (fact.set.numbers(), fact.has_room())
 }
 
-/// The time of a step whose copies run beside its computation, as the estimate has it.
+/// The estimated time of a step whose copies overlap with its computation.
 fn beside(computed_s: f64, copied_s: f64) -> f64 {
     let pass = |share: f64| (share * computed_s, copied_s / 2.0);
     let together = |(a, b): (f64, f64)| a.max(b) + 0.1 * a.min(b);

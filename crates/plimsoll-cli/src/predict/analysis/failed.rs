@@ -1,5 +1,5 @@
-//! The verdict for a program that failed, with a hint if the stand-in may be the cause; and for memory that ran out
-//! without a recording.
+//! The verdict for a program that failed, with a hint if the stand-in may be the cause, and the verdict if memory
+//! ran out without a recording.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::protocol::{Read, Report, Thrown};
 /// The verdict for a program that failed.
 pub(crate) fn failed(job: &Job) -> Verdict {
     let Job { ended, reports } = job;
-    // A job's launcher fails, too, if one of its ranks does.
+    // A job's launcher also fails if one of its ranks does.
     let failed = reports.iter().filter(|report| report.error.is_some());
     let error = failed.min_by_key(|report| report.rank.is_none()).and_then(|report| report.error.as_ref());
     let how = match (error, *ended) {
@@ -106,7 +106,8 @@ fn refused(reports: &[Report]) -> Vec<&str> {
 }
 
 impl Report {
-    /// The verdict for a failed request without a recording: from the exception, if that ended the process.
+    /// The verdict for a failed request without a recording, taken from the exception if that ended the
+    /// process.
     pub(crate) fn shortage_without_record(&self) -> Verdict {
         let unknown =
             || Verdict::Unknown("memory ran out, and there is no snapshot that shows where".to_owned());

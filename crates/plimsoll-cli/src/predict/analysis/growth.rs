@@ -1,5 +1,5 @@
 //! Memory that was still growing when the run was cut short: from step to step, or from batch to batch of a loop
-//! after the steps ([`Growth`]). The growth of the rest of the program is computed.
+//! after the steps ([`Growth`]). How much it grows in the rest of the program is computed.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::predict::gpu::Target;
 use crate::predict::recording::read::place;
 use crate::protocol::{CutLoop, GrowingBatches, GrowingSteps};
 
-/// What grows.
+/// The unit in which memory grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Each {
     Step,
@@ -21,28 +21,29 @@ pub(crate) enum Each {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Growth {
     pub(crate) each: Each,
-    /// Bytes for each of them that it grows in.
+    /// Bytes for each step or batch in which it grows.
     pub(crate) bytes: u64,
-    /// It grows in one of this many.
+    /// It grows in one of this many steps or batches.
     pub(crate) every: u64,
-    /// How many of them ran.
+    /// How many steps or batches ran.
     pub(crate) seen: u64,
-    /// How many the program has, or a round of the loop that drops it; `None` if unknown.
+    /// How many steps or batches the program has, or one round of the loop that drops the memory; `None` if unknown.
     pub(crate) total: Option<u64>,
     /// Whether it is dropped after `total` steps.
     pub(crate) resets: bool,
-    /// The line: for growth by step, the one that allocates what stays; for growth by batch, the loop's.
+    /// The responsible line: for growth by step, the line that allocates the kept blocks; for growth by
+    /// batch, the loop's line.
     pub(crate) line: Option<String>,
     /// The reserved bytes at the end; `None` if the end is unknown.
     pub(crate) end_bytes: Option<u64>,
     /// The step or batch in which memory runs out; `None` if it does not.
     pub(crate) out_at: Option<u64>,
-    /// Memory of the GPU that is left at the end, if the end is known and some is left.
+    /// The GPU's memory that is left at the end, if the end is known and some is left.
     pub(crate) spare_bytes: u64,
 }
 
 impl Growth {
-    /// The growth with the highest end, which decides.
+    /// The growth with the highest end, which determines the verdict.
     pub(crate) fn of(judged: &Judged, target: &Target) -> Option<Growth> {
         let capacity_bytes = target.capacity_bytes();
         let steps = judged.report.growth.iter().filter(|it| it.device == judged.peaks.device);
@@ -58,7 +59,8 @@ impl Growth {
 }
 
 fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Option<Growth> {
-    // A program that ended by itself makes no more steps, whatever its loops say: it may have left one.
+    // A program that ended by itself makes no more steps, whatever its loops say: it may have broken out of
+    // one.
     if !judged.report.cut {
         return None;
     }
@@ -74,7 +76,7 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
         bytes.saturating_mul(times).saturating_add(quicker)
     };
     let end_bytes = total.map(|total| peak_bytes.saturating_add(more_bytes(total)));
-    // Growth that comes to little by the end is no news.
+    // Growth that is small even at the end is not reported.
     if end_bytes.is_some_and(|end| end - peak_bytes < capacity_bytes / 50) {
         return None;
     }
@@ -109,7 +111,7 @@ fn kept_line(judged: &Judged, times: u64, every: u64) -> Option<String> {
     let analysis = judged.analysis.as_ref()?;
     let (explained, timeline) = (&analysis.explained, &analysis.device().timeline);
     let events = explained.snapshot.trace(timeline.device).len();
-    // Growth that is rare needs more of it.
+    // If growth is rare, a longer part of the recording is needed.
     let later = EventIndex::new(if every > 1 { events / 4 } else { events / 2 });
     let mut lines = BTreeMap::new();
     for life in timeline.lives.iter().filter(|life| life.freed.is_none() && life.born >= later) {
@@ -118,7 +120,7 @@ fn kept_line(judged: &Judged, times: u64, every: u64) -> Option<String> {
             (*blocks, *bytes) = (*blocks + 1, *bytes + life.bytes);
         }
     }
-    // One block of the latest step alone has not stayed.
+    // A single block from the latest step does not show that blocks stay.
     let stays = lines.into_iter().filter(|(_, (blocks, _))| *blocks >= (times / 4).max(2));
     let (frame, _) = stays.max_by_key(|(_, (_, bytes))| *bytes)?;
     let frame = explained.snapshot.stacks.get_frame(frame);
@@ -140,11 +142,11 @@ fn of_batches(judged: &Judged, capacity_bytes: u64) -> Option<Growth> {
             Some(total) => {
                 let (rest, times) = (bytes * cut.left, total as f64 / cut.given.max(1) as f64);
                 let scaled = |more: u64| (more as f64 * times) as u64;
-                // Results that an earlier round of the same loop left.
+                // Results that an earlier run of the same loop left.
                 let before = cut_before(&judged.report.loops, cut, device).unwrap_or(first_bytes);
                 let kept = first_bytes.saturating_sub(before);
                 let kept = if kept * 2 > bytes * cut.given { scaled(kept) - kept } else { 0 };
-                // Behind the loop its results may be copied into one tensor: that is as much again.
+                // After the loop, its results may be copied into one tensor, which doubles them.
                 let behind = peak_after(judged, cut.ended_us).unwrap_or(0).saturating_sub(last_bytes);
                 let behind = if behind * 2 > bytes * cut.given { scaled(behind) } else { behind };
                 let end = (last_bytes + rest + kept + behind).max(judged.peaks.reserved_bytes);

@@ -1,4 +1,4 @@
-//! The verdict: from how the run ended, what its processes report, and how its memory grows.
+//! The verdict, from how the run ended, the reports of its processes, and the growth of its memory.
 
 use super::failed::failed;
 use super::growth::Growth;
@@ -63,8 +63,8 @@ fn is_late_abort(Job { ended, reports }: &Job) -> bool {
     is_abort && !reports.is_empty() && reports.iter().all(|report| report.state == ProcessState::Ended)
 }
 
-/// Whether every process that used CUDA ended or was stopped after its steps, and at least one was stopped: its parent,
-/// such as Jupyter for a notebook's kernel, may report that as a failure.
+/// Whether every process that used CUDA ended or was stopped after its steps, and at least one was stopped. Its
+/// parent, such as Jupyter for a notebook's kernel, may report that as a failure.
 fn were_stopped(reports: &[Report]) -> bool {
     let mut started = reports.iter().filter(|report| report.started);
     let has_ended = |report: &Report| {

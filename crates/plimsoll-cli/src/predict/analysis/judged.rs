@@ -23,7 +23,7 @@ pub(crate) struct Judged {
 pub(crate) struct Analysis {
     /// The file, which is deleted with the run's folder.
     pub(crate) snapshot: PathBuf,
-    /// Of this device only.
+    /// The explanation of this device only.
     pub(crate) explained: Explained,
 }
 
@@ -43,7 +43,7 @@ impl Analysis {
 }
 
 impl Judged {
-    /// The process and device that decide; `None` if no memory was requested.
+    /// The process and device that decide the verdict; `None` if no memory was requested.
     ///
     /// # Errors
     /// A snapshot that cannot be read.
@@ -82,6 +82,6 @@ impl Judged {
 /// the most.
 fn worst(reports: &[Report]) -> Option<(&Report, Peaks)> {
     let all = reports.iter().flat_map(|report| report.devices.iter().map(move |&peaks| (report, peaks)));
-    // On a tie the first, which has the lowest rank.
+    // On a tie the first process wins, which has the lowest rank.
     all.rev().max_by_key(|(report, peaks)| (report.failures > 0, peaks.reserved_bytes))
 }

@@ -1,4 +1,4 @@
-//! What a recording shows: the process that decides, why memory ran out, what grows, and the verdict.
+//! The conclusions from a recording: the process that decides, why memory ran out, what grows, and the verdict.
 //!
 //! A file uses only files above it:
 //!

@@ -1,4 +1,4 @@
-//! What a program that ran out of memory needs: [`Need`].
+//! The need of a program that ran out of memory: [`Need`].
 
 use super::growth::Growth;
 use super::judged::Judged;
@@ -7,14 +7,14 @@ use super::judged::Judged;
 pub(crate) struct Need {
     /// The process and the device.
     pub(crate) judged: Judged,
-    /// What it needs, including the computed part of loops: the allocated bytes if they alone exceed what
+    /// The need, including the computed part of loops: the allocated bytes if they alone exceed what
     /// the GPU offers, otherwise the reserved ones.
     pub(crate) bytes: u64,
     /// How many of these bytes the GPU lacks.
     pub(crate) more_bytes: u64,
-    /// Whether this run did not end, either: then the program needs at least this.
+    /// Whether this run did not end either, so that the program needs at least this much.
     pub(crate) is_least: bool,
-    /// What grows in that run, if anything.
+    /// Memory that grows in that run, if any.
     pub(crate) growth: Option<Growth>,
     /// Sentences about loops that were cut short.
     pub(crate) cut: Vec<String>,

@@ -11,7 +11,7 @@ use crate::protocol::ProcessState;
 /// The request that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shortage {
-    /// Its step, from 1.
+    /// The step of the request, from 1.
     pub(crate) step: u64,
     /// The line that made the request, if it is known.
     pub(crate) line: Option<String>,
@@ -20,7 +20,7 @@ pub(crate) struct Shortage {
     pub(crate) cause: Cause,
     /// Whether the program continued after it.
     pub(crate) caught: bool,
-    /// Whether `torch.compile` made it to compile or to time kernels, which warm caches save.
+    /// Whether `torch.compile` made the request while compiling or timing kernels, which warm caches avoid.
     pub(crate) is_saved_by_caches: bool,
 }
 

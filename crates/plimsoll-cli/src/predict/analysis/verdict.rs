@@ -8,15 +8,16 @@ use crate::protocol::Refusal;
 /// Whether it fits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It fits, with this much of the GPU to spare, after it caught this many requests that ran out of memory.
+    /// It fits with this much of the GPU to spare. The program caught this many requests that ran out of
+    /// memory.
     Fits { spare_bytes: u64, caught: u64 },
     /// A request failed.
     RunsOut(Shortage),
-    /// Memory grows, and runs out before the program ends; or the end is unknown.
+    /// Memory grows, and runs out before the program ends; or it is unknown when the program ends.
     Grows(Growth),
     /// A technique of `--with` cannot be applied to the program.
     Refused(Refusal),
-    /// The program failed for a reason other than memory: how, and a possible cause.
+    /// The program failed for a reason other than memory, with a possible cause.
     Failed { how: String, hint: Option<String> },
     /// There is no answer, for this reason.
     Unknown(String),

@@ -1,9 +1,9 @@
 //! The peaks with warm compile caches.
 //!
-//! `torch.compile` caches what it compiled, and which kernels it found fastest. In `predict` every run starts with empty
-//! caches (`../launch/surroundings.rs`), so it compiles, and times kernels with additional buffers: copies of their arguments, and one
-//! as large as the GPU's cache. A program that finds its kernels in the caches makes no such requests. They are recognized
-//! by their stacks, and the recording is replayed without them.
+//! `torch.compile` caches compiled code and the kernels that it measured as fastest. In `predict` every run starts
+//! with empty caches (`../launch/surroundings.rs`), so it compiles, and times kernels with additional buffers: copies
+//! of their arguments, and one buffer as large as the GPU's cache. A program that finds its kernels in the caches does
+//! not make these requests. They are recognized by their stacks, and the recording is replayed without them.
 
 use plimsoll_trace::snapshot::{Event, Snapshot};
 
@@ -11,18 +11,18 @@ use super::judged::Analysis;
 use super::without::Without;
 use crate::protocol::CompileCaches;
 
-/// A replay without the requests that these caches save; `None` if there are none.
+/// A replay without the requests that these caches avoid; `None` if there are none.
 pub(crate) fn replay(analysis: &Analysis, caches: CompileCaches) -> Option<Without> {
     let saved = saved(&analysis.explained.snapshot, caches);
     Without::of(analysis, |event| is_saved(&saved, event))
 }
 
-/// Whether an event's stack is one of those.
+/// Whether an event has one of these stacks.
 fn is_saved(saved: &[bool], event: &Event) -> bool {
     event.stack.is_some_and(|stack| saved[stack.index()])
 }
 
-/// Whether these caches save the requests of each stack, by its ID.
+/// For each stack, by ID: whether these caches avoid its requests.
 pub(crate) fn saved(snapshot: &Snapshot, caches: CompileCaches) -> Vec<bool> {
     let saves = |file: &str, name: &str| {
         let is_compiling = |functions: &[&str]| {
@@ -33,7 +33,7 @@ pub(crate) fn saved(snapshot: &Snapshot, caches: CompileCaches) -> Vec<bool> {
             || (caches.graphs && caches.autograd && is_compiling(&AUTOGRAD))
     };
     let mut saved = snapshot.stacks_with(saves);
-    // Triton's own autotuner keeps its results only as long as the process.
+    // Triton's own autotuner keeps its results only for the life of the process.
     let uncached = snapshot.stacks_with(|file, _| file.ends_with("/triton/runtime/autotuner.py"));
     saved.iter_mut().zip(uncached).for_each(|(saved, uncached)| *saved &= !uncached);
     saved
@@ -54,10 +54,10 @@ fn is_timing(file: &str, name: &str) -> bool {
         || (file.ends_with("/torch/_inductor/runtime/triton_heuristics.py") && TUNERS.contains(&name))
 }
 
-/// Inductor's functions that do not run for a graph in its cache.
+/// Inductor's functions that do not run if the graph is in its cache.
 const GRAPHS: [&str; 2] = ["codegen_and_compile", "fx_codegen_and_compile"];
 
-/// Those that do not run for a graph in AOTAutograd's cache, either.
+/// Functions that also do not run if the graph is in AOTAutograd's cache.
 const AUTOGRAD: [&str; 4] =
     ["_recursive_joint_graph_passes", "compile_fx_backward", "compile_fx_forward", "partition_fn"];
 

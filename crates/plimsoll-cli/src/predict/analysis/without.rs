@@ -1,8 +1,8 @@
-//! The peaks without some of the requests: a replay of the recording without them. Two kinds of requests can be left out:
-//! the libraries' workspaces, and those of `torch.compile` that a warm cache saves (`warm.rs`).
+//! The peaks without some of the requests: a replay of the recording without them. Two kinds of requests can be left
+//! out: the libraries' workspaces, and requests of `torch.compile` that a warm cache avoids (`warm.rs`).
 //!
-//! The stand-in records each workspace, with its address if it saw that (`plimsoll_standin::workspace`). A recorded
-//! request is a workspace if its size and address match.
+//! The stand-in records each workspace, with its address if it saw the address (`plimsoll_standin::workspace`). A
+//! recorded request is a workspace if its size and address match.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(crate) struct Without {
     pub(crate) reserved_bytes: u64,
     /// The number of requests that were left out.
     pub(crate) left_out: usize,
-    /// The largest of them.
+    /// The bytes of the largest of them.
     pub(crate) largest_bytes: u64,
 }
 

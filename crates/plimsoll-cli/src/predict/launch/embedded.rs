@@ -1,4 +1,5 @@
-//! The stand-in that a release build carries (`build.rs`), as a file: the loader needs one. Other builds carry none.
+//! Writes the stand-in that a release build contains (`build.rs`) to a file, because the loader needs one. Other
+//! builds contain none.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +8,10 @@ use plimsoll_standin::place;
 use crate::exit::Failure;
 use crate::inject::cache;
 
-/// The library; empty if this build carries none.
+/// The library; empty if this build contains none.
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/standin.bin"));
 
-/// The library in the cache folder, or in `instead` if there is no cache. `None` if this build carries none.
+/// The library in the cache folder, or in `instead` if there is no cache. `None` if this build contains none.
 ///
 /// # Errors
 /// No folder can be written to.

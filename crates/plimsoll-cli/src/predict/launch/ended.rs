@@ -1,4 +1,4 @@
-//! How a program ended: [`Ended`], which a launch hands to all that reads what the run left.
+//! How a program ended: [`Ended`]. A launch passes it on to all code that reads a run's results.
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What all runs of one command share: [`Session`].
+//! The resources that all runs of one command share: [`Session`].
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -24,7 +24,7 @@ impl Session {
     /// Finds the shared library, creates the folder, and starts to catch signals.
     ///
     /// # Errors
-    /// No library, or another version of it; a folder that cannot be created.
+    /// The library is missing or has another version, or the folder cannot be created.
     pub(crate) fn begin() -> Result<Session, Failure> {
         let folder = Scratch::begin()?;
         let standin = standin::find(folder.path())?;

@@ -1,8 +1,8 @@
-//! The signals by which a user ends a program: [`Signals`].
+//! The signals with which a user ends a program: [`Signals`].
 //!
-//! While the user's program runs, [`Session::supervised`](super::session::Session::supervised) handles them. At any other time they end this program as by
-//! default, after its folder is removed. Signals that were ignored at the start (SIGHUP under `nohup`, SIGINT of a
-//! background job) stay ignored.
+//! While the user's program runs, [`Session::supervised`](super::session::Session::supervised) handles them. At any
+//! other time they end this program, which is the default, after its folder is removed. Signals that were ignored at
+//! the start (SIGHUP under `nohup`, SIGINT of a background job) stay ignored.
 
 use std::fs;
 use std::io;
@@ -34,7 +34,7 @@ impl Signals {
         let wanted =
             [SIGINT, SIGTERM, SIGHUP, SIGQUIT].into_iter().filter(|signal| !ignored.contains(signal));
         let wanted: Vec<i32> = wanted.collect();
-        // First the flag, then the thread's: what wakes the thread is noted already.
+        // The flag is registered before the thread's handler, so it is set when the thread wakes up.
         for &signal in &wanted {
             signal_hook::flag::register(signal, Arc::clone(&heard))?;
         }
@@ -50,16 +50,17 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Runs work that a signal must not end at once; also returns whether an unhandled signal arrived meanwhile.
+    /// Runs work that a signal must not end immediately. Also returns whether an unhandled signal arrived
+    /// meanwhile.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
         self.is_running.store(true, Ordering::SeqCst);
         let done = work();
-        // In this order: one that comes between the two is taken here or by the thread.
+        // In this order, a signal that arrives between the two is handled here or by the thread.
         self.is_running.store(false, Ordering::SeqCst);
         (done, self.heard())
     }
 
-    /// As if a signal had arrived: the run ends.
+    /// Acts as if a signal had arrived, so that the run ends.
     pub(super) fn raise(&self) {
         self.heard.store(true, Ordering::SeqCst);
     }

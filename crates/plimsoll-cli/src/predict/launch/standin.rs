@@ -7,8 +7,8 @@ use plimsoll_standin::{place, version};
 use super::embedded;
 use crate::exit::{Exit, Failure};
 
-/// Looks for the library beside the program, in `../lib`, at `PLIMSOLL_STANDIN`, in cargo's target folder, and in the program, which
-/// writes it to its cache, or to `folder`.
+/// Looks for the library next to the program, in `../lib`, at `PLIMSOLL_STANDIN`, in cargo's target folder, and inside
+/// the program, which writes it to its cache, or to `folder`.
 ///
 /// # Errors
 /// It is not found, or has another version.

@@ -1,8 +1,8 @@
 //! Runs a command under the supervisor (`view/supervise.rs`), and waits for its end: [`Session::supervised`].
 //!
-//! The program's stdout is our stderr, so that our stdout contains only the answer. It runs in a process group of its own, so that it
-//! does not receive Ctrl-C: many trainers save their model then, which here is zeros. Reading the terminal would stop such a group, so
-//! the terminal is not its stdin.
+//! The program's stdout is our stderr, so that our stdout contains only the answer. It runs in its own process group,
+//! so that it does not receive Ctrl-C: many trainers save their model then, which here would be zeros. Reading from
+//! the terminal would stop such a group, so its stdin is not the terminal.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -26,19 +26,19 @@ use crate::predict::view::{ENDING, Ending, Isolation, Spec};
 use crate::processes::{self, PYTORCH};
 use crate::scratch::unreadable;
 
-/// How long a program may take to exit after it was asked to.
+/// How long a program may take to exit after a request to do so.
 const GRACE: Duration = Duration::from_secs(20);
 
 /// Why a program did not run.
 pub(crate) enum Unrun {
-    /// There is no view for it.
+    /// No view can be set up.
     Refused(Failure),
-    /// It cannot be started: what failed.
+    /// It cannot be started. Contains what failed.
     Unstarted(String),
 }
 
 impl Session {
-    /// Runs a command in a view: the first that works here.
+    /// Runs a command in the first view that works here.
     pub(crate) fn supervised(
         &self,
         args: &PredictArgs,
@@ -104,7 +104,7 @@ fn supervisor(command: &Command, spec: &Spec, is_quiet: bool) -> io::Result<Comm
     Ok(supervisor)
 }
 
-/// Starts the supervisor and waits. No process that it started outlives it. Errors say what failed.
+/// Starts the supervisor and waits. All processes that it started end before it does. Errors say what failed.
 fn run(
     command: &mut Command,
     timeout: Option<Duration>,
@@ -121,7 +121,7 @@ fn run(
         waited.map_err(cannot("waited for"))
     });
     let (status, stopped) = waited?;
-    // A supervisor that was killed has written nothing.
+    // A supervisor that was killed has not written an ending.
     let own = || Ending { code: status.code(), signal: status.signal(), ..Ending::default() };
     let text = std::fs::read(run_folder.join(ENDING));
     let ending: Ending = text.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_else(own);
@@ -134,9 +134,10 @@ fn run(
     Ok((ended, ending))
 }
 
-/// Waits for the program's end, and returns why it was stopped, if it was. On --timeout or an interrupt its processes are
-/// asked to exit, and do so once they have written their reports; those that do not are killed after a while, at the
-/// second interrupt, or at once if none of them uses PyTorch. If its GPU processes have ended and the program only waits, it counts as ended.
+/// Waits for the program's end. Returns why it was stopped, if it was. On --timeout or an interrupt, its processes are
+/// asked to exit, and do so once they have written their reports. Processes that do not exit are killed after a while,
+/// at the second interrupt, or at once if none of them uses PyTorch. If its GPU processes have ended and the program only
+/// waits, it counts as ended.
 fn wait(
     child: &mut Child,
     timeout: Option<Duration>,
@@ -163,7 +164,7 @@ fn wait(
             Some((why, at)) if is_wished || at.elapsed() > GRACE || !reports_follow(child) => {
                 return Ok((end(child)?, Some(why)));
             }
-            // The parent of a training process waits for an answer that does not come.
+            // The parent of a training process waits for an answer that never comes.
             None if stop.parent().is_some_and(|reports| waiting.is_over(reports)) => {
                 return Ok((end(child)?, Some(Ended::Well)));
             }
@@ -181,7 +182,7 @@ fn pid(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// Kills what the supervisor started; it then ends itself.
+/// Kills the processes that the supervisor started; the supervisor then ends itself.
 fn end(child: &mut Child) -> io::Result<ExitStatus> {
     if let Some(supervisor) = pid(child) {
         processes::end_below(supervisor);

@@ -1,9 +1,9 @@
 //! The environment of the user's program: private compiler caches, and an `nvidia-smi` for the simulated GPUs.
 //!
 //! Triton, Inductor and others time kernels and cache the fastest. Here kernels take no time, so such results are
-//! meaningless, and a real GPU would use them if they were in the user's caches. So every run gets its own empty caches,
-//! in a folder that is deleted with the run: all runs are cold, and equal runs take the same memory. `warm.rs` gives the peaks
-//! with warm caches.
+//! meaningless, and a real GPU would use them if they were in the user's caches. So every run gets its own empty
+//! caches, in a folder that is deleted with the run: every run is cold, and equal runs use the same memory. `warm.rs`
+//! computes the peaks with warm caches.
 
 use std::ffi::OsString;
 use std::fs;
@@ -27,15 +27,15 @@ const CACHES: [(&str, &str); 12] = [
     ("VLLM_CACHE_ROOT", "vllm"),
 ];
 
-/// Trackers of experiments that store runs elsewhere: offline. `network.py` does the same if the program overrides
-/// this.
+/// Experiment trackers that store runs elsewhere are set to offline. `network.py` does the same if the program
+/// overrides this.
 const OFFLINE: [(&str, &str); 3] =
     [("WANDB_MODE", "offline"), ("NEPTUNE_MODE", "offline"), ("COMET_START_ONLINE", "0")];
 
-/// The one that is a file, not a folder.
+/// The cache that is a file, not a folder.
 const FILE: &str = "tunableop.csv";
 
-/// Creates the caches and the script; returns the variables that point to them. `before` looks up a variable's value.
+/// Creates the caches and the script. Returns the variables that point to them. `before` looks up a variable's value.
 ///
 /// # Errors
 /// The system's.

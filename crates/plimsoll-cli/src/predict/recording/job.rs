@@ -1,4 +1,4 @@
-//! What one run of the program left: [`Job`], which the analysis reads, for `predict` and for `plan`.
+//! The results of one run of the program: [`Job`], which the analysis reads, for `predict` and for `plan`.
 
 use std::io;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::predict::launch::ended::Ended;
 use crate::protocol::Report;
 
-/// How the program ended, and what each of its processes reported: all that an analysis knows of a run.
+/// How the program ended, and the reports of its processes: everything that an analysis knows about a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     pub(crate) ended: Ended,

@@ -1,4 +1,5 @@
-//! What a run left, as it is: the reports of its processes, and what it would have written. Nothing is concluded here.
+//! The unprocessed results of a run: the reports of its processes, and what it would have written. No conclusions are
+//! drawn here.
 //!
 //! A file uses only files above it:
 //!

@@ -1,4 +1,5 @@
-//! Values that the program read from the device, and their use: [`Read`], as `reads.py` reports it.
+//! Values that the program read from the device, and what depends on them: [`Read`], as `reads.py` reports
+//! it.
 
 use serde_json::Value;
 
@@ -21,17 +22,17 @@ impl Read {
         self.fate != Fate::Shown
     }
 
-    /// The line, as `train.py:5`, if the value decides something and is zero here.
+    /// The line, such as `train.py:5`, if the value decides something and is zero here.
     pub(crate) fn deciding(&self) -> Option<String> {
         self.place_if(self.decides() && self.assumed.is_none() && !self.even)
     }
 
-    /// Whether the value decides a size, is unknown, and nothing is assumed of it.
+    /// Whether the value decides a size, is unknown, and has no assumed value.
     pub(crate) fn is_undecided(&self) -> bool {
         self.fate == Fate::Size && self.assumed.is_none() && !self.even && !self.generates
     }
 
-    /// The line, as `train.py:5`, if a PyTorch operator selects by values there and the result is empty.
+    /// The line, such as `train.py:5`, if a PyTorch operator selects by values there and the result is empty.
     pub(crate) fn empty_selection(&self) -> Option<String> {
         let is_zero = self.assumed.is_none() && self.taken.is_none();
         self.place_if(self.operator.is_some() && self.fate == Fate::Size && is_zero)
@@ -53,8 +54,9 @@ impl Read {
         Some(place(file, line))
     }
 
-    /// Whether `--assume` knows half of what the operator may find (`extreme` in `reads.py`): it selects among the elements of a
-    /// mask. How many values `unique` finds depends on more than their number.
+    /// Whether `--assume` can compute half of the operator's maximum (`extreme` in `reads.py`). That is so if the
+    /// operator selects among the elements of a mask. How many values `unique` finds depends on more than their
+    /// number.
     pub(crate) fn knows_half(&self) -> bool {
         self.operator.as_deref() == Some("nonzero")
     }

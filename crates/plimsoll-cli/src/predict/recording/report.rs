@@ -10,8 +10,8 @@ use plimsoll_standin::workspace;
 
 use crate::protocol::{Peaks, Report, VERSION};
 
-/// A peak after the steps counts as equal if it is higher by less than this share: the order of requests
-/// alone moves it a little.
+/// A peak after the steps counts as equal if it is higher by less than this share, because the order of
+/// requests alone changes it a little.
 const LATER: f64 = 0.005;
 
 impl Report {

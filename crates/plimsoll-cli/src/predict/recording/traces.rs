@@ -1,11 +1,11 @@
-//! What the program did outside of its own processes: [`Traces`].
+//! The program's effects outside of its own processes: [`Traces`].
 
 use crate::predict::view::{Isolation, Written};
 
-/// What a program would have written, and the hosts that it contacted.
+/// The files that a program would have written, and the hosts that it contacted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Traces {
-    /// `None`: it was allowed to write.
+    /// `None` if the program was allowed to write.
     pub(crate) isolation: Option<Isolation>,
     pub(crate) written: Written,
     pub(crate) hosts: Vec<String>,

@@ -1,4 +1,4 @@
-//! Graphs that no backward pass uses: what they keep, and where `torch.no_grad()` belongs.
+//! Graphs that no backward pass uses: the memory that they keep, and where `torch.no_grad()` belongs.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::protocol::UnusedGraph;
 /// Graphs smaller than the peak divided by this are left out.
 const LEAST_PART: u64 = 50;
 
-/// The most lines.
+/// The maximum number of lines.
 const MOST: usize = 2;
 
 /// `of 5.58 GiB, 4.90 GiB are saved for a backward pass that never comes: torch.no_grad() around serve.py:20`, one

@@ -32,7 +32,7 @@ pub(super) fn judged(outcome: &Outcome, target: &Target, explanation: Option<&Va
     })
 }
 
-/// What the program needs.
+/// The program's need.
 pub(super) fn need(outcome: &Outcome) -> Option<Value> {
     outcome.need.as_ref().map(|need| {
         json!({
@@ -46,7 +46,7 @@ pub(super) fn need(outcome: &Outcome) -> Option<Value> {
     })
 }
 
-/// What keeps memory that grew, or that was there when memory ran out.
+/// The objects that keep memory that grew, or that was live when memory ran out.
 pub(super) fn holders(outcome: &Outcome) -> Value {
     let row =
         |it: &Holder| json!({ "kind": it.kind, "text": it.text, "tensors": it.tensors, "bytes": it.bytes });

@@ -1,4 +1,4 @@
-//! The limits of a run's figures: what they assume and what they leave out, for the text and JSON reports.
+//! The limits of a run's figures: their assumptions and omissions, for the text and JSON reports.
 
 use std::collections::BTreeMap;
 
@@ -85,7 +85,7 @@ fn assumed(outcome: &Outcome) -> Vec<String> {
     notices.into_iter().map(sentence).collect()
 }
 
-/// Blocks that were freed while another stream used them: here a stream has always finished.
+/// Blocks that were freed while another stream used them. On the stand-in, a stream has always finished.
 fn waits(analysis: &Analysis, size: impl Fn(u64) -> String) -> Option<String> {
     let waiting = analysis.device().timeline.lives.iter().filter(|life| {
         let at_once = |freed| life.completed.is_some_and(|completed| completed.index() == freed + 1);

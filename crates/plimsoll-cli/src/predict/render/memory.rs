@@ -34,7 +34,7 @@ pub(super) fn account(
     let reserved_bytes = measured_bytes.max(end_bytes.unwrap_or(0));
     let allocated = size(judged.peaks.allocated_bytes);
     let when = when(judged.peaks.reserved_step, &judged.report);
-    // Where the allocated bytes alone exceed the GPU's memory, they are the need, as in the verdict.
+    // If the allocated bytes alone exceed the GPU's memory, they are the need, as in the verdict.
     let needed_bytes = outcome.need.as_ref().map(|need| need.bytes);
     let is_allocated =
         needed_bytes.is_some_and(|it| it < reserved_bytes && it == judged.peaks.allocated_bytes);
@@ -72,7 +72,7 @@ pub(super) fn account(
         .noted(format!(" (PyTorch {})", judged.report.torch))
 }
 
-/// The peaks of PyTorch's counters, and the process around them.
+/// The peaks of PyTorch's counters, and the process's other memory.
 pub(super) fn peaks(judged: &Judged, exact: bool, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let Judged { report, peaks, .. } = judged;
     let Peaks { allocated_bytes, allocated_step, reserved_bytes, reserved_step, .. } = *peaks;

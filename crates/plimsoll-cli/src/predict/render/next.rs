@@ -17,7 +17,7 @@ pub(super) fn command(outcome: &Outcome, target: &Target, args: &PredictArgs) ->
     let (options, command) = (format!("{}{devices}", target.options), words.join(" "));
     let is_unplanned = args.rank.is_some() || args.find.is_some();
     match &outcome.verdict {
-        // No technique changes a limit that the program set itself, and `plan` runs whole jobs.
+        // No technique changes a limit that the program itself set, and `plan` runs complete jobs.
         Verdict::RunsOut(Shortage { cause: Cause::Limit { .. }, .. }) => None,
         Verdict::RunsOut(_) | Verdict::Grows(Growth { each: Each::Batch, total: Some(_), .. })
             if !is_unplanned =>

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::protocol::{Fate, Place, Read, Report};
 
-/// What it decides, where, and the assumed value.
+/// A sentence with what the value decides, where, and the assumed value.
 fn sentence(read: &Read) -> String {
     let decides = match read.fate {
         Fate::Shown => "decides nothing",
@@ -72,11 +72,12 @@ fn short(file: &str) -> &str {
     package.or_else(|| file.rsplit('/').next()).unwrap_or(file)
 }
 
-/// The heading of the reads that decide something.
+/// The heading of the reads that something depends on.
 pub(crate) const HEADING: &str =
     "Depends on device values, which are zero here (set them with --assume FILE:LINE=VALUE)";
 
-/// A line where a value read from the GPU decides something: the line, its source, what it decides.
+/// A line where something depends on a value read from the GPU: the line, its source code, and what depends
+/// on it.
 pub(crate) type Row = [String; 3];
 
 /// A row below the heading.
@@ -84,7 +85,7 @@ pub(crate) fn line([place, text, said]: &Row) -> String {
     format!("{place}  {text}\n      {said}")
 }
 
-/// The reads that decide something, one row per line.
+/// The reads that something depends on, one row per line.
 pub(crate) fn rows(reports: &[Report]) -> Vec<Row> {
     let mut rows: BTreeMap<(String, u64, String), Vec<String>> = BTreeMap::new();
     for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.decides()) {
@@ -109,19 +110,19 @@ pub(crate) struct SizedLine {
     /// The file's short name, and the line.
     pub(crate) file: String,
     pub(crate) line: u64,
-    /// What was assumed.
+    /// The assumed value.
     pub(crate) assumed: String,
     pub(crate) stake: Stake,
 }
 
-/// What is known about the bytes at stake at a line.
+/// The knowledge about the bytes at stake at a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stake {
     /// The value is from `--assume`.
     Given,
     /// A largest value is known.
     Open,
-    /// The assumed value is the largest already.
+    /// The assumed value is already the largest.
     Nothing,
     /// No largest value is known.
     Unknown,
@@ -168,7 +169,7 @@ pub(crate) fn json(reports: &[Report]) -> Value {
     reports.iter().flat_map(|report| &report.reads).map(read_json).collect::<Vec<_>>().into()
 }
 
-/// The parts of the program that did not run; sentences without a final period.
+/// The parts of the program that did not run, as sentences without a final period.
 pub(crate) fn unseen(reports: &[Report]) -> Vec<String> {
     let mut said = Vec::new();
     let mut say = |sentence: String| {

@@ -17,7 +17,7 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let size = |bytes: u64| shown.size(bytes);
     let verdict = sentences::verdict(outcome, target, size);
     let explanation = outcome.judged.as_ref().and_then(|judged| judged.analysis.as_ref());
-    // Only the JSON and the full text have it; the page draws it from the recording.
+    // Only the JSON and the full text contain it; the page draws it from the recording.
     let explanation = explanation.filter(|_| args.json || args.full);
     let explanation = explanation.map(|it| explain::report::report(&it.explained, it.device(), shown));
     let explained = explanation.as_ref().map(Report::json);
@@ -48,7 +48,7 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     }
     let analysis = judged.and_then(|judged| judged.analysis.as_ref()).filter(|_| !is_failed);
     sections.extend(analysis.into_iter().flat_map(memory::owners));
-    // What the explanation says above its tables is in the verdict.
+    // The verdict already contains the part of the explanation above its tables.
     let tables = explanation.filter(|_| !is_failed).map_or_else(Vec::new, |it| it.sections);
     let tables = tables.into_iter().filter(|section| section.rank == Rank::Full);
     sections.extend(tables.map(|section| Section { key: "", ..section }));
@@ -149,7 +149,7 @@ fn code_and_files(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Sectio
     ]
 }
 
-/// What the figures leave out; the short text only has the number of these things.
+/// The omissions of the figures. The short text has only the number of these items.
 fn not_included(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let limits = limits(outcome, size);
     let exact = if outcome.is_exact(target) { "" } else { ", and why the figures are not exact" };

@@ -12,7 +12,7 @@ use crate::predict::answer::Outcome;
 use crate::predict::gpu::Target;
 use crate::protocol::{Refusal, Report};
 
-/// The part of the program that the answer covers, unless it is the whole: ` in the first 3 steps`.
+/// The part of the program that the answer covers, unless it covers everything: ` in the first 3 steps`.
 fn scope(outcome: &Outcome) -> String {
     let Some(judged) = &outcome.judged else { return String::new() };
     let report = &judged.report;
@@ -138,7 +138,7 @@ fn runs_out(
     )
 }
 
-/// The file's name and the line of `folder/train.py:7 <module>`.
+/// Shortens `folder/train.py:7 <module>` to `train.py:7`.
 fn without_function(line: &str) -> &str {
     let line = line.split_once(' ').map_or(line, |(place, _)| place);
     line.rsplit(['/', '\\']).next().unwrap_or(line)

@@ -1,4 +1,5 @@
-//! What the program would have written, and the hosts that it contacted, in the report: [`Traces`].
+//! The report's section about files that the program would have written, and hosts that it contacted:
+//! [`Traces`].
 
 use plimsoll_trace::render::words::counted;
 use serde_json::{Value, json};
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 use crate::predict::recording::traces::Traces;
 use crate::predict::view::{Isolation, Kind};
 
-/// Files in the text.
+/// The maximum number of files in the text.
 const MOST: usize = 10;
 
 /// The lines of the text; `size` prints bytes.
@@ -36,13 +37,13 @@ pub(super) fn lines(traces: &Traces, size: impl Fn(u64) -> String) -> Vec<String
     lines
 }
 
-/// The caches in which new files stay, each with their number.
+/// The caches in which new files are kept, with the number of files in each.
 pub(super) fn kept(traces: &Traces) -> Vec<String> {
     let kept = traces.written.kept.iter();
     kept.map(|(folder, count)| format!("{}: {}", folder.display(), counted(*count, "file"))).collect()
 }
 
-/// What `lines` says, in one line; `None` if nothing would have been written and no host was contacted.
+/// The content of `lines` in one line; `None` if nothing would have been written and no host was contacted.
 pub(super) fn line(traces: &Traces, size: impl Fn(u64) -> String) -> Option<String> {
     let written = &traces.written;
     if written.is_full {
@@ -51,7 +52,7 @@ pub(super) fn line(traces: &Traces, size: impl Fn(u64) -> String) -> Option<Stri
     sentence(written.count, &size(written.bytes), &traces.hosts)
 }
 
-/// How many files would have been written, their size, and the hosts; `None` without any.
+/// How many files would have been written, their size, and the hosts; `None` if there are none.
 pub(crate) fn sentence(count: u64, size: &str, hosts: &[String]) -> Option<String> {
     let hosts = if hosts.is_empty() { String::new() } else { format!("; contacted {}", hosts.join(", ")) };
     if count == 0 {

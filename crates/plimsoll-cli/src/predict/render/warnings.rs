@@ -7,12 +7,12 @@ use crate::predict::analysis::verdict::Verdict;
 use crate::predict::answer::Outcome;
 use crate::predict::recording::read::{file_name, place};
 
-/// The most lines.
+/// The maximum number of lines.
 const MOST: usize = 3;
 
 /// Lines of the program with the same warning.
 struct Row {
-    /// By file.
+    /// The lines by file.
     lines: BTreeMap<String, BTreeSet<u64>>,
     what: String,
     stake: Stake,
@@ -20,7 +20,7 @@ struct Row {
     own_bytes: u64,
 }
 
-/// The lines, those with the most bytes at stake first. Empty for a program that failed.
+/// The lines, sorted by the bytes at stake, most first. Empty for a program that failed.
 pub(super) fn lines(outcome: &Outcome, capacity_bytes: u64, size: impl Fn(u64) -> String) -> Vec<String> {
     if matches!(outcome.verdict, Verdict::Failed { .. } | Verdict::Refused(_)) {
         return Vec::new();
@@ -52,7 +52,8 @@ pub(super) fn lines(outcome: &Outcome, capacity_bytes: u64, size: impl Fn(u64) -
     lines
 }
 
-/// The warnings, each with its lines. Those with bytes that were computed for their lines alone come first, the most first.
+/// The warnings, each with its lines. Those whose bytes were computed for their lines alone come first, sorted by
+/// bytes, most first.
 fn rows(outcome: &Outcome) -> Vec<Row> {
     let reports = &outcome.reports;
     let mut warned: Vec<_> = reports.iter().flat_map(|report| &report.warnings).collect();
@@ -93,7 +94,7 @@ fn rows(outcome: &Outcome) -> Vec<Row> {
     rows
 }
 
-/// Whether the run with the largest values had none for this line.
+/// Whether the run with the largest values found no largest value for this line.
 fn has_no_largest(outcome: &Outcome, file: &str, line: u64) -> bool {
     let start = format!("--assume {}:", place(file, line));
     let largest = outcome.with_largest.iter().flat_map(|largest| &largest.reports);
@@ -114,7 +115,7 @@ impl Row {
         self.lines.iter().map(of_file).collect::<Vec<_>>().join(", ")
     }
 
-    /// `train.py:5`, the first of them.
+    /// The first of them: `train.py:5`.
     fn first(&self) -> String {
         let first = self.lines.iter().find_map(|(file, lines)| Some((file, lines.first()?)));
         first.map_or_else(|| "FILE:LINE".to_owned(), |(file, line)| format!("{file}:{line}"))

@@ -1,6 +1,7 @@
-//! Caches of downloads and compilers: new files in them stay, existing ones do not change.
+//! Caches of downloads and compilers: new files in them are kept, and existing files do not change.
 //!
-//! A file of tensors stays only if it is a download: what the program computed is zeros, and the real run would read it.
+//! A file of tensors is kept only if it was downloaded. Values that the program computed are zeros, and the real run
+//! would read them.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 
-/// Variables that name such a folder, and its default below the home folder.
+/// Variables that name such folders, and their defaults in the home folder.
 const FOLDERS: [(&str, &str); 10] = [
     ("XDG_CACHE_HOME", ".cache"),
     ("HF_HOME", ".cache/huggingface"),
@@ -25,33 +26,33 @@ const FOLDERS: [(&str, &str); 10] = [
     ("TORCHINDUCTOR_CACHE_DIR", ""),
 ];
 
-/// Those of them that name downloads alone, as a folder `hub` is in the others.
+/// The variables whose folders contain only downloads. In the others, downloads are in a folder `hub`.
 const DOWNLOADS: [&str; 2] = ["HF_HUB_CACHE", "TRANSFORMERS_CACHE"];
 
-/// The folder below which huggingface_hub and torch.hub put what they download.
+/// The folder in which huggingface_hub and torch.hub put downloads.
 const HUB: &str = "hub";
 
-/// Endings of files of tensors, which a program may have computed.
+/// Extensions of tensor files, whose content a program may have computed.
 const TENSORS: [&str; 13] =
     ["pt", "pth", "ckpt", "npy", "npz", "safetensors", "bin", "pkl", "pickle", "h5", "hdf5", "gguf", "onnx"];
 
-/// Such a folder.
+/// A cache folder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Cache {
     pub(super) folder: PathBuf,
-    /// Whether all of it is downloads.
+    /// Whether it contains only downloads.
     is_hub: bool,
 }
 
 impl Cache {
-    /// Whether a file in it is below the downloads.
+    /// Whether a file in it is a download.
     fn has_downloaded(&self, path: &Path) -> bool {
         let Ok(within) = path.strip_prefix(&self.folder) else { return false };
         self.is_hub || within.components().any(|part| part.as_os_str() == HUB)
     }
 }
 
-/// The innermost of these folders in which a new file stays.
+/// The innermost of these folders in which a new file is kept.
 pub(super) fn keeper<'all>(path: &Path, caches: &'all [Cache]) -> Option<&'all Path> {
     let is_tensors =
         path.extension().is_some_and(|ending| TENSORS.iter().any(|it| ending.eq_ignore_ascii_case(it)));
@@ -62,8 +63,8 @@ pub(super) fn keeper<'all>(path: &Path, caches: &'all [Cache]) -> Option<&'all P
     around.max_by_key(|folder| folder.components().count())
 }
 
-/// The folders that the environment variables name. A folder that contains the home or the current folder is not a cache: the user's
-/// own files are in it.
+/// The folders that the environment variables name. A folder that contains the home or the current folder is not a
+/// cache, because the user's own files are in it.
 pub(super) fn folders(home: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) -> Vec<Cache> {
     let home = home.filter(|home| home.is_absolute() && *home != Path::new("/"));
     let here = std::env::current_dir().unwrap_or_default();
@@ -78,13 +79,13 @@ pub(super) fn folders(home: Option<&Path>, variable: impl Fn(&str) -> Option<OsS
     let is_own =
         |it: &Cache| here.starts_with(&it.folder) || home.is_some_and(|home| home.starts_with(&it.folder));
     let mut found: Vec<Cache> = named.filter(|it| !is_own(it)).collect();
-    // Of two variables for one folder, the one that says more.
+    // If two variables name one folder, the more specific one counts.
     found.sort_by(|one, other| one.folder.cmp(&other.folder).then(other.is_hub.cmp(&one.is_hub)));
     found.dedup_by(|one, other| one.folder == other.folder);
     found
 }
 
-/// Puts a file or link that the program made into the real folder, unless there is one of that name.
+/// Moves a file or link that the program made into the real folder, unless the name already exists there.
 ///
 /// # Errors
 /// The system's.
@@ -100,7 +101,7 @@ pub(super) fn keep(made: &Path, real: &Path) -> io::Result<bool> {
         symlink(fs::read_link(made)?, real)?;
         return Ok(true);
     }
-    // Under another name first, so that no process finds a part of it.
+    // It is copied under another name first, so that no process finds an incomplete file.
     let name = real.file_name().unwrap_or_default().to_string_lossy();
     let unfinished = real.with_file_name(format!(".{name}.{}", std::process::id()));
     let mode = kind.permissions().mode() & 0o777;

@@ -15,7 +15,7 @@ use rustix::thread::UnshareFlags;
 
 use super::places::Mount;
 
-/// Makes a mount namespace; returns whether that needed no user namespace.
+/// Makes a mount namespace. Returns whether that needed no user namespace.
 ///
 /// # Errors
 /// This user cannot make one.
@@ -46,7 +46,7 @@ pub(super) fn scratch(folder: &Path, options: &str) -> Result<(), String> {
     mount("plimsoll", folder, "tmpfs", flags, options.as_c_str()).map_err(because("a file system in memory"))
 }
 
-/// Makes a mount read-only; its other options stay, as a user namespace demands.
+/// Makes a mount read-only. Its other options are kept, because a user namespace requires that.
 pub(super) fn seal(point: &Path, options: &[String]) -> Result<(), String> {
     let known = [
         ("nosuid", MountFlags::NOSUID),
@@ -59,7 +59,7 @@ pub(super) fn seal(point: &Path, options: &[String]) -> Result<(), String> {
     let flags = known.into_iter().filter(|(name, _)| options.iter().any(|option| option == name));
     let flags = flags.fold(MountFlags::BIND | MountFlags::RDONLY, |all, (_, flag)| all | flag);
     match mount_remount(point, flags, "").map_err(std::io::Error::from) {
-        // What cannot be reached cannot be written to.
+        // A mount that cannot be reached cannot be written to.
         Err(why)
             if matches!(
                 why.kind(),
@@ -72,21 +72,22 @@ pub(super) fn seal(point: &Path, options: &[String]) -> Result<(), String> {
     }
 }
 
-/// Gives a private folder the permissions of the one that it is laid over.
+/// Gives a private folder the permissions of the folder that it covers.
 pub(super) fn like(upper: &Path, place: &Path, is_privileged: bool) -> std::io::Result<()> {
     let original = fs::metadata(place)?;
     let mut mode = original.permissions().mode() & 0o7777;
     if is_privileged {
         chown(upper, Some(original.uid()), Some(original.gid()))?;
     } else if access(place, Access::WRITE_OK).is_err() {
-        // It belongs to this user here.
+        // The folder belongs to this user here.
         mode &= !0o222;
     }
     fs::set_permissions(upper, fs::Permissions::from_mode(mode))
 }
 
-/// The kernel copies a folder when the first file in it is written, which fails in a user namespace if the folder belongs to another user.
-/// On the way to the program's folders these copies are made here.
+/// The kernel copies a folder when the first file in it is written. In a user namespace that fails if the folder
+/// belongs to another user. So this makes such copies in advance, for the folders on the path to the program's
+/// folders.
 pub(super) fn foreign_folders(upper: &Path, place: &Path, own: &Path) {
     let within = own.strip_prefix(place).unwrap_or(own);
     let mut made = PathBuf::new();
@@ -94,7 +95,7 @@ pub(super) fn foreign_folders(upper: &Path, place: &Path, own: &Path) {
         made.push(name);
         let (ours, original) = (upper.join(&made), place.join(&made));
         let is_foreign = fs::metadata(&original).is_ok_and(|it| it.uid() != getuid().as_raw());
-        // The parent may be the user's own: then the kernel can copy it.
+        // The parent may belong to the user; then the kernel can copy it.
         let is_made = ours.parent().is_some_and(Path::is_dir);
         if is_foreign && is_made && fs::create_dir(&ours).is_ok() {
             let _as_it_is = like(&ours, &original, false);
@@ -105,7 +106,8 @@ pub(super) fn foreign_folders(upper: &Path, place: &Path, own: &Path) {
 /// Whether a folder of the disk can hold an overlay's private files.
 pub(super) fn can_be_upper(folder: &Path) -> bool {
     let Ok(file) = File::open(folder) else { return false };
-    // Overlays and network file systems cannot; they are no places for the renames with which files are removed.
+    // Overlays and network file systems cannot: they do not support the renames that overlays use to remove
+    // files.
     const CANNOT: [i64; 6] = [0x794c_7630, 0x6969, 0x6573_5546, 0xff53_4d42, 0x517b, 0x0102_1997];
     rustix::fs::fstatfs(file.as_fd()).is_ok_and(|it| !CANNOT.contains(&it.f_type))
 }

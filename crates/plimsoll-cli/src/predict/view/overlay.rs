@@ -1,8 +1,8 @@
-//! Overlays in a mount namespace of the program's own: [`Overlay`].
+//! Overlays in the program's own mount namespace: [`Overlay`].
 //!
-//! With CAP_SYS_ADMIN a mount namespace is enough; otherwise it is made in a user namespace, in which the program keeps its user and
-//! group. What the program writes is in a private tmpfs of the size of `--scratch`, which goes with the namespace. New files in
-//! caches may be far larger: they are on the disk if that is possible.
+//! With CAP_SYS_ADMIN a mount namespace is enough. Otherwise it is made in a user namespace, in which the program
+//! keeps its user and group. The program's writes go to a private tmpfs of the size of `--scratch`, which disappears
+//! with the namespace. New files in caches may be far larger, so they are on the disk if possible.
 //!
 //! ```text
 //! RUN/view             the tmpfs
@@ -49,15 +49,16 @@ struct Cover {
     lower: PathBuf,
     upper: PathBuf,
     work: PathBuf,
-    /// The folder as it is on the disk, by a mount of its own: nothing hides it, and it is not read-only.
+    /// The folder as it is on the disk, through a separate mount that nothing hides and that is not
+    /// read-only.
     real: OwnedFd,
 }
 
 impl Overlay {
-    /// Gives this process, and with it all that it starts, the view.
+    /// Gives this process, and all processes that it starts, the view.
     ///
     /// # Errors
-    /// What is not possible here.
+    /// The error says what is not possible here.
     pub(super) fn begin(spec: &Spec) -> Result<Overlay, String> {
         let here = std::env::current_dir().map_err(because("the current folder"))?;
         let is_privileged = unshare()?;
@@ -76,7 +77,7 @@ impl Overlay {
         let own = [Some(here.clone()), home, Some(std::env::temp_dir())].into_iter().flatten();
         let own: Vec<PathBuf> = own.filter_map(|it| it.canonicalize().ok()).collect();
         let mut places = Places::of(&mounts, &own);
-        // An interface of the kernel, or a mount that is read-only anyway, needs none.
+        // A kernel interface, or a mount that is already read-only, needs no overlay.
         let caches = spec.caches.iter().map(|cache| &cache.folder).filter(|it| it.is_dir());
         let caches: Vec<PathBuf> = caches.cloned().collect();
         places.overlays.extend(
@@ -84,7 +85,7 @@ impl Overlay {
         );
         places.overlays.sort();
         places.overlays.dedup();
-        // The overlay of the root comes last: it needs a root of its own.
+        // The overlay of the root comes last, because it needs a new root.
         let has_root = is_privileged && places.read_only.iter().any(|mount| mount.point == Path::new("/"));
         for folder in own.iter().filter(|folder| access(*folder, Access::WRITE_OK).is_ok()) {
             let is_in_root =
@@ -102,7 +103,7 @@ impl Overlay {
         }
         let session = open_tree(CWD, &spec.session, tree_flags() | OpenTreeFlags::AT_RECURSIVE)
             .map_err(because("the folder of this session"))?;
-        // All before the first overlay, which may hide them.
+        // All folders are opened before the first overlay is mounted, which may hide them.
         let opened: Result<Vec<[OwnedFd; 3]>, String> = overlay.covers.iter().map(Cover::open).collect();
         let mut opened = opened?;
         let root = if has_root { opened.pop() } else { None };
@@ -136,7 +137,7 @@ impl Overlay {
     ) -> Result<(), String> {
         let failed = |why: &dyn Display| format!("{}: {why}", place.display());
         let Ok(real) = open_tree(CWD, place, tree_flags()) else {
-            // It cannot be seen by the program either.
+            // The program cannot see it either.
             return Ok(());
         };
         let lower = self.folder.join("lower").join(number.to_string());
@@ -174,7 +175,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Makes an overlay of the root the root. What is mounted below the old one is below it, too.
+    /// Makes an overlay of the root the new root. Everything mounted below the old root is also below the new
+    /// one.
     fn enter_root(&self, cover: &Cover, folders: &[OwnedFd; 3]) -> Result<(), String> {
         let root = self.folder.join("root");
         fs::create_dir(&root).map_err(because("a folder"))?;
@@ -196,7 +198,7 @@ impl Overlay {
             move_mount(&tree, "", CWD, &place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
                 .map_err(|why| format!("{}: {why}", place.display()))?;
         }
-        // The old root is on top of the new one until it is unmounted.
+        // The old root covers the new one until it is unmounted.
         std::env::set_current_dir(&root).map_err(because("the new root"))?;
         pivot_root(".", ".").map_err(because("the new root"))?;
         unmount(".", UnmountFlags::DETACH).map_err(because("the old root"))
@@ -204,7 +206,7 @@ impl Overlay {
 
     /// Writes the file that a fork reads.
     fn describe(&self, spec: &Spec, is_privileged: bool) -> Result<(), String> {
-        // A fork has the root of the process that it is made from.
+        // A fork has the root of the process that it is forked from.
         let covers = self.covers.iter().filter(|it| it.place != Path::new("/")).map(|it| protocol::Cover {
             place: &it.place,
             lower: &it.lower,
@@ -225,14 +227,14 @@ impl Overlay {
         statvfs(&self.folder).is_ok_and(|it| it.f_bavail == 0)
     }
 
-    /// Removes the private files of caches, among them folders that only this process may open.
+    /// Removes the private files of caches, including folders that only this process may open.
     pub(super) fn clear(&self) {
         if let Some(disk) = &self.disk {
             let _absent = fs::remove_dir_all(disk);
         }
     }
 
-    /// Keeps new files of caches; lists the others.
+    /// Keeps new files of caches, and lists the other files.
     pub(super) fn list(&self, written: &mut Written) {
         let places: Vec<&Path> = self.covers.iter().map(|cover| &*cover.place).collect();
         for cover in &self.covers {
@@ -261,7 +263,8 @@ impl Cover {
         is_privileged: bool,
     ) -> Result<(), String> {
         let folders = format!("lowerdir={},upperdir={},workdir={}", path(lower), path(upper), path(work));
-        // Without `redirect_dir` a folder of the disk cannot be renamed; a user namespace has none (`renames.py`).
+        // Without `redirect_dir`, a folder on the disk cannot be renamed; a user namespace does not have it
+        // (`renames.py`).
         let options = if is_privileged {
             format!("{folders},redirect_dir=on,index=off")
         } else {

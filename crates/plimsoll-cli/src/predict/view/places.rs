@@ -1,7 +1,8 @@
 //! Which folders get an overlay, and which mounts become read-only ([`Places`]), from the table of mounts.
 //!
-//! An overlay hides what is mounted below its folder, and in a user namespace an overlay on a folder with such mounts fails. So a folder
-//! with mounts below it gets none: its subfolders do, and the mount itself becomes read-only.
+//! An overlay hides everything mounted below its folder, and in a user namespace an overlay on a folder with such
+//! mounts fails. So a folder with mounts below it gets no overlay: its subfolders do, and the mount itself becomes
+//! read-only.
 
 use std::ffi::OsString;
 use std::fs;
@@ -34,8 +35,8 @@ const INTERFACES: [&str; 22] = [
     "tracefs",
 ];
 
-/// The most subfolders of one folder that get an overlay each; if there are more, only those that lead to the
-/// program's own folders.
+/// The maximum number of subfolders of one folder that get an overlay each. If there are more, only those on
+/// the path to the program's own folders do.
 const MOST: usize = 100;
 
 /// A mount.
@@ -65,7 +66,7 @@ impl Mount {
                 options: text(options).split(',').map(str::to_owned).collect(),
                 kind: text(kind),
             };
-            // A later one hides an earlier one, and what is mounted below it.
+            // A later mount hides an earlier one, and everything mounted below that.
             all.retain(|earlier| !earlier.point.starts_with(&mount.point));
             all.push(mount);
         }
@@ -104,7 +105,7 @@ fn unescaped(field: &[u8]) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// What is done to which folder. Parents come before what is in them.
+/// The action for each folder. Parents come before their contents.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Places {
     /// Folders that get an overlay.
@@ -140,7 +141,7 @@ impl Places {
         let folders: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
         let is_many = folders.len() > MOST;
         for it in folders {
-            // Other mounts are covered by themselves.
+            // Other mounts are covered separately.
             let is_mount = mounts.iter().any(|mount| mount.point == it);
             let is_wanted = !is_many || own.iter().any(|own| own.starts_with(&it));
             if !is_mount && is_wanted {

@@ -1,8 +1,9 @@
 //! Redirects the program's writes to a private folder, by a library preloaded into its processes and backed by
 //! Landlock: [`Redirect`]. It needs no privileges, and works in containers.
 //!
-//! The library (`../../../redirect`) finds the program's own files in the folder, and the others on the disk. What does not call the C library,
-//! or runs without the library, cannot change a file: the kernel refuses it.
+//! The library (`../../../redirect`) finds the program's own files in the folder, and all others on the disk. Code
+//! that does not call the C library, or a process without the library, cannot change a file, because the kernel
+//! refuses it.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -35,7 +36,7 @@ pub(super) struct Redirect {
     session: PathBuf,
     caches: Vec<Cache>,
     scratch_bytes: u64,
-    /// Its first byte is what the library looks at.
+    /// A file whose first byte tells the library whether the space is used up.
     full: File,
 }
 
@@ -43,7 +44,7 @@ impl Redirect {
     /// Makes the folder.
     ///
     /// # Errors
-    /// What is not possible here.
+    /// The error says what is not possible here.
     pub(super) fn begin(spec: &Spec) -> Result<Redirect, String> {
         if LIBRARY.is_empty() {
             return Err("this build does not contain its library".to_owned());
@@ -66,7 +67,7 @@ impl Redirect {
             full,
             folder: folder.clone(),
         };
-        // An empty command: whether the process would be confined.
+        // An empty command only checks whether the process would be confined.
         let mut check = redirect.command(&[], &spec.run).map_err(failed)?;
         check.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         match check.status() {
@@ -98,17 +99,17 @@ impl Redirect {
 
     /// Whether --scratch is used up; from then on writes fail.
     pub(super) fn is_full(&self) -> bool {
-        // Forks that serve trials of `plan` have folders of their own.
+        // Forks that serve trials of `plan` have their own folders.
         let forks = fs::read_dir(self.session.join("plan")).into_iter().flatten().flatten();
         let forks = forks.map(|fork| fork.path().join("redirect"));
         let is_over = |folder: PathBuf| written::disk_bytes(&folder.join("files")) >= self.scratch_bytes;
         let is_full = forks.chain([self.folder.clone()]).any(is_over);
-        // The library reads it; there is nothing to do where it cannot be written.
+        // The library reads this byte; if it cannot be written, nothing can be done.
         let _unwritten = self.full.write_all_at(&[u8::from(is_full)], 0);
         is_full
     }
 
-    /// Keeps new files of caches; lists the others.
+    /// Keeps new files of caches, and lists the other files.
     pub(super) fn list(&self, written: &mut Written) {
         let root = Path::new("/");
         let layer = Layer { place: root, upper: &self.folder.join("files"), lower: root, real: root };
@@ -117,10 +118,10 @@ impl Redirect {
     }
 }
 
-/// Whether there is such a program: whatever starts it could not report that there is none.
+/// Checks that the program exists, because the process that starts it could not report that it does not.
 ///
 /// # Errors
-/// There is none.
+/// It does not exist.
 pub(super) fn find(words: &[OsString]) -> std::io::Result<()> {
     let name = words.first().map(Path::new).unwrap_or(Path::new(""));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -139,7 +140,7 @@ pub(super) fn find(words: &[OsString]) -> std::io::Result<()> {
     Err(kind.into())
 }
 
-/// Becomes a command, if this process is confined; an empty command only tests that.
+/// Becomes a command if this process can be confined. An empty command only checks that.
 pub(super) fn confined(words: &[OsString]) -> Exit {
     if std::env::var_os(ANSWER).is_none_or(|answer| answer != "yes") {
         return Exit::Unreadable;

@@ -1,4 +1,4 @@
-//! The options about what the program writes ([`Writes`]), and what the supervisor is asked for ([`Spec`]).
+//! The options about the program's writes ([`Writes`]), and the supervisor's instructions ([`Spec`]).
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ pub(crate) struct Writes {
 }
 
 impl Writes {
-    /// What to try, in this order; empty if the program may write.
+    /// The isolations to try, in this order; empty if the program may write.
     pub(crate) fn isolations(&self) -> Vec<Isolation> {
         match self.isolation {
             _ if self.allow_writes => Vec::new(),

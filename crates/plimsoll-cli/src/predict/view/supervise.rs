@@ -30,7 +30,7 @@ const KILLED: i32 = 9;
 
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How a program ended, and what it would have written.
+/// How a program ended, and the files that it would have written.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(in crate::predict) struct Ending {
     /// Why there is no view.
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     let mut file = fs::File::create(spec.run.join(ENDING)).ok()?;
     let ending = supervised(&spec, &command);
     if getppid() != parent {
-        // Whoever would have read the answer is gone.
+        // The process that would have read the answer is gone.
         return Some(Exit::Program);
     }
     let text = serde_json::to_string(&ending).unwrap_or_default();
@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     Some(if written.is_ok() { Exit::Done } else { Exit::Unreadable })
 }
 
-/// What keeps a program's writes off the disk.
+/// The way in which a program's writes are kept off the disk.
 enum View {
     Overlay(Overlay),
     Redirect(Redirect),
@@ -90,7 +90,7 @@ impl View {
         }
     }
 
-    /// How often to look whether --scratch is used up.
+    /// How often to check whether --scratch is used up.
     fn pause(&self) -> Duration {
         match self {
             View::Redirect(_) => Duration::from_millis(100),

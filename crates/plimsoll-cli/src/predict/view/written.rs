@@ -1,4 +1,4 @@
-//! What the program would have written: [`Written`], from the private files of its view.
+//! The files that the program would have written: [`Written`], from the private files of its view.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 
 use super::caches::{self, Cache};
 
-/// Files in the list.
+/// The maximum number of files in the list.
 const MOST: usize = 200;
 
-/// What a program did to files. Its own files that are gone at the end are not part of it.
+/// A program's changes to files. Its own temporary files that are gone at the end are not included.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(in crate::predict) struct Written {
-    /// The largest first.
+    /// The changed files, the largest first.
     pub(in crate::predict) files: Vec<File>,
-    /// All of them, including those that are not in the list.
+    /// The number of changed files, including those that are not in the list.
     pub(in crate::predict) count: u64,
     pub(in crate::predict) bytes: u64,
-    /// How many new files stay in each cache.
+    /// The number of new files that are kept in each cache.
     pub(in crate::predict) kept: BTreeMap<PathBuf, u64>,
-    /// Why some of those did not.
+    /// Why some new files were not kept.
     pub(in crate::predict) not_kept: Option<String>,
     /// Whether a write failed because --scratch was used up.
     pub(in crate::predict) is_full: bool,
@@ -37,7 +37,7 @@ pub(in crate::predict) struct File {
     pub(in crate::predict) kind: Kind,
 }
 
-/// What was done to it.
+/// The kind of change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::predict) enum Kind {
@@ -56,20 +56,20 @@ impl Kind {
     }
 }
 
-/// A folder and the private files that the program has in place of its own there.
+/// A folder, and the private files that replace its content for the program.
 pub(super) struct Layer<'view> {
     /// The folder's path.
     pub(super) place: &'view Path,
     /// The private files. A character device 0:0 stands for a removed file.
     pub(super) upper: &'view Path,
-    /// The folder as it is on the disk, by another path.
+    /// The folder as it is on the disk, under another path.
     pub(super) lower: &'view Path,
-    /// The same folder by a path at which new files can be written.
+    /// The same folder under a path at which new files can be written.
     pub(super) real: &'view Path,
 }
 
 impl Written {
-    /// Adds a layer's files. Those below `spared` do not count; new ones in `caches` stay, if they can
+    /// Adds a layer's files. Those below `spared` do not count. New files in `caches` are kept if possible
     /// (`caches.rs`).
     pub(super) fn add(&mut self, layer: &Layer<'_>, spared: &[&Path], caches: &[Cache]) {
         self.add_folder(layer, Path::new(""), spared, caches);
@@ -77,7 +77,8 @@ impl Written {
         self.files.truncate(MOST);
     }
 
-    /// Adds what the program has removed, according to the marks in this folder; `files` are its own files.
+    /// Adds the files that the program has removed, according to the marks in this folder. `files` has the
+    /// program's own files.
     pub(super) fn add_gone(&mut self, marks: &Path, files: &Path) {
         self.add_marks(marks, Path::new(""), files);
         self.files.truncate(MOST);
@@ -111,7 +112,7 @@ impl Written {
                 self.add_folder(layer, &within, spared, caches);
                 continue;
             }
-            // A copy that nobody changed.
+            // A copy that was not changed.
             let is_as_before = before.as_ref().is_some_and(|before| is_same(before, &made));
             if is_as_before {
                 continue;
@@ -144,7 +145,7 @@ fn is_same(before: &Metadata, now: &Metadata) -> bool {
     before.is_file() && now.is_file() && of(before) == of(now)
 }
 
-/// What the files of a folder take on the disk.
+/// The disk space that the files in a folder use.
 pub(super) fn disk_bytes(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let sizes = entries.filter_map(|entry| {

@@ -12,7 +12,7 @@ fn view(palette: Palette) -> (View, Instant) {
     (View::new(vec![sample()], false, palette, now), now)
 }
 
-/// What a view draws, as lines.
+/// The lines that a view draws.
 fn drawn(view: &View, now: Instant, [width, height]: [u16; 2]) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| view.draw(frame, now)).unwrap();
@@ -25,7 +25,7 @@ fn key(code: KeyCode) -> KeyEvent {
     KeyEvent::new(code, KeyModifiers::NONE)
 }
 
-/// 80 cells by 24.
+/// A screen of 80 by 24 cells.
 const SCREEN: &str = "\
 \u{20}process 4711 on cpu: plimsoll train mnist
 ╭ waterline ───────────╮╭ The limit of 64.00 MiB ──────────────────────────────╮

@@ -1,5 +1,5 @@
-//! `plimsoll train gpt`: a GPT-2 on the characters of a text, as nanoGPT's `shakespeare_char`. `model.rs` is the network in
-//! training, `sample.rs` how it writes.
+//! `plimsoll train gpt`: a GPT-2 on the characters of a text, as in nanoGPT's `shakespeare_char`. `model.rs` is the network
+//! in training, and `sample.rs` generates text.
 
 mod model;
 mod sample;
@@ -23,13 +23,13 @@ use super::settings::Settings;
 use super::task::{CHECKSUM_START, Identity, Metric, Network, Task, Unit, checksum};
 use crate::exit::{Exit, Failure};
 
-/// Steps between two looks at the validation part: an epoch of this job.
+/// Steps between two evaluations on the validation part: an epoch of this job.
 const ROUND: u64 = 250;
-/// Blocks of the validation part that are looked at.
+/// The number of blocks of the validation part that are evaluated.
 const VALIDATED: usize = 512;
-/// Steps in which the learning rate rises.
+/// Steps of learning-rate warm-up.
 const WARM_UP: f64 = 100.0;
-/// Characters of the text that is made by code.
+/// Characters of the generated training text.
 const MADE: usize = 500_000;
 /// The norm to which gradients are clipped.
 const CLIP: f64 = 1.0;
@@ -109,7 +109,7 @@ fn temperature(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
-/// A text, and how to learn it.
+/// A text, and the settings to train on it.
 struct Gpt {
     name: String,
     symbols: Symbols,
@@ -121,7 +121,7 @@ struct Gpt {
 }
 
 impl GptArgs {
-    /// The job.
+    /// Builds the job.
     pub(super) fn job(&self) -> std::result::Result<Job, Failure> {
         let [width, context, heads] = [self.width as usize, self.context as usize, usize::from(self.heads)];
         if !width.is_multiple_of(heads) {
@@ -240,7 +240,8 @@ impl Task for Gpt {
         Box::new(AdamW::new(parameters, AdamWOptions { lr, ..AdamWOptions::default() }))
     }
 
-    /// As in "Attention Is All You Need": it does not depend on the number of steps, so a run can be prolonged.
+    /// The schedule of "Attention Is All You Need". It does not depend on the number of steps, so a run can be
+    /// extended.
     fn schedule(&self, step: u64, _: u64) -> f64 {
         let step = step as f64 + 1.0;
         (step / WARM_UP).min((WARM_UP / step).sqrt())
@@ -284,7 +285,7 @@ impl Task for Gpt {
         Ok(Identity { options: options.as_object().cloned().unwrap_or_default(), data })
     }
 
-    /// What `transformers` needs to load the weights, and the tokens' characters.
+    /// The files that `transformers` needs to load the weights, and the characters of the tokens.
     fn companions(&self) -> Vec<(&'static str, String)> {
         let Gpt2Config { vocab_size, n_positions, n_embd, n_layer, n_head, dropout, .. } = self.config;
         let config = json!({

@@ -1,4 +1,4 @@
-//! A GPT-2 in training: [`LanguageModel`].
+//! A GPT-2 for training: [`LanguageModel`].
 
 use plimsoll::models::{Gpt2, Gpt2Config};
 use plimsoll::nn::{Module, Scope};

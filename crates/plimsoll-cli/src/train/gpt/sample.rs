@@ -1,4 +1,4 @@
-//! How a trained GPT writes: token after token, each drawn by the model's probabilities.
+//! Generates text with a trained GPT: token after token, each sampled from the model's probabilities.
 
 use plimsoll::data::{DataError, Vocabulary};
 use plimsoll::models::Gpt2;
@@ -8,7 +8,7 @@ use plimsoll::{DType, Result, Tensor};
 use super::super::stop::Stop;
 use super::super::task::Sampled;
 
-/// What to write.
+/// What to generate.
 #[derive(Clone)]
 pub(super) struct Sampling {
     vocabulary: Vocabulary,
@@ -18,10 +18,11 @@ pub(super) struct Sampling {
 }
 
 impl Sampling {
-    /// `length` tokens after a prompt; without one, after a line break, or the first token if the text has none.
+    /// Generates `length` tokens after a prompt. The default prompt is a line break, or the first token if the
+    /// text has no line break.
     ///
     /// # Errors
-    /// A prompt with a character that the text does not have.
+    /// The prompt has a character that is not in the vocabulary.
     pub(super) fn new(
         vocabulary: Vocabulary,
         prompt: Option<&str>,
@@ -35,7 +36,7 @@ impl Sampling {
         Ok(Sampling { vocabulary, prompt, length, temperature })
     }
 
-    /// The sample; `None` if none was asked for. A signal ends it early.
+    /// The sample; `None` if none was requested. A signal ends it early.
     pub(super) fn write(&self, gpt: &Gpt2, stop: &Stop) -> Result<Option<Sampled>> {
         if self.length == 0 {
             return Ok(None);
@@ -64,7 +65,7 @@ impl Sampling {
     }
 }
 
-/// A text without characters that a terminal would obey.
+/// The text without control characters.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! The images of a folder, in two parts: [`Images`].
+//! The images of a folder, split for training and testing: [`Images`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use plimsoll::data::{Augment, Augmented, Damaged, DataError, ImageError, ImageFo
 use super::super::task::{CHECKSUM_START, checksum};
 use crate::exit::{Exit, Failure};
 
-/// Images to train and test on.
+/// Images to train and to test on.
 pub(super) struct Images {
     /// The folder.
     pub(super) name: String,
     /// The classes' names, by label.
     pub(super) classes: Vec<String>,
-    /// The two parts; the training images are changed at random.
+    /// The two parts. Training images are augmented randomly.
     pub(super) split: Split,
     /// Damaged images that were left out.
     pub(super) skipped: usize,
@@ -26,7 +26,7 @@ pub(super) struct Images {
     root: PathBuf,
 }
 
-/// Classes that are listed by name.
+/// The maximum number of classes that are listed by name.
 const LISTED: usize = 8;
 
 impl Images {
@@ -105,7 +105,7 @@ impl Images {
     }
 }
 
-/// Two folders with the same classes.
+/// Two separate folders with the same classes.
 fn apart(train: &Path, test: &Path, options: ImageOptions) -> Result<(ImageFolder, Split), DataError> {
     let (left, right) = (ImageFolder::open(train, options)?, ImageFolder::open(test, options)?);
     let lacks = |of: &ImageFolder, class: &String| !of.classes().contains(class);

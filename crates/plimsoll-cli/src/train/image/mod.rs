@@ -1,5 +1,5 @@
-//! `plimsoll train image`: a classifier on a folder of images, a subfolder for each class. `folder.rs` opens it, `model.rs` has
-//! the networks.
+//! `plimsoll train image`: a classifier on a folder of images, with a subfolder for each class. `folder.rs` opens it, and
+//! `model.rs` has the networks.
 
 mod folder;
 mod model;
@@ -91,7 +91,7 @@ impl Change {
     }
 }
 
-/// What `--data` is to be, for those who leave it out.
+/// A description of the folder that `--data` needs, printed if it is missing.
 const FOLDER: &str = "\
 plimsoll train image needs --data FOLDER, with a subfolder of JPEG or PNG images for each class:
   photos/cat/1.jpg
@@ -99,7 +99,7 @@ plimsoll train image needs --data FOLDER, with a subfolder of JPEG or PNG images
   photos/dog/1.jpg
 or with such folders in photos/train and photos/val";
 
-/// Images, and how to learn them.
+/// Images, and the settings to train on them.
 struct Image {
     data: Images,
     model: Model,
@@ -113,7 +113,7 @@ struct Image {
 }
 
 impl ImageArgs {
-    /// The job.
+    /// Builds the job.
     pub(super) fn job(&self) -> std::result::Result<Job, Failure> {
         let folder = self.data.as_ref().ok_or_else(|| Failure::new(Exit::Usage, FOLDER))?;
         let side = self.image_size.map_or(self.model.default_side(), |side| side as usize);
@@ -146,7 +146,7 @@ impl Task for Image {
         format!("{}, {model} on {side} × {side}", self.data.announcement())
     }
 
-    /// A last batch that is not full is left out: batch normalization of a single image fails.
+    /// An incomplete last batch is dropped, because batch normalization fails on a single image.
     fn training(&self, batch_size: usize, seed: u64) -> std::result::Result<DataLoader, DataError> {
         let images = self.data.split.train.clone();
         let is_full = images.len() >= batch_size;

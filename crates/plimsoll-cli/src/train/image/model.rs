@@ -24,7 +24,7 @@ impl Model {
         }
     }
 
-    /// Rows and columns of an image, if nothing else is asked for.
+    /// The default number of rows and columns of an image.
     pub(super) fn default_side(self) -> usize {
         match self {
             Model::Cnn => 64,
@@ -32,7 +32,7 @@ impl Model {
         }
     }
 
-    /// The least rows and columns that the network can work on.
+    /// The minimum number of rows and columns that the network accepts.
     pub(super) fn smallest_side(self) -> usize {
         match self {
             Model::Cnn => 8,
@@ -40,7 +40,7 @@ impl Model {
         }
     }
 
-    /// The network, with start values.
+    /// The network, with initial values.
     pub(super) fn build(self, scope: &Scope, side: usize, classes: usize) -> Result<Box<dyn Module>> {
         match self {
             Model::Cnn => Ok(Box::new(cnn(scope, side, classes)?)),

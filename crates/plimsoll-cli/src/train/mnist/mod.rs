@@ -1,4 +1,4 @@
-//! `plimsoll train mnist`: a LeNet-class network on images of digits. `source.rs` has the images.
+//! `plimsoll train mnist`: a LeNet-class network on images of digits. `source.rs` provides the images.
 
 mod source;
 
@@ -48,7 +48,7 @@ pub(crate) struct MnistArgs {
     pub(super) settings: Settings,
 }
 
-/// Digits, and how to learn them.
+/// Digits, and the settings to train on them.
 struct Mnist {
     data: Source,
     length: Length,
@@ -59,7 +59,7 @@ struct Mnist {
 }
 
 impl MnistArgs {
-    /// The job.
+    /// Builds the job.
     pub(super) fn job(&self) -> std::result::Result<Job, Failure> {
         let want = if self.settings.device.has_values() { Want::Values } else { Want::Shapes };
         let seed = self.settings.seed;

@@ -7,9 +7,9 @@ use plimsoll::data::{Dataset, Digits, MnistDir, Split};
 
 use crate::exit::{Exit, Failure};
 
-/// What to train and test on, and what to call it.
+/// The images to train and test on, and their name.
 pub(super) struct Source {
-    /// For people: where the images come from.
+    /// The origin of the images, for people.
     pub(super) name: String,
     /// The two parts.
     pub(super) split: Split,
@@ -17,19 +17,19 @@ pub(super) struct Source {
     pub(super) size: [usize; 2],
 }
 
-/// What is wanted of a data set.
+/// The parts of a data set to read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Want {
     /// Pixels and labels.
     Values,
-    /// How many images there are and of what size.
+    /// Only the number and the size of the images.
     Shapes,
 }
 
-/// The network's windows and poolings leave nothing of smaller images.
+/// The smallest image that the network's convolutions and poolings can process.
 const SMALLEST: usize = 12;
 
-/// MNIST's files in `dir`; the pixels are read only where they are wanted.
+/// MNIST's files in `dir`. Pixels are read only if `want` requests them.
 pub(super) fn read(dir: &Path, want: Want) -> Result<Source, Failure> {
     let files = MnistDir::open(dir)?;
     let split = if want == Want::Values { files.load()? } else { files.shapes()? };

@@ -1,12 +1,12 @@
-//! The three passes of a convolution as plain loops: any type, layout, stride, dilation and number of groups.
+//! The three passes of a convolution as plain loops, for any type, layout, stride, dilation and number of groups.
 
 use super::shape::{ConvShape, Format, Formats, Strides};
 use crate::number::Number;
 use crate::parallel::for_each_piece;
 use crate::simd::vectorize;
 
-/// Calls `body(window, tap's place, count)` for each row of windows in which a tap is inside the image, as offsets of elements:
-/// of the first window and place, and how many there are.
+/// Calls `body(window, position of the tap, count)` for each row of windows in which a tap is inside the image. The arguments
+/// are the offsets of the first window and of its tap in the image, and the number of windows.
 #[inline(always)]
 fn for_each_row(
     s: &ConvShape,
@@ -48,7 +48,7 @@ fn add_scaled<T: Number>(
     }
 }
 
-/// Sums kept apart, so that several elements are multiplied at a time.
+/// The number of separate sums, so that several elements are multiplied at a time.
 const LANES: usize = 16;
 
 /// The sum of `a[i * a_step] * b[i * b_step]` for `count` elements.
@@ -77,7 +77,7 @@ fn dot<T: Number>(
     }
 }
 
-/// All taps of a window, with their places among the weights.
+/// All taps of a window, with their offsets in the weights.
 fn taps(s: &ConvShape, weight: Strides) -> impl Iterator<Item = ([usize; 3], usize)> + use<> {
     let [_, height, width] = s.kernel;
     (0..s.taps()).map(move |tap| {
@@ -86,8 +86,8 @@ fn taps(s: &ConvShape, weight: Strides) -> impl Iterator<Item = ([usize; 3], usi
     })
 }
 
-/// Runs `body(image, first channel, part)` on the parts of `images`, each of which starts from the bias of its channels:
-/// a plane where these lie one after the other, else an image.
+/// Runs `body(image, first channel, part)` on the parts of `images`, which are first set to the bias of their channels. A part
+/// is a plane if planes are contiguous, else an image.
 fn for_each_part<T: Number>(
     (format, channels, plane): (Format, usize, usize),
     bias: Option<&[T]>,

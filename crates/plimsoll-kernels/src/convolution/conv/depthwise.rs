@@ -1,28 +1,29 @@
-//! Depthwise convolution of channels-last images: each channel has one filter, and channels side by side are the lanes of
-//! registers. Weights are brought into rows `[tap][channel]` first. Row-major images are rows of one channel: `any.rs`.
+//! Depthwise convolution of channels-last images: each channel has one filter, and neighbouring channels are the lanes of
+//! registers. Weights are first rearranged into rows `[tap][channel]`. Row-major images, whose rows have one channel, are
+//! in `depthwise_planes.rs`.
 
 use super::shape::{ConvShape, Format, Formats};
 use crate::parallel::{SCRATCH_WORKERS, for_each_piece};
 use crate::simd::vectorize;
 use crate::transpose::transpose;
 
-/// Whether these kernels know the shape and the layouts.
+/// Whether these kernels support the shape and the layouts.
 pub(super) fn suits(s: &ConvShape, formats: Formats) -> bool {
     let last = Format::ChannelsLast;
     s.groups > 1 && [s.group_in(), s.group_out()] == [1, 1] && formats.input == last && formats.output == last
 }
 
-/// Floats of scratch that [`forward`] and [`backward_input`] need.
+/// Floats of scratch memory that [`forward`] and [`backward_input`] need.
 pub(super) fn scratch_len(s: &ConvShape) -> usize {
     s.weight_len()
 }
 
-/// Floats of scratch that [`backward_weight`] needs.
+/// Floats of scratch memory that [`backward_weight`] needs.
 pub(super) fn weight_scratch_len(s: &ConvShape) -> usize {
     SCRATCH_WORKERS * s.weight_len()
 }
 
-/// The place of a tap in each dimension.
+/// The position of a tap in each dimension.
 fn place(s: &ConvShape, tap: usize) -> [usize; 3] {
     let [_, height, width] = s.kernel;
     [tap / width / height, tap / width % height, tap % width]
@@ -43,7 +44,7 @@ fn start(pixels: &mut [f32], bias: Option<&[f32]>, channels: usize) {
     }
 }
 
-/// The weights with those of one tap side by side.
+/// The weights, rearranged so that those of one tap are contiguous.
 fn by_taps<'a>(s: &ConvShape, weight: &[f32], scratch: &'a mut [f32]) -> &'a [f32] {
     let (channels, taps) = (s.groups, s.taps());
     let weights = &mut scratch[..s.weight_len()];
@@ -95,7 +96,7 @@ pub(super) fn backward_input(
 ) {
     let (channels, weights) = (s.groups, by_taps(s, weight, scratch));
     let ([in_d, in_h, in_w], [out_d, out_h, out_w]) = (s.input, s.output);
-    // The window that sees a place through a tap.
+    // The window in which a position is at a given tap.
     let window = |dim: usize, at: usize, tap: usize| {
         let from = (at + s.padding[dim]).checked_sub(tap * s.dilation[dim])?;
         let window = from / s.stride[dim];

@@ -1,7 +1,7 @@
 //! Depthwise convolution of row-major images: neighbouring positions of a row are the lanes of registers.
 //!
-//! A plane is first framed in zeros, with the columns that are a multiple of the stride apart side by side: so what
-//! neighbouring positions see through a tap lies side by side for every stride.
+//! A plane is first copied into a frame of zeros, with columns that are a multiple of the stride apart stored contiguously.
+//! So the inputs of neighbouring positions at one tap are contiguous for every stride.
 
 use smallvec::SmallVec;
 
@@ -12,23 +12,23 @@ use crate::simd::vectorize;
 /// Positions that are summed at a time: two of the widest registers.
 const LANES: usize = 32;
 
-/// What lies in a framed plane: `[depth][height][phase of columns][columns]`.
+/// The layout of a framed plane: `[depth][height][phase of columns][columns]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Planes {
-    /// Planes of the source and of the result, and positions of a row.
+    /// The sizes of the source and of the result, and the positions in a row.
     source: [usize; 3],
     result: [usize; 3],
     kernel: [usize; 3],
     stride: [usize; 3],
     dilation: [usize; 3],
-    /// Zeros before the first element; below 0, elements that nothing sees.
+    /// Zeros before the first element; if negative, elements that no window uses.
     before: [isize; 3],
     framed: [usize; 2],
     columns: usize,
 }
 
 impl Planes {
-    /// Forward, and backward to the weight; where each input channel has filters of its own.
+    /// The planes of the forward pass and of the gradient of the weight, if each input channel has separate filters.
     pub(super) fn forward(s: &ConvShape, formats: Formats) -> Option<Planes> {
         let first = Format::ChannelsFirst;
         let serves = s.groups > 1 && s.group_in() == 1 && [formats.input, formats.output] == [first, first];
@@ -36,7 +36,7 @@ impl Planes {
         serves.then(|| Planes::of(s, s.input, s.output, s.stride, before))
     }
 
-    /// Backward to the input, where that is the same with windows turned round.
+    /// The planes of the gradient of the input, if it is a convolution with flipped windows.
     pub(super) fn backward_input(s: &ConvShape, formats: Formats) -> Option<Planes> {
         let serves = s.stride == [1; 3] && s.group_out() == 1;
         let before = |dim: usize| ((s.kernel[dim] - 1) * s.dilation[dim]) as isize - s.padding[dim] as isize;
@@ -56,7 +56,7 @@ impl Planes {
         let seen = |dim: usize| {
             result[dim].saturating_sub(1) * stride[dim] + (s.kernel[dim] - 1) * s.dilation[dim] + 1
         };
-        // Whole registers are read: there is room behind the last position.
+        // Complete registers are read, so there is room after the last position.
         let columns = result[2].next_multiple_of(LANES) + (s.kernel[2] - 1) * s.dilation[2] / stride[2] + 1;
         let framed = [seen(0), seen(1)];
         Planes { source, result, kernel: s.kernel, stride, dilation: s.dilation, before, framed, columns }
@@ -82,12 +82,12 @@ impl Planes {
         self.kernel.iter().product()
     }
 
-    /// Floats of scratch for work in so many chunks.
+    /// Floats of scratch memory for work in this many chunks.
     pub(super) fn scratch_len(&self, chunks: usize) -> usize {
         scratch_workers(chunks) * self.framed_len()
     }
 
-    /// Where each tap of the first window is in a framed plane.
+    /// The offset of each tap of the first window in a framed plane.
     fn offsets(&self) -> SmallVec<[usize; 64]> {
         let [_, height, width] = self.kernel;
         let offset = |tap: usize| {
@@ -102,14 +102,14 @@ impl Planes {
         (0..self.taps()).map(offset).collect()
     }
 
-    /// Where the first window of each row of the result is in a framed plane.
+    /// For each row of the result, the offset of its first window in a framed plane.
     fn rows(&self) -> impl Iterator<Item = usize> + use<> {
         let ([depth, height, _], [deep, down, _]) = (self.result, self.stride);
         let (framed, row) = (self.framed[1], self.row());
         (0..depth).flat_map(move |z| (0..height).map(move |y| (z * deep * framed + y * down) * row))
     }
 
-    /// Puts a plane into its frame.
+    /// Copies a plane into its frame.
     fn frame(&self, plane: &[f32], framed: &mut [f32]) {
         let [depth, height, width] = self.source;
         let inside = |at: usize, dim: usize, size: usize| {
@@ -137,8 +137,8 @@ impl Planes {
         }
     }
 
-    /// Sums over windows, for each plane of the result: of the plane of the source with number `plane / multiplier`. Backward,
-    /// windows are turned round.
+    /// Sums over windows, for each plane of the result, in source plane `plane / multiplier`. In the backward pass, windows
+    /// are flipped.
     pub(super) fn run(
         &self,
         (source, weight, turned): (&[f32], &[f32], bool),
@@ -182,7 +182,7 @@ impl Planes {
         });
     }
 
-    /// The gradient of the weight: for each filter a sum over all images.
+    /// The gradient of the weight: for each filter, a sum over all images.
     pub(super) fn run_weight(
         &self,
         (input, grad): (&[f32], &[f32]),
@@ -206,7 +206,7 @@ impl Planes {
                             let mut lanes = [0.0f32; LANES / 2];
                             for (first, grad) in self.rows().zip(grad.chunks_exact(width)) {
                                 let whole = grad.chunks_exact(lanes.len());
-                                // Behind the last position the gradient is zero.
+                                // After the last position, the gradient is zero.
                                 let mut last = [0.0; LANES / 2];
                                 let rest = whole.remainder();
                                 last.iter_mut().zip(rest).for_each(|(to, &x)| *to = x);

@@ -1,13 +1,15 @@
-//! Convolution forward with few taps: output channels are the tile's rows, neighbouring pixels its columns.
+//! The forward pass of a convolution with few taps. Output channels are the tile's rows, neighbouring
+//! pixels its columns.
 //!
-//! A first layer sums so few products that packing and transposing (`gather.rs`) would cost as much as the
-//! sums. Here a tile reads weights and padded image where they lie and writes rows of NCHW directly.
+//! The first layer of a network sums so few products that packing and transposing (`gather.rs`) would cost
+//! as much as the sums. Here a tile reads weights and padded images in place and writes rows of NCHW
+//! directly.
 
 use super::planes::{Conv2dShape, pad};
 use crate::parallel::{Pieces, for_each_cut};
 use crate::tile::{Depth, NARROW, ROWS, Start, Tile, WIDE};
 
-/// Taps up to which this is faster.
+/// The largest number of taps for which this is faster.
 const TAPS: usize = 100;
 
 /// Whether [`conv2d`] can and should compute this shape.
@@ -15,7 +17,7 @@ pub(super) fn suits(shape: &Conv2dShape) -> bool {
     shape.taps() <= TAPS && shape.stride[1] == 1 && shape.out_w() >= NARROW
 }
 
-/// Images in one block, of which each is framed by its padding.
+/// The number of images in a block, each with its padding.
 fn images_per_block(shape: &Conv2dShape) -> usize {
     let image = shape.in_channels * shape.padded_plane();
     if shape.is_padded() {
@@ -25,7 +27,7 @@ fn images_per_block(shape: &Conv2dShape) -> usize {
     }
 }
 
-/// Floats of scratch that [`conv2d`] needs.
+/// Floats of scratch memory that [`conv2d`] needs.
 pub(super) fn scratch_len(shape: &Conv2dShape) -> usize {
     Conv2dShape { batch: images_per_block(shape), ..*shape }.padded_input_len()
 }
@@ -82,7 +84,7 @@ fn block(
         };
         for y in 0..shape.out_h() {
             for x in (0..shape.out_w()).step_by(width) {
-                // The last columns of a row may be computed twice, to stay inside it.
+                // The last columns of a row may be computed twice, so that a tile stays inside the row.
                 let pixel = y * shape.out_w() + x.min(shape.out_w() - width);
                 let tile = Tile { b: &image[shape.window(pixel)..], ..tile };
                 tile.run(&weight_rows[..channels], &mut out[pixel..], &out_rows[..channels]);

@@ -1,9 +1,9 @@
-//! The two passes that are sums over windows, forward and backward to the input, as one loop over the register tile of
-//! `tile.rs`: positions are its rows, channels of the result its columns. There is no im2col: a position's row is its window
-//! in the framed source (`pad.rs`), read where it lies, through the taps that `windows.rs` names.
+//! The two passes that are sums over windows (forward, and the gradient of the input), as one loop over the register tile of
+//! `tile.rs`. Positions are the tile's rows, channels of the result its columns. There is no im2col: a position's row is its
+//! window in the framed source (`pad.rs`), read in place, through the taps from `windows.rs`.
 //!
-//! Blocks of positions are computed channels-last in scratch that stays in the first-level cache, then transposed into a
-//! row-major result or copied into one that is channels-last.
+//! Blocks of positions are computed channels-last in scratch memory that stays in the L1 cache, then transposed into a
+//! row-major result or copied into a channels-last one.
 
 use std::ops::Range;
 
@@ -15,10 +15,10 @@ use crate::parallel::{Pieces, for_each_cut_with, scratch_workers};
 use crate::tile::{Depth, ROWS, Start, Tile};
 use crate::transpose::transpose;
 
-/// Positions computed before they are moved to the result: 24 KiB in a wide panel.
+/// The number of positions that are computed before they are moved to the result: 24 KiB in a wide panel.
 const POSITIONS: usize = 16 * ROWS;
 
-/// One of the two passes, with all that follows from its sizes.
+/// One of the two passes, with everything derived from its sizes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gather {
     pass: Pass,
@@ -26,13 +26,13 @@ pub(super) struct Gather {
     frame: Frame,
     packing: Packing,
     weight: Format,
-    /// Sizes of the result, and how it lies.
+    /// The sizes and the layout of the result.
     result: [usize; 3],
     channels: usize,
     format: Format,
 }
 
-/// Positions of one row that a block covers, in one plane.
+/// The part of a plane that a block covers.
 struct Block {
     z: usize,
     ys: Range<usize>,
@@ -67,10 +67,10 @@ impl Gather {
         self.packing.panels
     }
 
-    /// Rows and columns of a block.
+    /// The rows and columns of a block.
     fn block(&self) -> [usize; 2] {
         let [_, height, width] = self.result;
-        // What is a little wider than a block is still one: rows without a cut are moved as one.
+        // A plane slightly wider than a block still counts as one, since uncut rows can be moved at once.
         let columns = if width <= 2 * POSITIONS { width } else { POSITIONS };
         [(POSITIONS / columns.max(1)).clamp(1, height.max(1)), columns]
     }
@@ -83,13 +83,13 @@ impl Gather {
         self.frame.images_per_block(self.s.batch, 0)
     }
 
-    /// Positions of an image.
+    /// The number of positions in an image.
     fn plane(&self) -> usize {
         self.result.iter().product()
     }
 
-    /// How the result of an image is cut into chunks of work: into so many parts of such a length, each into pieces of another.
-    /// A row-major one into the panels of each group; others into some rows.
+    /// The division of an image's result into chunks of work: the number and length of its parts, and the length of their
+    /// pieces. A row-major result is divided into the panels of each group, a channels-last one into groups of rows.
     fn cut(&self) -> (usize, usize, usize) {
         match self.format {
             Format::ChannelsFirst => {
@@ -103,7 +103,7 @@ impl Gather {
         }
     }
 
-    /// Rows of a piece of a channels-last result: they divide an image's, so that a piece is inside one plane.
+    /// The rows in a piece of a channels-last result. They divide the rows of an image, so that a piece is inside one plane.
     fn rows_per_piece(&self) -> usize {
         let [_, height, width] = self.result;
         let most = (4 * POSITIONS / width.max(1)).clamp(1, height.max(1));
@@ -115,7 +115,7 @@ impl Gather {
         images * parts * len.div_ceil(piece.max(1))
     }
 
-    /// Floats of scratch that [`Gather::run`] needs.
+    /// Floats of scratch memory that [`Gather::run`] needs.
     pub(super) fn scratch_len(&self) -> usize {
         let images = self.images_per_block();
         self.packing.len()
@@ -156,7 +156,7 @@ impl Gather {
         }
     }
 
-    /// The channels of a panel of a row-major result.
+    /// Computes the channels of a panel of a row-major result.
     fn planes(
         &self,
         packed: &[f32],
@@ -180,7 +180,7 @@ impl Gather {
         }
     }
 
-    /// Some rows of a channels-last result.
+    /// Computes some rows of a channels-last result.
     fn rows(&self, packed: &[f32], image: &[f32], at: usize, piece: &mut [f32], block: &mut [f32]) {
         let (panels, [_, height, width]) = (self.panels(), self.result);
         let row = width * self.channels;
@@ -233,7 +233,7 @@ impl Gather {
         }
     }
 
-    /// The positions of one phase in a block.
+    /// Computes the positions of one phase in a block.
     fn phase(
         &self,
         image: &[f32],
@@ -292,14 +292,14 @@ impl Gather {
         }
     }
 
-    /// The terms of a position's sum, through one tap of the first dimension.
+    /// The terms of a position's sum, for one tap of the first dimension.
     fn depth(&self, sums: &Sums<'_>, [_, down, across]: &[Phase; 3]) -> Depth {
         let (strides, width) = (sums.strides, sums.width);
         let (taps, summed) = (self.packing.taps, self.packing.summed);
         let kernel_w = self.s.kernel[2];
         let (row, column) = (down.tap_offset * strides.at[1], across.tap_offset * strides.at[2]);
         match self.packing.order {
-            // One tap: the channels are the inner loop.
+            // With one tap, the inner loop runs over the channels.
             Format::ChannelsFirst if down.taps * across.taps == 1 => Depth {
                 counts: [1, 1, summed],
                 a_strides: [0, 0, strides.channel],
@@ -310,7 +310,7 @@ impl Gather {
                 a_strides: [strides.channel, row, column],
                 b_strides: [taps * width, down.tap_step * kernel_w * width, across.tap_step * width],
             },
-            // Neighbouring taps see neighbouring channels: one run.
+            // Neighbouring taps read neighbouring channels, so they form one run.
             Format::ChannelsLast if column == summed && across.tap_step == 1 => Depth {
                 counts: [1, down.taps, across.taps * summed],
                 a_strides: [0, row, 1],
@@ -329,23 +329,23 @@ impl Gather {
     }
 }
 
-/// What the sums of a block have in common.
+/// The data that the sums of a block share.
 struct Sums<'a> {
     bias: &'a [f32],
     weights: &'a [f32],
     width: usize,
     strides: Strides,
-    /// Of the block's plane within its phase.
+    /// The position of the block's plane within its phase.
     deep_position: usize,
 }
 
 /// The positions of a phase within a range of one dimension.
 struct Positions {
     phase: Phase,
-    /// The first one's number within the phase, and how many there are.
+    /// The index of the first one within the phase, and their number.
     first: usize,
     count: usize,
-    /// Where the first one is in the range, and the distance to the next.
+    /// The offset of the first one in the range, and the distance to the next.
     place: usize,
     step: usize,
 }

@@ -1,18 +1,18 @@
 //! Convolution (cross-correlation, as PyTorch's `conv1d`, `conv2d` and `conv3d`): sizes, layouts, and its three passes.
 //!
-//! A pass is the derivative of the others, so each is here once: [`forward`], [`backward_input`], which is also the transposed
-//! convolution, and [`backward_weight`]. In `f32` they are products of register tiles (`tile.rs`), with images and weights in the
-//! order that tiles read (`pad.rs`, `panels.rs`):
+//! Each pass is a derivative of the others, so there are three functions: [`forward`], [`backward_input`], which is also the
+//! transposed convolution, and [`backward_weight`]. In `f32` they are products of register tiles (`tile.rs`), with images and
+//! weights in the order in which tiles read them (`pad.rs`, `panels.rs`):
 //!
 //! | file | pass |
 //! |---|---|
-//! | `gather.rs`, `windows.rs` | forward, and backward to the input |
-//! | `weight.rs` | backward to the weight |
-//! | `winograd/` | all three, of images with filters of 3 × 3: fewer products |
-//! | `few_taps.rs` | forward, where there are so few products that packing would cost as much |
-//! | `scatter.rs` | backward to the input of small images without padding, where half of what windows see would be zeros |
-//! | `depthwise.rs`, `depthwise_planes.rs` | groups of one channel: channels-last, row-major |
-//! | `any.rs` | all three as plain loops: for other types |
+//! | `gather.rs`, `windows.rs` | forward, and the gradient of the input |
+//! | `weight.rs` | the gradient of the weight |
+//! | `winograd/` | all three, for images with 3 × 3 filters, with fewer products |
+//! | `few_taps.rs` | forward, with so few products that packing would cost as much |
+//! | `scatter.rs` | the gradient of the input for small images without padding, where windows would be half zeros |
+//! | `depthwise.rs`, `depthwise_planes.rs` | groups of one channel, channels-last and row-major |
+//! | `any.rs` | all three as plain loops, for other types |
 
 pub mod any;
 mod depthwise;
@@ -37,7 +37,7 @@ use weight::BackwardWeight;
 use windows::Pass;
 use winograd::{WinogradBlocks, WinogradWeightBlocks};
 
-/// What computes the pass forward.
+/// The kernel for the forward pass.
 #[allow(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum Forward {
     FewTaps(Conv2dShape),
@@ -65,7 +65,7 @@ impl Forward {
     }
 }
 
-/// Floats of scratch that [`forward`] needs.
+/// Floats of scratch memory that [`forward`] needs.
 pub fn forward_scratch_len(s: &ConvShape, formats: Formats) -> usize {
     match Forward::of(s, formats) {
         Forward::FewTaps(planes) => few_taps::scratch_len(&planes),
@@ -100,7 +100,7 @@ pub fn forward(
     }
 }
 
-/// What computes the pass backward to the input.
+/// The kernel for the gradient of the input.
 #[allow(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum BackwardInput {
     Scatter(Conv2dShape),
@@ -128,7 +128,7 @@ impl BackwardInput {
     }
 }
 
-/// Floats of scratch that [`backward_input`] needs, with a bias or without.
+/// Floats of scratch memory that [`backward_input`] needs, with or without a bias.
 pub fn backward_input_scratch_len(s: &ConvShape, formats: Formats, bias: bool) -> usize {
     match BackwardInput::of(s, formats, bias) {
         BackwardInput::Scatter(planes) => scatter::scratch_len(&planes),
@@ -164,7 +164,7 @@ pub fn backward_input(
     }
 }
 
-/// What computes the pass backward to the weight.
+/// The kernel for the gradient of the weight.
 #[allow(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum ToWeight {
     Winograd(WinogradWeightBlocks),
@@ -188,7 +188,7 @@ impl ToWeight {
     }
 }
 
-/// Floats of scratch that [`backward_weight`] needs.
+/// Floats of scratch memory that [`backward_weight`] needs.
 pub fn backward_weight_scratch_len(s: &ConvShape, formats: Formats) -> usize {
     match ToWeight::of(s, formats) {
         ToWeight::Winograd(winograd) => winograd.scratch_len(),

@@ -1,15 +1,15 @@
-//! Images in a frame of zeros, so that no window looks outside. Some images at a time: the copy stays in a near cache, and
-//! its size does not grow with the batch.
+//! Copies images into a frame of zeros, so that no window reaches outside. A few images are copied at a time, so the copy
+//! stays in a near cache and does not grow with the batch.
 
 use std::ops::Range;
 
 use super::shape::{Format, Strides};
 use crate::parallel::for_each_piece;
 
-/// Floats that the framed images of one block take, where that is more than one image.
+/// The maximum number of floats for the framed images of a block, unless a single image needs more.
 const BLOCK: usize = 1 << 19;
 
-/// Images, and how many zeros each needs around it.
+/// The sizes of images, and the number of zeros that they need around them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     pub(super) channels: usize,
@@ -21,12 +21,12 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Whether the images themselves serve.
+    /// Whether there is no frame, so that the images can be used in place.
     pub(super) fn is_empty(&self) -> bool {
         self.around == [[0; 2]; 3]
     }
 
-    /// Sizes with the frame.
+    /// The sizes including the frame.
     pub(super) fn sizes(&self) -> [usize; 3] {
         std::array::from_fn(|i| self.around[i][0] + self.inside[i] + self.around[i][1])
     }
@@ -40,7 +40,7 @@ impl Frame {
         self.channels * self.inside.iter().product::<usize>()
     }
 
-    /// Images of a block out of `batch`, where each takes `more` floats besides its frame.
+    /// The number of images in a block out of `batch`, if each needs `more` floats in addition to its frame.
     pub(super) fn images_per_block(&self, batch: usize, more: usize) -> usize {
         let each = more + if self.is_empty() { 0 } else { self.strides().batch };
         match each {
@@ -49,12 +49,12 @@ impl Frame {
         }
     }
 
-    /// Floats of scratch for so many images.
+    /// Floats of scratch memory for this many images.
     pub(super) fn scratch_len(&self, images: usize) -> usize {
         if self.is_empty() { 0 } else { images * self.strides().batch }
     }
 
-    /// The images of a block in their frames: in `scratch`, or where they are.
+    /// The images of a block in their frames: copied to `scratch`, or in place.
     pub(super) fn put<'a>(&self, images: Range<usize>, all: &'a [f32], scratch: &'a mut [f32]) -> &'a [f32] {
         let len = self.image_len();
         let inside = &all[images.start * len..images.end * len];
@@ -63,7 +63,7 @@ impl Frame {
         }
         let framed = &mut scratch[..self.scratch_len(images.len())];
         let [depth, height, width] = self.sizes();
-        // A row is what lies side by side: a row of one channel, or of all.
+        // A row is a contiguous run: a row of one channel, or of all channels.
         let (planes, per_pixel) = match self.format {
             Format::ChannelsFirst => (self.channels, 1),
             Format::ChannelsLast => (1, self.channels),

@@ -1,4 +1,4 @@
-//! Channels as the columns of tiles, and weights in the order in which tiles read them.
+//! Panels: channels as the columns of tiles, and weights in the order in which tiles read them.
 
 use super::shape::{ConvShape, Format};
 use super::windows::Pass;
@@ -6,19 +6,19 @@ use crate::parallel::for_each_piece;
 use crate::tile::{WIDE, panel_width};
 use crate::transpose::transpose;
 
-/// The channels of a group in panels of one width, where the last columns may hold nothing.
+/// The channels of a group in panels of one width. The last columns may be unused.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Panels {
-    /// Channels of the group.
+    /// The number of channels in the group.
     pub(super) channels: usize,
-    /// Of these, in each panel but perhaps the last.
+    /// The channels in each panel (the last may have fewer).
     pub(super) per_panel: usize,
     /// Columns of a panel.
     pub(super) width: usize,
 }
 
 impl Panels {
-    /// Panels of equally many channels where there are such of a good size.
+    /// Chooses panels with equal numbers of channels, if there is a good size.
     pub(super) fn of(channels: usize) -> Panels {
         let least = channels.div_ceil(WIDE).max(1);
         let equal = (least..least + least.div_ceil(2)).find(|&count| channels.is_multiple_of(count));
@@ -30,21 +30,21 @@ impl Panels {
         self.channels.div_ceil(self.per_panel)
     }
 
-    /// First channel of a panel within its group, and how many it holds.
+    /// The first channel of a panel within its group, and the number of channels in it.
     pub(super) fn channels_of(&self, panel: usize) -> (usize, usize) {
         let first = panel * self.per_panel;
         (first, self.per_panel.min(self.channels - first))
     }
 }
 
-/// The packed weights of a pass: for each group and panel a row of biases, then a row for each tap and channel that is summed
-/// over, in the order of the source's format: channel after channel, or tap after tap.
+/// The packed weights of a pass: for each group and panel, a row of biases, then a row for each tap and channel of the sum,
+/// in the order of the source's format: by channel first, or by tap first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packing {
     pub(super) pass: Pass,
     pub(super) groups: usize,
     pub(super) panels: Panels,
-    /// Channels of a group that are summed over.
+    /// The number of channels per group over which the pass sums.
     pub(super) summed: usize,
     pub(super) taps: usize,
     pub(super) order: Format,
@@ -71,7 +71,7 @@ impl Packing {
         self.groups * self.panels.count() * self.panel_len()
     }
 
-    /// The row of a channel and tap, behind that of the biases.
+    /// The row of a channel and tap, after the row of biases.
     fn row(&self, channel: usize, tap: usize) -> usize {
         match self.order {
             Format::ChannelsFirst => channel * self.taps + tap,
@@ -85,14 +85,14 @@ impl Packing {
         packed[(group * self.panels.count() + panel) * len..][..len].split_at(self.panels.width)
     }
 
-    /// Packs filters that lie in `format`.
+    /// Packs filters in the layout `format`.
     pub(super) fn pack(&self, (weight, format): (&[f32], Format), bias: Option<&[f32]>, packed: &mut [f32]) {
         for_each_piece(packed, self.panel_len(), |start, piece| {
             self.pack_panel((weight, format), bias, start / self.panel_len(), piece);
         });
     }
 
-    /// Packs one panel, counted through all groups.
+    /// Packs one panel. Panels are numbered across all groups.
     pub(super) fn pack_panel(
         &self,
         (weight, format): (&[f32], Format),
@@ -117,7 +117,7 @@ impl Packing {
         }
     }
 
-    /// Columns are filters: each is a row of the weight, whose elements become rows.
+    /// Columns are filters. Each filter is a row of the weight, and its elements become rows.
     fn forward_rows(
         &self,
         weight: &[f32],
@@ -145,7 +145,7 @@ impl Packing {
         }
     }
 
-    /// Columns are channels of the filters; taps are turned round.
+    /// Columns are channels of the filters; the order of taps is reversed.
     fn backward_rows(
         &self,
         weight: &[f32],

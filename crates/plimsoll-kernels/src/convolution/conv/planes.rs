@@ -1,12 +1,12 @@
-//! Row-major images of two dimensions without groups and dilation, for the two kernels that know no other: `few_taps.rs` and
-//! `scatter.rs`.
+//! Row-major images of two dimensions without groups and dilation, for the two kernels that support nothing else:
+//! `few_taps.rs` and `scatter.rs`.
 
 use super::shape::{ConvShape, Format, Formats};
 use crate::parallel::{PIECE, for_each_piece};
 use crate::tile::panel_width;
 
-/// Sizes of a convolution: `[batch, in_channels, in_h, in_w]` with filters
-/// `[out_channels, in_channels, kernel_h, kernel_w]` gives `[batch, out_channels, out_h, out_w]`.
+/// Sizes of a convolution: `[batch, in_channels, in_h, in_w]` with filters `[out_channels, in_channels, kernel_h, kernel_w]`
+/// give `[batch, out_channels, out_h, out_w]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Conv2dShape {
     pub batch: usize,
@@ -18,12 +18,12 @@ pub(super) struct Conv2dShape {
     pub kernel_w: usize,
     /// Distance between neighbouring windows, vertical and horizontal; at least 1.
     pub stride: [usize; 2],
-    /// Zeros on both sides, vertical and horizontal.
+    /// Zero padding on both sides, vertical and horizontal.
     pub padding: [usize; 2],
 }
 
 impl Conv2dShape {
-    /// The same as a row-major image of two dimensions without groups and dilation, where it is one.
+    /// Converts a shape, if it is one of row-major two-dimensional images without groups and dilation.
     pub(super) fn of(s: &ConvShape, formats: Formats) -> Option<Conv2dShape> {
         let first = Format::ChannelsFirst;
         let row_major = formats == Formats { input: first, weight: first, output: first };
@@ -94,19 +94,19 @@ impl Conv2dShape {
         height * width
     }
 
-    /// Floats of all images with padding; 0 where the input itself serves.
+    /// Floats of all images with padding; 0 if the input can be used in place.
     pub(super) fn padded_input_len(&self) -> usize {
         if self.is_padded() { self.batch * self.in_channels * self.padded_plane() } else { 0 }
     }
 
-    /// Where the window of output pixel `pixel` starts in a padded plane.
+    /// The offset in a padded plane at which the window of output pixel `pixel` starts.
     #[inline(always)]
     pub(super) fn window(&self, pixel: usize) -> usize {
         let (y, x) = (pixel / self.out_w(), pixel % self.out_w());
         y * self.stride[0] * self.padded().1 + x * self.stride[1]
     }
 
-    /// Where tap `tap` of a window is, from the window's start, in padded planes one after the other.
+    /// The offset of tap `tap` from the start of its window, in contiguous padded planes.
     #[inline(always)]
     pub(super) fn tap(&self, tap: usize) -> usize {
         let area = self.kernel_h * self.kernel_w;
@@ -145,14 +145,14 @@ impl Panels {
         self.channels.div_ceil(self.width)
     }
 
-    /// First channel of a panel, and how many it holds.
+    /// The first channel of a panel, and the number of channels in it.
     pub(super) fn channels_of(&self, panel: usize) -> (usize, usize) {
         let first = panel * self.width;
         (first, self.width.min(self.channels - first))
     }
 }
 
-/// Copies every image of `input` into a zero frame in `scratch`; the input itself when there is no padding.
+/// Copies every image of `input` into a zero frame in `scratch`; returns the input itself if there is no padding.
 pub(super) fn pad<'a>(shape: &Conv2dShape, input: &'a [f32], scratch: &'a mut [f32]) -> &'a [f32] {
     if !shape.is_padded() || input.is_empty() {
         return input;

@@ -1,8 +1,9 @@
-//! Convolution backward to its input, window by window: output pixels are the tile's rows, input channels its columns.
+//! The gradient of a convolution's input, window by window. Output pixels are the tile's rows, input channels its
+//! columns.
 //!
-//! For each place in the kernel, `grad_in[window + place] += grad_out * weight[place]`, summed over output
-//! channels in registers, into one image at a time, channels-last in scratch. Nothing is multiplied with
-//! padding and nothing is scattered; at the end the image is transposed (and its frame dropped) into NCHW.
+//! For each position in the kernel, `grad_in[window + place] += grad_out * weight[place]`, summed over
+//! output channels in registers. One image at a time is accumulated channels-last in scratch memory.
+//! Nothing is multiplied by padding. At the end the image is transposed into NCHW, without its frame.
 
 use super::planes::{Conv2dShape, Panels};
 use super::shape::check_scratch;
@@ -10,7 +11,7 @@ use crate::parallel::{Pieces, for_each_cut, for_each_cut_with, scratch_workers};
 use crate::tile::{Depth, ROWS, Start, Tile};
 use crate::transpose::transpose;
 
-/// Floats of a panel of one image's sums, at most: they stay in a near cache.
+/// The maximum number of floats in a panel of one image's sums, so that they stay in a near cache.
 const SUMS: usize = 1 << 16;
 
 /// Whether sums over windows (`gather.rs`) would multiply so many zeros that this is faster.
@@ -20,7 +21,7 @@ pub(super) fn suits(shape: &Conv2dShape) -> bool {
     shape.in_h * shape.in_w * 5 > windows * 6 && sums <= SUMS
 }
 
-/// Floats of scratch that [`conv2d_backward_input`] needs.
+/// Floats of scratch memory that [`conv2d_backward_input`] needs.
 pub(super) fn scratch_len(shape: &Conv2dShape) -> usize {
     let panels = Panels::of(shape.in_channels);
     packed_len(shape, panels)
@@ -58,7 +59,7 @@ pub(super) fn conv2d_backward_input(
                 panels.width,
                 image_grad,
             );
-            // Rows without a frame between them are moved as one.
+            // Without a frame between them, all rows are moved at once.
             let (rows, row_len) = match shape.padding[1] {
                 0 => (1, in_plane),
                 _ => (shape.in_h, shape.in_w),
@@ -95,7 +96,7 @@ fn packed_len(shape: &Conv2dShape, panels: Panels) -> usize {
     panels.count() * shape.kernel_h * shape.kernel_w * shape.out_channels * panels.width
 }
 
-/// Packs the weights as `[panel][place in the kernel][output channel][input channel of the panel]`.
+/// Packs the weights as `[panel][position in the kernel][output channel][input channel of the panel]`.
 fn pack(shape: &Conv2dShape, panels: Panels, weight: &[f32], packed: &mut [f32]) {
     let (area, width) = (shape.kernel_h * shape.kernel_w, panels.width);
     let len = area * shape.out_channels * width;

@@ -1,14 +1,15 @@
-//! The sizes of a convolution, and how its tensors lie.
+//! The sizes of a convolution, and the layouts of its tensors.
 
 use std::ops::Range;
 
-/// Sizes of a convolution with three spatial dimensions; where there are fewer, the first ones have size 1.
+/// The sizes of a convolution with three spatial dimensions; if there are fewer, the first ones have size
+/// 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvShape {
-    /// Spatial dimensions of the tensors: 1 to 3.
+    /// The number of spatial dimensions: 1 to 3.
     pub rank: usize,
     pub batch: usize,
-    /// Parts of the channels that do not see each other; divides both numbers of channels.
+    /// The number of independent groups of channels; divides both numbers of channels.
     pub groups: usize,
     pub in_channels: usize,
     pub out_channels: usize,
@@ -17,22 +18,22 @@ pub struct ConvShape {
     pub kernel: [usize; 3],
     /// Distance between neighbouring windows; at least 1.
     pub stride: [usize; 3],
-    /// Zeros before the first element. As many as the last window needs come after the last one.
+    /// Zeros before the first element. After the last element there are as many as the last window needs.
     pub padding: [usize; 3],
     /// Distance between neighbouring taps of a window; at least 1.
     pub dilation: [usize; 3],
 }
 
-/// In which order the elements of a tensor `[batch, channels, …]` lie.
+/// The memory order of a tensor `[batch, channels, …]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Row-major.
     ChannelsFirst,
-    /// The channels of a pixel side by side.
+    /// The channels of a pixel are contiguous.
     ChannelsLast,
 }
 
-/// How the three tensors of a convolution lie: images, filters, results.
+/// The layouts of the three tensors of a convolution: images, filters, results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Formats {
     pub input: Format,
@@ -61,17 +62,17 @@ impl Format {
 }
 
 impl ConvShape {
-    /// Input channels of a group.
+    /// Input channels per group.
     pub fn group_in(&self) -> usize {
         self.in_channels / self.groups
     }
 
-    /// Output channels of a group.
+    /// Output channels per group.
     pub fn group_out(&self) -> usize {
         self.out_channels / self.groups
     }
 
-    /// Weights between one input and one output channel.
+    /// The number of weights between one input and one output channel.
     pub fn taps(&self) -> usize {
         self.kernel.iter().product()
     }
@@ -119,12 +120,12 @@ impl ConvShape {
         padding.saturating_sub(offset).div_ceil(stride).min(end)..end
     }
 
-    /// Where tap `tap` of window `window` is along a dimension. It must be inside.
+    /// The position of tap `tap` of window `window` along a dimension. It must be inside the image.
     pub fn seen(&self, dim: usize, window: usize, tap: usize) -> usize {
         window * self.stride[dim] + tap * self.dilation[dim] - self.padding[dim]
     }
 
-    /// Calls `visit(input, weight, output)` with the row-major places of every product.
+    /// Calls `visit(input, weight, output)` with the row-major indices of every product.
     pub fn for_each_product(&self, mut visit: impl FnMut(usize, usize, usize)) {
         let place = |at: [usize; 3], of: [usize; 3]| (at[0] * of[1] + at[1]) * of[2] + at[2];
         let index = |i: usize, of: [usize; 3]| [i / of[2] / of[1], i / of[2] % of[1], i % of[2]];

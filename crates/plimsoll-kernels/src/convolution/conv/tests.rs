@@ -1,10 +1,10 @@
-//! The three passes of convolution against a sum over all products, in every layout.
+//! Compares the three passes of convolution with a sum over all products, in every layout.
 
 use super::shape::check_scratch;
 use super::*;
 use crate::testing::*;
 
-/// Row-major values as they lie in a format, or back.
+/// Converts row-major values to a format, or back.
 fn lying(values: &[f32], (channels, plane): (usize, usize), format: Format, back: bool) -> Vec<f32> {
     if format == Format::ChannelsFirst {
         return values.to_vec();
@@ -41,7 +41,7 @@ fn shape((batch, groups): (usize, usize), [inputs, outputs]: [usize; 2], sizes: 
     s
 }
 
-/// Each dimension as size, kernel, stride, padding, dilation.
+/// Test shapes. Each dimension is given as size, kernel, stride, padding, dilation.
 fn cases() -> Vec<ConvShape> {
     let mut cases = vec![];
     for (batch, groups, channels) in [
@@ -77,7 +77,8 @@ fn cases() -> Vec<ConvShape> {
     cases.push(shape((3, 1), [2, 32], &[[30, 5, 2, 2, 1], [70, 3, 1, 2, 1]]));
     cases.push(shape((40, 1), [130, 66], &[[5, 5, 1, 0, 1], [5, 5, 1, 0, 1]]));
     cases.push(shape((1, 1), [20, 40], &[[1000, 10, 3, 4, 1]]));
-    // Winograd's: sizes that squares fill and others, any padding, panels that are not full, one chunk of work and many.
+    // Cases for Winograd: sizes that are multiples of squares and others, any padding, panels that are not full, one
+    // chunk of work and many.
     for (batch, channels, [height, width], [down, across]) in [
         (1, [32, 32], [8, 10], [1, 1]),
         (9, [40, 33], [7, 7], [1, 1]),
@@ -88,7 +89,7 @@ fn cases() -> Vec<ConvShape> {
     ] {
         cases.push(shape((batch, 1), channels, &[[height, 3, 1, down, 1], [width, 3, 1, across, 1]]));
     }
-    // As with `Same`: more zeros after the last element than before the first; and an output padding.
+    // As with `Same` padding, with more zeros after the last element than before the first; and an output padding.
     let mut uneven = shape((2, 1), [3, 18], &[[8, 4, 1, 1, 1], [9, 2, 1, 0, 1]]);
     uneven.output = [1, 8, 9];
     cases.push(uneven);

@@ -1,9 +1,11 @@
-//! Convolution backward to its weights: taps are the tile's rows, output channels its columns, and the sum runs over pixels.
+//! The gradient of a convolution's weights. Taps are the tile's rows, output channels its columns, and the sum runs over
+//! pixels.
 //!
-//! The gradient is brought into panels `[pixel][channel]`, some images at a time, beside the framed input; every tap's row of
-//! sums passes over them. Few chunks would leave threads idle: then the images of a block are summed in groups too, each into
-//! parts of its own, which are added in order, so that the result does not depend on who computed what. Where all taps of a
-//! panel are one chunk, each chunk brings its own pixels into a panel, which then stays in the nearest cache.
+//! The output's gradient is rearranged into panels `[pixel][channel]`, a few images at a time, and the input is framed; every
+//! tap's row of sums passes over them. If there are too few chunks to keep all threads busy, the images of a block are also
+//! summed in groups, each into separate parts, which are added in order, so that the result does not depend on which thread
+//! computed which part. If all taps of a panel are one chunk, each chunk copies its own pixels into a panel, which then stays
+//! in the L1 cache.
 
 use std::ops::Range;
 
@@ -17,27 +19,27 @@ use crate::simd::vectorize;
 use crate::tile::{Depth, ROWS, Start, Tile};
 use crate::transpose::transpose;
 
-/// Pixels that a row of sums passes over at a time: 50 KiB of gradient in a wide panel.
+/// The number of pixels that a row of sums passes over at a time: 50 KiB of gradient in a wide panel.
 const PIXELS: usize = 400;
-/// Tiles of taps in a chunk, at least, where that leaves enough chunks.
+/// The minimum number of tiles of taps in a chunk, if that leaves enough chunks.
 const TILES: usize = 4;
-/// Floats that the parts of all groups of images may take together, for chunks of all taps.
+/// The maximum number of floats in the parts of all groups of images together, for chunks with all taps.
 const PARTS_LEN: usize = 1 << 17;
 
-/// The pass with all that follows from its sizes.
+/// The pass, with everything derived from its sizes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BackwardWeight {
     s: ConvShape,
     formats: Formats,
     frame: Frame,
     panels: Panels,
-    /// Rows of sums of a panel, in spans of equal size: those of a chunk.
+    /// The number of equal spans of a panel's rows of sums; each chunk has one span.
     spans: usize,
     rows_per_span: usize,
-    /// Images of a block, and the groups that they are summed in.
+    /// The images in a block, and the groups in which they are summed.
     images: usize,
     groups: usize,
-    /// Whether each chunk brings its own pixels into panels.
+    /// Whether each chunk copies its own pixels into panels.
     own_panels: bool,
 }
 
@@ -54,7 +56,8 @@ impl BackwardWeight {
         let tiles = (s.group_in() * s.taps()).div_ceil(ROWS).max(1);
         let groups_that_fit = PARTS_LEN / (columns * tiles * ROWS * panels.width).max(1);
         let groups_that_fit = groups_that_fit.clamp(1, SCRATCH_WORKERS).min(s.batch.max(1));
-        // Two spans bring the pixels into panels twice, which costs less than to fetch shared ones from a far cache.
+        // With two spans, the pixels are copied into panels twice, which costs less than reading shared panels from a far
+        // cache.
         let own_panels = groups_that_fit * columns * 2 >= SCRATCH_WORKERS;
         let gradient = if own_panels { 0 } else { columns * s.out_plane() * panels.width };
         let images = frame.images_per_block(s.batch, gradient);
@@ -74,7 +77,7 @@ impl BackwardWeight {
         self.s.groups * self.panels.count()
     }
 
-    /// Weights of a filter: rows of sums.
+    /// The weights of a filter, which is the number of rows of sums.
     fn filter(&self) -> usize {
         self.s.group_in() * self.s.taps()
     }
@@ -83,7 +86,7 @@ impl BackwardWeight {
         self.rows_per_span * self.panels.width
     }
 
-    /// Floats of all sums of one group of images.
+    /// Floats in all sums of one group of images.
     fn part_len(&self) -> usize {
         self.columns() * self.spans * self.span_len()
     }
@@ -93,25 +96,25 @@ impl BackwardWeight {
         if self.own_panels { 0 } else { self.columns() * self.s.out_plane() * self.panels.width }
     }
 
-    /// Pixels that a chunk passes over at a time: of small images several, of large ones some rows.
+    /// The part that a chunk passes over at a time: several small images, or some rows of a large one.
     fn pixels(&self) -> [usize; 2] {
         let [_, height, width] = self.s.output;
         [(PIXELS / (height * width).max(1)).max(1), (PIXELS / width.max(1)).clamp(1, height.max(1))]
     }
 
-    /// Floats of a chunk's own panel.
+    /// Floats in a chunk's own panel.
     fn own_len(&self) -> usize {
         let [images, rows] = self.pixels();
         if self.own_panels { images * rows * self.s.output[2] * self.panels.width } else { 0 }
     }
 
-    /// Floats of the panels that are filled before the sums: shared, or of each worker.
+    /// Floats in the panels that are filled before the sums, shared or for each worker.
     fn panels_len(&self) -> usize {
         let chunks = self.groups * self.columns() * self.spans;
         self.images * self.gradient_len() + scratch_workers(chunks) * self.own_len()
     }
 
-    /// Floats of scratch that [`BackwardWeight::run`] needs.
+    /// Floats of scratch memory that [`BackwardWeight::run`] needs.
     pub(super) fn scratch_len(&self) -> usize {
         self.groups * self.part_len() + self.frame.scratch_len(self.images) + self.panels_len()
     }
@@ -152,7 +155,7 @@ impl BackwardWeight {
         self.s.out_channels * self.s.out_plane()
     }
 
-    /// Brings the gradients of some images into panels, `[image][panel][pixel][channel]`.
+    /// Rearranges the gradients of some images into panels, `[image][panel][pixel][channel]`.
     fn fill_panels(&self, images: Range<usize>, grad: &[f32], gradient: &mut [f32]) {
         let (plane, width) = (self.s.out_plane(), self.panels.width);
         for_each_piece(gradient, plane * width, |start, out| {
@@ -163,7 +166,7 @@ impl BackwardWeight {
         });
     }
 
-    /// Brings some pixels of an image's gradient into a panel.
+    /// Rearranges some pixels of an image's gradient into a panel.
     fn fill_panel(&self, column: usize, grad: &[f32], pixels: Range<usize>, out: &mut [f32]) {
         let (panels, plane) = (self.panels, self.s.out_plane());
         let (first, channels) = panels.channels_of(column % panels.count());
@@ -181,7 +184,7 @@ impl BackwardWeight {
         }
     }
 
-    /// Where the weight of a row of sums is in its window, from the window's start; rows beyond the last repeat it.
+    /// The offset of a row of sums's weight from the start of its window; rows beyond the last repeat the last.
     fn tap(&self, row: usize) -> usize {
         let (taps, [_, height, width]) = (self.s.taps(), self.s.kernel);
         let row = row.min(self.filter() - 1);
@@ -253,7 +256,7 @@ impl BackwardWeight {
         }
     }
 
-    /// Adds the parts in order into the first, and writes it as the weight lies.
+    /// Adds the parts in order to the first, and writes it in the weight's layout.
     fn finish(&self, parts: &mut [f32], weight: &mut [f32]) {
         let (panels, width, filter) = (self.panels, self.panels.width, self.filter());
         let (sums, others) = parts.split_at_mut(self.part_len());

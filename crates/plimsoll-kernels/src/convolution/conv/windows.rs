@@ -1,38 +1,38 @@
-//! Which elements of the source each position of the result sees, for the two passes that are sums over windows.
+//! The source elements on which each position of the result depends, for the two passes that are sums over windows.
 //!
-//! Forward, a position sees its window. Backward to the input, the positions whose distance is a multiple of the stride see
-//! the output through the same taps: these are a *phase*, and within it a position sees a dense window, as forward with stride
-//! 1, so no product with a zero between strides is ever formed. Taps are numbered as they are packed (`panels.rs`): backward
-//! from the last one to the first, so that a larger number sees a later element.
+//! In the forward pass, a position reads its window. For the gradient of the input, positions whose distance is a multiple of
+//! the stride use the same taps of the output: these are a *phase*. Within a phase, a position reads a dense window, as in a
+//! forward pass with stride 1, so there are no products with zeros between strides. Taps are numbered in packing order
+//! (`panels.rs`): in the backward pass from the last to the first, so that a larger number reads a later element.
 
 use super::shape::ConvShape;
 
-/// Which way a sum over windows goes.
+/// The direction of a sum over windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
     Forward,
     BackwardInput,
 }
 
-/// The positions of a dimension that see the source through the same taps.
+/// The positions of a dimension that use the same taps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Phase {
-    /// How many.
+    /// The number of positions.
     pub(super) count: usize,
-    /// The first tap, the distance to the next, and how many.
+    /// The first tap, the distance to the next, and the number of taps.
     pub(super) first_tap: usize,
     pub(super) tap_step: usize,
     pub(super) taps: usize,
-    /// What the first position sees through the first tap; may lie outside.
+    /// The source element at the first tap of the first position; may be outside.
     pub(super) first: isize,
-    /// Distance in the source between what neighbouring positions see.
+    /// The stride in the source between neighbouring positions.
     pub(super) step: usize,
-    /// Distance in the source between what neighbouring taps see.
+    /// The stride in the source between neighbouring taps.
     pub(super) tap_offset: usize,
 }
 
 impl Pass {
-    /// Phases of a dimension: the distance between positions of one.
+    /// The number of phases of a dimension, which is the distance between positions of one phase.
     pub(super) fn phases(self, s: &ConvShape, dim: usize) -> usize {
         match self {
             Pass::Forward => 1,
@@ -54,7 +54,7 @@ impl Pass {
                 tap_offset: dilation,
             };
         }
-        // A tap sees an element where `start + padding - tap * dilation` is a multiple of the stride.
+        // A tap reads an element if `start + padding - tap * dilation` is a multiple of the stride.
         let seen = |tap: usize| (start + padding) as isize - (tap * dilation) as isize;
         let sees = |tap: &usize| seen(*tap) % stride as isize == 0;
         let common = gcd(stride, dilation);
@@ -74,7 +74,7 @@ impl Pass {
         }
     }
 
-    /// Elements that a dimension of the source lacks before its first and after its last one.
+    /// The number of elements that must be added to a dimension of the source before its first and after its last one.
     pub(super) fn lacking(self, s: &ConvShape, dim: usize) -> [usize; 2] {
         let size = match self {
             Pass::Forward => s.input[dim],

@@ -1,23 +1,23 @@
-//! Means of windows, forward and backward.
+//! Average pooling, forward and backward.
 
 use super::{PoolShape, Windows};
 use crate::number::{Float, Number};
 use crate::parallel::for_each_piece;
 use crate::simd::vectorize;
 
-/// What a window's sum is divided by.
+/// The divisor of a window's sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Divisor {
-    /// Its places inside the image.
+    /// The number of its elements inside the image.
     Inside,
-    /// Its places inside the padded image.
+    /// The number of its elements inside the padded image.
     Padded,
     /// This number.
     Fixed(usize),
 }
 
 impl Divisor {
-    /// The divisors of a row's outputs are this times those of the columns.
+    /// The factor of a row in the divisors of its outputs; the other factor comes from the column.
     fn of_row(self, shape: &PoolShape, row: usize) -> usize {
         let [depth, height, _] = &shape.axes;
         let (oy, oz) = (row % height.out, row / height.out % depth.out);
@@ -37,7 +37,7 @@ impl Divisor {
     }
 }
 
-/// A type of which means are computed: floating point, and whole numbers, which are cut.
+/// A type for which means are computed: floating point, or integers, which are truncated.
 pub trait Averaged: Number {
     /// `self / n`.
     fn over(self, n: usize) -> Self;
@@ -74,7 +74,7 @@ fn add<T: Number>(to: &mut [T], from: &[T], stride: usize) {
     }
 }
 
-/// Writes each window's mean.
+/// Writes the mean of each window.
 pub fn avg_pool<T: Averaged>(shape: &PoolShape, divisor: Divisor, input: &[T], out: &mut [T]) {
     shape.check(input.len(), out.len());
     if out.is_empty() {
@@ -106,7 +106,7 @@ pub fn avg_pool<T: Averaged>(shape: &PoolShape, divisor: Divisor, input: &[T], o
     });
 }
 
-/// Adds to each output of a row the places of one row of the input that its window sees.
+/// Adds to each output of a row the elements of one input row that are in its window.
 #[inline(always)]
 fn add_row<T: Number>(shape: &PoolShape, row: &[T], out: &mut [T]) {
     let (width, inner) = (&shape.axes[2], shape.inner);
@@ -126,7 +126,8 @@ fn add_row<T: Number>(shape: &PoolShape, row: &[T], out: &mut [T]) {
     }
 }
 
-/// Writes to `grad_in` each input's gradient: the sum of `grad_out` over the windows that see it, each divided as its mean was.
+/// Writes the gradient of each input to `grad_in`: the sum of `grad_out` over the windows that contain it, each divided by the
+/// window's divisor.
 pub fn avg_pool_backward<T: Float + Averaged>(
     shape: &PoolShape,
     divisor: Divisor,

@@ -1,15 +1,15 @@
-//! Largest elements of windows, forward and backward.
+//! Max pooling, forward and backward.
 //!
-//! Forward also writes where in its window each maximum was (`(kz * kernel_h + ky) * kernel_w + kx`), one byte for kernels
-//! up to 256 positions: an eighth of what PyTorch keeps for backward. As in PyTorch, padding counts as -inf, the first
-//! maximum wins and NaN is larger than everything.
+//! The forward pass also writes the position of each maximum in its window (`(kz * kernel_h + ky) * kernel_w + kx`), in
+//! one byte for kernels of up to 256 positions: an eighth of what PyTorch saves for the backward pass. As in PyTorch,
+//! padding counts as -inf, the first maximum wins and NaN is larger than everything.
 
 use super::{Axis, PoolShape, Window, Windows};
 use crate::number::{Float, Number};
 use crate::parallel::{for_each_piece, for_each_piece2};
 use crate::simd::vectorize;
 
-/// Where in its window a maximum was.
+/// The position of a maximum in its window.
 pub trait WindowIndex: Copy + Send + Sync + PartialEq {
     const MAX: usize;
     fn new(position: usize) -> Self;
@@ -47,7 +47,7 @@ fn check(shape: &PoolShape, input: usize, output: usize, index: usize, index_max
     assert_eq!(index, output, "pooling: indices of {shape:?}");
 }
 
-/// Whether the windows are the common 2 x 2 side by side of row-major images.
+/// Whether the windows are the common case of adjacent 2 x 2 windows on row-major images.
 fn is_pairs(shape: &PoolShape) -> bool {
     let windows = |kernel| Windows::Sliding { kernel, stride: kernel, padding: 0, dilation: 1 };
     let [depth, height, width] = &shape.axes;
@@ -55,10 +55,10 @@ fn is_pairs(shape: &PoolShape) -> bool {
     shape.inner == 1 && depth.windows == windows(1) && fits(height) && fits(width)
 }
 
-/// Writes each window's maximum to `out` and its place in the window to `index`.
+/// Writes each window's maximum to `out` and its position in the window to `index`.
 ///
 /// # Panics
-/// When the kernel has more positions than `I` can name, or slices are not of `shape`.
+/// If the kernel has more positions than `I` can represent, or slices do not match `shape`.
 pub fn max_pool<T: Number, I: WindowIndex>(shape: &PoolShape, input: &[T], out: &mut [T], index: &mut [I]) {
     check(shape, input.len(), out.len(), index.len(), I::MAX);
     if out.is_empty() {
@@ -96,13 +96,13 @@ pub fn max_pool<T: Number, I: WindowIndex>(shape: &PoolShape, input: &[T], out: 
     });
 }
 
-/// Whether outputs of a row are found one after the other: where neighbours' places are not side by side, passes along a row
-/// gain nothing.
+/// Whether outputs of a row are computed one by one: if the elements of neighbouring windows are not contiguous, passes along a
+/// row gain nothing.
 fn outputs_apart(shape: &PoolShape) -> bool {
     shape.inner == 1 && !matches!(shape.axes[2].windows, Windows::Sliding { stride: 1 | 2, .. })
 }
 
-/// A row of the output, one window after the other.
+/// Computes a row of the output, one window after the other.
 #[inline(always)]
 fn each_output<T: Number, I: WindowIndex>(
     shape: &PoolShape,
@@ -132,7 +132,7 @@ fn each_output<T: Number, I: WindowIndex>(
     }
 }
 
-/// Nothing seen yet: a window of nothing but -inf names its first position inside the image.
+/// The initial state: for a window with only -inf, the result is its first position inside the image.
 #[inline(always)]
 fn begin<T: Number, I: WindowIndex>(
     shape: &PoolShape,
@@ -148,7 +148,7 @@ fn begin<T: Number, I: WindowIndex>(
     }
 }
 
-/// `out` and `index` of outputs side by side, after one more place of their windows.
+/// Updates `out` and `index` of neighbouring outputs with one more element of their windows.
 #[inline(always)]
 fn take<'a, T: Number, I: WindowIndex>(
     out: &mut [T],
@@ -163,7 +163,8 @@ fn take<'a, T: Number, I: WindowIndex>(
     }
 }
 
-/// One row of the input for a row of the output, where windows are one place or some channels apart: each tap is one pass along it.
+/// Processes one input row for an output row, with one pass along the row for each tap. Used if neighbouring windows are one
+/// element or some channels apart.
 #[inline(always)]
 fn max_row<T: Number, I: WindowIndex>(
     shape: &PoolShape,
@@ -183,7 +184,7 @@ fn max_row<T: Number, I: WindowIndex>(
                     continue;
                 }
                 debug_assert_eq!(stride, 2, "other strides have outputs apart");
-                // The last place may be the row's last, without a neighbour.
+                // The last position may be the row's last element, without a neighbour.
                 let (pairs, last) = (row[at..].as_chunks::<2>().0, end - first - 1);
                 let values = pairs[..last].iter().map(|[x, _]| x);
                 take(&mut out[..last], &mut index[..last], values, here);
@@ -200,7 +201,7 @@ fn max_row<T: Number, I: WindowIndex>(
     }
 }
 
-/// The common 2 x 2 halving: rows of the output from the one with this number on, each from two of the input.
+/// The common 2 x 2 case: computes the output rows from this one on, each from two input rows.
 #[inline(always)]
 fn pairs_forward<T: Number, I: WindowIndex>(
     shape: &PoolShape,
@@ -231,10 +232,10 @@ fn pairs_forward<T: Number, I: WindowIndex>(
     }
 }
 
-/// Where the places of windows are in the image, by their numbers.
+/// The positions in the image of the positions in a window.
 struct Places<'a> {
     shape: &'a PoolShape,
-    /// For windows of up to 256 places, how far each is from the first tap, in places of the image.
+    /// For windows of up to 256 positions, the offset in the image of each one from the first tap.
     offsets: [u32; 256],
 }
 
@@ -259,7 +260,7 @@ impl<'a> Places<'a> {
         (kz * dz * height.size + ky * dy) * width.size + kx * dx
     }
 
-    /// The place of a row's output's tap 0, which may be before the image: it wraps.
+    /// The position in the image of tap 0 for an output of a row. It may be before the image, so it wraps.
     #[inline(always)]
     fn origin(&self, row: usize, column: usize) -> usize {
         let [depth, height, width] = &self.shape.axes;
@@ -272,7 +273,7 @@ impl<'a> Places<'a> {
         plane.wrapping_mul(width.size).wrapping_add(start(width, column))
     }
 
-    /// The place in the image of a window's place.
+    /// The position in the image of a position in a window.
     #[inline(always)]
     fn at<I: WindowIndex>(&self, origin: usize, index: I) -> usize {
         let offset = match self.offsets.get(index.position()) {
@@ -282,8 +283,8 @@ impl<'a> Places<'a> {
         origin.wrapping_add(offset)
     }
 
-    /// Runs `f(output, place in the image)` for every output of an image that has a place: windows that see nothing of
-    /// the image have none.
+    /// Runs `f(output, position in the image)` for every output of an image that has a position; windows outside the image have
+    /// none.
     #[inline(always)]
     fn for_each<I: WindowIndex>(&self, image: usize, index: &[I], mut f: impl FnMut(usize, usize)) {
         let (shape, row_len) = (self.shape, self.shape.out_row());
@@ -306,7 +307,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Writes to `grad_in` each input's gradient: the sum of `grad_out` over windows whose maximum it was.
+/// Writes the gradient of each input to `grad_in`: the sum of `grad_out` over the windows whose maximum it was.
 pub fn max_pool_backward<T: Float, I: WindowIndex>(
     shape: &PoolShape,
     grad_out: &[T],
@@ -362,7 +363,7 @@ fn pairs_backward<T: Float, I: WindowIndex>(
     beyond.fill(T::default());
 }
 
-/// Writes to `out` the value of `input` at each window's place; 0 for a window that sees nothing of the image.
+/// Writes to `out` the value of `input` at each window's position; 0 for a window outside the image.
 pub fn max_pool_pick<T: Number, I: WindowIndex>(shape: &PoolShape, input: &[T], index: &[I], out: &mut [T]) {
     check(shape, input.len(), out.len(), index.len(), I::MAX);
     let (places, out_plane) = (Places::new(shape), shape.out_plane());

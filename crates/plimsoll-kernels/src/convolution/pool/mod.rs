@@ -1,8 +1,8 @@
-//! Pooling: windows of an image reduced to their largest element or their mean.
+//! Pooling: reduces each window of an image to its largest element or its mean.
 //!
-//! An image has up to three dimensions; those that are missing have size 1 and windows of 1. `outer` images lie one after
-//! the other, `inner` channels side by side: row-major images are `[batch · channels, d, h, w, 1]`, channels-last ones
-//! `[batch, d, h, w, channels]`. `max` and `average` have the kernels.
+//! An image has up to three dimensions; missing ones have size 1 and windows of 1. There are `outer` contiguous images
+//! with `inner` adjacent channels: row-major images are `[batch · channels, d, h, w, 1]`, channels-last ones `[batch, d,
+//! h, w, channels]`. `max` and `average` have the kernels.
 
 pub mod average;
 pub mod max;
@@ -10,26 +10,27 @@ pub mod places;
 
 use crate::parallel::PIECE;
 
-/// Where the windows of one dimension are.
+/// The positions of the windows along one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Windows {
-    /// Of `kernel` places `dilation` apart, each `stride` after the one before, the first `padding` before the image.
+    /// Windows of `kernel` elements that are `dilation` apart. Windows are `stride` apart, and the first begins `padding`
+    /// before the image.
     Sliding { kernel: usize, stride: usize, padding: usize, dilation: usize },
-    /// As many as outputs, spread evenly over the image; they may overlap by one place.
+    /// One window for each output, spread evenly over the image; they may overlap by one element.
     Adaptive,
 }
 
 /// One dimension of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Axis {
-    /// Places of the input.
+    /// The size of the input.
     pub size: usize,
-    /// Places of the output; every window meets the padded image.
+    /// The size of the output; every window overlaps the padded image.
     pub out: usize,
     pub windows: Windows,
 }
 
-/// The places of one window that are inside the image: taps `first..end`, the first at `at`, `step` apart.
+/// The elements of one window that are inside the image: taps `first..end`, the first at `at`, `step` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub first: usize,
@@ -39,18 +40,18 @@ pub struct Window {
 }
 
 impl Window {
-    /// The taps inside the image, each with its place there.
+    /// The taps inside the image, each with its position.
     #[inline(always)]
     pub fn taps(self) -> impl Iterator<Item = (usize, usize)> {
         (self.first..self.end).map(move |tap| (tap, self.at + (tap - self.first) * self.step))
     }
 
-    /// The place in the image of one of the taps inside.
+    /// The position in the image of one of these taps.
     pub fn place(self, tap: usize) -> usize {
         self.at + tap.saturating_sub(self.first) * self.step
     }
 
-    /// How many they are.
+    /// The number of taps.
     #[allow(clippy::len_without_is_empty, reason = "nothing asks whether there are none")]
     pub fn len(self) -> usize {
         self.end - self.first
@@ -64,7 +65,7 @@ impl Axis {
         Axis { size: 1, out: 1, windows }
     }
 
-    /// Taps of a window, at most.
+    /// The maximum number of taps of a window.
     pub fn kernel(&self) -> usize {
         match self.windows {
             Windows::Sliding { kernel, .. } => kernel,
@@ -77,7 +78,7 @@ impl Axis {
     #[inline(always)]
     pub fn window(&self, out: usize) -> Window {
         match self.windows {
-            // Without divisions, which would take longer than a small window.
+            // Avoids divisions, which would take longer than a small window.
             Windows::Sliding { kernel, stride, padding, dilation: 1 } => {
                 let start = out * stride;
                 let first = padding.saturating_sub(start).min(kernel);
@@ -100,7 +101,7 @@ impl Axis {
         }
     }
 
-    /// Places of a window that are inside the padded image: what a mean that counts padding divides by.
+    /// The number of elements of a window that are inside the padded image: the divisor of a mean that includes padding.
     pub fn padded_len(&self, out: usize) -> usize {
         match self.windows {
             Windows::Sliding { kernel, stride, padding, .. } => {
@@ -110,7 +111,8 @@ impl Axis {
         }
     }
 
-    /// Outputs whose windows see tap `tap` inside the image: a range, with the input's place for the first. Sliding windows only.
+    /// The range of outputs for whose windows tap `tap` is inside the image, with the input position for the first. Sliding
+    /// windows only.
     #[inline(always)]
     fn inside(&self, tap: usize) -> (usize, usize, usize, usize) {
         let Windows::Sliding { stride, padding, dilation, .. } = self.windows else {
@@ -126,42 +128,42 @@ impl Axis {
 /// Sizes of pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolShape {
-    /// Images: batch, or batch times channels.
+    /// The number of images: batch, or batch times channels.
     pub outer: usize,
     /// Depth, height and width.
     pub axes: [Axis; 3],
-    /// Channels side by side.
+    /// The number of adjacent channels.
     pub inner: usize,
 }
 
 impl PoolShape {
-    /// Elements of an image of the input.
+    /// The number of elements of an input image.
     pub fn in_plane(&self) -> usize {
         self.axes.iter().map(|axis| axis.size).product::<usize>() * self.inner
     }
 
-    /// Elements of an image of the output.
+    /// The number of elements of an output image.
     pub fn out_plane(&self) -> usize {
         self.axes.iter().map(|axis| axis.out).product::<usize>() * self.inner
     }
 
-    /// Elements of a row of the output.
+    /// The number of elements of an output row.
     fn out_row(&self) -> usize {
         self.axes[2].out * self.inner
     }
 
-    /// Taps of a window, at most.
+    /// The maximum number of taps of a window.
     pub fn kernel(&self) -> usize {
         self.axes.iter().map(Axis::kernel).product()
     }
 
-    /// Elements of the output in a piece of parallel work: whole rows.
+    /// Output elements in a piece of parallel work: complete rows.
     fn piece(&self) -> usize {
         let per_output = self.kernel().clamp(1, 16);
         (PIECE / (self.out_row() * per_output).max(1)).max(1) * self.out_row().max(1)
     }
 
-    /// Elements of the input in a piece of parallel work: whole images.
+    /// Input elements in a piece of parallel work: complete images.
     fn image_piece(&self) -> usize {
         (PIECE / self.in_plane().max(1)).max(1) * self.in_plane().max(1)
     }

@@ -1,10 +1,10 @@
-//! From a maximum's place in its window to its place in the image.
+//! Converts a maximum's position in its window to its position in the image.
 
 use super::PoolShape;
 use super::max::WindowIndex;
 use crate::parallel::for_each_piece;
 
-/// `out` for each of `index`, of row-major images.
+/// Writes `out` for each element of `index`, for row-major images.
 pub fn places<I: WindowIndex>(shape: &PoolShape, index: &[I], out: &mut [i64]) {
     assert_eq!(shape.inner, 1, "places of row-major images");
     assert_eq!(index.len(), out.len(), "a place for each index");

@@ -1,4 +1,4 @@
-//! Max pooling against one window after the other.
+//! Compares max pooling with a loop over single windows.
 
 use super::*;
 use crate::testing::*;
@@ -91,7 +91,7 @@ fn gradients_accumulate_at_each_maximum() {
         let (out, places) = reference(&shape, &input);
         let mut expected = vec![0.0; input.len()];
         for (i, &value) in out.iter().enumerate() {
-            // Random values are all different: the place is where the value is.
+            // Random values are all different, so the value determines the position.
             let image = i / shape.out_plane();
             let plane = &input[image * shape.in_plane()..][..shape.in_plane()];
             let at = plane.iter().position(|&x| x == value).unwrap();

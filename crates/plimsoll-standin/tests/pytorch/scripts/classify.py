@@ -1,5 +1,6 @@
-"""Trains ResNet-50 on made pictures, in the way of torchvision's reference script: workers, pinned memory, label
-smoothing, a schedule, accuracy read back now and then, an evaluation at the end."""
+"""Trains ResNet-50 on generated images, in the way of torchvision's reference script: workers, pinned memory,
+label smoothing, a learning-rate schedule, accuracy read back occasionally, and an evaluation at the end.
+"""
 
 import argparse
 

@@ -1,5 +1,6 @@
-"""Trains a diffusion model's U-Net to tell noise from pictures: time embeddings, attention in the middle, autocast, an
-average of the weights, and one sample drawn at the end."""
+"""Trains a diffusion model's U-Net to predict the noise in images: time embeddings, attention in the middle, autocast,
+an average of the weights, and one sample generated at the end.
+"""
 
 import argparse
 import copy

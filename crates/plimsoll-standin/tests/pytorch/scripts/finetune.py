@@ -1,4 +1,4 @@
-"""Fine-tunes a model of BERT's size for classification with Hugging Face's Trainer, on sentences made of random words."""
+"""Fine-tunes a model of BERT's size for classification with Hugging Face's Trainer, on sentences of random words."""
 
 import argparse
 

@@ -1,5 +1,6 @@
-"""Pretrains a small GPT in the way of nanoGPT: a data file mapped into memory, accumulation under autocast, gradients
-clipped, weight decay for matrices only, fused AdamW, losses estimated in between."""
+"""Pretrains a small GPT in the way of nanoGPT: a memory-mapped data file, gradient accumulation under autocast,
+gradient clipping, weight decay for matrices only, fused AdamW, and occasional loss estimates.
+"""
 
 import argparse
 import math

@@ -1,25 +1,27 @@
 
-// Attention by tiles with tensor cores, for bf16 and f16: no score leaves a multiprocessor (FlashAttention-2).
+// Attention by tiles with tensor cores, for bf16 and f16: scores never leave the multiprocessor (FlashAttention-2).
 //
-// Defined before:
+// Macros defined before this text:
 //   HALF          whether elements are f16
-//   D             their number in a row of a head
-//   CAUSAL        whether a query sees only the keys up to its own
-//   PASS          0 forward, 1 the gradient of queries, 2 those of keys and values
-//   MT, WARPS, N  a block owns M rows, MT tiles of 16 for each warp, and goes through the others N at a time
+//   D             elements per row of a head
+//   CAUSAL        whether a query attends only to keys up to its own position
+//   PASS          0 forward, 1 the gradient of queries, 2 the gradients of keys and values
+//   MT, WARPS, N  a block owns M rows, MT tiles of 16 for each warp, and loops over the other operand's rows, N at a time
 //   KEEP          whether a block's own rows stay in registers
 //
-// Fragments are those of mma.m16n8k16: lane 4g + t has of an accumulator the rows g and g + 8, columns 2t and 2t + 1. An accumulator
-// in pairs of tiles is a left operand as it is, so probabilities never go through shared memory. Pass 2 therefore computes
-// transposed scores: its rows are keys. Rows of shared memory are 16 bytes longer than D, so that no two of eight meet in a bank.
-// Every sum has one order; gradients of queries are computed by a pass of their own, not with atomics.
+// Fragments have the layout of mma.m16n8k16: lane 4g + t holds rows g and g + 8, columns 2t and 2t + 1 of an accumulator. Two
+// adjacent accumulator tiles already have the layout of a left operand, so probabilities never go through shared memory. Pass 2
+// therefore computes transposed scores: its rows are keys. Rows in shared memory are 16 bytes longer than D, so that eight
+// consecutive rows have no bank conflicts. Every sum has a fixed order; a separate pass computes the gradients of queries,
+// without atomics.
 
 #define M (MT * 16 * WARPS)
 #define THREADS (WARPS * 32)
 #define ROW (D + 8)
 #define LOG2E 1.4426950408889634f
 
-// Strides are elements from a batch, a head and a row to the next. `spread`: neighbouring blocks work on other heads, the longest first.
+// Strides are the elements from one batch, head and row to the next. `spread`: neighbouring blocks work on different heads, those
+// with the most work first.
 struct Shape {
     i64 batch, heads, kv_heads, queries, keys, spread;
     i64 q[3], k[3], v[3], o[3], g[3], to[3], to_v[3];
@@ -32,7 +34,7 @@ INLINE void copy_16(u16* to, const u16* from, bool inside) {
 INLINE void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 INLINE void copies_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
-// Rows of a matrix into shared memory; zeros from `limit` on.
+// Copies rows of a matrix to shared memory; rows from `limit` on are zero.
 template <int ROWS> INLINE void fetch(u16* to, const u16* from, i64 stride, i64 first, i64 limit) {
 #pragma unroll
     for (int i = 0; i < (ROWS * (D / 8) + THREADS - 1) / THREADS; i++) {
@@ -52,17 +54,17 @@ INLINE void four_transposed(u32* r, const u16* p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(p)));
 }
-// A left operand: rows from `row`, 16 terms from `term`.
+// Loads a left operand: rows from `row` on, 16 terms from `term` on.
 INLINE void left(u32* a, const u16* tile, int row, int term) {
     int lane = threadIdx.x & 31;
     four(a, tile + (row + (lane & 15)) * ROW + term + (lane >> 4) * 8);
 }
-// Two right operands, whose columns are rows of the tile: columns from `col`, 16 terms from `term`.
+// Loads two right operands whose columns are rows of the tile: columns from `col` on, 16 terms from `term` on.
 INLINE void right(u32* b, const u16* tile, int col, int term) {
     int lane = threadIdx.x & 31;
     four(b, tile + (col + (lane >> 4) * 8 + (lane & 7)) * ROW + term + (lane >> 3 & 1) * 8);
 }
-// Two right operands, whose terms are rows of the tile.
+// Loads two right operands whose terms are rows of the tile.
 INLINE void right_by_terms(u32* b, const u16* tile, int term, int col) {
     int lane = threadIdx.x & 31;
     four_transposed(b, tile + (term + (lane & 15)) * ROW + col + (lane >> 4) * 8);
@@ -90,7 +92,7 @@ typedef bf16 E;
 #endif
 INLINE float widen(u32 both, int half) { E e; e.bits = (u16)(half ? both >> 16 : both & 0xffffu); return widen(e); }
 
-// The k-th left operand of an accumulator that became short.
+// The k-th left operand of an accumulator that was converted to 16 bits.
 template <int TILES> INLINE void as_left(u32* a, const float (&c)[TILES][4], int k) {
     a[0] = both(c[2 * k][0], c[2 * k][1]);
     a[1] = both(c[2 * k][2], c[2 * k][3]);
@@ -98,7 +100,8 @@ template <int TILES> INLINE void as_left(u32* a, const float (&c)[TILES][4], int
     a[3] = both(c[2 * k + 1][2], c[2 * k + 1][3]);
 }
 
-// scores[rows][columns] += own · otherᵀ over D terms. `kept` has the own rows' operands where KEEP is set, else they are read again.
+// scores[rows][columns] += own · otherᵀ over D terms. `kept` has the operands of the block's own rows if KEEP is set; otherwise
+// they are read again.
 INLINE void rows_by_rows(float (&c)[MT][N / 8][4], const u32 (&kept)[MT][D / 16][4], const u16* own, int first, const u16* other) {
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
@@ -158,7 +161,7 @@ INLINE void keep(u32 (&kept)[MT][D / 16][4], const u16* own, int first) {
         for (int k = 0; k < D / 16; k++) left(kept[m][k], own, first + m * 16, k * 16);
 #endif
 }
-// Rows of an accumulator times a factor, each to its place, through shared memory of the warp, so that whole rows are written.
+// Writes the rows of an accumulator times a factor, through the warp's shared memory, so that complete rows are written.
 INLINE void put(u16* to, i64 stride, const float (&c)[MT][D / 8][4], float factor, i64 first, i64 limit, u16* shared) {
     int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, own = (threadIdx.x >> 5) * 16 * MT;
     __syncthreads();
@@ -177,7 +180,7 @@ INLINE void put(u16* to, i64 stride, const float (&c)[MT][D / 8][4], float facto
     }
 }
 
-// Which rows of which head a block owns, of so many rows.
+// The head and the rows that a block owns, given the number of rows.
 #define OWN(rows) \
     extern __shared__ __align__(16) u16 shared[]; \
     i64 tiles = ((rows) + M - 1) / M, pairs = gridDim.x / tiles; \
@@ -293,8 +296,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) kernel(
     put(out + batch * s.o[0] + head * s.o[1], s.o[2], o, 1, first, s.queries, shared);
 }
 #elif PASS == 1
-// The gradient of queries; and for pass 2 the two numbers of each row, of which `padded` rows are there: the log-sum-exp by base 2, and
-// the sum of output times gradient.
+// Computes the gradient of queries and, for pass 2, two numbers for each of `padded` rows: the log-sum-exp in base 2, and the sum
+// of output times gradient.
 extern "C" __global__ void __launch_bounds__(THREADS) kernel(
     u16* to_q, float2* numbers, const u16* q, const u16* k, const u16* v, const u16* o, const u16* grad, const float* log_sums, i64 padded,
     float scale, const __grid_constant__ Shape s
@@ -320,7 +323,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) kernel(
     copies_end();
     copies_wait();
     __syncthreads();
-    // Each warp's own rows, each by the four lanes of a group.
+    // Each warp handles its own rows, with four lanes for each row.
     float log_sum[MT][2], along[MT][2];
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -400,9 +403,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) kernel(
     u16* tile_k = shared;
     u16* tile_v = shared + M * ROW;
     u16* ring = shared + 2 * M * ROW;
-    // A stage: queries, gradients, numbers.
+    // A stage holds queries, gradients and the two numbers of each row.
     const int stage = 2 * N * ROW + N * 4;
-    // Queries before the first key see none of these.
+    // Queries before the first key attend to none of these keys.
     int begin = CAUSAL ? (int)(first / N) : 0, all = (int)((s.queries + N - 1) / N);
     int each = all > begin ? all - begin : 0, steps = each * group;
     auto fill = [&](int step) {

@@ -1,8 +1,8 @@
-//! Attention by tiles with tensor cores, as FlashAttention-2: no score leaves a multiprocessor, and none is kept.
+//! Attention by tiles with tensor cores, as FlashAttention-2: scores never leave the multiprocessor and are not kept.
 //!
-//! For bfloat16 and float16 on GPUs from Ampere on, without a mask and without dropout; `scaled_dot_product` has all else. The
-//! backward pass is two launches, one over queries and one over keys, so that every sum has one order. `flash_wgmma` has what runs in
-//! place of this text on Hopper, with the same arguments and the same scratch.
+//! For bfloat16 and float16 on GPUs from Ampere on, without a mask and without dropout; `scaled_dot_product` handles the other
+//! cases. The backward pass consists of two launches, one over queries and one over keys, so that every sum has a fixed order. On
+//! Hopper, the kernels of `flash_wgmma` run instead, with the same arguments and the same scratch memory.
 
 use plimsoll_cuda::{Args, Launch, Source, Step};
 
@@ -18,13 +18,14 @@ use crate::layout::Layout;
 
 const TEXT: &str = include_str!("flash.cu");
 
-/// Elements in 16 bytes: what a thread copies at a time.
+/// Elements in 16 bytes, the amount that a thread copies at a time.
 const ALIGNED: usize = 8;
 
-/// Blocks from which on the device is full for long: below, blocks with the most work start first.
+/// With at least this many blocks the device stays full. With fewer, the blocks with the most work start first.
 const MANY: usize = 2048;
 
-/// Whether the kernels take these sizes. A scale that is not positive would turn the largest score into the smallest.
+/// Whether the kernels support these sizes. The scale must be positive: a negative one would turn the largest score into the
+/// smallest.
 pub(crate) fn takes(sizes: &Sizes, dtype: DType, scale: f64, facts: DeviceFacts) -> bool {
     let &Sizes { batch, heads, queries, keys, dim, value_dim, .. } = sizes;
     matches!(dtype, DType::BF16 | DType::F16)
@@ -37,13 +38,14 @@ pub(crate) fn takes(sizes: &Sizes, dtype: DType, scale: f64, facts: DeviceFacts)
         && batch * heads * queries * keys > 0
 }
 
-/// Whether every row of an operand begins at a multiple of 16 bytes: `begin` elements after the first, with these strides.
+/// Whether every row of an operand begins at a multiple of 16 bytes. The operand begins `begin` elements into the storage and has
+/// these strides.
 pub(crate) fn is_aligned(layout: &Layout, begin: usize, strides: [usize; 3]) -> bool {
     (layout.offset() + begin).is_multiple_of(ALIGNED)
         && strides.iter().all(|stride| stride.is_multiple_of(ALIGNED))
 }
 
-/// How a block is cut: `tiles` of 16 rows for each warp are its own, and it goes through the others `step` at a time.
+/// The tiling of a block: it owns `tiles` of 16 rows for each warp, and loops over the other operand's rows, `step` at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tiling {
     tiles: usize,
@@ -54,7 +56,7 @@ struct Tiling {
 }
 
 impl Tiling {
-    /// What needs no more registers than a thread has.
+    /// A tiling that fits a thread's registers.
     fn of(pass: Pass, dim: usize) -> Tiling {
         let (tiles, warps, step, keeps) = match (pass, dim <= 64) {
             (Pass::Forward, true) => (2, 4, 64, true),
@@ -70,7 +72,7 @@ impl Tiling {
         self.tiles * 16 * self.warps
     }
 
-    /// Shared memory of a block: its own rows, and two steps of the others.
+    /// Shared memory of a block, for its own rows and two steps of the other operand's rows.
     fn shared_bytes(self, pass: Pass, dim: usize) -> usize {
         let row = (dim + 8) * 2;
         match pass {
@@ -81,25 +83,25 @@ impl Tiling {
     }
 }
 
-/// Rows of queries of a head for which there are numbers in scratch: whole blocks.
+/// The number of query rows per head with numbers in scratch memory, rounded up to complete blocks.
 fn padded(sizes: &Sizes) -> usize {
     sizes.queries.next_multiple_of(Tiling::of(Pass::Queries, sizes.dim).rows())
 }
 
-/// Bytes of scratch of the backward pass: two numbers for each query.
+/// Bytes of scratch memory of the backward pass: two numbers for each query.
 pub(crate) fn scratch(sizes: &Sizes) -> u64 {
     (sizes.batch * sizes.heads * padded(sizes) * 8) as u64
 }
 
-/// Columns of a packed tensor, and the parts into which [`AttentionParams::backward_by_tiles`] cuts the sum of its gradient's rows: for each batch
-/// one of every 64 rows. `None` where the kernels make none.
+/// The columns of a packed tensor, and the number of parts into which [`AttentionParams::backward_by_tiles`] splits the sum over
+/// its gradient's rows: one part for every 64 rows of each batch. `None` if the kernels compute no parts.
 fn sums(sizes: &Sizes, facts: DeviceFacts) -> Option<(usize, usize)> {
     let &Sizes { batch, heads, kv_heads, keys, dim, .. } = sizes;
     let parts = batch * keys.div_ceil(flash_wgmma::GROUP_ROWS);
     flash_wgmma::takes(sizes, facts).then_some(((heads + 2 * kv_heads) * dim, parts))
 }
 
-/// Bytes of scratch for those parts.
+/// Bytes of scratch memory for those parts.
 pub(crate) fn sums_scratch(sizes: &Sizes, facts: DeviceFacts) -> Option<u64> {
     sums(sizes, facts).map(|(cols, parts)| (cols * parts * 4) as u64)
 }
@@ -112,7 +114,7 @@ fn words(sizes: &Sizes, spread: bool, operands: [Heads; 7]) -> Vec<u64> {
 }
 
 impl AttentionParams<'_> {
-    /// The kernel of a pass: it follows from sizes, types and the device's compute capability.
+    /// The kernel of a pass. It depends on sizes, types and the device's compute capability.
     fn kernel(&self, call: &CudaCall<'_>, pass: Pass, row_sum: bool) -> Tiled {
         let flag = |on: bool| if on { "1" } else { "0" };
         let dim = self.shape.dim;
@@ -165,7 +167,7 @@ impl AttentionParams<'_> {
         Ok(())
     }
 
-    /// The output and the log-sum-exp of each row.
+    /// Computes the output and the log-sum-exp of each row.
     pub(super) fn forward_by_tiles(
         &self,
         call: &mut CudaCall<'_>,
@@ -185,8 +187,8 @@ impl AttentionParams<'_> {
         )
     }
 
-    /// The gradients of queries, keys and values, which are all written. Says whether it wrote `row_sum`, the sum of the rows of the
-    /// packed tensor that the three are.
+    /// Computes the gradients of queries, keys and values, and writes all three. Returns whether it also wrote `row_sum`, the sum
+    /// over the rows of the packed tensor that the three form.
     pub(super) fn backward_by_tiles(
         &self,
         call: &mut CudaCall<'_>,
@@ -199,7 +201,7 @@ impl AttentionParams<'_> {
         let numbers = call.scratch_address();
         let parts_at = numbers + scratch(&self.shape);
         let sums = sums(&self.shape, call.facts);
-        // Only the kernels that make parts of the sum have the argument.
+        // Only kernels that compute parts of the sum have this argument.
         let with_sums = |args: Args| if sums.is_some() { args.address(parts_at) } else { args };
         let sums = sums.zip(row_sum);
         let args = Args::new().address(to_q.address).address(numbers);
@@ -229,7 +231,7 @@ mod tests {
                 let tiling = Tiling::of(pass, dim);
                 let bytes = tiling.shared_bytes(pass, dim);
                 assert!(bytes <= 99 << 10, "{pass:?} {dim}: {bytes}");
-                // Pass over keys reads whole steps of what the pass over queries wrote.
+                // The pass over keys reads complete steps of the numbers that the pass over queries wrote.
                 assert!(tiling.rows().is_multiple_of(tiling.step));
             }
         }

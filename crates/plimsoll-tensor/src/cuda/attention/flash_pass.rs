@@ -1,19 +1,19 @@
-//! The passes of attention by tiles, and what a kernel for one of them has to say.
+//! The passes of attention by tiles, and the description of a kernel for one of them.
 
 use plimsoll_cuda::Source;
 
-/// A pass over the scores. The texts know it by its number.
+/// A pass over the scores. The kernel texts refer to it by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
     /// The output and the log-sum-exp of each row.
     Forward,
-    /// The gradient of queries, and two numbers of each row for the next pass.
+    /// The gradient of queries, and two numbers for each row, which the next pass uses.
     Queries,
     /// The gradients of keys and values.
     Keys,
 }
 
-/// A kernel of a pass, and how it is launched.
+/// A kernel of a pass, with its launch parameters.
 pub(super) struct Tiled {
     pub(super) source: Source,
     /// Rows of a block.

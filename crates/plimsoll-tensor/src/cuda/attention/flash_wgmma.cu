@@ -1,26 +1,28 @@
-// Attention by tiles with wgmma, for bf16 and f16 on compute capability 9.0: what flash.cu computes, with the same arguments.
+// Attention by tiles with wgmma, for bf16 and f16 on compute capability 9.0. It computes the same as flash.cu, with the same
+// arguments.
 //
-// Defined before:
+// Macros defined before this text:
 //   HALF, D, CAUSAL  as in flash.cu
-//   PASS             0 forward, 1 the gradient of queries, 2 those of keys and values
-//   GROUPS           warpgroups of a block, each of which owns 64 rows
-//   N                the others that it goes through at a time
-//   STAGES           such steps in shared memory
-//   BLOCKS           how many share a multiprocessor
-//   SUMS             whether the gradients of a packed tensor come with parts of the sum of its rows, a part for each 64 rows
+//   PASS             0 forward, 1 the gradient of queries, 2 the gradients of keys and values
+//   GROUPS           warpgroups per block; each owns 64 rows
+//   N                rows of the other operand that a block loops over at a time
+//   STAGES           steps of N rows in shared memory
+//   BLOCKS           blocks that share a multiprocessor
+//   SUMS             whether partial sums over the rows of a packed tensor's gradient are also computed, one for every 64 rows
 //                    of a batch
 //
-// One block's products run beside another's exponentials, so a warpgroup simply waits for its own.
+// The products of one block overlap with the exponentials of another, so a warpgroup simply waits for its own products.
 
 #define M (GROUPS * 64)
 
-// Strides are elements from a batch, a head and a row to the next. `spread`: neighbouring blocks work on other heads, the longest first.
+// Strides are the elements from one batch, head and row to the next. `spread`: neighbouring blocks work on different heads, those
+// with the most work first.
 struct Shape {
     i64 batch, heads, kv_heads, queries, keys, spread;
     i64 q[3], k[3], v[3], o[3], g[3], to[3], to_v[3];
 };
 
-// Which rows of which head a block owns, of so many rows; which of them a warpgroup.
+// The head and the rows that a block owns, and those that a warpgroup owns, given the number of rows.
 #define OWN(rows) \
     extern __shared__ __align__(1024) unsigned char memory[]; \
     const u32 shared = shared_address(memory); \
@@ -30,14 +32,14 @@ struct Shape {
     const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0); \
     const u32 group_rows = 64 * 128 * group;
 
-// Bytes of a tile of so many rows.
+// Bytes of a tile with this many rows.
 #define TILE(rows) ((rows) * D * 2)
 
-// The first row and the first column of a warpgroup's accumulators that a lane has.
+// The first row and the first column that a lane holds in a warpgroup's accumulators.
 INLINE int lane_row() { int thread = thread_now(); return (thread >> 5 & 3) * 16 + (thread >> 2 & 7); }
 INLINE int lane_column() { return 2 * (thread_now() & 3); }
 
-// For scores of 64 queries from `query` on and N keys from `key` on: those that do not count become `nothing`.
+// Masks the scores of 64 queries from `query` on and N keys from `key` on: excluded scores become `nothing`.
 INLINE bool is_cut(int query, int key, int keys) { return key + N > keys || (CAUSAL && key + N > query + 1); }
 INLINE void cut(float (&p)[N / 2], int query, int key, int keys, float nothing) {
     query += lane_row();
@@ -54,13 +56,13 @@ INLINE void cut(float (&p)[N / 2], int query, int key, int keys, float nothing) 
     }
 }
 
-// Where the part of the sum that begins at row `first` of a batch has its first column.
+// The address of the first column of the partial sum that begins at row `first` of a batch.
 INLINE float* sums_of(float* sums, const Shape& s, int batch, i64 rows, int first, i64 column) {
     return sums + (batch * ((rows + 63) / 64) + first / 64) * ((s.heads + 2 * s.kv_heads) * D) + column;
 }
 
 #if PASS == 0
-// Of each row: the largest score so far, the sum of exponentials, and what sums before shrink by.
+// For each row: the largest score so far, the sum of exponentials, and the factor that rescales earlier sums.
 struct Rows { float largest[2], sum[2], shrink[2]; };
 // Scores become exponentials.
 INLINE void exponentials(float (&p)[N / 2], Rows& rows, float log2_scale) {
@@ -158,8 +160,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
     put<M>(out + batch * s.o[0] + head * s.o[1], s.o[2], o, 1, mine, queries, own_q, group);
 }
 #elif PASS == 1
-// The gradient of queries; and for pass 2 the two numbers of each row, of which `padded` rows are there: the log-sum-exp by base 2, and
-// the sum of output times gradient.
+// Computes the gradient of queries and, for pass 2, two numbers for each of `padded` rows: the log-sum-exp in base 2, and the sum
+// of output times gradient.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
     u16* to_q, float2* numbers, const u16* q, const u16* k, const u16* v, const u16* o, const u16* grad, const float* log_sums, i64 padded,
     float* sums, float scale, const __grid_constant__ Shape s
@@ -187,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
     for (int i = 0; i < STAGES - 1; i++) fill(i);
     copies_wait<STAGES - 2>();
     __syncthreads();
-    // Each row by the four lanes of a group.
+    // Four lanes handle each row.
     float log_sum[2], along[2];
     o += batch * s.o[0] + head * s.o[1];
 #pragma unroll
@@ -259,11 +261,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
     grad += batch * s.g[0] + kv * heads * s.g[1];
     numbers += (batch * s.heads + kv * heads) * padded;
     const u32 own_k = shared + group_rows, own_v = own_k + TILE(M), ring = shared + 2 * TILE(M), after = ring + STAGES * 2 * TILE(N);
-    // Queries before the first key see none of these.
+    // Queries before the first key attend to none of these keys.
     const int begin = CAUSAL ? first / N : 0, my_begin = CAUSAL ? mine / N : 0, all = (queries + N - 1) / N;
     const int steps = all > begin ? (all - begin) * heads : 0;
     auto stage = [&](int step) { return ring + (u32)step % STAGES * (2 * TILE(N)); };
-    // What comes next: queries, gradients, numbers.
+    // Prefetch the next queries, gradients and numbers.
     int next_tile = begin;
     auto fill = [&](int step) {
         if (step < steps) {
@@ -296,7 +298,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
         copies_wait<STAGES - 3>();
         __syncthreads();
         fill(step + STAGES - 2);
-        // The last step's, which ran beside the barrier: it reads the stage before this one.
+        // The products of the last step, which overlapped with the barrier; they read the previous stage.
         products_wait<0>();
         settle(dk);
         settle(dv);
@@ -342,7 +344,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
     settle(dk);
     settle(dv);
     if (steps == 0) {
-        // `put` writes where keys and values arrive.
+        // `put` overwrites the memory that receives keys and values.
         copies_wait<0>();
         __syncthreads();
     }

@@ -1,7 +1,7 @@
-//! Attention by tiles with `wgmma`, Hopper's products of a warpgroup: the passes of `flash`, for rows of 64 and 128 elements.
+//! Attention by tiles with `wgmma`, Hopper's warpgroup matrix products: the passes of `flash`, for rows of 64 and 128 elements.
 //!
-//! A warpgroup owns 64 rows, and several blocks share a multiprocessor, so that the products of one run beside the exponentials of
-//! another. What a block holds is chosen so that they fit, registers and shared memory.
+//! A warpgroup owns 64 rows, and several blocks share a multiprocessor, so that the products of one overlap with the exponentials
+//! of another. Tile sizes are chosen so that the registers and shared memory of these blocks fit.
 
 use plimsoll_cuda::Source;
 
@@ -17,29 +17,29 @@ const HOPPER: (i32, i32) = (9, 0);
 /// Rows that a warpgroup owns.
 pub(super) const GROUP_ROWS: usize = 64;
 
-/// Rows below which the kernels' 32-bit numbers hold each row's place.
+/// The kernels index rows with 32-bit numbers, which suffice below this many rows.
 const MOST_ROWS: usize = 1 << 30;
 
-/// Whether these kernels take what `flash` takes.
+/// Whether these kernels can run a case that `flash` supports.
 pub(super) fn takes(sizes: &Sizes, facts: DeviceFacts) -> bool {
     facts.capability == Some(HOPPER)
         && matches!(sizes.dim, 64 | 128)
         && sizes.queries.max(sizes.keys) < MOST_ROWS
 }
 
-/// How a block is cut: each of its warpgroups owns 64 rows, and it goes through the others `step` at a time.
+/// The tiling of a block: each of its warpgroups owns 64 rows, and it loops over the other operand's rows, `step` at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tiling {
     groups: usize,
     step: usize,
-    /// Steps in shared memory.
+    /// The number of steps in shared memory.
     stages: usize,
-    /// Blocks that share a multiprocessor.
+    /// The number of blocks that share a multiprocessor.
     blocks: usize,
 }
 
 impl Tiling {
-    /// The fastest of some forty on an H200, or within 2 % of it.
+    /// The fastest of some forty tilings on an H200, or within 2 % of it.
     fn of(pass: Pass, dim: usize) -> Tiling {
         let (groups, step, stages, blocks) = match (pass, dim <= 64) {
             (Pass::Forward, true) => (1, 64, 2, 4),
@@ -60,7 +60,7 @@ impl Tiling {
         self.groups * 128
     }
 
-    /// Shared memory of a block: its own rows, and the stages of the others.
+    /// Shared memory of a block, for its own rows and the stages of the other operand's rows.
     fn shared_bytes(self, pass: Pass, dim: usize) -> usize {
         let row = dim * 2;
         let own = self.rows() * row;
@@ -73,7 +73,7 @@ impl Tiling {
     }
 }
 
-/// The kernel of a pass; `given` adds what all texts of a pass are defined with.
+/// The kernel of a pass; `given` adds the definitions that all texts of a pass share.
 pub(super) fn tiled(pass: Pass, dim: usize, given: impl Fn(&'static str) -> Source) -> Tiled {
     let tiling = Tiling::of(pass, dim);
     let source = given(TEXT)
@@ -98,9 +98,9 @@ mod tests {
             for dim in [64, 128] {
                 let tiling = Tiling::of(pass, dim);
                 let bytes = tiling.shared_bytes(pass, dim);
-                // 228 KiB, of which each block takes one more; a block has at most 227.
+                // A multiprocessor has 228 KiB, and each block uses 1 KiB extra; a block can have at most 227 KiB.
                 assert!(tiling.blocks * (bytes + 1024) <= 228 << 10, "{pass:?} {dim}: {bytes}");
-                // The numbers of queries in scratch are rounded up to 64.
+                // Scratch memory holds numbers for a multiple of 64 queries.
                 assert!(pass != Pass::Keys || tiling.step == 64);
             }
         }

@@ -1,12 +1,12 @@
 //! Attention, and rotary embedding.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `scaled_dot_product` | attention by blocks of scores |
 //! | `flash` | attention by tiles with tensor cores |
 //! | `flash_pass` | its passes |
-//! | `flash_wgmma` | how its tiles are cut on Hopper, where they are multiplied by `wgmma` |
-//! | `rotary` | pairs of elements turned by an angle |
+//! | `flash_wgmma` | the same on Hopper, with `wgmma` products |
+//! | `rotary` | rotary embedding: pairs of elements rotated by an angle |
 
 pub(crate) mod flash;
 mod flash_pass;

@@ -1,12 +1,12 @@
 
-// Pairs of a row's elements turned by an angle.
+// Rotary embedding: rotates pairs of a row's elements by an angle.
 //
-// Defined before:
-//   A       the type that is computed in
+// Macros defined before this text:
+//   A       the compute type
 //   T       the type of the elements
 //   C       the type of the tables
 //   RANK    dimensions of rows
-//   HALVES  whether a pair is an element of the first half and one of the second, or two neighbours
+//   HALVES  whether a pair is one element of each half of the row, or two neighbours
 
 struct Space { i64 size[RANK], to[RANK], from[RANK]; };
 extern "C" __global__ void __launch_bounds__(256) kernel(T* out, const T* x, const C* cos, const C* sin, i64 rows, i64 cols, i64 half, i64 positions, double sign, Space s) {

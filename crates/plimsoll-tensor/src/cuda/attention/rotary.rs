@@ -1,4 +1,4 @@
-//! Rotary embedding: pairs of elements turned by an angle.
+//! Rotary embedding: rotates pairs of elements by an angle.
 
 use plimsoll_cuda::Args;
 use smallvec::SmallVec;
@@ -10,7 +10,8 @@ use crate::layout::Dims;
 
 const ROTARY: &str = include_str!("rotary.cu");
 
-/// `x, cos, sin -> out`: pairs of halves or of neighbours turned by `sign` times their angles.
+/// `x, cos, sin -> out`: rotates pairs (one element of each half, or two neighbours) by `sign`
+/// times their angles.
 pub(crate) fn rotate(call: &mut CudaCall<'_>, halves: bool, sign: f64) -> Result<()> {
     let ([x, cos, sin], out) =
         (<[Placed<'_>; 3]>::try_from(&call.ins[..]).or_else(|_| call.missing())?, call.outs[0]);

@@ -1,10 +1,10 @@
 
-// What is done to rows of scores between the products. A block works on a row: a head and a query.
+// The work on rows of scores between the matrix products. A block handles one row, for one head and one query.
 //
-// Defined before:
+// Macros defined before this text:
 //   A         the type of scores
 //   T         the type of the operands
-//   MASK      0 none, 1 added, 2 kept where true
+//   MASK      0 none, 1 added to scores, 2 keeps scores where true
 //   M         the type of the mask
 //   BACKWARD  whether this is the gradient
 
@@ -16,7 +16,7 @@ struct Rows {
     u32 threshold; float factor;
 };
 
-// A score as softmax sees it.
+// A score after scaling and masking, as the input of softmax.
 INLINE A score(const A* row, i64 k, A scale, const M* mask, i64 step, bool is_causal, i64 query) {
     if (is_causal && k > query) return -(A)INFINITE;
     A x = load<A>(row + k) * scale;
@@ -53,7 +53,7 @@ extern "C" __global__ void kernel(T* p, const A* s, A* log_sums, const M* mask, 
         for (i64 k = threadIdx.x; k < r.keys; k += blockDim.x)
             sum += exp(score(scores, k, (A)scale, hidden, r.mask[3], is_causal, query) - largest);
     sum = block_sum(sum);
-    // A row that sees no key gives 0.
+    // A row that attends to no key becomes 0.
     A factor = sum > 0 || sum != sum ? 1 / sum : (A)0;
     if (largest == -(A)INFINITE) largest = 0;
     for (i64 k = threadIdx.x; k < r.keys; k += blockDim.x) {
@@ -63,7 +63,8 @@ extern "C" __global__ void kernel(T* p, const A* s, A* log_sums, const M* mask, 
     if (threadIdx.x == 0) log_sums[row] = largest + log(sum);
 }
 #else
-// Probabilities once more, and the gradients of scores from those of probabilities. `o` and `g` are the output and its gradient.
+// Computes the probabilities again, and the gradients of scores from those of probabilities. `o` and `g` are the output and its
+// gradient.
 struct Strides { i64 o[3], g[3], dim; };
 extern "C" __global__ void kernel(
     T* p, T* ds, const A* s, const A* dp, const A* log_sums, const M* mask, const T* o, const T* g, double scale, Strides at, Rows r

@@ -1,7 +1,7 @@
-//! Attention by blocks of scores: the products by cuBLASLt, what lies between them by a kernel.
+//! Attention by blocks of scores: cuBLASLt computes the matrix products, and a kernel the work between them.
 //!
-//! Scores are there for some heads and queries at a time, in scratch whose size does not grow with the sequence's square: as many
-//! as fit [`SCORES_BYTES`], one row at least.
+//! Only the scores of some heads and queries exist at a time: as many rows as fit [`SCORES_BYTES`], at least one. So scratch
+//! memory does not grow with the square of the sequence length.
 
 use plimsoll_cuda::{Args, Source};
 
@@ -14,15 +14,15 @@ use crate::random::RandomStream;
 
 const TEXT: &str = include_str!("scaled_dot_product.cu");
 
-/// Bytes of scores that are there at a time.
+/// Bytes of scores that exist at a time.
 const SCORES_BYTES: usize = 16 << 20;
 
-/// Sizes: `queries × dim` against `keys × dim` and `keys × value_dim`, for each head of each batch.
+/// The sizes of attention: `queries × dim` against `keys × dim` and `keys × value_dim`, for each head of each batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub(crate) batch: usize,
     pub(crate) heads: usize,
-    /// Each serves `heads / kv_heads` heads of the queries.
+    /// The number of key and value heads. Each is shared by `heads / kv_heads` query heads.
     pub(crate) kv_heads: usize,
     pub(crate) queries: usize,
     pub(crate) keys: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Sizes {
     pub(crate) value_dim: usize,
 }
 
-/// Where an operand's first row is, and its strides by batch, head and row.
+/// The first row of an operand, and its strides along batch, head and row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heads {
     pub(crate) address: u64,
@@ -44,23 +44,24 @@ pub(crate) struct AttentionParams<'a> {
     pub(crate) dtype: DType,
     pub(crate) scale: f64,
     pub(crate) causal: bool,
-    /// With its strides along batch, heads, queries and keys.
+    /// The mask, with its strides along batch, heads, queries and keys.
     pub(crate) mask: Option<(Placed<'a>, [usize; 4])>,
     pub(crate) dropout: Option<(f64, RandomStream)>,
-    /// Whether the kernels of `flash` take it.
+    /// Whether the kernels of `flash` support it.
     pub(crate) by_tiles: bool,
 }
 
-/// Heads and queries whose scores are there at a time. Heads that share keys come one by one, as their gradients add up.
+/// The numbers of heads and queries whose scores exist at a time. Heads that share keys are processed one by one, since their
+/// gradients are summed.
 fn chunk(shape: &Sizes, dtype: DType) -> (usize, usize) {
     let rows = (SCORES_BYTES / (shape.keys * dtype.accumulator().size()).max(1)).max(1);
     let queries = shape.queries.min(rows).max(1);
     let heads = if shape.heads == shape.kv_heads { (rows / queries).clamp(1, shape.heads.max(1)) } else { 1 };
-    // Parts of about one size.
+    // Makes parts of about equal size.
     (shape.heads.div_ceil(shape.heads.div_ceil(heads).max(1)).max(1), queries)
 }
 
-/// Bytes of scratch: `matrices` of scores, and as many of what operands are of where that is another type.
+/// Bytes of scratch memory for `matrices` matrices of scores, plus as many in the operands' type if that differs.
 pub(crate) fn scratch(shape: &Sizes, dtype: DType, matrices: usize) -> u64 {
     let (heads, queries) = chunk(shape, dtype);
     let scores = heads * queries * shape.keys;
@@ -69,7 +70,7 @@ pub(crate) fn scratch(shape: &Sizes, dtype: DType, matrices: usize) -> u64 {
     (matrices * (wide + narrow)) as u64
 }
 
-/// Some heads and queries of a batch.
+/// A part of the work: some heads and queries of a batch.
 #[derive(Clone, Copy)]
 struct Part {
     batch: usize,
@@ -99,13 +100,13 @@ impl AttentionParams<'_> {
         parts
     }
 
-    /// The matrices of an operand of queries for a part.
+    /// The matrices for a part of an operand with the shape of queries.
     fn of_queries(&self, x: Heads, part: &Part) -> Operand {
         let at = part.batch * x.strides[0] + part.first_head * x.strides[1] + part.first_query * x.strides[2];
         self.operand(x, at)
     }
 
-    /// The matrices of an operand of keys.
+    /// The matrices for a part of an operand with the shape of keys.
     fn of_keys(&self, x: Heads, part: &Part) -> Operand {
         let head = part.first_head * self.shape.kv_heads / self.shape.heads.max(1);
         self.operand(x, part.batch * x.strides[0] + head * x.strides[1])
@@ -160,7 +161,7 @@ impl AttentionParams<'_> {
         self.mask.map_or(0, |(mask, _)| mask.address)
     }
 
-    /// Where the scores, and what they become in the operands' type, are in scratch.
+    /// The addresses in scratch memory of the scores and of their conversion to the operands' type.
     fn buffers(&self, call: &CudaCall<'_>, nth: usize) -> (u64, u64) {
         let (heads, queries) = chunk(&self.shape, self.dtype);
         let scores = heads * queries * self.shape.keys;
@@ -174,7 +175,7 @@ impl AttentionParams<'_> {
         (wide, narrow)
     }
 
-    /// The output and the log-sum-exp of each row.
+    /// Computes the output and the log-sum-exp of each row.
     pub(crate) fn forward(
         &self,
         call: &mut CudaCall<'_>,
@@ -208,8 +209,8 @@ impl AttentionParams<'_> {
         Ok(())
     }
 
-    /// The gradients of queries, keys and values, which are all written. Says whether it wrote `row_sum` too, the sum of the rows of
-    /// the packed tensor that the three are.
+    /// Computes the gradients of queries, keys and values, and writes all three. Returns whether it also wrote `row_sum`, the sum
+    /// over the rows of the packed tensor that the three form.
     pub(crate) fn backward(
         &self,
         call: &mut CudaCall<'_>,
@@ -249,7 +250,7 @@ impl AttentionParams<'_> {
             let args = args.address(log_sums.address).address(self.mask_address()).address(out.address);
             let args = args.address(grad.address).f64(self.scale).words(&words).words(&self.rows(&part));
             call.launch(source, [heads * queries, 1, 1], threads_for(keys), args)?;
-            // The first to write; later queries, and heads that share keys, add to it.
+            // The first part overwrites the gradients; later queries, and heads that share keys, add to them.
             let group = all_heads / kv_heads.max(1);
             let is_first = first_query == 0 && first_head % group.max(1) == 0;
             let keep = if is_first { 0.0 } else { 1.0 };

@@ -1,16 +1,17 @@
-// Products of a warpgroup with wgmma, for compute capability 9.0.
+// Warpgroup matrix products with wgmma, for compute capability 9.0.
 //
-// Defined before:
+// Macros defined before this text:
 //   HALF     whether elements are f16, else bf16
-//   D        the elements of a row
+//   D        elements per row
 //   THREADS  threads of a block
 //
-// A tile in shared memory has its rows in halves of 64 columns, one half after the other. A row of a half is 128 bytes, and its eight
-// pieces of 16 bytes are swapped by the row's number (the 128-byte swizzle), so that eight rows never meet in a bank. A tile begins at a
-// multiple of 1,024 bytes. An operand's terms lie along its rows ("rows") or across them ("terms"); wgmma reads both.
+// A tile in shared memory is stored as halves of 64 columns, one after the other. A row of a half has 128 bytes, and its eight
+// pieces of 16 bytes are permuted according to the row number (the 128-byte swizzle), so that eight rows have no bank conflicts.
+// A tile begins at a multiple of 1,024 bytes. The sum dimension of an operand runs along its rows ("rows") or across them
+// ("terms"); wgmma can read both.
 //
-// Accumulators have the layout of mma.m16n8k16: lane 4g + t of a warp has the rows g and g + 8, columns 2t and 2t + 1 of each eight. In
-// pairs of tiles they are a left operand as they are.
+// Accumulators have the layout of mma.m16n8k16: lane 4g + t of a warp holds rows g and g + 8, columns 2t and 2t + 1 of each group
+// of eight columns. Two adjacent tiles already have the layout of a left operand.
 
 #if HALF
 #define SHORT "f16"
@@ -22,7 +23,7 @@ typedef bf16 E;
 #define LOG2E 1.4426950408889634f
 
 INLINE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-// Where a piece of a row lies in a half.
+// The position of a piece of a row in a half.
 INLINE u32 piece(int row, int nth) { return row * 128 + ((nth ^ (row & 7)) << 4); }
 INLINE uint4 sixteen(u32 address) {
     uint4 x;
@@ -34,14 +35,14 @@ INLINE void copy_16(u32 to, const u16* from, int bytes) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes) : "memory");
 }
 INLINE void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until all but the last groups of copies have arrived, and shows them to wgmma.
+// Waits until all but the last groups of copies have arrived, and makes them visible to wgmma.
 template <int LAST> INLINE void copies_wait() {
     asm volatile("cp.async.wait_group %0;" :: "n"(LAST) : "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// The thread's number, read where it is needed: what follows from it would take registers from one use to the next.
+// The thread index, read again at each use: values derived from it would otherwise occupy registers between uses.
 INLINE int thread_now() { int x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return x; }
-// Rows of a matrix into a tile; zeros from `limit` on.
+// Copies rows of a matrix to a tile; rows from `limit` on are zero.
 template <int ROWS> INLINE void fetch(u32 to, const u16* from, i64 stride, int first, int limit) {
     const int EACH = THREADS / 8;
     int thread = thread_now(), row = thread / 8, nth = thread % 8;
@@ -70,7 +71,7 @@ template <int ROWS> INLINE void fetch(u32 to, const u16* from, i64 stride, int f
     }
 }
 
-// How wgmma finds an operand: swizzled by 128 bytes, 1,024 bytes to the next eight rows, `apart` to the next half.
+// The matrix descriptor of a wgmma operand: 128-byte swizzle, 1,024 bytes between groups of eight rows, `apart` bytes between halves.
 INLINE u64 described(u32 address, u32 apart) {
     return (u64)(address >> 4) | (u64)(apart >> 4) << 16 | (u64)64 << 32 | (u64)1 << 62;
 }
@@ -83,7 +84,7 @@ INLINE u64 described(u32 address, u32 apart) {
 #define OF_64(c) OF_32(c), EIGHT(c, 32), EIGHT(c, 40), EIGHT(c, 48), EIGHT(c, 56)
 #define WGMMA(columns) "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." SHORT "." SHORT " "
 
-// c (+)= a · b of 64 rows and 16 terms. The rows of b are columns here.
+// c (+)= a · b, with 64 rows and 16 terms. The rows of b are columns here.
 INLINE void multiply(float (&c)[32], u64 a, u64 b, int add) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; " WGMMA("64") NUMBERS_32 ", %32, %33, p, 1, 1, 0, 0; }"
         : OF_32(c) : "l"(a), "l"(b), "r"(add));
@@ -92,7 +93,7 @@ INLINE void multiply(float (&c)[64], u64 a, u64 b, int add) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; " WGMMA("128") NUMBERS_64 ", %64, %65, p, 1, 1, 0, 0; }"
         : OF_64(c) : "l"(a), "l"(b), "r"(add));
 }
-// The same with a in registers, and the rows of b as terms.
+// The same with a in registers, summing over the rows of b.
 INLINE void multiply(float (&c)[32], const u32* a, u64 b, int add) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; " WGMMA("64") NUMBERS_32 ", {%32,%33,%34,%35}, %36, p, 1, 1, 1; }"
         : OF_32(c) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
@@ -105,7 +106,7 @@ INLINE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "mem
 INLINE void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits for all but the last groups of products.
 template <int LAST> INLINE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LAST) : "memory"); }
-// The compiler must not move what reads an accumulator before the wait for it.
+// The compiler must not move reads of an accumulator to before the wait for it.
 template <int SIZE> INLINE void settle(float (&c)[SIZE]) {
 #pragma unroll
     for (int i = 0; i < SIZE; i++) asm volatile("" : "+f"(c[i]) :: "memory");
@@ -116,7 +117,7 @@ template <int SIZE> INLINE void zero(float (&c)[SIZE]) {
     settle(c);
 }
 
-// c = own · otherᵀ over D terms: 64 rows of a tile of OWN rows, and a tile of OTHER.
+// c = own · otherᵀ over D terms: 64 rows of a tile with OWN rows, times a tile with OTHER rows.
 template <int OWN, int OTHER> INLINE void rows_by_rows(float (&c)[OTHER / 2], u32 own, u32 other) {
     u64 a = described(own, 16), b = described(other, 16);
 #pragma unroll
@@ -145,9 +146,10 @@ template <int SIZE> INLINE void as_left(u32 (&a)[SIZE / 8][4], const float (&c)[
 INLINE float power(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 INLINE float widen(u32 both, int half) { E e; e.bits = (u16)(half ? both >> 16 : both & 0xffffu); return widen(e); }
 
-// The warps of a warpgroup wait for each other.
+// A barrier for the warps of a warpgroup.
 INLINE void meet(int group) { asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory"); }
-// 64 rows of an accumulator times a factor, each to its place, through the own rows of a tile of OWN, so that whole rows are written.
+// Writes 64 rows of an accumulator times a factor, through the warpgroup's rows in a tile with OWN rows, so that complete rows
+// are written.
 template <int OWN> INLINE void put(u16* to, i64 stride, const float (&c)[D / 2], float factor, int first, int limit, u32 tile, int group) {
     int within = thread_now() & 127, lane = within & 31, g = lane >> 2, t = lane & 3, row = (within >> 5) * 16 + g;
     meet(group);
@@ -165,8 +167,8 @@ template <int OWN> INLINE void put(u16* to, i64 stride, const float (&c)[D / 2],
         if (first + row < limit) *(uint4*)(to + (first + row) * stride + nth * 8) = x;
     }
 }
-// The sum of each column over so many of the rows that `put` wrote: a warp has 16 columns of a half, a lane two of them in a quarter of the
-// rows, so that the lanes of a warp read every bank once.
+// Sums each column over this many of the rows that `put` wrote. A warp handles 16 columns of a half, and a lane two of them in a
+// quarter of the rows, so that the lanes of a warp read every bank once.
 template <int OWN> INLINE void sum_rows(float* to, int rows, u32 tile) {
     int within = thread_now() & 127, lane = within & 31, pair = lane & 7, first = lane >> 3 << 1, column = (within >> 5) * 16 + pair * 2;
 #pragma unroll

@@ -1,10 +1,10 @@
 
-// Average pooling, by the windows of `windows.cu`.
+// Average pooling over the windows of `windows.cu`.
 //
-// Defined before:
-//   A         the type that is added in
+// Macros defined before this text:
+//   A         the accumulator type
 //   T         the type of the elements
-//   DIVISOR   0 places inside the image, 1 inside the padded image, 2 a number
+//   DIVISOR   0 the elements inside the image, 1 those inside the padded image, 2 a number
 //   BACKWARD  whether this is the gradient
 
 struct Window { int first, end; };
@@ -31,7 +31,7 @@ INLINE i64 length(const Axis& a, int o) {
     Window w = seen(a, o);
     return w.end - w.first;
 }
-// The first output whose window may have a place.
+// The first output whose window may contain an element.
 INLINE int first_of(const Axis& a, int i) {
     i64 o = a.adaptive ? i * a.out / a.size - 1 : (i + a.padding - a.kernel) / a.stride;
     return (int)(o < 0 ? 0 : o);

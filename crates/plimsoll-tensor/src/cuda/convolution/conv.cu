@@ -1,9 +1,9 @@
 
-// Convolution in up to three dimensions, with groups and dilation, of tensors that lie in any order: an output a thread or, for the
-// weight's gradient, a block.
+// Convolution in up to three dimensions, with groups and dilation, of tensors in any layout. One thread (for the weight's
+// gradient, one block) computes each output element.
 //
-// Defined before:
-//   A     the type that is added in
+// Macros defined before this text:
+//   A     the accumulator type
 //   T     the type of the elements
 //   PASS  0 forward
 //         1 the gradient of the input, or the transposed convolution
@@ -12,11 +12,11 @@
 struct Shape {
     i64 batch, groups, in, out;
     i64 input[3], output[3], kernel[3], stride[3], padding[3], dilation[3];
-    // Of images, filters and results: by batch or first channel, channel, depth, height, width.
+    // The strides of images, filters and results along batch (or output channel), channel, depth, height, width.
     i64 x[5], w[5], y[5];
 };
 
-// The numbers of the i-th element of [first, second, d, h, w].
+// The indices of the i-th element of [first, second, d, h, w].
 struct At { i64 first, second; int d, h, w; };
 INLINE At split(i64 i, i64 second, const i64* size) {
     At at;
@@ -30,7 +30,7 @@ INLINE i64 seen(const Shape& s, int dim, int window, int tap) {
     i64 at = window * s.stride[dim] + tap * s.dilation[dim] - s.padding[dim];
     return at < s.input[dim] ? at : -1;
 }
-// The window of which a place is this tap; -1 where there is none.
+// The window in which an element is at this tap; -1 if there is none.
 INLINE int window(const Shape& s, int dim, int at, int tap) {
     int from = at + (int)s.padding[dim] - tap * (int)s.dilation[dim], stride = (int)s.stride[dim];
     return from < 0 || from % stride || from / stride >= s.output[dim] ? -1 : from / stride;

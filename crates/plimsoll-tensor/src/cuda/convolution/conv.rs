@@ -1,10 +1,10 @@
-//! Convolution: by cuDNN, and by plain kernels where that is missing or has no plan.
+//! Convolution: with cuDNN, or with plain kernels if cuDNN is missing or has no plan.
 //!
-//! cuDNN computes where images, filters and results lie in one order: short floats channels-last, as tensor cores read them, others
-//! as they come. What lies in another order is copied into scratch and from there: by sizes and layouts alone, so that
-//! a simulated device asks for the same. Tensor cores read 16 bytes of channels at a time, so short images with fewer (three colors)
-//! are copied with channels of zeros beside theirs. The plain kernels read any order. Small images and few filters have kernels of
-//! their own.
+//! cuDNN requires images, filters and results in the same layout: channels-last for 16-bit floats, as tensor cores need it,
+//! and any for other types. Tensors in another layout are copied to scratch memory and back. The choice depends only on sizes
+//! and layouts, so a simulated device requests the same memory. Tensor cores read 16 bytes of channels at a time, so 16-bit
+//! images with fewer channels (RGB) are copied and padded with zero channels. The plain kernels read any layout. Small images
+//! and small weights have special kernels.
 
 use plimsoll_cuda::{Args, Convolution, ConvolutionPass, ConvolutionStep, Laid, Step};
 
@@ -21,7 +21,7 @@ use crate::layout::{Dims, Layout};
 const CONV: &str = include_str!("conv.cu");
 const PAD_CHANNELS: &str = include_str!("pad_channels.cu");
 
-/// Images, filters and results in a pass's inputs and output: which of `first`, `second` and `out` each is.
+/// Reorders a pass's `first` and `second` inputs and `out` into images, filters and results.
 fn roles<T>(pass: ConvolutionPass, first: T, second: T, out: T) -> [T; 3] {
     match pass {
         ConvolutionPass::Forward => [first, second, out],
@@ -30,7 +30,7 @@ fn roles<T>(pass: ConvolutionPass, first: T, second: T, out: T) -> [T; 3] {
     }
 }
 
-/// Which of images, filters and results is the output of a pass.
+/// The index of a pass's output among images, filters and results.
 fn written(pass: ConvolutionPass) -> usize {
     match pass {
         ConvolutionPass::Forward => 2,
@@ -51,24 +51,24 @@ fn is_channels_last(layout: &Layout) -> bool {
     layout.permute(&order).is_contiguous()
 }
 
-/// Whether all three are to lie channels-last, and which of them do not lie as they are to.
+/// Whether all three must be channels-last, and which of them do not have the required layout.
 fn order(dtype: DType, layouts: [&Layout; 3]) -> (bool, [bool; 3]) {
     let last = dtype.size() == 2 || layouts.iter().any(|layout| !layout.is_contiguous());
     (last, layouts.map(|layout| if last { !is_channels_last(layout) } else { !layout.is_contiguous() }))
 }
 
-/// Channels of images, and of filters, as cuDNN is to see them.
+/// The number of channels of images and filters in the call of cuDNN.
 fn seen_channels(channels: usize, groups: usize, dtype: DType) -> usize {
     if groups == 1 && dtype.size() == 2 { channels.next_multiple_of(8) } else { channels }
 }
 
-/// How a pass's images, filters and results are given to cuDNN.
+/// The layout in which a pass's images, filters and results are passed to cuDNN.
 struct CudnnLayout {
-    /// Whether all lie channels-last.
+    /// Whether all are channels-last.
     last: bool,
-    /// Channels of images, of all groups.
+    /// Channels of images, over all groups.
     channels: usize,
-    /// Which of them lie in scratch, and in how many bytes.
+    /// The bytes in scratch memory of each tensor that is copied there.
     scratch_bytes: [Option<usize>; 3],
 }
 
@@ -82,12 +82,12 @@ fn cudnn_layout(dtype: DType, layouts: [&Layout; 3]) -> CudnnLayout {
         (copied[0], copied[1]) = (true, true);
         (sizes[0], sizes[1]) = (sizes[0] / channels * seen, sizes[1] / channels * seen);
     }
-    // Blocks begin at multiples of 512.
+    // Each begins at a multiple of 512 bytes.
     let bytes = |i: usize| copied[i].then(|| (sizes[i] * dtype.size()).next_multiple_of(512));
     CudnnLayout { last, channels: seen, scratch_bytes: std::array::from_fn(bytes) }
 }
 
-/// Bytes of scratch: what lies otherwise than cuDNN is to read or write it, or parts of sums.
+/// Bytes of scratch memory, for tensors whose layout cuDNN cannot use, or for partial sums.
 pub(crate) fn scratch(
     sizes: &Sizes,
     dtype: DType,
@@ -110,7 +110,7 @@ pub(crate) fn scratch(
     given.scratch_bytes.into_iter().flatten().sum::<usize>() as u64
 }
 
-/// The layout of a tensor in scratch, with so many channels: of all or, of filters, of a group.
+/// The layout of a tensor in scratch memory with `channels` channels: all channels or, for filters, those of a group.
 fn moved_layout(shape: &[usize], channels: usize, last: bool) -> Layout {
     if !last {
         return Layout::contiguous(shape);
@@ -119,7 +119,7 @@ fn moved_layout(shape: &[usize], channels: usize, last: bool) -> Layout {
     channels_last(&padded)
 }
 
-/// A copy with channels of zeros after those of `from`.
+/// Copies a tensor and appends channels of zeros.
 fn pad_channels(call: &mut CudaCall<'_>, from: Placed<'_>, to: u64, padded: usize) -> Result<()> {
     let (shape, steps) = (from.shape(), strides(&from));
     let missing = 5 - shape.len();
@@ -133,7 +133,7 @@ fn pad_channels(call: &mut CudaCall<'_>, from: Placed<'_>, to: u64, padded: usiz
     call.launch(source, [threads.div_ceil(256), 1, 1], 256, args.words(&words.collect::<Vec<u64>>()))
 }
 
-/// Five dimensions without gaps.
+/// A five-dimensional layout without gaps.
 fn laid(outer: usize, channels: usize, spatial: [usize; 3], last: bool) -> Laid {
     let sizes = [outer, channels, spatial[0], spatial[1], spatial[2]];
     let order = if last { [1, 4, 3, 2, 0] } else { [4, 3, 2, 1, 0] };
@@ -177,7 +177,7 @@ pub(crate) fn convolution(call: &mut CudaCall<'_>, sizes: Sizes) -> Result<()> {
     for (i, tensor) in tensors.iter().enumerate() {
         let Some(bytes) = scratch_bytes[i] else { continue };
         let shape = tensor.shape();
-        // Results have channels of their own; filters those of a group.
+        // Results have their own number of channels; filters have those of a group.
         let padded = if i < 2 && channels != sizes.in_channels { channels } else { shape[1] };
         let layout = moved_layout(shape, padded, last).narrow(1, 0, shape[1]);
         let moved = Placed { address: next, dtype, layout: &layout };
@@ -217,7 +217,7 @@ pub(crate) fn convolution(call: &mut CudaCall<'_>, sizes: Sizes) -> Result<()> {
     Ok(())
 }
 
-/// The plain kernel: an output a thread or, for the gradient of filters, a block.
+/// The plain kernel: one thread (for the gradient of filters, one block) computes each output element.
 fn plain(
     call: &mut CudaCall<'_>,
     sizes: &Sizes,
@@ -296,7 +296,7 @@ mod tests {
         let (images, filters) = (channels_last(&[2, 3, 5, 5]), channels_last(&[8, 3, 3, 3]));
         let out = channels_last(&[2, 8, 3, 3]);
         let layouts = [&images, &filters, &out];
-        // Two images of 25 places and eight filters of 9, each with 8 channels of 2 bytes.
+        // Two images of 25 pixels and eight filters of 9, each with 8 channels of 2 bytes.
         let padded = [800, 1152].map(|bytes: u64| bytes.next_multiple_of(512)).iter().sum::<u64>();
         assert_eq!(forward_scratch(DType::BF16, layouts), padded);
         assert_eq!(forward_scratch(DType::F32, layouts), 0);

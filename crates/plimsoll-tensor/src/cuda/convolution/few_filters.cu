@@ -1,21 +1,21 @@
 
-// The gradient of a weight of few elements, from images and gradients of results that lie in any order: a product of [out, places] and
-// [places, taps], where a block takes PLACES places of it and keeps what it needs of both in shared memory. Every thread adds up
+// The gradient of a small weight, from images and gradients of results in any layout. It is a product of [out, positions] and
+// [positions, taps]. A block handles PLACES positions and keeps its parts of both factors in shared memory. Every thread sums
 // EACH elements of the weight.
 //
-// Defined before:
-//   A             the type that is added in
+// Macros defined before this text:
+//   A             the accumulator type
 //   T             the type of the elements
-//   OUT           out channels
-//   TAPS          channels of a filter times the places of its window
-//   PLACES, EACH  places of a block, elements of a thread
-//   PASS          0 the parts of the blocks, 1 their sums, in order
+//   OUT           output channels
+//   TAPS          channels of a filter times the size of its window
+//   PLACES, EACH  positions per block, elements per thread
+//   PASS          0 the partial sums of the blocks, 1 their total, in a fixed order
 
 #if PASS == 0
 struct Shape {
     i64 places;
     i64 input[3], output[3], kernel[3], stride[3], padding[3], dilation[3];
-    // Of images and results: by image, channel, depth, height, width.
+    // The strides of images and results along image, channel, depth, height, width.
     i64 x[5], y[5];
 };
 extern "C" __global__ void __launch_bounds__(256) kernel(A* parts, const T* y, const T* x, Shape s) {
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(A* parts, const T* y, c
     }
 }
 #else
-// An element a warp. The weight's strides are by filter, channel, depth, height and width.
+// A warp sums each element. The weight's strides are along filter, channel, depth, height and width.
 struct Weight { i64 kernel[3], w[5]; };
 extern "C" __global__ void __launch_bounds__(256) kernel(T* out, const A* parts, i64 blocks, Weight s) {
     int element = (int)(blockIdx.x * 8 + (threadIdx.x >> 5)), lane = (int)threadIdx.x & 31;

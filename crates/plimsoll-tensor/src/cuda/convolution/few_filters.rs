@@ -1,5 +1,5 @@
-//! The gradient of a convolution's weight of few elements, such as the first layer's of a network for digits: cuDNN cuts it
-//! into many small launches. One kernel adds up parts of all places, a second adds up the parts.
+//! The gradient of a convolution with a small weight, such as the first layer of a network for digits. cuDNN splits it into
+//! many small launches. Here one kernel computes partial sums over all positions, and a second adds them.
 
 use plimsoll_cuda::{Args, ConvolutionPass};
 
@@ -11,24 +11,24 @@ use crate::layout::Layout;
 
 const FEW_FILTERS: &str = include_str!("few_filters.cu");
 
-/// Elements of the largest weight: four a thread of a block.
+/// The maximum number of elements of a weight: four for each thread of a block.
 const MOST_ELEMENTS: usize = 1024;
-/// Places of the most images' results, which bounds the parts.
+/// The maximum number of positions of results over all images, which limits the number of parts.
 const MOST_PLACES: usize = 1 << 18;
-/// Numbers of shared memory.
+/// The maximum number of floats in shared memory.
 const SHARED: usize = 12_000;
 
-/// How the sums are cut.
+/// The division of the sums into parts.
 struct Parts {
     out: usize,
-    /// Elements of a filter.
+    /// The number of elements of a filter.
     taps: usize,
-    /// Places that a block takes.
+    /// The number of positions per block.
     places: usize,
     blocks: usize,
 }
 
-/// The parts of a gradient to which this applies. `layouts` are those of images, filters and results.
+/// The parts for a gradient, if these kernels apply. `layouts` are those of images, filters and results.
 fn parts(pass: ConvolutionPass, dtype: DType, layouts: [&Layout; 3]) -> Option<Parts> {
     let [images, filters, results] = layouts.map(Layout::shape);
     let out = filters[0];
@@ -43,12 +43,12 @@ fn parts(pass: ConvolutionPass, dtype: DType, layouts: [&Layout; 3]) -> Option<P
     (applies && places > 0).then(|| Parts { out, taps, places, blocks: all.div_ceil(places) })
 }
 
-/// Bytes of scratch, where this applies.
+/// Bytes of scratch memory, if these kernels apply.
 pub(super) fn scratch(pass: ConvolutionPass, dtype: DType, layouts: [&Layout; 3]) -> Option<u64> {
     parts(pass, dtype, layouts).map(|parts| (parts.blocks * parts.out * parts.taps * dtype.size()) as u64)
 }
 
-/// Asks for the gradient; `false` where this does not apply. `tensors` are images, filters and results.
+/// Queues the gradient; returns `false` if these kernels do not apply. `tensors` are images, filters and results.
 pub(super) fn run(call: &mut CudaCall<'_>, sizes: &Sizes, tensors: [Placed<'_>; 3]) -> Result<bool> {
     let [images, filters, results] = tensors;
     let dtype = filters.dtype;

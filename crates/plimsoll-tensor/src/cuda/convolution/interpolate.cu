@@ -1,11 +1,11 @@
 
-// Resampling of images of up to three dimensions, `inner` channels side by side.
+// Resampling of images of up to three dimensions, with `inner` adjacent channels.
 //
-// Defined before:
+// Macros defined before this text:
 //   A         the type of positions and sums
 //   T         the type of the elements
-//   BYTES     whether they are rounded after each dimension
-//   MODE      0 nearest, 1 nearest middle, 2 linear, 3 linear between the corners' middles
+//   BYTES     whether elements are bytes, which are rounded after each dimension
+//   MODE      0 nearest, 1 nearest center, 2 linear, 3 linear with aligned corner centers
 //   BACKWARD  whether this is the gradient
 
 struct Axis { i64 size, out; double ratio; };
@@ -34,7 +34,7 @@ INLINE A rounded(A x) { return (A)(int)(x + (A)0.5); }
 INLINE A rounded(A x) { return x; }
 #endif
 
-// How much of an output along a dimension came from a place.
+// The weight of an input element in an output element along a dimension.
 INLINE A share_of(const Place& p, int at) { return (p.near == at ? 1 - p.share : (A)0) + (p.far == at ? p.share : (A)0); }
 
 extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* from, i64 n, Shape s) {
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* from, i
     A sum = 0;
     for (int k = 0; k < 4; k++) {
         A share = (k & 2 ? z.share : 1 - z.share) * (k & 1 ? y.share : 1 - y.share);
-        // A row that does not count may hold what is not a number.
+        // A row with weight 0 may contain NaN.
         if (share == 0) continue;
         i64 row = ((k & 2 ? z.far : z.near) * s.axis[1].size + (k & 1 ? y.far : y.near)) * s.axis[2].size;
         A near = load<A>(image + (row + x.near) * s.inner);
@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* from, i
 #endif
 #endif
 #else
-    // The outputs along each dimension that may see this place.
+    // The outputs along each dimension that may depend on this element.
     int first[3], end[3];
 #pragma unroll
     for (int d = 0; d < 3; d++) {
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* from, i
             double low = ((double)at[d] - 1.5) / a.ratio - 2, high = ((double)at[d] + 1.5) / a.ratio + 2;
             first[d] = low < 0 ? 0 : (int)low;
             end[d] = high >= (double)a.out ? (int)a.out : (int)high + 1;
-            // What lies past the last place is its.
+            // Positions past the last element count as the last element.
             if (at[d] == (int)a.size - 1) end[d] = (int)a.out;
         } else {
             first[d] = 0;

@@ -8,13 +8,14 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("interpolate.cu");
 
-/// How an image is resampled. `axes` are sizes before and after, and the places of the first for each of the second.
+/// The resampling of an image. `axes` has the sizes before and after, and the number of input positions per output
+/// position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resampled {
     pub(crate) outer: usize,
     pub(crate) inner: usize,
     pub(crate) axes: [(usize, usize, f64); 3],
-    /// 0 nearest, 1 nearest middle, 2 linear, 3 linear between the corners' middles.
+    /// 0 nearest, 1 nearest center, 2 linear, 3 linear with aligned corner centers.
     pub(crate) mode: u32,
 }
 

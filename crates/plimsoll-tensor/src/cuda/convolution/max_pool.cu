@@ -1,17 +1,17 @@
 
-// Max pooling, by the windows of `windows.cu`. A thread takes V channels at once.
+// Max pooling over the windows of `windows.cu`. A thread handles V channels at once.
 //
-// Defined before:
-//   A     the type that is compared in
+// Macros defined before this text:
+//   A     the type for comparisons
 //   T     the type of the elements
-//   I     the type of places in a window
-//   V     channels of a thread
+//   I     the type of positions in a window
+//   V     channels per thread
 //   PASS  0 forward
 //         1 the gradient
-//         2 the elements at given places
-//         3 the places in the image
+//         2 the elements at given positions
+//         3 the positions in the image
 
-// The place of a window's tap; -1 outside of the image, or past an adaptive window's end.
+// The position of a window's tap; -1 outside the image or past the end of an adaptive window.
 INLINE int tapped(const Axis& a, int o, int tap) {
     if (a.adaptive) {
         int at = adaptive_first(a, o) + tap;
@@ -20,7 +20,7 @@ INLINE int tapped(const Axis& a, int o, int tap) {
     int at = o * (int)a.stride - (int)a.padding + tap * (int)a.dilation;
     return at < (int)a.size ? at : -1;
 }
-// The tap of a window at a place; -1 where there is none.
+// The tap of a window at a position; -1 if there is none.
 INLINE int tap_at(const Axis& a, int o, int at) {
     if (a.adaptive) {
         int first = adaptive_first(a, o);
@@ -31,7 +31,7 @@ INLINE int tap_at(const Axis& a, int o, int at) {
     int tap = dilation == 1 ? from : from / dilation;
     return tap >= (int)a.kernel || tap * dilation != from ? -1 : tap;
 }
-// The outputs whose windows may have a place.
+// The outputs whose windows may contain a position.
 INLINE int first_of(const Axis& a, int at) {
     if (a.adaptive) { int o = (int)(at * a.out / a.size) - 1; return o < 0 ? 0 : o; }
     int from = at + (int)a.padding - ((int)a.kernel - 1) * (int)a.dilation;
@@ -53,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const I* index, 
 #endif
     i64 number = (i64)blockIdx.x * 256 + threadIdx.x;
     if (number >= n) return;
-    // Most images have fewer places than 32 bits count.
+    // Most images have few enough elements for 32-bit indices.
     bool small = n < 0xffffffffLL;
     i64 rest = small ? (u32)number / (u32)(s.inner / V) : number / (s.inner / V);
     i64 c = (number - rest * (s.inner / V)) * V;
@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const I* index, 
 #pragma unroll
                 for (int k = 0; k < V; k++) {
                     A v = value<A>(elements.v[k]);
-                    // The first of equals; what is not a number is the largest.
+                    // The first of equal elements; NaN counts as the largest.
                     if (is_first || v > largest[k] || v != v) { largest[k] = v; best[k] = tap; }
                 }
                 is_first = false;
@@ -101,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const I* index, 
     *(Pack<T, V>*)(to + number * V) = values;
     *(Pack<I, V>*)(index + number * V) = taps;
 #elif PASS == 1
-    // An element adds up the windows in which it was the largest.
+    // The gradient of an element is the sum over the windows in which it was the largest.
     A sums[V];
 #pragma unroll
     for (int k = 0; k < V; k++) sums[k] = 0;

@@ -1,11 +1,11 @@
-//! What works on windows of images: convolution, pooling, resampling.
+//! Operations on windows of images: convolution, pooling, resampling.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `images` | images of one to three dimensions, as the others see them |
-//! | `conv` | convolution: cuDNN's, with plain kernels where that has none |
-//! | `few_filters` | the gradient of a convolution's weight of few elements |
-//! | `small_conv` | convolution of small images by tensor cores |
+//! | `images` | images of one to three dimensions, in the form that the others use |
+//! | `conv` | convolution with cuDNN, or with plain kernels |
+//! | `few_filters` | the gradient of a small convolution weight |
+//! | `small_conv` | convolution of small images with tensor cores |
 //! | `small_conv_weight` | its gradient of filters |
 //! | `pool` | pooling |
 //! | `interpolate` | resampling of images |

@@ -1,12 +1,11 @@
 
-// Images (or filters) laid channels-last with more channels than they have, zeros in the others: a thread writes V channels of one
-// place.
+// Copies images (or filters) to the channels-last layout and adds channels of zeros. A thread writes V channels of one pixel.
 //
-// Defined before:
+// Macros defined before this text:
 //   T  the type of the elements
-//   V  channels of a thread
+//   V  channels per thread
 
-// Sizes of batch, depth, height and width; steps of batch, channel, depth, height and width.
+// The sizes of batch, depth, height and width; the strides of batch, channel, depth, height and width.
 struct Shape { i64 channels, padded, size[4], step[5]; };
 
 extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* from, i64 n, Shape s) {

@@ -1,4 +1,4 @@
-//! Pooling: the largest element of each window, or its mean.
+//! Pooling: the largest element or the mean of each window.
 
 use plimsoll_cuda::Args;
 use plimsoll_kernels::pool::average::Divisor;
@@ -11,8 +11,9 @@ use crate::error::Result;
 const MAX_POOL: &str = concat!(include_str!("windows.cu"), include_str!("max_pool.cu"));
 const AVG_POOL: &str = concat!(include_str!("windows.cu"), include_str!("avg_pool.cu"));
 
-/// The sizes as the kernels take them (`Shape` in `windows.cu`): images and channels side by side, then for depth, height and
-/// width the sizes of input and output, the window, its stride, padding and dilation, and whether windows are spread evenly.
+/// The sizes in the form that the kernels use (`Shape` in `windows.cu`): the numbers of images and of adjacent channels, then
+/// for depth, height and width the sizes of input and output, the window, its stride, padding and dilation, and whether
+/// windows are spread evenly.
 fn words(shape: &PoolShape) -> [u64; 23] {
     let mut words = [0; 23];
     words[..2].copy_from_slice(&[shape.outer as u64, shape.inner as u64]);
@@ -28,20 +29,20 @@ fn words(shape: &PoolShape) -> [u64; 23] {
     words
 }
 
-/// What max pooling does.
+/// A pass of max pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MaxPass {
     /// `x -> out, index`.
     Forward,
     /// `grad, index -> grad of x`.
     Backward,
-    /// `x, index -> out`: the elements at the places of the index.
+    /// `x, index -> out`: the elements at the positions in the index.
     Pick,
-    /// `index -> places`: from places in a window to those in the image.
+    /// `index -> places`: converts positions in a window to positions in the image.
     Places,
 }
 
-/// How many channels, side by side, a thread takes: as many elements as 16 bytes have.
+/// How many adjacent channels a thread handles: as many as fit in 16 bytes.
 fn together(call: &CudaCall<'_>, pass: MaxPass, dtype: DType, channels: usize) -> usize {
     let elements = 16 / dtype.size();
     let fit = |x: &Placed<'_>| x.address.is_multiple_of((elements * x.dtype.size()) as u64);
@@ -49,7 +50,7 @@ fn together(call: &CudaCall<'_>, pass: MaxPass, dtype: DType, channels: usize) -
     if all_fit && matches!(pass, MaxPass::Forward | MaxPass::Backward) { elements } else { 1 }
 }
 
-/// One pass of max pooling.
+/// Queues one pass of max pooling.
 pub(crate) fn max_pool(call: &mut CudaCall<'_>, pass: MaxPass, shape: &PoolShape) -> Result<()> {
     let (index, dtype) = match pass {
         MaxPass::Forward => (call.outs[1], call.ins[0].dtype),

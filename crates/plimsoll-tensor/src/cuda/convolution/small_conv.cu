@@ -1,28 +1,29 @@
 
-// Convolution of small images in TF32: forward, or the gradient of images, which is a convolution with the filters turned around. A product
-// of [places, terms] and [terms, results' channels], where a term is a channel and a tap. A block has ROWS rows of an image's results and
-// COLUMNS of their channels; it goes through the channels of the images in chunks of CHANNELS, of which it copies the next while it
-// multiplies. Images are not unfolded: the patch that the block sees lies in shared memory with zeros around it, and a term is a
-// distance in it. Warps share the places and, SPLIT ways, the terms, whose sums are added up in order at the end.
+// Convolution of small images in TF32: forward, or the gradient of images, which is a convolution with flipped filters. It is a
+// product of [positions, terms] and [terms, output channels], where a term is a channel and a tap. A block computes ROWS rows of
+// an image's results and COLUMNS of their channels. It loops over the channels of the images in chunks of CHANNELS, and copies
+// the next chunk while it multiplies. Images are not unfolded: the patch that the block needs is in shared memory with zeros
+// around it, and a term is an offset in it. The positions are divided among the warps, and the terms into SPLIT parts, whose sums
+// are added in a fixed order at the end.
 //
-// Defined before:
+// Macros defined before this text:
 //   IN, OUT                   channels of images and results
-//   IN_H, IN_W, OUT_H, OUT_W  places of images and results
+//   IN_H, IN_W, OUT_H, OUT_W  height and width of images and results
 //   KERNEL_…, STRIDE_…, PADDING_…, DILATION_…
-//                             of the windows, with H and W
-//   FLIP                      whether filters are turned around
+//                             for the windows, along H and W
+//   FLIP                      whether filters are flipped
 //   THREADS, ROWS, COLUMNS, CHANNELS, SPLIT
 //                             how a block works, see above
-//   TAPS_INNER                whether the terms of a channel lie together
-//   X_LAST                    whether channels of images lie together
+//   TAPS_INNER                whether the terms of a channel are contiguous
+//   X_LAST                    whether images are channels-last
 //   X_PLACE, X_CHANNEL, W_COLUMN, W_TERM, W_SKIP
 //                             distances in shared memory, the last from a channel's last term to the next
 //                             channel's first
-//   X_FLOATS, W_FLOATS        what a chunk takes there
-//   X_SIDE, W_SIDE            how many numbers are copied at once
-//   RUN, RUNS, COUNT          filters lie in memory in runs of RUN numbers, RUNS beside each other for each of COUNT filters
+//   X_FLOATS, W_FLOATS        floats of a chunk in shared memory
+//   X_SIDE, W_SIDE            numbers per copy
+//   RUN, RUNS, COUNT          filters are stored in runs of RUN numbers, with RUNS runs for each of COUNT filters
 //                             or channels
-//   FROM_…, TO_…              the distances between those, there and in shared memory
+//   FROM_…, TO_…              the distances between them, in memory and in shared memory
 
 #define PATCH_W ((OUT_W - 1) * STRIDE_W + (KERNEL_W - 1) * DILATION_W + 1)
 #define PATCH (((ROWS - 1) * STRIDE_H + (KERNEL_H - 1) * DILATION_H + 1) * PATCH_W)
@@ -33,10 +34,10 @@
 #define ROW_BLOCKS ((OUT_H + ROWS - 1) / ROWS)
 #define TILES (COLUMNS / 8)
 
-// Of images and results: by image, channel, row, column.
+// The strides of images and results along image, channel, row, column.
 struct Shape { i64 x[4], y[4]; };
 
-// Where a term lies in the patch, from a place, and in the filters.
+// The offset of a term in the patch, relative to a position, and in the filters.
 INLINE int distance_of(int term) {
     int channel = TAPS_INNER ? term / TAPS : term % CHANNELS, tap = TAPS_INNER ? term % TAPS : term / CHANNELS;
     if (FLIP) tap = TAPS - 1 - tap;
@@ -54,7 +55,7 @@ INLINE void copy_chunk(float* xs, float* ws, const float* x, const float* w, int
         const float* from = x + (first + channel) * (int)s.x[1] + h * (int)s.x[2] + v * (int)s.x[3];
         copy_later<X_SIDE>(xs + at * X_PLACE + channel * X_CHANNEL, there ? from : x, there);
     }
-    // Runs go over the channels of a filter or, with filters turned around, over the filters.
+    // Runs extend over the channels of a filter or, if filters are flipped, over the filters.
     int each = TAPS_INNER ? TAPS : 1, outer = FLIP ? first : column, inner = (FLIP ? column : first) * each;
     int outer_end = FLIP ? IN : OUT, inner_end = (FLIP ? OUT : IN) * each;
     for (int i = (int)threadIdx.x; i < COUNT * RUNS * RUN / W_SIDE; i += THREADS) {
@@ -119,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(float* y, const 
         }
         __syncthreads();
     }
-    // The parts of the terms, in order.
+    // Adds the partial sums over the terms, in order.
     const int numbers = TILES * 8, threads = THREADS / SPLIT;
     float* own = shared + warp / SPLIT * 32 + lane;
     if (SPLIT > 1) {

@@ -1,7 +1,9 @@
-//! Convolution of small images, such as those of a network for digits, in TF32: cuDNN's kernels leave most of a large GPU idle there, and
-//! its weight gradients are many small launches. Which kernel runs follows from sizes, layouts and the compute capability.
+//! Convolution of small images in TF32, as in a network for digits. On these, cuDNN's kernels leave most of a large GPU idle, and
+//! its weight gradients consist of many small launches. The choice of kernel depends on sizes, layouts and the compute
+//! capability.
 //!
-//! Here is what the passes share: when they apply, and how images are cut; `small_conv_weight.rs` has the gradient of filters.
+//! This file has the forward pass, the gradient of images, and the code that all passes share: when they apply, and how images
+//! are divided. `small_conv_weight.rs` has the gradient of filters.
 
 use plimsoll_cuda::{Args, ConvolutionPass, Launch, Source, Step};
 
@@ -14,35 +16,36 @@ use crate::layout::Layout;
 
 const TEXT: &str = concat!(include_str!("tf32.cu"), include_str!("small_conv.cu"));
 
-/// Places of a block's results: a warp has 32, as many warps as there are share them.
+/// The number of positions in a block's results, 32 for each warp.
 const PLACES: usize = 128;
-/// The most products of a pass, and the fewest elements of a window. A larger convolution keeps cuDNN's kernels busy, and one of
-/// single elements is a matrix product.
+/// The maximum number of multiplications of a pass, and the fewest elements of a window. cuDNN's kernels are efficient for larger
+/// convolutions, and a convolution with a window of one element is a matrix product.
 const MOST_PRODUCTS: usize = 1 << 30;
 const FEWEST_TAPS: usize = 2;
-/// The most bytes that all blocks read of filters: of a filter with many channels, images of few places read too much.
+/// The maximum number of bytes of filters that all blocks read: with many channels and small images, the filters would be read
+/// too often.
 const MOST_FILTER_BYTES: usize = 128 << 20;
-/// Shared memory that every GPU from compute capability 8.0 on gives a block.
+/// Shared memory that a block can have on every GPU from compute capability 8.0 on.
 pub(super) const MOST_SHARED_BYTES: usize = 96 << 10;
 
 /// The sizes of a convolution with two spatial dimensions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plane {
     pub(super) batch: usize,
-    /// Channels of images and of results.
+    /// The channels of images and of results.
     pub(super) channels: [usize; 2],
-    /// By height and width: images, results, window, its stride, padding, dilation.
+    /// For height and width: the sizes of images, results and window, then stride, padding and dilation.
     pub(super) input: [usize; 2],
     pub(super) output: [usize; 2],
     pub(super) kernel: [usize; 2],
     pub(super) stride: [usize; 2],
-    /// Below 0 where rows or columns of the images are left out.
+    /// Negative if rows or columns of the images are left out.
     pub(super) padding: [i64; 2],
     pub(super) dilation: [usize; 2],
 }
 
 impl Plane {
-    /// The convolution that a pass is, where these kernels apply. `layouts` are those of images, filters and results.
+    /// The convolution that a pass computes, if these kernels apply. `layouts` are those of images, filters and results.
     pub(super) fn of(
         sizes: &Sizes,
         dtype: DType,
@@ -73,7 +76,7 @@ impl Plane {
                 output: input.1,
                 kernel,
                 stride,
-                // What is left of a window around a place.
+                // The padding of the flipped convolution.
                 padding: std::array::from_fn(|i| (dilation[i] * (kernel[i] - 1)) as i64 - padding[i]),
                 dilation,
             },
@@ -98,7 +101,7 @@ impl Plane {
         self.kernel.iter().product()
     }
 
-    /// Rows of results that a block takes of an image, and in how many blocks.
+    /// The number of result rows per block, and the number of blocks per image.
     pub(super) fn rows(&self) -> (usize, usize) {
         let [height, width] = self.output;
         let most = (PLACES / width).clamp(1, height);
@@ -106,7 +109,7 @@ impl Plane {
         (rows, height.div_ceil(rows))
     }
 
-    /// Channels of images that are taken at a time.
+    /// The number of image channels that are processed at a time.
     pub(super) fn chunk(&self) -> usize {
         match self.channels[0] {
             few @ ..=8 => few,
@@ -115,7 +118,7 @@ impl Plane {
         }
     }
 
-    /// Elements of a channel that so many rows of results see.
+    /// The number of elements of a channel on which this many rows of results depend.
     pub(super) fn patch(&self, rows: usize) -> usize {
         let seen = |i: usize, count: usize| {
             (count - 1) * self.stride[i] + (self.kernel[i] - 1) * self.dilation[i] + 1
@@ -123,7 +126,7 @@ impl Plane {
         seen(0, rows) * seen(1, self.output[1])
     }
 
-    /// A text with the sizes.
+    /// Defines the sizes in a kernel text.
     pub(super) fn define(&self, source: Source) -> Source {
         let sizes = [
             (["IN_H", "IN_W"], self.input),
@@ -141,12 +144,13 @@ impl Plane {
     }
 }
 
-/// The distance between channels of a patch that lies row by row: neighbouring rows of a tile are then in other banks.
+/// The distance between channels of a patch that is stored row by row, chosen so that neighbouring rows of a tile are in
+/// different banks.
 pub(super) fn patch_pitch(patch: usize) -> usize {
     (patch + 23) / 32 * 32 + 8
 }
 
-/// Strides of images by image, channel, row and column.
+/// The strides of images along image, channel, row and column.
 pub(super) fn image_strides(x: &Placed<'_>) -> [u64; 4] {
     let [image, channel, _, row, column] = strides(x);
     [image, channel, row, column]
@@ -156,7 +160,8 @@ pub(super) fn flag(on: bool) -> &'static str {
     if on { "1" } else { "0" }
 }
 
-/// How many numbers are copied at once: four where whole fours lie side by side.
+/// How many numbers are copied at once: four if the address is a multiple of 16 and the distances are multiples of four,
+/// otherwise one.
 pub(super) fn side(address: u64, multiples_of_four: &[usize]) -> usize {
     let fits = address.is_multiple_of(16) && multiples_of_four.iter().all(|n| n.is_multiple_of(4));
     if fits { 4 } else { 1 }
@@ -176,51 +181,52 @@ pub(super) fn launch(
     Ok(())
 }
 
-/// How the results of a pass forward, or to the images, are cut.
+/// The division of the results of a forward pass or of a gradient of images.
 struct Tiling {
     threads: usize,
     rows: usize,
     row_blocks: usize,
-    /// Channels of results of a block.
+    /// Result channels per block.
     columns: usize,
     chunk: usize,
-    /// Into how many parts the terms of a chunk go.
+    /// The number of parts into which the terms of a chunk are split.
     split: usize,
-    /// Distances in shared memory between places and channels of a patch.
+    /// The distances in shared memory between positions and between channels of a patch.
     patch: [usize; 2],
     filters: Runs,
-    /// Numbers of a chunk in shared memory, of images and of filters.
+    /// The floats of a chunk in shared memory, for images and for filters.
     floats: [usize; 2],
     shared_bytes: usize,
 }
 
-/// Whether the filters' channels lie side by side, and whether they are turned around.
+/// Whether the filters' channels are contiguous, and whether the filters are flipped.
 #[derive(Clone, Copy)]
 struct Filters {
     last: bool,
     flipped: bool,
 }
 
-/// How a chunk of filters is copied: `count` filters or channels, each with `runs` runs of `run` numbers that lie side by side.
+/// The copy of a chunk of filters: `count` filters or channels, each with `runs` runs of `run` contiguous numbers.
 struct Runs {
     count: usize,
     runs: usize,
     run: usize,
-    /// Distances between filters or channels, and between runs: in memory and in shared memory.
+    /// The distances between filters or channels, and between runs, in memory and in shared memory.
     from: [usize; 2],
     to: [usize; 2],
-    /// Distances in shared memory between columns, terms, and the last term of a channel and the first of the next.
+    /// The distances in shared memory between columns, between terms, and from the last term of a channel to the first of the
+    /// next.
     column: usize,
     term: usize,
     skip: usize,
     floats: usize,
-    /// Numbers from one chunk or block of columns to the next, and of all.
+    /// The floats from one chunk or block of columns to the next, and in total.
     step: usize,
     all: usize,
 }
 
 impl Runs {
-    /// Threads that multiply read 32 banks at once, or nearly.
+    /// Chooses the distances so that the threads that multiply read (almost) all 32 banks at once.
     fn of(plane: &Plane, chunk: usize, columns: usize, filters: Filters) -> Runs {
         let (taps, [channels, results]) = (plane.taps(), plane.channels);
         let terms = (chunk * taps).next_multiple_of(8) + 4;
@@ -293,7 +299,7 @@ impl Tiling {
         let chunk = plane.chunk();
         let columns = plane.channels[1].next_multiple_of(8).min(32);
         let groups = (rows * plane.output[1]).div_ceil(32).next_power_of_two();
-        // With few terms, a block of all warps would mostly add up.
+        // With few terms, a block with all warps would spend most of its time adding partial sums.
         let steps = plane.channels[0].div_ceil(chunk) * (chunk * plane.taps()).div_ceil(8);
         let threads = if steps >= 16 { 512 } else { 256 };
         let (split, seen) = (threads / 32 / groups, plane.patch(rows));
@@ -329,7 +335,7 @@ impl Tiling {
     }
 }
 
-/// A pass that runs here.
+/// A pass that these kernels run.
 struct Pass {
     plane: Plane,
     tiling: Tiling,
@@ -338,7 +344,7 @@ struct Pass {
 }
 
 impl Pass {
-    /// Where this applies. `layouts` are those of images, filters and results.
+    /// The pass, if these kernels apply. `layouts` are those of images, filters and results.
     fn of(sizes: &Sizes, dtype: DType, layouts: [&Layout; 3], facts: DeviceFacts) -> Option<Pass> {
         let plane = match sizes.pass {
             ConvolutionPass::ToWeight => return None,
@@ -353,12 +359,13 @@ impl Pass {
     }
 }
 
-/// Whether a pass runs here; it then needs no scratch.
+/// Whether these kernels run a pass. It then needs no scratch memory.
 pub(super) fn applies(sizes: &Sizes, dtype: DType, layouts: [&Layout; 3], facts: DeviceFacts) -> bool {
     Pass::of(sizes, dtype, layouts, facts).is_some()
 }
 
-/// Asks for a pass forward or to the images; `false` where this does not apply. `tensors` are images, filters and results.
+/// Queues a forward pass or a gradient of images; returns `false` if these kernels do not apply. `tensors` are images, filters
+/// and results.
 pub(super) fn run(
     call: &mut CudaCall<'_>,
     sizes: &Sizes,

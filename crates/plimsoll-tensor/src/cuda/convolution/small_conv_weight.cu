@@ -1,16 +1,17 @@
 
-// The gradient of the filters of small images in TF32: a product of [results' channels, places] and [places, terms], where a term is a channel
-// of the images and a tap. A block has FILTERS channels of results and CHANNELS of images; it adds up UNITS units, which are ROWS rows of an
-// image's results, and copies the next while it multiplies. Images are not unfolded, as in small_conv.cu. Warps share
-// the terms and, SPLIT ways, the places, whose sums are added up in order.
+// The gradient of the filters for small images in TF32. It is a product of [output channels, positions] and [positions, terms],
+// where a term is a channel of the images and a tap. A block handles FILTERS channels of results and CHANNELS channels of images.
+// It sums over UNITS units, each of which is ROWS rows of an image's results, and copies the next unit while it multiplies. As in
+// small_conv.cu, images are not unfolded. The terms are divided among the warps, and the positions into SPLIT parts, whose sums
+// are added in a fixed order.
 //
-// Defined before:
-//   …                         what small_conv.cu says
+// Macros defined before this text:
+//   …                         as in small_conv.cu
 //   BATCH, FILTERS, UNITS     images, and how a block works, see above
-//   WIDE                      tiles of terms that a warp has
+//   WIDE                      tiles of terms per warp
 //   Y_LAST, Y_PLACE, Y_FILTER, Y_FLOATS, Y_SIDE
-//                             of results, as X_… of images
-//   PASS                      0 the parts of the blocks, 1 their sums, in order
+//                             for results, as X_… for images
+//   PASS                      0 the partial sums of the blocks, 1 their total, in a fixed order
 
 #define PATCH_W ((OUT_W - 1) * STRIDE_W + (KERNEL_W - 1) * DILATION_W + 1)
 #define PATCH (((ROWS - 1) * STRIDE_H + (KERNEL_H - 1) * DILATION_H + 1) * PATCH_W)
@@ -27,7 +28,7 @@ INLINE int channel_of(int term) { return TAPS_INNER ? term / TAPS : term % CHANN
 INLINE int tap_of(int term) { return TAPS_INNER ? term % TAPS : term / CHANNELS; }
 
 #if PASS == 0
-// Of images and results: by image, channel, row, column.
+// The strides of images and results along image, channel, row, column.
 struct Shape { i64 x[4], y[4]; };
 
 INLINE void copy_unit(float* xs, float* ys, const float* x, const float* y, int unit, int filter, int first, const Shape& s) {
@@ -41,7 +42,7 @@ INLINE void copy_unit(float* xs, float* ys, const float* x, const float* y, int 
         const float* from = x + (first + channel) * (int)s.x[1] + h * (int)s.x[2] + v * (int)s.x[3];
         copy_later<X_SIDE>(xs + at * X_PLACE + channel * X_CHANNEL, there ? from : x, there);
     }
-    // Zeros beyond the last place. Places side by side, or channels, are copied together.
+    // Positions beyond the last are zero. Contiguous positions or channels are copied together.
     const int across = (Y_LAST ? FILTERS : STEPS * 8) / Y_SIDE;
     for (int i = (int)threadIdx.x; i < STEPS * 8 * FILTERS / Y_SIDE; i += THREADS) {
         int n = Y_LAST ? i % across * Y_SIDE : i / across, place = Y_LAST ? i / across : i % across * Y_SIDE;
@@ -60,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(float* parts, co
     int chunk = (int)blockIdx.y % CHUNKS, filter = (int)blockIdx.y / CHUNKS * FILTERS;
     int begin = (int)blockIdx.x * UNITS, end = begin + UNITS < BATCH * ROW_BLOCKS ? begin + UNITS : BATCH * ROW_BLOCKS;
     copy_unit(shared, shared + X_FLOATS, x, y, begin, filter, chunk * CHANNELS, s);
-    // How far from a place each of the warp's terms lies.
+    // The offset of each of the warp's terms from a position.
     int distance[WIDE];
 #pragma unroll
     for (int j = 0; j < WIDE; j++) {
@@ -123,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(float* parts, co
     }
 }
 #else
-// A block has 32 elements. The weight's strides are by filter, channel, tap.
+// A block handles 32 elements. The weight's strides are along filter, channel, tap.
 struct Weight { i64 w[3]; };
 extern "C" __global__ void __launch_bounds__(256) kernel(float* w, const float* parts, i64 count, Weight s) {
     __shared__ float sums[8][32];

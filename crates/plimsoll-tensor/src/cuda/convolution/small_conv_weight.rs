@@ -1,4 +1,5 @@
-//! The gradient of the filters of small images, in TF32: blocks add up parts of all places, a second launch adds up the parts in one order.
+//! The gradient of the filters for small images, in TF32: blocks compute partial sums over all positions, and a second launch
+//! adds them in a fixed order.
 
 use plimsoll_cuda::{Args, ConvolutionPass};
 
@@ -12,33 +13,33 @@ use crate::layout::Layout;
 
 const TEXT: &str = concat!(include_str!("tf32.cu"), include_str!("small_conv_weight.cu"));
 
-/// About so many warps make a large GPU busy.
+/// The approximate number of warps that keeps a large GPU busy.
 const WARPS: usize = 2112;
-/// Bytes of the most parts.
+/// The maximum number of bytes of partial sums.
 const MOST_PARTS_BYTES: usize = 4 << 20;
-/// The most tiles of terms of a warp.
+/// The maximum number of tiles of terms per warp.
 const MOST_TILES: usize = 8;
 
-/// How the sums are cut.
+/// The division of the sums into parts.
 struct Tiling {
     plane: Plane,
     threads: usize,
     rows: usize,
-    /// Filters and channels of a block, and how many such blocks there are.
+    /// The filters and channels per block, and the number of such blocks.
     filters: usize,
     chunk: usize,
     blocks: usize,
-    /// Tiles of terms that a warp has, and into how many parts the places of a block go.
+    /// The tiles of terms per warp, and the number of parts into which a block's positions are split.
     wide: usize,
     split: usize,
-    /// Rows of an image that a block adds up, and in how many parts all are.
+    /// The units (groups of rows of an image) that a block sums, and the total number of parts.
     units: usize,
     parts: usize,
-    /// Elements of a part.
+    /// The number of elements of a part.
     elements: usize,
     images_last: bool,
     results_last: bool,
-    /// Distances in shared memory between places and channels of a patch, and between places and filters of results.
+    /// The distances in shared memory between positions and channels of a patch, and between positions and filters of results.
     patch: [usize; 2],
     results: [usize; 2],
     floats: [usize; 2],
@@ -46,7 +47,7 @@ struct Tiling {
 }
 
 impl Tiling {
-    /// Where this applies. `layouts` are those of images, filters and results.
+    /// The tiling, if these kernels apply. `layouts` are those of images, filters and results.
     fn of(sizes: &Sizes, dtype: DType, layouts: [&Layout; 3], facts: DeviceFacts) -> Option<Tiling> {
         let plane = match sizes.pass {
             ConvolutionPass::ToWeight => Plane::of(sizes, dtype, layouts, facts)?,
@@ -109,13 +110,13 @@ impl Tiling {
     }
 }
 
-/// Bytes of scratch, where this applies.
+/// Bytes of scratch memory, if these kernels apply.
 pub(super) fn scratch(sizes: &Sizes, dtype: DType, layouts: [&Layout; 3], facts: DeviceFacts) -> Option<u64> {
     let tiling = Tiling::of(sizes, dtype, layouts, facts)?;
     Some((tiling.parts * tiling.elements * dtype.size()) as u64)
 }
 
-/// Asks for the gradient; `false` where this does not apply. `tensors` are images, filters and results.
+/// Queues the gradient; returns `false` if these kernels do not apply. `tensors` are images, filters and results.
 pub(super) fn run(call: &mut CudaCall<'_>, sizes: &Sizes, tensors: [Placed<'_>; 3]) -> Result<bool> {
     let [images, filters, results] = tensors;
     let layouts = tensors.map(|tensor| tensor.layout);
@@ -159,7 +160,7 @@ pub(super) fn run(call: &mut CudaCall<'_>, sizes: &Sizes, tensors: [Placed<'_>; 
     let first = source.clone().with("PASS", "0");
     launch(call, first, [tiling.parts, tiling.blocks, tiling.threads], tiling.shared_bytes, args)?;
     let [filter, channel, _, row, column] = strides(&filters);
-    // The stride of a dimension of size 1 says nothing.
+    // The stride of a dimension of size 1 is meaningless.
     let tap = if filters.cols() > 1 { column } else { row };
     let args = Args::new().address(filters.address).address(scratch).size(tiling.parts);
     let args = args.words(&[filter, channel, tap]);

@@ -1,4 +1,4 @@
-//! The gradient of an activation function and its values, computed again, in one pass over the rows.
+//! The gradient of an activation function, and its recomputed values, in one pass over the rows.
 
 use plimsoll_cuda::Args;
 
@@ -9,21 +9,22 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("activation_backward.cu");
 
-/// Threads of a block, at most: four such blocks share a multiprocessor.
+/// The maximum number of threads per block; four such blocks share a multiprocessor.
 const THREADS: usize = 384;
-/// Threads that keep a large GPU busy at a time.
+/// The number of threads that keeps a large GPU busy.
 const ALL_THREADS: usize = 132 * 4 * THREADS;
-/// Rows that a block has at least, so that there are few parts of the sum.
+/// The minimum number of rows per block, to limit the number of partial sums.
 const LEAST_ROWS: usize = 8;
 
-/// Threads of a block and blocks of a row, where each thread has `vector` elements.
+/// The threads per block and blocks per row, with `vector` elements per thread.
 fn across(cols: usize, vector: usize) -> (usize, usize) {
     let packs = cols.div_ceil(vector);
     let threads = packs.next_multiple_of(32).clamp(32, THREADS);
     (threads, packs.div_ceil(threads))
 }
 
-/// Into how many parts rows are cut: by sizes alone, so that the order of a sum is the same everywhere.
+/// The number of parts into which the rows are split. It depends only on sizes, so that sums have the same order on
+/// every device.
 fn parts(rows: usize, cols: usize, dtype: DType) -> usize {
     let (threads, blocks) = across(cols, 16 / dtype.size());
     (ALL_THREADS / (threads * blocks.max(1))).min(rows.div_ceil(LEAST_ROWS)).clamp(1, 1 << 15)
@@ -34,13 +35,13 @@ fn sizes(shape: &[usize]) -> (usize, usize) {
     (rows, cols)
 }
 
-/// Bytes of scratch for the parts of the sum.
+/// Bytes of scratch memory for the partial sums.
 pub(crate) fn scratch(shape: &[usize], dtype: DType) -> u64 {
     let (rows, cols) = sizes(shape);
     (parts(rows, cols, dtype) * cols * dtype.accumulator().size()) as u64
 }
 
-/// `() -> grad, x[, sum]`, by expressions of the gradient `a` and of `x`, which is `b`.
+/// `() -> grad, x[, sum]`, from expressions in which `a` is the gradient and `b` is `x`.
 pub(crate) fn backward(call: &mut CudaCall<'_>, gradient: &str, value: &str, sum: bool) -> Result<()> {
     let outs = call.outs.clone();
     let [grad, x, rest @ ..] = &outs[..] else { return call.missing() };
@@ -73,7 +74,7 @@ pub(crate) fn backward(call: &mut CudaCall<'_>, gradient: &str, value: &str, sum
     add_parts(call, *to, (call.scratch_address(), parts), cols, dtype)
 }
 
-/// The sum of so many parts of `cols` numbers, in one order; `dtype` is that of what the parts were made of.
+/// Adds this many partial sums of `cols` numbers in a fixed order. `dtype` is the type of the numbers before summing.
 pub(in crate::cuda) fn add_parts(
     call: &mut CudaCall<'_>,
     to: Placed<'_>,

@@ -1,17 +1,17 @@
 
-// The gradient of an activation function in the place of its output's, and its values in the place of its input; and the sum of the
-// gradient's rows.
+// The backward pass of an activation function. Its gradient overwrites the output's gradient, and the recomputed values
+// overwrite the input. Also computes the sum over the gradient's rows.
 //
-// Defined before:
-//   A         the type that is computed in
+// Macros defined before this text:
+//   A         the compute type
 //   T         the type of the elements
-//   PASS      0 gradients, values and parts of the sum, 1 the sum of the parts
+//   PASS      0 gradients, values and partial sums, 1 the total of the partial sums
 //   VALUE     the function of b
-//   GRADIENT  its gradient, of a, the output's gradient, and b
-//   SUMS      whether parts of the sum are made
-//   VEC       how many elements a thread has of a row
+//   GRADIENT  the input's gradient, from a (the output's gradient) and b
+//   SUMS      whether partial sums are computed
+//   VEC       elements of a row per thread
 //   THREADS   threads of a block
-//   QUICK     whether functions need be no more exact than 16 bits
+//   QUICK     whether functions need only 16-bit precision
 
 #if PASS == 0
 #if QUICK
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1536 / THREADS) kernel(T* 
 #endif
 }
 #else
-// A block has 32 columns.
+// A block handles 32 columns.
 extern "C" __global__ void __launch_bounds__(1024) kernel(T* out, const A* sums, i64 parts, i64 cols) {
     __shared__ A all[32][33];
     int lane = threadIdx.x & 31, first = threadIdx.x >> 5;

@@ -1,17 +1,17 @@
 
-// An expression of each element.
+// Evaluates an expression for each element.
 //
-// Defined before:
-//   C             the type that is computed with
-//   EXPRESSION    of a, b, c, d, of y (the old output), of i (the element's number) and of the numbers p0 to p7
+// Macros defined before this text:
+//   C             the compute type
+//   EXPRESSION    an expression of a, b, c, d, y (the old output), i (the element's index) and the numbers p0 to p7
 //   TO, T0 to T3  the types of the output and of the inputs
-//   NINS          how many inputs there are
+//   NINS          the number of inputs
 //   READS         whether y is read
-//   RANK          dimensions, or 0 where all lie alike in one
-//   S0 to S3      the strides of the inputs along the last dimension, 0 or 1, or 1 where VEC is
-//   VEC           how many elements a thread takes together
-//   AHEAD         how many times as many it reads before it computes
-//   QUICK         whether functions need be no more exact than 16 bits
+//   RANK          dimensions, or 0 if all tensors have the same contiguous layout
+//   S0 to S3      whether each input is read VEC elements at once (1) or broadcast (0)
+//   VEC           elements that a thread reads at once
+//   AHEAD         how many such reads it issues before it computes
+//   QUICK         whether functions need only 16-bit precision
 
 struct Numbers { double v[8]; };
 
@@ -123,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
 #else
     i64 step = (i64)gridDim.x * 256 * VEC;
     for (i64 first = ((i64)blockIdx.x * 256 + threadIdx.x) * VEC; first < n; first += step) {
-        // Where an input's elements lie side by side, VEC of them are read together; else one serves all.
+        // If an input is contiguous, VEC elements are read at once; otherwise one element is broadcast.
         TO* to = out + place<RANK>(first, space.size, space.out);
 #if NINS > 0
         const T0* from0 = x0 + place<RANK>(first, space.size, space.in[0]);

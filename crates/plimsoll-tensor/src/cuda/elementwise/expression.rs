@@ -1,4 +1,4 @@
-//! An expression of each element, of any types: the tables of operators, fills, copies.
+//! Evaluates an expression for each element, for any types. Used by the tables of operators, fills and copies.
 
 use std::borrow::Cow;
 
@@ -13,29 +13,30 @@ use crate::layout::Dims;
 
 const TEXT: &str = include_str!("expression.cu");
 
-/// An expression to compute.
+/// An expression to evaluate.
 #[derive(Clone, Debug)]
 pub(crate) struct Expression<'e> {
-    /// CUDA C++ of the inputs' elements `a` to `d`, the output's old element `y`, its number `i`, and constants `C(…)`.
+    /// A CUDA C++ expression of the input elements `a` to `d`, the old output element `y`, its index `i`, and constants
+    /// `C(…)`.
     pub(crate) text: Cow<'e, str>,
-    /// The type to compute in: one that accumulates, or a whole word that is only moved.
+    /// The compute type: an accumulator type, or a word type for elements that are only moved.
     pub(crate) compute: &'static str,
     /// Whether `y` is read.
     pub(crate) reads_output: bool,
 }
 
 impl<'e> Expression<'e> {
-    /// An expression that is computed with in the accumulator of a type.
+    /// An expression that is computed in the accumulator type of `compute`.
     pub(crate) fn new(text: impl Into<Cow<'e, str>>, compute: DType) -> Expression<'e> {
         Expression { text: text.into(), compute: name(compute.accumulator()), reads_output: false }
     }
 }
 
-/// Numbers that an expression may have.
+/// The maximum number of numeric constants that an expression can have as arguments.
 pub(in crate::cuda) const NUMBERS: usize = 8;
 
-/// An expression with its constants taken out: `C(2.5)` becomes `p0`, so that one kernel serves all values. What is
-/// more than there is room for stays.
+/// Replaces the constants of an expression by arguments: `C(2.5)` becomes `p0`, so that one kernel works for all values.
+/// Constants that exceed the available arguments stay in the text.
 pub(in crate::cuda) fn hoisted(text: &str) -> (String, [f64; NUMBERS]) {
     let (mut numbers, mut count) = ([0.0f64; NUMBERS], 0);
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
@@ -67,7 +68,7 @@ pub(in crate::cuda) fn hoisted(text: &str) -> (String, [f64; NUMBERS]) {
     (out, numbers)
 }
 
-/// Computes an expression of up to four inputs, broadcast to the output.
+/// Evaluates an expression of up to four inputs, broadcast to the output.
 #[allow(clippy::needless_pass_by_value, reason = "made for the call")]
 pub(crate) fn evaluate(
     call: &mut CudaCall<'_>,
@@ -82,7 +83,7 @@ pub(crate) fn evaluate(
         return Ok(());
     }
     let space = Space::of(out.layout, ins);
-    // All in one dimension, each element beside the next or the same for all.
+    // Everything collapses to one dimension, and each operand is contiguous or broadcast.
     let is_flat = space.rank() == 1
         && (space.strides[0][0] == 1 || space.size[0] == 1)
         && space.strides[1..].iter().all(|strides| strides[0] <= 1);
@@ -94,7 +95,7 @@ pub(crate) fn evaluate(
         true => flat(n),
         false => vector == 1 || space.strides.get(n + 1).is_some_and(|strides| strides.last() == Some(&1)),
     };
-    // A large GPU is busy with as many threads at a time: more elements are read ahead by each.
+    // This many threads keep a large GPU busy. With more elements, each thread reads further ahead.
     let ahead = if is_flat && vector > 1 && out.len() / vector >= 1 << 20 { 4 } else { 1 };
     let (text, numbers) = hoisted(&expression.text);
     let mut source = call
@@ -119,7 +120,7 @@ pub(crate) fn evaluate(
     args = args.size(out.len()).words(&numbers.map(f64::to_bits));
     if !is_flat {
         let mut words = space.words();
-        // The kernel's structure has room for one input at least.
+        // The kernel's struct has room for at least one input.
         words.extend(std::iter::repeat_n(0, space.rank()));
         args = args.words(&words);
     }
@@ -127,13 +128,13 @@ pub(crate) fn evaluate(
     call.launch(source, [blocks, 1, 1], 256, args)
 }
 
-/// The type of an element in a kernel that computes in `compute`: where whole words are only moved, that word.
+/// The type of an element in a kernel with this compute type; if elements are only moved, the word type.
 fn element(compute: &'static str, dtype: DType) -> &'static str {
     if ["u8", "u16", "u32", "u64"].contains(&compute) { compute } else { name(dtype) }
 }
 
-/// How many elements one thread takes together: as many as fill 16 bytes of the smallest type, where every operand begins at
-/// a multiple of as many and they divide the length.
+/// How many elements a thread reads at once: as many as fill 16 bytes in the smallest type, if every operand is aligned to
+/// that many and they divide the length.
 fn together(all: &[Placed<'_>]) -> usize {
     let smallest = all.iter().map(|x| x.dtype.size()).min().unwrap_or(4);
     let fits = |count: usize| {
@@ -143,7 +144,7 @@ fn together(all: &[Placed<'_>]) -> usize {
     [8, 4, 2].into_iter().find(|&count| count * smallest <= 16 && fits(count)).unwrap_or(1)
 }
 
-/// The same where operands lie differently: along the last dimension, in which each has its elements side by side or one for all.
+/// The same for operands with different layouts: along the last dimension, in which each operand is contiguous or broadcast.
 fn along_the_last(space: &Space, out: Placed<'_>, ins: &[Placed<'_>]) -> usize {
     let all: SmallVec<[Placed<'_>; 5]> = std::iter::once(out).chain(ins.iter().copied()).collect();
     let smallest = all.iter().map(|x| x.dtype.size()).min().unwrap_or(4);
@@ -162,7 +163,7 @@ fn along_the_last(space: &Space, out: Placed<'_>, ins: &[Placed<'_>]) -> usize {
     [8, 4, 2].into_iter().find(|&count| count * smallest <= 16 && fits(count)).unwrap_or(1)
 }
 
-/// An operator's own expression of all its inputs. Without a type to compute in, that in which they meet.
+/// Evaluates an operator's expression of all its inputs. The default compute type is their promoted type.
 pub(crate) fn of_operator(call: &mut CudaCall<'_>, text: &str, compute: Option<DType>) -> Result<()> {
     let ins = call.ins.clone();
     let [out] = call.outs[..] else { return call.missing() };
@@ -171,13 +172,13 @@ pub(crate) fn of_operator(call: &mut CudaCall<'_>, text: &str, compute: Option<D
     evaluate(call, Expression::new(text, compute), &ins, out)
 }
 
-/// Changes the output in place: an expression of its old element `y` and of the inputs' elements, in the output's type.
+/// Changes the output in place, with an expression of its old element `y` and the inputs' elements, in the output's type.
 pub(crate) fn change(call: &mut CudaCall<'_>, text: &str) -> Result<()> {
     let (ins, out) = (call.ins.clone(), call.outs[0]);
     change_tensor(call, text, &ins, out)
 }
 
-/// The same of tensors that are not the call's own.
+/// The same for tensors other than those of the call.
 pub(crate) fn change_tensor(
     call: &mut CudaCall<'_>,
     text: &str,
@@ -188,17 +189,17 @@ pub(crate) fn change_tensor(
     evaluate(call, expression, ins, out)
 }
 
-/// One value everywhere.
+/// Fills a tensor with one value.
 pub(crate) fn fill(call: &mut CudaCall<'_>, value: f64, out: Placed<'_>) -> Result<()> {
     evaluate(call, Expression::new(format!("C({value:?})"), DType::F64), &[], out)
 }
 
-/// `start`, `start + step`, … over a contiguous output.
+/// Fills a contiguous output with `start`, `start + step`, ….
 pub(crate) fn sequence(call: &mut CudaCall<'_>, start: f64, step: f64, out: Placed<'_>) -> Result<()> {
     evaluate(call, Expression::new(format!("C({start:?}) + C(i) * C({step:?})"), DType::F64), &[], out)
 }
 
-/// The elements of an input, broadcast, converted where the types differ.
+/// Copies an input, with broadcasting, and converts it if the types differ.
 pub(crate) fn copy(call: &mut CudaCall<'_>, x: Placed<'_>, out: Placed<'_>) -> Result<()> {
     let mut expression = Expression::new("a", x.dtype);
     if x.dtype == out.dtype {

@@ -1,9 +1,9 @@
-//! Expressions of each element, fills, copies, and the gradient of an activation.
+//! Elementwise expressions, fills, copies, and the gradient of an activation.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `expression` | an expression of each element, of any types; fills and copies |
-//! | `activation` | the gradient of an activation, with its values computed again |
+//! | `expression` | elementwise expressions of any types; fills and copies |
+//! | `activation` | the gradient of an activation, with its recomputed values |
 
 pub(crate) mod activation;
 pub(crate) mod expression;

@@ -1,13 +1,14 @@
 
-// Zeros, to which each slice is added at its index, in the order of the slices: no result depends on which thread is first. The
-// first slice of an index adds up all of its index; with a `list` it looks for them among those of their group only.
+// Adds each slice to zeros at its index, in the order of the slices, so that results do not depend on the order of threads. The
+// thread of the first slice with an index adds all slices with that index; with a `list` it searches only the slices of their
+// group.
 //
-// Defined before:
-//   A        the type that is added in
+// Macros defined before this text:
+//   A        the accumulator type
 //   T        the type of the elements
 //   I        the type of the index
 //   RANK     dimensions of a slice
-//   AT_ONCE  how many slices are read before they are added
+//   AT_ONCE  slices that are read before they are added
 
 struct Space { i64 size[RANK], from[RANK], to[RANK]; };
 

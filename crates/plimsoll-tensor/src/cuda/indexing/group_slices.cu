@@ -1,8 +1,8 @@
 
-// The places of an index, those of one group of values after the other, each group's in order: `starts` has where a group begins in
-// `list`. A group is the values with the same last eight bits; a block works on one.
+// Sorts the positions of an index by group of values, keeping the order within each group. `starts` has the beginning of each
+// group in `list`. A group consists of the values with the same last eight bits; a block works on one group.
 //
-// Defined before:
+// Macros defined before this text:
 //   I  the type of the index
 
 extern "C" __global__ void __launch_bounds__(1024) kernel(i32* starts, i32* list, const I* index, i64 count) {
@@ -18,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(1024) kernel(i32* starts, i32* list
     }
     bool is_of_group[8];
     for (i64 begin = 0; begin < count; begin += 1024) {
-        // Eight at a time are read before the first is waited for.
+        // Issues eight reads before it waits for the first.
         int turn = (int)(begin >> 10) & 7;
         if (turn == 0)
 #pragma unroll

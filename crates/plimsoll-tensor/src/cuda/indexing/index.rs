@@ -1,4 +1,4 @@
-//! Slices by index, and sums of slices by index.
+//! Reads slices by index, and sums slices by index.
 
 use plimsoll_cuda::{Args, Step};
 use smallvec::SmallVec;
@@ -13,12 +13,12 @@ const PICK: &str = include_str!("pick.cu");
 const ADD_SLICES: &str = include_str!("add_slices.cu");
 const GROUP_SLICES: &str = include_str!("group_slices.cu");
 
-/// With more slices than this, they are first put into groups, so that not each looks at all others.
+/// With more slices than this, they are first grouped, so that not every slice is compared with all others.
 const UNGROUPED_SLICES: usize = 2048;
-/// Where the groups begin: 257 numbers of 32 bits, rounded.
+/// Bytes for the beginnings of the groups: 257 numbers of 32 bits, rounded up.
 const STARTS_BYTES: usize = 1536;
 
-/// Bytes of scratch for sums of so many slices.
+/// Bytes of scratch for sums of this many slices.
 pub(crate) fn add_slices_scratch(count: usize) -> u64 {
     if count > UNGROUPED_SLICES { (STARTS_BYTES + count * 4) as u64 } else { 0 }
 }
@@ -32,8 +32,8 @@ pub(in crate::cuda) fn word(dtype: DType) -> &'static str {
     }
 }
 
-/// `out[…] = x[… + index · step]`: `x_strides` and `index_strides` are those along the output's dimensions; the output is
-/// row-major, and `count` how many places an index has.
+/// `out[…] = x[… + index · step]`: `x_strides` and `index_strides` are the strides along the output's dimensions. The output
+/// is row-major, and `count` is the size of the indexed dimension.
 pub(crate) fn pick(
     call: &mut CudaCall<'_>,
     (x_strides, step, count): (&[usize], usize, usize),
@@ -60,7 +60,7 @@ pub(crate) fn pick(
     call.launch(source, [blocks_for(len, 256, if together > 1 { 1 } else { 4 }), 1, 1], 256, args)
 }
 
-/// How many elements are one word of up to 16 bytes: those of a slice that lie side by side, at multiples of it.
+/// How many elements can be moved as one word of up to 16 bytes: elements of a slice that are contiguous and aligned.
 fn words_together(space: &Space, x: Placed<'_>, out: Placed<'_>, step: usize) -> usize {
     let [of_x, of_index] = &space.strides[..] else { return 1 };
     let side_by_side = of_x.last() == Some(&1) && of_index.last() == Some(&0);
@@ -76,14 +76,15 @@ fn words_together(space: &Space, x: Placed<'_>, out: Placed<'_>, step: usize) ->
     if side_by_side { [16, 8, 4, 2].into_iter().find(|&count| fits(count)).unwrap_or(1) } else { 1 }
 }
 
-/// The same space in words of so many elements, which lie side by side in the first operand and belong to one of the second.
+/// Rewrites the space in words of this many elements, which are contiguous in the first operand and share one element of the
+/// second.
 fn widen(space: &mut Space, together: usize) {
     let last = space.rank() - 1;
     space.size[last] /= together;
     space.strides[0].iter_mut().take(last).for_each(|stride| *stride /= together);
 }
 
-/// A word of so many bytes.
+/// The word type with this many bytes.
 fn wide_word(bytes: usize) -> &'static str {
     match bytes {
         16 => "Pack<u64, 2>",
@@ -94,8 +95,7 @@ fn wide_word(bytes: usize) -> &'static str {
     }
 }
 
-/// `slices, index -> out`: zeros, to which each slice along `dim` is added at its index. The index is contiguous, the output
-/// row-major.
+/// `slices, index -> out`: adds each slice along `dim` to zeros at its index. The index is contiguous, the output row-major.
 pub(crate) fn add_slices(call: &mut CudaCall<'_>, dim: usize, skipped: Option<usize>) -> Result<()> {
     let ([slices, index], out) =
         (<[Placed<'_>; 2]>::try_from(&call.ins[..]).or_else(|_| call.missing())?, call.outs[0]);

@@ -1,4 +1,4 @@
-//! Triangles of matrices, and the places and elements of a mask.
+//! Triangles of matrices, and the positions and elements that a mask selects.
 
 use plimsoll_cuda::Args;
 use smallvec::SmallVec;
@@ -13,7 +13,7 @@ const MASKED: &str = include_str!("masked.cu");
 const NONZERO: &str = include_str!("nonzero.cu");
 const TRIANGLE: &str = include_str!("triangle.cu");
 
-/// `mask -> places`, of a contiguous mask.
+/// `mask -> places`, for a contiguous mask.
 pub(crate) fn nonzero(call: &mut CudaCall<'_>) -> Result<()> {
     let (mask, out) = (call.ins[0], call.outs[0]);
     if out.is_empty() {
@@ -25,13 +25,14 @@ pub(crate) fn nonzero(call: &mut CudaCall<'_>) -> Result<()> {
     call.launch(source, [1; 3], 1024, args.size(out.shape()[0]).words(&shape))
 }
 
-/// Parts that a mask is counted in.
+/// The number of parts in which a mask is counted.
 const PARTS: usize = 256;
 
-/// Bytes of scratch for elements in a mask's order.
+/// Bytes of scratch memory for [`masked`].
 pub(crate) const MASKED_SCRATCH_BYTES: u64 = (PARTS * 8) as u64;
 
-/// `x, mask -> packed`: the elements where the mask is set, in row-major order; or with `backward` `packed, mask -> x`, over zeros.
+/// `x, mask -> packed`: the elements for which the mask is set, in row-major order. With `backward`: `packed, mask -> x`, with
+/// zeros elsewhere.
 pub(crate) fn masked(call: &mut CudaCall<'_>, backward: bool) -> Result<()> {
     let ([from, mask], to) =
         (<[Placed<'_>; 2]>::try_from(&call.ins[..]).or_else(|_| call.missing())?, call.outs[0]);
@@ -51,16 +52,16 @@ pub(crate) fn masked(call: &mut CudaCall<'_>, backward: bool) -> Result<()> {
     call.launch(source.with("PASS", if backward { "2" } else { "1" }), [PARTS, 1, 1], 1024, args)
 }
 
-/// What of matrices stays, and what becomes of the rest.
+/// The triangle of a matrix to keep, and the value of the other elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Triangle {
     pub(crate) upper: bool,
     pub(crate) diagonal: i64,
-    /// The words of elements inside, where there is no input, and outside.
+    /// The words for elements inside (if there is no input) and outside.
     pub(crate) words: [u64; 2],
 }
 
-/// The triangle of `x`, or a new one.
+/// Queues the triangle of `x`, or a new one.
 pub(crate) fn triangle(call: &mut CudaCall<'_>, x: Option<Placed<'_>>, of: Triangle) -> Result<()> {
     let out = call.outs[0];
     let shape = out.shape();

@@ -1,12 +1,13 @@
 
-// Elements in the order of a mask. `most` elements lie one after the other, `step` apart.
+// Moves the elements that a mask selects, in the order of the mask. Groups of `most` elements are
+// `step` apart.
 //
-// Defined before:
+// Macros defined before this text:
 //   W     the word of an element
 //   RANK  dimensions
-//   PASS  0 how often each part of the mask is set
-//         1 the elements where it is set, one after the other
-//         2 the other way, over zeros
+//   PASS  0 the number of set elements in each part of the mask
+//         1 packs the elements where it is set
+//         2 unpacks them into zeros
 
 struct Space { i64 size[RANK], mask[RANK], x[RANK]; };
 extern "C" __global__ void __launch_bounds__(1024) kernel(W* packed, W* x, i64* counts, const u8* mask, i64 n, i64 part, i64 most, i64 step, Space s) {
@@ -18,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(1024) kernel(W* packed, W* x, i64* 
     if (threadIdx.x == 0) counts[blockIdx.x] = count;
 #else
     __shared__ i64 set_of[32];
-    // The elements of the parts before this one.
+    // The number of set elements in the parts before this one.
     i64 before = block_sum(threadIdx.x < blockIdx.x ? counts[threadIdx.x] : (i64)0);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     for (i64 first = begin; first < end; first += 1024) {

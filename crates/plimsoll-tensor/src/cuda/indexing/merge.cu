@@ -1,13 +1,13 @@
 
 // Sorting by merging runs: one pass of a stable sort of rows.
 //
-// Defined before:
-//   K           the type that is compared
+// Macros defined before this text:
+//   K           the type for comparisons
 //   T           the type of the elements
 //   DESCENDING  whether the largest come first
-//   PASS        0 begins with rows and their places, 1 merges pairs of runs
+//   PASS        0 copies the rows and numbers their positions, 1 merges pairs of runs
 
-// Whether a comes before b; what is not a number is the largest.
+// Whether a comes before b; NaN counts as the largest.
 INLINE bool before(K a, K b) {
     bool less = a < b || (a == a && b != b), more = a > b || (a != a && b == b);
     return DESCENDING ? more : less;
@@ -32,7 +32,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to, i64* to_places, 
     i64 end = pair + 2 * run < length ? pair + 2 * run : length;
     bool is_first = at < middle;
     K own = load<K>(line + at);
-    // Elements of the other run that come before it; of equals those of the first run.
+    // Counts the elements of the other run that come before it; of equal elements, those of the
+    // first run.
     i64 low = is_first ? middle : pair, high = is_first ? end : middle, begin = low;
     while (low < high) {
         i64 half = (low + high) >> 1;

@@ -1,11 +1,11 @@
-//! Elements by index, by condition and by order.
+//! Access to elements by index, by condition and by order.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `index` | rows by index, and sums of rows by index |
 //! | `scatter` | elements written or added at an index |
-//! | `mask` | triangles of matrices, places and elements of a mask |
-//! | `sort` | rows in order, and places in them |
+//! | `mask` | triangles of matrices, positions and elements that a mask selects |
+//! | `sort` | sorting rows, and searching sorted rows |
 
 pub(crate) mod index;
 pub(crate) mod mask;

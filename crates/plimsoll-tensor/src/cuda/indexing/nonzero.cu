@@ -1,7 +1,7 @@
 
-// Where a mask is set: one block, which counts in the mask's order.
+// The positions at which a mask is set. One block counts in the mask's order.
 //
-// Defined before:
+// Macros defined before this text:
 //   RANK  dimensions
 
 struct Space { i64 size[RANK]; };

@@ -1,8 +1,8 @@
 
-// Slices by index. An index out of range is reported, and 0 taken in its place.
+// Slices by index. An index out of range is reported, and 0 is used instead.
 //
-// Defined before:
-//   W     a word of an element's size
+// Macros defined before this text:
+//   W     a word of the element size
 //   I     the type of the index
 //   RANK  dimensions of the output
 

@@ -1,18 +1,18 @@
 
-// Elements written or added at an index, in the order of the index: a line along the dimension a thread, so no result depends on which
-// thread is first.
+// Writes or adds elements at an index, in the order of the index. One thread handles each line along the dimension, so results do
+// not depend on the order of threads.
 //
-// Defined before:
-//   A       the type that is added in
+// Macros defined before this text:
+//   A       the accumulator type
 //   T, S    the types of the output and the source
 //   I       the type of the index
 //   RANK    dimensions of the lines
-//   CHANGE  0 replaced
-//           1 added to
+//   CHANGE  0 replace
+//           1 add
 //           2 set to a value
-//           3 the larger
-//           4 the smaller of both
-//           5 multiplied
+//           3 take the larger
+//           4 take the smaller
+//           5 multiply
 
 struct Space { i64 size[RANK], out[RANK], index[RANK], src[RANK]; };
 
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         store(to + row * out_step, load<A>(to + row * out_step) * load<A>(from + i * src_step));
 #else
         A x = load<A>(from + i * src_step), y = load<A>(to + row * out_step);
-        // What is not a number wins.
+        // NaN wins.
         if ((CHANGE == 3 ? x > y : x < y) || x != x) store(to + row * out_step, x);
 #endif
     }

@@ -1,4 +1,4 @@
-//! Elements written or added at an index.
+//! Writes or adds elements at an index.
 
 use plimsoll_cuda::{Args, Step};
 use smallvec::SmallVec;
@@ -13,24 +13,24 @@ use crate::layout::{Dims, Layout};
 
 const TEXT: &str = include_str!("scatter.cu");
 
-/// What happens to an element.
+/// The change to an element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Change {
-    /// It becomes that of the source.
+    /// Replaces it with the source's element.
     Replace,
-    /// That of the source is added.
+    /// Adds the source's element.
     Add,
-    /// It becomes this.
+    /// Sets it to this value.
     Set(f64),
-    /// It becomes the larger of both.
+    /// Takes the larger of both.
     Larger,
-    /// It becomes the smaller of both.
+    /// Takes the smaller of both.
     Smaller,
-    /// It is multiplied by that of the source.
+    /// Multiplies it by the source's element.
     Multiply,
 }
 
-/// An index along a dimension: its shape with all dimensions, and its strides along them.
+/// An index along a dimension, with its shape and its strides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct At<'a> {
     pub(crate) dim: usize,
@@ -39,18 +39,18 @@ pub(crate) struct At<'a> {
     pub(crate) strides: &'a [usize],
 }
 
-/// What is added to.
+/// The tensor to which values are added.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Base<'a> {
     /// Zeros.
     Zeros,
     /// A copy of another tensor.
     Of(Placed<'a>),
-    /// What the output has.
+    /// The current values of the output.
     Own,
 }
 
-/// Short floats are added up in a wider type: bytes of scratch for that.
+/// Bytes of scratch memory for adding 16-bit floats in a wider type.
 pub(crate) fn scratch(out: &[usize], dtype: DType) -> u64 {
     match dtype {
         DType::F16 | DType::BF16 => (out.iter().product::<usize>() * 4) as u64,
@@ -58,7 +58,8 @@ pub(crate) fn scratch(out: &[usize], dtype: DType) -> u64 {
     }
 }
 
-/// Changes `out`, which has its first values already, at an index. The source has the index's shape.
+/// Scatters `src` into `out`, which already holds its initial values. The source has the shape of the
+/// index.
 pub(crate) fn scatter(
     call: &mut CudaCall<'_>,
     change: Change,
@@ -107,7 +108,7 @@ pub(crate) fn scatter(
     call.launch(source, [lines.div_ceil(256), 1, 1], 256, args)
 }
 
-/// The same, which adds short floats up in `float32`: in scratch, from where they are rounded once.
+/// As [`scatter`], but adds 16-bit floats in `float32` in scratch memory and rounds them once.
 pub(crate) fn scatter_add(
     call: &mut CudaCall<'_>,
     at: At<'_>,

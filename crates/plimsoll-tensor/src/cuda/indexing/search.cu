@@ -1,12 +1,12 @@
 
-// Where values belong in rows that are in order: a thread a value.
+// Finds the positions of values in sorted rows, with one thread for each value.
 //
-// Defined before:
-//   A      the type that is compared in
+// Macros defined before this text:
+//   A      the type for comparisons
 //   T      the type of the elements
-//   RIGHT  whether after equal ones
+//   RIGHT  whether the position is after equal elements
 
-// Whether an element of a row comes before a value; what is not a number is larger than all.
+// Whether an element of a row comes before a value; NaN counts as the largest.
 INLINE bool before(A x, A v) { return RIGHT ? x <= v || v != v : x < v || (v != v && x == x); }
 
 extern "C" __global__ void __launch_bounds__(256) kernel(i64* out, const T* sorted, const T* values, i64 n, i64 length, i64 per_row, i64 shared) {

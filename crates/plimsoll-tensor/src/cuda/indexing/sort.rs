@@ -1,4 +1,5 @@
-//! Rows in order, the first elements of them, and the places of values in them. What is not a number is the largest; equal elements keep their order.
+//! Sorts rows, takes the first elements of sorted rows, and searches them. NaN counts as the largest; equal elements keep their
+//! order.
 
 use plimsoll_cuda::Args;
 use smallvec::SmallVec;
@@ -13,13 +14,13 @@ const MERGE: &str = include_str!("merge.cu");
 const SEARCH: &str = include_str!("search.cu");
 const TOPK: &str = include_str!("topk.cu");
 
-/// The elements of a row and how many rows there are, of the last dimension.
+/// The length and the number of rows along the last dimension.
 fn rows(shape: &[usize]) -> (usize, usize) {
     let length = shape.last().copied().unwrap_or(1);
     (length, shape.iter().rev().skip(1).product())
 }
 
-/// Bytes of scratch of a sort: elements and places of the passes between.
+/// Bytes of scratch memory of a sort, for the elements and positions of intermediate passes.
 pub(crate) fn scratch(shape: &[usize], dtype: DType) -> u64 {
     let len: usize = shape.iter().product();
     match rows(shape).0 {
@@ -28,7 +29,7 @@ pub(crate) fn scratch(shape: &[usize], dtype: DType) -> u64 {
     }
 }
 
-/// How rows lie, and the step along them.
+/// The layout of the rows, and the stride along them.
 fn lying(x: &Placed<'_>) -> (Space, usize) {
     let last = x.shape().len() - 1;
     let strides = [Dims::from_slice(x.layout.strides())];
@@ -71,7 +72,7 @@ pub(crate) fn sort(call: &mut CudaCall<'_>, descending: bool) -> Result<()> {
     Ok(())
 }
 
-/// `x -> elements, places`: the first of the last dimension, in order.
+/// `x -> elements, places`: the first elements along the last dimension, in order.
 pub(crate) fn topk(call: &mut CudaCall<'_>, descending: bool) -> Result<()> {
     let (x, [values, places]) =
         (call.ins[0], <[Placed<'_>; 2]>::try_from(&call.outs[..]).or_else(|_| call.missing())?);
@@ -91,8 +92,8 @@ pub(crate) fn topk(call: &mut CudaCall<'_>, descending: bool) -> Result<()> {
     call.launch(source, [count, 1, 1], 256, args)
 }
 
-/// `sorted, values -> places`: before the elements that equal a value, or after them. One row serves all values, or each row
-/// of values has its own. All are contiguous.
+/// `sorted, values -> places`: the positions before or after the elements that equal a value. There is one sorted row for all
+/// values, or one for each row of values. All tensors are contiguous.
 pub(crate) fn search(call: &mut CudaCall<'_>, right: bool) -> Result<()> {
     let ([sorted, values], out) =
         (<[Placed<'_>; 2]>::try_from(&call.ins[..]).or_else(|_| call.missing())?, call.outs[0]);

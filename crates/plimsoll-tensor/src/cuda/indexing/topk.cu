@@ -1,8 +1,8 @@
 
-// The first elements of a row in order, one after the other: a block a row.
+// Finds the first elements of a row in order, one after the other, with one block for each row.
 //
-// Defined before:
-//   K           the type that is compared
+// Macros defined before this text:
+//   K           the type for comparisons
 //   T           the type of the elements
 //   DESCENDING  whether the largest come first
 //   KEPT        dimensions of rows
@@ -14,7 +14,7 @@ INLINE bool before(K a, K b) {
     bool less = a < b || (a == a && b != b), more = a > b || (a != a && b == b);
     return DESCENDING ? more : less;
 }
-// Of equals the first.
+// The first of equal elements.
 INLINE bool comes_first(const Best& a, const Best& b) {
     if (a.at < 0 || b.at < 0) return b.at < 0 && a.at >= 0;
     if (before(a.value, b.value)) return true;

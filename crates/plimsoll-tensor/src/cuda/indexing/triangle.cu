@@ -1,8 +1,9 @@
 
-// The upper or lower triangle of matrices; with nothing to read, what hides later keys from a query.
+// The upper or lower triangle of matrices; without an input, a causal mask, which hides later keys
+// from a query.
 //
-// Defined before:
-//   W      a word of an element's size
+// Macros defined before this text:
+//   W      a word of the element size
 //   RANK   dimensions
 //   UPPER  whether the upper triangle is kept
 

@@ -1,19 +1,20 @@
 
-// Cross entropy of logits [outer, classes, inner] against classes or probabilities, and the likelihood of log-probabilities. A position's
-// loss is the sum over its classes of b (log-sum - x), with coefficients b from target, weights and smoothing.
+// Cross entropy of logits [outer, classes, inner] against classes or probabilities, and the negative log likelihood of
+// log-probabilities. A position's loss is the sum over its classes of b (log-sum - x), with coefficients b that depend on target,
+// weights and smoothing.
 //
-// Defined before:
-//   A              the type that is computed in
+// Macros defined before this text:
+//   A              the compute type
 //   T              the type of logits
 //   G              the type of the loss and of its gradient
 //   TARGET         the type of targets
-//   PROBABILITIES  whether targets are such
-//   WIDE           whether a block or a thread has a position
+//   PROBABILITIES  whether targets are probabilities
+//   WIDE           whether a block (else a thread) handles a position
 //   REDUCTION      0 none, 1 mean, 2 sum
-//   LOSS           the type of the losses that are written: G, or A where they are added up
-//   PASS           0 what a mean divides by
+//   LOSS           the type of the losses that are written: G, or A if they are summed
+//   PASS           0 the divisor of a mean
 //                  1 the losses
-//                  2 the loss of all
+//                  2 the total loss
 //                  3 the gradient
 //                  4 the coefficients
 //                  5 the likelihoods
@@ -21,7 +22,7 @@
 
 struct Loss { i64 positions, classes, inner, ignored; double smoothing; };
 
-// A coefficient's parts: that of every class, and that of the target's.
+// The parts of a coefficient: one for every class, and one for the target's class.
 struct Position {
     i64 first, inner, target;
     bool counts;
@@ -147,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(512) kernel(T* out, const TARGET* t
         store(out + p.first + c * l.inner, p.counts ? p.base(c, (A)l.smoothing) + (c == p.target ? p.own : (A)0) : (A)0);
 }
 #elif PASS == 5
-// One block; the losses of all positions, or their sum.
+// One block; writes the losses of all positions, or their sum.
 extern "C" __global__ void __launch_bounds__(512) kernel(G* out, const T* x, const TARGET* targets, const T* weight, const A* divisor, Loss l) {
     A sum = 0;
     for (i64 at = threadIdx.x; at < l.positions; at += 512) {
@@ -160,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(512) kernel(G* out, const T* x, con
     if (REDUCTION != 0 && threadIdx.x == 0) store(out, REDUCTION == 1 ? sum / *divisor : sum);
 }
 #else
-// Over zeros.
+// Writes into zeros.
 extern "C" __global__ void __launch_bounds__(512) kernel(T* out, const G* grad, const TARGET* targets, const A* divisor, const T* weight, Loss l) {
     i64 at = (i64)blockIdx.x * 512 + threadIdx.x;
     if (at >= l.positions) return;

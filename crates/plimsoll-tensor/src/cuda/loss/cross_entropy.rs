@@ -1,4 +1,4 @@
-//! Losses against classes: cross entropy in all its forms, likelihoods.
+//! Losses against classes: cross entropy in all its forms, and negative log likelihood.
 
 use plimsoll_cuda::{Args, Source, Step};
 
@@ -8,10 +8,10 @@ use crate::error::Result;
 
 const LOSS: &str = include_str!("cross_entropy.cu");
 
-/// What becomes of the losses of all positions.
+/// The reduction of the losses of all positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reduced {
-    /// They stay.
+    /// Not reduced.
     None,
     /// Their mean.
     Mean,
@@ -19,13 +19,13 @@ pub(crate) enum Reduced {
     Sum,
 }
 
-/// Sizes and options of a loss of `[outer, classes, inner]`.
+/// The sizes and options of a loss of `[outer, classes, inner]`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Classes {
     pub(crate) positions: usize,
     pub(crate) classes: usize,
     pub(crate) inner: usize,
-    /// The target that does not count.
+    /// The target value that is ignored.
     pub(crate) ignored: i64,
     pub(crate) smoothing: f64,
     pub(crate) reduced: Reduced,
@@ -41,7 +41,7 @@ impl Classes {
         [positions as u64, classes as u64, inner as u64, ignored.cast_unsigned(), smoothing.to_bits()]
     }
 
-    /// Whether a block has a position: where its logits lie side by side, and are many.
+    /// Whether a block handles a position: if its logits are contiguous and numerous.
     fn wide(&self) -> bool {
         self.inner == 1 && self.classes >= 32
     }
@@ -67,7 +67,7 @@ impl Classes {
             .with("PASS", pass)
     }
 
-    /// Blocks and threads for all positions.
+    /// The grid and the block size for all positions.
     fn grid(&self) -> ([usize; 3], u32) {
         match self.wide() {
             true => ([self.positions, 1, 1], threads_for(self.classes)),

@@ -1,18 +1,18 @@
 
-// Products with the last few classes of a projection.
+// Matrix products for the last few classes of a projection.
 //
-// Defined before:
-//   A     the type that is computed in
+// Macros defined before this text:
+//   A     the compute type
 //   T     the type of the elements
 //   PASS  0 logits
-//         1 the gradient of the input and parts of that of the weight
-//         2 the gradient of the weight from them
-//   FEW   how many classes
-//   VEC   how many elements of a row a thread takes together
+//         1 the gradient of the input and partial sums of the weight's gradient
+//         2 the gradient of the weight from the partial sums
+//   FEW   the number of classes
+//   VEC   elements of a row that a thread reads at once
 
 typedef Pack<T, VEC> Some;
 #if PASS == 0
-// Logits: a warp has a row. `w` and `bias` begin at the first of these classes.
+// Computes logits, with one warp for each row. `w` and `bias` begin at the first of these classes.
 extern "C" __global__ void __launch_bounds__(256) kernel(T* logits, const T* x, const T* w, const T* bias, i64 rows, i64 dim, i64 stride) {
     i64 row = (i64)blockIdx.x * 8 + (threadIdx.x >> 5);
     int lane = threadIdx.x & 31;
@@ -35,8 +35,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* logits, const T* x, 
     }
 }
 #elif PASS == 1
-// From the gradients of their logits: their part of the gradient of x, where `out` is there, and parts of the sums that the gradient of
-// their weight is, where `sums` is. A block has 32 times VEC columns of `part` rows.
+// From the gradients of their logits, computes their share of the gradient of x if `out` is not null, and partial sums of their
+// weight's gradient if `sums` is not null. A block handles 32 times VEC columns of `part` rows.
 extern "C" __global__ void __launch_bounds__(256) kernel(
     T* out, A* sums, const T* grads, const T* x, const T* w, i64 rows, i64 dim, i64 stride, i64 part
 ) {
@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     }
 }
 #else
-// These sums: a block has 32 of them.
+// Adds these partial sums; a block handles 32 of them.
 extern "C" __global__ void __launch_bounds__(1024) kernel(T* out, const A* sums, i64 parts, i64 count) {
     __shared__ A all[32][33];
     int lane = threadIdx.x & 31, first = threadIdx.x >> 5;

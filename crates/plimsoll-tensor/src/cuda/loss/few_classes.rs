@@ -1,4 +1,4 @@
-//! Products with the last few classes of a projection, for which a library's cost several times as much.
+//! Matrix products for the last few classes of a projection, for which a library's products take several times as long.
 
 use plimsoll_cuda::{Args, Source};
 
@@ -9,22 +9,22 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("few_classes.cu");
 
-/// Rows whose part of the weight's gradient a block adds up: the parts of all are added up at the end, in one order.
+/// Rows that one block sums for the weight's gradient. The partial sums are added at the end, in a fixed order.
 const PART: usize = 128;
 
-/// The last classes of a projection.
+/// The last few classes of a projection, which have their own kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FewClasses {
     pub(super) count: usize,
     pub(super) dim: usize,
-    /// Elements from a row of logits to the next.
+    /// Elements from one row of logits to the next.
     pub(super) stride: usize,
     pub(super) dtype: DType,
-    /// Where the first one's weight is.
+    /// The address of the first class's weight.
     pub(super) weight: u64,
 }
 
-/// Parts of the weight's gradient for so many rows.
+/// The number of partial sums of the weight's gradient for this many rows.
 pub(super) fn parts(rows: usize) -> usize {
     rows.div_ceil(PART)
 }
@@ -37,7 +37,7 @@ impl FewClasses {
         (source.with("VEC", vector.to_string()), vector)
     }
 
-    /// Their logits, from `to` on, of `rows` rows.
+    /// Writes the logits of these classes for `rows` rows to `to`.
     pub(super) fn logits(&self, call: &mut CudaCall<'_>, rows: usize, [to, x, bias]: [u64; 3]) -> Result<()> {
         let (source, _) = self.source(call, "0", &[x, self.weight]);
         let args = Args::new().address(to).address(x).address(self.weight).address(bias);
@@ -45,8 +45,8 @@ impl FewClasses {
         call.launch(source, [rows.div_ceil(8), 1, 1], 256, args)
     }
 
-    /// From the gradients of their logits, that of `x` into `to_x`, and parts of that of their weight into `sums`: each where it
-    /// is not 0.
+    /// From the gradients of their logits, writes the gradient of `x` to `to_x` and partial gradients of their weight to
+    /// `sums`, unless that address is 0.
     pub(super) fn gradients(
         &self,
         call: &mut CudaCall<'_>,
@@ -59,7 +59,7 @@ impl FewClasses {
         call.launch(source, [self.dim.div_ceil(32 * vector), parts(rows), 1], 256, args)
     }
 
-    /// The gradient of their weight from its parts.
+    /// Adds up the gradient of their weight from its partial sums.
     pub(super) fn weight(&self, call: &mut CudaCall<'_>, to: u64, sums: u64, parts: usize) -> Result<()> {
         let (source, _) = self.source(call, "2", &[]);
         let count = self.count * self.dim;

@@ -1,12 +1,12 @@
 //! Losses and their gradients.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `cross_entropy` | cross entropy of logits, likelihoods of any position |
-//! | `projection` | a projection to classes whose logits are never whole, and its loss |
-//! | `few_classes` | products with the last few classes of a projection |
+//! | `cross_entropy` | cross entropy of logits, and negative log likelihood, of tensors of any rank |
+//! | `projection` | a projection to classes whose logits are never all in memory at once, and its loss |
+//! | `few_classes` | matrix products for the last few classes of a projection |
 //! | `nll` | the negative log likelihood of rows |
-//! | `pair_loss` | losses of each element and its target |
+//! | `pair_loss` | elementwise losses of an input and a target |
 
 pub(crate) mod cross_entropy;
 mod few_classes;

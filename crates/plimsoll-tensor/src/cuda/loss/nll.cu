@@ -1,11 +1,12 @@
 
-// The negative log-likelihood, by one block; its gradient, an element a thread.
+// The negative log likelihood, computed by one block, and its gradient, with one thread for each
+// element.
 //
-// Defined before:
-//   A         the type that is computed in
+// Macros defined before this text:
+//   A         the compute type
 //   T         the type of the elements
 //   TARGET    the type of the classes
-//   MEAN      whether the sum is divided by the rows that count
+//   MEAN      whether the sum is divided by the number of rows that are not ignored
 //   BACKWARD  whether this is the gradient
 
 const i64 IGNORED = -100;

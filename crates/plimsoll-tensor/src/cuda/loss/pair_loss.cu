@@ -1,11 +1,11 @@
 
-// A loss of pairs of an input and a target, added up.
+// The sum of a loss over pairs of an input and a target.
 //
-// Defined before:
-//   C           the type that is computed in
+// Macros defined before this text:
+//   C           the compute type
 //   T           the type of the elements
-//   PASS        0 sums of parts, 1 their sum
-//   EXPRESSION  for parts: the loss of a pair a, b, of the numbers p0 to p7 too
+//   PASS        0 partial sums, 1 their total
+//   EXPRESSION  in pass 0: the loss of a pair a, b, which may use the numbers p0 to p7
 
 #if PASS == 0
 struct Numbers { double v[8]; };

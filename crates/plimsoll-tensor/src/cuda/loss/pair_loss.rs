@@ -1,4 +1,4 @@
-//! Losses of an input and a target of one shape, by the expression of a pair: each, added up, and their gradients.
+//! Elementwise losses of an input and a target of equal shape, from one expression: unreduced, summed, and the gradients.
 
 use plimsoll_cuda::Args;
 
@@ -8,10 +8,10 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("pair_loss.cu");
 
-/// Parts of a sum, which are added up in one order.
+/// The number of partial sums, which are added in a fixed order.
 const PARTS: usize = 256;
 
-/// Bytes of scratch of a loss that is added up.
+/// Bytes of scratch memory of a summed loss.
 pub(crate) const SCRATCH_BYTES: u64 = (PARTS * 8) as u64;
 
 /// `x, target -> loss`: the sum of an expression of `a` and `b` over all pairs, times `weight`. Both inputs are contiguous.
@@ -28,7 +28,8 @@ pub(crate) fn sum(call: &mut CudaCall<'_>, expression: &str, weight: f64) -> Res
     call.launch(source.with("PASS", "1"), [1; 3], 512, args)
 }
 
-/// `grad, x, target -> grad` of one of both: a derivative, an expression of `b` and `c`, times `grad` and `weight`.
+/// `grad, x, target -> grad` of the input or the target: the derivative, an expression of `b` and `c`, times `grad` and
+/// `weight`.
 pub(crate) fn gradient(call: &mut CudaCall<'_>, derivative: &str, weight: f64) -> Result<()> {
     let (ins, out) = (call.ins.clone(), call.outs[0]);
     let text = format!("{derivative} * (a * C({weight:?}))");

@@ -1,18 +1,18 @@
 
 // Cross entropy of a projection against classes.
 //
-// Defined before:
-//   A        the type that is computed in
+// Macros defined before this text:
+//   A        the compute type
 //   T        the type of logits
-//   PASS     0 what a mean divides by
-//            1 the losses of some rows, and their gradients where they are wanted
-//            2 the loss of all rows
+//   PASS     0 the divisor of a mean
+//            1 the losses of some rows, and their gradients if needed
+//            2 the total loss
 //            3 the gradient of the bias
-//   KEEP     whether a block keeps its row of logits in shared memory, or reads it again
+//   KEEP     whether a block keeps its row of logits in shared memory or reads it again
 //   THREADS  threads of a block
 
 #if PASS == 0
-// What a mean divides by, and what weighs the target's classes: one block.
+// Computes the divisor of a mean (the sum of the weights of the target classes), with one block.
 extern "C" __global__ void __launch_bounds__(512) kernel(A* total, const i64* target, const T* weight, i64 rows, i64 classes, i64 ignored, Faults faults) {
     A sum = 0;
     for (i64 first = threadIdx.x; first < rows; first += 512 * 8) {
@@ -30,11 +30,11 @@ extern "C" __global__ void __launch_bounds__(512) kernel(A* total, const i64* ta
     if (threadIdx.x == 0) *total = sum;
 }
 #elif PASS == 1
-// The losses of some rows, and in the place of their logits the gradients where they are wanted. A block a row.
-// Rows begin at multiples of 16 bytes, of which a thread takes several at a time.
+// Computes the losses of some rows and, if needed, overwrites their logits with the gradients. One block
+// handles each row. Rows begin at multiples of 16 bytes, and a thread reads 16 bytes at a time.
 #define VEC (16 / (int)sizeof(T))
 #define AHEAD 4
-// e to the power of x - off. For short floats in one multiplication and one instruction for a power of 2.
+// e to the power of x - off. For 16-bit floats, this takes one multiplication and one power-of-2 instruction.
 INLINE float power(float x, float off) {
     if (sizeof(T) != 2) return exp(x - off);
     float y;
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) kernel(
     A all = block_max(largest);
     sum = block_sum(largest == -(A)INFINITE ? (A)0 : sum * power(largest, all));
     A logarithm = log(sum) + all;
-    // The coefficients of the target, and of every class; their sum.
+    // The coefficients of the target and of every class, and their sum.
     A own = weight ? load<A>(weight + to) * (A)(1 - smoothing) : (A)(1 - smoothing), level = own, base = 0;
     A spread = (A)(smoothing / (double)classes);
     if (smoothing != 0) {
@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) kernel(
             ((Some*)row)[first + u * blockDim.x] = x[u];
         }
     }
-    // The target's own part, once all threads have written.
+    // Adds the target's part, once all threads have written.
     __syncthreads();
     if (threadIdx.x != 0) return;
     A y = power(of_target, logarithm) * factor - own * scale;
@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) kernel(
     store(row + to, y);
 }
 #elif PASS == 3
-// The gradient of the bias: sums of the columns of some rows' gradients, to which what was there is added.
+// The gradient of the bias: adds the column sums of some rows' gradients to the previous values.
 extern "C" __global__ void __launch_bounds__(1024) kernel(T* out, const T* grads, i64 rows, i64 classes, i64 stride, i64 keep) {
     __shared__ A parts[32][33];
     int lane = threadIdx.x & 31, first = threadIdx.x >> 5;
@@ -151,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(1024) kernel(T* out, const T* grads
     store(out + c, keep ? load<A>(out + c) + sum : sum);
 }
 #else
-// The loss of all rows: one block.
+// The total loss over all rows, computed by one block.
 extern "C" __global__ void __launch_bounds__(512) kernel(T* out, const A* losses, const A* total, i64 rows, i64 mean) {
     A sum = 0;
 #pragma unroll 8

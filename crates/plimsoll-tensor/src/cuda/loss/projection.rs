@@ -1,4 +1,4 @@
-//! A projection to classes, such as a vocabulary, whose logits are never whole, and its loss.
+//! A projection to classes, such as a vocabulary, and its loss. The logits are never all in memory at once.
 
 use plimsoll_cuda::{Args, Launch, Step};
 
@@ -11,52 +11,54 @@ use crate::error::Result;
 const CROSS_ENTROPY: &str = include_str!("projection.cu");
 const BULK: &str = include_str!("projection_bulk.cu");
 
-/// Bytes of a row from which on the threads of a block that has rows one after the other have enough work.
+/// The smallest row, in bytes, that keeps the threads of a block busy if the block processes one row after the other.
 const LEAST_BULK: usize = 32 << 10;
-/// Bytes of shared memory for two rows, on GPUs from Hopper on whose compute capability ends with 0.
+/// Bytes of shared memory for two rows, on Hopper and newer GPUs whose compute capability ends in 0.
 const BULK_SHARED_BYTES: usize = 226 << 10;
-/// Blocks that work on rows one after the other: the multiprocessors of a large GPU.
+/// The number of blocks that process one row after the other: the multiprocessors of a large GPU.
 const BULK_BLOCKS: usize = 132;
 
-/// A projection to classes whose logits are never whole.
+/// A projection to classes whose logits are never all in memory at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Projected {
     pub(crate) rows: usize,
     pub(crate) dim: usize,
     pub(crate) classes: usize,
-    /// The target that does not count.
+    /// The target value that is ignored.
     pub(crate) ignored: i64,
-    /// Whether the loss is the mean, or the sum.
+    /// Whether the loss is the mean (otherwise the sum).
     pub(crate) mean: bool,
     /// The share of each target that is spread over all classes.
     pub(crate) smoothing: f64,
-    /// Whether a bias comes after the targets; weights of the classes come last.
+    /// Whether there is a bias. It follows the targets; class weights come last.
     pub(crate) bias: bool,
 }
 
-/// Rows of a part: a whole number of a product's tiles.
+/// The number of rows of a part is a multiple of this, the tile size of a product.
 const TILE: usize = 128;
 
 impl Projected {
-    /// Bytes that the logits of some rows may take: of short floats 5.5 times as many as the input. A transformer's perceptron takes four
-    /// times as many inside, beside more that is kept. The weight's gradient is read and written once for each of these parts, which short
-    /// floats, whose products are fast, would notice; and a product of few columns needs many rows to keep a GPU busy.
+    /// The maximum number of bytes for the logits of some rows: for 16-bit floats, 5.5 times the size of the input. (The hidden
+    /// layer of a transformer's MLP has four times that size, in addition to other saved tensors.) The weight's gradient is read
+    /// and written once for each part, which would cost noticeable time with 16-bit floats, whose products are fast. A product
+    /// with few columns also needs many rows to keep a GPU busy.
     fn logits_bytes(&self, dtype: DType) -> usize {
         let (least, half_inputs) = if dtype.size() == 2 { (128 << 20, 11) } else { (64 << 20, 4) };
         least.max(half_inputs * self.rows * self.dim * dtype.size() / 2)
     }
 
-    /// Rows whose logits are there at a time.
+    /// The number of rows whose logits are in memory at a time.
     fn chunk(&self, dtype: DType) -> usize {
         let row = (self.stride(dtype) * dtype.size()).max(1);
         let most = self.logits_bytes(dtype) / row;
         let tiles = most / TILE * TILE;
         let most = if tiles > 0 { tiles } else { most.max(1) }.min(self.rows.max(1));
-        // Parts of about one size.
+        // Makes parts of about equal size.
         self.rows.div_ceil(self.rows.div_ceil(most).max(1)).next_multiple_of(TILE).min(most)
     }
 
-    /// Bytes of shared memory and threads of the kernel of a row: it keeps the row where two fit a multiprocessor.
+    /// The shared memory in bytes and the threads of the kernel for a row. It keeps the row in shared memory if two rows fit into
+    /// a multiprocessor.
     fn row_kernel(&self, call: &CudaCall<'_>, dtype: DType) -> (u32, u32) {
         let row = self.stride(dtype) * dtype.size();
         let most_bytes = match call.facts.capability {
@@ -68,7 +70,7 @@ impl Projected {
         if row <= most_bytes { (u32::try_from(row).unwrap_or(0), threads) } else { (0, threads) }
     }
 
-    /// The losses of so many rows, and the gradients of their logits.
+    /// Queues the losses of this many rows, and the gradients of their logits.
     fn of_rows(&self, call: &mut CudaCall<'_>, dtype: DType, count: usize, args: Args) {
         let row = self.stride(dtype) * dtype.size();
         let has_bulk = matches!(call.facts.capability, Some((9 | 10, 0)));
@@ -87,31 +89,31 @@ impl Projected {
         }
     }
 
-    /// Elements from a row of logits to the next: rows begin at multiples of 16 bytes, which fast products ask for.
+    /// Elements from one row of logits to the next. Rows begin at multiples of 16 bytes, which fast products require.
     fn stride(&self, dtype: DType) -> usize {
         self.classes.next_multiple_of(16 / dtype.size())
     }
 
-    /// Classes in parts of which each product is fast: those up to a multiple of 16 bytes, and the few that are left.
+    /// Splits the classes into parts for fast products: those up to a multiple of 16 bytes, and the few that remain.
     fn parts(&self, dtype: DType) -> impl DoubleEndedIterator<Item = (usize, usize)> + use<> {
         let most = self.classes / (16 / dtype.size()) * (16 / dtype.size());
         [(0, most), (most, self.classes - most)].into_iter().filter(|&(_, count)| count > 0)
     }
 
-    /// Whether these are the last classes, which kernels of their own multiply: a library's products cost several times as much.
+    /// Whether these are the last few classes, which have special kernels: a library's products cost several times as much.
     fn are_few(&self, count: usize, dtype: DType) -> bool {
         dtype.size() == 2 && count < 16 / dtype.size() && count < self.classes
     }
 
-    /// The last few classes, where there are such, and the number of the first.
+    /// The last few classes, if any, and the number of the first one.
     fn few(&self, dtype: DType, weight: u64) -> Option<(usize, FewClasses)> {
         let (first, count) = self.parts(dtype).find(|&(_, count)| self.are_few(count, dtype))?;
         let weight = weight + (first * self.dim * dtype.size()) as u64;
         Some((first, FewClasses { count, dim: self.dim, stride: self.stride(dtype), dtype, weight }))
     }
 
-    /// Bytes of scratch: logits of a chunk, the loss of each row, what a mean divides by, and parts of the gradient of the last few
-    /// classes' weight.
+    /// Bytes of scratch memory, for the logits of a chunk, the loss of each row, the divisor of a mean, and partial sums of the
+    /// gradient of the last few classes' weight.
     pub(crate) fn scratch(&self, dtype: DType) -> u64 {
         let chunk = self.chunk(dtype);
         let logits = (chunk * self.stride(dtype) * dtype.size()).next_multiple_of(512);
@@ -178,7 +180,7 @@ impl Projected {
             let many = self.parts(dtype).filter(|&(class, _)| few.is_none_or(|(first, _)| first != class));
             for (nth, (class, some)) in many.enumerate() {
                 if let Some(to_x) = &to_x {
-                    // After the few classes, so that the sum of the many is rounded last.
+                    // Added after the last few classes, so that the product over most classes is rounded last.
                     let keep = if nth == 0 && few.is_none() { 0.0 } else { 1.0 };
                     let to = Operand::rows(at(to_x), dtype, dim);
                     product(call, [1, count, dim, some], l(class), w(class), to, None, keep)?;

@@ -1,14 +1,14 @@
 
-// Pass 1 of projection.cu on GPUs with a copy engine for shared memory, from Hopper on: a block works on one row after the other, in shared
-// memory, while the next one comes and the gradients of the one before go.
+// Pass 1 of projection.cu for GPUs with bulk asynchronous copies to shared memory (Hopper and newer). A block processes one row
+// after the other in shared memory, while the next row is loaded and the gradients of the previous one are stored.
 //
-// Defined before:
-//   A  the type that is computed in
+// Macros defined before this text:
+//   A  the compute type
 //   T  the type of logits
 
 #define VEC (16 / (int)sizeof(T))
 #define THREADS 1024
-// e to the power of x - off. For short floats in one multiplication and one instruction for a power of 2.
+// e to the power of x - off. For 16-bit floats, this takes one multiplication and one power-of-2 instruction.
 INLINE float power(float x, float off) {
     if (sizeof(T) != 2) return exp(x - off);
     float y;
@@ -20,7 +20,7 @@ INLINE float larger(float x, float y) { return fmaxf(x, y); }
 INLINE double larger(double x, double y) { return fmax(x, y); }
 
 INLINE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-// Asks for a row; the barrier's phase ends when it is there.
+// Starts to load a row; the barrier's phase completes when it has arrived.
 INLINE void bring(void* to, const void* from, u32 bytes, u64* barrier) {
     u32 at = shared_address(barrier);
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at), "r"(bytes) : "memory");
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(
             for (int i = whole * VEC + (int)threadIdx.x; i < classes; i += THREADS) top = larger(top, load<A>((const T*)row + i));
         }
         A largest = block_max(top);
-        // All threads are done with the row before; once its gradients have gone, the next row takes its place.
+        // All threads are done with the previous row; once its gradients are stored, the next row overwrites it.
         if (threadIdx.x == 0 && next < rows) {
             asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
             bring(bytes + (here ^ 1) * row_bytes, logits + next * stride, row_bytes, arrived + (here ^ 1));
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(
             }
             for (int i = whole * VEC + (int)threadIdx.x; i < classes; i += THREADS) sum += power(load<A>((const T*)row + i), largest);
             A logarithm = log(block_sum(sum)) + largest;
-            // The coefficients of the target, and of every class; their sum.
+            // The coefficients of the target and of every class, and their sum.
             A own = weight ? load<A>(weight + to) * (A)(1 - smoothing) : (A)(1 - smoothing), level = own, base = 0;
             A spread = (A)(smoothing / (double)classes);
             if (smoothing != 0) {
@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(
                     for (int k = 0; k < VEC; k++) x.v[k] = Into<T>::of(y[k]);
                     row[p] = x;
                 }
-                // The target's own part, by the thread that wrote the rest.
+                // The target's part is added by the thread that wrote the rest.
                 if ((int)(to / VEC) % THREADS == (int)threadIdx.x) {
                     A y = power(of_target, logarithm) * factor - own * scale;
                     if (smoothing != 0) y -= spread * scale * (weight ? load<A>(weight + to) : (A)1);

@@ -1,15 +1,15 @@
 
-// Distances of every pair of two sets of vectors, and their gradients.
+// Distances between all pairs from two sets of vectors, and their gradients.
 //
-// Defined before:
+// Macros defined before this text:
 //   T         the type of the elements
-//   A         the type in which they are subtracted for a gradient
+//   A         the type in which elements are subtracted for a gradient
 //   BACKWARD  whether this is the gradient
-//   NORM      0 how many differ
-//             1 sum of magnitudes
+//   NORM      0 number of different elements
+//             1 sum of absolute differences
 //             2 Euclidean
-//             3 the largest
-//             4 that of any order p
+//             3 largest absolute difference
+//             4 norm of any order p
 
 struct Sets { i64 rows, columns, width; };
 
@@ -31,18 +31,19 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* out, const T* x, con
     store(out + pair, NORM == 2 ? sqrt(sum) : NORM == 4 ? pow(sum, 1.0 / p) : sum);
 }
 #else
-// The derivative of a distance by one difference.
+// The derivative of a distance with respect to one difference.
 INLINE double slope(double d, double distance, double p) {
     double sign = d > 0 ? 1 : d < 0 ? -1 : d;
     if (NORM == 0) return 0;
     if (NORM == 1) return sign;
-    // As the distance was rounded.
+    // Rounded in the same way as the distance.
     if (NORM == 3) return value<double>(Into<T>::of(fabs(d))) == distance ? sign : 0;
     if (distance == 0) return 0;
     if (NORM == 2) return d / distance;
     return d == 0 ? 0 : sign * pow(fabs(d) / distance, p - 1);
 }
-// A thread an element of x; a pair (i, j) lies at i * by_row + j * by_column of its batch.
+// One thread handles each element of x. The pair (i, j) is at i * by_row + j * by_column in its
+// batch.
 extern "C" __global__ void __launch_bounds__(256) kernel(T* out, const T* grad, const T* x, const T* y, const T* distance, i64 n, double p, i64 by_row, i64 by_column, Sets s) {
     i64 element = (i64)blockIdx.x * 256 + threadIdx.x;
     if (element >= n) return;

@@ -1,4 +1,4 @@
-//! Distances of every pair of two sets of vectors.
+//! Distances between all pairs from two sets of vectors.
 
 use plimsoll_cuda::{Args, Source};
 
@@ -8,7 +8,7 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("distance.cu");
 
-/// Two sets of vectors, of `rows` and `columns` with `width` numbers each, and the order of the norm.
+/// Two sets of `rows` and `columns` vectors with `width` elements each, and the order of the norm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Distances {
     pub(crate) rows: usize,
@@ -43,7 +43,7 @@ impl Distances {
         call.launch(source, [out.len().div_ceil(256), 1, 1], 256, args)
     }
 
-    /// `grad, x, y, distances -> grad of x`, where `left` says which side of the pairs `x` is.
+    /// `grad, x, y, distances -> grad of x`, where `left` says on which side of the pairs `x` is.
     pub(crate) fn backward(&self, call: &mut CudaCall<'_>, left: bool) -> Result<()> {
         let (ins, out) = (call.ins.clone(), call.outs[0]);
         let source = self.source(call, call.float(&ins)?, "1");

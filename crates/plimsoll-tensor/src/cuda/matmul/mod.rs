@@ -1,9 +1,9 @@
-//! Products of matrices, and distances of every pair of vectors.
+//! Matrix products, and distances between all pairs of vectors.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `product` | matrix products, by cuBLASLt where it reads the strides |
-//! | `distance` | distances of every pair of two sets of vectors |
+//! | `product` | matrix products, with cuBLASLt if it supports the strides |
+//! | `distance` | distances between all pairs from two sets of vectors |
 
 pub(crate) mod distance;
 pub(crate) mod product;

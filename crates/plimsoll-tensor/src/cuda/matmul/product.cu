@@ -1,8 +1,8 @@
 
-// A matrix product of any strides and types, in tiles of 16 by 16: where cuBLASLt cannot read the strides, or has no such type.
+// A matrix product with any strides and types, in tiles of 16 by 16. Used if cuBLASLt does not support the strides or the type.
 //
-// Defined before:
-//   A      the type that is added in
+// Macros defined before this text:
+//   A      the accumulator type
 //   T, TO  the types of the operands and of the result
 
 struct Shape { i64 m, n, k; i64 a[3], b[3], c[3]; };

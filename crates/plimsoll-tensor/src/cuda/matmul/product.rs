@@ -1,4 +1,4 @@
-//! Matrix products: by cuBLASLt where it reads the strides, else by a kernel of ours.
+//! Matrix products: with cuBLASLt if it supports the strides, otherwise with our own kernel.
 
 use plimsoll_cuda::{Args, Float, Matrix, Product, Step};
 
@@ -15,7 +15,7 @@ const TEXT: &str = include_str!("product.cu");
 pub(crate) struct Operand {
     pub(crate) address: u64,
     pub(crate) dtype: DType,
-    /// Elements from a matrix, a row and a column to the next.
+    /// The elements from one matrix, row and column to the next.
     pub(crate) strides: [usize; 3],
 }
 
@@ -25,7 +25,7 @@ impl Operand {
         Operand { address, dtype, strides: [0, cols, 1] }
     }
 
-    /// Rows and columns exchanged.
+    /// The transposed operand.
     #[must_use]
     pub(crate) fn transposed(mut self) -> Operand {
         self.strides.swap(1, 2);
@@ -38,7 +38,7 @@ impl Operand {
     }
 }
 
-/// The type by NVIDIA's libraries' name, if they multiply it.
+/// The type under its name in NVIDIA's libraries, if they can multiply it.
 pub(in crate::cuda) fn float(dtype: DType) -> Option<Float> {
     match dtype {
         DType::F64 => Some(Float::F64),
@@ -49,7 +49,8 @@ pub(in crate::cuda) fn float(dtype: DType) -> Option<Float> {
     }
 }
 
-/// `c = a b + keep · c [+ bias]`, with sizes `[batch, m, n, k]`. `c` is row-major; the bias is one number a column, of its type.
+/// `c = a b + keep · c [+ bias]`, with sizes `[batch, m, n, k]`. `c` is row-major; the bias has one number for each column, in
+/// the type of `c`.
 pub(crate) fn product(
     call: &mut CudaCall<'_>,
     sizes: [usize; 4],
@@ -80,7 +81,7 @@ pub(crate) fn scaled(
             .then(|| float(operand.dtype))
             .flatten()
     };
-    // cuBLASLt takes no sums of nothing, and adds a bias before it keeps what was there.
+    // cuBLASLt does not support empty sums, and adds a bias before it adds the old values.
     let plain = k > 0 && (bias.is_none() || beta == 0.0);
     let floats = (of(&a, m, k), of(&b, k, n), of(&c, m, n));
     if let (true, (Some(of_a), Some(of_b), Some(of_c))) = (plain, floats)
@@ -108,8 +109,8 @@ pub(crate) fn scaled(
     call.launch(source, [m.div_ceil(16), n.div_ceil(16), batch], 256, args)
 }
 
-/// `a, b -> out` over the last two dimensions; the leading ones broadcast. Where these have no common stride, the products are
-/// made one by one.
+/// `a, b -> out` over the last two dimensions; the leading ones broadcast. If these have no common stride, the products are
+/// computed one by one.
 pub(crate) fn matmul(call: &mut CudaCall<'_>) -> Result<()> {
     let ([a, b], out) =
         (<[Placed<'_>; 2]>::try_from(&call.ins[..]).or_else(|_| call.missing())?, call.outs[0]);
@@ -143,7 +144,7 @@ pub(crate) fn matmul(call: &mut CudaCall<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Where a matrix of a stack begins.
+/// The offset of a matrix in a stack.
 fn place(layout: &Layout, leading: &[usize], mut matrix: usize) -> usize {
     let mut at = 0;
     for (dim, &size) in leading.iter().enumerate().rev() {
@@ -153,7 +154,7 @@ fn place(layout: &Layout, leading: &[usize], mut matrix: usize) -> usize {
     at
 }
 
-/// The one distance between neighbouring matrices, where the leading dimensions have one.
+/// The distance between neighbouring matrices, if it is the same for all leading dimensions.
 fn lead_stride(layout: &Layout, lead: usize) -> Option<usize> {
     let (shape, strides) = (layout.shape(), layout.strides());
     let mut dims = (0..lead).rev().filter(|&dim| shape[dim] != 1);
@@ -167,7 +168,7 @@ fn lead_stride(layout: &Layout, lead: usize) -> Option<usize> {
     .then_some(strides[last])
 }
 
-/// `x, w[, bias] -> out`: rows of `x` by a weight whose strides are given as `[in, out]`.
+/// `x, w[, bias] -> out`: rows of `x` times a weight whose strides are given as `[in, out]`.
 pub(crate) fn linear(
     call: &mut CudaCall<'_>,
     rows: &Layout,

@@ -1,31 +1,32 @@
 
 // Batch normalization.
 //
-// Defined before:
-//   A        the type that is computed in
+// Macros defined before this text:
+//   A        the compute type
 //   T        the type of images
 //   W, B, S  the types of weight, bias and given statistics
-//   LAST     whether the channels of a place lie side by side
-//   VEC      how many of them a thread has
-//   LANES    how many threads share a row
+//   LAST     whether the layout is channels-last
+//   VEC      channels per thread
+//   LANES    threads that share a row
 //   RELU     0 none
-//            1 found again from the input
+//            1 recomputed from the input
 //            2 read from the output
-//            3 found again from the input and the residual
-//   PASS     0 sums of a part of the elements around the first one
+//            3 recomputed from the input and the residual
+//   PASS     0 partial sums of the elements, relative to the first one
 //            1 the statistics from them
 //            2 given statistics
 //            3 the output
-//            4 sums of the gradient of a part
+//            4 partial sums of the gradient
 //            5 the gradients of weight and bias from them
 //            6 the gradient of the input
 
 #define ROWS (256 / LANES)
 
-// Channels; rows, or elements of a channel; how many of them a part has; elements of a channel side by side, where not LAST.
+// `rows` is the number of elements of a channel, `part` the number of elements in a part. Unless LAST, `inner` elements of a
+// channel are contiguous.
 struct Size { i64 channels, rows, part, inner; };
 
-// The number of the row-th element of a channel.
+// The index of the row-th element of a channel.
 INLINE i64 place(const Size& s, i64 channel, i64 row) {
 #if LAST
     return row * s.channels + channel;
@@ -42,7 +43,7 @@ INLINE Affine affine(const A* means, const A* rstds, const W* weight, const B* b
     return a;
 }
 
-// The sums of two numbers of each channel over a block; `sums` are a thread's.
+// Sums two numbers of each channel over a block; `sums` has the thread's own.
 INLINE void add_up(A* partial, const Size& s, A (&sums)[2][VEC]) {
 #if LAST
     __shared__ A all[2][ROWS][LANES * VEC];
@@ -71,7 +72,7 @@ INLINE void add_up(A* partial, const Size& s, A (&sums)[2][VEC]) {
 #endif
 }
 
-// Which channels and rows a thread has.
+// The channels and rows that a thread handles.
 #if LAST
 #define CHANNEL (((i64)blockIdx.x * LANES + threadIdx.x % LANES) * VEC)
 #define FIRST_ROW (threadIdx.x / LANES)
@@ -83,7 +84,8 @@ INLINE void add_up(A* partial, const Size& s, A (&sums)[2][VEC]) {
 #endif
 typedef Pack<T, VEC> Some;
 
-// A block of 32 channels by 32 parts adds up the sums of all parts, always in the same order; threads of the first row get them.
+// A block of 32 channels by 32 parts adds the sums of all parts, always in the same order. The threads of the first row get the
+// results.
 INLINE bool totals(const A* partial, const Size& s, i64 parts, double (&total)[2], i64& channel) {
     __shared__ double all[2][32][33];
     int lane = threadIdx.x & 31, row = threadIdx.x >> 5;
@@ -133,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(1024) kernel(A* means, A* rstds, A*
     i64 channel;
     if (!totals(partial, s, parts, total, channel)) return;
     double off = total[0] / (double)s.rows, variance = total[1] / (double)s.rows - off * off;
-    // Rounding may leave less than nothing; what is not a number stays so.
+    // Rounding may make the variance negative. NaN stays NaN.
     if (variance < 0) variance = 0;
     means[channel] = (A)(value<A>(x[place(s, channel, 0)]) + off);
     variances[channel] = (A)variance;
@@ -205,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(A* partial, T* to_resid
 #elif RELU == 3
                 A y = off * scale[k].mul + scale[k].add;
                 y += value<A>(made.v[k]);
-                // Cut is what was rounded to 0, too.
+                // Values that were rounded to 0 also count as cut off by the ReLU.
                 if (value<A>(Into<T>::of(y)) <= 0) g = 0;
                 slope.v[k] = Into<T>::of(g);
 #endif

@@ -1,6 +1,7 @@
-//! Batch normalization: sums by channel in parts, which a second launch adds up in one order; then one pass over the images.
+//! Batch normalization: one launch computes partial sums for each channel, a second one adds them in a fixed order, and then
+//! one pass goes over the images.
 //!
-//! Channels-last images are read by rows, 16 bytes a thread; others an element a thread.
+//! Channels-last images are read by rows, 16 bytes per thread; others one element per thread.
 
 use plimsoll_cuda::{Args, Source};
 
@@ -11,7 +12,7 @@ use crate::error::Result;
 const TEXT: &str = include_str!("batch_norm.cu");
 const UPDATE: &str = include_str!("batch_norm_update.cu");
 
-/// Images as they lie: `[outer, channels, inner]`.
+/// The memory layout of images: `[outer, channels, inner]`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Images {
     pub(crate) outer: usize,
@@ -22,13 +23,13 @@ pub(crate) struct Images {
 /// The ReLU after a normalization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// There is none.
+    /// No ReLU.
     None,
-    /// Its input is computed again backward.
+    /// The backward pass recomputes the ReLU's input.
     Recomputed,
-    /// A residual is added before it; backward, its output is read.
+    /// A residual is added before the ReLU; the backward pass reads the ReLU's output.
     FromOutput,
-    /// The same; backward, its output is computed again from the input and the residual.
+    /// A residual is added before the ReLU; the backward pass recomputes its output from the input and the residual.
     FromResidual,
 }
 
@@ -38,13 +39,13 @@ impl Cut {
     }
 }
 
-/// How threads share the images.
+/// The division of the images among threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tiles {
     last: bool,
     vector: usize,
     lanes: usize,
-    /// Blocks side by side, and how many rows there are.
+    /// The number of adjacent blocks, and the number of rows.
     across: usize,
     rows: usize,
 }
@@ -61,14 +62,14 @@ impl Images {
         Tiles { last: true, vector, lanes, across: channels.div_ceil(vector * lanes), rows: outer }
     }
 
-    /// Into how many parts sums are cut: by sizes alone.
+    /// The number of parts into which sums are split. It depends only on sizes.
     fn parts(self, dtype: DType) -> usize {
         let tiles = self.tiles(dtype.size(), true);
         let step = if tiles.last { 256 / tiles.lanes } else { 256 };
         tiles.rows.div_ceil(step * 16).clamp(1, (2048 / tiles.across.max(1)).clamp(1, 512))
     }
 
-    /// Bytes of scratch for the sums of all parts.
+    /// Bytes of scratch memory for the partial sums.
     pub(crate) fn scratch(self, dtype: DType) -> u64 {
         (2 * self.parts(dtype) * self.channels * dtype.accumulator().size()) as u64
     }
@@ -78,7 +79,7 @@ impl Images {
     }
 }
 
-/// What is known of a channel: the numbers that its elements are normalized by.
+/// The statistics and parameters with which the elements of a channel are normalized.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale<'a> {
     pub(crate) mean: Placed<'a>,
@@ -98,7 +99,7 @@ fn address(x: Option<Placed<'_>>) -> u64 {
 }
 
 impl Pass {
-    /// A pass over images at these addresses.
+    /// Prepares a pass over images at these addresses.
     fn new(call: &CudaCall<'_>, images: Images, dtype: DType, cut: Cut, streams: &[u64]) -> Pass {
         let tiles = images.tiles(dtype.size(), streams.iter().all(|at| at.is_multiple_of(16)));
         let source = call
@@ -126,7 +127,7 @@ impl Pass {
         [self.images.channels, self.tiles.rows, part, self.images.inner].map(|n| n as u64)
     }
 
-    /// Queues it over so many parts of the rows.
+    /// Queues the pass over this many parts of the rows.
     fn launch(self, call: &mut CudaCall<'_>, pass: &'static str, parts: usize, args: Args) -> Result<()> {
         let part = self.tiles.rows.div_ceil(parts.max(1)).max(1);
         let args = args.words(&self.size(part));
@@ -134,14 +135,14 @@ impl Pass {
         call.launch(self.source.with("PASS", pass), grid, 256, args)
     }
 
-    /// Parts of a pass that writes images: enough to fill a device, and some rows for each thread.
+    /// The number of parts of a pass that writes images: enough to fill a device, with several rows for each thread.
     fn rows_apart(&self) -> usize {
         let step = if self.tiles.last { 256 / self.tiles.lanes } else { 256 };
         self.tiles.rows.div_ceil(step * 8).clamp(1, (8192 / self.tiles.across.max(1)).max(1)).min(65_535)
     }
 }
 
-/// `x -> out, mean, rstd, variance`, with the images' own statistics or with given ones.
+/// `x -> out, mean, rstd, variance`, with the images' own statistics or given ones.
 pub(crate) fn forward(
     call: &mut CudaCall<'_>,
     images: Images,
@@ -179,7 +180,7 @@ pub(crate) fn forward(
     apply(call, images, &Scale { mean, rstd, weight, bias }, residual, cut)
 }
 
-/// `x -> out` by numbers that are known.
+/// `x -> out` with known statistics.
 pub(crate) fn apply(
     call: &mut CudaCall<'_>,
     images: Images,
@@ -202,8 +203,8 @@ pub(crate) fn apply(
     pass.launch(call, "3", parts, args)
 }
 
-/// `grad, x[, out or residual] -> grads of x, weight and bias[, of the residual]`. `batch`: whether the statistics were those of
-/// `x`.
+/// `grad, x[, out or residual] -> grads of x, weight and bias[, of the residual]`. `batch` says whether the statistics were
+/// those of `x`.
 pub(crate) fn backward(
     call: &mut CudaCall<'_>,
     images: Images,
@@ -233,7 +234,7 @@ pub(crate) fn backward(
     if images.len() == 0 {
         return Ok(());
     }
-    // The gradient of the residual is cut already.
+    // The gradient of the residual already includes the ReLU.
     let (from, cut) = if cut.adds() { (to_residual, Cut::None) } else { (grad.address, cut) };
     let pass = Pass::new(call, images, dtype, cut, &[from, x.address, to_x.address]).scaled(scale);
     let pass = Pass { source: pass.source.with("BATCH", if batch { "1" } else { "0" }), ..pass };
@@ -242,8 +243,8 @@ pub(crate) fn backward(
     pass.launch(call, "6", parts, args.address(to_weight.address).address(to_bias.address))
 }
 
-/// `mean, variance -> running mean, running variance[, batches]` in place. Without a share the running ones are the mean of all
-/// batches.
+/// `mean, variance -> running mean, running variance[, batches]` in place. Without a share, the running statistics are the mean
+/// over all batches.
 pub(crate) fn update(call: &mut CudaCall<'_>, share: Option<f64>, correction: f64) -> Result<()> {
     let ([of_mean, of_variance], [mean, variance, batches @ ..]) = (&call.ins[..], &call.outs[..]) else {
         return call.missing();

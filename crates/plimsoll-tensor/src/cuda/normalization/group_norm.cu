@@ -1,18 +1,18 @@
 
 // Group normalization of [batch, channels, inner].
 //
-// Defined before:
-//   A     the type that is computed in
+// Macros defined before this text:
+//   A     the compute type
 //   T     the type of the elements
-//   LAST  whether channels lie side by side
-//   PASS  0 forward, a group a block
-//         1 the gradient of the input, likewise
-//         2 the sums of a channel of an image, a block each
+//   LAST  whether the layout is channels-last
+//   PASS  0 forward, one block per group
+//         1 the gradient of the input, one block per group
+//         2 the sums of a channel of an image, one block each
 //         3 their sums over images
 
 struct Size { i64 batch, channels, inner, groups; };
 
-// The e-th element of a group, and its channel.
+// The index of the e-th element of a group, and its channel.
 INLINE i64 place(const Size& s, i64 image, i64 group, i64 e, i64& channel) {
     i64 width = s.channels / s.groups;
 #if LAST

@@ -7,14 +7,14 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("group_norm.cu");
 
-/// Sizes of `[batch, channels, inner]`, and how they lie.
+/// The sizes `[batch, channels, inner]`, and the memory layout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grouped {
     pub(crate) batch: usize,
     pub(crate) channels: usize,
     pub(crate) inner: usize,
     pub(crate) groups: usize,
-    /// Whether the channels of a place lie side by side.
+    /// Whether the layout is channels-last.
     pub(crate) last: bool,
 }
 

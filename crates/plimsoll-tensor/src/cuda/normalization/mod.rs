@@ -1,9 +1,9 @@
 //! Normalization of rows, of batches and of groups, and softmax.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `row_norm` | rows, and their sum with others |
-//! | `batch_norm` | batches, forward and backward |
+//! | `row_norm` | normalization of rows, also of a sum with a residual |
+//! | `batch_norm` | batch normalization, forward and backward |
 //! | `group_norm` | groups of channels |
 //! | `softmax` | softmax of rows, and its logarithm |
 

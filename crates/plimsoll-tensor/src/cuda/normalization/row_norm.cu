@@ -1,19 +1,20 @@
 
-// Rows by mean and deviation or by their root mean square, perhaps of a sum that is written too.
+// Normalizes rows by mean and standard deviation or by root mean square, optionally after adding a residual, whose sum is also
+// written.
 //
-// Defined before:
-//   A          the type that is computed in
+// Macros defined before this text:
+//   A          the compute type
 //   T          the type of the elements
-//   MEAN       whether by mean and deviation
+//   MEAN       whether rows are normalized by mean and deviation
 //   ADD        whether a residual is added before, or another gradient after
 //   PASS       0 forward
 //              1 the gradient of the input
-//              2 parts of the sums that the gradients of weight and bias are
-//              3 these sums
-//   SUMS       how many sums pass 1 makes parts of: 0, those 2, or 3 with that of the rows that it writes
-//   VEC, EACH  a thread keeps EACH times VEC elements of a row in registers, or reads them again where EACH is 0
-//   BLOCKS     blocks of a multiprocessor, at least
-//   WARPS      how many rows a block works on at a time, each a warp's, or 0 for one row of the whole block
+//              2 partial sums of the gradients of weight and bias
+//              3 the totals of these sums
+//   SUMS       of how many sums pass 1 computes parts: 0, these 2, or 3 with the sum of the rows that it writes
+//   VEC, EACH  a thread keeps EACH times VEC elements of a row in registers, or reads them again if EACH is 0
+//   BLOCKS     the minimum number of blocks per multiprocessor
+//   WARPS      rows that a block handles at a time, one per warp, or 0 for one row per block
 //   THREADS    threads of a block
 
 #if WARPS
@@ -29,7 +30,7 @@ INLINE void row_sums(A& x, A& y) { x = across<Plus>(x); y = across<Plus>(y); }
 #define ROW ((i64)blockIdx.x)
 #define STEP ((i64)gridDim.x)
 INLINE A row_sum(A x) { return block_sum(x); }
-// Two sums at once: a block waits for its threads half as often.
+// Computes two sums at once, which halves the number of barriers.
 INLINE void row_sums(A& x, A& y) {
     __shared__ A parts[2][32];
     x = across<Plus>(x);
@@ -47,7 +48,7 @@ INLINE void row_sums(A& x, A& y) {
 #if PASS < 2
 #if EACH
 typedef Pack<T, VEC> Some;
-// A thread's elements of a row: the packs LANE, LANE + SPAN, …; what was there, or 0, from the row's end on.
+// A thread's elements of a row: the packs LANE, LANE + SPAN, …. Beyond the row's end they keep their old value or are 0.
 INLINE void read_packs(Some (&to)[EACH], const T* row, i64 cols) {
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
@@ -103,12 +104,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) kernel(
 #if ADD
     read(w, residual + begin, cols);
 #endif
-    // Long before they are needed.
+    // Read long before they are needed.
     Some of_weight[EACH], of_bias[EACH];
     if (weight) read_packs(of_weight, weight, cols);
     if (bias) read_packs(of_bias, bias, cols);
 #if ADD
-    // The sum as it is stored.
+    // The sum as stored, after rounding.
     EVERY(v[e][k] = value<A>(Into<T>::of(v[e][k] + w[e][k]));)
     WRITE(T, sum + begin, v[e][k])
 #endif
@@ -168,12 +169,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
         i64 begin = row * cols;
         A g[EACH][VEC], v[EACH][VEC];
         A rstd = rstds[row], mean = MEAN ? means[row] : (A)0, level = 0, slope = 0;
-        // All before the first is waited for.
+        // Issues all reads before it waits for the first.
         Some of_g[EACH] = {}, of_x[EACH] = {};
         read_packs(of_g, grad + begin, cols);
         read_packs(of_x, x + begin, cols);
 #if ADD
-        // Short as it is: it waits in registers until the end.
+        // Kept unconverted: it stays in registers until the end.
         Some r[EACH];
         read_packs(r, along + begin, cols);
 #endif
@@ -200,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
 #if SUMS
     A* part = sums + (i64)blockIdx.x * SUMS * cols;
 #if WARPS
-    // The rows of a block's warps, one warp after the other.
+    // Adds the rows of a block's warps, one warp after the other.
     __shared__ A all[SUMS][EACH * VEC * 32];
     for (int warp = 0; warp < WARPS; warp++) {
         if ((threadIdx.x >> 5) == warp) {
@@ -247,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
 #endif
 }
 #elif PASS == 2
-// Rows are cut into parts. A block has 32 times VEC columns of one.
+// Rows are split into parts. A block handles 32 times VEC columns of one part.
 extern "C" __global__ void __launch_bounds__(256) kernel(A* sums, const T* grad, const T* x, const A* rstds, const A* means, i64 rows, i64 cols, i64 part) {
     __shared__ A all[2][8][32 * VEC + 1];
     int lane = threadIdx.x & 31, first = threadIdx.x >> 5;
@@ -282,8 +283,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(A* sums, const T* grad,
     }
 }
 #else
-// Blocks with y = 0 have columns of the weight's gradient, those with y = 1 of the bias's, those with y = 2 of the sum of the rows of the
-// input's.
+// Blocks with y = 0 handle columns of the weight's gradient, those with y = 1 of the bias's gradient, and those with y = 2 of the
+// sum over the rows of the input's gradient.
 extern "C" __global__ void __launch_bounds__(1024) kernel(T* to_weight, T* to_bias, T* to_rows, const A* sums, i64 parts, i64 cols) {
     __shared__ A all[32][33];
     T* out = blockIdx.y == 0 ? to_weight : blockIdx.y == 1 ? to_bias : to_rows;

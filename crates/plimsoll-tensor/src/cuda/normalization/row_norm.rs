@@ -1,4 +1,4 @@
-//! Normalizations of rows, perhaps of a sum that is written too, and their gradients.
+//! Normalizations of rows, optionally after adding a residual (the sum is also written), and their gradients.
 
 use plimsoll_cuda::{Args, Source};
 use smallvec::SmallVec;
@@ -10,24 +10,24 @@ use crate::error::Result;
 
 const ROW_NORM: &str = include_str!("row_norm.cu");
 
-/// Rows longer than this are a whole block's, shorter ones a warp's.
+/// A block handles a row that is longer than this, a warp a shorter one.
 const WARP_COLS: usize = 1024;
 
-/// Rows at least this long are a whole block's where sums over rows are kept, which would take most of a warp's registers.
+/// A block handles a row of at least this length if sums over rows are kept, which would take most of a warp's registers.
 const SUMS_BY_BLOCK_COLS: usize = 512;
 
-/// Threads of a block for a row of so many packs of 16 bytes.
+/// The threads of a block for a row of this many packs of 16 bytes.
 fn block_threads(packs: usize) -> usize {
     packs.next_multiple_of(32).clamp(32, 1024)
 }
 
-/// How many blocks of so many threads share a multiprocessor where sums over rows are kept: a thread has some 80 registers.
+/// How many blocks of this many threads share a multiprocessor if sums over rows are kept, with about 80 registers per thread.
 fn sharing(threads: usize) -> usize {
     (768 / threads).clamp(1, 8)
 }
 
-/// Into how many parts the sums over rows are cut that the gradients of weight and bias are: as many as keep a large GPU busy.
-/// By sizes alone, so that the order of a sum is the same everywhere.
+/// The number of parts into which the sums for the gradients of weight and bias are split: as many as keep a large GPU busy. It
+/// depends only on sizes, so that the order of a sum is the same on every device.
 fn parts(rows: usize, cols: usize, dtype: DType) -> usize {
     let parts = match cols >= SUMS_BY_BLOCK_COLS {
         true => rows.min(132 * sharing(block_threads(cols.div_ceil(16 / dtype.size())))),
@@ -36,16 +36,16 @@ fn parts(rows: usize, cols: usize, dtype: DType) -> usize {
     parts.max(1)
 }
 
-/// Bytes of scratch for those parts, of two sums or of three.
+/// Bytes of scratch memory for those parts, for two sums or three.
 pub(crate) fn sums_scratch(rows: usize, cols: usize, dtype: DType, row_sum: bool) -> u64 {
     let sums = 2 + usize::from(row_sum);
     let parts = (parts(rows, cols, dtype) * sums * cols * dtype.accumulator().size()) as u64;
-    // Rows that do not fit registers are added up by a pass of their own.
+    // A separate pass sums rows that do not fit in registers.
     if row_sum { parts.max(sum_scratch(cols, rows, dtype)) } else { parts }
 }
 
-/// How the elements of a row are shared: how many lie together in 16 bytes, how many of those each thread keeps in registers, and
-/// the threads of a row. `None` where rows are no whole number of them.
+/// The division of a row: the elements in a pack of 16 bytes, the packs that each thread keeps in registers, and the threads per
+/// row. `None` if the row length is not a multiple of a pack.
 fn in_registers(cols: usize, all: &[Placed<'_>], warp_cols: usize) -> Option<(usize, usize, usize)> {
     let size = all.first()?.dtype.size();
     let together = 16 / size;
@@ -54,7 +54,8 @@ fn in_registers(cols: usize, all: &[Placed<'_>], warp_cols: usize) -> Option<(us
         return None;
     }
     let packs = cols / together;
-    // A warp with 32 elements a thread, or a block with as few as a row allows: it needs many threads to wait for memory.
+    // A warp with 32 elements per thread, or a block with as few per thread as the row allows, since it needs many threads to
+    // hide memory latency.
     let threads = if cols <= warp_cols { 32 } else { block_threads(packs) };
     let each = packs.div_ceil(threads);
     (each * together <= 64).then_some((together, each, threads))
@@ -63,13 +64,14 @@ fn in_registers(cols: usize, all: &[Placed<'_>], warp_cols: usize) -> Option<(us
 /// The kernels of a pass over rows.
 struct Pass {
     source: Source,
-    /// Rows that a block works on at a time.
+    /// The rows that a block handles at a time.
     at_a_time: usize,
     threads: u32,
     in_registers: bool,
 }
 
-/// The kernel of a pass over rows of these operands: `warps` rows a block where a warp works on one, which it does up to `warp_cols`.
+/// The kernel of a pass over rows of these operands. Rows of up to `warp_cols` elements are handled by one warp each, `warps`
+/// rows per block.
 fn pass(
     call: &CudaCall<'_>,
     dtype: DType,

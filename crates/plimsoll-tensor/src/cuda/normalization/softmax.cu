@@ -1,10 +1,10 @@
 
-// Softmax of rows. A block works on a row.
+// Softmax of rows. One block handles each row.
 //
-// Defined before:
-//   A         the type that is computed in
+// Macros defined before this text:
+//   A         the compute type
 //   T         the type of the elements
-//   LOG       whether of its logarithm
+//   LOG       whether to compute its logarithm
 //   BACKWARD  whether this is the gradient
 
 #if !BACKWARD
@@ -25,7 +25,7 @@ extern "C" __global__ void kernel(T* out, const T* x, i64 cols) {
     }
 }
 #else
-// From the gradient and the output.
+// Computes the derivative from the gradient and the output.
 extern "C" __global__ void kernel(T* out, const T* grad, const T* y, i64 cols) {
     i64 begin = (i64)blockIdx.x * cols;
     A sum = 0;

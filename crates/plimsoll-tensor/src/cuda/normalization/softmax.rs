@@ -7,7 +7,8 @@ use crate::error::Result;
 
 const SOFTMAX: &str = include_str!("softmax.cu");
 
-/// Softmax or its logarithm of contiguous rows; from two inputs, the gradient and the output, its derivative.
+/// Softmax or log-softmax of contiguous rows. With two inputs (the gradient and the output), computes its
+/// derivative.
 pub(crate) fn softmax(call: &mut CudaCall<'_>, log: bool) -> Result<()> {
     let (ins, out) = (call.ins.clone(), call.outs[0]);
     let dtype = call.float(&[out])?;

@@ -1,16 +1,16 @@
 
-// The norm of many gradients, and changes of all of them.
+// The norm of many gradients, and operations that change all of them.
 //
-// Defined before:
-//   A      the type that is computed in
+// Macros defined before this text:
+//   A      the compute type
 //   T      the type of the elements
-//   ORDER  0 sum of magnitudes, 1 squares, 2 powers, 3 the largest
-//   PASS   0 parts of a tensor
-//          1 the norm of all and the factor
-//          2 times the factor
-//          3 into a range
-//          4 times a factor with a look for what is not finite
-//          5 whether there was any
+//   ORDER  0 sum of absolute values, 1 of squares, 2 of powers, 3 the largest
+//   PASS   0 partial norms of a tensor
+//          1 the total norm and the factor
+//          2 multiply by the factor
+//          3 clamp to a range
+//          4 multiply by a factor and look for non-finite values
+//          5 whether there were any
 
 INLINE double joined(double a, double b) {
 #if ORDER == 3
@@ -19,7 +19,7 @@ INLINE double joined(double a, double b) {
     return a + b;
 #endif
 }
-// The parts of a block's threads together, in one order.
+// Combines the partial results of a block's threads in a fixed order.
 INLINE double together(double x) {
     __shared__ double all[256];
     all[threadIdx.x] = x;
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(float* out, double* par
 #elif PASS == 2
 extern "C" __global__ void __launch_bounds__(256) kernel(T* x, const double* factor, i64 n) {
     double f = *factor;
-    // What is not a number goes into every gradient; what is short enough stays as it is.
+    // NaN spreads to every gradient. A norm within the limit changes nothing.
     if (f >= 1.0) return;
     for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < n; i += (i64)gridDim.x * 256) store(x + i, load<A>(x + i) * (A)f);
 }

@@ -1,4 +1,5 @@
-//! Many gradients together: their norm, limits, the check of a scaled loss's gradients.
+//! Operations on many gradients together: norm clipping, value clipping, and unscaling with a check
+//! for non-finite values.
 
 use plimsoll_cuda::{Args, Source};
 
@@ -8,12 +9,12 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("clip.cu");
 
-/// Blocks that share a tensor.
+/// The number of blocks that share a tensor.
 fn parts(len: usize) -> usize {
     len.div_ceil(4096).clamp(1, 256)
 }
 
-/// Bytes of scratch: a number for each block, and the factor.
+/// Bytes of scratch memory: a number for each block, and the factor.
 pub(crate) fn scratch(lens: impl Iterator<Item = usize>) -> u64 {
     ((lens.map(parts).sum::<usize>() + 1) * 8) as u64
 }
@@ -26,7 +27,8 @@ fn source(call: &CudaCall<'_>, dtype: DType, order: u32, pass: &'static str) -> 
         .with("PASS", pass)
 }
 
-/// Gradients in place, whose norm of an order becomes `most` at most; and their norm before.
+/// Scales gradients in place so that their norm of an order is at most `most`. Also writes their
+/// norm before that.
 pub(crate) fn norm(call: &mut CudaCall<'_>, most: f64, order: f64) -> Result<()> {
     let (outs, scratch) = (call.outs.clone(), call.scratch_address());
     let Some((total, grads)) = outs.split_last() else { return call.missing() };
@@ -54,7 +56,7 @@ pub(crate) fn norm(call: &mut CudaCall<'_>, most: f64, order: f64) -> Result<()>
     Ok(())
 }
 
-/// Gradients in place, each element within `bound` of 0.
+/// Clamps gradients in place to between `-bound` and `bound`.
 pub(crate) fn values(call: &mut CudaCall<'_>, bound: f64) -> Result<()> {
     for grad in call.outs.clone() {
         let source = source(call, grad.dtype, 0, "3");
@@ -64,7 +66,7 @@ pub(crate) fn values(call: &mut CudaCall<'_>, bound: f64) -> Result<()> {
     Ok(())
 }
 
-/// Gradients in place, times a factor; and 1 where any was not finite.
+/// Multiplies gradients by a factor in place. Also writes 1 if any was not finite.
 pub(crate) fn unscale(call: &mut CudaCall<'_>, factor: f64) -> Result<()> {
     let (outs, scratch) = (call.outs.clone(), call.scratch_address());
     let Some((found, grads)): Option<(&Placed<'_>, _)> = outs.split_last() else { return call.missing() };

@@ -1,6 +1,6 @@
 //! Optimizers, and the norms of gradients.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `step` | the rules that step all parameters at once |
 //! | `one_by_one` | the rules that step one parameter at a time |

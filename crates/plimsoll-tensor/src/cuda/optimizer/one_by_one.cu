@@ -1,8 +1,8 @@
 
 // One step of one parameter.
 //
-// Defined before:
-//   A        the type that is computed in
+// Macros defined before this text:
+//   A        the compute type
 //   P, G, S  the types of parameter, gradient and state
 //   RULE     0 RMSprop, 1 Adagrad, 2 Lion, 3 SGD, 4 Adam
 
@@ -36,13 +36,13 @@ extern "C" __global__ void __launch_bounds__(256) kernel(P* p, const G* g, S* fi
         store(first + i, sum);
         x = x - (A)v[0] * (grad / (sqrt(sum) + (A)v[1]));
 #elif RULE == 2
-        // rate, beta1, 1 - beta1, beta2, 1 - beta2, shrinkage. State: mean.
+        // rate, beta1, 1 - beta1, beta2, 1 - beta2, decoupled decay factor. State: mean.
         A mean = load<A>(first + i), update = (A)v[1] * mean + (A)v[2] * grad;
         A sign = update > 0 ? (A)1 : update < 0 ? (A)-1 : (A)0;
         x = (A)v[5] * x - (A)v[0] * sign;
         store(first + i, (A)v[3] * mean + (A)v[4] * grad);
 #elif RULE == 3
-        // rate, decay, momentum, 1 - dampening, whether first, whether Nesterov's, sign. State: buffer, where there is momentum.
+        // rate, decay, momentum, 1 - dampening, whether first, whether Nesterov, sign. State: momentum buffer, if any.
         grad = (A)v[6] * grad + (A)v[1] * x;
         if (v[2] != 0) {
             A buffer = v[4] != 0 ? grad : (A)v[2] * load<A>(first + i) + (A)v[3] * grad;
@@ -51,7 +51,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(P* p, const G* g, S* fi
         }
         x = x - (A)v[0] * grad;
 #else
-        // step size, decay in the gradient, shrinkage, 1 - beta1, beta2, 1 - beta2, root correction, eps, sign, whether the largest counts.
+        // step size, L2 penalty, decoupled decay factor, 1 - beta1, beta2, 1 - beta2, root of the second bias correction, eps,
+        // sign, whether amsgrad.
         grad = (A)v[8] * grad + (A)v[1] * x;
         A mean = load<A>(first + i), square = load<A>(second + i);
         mean = mean + (A)v[3] * (grad - mean);
@@ -59,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(P* p, const G* g, S* fi
         store(first + i, mean);
         store(second + i, square);
         if (v[9] != 0) {
-            // Not a number stays.
+            // NaN stays NaN.
             A largest = load<A>(third + i);
             square = square > largest || square != square ? square : largest;
             store(third + i, square);

@@ -1,4 +1,4 @@
-//! Optimizers beside those of `step`: a launch or some for each parameter.
+//! The optimizers that are not in `step`, with one or more launches per parameter.
 
 use plimsoll_cuda::Args;
 use smallvec::SmallVec;
@@ -17,7 +17,7 @@ pub(crate) struct Stepped<'a> {
     pub(crate) parameter: Placed<'a>,
     pub(crate) grad: Placed<'a>,
     pub(crate) state: SmallVec<[Placed<'a>; 3]>,
-    /// What gets the parameter's rounded values.
+    /// The tensor that receives the parameter's rounded values.
     pub(crate) rounded: Option<Placed<'a>>,
     pub(crate) step: u64,
 }
@@ -28,8 +28,8 @@ impl Stepped<'_> {
     }
 }
 
-/// The parameters of a call: those that are changed come as outputs, each with so many tensors of state after it and,
-/// where it `rounds`, the tensor for its rounded values.
+/// The parameters of a call. They are outputs; each is followed by its state tensors (`slots` has their number) and, with
+/// `rounds`, the tensor for its rounded values.
 pub(crate) fn slots<'a>(call: &CudaCall<'a>, slots: &[(u64, usize)], rounds: bool) -> Vec<Stepped<'a>> {
     let (mut changed, mut grads) = (call.outs.iter().copied(), call.ins.iter().copied());
     let slot = |&(step, states): &(u64, usize)| {
@@ -41,7 +41,8 @@ pub(crate) fn slots<'a>(call: &CudaCall<'a>, slots: &[(u64, usize)], rounds: boo
     slots.iter().filter_map(slot).filter(|slot| !slot.parameter.is_empty()).collect()
 }
 
-/// A rule of single elements, as the text numbers them, with its numbers and which tensor of the state each of its three is.
+/// An elementwise rule: its number in the kernel text, its numeric options, and the state tensor for each of the kernel's
+/// three.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
     pub(crate) number: u32,
@@ -49,7 +50,7 @@ pub(crate) struct Rule {
     pub(crate) state: [Option<usize>; 3],
 }
 
-/// One step by a rule of single elements.
+/// One step of an elementwise rule.
 pub(crate) fn step(call: &mut CudaCall<'_>, slot: &Stepped<'_>, rule: &Rule) -> Result<()> {
     let Stepped { parameter, grad, .. } = slot;
     let of_state = slot.state.first().map_or(parameter.dtype, |state| state.dtype);
@@ -69,7 +70,7 @@ pub(crate) fn step(call: &mut CudaCall<'_>, slot: &Stepped<'_>, rule: &Rule) -> 
 /// `[batch, height, width]`.
 type Sizes = [usize; 3];
 
-/// The buffers of a step of a whole matrix, by address.
+/// The addresses of the buffers for a step that uses the complete matrix.
 #[derive(Clone, Copy, Default)]
 struct Buffers {
     means: u64,
@@ -104,13 +105,13 @@ fn eight<const N: usize>(numbers: [f64; N]) -> [f64; 8] {
     std::array::from_fn(|i| numbers.get(i).copied().unwrap_or(0.0))
 }
 
-/// Bytes of scratch of Adafactor: sums, and a mean for each matrix.
+/// Bytes of scratch memory of Adafactor: sums, and a mean for each matrix.
 pub(crate) fn adafactor_scratch(shape: &[usize]) -> u64 {
     let matrices: usize = shape.iter().rev().skip(2).product();
     (16 + 4 * matrices) as u64
 }
 
-/// Adafactor's numbers at a step.
+/// Adafactor's options for one step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Adafactor {
     pub(crate) weight: f64,
@@ -147,7 +148,7 @@ pub(crate) fn adafactor(call: &mut CudaCall<'_>, slot: &Stepped<'_>, of: &Adafac
     whole(call, slot, buffers, sizes, (6, elements), numbers)
 }
 
-/// Muon's numbers.
+/// Muon's options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Muon {
     pub(crate) momentum: f64,
@@ -159,14 +160,14 @@ pub(crate) struct Muon {
     pub(crate) rate: f64,
 }
 
-/// Bytes of scratch of Muon: the matrix twice, two of its smaller size, a number.
+/// Bytes of scratch memory of Muon: two copies of the matrix, two square matrices of its smaller dimension, and a number.
 pub(crate) fn muon_scratch(shape: &[usize]) -> u64 {
     let &[rows, columns] = shape else { return 0 };
     let (m, n) = (rows.min(columns), rows.max(columns));
     (4 * (2 * m * n + 2 * m * m) + 16) as u64
 }
 
-/// One step of Muon. The products are of 32 bits; what lies between them is rounded as PyTorch rounds it.
+/// One step of Muon. Products are computed in 32 bits; intermediates are rounded as in PyTorch.
 pub(crate) fn muon(call: &mut CudaCall<'_>, slot: &Stepped<'_>, of: &Muon) -> Result<()> {
     let &[rows, columns] = slot.parameter.shape() else { return call.missing() };
     let (m, n) = (rows.min(columns), rows.max(columns));
@@ -194,7 +195,7 @@ pub(crate) fn muon(call: &mut CudaCall<'_>, slot: &Stepped<'_>, of: &Muon) -> Re
         let both = Buffers { x: gram, y: update, ..buffers };
         whole(call, slot, both, square, (11, squares), eight([b, c]))?;
         product(call, [1, m, n, m], matrix(update, m), wide, matrix(next, n), None, 0.0)?;
-        // Back into the first of the two.
+        // Copies the result back to the first of the two buffers.
         whole(call, slot, Buffers { x: next, y: x, ..buffers }, [1, m, n], (11, elements), eight([1.0, a]))?;
     }
     whole(call, slot, buffers, whole_sizes, (12, elements), eight([of.keep, of.rate, tall]))

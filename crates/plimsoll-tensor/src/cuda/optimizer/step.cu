@@ -1,10 +1,10 @@
 
-// One step of many parameters in one launch. A block finds its parameter by the number of its chunk.
+// One step of many parameters in one launch. A block finds its parameter from the index of its chunk.
 //
-// Defined before:
+// Macros defined before this text:
 //   P, G, S    the types of parameters, gradients and state
-//   ROUNDS, R  whether parameters are also written in another type, and which
-//   MOST       how many parameters there is room for
+//   ROUNDS, R  whether parameters are also written in another type, and that type
+//   MOST       the maximum number of parameters
 //   RULE       0 SGD, 1 SGD with momentum, 2 Adam
 
 #define CHUNK 4096
@@ -34,13 +34,13 @@ extern "C" __global__ void __launch_bounds__(256) kernel(const __grid_constant__
         // v: rate, decay.
         x -= v[0] * (grad + v[1] * x);
 #elif RULE == 1
-        // v: rate, decay, momentum, undamped, first, nesterov.
+        // v: rate, decay, momentum, 1 - dampening, whether first, whether Nesterov.
         grad += v[1] * x;
         float buffer = v[4] != 0.0f ? grad : v[2] * load<float>(s + i) + v[3] * grad;
         store(s + i, buffer);
         x -= v[0] * (v[5] != 0.0f ? grad + v[2] * buffer : buffer);
 #else
-        // v: step size, decay in the gradient, shrinkage, fresh share of the mean, beta2, fresh share of the squares, root correction, eps.
+        // v: step size, L2 penalty, decoupled decay factor, 1 - beta1, beta2, 1 - beta2, root of the second bias correction, eps.
         grad += v[1] * x;
         float mean = load<float>(s + i), square = load<float>(t + i);
         mean += v[3] * (grad - mean);

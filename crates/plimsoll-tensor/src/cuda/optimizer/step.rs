@@ -8,9 +8,9 @@ use crate::dtype::DType;
 use crate::error::Result;
 
 const TEXT: &str = include_str!("step.cu");
-/// Elements that a block steps; as in the text.
+/// Elements per block; the same value as in the kernel text.
 const CHUNK: usize = 4096;
-/// The most parameters of a launch: a kernel's arguments take 32,764 bytes at most.
+/// The maximum number of parameters per launch: a kernel's arguments can have at most 32,764 bytes.
 const MOST: usize = 512;
 
 /// A parameter, its gradient and its state.
@@ -19,13 +19,13 @@ struct Slot<'a> {
     parameter: Placed<'a>,
     grad: Placed<'a>,
     state: SmallVec<[Placed<'a>; 2]>,
-    /// What gets the parameter's rounded values.
+    /// The tensor that receives the parameter's rounded values.
     rounded: Option<Placed<'a>>,
     step: u64,
 }
 
 impl Slot<'_> {
-    /// What must be alike in a launch.
+    /// The properties that must be equal for all parameters of a launch.
     fn kind(&self) -> (u64, [DType; 4]) {
         let state = self.state.first().map_or(DType::F32, |state| state.dtype);
         let rounded = self.rounded.map_or(DType::F32, |rounded| rounded.dtype);
@@ -33,22 +33,23 @@ impl Slot<'_> {
     }
 }
 
-/// Which form of the text a rule is.
+/// The variant of the kernel text for a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StepForm {
-    /// Stochastic gradient descent. Numbers: rate, decay.
+    /// Stochastic gradient descent. Numbers: learning rate, weight decay.
     Sgd,
-    /// The same with momentum. Then: momentum, one less dampening, whether it is the first step, whether it is Nesterov's.
+    /// The same with momentum. Additional numbers: momentum, 1 - dampening, whether this is the first step, whether to use
+    /// Nesterov momentum.
     Momentum,
-    /// Adam and AdamW. Numbers: step size, decay in the gradient, shrinkage, one less the first beta, the second beta, one less
-    /// that, the root of the second correction, eps.
+    /// Adam and AdamW. Numbers: step size, L2 penalty, decoupled decay factor, 1 - beta1, beta2, 1 - beta2, the square root of
+    /// the second bias correction, eps.
     Adam,
 }
 
-/// The form of a rule and its numbers at a step; `None` where it has no kernel.
+/// The form of a rule and its numbers at a step; `None` if it has no kernel.
 type NumbersAt<'n> = dyn Fn(u64) -> Option<(StepForm, [f64; 8])> + 'n;
 
-/// `grads -> parameters, states[, rounded]` in place. `slots` has each parameter's step and how many tensors its state has.
+/// `grads -> parameters, states[, rounded]` in place. `slots` has each parameter's step number and its number of state tensors.
 pub(crate) fn step(
     call: &mut CudaCall<'_>,
     slots: &[(u64, usize)],

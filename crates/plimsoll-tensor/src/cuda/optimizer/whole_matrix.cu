@@ -1,20 +1,20 @@
 
-// Steps that look at a whole matrix: Adafactor (passes 0 to 6) and Muon (7 to 12).
+// Steps that use the complete matrix: Adafactor (passes 0 to 6) and Muon (7 to 12).
 //
-// Defined before:
+// Macros defined before this text:
 //   P, G, S  the types of parameter, gradient and state
-//   PASS     0 rows'
-//            1 columns' running means of squares
-//            2 those of single elements
-//            3 the size of the parameter
-//            4 each matrix' mean of rows
-//            5 the size of the update
+//   PASS     0 running means of the squares of rows
+//            1 running means of the squares of columns
+//            2 running means of the squares of single elements
+//            3 the RMS of the parameter
+//            4 the mean over each matrix's rows
+//            5 the RMS of the update
 //            6 the update
 //            7 the momentum
-//            8 its norm
-//            9 divided by it
-//            10 rounded
-//            11 two products joined
+//            8 the norm of the matrix
+//            9 the matrix divided by its norm
+//            10 the matrix rounded
+//            11 the weighted sum of two products
 //            12 the parameter
 
 INLINE float rounded(float x) { return widen(Into<bf16>::of(x)); }
@@ -24,7 +24,7 @@ INLINE float lerped(float a, float b, float weight) {
 struct Sizes { i64 batch, height, width; };
 struct Numbers { double v[8]; };
 
-// How much an element's gradient is divided by.
+// The divisor of an element's gradient.
 INLINE float scale(const S* rows, const S* columns, const float* means, const Sizes& s, i64 i, float eps) {
     float estimate;
     if (columns) {
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(512) kernel(P* p, const G* g, S* fi
     i64 n = s.batch * s.height * s.width, i = (i64)blockIdx.x * 512 + threadIdx.x;
     (void)i; (void)n; (void)v;
 #if PASS == 0
-    // v: weight. A block a row.
+    // v: weight. One block per row.
     double sum = 0;
     for (i64 c = threadIdx.x; c < s.width; c += 512) { double d = load<float>(g + blockIdx.x * s.width + c); sum += d * d; }
     sum = block_sum(sum) / (double)s.width;
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(512) kernel(P* p, const G* g, S* fi
     sum = block_sum(sum);
     if (threadIdx.x == 0) sums[0] = sum;
 #elif PASS == 4
-    // v: eps. A block a matrix.
+    // v: eps. One block per matrix.
     double sum = 0;
     for (i64 r = threadIdx.x; r < s.height; r += 512) sum += (double)load<float>(first + blockIdx.x * s.height + r);
     sum = block_sum(sum);
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(512) kernel(P* p, const G* g, S* fi
     float move = (float)(v[5] * alpha / (clip > 1.0 ? clip : 1.0));
     store(p + i, (float)v[1] * load<float>(p + i) - move * scale(first, second, means, s, i, (float)v[0]) * load<float>(g + i));
 #elif PASS == 7
-    // v: momentum, 1 - momentum, whether Nesterov's, whether tall.
+    // v: momentum, 1 - momentum, whether Nesterov, whether tall.
     if (i >= n) return;
     float grad = load<float>(g + i), buffer = lerped(load<float>(first + i), grad, (float)v[1]);
     store(first + i, buffer);

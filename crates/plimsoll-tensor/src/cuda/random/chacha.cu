@@ -24,7 +24,7 @@ INLINE void chacha(const Key& key, u64 counter, u64 stream, u32* x) {
     for (int i = 0; i < 16; i++) x[i] += start[i];
 }
 
-// The 64-bit word of this number of a stream.
+// The 64-bit word of a stream with this number.
 INLINE u64 word(const Key& key, u64 stream, u64 pair) {
     u32 x[16];
     chacha(key, pair >> 3, stream, x);

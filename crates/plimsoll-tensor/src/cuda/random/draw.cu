@@ -1,9 +1,9 @@
 
-// Random values from ChaCha8: a thread makes the 16 words of a block.
+// Random values from ChaCha8: a thread computes the 16 words of a block.
 //
-// Defined before:
+// Macros defined before this text:
 //   T                    the type of the values
-//   NORMAL, EXPONENTIAL  the distribution, where it is not uniform
+//   NORMAL, EXPONENTIAL  the distribution, if it is not uniform
 //   WIDE                 whether T has 64 bits
 
 extern "C" __global__ void __launch_bounds__(256) kernel(T* out, i64 n, Key key, u64 stream, double first, double second, double largest) {
@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* out, i64 n, Key key,
 #if EXPONENTIAL
         store(out + at, -log(((double)x[i] + 1.0) / 4294967296.0) / first);
 #elif NORMAL
-        // Box and Muller's transform of a pair of words, in 64 bits.
+        // The Box-Muller transform of a pair of words, in 64 bits.
         double u = ((double)x[i & ~1] + 1.0) / 4294967296.0;
         double angle = 6.283185307179586 * ((double)x[i | 1] / 4294967296.0);
         double radius = sqrt(-2.0 * log(u));

@@ -1,4 +1,4 @@
-//! Drawn values, the same as the host's, and dropout.
+//! Random values, identical to the host's, and dropout.
 
 use plimsoll_cuda::Args;
 use rand_chacha::ChaCha8Rng;
@@ -29,7 +29,7 @@ pub(crate) fn draw(
         Distribution::Exponential { rate } => (false, rate, 0.0),
     };
     let is_exponential = matches!(distribution, Distribution::Exponential { .. });
-    // What a uniform value becomes that rounding brings to the end of its range.
+    // The replacement for a uniform value that rounding moves to the end of its range.
     let largest = match is_wide {
         true => second.next_down().max(first),
         false => f64::from((second as f32).next_down().max(first as f32)),
@@ -48,7 +48,7 @@ pub(crate) fn draw(
     call.launch(source, [out.len().div_ceil(each * 256), 1, 1], 256, args)
 }
 
-/// Whole numbers from `low` up to, not including, `high`.
+/// Random integers from `low` up to, but not including, `high`.
 pub(crate) fn integers(
     call: &mut CudaCall<'_>,
     low: i64,
@@ -62,7 +62,8 @@ pub(crate) fn integers(
     call.launch(source, [out.len().div_ceil(256), 1, 1], 256, args)
 }
 
-/// The whole numbers below the length in random order: by one thread, as each exchange follows from those before.
+/// The integers below the length in random order. One thread computes them, since each swap depends on those
+/// before.
 pub(crate) fn permutation(call: &mut CudaCall<'_>, from: RandomStream, out: Placed<'_>) -> Result<()> {
     let source = call.source(INTEGERS).with("T", name(out.dtype)).with("SHUFFLE", "1");
     let args = Args::new().address(out.address).size(out.len()).words(&key(from)).address(from.stream);
@@ -79,12 +80,12 @@ fn key(from: RandomStream) -> [u64; 4] {
     })
 }
 
-/// Bytes of scratch of [`multinomial`]: a number for each weight.
+/// Bytes of scratch of [`multinomial`]: one number for each weight.
 pub(crate) fn multinomial_scratch(len: usize) -> u64 {
     (len * 8) as u64
 }
 
-/// `weights -> places`, contiguous rows.
+/// `weights -> places`, for contiguous rows.
 pub(crate) fn multinomial(
     call: &mut CudaCall<'_>,
     drawn: usize,
@@ -102,7 +103,7 @@ pub(crate) fn multinomial(
     call.launch(source, [rows, 1, 1], 256, args.fault(fault::WEIGHT))
 }
 
-/// The factors of an attention's dropout: rows of `keys`, whose random words begin at multiples of 64.
+/// The dropout factors of attention: rows of `keys` elements. Each row's random words begin at a multiple of 64.
 pub(crate) fn factors(
     call: &mut CudaCall<'_>,
     keys: usize,
@@ -116,7 +117,7 @@ pub(crate) fn factors(
     call.launch(source, [out.len().div_ceil(256), 1, 1], 256, args)
 }
 
-/// What a dropout with probability `p` compares its words with, and what it multiplies kept elements with.
+/// The threshold for the random words of dropout with probability `p`, and the factor for kept elements.
 pub(crate) fn threshold(p: f64) -> (u32, f32) {
     ((p * 4_294_967_296.0) as u32, if p < 1.0 { (1.0 / (1.0 - p)) as f32 } else { 0.0 })
 }

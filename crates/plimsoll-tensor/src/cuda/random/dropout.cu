@@ -1,8 +1,9 @@
 
-// Elements are kept with a factor or become 0, and may have a residual added. Which elements follows from their numbers and the stream alone.
+// Dropout: multiplies an element by a factor or sets it to 0, and optionally adds a residual. The choice of elements depends only
+// on their indices and the stream.
 //
-// Defined before:
-//   A  the type that is computed in
+// Macros defined before this text:
+//   A  the compute type
 //   T  the type of the elements
 
 extern "C" __global__ void __launch_bounds__(256) kernel(T* out, const T* x, const T* residual, i64 n, u64 stream, u64 seed, u32 threshold, float factor) {

@@ -1,9 +1,9 @@
 
-// Random whole numbers, two words each.
+// Random integers, two words each.
 //
-// Defined before:
+// Macros defined before this text:
 //   T        the type of the numbers
-//   SHUFFLE  whether they are those below the length in random order
+//   SHUFFLE  whether to shuffle the integers below the length
 
 extern "C" __global__ void __launch_bounds__(256) kernel(T* out, i64 n, Key key, u64 stream, i64 low, u64 range) {
 #if SHUFFLE

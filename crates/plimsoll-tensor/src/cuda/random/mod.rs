@@ -1,8 +1,8 @@
 //! Random numbers.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `draw` | drawn values, dropout, places drawn by weights |
+//! | `draw` | random values, dropout, weighted sampling |
 
 pub(crate) mod draw;
 

@@ -1,9 +1,9 @@
 
-// Places drawn by weights: a block a row, whose words are its own.
+// Draws indices with the given weights. One block handles each row, with separate random words.
 //
-// Defined before:
+// Macros defined before this text:
 //   T        the type of the weights
-//   REPLACE  whether a place may come twice
+//   REPLACE  whether an index may be drawn twice
 
 INLINE double uniform(const Key& key, u64 stream, u64 pair) {
     return (double)(word(key, stream, pair) >> 11) * (1.0 / 9007199254740992.0);
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(i64* out, const T* weig
         to[k] = low < cols ? low : cols - 1;
     }
 #else
-    // The first to come of exponential times of these rates.
+    // The earliest of exponential arrival times with these rates.
     for (i64 i = threadIdx.x; i < cols; i += 256) {
         double w = load<double>(row + i);
         float waited = w > 0 ? (float)(-log(1.0 - uniform(key, stream, (u64)blockIdx.x * cols + i)) / w) : INFINITE;

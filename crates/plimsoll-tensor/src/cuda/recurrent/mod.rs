@@ -1,6 +1,6 @@
 //! Recurrent layers.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `steps` | the steps of a layer in one direction, forward and backward |
 

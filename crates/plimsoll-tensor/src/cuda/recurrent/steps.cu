@@ -1,13 +1,13 @@
 
-// What lies between the products of a recurrent layer: one step. `row` is the distance between rows of the batch, in rows; `before` are the
-// state and the memory before.
+// The work of one step of a recurrent layer, between its matrix products. `row` is the distance between rows of the batch, in
+// rows; `before` has the previous hidden and cell states.
 //
-// Defined before:
-//   A          the type that is computed in
+// Macros defined before this text:
+//   A          the compute type
 //   T          the type of the elements
 //   CELL       0 ReLU, 1 tanh, 2 LSTM, 3 GRU
-//   PASS       0 forward, 1 backward, 2 the gradient of what an output is projected to
-//   PROJECTED  of an LSTM: `y` is then one matrix of the outputs before their projection, and so is the gradient `dh`
+//   PASS       0 forward, 1 backward, 2 the gradient of the projected output
+//   PROJECTED  whether an LSTM projects its output: `y` is then one matrix of the outputs before projection, and so is `dh`
 
 INLINE A sigmoid(A x) { return 1 / (1 + exp(-x)); }
 INLINE A slope(A x) { return x * (1 - x); }

@@ -1,4 +1,4 @@
-//! Recurrent layers: a product with the state and one kernel a step.
+//! Recurrent layers: one product with the state and one kernel for each step.
 
 use plimsoll_cuda::{Args, Source};
 use plimsoll_kernels::recurrent::{Cell, Steps};
@@ -11,7 +11,7 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("steps.cu");
 
-/// Where the rows of a step of a tensor begin.
+/// The address of the rows of one step in a tensor.
 fn rows(steps: &Steps, x: Placed<'_>, time: usize, width: usize) -> u64 {
     x.address + (steps.row(time, 0) * width * x.dtype.size()) as u64
 }
@@ -37,25 +37,25 @@ fn grid(steps: &Steps, width: usize) -> [usize; 3] {
     [(steps.batch * width).div_ceil(256), 1, 1]
 }
 
-/// What a launch does.
+/// The pass that a launch computes.
 #[derive(Clone, Copy)]
 enum Pass {
     /// A step forward.
     Forward,
     /// A step backward.
     Backward,
-    /// The gradient of what a step's output is projected to.
+    /// The gradient of a step's projected output.
     OfProjected,
 }
 
-/// The state before a step: the layer's start, or rows of the step before; with the distance between rows.
+/// The state before a step: the layer's initial state, or rows of the previous step. `row` is the row stride.
 struct PreviousState {
     h: u64,
     c: u64,
     row: usize,
 }
 
-/// `h0[, c0], weight[, bias][, projection] -> y[, gates, extra]`, of projected inputs that are changed in place.
+/// `h0[, c0], weight[, bias][, projection] -> y[, gates, extra]`, with the projected inputs changed in place.
 pub(crate) fn forward(call: &mut CudaCall<'_>, steps: &Steps) -> Result<()> {
     let (ins, outs, scratch) = (call.ins.clone(), call.outs.clone(), call.scratch_address());
     let lstm = steps.cell == Cell::Lstm;
@@ -68,7 +68,7 @@ pub(crate) fn forward(call: &mut CudaCall<'_>, steps: &Steps) -> Result<()> {
     };
     let (dtype, hidden, state, width) = (y.dtype, steps.hidden, steps.state, steps.width());
     let wide = Operand::rows(scratch, dtype.accumulator(), width);
-    // What a step gives before its projection, behind the state's part of the gates.
+    // The output of a step before its projection is stored behind the state's part of the gates.
     let outputs = scratch + (steps.batch * width * dtype.accumulator().size()) as u64;
     for i in 0..steps.time {
         let (time, before) = steps.at(i);
@@ -100,8 +100,8 @@ pub(crate) fn forward(call: &mut CudaCall<'_>, steps: &Steps) -> Result<()> {
     Ok(())
 }
 
-/// `dy, last dh, y, h0, weight[, last dc][, c0 after it][, gates, extra][, projection] -> gates, dh[, dc][, extra]`, as the operator
-/// lays them out.
+/// `dy, last dh, y, h0, weight[, last dc][, c0 after it][, gates, extra][, projection] -> gates, dh[, dc][, extra]`, in the
+/// operator's layout.
 pub(crate) fn backward(call: &mut CudaCall<'_>, steps: &Steps) -> Result<()> {
     let (ins, outs) = (call.ins.clone(), call.outs.clone());
     let lstm = steps.cell == Cell::Lstm;
@@ -134,7 +134,7 @@ pub(crate) fn backward(call: &mut CudaCall<'_>, steps: &Steps) -> Result<()> {
         let of_output = match projection {
             None => dh.address,
             Some((projection, kept)) => {
-                // Kept for the projection's own gradient, and taken back to what was projected.
+                // Saved for the gradient of the projection's weight, and propagated to the output before the projection.
                 let (kept, scratch) = (rows(steps, kept, time, state), call.scratch_address());
                 let args =
                     Args::new().address(kept).address(dh.address).address(rows(steps, dy, time, state));

@@ -1,8 +1,9 @@
 
-// The place of the largest along one dimension; the first of equals; what is not a number is the largest.
+// The index of the largest element along one dimension; for equal elements, the first. NaN counts
+// as the largest.
 //
-// Defined before:
-//   A  the type that is compared in
+// Macros defined before this text:
+//   A  the type for comparisons
 //   T  the type of the elements
 
 struct Space { i64 count, step; i64 size[KEPT], kept_step[KEPT]; };

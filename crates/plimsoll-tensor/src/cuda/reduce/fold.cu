@@ -1,26 +1,26 @@
 
-// Reductions of one tensor to one or two.
+// Reductions of one tensor with one or two results.
 //
-// Defined before:
-//   A                   the type that is computed in
+// Macros defined before this text:
+//   A                   the compute type
 //   T                   the type of the elements
 //   TO, MORE            the types of the first and the second result
-//   KEPT, REDUCED       how many dimensions stay and go
-//   WIDE                whether a block or a thread has a result
+//   KEPT, REDUCED       the numbers of kept and reduced dimensions
+//   WIDE                whether a block (else a thread) computes a result
 //   KIND                0 variance
-//                       1 its root
-//                       2 count of what is not 0
-//                       3 sum of magnitudes
-//                       4 root of squares
-//                       5 root of powers
-//                       6 extreme with the number of its equals
-//                       7 extreme with its first place
-//                       8 the first place alone
+//                       1 standard deviation
+//                       2 number of nonzero elements
+//                       3 sum of absolute values
+//                       4 root of the sum of squares
+//                       5 root of the sum of powers
+//                       6 extreme with the number of equal elements
+//                       7 extreme with its first index
+//                       8 the first index alone
 //                       9 logarithm of a sum of exponentials
-//                       10 product of floats with the product of all but one zero
-//                       11 product of whole numbers
+//                       10 product of floats, with the product without one zero
+//                       11 product of integers
 //                       12 whether none is 0
-//   LARGEST, MAGNITUDE  of extremes
+//   LARGEST, MAGNITUDE  for extremes: largest or smallest, by absolute value or not
 
 struct Space {
     i64 results, terms;
@@ -54,7 +54,7 @@ INLINE State one(A x, i64, double p) {
 INLINE State join(const State& a, const State& b) { return {a.sum + b.sum}; }
 INLINE void finish(TO* out, MORE*, const State& s, double p) {
 #if KIND == 2 || KIND == 12
-    // Counts do not fit into A's mantissa.
+    // Large counts do not fit into A's mantissa.
     store(out, KIND == 12 ? (double)(s.sum == p) : s.sum);
 #else
     store(out, (A)(KIND == 4 ? sqrt(s.sum) : KIND == 5 ? pow(s.sum, 1.0 / p) : s.sum));
@@ -94,7 +94,7 @@ INLINE State nothing() { return {-(A)INFINITE, 0}; }
 INLINE State one(A x, i64) { return {x, 1}; }
 INLINE State join(const State& a, const State& b) {
     A most = a.most > b.most || a.most != a.most ? a.most : b.most;
-    // Infinities are at distance 0 from each other.
+    // Equal infinities have distance 0.
     double of_a = a.most == most ? a.sum : a.sum * exp(a.most - most), of_b = b.most == most ? b.sum : b.sum * exp(b.most - most);
     return {most, of_a + of_b};
 }
@@ -107,7 +107,7 @@ INLINE State nothing() { return {1, 0}; }
 INLINE State one(A x, i64) { return x == 0 ? State{1, 1} : State{(double)x, 0}; }
 INLINE State join(const State& a, const State& b) { return {a.product * b.product, a.zeros + b.zeros}; }
 INLINE void finish(TO* out, MORE* more, const State& s, double) {
-    // Zero times infinity is not a number, as it is without this detour.
+    // Zero times infinity is NaN, as in a plain product.
     A product = (A)s.product, zero = product * 0;
     store(out, s.zeros == 0 ? product : zero);
     store(more, s.zeros <= 1 ? product : zero);

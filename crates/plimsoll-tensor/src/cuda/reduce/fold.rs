@@ -1,4 +1,4 @@
-//! Reductions that keep more than a sum: variances, norms, extremes with their places, products.
+//! Reductions that keep more than a sum: variances, norms, extremes with their indices, products.
 
 use plimsoll_cuda::Args;
 use smallvec::SmallVec;
@@ -10,28 +10,28 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("fold.cu");
 
-/// What is kept of the elements.
+/// The kind of reduction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fold {
-    /// Their variance, with this correction, or its root.
+    /// The variance with this correction, or its square root.
     Variance { correction: f64, root: bool },
-    /// How many are not 0.
+    /// The number of nonzero elements.
     Count,
-    /// Whether none is 0.
+    /// Whether no element is 0.
     All,
-    /// Their norm of order 1, 2, or any.
+    /// The norm of order 1, 2, or any.
     Norm { order: f64 },
-    /// The largest or smallest of them or of their magnitudes, and how many are equal to it.
+    /// The largest or smallest element or absolute value, and how many elements are equal to it.
     Extremes { largest: bool, magnitude: bool },
-    /// The largest or smallest and its first place; into one output, the place alone.
+    /// The largest or smallest element and its first index; with one output, only the index.
     Place { largest: bool },
-    /// The logarithm of the sum of their exponentials.
+    /// The logarithm of the sum of the exponentials.
     LogSumExp,
-    /// Their product, and the product of the others where one is 0.
+    /// The product, and the product of the other elements if one is 0.
     Product,
 }
 
-/// Folds an input over the dimensions marked. Outputs are row-major.
+/// Reduces an input over the marked dimensions. Outputs are row-major.
 pub(crate) fn fold(call: &mut CudaCall<'_>, marks: &[bool], fold: Fold) -> Result<()> {
     let (x, outs) = (call.ins[0], call.outs.clone());
     let (out, more) = (outs[0], outs.get(1).copied());

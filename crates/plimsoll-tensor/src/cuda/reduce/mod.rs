@@ -1,10 +1,10 @@
-//! Reductions over any dimensions, and running ones.
+//! Reductions over any dimensions, and cumulative ones.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `sum` | sums, and the place of the largest |
+//! | `sum` | sums, and argmax |
 //! | `fold` | reductions that keep more than a sum: variances, norms, extremes, products |
-//! | `scan` | running sums and products |
+//! | `scan` | cumulative sums and products |
 
 pub(crate) mod fold;
 pub(crate) mod scan;

@@ -1,11 +1,12 @@
 
-// Running sums and products along a dimension of [outer, length, inner]: a line a thread.
+// Cumulative sums and products along a dimension of [outer, length, inner], with one thread for
+// each line.
 //
-// Defined before:
-//   A      the type that is computed in (64 bits)
+// Macros defined before this text:
+//   A      the compute type (64 bits)
 //   T, TO  the types of elements and results
-//   WORD   the type in which they are added and multiplied: u64 for whole numbers, which wrap
-//   BACK   whether the last element is first
+//   WORD   the type for additions and products: u64 for integers, which wrap
+//   BACK   whether to scan from the last element
 //   KIND   0 sum
 //          1 product
 //          2 the gradient of a product (first the gradient, then the input, then the product)
@@ -30,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(TO* out, const T* first
         state = (A)((WORD)state * (WORD)x);
         store(out + i, state);
 #elif KIND == 2
-        // As on the host, which says why: `plimsoll-tensor/src/ops/scan.rs`.
+        // As on the host; `plimsoll-tensor/src/ops/scan.rs` explains why.
         A sum = x + state, before = i == begin ? (A)1 : load<A>(third + i - inner), factor = load<A>(second + i);
         if (before != before && zero < 0)
             for (zero = 0; zero < length && load<A>(second + begin + zero * inner) != 0;) zero++;

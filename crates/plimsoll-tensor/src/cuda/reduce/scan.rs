@@ -1,4 +1,4 @@
-//! Running sums and products along a dimension.
+//! Cumulative sums and products along a dimension.
 
 use plimsoll_cuda::Args;
 
@@ -8,7 +8,7 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("scan.cu");
 
-/// What runs along the dimension.
+/// The kind of scan along the dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scan {
     /// A sum.
@@ -17,7 +17,7 @@ pub(crate) enum Scan {
     Product,
     /// `grad, x, product -> grad of x`.
     ProductBackward,
-    /// `g, a -> s`, with `s = g + a · s` of the place before.
+    /// `g, a -> s`, with `s = g + a ·` (the previous `s`).
     Recurrence,
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn scan(call: &mut CudaCall<'_>, kind: Scan, dim: usize, back: bool) 
     let shape = out.shape();
     let (length, inner) = (shape[dim], shape[dim + 1..].iter().product::<usize>());
     let lines = out.len() / length;
-    // As on the host, in 64 bits; whole numbers wrap.
+    // As on the host, in 64 bits; integers wrap.
     let (wide, word) =
         if out.dtype.is_float() { (name(DType::F64), "double") } else { (name(DType::I64), "u64") };
     let source = call

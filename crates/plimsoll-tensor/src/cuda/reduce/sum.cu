@@ -1,12 +1,12 @@
 
-// Sums. A sum may be cut into parts, which a second launch adds up: always in the same order.
+// Sums. A sum may be split into parts, which a second launch adds, always in the same order.
 //
-// Defined before:
-//   A              the type that is added in
+// Macros defined before this text:
+//   A              the accumulator type
 //   T, TO          the types of the elements and the results
-//   KEPT, REDUCED  how many dimensions stay and go
-//   COLUMNS        whether neighbouring threads have neighbouring results or neighbouring terms
-//   VEC            in the first case how many results a thread has, whose terms lie side by side
+//   KEPT, REDUCED  the numbers of kept and reduced dimensions
+//   COLUMNS        whether neighbouring threads handle neighbouring results (else neighbouring terms)
+//   VEC            with COLUMNS, the number of results per thread, whose terms are adjacent
 
 struct Space {
     i64 results, terms, part;

@@ -1,4 +1,4 @@
-//! Sums over any dimensions, and the place of the largest along one.
+//! Sums over any dimensions, and argmax along one.
 
 use plimsoll_cuda::Args;
 use smallvec::SmallVec;
@@ -12,13 +12,15 @@ use crate::layout::Dims;
 const SUM: &str = include_str!("sum.cu");
 const ARGMAX: &str = include_str!("argmax.cu");
 
-/// Into how many parts a sum is cut: few results of many terms would leave most of a device idle.
+/// The number of parts into which a sum is split: without parts, few results with many terms would leave most
+/// of a device idle.
 pub(in crate::cuda) fn parts(results: usize, terms: usize) -> usize {
     let blocks = results.div_ceil(128).max(1);
     if terms < 512 || blocks >= 512 { 1 } else { terms.div_ceil(256).min(1024 / blocks).clamp(1, 256) }
 }
 
-/// How many neighbouring results a thread adds up together: as many as fill 16 bytes of the terms, where those lie so.
+/// How many neighbouring results a thread computes at once: as many as have terms in 16 bytes, if the terms are
+/// contiguous and aligned.
 pub(in crate::cuda) fn neighbours(
     results: usize,
     (address, dtype): (u64, DType),
@@ -32,7 +34,7 @@ pub(in crate::cuda) fn neighbours(
     if fits { count } else { 1 }
 }
 
-/// Bytes of scratch for a sum, by sizes alone.
+/// Bytes of scratch memory for a sum. They depend only on sizes.
 pub(crate) fn sum_scratch(results: usize, terms: usize, dtype: DType) -> u64 {
     match parts(results, terms) {
         1 => 0,
@@ -40,14 +42,14 @@ pub(crate) fn sum_scratch(results: usize, terms: usize, dtype: DType) -> u64 {
     }
 }
 
-/// The dimensions of an input that stay and those that go, each in as few as they need.
+/// The kept and the reduced dimensions of an input, each merged into as few as possible.
 pub(in crate::cuda) fn split(x: &Placed<'_>, marks: &[bool]) -> (Space, Space) {
     let strides = [Dims::from_slice(x.layout.strides())];
     let chosen = |reduced: bool| {
         let dims = (0..x.shape().len()).filter(|&dim| marks[dim] == reduced && x.shape()[dim] != 1);
         let mut dims: SmallVec<[usize; 6]> = dims.collect();
         if reduced {
-            // Terms in the order in which they lie.
+            // Terms are in memory order.
             dims.sort_by_key(|&dim| std::cmp::Reverse(x.layout.strides()[dim]));
         }
         Space::collapsed(x.shape(), &strides, &dims)
@@ -55,7 +57,7 @@ pub(in crate::cuda) fn split(x: &Placed<'_>, marks: &[bool]) -> (Space, Space) {
     (chosen(false), chosen(true))
 }
 
-/// The sum of an input over the dimensions marked, times `scale`. The output is row-major.
+/// The sum of an input over the marked dimensions, times `scale`. The output is row-major.
 pub(crate) fn sum(
     call: &mut CudaCall<'_>,
     x: Placed<'_>,
@@ -67,7 +69,7 @@ pub(crate) fn sum(
         return Ok(());
     }
     if x.is_empty() {
-        // Of nothing: 0, and not a number where it is divided by how many there are.
+        // An empty sum is 0, and its mean is NaN.
         return crate::cuda::elementwise::expression::fill(call, 0.0 * scale, out);
     }
     let results = out.len();
@@ -132,7 +134,7 @@ fn launch(
     call.launch(source, [blocks, terms.div_ceil(part), 1], 256, args)
 }
 
-/// The place of the largest along a dimension.
+/// The index of the largest element along a dimension.
 pub(crate) fn argmax(call: &mut CudaCall<'_>, x: Placed<'_>, out: Placed<'_>, dim: usize) -> Result<()> {
     if out.is_empty() {
         return Ok(());

@@ -1,6 +1,6 @@
-//! Elements from other places.
+//! Operators that move elements.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `remap` | padding, flips, overlapping windows |
 

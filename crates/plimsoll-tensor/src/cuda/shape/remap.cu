@@ -1,9 +1,10 @@
 
-// Elements from other places of a tensor: each dimension by itself. For each dimension: sizes of input and output, the input's step, elements
-// before the first one, and how what is outside is found: 0 nowhere, 1 the other way round, 2 in a circle, 3 reflected, 4 the nearest.
+// Copies elements to other positions, independently for each dimension. For each dimension there are the sizes of input and
+// output, the input's stride, the number of elements before the first one, and the kind: 0 a constant outside, 1 reversed, 2
+// circular, 3 reflected, 4 the nearest element.
 //
-// Defined before:
-//   W     a word of an element's size
+// Macros defined before this text:
+//   W     a word of the element size
 //   RANK  dimensions
 
 struct Space { i64 size[RANK], out[RANK], step[RANK], before[RANK], kind[RANK]; };

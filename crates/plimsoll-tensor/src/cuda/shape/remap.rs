@@ -1,4 +1,4 @@
-//! Elements from other places: turned round, moved in a circle, with others around them.
+//! Moves elements to other positions: flips, rolls and padding.
 
 use plimsoll_cuda::Args;
 
@@ -10,18 +10,18 @@ const REMAP: &str = include_str!("remap.cu");
 const UNFOLD: &str = include_str!("unfold.cu");
 const REMAP_ADD: &str = include_str!("remap_add.cu");
 
-/// Where the elements of a dimension come from.
+/// The source of the elements of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The same places, after `before` others from nowhere.
+    /// The same positions, after `before` elements of padding with a constant.
     Same { before: usize },
-    /// The other end.
+    /// In reverse order.
     Turned,
-    /// The same places in a circle.
+    /// The same positions, wrapping around at the ends.
     Circle { before: usize },
-    /// Reflected at the first and the last.
+    /// Reflected at the first and the last element.
     Reflected { before: usize },
-    /// The nearest.
+    /// The nearest element.
     Nearest { before: usize },
 }
 
@@ -37,7 +37,7 @@ impl Source {
     }
 }
 
-/// The words of a kernel's structure, and its rank.
+/// The words of the kernel's struct, and its rank.
 fn space(size: &[usize], out: &[usize], step: &[usize], axes: &[Source]) -> (Vec<u64>, usize) {
     // A scalar has one dimension here.
     if size.is_empty() {
@@ -48,7 +48,7 @@ fn space(size: &[usize], out: &[usize], step: &[usize], axes: &[Source]) -> (Vec
     ([of(size), of(out), of(step), from(0), from(1)].concat(), size.len())
 }
 
-/// `x -> out`, row-major. `outside` is the word of what comes from nowhere.
+/// `x -> out`, row-major. `outside` is the word for elements without a source.
 pub(crate) fn remap(call: &mut CudaCall<'_>, axes: &[Source], outside: u64) -> Result<()> {
     let (x, out) = (call.ins[0], call.outs[0]);
     let (words, rank) = space(x.shape(), out.shape(), x.layout.strides(), axes);
@@ -58,7 +58,7 @@ pub(crate) fn remap(call: &mut CudaCall<'_>, axes: &[Source], outside: u64) -> R
     call.launch(source, [out.len().div_ceil(256), 1, 1], 256, args)
 }
 
-/// `grad -> sums`, row-major: what [`remap`] does to a gradient.
+/// `grad -> sums`, row-major: the gradient of [`remap`].
 pub(crate) fn remap_add(call: &mut CudaCall<'_>, axes: &[Source]) -> Result<()> {
     let (grad, out) = (call.ins[0], call.outs[0]);
     let dtype = call.float(&[grad, out])?;
@@ -72,7 +72,8 @@ pub(crate) fn remap_add(call: &mut CudaCall<'_>, axes: &[Source]) -> Result<()> 
     call.launch(source, [out.len().div_ceil(256), 1, 1], 256, args)
 }
 
-/// `grad -> sums`, row-major: of windows along a dimension that overlap. `grad` has as many windows there, and their elements last.
+/// `grad -> sums`, row-major: the gradient of overlapping windows along a dimension. In `grad`, that dimension counts the
+/// windows, and their elements are the last dimension.
 pub(crate) fn unfold_backward(call: &mut CudaCall<'_>, dim: usize, [size, step]: [usize; 2]) -> Result<()> {
     let (grad, out) = (call.ins[0], call.outs[0]);
     let dtype = call.float(&[grad, out])?;

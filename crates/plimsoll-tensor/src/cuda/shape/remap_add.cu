@@ -1,15 +1,15 @@
 
-// The gradient of padding: an element adds up the places that came from it, in their order. `step` is the gradient's; the kinds are those of
-// `remap.cu`.
+// The gradient of padding: each element sums the gradients of its copies in the output, in order. `step` holds the gradient's strides; the
+// kinds are as in `remap.cu`.
 //
-// Defined before:
-//   A     the type that is added in
+// Macros defined before this text:
+//   A     the accumulator type
 //   T     the type of the elements
 //   RANK  dimensions
 
 struct Space { i64 size[RANK], out[RANK], step[RANK], before[RANK], kind[RANK]; };
 
-// The n-th place of an output's dimension that comes from `i`; -1 after the last.
+// The n-th position along an output's dimension whose source is `i`; -1 after the last.
 INLINE i64 source(const Space& s, int d, i64 i, i64 n) {
     i64 size = s.size[d], before = s.before[d], after = s.out[d] - size - before, found = 0;
     if (s.kind[d] == 0) return n == 0 ? i + before : -1;

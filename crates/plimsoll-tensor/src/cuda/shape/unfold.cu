@@ -1,11 +1,12 @@
 
-// The gradient of windows that overlap: an element adds up the windows that have it, in their order.
+// The gradient of overlapping windows: an element sums over the windows that contain it, in their
+// order.
 //
-// Defined before:
-//   A     the type that is added in
+// Macros defined before this text:
+//   A     the accumulator type
 //   T     the type of the elements
 //   RANK  dimensions
-//   DIM   the dimension along which the windows lie
+//   DIM   the dimension of the windows
 
 struct Space { i64 size[RANK], step[RANK], inside, window, move, count; };
 extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* grad, i64 n, Space s) {

@@ -1,4 +1,4 @@
-//! The gradients of attention by a kernel: blocks of scores are computed once more from the log-sum-exp.
+//! The gradients of attention, from a kernel that recomputes blocks of scores with the log-sum-exp.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
 use crate::random::RandomStream;
 use crate::tensor::{Grads, Tensor};
 
-/// `operands…[, mask], out, log-sum-exp, grad -> gradients of the operands[, sum of the rows of the packed one's]`.
+/// `operands…[, mask], out, log-sum-exp, grad -> gradients of the operands[, sum of the rows of the packed gradient]`.
 #[derive(Clone, Copy, Debug)]
 struct AttentionBackward {
     of: Attention,
-    /// Whether the sum of the rows is an output too.
+    /// Whether the kernel also outputs the sum of the rows.
     row_sum: bool,
 }
 
@@ -53,7 +53,7 @@ impl AttentionBackward {
         self.of.arrangement
     }
 
-    /// The inputs without the last three.
+    /// The inputs of the forward pass, and the last three inputs.
     fn forward_ins<'a, T>(&self, ins: &'a [T]) -> (&'a [T], [&'a T; 3]) {
         let [first @ .., out, log_sums, grad] = ins else { unreachable!("called with them") };
         (first, [out, log_sums, grad])
@@ -141,7 +141,7 @@ impl Operator for AttentionBackward {
 
     fn takes(&self, input: usize, layout: &Layout) -> bool {
         let has_rows = layout.rank() > 1;
-        // A mask is read element by element; it is the only input before the output that is no operand.
+        // A mask is read element by element. It is the only input before the output that is not an operand.
         !has_rows || input == self.arrangement().operands() || operands::rows_are_dense(layout)
     }
 
@@ -153,7 +153,7 @@ impl Operator for AttentionBackward {
         let to: SmallVec<[&Layout; 3]> = outs.iter().map(|meta| meta.layout).collect();
         let of_out = [out.layout, grad.layout];
         let by_tiles = || self.of.is_by_tiles((&layouts, ins[0].dtype), &of_out, &to, device);
-        // Where attention's kernels make no sum, a pass of its own comes after them.
+        // If attention's kernels do not compute the sum, a separate pass does.
         let sum = || {
             let [batch, rows, cols] = ins[0].shape() else { return 0 };
             if self.row_sum { cuda::reduce::sum_scratch(*cols, batch * rows, ins[0].dtype) } else { 0 }

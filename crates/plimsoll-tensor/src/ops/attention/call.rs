@@ -1,4 +1,4 @@
-//! The methods: options, defaults and what they refuse.
+//! The attention methods of tensors: their options, defaults and errors.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::layout::Dims;
 use crate::tensor::Tensor;
 
-/// What attention does besides softmax(q kᵀ) v. The default is none of it, with scores divided by √dim.
+/// Options of attention. The default is softmax(q kᵀ / √dim) v, with nothing else.
 ///
 /// ```
 /// use plimsoll_tensor::{AttentionOptions, Device, Tensor};
@@ -20,16 +20,16 @@ use crate::tensor::Tensor;
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttentionOptions<'a> {
-    /// Added to the scores where it is of floating point, minus infinity hides a key; where it is of truth values, false
-    /// hides a key. Broadcast to `[…, heads, queries, keys]`. A row that sees no key gives 0.
+    /// The mask, broadcast to `[…, heads, queries, keys]`. A floating-point mask is added to the scores, and minus infinity
+    /// hides a key; in a `bool` mask, false hides a key. A row that sees no key outputs 0.
     pub attn_mask: Option<&'a Tensor>,
-    /// The probability of dropping a weight. Only a seed is kept.
+    /// The probability of dropping a weight. Only a seed is saved.
     pub dropout_p: f64,
-    /// Whether query `i` sees the keys 0 to `i` only. Not together with a mask.
+    /// Whether query `i` sees only the keys 0 to `i`. Cannot be combined with a mask.
     pub is_causal: bool,
-    /// What scores are multiplied with; `1 / √dim` where `None`.
+    /// The factor that scores are multiplied by; `1 / √dim` if `None`.
     pub scale: Option<f64>,
-    /// Whether keys and values may have fewer heads, each shared by as many heads of the queries.
+    /// Whether keys and values may have fewer heads than the queries, each shared by an equal number of query heads.
     pub enable_gqa: bool,
 }
 
@@ -50,16 +50,16 @@ impl AttentionOptions<'_> {
 }
 
 impl Tensor {
-    /// Attention of queries (`self`, `[…, heads, queries, dim]`) to keys `[…, heads, keys, dim]` with values
-    /// `[…, heads, keys, value_dim]`: softmax(scale · q kᵀ + mask) v, `[…, heads, queries, value_dim]`. The output's rows
-    /// lie outside its heads, so that `transpose(1, 2)` and `reshape` join the heads without a copy. Views of a packed
-    /// projection are read as they lie. No matrix of scores is held, forward or backward: kept are the inputs, the output
-    /// and one number for each row. As `torch.nn.functional.scaled_dot_product_attention`.
+    /// Attention of queries (`self`, `[…, heads, queries, dim]`) to keys `[…, heads, keys, dim]` with values `[…, heads, keys,
+    /// value_dim]`: softmax(scale · q kᵀ + mask) v, of shape `[…, heads, queries, value_dim]`. In the output's memory, rows are
+    /// outside heads, so that `transpose(1, 2)` and `reshape` join the heads without a copy. Views of a packed projection are
+    /// read without a copy. The matrix of scores is never materialized, in either pass: only the inputs, the output and one
+    /// number per row are saved. As `torch.nn.functional.scaled_dot_product_attention`.
     ///
-    /// A mask that wants a gradient, and a derivative of the derivative, do need the matrix of scores in the backward pass.
+    /// A mask that requires a gradient, and a second derivative, do materialize the matrix of scores in the backward pass.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; other numbers of heads without `enable_gqa`; a mask with `is_causal`; a
+    /// Incompatible sizes or dtypes; different numbers of heads without `enable_gqa`; a mask together with `is_causal`; a
     /// probability outside 0 to 1; out of memory.
     pub fn scaled_dot_product_attention(
         &self,
@@ -103,10 +103,10 @@ impl Tensor {
         out.reshape(shape.as_slice())
     }
 
-    /// Self-attention of a packed projection `[batch, rows, (heads + 2 · kv_heads) · dim]`, each row of which has its
-    /// queries, then its keys, then its values: `[batch, rows, heads · dim]`. As the attention of its three parts, but the
-    /// gradient is written in place, packed too: that saves three tensors of its size in the backward pass. With fewer
-    /// `kv_heads` than `heads`, heads are shared; `enable_gqa` is not asked.
+    /// Self-attention of a packed projection `[batch, rows, (heads + 2 · kv_heads) · dim]`. Each row has its queries, then its
+    /// keys, then its values. Returns `[batch, rows, heads · dim]`. The result equals the attention of the three parts, but the
+    /// gradient is written packed, which saves three tensors of its size in the backward pass. If `kv_heads` is less than
+    /// `heads`, heads are shared; `enable_gqa` is ignored.
     ///
     /// # Errors
     /// As [`Tensor::scaled_dot_product_attention`].
@@ -126,7 +126,7 @@ impl Tensor {
     }
 }
 
-/// `[batch, heads, rows, columns]`: missing dimensions are 1, further leading ones are one batch.
+/// Reshapes to `[batch, heads, rows, columns]`: missing dimensions are 1, and further leading ones become one batch.
 fn four_dimensions(x: &Tensor) -> Result<Tensor> {
     match x.rank() {
         4 => Ok(x.clone()),
@@ -136,8 +136,8 @@ fn four_dimensions(x: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// A mask as four dimensions that broadcast. Where several leading dimensions of the queries became one batch, so do
-/// those of the mask.
+/// A mask as four dimensions that broadcast. If several leading dimensions of the queries became one batch, so do those of the
+/// mask.
 fn mask_of_four(mask: &Tensor, lead: &[usize]) -> Result<Tensor> {
     let batch = &lead[..lead.len().saturating_sub(1)];
     if batch.len() > 1 && mask.rank() > 3 {

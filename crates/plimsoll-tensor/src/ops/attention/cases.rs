@@ -1,4 +1,4 @@
-//! What the conformance suite runs: attention against its definition.
+//! Cases for the conformance suite: attention compared with its definition.
 
 use smallvec::smallvec;
 
@@ -11,10 +11,10 @@ use crate::random::RandomStream;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
-/// Heads, heads of keys and values, queries, keys, dim, value_dim; one batch.
+/// Query heads, key and value heads, queries, keys, dim, value_dim; one batch.
 type Sizes = [usize; 6];
 
-/// Softmax(q kᵀ / √dim + mask) v; the mask is of `[queries, keys]`.
+/// Softmax(q kᵀ / √dim + mask) v; the mask has the shape `[queries, keys]`.
 fn naive(
     [heads, kv_heads, queries, keys, dim, value_dim]: Sizes,
     ins: &[Vec<f64>],

@@ -1,5 +1,5 @@
-//! The gradients of attention by operations on whole tensors, for a derivative of them, and for a mask that wants one.
-//! These hold matrices of scores, as PyTorch does there.
+//! The gradients of attention composed of tensor operations: for second derivatives, and for a mask that requires a gradient.
+//! These materialize matrices of scores, as PyTorch does in these cases.
 
 use std::sync::Arc;
 
@@ -18,15 +18,16 @@ use crate::operator::{Backward, Meta, Operator, Output, Outputs};
 use crate::random::RandomStream;
 use crate::tensor::{Grads, Tensor};
 
-/// Far below any score: rows that see nothing stay finite.
+/// Far below any score, but finite, so that rows that see no key stay finite.
 const HIDDEN: f64 = -1e30;
 
-/// `[, mask] -> what is added to scores`: the mask as numbers, minus infinity as a finite one; or the causal mask.
+/// `[, mask] -> the bias of the scores`: the mask as numbers, with minus infinity replaced by a finite number; or the causal
+/// mask.
 #[derive(Clone, Copy, Debug)]
 struct Bias {
     queries: usize,
     keys: usize,
-    /// The type of the scores.
+    /// The dtype of the scores.
     dtype: DType,
 }
 
@@ -98,11 +99,11 @@ impl Operator for Bias {
     }
 }
 
-/// `() -> factors of the weights`, `[batch, heads, queries, keys]`.
+/// `() -> dropout's factors of the weights`, `[batch, heads, queries, keys]`.
 #[derive(Clone, Copy, Debug)]
 struct Factors {
     shape: AttentionShape,
-    /// The probability of dropping a weight, and from which random numbers.
+    /// The probability of dropping a weight, and the random stream.
     dropout: (f64, RandomStream),
 }
 
@@ -140,8 +141,8 @@ impl Operator for Factors {
 }
 
 impl Attention {
-    /// With `P` the weights, `f` dropout's factors and `g` the output's gradient: `dv = (P ∘ f)ᵀ g`, `dP = g vᵀ ∘ f`,
-    /// `dS = P ∘ (dP - sum over a row of P ∘ dP)`, `dq = scale · dS k`, `dk = scale · dSᵀ q`, and `dS` is the mask's.
+    /// With `P` the weights, `f` dropout's factors and `g` the output's gradient: `dv = (P ∘ f)ᵀ g`, `dP = g vᵀ ∘ f`, `dS = P ∘
+    /// (dP - sum over a row of P ∘ dP)`, `dq = scale · dS k`, `dk = scale · dSᵀ q`; `dS` is also the gradient of the mask.
     pub(super) fn composed(&self, at: &Backward<'_>, grad: &Tensor) -> Result<Grads> {
         let operands = self.arrangement.operands();
         let shapes = [0, 1, 2].map(|i| at.shape(i.min(operands - 1)));
@@ -173,7 +174,7 @@ impl Attention {
         Ok(results)
     }
 
-    /// `[batch, kv_heads, group, queries, keys]`.
+    /// The attention weights, `[batch, kv_heads, group, queries, keys]`.
     fn weights(
         &self,
         [q, k]: [&Tensor; 2],
@@ -195,13 +196,13 @@ impl Attention {
             let bias = bias.to_dtype(scores.dtype())?.reshape([b, groups[0], groups[1], t, s].as_slice())?;
             scores = scores.add(&bias)?;
         }
-        // Rows that see no key: their log-sum-exp is minus infinity, and all their weights are 0.
+        // The log-sum-exp of a row that sees no key is minus infinity, and its weights are all 0.
         let sees = log_sums.exp()?.not_positive()?.affine(-1.0, 1.0)?;
         let rows = [batch, kv_heads, heads / kv_heads.max(1), queries, 1];
         scores.softmax(-1)?.mul(&sees.to_dtype(scores.dtype())?.reshape(rows.as_slice())?)
     }
 
-    /// Queries `[batch, kv_heads, group, queries, dim]`, keys and values `[batch, kv_heads, 1, keys, …]`.
+    /// Splits the operands: queries `[batch, kv_heads, group, queries, dim]`, keys and values `[batch, kv_heads, 1, keys, …]`.
     pub(super) fn apart(
         &self,
         input: impl Fn(usize) -> Result<Tensor>,
@@ -236,7 +237,7 @@ impl Attention {
         heads_first.reshape([batch, kv_heads, heads / kv_heads.max(1), queries, value_dim].as_slice())
     }
 
-    /// The gradients in the shapes of the operands.
+    /// The gradients, reshaped to the operands' shapes.
     fn joined(&self, at: &Backward<'_>, grads: [Tensor; 3], shape: &AttentionShape) -> Result<Grads> {
         let [dq, dk, dv] = grads;
         match self.arrangement {

@@ -1,13 +1,13 @@
 //! Attention, and rotary embedding.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `operands` | the operator's parameters; sizes and strides of the operands, apart or packed into one tensor |
+//! | `operands` | the operator's parameters; sizes and strides of the operands, separate or packed into one tensor |
 //! | `scaled_dot_product` | the operator: `q, k, v[, mask] -> out, log-sum-exp` |
-//! | `backward` | the gradients, from blocks of scores computed once more |
-//! | `composed` | the gradients as operations on whole tensors, for a derivative of them |
+//! | `backward` | the gradients, from recomputed blocks of scores |
+//! | `composed` | the gradients composed of tensor operations, for second derivatives |
 //! | `call` | the methods of [`Tensor`](crate::Tensor), their options and errors |
-//! | `cases` | what the conformance suite runs |
+//! | `cases` | cases for the conformance suite |
 //! | `rotary` | rotary position embedding |
 
 mod backward;
@@ -21,5 +21,5 @@ mod scaled_dot_product;
 pub use call::AttentionOptions;
 pub(crate) use cases::cases;
 
-/// What the suite runs of the operators here, by their files.
+/// The conformance suite's cases for these operators, by file.
 pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[("attention", cases), ("rotary", rotary::cases)];

@@ -1,4 +1,5 @@
-//! The operator's parameters, and how its operands lie: queries, keys and values apart, or packed into one tensor as a projection leaves them.
+//! The operator's parameters, and the layout of its operands: queries, keys and values as separate tensors, or packed into one
+//! by a projection.
 
 use smallvec::SmallVec;
 
@@ -17,18 +18,18 @@ use crate::view::In;
 
 pub(super) const NAME: &str = "scaled_dot_product_attention";
 
-/// `q, k, v[, mask] -> out, log-sum-exp`, or the same with one tensor in the place of the first three.
+/// `q, k, v[, mask] -> out, log-sum-exp`, or the same with one packed tensor in place of the first three.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attention {
     pub(super) arrangement: Arrangement,
     pub(super) scale: f64,
     pub(super) causal: bool,
-    /// The probability of dropping a weight, and from which random numbers.
+    /// The probability of dropping a weight, and the random stream.
     pub(super) dropout: Option<(f64, RandomStream)>,
 }
 
 impl Attention {
-    /// The same with other random numbers.
+    /// The same operator with another random stream.
     pub(super) fn with_stream(self, from: RandomStream) -> Attention {
         Attention { dropout: self.dropout.map(|(p, _)| (p, from)), ..self }
     }
@@ -38,7 +39,7 @@ impl Attention {
     }
 }
 
-/// Where queries, keys and values are.
+/// How queries, keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrangement {
     /// `[batch, heads, queries, dim]`, `[batch, kv_heads, keys, dim]` and `[batch, kv_heads, keys, value_dim]`.
@@ -48,7 +49,7 @@ pub(super) enum Arrangement {
 }
 
 impl Arrangement {
-    /// How many tensors they are.
+    /// The number of operand tensors.
     pub(super) fn operands(self) -> usize {
         match self {
             Arrangement::Apart => 3,
@@ -77,7 +78,7 @@ impl Arrangement {
         }
     }
 
-    /// For queries, keys and values: the number of their tensor, where they begin in it, and their strides.
+    /// For queries, keys and values: the index of their tensor, their offset in it, and their strides.
     pub(super) fn places(
         self,
         layouts: &[&Layout],
@@ -108,7 +109,7 @@ impl Arrangement {
         (shape, heads)
     }
 
-    /// The sizes, from the shapes of the inputs.
+    /// The sizes, computed from the shapes of the inputs.
     pub(super) fn shape(self, ins: &[&[usize]]) -> Result<AttentionShape> {
         match (self, ins) {
             (
@@ -158,7 +159,7 @@ impl Arrangement {
     }
 }
 
-/// Checks the inputs, and their sizes.
+/// Checks the inputs and returns their sizes.
 pub(super) fn sizes(arrangement: Arrangement, ins: &[Meta<'_>]) -> Result<AttentionShape> {
     let shapes: SmallVec<[&[usize]; 4]> = ins.iter().map(Meta::shape).collect();
     let shape = arrangement.shape(&shapes)?;
@@ -182,7 +183,7 @@ pub(super) fn sizes(arrangement: Arrangement, ins: &[Meta<'_>]) -> Result<Attent
 }
 
 impl Attention {
-    /// Where queries, keys and values begin on a GPU.
+    /// The addresses at which queries, keys and values begin on a GPU.
     pub(super) fn cuda_heads(
         &self,
         of: &[Placed<'_>],
@@ -195,8 +196,8 @@ impl Attention {
         })
     }
 
-    /// Whether the kernels of `cuda/attention/flash.rs` take it: `rest` are the output and its gradient, where they are read,
-    /// and `outs` what is written, which lies as the operator says and may begin anywhere.
+    /// Whether the kernels of `cuda/attention/flash.rs` support this call. `rest` are the output and its gradient if they are
+    /// inputs. `outs` are written: their layout is fixed by the operator, and they may start at any offset.
     pub(super) fn is_by_tiles(
         &self,
         (layouts, dtype): (&[&Layout], DType),
@@ -219,7 +220,7 @@ impl Attention {
             && rest.iter().all(|x| is_aligned(x, 0, self.arrangement.out_strides(x, &shape)))
     }
 
-    /// The same as a GPU's kernels take it.
+    /// The parameters in the form that a GPU's kernels take.
     pub(super) fn params<'a>(
         &self,
         ins: &[Placed<'a>],
@@ -259,7 +260,7 @@ impl From<cuda::attention::Sizes> for AttentionShape {
 }
 
 impl Attention {
-    /// What makes scores of products, with the values of the mask.
+    /// The scale, masks and dropout that turn products of queries and keys into scores.
     pub(super) fn scores<'a>(&self, shape: &AttentionShape, mask: Option<&In<'a>>) -> Scores<'a> {
         let mask = mask.map_or(Mask::None, |mask| {
             let wide = mask.layout().expand(&shape.of_scores()).unwrap_or_else(|| unreachable!("inferred"));
@@ -273,7 +274,7 @@ impl Attention {
     }
 }
 
-/// Whether the elements of a row are side by side.
+/// Whether the elements of each row are adjacent in memory.
 pub(super) fn rows_are_dense(layout: &Layout) -> bool {
     match (layout.shape(), layout.strides()) {
         ([.., cols], [.., stride]) => *cols < 2 || *stride == 1,
@@ -281,7 +282,7 @@ pub(super) fn rows_are_dense(layout: &Layout) -> bool {
     }
 }
 
-/// A new tensor of these sizes that lies as an operand does: rows outside heads where they are there.
+/// A layout of these sizes in the order of an operand: rows outside heads if the operand has them so.
 pub(super) fn laid_like(layout: &Layout) -> Layout {
     let shape: Dims = layout.shape().into();
     match (shape.as_slice(), layout.strides()) {
@@ -296,7 +297,7 @@ pub(super) fn float_bytes(len: usize) -> u64 {
     (len * DType::F32.size()) as u64
 }
 
-/// Floating-point operations of this many products of queries with keys.
+/// Floating-point operations of `products` products of queries with keys.
 pub(super) fn flops(shape: &AttentionShape, causal: bool, products: u64) -> u64 {
     let pairs = (shape.batch * shape.heads * shape.queries * shape.keys) as u64;
     let width = shape.dim.midpoint(shape.value_dim) as u64;

@@ -1,4 +1,4 @@
-//! Rotary position embedding. It keeps the tables of angles, which all layers share, and nothing of its input.
+//! Rotary position embedding. It saves the tables of angles, which all layers share, and not its input.
 
 use smallvec::smallvec;
 
@@ -18,23 +18,23 @@ use crate::tensor::{Grads, Tensor};
 
 const NAME: &str = "apply_rotary";
 
-/// Which elements of a row a rotary embedding turns together.
+/// Which pairs of elements of a row a rotary embedding rotates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rotary {
-    /// Element `i` with element `i + dim / 2`: GPT-NeoX, and Llama as `transformers` has it.
+    /// Element `i` with element `i + dim / 2`: as in GPT-NeoX, and in `transformers`' Llama.
     Halves,
-    /// Element `2 i` with element `2 i + 1`: GPT-J, and Llama's own code.
+    /// Element `2 i` with element `2 i + 1`: as in GPT-J, and in Llama's original code.
     Interleaved,
 }
 
-/// `x, cos, sin -> out`; `sign` -1 turns back.
+/// `x, cos, sin -> out`; a `sign` of -1 rotates backwards.
 #[derive(Clone, Copy, Debug)]
 struct Rotate {
     form: Rotary,
     sign: f64,
 }
 
-/// Whether the elements of a row are side by side.
+/// Whether the elements of each row are adjacent in memory.
 fn rows_are_dense(layout: &Layout) -> bool {
     match (layout.shape(), layout.strides()) {
         ([.., cols], [.., stride]) => *cols < 2 || *stride == 1,
@@ -116,12 +116,12 @@ impl Operator for Rotate {
 }
 
 impl Tensor {
-    /// Turns pairs of elements of each row of `[…, rows, dim]` by the angles of the row's position, given as tables of cosines
-    /// and sines `[rows, dim / 2]` ([`Tensor::rotary_tables`]; `narrow` takes the positions of a part of the sequence).
-    /// Elements beyond the tables' width stay. The tables have no gradient.
+    /// Rotates pairs of elements of each row of `[…, rows, dim]` by the angles of the row's position. The angles are given as
+    /// tables of cosines and sines `[rows, dim / 2]` ([`Tensor::rotary_tables`]; use `narrow` for a part of the sequence).
+    /// Elements beyond the tables' width are unchanged. The tables have no gradient.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; out of memory.
+    /// Incompatible sizes or dtypes; out of memory.
     pub fn apply_rotary(&self, cos: &Tensor, sin: &Tensor, form: Rotary) -> Result<Tensor> {
         call_one(Rotate { form, sign: 1.0 }, &[self, cos, sin])
     }
@@ -138,7 +138,7 @@ impl Tensor {
         Tensor::rotary_tables_of(rows, &frequencies, device)
     }
 
-    /// The same for any frequencies: of the angles `position · frequencies[i]`.
+    /// As [`Tensor::rotary_tables`], for given frequencies: the angles are `position · frequencies[i]`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -162,7 +162,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let naive = |form: Rotary| {
         move |ins: &[Vec<f64>]| {

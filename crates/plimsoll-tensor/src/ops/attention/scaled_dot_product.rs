@@ -1,7 +1,7 @@
-//! Scaled dot-product attention that never holds a matrix of scores.
+//! Scaled dot-product attention that never materializes the matrix of scores.
 //!
-//! Kept for the backward pass: the inputs, the output and one number for each row of scores, as PyTorch's kernels do.
-//! Memory is linear in the length of the sequence.
+//! It saves the inputs, the output and one number for each row of scores, as PyTorch's kernels do. Memory is linear in the
+//! length of the sequence.
 
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ impl Operator for Attention {
         true
     }
 
-    /// The log-sum-exp is the kernel's by-product: no gradient comes in through it.
+    /// The log-sum-exp is a by-product of the kernel: no gradient flows through it.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };
         let mask = self.arrangement.operands();

@@ -1,12 +1,12 @@
-//! Bicubic resampling of images: a product with a small matrix for each of both dimensions.
+//! Bicubic resampling of images: a product with a small matrix along each of the two dimensions.
 
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// PyTorch's constant of cubic convolution.
+/// The coefficient of cubic convolution that PyTorch uses.
 const A: f64 = -0.75;
 
-/// One dimension: its sizes, and the input's places for each of the output.
+/// One dimension: the sizes of input and output, and the number of input elements per output element.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     pub(super) size: usize,
@@ -15,7 +15,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// `[out, size]`: the share of each place of the input in each of the output. What is outside is the place at the edge.
+    /// `[out, size]`: the weight of each input element in each output element. Positions outside read the nearest edge.
     fn shares(self, align_corners: bool) -> Vec<f64> {
         let near = |x: f64| ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0;
         let far = |x: f64| ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A;
@@ -47,7 +47,7 @@ impl Tensor {
             Tensor::from_slice(&shares, &[axis.out, axis.size], self.device())?.to_dtype(self.dtype())
         };
         let (height, width) = (matrix(axes[0])?, matrix(axes[1])?.t()?);
-        // The dimension first that leaves less between both.
+        // First resample the dimension that gives the smaller intermediate tensor.
         match axes[0].out * axes[1].size <= axes[0].size * axes[1].out {
             true => height.matmul(self)?.matmul(&width),
             false => height.matmul(&self.matmul(&width)?),

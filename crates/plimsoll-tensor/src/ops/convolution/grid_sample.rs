@@ -1,5 +1,5 @@
-//! Images sampled at places that a grid names (`grid_sample`), and grids of affine maps (`affine_grid`). Composed of other operations;
-//! only the image and the grid are kept for the backward pass, where the rest is computed again.
+//! Samples images at the points of a grid (`grid_sample`), and makes grids from affine maps (`affine_grid`). Composed of other
+//! operations; only the image and the grid are saved for the backward pass, which recomputes the rest.
 
 use crate::checkpoint::checkpoint;
 use crate::dtype::DType;
@@ -10,10 +10,10 @@ use crate::tensor::Tensor;
 
 const NAME: &str = "grid_sample";
 
-/// What an image has between its elements.
+/// How an image is interpolated between its elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GridSampleMode {
-    /// Between the neighbours along each dimension, by distance.
+    /// Linearly between the neighbours along each dimension.
     #[default]
     Bilinear,
     /// The nearest element. The grid has no gradient.
@@ -22,26 +22,26 @@ pub enum GridSampleMode {
     Bicubic,
 }
 
-/// What an image has outside.
+/// The values of an image outside its borders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GridPadding {
     /// Zeros.
     #[default]
     Zeros,
-    /// The nearest element of its border.
+    /// The nearest border element.
     Border,
-    /// Itself, reflected at its border.
+    /// The image, reflected at its border.
     Reflection,
 }
 
 /// The options of [`Tensor::grid_sample`], with PyTorch's defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GridSampleOptions {
-    /// What is between elements.
+    /// The interpolation between elements.
     pub mode: GridSampleMode,
-    /// What is outside.
+    /// The values outside the image.
     pub padding_mode: GridPadding,
-    /// Whether -1 and 1 are the middles of the corners' elements; else their outer edges.
+    /// Whether -1 and 1 refer to the centres of the corner elements; otherwise to their outer edges.
     pub align_corners: bool,
 }
 
@@ -53,7 +53,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// From -1 to 1 as a place among the elements.
+    /// Converts grid coordinates from -1 to 1 into positions in elements.
     fn place(self, grid: &Tensor) -> Result<Tensor> {
         let size = self.size as f64;
         match self.options.align_corners {
@@ -62,7 +62,7 @@ impl Axis {
         }
     }
 
-    /// A place outside as the one inside that it stands for. As in PyTorch, no gradient flows at the border.
+    /// Maps a position outside the image to the position inside that it reads. As in PyTorch, no gradient flows at the border.
     fn inside(self, place: &Tensor) -> Result<Tensor> {
         let last = self.size as f64 - 1.0;
         match self.options.padding_mode {
@@ -83,7 +83,7 @@ impl Axis {
         }
     }
 
-    /// A whole place as an index, and whether it is in the image.
+    /// Converts an integer position to an index, and tells whether it is inside the image.
     fn index(self, place: &Tensor) -> Result<(Tensor, Tensor)> {
         let last = self.size as f64 - 1.0;
         let inside = place.ge_scalar(0.0)?.logical_and(&place.le_scalar(last)?)?;
@@ -91,7 +91,7 @@ impl Axis {
         Ok((index, inside))
     }
 
-    /// The elements that a place is made of, each an index, whether it is in the image, and its weight.
+    /// The elements that a sample is computed from: for each, its index, whether it is inside the image, and its weight.
     fn taps(self, grid: &Tensor) -> Result<Vec<(Tensor, Tensor, Option<Tensor>)>> {
         let place = self.place(grid)?;
         let tap = |place: Tensor, weight: Option<Tensor>| {
@@ -121,22 +121,22 @@ impl Axis {
     }
 }
 
-/// The slope of cubic convolution, as PyTorch's.
+/// The coefficient of cubic convolution that PyTorch uses.
 const SLOPE: f64 = -0.75;
 
-/// The weight of an element at most 1 away.
+/// The weight of an element at a distance of at most 1.
 fn near(x: &Tensor) -> Result<Tensor> {
     let square = x.mul(x)?;
     x.affine(SLOPE + 2.0, -(SLOPE + 3.0))?.mul(&square)?.add_scalar(1.0)
 }
 
-/// The weight of an element 1 to 2 away.
+/// The weight of an element at a distance of 1 to 2.
 fn far(x: &Tensor) -> Result<Tensor> {
     let first = x.affine(SLOPE, -5.0 * SLOPE)?;
     first.mul(x)?.add_scalar(8.0 * SLOPE)?.mul(x)?.add_scalar(-4.0 * SLOPE)
 }
 
-/// The samples: the sum over the taps of all dimensions.
+/// The samples: a sum over the taps of all dimensions.
 fn sample(x: &Tensor, grid: &Tensor, options: GridSampleOptions) -> Result<Tensor> {
     let (sizes, lead) = (&x.shape()[2..], &x.shape()[..2]);
     let places = &grid.shape()[1..grid.rank() - 1];
@@ -144,7 +144,7 @@ fn sample(x: &Tensor, grid: &Tensor, options: GridSampleOptions) -> Result<Tenso
     let flat = x.reshape(&[lead[0], lead[1], sizes.iter().product()])?;
     let mut taps: Vec<(Tensor, Tensor, Option<Tensor>)> = Vec::new();
     for (dim, &size) in sizes.iter().enumerate() {
-        // The grid's last number is of the first dimension.
+        // The last coordinate of the grid belongs to the first dimension.
         let grid = grid.select(-1, (sizes.len() - 1 - dim) as isize)?.reshape(&[lead[0], count])?;
         let own = Axis { size, options }.taps(&grid)?;
         if taps.is_empty() {
@@ -182,8 +182,8 @@ fn sample(x: &Tensor, grid: &Tensor, options: GridSampleOptions) -> Result<Tenso
 }
 
 impl Tensor {
-    /// Images `[batch, channels, height, width]` at the places of a grid `[batch, height, width, 2]`, which are `(x, y)` from -1 to 1; or
-    /// with a depth, at `(x, y, z)`. As `torch.nn.functional.grid_sample`.
+    /// Samples images `[batch, channels, height, width]` at the points of a grid `[batch, height, width, 2]`, given as `(x, y)`
+    /// from -1 to 1. Images with a depth dimension are sampled at `(x, y, z)`. As `torch.nn.functional.grid_sample`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, GridSampleOptions, Tensor};
@@ -195,7 +195,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Shapes that do not fit; images without elements; two types; bicubic sampling in three dimensions; out of memory.
+    /// Incompatible shapes; images without elements; different dtypes; bicubic sampling in three dimensions; out of memory.
     pub fn grid_sample(&self, grid: &Tensor, options: GridSampleOptions) -> Result<Tensor> {
         let spatial = self.rank().saturating_sub(2);
         let fits = matches!(spatial, 2 | 3)
@@ -221,11 +221,12 @@ impl Tensor {
         checkpoint(move |ins: &[Tensor]| sample(&ins[0], &ins[1], options), &[self, grid])
     }
 
-    /// The grid of an affine map for [`Tensor::grid_sample`]: of these matrices `[batch, 2, 3]` and images of the size `[batch, channels,
-    /// height, width]`, or with a depth of `[batch, 3, 4]`. As `torch.nn.functional.affine_grid`.
+    /// Makes the grid of an affine map for [`Tensor::grid_sample`] from matrices `[batch, 2, 3]` and the size of the images,
+    /// `[batch, channels, height, width]`. With a depth dimension, the matrices are `[batch, 3, 4]`. As
+    /// `torch.nn.functional.affine_grid`.
     ///
     /// # Errors
-    /// Shapes that do not fit; out of memory.
+    /// Incompatible shapes; out of memory.
     pub fn affine_grid(&self, size: &[usize], align_corners: bool) -> Result<Tensor> {
         let spatial = size.len().saturating_sub(2);
         if !matches!(spatial, 2 | 3) || self.shape() != [size[0], spatial, spatial + 1] {

@@ -1,4 +1,4 @@
-//! Resampling of `[batch, channels, …]` to another size. Its derivative needs only sizes.
+//! Resampling of `[batch, channels, …]` to another size. Its derivative only needs the sizes.
 
 use smallvec::smallvec;
 
@@ -22,23 +22,23 @@ use crate::tensor::{Grads, Tensor};
 
 const NAME: &str = "interpolate";
 
-/// How new elements are made. PyTorch's name for linear interpolation depends on the dimensions of an image: `linear`,
-/// `bilinear`, `trilinear`.
+/// The interpolation method. PyTorch names linear interpolation after the number of dimensions: `linear`, `bilinear`,
+/// `trilinear`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InterpolateMode {
-    /// The element at or before the place: `nearest`, as PyTorch's.
+    /// The element at or before the position: PyTorch's `nearest`.
     #[default]
     Nearest,
-    /// The element whose middle is nearest: `nearest-exact`.
+    /// The element whose centre is nearest: `nearest-exact`.
     NearestExact,
-    /// Between the elements around the place, along each dimension.
+    /// Linear between the elements around the position, along each dimension.
     Linear {
-        /// Whether the corners' middles stay where they are; else the corners' outer edges.
+        /// Whether the centres of the corner elements are aligned; otherwise their outer edges are.
         align_corners: bool,
     },
-    /// By cubic convolution of the four elements around the place along each of two dimensions: `bicubic`. It may overshoot.
+    /// Cubic convolution of the four elements around the position, along both dimensions: `bicubic`. Results may overshoot.
     Cubic {
-        /// As of [`InterpolateMode::Linear`].
+        /// As in [`InterpolateMode::Linear`].
         align_corners: bool,
     },
 }
@@ -48,7 +48,7 @@ pub enum InterpolateMode {
 pub enum ResizeTo<'a> {
     /// One size for each dimension after batch and channels.
     Size(&'a [usize]),
-    /// This many times as large in each dimension, rounded down: one number for all, or one for each.
+    /// This many times as large in each dimension, rounded down: one factor for all, or one for each.
     Scale(&'a [f64]),
 }
 
@@ -56,7 +56,7 @@ pub enum ResizeTo<'a> {
 #[derive(Clone, Debug)]
 struct Interpolate {
     mode: InterpolateMode,
-    /// Sizes of the input, of the output, and the input's places for each of the output's.
+    /// Sizes of the input and of the output, and the number of input elements per output element.
     from: Dims,
     to: Dims,
     ratios: [f64; 3],
@@ -81,7 +81,7 @@ impl Interpolate {
         }
     }
 
-    /// The same for a GPU's kernels.
+    /// The parameters in the form that a GPU's kernels take.
     fn resampled(&self, x: &[usize], format: MemoryFormat) -> Resampled {
         let ResampleShape { outer, axes, inner, sampling } = self.shape(x, format);
         let mode = match sampling {
@@ -97,7 +97,7 @@ impl Interpolate {
     }
 }
 
-/// Bytes are blended in `f32` and rounded after each dimension, as PyTorch's; the kernel reads them itself.
+/// Bytes are interpolated in `f32` and rounded after each dimension, as in PyTorch; the kernel reads them directly.
 fn value_type(dtype: DType) -> DType {
     if dtype == DType::U8 { dtype } else { dtype.accumulator() }
 }
@@ -204,8 +204,8 @@ impl Operator for InterpolateBackward {
 }
 
 impl Tensor {
-    /// Images `[batch, channels, …]` of one to three dimensions resampled to another size. As
-    /// `torch.nn.functional.interpolate`, without smoothing before reduction.
+    /// Resamples images `[batch, channels, …]` of one to three dimensions to another size. As
+    /// `torch.nn.functional.interpolate`, without antialiasing.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, InterpolateMode, ResizeTo, Tensor};
@@ -216,8 +216,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// An image of other dimensions than sizes or scales; a size of 0; a type that is not of floating point or `uint8`; out of
-    /// memory.
+    /// Sizes or scales that do not match the image's dimensions; a size of 0; a dtype other than floating-point ones and
+    /// `uint8`; out of memory.
     pub fn interpolate(&self, to: ResizeTo<'_>, mode: InterpolateMode) -> Result<Tensor> {
         let misfit = |why: &str| {
             let message = format!(
@@ -273,7 +273,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |shape: &[usize], sizes: &'static [usize], mode: InterpolateMode| {
         Case::new(format!("interpolate {shape:?} to {sizes:?}, {mode:?}"), &[shape], move |ins| {

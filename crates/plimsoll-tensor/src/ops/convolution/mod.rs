@@ -1,14 +1,14 @@
-//! What works on windows of images: convolution, pooling, resampling.
+//! Operations on windows of images: convolution, pooling, resampling.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `conv/` | convolution and transposed convolution |
 //! | `pool/` | pooling |
 //! | `interpolate` | resampling to another size |
 //! | `bicubic` | bicubic resampling |
-//! | `grid_sample` | images sampled at places that a grid names |
-//! | `windows` | windows of images as columns, and back |
-//! | `shuffle` | channels that become places and back |
+//! | `grid_sample` | images sampled at the points of a grid |
+//! | `windows` | windows of images as columns, and the inverse (`unfold`, `fold`) |
+//! | `shuffle` | rearranging channels into pixels and back |
 
 pub(super) mod bicubic;
 pub(super) mod conv;
@@ -18,6 +18,6 @@ pub(super) mod pool;
 pub(super) mod shuffle;
 pub(super) mod windows;
 
-/// What the suite runs of the operators here, by their files.
+/// The conformance suite's cases for these operators, by file.
 pub(super) static CASES: &[(&str, crate::suite::Cases)] =
     &[("conv", conv::cases), ("interpolate", interpolate::cases), ("pool", pool::cases)];

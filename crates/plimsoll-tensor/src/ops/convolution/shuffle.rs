@@ -1,10 +1,10 @@
-//! Channels of images that become places and back: `pixel_shuffle`, `pixel_unshuffle`, `channel_shuffle`. Reshaped and permuted
-//! views, gathered once.
+//! Rearranges channels into pixels and back: `pixel_shuffle`, `pixel_unshuffle`, `channel_shuffle`. Each is a reshaped and
+//! permuted view, gathered once.
 
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// The last three sizes, `[…, channels, height, width]`, and those before.
+/// The last three sizes, `[…, channels, height, width]`, and the sizes before them.
 fn image<'a>(op: &'static str, x: &'a Tensor) -> Result<(&'a [usize], [usize; 3])> {
     match x.shape() {
         [lead @ .., c, h, w] => Ok((lead, [*c, *h, *w])),
@@ -12,7 +12,7 @@ fn image<'a>(op: &'static str, x: &'a Tensor) -> Result<(&'a [usize], [usize; 3]
     }
 }
 
-/// `sizes` behind `lead` exchanged in this order, then of the shape `to` behind `lead`.
+/// Views `x` as `lead` followed by `sizes`, permutes those by `order`, and reshapes to `lead` followed by `to`.
 fn exchanged(x: &Tensor, lead: &[usize], sizes: &[usize], order: &[usize], to: &[usize]) -> Result<Tensor> {
     let order: Vec<isize> =
         (0..lead.len()).chain(order.iter().map(|&at| lead.len() + at)).map(|at| at as isize).collect();
@@ -20,10 +20,10 @@ fn exchanged(x: &Tensor, lead: &[usize], sizes: &[usize], order: &[usize], to: &
 }
 
 impl Tensor {
-    /// `[…, c · r², h, w]` as `[…, c, h · r, w · r]`: channels become places. As `torch.nn.functional.pixel_shuffle`.
+    /// Rearranges `[…, c · r², h, w]` into `[…, c, h · r, w · r]`. As `torch.nn.functional.pixel_shuffle`.
     ///
     /// # Errors
-    /// Channels that `r²` does not divide; out of memory.
+    /// A number of channels that is not divisible by `r²`; out of memory.
     pub fn pixel_shuffle(&self, upscale_factor: usize) -> Result<Tensor> {
         const NAME: &str = "pixel_shuffle";
         let (r, (lead, [c, h, w])) = (upscale_factor, image(NAME, self)?);
@@ -37,7 +37,7 @@ impl Tensor {
     /// The inverse of [`Tensor::pixel_shuffle`]. As `torch.nn.functional.pixel_unshuffle`.
     ///
     /// # Errors
-    /// Sizes that `r` does not divide; out of memory.
+    /// Sizes that are not divisible by `r`; out of memory.
     pub fn pixel_unshuffle(&self, downscale_factor: usize) -> Result<Tensor> {
         const NAME: &str = "pixel_unshuffle";
         let (r, (lead, [c, h, w])) = (downscale_factor, image(NAME, self)?);
@@ -48,10 +48,10 @@ impl Tensor {
         exchanged(self, lead, &[c, h, r, w, r], &[0, 2, 4, 1, 3], &[c * r * r, h, w])
     }
 
-    /// The channels of `[batch, channels, …]` dealt from `groups` piles in turn. As `torch.nn.functional.channel_shuffle`.
+    /// Interleaves the channels of `groups` equal groups of `[batch, channels, …]`. As `torch.nn.functional.channel_shuffle`.
     ///
     /// # Errors
-    /// Channels that the groups do not divide; out of memory.
+    /// A number of channels that is not divisible by the number of groups; out of memory.
     pub fn channel_shuffle(&self, groups: usize) -> Result<Tensor> {
         const NAME: &str = "channel_shuffle";
         let [batch, channels, rest @ ..] = self.shape() else {

@@ -1,5 +1,5 @@
-//! Windows of images as columns, and columns added back to images: PyTorch's `unfold` and `fold` of images. Each is the other's
-//! derivative.
+//! Windows of images as columns, and columns added back into images: PyTorch's `unfold` and `fold`. Each is the derivative of
+//! the other.
 
 use crate::dispatch::Tensors;
 use crate::error::{Error, Result};
@@ -7,7 +7,7 @@ use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::ops::PadMode;
 use crate::tensor::{Grads, Tensor};
 
-/// Where the windows of an image are. As the arguments of `torch.nn.Unfold`.
+/// The positions of the windows in an image. As the arguments of `torch.nn.Unfold`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowOptions {
     /// Height and width of a window.
@@ -21,12 +21,12 @@ pub struct WindowOptions {
 }
 
 impl WindowOptions {
-    /// Windows of this size at each place.
+    /// Windows of this size at every position.
     pub fn new(kernel: [usize; 2]) -> WindowOptions {
         WindowOptions { kernel, dilation: [1; 2], padding: [0; 2], stride: [1; 2] }
     }
 
-    /// How many windows there are down and across an image.
+    /// The number of windows in an image, vertically and horizontally.
     fn count(&self, op: &'static str, image: [usize; 2]) -> Result<[usize; 2]> {
         let mut count = [0; 2];
         for dim in 0..2 {
@@ -48,8 +48,8 @@ impl WindowOptions {
 }
 
 impl Tensor {
-    /// The windows of images `[batch, channels, height, width]`, each a column: `[batch, channels · kernel, windows]`. Without the batch
-    /// too. As `torch.nn.functional.unfold`.
+    /// The windows of images `[batch, channels, height, width]`, each as a column: `[batch, channels · kernel, windows]`. The
+    /// batch is optional. As `torch.nn.functional.unfold`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor, WindowOptions};
@@ -62,7 +62,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A window larger than the image with its padding; sizes of 0; out of memory.
+    /// A window larger than the padded image; sizes of 0; out of memory.
     pub fn im2col(&self, options: WindowOptions) -> Result<Tensor> {
         match *self.shape() {
             [_, _, h, w] => {
@@ -77,11 +77,12 @@ impl Tensor {
         }
     }
 
-    /// Columns as [`Tensor::im2col`] makes them, each added to its window of images of this height and width. As
+    /// Adds columns, as [`Tensor::im2col`] makes them, to their windows in images of this height and width. As
     /// `torch.nn.functional.fold`.
     ///
     /// # Errors
-    /// Another number of columns than such images have windows, or of rows than a multiple of the window's elements; out of memory.
+    /// A number of columns that differs from the number of windows; a number of rows that is not a multiple of the window's
+    /// elements; out of memory.
     pub fn col2im(&self, output_size: [usize; 2], options: WindowOptions) -> Result<Tensor> {
         let (rows, columns) = match *self.shape() {
             [_, rows, columns] => (rows, columns),

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// The native-endian bytes of the elements, row-major: what [`Tensor::from_bytes`] takes.
+    /// The native-endian bytes of the elements, row-major, as [`Tensor::from_bytes`] takes them.
     ///
     /// ```
     /// use plimsoll_tensor::{DType, Device, Tensor};
@@ -16,7 +16,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A device that computes no values; out of memory where a view must be gathered first.
+    /// A device that computes no values; out of memory, if a view must be gathered first.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         if !self.device().has_values() {
             let device = self.device().name().to_owned();

@@ -1,4 +1,4 @@
-//! Copies: into new memory, and between types.
+//! Copies: into new memory, and between dtypes.
 
 use smallvec::smallvec;
 
@@ -30,7 +30,7 @@ impl Operator for Copy {
 }
 
 impl Tensor {
-    /// The values in row-major order without gaps: itself where they are, else a copy.
+    /// The values in row-major order without gaps. Returns the tensor itself if it is contiguous, otherwise a copy.
     ///
     /// # Errors
     /// Out of memory.
@@ -38,7 +38,7 @@ impl Tensor {
         if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
     }
 
-    /// A contiguous copy with storage of its own. As `Tensor.clone`: gradients flow through.
+    /// A contiguous copy with its own storage. Gradients flow through it. As `Tensor.clone`.
     ///
     /// # Errors
     /// Out of memory.
@@ -46,9 +46,9 @@ impl Tensor {
         call_one(Copy::AS_IT_IS, &[self])
     }
 
-    /// The values converted to another type: floating point rounds to the nearest, or towards zero and into range
-    /// where it becomes a whole number; whole numbers wrap; `bool` is true where a value is not zero. Gradients flow
-    /// between types of floating point. As `Tensor.to(dtype)`.
+    /// Converts the values to another dtype. Floats round to the nearest; conversion to integers truncates and saturates;
+    /// integers wrap; `bool` is true where a value is not zero. Gradients flow between floating-point dtypes. As
+    /// `Tensor.to(dtype)`.
     ///
     /// # Errors
     /// Out of memory.
@@ -61,7 +61,7 @@ impl Tensor {
 }
 
 impl Tensor {
-    /// Converted to `float64`. As `Tensor.double()`.
+    /// Converts to `float64`. As `Tensor.double()`.
     ///
     /// # Errors
     /// Out of memory.
@@ -69,7 +69,7 @@ impl Tensor {
         self.to_dtype(DType::F64)
     }
 
-    /// Converted to `float32`. As `Tensor.float()`.
+    /// Converts to `float32`. As `Tensor.float()`.
     ///
     /// # Errors
     /// Out of memory.
@@ -77,7 +77,7 @@ impl Tensor {
         self.to_dtype(DType::F32)
     }
 
-    /// Converted to `float16`. As `Tensor.half()`.
+    /// Converts to `float16`. As `Tensor.half()`.
     ///
     /// # Errors
     /// Out of memory.
@@ -85,7 +85,7 @@ impl Tensor {
         self.to_dtype(DType::F16)
     }
 
-    /// Converted to `bfloat16`. As `Tensor.bfloat16()`.
+    /// Converts to `bfloat16`. As `Tensor.bfloat16()`.
     ///
     /// # Errors
     /// Out of memory.
@@ -93,7 +93,7 @@ impl Tensor {
         self.to_dtype(DType::BF16)
     }
 
-    /// Converted to `int64`. As `Tensor.long()`.
+    /// Converts to `int64`. As `Tensor.long()`.
     ///
     /// # Errors
     /// Out of memory.
@@ -102,7 +102,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let same = |ins: &[Vec<f64>]| vec![ins[0].clone()];
     let whole = |ins: &[Vec<f64>]| vec![ins[0].iter().map(|x| x.trunc()).collect()];

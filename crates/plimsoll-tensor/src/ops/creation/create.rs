@@ -1,4 +1,4 @@
-//! How tensors come to be: from values, filled, counted, drawn.
+//! Creates tensors: from values, filled with a constant or a sequence, or random.
 
 use std::sync::Arc;
 
@@ -20,30 +20,30 @@ use crate::suite::Case;
 use crate::tensor::Tensor;
 use crate::view::Out;
 
-/// What new tensors are filled with.
+/// The contents of a new tensor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
     /// One value everywhere.
     Value(f64),
     /// `start`, `start + step`, …
     Sequence { start: f64, step: f64 },
-    /// This many values from `start` to `end`, both included, at equal distances.
+    /// `count` evenly spaced values from `start` to `end`, both included.
     Between { start: f64, end: f64, count: usize },
     /// Random values.
     Random(Distribution, RandomStream),
-    /// Random whole numbers from `low` up to, not including, `high`.
+    /// Random integers in `[low, high)`.
     Integers { low: i64, high: i64, from: RandomStream },
-    /// The whole numbers below the length in random order.
+    /// The integers below the length, in random order.
     Permutation(RandomStream),
 }
 
 impl Source {
-    /// Writes it over `out`.
+    /// Fills `out`.
     pub(crate) fn write(self, out: Out<'_>) {
         match self {
             Source::Value(value) => by_dtype!(out.dtype(), T => fill_strided::<T>(T::from_f64(value), out)),
             Source::Sequence { start, step } => numbered(out, |i| start + i as f64 * step),
-            // From both ends, as PyTorch: the last value is `end` itself.
+            // Computed from both ends, as in PyTorch, so that the last value is exactly `end`.
             Source::Between { start, end, count } => {
                 let step = if count > 1 { (end - start) / (count - 1) as f64 } else { 0.0 };
                 numbered(out, |i| match i < count / 2 || count == 1 {
@@ -60,7 +60,7 @@ impl Source {
         }
     }
 
-    /// The same on a GPU.
+    /// Fills `out` on a GPU.
     pub(crate) fn write_cuda(self, call: &mut CudaCall<'_>, out: Placed<'_>) -> Result<()> {
         match self {
             Source::Value(value) => cuda::elementwise::fill(call, value, out),
@@ -80,7 +80,7 @@ impl Source {
         }
     }
 
-    /// The random numbers that it draws, if any.
+    /// The random numbers that it uses, if any.
     pub(crate) fn varies(self) -> Option<Varies> {
         match self {
             Source::Random(_, from) | Source::Integers { from, .. } | Source::Permutation(from) => {
@@ -90,7 +90,7 @@ impl Source {
         }
     }
 
-    /// The same with other random numbers.
+    /// The same with another random stream.
     pub(crate) fn with_random(self, from: RandomStream) -> Source {
         match self {
             Source::Random(distribution, _) => Source::Random(distribution, from),
@@ -100,7 +100,7 @@ impl Source {
         }
     }
 
-    /// Refuses types that have no such values.
+    /// Refuses dtypes that cannot hold such values.
     pub(crate) fn check(self, op: &'static str, dtype: DType) -> Result<()> {
         let refused = |expected| Err(Error::DType { op, expected, got: dtype });
         match self {
@@ -118,7 +118,7 @@ impl Source {
         }
     }
 
-    /// The type in which the host's kernel writes: random values are drawn in 32 or 64 bits.
+    /// The dtype that the host's kernel writes: random values are drawn in 32 or 64 bits.
     pub(crate) fn cpu_type(self, dtype: DType) -> DType {
         match self {
             Source::Random(..) | Source::Integers { .. } | Source::Permutation(_) => dtype.accumulator(),
@@ -127,7 +127,7 @@ impl Source {
     }
 }
 
-/// A function of the number of each element, row-major.
+/// Fills `out` with a function of each element's row-major index.
 fn numbered(out: Out<'_>, value: impl Fn(usize) -> f64) {
     by_dtype!(out.dtype(), T => {
         let write = |(i, x): (usize, &mut <T as Element>::Stored)| *x = T::from_f64(value(i)).to_stored();
@@ -146,7 +146,7 @@ fn fill_strided<T: Element>(value: T, out: Out<'_>) {
 /// `() -> out`.
 #[derive(Clone, Debug)]
 struct Create {
-    /// What the caller asked for, in PyTorch's words: `zeros`, `randn`.
+    /// The name of the function that was called, as in PyTorch: `zeros`, `randn`.
     name: &'static str,
     source: Source,
     shape: Dims,
@@ -190,7 +190,7 @@ impl Operator for Create {
     }
 }
 
-/// An error unless the bytes are those of a shape's elements.
+/// Fails unless the number of bytes matches the shape and dtype.
 fn want_elements(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<()> {
     let needed = layout::checked_len(shape)? * dtype.size();
     if bytes.len() != needed {
@@ -208,10 +208,10 @@ fn want_elements(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<()> {
 }
 
 impl Tensor {
-    /// A tensor with these values, row-major, and this shape. As `torch.tensor`.
+    /// A tensor of this shape with these values, row-major. As `torch.tensor`.
     ///
     /// # Errors
-    /// A shape that does not have as many elements as `values`; out of memory.
+    /// A number of values that does not match the shape; out of memory.
     pub fn from_slice<T: Element>(values: &[T], shape: &[usize], device: &Device) -> Result<Tensor> {
         Tensor::from_bytes(T::bytes_of(values), T::DTYPE, shape, device)
     }
@@ -219,7 +219,7 @@ impl Tensor {
     /// A tensor from the native-endian bytes of its elements, row-major.
     ///
     /// # Errors
-    /// A byte count that is not the shape's; a truth value that is neither 0 nor 1; out of memory.
+    /// A byte count that does not match the shape; a boolean that is neither 0 nor 1; out of memory.
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<Tensor> {
         want_elements(bytes, dtype, shape)?;
         let data = dispatch::empty(shape, dtype, device, "tensor")?;
@@ -227,7 +227,7 @@ impl Tensor {
         Ok(Tensor::from_data(data))
     }
 
-    /// [`Tensor::from_bytes`] in pinned memory of the host, copied once. As `torch.tensor(…, pin_memory=True)`.
+    /// [`Tensor::from_bytes`] into pinned host memory, with a single copy. As `torch.tensor(…, pin_memory=True)`.
     ///
     /// ```
     /// use plimsoll_tensor::{DType, Tensor};
@@ -238,7 +238,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::from_bytes`]; no pinned memory: [`Error::PinnedMemory`].
+    /// As [`Tensor::from_bytes`]; no pinned memory is available: [`Error::PinnedMemory`].
     pub fn from_bytes_pinned(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Tensor> {
         want_elements(bytes, dtype, shape)?;
         let data = dispatch::empty_in_pinned(shape, dtype, &Device::cpu(), "pin_memory")?;
@@ -246,7 +246,7 @@ impl Tensor {
         Ok(Tensor::from_data(data))
     }
 
-    /// Memory for a tensor whose values are whatever is there. As `torch.empty`.
+    /// An uninitialized tensor. As `torch.empty`.
     ///
     /// # Errors
     /// Out of memory.
@@ -254,7 +254,7 @@ impl Tensor {
         dispatch::empty(shape, dtype, device, "tensor").map(Tensor::from_data)
     }
 
-    /// Zeros in 32-bit floating point. As `torch.zeros`.
+    /// Zeros, as `float32`. As `torch.zeros`.
     ///
     /// # Errors
     /// Out of memory, as for every constructor.
@@ -262,7 +262,7 @@ impl Tensor {
         create("zeros", Source::Value(0.0), shape, DType::F32, device)
     }
 
-    /// Ones in 32-bit floating point. As `torch.ones`.
+    /// Ones, as `float32`. As `torch.ones`.
     ///
     /// # Errors
     /// Out of memory.
@@ -270,7 +270,7 @@ impl Tensor {
         create("ones", Source::Value(1.0), shape, DType::F32, device)
     }
 
-    /// One value everywhere, converted to `dtype`. As `torch.full`.
+    /// A tensor filled with `value`, converted to `dtype`. As `torch.full`.
     ///
     /// # Errors
     /// Out of memory.
@@ -278,7 +278,7 @@ impl Tensor {
         create("full", Source::Value(value), shape, dtype, device)
     }
 
-    /// Zeros of another tensor's shape and type, on its device and in its order of dimensions. As `torch.zeros_like`.
+    /// Zeros with another tensor's shape, dtype, device and order of dimensions. As `torch.zeros_like`.
     ///
     /// # Errors
     /// Out of memory.
@@ -286,7 +286,7 @@ impl Tensor {
         like(self, |shape| create("zeros_like", Source::Value(0.0), shape, self.dtype(), self.device()))
     }
 
-    /// Ones of another tensor's shape and type, on its device and in its order of dimensions. As `torch.ones_like`.
+    /// Ones with another tensor's shape, dtype, device and order of dimensions. As `torch.ones_like`.
     ///
     /// # Errors
     /// Out of memory.
@@ -311,7 +311,7 @@ impl Tensor {
         create("randn", Source::Random(from, device.next_random()), shape, DType::F32, device)
     }
 
-    /// Values drawn evenly from 0 up to, not including, 1. As `torch.rand`; see [`Device::manual_seed`].
+    /// Uniform random values in `[0, 1)`. As `torch.rand`; see [`Device::manual_seed`].
     ///
     /// # Errors
     /// Out of memory.
@@ -321,8 +321,8 @@ impl Tensor {
     }
 }
 
-/// What `make` makes of a shape, with the dimensions in the order of `x`: `make` gets the shape as it lies, and gives the same for
-/// any order.
+/// A tensor that `make` creates, with its dimensions in the same memory order as those of `x`. `make` gets the shape in that
+/// order; the values that it fills in must not depend on the order.
 pub(in crate::ops) fn like(x: &Tensor, make: impl FnOnce(&[usize]) -> Result<Tensor>) -> Result<Tensor> {
     let layout = x.data().layout.dense();
     if layout.is_contiguous() {
@@ -345,7 +345,7 @@ pub(in crate::ops) fn create(
     Ok(dispatch::create(op, device)?.remove(0))
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let full =
         |ins: &[&Tensor]| Ok(smallvec![Tensor::full(ins[0].shape(), 2.5, DType::F32, ins[0].device())?]);

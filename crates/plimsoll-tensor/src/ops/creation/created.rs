@@ -1,5 +1,5 @@
-//! More ways in which tensors come to be: sequences, the identity, random integers and permutations, and all of them in the
-//! shape of another tensor.
+//! More ways of creating tensors: sequences, the identity, random integers and permutations, and tensors in the shape of
+//! another tensor.
 
 use smallvec::smallvec;
 
@@ -13,7 +13,7 @@ use crate::suite::Case;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// `start`, `start + step`, … up to, not including, `end`, in a type. As `torch.arange(start, end, step)`.
+    /// `start`, `start + step`, … up to but excluding `end`, as `dtype`. As `torch.arange(start, end, step)`.
     ///
     /// ```
     /// use plimsoll_tensor::{DType, Device, Tensor};
@@ -23,7 +23,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A step of 0 or away from the end; bounds that are not finite; out of memory.
+    /// A step of 0 or in the wrong direction; bounds that are not finite; out of memory.
     pub fn arange_from(start: f64, end: f64, step: f64, dtype: DType, device: &Device) -> Result<Tensor> {
         let count = (end - start) / step;
         if step == 0.0 || !count.is_finite() || count < 0.0 {
@@ -34,7 +34,7 @@ impl Tensor {
         create("arange", Source::Sequence { start, step }, &[count.ceil() as usize], dtype, device)
     }
 
-    /// `count` values from `start` to `end`, both included, in `float32`. As `torch.linspace`.
+    /// `count` evenly spaced values from `start` to `end`, both included, as `float32`. As `torch.linspace`.
     ///
     /// # Errors
     /// Out of memory.
@@ -42,7 +42,7 @@ impl Tensor {
         create("linspace", Source::Between { start, end, count }, &[count], DType::F32, device)
     }
 
-    /// `base` to the powers of [`Tensor::linspace`]. As `torch.logspace`.
+    /// `base` raised to the values of [`Tensor::linspace`]. As `torch.logspace`.
     ///
     /// # Errors
     /// Out of memory.
@@ -50,7 +50,7 @@ impl Tensor {
         Tensor::linspace(start, end, count, device)?.affine(base.ln(), 0.0)?.exp()
     }
 
-    /// Ones on the diagonal, zeros elsewhere, in `float32`. As `torch.eye(rows, columns)`.
+    /// Ones on the diagonal, zeros elsewhere, as `float32`. As `torch.eye(rows, columns)`.
     ///
     /// # Errors
     /// Out of memory.
@@ -60,11 +60,10 @@ impl Tensor {
         Ok(eye)
     }
 
-    /// Whole numbers drawn evenly from `low` up to, not including, `high`, as `int64`. As `torch.randint`; see
-    /// [`Device::manual_seed`].
+    /// Uniform random integers in `[low, high)`, as `int64`. As `torch.randint`; see [`Device::manual_seed`].
     ///
     /// # Errors
-    /// No number between them; out of memory.
+    /// An empty range; out of memory.
     pub fn randint(low: i64, high: i64, shape: &[usize], device: &Device) -> Result<Tensor> {
         if low >= high {
             return Err(Error::argument(
@@ -89,7 +88,7 @@ impl Tensor {
         create("randperm", Source::Permutation(device.next_random()), &[n], DType::I64, device)
     }
 
-    /// One value everywhere, in another tensor's shape, type and order of dimensions. As `torch.full_like`.
+    /// A tensor filled with `value`, with another tensor's shape, dtype and order of dimensions. As `torch.full_like`.
     ///
     /// # Errors
     /// Out of memory.
@@ -97,8 +96,7 @@ impl Tensor {
         like(self, |shape| create("full_like", Source::Value(value), shape, self.dtype(), self.device()))
     }
 
-    /// Memory for a tensor of another one's shape, type and order of dimensions, whose values are whatever is there. As
-    /// `torch.empty_like`.
+    /// An uninitialized tensor with another tensor's shape, dtype and order of dimensions. As `torch.empty_like`.
     ///
     /// # Errors
     /// Out of memory.
@@ -106,7 +104,7 @@ impl Tensor {
         self.empty_like_of(self.dtype())
     }
 
-    /// [`Tensor::empty_like`] of another type. As `torch.empty_like` with its argument `dtype`.
+    /// [`Tensor::empty_like`] with another dtype. As `torch.empty_like` with its argument `dtype`.
     ///
     /// # Errors
     /// Out of memory.
@@ -114,15 +112,15 @@ impl Tensor {
         like(self, |shape| Tensor::empty(shape, dtype, self.device()))
     }
 
-    /// Values drawn evenly from 0 up to, not including, 1, in another tensor's shape and type. As `torch.rand_like`.
+    /// Uniform random values in `[0, 1)`, with another tensor's shape and dtype. As `torch.rand_like`.
     ///
     /// # Errors
-    /// A type that is not of floating point; out of memory.
+    /// A dtype that is not floating-point; out of memory.
     pub fn rand_like(&self) -> Result<Tensor> {
         self.drawn_like("rand_like", Distribution::Uniform { low: 0.0, high: 1.0 })
     }
 
-    /// Values from the standard normal distribution, in another tensor's shape and type. As `torch.randn_like`.
+    /// Values from the standard normal distribution, with another tensor's shape and dtype. As `torch.randn_like`.
     ///
     /// # Errors
     /// As [`Tensor::rand_like`].
@@ -135,16 +133,16 @@ impl Tensor {
         create(name, source, self.shape(), self.dtype(), self.device())
     }
 
-    /// 1 with the probability that each element gives, else 0, in this tensor's type. As `torch.bernoulli`.
+    /// 1 with the probability given by each element, otherwise 0, in this tensor's dtype. As `torch.bernoulli`.
     ///
     /// # Errors
-    /// A type that is not of floating point; out of memory.
+    /// A dtype that is not floating-point; out of memory.
     pub fn bernoulli(&self) -> Result<Tensor> {
         no_grad(|| self.rand_like()?.lt(self)?.to_dtype(self.dtype()))
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let linspace =
         |ins: &[&Tensor]| Ok(smallvec![Tensor::linspace(1.0, 2.0, ins[0].numel(), ins[0].device())?]);

@@ -1,4 +1,5 @@
-//! A leaf in another place, of another type or in another order: a parameter that moves keeps its owner, its gradient and its hooks.
+//! Moves and converts leaves: a parameter on another device, or in another dtype or memory format, keeps its owner, gradient
+//! and hooks.
 
 use crate::autograd::no_grad;
 use crate::device::Device;
@@ -8,11 +9,11 @@ use crate::ops::shape::memory_format::MemoryFormat;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// This leaf on another device, as PyTorch's `Module.to` moves a parameter: a leaf again, with the same owner, the same
-    /// hooks and a gradient that moved along. Itself where it is there already.
+    /// Moves this leaf to another device, as PyTorch's `Module.to` moves a parameter. The result is a leaf with the same owner
+    /// and hooks, and with the gradient moved too. Returns the leaf itself if it is already there.
     ///
     /// # Errors
-    /// A tensor that an operation made; out of memory; a source without values, unless the target has none either.
+    /// A tensor that is not a leaf; out of memory; a source without values, unless the target has none either.
     pub fn leaf_to_device(&self, device: &Device) -> Result<Tensor> {
         if !self.is_leaf() {
             let message = "an operation made this tensor: move it with `to_device`, which records the move";
@@ -21,11 +22,11 @@ impl Tensor {
         self.replaced(|tensor| tensor.to_device(device))
     }
 
-    /// This leaf converted to another type, as PyTorch's `Module.to` converts a parameter: a leaf again, with the same
-    /// owner, the same hooks and its gradient converted. Itself where it has the type.
+    /// Converts this leaf to another dtype, as PyTorch's `Module.to` converts a parameter. The result is a leaf with the same
+    /// owner and hooks, and with the gradient converted too. Returns the leaf itself if it has the dtype.
     ///
     /// # Errors
-    /// A tensor that an operation made; a leaf that wants a gradient and a type through which none flows; out of memory.
+    /// A tensor that is not a leaf; a leaf that requires a gradient and a dtype that cannot have one; out of memory.
     pub fn leaf_to_dtype(&self, dtype: DType) -> Result<Tensor> {
         if !self.is_leaf() {
             let message = "an operation made this tensor: convert it with `to_dtype`, which records it";
@@ -34,11 +35,11 @@ impl Tensor {
         self.replaced(|tensor| Ok(owned_like(tensor.to_dtype(dtype)?, tensor)))
     }
 
-    /// This leaf in a memory format, as PyTorch's `Module.to` converts a parameter: a leaf again, with the same owner, the same
-    /// hooks and its gradient converted. Itself where it lies so.
+    /// Converts this leaf to a memory format, as PyTorch's `Module.to` converts a parameter. The result is a leaf with the same
+    /// owner and hooks, and with the gradient converted too. Returns the leaf itself if it has the format.
     ///
     /// # Errors
-    /// A tensor that an operation made; those of [`Tensor::to_memory_format`].
+    /// A tensor that is not a leaf; errors of [`Tensor::to_memory_format`].
     pub fn leaf_to_memory_format(&self, format: MemoryFormat) -> Result<Tensor> {
         if !self.is_leaf() {
             let message =
@@ -49,12 +50,12 @@ impl Tensor {
             if tensor.is_in_memory_format(format) {
                 return Ok(tensor.clone());
             }
-            // What comes of it is a view; a leaf is none.
+            // The result is a view, and a leaf must not be one.
             Ok(owned_like(tensor.to_memory_format(format)?.detach(), tensor))
         })
     }
 
-    /// A leaf in the place of this one: both its values and its gradient as `change` makes them.
+    /// A leaf that replaces this one: `change` converts its values and its gradient.
     fn replaced(&self, change: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         let leaf = no_grad(|| change(self))?;
         if leaf.is_same(self) {
@@ -68,7 +69,7 @@ impl Tensor {
     }
 }
 
-/// A converted tensor, with the owner of what it was.
+/// A converted tensor, with the owner of the original.
 fn owned_like(converted: Tensor, tensor: &Tensor) -> Tensor {
     converted.set_owner(tensor.category(), tensor.label_id());
     converted

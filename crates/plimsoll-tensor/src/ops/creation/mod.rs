@@ -1,13 +1,13 @@
-//! How tensors come to be, are copied, and how values leave them. Their kernels are in the families `elementwise` and `random`.
+//! Creating and copying tensors, and reading their values. Their kernels are in the families `elementwise` and `random`.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `create` | from values, filled, counted, drawn |
+//! | `create` | tensors from values, constants, sequences and random numbers |
 //! | `created` | sequences, the identity, random integers and permutations |
-//! | `copy` | copies: into new memory, and between types |
-//! | `leaf` | a leaf in another place, of another type or in another order |
-//! | `read` | to the program, and to another device |
-//! | `transfer` | copies between the host and a device that the host does not wait for |
+//! | `copy` | copies into new memory, and conversion between dtypes |
+//! | `leaf` | moving and converting leaves |
+//! | `read` | reading values, and copying to another device |
+//! | `transfer` | copies between host and device without waiting |
 //! | `bytes` | the bytes of a tensor, for files |
 
 pub(super) mod bytes;
@@ -18,6 +18,6 @@ pub(super) mod leaf;
 pub(super) mod read;
 pub(super) mod transfer;
 
-/// What the suite runs of the operators here, by their files.
+/// The conformance suite's cases for these operators, by file.
 pub(super) static CASES: &[(&str, crate::suite::Cases)] =
     &[("copy", copy::cases), ("create", create::cases), ("created", created::cases)];

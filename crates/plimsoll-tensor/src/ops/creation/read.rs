@@ -1,4 +1,4 @@
-//! How values leave a tensor: to the program, and to another device.
+//! Reads the values of a tensor, or copies them to another device.
 
 use std::sync::Arc;
 
@@ -15,8 +15,7 @@ impl Tensor {
     /// The elements, row-major.
     ///
     /// # Errors
-    /// Another element type than `T`; a device that computes no values; out of memory where a view must
-    /// be gathered first.
+    /// A dtype that does not match `T`; a device that computes no values; out of memory, if a view must be gathered first.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.read("to_vec")
     }
@@ -24,7 +23,7 @@ impl Tensor {
     /// The value of a tensor with one element.
     ///
     /// # Errors
-    /// As [`Tensor::to_vec`]; more or fewer elements than one.
+    /// As [`Tensor::to_vec`]; a number of elements other than one.
     pub fn item<T: Element>(&self) -> Result<T> {
         if self.numel() != 1 {
             return Err(Error::shape(
@@ -46,7 +45,7 @@ impl Tensor {
         Ok(T::from_bytes(&bytes))
     }
 
-    /// Whether a value is not a number.
+    /// Whether any value is NaN.
     pub(crate) fn has_nan(&self) -> Result<bool> {
         const OP: &str = "detect_anomaly";
         Ok(match self.dtype() {
@@ -58,8 +57,8 @@ impl Tensor {
         })
     }
 
-    /// The same values on another device; itself where it is there already. Gradients flow back, as through
-    /// PyTorch's `Tensor.to`. The copy has the same owner: `fc.weight` stays a parameter called `fc.weight`.
+    /// Copies the values to another device. Returns the tensor itself if it is already there. Gradients flow back, as through
+    /// PyTorch's `Tensor.to`. The copy keeps its owner: `fc.weight` stays a parameter called `fc.weight`.
     ///
     /// # Errors
     /// Out of memory; a source without values, unless the target has none either.

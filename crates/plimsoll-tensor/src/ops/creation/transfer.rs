@@ -1,4 +1,4 @@
-//! Copies between the host and a device that the host does not wait for, and the pinned memory that they need.
+//! Copies between host and device that the host does not wait for, and the pinned memory that they need.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::tensor::{Derivative, Grads, Node, Tensor};
 
 impl Tensor {
-    /// A copy in pinned host memory, outside the graph; itself where it is there. As `Tensor.pin_memory`.
+    /// A copy in pinned host memory, outside the graph. Returns the tensor itself if it is already pinned. As
+    /// `Tensor.pin_memory`.
     ///
     /// ```
     /// use plimsoll_tensor::testing::LateConfig;
@@ -25,7 +26,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A tensor that is not on the host; no pinned memory: [`Error::PinnedMemory`].
+    /// A tensor that is not on the host; no pinned memory is available: [`Error::PinnedMemory`].
     pub fn pin_memory(&self) -> Result<Tensor> {
         const NAME: &str = "pin_memory";
         if !self.device().is_host() {
@@ -45,13 +46,13 @@ impl Tensor {
         self.data().storage.is_pinned()
     }
 
-    /// [`Tensor::to_device`] without waiting: the copy runs on the current stream of the device that computes later, to
-    /// it from pinned memory, or from it to pinned memory of the host. Where the host then uses the pinned memory, it
-    /// waits for the copy. From memory that is not pinned the values are copied once more, before this returns. As
-    /// `Tensor.to(device, non_blocking=True)`.
+    /// [`Tensor::to_device`] without waiting. The copy runs on the current stream of the device: from pinned host memory to the
+    /// device, or from the device to pinned host memory. When the host then uses the pinned memory, it waits for the copy.
+    /// Values in unpinned memory are first copied to pinned memory, before this returns. As `Tensor.to(device,
+    /// non_blocking=True)`.
     ///
     /// # Errors
-    /// As [`Tensor::to_device`]; no pinned memory.
+    /// As [`Tensor::to_device`]; no pinned memory is available.
     pub fn to_device_non_blocking(&self, device: &Device) -> Result<Tensor> {
         const NAME: &str = "to_device";
         let here = self.device();
@@ -75,7 +76,7 @@ impl Tensor {
     }
 }
 
-/// The gradient goes where the tensor came from.
+/// The derivative: copies the gradient to the tensor's original device.
 struct Back {
     device: Device,
 }

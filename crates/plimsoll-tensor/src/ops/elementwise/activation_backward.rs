@@ -1,8 +1,9 @@
-//! The gradient of an activation function together with its values, which are computed again in the same pass: on a GPU, and on
-//! the CPU in `float32`.
+//! The gradient of an activation function together with its values, which the same pass recomputes: on a GPU, and on the CPU in
+//! `float32`.
 //!
-//! The gradient is written over that of the output and the values over the input, so nothing is requested but the sum of the
-//! gradient's rows, where a bias before the activation wants it. The CPU leaves that sum to the operation before.
+//! The gradient overwrites the incoming gradient, and the values overwrite the input. So the only allocation is the sum of the
+//! gradient's rows, if a bias before the activation needs it. On the CPU, the derivative of the operation before the activation
+//! computes that sum.
 
 use smallvec::smallvec;
 
@@ -19,7 +20,7 @@ use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::tensor::Tensor;
 
-/// Whether the two may be changed: they lie row by row, in a type for which there is a kernel.
+/// Whether both tensors can be changed in place: they are row-major, in a dtype that has a kernel.
 pub(in crate::ops) fn takes(grad: &Tensor, x: &Tensor) -> bool {
     let lies = |tensor: &Tensor| tensor.is_contiguous() && tensor.rank() > 0;
     let has_kernel = if is_cuda(x) { x.dtype().is_float() } else { x.dtype() == DType::F32 };
@@ -30,8 +31,8 @@ fn is_cuda(x: &Tensor) -> bool {
     x.device().facts().kind == DeviceKind::Cuda
 }
 
-/// Turns the gradient of the activation's output into that of its input, and `x` into its output. Nobody else may look at
-/// either. With `sum`, the gradient on a GPU brings the sum of its rows.
+/// Overwrites the gradient of the activation's output with that of its input, and `x` with the output. Nothing else may use
+/// either tensor. With `sum`, on a GPU, the sum of the gradient's rows is attached to the gradient.
 pub(in crate::ops) fn run<F: Row>(row: F, grad: &Tensor, x: &Tensor, sum: bool) -> Result<()> {
     let outs = call(ActivationBackward { row, sum: sum && is_cuda(x) }, &[grad, x])?;
     if let Some(sum) = outs.into_iter().nth(2) {

@@ -1,6 +1,6 @@
 //! Activation functions: more rows of the table in `unary.rs`, one kernel and one derivative each.
 //!
-//! Each keeps what its derivative reads and nothing else: its input. [`Tensor::swiglu`], of two tensors, is in `binary.rs`.
+//! Each saves only the input, which its derivative reads. [`Tensor::swiglu`], which takes two tensors, is in `pairs.rs`.
 
 use super::real::Real;
 use super::unary::{Reads, Row, Types, Unary, case, unary};
@@ -10,14 +10,14 @@ use crate::operator::Autocast;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
-/// `ln(1 + e^x)`, for any size of `x`.
+/// `ln(1 + e^x)`, without overflow.
 #[inline(always)]
 fn softplus<R: Real>(x: R) -> R {
     let magnitude = x.at_most(R::of(0.0), -x, x);
     x.at_most(R::of(0.0), R::of(0.0), x) + (-magnitude).exp().ln_1p()
 }
 
-/// `then` strictly between -3 and 3, else `below` and `above`.
+/// `then` if `x` is strictly between -3 and 3, otherwise `below` or `above`.
 #[inline(always)]
 fn within_three<R: Real>(x: R, below: R, then: R, above: R) -> R {
     x.at_most(R::of(-3.0), below, (-x).at_most(R::of(-3.0), above, then))
@@ -33,7 +33,7 @@ unary! {
 
     /// `x · min(max(x + 3, 0), 6) / 6`. As `torch.nn.functional.hardswish`.
     pub hardswish => Hardswish over Apart of FloatsOnly in place hardswish_ {
-        // Minus infinity times 0 is not a number, as in PyTorch.
+        // Minus infinity times 0 is NaN, as in PyTorch.
         |x| within_three(x, x * R::of(0.0), x * (x + R::of(3.0)) / R::of(6.0), x),
         reads Input,
         |g, x| x.equals(x, within_three(x, R::of(0.0), g * (x / R::of(3.0) + R::of(0.5)), g), g)
@@ -46,31 +46,31 @@ unary! {
         |g, x| x.equals(x, within_three(x, R::of(0.0), g / R::of(6.0), R::of(0.0)), R::of(0.0))
     }
 
-    /// `x`, but at least `low` and at most `high`; no gradient flows at or beyond them. As `torch.nn.functional.hardtanh`.
+    /// `x` clamped between `low` and `high`; the gradient is 0 at and beyond the bounds. As `torch.nn.functional.hardtanh`.
     pub hardtanh => Hardtanh { low, high } over Apart of Numbers in place hardtanh_ {
         |x| x.at_most(low, low, (-x).at_most(-high, high, x)),
         reads Input,
         |g, x| x.at_most(low, R::of(0.0), (-x).at_most(-high, R::of(0.0), g))
     }
 
-    /// `x`, but at least `low` and at most `high`; no gradient flows beyond them: the work of `Tensor::clamp`. Infinite bounds are
-    /// none.
+    /// `x` clamped between `low` and `high`; the gradient is 0 beyond the bounds. Implements `Tensor::clamp`. Infinite bounds
+    /// have no effect.
     pub(crate) clamp_to named "clamp" => Clamp { low, high } over Apart of Numbers {
-        // `high` wins where it is less than `low`, as in PyTorch.
+        // If `high` is less than `low`, the result is `high`, as in PyTorch.
         |x| (-(x.at_most(low, low, x))).at_most(-high, high, x.at_most(low, low, x)),
         reads Input,
-        // At a bound it flows, as in PyTorch 2.11.
+        // The gradient flows at a bound, as in PyTorch 2.11.
         |g, x| low.at_most(x, x.at_most(high, g, R::of(0.0)), R::of(0.0))
     }
 
-    /// `x`, times `slope` where it is negative. As `torch.nn.functional.leaky_relu`.
+    /// `x`, multiplied by `slope` where negative. As `torch.nn.functional.leaky_relu`.
     pub leaky_relu => LeakyRelu { slope } over Apart of FloatsOnly in place leaky_relu_ {
         |x| x.at_most(R::of(0.0), x * slope, x),
         reads Input,
         |g, x| R::of(0.0).at_most(x, x.equals(R::of(0.0), g * slope, g), g * slope)
     }
 
-    /// `x`, and `alpha · (e^x - 1)` where it is negative. As `torch.nn.functional.elu`.
+    /// `x` where positive, otherwise `alpha · (e^x - 1)`. As `torch.nn.functional.elu`.
     pub elu => Elu { alpha } over Apart of FloatsOnly in place elu_ {
         |x| x.at_most(R::of(0.0), alpha * x.at_most(R::of(0.0), x, R::of(0.0)).exp_m1(), x),
         reads Input,

@@ -1,7 +1,8 @@
-//! Functions of two elements, broadcast, out of place and in place: one row of the table in `pairs.rs` makes an operator.
+//! Functions of two elements, with broadcasting, out of place and in place. Each row of the table in `pairs.rs` makes an
+//! operator.
 //!
-//! A row has the function and the gradient of each side, as expressions of the incoming gradient `g` and of
-//! both elements, with what each reads.
+//! A row has the function and the gradient of each side, as expressions of the incoming gradient `g` and of both elements, and
+//! says which elements each gradient reads.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -27,7 +28,7 @@ use crate::ops::want_number;
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 
-/// Which of both elements an expression reads.
+/// Which of the two elements an expression reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reads {
     Neither,
@@ -35,30 +36,30 @@ pub(crate) enum Reads {
     Both,
 }
 
-/// Of which types a row is, and of which its results are. Inputs of two types meet in one: [`result_type`].
+/// The dtypes that a row accepts, and the dtype of its results. Inputs of different dtypes are promoted: [`result_type`].
 ///
 /// [`result_type`]: crate::result_type
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Types {
-    /// Of all, in their common type.
+    /// All dtypes; results have the promoted dtype.
     All,
-    /// Of numbers, in their common type; truth values beside a number count as 0 and 1.
+    /// Numeric dtypes; results have the promoted dtype. A `bool` input counts as 0 and 1 if the other is numeric.
     Numbers,
-    /// Of numbers, in their common type, and of nothing else.
+    /// As `Numbers`, but neither input may be `bool`.
     EachNumbers,
-    /// Of floating point; what is not becomes `float32`.
+    /// Floating-point results; other inputs become `float32`.
     Floats,
-    /// Of all; the results are true or false.
+    /// All dtypes; results are `bool`.
     Truth,
 }
 
 impl Types {
-    /// The type in which two elements meet.
+    /// The dtype in which the function is computed.
     fn compute(self, common: DType) -> DType {
         if self == Types::Floats { common.or_float() } else { common }
     }
 
-    /// The type of the results.
+    /// The dtype of the results.
     pub(super) fn result(self, op: &'static str, common: DType) -> Result<DType> {
         match self {
             Types::Truth => Ok(DType::Bool),
@@ -67,7 +68,7 @@ impl Types {
         }
     }
 
-    /// An error where one of the inputs is of a type that is refused even beside others.
+    /// Fails if one of the inputs has a dtype that this row refuses, even if the other input does not.
     fn want_each(self, op: &'static str, ins: &[Meta<'_>]) -> Result<()> {
         match self {
             Types::EachNumbers => ins.iter().try_for_each(|x| want_number(op, x.dtype)),
@@ -79,12 +80,12 @@ impl Types {
 /// A row of the table.
 pub(crate) trait Row: Clone + Copy + Debug + Default + Send + Sync + 'static {
     const NAME: &'static str;
-    /// The name of the form that overwrites the left side.
+    /// The name of the in-place form.
     const IN_PLACE: &'static str;
     const BACKWARD: &'static str;
-    /// What the gradients of the left and of the right side read, beside `g`.
+    /// The operands that the gradients of the left and right side read, besides `g`.
     const READS: [Reads; 2];
-    /// Whether a gradient that reads the other side only is one operation, which is recorded in its place.
+    /// Whether a gradient that reads only the other side is recorded as the single tensor operation that it equals.
     const OPERATIONS: bool = false;
     const TYPES: Types;
     fn value<R: Real>(a: R, b: R) -> R;
@@ -114,7 +115,7 @@ impl<F: Row> Kernel for Binary<F> {
         let compute = common.map(|common| F::TYPES.compute(common));
         let [a, b] = ["a", "b"].map(Cow::Borrowed);
         let [a, b] = match (compute, &call.ins[..]) {
-            // As on the host: a whole number of another type is converted first.
+            // As on the host: an integer of another dtype is converted first.
             (Some(compute), [x, y]) if !compute.is_float() => {
                 let converted = |of: Cow<'static, str>, dtype: DType| match dtype == compute {
                     true => of,
@@ -178,7 +179,7 @@ impl<F: Row> Operator for Binary<F> {
     }
 }
 
-/// What the derivative of a row reads.
+/// The inputs that the derivative of a row reads.
 pub(in crate::ops) fn saves<F: Row>(wanted: &[bool]) -> Saves {
     let side = |side: usize| match F::READS[side] {
         Reads::Neither => Saves::NOTHING,
@@ -199,7 +200,7 @@ pub(in crate::ops) fn backward<F: Row>(at: &Backward<'_>) -> Result<Grads> {
 
 /// The gradient of one side, in the output's shape.
 fn side_of<F: Row>(at: &Backward<'_>, grad: &Tensor, side: usize) -> Result<Tensor> {
-    // What is not read is stood for by the gradient itself.
+    // The gradient itself is a placeholder for operands that are not read.
     let [a, b] = match F::READS[side] {
         Reads::Neither => [grad.clone(), grad.clone()],
         Reads::Other if side == 0 => [grad.clone(), at.input(1)?],
@@ -287,7 +288,7 @@ impl<F: Row> Operator for BinaryBackward<F> {
         slope::saves(self, wanted, self.read())
     }
 
-    /// It is linear in the gradient: that of the gradient is itself.
+    /// The formula is linear in the incoming gradient, so its derivative with respect to that gradient is the formula itself.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let input = |i: usize, grad: &Tensor| {
             if self.read().contains(&i) { at.input(i) } else { Ok(grad.clone()) }
@@ -299,7 +300,7 @@ impl<F: Row> Operator for BinaryBackward<F> {
 }
 
 impl<F: Row> BinaryBackward<F> {
-    /// Which of its inputs are more than stand-ins, beside the gradient.
+    /// The inputs besides the gradient that are read, not placeholders.
     fn read(&self) -> &'static [usize] {
         match F::READS[self.side] {
             Reads::Neither => &[],
@@ -319,7 +320,7 @@ impl<F: Row> Expression for BinaryBackward<F> {
     }
 }
 
-/// `x -> y`, where `y` becomes a function of itself and of each element of `x`, broadcast. The inputs are `y, x`.
+/// `x -> y`: each element of `y` becomes a function of itself and the element of `x`, broadcast. The inputs are `y, x`.
 #[derive(Clone, Copy, Debug)]
 struct BinaryInPlace<F>(PhantomData<fn() -> F>);
 
@@ -433,8 +434,7 @@ macro_rules! binary {
             $(#[$doc])*
             ///
             /// # Errors
-            /// Shapes that do not broadcast, types without such a function, two devices, out of memory: as for
-            /// every operation on two tensors.
+            /// Shapes that do not broadcast; dtypes that the function does not support; different devices; out of memory.
             pub fn $name(&self, other: &Tensor) -> Result<Tensor> {
                 call_one(Binary($row), &[self, other])
             }
@@ -443,7 +443,7 @@ macro_rules! binary {
                 #[doc = concat!("[`Tensor::", stringify!($name), "`] in place: `other` is broadcast to this shape.")]
                 ///
                 /// # Errors
-                /// As [`Tensor::add_`]; a type that cannot hold the result.
+                /// As [`Tensor::add_`]; a dtype that cannot hold the result.
                 pub fn $in_place(&self, other: &Tensor) -> Result<()> {
                     super::binary::change::<$row>(self, other)
                 }
@@ -451,7 +451,7 @@ macro_rules! binary {
         }
     )*
 
-    /// What the conformance suite runs: every row.
+    /// Cases for the conformance suite: every row.
     pub(crate) fn cases() -> Vec<Case> {
         [$(row_cases($row, Domain::$domain)),*].into_iter().flatten().collect()
     }
@@ -479,7 +479,8 @@ pub(super) fn row_cases<F: Row>(row: F, domain: Domain) -> Vec<Case> {
 pub(crate) use binary;
 
 impl Tensor {
-    /// Summed over whatever broadcasting repeated, so that it has `shape` again; itself where it has.
+    /// Sums over the broadcast dimensions, so that the result has `shape` again. Returns the tensor itself if it has that
+    /// shape.
     pub(crate) fn sum_to(&self, shape: &[usize]) -> Result<Tensor> {
         if self.shape() == shape {
             return Ok(self.clone());

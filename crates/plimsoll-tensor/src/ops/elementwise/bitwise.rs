@@ -1,4 +1,4 @@
-//! Operations on the bits of whole numbers: `bitwise_and` and the like, and the signs `& | ^ !`. Of truth values they are logic.
+//! Bitwise operations on integers: `bitwise_and` and the like, and the operators `& | ^ !`. On `bool` they are logical.
 
 use smallvec::smallvec;
 
@@ -24,7 +24,7 @@ enum Bits {
 }
 
 impl Bits {
-    /// Shifts by more bits than there are leave nothing.
+    /// Left shifts by the width or more give 0; right shifts give the sign.
     #[inline(always)]
     fn of(self, a: i64, b: i64) -> i64 {
         let shift = u32::try_from(b).unwrap_or(u32::MAX);
@@ -112,17 +112,17 @@ macro_rules! bits {
             $(#[$doc])*
             ///
             /// # Errors
-            /// Types of floating point; shapes that do not broadcast; out of memory.
+            /// A floating-point dtype; shapes that do not broadcast; out of memory.
             pub fn $name(&self, other: &Tensor) -> Result<Tensor> {
                 call_one(Bits::$op, &[self, other])
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($name), "`] with the same number for all.")]
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] with the same number for all elements.")]
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($name), "`].")]
             pub fn $scalar(&self, other: i64) -> Result<Tensor> {
-                // A number has the tensor's type, also where that has no dimensions.
+                // The number takes the tensor's dtype, even if the tensor is a scalar.
                 let dtype = if self.dtype() == DType::Bool { DType::I64 } else { self.dtype() };
                 call_one(Bits::$op, &[self, &Tensor::from_slice(&[other], &[], self.device())?.to_dtype(dtype)?])
             }
@@ -138,20 +138,20 @@ macro_rules! bits {
 }
 
 bits! {
-    /// The bits that both have, broadcast: `&a & &b`. As `torch.bitwise_and`.
+    /// Bitwise AND, broadcast: `&a & &b`. As `torch.bitwise_and`.
     bitwise_and bitwise_and_scalar And BitAnd bitand;
-    /// The bits that either has, broadcast: `&a | &b`. As `torch.bitwise_or`.
+    /// Bitwise OR, broadcast: `&a | &b`. As `torch.bitwise_or`.
     bitwise_or bitwise_or_scalar Or BitOr bitor;
-    /// The bits that one of both has, broadcast: `&a ^ &b`. As `torch.bitwise_xor`.
+    /// Bitwise exclusive OR, broadcast: `&a ^ &b`. As `torch.bitwise_xor`.
     bitwise_xor bitwise_xor_scalar Xor BitXor bitxor;
-    /// The bits moved up by so many places, broadcast. As `torch.bitwise_left_shift`.
+    /// Left shift, broadcast. As `torch.bitwise_left_shift`.
     bitwise_left_shift bitwise_left_shift_scalar LeftShift;
-    /// The bits moved down by so many places, with the sign's bit above, broadcast. As `torch.bitwise_right_shift`.
+    /// Arithmetic right shift, broadcast. As `torch.bitwise_right_shift`.
     bitwise_right_shift bitwise_right_shift_scalar RightShift;
 }
 
 impl Tensor {
-    /// The bits that it has not: `!&a`. As `torch.bitwise_not`.
+    /// Bitwise NOT: `!&a`. As `torch.bitwise_not`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -161,7 +161,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Types of floating point; out of memory.
+    /// A floating-point dtype; out of memory.
     pub fn bitwise_not(&self) -> Result<Tensor> {
         match self.dtype() {
             DType::Bool => self.logical_not(),

@@ -1,17 +1,17 @@
-//! Whether tensors are equal, or nearly: `equal`, `isclose`, `allclose`.
+//! Exact and approximate equality of tensors: `equal`, `isclose`, `allclose`.
 
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::tensor::Tensor;
 
-/// How far elements may differ. The default is PyTorch's: `1e-5` of the other element, and `1e-8`.
+/// How far elements may differ. The defaults are PyTorch's: `rtol` is `1e-5` and `atol` is `1e-8`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
-    /// Of the other element's magnitude.
+    /// Relative tolerance: a factor of the other element's magnitude.
     pub rtol: f64,
-    /// In any case.
+    /// Absolute tolerance.
     pub atol: f64,
-    /// Whether what is not a number equals itself.
+    /// Whether NaN equals NaN.
     pub equal_nan: bool,
 }
 
@@ -22,10 +22,10 @@ impl Default for Tolerance {
 }
 
 impl Tensor {
-    /// Whether both have one shape and the same elements. As `torch.equal`.
+    /// Whether both tensors have the same shape and elements. As `torch.equal`.
     ///
     /// # Errors
-    /// Two devices; a device that computes no values; out of memory.
+    /// Different devices; a device that computes no values; out of memory.
     pub fn equal(&self, other: &Tensor) -> Result<bool> {
         if self.shape() != other.shape() {
             return Ok(false);
@@ -36,16 +36,16 @@ impl Tensor {
     /// Where `|self - other| <= atol + rtol · |other|`, broadcast: a tensor of `bool`. As `torch.isclose`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; truth values; out of memory.
+    /// Shapes that do not broadcast; `bool` tensors; out of memory.
     pub fn isclose(&self, other: &Tensor, tolerance: Tolerance) -> Result<Tensor> {
         let (a, b) = (self.detach(), other.detach());
         let equal = a.eq(&b)?;
-        // Whole numbers are compared in 64 bits of floating point.
+        // Integers are compared in 64-bit floating point.
         let wide = |x: &Tensor| x.to_dtype(if x.dtype().is_float() { x.dtype() } else { DType::F64 });
         let (a, b) = (wide(&a)?, wide(&b)?);
         let allowed = b.abs()?.affine(tolerance.rtol, tolerance.atol)?;
         let near = a.sub(&b)?.abs()?.le(&allowed)?;
-        // Nothing is near to infinity but itself.
+        // Infinity is close only to itself.
         let near = near.logical_and(&a.isfinite()?)?.logical_and(&b.isfinite()?)?;
         let close = equal.logical_or(&near)?;
         if !tolerance.equal_nan {
@@ -54,7 +54,7 @@ impl Tensor {
         close.logical_or(&a.isnan()?.logical_and(&b.isnan()?)?)
     }
 
-    /// Whether all elements are close, as [`Tensor::isclose`] has it. As `torch.allclose`.
+    /// Whether all elements are close in the sense of [`Tensor::isclose`]. As `torch.allclose`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor, Tolerance};

@@ -1,5 +1,5 @@
-//! Three tensors in one pass: `lerp`, `addcmul`, `addcdiv`, out of place and in place, without a tensor for the product
-//! between.
+//! Operations on three tensors in one pass: `lerp`, `addcmul`, `addcdiv`, out of place and in place, without a temporary for
+//! the product.
 
 use smallvec::smallvec;
 
@@ -18,12 +18,12 @@ use crate::ops::{want_float, want_number, want_same};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 
-/// What becomes of `a, b, c`.
+/// The function of `a, b, c`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Formula {
     /// `a + c · (b - a)`.
     Lerp,
-    /// The same with one weight for all; `c` is not read.
+    /// As `Lerp`, with the same weight for all elements; `c` is not read.
     LerpBy(f64),
     /// `a + value · b · c`.
     Addcmul(f64),
@@ -31,7 +31,7 @@ enum Formula {
     Addcdiv(f64),
 }
 
-/// `a + w · (b - a)`, from the end that is nearer: exact at both.
+/// `a + w · (b - a)`, computed from the nearer end, so that both ends are exact.
 #[inline(always)]
 fn lerp<R: Real>(a: R, b: R, w: R) -> R {
     let half = R::of(0.5);
@@ -63,7 +63,7 @@ impl Formula {
         }
     }
 
-    /// Checks the inputs; the shape of the result.
+    /// Checks the inputs. Returns the shape of the result.
     fn check(self, op: &'static str, ins: &[Meta<'_>]) -> Result<layout::Dims> {
         if ins.len() != self.inputs() {
             return Err(Error::argument(op, format!("needs {} tensors, got {}", self.inputs(), ins.len())));
@@ -235,7 +235,7 @@ impl Operator for CombineInPlace {
     }
 }
 
-/// All in their common type, as PyTorch promotes them.
+/// Converts all to their promoted dtype.
 fn promoted<const N: usize>(tensors: [&Tensor; N]) -> Result<[Tensor; N]> {
     let types = tensors.iter().map(|x| (x.dtype(), x.rank() > 0));
     let dtype = result_type(types).unwrap_or(tensors[0].dtype());
@@ -247,15 +247,16 @@ fn promoted<const N: usize>(tensors: [&Tensor; N]) -> Result<[Tensor; N]> {
 }
 
 impl Tensor {
-    /// Between this and `end`, by a weight for each element, broadcast: `self + weight · (end - self)`. As `torch.lerp`.
+    /// Interpolates linearly between this tensor and `end` with a weight for each element, broadcast: `self + weight · (end -
+    /// self)`. As `torch.lerp`.
     ///
     /// # Errors
-    /// Types that differ or are not of floating point; shapes that do not broadcast; out of memory.
+    /// Different dtypes or dtypes that are not floating-point; shapes that do not broadcast; out of memory.
     pub fn lerp(&self, end: &Tensor, weight: &Tensor) -> Result<Tensor> {
         call_one(Combine(Formula::Lerp), &[self, end, weight])
     }
 
-    /// [`Tensor::lerp`] with one weight for all.
+    /// [`Tensor::lerp`] with the same weight for all elements.
     ///
     /// # Errors
     /// As [`Tensor::lerp`].
@@ -290,7 +291,7 @@ impl Tensor {
     /// `self + value · a · b`, broadcast. As `torch.addcmul`.
     ///
     /// # Errors
-    /// Shapes that do not broadcast; truth values; out of memory.
+    /// Shapes that do not broadcast; `bool` tensors; out of memory.
     pub fn addcmul(&self, a: &Tensor, b: &Tensor, value: f64) -> Result<Tensor> {
         let [x, a, b] = promoted([self, a, b])?;
         call_one(Combine(Formula::Addcmul(value)), &[&x, &a, &b])
@@ -299,7 +300,7 @@ impl Tensor {
     /// `self + value · a / b`, broadcast. As `torch.addcdiv`.
     ///
     /// # Errors
-    /// As [`Tensor::addcmul`]; whole numbers.
+    /// As [`Tensor::addcmul`]; integer tensors.
     pub fn addcdiv(&self, a: &Tensor, b: &Tensor, value: f64) -> Result<Tensor> {
         let [x, a, b] = promoted([self, a, b])?;
         call_one(Combine(Formula::Addcdiv(value)), &[&x, &a, &b])
@@ -322,7 +323,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |formula: Formula, shapes: &[&[usize]]| {
         Case::new(format!("{formula:?} {shapes:?}"), shapes, move |ins| call(Combine(formula), ins))

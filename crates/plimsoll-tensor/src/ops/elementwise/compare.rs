@@ -1,4 +1,4 @@
-//! Comparisons with a number, and tests of numbers: conditions, tensors of `bool`.
+//! Comparisons with a number, and predicates such as `isnan`. The results are `bool` tensors.
 
 use smallvec::smallvec;
 
@@ -14,7 +14,7 @@ use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::suite::Case;
 use crate::tensor::Tensor;
 
-/// A test of each element.
+/// A predicate of one element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Test {
     Eq(Scalar),
@@ -43,7 +43,7 @@ impl Test {
         }
     }
 
-    /// 1 where an element passes, else 0.
+    /// 1 if an element passes, otherwise 0.
     #[inline(always)]
     fn of<R: Real>(self, x: R) -> R {
         let (yes, no) = (R::of(1.0), R::of(0.0));
@@ -57,7 +57,7 @@ impl Test {
             Test::Gt(value) => limit(value).at_most(x, x.equals(limit(value), no, yes), no),
             Test::Not => x.equals(no, yes, no),
             Test::NotANumber => x.equals(x, no, yes),
-            // Times zero, infinities are not a number.
+            // Infinity times zero is NaN.
             Test::Finite => (x * no).equals(no, yes, no),
             Test::Infinite => (x * no).equals(no, no, x.equals(x, yes, no)),
         }
@@ -154,7 +154,7 @@ tests! {
     isfinite => Finite, "finite numbers";
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let zero = Scalar::Int(0);
     [

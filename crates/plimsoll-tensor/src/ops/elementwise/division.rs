@@ -1,5 +1,5 @@
-//! Division that rounds, and what it leaves: `floor_divide`, `remainder`, `div_trunc`, `fmod`. Rows of the table in
-//! `binary.rs`; whole numbers stay whole.
+//! Rounding division and its remainders: `floor_divide`, `remainder`, `div_trunc`, `fmod`. They are rows of the table in
+//! `binary.rs`. Integer inputs give integer results.
 
 use super::binary::{Binary, Reads, Row, Types, change, row_cases};
 use super::real::Real;
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
-/// `then` where both are above 0 or both are below, or `m` is 0; else `otherwise`.
+/// `then` if `m` and `b` have the same sign or `m` is 0; otherwise `otherwise`.
 #[inline(always)]
 fn same_sign<R: Real>(m: R, b: R, then: R, otherwise: R) -> R {
     let zero = R::of(0.0);
@@ -17,14 +17,14 @@ fn same_sign<R: Real>(m: R, b: R, then: R, otherwise: R) -> R {
     m.equals(zero, then, unequal)
 }
 
-/// Python's `%`: what is left has the sign of the divisor.
+/// Python's `%`: the remainder has the sign of the divisor.
 #[inline(always)]
 fn remainder<R: Real>(a: R, b: R) -> R {
     let m = a.modulo(b);
     same_sign(m, b, m, m + b)
 }
 
-/// Python's `//`: exact, where rounding `a / b` first could cross a whole number.
+/// Python's `//`: exact, even where rounding `a / b` first could cross an integer.
 #[inline(always)]
 fn floor_divide<R: Real>(a: R, b: R) -> R {
     let m = a.modulo(b);
@@ -73,13 +73,13 @@ macro_rules! divisions {
             $(#[$doc])*
             ///
             /// # Errors
-            /// A whole number divided by 0; shapes that do not broadcast; truth values; out of memory.
+            /// An integer divided by 0; shapes that do not broadcast; `bool` tensors; out of memory.
             pub fn $name(&self, other: &Tensor) -> Result<Tensor> {
                 want_divisor(stringify!($name), self, other)?;
                 call_one(Binary($row), &[self, other])
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($name), "`] by a number.")]
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] with a number.")]
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($name), "`].")]
@@ -98,7 +98,8 @@ macro_rules! divisions {
         }
     )*
 
-    /// What the conformance suite runs. Finite differences would cross steps: gradients are held to PyTorch's (`training.py`).
+    /// Cases for the conformance suite. Finite differences would cross steps, so gradients are compared with PyTorch's
+    /// (`training.py`).
     pub(crate) fn cases() -> Vec<Case> {
         let rows = [$(row_cases($row, Domain::Positive)),*].into_iter().flatten();
         rows.map(Case::without_derivative).collect()
@@ -107,7 +108,7 @@ macro_rules! divisions {
 }
 
 divisions! {
-    /// What division leaves, with the sign of the divisor: Python's `%`, broadcast. As `torch.remainder`.
+    /// The remainder of division, with the sign of the divisor: Python's `%`, broadcast. As `torch.remainder`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -122,14 +123,14 @@ divisions! {
         right reads Both: |g, a, b| -g * floor_divide(a, b)
     }
 
-    /// What division leaves, with the sign of the dividend: C's `fmod`, broadcast. As `torch.fmod`.
+    /// The remainder of division, with the sign of the dividend: C's `fmod`, broadcast. As `torch.fmod`.
     fmod, fmod_scalar, fmod_ => Modulo("fmod_backward") {
         |a, b| a.modulo(b),
         left |g| g,
         right reads Both: |g, a, b| -g * (a / b).trunc()
     }
 
-    /// Division rounded down: Python's `//`, broadcast; no gradient flows. As `torch.floor_divide` and
+    /// Division rounded down: Python's `//`, broadcast. No gradient flows. As `torch.floor_divide` and
     /// `torch.div(rounding_mode="floor")`.
     floor_divide, floor_divide_scalar, floor_divide_ => FloorDivide("floor_divide_backward") {
         |a, b| floor_divide(a, b),
@@ -137,7 +138,7 @@ divisions! {
         right reads Neither: |g, a, b| g * R::of(0.0)
     }
 
-    /// Division rounded towards 0, broadcast; no gradient flows. As `torch.div(rounding_mode="trunc")`.
+    /// Division rounded towards 0, broadcast. No gradient flows. As `torch.div(rounding_mode="trunc")`.
     div_trunc, div_trunc_scalar, div_trunc_ => TruncatedDivide("div_trunc_backward") {
         |a, b| (a / b).trunc(),
         left |g| g * R::of(0.0),
@@ -145,7 +146,7 @@ divisions! {
     }
 }
 
-/// An error where a whole number would be divided by 0.
+/// Fails if an integer would be divided by 0.
 fn want_divisor(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
     if a.dtype().is_float() || b.dtype().is_float() || !b.device().has_values() {
         return Ok(());
@@ -157,7 +158,7 @@ fn want_divisor(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
 }
 
 impl Tensor {
-    /// A number as a tensor without dimensions, in the type of the result.
+    /// A number as a scalar tensor in the dtype of the result.
     fn divisor(&self, value: Scalar) -> Result<Tensor> {
         let dtype: DType = value.result_type(self.dtype());
         Tensor::full(&[], value.to_f64(), dtype, self.device())

@@ -1,8 +1,8 @@
-//! One more reading of a row's expression: its derivative by one of its inputs.
+//! Dual numbers, which evaluate the derivative of a row's expression with respect to one of its inputs.
 //!
-//! A [`Dual`] number has a value and a slope, and arithmetic keeps both. Where the slope is known to be 0 there is none: so a row
-//! also says by which inputs it has no derivative, and nothing is computed or kept for that. Of a choice, only the slope of what
-//! is chosen counts, whatever the other is.
+//! A [`Dual`] number has a value and a slope, and arithmetic computes both. A slope that is known to be 0 is `None`. So
+//! evaluating a row also shows for which inputs the derivative is 0 everywhere, and nothing is computed or saved for those. For
+//! a choice, only the slope of the chosen value counts, even if the other is NaN.
 
 use std::f64::consts::FRAC_2_SQRT_PI;
 use std::ops::{Add, Div, Mul, Neg, Sub};
@@ -10,7 +10,7 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 use super::gamma::digamma;
 use super::real::Real;
 
-/// A number, and how fast it rises.
+/// A value and its derivative.
 #[derive(Clone, Copy)]
 pub(crate) struct Dual<R> {
     value: R,
@@ -18,7 +18,7 @@ pub(crate) struct Dual<R> {
 }
 
 impl<R: Real> Dual<R> {
-    /// The derivative of an expression by its input `by`, times `scale`. `None` where it is 0 everywhere.
+    /// `scale` times the derivative of an expression with respect to its input `by`. `None` if it is 0 everywhere.
     #[inline]
     pub(crate) fn slope_of<const N: usize>(
         ins: [R; N],
@@ -30,13 +30,13 @@ impl<R: Real> Dual<R> {
         expression(std::array::from_fn(dual)).slope
     }
 
-    /// This value, with the slope times what `by` gives.
+    /// A result with this value; its slope is multiplied by what `by` returns (the chain rule).
     #[inline]
     fn chained(self, value: R, by: impl FnOnce() -> R) -> Dual<R> {
         Dual { value, slope: self.slope.map(|slope| slope * by()) }
     }
 
-    /// Two slopes as one.
+    /// The sum of two slopes.
     #[inline]
     fn both(a: Option<R>, b: Option<R>) -> Option<R> {
         match (a, b) {
@@ -45,7 +45,7 @@ impl<R: Real> Dual<R> {
         }
     }
 
-    /// `choose` of the slopes, where there is one.
+    /// A chosen value. `choose` selects between the slopes, if there are any.
     #[inline]
     fn chosen(value: R, then: Dual<R>, otherwise: Dual<R>, choose: impl FnOnce(R, R) -> R) -> Dual<R> {
         let slope = match (then.slope, otherwise.slope) {
@@ -146,7 +146,7 @@ impl<R: Real> Real for Dual<R> {
         let value = self.value.tanh();
         self.chained(value, || R::of(1.0) - value * value)
     }
-    /// From both ends: a sigmoid less 1 would lose what is left near 1.
+    /// Computed from both ends: `sigmoid - 1` would lose precision near 1.
     #[inline]
     fn sigmoid(self) -> Dual<R> {
         let value = self.value.sigmoid();
@@ -203,7 +203,7 @@ impl<R: Real> Real for Dual<R> {
     fn pow(self, exponent: Dual<R>) -> Dual<R> {
         let (x, e) = (self.value, exponent.value);
         let value = x.pow(e);
-        // To the power of 0 all are 1.
+        // Everything to the power of 0 is 1.
         let of_base =
             self.slope.map(|slope| e.equals(R::of(0.0), R::of(0.0), slope * (e * x.pow(e - R::of(1.0)))));
         Dual { value, slope: Dual::both(of_base, exponent.slope.map(|slope| slope * (value * x.ln()))) }

@@ -1,4 +1,4 @@
-//! The commonest functions of each element, and sums and products with a number: rows of the table in `unary.rs`.
+//! The most common elementwise functions, and sums and products with a number: rows of the table in `unary.rs`.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
@@ -16,7 +16,7 @@ unary! {
     /// `-x`.
     pub neg => Negative over Any of Numbers in place neg_ { |x| -x, reads Nothing, |g, v| -g }
 
-    /// `max(x, 0)`; not a number stays so, as in PyTorch.
+    /// `max(x, 0)`; NaN stays NaN, as in PyTorch.
     pub relu => Relu over Apart of Numbers in place relu_ {
         |x| x.at_most(R::of(0.0), R::of(0.0), x),
         reads Output,
@@ -55,7 +55,7 @@ unary! {
         |g, x| g * R::of(FRAC_2_SQRT_PI) * (-(x * x)).exp()
     }
 
-    /// `x · Φ(x)`, with the normal distribution's Φ. As `torch.nn.functional.gelu`.
+    /// `x · Φ(x)`, where Φ is the normal distribution's CDF. As `torch.nn.functional.gelu`.
     pub gelu => Gelu over Any of FloatsOnly {
         |x| x * R::of(0.5) * (R::of(1.0) + (x * R::of(FRAC_1_SQRT_2)).erf()),
         reads Input,
@@ -63,7 +63,7 @@ unary! {
             + x * R::of(0.5 * FRAC_1_SQRT_2 * FRAC_2_SQRT_PI) * (x * x * R::of(-0.5)).exp())
     }
 
-    /// An approximation of `gelu` by a hyperbolic tangent: `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`. As
+    /// The tanh approximation of `gelu`: `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`. As
     /// `torch.nn.functional.gelu(approximate="tanh")`.
     pub gelu_tanh => GeluTanh over Any of FloatsOnly {
         |x| x * R::of(0.5) * (R::of(1.0) + (gelu_argument(x)).tanh()),
@@ -71,17 +71,17 @@ unary! {
         |g, x| g * gelu_slope(x, gelu_argument(x).tanh())
     }
 
-    /// `mul * x + add`, of floating point.
+    /// `mul * x + add`, in floating point.
     pub affine => Affine { mul, add } over Any of Floats { |x| x * mul + add, reads Nothing, |g, v| g * mul }
 
-    /// `mul * x + add` of whole numbers, which wrap; of floating point it is [`Tensor::affine`].
+    /// `mul * x + add` for integers, which wrap; the floating-point form is [`Tensor::affine`].
     pub(crate) affine_whole => AffineWhole { mul, add } over Any of Counts {
         |x| x * mul + add,
         reads Nothing,
         |g, v| g * mul
     }
 
-    /// 1 where `x <= 0`, else 0; no gradient flows.
+    /// 1 where `x <= 0`, otherwise 0. No gradient flows.
     pub not_positive => NotPositive over Apart of Numbers {
         |x| x.at_most(R::of(0.0), R::of(1.0), R::of(0.0)),
         reads Nothing,
@@ -95,7 +95,7 @@ fn gelu_argument<R: Real>(x: R) -> R {
     (x + x * x * x * R::of(0.044_715)) * R::of(FRAC_2_SQRT_PI * FRAC_1_SQRT_2)
 }
 
-/// The derivative of `gelu_tanh`, with `t` the hyperbolic tangent in it.
+/// The derivative of `gelu_tanh`; `t` is the value of the tanh in it.
 #[inline(always)]
 fn gelu_slope<R: Real>(x: R, t: R) -> R {
     let inner = (R::of(1.0) + x * x * R::of(3.0 * 0.044_715)) * R::of(FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
@@ -114,7 +114,7 @@ impl Tensor {
     /// `x - value`.
     ///
     /// # Errors
-    /// Truth values, as in PyTorch; out of memory.
+    /// A `bool` tensor, as in PyTorch; out of memory.
     pub fn sub_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
         want_number("sub", self.dtype())?;
         let negative = match value.into() {
@@ -132,7 +132,7 @@ impl Tensor {
         self.with_scalars(value.into(), Scalar::Int(0))
     }
 
-    /// `x / value`, of floating point.
+    /// `x / value`, in floating point.
     ///
     /// # Errors
     /// Out of memory.

@@ -1,4 +1,4 @@
-//! The gradient of a function of each element, written over the gradient that it is made from: nothing is requested.
+//! The gradient of an elementwise function, computed in place over the incoming gradient: nothing is allocated.
 
 use smallvec::smallvec;
 
@@ -17,7 +17,7 @@ use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::tensor::Tensor;
 
-/// As [`gradient`]; in the place of `grad` where nobody else sees it.
+/// As [`gradient`], but in place in `grad` if nothing else uses it.
 pub(in crate::ops) fn gradient_in_place<F: Row>(row: F, grad: Tensor, read: &Tensor) -> Result<Tensor> {
     let own = grad.is_unique() && grad.is_contiguous() && read.is_contiguous();
     if is_grad_enabled() || !own || grad.dtype() != read.dtype() {
@@ -27,7 +27,7 @@ pub(in crate::ops) fn gradient_in_place<F: Row>(row: F, grad: Tensor, read: &Ten
     Ok(grad)
 }
 
-/// `read -> grad`, which changes. The inputs are `grad` and `read`.
+/// `read -> grad`, in place. The inputs are `grad` and `read`.
 #[derive(Clone, Debug)]
 struct GradientInPlace<F>(F);
 

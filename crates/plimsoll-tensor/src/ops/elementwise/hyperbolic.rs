@@ -1,4 +1,4 @@
-//! Hyperbolic functions and further exponentials of each element: more rows of the table in `unary.rs`.
+//! Hyperbolic functions and more exponentials: further rows of the table in `unary.rs`.
 
 use super::real::Real;
 use super::unary::{Reads, Row, Types, Unary, case, unary};
@@ -8,7 +8,7 @@ use crate::operator::Autocast;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
-/// `x` without its sign.
+/// The absolute value.
 #[inline(always)]
 fn magnitude<R: Real>(x: R) -> R {
     x.at_most(R::of(0.0), -x, x)
@@ -34,7 +34,7 @@ fn cosh<R: Real>(x: R) -> R {
 fn asinh<R: Real>(x: R) -> R {
     let (one, a) = (R::of(1.0), magnitude(x));
     let small = (a + a * a / (one + (a * a + one).sqrt())).ln_1p();
-    // The square of a large number is infinite.
+    // The square of a large number would be infinite.
     let of_magnitude = a.at_most(R::of(1e9), small, a.ln() + R::of(std::f64::consts::LN_2));
     x.at_most(R::of(0.0), -of_magnitude, of_magnitude)
 }
@@ -50,12 +50,12 @@ unary! {
         |x| cosh(x), reads Input, |g, x| g * sinh(x)
     }
 
-    /// The number with this hyperbolic sine.
+    /// Inverse hyperbolic sine.
     pub asinh => AreaSine over Any of Floats in place asinh_ {
         |x| asinh(x), reads Input, |g, x| g / (x * x + R::of(1.0)).sqrt()
     }
 
-    /// The number with this hyperbolic tangent.
+    /// Inverse hyperbolic tangent.
     pub atanh => AreaTangent over Inside of Floats in place atanh_ {
         |x| R::of(0.5) * ((x + x) / (R::of(1.0) - x)).ln_1p(), reads Input, |g, x| g / (R::of(1.0) - x * x)
     }
@@ -72,7 +72,7 @@ unary! {
         |g, x| g * R::of(-std::f64::consts::FRAC_2_SQRT_PI) * (-x * x).exp()
     }
 
-    /// `ln(x / (1 - x))`; outside of 0 to 1 neither it nor its gradient is a number: the work of `Tensor::logit`.
+    /// `ln(x / (1 - x))`. It and its gradient are NaN outside 0 to 1. Implements `Tensor::logit`.
     pub(crate) logit_of named "logit" => Logit over Portion of Floats autocast Full {
         |x| (x / (R::of(1.0) - x)).ln(),
         reads Input,
@@ -82,12 +82,12 @@ unary! {
         }
     }
 
-    /// The part of `x` behind the point, with its sign.
+    /// The fractional part of `x`, with its sign.
     pub frac => Fraction over Apart of FloatsOnly in place frac_ { |x| x - x.trunc(), reads Nothing, |g, v| g }
 }
 
 impl Tensor {
-    /// `ln(x / (1 - x))`, of an `x` cut to `eps` to `1 - eps` where one is given. As `torch.logit`.
+    /// `ln(x / (1 - x))`. If `eps` is given, `x` is first clamped to `eps..=1 - eps`. As `torch.logit`.
     ///
     /// # Errors
     /// Out of memory.

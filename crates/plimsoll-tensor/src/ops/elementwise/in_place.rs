@@ -1,5 +1,5 @@
-//! Changes in place. They make no temporaries, are recorded where something wants a gradient, and notice when a saved
-//! tensor changes.
+//! Changes in place. They allocate no temporaries, are recorded if an input requires a gradient, and let a backward pass detect
+//! that a saved tensor changed.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 use crate::view::{In, Out};
 
-/// `x -> y`, where `y` changes by each element of `x`, broadcast. The inputs are `y, x`.
+/// `x -> y`: changes each element of `y` by the element of `x`, broadcast. The inputs are `y, x`.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     /// `y += alpha * x`
@@ -70,7 +70,7 @@ impl Kernel for Change {
     }
 }
 
-/// Changes `y` by each element of `x`, in the type in which `y` is computed with.
+/// Changes `y` by each element of `x`, in the compute type of `y`.
 fn change(
     x: In<'_>,
     y: Out<'_>,
@@ -105,7 +105,7 @@ impl Operator for Change {
         Ok(smallvec![Output::in_place(0, &y)])
     }
 
-    /// Sums and products change memory without gaps, in any order of dimensions; copies go anywhere.
+    /// Sums and products change memory without gaps, in any order of dimensions; copies support any layout.
     fn takes(&self, input: usize, layout: &Layout) -> bool {
         input != 0 || matches!(self, Change::Copy) || operands::without_gaps(layout)
     }
@@ -126,7 +126,8 @@ impl Operator for Change {
 }
 
 impl Change {
-    /// Whether `y` can hold what it becomes: a result of a higher category than its own would lose its meaning.
+    /// Whether the dtype of `y` can hold the result: a result of a higher category (`bool` < integer < floating point) does not
+    /// fit.
     fn check(self, y: DType, result: Option<DType>) -> Result<()> {
         let whole = |alpha: f64| alpha.fract() == 0.0;
         let holds = match result {
@@ -152,7 +153,7 @@ impl Change {
     }
 }
 
-/// `() -> y`: every element is overwritten. The input is `y`.
+/// `() -> y`: overwrites every element. The input is `y`.
 #[derive(Clone, Copy, Debug)]
 struct Overwrite {
     name: &'static str,
@@ -195,28 +196,28 @@ impl Operator for Overwrite {
         Ok(smallvec![Output::in_place(0, &y)])
     }
 
-    /// Random values come in row-major order.
+    /// Random values are drawn in row-major order.
     fn takes(&self, _: usize, layout: &Layout) -> bool {
         matches!(self.source, Source::Value(_)) || layout.is_contiguous()
     }
 
-    /// What was there before has no part in the values.
+    /// The old values are overwritten, so their gradient is 0.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         Ok(smallvec![at.grad(0).map(Tensor::zeros_like).transpose()?])
     }
 }
 
 impl Tensor {
-    /// `self += other`, broadcast to this shape.
+    /// `self += other`, where `other` is broadcast to this shape.
     ///
     /// # Errors
-    /// A leaf that wants a gradient, or a view of one, where operations are recorded (work on it under `no_grad`); shapes
-    /// that do not broadcast to this one.
+    /// A leaf that requires a gradient, or a view of one, while operations are recorded (use `no_grad`); a shape that does not
+    /// broadcast to this one.
     pub fn add_(&self, other: &Tensor) -> Result<()> {
         self.add_scaled_(other, 1.0)
     }
 
-    /// `self += alpha * other`, broadcast to this shape. As `Tensor.add_(other, alpha=…)`.
+    /// `self += alpha * other`, where `other` is broadcast to this shape. As `Tensor.add_(other, alpha=…)`.
     ///
     /// # Errors
     /// As [`Tensor::add_`].
@@ -224,40 +225,40 @@ impl Tensor {
         call(Change::Add { alpha }, &[self, other]).map(drop)
     }
 
-    /// Every element becomes `value`.
+    /// Sets every element to `value`.
     ///
     /// # Errors
-    /// A leaf that wants a gradient, or a view of one.
+    /// A leaf that requires a gradient, or a view of one.
     pub fn fill_(&self, value: f64) -> Result<()> {
         self.overwrite("fill", Source::Value(value))
     }
 
-    /// Every element becomes zero.
+    /// Sets every element to zero.
     ///
     /// # Errors
-    /// A leaf that wants a gradient, or a view of one.
+    /// A leaf that requires a gradient, or a view of one.
     pub fn zero_(&self) -> Result<()> {
         self.fill_(0.0)
     }
 
-    /// Takes over the values of `other`, converted and broadcast.
+    /// Copies the values of `other`, converted and broadcast.
     ///
     /// # Errors
-    /// A leaf that wants a gradient, or a view of one; shapes that do not broadcast to this one.
+    /// A leaf that requires a gradient, or a view of one; a shape that does not broadcast to this one.
     pub fn copy_(&self, other: &Tensor) -> Result<()> {
         call(Change::Copy, &[self, other]).map(drop)
     }
 
-    /// Values drawn evenly from `low` up to `high`, from one stream of a seed, or, without one, from the device's random numbers.
-    /// As `Tensor.uniform_`.
+    /// Uniform random values between `low` and `high`, from the random stream `from` or, if `None`, from the device's
+    /// generator. As `Tensor.uniform_`.
     ///
     /// # Errors
-    /// A leaf that wants a gradient, or a view of one; a type that is not of floating point.
+    /// A leaf that requires a gradient, or a view of one; a dtype that is not floating-point.
     pub fn uniform_(&self, low: f64, high: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
         self.draw("uniform", Distribution::Uniform { low, high }, from.into())
     }
 
-    /// Values from a normal distribution, as [`Tensor::uniform_`]. As `Tensor.normal_`.
+    /// Normally distributed values; `from` is as in [`Tensor::uniform_`]. As `Tensor.normal_`.
     ///
     /// # Errors
     /// As [`Tensor::uniform_`].
@@ -265,7 +266,7 @@ impl Tensor {
         self.draw("normal", Distribution::Normal { mean, std }, from.into())
     }
 
-    /// Values from an exponential distribution with mean `1 / rate`, as [`Tensor::uniform_`]. As `Tensor.exponential_`.
+    /// Exponentially distributed values with mean `1 / rate`; `from` is as in [`Tensor::uniform_`]. As `Tensor.exponential_`.
     ///
     /// # Errors
     /// As [`Tensor::uniform_`].
@@ -273,7 +274,7 @@ impl Tensor {
         self.draw("exponential", Distribution::Exponential { rate }, from.into())
     }
 
-    /// 1 with probability `p`, else 0, as [`Tensor::uniform_`]. As `Tensor.bernoulli_`.
+    /// 1 with probability `p`, otherwise 0; `from` is as in [`Tensor::uniform_`]. As `Tensor.bernoulli_`.
     ///
     /// # Errors
     /// As [`Tensor::uniform_`]; a probability outside 0 to 1.
@@ -282,7 +283,7 @@ impl Tensor {
             return Err(Error::argument("bernoulli_", format!("a probability of {p}: needs 0 to 1")));
         }
         self.uniform_(0.0, 1.0, from)?;
-        // 1 - r is above 0 and at most 1: it is at most p with probability p, also for 0 and 1.
+        // 1 - r is above 0 and at most 1, so it is at most p with probability p, even if p is 0 or 1.
         unary::change(self, Affine { mul: -1.0, add: 1.0 - p })?;
         unary::change(self, NotPositive {})
     }
@@ -297,7 +298,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let change = |op: Change, formula: fn(f64, f64) -> f64| {
         let values = move |ins: &[Vec<f64>]| {

@@ -1,4 +1,4 @@
-//! Logic on conditions, and how many hold: every element that is not zero holds.
+//! Logical operations, `all`, `any` and counts. An element counts as true if it is not zero.
 
 use smallvec::smallvec;
 
@@ -19,7 +19,7 @@ use crate::ops::reduce::reduced::{Keep, Over};
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
-/// `a, b -> condition`, broadcast.
+/// `a, b -> bool`, broadcast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Logic {
     And,
@@ -28,7 +28,7 @@ enum Logic {
 }
 
 impl Logic {
-    /// 1 where it holds, else 0.
+    /// 1 if true, otherwise 0.
     #[inline(always)]
     fn of<R: Real>(self, a: R, b: R) -> R {
         let (yes, no) = (R::of(1.0), R::of(0.0));
@@ -83,7 +83,7 @@ impl Operator for Logic {
     }
 }
 
-/// What is asked of the elements that hold.
+/// What a reduction computes from truth values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Question {
     All,
@@ -147,7 +147,7 @@ impl Operator for Count {
 }
 
 impl Tensor {
-    /// Where both hold, broadcast: a tensor of `bool`. As `torch.logical_and`.
+    /// Logical AND, broadcast: a `bool` tensor. As `torch.logical_and`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -155,7 +155,7 @@ impl Tensor {
         call_one(Logic::And, &[self, other])
     }
 
-    /// Where one holds or both, broadcast: a tensor of `bool`. As `torch.logical_or`.
+    /// Logical OR, broadcast: a `bool` tensor. As `torch.logical_or`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -163,7 +163,7 @@ impl Tensor {
         call_one(Logic::Or, &[self, other])
     }
 
-    /// Where one holds and not both, broadcast: a tensor of `bool`. As `torch.logical_xor`.
+    /// Logical exclusive OR, broadcast: a `bool` tensor. As `torch.logical_xor`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -171,7 +171,7 @@ impl Tensor {
         call_one(Logic::Xor, &[self, other])
     }
 
-    /// Whether all elements hold: a tensor of `bool` of one element, of `uint8` for a tensor of that. As `torch.all`.
+    /// Whether all elements are true: a scalar of type `bool`, or `uint8` for a `uint8` tensor. As `torch.all`.
     ///
     /// # Errors
     /// Out of memory.
@@ -179,15 +179,15 @@ impl Tensor {
         self.count(Question::All, Over::all(self.rank()))
     }
 
-    /// Whether all elements over some dimensions hold; they go. As `torch.all(dim)`.
+    /// Whether all elements over some dimensions are true; these dimensions are removed. As `torch.all(dim)`.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice; out of memory.
+    /// A dimension out of range or listed twice; out of memory.
     pub fn all_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.count(Question::All, Over::dims("all", self.rank(), dims, Keep::Dropped)?)
     }
 
-    /// Whether any element holds: a tensor of `bool` of one element, of `uint8` for a tensor of that. As `torch.any`.
+    /// Whether any element is true: a scalar of type `bool`, or `uint8` for a `uint8` tensor. As `torch.any`.
     ///
     /// # Errors
     /// Out of memory.
@@ -195,15 +195,15 @@ impl Tensor {
         self.count(Question::Any, Over::all(self.rank()))
     }
 
-    /// Whether any element over some dimensions holds; they go. As `torch.any(dim)`.
+    /// Whether any element over some dimensions is true; these dimensions are removed. As `torch.any(dim)`.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice; out of memory.
+    /// A dimension out of range or listed twice; out of memory.
     pub fn any_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.count(Question::Any, Over::dims("any", self.rank(), dims, Keep::Dropped)?)
     }
 
-    /// How many elements are not zero, as `int64`. As `torch.count_nonzero`.
+    /// The number of elements that are not zero, as `int64`. As `torch.count_nonzero`.
     ///
     /// # Errors
     /// Out of memory.
@@ -211,17 +211,18 @@ impl Tensor {
         self.count(Question::HowMany, Over::all(self.rank()))
     }
 
-    /// How many elements over some dimensions are not zero; they go. As `torch.count_nonzero(dim)`.
+    /// The number of elements over some dimensions that are not zero; these dimensions are removed. As
+    /// `torch.count_nonzero(dim)`.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice; out of memory.
+    /// A dimension out of range or listed twice; out of memory.
     pub fn count_nonzero_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.count(Question::HowMany, Over::dims("count_nonzero", self.rank(), dims, Keep::Dropped)?)
     }
 
     fn count(&self, question: Question, over: Over) -> Result<Tensor> {
         let answer = call_one(Count { question, over }, &[self])?;
-        // As in PyTorch, which had no truth values once.
+        // As in PyTorch, which once had no `bool`.
         match self.dtype() == DType::U8 && answer.dtype() == DType::Bool {
             true => answer.to_dtype(DType::U8),
             false => Ok(answer),
@@ -229,7 +230,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let number = |holds: bool| f64::from(u8::from(holds));
     let logic = |op: Logic, holds: fn(bool, bool) -> bool| {

@@ -1,4 +1,4 @@
-//! Mathematical functions of each element: more rows of the table in `unary.rs`.
+//! Mathematical functions: further rows of the table in `unary.rs`.
 
 use super::activations::Clamp;
 use super::real::Real;
@@ -10,14 +10,14 @@ use crate::operator::Autocast;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
-/// -1, 0 or 1 by the sign, and 0 for not a number.
+/// The sign as -1, 0 or 1; 0 for NaN.
 #[inline(always)]
 fn sign<R: Real>(x: R) -> R {
     let (zero, one) = (R::of(0.0), R::of(1.0));
     x.at_most(zero, x.equals(zero, zero, -one), (-x).at_most(zero, one, zero))
 }
 
-/// `e` to the power of `x`, less 1, where `x` is negative.
+/// `e^x - 1` for negative `x`, otherwise 0.
 #[inline(always)]
 fn below<R: Real>(x: R) -> R {
     x.at_most(R::of(0.0), x, R::of(0.0)).exp_m1()
@@ -26,18 +26,18 @@ fn below<R: Real>(x: R) -> R {
 const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
 const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
 
-/// Whether bounds leave whole numbers whole.
+/// Whether clamping integers to these bounds gives integers.
 fn are_whole(low: f64, high: f64) -> bool {
     [low, high].iter().all(|bound| bound.is_infinite() || bound.fract() == 0.0)
 }
 
 unary! {
-    /// `x` without its sign.
+    /// Absolute value.
     pub abs => Absolute over Apart of Numbers in place abs_ {
         |x| x.at_most(R::of(0.0), -x, x), reads Input, |g, x| g * sign(x)
     }
 
-    /// -1, 0 or 1 by the sign.
+    /// The sign as -1, 0 or 1.
     pub sign => Sign over Apart of All in place sign_ { |x| sign(x), reads Nothing, |g, v| g * R::of(0.0) }
 
     /// Sine of an angle in radians.
@@ -51,17 +51,17 @@ unary! {
         |x| x.tan(), reads Output, |g, y| g * (R::of(1.0) + y * y)
     }
 
-    /// The angle with this sine.
+    /// Arcsine, in radians.
     pub asin => ArcSine over Inside of Floats autocast Full in place asin_ {
         |x| x.asin(), reads Input, |g, x| g / (R::of(1.0) - x * x).sqrt()
     }
 
-    /// The angle with this cosine.
+    /// Arccosine, in radians.
     pub acos => ArcCosine over Inside of Floats autocast Full in place acos_ {
         |x| x.acos(), reads Input, |g, x| -g / (R::of(1.0) - x * x).sqrt()
     }
 
-    /// The angle with this tangent.
+    /// Arctangent, in radians.
     pub atan => ArcTangent over Any of Floats in place atan_ {
         |x| x.atan(), reads Input, |g, x| g / (R::of(1.0) + x * x)
     }
@@ -81,7 +81,7 @@ unary! {
         |x| x.ln() * R::of(std::f64::consts::LOG10_E), reads Input, |g, x| g * R::of(std::f64::consts::LOG10_E) / x
     }
 
-    /// `e` to the power of `x`, less 1, exact for small `x`.
+    /// `e^x - 1`, exact for small `x`.
     pub expm1 => ExponentialLessOne over Any of Floats autocast Full in place expm1_ {
         |x| x.exp_m1(), reads Output, |g, y| g * (y + R::of(1.0))
     }
@@ -91,31 +91,31 @@ unary! {
         |x| R::of(1.0) / x.sqrt(), reads Output, |g, y| g * R::of(-0.5) * y * y * y
     }
 
-    /// The largest whole number that is not above `x`; no gradient flows.
+    /// The largest integer not above `x`. No gradient flows.
     pub floor => Floor over Apart of Numbers in place floor_ { |x| x.floor(), reads Nothing, |g, v| g * R::of(0.0) }
 
-    /// The smallest whole number that is not below `x`; no gradient flows.
+    /// The smallest integer not below `x`. No gradient flows.
     pub ceil => Ceiling over Apart of Numbers in place ceil_ { |x| x.ceil(), reads Nothing, |g, v| g * R::of(0.0) }
 
-    /// The whole number nearest to `x`, the even one of two; no gradient flows.
+    /// The nearest integer, with ties to even. No gradient flows.
     pub round => Round over Apart of Numbers in place round_ { |x| x.round(), reads Nothing, |g, v| g * R::of(0.0) }
 
-    /// `x` without its fraction; no gradient flows.
+    /// `x` rounded towards 0. No gradient flows.
     pub trunc => Truncate over Apart of Numbers in place trunc_ { |x| x.trunc(), reads Nothing, |g, v| g * R::of(0.0) }
 
-    /// `x` to the power of `exponent`, of floating point; [`Tensor::pow_scalar`] also has whole results.
+    /// `x` to the power of `exponent`, in floating point; [`Tensor::pow_scalar`] also has integer results.
     pub(crate) power => Power { exponent } over Positive of Floats autocast Full {
         |x| x.pow(exponent),
         reads Input,
         |g, x| exponent.equals(R::of(0.0), R::of(0.0), g * exponent * x.pow(exponent - R::of(1.0)))
     }
 
-    /// The same of whole numbers, which wrap.
+    /// `x` to the power of `exponent` for integers, which wrap.
     pub(crate) power_whole => PowerWhole { exponent } over Positive of Counts {
         |x| x.pow(exponent), reads Input, |g, x| g * exponent * x.pow(exponent - R::of(1.0))
     }
 
-    /// `scale · (max(x, 0) + min(alpha · (e^x - 1), 0))` with the constants of the self-normalising networks. As
+    /// `scale · (max(x, 0) + min(alpha · (e^x - 1), 0))` with the constants of self-normalizing networks. As
     /// `torch.nn.functional.selu`.
     pub selu => Selu over Apart of FloatsOnly in place selu_ {
         |x| x.at_most(R::of(0.0), R::of(SELU_ALPHA * SELU_SCALE) * below(x), R::of(SELU_SCALE) * x),
@@ -140,7 +140,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Whole numbers to a negative whole power; out of memory.
+    /// Integers to a negative integer power; out of memory.
     pub fn pow_scalar(&self, exponent: impl Into<Scalar>) -> Result<Tensor> {
         let exponent = exponent.into();
         let value = exponent.to_f64();
@@ -157,16 +157,16 @@ impl Tensor {
         }
     }
 
-    /// [`Tensor::pow_scalar`] in place, of floating point. As `Tensor.pow_(exponent)`.
+    /// [`Tensor::pow_scalar`] in place, in floating point. As `Tensor.pow_(exponent)`.
     ///
     /// # Errors
-    /// As [`Tensor::add_`]; a type that is not of floating point.
+    /// As [`Tensor::add_`]; a dtype that is not floating-point.
     pub fn pow_scalar_(&self, exponent: f64) -> Result<()> {
         super::unary::change_as("pow_", self, Power { exponent })
     }
 
-    /// `x`, but at least `low` and at most `high`; no gradient flows beyond them. Whole numbers stay whole where the bounds are, and
-    /// become `float32` where one is not. As `torch.clamp`.
+    /// `x` clamped between `low` and `high`; the gradient is 0 beyond the bounds. Integers stay integers if the bounds are
+    /// integers, and become `float32` otherwise. As `torch.clamp`.
     ///
     /// # Errors
     /// Out of memory.
@@ -183,7 +183,7 @@ impl Tensor {
     /// [`Tensor::clamp`] in place.
     ///
     /// # Errors
-    /// As [`Tensor::add_`]; bounds between whole numbers for a tensor of whole numbers.
+    /// As [`Tensor::add_`]; fractional bounds for an integer tensor.
     pub fn clamp_(&self, low: f64, high: f64) -> Result<()> {
         if !self.dtype().is_float() && !are_whole(low, high) {
             let (dtype, advice) = (self.dtype(), "convert it first");
@@ -195,15 +195,15 @@ impl Tensor {
         super::unary::change(self, Clamp { low, high })
     }
 
-    /// `x`, but at least `low`. As `torch.clamp(min=low)`.
+    /// `x` clamped to at least `low`. As `torch.clamp(min=low)`.
     ///
     /// # Errors
-    /// A type without an order; out of memory.
+    /// A dtype without an order; out of memory.
     pub fn clamp_min(&self, low: f64) -> Result<Tensor> {
         self.clamp(low, f64::INFINITY)
     }
 
-    /// `x`, but at most `high`. As `torch.clamp(max=high)`.
+    /// `x` clamped to at most `high`. As `torch.clamp(max=high)`.
     ///
     /// # Errors
     /// As [`Tensor::clamp_min`].

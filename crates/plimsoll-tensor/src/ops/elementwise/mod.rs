@@ -1,32 +1,32 @@
-//! Functions of each element: tables whose rows are operators, and what else changes elements one by one.
+//! Elementwise functions: tables whose rows are operators, and other elementwise operations.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `real` | real numbers, in which the rows of the tables are written |
-//! | `traced` | two more readings of a row's expression: operations on tensors, and text for a GPU's compiler |
-//! | `dual` | one more: its derivative by one of its inputs |
-//! | `slope` | the derivative of a gradient of the tables |
-//! | `operands` | how operands are laid beside each other |
+//! | `real` | the numeric trait in which the rows of the tables are written |
+//! | `traced` | evaluates a row's expression as tensor operations, or as source code for a GPU's compiler |
+//! | `dual` | evaluates a row's derivative with respect to one of its inputs |
+//! | `slope` | the derivatives of the tables' gradients |
+//! | `operands` | broadcasting and ordering the operands of elementwise operators |
 //! | `unary` | the table of functions of one element |
-//! | `functions` | its commonest rows, and sums and products with a number |
+//! | `functions` | its most common rows, and sums and products with a number |
 //! | `math` | mathematical functions |
-//! | `hyperbolic` | hyperbolic functions and further exponentials |
+//! | `hyperbolic` | hyperbolic functions and more exponentials |
 //! | `special` | functions of probability theory |
-//! | `gamma` | the derivative of the logarithm of the gamma function, and polynomials |
+//! | `gamma` | the digamma function, and polynomials |
 //! | `activations` | activation functions |
 //! | `thresholds` | activations with a threshold |
-//! | `activation_backward` | the gradient of an activation together with its values, which are computed again |
-//! | `gradient_in_place` | the gradient written over the gradient that it is made from |
+//! | `activation_backward` | the gradient of an activation together with its recomputed values |
+//! | `gradient_in_place` | gradients computed in place over the incoming gradient |
 //! | `binary` | the table of functions of two elements |
-//! | `pairs` | its rows; the signs `+ - * /` |
-//! | `division` | division that rounds, and what it leaves |
-//! | `combine` | three tensors in one pass |
+//! | `pairs` | its rows; the operators `+ - * /` |
+//! | `division` | rounding division and its remainders |
+//! | `combine` | operations on three tensors in one pass |
 //! | `scalars` | sums and products with a number, in place |
 //! | `in_place` | changes in place |
-//! | `bitwise` | operations on the bits of whole numbers |
-//! | `logical` | logic on conditions, and how many hold |
-//! | `compare` | comparisons with a number, and tests of numbers |
-//! | `close` | whether tensors are equal, or nearly |
+//! | `bitwise` | bitwise operations on integers |
+//! | `logical` | logical operations, `all`, `any` and counts |
+//! | `compare` | comparisons with a number, and predicates such as `isnan` |
+//! | `close` | exact and approximate equality of tensors |
 
 pub(super) mod activation_backward;
 pub(super) mod activations;
@@ -54,7 +54,7 @@ pub(super) mod thresholds;
 pub(super) mod traced;
 pub(super) mod unary;
 
-/// What the suite runs of the operators here, by their files.
+/// The conformance suite's cases for these operators, by file.
 pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("activations", activations::cases),
     ("combine", combine::cases),

@@ -1,4 +1,4 @@
-//! What the elementwise tables share: how their operands are laid beside each other.
+//! Code that the elementwise tables share: broadcasting and ordering their operands.
 
 use super::real::Whole;
 use crate::cpu::kernels::convert::AnyOperand;
@@ -9,8 +9,8 @@ use crate::layout::{Dims, Layout};
 use crate::operator::Meta;
 use crate::view::{In, Out};
 
-/// Operands broadcast to the output's shape, with the dimensions in the order in which the output lies: there
-/// it is contiguous, so that a kernel need not know that it is channels-last.
+/// Operands broadcast to the output's shape, with the dimensions in the output's memory order. In this order the output is
+/// contiguous, so a kernel need not know whether it is channels-last.
 pub(crate) struct Laid<const N: usize> {
     shape: Dims,
     strides: [Dims; N],
@@ -18,7 +18,7 @@ pub(crate) struct Laid<const N: usize> {
 
 impl<const N: usize> Laid<N> {
     /// # Panics
-    /// When the output has gaps, or an input does not broadcast to it.
+    /// If the output has gaps, or an input does not broadcast to it.
     pub(crate) fn of(out: &Layout, ins: [&Layout; N]) -> Laid<N> {
         let expanded = |layout: &Layout| {
             if layout.shape() == out.shape() {
@@ -48,7 +48,7 @@ impl<const N: usize> Laid<N> {
 }
 
 impl<const N: usize> Laid<N> {
-    /// The operands of any types.
+    /// The operands, of any dtype.
     pub(crate) fn any<'a>(&'a self, ins: [In<'a>; N]) -> [AnyOperand<'a>; N] {
         std::array::from_fn(|i| AnyOperand {
             bytes: ins[i].bytes(),
@@ -58,7 +58,8 @@ impl<const N: usize> Laid<N> {
     }
 }
 
-/// Computes an expression of elements of any types, in the type in which `compute` is computed with: `f` has a body for each.
+/// Evaluates an expression on elements of any dtype, in the compute type of `compute`. The expression is passed three times:
+/// for `f32`, `f64` and integers.
 pub(crate) fn evaluate<const N: usize>(
     laid: &Laid<N>,
     ins: [In<'_>; N],
@@ -74,7 +75,7 @@ pub(crate) fn evaluate<const N: usize>(
     match compute.accumulator() {
         DType::F32 => apply::<f32, N>(laid.shape(), ins, out, f32),
         DType::F64 => apply::<f64, N>(laid.shape(), ins, out, f64),
-        // As in PyTorch, what is of another type is converted first: to `uint8`, -3 is 253.
+        // As in PyTorch, an input of another dtype is converted first: -3 becomes 253 in `uint8`.
         _ if converts && compute != DType::I64 => apply::<i64, N>(laid.shape(), ins, out, |values| {
             whole(values.map(|value| Whole(held(compute, value)))).0
         }),
@@ -94,7 +95,7 @@ pub(crate) fn evaluate<const N: usize>(
     }
 }
 
-/// What a type of whole numbers makes of one: it keeps the lowest bits.
+/// Converts an integer to an integer dtype: it keeps the lowest bits.
 #[inline(always)]
 fn held(dtype: DType, value: i64) -> i64 {
     match dtype {
@@ -105,19 +106,19 @@ fn held(dtype: DType, value: i64) -> i64 {
     }
 }
 
-/// The type in which inputs of these types meet.
+/// The promoted dtype of these inputs.
 pub(crate) fn common_type(ins: &[Meta<'_>]) -> DType {
     let types = ins.iter().map(|meta| (meta.dtype, meta.rank() > 0));
     result_type(types).unwrap_or(DType::F32)
 }
 
-/// The same for what a kernel is called with.
+/// The promoted dtype of a kernel's inputs.
 pub(crate) fn common_type_of(ins: &[In<'_>]) -> DType {
     let types = ins.iter().map(|x| (x.dtype(), !x.shape().is_empty()));
     result_type(types).unwrap_or(DType::F32)
 }
 
-/// The inputs of an operator that has `N`.
+/// The inputs of an operator that takes `N`.
 ///
 /// # Errors
 /// Another number of inputs.
@@ -138,12 +139,12 @@ pub(crate) fn equal_shapes(op: &'static str, ins: &[Meta<'_>]) -> Result<()> {
     }
 }
 
-/// The layout of an elementwise output of this shape: that of the first input that has the shape and does not
-/// repeat, without its gaps; else row-major.
+/// The layout of an elementwise output of this shape: that of the first input that has the shape and repeats no elements,
+/// without its gaps; row-major if there is none.
 pub(crate) fn layout_for(shape: &[usize], ins: &[Meta<'_>]) -> Layout {
     let mut first = None;
     for meta in ins.iter().filter(|meta| meta.shape() == shape) {
-        // Where they differ, a row-major one decides, as the cheaper to write.
+        // If inputs differ, a row-major one decides, because that is cheaper to write.
         if meta.layout.is_contiguous() {
             return meta.layout.dense();
         }
@@ -158,12 +159,12 @@ pub(crate) fn expanded(x: &In<'_>, shape: &[usize]) -> Dims {
     wide.map(|wide| Dims::from_slice(wide.strides())).unwrap_or_else(|| unreachable!("inferred"))
 }
 
-/// A number converted to a type, as a word of its size.
+/// A number converted to a dtype, as a word of its size.
 pub(crate) fn word<W: bytemuck::Pod>(dtype: DType, value: f64) -> W {
     by_dtype!(dtype, T => bytemuck::pod_read_unaligned(bytemuck::bytes_of(&T::from_f64(value).to_stored())))
 }
 
-/// An error unless a tensor of this type can hold results of another.
+/// Fails unless a tensor of dtype `held` can hold results of dtype `result`.
 pub(super) fn want_holds(op: &'static str, held: DType, result: DType) -> Result<()> {
     let holds = match result {
         DType::Bool => true,
@@ -178,7 +179,7 @@ pub(super) fn want_holds(op: &'static str, held: DType, result: DType) -> Result
     Err(Error::argument(op, message))
 }
 
-/// Whether every element between the first and the last is one of the layout's: such memory is changed in any order.
+/// Whether the layout covers every element between its first and last: then elements can be changed in any order.
 pub(super) fn without_gaps(layout: &Layout) -> bool {
     layout.is_contiguous() || layout.end() - layout.offset() == layout.len()
 }

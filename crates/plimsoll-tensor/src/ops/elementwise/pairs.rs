@@ -1,4 +1,4 @@
-//! The functions of two elements: rows of the table in `binary.rs`; and the signs `+ - * /`.
+//! The functions of two elements: rows of the table in `binary.rs`; and the operators `+ - * /`.
 
 use super::binary::{Binary, Reads, Row, Types, binary, row_cases};
 use super::real::Real;
@@ -8,7 +8,7 @@ use crate::ops::want_number;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
-/// `√(a² + b²)`, without squares that are too large or too small for the type.
+/// `√(a² + b²)`, without squares that overflow or underflow.
 #[inline(always)]
 fn length<R: Real>(a: R, b: R) -> R {
     let (zero, infinite) = (R::of(0.0), R::of(f64::INFINITY));
@@ -26,7 +26,7 @@ binary! {
         right reads Neither: |g, a, b| g
     }
 
-    /// `self - other`, broadcast. Truth values have no difference: see [`Tensor::logical_xor`] and [`Tensor::logical_not`].
+    /// `self - other`, broadcast. Not for `bool`: see [`Tensor::logical_xor`] and [`Tensor::logical_not`].
     sub => Difference over Any of EachNumbers in place sub_ {
         |a, b| a - b,
         left reads Neither: |g, a, b| g,
@@ -51,7 +51,7 @@ binary! {
     pow => PowerOf over Positive of Numbers in place pow_ {
         |a, b| a.pow(b),
         left reads Both: |g, a, b| b.equals(R::of(0.0), R::of(0.0), g * b * a.pow(b - R::of(1.0))),
-        // The logarithm of 0 is not asked for where the power is 0 anyway.
+        // The logarithm of 0 is not needed if the power is 0 anyway.
         right reads Both: |g, a, b| a.equals(
             R::of(0.0),
             R::of(0.0).at_most(b, R::of(0.0), g * a.pow(b) * a.ln()),
@@ -59,14 +59,14 @@ binary! {
         )
     }
 
-    /// The larger of both, broadcast; not a number where one is none. Equal ones share the gradient.
+    /// The larger of the two, broadcast; NaN if either is NaN. Equal elements share the gradient.
     maximum => Maximum over Apart of All {
         |a, b| b.equals(b, a.at_most(b, b, a), b),
         left reads Both: |g, a, b| a.equals(b, g * R::of(0.5), a.at_most(b, R::of(0.0), g)),
         right reads Both: |g, a, b| a.equals(b, g * R::of(0.5), b.at_most(a, R::of(0.0), g))
     }
 
-    /// The smaller of both, broadcast; not a number where one is none. Equal ones share the gradient.
+    /// The smaller of the two, broadcast; NaN if either is NaN. Equal elements share the gradient.
     minimum => Minimum over Apart of All {
         |a, b| b.equals(b, b.at_most(a, b, a), b),
         left reads Both: |g, a, b| a.equals(b, g * R::of(0.5), b.at_most(a, R::of(0.0), g)),
@@ -76,7 +76,7 @@ binary! {
     /// The angle of the point `(other, self)`, from -π to π, broadcast.
     atan2 => Angle over Positive of Floats {
         |a, b| a.angle(b),
-        // No gradient flows at (0, 0), as in PyTorch.
+        // The gradient is 0 at (0, 0), as in PyTorch.
         left reads Both: |g, a, b| {
             let length = length(a, b);
             length.equals(R::of(0.0), R::of(0.0), g * (b / length) / length)
@@ -87,7 +87,7 @@ binary! {
         }
     }
 
-    /// `self / (1 + e^-self) * other`, broadcast: SwiGLU's product of a gate and a value. It keeps the two, nothing else.
+    /// `self / (1 + e^-self) * other`, broadcast: SwiGLU's product of a gate and a value. It saves only these two.
     swiglu => SwiGlu over Any of Floats {
         |a, b| a / (R::of(1.0) + (-a).exp()) * b,
         left reads Both: |g, a, b| {
@@ -101,7 +101,7 @@ binary! {
     logaddexp => LogAddExp over Any of Floats {
         |a, b| {
             let (high, low) = (a.at_most(b, b, a), a.at_most(b, a, b));
-            // Infinite ones of one sign have no difference.
+            // The difference of infinities of the same sign is NaN.
             a.equals(b, a + R::of(std::f64::consts::LN_2), high + (low - high).exp().ln_1p())
         },
         left reads Both: |g, a, b| g * (a - b).sigmoid(),
@@ -122,49 +122,49 @@ binary! {
         right reads Both: |g, a, b| g * a / b
     }
 
-    /// `self` where it is positive, else `self · other`, broadcast: the work of [`Tensor::prelu`].
+    /// `self` where positive, otherwise `self · other`, broadcast. Implements [`Tensor::prelu`].
     leaky_by => LeakyBy over Apart of Floats {
         |a, b| a.at_most(R::of(0.0), a * b, a),
         left reads Both: |g, a, b| R::of(0.0).at_most(a, a.equals(R::of(0.0), g * b, g), g * b),
         right reads Both: |g, a, b| R::of(0.0).at_most(a, R::of(0.0), g * a)
     }
 
-    /// Whether `self` equals `other`, broadcast: a tensor of `bool`.
+    /// Whether `self == other`, broadcast: a `bool` tensor.
     eq => Equal over Any of Truth {
         |a, b| a.equals(b, R::of(1.0), R::of(0.0)),
         left reads Neither: |g, a, b| g,
         right reads Neither: |g, a, b| g
     }
 
-    /// Whether `self` differs from `other`, which what is not a number does from all, broadcast: a tensor of `bool`.
+    /// Whether `self != other`, broadcast: a `bool` tensor. NaN differs from everything.
     ne => NotEqual over Any of Truth {
         |a, b| a.equals(b, R::of(0.0), R::of(1.0)),
         left reads Neither: |g, a, b| g,
         right reads Neither: |g, a, b| g
     }
 
-    /// Whether `self <= other`, broadcast: a tensor of `bool`.
+    /// Whether `self <= other`, broadcast: a `bool` tensor.
     le => AtMost over Any of Truth {
         |a, b| a.at_most(b, R::of(1.0), R::of(0.0)),
         left reads Neither: |g, a, b| g,
         right reads Neither: |g, a, b| g
     }
 
-    /// Whether `self >= other`, broadcast: a tensor of `bool`.
+    /// Whether `self >= other`, broadcast: a `bool` tensor.
     ge => AtLeast over Any of Truth {
         |a, b| b.at_most(a, R::of(1.0), R::of(0.0)),
         left reads Neither: |g, a, b| g,
         right reads Neither: |g, a, b| g
     }
 
-    /// Whether `self < other`, broadcast: a tensor of `bool`.
+    /// Whether `self < other`, broadcast: a `bool` tensor.
     lt => Less over Any of Truth {
         |a, b| a.at_most(b, a.equals(b, R::of(0.0), R::of(1.0)), R::of(0.0)),
         left reads Neither: |g, a, b| g,
         right reads Neither: |g, a, b| g
     }
 
-    /// Whether `self > other`, broadcast: a tensor of `bool`.
+    /// Whether `self > other`, broadcast: a `bool` tensor.
     gt => Greater over Any of Truth {
         |a, b| b.at_most(a, a.equals(b, R::of(0.0), R::of(1.0)), R::of(0.0)),
         left reads Neither: |g, a, b| g,
@@ -172,7 +172,7 @@ binary! {
     }
 }
 
-/// `&a + &b`, `&a + 2.0`, `&a + 2` and `2.0 + &a`, each with its sign.
+/// Implements `&a + &b`, `&a + 2.0`, `&a + 2` and `2.0 + &a` for each operator.
 macro_rules! sign {
     ($trait:ident, $method:ident, $scalar:ident) => {
         impl std::ops::$trait<&Tensor> for &Tensor {
@@ -198,7 +198,7 @@ sign!(Sub, sub, sub_scalar);
 sign!(Mul, mul, mul_scalar);
 sign!(Div, div, div_scalar);
 
-/// `2.0 + &a` and `2 + &a`, each with its sign. A whole number leaves whole tensors whole.
+/// Implements `2.0 + &a` and `2 + &a` for each operator. With an integer number, an integer tensor stays one.
 macro_rules! number_first {
     ($($number:ty),*) => {$(
         impl std::ops::Add<&Tensor> for $number {

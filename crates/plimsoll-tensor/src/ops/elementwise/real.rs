@@ -1,15 +1,15 @@
-//! Real numbers, in which the rows of the elementwise tables are written.
+//! The numeric trait in which the rows of the elementwise tables are written.
 //!
-//! A row's expression is generic over [`Real`], and so has several readings: with `f32`, `f64` and [`Whole`] it is the
-//! kernel of the host; with [`Traced`](super::traced::Traced) it is operations on tensors, which are recorded
-//! where a derivative needs a derivative itself; with [`Text`](super::traced::Text) it is the text of a kernel
-//! for a GPU; with [`Dual`](super::dual::Dual) it is its own derivative. So they cannot differ.
+//! A row's expression is generic over [`Real`], so one expression serves several purposes. With `f32`, `f64` and [`Whole`] it
+//! is the host's kernel. With [`Traced`](super::traced::Traced) it becomes tensor operations, which are recorded if a
+//! derivative must be differentiated. With [`Text`](super::traced::Text) it becomes the source code of a GPU kernel. With
+//! [`Dual`](super::dual::Dual) it computes its own derivative. So these cannot disagree.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use crate::cpu::kernels::exp;
 
-/// A number, or what stands for one.
+/// A number, or a stand-in for one.
 pub(crate) trait Real:
     Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
 {
@@ -23,14 +23,14 @@ pub(crate) trait Real:
     fn sqrt(self) -> Self;
     /// Hyperbolic tangent.
     fn tanh(self) -> Self;
-    /// `1 / (1 + e^-x)`, which has a slope at both ends.
+    /// `1 / (1 + e^-x)`, in a form that keeps a slope at both ends.
     #[inline(always)]
     fn sigmoid(self) -> Self {
         Self::of(1.0) / (Self::of(1.0) + (-self).exp())
     }
     /// The error function.
     fn erf(self) -> Self;
-    /// 1 less the error function, exact where it is small.
+    /// `1 - erf(x)`, exact where it is small.
     fn erfc(self) -> Self;
     /// Logarithm of the absolute value of the gamma function.
     fn ln_gamma(self) -> Self;
@@ -40,33 +40,33 @@ pub(crate) trait Real:
     fn cos(self) -> Self;
     /// Tangent.
     fn tan(self) -> Self;
-    /// The angle with this sine.
+    /// Arcsine, in radians.
     fn asin(self) -> Self;
-    /// The angle with this cosine.
+    /// Arccosine, in radians.
     fn acos(self) -> Self;
-    /// The angle with this tangent.
+    /// Arctangent, in radians.
     fn atan(self) -> Self;
     /// Natural logarithm of `1 + x`, exact for small `x`.
     fn ln_1p(self) -> Self;
-    /// `e` to this power, less 1, exact for small powers.
+    /// `e^x - 1`, exact for small `x`.
     fn exp_m1(self) -> Self;
-    /// The largest whole number that is not above.
+    /// The largest integer not above it.
     fn floor(self) -> Self;
-    /// The smallest whole number that is not below.
+    /// The smallest integer not below it.
     fn ceil(self) -> Self;
-    /// The nearest whole number, the even one of two.
+    /// The nearest integer, with ties to even.
     fn round(self) -> Self;
-    /// The whole number next to it towards 0.
+    /// Rounds towards 0.
     fn trunc(self) -> Self;
-    /// To the power of `exponent`.
+    /// Raises to the power of `exponent`.
     fn pow(self, exponent: Self) -> Self;
     /// The angle of the point `(x, self)`.
     fn angle(self, x: Self) -> Self;
-    /// What division by `divisor` towards 0 leaves: it has the sign of `self`.
+    /// The remainder of division by `divisor` towards 0, with the sign of `self`.
     fn modulo(self, divisor: Self) -> Self;
-    /// `then` where this is at most `limit`, else `otherwise`, which not a number chooses too.
+    /// `then` if `self <= limit`, otherwise (also for NaN) `otherwise`.
     fn at_most(self, limit: Self, then: Self, otherwise: Self) -> Self;
-    /// `then` where both are equal, else `otherwise`, which not a number chooses too.
+    /// `then` if `self == other`, otherwise (also for NaN) `otherwise`.
     fn equals(self, other: Self, then: Self, otherwise: Self) -> Self;
 }
 
@@ -141,8 +141,8 @@ macro_rules! real {
 real!(f32, exp::exp, exp::tanh, libm::erff, libm::erfcf, libm::lgammaf);
 real!(f64, f64::exp, f64::tanh, libm::erf, libm::erfc, libm::lgamma);
 
-/// A whole number that wraps, as the processor's do. Its functions that have no whole results are never called: a row
-/// says of which types it is.
+/// A wrapping integer, as in hardware. Functions without integer results are never called: each row declares the dtypes that it
+/// supports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Whole(pub(crate) i64);
 
@@ -159,7 +159,7 @@ macro_rules! wrapping {
 }
 wrapping!(Add add wrapping_add, Sub sub wrapping_sub, Mul mul wrapping_mul);
 
-/// Towards 0. Operators refuse a divisor of 0 before they run.
+/// Rounds towards 0. Operators refuse a divisor of 0 before they run.
 impl Div for Whole {
     type Output = Whole;
     #[inline(always)]
@@ -223,7 +223,7 @@ impl Real for Whole {
         Whole(if divisor.0 == 0 { 0 } else { self.0.wrapping_rem(divisor.0) })
     }
     whole!(itself: floor, ceil, round, trunc);
-    /// Negative powers are those of 1 and -1, and 0 of every other number, as in PyTorch.
+    /// Negative powers are exact for 1 and -1, and 0 for other numbers, as in PyTorch.
     fn pow(self, exponent: Whole) -> Whole {
         match (self.0, exponent.0) {
             (base, mut power @ 0..) => {

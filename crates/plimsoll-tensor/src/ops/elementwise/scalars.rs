@@ -14,7 +14,7 @@ impl Tensor {
     /// `self += value`. As `Tensor.add_(value)`.
     ///
     /// # Errors
-    /// As [`Tensor::add_`]; a fraction for a tensor of whole numbers.
+    /// As [`Tensor::add_`]; a fraction for an integer tensor.
     pub fn add_scalar_(&self, value: impl Into<Scalar>) -> Result<()> {
         self.with_scalars_("add_", Scalar::Int(1), value.into())
     }
@@ -39,7 +39,7 @@ impl Tensor {
         self.with_scalars_("mul_", value.into(), Scalar::Int(0))
     }
 
-    /// `self /= value`, of floating point. As `Tensor.div_(value)`.
+    /// `self /= value`, in floating point. As `Tensor.div_(value)`.
     ///
     /// # Errors
     /// As [`Tensor::add_scalar_`].
@@ -58,7 +58,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let of = |name: &str, f: fn(&Tensor) -> Result<()>, formula: fn(f64) -> f64| {
         let run = move |ins: &[&Tensor]| {

@@ -1,7 +1,8 @@
-//! The derivative of a gradient of the elementwise tables: one pass over the elements, and none between is kept.
+//! The derivatives of the gradients in the elementwise tables: one pass over the elements, without temporaries.
 //!
-//! A gradient is an [`Expression`] of up to three elements. Its derivative by one of them is the same expression of
-//! [`Dual`](super::dual::Dual) numbers, computed in 32 bits or more. What is asked of that in turn is composed of operations.
+//! A gradient is an [`Expression`] of up to three elements. Its derivative with respect to one of them is the same expression
+//! with [`Dual`](super::dual::Dual) numbers, computed in 32 bits or more. Still higher derivatives are composed of tensor
+//! operations.
 
 use std::fmt::Debug;
 
@@ -19,25 +20,25 @@ use crate::operator::{Backward, Meta, Operator, Output, Outputs, Saves};
 use crate::second::through;
 use crate::tensor::{Grads, Tensor};
 
-/// A gradient of the elementwise tables, linear in the first of its elements.
+/// A gradient of the elementwise tables, which is linear in the first of its elements.
 pub(in crate::ops) trait Expression: Clone + Debug + Send + Sync + 'static {
     const NAME: &'static str;
 
     fn of<R: Real>(&self, elements: [R; 3]) -> R;
 
-    /// `scale` times the derivative by the element `by`; `None` where it is 0 everywhere.
+    /// `scale` times the derivative with respect to the element `by`; `None` if it is 0 everywhere.
     #[inline]
     fn slope<R: Real>(&self, by: usize, scale: R, elements: [R; 3]) -> Option<R> {
         Dual::slope_of(elements, by, scale, |elements| self.of(elements))
     }
 
-    /// Whether there is a derivative by the element `by`.
+    /// Whether the expression depends on the element `by`: its derivative is not 0 everywhere.
     fn rises_by(&self, by: usize) -> bool {
         self.slope(by, 1.0f64, [0.5; 3]).is_some()
     }
 }
 
-/// What the derivative of a gradient reads of its inputs, of which `read` are more than stand-ins.
+/// The inputs that the derivative of a gradient reads. `read` lists those that are not placeholders.
 pub(in crate::ops) fn saves<E: Expression>(of: &E, wanted: &[bool], read: &[usize]) -> Saves {
     let curved = (1..wanted.len()).any(|i| wanted[i] && read.contains(&i) && of.rises_by(i));
     let keep = |all: Saves, i: usize| all.and(Saves::input(i));
@@ -45,7 +46,7 @@ pub(in crate::ops) fn saves<E: Expression>(of: &E, wanted: &[bool], read: &[usiz
     reads.and(Saves::input(0).only_if(curved))
 }
 
-/// The gradients of a gradient's inputs; `to_first`, from that of its output, is that of the first.
+/// The gradients of the inputs of a derivative. `to_first` maps the gradient of its output to that of its first input.
 pub(in crate::ops) fn backward<E: Expression>(
     of: &E,
     at: &Backward<'_>,
@@ -70,7 +71,7 @@ pub(in crate::ops) fn backward<E: Expression>(
     Ok(results)
 }
 
-/// `scale` times the derivative of an expression by one of its elements.
+/// `scale` times the derivative of an expression with respect to one of its elements.
 pub(in crate::ops) fn slope_of<E: Expression>(
     of: &E,
     by: usize,
@@ -80,7 +81,7 @@ pub(in crate::ops) fn slope_of<E: Expression>(
     call_one(Slope { of: of.clone(), by }, &[scale, a, b, c])
 }
 
-/// `scale, a, b, c -> scale · derivative of the expression by one of the others`.
+/// `scale, a, b, c -> scale · derivative of the expression with respect to a, b or c`.
 #[derive(Clone, Debug)]
 struct Slope<E> {
     of: E,
@@ -110,7 +111,7 @@ impl<E: Expression> Kernel for Slope<E> {
         let (ins, [out]) = call.split::<4, 1>();
         let laid = Laid::of(out.layout(), ins.each_ref().map(|x| x.layout()));
         let compute = operands::common_type_of(&ins);
-        // Called by address, so that the loop around is compiled once for all rows.
+        // A function pointer, so that the loop around it is compiled once for all rows.
         let narrow: &(dyn Fn([f32; 4]) -> f32 + Sync) = &|elements| self.value(elements);
         let wide: &(dyn Fn([f64; 4]) -> f64 + Sync) = &|elements| self.value(elements);
         operands::evaluate(&laid, ins, out, compute, narrow, wide, |_| Whole(0));

@@ -1,4 +1,4 @@
-//! Functions of probability theory of each element: `lgamma`, `digamma`, `erfinv`; and `acosh`. More rows of the table in `unary.rs`.
+//! Functions of probability theory: `lgamma`, `digamma`, `erfinv`; and `acosh`. Further rows of the table in `unary.rs`.
 
 use std::f64::consts::{FRAC_2_SQRT_PI, PI};
 
@@ -11,7 +11,7 @@ use crate::operator::Autocast;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
-/// The number with this error function: a rational approximation and two steps of Newton's method, as PyTorch's.
+/// The inverse error function: a rational approximation and two steps of Newton's method, as in PyTorch.
 #[inline(always)]
 fn erfinv<R: Real>(y: R) -> R {
     const A: [f64; 4] = [0.886226899, -1.645349621, 0.914624893, -0.140543331];
@@ -39,20 +39,20 @@ unary! {
         |x| digamma(x), reads Input, |g, x| g * trigamma(x)
     }
 
-    /// The number that is 0 or more with this hyperbolic cosine: the work of `Tensor::acosh`.
+    /// The inverse hyperbolic cosine, 0 or more. Implements `Tensor::acosh`.
     pub(crate) acosh_of named "acosh" => AreaHyperbolicCosine over AboveOne of Floats autocast Full {
         |x| (x - R::of(1.0) + (x - R::of(1.0)).sqrt() * (x + R::of(1.0)).sqrt()).ln_1p(),
         reads Input,
         |g, x| g / (x * x - R::of(1.0)).sqrt()
     }
 
-    /// The number with this error function, infinite at -1 and 1. As `torch.erfinv`.
+    /// The inverse error function, infinite at -1 and 1. As `torch.erfinv`.
     pub erfinv => InverseErrorFunction over Inside of Floats autocast Full in place erfinv_ {
         |x| erfinv(x), reads Output, |g, y| g * R::of(1.0 / FRAC_2_SQRT_PI) * (y * y).exp()
     }
 }
 
-/// The derivative of `digamma`, by the same steps.
+/// The derivative of `digamma`, computed in the same way.
 #[inline(always)]
 fn trigamma<R: Real>(x: R) -> R {
     let (one, half) = (R::of(1.0), R::of(0.5));
@@ -70,7 +70,7 @@ fn trigamma<R: Real>(x: R) -> R {
 }
 
 impl Tensor {
-    /// The number that is 0 or more with this hyperbolic cosine; not a number below 1. As `torch.acosh`.
+    /// The inverse hyperbolic cosine, 0 or more; NaN below 1. As `torch.acosh`.
     ///
     /// # Errors
     /// Out of memory.

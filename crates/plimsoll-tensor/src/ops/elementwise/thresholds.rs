@@ -1,4 +1,4 @@
-//! Activations with a threshold: more rows of the table in `unary.rs`; and those of two operands, `prelu` and `glu`.
+//! Activations with a threshold: further rows of the table in `unary.rs`; and two with two operands, `prelu` and `glu`.
 
 use super::real::Real;
 use super::unary::{Reads, Row, Types, Unary, case, unary};
@@ -9,35 +9,35 @@ use crate::ops::dim_index;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
-/// `x` without its sign.
+/// The absolute value.
 #[inline(always)]
 fn magnitude<R: Real>(x: R) -> R {
     x.at_most(R::of(0.0), -x, x)
 }
 
 unary! {
-    /// `x`, but 0 where it is within `lambda` of 0. As `torch.nn.functional.hardshrink`.
+    /// `x`, or 0 if within `lambda` of 0. As `torch.nn.functional.hardshrink`.
     pub hardshrink => Hardshrink { lambda } over Apart of FloatsOnly {
         |x| magnitude(x).at_most(lambda, R::of(0.0), x),
         reads Input,
         |g, x| magnitude(x).at_most(lambda, R::of(0.0), g)
     }
 
-    /// `x` moved by `lambda` towards 0, and 0 where it is nearer. As `torch.nn.functional.softshrink`.
+    /// `x` moved towards 0 by `lambda`, or 0 if it is nearer than that. As `torch.nn.functional.softshrink`.
     pub softshrink => Softshrink { lambda } over Apart of FloatsOnly {
         |x| magnitude(x).at_most(lambda, R::of(0.0), x.at_most(R::of(0.0), x + lambda, x - lambda)),
         reads Input,
         |g, x| magnitude(x).at_most(lambda, R::of(0.0), g)
     }
 
-    /// `x` where it is above `threshold`, else `value`. As `torch.nn.functional.threshold`.
+    /// `x` if above `threshold`, otherwise `value`. As `torch.nn.functional.threshold`.
     pub threshold => Threshold { threshold, value } over Apart of Numbers {
         |x| x.at_most(threshold, value, x),
         reads Input,
         |g, x| { let _ = value; x.at_most(threshold, R::of(0.0), g) }
     }
 
-    /// `x`, and `alpha · (e^(x / alpha) - 1)` where it is negative. As `torch.nn.functional.celu`.
+    /// `x` where positive, otherwise `alpha · (e^(x / alpha) - 1)`. As `torch.nn.functional.celu`.
     pub celu => Celu { alpha } over Apart of FloatsOnly {
         |x| x.at_most(R::of(0.0), alpha * (x.at_most(R::of(0.0), x, R::of(0.0)) / alpha).exp_m1(), x),
         reads Input,
@@ -48,7 +48,7 @@ unary! {
     pub softsign => Softsign over Apart of Floats {
         |x| x / (R::of(1.0) + magnitude(x)),
         reads Input,
-        // What is infinite times 0 is not a number: so is the gradient there, as in PyTorch.
+        // Infinity times 0 is NaN, so the gradient there is NaN, as in PyTorch.
         |g, x| (g + x * R::of(0.0)) / ((R::of(1.0) + magnitude(x)) * (R::of(1.0) + magnitude(x)))
     }
 
@@ -59,11 +59,11 @@ unary! {
 }
 
 impl Tensor {
-    /// `x` where it is positive, else `x` times a weight: one for all, or one for each channel (dimension 1). As
-    /// `torch.nn.functional.prelu`. It keeps the input and the weight.
+    /// `x` where positive, otherwise `x` times a weight: one for all, or one for each channel (dimension 1). It saves the input
+    /// and the weight. As `torch.nn.functional.prelu`.
     ///
     /// # Errors
-    /// A weight that is no vector of one element or of one for each channel; types that differ; out of memory.
+    /// A weight that is not a vector of one element or of one per channel; different dtypes; out of memory.
     pub fn prelu(&self, weight: &Tensor) -> Result<Tensor> {
         const NAME: &str = "prelu";
         let channels = if self.rank() < 2 { 1 } else { self.shape()[1] };
@@ -82,10 +82,10 @@ impl Tensor {
         self.leaky_by(&weight.reshape(shape.as_slice())?)
     }
 
-    /// Half of a dimension, times the sigmoid of its other half. As `torch.nn.functional.glu`.
+    /// The first half of a dimension, times the sigmoid of the second half. As `torch.nn.functional.glu`.
     ///
     /// # Errors
-    /// A dimension that is not there or of an odd size; out of memory.
+    /// A dimension that is out of range or has an odd size; out of memory.
     pub fn glu(&self, dim: isize) -> Result<Tensor> {
         let at = dim_index("glu", dim, self.rank())?;
         let size = self.shape()[at];
@@ -106,11 +106,11 @@ impl Tensor {
         self.neg()?.softmax(dim)
     }
 
-    /// A draw from the Gumbel-softmax distribution with these logits along a dimension; with `hard`, a one-hot vector whose
-    /// gradient is that of the soft one. As `torch.nn.functional.gumbel_softmax`.
+    /// A sample of the Gumbel-softmax distribution with these logits along a dimension. With `hard`, a one-hot vector that has
+    /// the gradient of the soft sample. As `torch.nn.functional.gumbel_softmax`.
     ///
     /// # Errors
-    /// A `tau` that is not above 0; as [`Tensor::softmax`].
+    /// A `tau` that is not positive; as [`Tensor::softmax`].
     pub fn gumbel_softmax(&self, tau: f64, hard: bool, dim: isize) -> Result<Tensor> {
         if tau.is_nan() || tau <= 0.0 {
             return Err(Error::argument("gumbel_softmax", format!("tau is {tau}: needs more than 0")));

@@ -1,7 +1,6 @@
-//! Two more readings of a row's expression: operations on tensors, and text for a GPU's compiler.
+//! Evaluates a row's expression in two more ways: as tensor operations, and as source code for a GPU's compiler.
 //!
-//! Both write what they make onto a tape of the thread, so that a value is a number and can be copied, as
-//! [`Real`] asks.
+//! Both store their results on a thread-local tape. A value is an index into the tape, so it is `Copy`, as [`Real`] requires.
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Add, Div, Mul, Neg, Sub};
@@ -11,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
 thread_local! {
-    /// The place of the first input of the expression that is traced.
+    /// The tape index of the first input of the expression that is being traced.
     static FIRST: Cell<usize> = const { Cell::new(0) };
     static TENSORS: RefCell<Vec<Result<Tensor>>> = const { RefCell::new(Vec::new()) };
     static TEXTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -25,7 +24,7 @@ pub(crate) enum Traced {
 }
 
 impl Traced {
-    /// What an expression makes of these tensors.
+    /// Evaluates an expression on these tensors.
     pub(crate) fn evaluate<const N: usize>(
         inputs: [&Tensor; N],
         expression: impl FnOnce([Traced; N]) -> Traced,
@@ -35,13 +34,13 @@ impl Traced {
         let inputs = inputs.map(|tensor| Traced::push(Ok(tensor.clone())));
         let result = match expression(inputs) {
             Traced::Tensor(at) => Traced::take(at),
-            // An expression that does not depend on its inputs: of the first one's shape.
+            // The expression does not depend on its inputs: fill the first input's shape.
             Traced::Constant(value) => match inputs[0] {
                 Traced::Tensor(at) => Traced::take(at).and_then(|x| x.affine(0.0, value)),
                 Traced::Constant(_) => unreachable!("inputs are tensors"),
             },
         };
-        // What was made on the way is dropped outside the borrow: a drop may free memory.
+        // Temporaries are dropped outside the borrow, because a drop may free memory.
         let made = TENSORS.with_borrow_mut(|tape| tape.split_off(start));
         drop(made);
         FIRST.set(before);
@@ -55,7 +54,7 @@ impl Traced {
         })
     }
 
-    /// The tensor at a place; an error is passed on once.
+    /// The tensor at an index. An error there is returned once.
     fn take(at: usize) -> Result<Tensor> {
         TENSORS.with_borrow_mut(|tape| match &tape[at] {
             Ok(tensor) => Ok(tensor.clone()),
@@ -66,13 +65,13 @@ impl Traced {
         })
     }
 
-    /// `then` where this condition holds.
+    /// `then` where this condition is true, otherwise `otherwise`.
     fn choose(self, then: Traced, otherwise: Traced) -> Traced {
         let at = match self {
             Traced::Constant(holds) => return if holds == 0.0 { otherwise } else { then },
             Traced::Tensor(at) => at,
         };
-        // A number alone is of the type of what it stands beside, or of the first input's.
+        // A constant takes the dtype of the other operand, or of the first input.
         let chosen = Traced::take(at).and_then(|mask| {
             let of = match (then, otherwise) {
                 (Traced::Tensor(at), _) | (_, Traced::Tensor(at)) => Traced::take(at)?.dtype(),
@@ -214,7 +213,7 @@ impl Real for Traced {
     fn modulo(self, divisor: Traced) -> Traced {
         self - (self / divisor).trunc() * divisor
     }
-    /// By a mask, through which no gradient flows: nothing of what is not taken counts.
+    /// Uses a mask, through which no gradient flows, so values that are not chosen have no effect.
     fn at_most(self, limit: Traced, then: Traced, otherwise: Traced) -> Traced {
         let below = |a: &Tensor, b: f64| a.detach().le_scalar(b);
         let above = |a: f64, b: &Tensor| b.detach().ge_scalar(a);
@@ -231,12 +230,12 @@ impl Real for Traced {
     }
 }
 
-/// An expression of CUDA C++, in the type that it calls `C`.
+/// A CUDA C++ expression; the element type is called `C` in it.
 #[derive(Clone, Copy)]
 pub(crate) struct Text(usize);
 
 impl Text {
-    /// The text of an expression of these names.
+    /// The source text of an expression with these variable names.
     pub(crate) fn of_expression<const N: usize>(
         names: [&str; N],
         expression: impl FnOnce([Text; N]) -> Text,

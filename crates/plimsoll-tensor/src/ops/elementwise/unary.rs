@@ -1,9 +1,9 @@
-//! Functions of each element, out of place and in place: one row of a table makes an operator (`functions.rs`, `math.rs`,
+//! Functions of one element, out of place and in place. Each row of a table makes an operator (`functions.rs`, `math.rs`,
 //! `activations.rs`).
 //!
-//! A row is a name, an expression of the element, what the derivative reads (the input, the output or neither),
-//! and the gradient as an expression of the incoming one and of what was saved. From it come the host's
-//! kernels, the text of a GPU's, the derivative of any order, a method of [`Tensor`] and test cases.
+//! A row is a name, an expression of the element, what the derivative reads (the input, the output or neither), and the
+//! gradient as an expression of the incoming gradient and of the saved value. The row generates the host's kernels, the source
+//! of a GPU's kernels, derivatives of any order, a method of [`Tensor`] and test cases.
 
 use std::fmt::Debug;
 
@@ -29,7 +29,7 @@ use crate::ops::want_float;
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 
-/// What a row's derivative reads.
+/// The saved value that a row's derivative reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reads {
     Nothing,
@@ -37,23 +37,23 @@ pub(crate) enum Reads {
     Output,
 }
 
-/// Of which types a row is, and of which its results are.
+/// The dtypes that a row accepts, and the dtype of its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Types {
-    /// Of all; what is not of floating point gives `float32`.
+    /// All dtypes; inputs that are not floating-point give `float32`.
     Floats,
-    /// Of floating point only.
+    /// Floating-point dtypes only.
     FloatsOnly,
-    /// Of numbers.
+    /// Numeric dtypes.
     Numbers,
-    /// Of all; truth values give `int64`.
+    /// All dtypes; `bool` gives `int64`.
     Counts,
-    /// Of all.
+    /// All dtypes.
     All,
 }
 
 impl Types {
-    /// The type of the result for an input of this type.
+    /// The dtype of the result for an input of this dtype.
     pub(super) fn result(self, op: &'static str, dtype: DType) -> Result<DType> {
         match self {
             Types::Floats => Ok(dtype.or_float()),
@@ -70,7 +70,7 @@ impl Types {
 /// A row of the table.
 pub(crate) trait Row: Clone + Debug + Send + Sync + 'static {
     const NAME: &'static str;
-    /// The name of the form that overwrites its input.
+    /// The name of the in-place form.
     const IN_PLACE: &'static str;
     const BACKWARD: &'static str;
     const READS: Reads;
@@ -78,7 +78,7 @@ pub(crate) trait Row: Clone + Debug + Send + Sync + 'static {
     const AUTOCAST: Autocast;
     /// The function.
     fn value<R: Real>(&self, x: R) -> R;
-    /// The gradient of `x`: `g` is the output's, `v` what was saved (`g` again where nothing was).
+    /// The gradient of `x`: `g` is the output's gradient, `v` the saved value (or `g` if nothing was saved).
     fn gradient<R: Real>(&self, g: R, v: R) -> R;
 }
 
@@ -153,7 +153,7 @@ impl<F: Row> Operator for Unary<F> {
     }
 }
 
-/// What the derivative of a row reads.
+/// The values that the derivative of a row reads.
 pub(super) fn saves<F: Row>() -> Saves {
     match F::READS {
         Reads::Nothing => Saves::NOTHING,
@@ -173,7 +173,7 @@ pub(super) fn backward<F: Row>(row: &F, at: &Backward<'_>) -> Result<Grads> {
     Ok(smallvec![Some(gradient(row.clone(), grad, &saved)?)])
 }
 
-/// The gradient of a function of each element, in one pass and without temporaries.
+/// The gradient of an elementwise function, in one pass and without temporaries.
 #[derive(Clone, Debug)]
 pub(crate) struct UnaryBackward<F>(pub(crate) F);
 
@@ -230,7 +230,7 @@ impl<F: Row> Operator for UnaryBackward<F> {
         slope::saves(self, wanted, self.read())
     }
 
-    /// It is linear in the gradient: that of the gradient is itself.
+    /// The formula is linear in the incoming gradient, so its derivative with respect to that gradient is the formula itself.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         slope::backward(self, at, self.read(), |grad| {
             let read = if F::READS == Reads::Nothing { grad.clone() } else { at.input(1)? };
@@ -240,7 +240,7 @@ impl<F: Row> Operator for UnaryBackward<F> {
 }
 
 impl<F: Row> UnaryBackward<F> {
-    /// Which of its inputs are more than stand-ins, beside the gradient.
+    /// The inputs besides the gradient that are read, not placeholders.
     fn read(&self) -> &'static [usize] {
         if F::READS == Reads::Nothing { &[] } else { &[1] }
     }
@@ -255,7 +255,7 @@ impl<F: Row> Expression for UnaryBackward<F> {
     }
 }
 
-/// `() -> y`, where every element becomes a function of itself. The input is `y`.
+/// `() -> y`: each element becomes a function of itself. The input is `y`.
 #[derive(Clone, Debug)]
 struct UnaryInPlace<F> {
     row: F,
@@ -288,7 +288,7 @@ impl<F: Row> Kernel for UnaryInPlace<F> {
             return Ok(());
         }
         let (shape, nowhere) = (Dims::from_elem(y.layout().len(), 1), [0]);
-        // Nothing is read beside `y`: any operand will do.
+        // Nothing is read besides `y`, so any operand will do.
         let zero = AnyOperand { bytes: &[0; 8], dtype: DType::I64, strides: &nowhere };
         let y = (y.bytes(), dtype);
         match dtype.accumulator() {
@@ -329,7 +329,7 @@ pub(super) fn change<F: Row>(y: &Tensor, row: F) -> Result<()> {
     change_as(F::IN_PLACE, y, row)
 }
 
-/// The same for a method of another name.
+/// As [`change`], under another method's name.
 pub(super) fn change_as<F: Row>(name: &'static str, y: &Tensor, row: F) -> Result<()> {
     call(UnaryInPlace { row, name }, &[y]).map(drop)
 }
@@ -343,7 +343,7 @@ macro_rules! unary {
             #[doc = concat!("[`Tensor::", stringify!($name), "`] in place.")]
             ///
             /// # Errors
-            /// As [`Tensor::add_`]; a type that cannot hold the result.
+            /// As [`Tensor::add_`]; a dtype that cannot hold the result.
             pub fn $in_place(&self $(, $field: f64)*) -> Result<()> {
                 super::unary::change(self, $row { $($field),* })
             }
@@ -386,7 +386,7 @@ macro_rules! unary {
             $(#[$doc])*
             ///
             /// # Errors
-            /// A type without such a function; out of memory.
+            /// A dtype that the function does not support; out of memory.
             $vis fn $name(&self $($(, $field: f64)*)?) -> Result<Tensor> {
                 call_one(Unary($row { $($($field),*)? }), &[self])
             }
@@ -395,7 +395,7 @@ macro_rules! unary {
         unary!(@in_place $name $row [$($($field)*)?] $($in_place)?);
     )*
 
-    /// What the conformance suite runs: every row.
+    /// Cases for the conformance suite: every row.
     pub(crate) fn cases() -> Vec<Case> {
         vec![$(case($row { $($($field: 1.5),*)? }, Domain::$domain)),*]
     }
@@ -404,12 +404,12 @@ macro_rules! unary {
 
 pub(crate) use unary;
 
-/// The gradient of a row's input from that of its output, and its input; for ReLU its output will do.
+/// The gradient of a row's input, from that of its output and the input (for ReLU, its output also works).
 pub(crate) fn gradient<F: Row>(row: F, grad: &Tensor, read: &Tensor) -> Result<Tensor> {
     call_one(UnaryBackward(row), &[grad, read])
 }
 
-/// A row for the suite.
+/// A suite case of a row.
 pub(crate) fn case<F: Row>(row: F, domain: Domain) -> Case {
     let op = Unary(row.clone());
     let values = move |ins: &[Vec<f64>]| vec![ins[0].iter().map(|&x| row.value(x)).collect()];

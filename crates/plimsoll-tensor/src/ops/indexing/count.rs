@@ -1,4 +1,4 @@
-//! Where values are and how many there are: `nonzero`, `bincount`, `unique`. The sizes of the results depend on values.
+//! Positions and counts of values: `nonzero`, `bincount`, `unique`. The sizes of the results depend on the values.
 
 use smallvec::smallvec;
 
@@ -15,7 +15,7 @@ use crate::ops::elementwise::operands;
 use crate::suite::Case;
 use crate::tensor::Tensor;
 
-/// `mask -> places`: the coordinates of each of the `count` elements that are set, in row-major order.
+/// `mask -> coordinates` of each of the `count` elements that are set, in row-major order.
 #[derive(Clone, Copy, Debug)]
 struct NonZero {
     count: usize,
@@ -38,7 +38,7 @@ impl Kernel for NonZero {
         let ([mask], [out]) = call.split();
         let (shape, mask) = (mask.shape(), mask.words::<u8>());
         if shape.is_empty() {
-            // A row without places.
+            // The result has no elements.
             return Ok(());
         }
         let mut rows = out.elements::<i64>().chunks_mut(shape.len().max(1));
@@ -70,7 +70,7 @@ impl Operator for NonZero {
 }
 
 impl Tensor {
-    /// The coordinates of each element that is not zero, a row each, in row-major order, as `int64`. As `torch.nonzero`.
+    /// The coordinates of each element that is not zero, one row each, in row-major order, as `int64`. As `torch.nonzero`.
     ///
     /// # Errors
     /// A device that computes no values, since the size of the result depends on them; out of memory.
@@ -81,8 +81,8 @@ impl Tensor {
         call_one(NonZero { count }, &[&mask])
     }
 
-    /// How often each whole number from 0 occurs in this vector, or the sum of its weights; at least `min_length` numbers. As
-    /// `torch.bincount`.
+    /// For each integer from 0, how often it occurs in this vector, or the sum of its weights. The result has at least
+    /// `min_length` elements. As `torch.bincount`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -91,9 +91,8 @@ impl Tensor {
     /// # Ok::<(), plimsoll_tensor::Error>(())
     /// ```
     ///
-    /// # Errors
-    /// A tensor that is no vector of whole numbers; a number below 0; weights of another shape; a device that computes no
-    /// values; out of memory.
+    /// A tensor that is not an integer vector; a negative number; weights of another shape; a device that computes no values;
+    /// out of memory.
     pub fn bincount(&self, weights: Option<&Tensor>, min_length: usize) -> Result<Tensor> {
         const NAME: &str = "bincount";
         if self.rank() != 1 || weights.is_some_and(|weights| weights.shape() != self.shape()) {
@@ -126,7 +125,7 @@ impl Tensor {
         })
     }
 
-    /// The values that occur, each once, in rising order. As `torch.unique`.
+    /// The distinct values in ascending order. As `torch.unique`.
     ///
     /// # Errors
     /// As [`Tensor::nonzero`].
@@ -134,8 +133,8 @@ impl Tensor {
         Ok(self.unique_counts()?.0)
     }
 
-    /// The values that occur, in rising order; for each element of this tensor the number of its value; for each value how often
-    /// it occurs. As `torch.unique(return_inverse=True, return_counts=True)`.
+    /// Returns the distinct values in ascending order, the index of each element's value in them, and how often each value
+    /// occurs. As `torch.unique(return_inverse=True, return_counts=True)`.
     ///
     /// # Errors
     /// As [`Tensor::nonzero`].
@@ -161,7 +160,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let mask = |x: &Tensor| Tensor::from_slice(&[true, false, false, false, true, true], &[2, 3], x.device());
     vec![

@@ -1,4 +1,4 @@
-//! Elements by an index for each output: `gather`, and `take_along_dim`, which broadcasts.
+//! Selects elements with one index per output: `gather`, and `take_along_dim`, which broadcasts.
 
 use smallvec::smallvec;
 
@@ -57,7 +57,7 @@ impl Kernel for Gather {
     }
 }
 
-/// An error unless an index fits a tensor of this shape in all dimensions but one.
+/// Fails unless an index fits a tensor of this shape in all dimensions but `dim`.
 pub(in crate::ops) fn fits(op: &'static str, x: &[usize], index: &[usize], dim: usize) -> Result<()> {
     let inside = (0..x.len().min(index.len())).all(|d| d == dim || index[d] <= x[d]);
     if x.len() == index.len() && inside {
@@ -92,7 +92,7 @@ impl Operator for Gather {
     }
 }
 
-/// `grad, index -> grad of x`: zeros, to which each element is added at its index.
+/// `grad, index -> grad of x`: adds each element to zeros at its index.
 #[derive(Clone, Debug)]
 struct GatherBackward {
     dim: usize,
@@ -150,11 +150,11 @@ impl Operator for GatherBackward {
 }
 
 impl Tensor {
-    /// `out[i][j] = self[index[i][j]][j]` along dimension 0, and so for others: one element for each of the index
+    /// `out[i][j] = self[index[i][j]][j]` along dimension 0, and likewise along others. The result has one element per index
     /// (`int64` or `int32`). As `torch.gather`.
     ///
     /// # Errors
-    /// A dimension that is not there; an index with another number of dimensions, or larger than this tensor in
+    /// A dimension out of range; an index with another number of dimensions, or larger than this tensor in
     /// another dimension; an index outside the dimension; out of memory.
     pub fn gather(&self, dim: isize, index: &Tensor) -> Result<Tensor> {
         if self.rank() == 0 && index.rank() == 0 {
@@ -163,7 +163,7 @@ impl Tensor {
         call_one(Gather { dim: dim_index("gather", dim, self.rank())? }, &[self, index])
     }
 
-    /// [`Tensor::gather`], with the other dimensions of both broadcast. As `torch.take_along_dim`.
+    /// [`Tensor::gather`], with the other dimensions of both tensors broadcast. As `torch.take_along_dim`.
     ///
     /// # Errors
     /// As [`Tensor::gather`]; shapes that do not broadcast.
@@ -185,7 +185,7 @@ impl Tensor {
         self.expand(&with(size))?.gather(dim, &index.expand(&with(count))?)
     }
 
-    /// The derivative of `gather` and of every operator that picks values by index along a dimension.
+    /// The derivative of `gather` and of other operators that select values by index along a dimension.
     pub(in crate::ops) fn gather_backward(
         &self,
         dim: usize,
@@ -196,7 +196,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let along = |dim: usize, shape: &'static [usize]| {
         let naive = move |ins: &[Vec<f64>]| {

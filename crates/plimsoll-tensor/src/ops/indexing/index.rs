@@ -1,7 +1,7 @@
-//! Elements by several indices at once, as `x[i, :, j]` and `x[mask]` in PyTorch: `index` and `index_put_`.
+//! Indexing with several indices at once, as `x[i, :, j]` and `x[mask]` in PyTorch: `index` and `index_put_`.
 //!
-//! The indexed dimensions are looked at as one, whose index is computed from theirs; the rest is `index_select`, `index_copy_` and
-//! `index_add_`, with their derivatives.
+//! The indexed dimensions are flattened into one, and their indices into one index. The rest is `index_select`, `index_copy_`
+//! and `index_add_`, with their derivatives.
 
 use smallvec::SmallVec;
 
@@ -13,16 +13,16 @@ use crate::layout::{self, Dims};
 use crate::ops::arguments::{dim_index, want_values};
 use crate::tensor::Tensor;
 
-/// What an index means for a tensor.
+/// How to apply a list of indices to a tensor.
 struct Plan {
-    /// The tensor's dimensions in the order in which the indexed ones lie beside each other.
+    /// The order of the tensor's dimensions that makes the indexed ones adjacent.
     order: Vec<isize>,
-    /// The first indexed dimension in that order, and how many there are.
+    /// The position of the first indexed dimension in that order, and the number of indexed dimensions.
     first: usize,
     count: usize,
-    /// For each place of the result the index into the indexed dimensions, looked at as one.
+    /// For each position of the result, the index into the flattened indexed dimensions.
     flat: Tensor,
-    /// The shape of the indices, broadcast.
+    /// The broadcast shape of the indices.
     shape: Dims,
 }
 
@@ -66,7 +66,7 @@ impl Plan {
         }
         let flat = no_grad(|| flat(op, x, &found, &shape))?;
         let dims: Vec<usize> = found.iter().map(|(dim, _)| *dim).collect();
-        // Indices side by side stay where they are; others come to the front, as in PyTorch.
+        // Adjacent indices keep their place; others come to the front, as in PyTorch.
         let beside = dims.windows(2).all(|pair| pair[1] == pair[0] + 1);
         let first = if beside { dims[0] } else { 0 };
         let mut order: Vec<isize> =
@@ -75,7 +75,7 @@ impl Plan {
         Ok(Plan { order, first, count: dims.len(), flat, shape })
     }
 
-    /// The tensor with its indexed dimensions as one.
+    /// The tensor with its indexed dimensions flattened into one.
     fn folded(&self, x: &Tensor) -> Result<Tensor> {
         let x = x.permute(&self.order)?;
         x.flatten(self.first as isize, (self.first + self.count - 1) as isize)
@@ -89,7 +89,7 @@ impl Plan {
     }
 }
 
-/// One index for all: the others' in the row-major order of their dimensions; negative ones count from the end.
+/// Combines the indices into one, in the row-major order of their dimensions. Negative ones count from the end.
 fn flat(op: &'static str, x: &Tensor, found: &[(usize, Tensor)], shape: &[usize]) -> Result<Tensor> {
     let mut flat: Option<Tensor> = None;
     for (dim, index) in found {
@@ -114,9 +114,9 @@ fn flat(op: &'static str, x: &Tensor, found: &[(usize, Tensor)], shape: &[usize]
 }
 
 impl Tensor {
-    /// The elements at these indices, one for each of the first dimensions: a tensor of whole numbers, which are broadcast
-    /// against each other and may count from the end; a mask of `bool`, for as many dimensions as it has; `None` for all of a
-    /// dimension. As `x[i, :, j]` and `x[mask]` in PyTorch.
+    /// Selects elements with one index for each of the first dimensions. An index is an integer tensor, which may count from
+    /// the end and is broadcast against the others; a `bool` mask, which covers as many dimensions as it has; or `None`, which
+    /// selects a complete dimension. As `x[i, :, j]` and `x[mask]` in PyTorch.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -130,16 +130,16 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// More indices than dimensions; indices outside of their dimension, or of another type; shapes that do not broadcast; a
-    /// mask of another shape than its dimensions, or on a device that computes no values; out of memory.
+    /// More indices than dimensions; indices out of range or of another dtype; shapes that do not broadcast; a mask whose shape
+    /// differs from its dimensions, or on a device that computes no values; out of memory.
     pub fn index(&self, indices: &[Option<&Tensor>]) -> Result<Tensor> {
         let plan = Plan::of("index", self, indices)?;
         let picked = plan.folded(self)?.index_select(plan.first as isize, &plan.flat)?;
         picked.reshape(plan.result(self).as_slice())
     }
 
-    /// Writes `values`, broadcast, at these indices, which are those of [`Tensor::index`]; with `accumulate` adds them, each as
-    /// often as its place is named. As `x[i, :, j] = values` and `Tensor.index_put_`.
+    /// Writes `values`, broadcast, at these indices, given as for [`Tensor::index`]. With `accumulate`, adds them instead, once
+    /// for every time that an element is indexed. As `x[i, :, j] = values` and `Tensor.index_put_`.
     ///
     /// # Errors
     /// As [`Tensor::index`] and [`Tensor::add_`]; values that do not broadcast to the result of `index`.
@@ -161,7 +161,7 @@ impl Tensor {
         if folded.shares_storage(self) {
             return put(&folded);
         }
-        // Its dimensions cannot be looked at as one: a copy changes, and is put back.
+        // Its indexed dimensions cannot be flattened without a copy: change a copy, and copy it back.
         put(&folded)?;
         let mut back = vec![0; plan.order.len()];
         plan.order.iter().enumerate().for_each(|(to, &from)| back[from as usize] = to as isize);
@@ -169,11 +169,10 @@ impl Tensor {
         self.copy_(&folded.reshape(sizes.as_slice())?.permute(&back)?)
     }
 
-    /// Parts at these places of a dimension: before the first, between them, after the last. As
-    /// `torch.tensor_split(indices)`.
+    /// Splits a dimension at these indices: before the first, between them, after the last. As `torch.tensor_split(indices)`.
     ///
     /// # Errors
-    /// A dimension that is not there.
+    /// A dimension out of range.
     pub fn tensor_split(&self, places: &[usize], dim: isize) -> Result<Vec<Tensor>> {
         let size = self.shape()[dim_index("tensor_split", dim, self.rank())?];
         let starts = std::iter::once(0).chain(places.iter().copied());

@@ -1,4 +1,4 @@
-//! Slices along a dimension by a vector of indices, and the rows of a table of embeddings by any index.
+//! Selects slices along a dimension by a vector of indices, and rows of an embedding table by a tensor of indices.
 
 use smallvec::smallvec;
 
@@ -20,7 +20,7 @@ use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 use crate::word::by_word;
 
-/// `x, index -> out`: the slices of a dimension that the index names.
+/// `x, index -> out`: selects slices of a dimension.
 #[derive(Clone, Copy, Debug)]
 struct IndexSelect {
     dim: usize,
@@ -96,7 +96,7 @@ impl Operator for IndexSelect {
 /// `weight, index -> out`: a row of the table for each index.
 #[derive(Clone, Copy, Debug)]
 struct Embedding {
-    /// The row that gets no gradient.
+    /// The index of the row that gets no gradient.
     padding: Option<usize>,
 }
 
@@ -170,13 +170,13 @@ impl Operator for Embedding {
     }
 }
 
-/// `slices, index -> whole`: zeros, to which each slice is added at its index, in their order.
+/// `slices, index -> whole`: adds each slice to zeros at its index, in order.
 #[derive(Clone, Debug)]
 struct AddSlices {
     name: &'static str,
     dim: usize,
     shape: Dims,
-    /// The index whose slices are left out.
+    /// The index whose slices are skipped.
     skipped: Option<usize>,
 }
 
@@ -248,20 +248,20 @@ impl Operator for AddSlices {
 }
 
 impl Tensor {
-    /// The slices of a dimension that a vector of indices names (`int64` or `int32`). As `torch.index_select`.
+    /// Selects slices of a dimension by a vector of indices (`int64` or `int32`). As `torch.index_select`.
     ///
     /// # Errors
-    /// A dimension that is not there; an index that is no vector; an index outside the dimension; out of memory.
+    /// A dimension out of range; an index that is not a vector; an index out of range; out of memory.
     pub fn index_select(&self, dim: isize, index: &Tensor) -> Result<Tensor> {
         call_one(IndexSelect { dim: dim_index("index_select", dim, self.rank())? }, &[self, index])
     }
 
-    /// A row of the table `weight [rows, width]` for each of these indices, of any shape: `[…, width]`. The row
-    /// `padding_idx`, counted from the end where below 0, gets no gradient. As
-    /// `torch.nn.functional.embedding`; its gradient is dense, and always added in one order.
+    /// Selects a row of the table `weight [rows, width]` for each of these indices, which may have any shape: `[…, width]`. The
+    /// row `padding_idx`, which counts from the end if negative, gets no gradient. The gradient is dense, and is always summed
+    /// in the same order. As `torch.nn.functional.embedding`.
     ///
     /// # Errors
-    /// A weight that is no matrix; an index outside its rows; a padding index outside them; out of memory.
+    /// A weight that is not a matrix; an index out of range; a padding index out of range; out of memory.
     pub fn embedding(&self, weight: &Tensor, padding_idx: Option<isize>) -> Result<Tensor> {
         let rows = weight.shape().first().copied().unwrap_or(0);
         let row = |at: isize| {
@@ -274,7 +274,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let rows = |ins: &[Vec<f64>]| {
         vec![ins[1].iter().flat_map(|&row| ins[0][row as usize * 4..][..4].to_vec()).collect()]

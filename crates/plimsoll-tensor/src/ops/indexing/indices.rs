@@ -1,4 +1,4 @@
-//! What operators with an index share: its types, its check, and how it is read.
+//! Code that operators with an index share: its dtypes, its bounds check, and how it is read.
 
 use crate::cpu::kernels::index::first_outside;
 use crate::dtype::DType;
@@ -7,7 +7,7 @@ use crate::layout::Dims;
 use crate::operator::Meta;
 use crate::view::In;
 
-/// Evaluates a body with the indices of a type bound to a name.
+/// Evaluates a body with a name bound to the indices, as a slice of their type.
 macro_rules! by_index {
     ($index:expr, $strides:expr, $indices:ident => $body:expr) => {
         match $index.dtype() {
@@ -30,7 +30,7 @@ macro_rules! by_index {
 }
 pub(crate) use by_index;
 
-/// An error unless the type is one of integers that index.
+/// Fails unless the dtype is `int64` or `int32`.
 pub(crate) fn want_index(op: &'static str, dtype: DType) -> Result<()> {
     match dtype {
         DType::I64 | DType::I32 => Ok(()),
@@ -38,7 +38,7 @@ pub(crate) fn want_index(op: &'static str, dtype: DType) -> Result<()> {
     }
 }
 
-/// An error unless the index is a vector, or a scalar as one of one element; its number of elements.
+/// Fails unless the index is a vector or a scalar. Returns its number of elements.
 pub(crate) fn vector_len(op: &'static str, index: &Meta<'_>) -> Result<usize> {
     want_index(op, index.dtype)?;
     match index.shape() {
@@ -53,7 +53,7 @@ pub(crate) fn vector_stride(index: &In<'_>) -> usize {
     index.strides().first().copied().unwrap_or(1)
 }
 
-/// An error where an index is outside the dimension that it is for.
+/// Fails if an index is out of range for its dimension.
 pub(crate) fn check(op: &'static str, index: &In<'_>, dim: usize, size: usize) -> Result<()> {
     let bad = by_index!(index, index.strides(), indices => first_outside(index.shape(), indices, size));
     let Some((position, value)) = bad else { return Ok(()) };
@@ -85,7 +85,7 @@ pub(crate) fn along(rank: usize, dim: usize, stride: usize) -> Dims {
     strides
 }
 
-/// Strides with that of one dimension 0: its offsets come from an index.
+/// Strides with that of `dim` set to 0: the index determines the offset along it.
 pub(crate) fn without(strides: &[usize], dim: usize) -> Dims {
     let mut strides = Dims::from_slice(strides);
     strides[dim] = 0;

@@ -1,4 +1,4 @@
-//! Elements chosen by a condition: `where`, `masked_fill`, `masked_select`.
+//! Selects elements by a condition: `where`, `masked_fill`, `masked_select`.
 
 use smallvec::smallvec;
 
@@ -18,7 +18,7 @@ use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 use crate::word::by_word;
 
-/// An error unless the type is that of conditions.
+/// Fails unless the dtype is `bool`.
 fn want_mask(op: &'static str, dtype: DType) -> Result<()> {
     want_dtype(op, dtype, DType::Bool)
 }
@@ -84,7 +84,7 @@ impl Operator for Where {
     }
 }
 
-/// `x, mask -> out`: a value where the mask is `filled`, else `x`; broadcast.
+/// `x, mask -> out`: a value where the mask equals `filled`, elsewhere `x`; broadcast.
 #[derive(Clone, Copy, Debug)]
 struct MaskedFill {
     value: f64,
@@ -208,12 +208,12 @@ impl Operator for MaskedFillInPlace {
     }
 }
 
-/// Where a GPU counts what comes before each part of a mask.
+/// The scratch memory in which a GPU counts the set elements before each part of a mask.
 fn masked_scratch(device: DeviceFacts) -> u64 {
     if device.kind == DeviceKind::Cuda { cuda::indexing::mask::MASKED_SCRATCH_BYTES } else { 0 }
 }
 
-/// `x, mask -> out`, a vector; both have one shape, and the mask is set `count` times.
+/// `x, mask -> out`, a vector; both inputs have the same shape, and `count` elements of the mask are set.
 #[derive(Clone, Copy, Debug)]
 struct MaskedSelect {
     count: usize,
@@ -273,7 +273,7 @@ impl Operator for MaskedSelect {
     }
 }
 
-/// `grad, mask -> grad of x`: zeros, with the gradient in order where the mask is set.
+/// `grad, mask -> grad of x`: puts the gradient's elements, in order, where the mask is set; zeros elsewhere.
 #[derive(Clone, Copy, Debug)]
 struct MaskedSelectBackward;
 
@@ -321,10 +321,10 @@ impl Operator for MaskedSelectBackward {
     }
 }
 
-/// An error unless a type of whole numbers holds the value.
+/// Fails unless an integer dtype can hold the value.
 fn want_fit(op: &'static str, dtype: DType, value: f64) -> Result<()> {
     let (low, high) = match dtype {
-        // As PyTorch: negative ones wrap.
+        // As in PyTorch, negative values wrap.
         DType::U8 => (-255.0, 255.0),
         DType::I16 => (-32_768.0, 32_767.0),
         DType::I32 => (-2_147_483_648.0, 2_147_483_647.0),
@@ -338,8 +338,8 @@ fn want_fit(op: &'static str, dtype: DType, value: f64) -> Result<()> {
 }
 
 impl Tensor {
-    /// `a` where this condition holds, `b` elsewhere, in their common type; all three broadcast. As `torch.where(self, a, b)`, whose
-    /// name is a word of Rust.
+    /// `a` where this condition is true, `b` elsewhere, in their promoted dtype; all three broadcast. As `torch.where(self, a,
+    /// b)`; `where` is a keyword in Rust.
     ///
     /// # Errors
     /// A condition that is not of `bool`; shapes that do not broadcast; out of memory.
@@ -349,7 +349,7 @@ impl Tensor {
         call_one(Where, &[self, &a.to_dtype(dtype)?, &b.to_dtype(dtype)?])
     }
 
-    /// A copy with a value where the mask is set; both broadcast. As `Tensor.masked_fill`.
+    /// A copy with `value` where the mask is set; both broadcast. As `Tensor.masked_fill`.
     ///
     /// # Errors
     /// A mask that is not of `bool`; shapes that do not broadcast; out of memory.
@@ -367,12 +367,11 @@ impl Tensor {
         call(MaskedFillInPlace { value }, &[self, mask]).map(drop)
     }
 
-    /// The elements where the mask is set, in row-major order, as a vector; both broadcast. As
-    /// `torch.masked_select`.
+    /// Returns the elements where the mask is set, in row-major order, as a vector; both broadcast. As `torch.masked_select`.
     ///
     /// # Errors
     /// A mask that is not of `bool`; shapes that do not broadcast; a device that computes no values, since the size of the
-    /// result depends on the mask's; out of memory.
+    /// result depends on the mask's values; out of memory.
     pub fn masked_select(&self, mask: &Tensor) -> Result<Tensor> {
         want_mask("masked_select", mask.dtype())?;
         want_values("masked_select", "the mask", self.device())?;
@@ -383,7 +382,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let masked = |case: Case, shape: &[usize]| case.and(shape, DType::Bool, Domain::Below(2));
     let either = |ins: &[Vec<f64>]| {

@@ -1,20 +1,20 @@
-//! Elements by index, by condition and by order.
+//! Selecting elements by index, by condition and by order.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `indices` | what operators with an index share |
-//! | `index` | elements by several indices at once |
-//! | `index_select` | slices along a dimension by a vector of indices, and the rows of a table of embeddings |
-//! | `gather` | elements by an index for each output |
-//! | `scattered` | what operators that write at an index are |
-//! | `scatter` | elements written or added at an index |
-//! | `scatter_reduce` | elements reduced at an index |
-//! | `masked` | elements chosen by a condition |
-//! | `selection` | elements chosen by place or by value |
-//! | `one_hot` | classes as vectors of zeros with one 1 |
-//! | `sort` | elements in order, and the first of them |
-//! | `search` | where values belong in rows that are in order |
-//! | `count` | where values are and how many there are |
+//! | `indices` | code that operators with an index share |
+//! | `index` | indexing with several indices at once |
+//! | `index_select` | slices along a dimension by a vector of indices, and rows of an embedding table |
+//! | `gather` | elements by one index per output |
+//! | `scattered` | the variants of operators that write at an index |
+//! | `scatter` | writing or adding elements at an index |
+//! | `scatter_reduce` | reducing elements at an index |
+//! | `masked` | elements by a condition |
+//! | `selection` | elements by position or by value |
+//! | `one_hot` | classes as one-hot vectors |
+//! | `sort` | sorting, and the largest or smallest elements |
+//! | `search` | where values belong in sorted rows |
+//! | `count` | positions and counts of values |
 
 pub(super) mod count;
 pub(super) mod gather;
@@ -30,7 +30,7 @@ pub(super) mod search;
 pub(super) mod selection;
 pub(super) mod sort;
 
-/// What the suite runs of the operators here, by their files.
+/// The conformance suite's cases for these operators, by file.
 pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("count", count::cases),
     ("gather", gather::cases),

@@ -1,4 +1,4 @@
-//! Classes as vectors of zeros with one 1.
+//! Classes as one-hot vectors.
 
 use smallvec::smallvec;
 
@@ -76,12 +76,12 @@ impl Operator for OneHot {
 }
 
 impl Tensor {
-    /// A vector of `classes` elements for each of these classes (`int64` or `int32`): 1 at the class, 0 elsewhere, as
-    /// `int64`. Without a number of classes, one more than the largest. As `torch.nn.functional.one_hot`.
+    /// A one-hot vector of `classes` elements for each of these classes (`int64` or `int32`): 1 at the class, 0 elsewhere, as
+    /// `int64`. The default for `classes` is one more than the largest class. As `torch.nn.functional.one_hot`.
     ///
     /// # Errors
-    /// A class that is below 0 or not below the number; no number where there are no elements, or where the device
-    /// computes no values; out of memory.
+    /// A class that is negative or not less than `classes`; no `classes` for an empty tensor, or on a device that computes no
+    /// values; out of memory.
     pub fn one_hot(&self, classes: Option<usize>) -> Result<Tensor> {
         let classes = match classes {
             Some(classes) => classes,
@@ -99,7 +99,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let naive = |ins: &[Vec<f64>]| {
         vec![

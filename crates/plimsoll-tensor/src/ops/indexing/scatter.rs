@@ -1,4 +1,5 @@
-//! Elements written or added at an index, in a copy or in place: `scatter`, `scatter_add`, `index_add`, `index_copy`, `index_fill`.
+//! Writes or adds elements at an index, in a copy or in place: `scatter`, `scatter_add`, `index_add`, `index_copy`,
+//! `index_fill`.
 
 use smallvec::smallvec;
 
@@ -22,7 +23,7 @@ use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 use crate::word::by_word;
 
-/// Copies the tensor, where it does not change itself.
+/// Copies the tensor, unless it is changed in place.
 fn copy_first<T: bytemuck::Pod + Send + Sync>(
     x: Option<(&[T], &[usize])>,
     shape: &[usize],
@@ -34,8 +35,8 @@ fn copy_first<T: bytemuck::Pod + Send + Sync>(
     }
 }
 
-/// `x, index, src -> out`: `x` with each element of `src` at its index along a dimension. Where several have one
-/// place, the last replaces and all are added, in the order of the dimension.
+/// `x, index, src -> out`: `x` with each element of `src` written at its index along a dimension. If several elements have the
+/// same target, the last one wins, or all are added in the order of the dimension.
 #[derive(Clone, Copy, Debug)]
 struct Scatter {
     dim: usize,
@@ -180,7 +181,7 @@ impl Operator for Scatter {
     }
 }
 
-/// `x, index -> out`: `x` with one value at each index.
+/// `x, index -> out`: `x` with one value written at each index.
 #[derive(Clone, Copy, Debug)]
 struct ScatterValue {
     dim: usize,
@@ -289,17 +290,18 @@ impl Operator for ScatterValue {
 }
 
 impl Tensor {
-    /// A copy in which `src[i][j]` is at `[index[i][j]][j]`, along dimension 0, and so for others. Where several have
-    /// one place, the last along the dimension stays. `src` may be larger than the index. As `torch.scatter`.
+    /// Returns a copy with `src[i][j]` written at `[index[i][j]][j]`, along dimension 0, and likewise along others. If several
+    /// elements have the same target, the last along the dimension wins. `src` may be larger than the index. As
+    /// `torch.scatter`.
     ///
     /// # Errors
-    /// A dimension that is not there; an index with another number of dimensions, or larger than this tensor in
-    /// another dimension or than `src`; types that differ; an index outside the dimension; out of memory.
+    /// A dimension out of range; an index with another number of dimensions, or larger than `src`, or larger than this tensor
+    /// in another dimension; different dtypes; an index out of range; out of memory.
     pub fn scatter(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         self.put(dim, index, src, Change::Replace, Form::Copy)
     }
 
-    /// A copy with one value at each index. As `torch.scatter` with a number.
+    /// Returns a copy with one value written at each index. As `torch.scatter` with a number.
     ///
     /// # Errors
     /// As [`Tensor::scatter`].
@@ -308,8 +310,8 @@ impl Tensor {
         call_one(ScatterValue { dim, value, indexes: Indexes::Elements, form: Form::Copy }, &[self, index])
     }
 
-    /// A copy to which `src[i][j]` is added at `[index[i][j]][j]`, along dimension 0, and so for others; always in
-    /// one order. As `torch.scatter_add`.
+    /// Returns a copy with `src[i][j]` added at `[index[i][j]][j]`, along dimension 0, and likewise along others. The order of
+    /// addition is always the same. As `torch.scatter_add`.
     ///
     /// # Errors
     /// As [`Tensor::scatter`].
@@ -317,11 +319,11 @@ impl Tensor {
         self.put(dim, index, src, Change::Add, Form::Copy)
     }
 
-    /// A copy to which the slices of `src` along a dimension are added, each at its index. As `torch.index_add`.
+    /// Returns a copy with the slices of `src` along a dimension added, each at its index. As `torch.index_add`.
     ///
     /// # Errors
-    /// A dimension that is not there; an index that is no vector or has no slice for each; an index outside the
-    /// dimension; types that differ; out of memory.
+    /// A dimension out of range; an index that is not a vector with one element for each slice; an index out of range;
+    /// different dtypes; out of memory.
     pub fn index_add(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         let dim = dim_index("index_add", dim, self.rank())?;
         call_one(
@@ -330,7 +332,7 @@ impl Tensor {
         )
     }
 
-    /// A copy in which the slices of `src` along a dimension are each at their index. As `torch.index_copy`.
+    /// Returns a copy with the slices of `src` along a dimension written, each at its index. As `torch.index_copy`.
     ///
     /// # Errors
     /// As [`Tensor::index_add`].
@@ -342,7 +344,7 @@ impl Tensor {
         )
     }
 
-    /// A copy with one value in the slices of a dimension that an index names. As `torch.index_fill`.
+    /// Returns a copy with one value in the selected slices of a dimension. As `torch.index_fill`.
     ///
     /// # Errors
     /// As [`Tensor::index_add`].
@@ -425,8 +427,8 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs. Where several replace one element, the derivative is PyTorch's (each gets the
-/// gradient of that element), and no slope: those indices differ.
+/// Cases for the conformance suite. Where several elements replace one, the derivative is PyTorch's (each gets that element's
+/// gradient), which finite differences do not confirm: so the indices here are distinct.
 pub(crate) fn cases() -> Vec<Case> {
     let naive = |op: Scatter, ins: &[Vec<f64>], index: &[f64]| {
         let mut out = ins[0].clone();

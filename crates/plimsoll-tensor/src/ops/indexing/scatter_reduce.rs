@@ -1,7 +1,7 @@
-//! Elements reduced at an index: sums, means, products, and the largest or smallest. As `torch.scatter_reduce`.
+//! Reduces elements at an index: sum, mean, product, maximum, minimum. As `torch.scatter_reduce`.
 //!
-//! Sums and means are composed of `scatter_add`; products and the extremes have an operator. Elements that share an extreme share its
-//! gradient evenly, as in PyTorch.
+//! Sums and means are composed of `scatter_add`; products and extremes have their own operator. Elements that tie for an
+//! extreme share its gradient evenly, as in PyTorch.
 
 use smallvec::smallvec;
 
@@ -24,7 +24,7 @@ use crate::tensor::{Grads, Tensor};
 
 const NAME: &str = "scatter_reduce";
 
-/// What becomes of the elements that have one place.
+/// How elements with the same target are reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScatterReduction {
     /// Their sum.
@@ -33,13 +33,13 @@ pub enum ScatterReduction {
     Mean,
     /// Their product.
     Prod,
-    /// The largest.
+    /// Their maximum.
     Amax,
-    /// The smallest.
+    /// Their minimum.
     Amin,
 }
 
-/// What an element becomes with each that its index brings.
+/// How an element is combined with each element that is scattered to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fold {
     Largest,
@@ -47,7 +47,7 @@ enum Fold {
     Product,
 }
 
-/// `x, index, src -> out`: the largest, the smallest or the product of each element and what its index brings.
+/// `x, index, src -> out`: the maximum, minimum or product of each element and those scattered to it.
 #[derive(Clone, Copy, Debug)]
 struct ScatterFold {
     dim: usize,
@@ -71,7 +71,7 @@ impl Kernel for ScatterFold {
             strides: index.layout.strides(),
         };
         if !self.include_self {
-            // One element of each place first, or 1 for a product: what was there counts for nothing.
+            // First overwrite each target with one of its elements, or with 1 for a product: the old values do not count.
             let (first, from) = match self.fold {
                 Fold::Product => (cuda::indexing::scatter::Change::Set(1.0), None),
                 _ => (cuda::indexing::scatter::Change::Replace, Some(src)),
@@ -98,11 +98,11 @@ impl Kernel for ScatterFold {
             let (out, from) = (out.elements::<T>(), (src.elements::<T>(), src.strides()));
             copy_strided(shape, x.elements::<T>(), x.strides(), out, layout.strides());
             if !self.include_self {
-                // One element of each place first, or 1 for a product: what was there counts for nothing.
+                // First set each target to one of its elements, or to 1 for a product: its old value does not count.
                 let first = |y: &mut T, x: T| *y = if fold == Fold::Product { T::ONE } else { x };
                 by_index!(index, index.strides(), at => put(src_shape, dim, from, at, (out, shape), first));
             }
-            // What is not a number wins, as in PyTorch.
+            // NaN wins, as in PyTorch.
             let change = |y: &mut T, x: T| {
                 let wins = match fold {
                     Fold::Largest => x > *y,
@@ -156,9 +156,9 @@ impl Operator for ScatterFold {
         let of_x = x.eq(&out)?.to_dtype(grad.dtype())?;
         let of_src = src.eq(&out.gather(dim, &index)?)?.to_dtype(grad.dtype())?;
         let shares = of_x.scatter_add(dim, &index, &of_src)?;
-        // A place without one that equals it has what is not a number, and no gradient.
+        // A target that no element equals is NaN, and has no gradient.
         let share = grad.div(&shares.clamp_min(1.0)?)?;
-        // As in PyTorch, what was there shares a gradient even where it does not count, and gets none.
+        // As in PyTorch, the old element counts as one of the sharers even if it is not included, and gets no gradient then.
         let to_x = || match self.include_self {
             true => of_x.mul(&share),
             false => of_x.mul(&share)?.scatter_value(dim, &index, 0.0),
@@ -169,8 +169,8 @@ impl Operator for ScatterFold {
 }
 
 impl ScatterFold {
-    /// The gradients of factors: the product over each. Where one factor is 0, its own is the product of the others. Where more
-    /// are, all are 0, but not their derivatives: that is an error, as in PyTorch.
+    /// The gradients of factors: the product divided by each factor. If one factor is 0, its gradient is the product of the
+    /// others. If several are 0, all gradients are 0 but second derivatives are not: those are an error, as in PyTorch.
     fn of_product(
         &self,
         at: &Backward<'_>,
@@ -207,9 +207,9 @@ impl ScatterFold {
 }
 
 impl Tensor {
-    /// A copy with `src[i][j]` reduced into `[index[i][j]][j]`, along dimension 0, and so for others. With `include_self` the
-    /// elements of this tensor count, too; without it, only where no index leads. `src` may be larger than the index. As
-    /// `torch.scatter_reduce`.
+    /// Returns a copy with `src[i][j]` reduced into `[index[i][j]][j]`, along dimension 0, and likewise along others. With
+    /// `include_self`, the elements of this tensor are part of the reduction; without it, they are kept only where no index
+    /// refers to them. `src` may be larger than the index. As `torch.scatter_reduce`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, ScatterReduction, Tensor};
@@ -222,7 +222,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::scatter`]; elements that are no numbers; means of whole numbers.
+    /// As [`Tensor::scatter`]; a dtype that is not numeric; means of integers.
     pub fn scatter_reduce(
         &self,
         dim: isize,
@@ -270,7 +270,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let places = [0, 2, 1, 2, 0, 1];
     let largest = move |ins: &[Vec<f64>]| {

@@ -1,4 +1,4 @@
-//! What operators that write at an index are: what happens to an element, what an index is for, whether a copy changes.
+//! The variants of operators that write at an index: replace or add, by element or by slice, in a copy or in place.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -8,28 +8,28 @@ use crate::layout::{Dims, Layout};
 use crate::operator::{Meta, Output, Outputs};
 use crate::view::In;
 
-/// What happens to an element that an index names.
+/// How the element at an index changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Replace,
     Add,
 }
 
-/// What an index has a place for.
+/// The unit that an index addresses: single elements or slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Indexes {
-    /// Each element of the source.
+    /// There is an index for each element of the source.
     Elements,
-    /// Each index of one dimension of the source.
+    /// There is an index for each slice of the source along one dimension.
     Slices,
 }
 
-/// Where the result is.
+/// Where the result is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// In a copy of the tensor.
+    /// To a copy of the tensor.
     Copy,
-    /// In the tensor itself.
+    /// To the tensor itself.
     InPlace,
 }
 
@@ -46,7 +46,7 @@ impl Indexes {
 }
 
 impl Form {
-    /// The one output, of the shape of the first input.
+    /// The single output, which has the shape of the first input.
     pub(super) fn outputs(self, x: &Meta<'_>) -> Outputs {
         match self {
             Form::Copy => smallvec![Output::new(x.shape(), x.dtype)],
@@ -54,12 +54,12 @@ impl Form {
         }
     }
 
-    /// Elements are put into row-major memory.
+    /// Elements are written to row-major memory.
     pub(super) fn takes(self, input: usize, layout: &Layout) -> bool {
         self == Form::Copy || input != 0 || layout.is_contiguous()
     }
 
-    /// The tensor to copy first, if any, and the other inputs.
+    /// Returns the tensor to copy first, if any, and the other inputs.
     pub(super) fn split<const N: usize>(self, ins: SmallVec<[In<'_>; 4]>) -> (Option<In<'_>>, [In<'_>; N]) {
         let mut ins = ins.into_iter();
         let x = if self == Form::Copy { ins.next() } else { None };

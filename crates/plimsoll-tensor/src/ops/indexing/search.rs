@@ -1,4 +1,4 @@
-//! Where values belong in rows that are in order: `searchsorted`, `bucketize`.
+//! Finds where values belong in sorted rows: `searchsorted`, `bucketize`.
 
 use smallvec::smallvec;
 
@@ -16,7 +16,7 @@ use crate::ops::want_same;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
-/// `sorted, values -> places`, along the last dimension.
+/// `sorted, values -> positions`, along the last dimension.
 #[derive(Clone, Copy, Debug)]
 struct SearchSorted(Side);
 
@@ -70,9 +70,9 @@ impl Operator for SearchSorted {
 }
 
 impl Tensor {
-    /// For each of `values` the place in this tensor's rows, which are in rising order, where it would be inserted: before the
-    /// elements that equal it, or with `right` after them. One row serves all values; several rows serve a row of values
-    /// each. As `torch.searchsorted(self, values, right=…)`.
+    /// For each of `values`, returns the position in this tensor's sorted rows where it would be inserted: before equal
+    /// elements, or with `right` after them. A single row serves all values; otherwise each row serves one row of values. As
+    /// `torch.searchsorted(self, values, right=…)`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -84,7 +84,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Rows that do not match; out of memory.
+    /// Rows that do not match those of the values; out of memory.
     pub fn searchsorted(&self, values: &Tensor, right: bool) -> Result<Tensor> {
         let types = [self, values].map(|x| (x.dtype(), x.rank() > 0));
         let dtype = result_type(types).unwrap_or(self.dtype());
@@ -93,11 +93,11 @@ impl Tensor {
         call_one(SearchSorted(side), &[&sorted, &values])
     }
 
-    /// For each element the number of the bucket between `boundaries`, which are in rising order. As
-    /// `torch.bucketize(self, boundaries, right=…)`.
+    /// The index of each element's bucket; `boundaries` must be in ascending order. As `torch.bucketize(self, boundaries,
+    /// right=…)`.
     ///
     /// # Errors
-    /// Boundaries that are no vector; out of memory.
+    /// Boundaries that are not a vector; out of memory.
     pub fn bucketize(&self, boundaries: &Tensor, right: bool) -> Result<Tensor> {
         if boundaries.rank() != 1 {
             let message = format!("boundaries {:?}: needs a vector", boundaries.shape());
@@ -107,13 +107,13 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let place = |ins: &[Vec<f64>]| {
         let at = |&value: &f64| ins[0].iter().filter(|&&x| x < value).count() as f64;
         vec![ins[1].iter().map(at).collect()]
     };
-    // In order, whatever the sample is.
+    // Sorted, whatever the sample is.
     let sorted = |x: &Tensor| {
         Tensor::from_slice(&[-1.0f32, -0.5, 0.0, 0.25, 1.0], &[5], x.device())?.to_dtype(x.dtype())
     };

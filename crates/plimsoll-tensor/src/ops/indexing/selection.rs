@@ -1,4 +1,4 @@
-//! Elements chosen by place or by value, composed of other operations: `take`, `isin`, `masked_scatter`, `embedding_bag`.
+//! Selects elements by position or by value, composed of other operations: `take`, `isin`, `masked_scatter`, `embedding_bag`.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -6,28 +6,28 @@ use crate::layout;
 use crate::ops::want_values;
 use crate::tensor::Tensor;
 
-/// What [`Tensor::embedding_bag`] makes of the rows of a bag. As PyTorch's `mode`.
+/// How [`Tensor::embedding_bag`] reduces the rows of a bag. As PyTorch's `mode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BagMode {
-    /// Their mean; zeros of an empty bag.
+    /// Their mean; zeros for an empty bag.
     #[default]
     Mean,
     /// Their sum.
     Sum,
-    /// The largest of each column; zeros of an empty bag.
+    /// The maximum of each column; zeros for an empty bag.
     Max,
 }
 
 impl Tensor {
-    /// The elements at these places of the tensor seen as one row; negative ones count from the end. As `torch.take`.
+    /// The elements at these positions of the flattened tensor; negative ones count from the end. As `torch.take`.
     ///
     /// # Errors
-    /// Places outside; an index that is not of whole numbers; out of memory.
+    /// Positions out of range; an index that is not an integer tensor; out of memory.
     pub fn take(&self, index: &Tensor) -> Result<Tensor> {
         self.reshape(&[-1])?.index(&[Some(index)])
     }
 
-    /// Where elements are among `values`: a tensor of `bool`. As `torch.isin`.
+    /// Whether each element occurs in `values`: a `bool` tensor. As `torch.isin`.
     ///
     /// # Errors
     /// Out of memory.
@@ -42,11 +42,11 @@ impl Tensor {
         sorted.take(&place)?.eq(&self.detach())
     }
 
-    /// A copy with the elements of `source`, one after the other, where the mask is set; the mask is broadcast. As
+    /// Returns a copy with the elements of `source`, in order, where the mask is set; the mask is broadcast. As
     /// `Tensor.masked_scatter`.
     ///
     /// # Errors
-    /// A mask that is not of `bool`; fewer elements than places; two types; out of memory.
+    /// A mask that is not of `bool`; fewer elements than set positions; different dtypes; out of memory.
     pub fn masked_scatter(&self, mask: &Tensor, source: &Tensor) -> Result<Tensor> {
         const NAME: &str = "masked_scatter";
         crate::ops::want_dtype(NAME, mask.dtype(), DType::Bool)?;
@@ -72,13 +72,13 @@ impl Tensor {
         mask.where_cond(&spread.reshape(shape.as_slice())?, &x)
     }
 
-    /// Rows of the table `weight`, gathered into bags: `[bags, width]`. These indices are a matrix with a bag in each row, or a
-    /// vector of which each bag begins at one of `offsets`. `per_sample_weights` weighs the rows of a sum. As
-    /// `torch.nn.functional.embedding_bag`.
+    /// Sums, averages or takes the maximum of rows of the table `weight` in bags: `[bags, width]`. These indices are a matrix
+    /// with a bag in each row, or a vector in which each bag begins at one of `offsets`. `per_sample_weights` are factors of
+    /// the rows in a sum. As `torch.nn.functional.embedding_bag`.
     ///
     /// # Errors
-    /// A vector without offsets, or a matrix with them; offsets that do not rise from 0; weights for another mode than the sum;
-    /// as [`Tensor::embedding`].
+    /// A vector without offsets, or a matrix with them; offsets that do not start at 0 or that decrease; weights in a mode
+    /// other than the sum; errors of [`Tensor::embedding`].
     pub fn embedding_bag(
         &self,
         weight: &Tensor,
@@ -116,7 +116,7 @@ impl Tensor {
     }
 }
 
-/// Bags of rows, of which each begins at an offset.
+/// Reduces rows in bags; each bag begins at an offset.
 fn bags(rows: &Tensor, offsets: &[i64], mode: BagMode) -> Result<Tensor> {
     const NAME: &str = "embedding_bag";
     let (count, width) = (rows.shape()[0], rows.shape()[1]);

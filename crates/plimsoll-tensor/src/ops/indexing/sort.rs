@@ -1,4 +1,4 @@
-//! Elements of a dimension in order (`sort`, `argsort`), and the first of them (`topk`).
+//! Sorts the elements of a dimension (`sort`, `argsort`), and finds the largest or smallest (`topk`).
 
 use smallvec::smallvec;
 
@@ -17,7 +17,7 @@ use crate::ops::elementwise::operands;
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 
-/// Evaluates a body with a type's name bound to one of the three types whose rows are sorted.
+/// Evaluates a body with a name bound to one of the three Rust types that rows are sorted in.
 macro_rules! by_sorted {
     ($dtype:expr, $t:ident => $body:expr) => {
         match $dtype {
@@ -37,7 +37,7 @@ macro_rules! by_sorted {
     };
 }
 
-/// `x -> values, places`, along the last dimension.
+/// `x -> values, indices`, along the last dimension.
 #[derive(Clone, Copy, Debug)]
 struct Sort(Direction);
 
@@ -88,7 +88,7 @@ impl Operator for Sort {
     }
 }
 
-/// `x -> values, places` of the first `count` along the last dimension.
+/// `x -> values, indices` of the first `count` along the last dimension.
 #[derive(Clone, Copy, Debug)]
 struct TopK {
     count: usize,
@@ -131,7 +131,7 @@ impl Operator for TopK {
     }
 
     fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
-        // A GPU's kernel finds one element after the other.
+        // A GPU's kernel finds the elements one by one.
         if device.kind == DeviceKind::Cuda {
             return 0;
         }
@@ -162,8 +162,8 @@ fn direction(descending: bool) -> Direction {
 }
 
 impl Tensor {
-    /// The elements of a dimension in order, and where they were (`int64`). Equal ones keep their order, and what is not
-    /// a number counts as largest. As `torch.sort`.
+    /// Sorts the elements of a dimension. Returns the values and their indices (`int64`). The sort is stable, and NaN counts as
+    /// the largest. As `torch.sort`.
     ///
     /// ```
     /// # use plimsoll_tensor::{Device, Tensor};
@@ -174,12 +174,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension that is not there; out of memory.
+    /// A dimension out of range; out of memory.
     pub fn sort(&self, dim: isize, descending: bool) -> Result<(Tensor, Tensor)> {
         self.in_order("sort", dim, Sort(direction(descending)))
     }
 
-    /// Where the elements of a dimension in order are (`int64`). As `torch.argsort`; see [`Tensor::sort`].
+    /// The indices that sort a dimension (`int64`). As `torch.argsort`; see [`Tensor::sort`].
     ///
     /// # Errors
     /// As [`Tensor::sort`].
@@ -187,16 +187,16 @@ impl Tensor {
         Ok(self.detach().sort(dim, descending)?.1)
     }
 
-    /// The `count` largest (or smallest) elements of a dimension, and where they are (`int64`), in order unless
-    /// `sorted` is false. Of equal ones the first come first. As `torch.topk`.
+    /// The `count` largest (or smallest) elements of a dimension and their indices (`int64`), in order unless `sorted` is
+    /// false. Among equal elements, the first come first. As `torch.topk`.
     ///
     /// # Errors
-    /// A dimension that is not there; more elements than it has; out of memory.
+    /// A dimension out of range; more elements than it has; out of memory.
     pub fn topk(&self, count: usize, dim: isize, largest: bool, sorted: bool) -> Result<(Tensor, Tensor)> {
         self.in_order("topk", dim, TopK { count, direction: direction(largest), unsorted: !sorted })
     }
 
-    /// Runs an operator on the last dimension with another one there.
+    /// Runs an operator on the last dimension, after moving `dim` there.
     fn in_order<O: Operator>(&self, name: &'static str, dim: isize, op: O) -> Result<(Tensor, Tensor)> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             let (values, places) = self.unsqueeze(0)?.in_order(name, 0, op)?;
@@ -210,7 +210,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let sorted = |ins: &[Vec<f64>]| {
         let rows = ins[0].chunks(5).map(|row| {

@@ -1,5 +1,5 @@
-//! The loss of connectionist temporal classification: the probability of all alignments of a label sequence. Composed of operations, a
-//! step of time each, in logarithms.
+//! Connectionist temporal classification (CTC) loss: the probability of all alignments of a label sequence. Composed of tensor
+//! operations, one time step after the other, in log space.
 
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::loss::Reduction;
@@ -12,8 +12,8 @@ use crate::tensor::{Grads, Tensor};
 
 const NAME: &str = "ctc_loss";
 
-/// `log_probs [time, batch, classes], labels [batch, 2 · longest + 1] -> losses [batch]`, where the labels have a blank before, between
-/// and after them.
+/// `log_probs [time, batch, classes], labels [batch, 2 · longest + 1] -> losses [batch]`; the labels have a blank before,
+/// between and after them.
 struct CtcLoss {
     input_lengths: Vec<usize>,
     target_lengths: Vec<usize>,
@@ -21,7 +21,7 @@ struct CtcLoss {
     zero_infinity: bool,
 }
 
-/// `ln(e^a + e^b + e^c)`, and minus infinity of three such.
+/// `ln(e^a + e^b + e^c)`; minus infinity if all three are.
 fn log_add(parts: [&Tensor; 3]) -> Result<Tensor> {
     let [a, b, c] = parts;
     let largest = a.maximum(b)?.maximum(c)?;
@@ -31,7 +31,7 @@ fn log_add(parts: [&Tensor; 3]) -> Result<Tensor> {
 }
 
 impl CtcLoss {
-    /// Where a path may leave out the blank before a label: both labels beside it differ.
+    /// Where a path may skip the blank before a label: where the labels on both sides of it differ.
     fn skips(&self, labels: &Tensor) -> Result<Tensor> {
         let (batch, states) = (labels.shape()[0], labels.shape()[1]);
         let never = Tensor::full(&[batch, states.min(2)], 0.0, DType::Bool, labels.device())?;
@@ -44,13 +44,13 @@ impl CtcLoss {
         Tensor::cat(&[&never, &skips], 1)
     }
 
-    /// Whole numbers of the batch as a column.
+    /// Integers of the batch as a column.
     fn column(values: impl Iterator<Item = usize>, like: &Tensor) -> Result<Tensor> {
         let values: Vec<i64> = values.map(|value| value as i64).collect();
         Tensor::from_slice(&values, &[values.len(), 1], like.device())
     }
 
-    /// One step: each state from itself, the one before and, where `skips`, the one before that.
+    /// One time step: each state is reached from itself, the previous one and, where `skips`, the one before that.
     fn step(last: &Tensor, skips: &Tensor, emitted: &Tensor) -> Result<Tensor> {
         let (batch, states) = (last.shape()[0], last.shape()[1]);
         let none = Tensor::full(&[batch, 2], f64::NEG_INFINITY, last.dtype(), last.device())?;
@@ -59,7 +59,7 @@ impl CtcLoss {
         log_add([last, &padded.narrow(1, 1, states)?, &before])?.add(emitted)
     }
 
-    /// The logarithms of the probabilities of all paths to each state at each time, `[time, batch, states]`.
+    /// The log-probabilities of all paths to each state at each time, `[time, batch, states]`.
     fn forward_paths(&self, emitted: &Tensor, skips: &Tensor) -> Result<Tensor> {
         let states = emitted.shape()[2];
         let mut last = emitted.select(0, 0)?;
@@ -75,10 +75,10 @@ impl CtcLoss {
         Tensor::stack(&all.iter().collect::<Vec<_>>(), 0)
     }
 
-    /// The same of all paths from each state to the end.
+    /// The log-probabilities of all paths from each state to the end.
     fn backward_paths(&self, emitted: &Tensor, skips: &Tensor) -> Result<Tensor> {
         let states = emitted.shape()[2];
-        // Seen from the end, a path leaves out the blank behind a label.
+        // Seen from the end, a path skips the blank after a label.
         let skips_back = {
             let (batch, wide) = (skips.shape()[0], states.saturating_sub(2));
             let never = Tensor::full(&[batch, states.min(2)], 0.0, DType::Bool, skips.device())?;
@@ -109,7 +109,7 @@ impl CtcLoss {
         Tensor::stack(&all.iter().collect::<Vec<_>>(), 0)
     }
 
-    /// The logarithm of the probability of each label's state at each time.
+    /// The log-probability of each label's state at each time.
     fn emitted(log_probs: &Tensor, labels: &Tensor) -> Result<Tensor> {
         log_probs
             .gather(2, &labels.unsqueeze(0)?.expand(&[&log_probs.shape()[..1], labels.shape()].concat())?)
@@ -128,7 +128,7 @@ impl Function for CtcLoss {
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
         let (log_probs, labels) = (ins[0], ins[1]);
         let paths = self.forward_paths(&Self::emitted(log_probs, labels)?, &self.skips(labels)?)?;
-        // The last label, or the blank behind it, at the last time.
+        // The last label, or the blank after it, at the last time step.
         let batch = Self::column(0..labels.shape()[0], labels)?;
         let time = Self::column(self.input_lengths.iter().map(|length| length.saturating_sub(1)), labels)?;
         let at = |state: Tensor| paths.index(&[Some(&time), Some(&batch), Some(&state)]);
@@ -155,7 +155,7 @@ impl Function for CtcLoss {
         true
     }
 
-    /// As PyTorch's: less the part of `log_softmax` that sums to nothing, `e^log_probs - e^(paths through the class)`.
+    /// As PyTorch's gradient, without the part that cancels out in `log_softmax`: `e^log_probs - e^(paths through the class)`.
     fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(vec![None, None].into()) };
         if is_grad_enabled() {
@@ -165,7 +165,7 @@ impl Function for CtcLoss {
         let emitted = Self::emitted(&log_probs, &labels)?;
         let from_here = self.backward_paths(&emitted, &self.skips(&labels)?)?;
         let of_sample = |x: &Tensor| x.reshape(&[1, x.numel(), 1]);
-        // Both have this time's emission. Where a state is never emitted, no path leads.
+        // Both include this time step's emission. No path leads to a state that is never emitted.
         let through = paths.add(&from_here)?.sub(&emitted)?.add(&of_sample(&losses)?)?.exp()?;
         let through = through.masked_fill(&emitted.eq_scalar(f64::NEG_INFINITY)?, 0.0)?;
         let index = labels.unsqueeze(0)?.expand(through.shape())?;
@@ -182,9 +182,9 @@ impl Function for CtcLoss {
 }
 
 impl Tensor {
-    /// The loss of connectionist temporal classification of these logarithms of probabilities, `[time, batch, classes]`. Targets are
-    /// `[batch, longest]`, or all one after the other; class `blank` stands for none. `Mean` divides each loss by the length of its
-    /// target first. Infinite losses, of targets that do not fit their inputs, count for nothing with `zero_infinity`. As
+    /// Connectionist temporal classification (CTC) loss of these log-probabilities, `[time, batch, classes]`. The targets are
+    /// `[batch, longest]`, or one concatenated vector; class `blank` means no label. `Mean` first divides each loss by the
+    /// length of its target. With `zero_infinity`, infinite losses, of targets too long for their inputs, become 0. As
     /// `torch.nn.functional.ctc_loss`.
     ///
     /// ```
@@ -200,7 +200,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Lengths that are not one a sample or do not fit the tensors; a blank that is no class; out of memory.
+    /// Lengths that are not one per sample or exceed the tensors; a blank that is not a class; out of memory.
     pub fn ctc_loss(
         &self,
         targets: &Tensor,

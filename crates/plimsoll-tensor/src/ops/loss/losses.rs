@@ -1,5 +1,5 @@
-//! Losses of an input and a target of one shape. A row is a function of both and its two gradients; reduced, nothing but the
-//! scalar is allocated, and both inputs are kept.
+//! Losses of an input and a target of the same shape. Each row is a function of both and its two gradients. With a reduction,
+//! only the scalar is allocated. Both inputs are saved.
 
 use smallvec::smallvec;
 
@@ -21,16 +21,16 @@ use crate::ops::{want_float, want_same};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 
-/// A loss of one pair.
+/// A loss of one input and one target element.
 trait Row: Copy + std::fmt::Debug + Send + Sync + 'static {
     const NAME: &'static str;
     const BACKWARD: &'static str;
-    /// Whether inputs are probabilities.
+    /// Whether the inputs must be probabilities.
     const OF_PROBABILITIES: bool;
     fn value<R: Real>(self, x: R, t: R) -> R;
-    /// The derivative by the input.
+    /// The derivative with respect to the input.
     fn left<R: Real>(self, x: R, t: R) -> R;
-    /// The derivative by the target.
+    /// The derivative with respect to the target.
     fn right<R: Real>(self, x: R, t: R) -> R;
 }
 
@@ -102,7 +102,7 @@ impl<F: Row> Operator for PairLoss<F> {
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
         let (x, target) = (at.input(0)?, at.input(1)?);
-        // What each element weighs.
+        // The weight of each element.
         let weight = if self.1 == Reduction::Mean { 1.0 / x.numel() as f64 } else { 1.0 };
         let side =
             |left: bool| call_one(PairLossBackward { row: self.0, weight, left }, &[grad, &x, &target]);
@@ -222,14 +222,14 @@ fn sign<R: Real>(x: R) -> R {
     x.at_most(R::of(0.0), (-x).at_most(R::of(0.0), R::of(0.0), R::of(-1.0)), R::of(1.0))
 }
 
-/// A logarithm of at least -100, as PyTorch has it in its binary cross entropy.
+/// A logarithm clamped to at least -100, as in PyTorch's binary cross entropy.
 #[inline(always)]
 fn bounded_log<R: Real>(x: R) -> R {
     let log = x.at_most(R::of(1e-44), R::of(1e-44), x).ln();
     x.at_most(R::of(1e-44), R::of(-100.0), log.at_most(R::of(-100.0), R::of(-100.0), log))
 }
 
-/// Derivative of `d²/2` up to `limit`, then of a line.
+/// The derivative of a loss that is `d²/2` up to `limit` and linear beyond.
 #[inline(always)]
 fn bounded<R: Real>(d: R, limit: R) -> R {
     magnitude(d).at_most(limit, d, sign(d) * limit)
@@ -276,7 +276,7 @@ losses! {
     }
 }
 
-/// An error unless all inputs are from 0 to 1. PyTorch checks the same, and not the targets.
+/// Fails unless all inputs are from 0 to 1. PyTorch has the same check, and none for the targets.
 fn want_probabilities<T: Float>(op: &'static str, inputs: &[T]) -> Result<()> {
     match inputs.iter().position(|x| !(0.0..=1.0).contains(&x.wide())) {
         None => Ok(()),
@@ -290,7 +290,7 @@ fn want_probabilities<T: Float>(op: &'static str, inputs: &[T]) -> Result<()> {
     }
 }
 
-/// All pairs weighed before they are reduced.
+/// Reduces losses whose elements are already weighted.
 fn weighed(losses: &Tensor, reduction: Reduction) -> Result<Tensor> {
     match reduction {
         Reduction::None => Ok(losses.clone()),
@@ -310,12 +310,12 @@ impl Tensor {
     /// `|self - target|`, reduced. As `torch.nn.functional.l1_loss`.
     ///
     /// # Errors
-    /// Shapes or types that are not equal; out of memory.
+    /// Different shapes or dtypes; out of memory.
     pub fn l1_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
         call_one(PairLoss(L1 {}, reduction), &[self, target])
     }
 
-    /// `d² / 2 beta` where the distance `d` is less than `beta`, else `d - beta / 2`, reduced. As
+    /// `d² / (2 beta)` where the distance `d` is less than `beta`, otherwise `d - beta / 2`, reduced. As
     /// `torch.nn.functional.smooth_l1_loss`.
     ///
     /// # Errors
@@ -328,7 +328,7 @@ impl Tensor {
         call_one(PairLoss(SmoothL1 { beta }, reduction), &[self, target])
     }
 
-    /// `d² / 2` where the distance `d` is at most `delta`, else `delta · (d - delta / 2)`, reduced. As
+    /// `d² / 2` where the distance `d` is at most `delta`, otherwise `delta · (d - delta / 2)`, reduced. As
     /// `torch.nn.functional.huber_loss`.
     ///
     /// # Errors
@@ -338,11 +338,11 @@ impl Tensor {
         call_one(PairLoss(Huber { delta }, reduction), &[self, target])
     }
 
-    /// Cross entropy of probabilities against probabilities, each element by itself, times `weight`, reduced. As
+    /// Binary cross entropy of each probability against a target probability, times `weight`, reduced. As
     /// `torch.nn.functional.binary_cross_entropy`.
     ///
     /// # Errors
-    /// As [`Tensor::l1_loss`]; a weight that does not broadcast; on the host, an input that is not from 0 to 1.
+    /// As [`Tensor::l1_loss`]; a weight that does not broadcast; on the host, an input outside 0 to 1.
     pub fn binary_cross_entropy(
         &self,
         target: &Tensor,
@@ -354,8 +354,8 @@ impl Tensor {
         weight.map_or(Ok(losses.clone()), |weight| weighed(&losses.mul(weight)?, reduction))
     }
 
-    /// The same of logits, without overflow: `binary_cross_entropy(sigmoid(self))`. `pos_weight` weighs the positive part of
-    /// each target. As `torch.nn.functional.binary_cross_entropy_with_logits`.
+    /// `binary_cross_entropy(sigmoid(self))`, computed from the logits without overflow. `pos_weight` is a factor of the
+    /// positive part of each target. As `torch.nn.functional.binary_cross_entropy_with_logits`.
     ///
     /// # Errors
     /// As [`Tensor::binary_cross_entropy`].
@@ -381,8 +381,8 @@ impl Tensor {
         if plain { Ok(losses) } else { weighed(&losses, reduction) }
     }
 
-    /// `target · (ln target - self)` of log-probabilities `self`, reduced; `log_target` says that the target is of
-    /// log-probabilities too. PyTorch's `batchmean` is the sum divided by the batch. As `torch.nn.functional.kl_div`.
+    /// `target · (ln target - self)` for log-probabilities `self`, reduced. `log_target` says that the target holds
+    /// log-probabilities too. PyTorch's `batchmean` is the sum divided by the batch size. As `torch.nn.functional.kl_div`.
     ///
     /// # Errors
     /// As [`Tensor::l1_loss`].
@@ -410,7 +410,7 @@ fn case<F: Row>(row: F, reduction: Reduction, domain: Domain) -> Case {
         .expect(naive)
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         case(L1 {}, Reduction::Mean, Domain::Positive).without_derivative(),

@@ -1,4 +1,5 @@
-//! Losses with a margin, of several labels, and of distributions: composed of other operations, with PyTorch's formulas.
+//! Losses with a margin, multi-label losses, and losses of distributions. Composed of other operations, with PyTorch's
+//! formulas.
 
 use crate::cpu::kernels::loss::Reduction;
 use crate::dtype::DType;
@@ -41,7 +42,7 @@ impl Tensor {
         reduced(&apart.add(&near)?, reduction)
     }
 
-    /// `1 - cos(self, other)` for target 1, `max(0, cos - margin)` for target -1, of vectors along the last dimension. As
+    /// `1 - cos(self, other)` for target 1, `max(0, cos - margin)` for target -1; the vectors are along the last dimension. As
     /// `torch.nn.functional.cosine_embedding_loss`.
     ///
     /// # Errors
@@ -73,7 +74,7 @@ impl Tensor {
         reduced(&against.logaddexp(&zero)?, reduction)
     }
 
-    /// Cross entropy of each label by itself, `[batch, labels]` against targets 0 and 1, averaged over labels. As
+    /// Binary cross entropy of each label, for logits `[batch, labels]` against targets 0 and 1, averaged over the labels. As
     /// `torch.nn.functional.multilabel_soft_margin_loss`.
     ///
     /// # Errors
@@ -88,11 +89,11 @@ impl Tensor {
         reduced(&losses.mean_dims(&[-1])?, reduction)
     }
 
-    /// The mean over classes of `max(0, margin - self[target] + self[class])^p`, without that of the target itself: `[batch, classes]`
-    /// against the target classes. As `torch.nn.functional.multi_margin_loss`.
+    /// The mean over classes, without the target itself, of `max(0, margin - self[target] + self[class])^p`, for `[batch,
+    /// classes]` against the target classes. As `torch.nn.functional.multi_margin_loss`.
     ///
     /// # Errors
-    /// A `p` other than 1 and 2; targets that are no classes; out of memory.
+    /// A `p` other than 1 and 2; targets that are not classes; out of memory.
     pub fn multi_margin_loss(
         &self,
         target: &Tensor,
@@ -114,8 +115,8 @@ impl Tensor {
         reduced(&losses, reduction)
     }
 
-    /// Negative log likelihood of counts by a Poisson distribution with this logarithm of its mean, or with `log_input` false this
-    /// mean; `full` adds Stirling's term for targets above 1. As `torch.nn.functional.poisson_nll_loss`.
+    /// Negative log-likelihood of counts under a Poisson distribution. `self` is the logarithm of its mean, or the mean itself
+    /// if `log_input` is false; `full` adds Stirling's term for targets above 1. As `torch.nn.functional.poisson_nll_loss`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -139,8 +140,8 @@ impl Tensor {
         reduced(&losses.add(&stirling.masked_fill(&target.le_scalar(1)?, 0.0)?)?, reduction)
     }
 
-    /// Negative log likelihood of targets by normal distributions with these means and `var`, at least `eps`; `full` adds the
-    /// constant term. As `torch.nn.functional.gaussian_nll_loss`.
+    /// Negative log-likelihood of targets under normal distributions with these means and the variances `var`, clamped to at
+    /// least `eps`. `full` adds the constant term. As `torch.nn.functional.gaussian_nll_loss`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -152,7 +153,7 @@ impl Tensor {
         eps: f64,
         reduction: Reduction,
     ) -> Result<Tensor> {
-        // As in PyTorch, the limit of the variance does not cut its gradient.
+        // As in PyTorch, clamping the variance does not affect its gradient.
         let var = var.add(&var.detach().clamp_min(eps)?.sub(&var.detach())?)?;
         let losses = var.log()?.add(&self.sub(target)?.square()?.div(&var)?)?.mul_scalar(0.5)?;
         let constant = if full { 0.5 * std::f64::consts::TAU.ln() } else { 0.0 };

@@ -1,13 +1,13 @@
 //! Losses and their gradients.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `cross_entropy/` | cross entropy of logits, also of a projection |
 //! | `nll` | negative log-likelihood |
 //! | `mse` | mean squared error |
-//! | `losses` | losses of an input and a target of one shape |
-//! | `margin_losses` | losses with a margin, of several labels, and of distributions |
-//! | `ctc` | the loss of connectionist temporal classification |
+//! | `losses` | losses of an input and a target of the same shape |
+//! | `margin_losses` | losses with a margin, multi-label losses, and losses of distributions |
+//! | `ctc` | connectionist temporal classification (CTC) loss |
 
 pub(super) mod cross_entropy;
 pub(super) mod ctc;
@@ -16,7 +16,7 @@ pub(super) mod margin_losses;
 pub(super) mod mse;
 pub(super) mod nll;
 
-/// What the suite runs of the operators here, by their files.
+/// The conformance suite's cases for these operators, by file.
 pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("cross_entropy", cross_entropy::cases),
     ("losses", losses::cases),

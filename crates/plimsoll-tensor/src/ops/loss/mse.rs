@@ -1,4 +1,4 @@
-//! Mean squared error: nothing but the scalar is allocated.
+//! Mean squared error: only the scalar is allocated.
 
 use smallvec::smallvec;
 
@@ -93,7 +93,7 @@ impl Operator for MseLoss {
     }
 }
 
-/// `grad, x, target -> grad of x`; times `sign`: −1 gives the target's gradient.
+/// `grad, x, target -> grad of x`. A `sign` of −1 gives the target's gradient.
 #[derive(Clone, Copy, Debug)]
 struct MseLossBackward {
     reduction: Reduction,
@@ -132,16 +132,15 @@ impl Operator for MseLossBackward {
 }
 
 impl Tensor {
-    /// Mean of the squared differences, a scalar. As `torch.nn.functional.mse_loss`; nothing but the
-    /// scalar is allocated.
+    /// The mean of the squared differences, a scalar. Only the scalar is allocated. As `torch.nn.functional.mse_loss`.
     ///
     /// # Errors
-    /// Two shapes; types that differ or are not of floating point; out of memory.
+    /// Different shapes; different dtypes or dtypes that are not floating-point; out of memory.
     pub fn mse_loss(&self, target: &Tensor) -> Result<Tensor> {
         self.mse_loss_with(target, Reduction::Mean)
     }
 
-    /// [`Tensor::mse_loss`], summed, averaged or of each element.
+    /// [`Tensor::mse_loss`] with a choice of reduction: sum, mean or none.
     ///
     /// # Errors
     /// As [`Tensor::mse_loss`].
@@ -153,7 +152,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |reduction: Reduction| {
         let naive = move |ins: &[Vec<f64>]| {

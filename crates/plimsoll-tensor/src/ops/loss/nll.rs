@@ -138,12 +138,11 @@ impl Operator for NllLossBackward {
 }
 
 impl Tensor {
-    /// Negative log-likelihood of the classes `target` (`int64 [batch]`) under log-probabilities
-    /// `[batch, classes]`, a scalar; a target of -100 does not count, not in the divisor of a mean either. As
-    /// `torch.nn.functional.nll_loss`.
+    /// Negative log-likelihood of the classes `target` (`int64 [batch]`) under log-probabilities `[batch, classes]`, a scalar.
+    /// A target of -100 is ignored, also in the divisor of a mean. As `torch.nn.functional.nll_loss`.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; a target that is neither a class nor -100; out of memory.
+    /// Incompatible sizes or dtypes; a target that is neither a class nor -100; out of memory.
     pub fn nll_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
         if reduction == Reduction::None {
             let ignored = target.eq_scalar(IGNORED)?;
@@ -154,7 +153,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |reduction: Reduction| {
         let naive = move |ins: &[Vec<f64>]| {

@@ -1,9 +1,9 @@
-//! A linear layer with an activation before or after it, which keep one tensor less than the two alone.
+//! Linear layers fused with an activation before or after them, which save one tensor less than the two operations do.
 //!
-//! Alone, an activation keeps its input and the layer after it the activation's output, both as wide as each other.
-//! [`Tensor::activation_linear`] keeps the input only, and computes the output again in the backward pass: one pass over the
-//! elements. [`Tensor::linear_activation`] keeps what the layer keeps, its own input, and projects once more; with ReLU it
-//! keeps the output instead, which the next layer keeps too, and computes nothing twice.
+//! Separately, an activation saves its input, and the linear layer after it saves the activation's output, which has the same
+//! size. [`Tensor::activation_linear`] saves only the input and recomputes the output in the backward pass, in one pass over
+//! the elements. [`Tensor::linear_activation`] saves only the layer's input and projects again; with ReLU it saves the output
+//! instead, which the next layer saves too, and recomputes nothing.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -21,24 +21,24 @@ use crate::ops::reduce::sum::sum_of_rows;
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 
-/// An activation beside a linear layer.
+/// An activation before or after a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `max(x, 0)`.
     Relu,
     /// `x · Φ(x)`.
     Gelu,
-    /// The same with the hyperbolic tangent for Φ.
+    /// The tanh approximation of GELU.
     GeluTanh,
     /// `x / (1 + e^-x)`.
     Silu,
 }
 
 impl Activation {
-    /// Its values.
+    /// Computes the activation.
     ///
     /// # Errors
-    /// Those of the method of this name.
+    /// Errors of the method of the same name.
     pub fn of(self, x: &Tensor) -> Result<Tensor> {
         match self {
             Activation::Relu => x.relu(),
@@ -48,8 +48,8 @@ impl Activation {
         }
     }
 
-    /// Its values in the place of its input `x`, and in the place of the gradient of its output that of the input, which brings
-    /// the sum of its rows where `sum` is set. In one pass.
+    /// In one pass, overwrites the input `x` with the activation's values, and the gradient of the output with that of the
+    /// input. If `sum` is set, the sum of the gradient's rows is attached to it.
     fn in_one_pass(self, grad: &Tensor, x: &Tensor, sum: bool) -> Result<()> {
         match self {
             Activation::Relu => activation_backward::run(Relu {}, grad, x, sum),
@@ -59,7 +59,7 @@ impl Activation {
         }
     }
 
-    /// The gradient of its input `x` from that of its output, in the place of that where nobody else sees it.
+    /// The gradient of the input `x` from the gradient of the output, in place if nothing else uses the latter.
     fn gradient(self, grad: Tensor, x: &Tensor) -> Result<Tensor> {
         match self {
             Activation::Relu => gradient_in_place(Relu {}, grad, x),
@@ -70,7 +70,7 @@ impl Activation {
     }
 }
 
-/// A tensor as a matrix of its rows.
+/// Reshapes a tensor to a matrix of its rows.
 fn rows(x: &Tensor) -> Result<Tensor> {
     let width = x.shape()[x.rank() - 1];
     let count: usize = x.shape()[..x.rank() - 1].iter().product();
@@ -84,8 +84,8 @@ fn to_input(grad: &Tensor, weight: &Tensor) -> Result<Tensor> {
     rows(grad)?.matmul(weight)?.reshape(shape.as_slice())
 }
 
-/// The gradient of a layer's weight, from its input. It lies as the weight does, so that no copy is needed where that is a
-/// transposed view.
+/// The gradient of a layer's weight, computed from the layer's input. It has the weight's layout, so that a weight that is a
+/// transposed view needs no copy.
 fn to_weight(grad: &Tensor, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
     let (grad, x) = (rows(grad)?, rows(x)?);
     match weight.strides()[0] == 1 && weight.strides()[1] != 1 {
@@ -94,14 +94,14 @@ fn to_weight(grad: &Tensor, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// The gradients of a layer's input, weight and bias; `x` gives its input.
+/// The gradients of a layer's input, weight and bias; `x` returns the layer's input.
 fn of_linear(
     at: &FunctionBackward<'_>,
     grad: &Tensor,
     weight: &Tensor,
     x: impl FnOnce() -> Result<Tensor>,
 ) -> Result<[Option<Tensor>; 3]> {
-    // What `x` computes is dropped before the gradient of `x`, which is as large, is requested.
+    // The tensor that `x` computes is dropped before the equally large gradient of the input is allocated.
     let to_weight = at.wants(1).then(|| to_weight(grad, weight, &x()?)).transpose()?;
     let to_bias = at.wants(2).then(|| sum_of_rows(grad)).transpose()?;
     Ok([at.wants(0).then(|| to_input(grad, weight)).transpose()?, to_weight, to_bias])
@@ -119,8 +119,8 @@ struct ActivationThenLinear {
 }
 
 impl ActivationThenLinear {
-    /// The gradients where nobody else looks at `x`: the activation is computed again in its place, together with its gradient.
-    /// `None` where that cannot be.
+    /// The gradients if nothing else uses `x`: the activation is recomputed in the memory of `x`, together with its gradient.
+    /// `None` if that is not possible.
     fn in_place(
         &self,
         at: &FunctionBackward<'_>,
@@ -202,7 +202,7 @@ impl Function for LinearThenActivation {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None; count]) };
         let (x, weight) = (at.saved(0)?, at.saved(1)?);
         let before = match self.activation {
-            // The ReLU's output says where it was cut.
+            // The ReLU's output shows which elements it set to 0.
             Activation::Relu => at.saved(count)?,
             _ => {
                 let bias = self.bias.then(|| at.saved(2)).transpose()?;
@@ -232,11 +232,11 @@ fn inputs<'a>(
 }
 
 impl Tensor {
-    /// `activation(self).linear(weight, bias)`, which keeps `self` for the backward pass and not the activation's output:
-    /// that is computed again. After a `linear`, a transformer's feed-forward part keeps one wide tensor instead of two.
+    /// `activation(self).linear(weight, bias)`, which saves `self` for the backward pass and recomputes the activation's
+    /// output. After a `linear`, a transformer's feed-forward block then saves one wide tensor instead of two.
     ///
     /// # Errors
-    /// Sizes that do not fit together; out of memory.
+    /// Incompatible sizes; out of memory.
     pub fn activation_linear(
         &self,
         activation: Activation,
@@ -247,11 +247,11 @@ impl Tensor {
         Ok(apply(ActivationThenLinear { activation, bias: bias.is_some() }, &ins)?.remove(0))
     }
 
-    /// `activation(self.linear(weight, bias))`, which keeps what the linear layer keeps and not the activation's input: that
-    /// is computed again, but for [`Activation::Relu`], which keeps its output.
+    /// `activation(self.linear(weight, bias))`, which saves only the linear layer's inputs and recomputes the activation's
+    /// input. [`Activation::Relu`] saves its output instead and recomputes nothing.
     ///
     /// # Errors
-    /// Sizes that do not fit together; out of memory.
+    /// Incompatible sizes; out of memory.
     pub fn linear_activation(
         &self,
         activation: Activation,
@@ -287,7 +287,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let shapes: &[&[usize]] = &[&[2, 3, 4], &[5, 4], &[5]];
     let case = |activation: Activation, before: bool, shapes: &[&[usize]]| {

@@ -76,7 +76,7 @@ fn of_shorts(mut call: CpuCall<'_>) {
     });
 }
 
-/// The products that a call comes to: one over all matrices, or, where the leading dimensions do not have one common stride, one for
+/// The products that a call consists of: one over all matrices or, if the leading dimensions have no common stride, one for
 /// each matrix.
 struct Plan {
     shape: MatmulShape,
@@ -93,7 +93,7 @@ impl Plan {
         Plan { shape, layouts: [with_lead(a, leading, m, k), with_lead(b, leading, k, n)], lead }
     }
 
-    /// Sums of nothing, or no sums: an input without elements has no place to begin a matrix at.
+    /// Whether the output or the sums are empty. An input without elements has no position at which a matrix could begin.
     fn is_empty(&self) -> bool {
         let MatmulShape { batch, m, k, n } = self.shape;
         batch * m * k * n == 0
@@ -131,7 +131,7 @@ fn with_lead(layout: &Layout, leading: &[usize], rows: usize, cols: usize) -> La
     layout.expand(&shape).unwrap_or_else(|| unreachable!("{layout:?} does not broadcast to {shape:?}"))
 }
 
-/// The one distance between neighbouring matrices, where the leading dimensions have one.
+/// The common stride between neighbouring matrices, if the leading dimensions have one.
 fn lead_stride(layout: &Layout, lead: usize) -> Option<usize> {
     let (shape, strides) = (layout.shape(), layout.strides());
     let mut dims = (0..lead).rev().filter(|&dim| shape[dim] != 1);
@@ -190,11 +190,11 @@ impl Operator for Matmul {
 }
 
 impl Tensor {
-    /// Matrix product over the last two dimensions; leading ones broadcast, a vector is a row on the left
-    /// and a column on the right. As `torch.matmul`.
+    /// Matrix product over the last two dimensions. Leading dimensions broadcast; a vector is a row on the left and a column on
+    /// the right. As `torch.matmul`.
     ///
     /// # Errors
-    /// Inner sizes that differ, leading sizes that do not broadcast, a scalar; out of memory.
+    /// Inner sizes that differ; leading sizes that do not broadcast; a scalar; out of memory.
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
         if self.rank() == 1 {
             return self.unsqueeze(0)?.matmul(other)?.squeeze(if other.rank() == 1 { 0 } else { -2 });
@@ -206,7 +206,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let naive = |[batch, m, k, n]: [usize; 4], repeats: bool| {
         move |ins: &[Vec<f64>]| {

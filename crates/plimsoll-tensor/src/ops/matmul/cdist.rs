@@ -1,4 +1,4 @@
-//! Distances of every pair of two sets of vectors: `cdist`.
+//! Distances between all pairs of vectors of two sets: `cdist`.
 
 use half::{bf16, f16};
 use smallvec::smallvec;
@@ -29,7 +29,7 @@ fn sets(x: &[usize], y: &[usize]) -> Sets {
     Sets { rows, columns: y[y.len() - 2], width }
 }
 
-/// The same for a GPU's kernels.
+/// The sizes in the form that a GPU's kernels take.
 fn of_card(x: &[usize], y: &[usize], p: f64) -> Distances {
     let Sets { rows, columns, width } = sets(x, y);
     Distances { rows, columns, width, p }
@@ -103,17 +103,17 @@ impl Operator for Cdist {
     }
 }
 
-/// `grad, x, y, distances -> grad of x`, where `left` says which side of the pairs `x` is. It has no derivative, as in PyTorch.
+/// `grad, x, y, distances -> grad of x`; `left` says which side of the pairs `x` is. It has no derivative, as in PyTorch.
 #[derive(Clone, Copy, Debug)]
 struct CdistBackward {
     p: f64,
     left: bool,
-    /// The type that the distances were rounded to.
+    /// The dtype that the distances were rounded to.
     stored: DType,
 }
 
 impl CdistBackward {
-    /// A number as the distances are stored.
+    /// Rounds a number to the precision in which the distances are stored.
     fn as_stored(&self, x: f64) -> f64 {
         match self.stored {
             DType::F16 => f16::from_f32(x as f32).to_f64(),
@@ -169,8 +169,9 @@ impl Operator for CdistBackward {
 }
 
 impl Tensor {
-    /// The `p`-norm of the difference of each vector of this tensor, `[…, rows, width]`, and each of another, `[…, columns,
-    /// width]`: `[…, rows, columns]`. The batches are broadcast. As `torch.cdist`; the differences are never in memory.
+    /// The `p`-norm of the difference of each vector of this tensor, `[…, rows, width]`, and each vector of another, `[…,
+    /// columns, width]`. Returns `[…, rows, columns]`; the batches are broadcast. The differences are never materialized. As
+    /// `torch.cdist`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -181,7 +182,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Vectors of two widths; a negative `p`; types that differ or are not of floating point; out of memory.
+    /// Vectors of different widths; a negative `p`; different dtypes or dtypes that are not floating-point; out of memory.
     pub fn cdist(&self, other: &Tensor, p: f64) -> Result<Tensor> {
         if p.is_nan() || p < 0.0 {
             return Err(Error::argument("cdist", format!("p is {p}: needs 0 or more")));
@@ -196,7 +197,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |p: f64, shapes: [&[usize]; 2]| {
         Case::new(format!("cdist {p} {shapes:?}"), &shapes, move |ins| call(Cdist { p }, ins))
@@ -225,7 +226,7 @@ mod tests {
     #[test]
     fn the_largest_difference_has_the_gradient_in_16_bits_too() {
         for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
-            // 16 bits do not hold the difference.
+            // 16 bits cannot hold the difference.
             let [x, y] = [[1000.0f32, 0.1], [0.3, 0.2]].map(|row| {
                 let row = Tensor::from_slice(&row, &[1, 2], &Device::cpu()).unwrap();
                 row.to_dtype(dtype).unwrap().requires_grad_(true).unwrap()

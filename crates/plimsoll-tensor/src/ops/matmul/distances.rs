@@ -1,4 +1,4 @@
-//! Lengths, distances and angles of vectors, and the losses of metric learning: composed of other operations, with PyTorch's
+//! Norms, distances and angles of vectors, and the losses of metric learning. Composed of other operations, with PyTorch's
 //! formulas.
 
 use crate::cpu::kernels::loss::Reduction;
@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// Vectors along a dimension, divided by their Euclidean length, but by at least `1e-12`. As
+    /// Divides the vectors along a dimension by their Euclidean norm, or by `1e-12` if that is larger. As
     /// `torch.nn.functional.normalize`.
     ///
     /// ```
@@ -17,7 +17,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension that is not there; a type that is not of floating point; out of memory.
+    /// A dimension out of range; a dtype that is not floating-point; out of memory.
     pub fn normalize(&self, dim: isize) -> Result<Tensor> {
         self.div(&self.norm_keepdim(2.0, &[dim])?.clamp_min(1e-12)?)
     }
@@ -32,7 +32,7 @@ impl Tensor {
         self.div(&length(self)?)?.mul(&other.div(&length(other)?)?)?.sum_dims(&[dim])
     }
 
-    /// The `p`-norm of the difference of vectors along the last dimension, to which `1e-6` is added. As
+    /// The `p`-norm of the difference of vectors along the last dimension; `1e-6` is added to the difference. As
     /// `torch.nn.functional.pairwise_distance`.
     ///
     /// # Errors

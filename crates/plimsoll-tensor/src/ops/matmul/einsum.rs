@@ -1,5 +1,5 @@
-//! Sums of products in Einstein's notation: parsed, then made of `permute`, `reshape`, `matmul` and `sum`, pair by pair
-//! from the left.
+//! Sums of products in Einstein notation. The equation is parsed, then computed with `permute`, `reshape`, `matmul` and `sum`,
+//! pair by pair from the left.
 
 use smallvec::smallvec;
 
@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::suite::Case;
 use crate::tensor::Tensor;
 
-/// A dimension's name: a letter, or a place in the ellipsis counted from its end.
+/// The label of a dimension: a letter, or a position in the ellipsis, counted from its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Label {
     Ellipsis(std::cmp::Reverse<usize>),
@@ -18,7 +18,7 @@ fn wrong(message: String) -> Error {
     Error::argument("einsum", message)
 }
 
-/// The labels of one term; `ellipsis` is how many dimensions `...` stands for.
+/// The labels of one term; `ellipsis` is the number of dimensions that `...` stands for.
 fn labels(term: &str, ellipsis: usize) -> Result<Vec<Label>> {
     let (mut labels, mut rest) = (Vec::new(), term);
     while let Some(letter) = rest.chars().next() {
@@ -39,7 +39,7 @@ fn labels(term: &str, ellipsis: usize) -> Result<Vec<Label>> {
     Ok(labels)
 }
 
-/// The labels of an operand, with its repeated ones joined to a diagonal.
+/// An operand and its labels, with repeated labels reduced to a diagonal.
 fn operand(term: &str, number: usize, tensor: &Tensor) -> Result<(Tensor, Vec<Label>)> {
     let letters = term.chars().filter(|letter| letter.is_ascii_alphabetic()).count();
     let ellipsis = tensor.rank().checked_sub(letters).filter(|&n| n == 0 || term.contains("..."));
@@ -68,7 +68,7 @@ fn repeated(labels: &[Label]) -> Option<(usize, usize)> {
     (0..labels.len()).find_map(|i| (i + 1..labels.len()).find(|&j| labels[i] == labels[j]).map(|j| (i, j)))
 }
 
-/// The labels of the result: those named after `->`, else the ellipsis and the letters that occur once, sorted.
+/// The labels of the result: those after `->`, or by default the ellipsis and the letters that occur once, sorted.
 fn result(named: Option<&str>, operands: &[(Tensor, Vec<Label>)], terms: &[&str]) -> Result<Vec<Label>> {
     let mut all: Vec<Label> = operands.iter().flat_map(|(_, labels)| labels.iter().copied()).collect();
     all.sort_unstable();
@@ -94,7 +94,7 @@ fn result(named: Option<&str>, operands: &[(Tensor, Vec<Label>)], terms: &[&str]
     Ok(labels)
 }
 
-/// A tensor with a dimension for every label in order, of size 1 where it has none.
+/// The tensor with a dimension for every label, in order; of size 1 for labels that it does not have.
 fn spread((tensor, own): &(Tensor, Vec<Label>), all: &[Label]) -> Result<Tensor> {
     let present: Vec<isize> = all
         .iter()
@@ -106,7 +106,7 @@ fn spread((tensor, own): &(Tensor, Vec<Label>), all: &[Label]) -> Result<Tensor>
     tensor.permute(&present)?.unsqueeze_dims(&missing)
 }
 
-/// An error where a label has two sizes, none of them 1.
+/// Fails if a label has two different sizes, neither of which is 1.
 fn check_sizes(tensors: &[Tensor], all: &[Label]) -> Result<()> {
     for (dim, label) in all.iter().enumerate() {
         let mut sizes = tensors.iter().map(|x| x.shape()[dim]).enumerate().filter(|&(_, size)| size != 1);
@@ -124,10 +124,10 @@ fn check_sizes(tensors: &[Tensor], all: &[Label]) -> Result<()> {
     Ok(())
 }
 
-/// The product of two tensors of one rank, summed over some dimensions, which stay with size 1.
+/// The product of two tensors of the same rank, summed over some dimensions, which remain with size 1.
 fn contract(a: &Tensor, b: &Tensor, summed: &[usize]) -> Result<Tensor> {
     let alone = |x: &Tensor, other: &Tensor| -> Result<Tensor> {
-        // What only one has is summed before the product.
+        // A dimension that only one operand has is summed before the product.
         let dims: Vec<isize> = summed
             .iter()
             .filter(|&&dim| x.shape()[dim] != 1 && other.shape()[dim] == 1)
@@ -170,8 +170,8 @@ fn contract(a: &Tensor, b: &Tensor, summed: &[usize]) -> Result<Tensor> {
 }
 
 impl Tensor {
-    /// A sum of products in Einstein's notation, as `torch.einsum`: `"ij,jk->ik"` is a matrix product, `"ii->i"` a
-    /// diagonal, `"...ij->...ji"` a transpose. Without `->` the result has the subscripts that occur once, sorted.
+    /// A sum of products in Einstein notation, as `torch.einsum`: `"ij,jk->ik"` is a matrix product, `"ii->i"` a diagonal,
+    /// `"...ij->...ji"` a transpose. Without `->`, the result has the subscripts that occur once, sorted.
     ///
     /// ```
     /// # use plimsoll_tensor::{Device, Tensor};
@@ -182,7 +182,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// An equation that is none, naming the subscript; other operands than it has; sizes that differ; out of memory.
+    /// An invalid equation (the error names the subscript); a wrong number of operands; sizes that differ; out of memory.
     pub fn einsum(equation: &str, operands: &[&Tensor]) -> Result<Tensor> {
         let equation: String = equation.chars().filter(|letter| !letter.is_whitespace()).collect();
         let (terms, named) = match equation.split_once("->") {
@@ -210,7 +210,7 @@ impl Tensor {
         let Some((first, rest)) = tensors.split_first() else { return Err(wrong("no operands".to_owned())) };
         let mut product = first.clone();
         for (i, other) in rest.iter().enumerate() {
-            // A dimension is summed as soon as nothing that comes later has it.
+            // A dimension is summed as soon as no later operand has it.
             let later = |dim: &usize| rest[i + 1..].iter().any(|x| x.shape()[*dim] != 1);
             let summed: Vec<usize> = (kept..all.len()).filter(|dim| !later(dim)).collect();
             product = contract(&product, other, &summed)?;
@@ -223,7 +223,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |equation: &'static str, shapes: &[&[usize]]| {
         Case::new(equation, shapes, move |ins| Ok(smallvec![Tensor::einsum(equation, ins)?]))

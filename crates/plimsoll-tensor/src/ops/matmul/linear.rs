@@ -1,4 +1,4 @@
-//! The layer's product with its bias: `x · wᵀ + b`, rows against rows, in one allocation.
+//! A linear layer, `x · wᵀ + b`, with a single allocation.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -18,10 +18,10 @@ use crate::ops::{want_number, want_same};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
-/// How a weight lies.
+/// The layout of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weight {
-    /// `[out, in]`, as PyTorch's layers have it.
+    /// `[out, in]`, as in PyTorch's layers.
     OutIn,
     /// `[in, out]`.
     InOut,
@@ -34,7 +34,7 @@ struct Linear {
 }
 
 impl Linear {
-    /// Inputs and outputs of a weight of this shape.
+    /// The numbers of inputs and outputs of a weight of this shape.
     fn sizes(self, weight: &[usize]) -> [usize; 2] {
         match self.weight {
             Weight::OutIn => [weight[1], weight[0]],
@@ -43,12 +43,12 @@ impl Linear {
     }
 }
 
-/// How many rows there are, which also holds where a row has no elements.
+/// The number of rows, even if a row has no elements.
 fn rows(shape: &[usize]) -> usize {
     shape[..shape.len() - 1].iter().product()
 }
 
-/// A tensor as a matrix of its rows, where that needs no copy.
+/// A tensor as a matrix of its rows, if that needs no copy.
 fn as_rows(layout: &Layout) -> Option<Layout> {
     layout.reshape(&[rows(layout.shape()), *layout.shape().last()?])
 }
@@ -194,22 +194,22 @@ impl Operator for Linear {
 }
 
 impl Tensor {
-    /// `self · weightᵀ + bias`: rows of `[…, in]` against the rows of `[out, in]`, plus `[out]`. One
-    /// allocation, the output. As `torch.nn.functional.linear`.
+    /// `self · weightᵀ + bias`, for `[…, in]`, a weight `[out, in]` and a bias `[out]`. Allocates only the output. As
+    /// `torch.nn.functional.linear`.
     ///
     /// # Errors
-    /// Sizes that do not fit together; out of memory.
+    /// Incompatible sizes; out of memory.
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let mut ins: SmallVec<[&Tensor; 3]> = smallvec![self, weight];
         ins.extend(bias);
         call_one(Linear { weight: Weight::OutIn }, &ins)
     }
 
-    /// `self · weight + bias`: as [`Tensor::linear`] with a weight `[in, out]`, as `transformers`' `Conv1D` has it. As
+    /// `self · weight + bias`: as [`Tensor::linear`] with a weight `[in, out]`, as in `transformers`' `Conv1D`. As
     /// `torch.addmm` over rows.
     ///
     /// # Errors
-    /// Sizes that do not fit together; out of memory.
+    /// Incompatible sizes; out of memory.
     pub fn linear_in_out(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let mut ins: SmallVec<[&Tensor; 3]> = smallvec![self, weight];
         ins.extend(bias);
@@ -217,7 +217,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let naive = |[rows, k, n]: [usize; 3]| {
         move |ins: &[Vec<f64>]| {

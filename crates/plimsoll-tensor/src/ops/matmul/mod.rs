@@ -1,17 +1,17 @@
-//! Products of matrices, and distances of vectors.
+//! Matrix products, and distances of vectors.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `batched` | matrix products, batched and broadcast |
-//! | `products` | products under the names that say which, and a product added to a tensor |
+//! | `products` | products by their specific names, and a product added to a tensor |
 //! | `short_products` | products of 16-bit floats on the host |
-//! | `tensordot` | products composed of others |
-//! | `einsum` | sums of products in Einstein's notation |
-//! | `linear` | the layer's product with its bias |
-//! | `activation_linear` | a linear layer with an activation before or after it |
-//! | `swiglu_linear` | the second half of a gated perceptron |
-//! | `cdist` | distances of every pair of two sets of vectors |
-//! | `distances` | lengths, distances and angles of vectors, and the losses of metric learning |
+//! | `tensordot` | products composed of other operations |
+//! | `einsum` | sums of products in Einstein notation |
+//! | `linear` | linear layers |
+//! | `activation_linear` | linear layers fused with an activation before or after them |
+//! | `swiglu_linear` | the second half of a gated feed-forward layer |
+//! | `cdist` | distances between all pairs of vectors of two sets |
+//! | `distances` | norms, distances and angles of vectors, and the losses of metric learning |
 
 pub(super) mod activation_linear;
 pub(super) mod batched;
@@ -24,7 +24,7 @@ pub(super) mod short_products;
 pub(super) mod swiglu_linear;
 pub(super) mod tensordot;
 
-/// What the suite runs of the operators here, by their files.
+/// The conformance suite's cases for these operators, by file.
 pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("activation_linear", activation_linear::cases),
     ("cdist", cdist::cases),

@@ -1,4 +1,4 @@
-//! Products under the names that say which: `bmm`, `mv`, `dot`, `outer`; and `addmm`, a product added to a tensor.
+//! Products by their specific names: `bmm`, `mv`, `dot`, `outer`; and `addmm`, a product added to a tensor.
 
 use smallvec::smallvec;
 
@@ -28,7 +28,7 @@ struct AddMm {
     alpha: f64,
 }
 
-/// The product, then the sum in its place.
+/// Computes the product, then the sum in its memory.
 fn add_product<T: Product>(call: CpuCall<'_>, sum: impl Fn(T, T) -> T + Sync) {
     let ([x, a, b], [out]) = call.split();
     let (shape, strides) = (out.shape(), expanded(&x, out.shape()));
@@ -47,7 +47,7 @@ fn add_product<T: Product>(call: CpuCall<'_>, sum: impl Fn(T, T) -> T + Sync) {
     update(shape, out, Operand { data: x.elements::<T>(), strides: &strides }, sum);
 }
 
-/// The same of 16-bit floats: the sum is rounded once, with the product.
+/// The same for 16-bit floats: product and sum are rounded once, together.
 fn add_short_product(mut call: CpuCall<'_>, sum: impl Fn(f32, f32) -> f32 + Sync) {
     let scratch = call.scratch();
     let ([x, a, b], [out]) = call.split();
@@ -79,7 +79,7 @@ impl Kernel for AddMm {
             dtype: x.dtype,
             strides: [0, x.layout.strides()[0], x.layout.strides()[1]],
         };
-        // As PyTorch: where beta is 0, what is not a number in the tensor counts for nothing.
+        // As in PyTorch: if beta is 0, NaN in the tensor is ignored.
         if self.beta != 0.0 {
             cuda::elementwise::copy(call, x, out)?;
         }
@@ -94,7 +94,7 @@ impl Kernel for AddMm {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let AddMm { beta, alpha } = *self;
-        // As PyTorch: where beta is 0, what is not a number in the tensor counts for nothing.
+        // As in PyTorch: if beta is 0, NaN in the tensor is ignored.
         let keeps = beta != 0.0;
         match call.outs[0].dtype() {
             DType::I64 => {
@@ -162,7 +162,7 @@ impl Operator for AddMm {
     }
 }
 
-/// An error where whole numbers would be multiplied by fractions.
+/// Fails if integers would be multiplied by fractions.
 pub(super) fn want_whole_factors(op: &'static str, dtype: DType, beta: f64, alpha: f64) -> Result<()> {
     match dtype.is_float() || (beta.fract() == 0.0 && alpha.fract() == 0.0) {
         true => Ok(()),
@@ -174,16 +174,16 @@ pub(super) fn want_whole_factors(op: &'static str, dtype: DType, beta: f64, alph
 }
 
 impl Tensor {
-    /// `beta · self + alpha · a b`, with this tensor broadcast to the product of two matrices. As `torch.addmm`.
+    /// `beta · self + alpha · a b`, with this tensor broadcast to the product of the two matrices. As `torch.addmm`.
     ///
     /// # Errors
-    /// Sizes or types that do not go together; out of memory.
+    /// Incompatible sizes or dtypes; out of memory.
     pub fn addmm(&self, a: &Tensor, b: &Tensor, beta: f64, alpha: f64) -> Result<Tensor> {
         want_whole_factors("addmm", a.dtype(), beta, alpha)?;
         call_one(AddMm { beta, alpha }, &[self, a, b])
     }
 
-    /// Products of the matrices of two stacks of one length. As `torch.bmm`: nothing is broadcast.
+    /// Products of the matrices of two batches of the same size, without broadcasting. As `torch.bmm`.
     ///
     /// # Errors
     /// Tensors that are not `[batch, n, k]` and `[batch, k, m]`; out of memory.
@@ -208,10 +208,10 @@ impl Tensor {
         self.matmul(vector)
     }
 
-    /// The sum of the products of two vectors' elements, a scalar. As `torch.dot`.
+    /// The dot product of two vectors, a scalar. As `torch.dot`.
     ///
     /// # Errors
-    /// Tensors that are not vectors of one length; out of memory.
+    /// Tensors that are not vectors of the same length; out of memory.
     pub fn dot(&self, other: &Tensor) -> Result<Tensor> {
         if self.rank() != 1 || other.rank() != 1 {
             let message = format!("{:?} times {:?}: needs two vectors", self.shape(), other.shape());
@@ -220,7 +220,7 @@ impl Tensor {
         self.matmul(other)
     }
 
-    /// The products of all pairs of two vectors' elements, a matrix. As `torch.outer`.
+    /// The outer product of two vectors, a matrix. As `torch.outer`.
     ///
     /// # Errors
     /// Tensors that are not vectors; out of memory.
@@ -233,7 +233,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let op = AddMm { beta: 0.5, alpha: -2.0 };
     let naive = |ins: &[Vec<f64>]| {

@@ -1,5 +1,4 @@
-//! The second half of a gated perceptron: `(silu(gate) · up) · weightᵀ`, which keeps both halves of the product and not the
-//! product itself.
+//! The second half of a gated feed-forward layer: `(silu(gate) · up) · weightᵀ`. It saves both factors and not their product.
 
 use smallvec::smallvec;
 
@@ -14,7 +13,7 @@ use crate::tensor::{Grads, Tensor};
 /// `gate, up, weight -> out`.
 struct SwigluLinear;
 
-/// A tensor as a matrix of its rows.
+/// Reshapes a tensor to a matrix of its rows.
 fn rows(x: &Tensor) -> Result<Tensor> {
     let last = x.shape().last().copied().unwrap_or(1);
     x.reshape(&[x.shape()[..x.rank().max(1) - 1].iter().product(), last])
@@ -69,17 +68,17 @@ impl Function for SwigluLinear {
 }
 
 impl Tensor {
-    /// `self.swiglu(up).linear(weight)`, which keeps `self` and `up` for the backward pass and not their product: that is
-    /// computed again. The second half of a gated perceptron, as in Llama.
+    /// `self.swiglu(up).linear(weight)`, which saves `self` and `up` for the backward pass and recomputes their product. It is
+    /// the second half of a gated feed-forward layer, as in Llama.
     ///
     /// # Errors
-    /// Sizes that do not fit together; out of memory.
+    /// Incompatible sizes; out of memory.
     pub fn swiglu_linear(&self, up: &Tensor, weight: &Tensor) -> Result<Tensor> {
         Ok(apply(SwigluLinear, &[self, up, weight])?.remove(0))
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let naive = |ins: &[Vec<f64>]| {
         let product = |i: usize| ins[0][i] / (1.0 + (-ins[0][i]).exp()) * ins[1][i];

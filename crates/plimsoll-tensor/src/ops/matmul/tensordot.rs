@@ -1,4 +1,4 @@
-//! Products composed of others: `baddbmm`, `inner`, `tensordot`, `cross`, and the transposition of matrices in a batch.
+//! Products composed of other operations: `baddbmm`, `inner`, `tensordot`, `cross`; and the transposition of batched matrices.
 
 use super::products::want_whole_factors;
 use crate::autocast;
@@ -8,7 +8,7 @@ use crate::ops::dim_index;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// The last two dimensions exchanged, as a view. As `Tensor.mT`.
+    /// Swaps the last two dimensions. Returns a view. As `Tensor.mT`.
     ///
     /// # Errors
     /// Fewer than two dimensions.
@@ -16,10 +16,10 @@ impl Tensor {
         self.transpose(-2, -1)
     }
 
-    /// `beta · self + alpha · (a @ b)` of batches of matrices. As `torch.baddbmm`.
+    /// `beta · self + alpha · (a @ b)` for batches of matrices. As `torch.baddbmm`.
     ///
     /// # Errors
-    /// As [`Tensor::bmm`]; types that differ; fractions as factors of whole numbers; shapes that do not broadcast.
+    /// As [`Tensor::bmm`]; different dtypes; fractional factors of integers; shapes that do not broadcast.
     pub fn baddbmm(&self, a: &Tensor, b: &Tensor, beta: f64, alpha: f64) -> Result<Tensor> {
         const NAME: &str = "baddbmm";
         want_whole_factors(NAME, a.dtype(), beta, alpha)?;
@@ -33,7 +33,7 @@ impl Tensor {
         let product = a.bmm(b)?;
         let product = if alpha == 1.0 { product } else { scaled(&product, alpha)? };
         match beta {
-            // Whatever it holds counts for nothing; it has a gradient of zeros.
+            // Its values are ignored; its gradient is zeros.
             0.0 if self.requires_grad() => {
                 let none = Tensor::full(&[], 0.0, DType::Bool, self.device())?;
                 none.where_cond(self, &product)
@@ -44,20 +44,20 @@ impl Tensor {
         }
     }
 
-    /// `x · W · y + bias` for each matrix `W` of a weight `[outputs, width of self, width of other]`, over the last dimension of both. As
-    /// `torch.nn.functional.bilinear`.
+    /// `x · W · y + bias` for each matrix `W` of a weight `[outputs, width of self, width of other]`, over the last dimension
+    /// of both inputs. As `torch.nn.functional.bilinear`.
     ///
     /// # Errors
-    /// Widths that do not fit the weight; other sizes that differ; out of memory.
+    /// Widths that do not match the weight; other sizes that differ; out of memory.
     pub fn bilinear(&self, other: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let product = Tensor::einsum("...i,oij,...j->...o", &[self, weight, other])?;
         bias.map_or(Ok(product.clone()), |bias| product.add(bias))
     }
 
-    /// The sums of products over the last dimension of both. As `torch.inner`.
+    /// The sums of products over the last dimension of both tensors. As `torch.inner`.
     ///
     /// # Errors
-    /// Last dimensions of two sizes; out of memory.
+    /// Last dimensions of different sizes; out of memory.
     pub fn inner(&self, other: &Tensor) -> Result<Tensor> {
         if self.rank() == 0 || other.rank() == 0 {
             return self.mul(other);
@@ -65,11 +65,11 @@ impl Tensor {
         self.tensordot(other, &[-1], &[-1])
     }
 
-    /// The sums of products over some dimensions of both, pair by pair; the rest of this tensor's come first. As
+    /// The sums of products over pairs of dimensions of both tensors. The remaining dimensions of this tensor come first. As
     /// `torch.tensordot(self, other, (dims, others))`.
     ///
     /// # Errors
-    /// Dimensions that are not there, are named twice or differ in size; out of memory.
+    /// Dimensions that are out of range, are repeated or differ in size; out of memory.
     pub fn tensordot(&self, other: &Tensor, dims: &[isize], others: &[isize]) -> Result<Tensor> {
         const NAME: &str = "tensordot";
         let (left, right) = (Sides::of(NAME, self, dims)?, Sides::of(NAME, other, others)?);
@@ -93,7 +93,7 @@ impl Tensor {
         a.matmul(&b)?.reshape([rows, columns].concat().as_slice())
     }
 
-    /// The vector product of vectors of three numbers along a dimension, broadcast. As `torch.linalg.cross`.
+    /// The cross product of vectors of three elements along a dimension, broadcast. As `torch.linalg.cross`.
     ///
     /// # Errors
     /// A dimension that is not of size 3; shapes that do not broadcast; out of memory.
@@ -112,7 +112,7 @@ impl Tensor {
     }
 }
 
-/// Dimensions that are summed over, and the others, from the front.
+/// The dimensions that are summed over, and the others, as indices from the front.
 struct Sides {
     named: Vec<isize>,
     rest: Vec<isize>,

@@ -1,4 +1,4 @@
-//! Group normalization. It keeps its input and two numbers a group of an image.
+//! Group normalization. It saves its input and two numbers per group of an image.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -23,7 +23,7 @@ use crate::tensor::{Grads, Tensor};
 
 const NAME: &str = "group_norm";
 
-/// `x[, weight[, bias]] -> out, mean, rstd`: the last two `[batch, groups]`.
+/// `x[, weight[, bias]] -> out, mean, rstd`; the last two have the shape `[batch, groups]`.
 #[derive(Clone, Copy, Debug)]
 struct GroupNorm {
     groups: usize,
@@ -34,7 +34,7 @@ fn sizes(groups: usize, x: &[usize]) -> Groups {
     Groups { batch: x[0], channels: x[1], inner: x[2..].iter().product(), groups }
 }
 
-/// The same for a GPU's kernels.
+/// The sizes in the form that a GPU's kernels take.
 fn grouped(groups: usize, x: &[usize], format: MemoryFormat) -> Grouped {
     let Groups { batch, channels, inner, groups } = sizes(groups, x);
     Grouped { batch, channels, inner, groups, last: format == MemoryFormat::ChannelsLast }
@@ -108,7 +108,7 @@ impl Operator for GroupNorm {
         true
     }
 
-    /// Mean and deviation are the kernel's by-products: no gradient comes in through them.
+    /// Mean and deviation are by-products of the kernel: no gradient flows through them.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };
         if is_grad_enabled() {
@@ -132,7 +132,7 @@ impl Operator for GroupNorm {
 }
 
 impl GroupNorm {
-    /// The gradients by operations on tensors, for a derivative of them.
+    /// The gradients composed of tensor operations, for second derivatives.
     fn composed(&self, at: &Backward<'_>, grad: &Tensor) -> Result<Grads> {
         let x = at.input(0)?;
         let Groups { batch, channels, .. } = sizes(self.groups, x.shape());
@@ -171,7 +171,7 @@ impl GroupNorm {
 #[derive(Clone, Copy, Debug)]
 struct GroupNormBackward {
     groups: usize,
-    /// As the input lies: the gradient is read so, too.
+    /// The memory format of the input, in which the gradient is read too.
     format: MemoryFormat,
 }
 
@@ -230,11 +230,11 @@ impl Operator for GroupNormBackward {
 }
 
 impl Tensor {
-    /// Each of `groups` equal groups of channels of `[batch, channels, …]` brought to mean 0 and deviation 1, then times
-    /// `weight` plus `bias` by channel. As `torch.nn.functional.group_norm`.
+    /// Normalizes each of `groups` equal groups of channels of `[batch, channels, …]` to mean 0 and standard deviation 1, then
+    /// multiplies by `weight` and adds `bias` for each channel. As `torch.nn.functional.group_norm`.
     ///
     /// # Errors
-    /// Channels that are no multiple of the groups; a bias without a weight; sizes that do not fit together; out of memory.
+    /// A number of channels that is not a multiple of the groups; a bias without a weight; incompatible sizes; out of memory.
     pub fn group_norm(
         &self,
         groups: usize,
@@ -252,7 +252,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |groups: usize, shapes: &[&[usize]]| {
         Case::new(format!("group_norm, {groups} groups, {shapes:?}"), shapes, move |ins| {

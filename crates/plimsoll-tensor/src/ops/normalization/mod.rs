@@ -1,9 +1,9 @@
 //! Normalization of rows, of batches and of groups, and softmax.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `row_norm/` | over the last dimension, perhaps of a sum |
-//! | `batch_norm/` | over a batch, alone or with what follows it |
+//! | `row_norm/` | over the last dimension, optionally after adding a residual |
+//! | `batch_norm/` | over a batch, optionally with the operations that follow |
 //! | `group_norm` | over groups of channels |
 //! | `softmax` | softmax and its logarithm |
 
@@ -12,7 +12,7 @@ pub(super) mod group_norm;
 pub(super) mod row_norm;
 pub(super) mod softmax;
 
-/// What the suite runs of the operators here, by their files.
+/// The conformance suite's cases for these operators, by file.
 pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("batch_norm", batch_norm::cases),
     ("group_norm", group_norm::cases),

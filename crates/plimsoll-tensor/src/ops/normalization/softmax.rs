@@ -1,5 +1,4 @@
-//! Softmax and its logarithm over the last dimension. Both keep their output for the derivative, never their
-//! input.
+//! Softmax and log-softmax over the last dimension. Both save their output for the derivative, not their input.
 
 use smallvec::smallvec;
 
@@ -24,7 +23,7 @@ enum Softmax {
     Log,
 }
 
-/// The last dimension: rows of it are what a softmax works on.
+/// The size of the last dimension: a softmax works on its rows.
 fn columns(shape: &[usize]) -> usize {
     shape.last().copied().unwrap_or(1)
 }
@@ -94,7 +93,7 @@ impl Operator for Softmax {
     }
 }
 
-/// `grad, y -> grad of x`, from the output `y`, in one pass.
+/// `grad, y -> grad of x`, computed from the output `y` in one pass.
 #[derive(Clone, Copy, Debug)]
 struct SoftmaxBackward(Softmax);
 
@@ -141,15 +140,15 @@ impl Tensor {
     /// Softmax along a dimension. As `torch.softmax`.
     ///
     /// # Errors
-    /// A dimension that is not there; a type that is not of floating point; out of memory.
+    /// A dimension out of range; a dtype that is not floating-point; out of memory.
     pub fn softmax(&self, dim: isize) -> Result<Tensor> {
         self.along(dim, Softmax::Plain)
     }
 
-    /// Logarithm of the softmax along a dimension, without overflow. As `torch.log_softmax`.
+    /// Log-softmax along a dimension, without overflow. As `torch.log_softmax`.
     ///
     /// # Errors
-    /// A dimension that is not there; a type that is not of floating point; out of memory.
+    /// A dimension out of range; a dtype that is not floating-point; out of memory.
     pub fn log_softmax(&self, dim: isize) -> Result<Tensor> {
         self.along(dim, Softmax::Log)
     }
@@ -161,14 +160,14 @@ impl Tensor {
         }
         let dim = dim_index(op.name(), dim, self.rank())? as isize;
         if dim + 1 != self.rank() as isize {
-            // The kernel works on rows: the dimension goes last and comes back.
+            // The kernel works on rows, so the dimension is moved last and back.
             return self.transpose(dim, -1)?.along(-1, op)?.transpose(dim, -1);
         }
         call_one(op, &[self])
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let naive = |log: bool| {
         move |ins: &[Vec<f64>]| {

@@ -1,4 +1,4 @@
-//! The steps of optimizers in a capture: what a replay needs to take the next ones.
+//! Optimizer steps in a captured graph: the data with which a replay runs the following steps.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use crate::kernel::Kernel;
 use crate::tensor::Tensor;
 
 thread_local! {
-    /// The steps of this thread's capture, in their order.
+    /// The optimizer steps of this thread's capture, in order.
     static NOTED: RefCell<Vec<CapturedStep>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The same step by a rule with other numbers, with the number of the step of each parameter.
+/// Builds the same step with new hyperparameters of the rule and each parameter's step number.
 type Rebuild = dyn Fn(&Rule, &[u64]) -> Arc<dyn Kernel> + Send + Sync;
 
-/// One call of an optimizer's step in a capture.
+/// An optimizer step that was called during a capture.
 pub(crate) struct CapturedStep {
     rule: &'static str,
     parameters: Vec<Tensor>,
     rebuild: Box<Rebuild>,
 }
 
-/// Notes a step of this thread's capture.
+/// Records a step of this thread's capture.
 pub(super) fn note(step: CapturedStep) {
     NOTED.with_borrow_mut(|noted| noted.push(step));
 }
 
-/// The steps that were noted.
+/// Returns the recorded steps and clears the list.
 pub(crate) fn take() -> Vec<CapturedStep> {
     NOTED.take()
 }
@@ -42,15 +42,15 @@ impl CapturedStep {
         CapturedStep { rule, parameters, rebuild: Box::new(rebuild) }
     }
 
-    /// What is stepped, in its order.
+    /// The parameters that it updates, in order.
     pub(crate) fn parameters(&self) -> &[Tensor] {
         &self.parameters
     }
 
-    /// The same step by a rule with other numbers.
+    /// The same step with new hyperparameters and step numbers.
     ///
     /// # Errors
-    /// Another rule; another number of steps than parameters.
+    /// A rule of another kind; not exactly one step number per parameter.
     pub(crate) fn rebuild(&self, rule: &Rule, steps: &[u64]) -> Result<Arc<dyn Kernel>> {
         let name = self.rule;
         if rule.name() != name || steps.len() != self.parameters.len() {

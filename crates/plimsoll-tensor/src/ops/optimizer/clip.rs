@@ -1,4 +1,4 @@
-//! Gradient clipping: many gradients in one call, in place, without a copy.
+//! Gradient clipping: many gradients in one call, in place, without copies.
 
 use smallvec::SmallVec;
 
@@ -16,7 +16,7 @@ use crate::ops::want_float32_or_short;
 use crate::suite::Case;
 use crate::tensor::Tensor;
 
-/// `grads -> grads` in place; by norm also `-> total norm`.
+/// `grads -> grads` in place; clipping by norm also returns the total norm.
 #[derive(Clone, Copy, Debug)]
 enum Clip {
     Norm { max_norm: f64, norm_type: f64 },
@@ -47,7 +47,7 @@ impl Kernel for Clip {
                 let norm = norm(grads.iter().map(|grad| &**grad), norm_type);
                 total.elements()[0] = norm as f32;
                 let factor = max_norm / (norm + 1e-6);
-                // A NaN goes into every gradient, as in PyTorch; what is short enough stays as it is.
+                // NaN spreads to every gradient, as in PyTorch. Gradients whose norm is small enough stay unchanged.
                 if factor.is_nan() || factor < 1.0 {
                     grads.into_iter().for_each(|grad| scale(grad, factor as f32));
                 }
@@ -71,7 +71,7 @@ impl Operator for Clip {
         Ok(outputs)
     }
 
-    /// Gradients without gaps, in any order of dimensions.
+    /// Scratch memory for the norm, in bytes. (`takes`, below, accepts gradients without gaps, in any order of dimensions.)
     fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
         match self {
             Clip::Norm { .. } if device.kind == DeviceKind::Cuda => {
@@ -86,8 +86,8 @@ impl Operator for Clip {
     }
 }
 
-/// Brings the norm of all gradients together, as if they were one vector, to at most `max_norm`, in place; gives back the
-/// norm that they had. As `torch.nn.utils.clip_grad_norm_`; `norm_type` is 2 there by default, and may be infinite.
+/// Scales all gradients in place so that their total norm, as if they were one vector, is at most `max_norm`. Returns the norm
+/// before scaling. As `torch.nn.utils.clip_grad_norm_`, where `norm_type` is 2 by default; it may be infinite.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, op::clip_norm_};
@@ -98,10 +98,10 @@ impl Operator for Clip {
 /// # Ok::<(), plimsoll_tensor::Error>(())
 /// ```
 ///
-/// The norm is a tensor, so that nothing waits for it; `None` without gradients.
+/// The norm is a tensor, so that the host need not wait for it; `None` if there are no gradients.
 ///
 /// # Errors
-/// A bound or a norm that is negative or NaN; gradients of two devices, or that share memory.
+/// A bound or a norm type that is negative or NaN; gradients on different devices, or that share memory.
 pub fn clip_norm_(grads: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Option<Tensor>> {
     for (name, value, is_right) in
         [("max_norm", max_norm, max_norm >= 0.0), ("norm_type", norm_type, norm_type > 0.0)]
@@ -122,7 +122,7 @@ pub fn clip_norm_(grads: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Opt
     Ok(outs.pop())
 }
 
-/// [`clip_norm_`] where 32 bits are too few: the norm of the norms, and a product in place for each gradient.
+/// [`clip_norm_`] for dtypes that need more than 32 bits: computes the norm of the norms, and scales each gradient in place.
 fn clip_norm_wide(grads: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Tensor> {
     let norms =
         grads.iter().map(|grad| grad.to_dtype(DType::F64)?.norm(norm_type)).collect::<Result<Vec<_>>>()?;
@@ -132,11 +132,10 @@ fn clip_norm_wide(grads: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Ten
     Ok(norm)
 }
 
-/// Brings every element of the gradients into `-clip_value..=clip_value`, in place. As
-/// `torch.nn.utils.clip_grad_value_`.
+/// Clamps every element of the gradients to `-clip_value..=clip_value`, in place. As `torch.nn.utils.clip_grad_value_`.
 ///
 /// # Errors
-/// A bound that is negative or NaN; gradients of two devices, or that share memory.
+/// A bound that is negative or NaN; gradients on different devices, or that share memory.
 pub fn clip_value_(grads: &[Tensor], clip_value: f64) -> Result<()> {
     if clip_value.is_nan() || clip_value < 0.0 {
         let message = format!("clip_value is {clip_value}; it must be 0 or more");
@@ -152,7 +151,7 @@ pub fn clip_value_(grads: &[Tensor], clip_value: f64) -> Result<()> {
     no_grad(|| call(Clip::Value { clip_value }, &ins)).map(drop)
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let by_norm = |ins: &[Vec<f64>]| {
         let norm = ins.iter().flatten().map(|x| x * x).sum::<f64>().sqrt();

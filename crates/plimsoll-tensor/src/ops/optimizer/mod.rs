@@ -1,12 +1,12 @@
-//! Steps of optimizers, and what is done to gradients before them.
+//! Optimizer steps, and gradient clipping and unscaling before them.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `step` | optimizer steps over any number of parameters |
-//! | `one_by_one` | rules as a GPU's kernels take them, one parameter at a time |
-//! | `captured_step` | the steps of optimizers in a capture |
+//! | `one_by_one` | rules that a GPU's kernels apply to one parameter at a time |
+//! | `captured_step` | optimizer steps in a captured graph |
 //! | `clip` | gradient clipping |
-//! | `unscale` | gradients of a scaled loss brought back to their own size |
+//! | `unscale` | unscaling the gradients of a scaled loss |
 
 pub(super) mod captured_step;
 pub(super) mod clip;
@@ -14,6 +14,6 @@ pub(super) mod one_by_one;
 pub(super) mod step;
 pub(super) mod unscale;
 
-/// What the suite runs of the operators here, by their files.
+/// The conformance suite's cases for these operators, by file.
 pub(super) static CASES: &[(&str, crate::suite::Cases)] =
     &[("clip", clip::cases), ("step", step::cases), ("unscale", unscale::cases)];

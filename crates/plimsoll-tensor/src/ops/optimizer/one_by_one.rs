@@ -1,4 +1,5 @@
-//! Optimizers' rules as a GPU's kernels take them, one parameter at a time: those without a kernel for all parameters at once.
+//! Optimizer rules that a GPU's kernels apply to one parameter at a time, because there is no kernel for all parameters at
+//! once.
 
 use crate::cpu::kernels::optim::{AdamStep, Decay, LrAdjustment, Rule, SgdStep};
 use crate::cuda::CudaCall;
@@ -17,7 +18,7 @@ fn twelve<const N: usize>(numbers: [f64; N]) -> [f64; 12] {
     std::array::from_fn(|i| numbers.get(i).copied().unwrap_or(0.0))
 }
 
-/// Bytes of scratch for a parameter of this shape.
+/// The scratch memory for a parameter of this shape, in bytes.
 pub(super) fn scratch(rule: &Rule, shape: &[usize]) -> u64 {
     match rule {
         Rule::Adafactor(_) => rules::adafactor_scratch(shape),

@@ -1,5 +1,5 @@
-//! Optimizer steps: one pass over parameters, gradients and state, in place, without temporaries. One call steps any
-//! number of parameters.
+//! Optimizer steps: one pass over parameters, gradients and state, in place, without temporaries. One call updates any number
+//! of parameters.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -28,33 +28,33 @@ use crate::suite::Case;
 use crate::tensor::Tensor;
 use crate::view::Out;
 
-/// A parameter, and what a step of an optimizer reads and changes beside it.
+/// A parameter, and what an optimizer step reads and changes with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot<'a> {
-    /// It changes.
+    /// The parameter. It is changed.
     pub parameter: &'a Tensor,
     /// Its gradient.
     pub grad: &'a Tensor,
-    /// What the rule keeps of it between steps, in the rule's order. It changes.
+    /// The optimizer's state of this parameter, in the rule's order. It is changed.
     pub state: &'a [Tensor],
-    /// Number of this step of this parameter, from 1.
+    /// The number of this step for this parameter, starting at 1.
     pub step: u64,
 }
 
-/// `grads -> parameters, states[, rounded]` in place. The inputs are each parameter with its state and, where there is one, the
+/// `grads -> parameters, states[, rounded]` in place. The inputs are each parameter with its state and, if there is one, the
 /// tensor that gets its rounded values; then the gradients.
 #[derive(Clone, Debug)]
 struct Step {
     rule: Rule,
-    /// Whether each parameter has a tensor that gets its values, rounded to that tensor's type: on a GPU only, where it is the
-    /// same launch.
+    /// Whether each parameter has a tensor that gets its values, rounded to that tensor's dtype. Only on a GPU, where the same
+    /// kernel launch writes it.
     rounds: bool,
-    /// For each parameter the number of its step, and how many tensors its state has.
+    /// For each parameter, its step number and the number of its state tensors.
     slots: SmallVec<[(u64, usize); 2]>,
 }
 
 impl Step {
-    /// For each slot where its parameter is among the inputs, with the number of its state's tensors.
+    /// For each slot, the index of its parameter among the inputs, and the number of its state tensors.
     fn parameters(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.slots.iter().scan(0, |at, &(_, states)| {
             let parameter = *at;
@@ -89,7 +89,7 @@ impl Kernel for Step {
         Ok(())
     }
 
-    /// Rules of one element read short types themselves, without converted copies.
+    /// Elementwise rules read 16-bit floats directly, without converted copies.
     fn cpu_type(&self, dtype: DType) -> DType {
         if self.rule.is_whole() { dtype.accumulator() } else { dtype }
     }
@@ -136,7 +136,7 @@ impl Kernel for Step {
     }
 }
 
-/// What a GPU's kernel of a rule needs at a step; `None` where there is no such kernel yet.
+/// The arguments of a GPU's kernel for a rule at a step; `None` if there is no such kernel yet.
 fn numbers(rule: &Rule, step: u64) -> Option<(StepForm, [f64; 8])> {
     match rule {
         Rule::Sgd(SgdStep { maximize: true, .. }) | Rule::Adam(AdamStep { maximize: true, .. }) => None,
@@ -205,7 +205,7 @@ impl Operator for Step {
     }
 }
 
-/// Whether a parameter, its state and its gradient go together.
+/// Checks that a parameter, its state and its gradient match.
 fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>) -> Result<()> {
     let name = rule.name();
     let shape = parameter.shape();
@@ -231,7 +231,7 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
             return Err(Error::DType { op: name, expected: parameter.dtype.name(), got: meta.dtype });
         }
     }
-    // A rule that looks at the whole parameter gets what lies in another order as a copy, which dispatch puts back.
+    // A rule that needs the complete parameter gets a row-major copy of one in another order; dispatch copies it back.
     let strided = [parameter].into_iter().chain(state).find(|meta| !meta.layout.is_contiguous());
     if let Some(meta) = strided.filter(|_| !rule.is_whole()) {
         let message = format!("a parameter or its state has strides {:?}", meta.layout.strides());
@@ -240,7 +240,7 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
     Ok(())
 }
 
-/// Steps parameters by a rule, all in one call.
+/// Updates parameters by a rule, all in one call.
 ///
 /// ```
 /// use plimsoll_tensor::op::{LionStep, Rule, Slot, optimizer_step};
@@ -254,17 +254,17 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
 /// ```
 ///
 /// # Errors
-/// Shapes or types that do not go together; parameters with gaps, or state that lies in another order; shared memory; a step number
-/// of 0. Nothing has changed then.
+/// Incompatible shapes or dtypes; parameters with gaps, or state in another memory order; shared memory; a step number of 0.
+/// After an error, nothing has changed.
 pub fn optimizer_step(rule: &Rule, slots: &[Slot<'_>]) -> Result<()> {
     step(rule, slots, &[])
 }
 
-/// [`optimizer_step`] of parameters of which others hold the rounded values: each `rounded` gets those of the parameter of its slot
-/// after the step, in its own type. So a model computes in 16 bits while its parameters move in 32.
+/// [`optimizer_step`] that also writes rounded copies: each tensor of `rounded` gets the values of its slot's parameter after
+/// the step, in its own dtype. So a model can compute in 16 bits while its parameters are updated in 32.
 ///
 /// # Errors
-/// As [`optimizer_step`]; another number of tensors than slots, or one of another shape.
+/// As [`optimizer_step`]; not exactly one tensor per slot; a tensor of another shape.
 pub fn optimizer_step_rounded(rule: &Rule, slots: &[Slot<'_>], rounded: &[&Tensor]) -> Result<()> {
     if rounded.len() != slots.len() {
         let message =
@@ -306,7 +306,7 @@ fn step(rule: &Rule, slots: &[Slot<'_>], rounded: &[&Tensor]) -> Result<()> {
     Ok(())
 }
 
-/// What a replay of a captured step needs of it.
+/// The data from which a replay rebuilds this step.
 fn captured(op: Step, slots: &[Slot<'_>]) -> CapturedStep {
     let parameters = slots.iter().map(|slot| slot.parameter.clone()).collect();
     CapturedStep::new(op.rule.name(), parameters, move |rule, steps| {
@@ -315,8 +315,8 @@ fn captured(op: Step, slots: &[Slot<'_>]) -> CapturedStep {
     })
 }
 
-/// A tensor of a parameter's shape with the dimensions in the order in which the parameter lies: a step that goes element by element
-/// sees channels-last parameters as row-major ones.
+/// Permutes a tensor of a parameter's shape into the parameter's memory order, so that an elementwise step sees a
+/// channels-last parameter as a row-major one.
 fn as_it_lies<'a>(rule: &Rule, parameter: &Tensor, tensor: &'a Tensor) -> Cow<'a, Tensor> {
     let layout = &parameter.data().layout;
     if layout.is_contiguous() || rule.is_whole() || tensor.shape() != parameter.shape() {
@@ -328,11 +328,10 @@ fn as_it_lies<'a>(rule: &Rule, parameter: &Tensor, tensor: &'a Tensor) -> Cow<'a
 }
 
 impl Tensor {
-    /// One step of stochastic gradient descent on this parameter. `momentum_buffer` is there exactly when
-    /// the momentum is not 0.
+    /// One step of stochastic gradient descent on this parameter. `momentum_buffer` is given exactly if the momentum is not 0.
     ///
     /// # Errors
-    /// Shapes or types that differ; tensors that are not contiguous.
+    /// Different shapes or dtypes; tensors that are not contiguous.
     pub fn sgd_step_(&self, grad: &Tensor, momentum_buffer: Option<&Tensor>, step: SgdStep) -> Result<()> {
         if momentum_buffer.is_some() != (step.momentum != 0.0) {
             let message = format!(
@@ -350,7 +349,7 @@ impl Tensor {
     /// One step of Adam on this parameter, with its first and second moments.
     ///
     /// # Errors
-    /// Shapes or types that differ; tensors that are not contiguous; a step number of 0.
+    /// Different shapes or dtypes; tensors that are not contiguous; a step number of 0.
     pub fn adam_step_(
         &self,
         grad: &Tensor,
@@ -369,7 +368,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let sgd = SgdStep {
         lr: 0.5,
@@ -388,7 +387,7 @@ pub(crate) fn cases() -> Vec<Case> {
         let [first, second] = [step(&ins[0], &ins[1], &ins[4]), step(&ins[2], &ins[3], &ins[5])];
         first.into_iter().chain(second).collect()
     };
-    // A parameter and its state are made contiguous, as an optimizer's are.
+    // A parameter and its state are made contiguous, as in an optimizer.
     let own = |ins: &[&Tensor]| ins.iter().map(|x| x.copy()).collect::<Result<Vec<_>>>();
     let op = Step { rule: Rule::Sgd(sgd), rounds: false, slots: SmallVec::from_slice(&[(2, 1), (2, 1)]) };
     let step = move |ins: &[&Tensor]| call(op.clone(), &own(ins)?.iter().collect::<Vec<_>>());

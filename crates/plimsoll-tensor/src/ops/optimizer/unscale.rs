@@ -1,5 +1,4 @@
-//! Gradients of a scaled loss brought back to their own size, with a look for what is not finite: one call over all of
-//! them, in place.
+//! Unscales the gradients of a scaled loss in place, and looks for values that are not finite: one call for all gradients.
 
 use smallvec::SmallVec;
 
@@ -18,7 +17,7 @@ use crate::ops::{want_float, want_same};
 use crate::suite::Case;
 use crate::tensor::Tensor;
 
-/// `gradients… -> gradients…, found`: each times `factor` in place; `found` is 1 where a value was infinite or not a number.
+/// `gradients… -> gradients…, found`: multiplies each by `factor` in place; `found` is 1 if any value was infinite or NaN.
 #[derive(Clone, Copy, Debug)]
 struct Unscale {
     factor: f64,
@@ -70,8 +69,8 @@ impl Operator for Unscale {
     }
 }
 
-/// Multiplies gradients of one type by `factor`, in place; gives 1 where one of their values was infinite or not a number, else
-/// 0. As PyTorch's `_amp_foreach_non_finite_check_and_unscale_`; gradient scalers are made of it.
+/// Multiplies gradients of one dtype by `factor`, in place. Returns 1 if any value was infinite or NaN, otherwise 0. As
+/// PyTorch's `_amp_foreach_non_finite_check_and_unscale_`; gradient scalers are built on it.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, unscale_};
@@ -81,13 +80,13 @@ impl Operator for Unscale {
 /// ```
 ///
 /// # Errors
-/// No gradient; types that differ or are not of floating point; two that share memory.
+/// No gradient; different dtypes or dtypes that are not floating-point; two that share memory.
 pub fn unscale_(gradients: &[&Tensor], factor: f64) -> Result<Tensor> {
     let mut outs = no_grad(|| call(Unscale { factor }, gradients))?;
     outs.pop().ok_or_else(|| Error::argument("unscale", "needs a gradient"))
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let run = |ins: &[&Tensor]| {
         let own = ins.iter().map(|x| x.copy()).collect::<Result<SmallVec<[Tensor; 2]>>>()?;

@@ -1,4 +1,4 @@
-//! Dropout that keeps a seed, not a mask: its derivative drops the same elements once more.
+//! Dropout that saves a seed, not a mask: its derivative draws the same elements again.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl Operator for Dropout {
         Ok(smallvec![Output::new(x.shape(), x.dtype)])
     }
 
-    /// Elements are counted row-major, however they lie.
+    /// Elements are counted in row-major order, whatever their layout.
     fn takes(&self, _: usize, layout: &Layout) -> bool {
         layout.is_contiguous()
     }
@@ -86,7 +86,7 @@ impl Operator for Dropout {
     }
 }
 
-/// Whether elements are dropped at all.
+/// Whether any elements are dropped.
 fn drops(op: &'static str, p: f64, training: bool) -> Result<bool> {
     if !(0.0..=1.0).contains(&p) {
         return Err(Error::argument(op, format!("p is {p}: a probability is in 0 to 1")));
@@ -95,11 +95,12 @@ fn drops(op: &'static str, p: f64, training: bool) -> Result<bool> {
 }
 
 impl Tensor {
-    /// In training, each element becomes 0 with probability `p`, and the others are divided by `1 - p`; else itself. Which
-    /// ones follows from the device's seed; nothing is kept for the backward pass. As `torch.nn.functional.dropout`.
+    /// In training, sets each element to 0 with probability `p` and divides the others by `1 - p`; otherwise returns the tensor
+    /// itself. The elements follow from the device's seed, so nothing is saved for the backward pass. As
+    /// `torch.nn.functional.dropout`.
     ///
     /// # Errors
-    /// A probability outside 0 to 1; a type without floating point; out of memory.
+    /// A probability outside 0 to 1; a dtype that is not floating-point; out of memory.
     pub fn dropout(&self, p: f64, training: bool) -> Result<Tensor> {
         if !drops("dropout", p, training)? {
             return Ok(self.clone());
@@ -107,15 +108,15 @@ impl Tensor {
         call_one(Dropout { p, stream: self.device().next_random(), residual: false }, &[self])
     }
 
-    /// `self.dropout(p, training) + residual`, in one pass without the tensor between where the types are equal.
+    /// `self.dropout(p, training) + residual`, in one pass without an intermediate tensor if the dtypes are equal.
     ///
     /// # Errors
-    /// As [`Tensor::dropout`]; shapes that are not equal.
+    /// As [`Tensor::dropout`]; different shapes.
     pub fn dropout_add(&self, residual: &Tensor, p: f64, training: bool) -> Result<Tensor> {
         if !drops("dropout_add", p, training)? {
             return self.add(residual);
         }
-        // Under autocast, a 16-bit branch is added to a 32-bit stream.
+        // Under autocast, a 16-bit branch is added to a 32-bit residual stream.
         if self.dtype() != residual.dtype() {
             return self.dropout(p, training)?.add(residual);
         }
@@ -123,7 +124,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let stream = RandomStream { seed: 4, stream: 2 };
     let case = |residual: bool, shapes: &[&[usize]]| {

@@ -1,13 +1,13 @@
-//! What draws random numbers for other tensors. Tensors of random numbers are in the family `creation`.
+//! Operations that use random numbers. Creating random tensors is in the family `creation`.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `dropout` | dropout that keeps a seed, not a mask |
-//! | `multinomial` | places drawn at random by weights |
+//! | `dropout` | dropout that saves a seed, not a mask |
+//! | `multinomial` | weighted sampling of indices |
 
 pub(super) mod dropout;
 pub(super) mod multinomial;
 
-/// What the suite runs of the operators here, by their files.
+/// The conformance suite's cases for these operators, by file.
 pub(super) static CASES: &[(&str, crate::suite::Cases)] =
     &[("dropout", dropout::cases), ("multinomial", multinomial::cases)];

@@ -1,4 +1,4 @@
-//! Places drawn at random by weights, reproducible from the device's seed.
+//! Weighted sampling of indices, reproducible from the device's seed.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::random::RandomStream;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
-/// `weights -> places`, of rows.
+/// `weights -> indices`, for each row.
 #[derive(Clone, Copy, Debug)]
 struct Multinomial {
     drawn: usize,
@@ -105,20 +105,20 @@ impl Operator for Multinomial {
 }
 
 impl Tensor {
-    /// `drawn` places of each row of weights (`[n]` or `[rows, n]`, of any sum), drawn at random, as `int64`; each place at
-    /// most once unless `replace`. From the device's seed ([`crate::Device::manual_seed`]): the same on every machine.
-    /// As `torch.multinomial`, with other numbers.
+    /// Draws `drawn` indices at random for each row of weights (`[n]` or `[rows, n]`, with any sum), as `int64`. Each index is
+    /// drawn at most once unless `replace`. The numbers follow from the device's seed ([`crate::Device::manual_seed`]) and are
+    /// the same on every machine. As `torch.multinomial`, but with other random numbers.
     ///
     /// # Errors
-    /// A weight that is below 0, infinite or not a number; a row with too few weights above 0; more places than
-    /// there are without replacement; out of memory.
+    /// A weight that is negative, infinite or NaN; a row with too few positive weights; without replacement, more
+    /// samples than weights; out of memory.
     pub fn multinomial(&self, drawn: usize, replace: bool) -> Result<Tensor> {
         let from = self.device().next_random();
         call_one(Multinomial { drawn, replace, from }, &[&self.detach()])
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let from = RandomStream { seed: 1, stream: 2 };
     let case = |drawn: usize, replace: bool| {

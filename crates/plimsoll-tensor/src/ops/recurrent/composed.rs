@@ -1,4 +1,4 @@
-//! A recurrent layer from operations on tensors, step by step: slower, and its derivative has a derivative.
+//! A recurrent layer composed of tensor operations, step by step: slower, but its derivative can be differentiated.
 
 use super::parameters::Layer;
 use crate::cpu::kernels::recurrent::Cell;
@@ -6,7 +6,7 @@ use crate::dispatch::Tensors;
 use crate::error::Result;
 use crate::tensor::Tensor;
 
-/// As the function of [`Layer`], from the same inputs.
+/// Computes the same as [`Layer`], from the same inputs.
 pub(super) fn layer(op: &Layer, ins: &[Tensor]) -> Result<Tensors> {
     let (x, weights) = (&ins[0], &ins[op.weight()..]);
     let hidden = weights[1].shape()[0] / op.cell.gates();

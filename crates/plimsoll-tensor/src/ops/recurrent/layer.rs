@@ -1,8 +1,8 @@
 //! One layer of a recurrent network in one direction: RNN, LSTM or GRU over whole sequences.
 //!
-//! The inputs of all steps are projected in one product, and so are the gradients of input and weights. Kept for the backward
-//! pass: the output, each gate's value in the place of the projected inputs, and one number more for each element of an
-//! LSTM's or a GRU's state.
+//! The inputs of all steps are projected in one product, and so are the gradients of input and weights. It saves the output,
+//! the values of the gates, which overwrite the projected inputs, and for an LSTM or a GRU one more number per element of the
+//! state.
 
 pub use crate::cpu::kernels::recurrent::Cell;
 
@@ -36,26 +36,26 @@ use crate::tensor::{Grads, Tensor};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RecurrentLayer<'a> {
-    /// What a step computes.
+    /// The kind of cell: RNN, LSTM or GRU.
     pub cell: Cell,
-    /// Of the inputs, `[gates · hidden, inputs]`, and of the state, `[gates · hidden, state]`.
+    /// The weights of the inputs, `[gates · hidden, inputs]`, and of the state, `[gates · hidden, state]`.
     pub weights: [&'a Tensor; 2],
-    /// Of the inputs and of the state, `[gates · hidden]` each.
+    /// The biases of the inputs and of the state, `[gates · hidden]` each.
     pub biases: Option<[&'a Tensor; 2]>,
-    /// `[state, hidden]`: where there is one, it makes an LSTM's state, which else is its output.
+    /// `[state, hidden]`: if given, it projects an LSTM's output to the state; otherwise the output is the state.
     pub projection: Option<&'a Tensor>,
-    /// Whether sequences are `[batch, steps, …]`, and not `[steps, batch, …]`.
+    /// Whether sequences are `[batch, steps, …]` instead of `[steps, batch, …]`.
     pub batch_first: bool,
-    /// Whether steps are taken from the last to the first.
+    /// Whether to go from the last step to the first.
     pub reverse: bool,
 }
 
 /// The state before the first step or after the last.
 #[derive(Clone, Debug)]
 pub struct RecurrentState {
-    /// `[batch, hidden]`, or as many as a projection makes of them.
+    /// `[batch, hidden]`, or the size of the projection's output.
     pub h: Tensor,
-    /// The memory of an LSTM, `[batch, hidden]`.
+    /// The cell state of an LSTM, `[batch, hidden]`.
     pub c: Option<Tensor>,
 }
 
@@ -82,7 +82,7 @@ impl Function for Layer {
             .for_each(|tensor| save.tensor(tensor));
         let mut results: Tensors = smallvec![outs[0].clone(), self.last(&outs[0])?];
         if self.cell == Cell::Lstm {
-            // A copy, so that the state that a program keeps does not keep the memory of all steps.
+            // A copy, so that a program that keeps the state does not keep the memory of all steps.
             results.push(self.last(&outs[2])?.contiguous()?);
         }
         Ok(results)
@@ -135,7 +135,8 @@ impl Function for Layer {
             results[weight] = Some(flat.t()?.matmul(&rows(&x)?)?);
         }
         let hidden = h0.shape()[1];
-        // The state's part of a GRU's value goes through the reset gate: its gradient is another than the input's part's.
+        // The state's part of a GRU's new value goes through the reset gate, so its gradient differs from that of the input's
+        // part.
         let of_state = if self.cell == Cell::Gru { Some(rows(&outs[2])?) } else { None };
         if wants(weight + 1) {
             let earlier = rows(&self.earlier(&h0, &y)?)?;
@@ -158,7 +159,7 @@ impl Function for Layer {
             results[weight + 2] = wants(weight + 2).then_some(sum);
         }
         if self.projected && wants(count - 1) {
-            // The outputs that were projected, again from the gates and the memory.
+            // Recomputes the outputs that were projected, from the gates and the cell state.
             let (gates, memory) = (saved(count + 1)?, saved(count + 2)?);
             let hidden = memory.shape()[2];
             let outputs = gates.narrow(2, 3 * hidden, hidden)?.mul(&memory.tanh()?)?;
@@ -169,7 +170,7 @@ impl Function for Layer {
 }
 
 impl Layer {
-    /// The gradients as operations on tensors, which are recorded.
+    /// The gradients, composed of recorded tensor operations.
     fn composed(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
         let count = self.inputs();
         let ins: Vec<Tensor> = (0..count).map(|i| at.saved(i)).collect::<Result<_>>()?;
@@ -188,11 +189,11 @@ impl Layer {
 }
 
 impl Tensor {
-    /// One recurrent layer over sequences `[steps, batch, inputs]` (`[batch, steps, inputs]` with `batch_first`): its output
-    /// at every step, and the state after the last that it took.
+    /// Runs one recurrent layer over sequences `[steps, batch, inputs]` (`[batch, steps, inputs]` with `batch_first`). Returns
+    /// its output at every step, and the final state.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; a sequence without steps; out of memory.
+    /// Incompatible sizes or dtypes; a sequence without steps; out of memory.
     pub fn recurrent(
         &self,
         layer: RecurrentLayer<'_>,
@@ -267,7 +268,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let layer = |cell: Cell, batch_first: bool, reverse: bool, biases: bool| {
         let op = Layer { cell, batch_first, reverse, biases, projected: false };

@@ -1,11 +1,11 @@
 //! One layer of a recurrent network in one direction: RNN, LSTM or GRU over whole sequences.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `layer` | the method of [`Tensor`](crate::Tensor), and the function with a derivative of its own behind it |
-//! | `parameters` | what the function and the operators know of a layer |
-//! | `steps` | the two operators: all steps forward, all steps back |
-//! | `composed` | the same from operations on tensors, for a derivative of the derivative |
+//! | `layer` | the method of [`Tensor`](crate::Tensor), and the differentiable function behind it |
+//! | `parameters` | the parameters that the function and the operators share |
+//! | `steps` | the two operators: all steps forward, and all steps backward |
+//! | `composed` | the same composed of tensor operations, for second derivatives |
 
 mod composed;
 mod layer;
@@ -15,5 +15,5 @@ mod steps;
 pub(crate) use layer::cases;
 pub use layer::{Cell, RecurrentLayer, RecurrentState};
 
-/// What the suite runs of the operators here, by their files.
+/// The conformance suite's cases for these operators, by file.
 pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[("recurrent", cases)];

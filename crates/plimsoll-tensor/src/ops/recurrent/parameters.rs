@@ -1,4 +1,4 @@
-//! What the function of a recurrent layer and its operators know of it.
+//! The parameters that a recurrent layer's function and operators share.
 
 use crate::cpu::kernels::recurrent::Cell;
 use crate::error::Result;
@@ -13,7 +13,7 @@ pub(super) struct Layer {
     pub(super) batch_first: bool,
     pub(super) reverse: bool,
     pub(super) biases: bool,
-    /// Whether an LSTM's output is projected, which makes the state.
+    /// Whether an LSTM's output is projected to make the state.
     pub(super) projected: bool,
 }
 
@@ -22,7 +22,7 @@ impl Layer {
         1 + usize::from(self.cell == Cell::Lstm)
     }
 
-    /// The number of the weight of the inputs; the others follow.
+    /// The index of the input weight; the other weights follow it.
     pub(super) fn weight(self) -> usize {
         1 + self.states()
     }
@@ -31,12 +31,12 @@ impl Layer {
         self.weight() + if self.biases { 4 } else { 2 } + usize::from(self.projected)
     }
 
-    /// The biases of the inputs and of the state, from what follows the states.
+    /// The biases of the inputs and of the state, from the inputs after the states.
     pub(super) fn biases<T>(self, weights: &[T]) -> [Option<&T>; 2] {
         [2, 3].map(|i| weights.get(i).filter(|_| self.biases))
     }
 
-    /// The projection, from what follows the states.
+    /// The projection, from the inputs after the states.
     pub(super) fn projection<T>(self, weights: &[T]) -> Option<&T> {
         weights.last().filter(|_| self.projected)
     }
@@ -45,7 +45,7 @@ impl Layer {
         isize::from(self.batch_first)
     }
 
-    /// The last step that is taken of a sequence, `[batch, hidden]`; a view.
+    /// The final step of a sequence, `[batch, hidden]`; a view.
     pub(super) fn last(self, x: &Tensor) -> Result<Tensor> {
         x.select(self.time(), if self.reverse { 0 } else { -1 })
     }
@@ -59,7 +59,7 @@ impl Layer {
     }
 }
 
-/// Rows of the last dimension.
+/// Reshapes to rows of the last dimension.
 pub(super) fn rows(x: &Tensor) -> Result<Tensor> {
     let width = x.shape()[x.rank() - 1];
     x.reshape(&[x.shape()[..x.rank() - 1].iter().product(), width])

@@ -1,5 +1,5 @@
-//! The two operators of a recurrent layer, each for all steps: [`Forward`] and [`Backward`]. They have no derivative of
-//! their own; the function in `mod.rs` is theirs.
+//! The two operators of a recurrent layer, each for all steps: [`Forward`] and [`Backward`]. They have no derivatives; the
+//! function in `layer.rs` provides them.
 
 use smallvec::smallvec;
 
@@ -18,21 +18,22 @@ use crate::operator::{Cost, Meta, Operator, Output, Outputs};
 use crate::ops::want_same;
 use crate::view::In;
 
-/// `projected inputs, h0[, c0], w_hh[, b_hh][, w_hr] -> y[, gates in their place, extra]`; a plain RNN's output is in their place.
+/// `projected inputs, h0[, c0], w_hh[, b_hh][, w_hr] -> y[, gates, extra]`. The gates, or the output of a plain RNN, overwrite
+/// the projected inputs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Forward {
     pub(super) layer: Layer,
 }
 
-/// `dy, dh, y, h0, w_hh[, dc, c0][, gates, extra][, w_hr] -> of the projected inputs, of h0[, of c0][, of the state's part, or of what
-/// is projected]`.
+/// `dy, dh, y, h0, w_hh[, dc, c0][, gates, extra][, w_hr] -> gradients of the projected inputs, of h0[, of c0][, of the state's
+/// part, or of the projection's input]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Backward {
     pub(super) layer: Layer,
 }
 
 impl Layer {
-    /// From the shape of a sequence, `[…, …, k · hidden]`, and that of the state's weight.
+    /// The sizes, from the shape of a sequence, `[…, …, k · hidden]`, and that of the state's weight.
     fn steps(self, sequence: &[usize], weight: &[usize]) -> Steps {
         let Layer { cell, batch_first, reverse, projected, .. } = self;
         let (hidden, state) = (weight[0] / cell.gates(), weight[1]);
@@ -40,7 +41,7 @@ impl Layer {
         Steps { cell, time, batch, hidden, state, projected, batch_first, reverse }
     }
 
-    /// The number of the state's weight among the inputs of [`Forward`].
+    /// The index of the state's weight among the inputs of [`Forward`].
     fn weight_forward(self) -> usize {
         1 + self.states()
     }
@@ -56,7 +57,7 @@ impl Kernel for Forward {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        // Projected inputs are changed in place, and no input of the kernel.
+        // The projected inputs are changed in place, and are not an input of the kernel.
         let weight = call.ins[self.layer.weight_forward() - 1].shape();
         let steps = self.layer.steps(call.outs[0].shape(), weight);
         cuda::recurrent::forward(call, &steps)
@@ -71,7 +72,7 @@ impl Kernel for Forward {
 impl Forward {
     fn run<T: Float + Product>(self, mut call: CpuCall<'_>) {
         let scratch = bytemuck::cast_slice_mut(call.scratch());
-        // The projected inputs are changed in place: they come as an output only.
+        // The projected inputs are changed in place: the kernel gets them only as an output.
         let mut ins = call.ins.iter();
         let mut next = || ins.next().unwrap_or_else(|| unreachable!("inferred"));
         let h0 = next();

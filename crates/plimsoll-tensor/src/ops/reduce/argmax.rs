@@ -1,4 +1,4 @@
-//! Where the largest value along the last dimension is; the first of equals.
+//! The index of the maximum along the last dimension; the first one if several are equal.
 
 use smallvec::smallvec;
 
@@ -57,11 +57,11 @@ impl Operator for ArgMax {
 }
 
 impl Tensor {
-    /// Where the largest value along a dimension is, the first of equals, as 64-bit integers. Without a dimension (`None`), the place
-    /// among all elements in row-major order. As `torch.argmax`.
+    /// The index of the maximum along a dimension, as `int64`; the first one if several are equal. Without a dimension
+    /// (`None`), the row-major index among all elements. As `torch.argmax`.
     ///
     /// # Errors
-    /// A dimension that is not there or has no elements; truth values; out of memory.
+    /// A dimension out of range or without elements; a `bool` tensor; out of memory.
     pub fn argmax(&self, dim: impl Into<Option<isize>>) -> Result<Tensor> {
         want_number("argmax", self.dtype())?;
         let Some(dim) = dim.into() else { return self.reshape(&[-1])?.argmax(0) };
@@ -72,7 +72,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let along = |dim: isize| {
         Case::new(format!("argmax along {dim}"), &[&[3, 5]], move |ins| Ok(smallvec![ins[0].argmax(dim)?]))

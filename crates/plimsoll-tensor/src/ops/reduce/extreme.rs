@@ -1,4 +1,4 @@
-//! Largest and smallest elements: of some dimensions (`amax`, `max`), and with their places along one (`max_dim`).
+//! Maxima and minima: over some dimensions (`amax`, `max`), and along one with their indices (`max_dim`).
 
 use smallvec::smallvec;
 
@@ -19,7 +19,7 @@ use crate::ops::{dim_index, want_same};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 
-/// `x -> value, count`: the extreme of some dimensions, and how many elements have it.
+/// `x -> value, count`: the maximum or minimum over some dimensions, and the number of elements equal to it.
 #[derive(Clone, Debug)]
 pub(super) struct ExtremeOver {
     pub(in crate::ops) name: &'static str,
@@ -68,7 +68,7 @@ impl Operator for ExtremeOver {
         let [x] = operands::inputs(self.name, ins)?;
         self.over.want_elements(self.name, &x)?;
         let shape = self.over.shape(x.shape());
-        // Short floats could not count far.
+        // 16-bit floats cannot count far.
         let count = if x.dtype == DType::F64 { DType::F64 } else { DType::F32 };
         Ok(smallvec![Output::new(&shape, x.dtype), Output::new(&shape, count)])
     }
@@ -81,7 +81,7 @@ impl Operator for ExtremeOver {
         Saves::input(0).and(Saves::output(0)).and(Saves::output(1))
     }
 
-    /// Equal shares for all elements that have the value, as PyTorch.
+    /// Elements equal to the extreme share the gradient evenly, as in PyTorch.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
         let wide = |tensor: &Tensor| self.over.broadcastable(tensor, at.shape(0));
@@ -97,20 +97,21 @@ impl Operator for ExtremeOver {
     }
 }
 
-/// `share, x, value -> grad of x`: the share where an element is the value, else 0.
+/// `share, x, value -> grad of x`: the share where an element equals the value, elsewhere 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(in crate::ops) of: Shared,
 }
 
-/// What is shared, which differs where elements are not numbers, as in PyTorch.
+/// The kind of extreme. The kinds treat NaN differently, as in PyTorch.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shared {
-    /// The extreme of all elements: where it is not a number, those that are none share.
+    /// The extreme of all elements. If it is NaN, the NaNs share the gradient.
     All,
-    /// Extremes over dimensions: where one is not a number, no gradient is.
+    /// Extremes over dimensions. If one is NaN, nothing gets its gradient.
     Over,
-    /// The extreme of magnitudes, each with its sign: where it is not a number, nothing gets a share.
+    /// The largest magnitude. Elements of this magnitude get the gradient with their sign. If it is NaN, nothing gets a
+    /// gradient.
     Magnitude,
 }
 
@@ -175,7 +176,7 @@ impl Operator for Share {
     }
 }
 
-/// `x -> value, index` along a dimension; the index alone for `argmin`.
+/// `x -> value, index` along a dimension; for `argmin`, only the index.
 #[derive(Clone, Copy, Debug)]
 struct ExtremeAlong {
     name: &'static str,
@@ -253,7 +254,7 @@ impl Operator for ExtremeAlong {
 macro_rules! extremes {
     ($largest:literal, $word:literal, $all:ident, $along:ident, $along_kept:ident, $over:ident, $over_kept:ident) => {
         impl Tensor {
-            #[doc = concat!("The ", $word, " element, a scalar. As `torch.", stringify!($all), "`: elements that are equal share the gradient.")]
+            #[doc = concat!("The ", $word, " element, a scalar. As `torch.", stringify!($all), "`: equal elements share the gradient.")]
             ///
             /// # Errors
             /// No elements; out of memory.
@@ -261,15 +262,15 @@ macro_rules! extremes {
                 self.extreme(stringify!($all), Extremes { largest: $largest, magnitude: false }, Over::all(self.rank()))
             }
 
-            #[doc = concat!("The ", $word, " elements along a dimension, which goes, and where they are (`int64`), the first of equals: it gets the gradient. As `torch.", stringify!($all), "(dim)`.")]
+            #[doc = concat!("The ", $word, " elements along a dimension, which is removed, and their indices (`int64`). The first of equal elements is taken, and gets the gradient. As `torch.", stringify!($all), "(dim)`.")]
             ///
             /// # Errors
-            /// A dimension that is not there or has no elements; out of memory.
+            /// A dimension out of range or without elements; out of memory.
             pub fn $along(&self, dim: isize) -> Result<(Tensor, Tensor)> {
                 self.extreme_along(stringify!($all), Extreme { largest: $largest }, dim, Keep::Dropped)
             }
 
-            #[doc = concat!("As [`Tensor::", stringify!($along), "`]; the dimension stays with size 1.")]
+            #[doc = concat!("As [`Tensor::", stringify!($along), "`]; the dimension is kept with size 1.")]
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($along), "`].")]
@@ -277,17 +278,16 @@ macro_rules! extremes {
                 self.extreme_along(stringify!($all), Extreme { largest: $largest }, dim, Keep::Kept)
             }
 
-            #[doc = concat!("The ", $word, " elements over some dimensions, which go; over all for none. As `torch.", stringify!($over), "`: elements that are equal share the gradient.")]
+            #[doc = concat!("The ", $word, " elements over some dimensions, which are removed; over all if the list is empty. As `torch.", stringify!($over), "`: equal elements share the gradient.")]
             ///
             /// # Errors
-            /// A dimension that is not there, is named twice or has no elements; out of
-            /// memory.
+            /// A dimension that is out of range, listed twice or empty; out of memory.
             pub fn $over(&self, dims: &[isize]) -> Result<Tensor> {
                 let over = Over::dims(stringify!($over), self.rank(), dims, Keep::Dropped)?;
                 self.extreme(stringify!($over), Extremes { largest: $largest, magnitude: false }, over)
             }
 
-            #[doc = concat!("As [`Tensor::", stringify!($over), "`]; the dimensions stay with size 1.")]
+            #[doc = concat!("As [`Tensor::", stringify!($over), "`]; the dimensions are kept with size 1.")]
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($over), "`].")]
@@ -302,10 +302,10 @@ extremes!(true, "largest", max, max_dim, max_keepdim, amax, amax_keepdim);
 extremes!(false, "smallest", min, min_dim, min_keepdim, amin, amin_keepdim);
 
 impl Tensor {
-    /// Where the smallest value along a dimension is, the first of equals, as `int64`. As `torch.argmin(dim)`.
+    /// The index of the minimum along a dimension, as `int64`; the first one if several are equal. As `torch.argmin(dim)`.
     ///
     /// # Errors
-    /// A dimension that is not there or has no elements; out of memory.
+    /// A dimension out of range or without elements; out of memory.
     pub fn argmin(&self, dim: impl Into<Option<isize>>) -> Result<Tensor> {
         let Some(dim) = dim.into() else { return self.reshape(&[-1])?.argmin(0) };
         if self.rank() == 0 && (-1..=0).contains(&dim) {
@@ -342,7 +342,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let places = |ins: &[Vec<f64>]| {
         let place = |row: &[f64]| (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });

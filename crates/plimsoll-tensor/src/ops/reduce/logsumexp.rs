@@ -1,4 +1,4 @@
-//! The logarithm of a sum of exponentials, without overflow.
+//! Log-sum-exp, without overflow.
 
 use smallvec::smallvec;
 
@@ -35,7 +35,7 @@ impl Kernel for LogSumExp {
         by_float!(x.dtype(), T => {
             let src = (x.elements::<T>(), x.strides());
             fold(x.shape(), src, &self.0.marks, &Exponentials, out.elements::<T>(), |(largest, sum): (T, f64)| {
-                // Of nothing, and of minus infinity alone, the sum is 0.
+                // The sum of no exponentials, or of those of minus infinity only, is 0.
                 if largest == T::NEG_INFINITY { largest } else { (largest.wide() + sum.ln()) as T }
             });
         });
@@ -71,16 +71,16 @@ impl Operator for LogSumExp {
 }
 
 impl Tensor {
-    /// `log(sum(exp(x)))` over some dimensions, which go. As `torch.logsumexp`.
+    /// `log(sum(exp(x)))` over some dimensions, which are removed. As `torch.logsumexp`.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice; a type that is not of floating point; out of memory.
+    /// A dimension out of range or listed twice; a dtype that is not floating-point; out of memory.
     pub fn logsumexp(&self, dims: &[isize]) -> Result<Tensor> {
         let x = if self.dtype().is_float() { self.clone() } else { self.float()? };
         call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Dropped)?), &[&x])
     }
 
-    /// `log(sum(exp(x)))` over some dimensions, which stay with size 1.
+    /// `log(sum(exp(x)))` over some dimensions, which are kept with size 1.
     ///
     /// # Errors
     /// As [`Tensor::logsumexp`].
@@ -90,7 +90,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let rows = |ins: &[Vec<f64>]| {
         vec![ins[0].chunks(40).map(|row| row.iter().map(|x| x.exp()).sum::<f64>().ln()).collect()]

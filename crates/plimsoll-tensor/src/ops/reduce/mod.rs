@@ -1,19 +1,19 @@
-//! Reductions over dimensions, running ones, and statistics.
+//! Reductions over dimensions, cumulative reductions, and statistics.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `reduced` | what reductions share: which dimensions go, and the shapes that are left |
+//! | `reduced` | code that reductions share: the reduced dimensions and the resulting shapes |
 //! | `sum` | sums and means |
 //! | `prod` | products |
 //! | `var` | variance and standard deviation |
 //! | `norm` | norms of vectors |
-//! | `logsumexp` | the logarithm of a sum of exponentials |
-//! | `extreme` | largest and smallest elements, and their places |
-//! | `argmax` | where the largest value is |
-//! | `order_statistics` | elements by their rank: median, quantiles |
-//! | `statistics` | statistics composed of others |
-//! | `scan` | running sums and products |
-//! | `running` | running extremes and logarithms of sums |
+//! | `logsumexp` | log-sum-exp |
+//! | `extreme` | maxima and minima, and their indices |
+//! | `argmax` | the index of the maximum |
+//! | `order_statistics` | elements by their rank: medians, quantiles |
+//! | `statistics` | statistics composed of other operations |
+//! | `scan` | cumulative sums and products |
+//! | `running` | cumulative maxima, minima and log-sum-exp |
 
 pub(super) mod argmax;
 pub(super) mod extreme;
@@ -28,7 +28,7 @@ pub(super) mod statistics;
 pub(super) mod sum;
 pub(super) mod var;
 
-/// What the suite runs of the operators here, by their files.
+/// The conformance suite's cases for these operators, by file.
 pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("argmax", argmax::cases),
     ("extreme", extreme::cases),

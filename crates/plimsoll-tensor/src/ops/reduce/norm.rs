@@ -91,7 +91,7 @@ impl Operator for NormOver {
             Norm::Zero | Norm::One => 1.0,
         };
         if is_grad_enabled() && exponent != 1.0 {
-            // No slope at zero.
+            // The gradient is 0 at zero.
             let is_zero = out.detach().eq_scalar(0.0)?;
             let out = out.masked_fill(&is_zero, 1.0)?;
             let share = grad.div(&out.pow_scalar(exponent - 1.0)?)?.masked_fill(&is_zero, 0.0)?;
@@ -101,7 +101,7 @@ impl Operator for NormOver {
     }
 }
 
-/// A power of the magnitude, with its sign; of 0 it is 0, and so is its slope.
+/// A power of the magnitude, with the sign of `x`. At 0, it and its derivative are 0.
 fn signed_power(x: &Tensor, exponent: f64) -> Result<Tensor> {
     if exponent == 1.0 {
         return Ok(x.clone());
@@ -144,7 +144,7 @@ impl Kernel for NormBackward {
             let (out, sign) = (out.elements::<T>(), |x: T| if x == 0.0 { 0.0 } else { (1.0 as T).copysign(x) });
             match self.0 {
                 Norm::Zero => out.fill(0.0),
-                // As PyTorch: what is not a number has no sign.
+                // As in PyTorch: the sign of NaN is 0.
                 Norm::One => zip3(shape, operands, out, |g, x, _| if x.is_nan() { 0.0 } else { g * sign(x) }),
                 Norm::Two => zip3(
                     shape,
@@ -158,7 +158,7 @@ impl Kernel for NormBackward {
                     zip3(shape, operands, out, |g, x: T, norm: T| {
                         match norm == 0.0 {
                             true => 0.0,
-                            // Where the norm is infinite or no number, so is not this.
+                            // If the norm is infinite or NaN, the gradient is NaN.
                             false if x == 0.0 => norm * 0.0,
                             false => g * sign(x) * (x.abs() / norm).powf(q),
                         }
@@ -180,7 +180,7 @@ impl Operator for NormBackward {
         Saves::input(1).and(Saves::input(2))
     }
 
-    /// Of the norms that are linear between zeros; `norm` itself has the others in operations.
+    /// The derivative for the norms that are piecewise linear; `norm` composes the others of tensor operations.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None, None]) };
         let shared = call_one(*self, &[grad, &at.input(1)?, &at.input(2)?])?;
@@ -189,24 +189,24 @@ impl Operator for NormBackward {
 }
 
 impl Tensor {
-    /// The norm of order `p` of all elements, a scalar: 2 for Euclid's, infinity for the largest magnitude, 0 for the
-    /// number of elements that are not zero. As `torch.linalg.vector_norm`.
+    /// The norm of order `p` of all elements, a scalar: 2 for the Euclidean norm, infinity for the largest magnitude, 0 for the
+    /// number of nonzero elements. As `torch.linalg.vector_norm`.
     ///
     /// # Errors
-    /// No elements, for an infinite order; a type that is not of floating point; out of memory.
+    /// No elements, for an infinite order; a dtype that is not floating-point; out of memory.
     pub fn norm(&self, p: f64) -> Result<Tensor> {
         self.norm_over(p, Over::all(self.rank()))
     }
 
-    /// The norm over some dimensions, which go. As [`Tensor::norm`].
+    /// The norm over some dimensions, which are removed. As [`Tensor::norm`].
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice; as [`Tensor::norm`].
+    /// A dimension out of range or listed twice; as [`Tensor::norm`].
     pub fn norm_dims(&self, p: f64, dims: &[isize]) -> Result<Tensor> {
         self.norm_over(p, Over::dims("norm", self.rank(), dims, Keep::Dropped)?)
     }
 
-    /// The norm over some dimensions, which stay with size 1.
+    /// The norm over some dimensions, which are kept with size 1.
     ///
     /// # Errors
     /// As [`Tensor::norm_dims`].
@@ -225,7 +225,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |p: f64| {
         let naive = move |ins: &[Vec<f64>]| {

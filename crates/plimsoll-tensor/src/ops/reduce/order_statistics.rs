@@ -1,5 +1,5 @@
-//! Elements by their rank along a dimension: `median`, `kthvalue`, `quantile`. All sort; the gradient goes to the elements
-//! that the result is.
+//! Elements by their rank along a dimension: `median`, `kthvalue`, `quantile`. All of them sort. The gradient goes to the
+//! selected elements.
 
 use smallvec::smallvec;
 
@@ -11,19 +11,19 @@ use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::ops::dim_index;
 use crate::tensor::{Grads, Tensor};
 
-/// What a quantile between two elements is. As PyTorch's `interpolation`.
+/// The value of a quantile between two elements. As PyTorch's `interpolation`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interpolation {
-    /// Between both, by distance.
+    /// Linear interpolation of the two.
     #[default]
     Linear,
-    /// The lower.
+    /// The lower element.
     Lower,
-    /// The higher.
+    /// The higher element.
     Higher,
-    /// The nearer; of two the even one.
+    /// The nearer element; ties go to the even index.
     Nearest,
-    /// The middle of both.
+    /// The midpoint of the two.
     Midpoint,
 }
 
@@ -46,7 +46,7 @@ impl Function for Median {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
         let (x, median) = (at.saved(0)?.detach(), at.saved(1)?.detach());
         let equal = x.eq(&median)?.logical_or(&x.isnan()?.logical_and(&median.isnan()?)?)?;
-        // Short floats could not count far.
+        // 16-bit floats cannot count far.
         let wide = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let count = equal.count_nonzero()?.to_dtype(wide)?;
         let share = grad.to_dtype(wide)?.div(&count)?.to_dtype(x.dtype())?;
@@ -56,11 +56,11 @@ impl Function for Median {
 }
 
 impl Tensor {
-    /// The median of all elements: of an even number the lower of both in the middle; not a number where one is none. Equal ones
-    /// share the gradient. As `torch.median`.
+    /// The median of all elements: for an even count, the lower of the middle two; NaN if any is NaN. Equal elements share the
+    /// gradient. As `torch.median`.
     ///
     /// # Errors
-    /// No elements, of whole numbers (of floating point their median is not a number); out of memory.
+    /// An empty integer tensor (an empty floating-point one gives NaN); out of memory.
     pub fn median(&self) -> Result<Tensor> {
         if self.numel() == 0 && self.dtype().is_float() {
             return self.sum()?.affine(0.0, f64::NAN);
@@ -68,8 +68,8 @@ impl Tensor {
         Ok(apply(Median, &[self])?.remove(0))
     }
 
-    /// The medians along a dimension, which goes, and where they are (`int64`). As `torch.median(dim)`; of equal elements PyTorch
-    /// may name another.
+    /// The medians along a dimension, which is removed, and their indices (`int64`). Among equal elements, the index may differ
+    /// from PyTorch's. As `torch.median(dim)`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -80,7 +80,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension that is not there or has no elements; out of memory.
+    /// A dimension out of range or without elements; out of memory.
     pub fn median_dim(&self, dim: isize) -> Result<(Tensor, Tensor)> {
         let size = self.want_ranked("median", dim)?;
         if size == 0 {
@@ -92,7 +92,7 @@ impl Tensor {
         if !self.dtype().is_float() {
             return Ok((value, place));
         }
-        // What is not a number is last, and is the median.
+        // NaN sorts last, and is the median if present.
         let none = values.isnan()?.to_dtype(DType::I64)?.sum_dims(&[dim])?;
         let first = none.affine_index(-1, size as i64)?.clamp(0.0, (size - 1) as f64)?;
         let (last, at) = (values.select(dim, -1)?, places.gather(dim, &first.unsqueeze(dim)?)?.squeeze(dim)?);
@@ -100,11 +100,11 @@ impl Tensor {
         Ok((any.where_cond(&last, &value)?, any.where_cond(&at, &place)?))
     }
 
-    /// The `k`-th smallest elements along a dimension, which goes, counted from 1, and where they are (`int64`). As
+    /// The `k`-th smallest elements (from 1) along a dimension, which is removed, and their indices (`int64`). As
     /// `torch.kthvalue`.
     ///
     /// # Errors
-    /// A dimension that is not there; a `k` that is not in 1 to its size; out of memory.
+    /// A dimension out of range; a `k` outside 1 to its size; out of memory.
     pub fn kthvalue(&self, k: usize, dim: isize) -> Result<(Tensor, Tensor)> {
         let size = self.want_ranked("kthvalue", dim)?.max(1);
         if k == 0 || k > size {
@@ -117,8 +117,8 @@ impl Tensor {
         Ok((values.select(dim, k as isize - 1)?, places.select(dim, k as isize - 1)?))
     }
 
-    /// The `q`-quantile of the elements along a dimension, which goes, or of all for `None`; not a number where one is none. As
-    /// `torch.quantile` with a number.
+    /// The `q`-quantile of the elements along a dimension, which is removed, or of all elements if `None`; NaN if any is NaN.
+    /// As `torch.quantile` with a number.
     ///
     /// # Errors
     /// As [`Tensor::quantiles`].
@@ -126,7 +126,7 @@ impl Tensor {
         self.quantiles(&[q], dim, between)?.squeeze(0)
     }
 
-    /// Several quantiles: the first dimension of the result counts them. As `torch.quantile` with a vector.
+    /// Several quantiles, along the first dimension of the result. As `torch.quantile` with a vector.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Interpolation, Tensor};
@@ -136,8 +136,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A number outside 0 to 1; a type other than `float32` and `float64`; a dimension that is not there or has no elements;
-    /// out of memory.
+    /// A number outside 0 to 1; a dtype other than `float32` and `float64`; a dimension out of range or without elements; out
+    /// of memory.
     pub fn quantiles(
         &self,
         q: &[f64],
@@ -176,7 +176,7 @@ impl Tensor {
         Tensor::stack(&found.iter().collect::<Vec<_>>(), 0)
     }
 
-    /// The size of a dimension whose elements have ranks; 0 for a tensor without dimensions, which is its own median.
+    /// The size of a dimension with at least one element; 0 for a scalar, which is its own median.
     fn want_ranked(&self, op: &'static str, dim: isize) -> Result<usize> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return Ok(0);
@@ -188,7 +188,7 @@ impl Tensor {
         }
     }
 
-    /// `mul · self + add` of whole numbers.
+    /// `mul · self + add`, for integers.
     fn affine_index(&self, mul: i64, add: i64) -> Result<Tensor> {
         self.mul_scalar(mul)?.add_scalar(add)
     }

@@ -1,4 +1,4 @@
-//! Products over dimensions. The gradient is exact where elements are zero.
+//! Products over dimensions. The gradient is exact even if elements are zero.
 
 use smallvec::smallvec;
 
@@ -20,11 +20,12 @@ use crate::ops::elementwise::operands;
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 
-/// `x -> product, others`: the product, and what the derivative of a zero is: the product of the others.
+/// `x -> product, others`: the product, and the product of the other elements, which is the derivative with respect to a single
+/// zero.
 #[derive(Clone, Debug)]
 struct Prod {
     over: Over,
-    /// Asked for without dimensions: PyTorch's derivative then differs where elements are not numbers.
+    /// Whether it was called without dimensions: PyTorch's derivative for NaN differs then.
     of_all: bool,
 }
 
@@ -49,7 +50,7 @@ impl Kernel for Prod {
             let outs = (out.elements::<T>(), others.elements::<T>());
             fold2(shape, (x.elements::<T>(), strides), marks, &Product, outs, |(product, zeros)| {
                 let product = product as T;
-                // Zero times infinity is not a number, as it is without this detour.
+                // Zero times infinity is NaN, as if the product were computed directly.
                 let zero = product * 0.0;
                 (if zeros == 0 { product } else { zero }, if zeros <= 1 { product } else { zero })
             });
@@ -92,22 +93,22 @@ impl Operator for Prod {
                 false => (&grad * &product_of_others(&x, &self.over.named())?)?,
             })]);
         }
-        // The gradient of elements that are not zero, times them; and of those that are.
+        // The gradient of nonzero elements, times the element; and the gradient of zero elements.
         let (of_all, of_zeros) = ((&grad * &wide(&at.output(0)?)?)?, (&grad * &wide(&at.output(1)?)?)?);
         Ok(smallvec![Some(call_one(ProdBackward, &[&x, &of_all, &of_zeros])?)])
     }
 }
 
 impl Prod {
-    /// How many elements are zero where others are infinite or no numbers, so that the product does not tell which gradients are; else
-    /// `None`. It waits for the device, as PyTorch does for every product, and so is not asked in a capture.
+    /// The number of zeros if other elements are infinite or NaN, in which case the product does not show which gradients are
+    /// zero; otherwise `None`. It waits for the device, as PyTorch does for every product, so a capture skips it.
     fn zeros_among_others(&self, at: &Backward<'_>, x: &Tensor) -> Result<Option<i64>> {
         let (device, product) = (x.device(), at.output(0)?);
         if !device.has_values() || device.is_capturing() {
             return Ok(None);
         }
         let any_is_nan = match (device.facts().kind, product.dtype()) {
-            // The host's elements are read where they are.
+            // The host's elements are read in place.
             (DeviceKind::Cpu, DType::F64) => product.to_vec::<f64>()?.iter().any(|x| x.is_nan()),
             (DeviceKind::Cpu, DType::F32) => product.to_vec::<f32>()?.iter().any(|x| x.is_nan()),
             (DeviceKind::Cpu, DType::F16) => product.to_vec::<f16>()?.iter().any(|x| x.is_nan()),
@@ -122,7 +123,7 @@ impl Prod {
     }
 }
 
-/// For each element the product of the others over these dimensions, in operations that have derivatives.
+/// For each element, the product of the others over these dimensions, in differentiable operations.
 fn product_of_others(x: &Tensor, dims: &[isize]) -> Result<Tensor> {
     let last: Vec<isize> =
         (0..x.rank() as isize).filter(|dim| !dims.contains(dim)).chain(dims.iter().copied()).collect();
@@ -182,7 +183,7 @@ impl Operator for ProdBackward {
 }
 
 impl Tensor {
-    /// The product of all elements, a scalar; 1 of none; of whole numbers and truth values in `int64`. As `torch.prod`.
+    /// The product of all elements, a scalar; 1 if there are none. Integers and `bool` give `int64`. As `torch.prod`.
     ///
     /// # Errors
     /// Out of memory.
@@ -190,15 +191,15 @@ impl Tensor {
         self.prod_over(Over::all(self.rank()), true)
     }
 
-    /// The product over a dimension, which goes. As `torch.prod(dim)`.
+    /// The product over a dimension, which is removed. As `torch.prod(dim)`.
     ///
     /// # Errors
-    /// A dimension that is not there; out of memory.
+    /// A dimension out of range; out of memory.
     pub fn prod_dim(&self, dim: isize) -> Result<Tensor> {
         self.prod_over(Over::dims("prod", self.rank(), &[dim], Keep::Dropped)?, false)
     }
 
-    /// The product over a dimension, which stays with size 1.
+    /// The product over a dimension, which is kept with size 1.
     ///
     /// # Errors
     /// As [`Tensor::prod_dim`].
@@ -211,7 +212,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let rows = |ins: &[Vec<f64>]| vec![ins[0].chunks(4).map(|row| row.iter().product()).collect()];
     let one = |x: Result<Tensor>| Ok(smallvec![x?]);

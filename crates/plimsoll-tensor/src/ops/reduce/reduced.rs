@@ -1,4 +1,4 @@
-//! What reductions share: which dimensions go, and the shapes that are left.
+//! Code that reductions share: the reduced dimensions and the resulting shapes.
 
 use smallvec::SmallVec;
 
@@ -8,31 +8,31 @@ use crate::operator::Meta;
 use crate::ops::dim_index;
 use crate::tensor::Tensor;
 
-/// Whether a reduced dimension stays, with size 1.
+/// Whether a reduced dimension is kept with size 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
     Dropped,
     Kept,
 }
 
-/// The dimensions that a reduction runs over.
+/// The dimensions that are reduced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Over {
-    /// One mark for each dimension of the input.
+    /// One flag for each dimension of the input.
     pub(crate) marks: SmallVec<[bool; 6]>,
     pub(crate) keep: Keep,
 }
 
 impl Over {
-    /// Over all dimensions.
+    /// Reduces all dimensions.
     pub(crate) fn all(rank: usize) -> Over {
         Over { marks: SmallVec::from_elem(true, rank), keep: Keep::Dropped }
     }
 
-    /// Over these; over all where none is named, as PyTorch.
+    /// Reduces these dimensions; all if the list is empty, as in PyTorch.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice.
+    /// A dimension out of range or listed twice.
     pub(crate) fn dims(op: &'static str, rank: usize, dims: &[isize], keep: Keep) -> Result<Over> {
         let mut marks: SmallVec<[bool; 6]> = SmallVec::from_elem(dims.is_empty(), rank);
         for &dim in dims.iter().filter(|&&dim| rank > 0 || !(-1..=0).contains(&dim)) {
@@ -57,7 +57,7 @@ impl Over {
         x.iter().zip(&self.marks).map(|(&n, &mark)| if mark { 1 } else { n }).collect()
     }
 
-    /// Elements of one result.
+    /// The number of elements that each result is computed from.
     pub(crate) fn count(&self, x: &[usize]) -> usize {
         x.iter().zip(&self.marks).filter(|&(_, &mark)| mark).map(|(&n, _)| n).product()
     }
@@ -67,7 +67,7 @@ impl Over {
         (0..self.marks.len()).filter(|&dim| self.marks[dim]).map(|dim| dim as isize).collect()
     }
 
-    /// An error where a result would be of no elements, though there is a result.
+    /// Fails if a result would be computed from no elements.
     pub(crate) fn want_elements(&self, op: &'static str, x: &Meta<'_>) -> Result<()> {
         if self.count(x.shape()) > 0 || self.shape(x.shape()).contains(&0) {
             return Ok(());
@@ -76,7 +76,7 @@ impl Over {
         Err(Error::shape(op, message))
     }
 
-    /// A result with the reduced dimensions at size 1, to broadcast against the input.
+    /// A result with the reduced dimensions kept at size 1, to broadcast against the input.
     pub(crate) fn broadcastable(&self, result: &Tensor, x: &[usize]) -> Result<Tensor> {
         result.reshape(self.kept(x).as_slice())
     }

@@ -1,5 +1,5 @@
-//! Running extremes and logarithms of sums along a dimension: `cummax`, `cummin`, `logcumsumexp`. Composed of other operations: each of
-//! `log2 n` rounds combines elements with those twice as far before them as the last.
+//! Cumulative maxima, minima and log-sum-exp along a dimension: `cummax`, `cummin`, `logcumsumexp`. Composed of other
+//! operations: in each of `log2 n` rounds, the distance over which elements are combined doubles.
 
 use crate::autograd::is_grad_enabled;
 use crate::dispatch::Tensors;
@@ -10,7 +10,8 @@ use crate::operator::Autocast;
 use crate::ops::{dim_index, want_float};
 use crate::tensor::{Grads, Tensor};
 
-/// What the elements so far of each make, of a function of all that is combined in any order: of the earlier ones, and the later.
+/// A running reduction (scan) along `dim`: each result combines all elements up to its own. `combine` takes the
+/// earlier and the later part, and must be associative.
 fn running(
     x: Vec<Tensor>,
     dim: usize,
@@ -34,8 +35,8 @@ fn running(
 }
 
 impl Tensor {
-    /// The largest elements so far along a dimension, and where they are (`int64`), the last of equals. What is not a number is larger
-    /// than all. As `torch.cummax`.
+    /// The cumulative maximum along a dimension and its index (`int64`), which is the last one if several are equal. NaN counts
+    /// as larger than everything. As `torch.cummax`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -47,13 +48,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension that is not there; out of memory.
+    /// A dimension out of range; out of memory.
     pub fn cummax(&self, dim: isize) -> Result<(Tensor, Tensor)> {
         self.running_extreme("cummax", dim, Tensor::ge)
     }
 
-    /// The smallest elements so far along a dimension, and where they are (`int64`), the last of equals. What is not a number is smaller
-    /// than all. As `torch.cummin`.
+    /// The cumulative minimum along a dimension and its index (`int64`), which is the last one if several are equal. NaN counts
+    /// as smaller than everything. As `torch.cummin`.
     ///
     /// # Errors
     /// As [`Tensor::cummax`].
@@ -84,10 +85,10 @@ impl Tensor {
         Ok((self.gather(dim, &found[1])?, found[1].clone()))
     }
 
-    /// The logarithms of the sums of the exponentials so far along a dimension, without overflow. As `torch.logcumsumexp`.
+    /// The cumulative log-sum-exp along a dimension, without overflow. As `torch.logcumsumexp`.
     ///
     /// # Errors
-    /// A dimension that is not there; a type that is not of floating point; out of memory.
+    /// A dimension out of range; a dtype that is not floating-point; out of memory.
     pub fn logcumsumexp(&self, dim: isize) -> Result<Tensor> {
         const NAME: &str = "logcumsumexp";
         want_float(NAME, self.dtype())?;
@@ -105,7 +106,7 @@ struct LogCumSumExp {
 
 impl LogCumSumExp {
     fn of(&self, x: &Tensor) -> Result<Tensor> {
-        // Short floats are added up in a wider type.
+        // 16-bit floats are summed in a wider dtype.
         let wide = x.detach().to_dtype(x.dtype().accumulator())?;
         let sums = running(vec![wide], self.dim, |early, late| Ok(vec![early[0].logaddexp(&late[0])?]))?;
         sums[0].to_dtype(x.dtype())
@@ -113,8 +114,8 @@ impl LogCumSumExp {
 }
 
 impl LogCumSumExp {
-    /// The gradient of each element, summed over all later outputs: `grad · e^(x - out)` of every pair, for a derivative of it.
-    /// Between stands a matrix for each row.
+    /// The gradient of each element, summed over all later outputs: `grad · e^(x - out)` of every pair, as differentiable
+    /// operations. It materializes a matrix for each row.
     fn by_pairs(&self, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<Tensor> {
         let (dim, size) = (self.dim as isize, x.shape()[self.dim]);
         let rows = |x: &Tensor| x.transpose(dim, -1);
@@ -152,7 +153,7 @@ impl Function for LogCumSumExp {
             return Ok(vec![Some(self.by_pairs(grad, &at.saved(0)?, &at.saved(1)?)?)].into());
         }
         let (x, out, dim) = (at.saved(0)?, at.saved(1)?, [self.dim as isize]);
-        // The sum over all later places of grad · e^(x - out), in logarithms, of positive and of negative gradients.
+        // The sum over all later elements of grad · e^(x - out), in log space, separately for positive and negative gradients.
         let lowest = match x.dtype() {
             DType::F64 => f64::MIN,
             DType::F16 => -65504.0,

@@ -1,4 +1,4 @@
-//! Running sums and products along a dimension.
+//! Cumulative sums and products along a dimension.
 
 use smallvec::smallvec;
 
@@ -17,7 +17,7 @@ use crate::ops::elementwise::operands;
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 
-/// `x -> out`: the sums so far.
+/// `x -> out`: the cumulative sums.
 #[derive(Clone, Copy, Debug)]
 struct CumSum {
     dim: usize,
@@ -85,7 +85,7 @@ impl Operator for CumSum {
     }
 }
 
-/// `x -> out`: the products so far.
+/// `x -> out`: the cumulative products.
 #[derive(Clone, Copy, Debug)]
 struct CumProd {
     dim: usize,
@@ -153,16 +153,16 @@ impl Operator for CumProd {
         true
     }
 
-    /// `grad[k] = out[k - 1] · s[k]` with `s[k] = g[k] + x[k + 1] · s[k + 1]`: without a division, so exact where
-    /// elements are zero.
+    /// `grad[k] = out[k - 1] · s[k]` with `s[k] = g[k] + x[k + 1] · s[k + 1]`: without division, so exact even if elements are
+    /// zero.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
         let (dim, x, out) = (self.dim as isize, at.input(0)?, at.output(0)?);
         if !is_grad_enabled() || x.numel() == 0 {
             return Ok(smallvec![Some(call_one(CumProdBackward { dim: self.dim }, &[grad, &x, &out])?)]);
         }
-        // Shifted by one, with a 1 at either end: what comes before the first is 1, what comes after the last is 0
-        // and so never counts.
+        // Shifted by one. The product before the first element is 1; the factor after the last is multiplied by 0, so its value
+        // is irrelevant.
         let len = x.shape()[self.dim];
         let one = x.narrow(dim, 0, 1)?.detach().ones_like()?;
         let before = Tensor::cat(&[&one, &out.narrow(dim, 0, len - 1)?], dim)?;
@@ -197,8 +197,8 @@ impl Kernel for CumProdBackward {
             let line = i / (len * inner) * len * inner + i % inner;
             (0..len).find(|k| x[line + k * inner] == 0.0).unwrap_or(len)
         };
-        // The state is `x[k] · s[k]`, which the place before adds to its gradient; the sum of the products times their gradients;
-        // and the place of the first zero, where it was asked for.
+        // The state has three parts: `x[k] · s[k]`, which the previous element adds to its gradient; the sum of the products
+        // times their gradients; and the index of the first zero, if it was needed.
         scan(
             shape,
             From::Back,
@@ -218,7 +218,7 @@ impl Kernel for CumProdBackward {
                 if weighted.is_finite() && before.is_finite() {
                     return ((state, weighted, zero), (before * sum) as T);
                 }
-                // As PyTorch, which divides: after a zero nothing flows, before it what is no number spreads to the front.
+                // As in PyTorch, which divides: no gradient flows after a zero; before it, NaN spreads to the front.
                 let zero = if before.is_nan() { Some(zero.unwrap_or_else(|| first_zero(i))) } else { zero };
                 let is_after = before == 0.0 || zero.is_some_and(|zero| k > zero);
                 ((state, weighted, zero), if is_after { 0.0 } else { (weighted / x[i].wide()) as T })
@@ -241,7 +241,7 @@ impl Operator for CumProdBackward {
     }
 }
 
-/// `g, a -> s` with `s[k] = g[k] + a[k] · s[k ± 1]`, begun at either end.
+/// `g, a -> s` with `s[k] = g[k] + a[k] · s[k ± 1]`, starting at either end.
 #[derive(Clone, Copy, Debug)]
 struct Recurrence {
     dim: usize,
@@ -298,8 +298,8 @@ impl Operator for Recurrence {
         Saves::input(1).and(Saves::output(0))
     }
 
-    /// `grad of g` is the recurrence from the other end, with each factor one place further; `grad of a[k]` is it times
-    /// `s[k ± 1]`.
+    /// The gradient of `g` is the recurrence from the other end, with each factor shifted by one. The gradient of `a[k]` is
+    /// that times `s[k ± 1]`.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
         let (dim, len) = (self.dim as isize, at.shape(0)[self.dim]);
@@ -308,7 +308,7 @@ impl Operator for Recurrence {
         }
         let (a, s) = (at.input(1)?, at.output(0)?);
         let zero = a.narrow(dim, 0, 1)?.detach().zeros_like()?;
-        // One place towards the end that the recurrence began at, or away from it.
+        // Shifts by one, towards the end that the recurrence started at or away from it.
         let to_back = |x: &Tensor| Tensor::cat(&[&zero, &x.narrow(dim, 0, len - 1)?], dim);
         let to_front = |x: &Tensor| Tensor::cat(&[&x.narrow(dim, 1, len - 1)?, &zero], dim);
         let (factors, from, before) = match self.from {
@@ -322,10 +322,10 @@ impl Operator for Recurrence {
 }
 
 impl Tensor {
-    /// The sums of the elements so far along a dimension; of whole numbers and truth values in `int64`. As `torch.cumsum`.
+    /// The cumulative sums along a dimension. Integers and `bool` give `int64`. As `torch.cumsum`.
     ///
     /// # Errors
-    /// A dimension that is not there; out of memory.
+    /// A dimension out of range; out of memory.
     pub fn cumsum(&self, dim: isize) -> Result<Tensor> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return self.unsqueeze(0)?.cumsum(0)?.squeeze(0);
@@ -333,7 +333,7 @@ impl Tensor {
         call_one(CumSum { dim: dim_index("cumsum", dim, self.rank())?, from: From::Front }, &[self])
     }
 
-    /// The products of the elements so far along a dimension; of whole numbers and truth values in `int64`. As `torch.cumprod`.
+    /// The cumulative products along a dimension. Integers and `bool` give `int64`. As `torch.cumprod`.
     ///
     /// # Errors
     /// As [`Tensor::cumsum`].
@@ -345,7 +345,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let so_far = |start: f64, step: fn(f64, f64) -> f64| {
         move |ins: &[Vec<f64>]| {

@@ -1,5 +1,4 @@
-//! Statistics composed of others: two at once, without what is not a number, differences of neighbours, limits for each
-//! element.
+//! Statistics composed of other operations: two at once, without NaN, differences of neighbours, elementwise clamping.
 
 use smallvec::smallvec;
 
@@ -12,7 +11,7 @@ use crate::ops::elementwise::real::Real;
 use crate::ops::elementwise::traced::Traced;
 use crate::tensor::{Grads, Tensor};
 
-/// `x, low, high -> x` between the limits.
+/// `x, low, high -> x` clamped between the bounds.
 struct Between;
 
 impl Function for Between {
@@ -25,7 +24,7 @@ impl Function for Between {
         Ok(smallvec![ins[0].maximum(ins[1])?.minimum(ins[2])?])
     }
 
-    /// As PyTorch 2.11's: at a limit all of the gradient is the element's, and a lower limit above the higher has none.
+    /// As in PyTorch 2.11: at a bound, the element gets the complete gradient; a lower bound above the upper one gets none.
     fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None, None]) };
         let saved = [at.saved(0)?, at.saved(1)?, at.saved(2)?];
@@ -39,7 +38,7 @@ impl Function for Between {
     }
 }
 
-/// What of the gradient goes to `x` (side 0), to its lower limit `a` (1) or to its higher limit `b` (2).
+/// The part of the gradient that goes to `x` (side 0), to its lower bound `a` (1) or to its upper bound `b` (2).
 fn share<R: Real>(side: usize, g: R, x: R, a: R, b: R) -> R {
     let zero = R::of(0.0);
     let crossed = b.at_most(a, b.equals(a, zero, g), zero);
@@ -51,7 +50,7 @@ fn share<R: Real>(side: usize, g: R, x: R, a: R, b: R) -> R {
 }
 
 impl Tensor {
-    /// Variance and mean over some dimensions, which go; over all for none. As `torch.var_mean`.
+    /// Variance and mean over some dimensions, which are removed; over all if the list is empty. As `torch.var_mean`.
     ///
     /// # Errors
     /// As [`Tensor::var_dims`].
@@ -59,7 +58,7 @@ impl Tensor {
         Ok((self.var_dims(dims, correction)?, self.mean_dim_or_all(dims)?))
     }
 
-    /// Standard deviation and mean, as [`Tensor::var_mean`]. As `torch.std_mean`.
+    /// Standard deviation and mean; the arguments are those of [`Tensor::var_mean`]. As `torch.std_mean`.
     ///
     /// # Errors
     /// As [`Tensor::std_dims`].
@@ -71,7 +70,7 @@ impl Tensor {
         if dims.is_empty() { self.mean() } else { self.mean_dims(dims) }
     }
 
-    /// Smallest and largest element. As `torch.aminmax`.
+    /// The smallest and the largest element. As `torch.aminmax`.
     ///
     /// # Errors
     /// No elements; out of memory.
@@ -79,8 +78,8 @@ impl Tensor {
         Ok((self.amin(&[])?, self.amax(&[])?))
     }
 
-    /// With `nan` for what is not a number, and `posinf` and `neginf` for the infinite; without one of these, the largest and the
-    /// lowest number of the type. As `torch.nan_to_num`.
+    /// Replaces NaN by `nan` and the infinities by `posinf` and `neginf`, which default to the largest and the lowest finite
+    /// number of the dtype. As `torch.nan_to_num`.
     ///
     /// # Errors
     /// Out of memory.
@@ -105,7 +104,7 @@ impl Tensor {
             .masked_fill(&below, neginf.into().unwrap_or(-largest))
     }
 
-    /// The sum over some dimensions, or over all for none, without what is not a number. As `torch.nansum`.
+    /// The sum over these dimensions, or over all if empty, ignoring NaN. As `torch.nansum`.
     ///
     /// # Errors
     /// As [`Tensor::sum_dims`].
@@ -118,7 +117,7 @@ impl Tensor {
         if dims.is_empty() { x.sum() } else { x.sum_dims(dims) }
     }
 
-    /// The mean over some dimensions, or over all for none, of what is a number. As `torch.nanmean`.
+    /// The mean over these dimensions, or over all if empty, ignoring NaN. As `torch.nanmean`.
     ///
     /// # Errors
     /// As [`Tensor::nansum`].
@@ -127,10 +126,10 @@ impl Tensor {
         self.nansum(dims)?.div(&numbers.nansum(dims)?)
     }
 
-    /// The differences of neighbours along a dimension, `n` times. As `torch.diff`.
+    /// The differences of neighbours along a dimension, computed `n` times. As `torch.diff`.
     ///
     /// # Errors
-    /// A dimension that is not there; truth values; out of memory.
+    /// A dimension out of range; a `bool` tensor; out of memory.
     pub fn diff(&self, n: usize, dim: isize) -> Result<Tensor> {
         let at = dim_index("diff", dim, self.rank())?;
         let mut x = self.clone();
@@ -143,11 +142,11 @@ impl Tensor {
         Ok(x)
     }
 
-    /// Each element, but at least that of `low` and at most that of `high`, broadcast. As `torch.clamp` with tensors: an element
-    /// that equals a limit shares the gradient with it.
+    /// Clamps each element between the elements of `low` and `high`, broadcast. An element that equals a bound shares the
+    /// gradient with it. As `torch.clamp` with tensors.
     ///
     /// # Errors
-    /// No limit at all; shapes that do not broadcast; out of memory.
+    /// No bound at all; shapes that do not broadcast; out of memory.
     pub fn clamp_tensors(&self, low: Option<&Tensor>, high: Option<&Tensor>) -> Result<Tensor> {
         match (low, high) {
             (Some(low), Some(high))

@@ -17,21 +17,21 @@ use crate::ops::{dim_index, want_float};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
-/// Whether a reduced dimension stays, with size 1.
+/// Whether a reduced dimension is kept with size 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Reduced {
     Dropped,
     Kept,
 }
 
-/// `x -> out`: the sum over the dimensions marked, times `scale`.
+/// `x -> out`: the sum over the marked dimensions, times `scale`.
 #[derive(Clone, Debug)]
 struct SumOver {
     name: &'static str,
-    /// One mark per dimension of the input.
+    /// One flag for each dimension of the input.
     marks: SmallVec<[bool; 6]>,
     reduced: Reduced,
-    /// 1, or one over the count for a mean.
+    /// 1 for a sum, `1 / count` for a mean.
     scale: f64,
 }
 
@@ -70,7 +70,7 @@ fn kept(shape: &[usize], marks: &[bool]) -> Dims {
 impl Operator for SumOver {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = operands::inputs(self.name, ins)?;
-        // Whole numbers and truth values add up to `int64`; their mean would not be whole.
+        // Integers and `bool` are summed in `int64`; their mean would not be an integer.
         let dtype = if x.dtype.is_float() { x.dtype } else { DType::I64 };
         if self.name == "mean" {
             want_float(self.name, x.dtype)?;
@@ -110,7 +110,7 @@ impl Operator for SumOver {
     }
 }
 
-/// The sum of the rows of a gradient: that which it brings, or computed now.
+/// The sum of the rows of a gradient: the attached one, or computed now.
 pub(in crate::ops) fn sum_of_rows(grad: &Tensor) -> Result<Tensor> {
     match grad.take_row_sum() {
         Some(sum) => Ok(sum),
@@ -120,7 +120,7 @@ pub(in crate::ops) fn sum_of_rows(grad: &Tensor) -> Result<Tensor> {
 }
 
 impl Tensor {
-    /// The sum of all elements, a scalar; of whole numbers and truth values in `int64`.
+    /// The sum of all elements, a scalar. Integers and `bool` give `int64`.
     ///
     /// # Errors
     /// Out of memory.
@@ -128,42 +128,43 @@ impl Tensor {
         self.reduce("sum", None, Reduced::Dropped)
     }
 
-    /// Sums over some dimensions, or all where none is named, which go. As `torch.sum(dim=…)`.
+    /// The sums over some dimensions, which are removed; over all if the list is empty. As `torch.sum(dim=…)`.
     ///
     /// # Errors
-    /// A dimension that is not there.
+    /// A dimension out of range.
     pub fn sum_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("sum", Some(dims), Reduced::Dropped)
     }
 
-    /// Sums over some dimensions, or all where none is named, which stay with size 1. As `torch.sum(dim=…, keepdim=True)`.
+    /// The sums over some dimensions, which are kept with size 1; over all if the list is empty. As `torch.sum(dim=…,
+    /// keepdim=True)`.
     ///
     /// # Errors
-    /// A dimension that is not there.
+    /// A dimension out of range.
     pub fn sum_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("sum", Some(dims), Reduced::Kept)
     }
 
-    /// The mean of all elements, a scalar; not a number where there are none.
+    /// The mean of all elements, a scalar; NaN if there are none.
     ///
     /// # Errors
-    /// A type that is not of floating point; out of memory.
+    /// A dtype that is not floating-point; out of memory.
     pub fn mean(&self) -> Result<Tensor> {
         self.reduce("mean", None, Reduced::Dropped)
     }
 
-    /// Means over some dimensions, or all where none is named, which go. As `torch.mean(dim=…)`.
+    /// The means over some dimensions, which are removed; over all if the list is empty. As `torch.mean(dim=…)`.
     ///
     /// # Errors
-    /// A dimension that is not there.
+    /// A dimension out of range.
     pub fn mean_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("mean", Some(dims), Reduced::Dropped)
     }
 
-    /// Means over some dimensions, or all where none is named, which stay with size 1.
+    /// The means over some dimensions, which are kept with size 1; over all if the list is empty.
     ///
     /// # Errors
-    /// A dimension that is not there.
+    /// A dimension out of range.
     pub fn mean_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("mean", Some(dims), Reduced::Kept)
     }
@@ -172,7 +173,7 @@ impl Tensor {
     fn reduce(&self, name: &'static str, dims: Option<&[isize]>, reduced: Reduced) -> Result<Tensor> {
         let named = dims.unwrap_or_default();
         let mut marks: SmallVec<[bool; 6]> = SmallVec::from_elem(named.is_empty(), self.rank());
-        // A scalar has a dimension 0 here, as in PyTorch.
+        // A scalar counts as having a dimension 0 here, as in PyTorch.
         for &dim in named.iter().filter(|&&dim| self.rank() > 0 || !(-1..=0).contains(&dim)) {
             let dim = dim_index(name, dim, self.rank())?;
             if marks[dim] {
@@ -188,7 +189,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let op = |name, marks: [bool; 3], reduced, scale| SumOver {
         name,
@@ -199,7 +200,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let outer = op("sum", [true, false, true], Reduced::Dropped, 1.0);
     let inner = op("mean", [false, true, false], Reduced::Kept, 1.0 / 3.0);
     let all = op("sum", [true; 3], Reduced::Dropped, 1.0);
-    // Of [2, 3, 4]: the middle dimension stays; or the middle one goes.
+    // For the shape [2, 3, 4]: the middle dimension is kept; or it is reduced.
     let middle = |ins: &[Vec<f64>]| {
         let at = |j: usize| (0..8).map(|i| ins[0][i / 4 * 12 + j * 4 + i % 4]).sum::<f64>();
         vec![(0..3).map(at).collect()]

@@ -17,11 +17,11 @@ use crate::ops::want_float;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
-/// `x -> out`: the variance over some dimensions, or its root.
+/// `x -> out`: the variance over some dimensions, or its square root.
 #[derive(Clone, Debug)]
 struct Variance {
     over: Over,
-    /// What the number of elements is less by, as a divisor.
+    /// The divisor is the number of elements minus this.
     correction: f64,
     root: bool,
 }
@@ -75,7 +75,7 @@ impl Operator for Variance {
             false => grad.clone(),
             true => {
                 let std = at.output(0)?;
-                // Elements that are equal have no slope.
+                // If all elements are equal, the gradient is 0.
                 (grad / &std.mul_scalar(2.0)?)?.masked_fill(&std.detach().eq_scalar(0.0)?, 0.0)?
             }
         };
@@ -92,24 +92,24 @@ impl Operator for Variance {
 macro_rules! variance {
     ($all:ident, $dims:ident, $kept:ident, $root:literal, $what:literal) => {
         impl Tensor {
-            #[doc = concat!("The ", $what, " of all elements, a scalar; `correction` is 1 for a sample and 0 for the whole. As `torch.", stringify!($all), "(correction=…)`.")]
+            #[doc = concat!("The ", $what, " of all elements, a scalar. `correction` is 1 for a sample and 0 for the complete population. As `torch.", stringify!($all), "(correction=…)`.")]
             ///
             /// # Errors
-            /// A type that is not of floating point; out of memory.
+            /// A dtype that is not floating-point; out of memory.
             pub fn $all(&self, correction: f64) -> Result<Tensor> {
                 call_one(Variance { over: Over::all(self.rank()), correction, root: $root }, &[self])
             }
 
-            #[doc = concat!("The ", $what, " over some dimensions, which go. As [`Tensor::", stringify!($all), "`].")]
+            #[doc = concat!("The ", $what, " over some dimensions, which are removed. As [`Tensor::", stringify!($all), "`].")]
             ///
             /// # Errors
-            /// A dimension that is not there, or named twice; a type that is not of floating point; out of memory.
+            /// A dimension out of range or listed twice; a dtype that is not floating-point; out of memory.
             pub fn $dims(&self, dims: &[isize], correction: f64) -> Result<Tensor> {
                 let over = Over::dims(stringify!($all), self.rank(), dims, Keep::Dropped)?;
                 call_one(Variance { over, correction, root: $root }, &[self])
             }
 
-            #[doc = concat!("The ", $what, " over some dimensions, which stay with size 1.")]
+            #[doc = concat!("The ", $what, " over some dimensions, which are kept with size 1.")]
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($dims), "`].")]
@@ -123,7 +123,7 @@ macro_rules! variance {
 variance!(var, var_dims, var_keepdim, false, "variance");
 variance!(std, std_dims, std_keepdim, true, "standard deviation");
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let of = |row: &[f64], correction: f64| {
         let mean = row.iter().sum::<f64>() / row.len() as f64;

@@ -1,4 +1,4 @@
-//! A part of a tensor that lies as a view lies in another tensor: for the gradients of views that changed in place.
+//! The part of a tensor that corresponds to a view of another tensor: for the gradients of views that were changed in place.
 
 use smallvec::smallvec;
 
@@ -11,7 +11,7 @@ use crate::ops::elementwise::operands;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor, gradient_of_base};
 
-/// `x -> view`: `x` lies as `base`, the result as `view` lies in that.
+/// `x -> view`: `x` has the layout `base`; the result has the layout `view` within it.
 #[derive(Clone, Debug)]
 struct AsStrided {
     base: Layout,
@@ -46,16 +46,16 @@ impl Operator for AsStrided {
 }
 
 impl Tensor {
-    /// What lies in this tensor as `view` lies in one that lies as `base`, as this one does.
+    /// The part of this tensor, whose layout is `base`, that `view` selects.
     ///
     /// # Errors
-    /// This tensor lies in another way; `view` is not inside of `base`.
+    /// The layout of this tensor is not `base`; `view` is not inside `base`.
     pub(crate) fn region(&self, base: &Layout, view: &Layout) -> Result<Tensor> {
         call_one(AsStrided { base: base.clone(), view: view.clone() }, &[self])
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let base = Layout::contiguous(&[3, 4]);
     let view = base.narrow(0, 1, 2).narrow(1, 1, 2).transpose(0, 1);

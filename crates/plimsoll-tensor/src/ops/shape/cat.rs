@@ -1,4 +1,4 @@
-//! Tensors one after the other along a dimension, and beside each other along a new one.
+//! Concatenates tensors along a dimension, and stacks them along a new one.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -15,22 +15,22 @@ use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 use crate::word::by_word;
 
-/// `parts -> whole`, along a dimension.
+/// `parts -> whole`: concatenates along a dimension.
 #[derive(Clone, Debug)]
 struct Cat {
     name: &'static str,
     dim: usize,
-    /// For each piece of the dimension its size, and whether it is an input; else it is zeros.
+    /// For each piece along the dimension, its size, and whether it is an input; otherwise it is zeros.
     pieces: SmallVec<[(usize, bool); 4]>,
 }
 
-/// A piece of what is put together.
+/// A piece of a concatenation.
 pub(super) enum Part<'a> {
     Given(&'a Tensor),
     Zeros(usize),
 }
 
-/// The parts one after the other; `dim` is below their rank, and one part at least is given.
+/// Concatenates the parts; `dim` must be below their rank, and there must be at least one tensor.
 pub(super) fn cat_parts(name: &'static str, parts: &[Part<'_>], dim: usize) -> Result<Tensor> {
     let pieces = parts.iter().map(|part| match part {
         Part::Given(tensor) => (tensor.shape()[dim], true),
@@ -116,7 +116,7 @@ impl Operator for Cat {
         }
         let mut shape: Dims = first.shape().into();
         shape[self.dim] = self.pieces.iter().map(|piece| piece.0).sum();
-        // Channels-last stays so where all parts are.
+        // The result is channels-last if all parts are.
         let alike = ins
             .iter()
             .all(|meta| meta.layout.dense().strides() == meta.layout.dense_as(meta.shape()).strides())
@@ -129,7 +129,7 @@ impl Operator for Cat {
         Cost::streaming(0, ins, outs)
     }
 
-    /// Views of the gradient.
+    /// The gradients are views of the output's gradient.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok((0..at.inputs()).map(|_| None).collect()) };
         let (mut grads, mut start) = (Grads::new(), 0);
@@ -145,7 +145,7 @@ impl Operator for Cat {
     }
 }
 
-/// Converted to the type in which all meet.
+/// Converts tensors to their promoted dtype.
 fn in_common_type(tensors: SmallVec<[Tensor; 4]>) -> Result<SmallVec<[Tensor; 4]>> {
     match result_type(tensors.iter().map(|x| (x.dtype(), true))) {
         Some(dtype) if tensors.iter().any(|x| x.dtype() != dtype) => {
@@ -156,8 +156,8 @@ fn in_common_type(tensors: SmallVec<[Tensor; 4]>) -> Result<SmallVec<[Tensor; 4]
 }
 
 impl Tensor {
-    /// The tensors one after the other along a dimension, in their common type. As `torch.cat`: vectors without elements
-    /// go with all shapes.
+    /// Concatenates tensors along a dimension, in their promoted dtype. Empty vectors are allowed with any shape. As
+    /// `torch.cat`.
     ///
     /// ```
     /// # use plimsoll_tensor::{Device, Tensor};
@@ -177,7 +177,7 @@ impl Tensor {
         let dim = dim_index("cat", dim, lead.rank())?;
         let fit = |&tensor: &&Tensor| {
             if empty(tensor) && lead.rank() != 1 {
-                // PyTorch's rule from before there were empty tensors of other shapes.
+                // PyTorch allows empty vectors here because it once had no empty tensors of other shapes.
                 let mut shape = Dims::from_slice(lead.shape());
                 shape[dim] = 0;
                 return tensor.reshape(shape.as_slice());
@@ -195,10 +195,10 @@ impl Tensor {
         cat_parts("cat", &parts, dim)
     }
 
-    /// Tensors of one shape beside each other along a new dimension. As `torch.stack`.
+    /// Stacks tensors of the same shape along a new dimension. As `torch.stack`.
     ///
     /// # Errors
-    /// No tensors; shapes that differ; out of memory.
+    /// No tensors; different shapes; out of memory.
     pub fn stack(tensors: &[&Tensor], dim: isize) -> Result<Tensor> {
         let Some(first) = tensors.first() else {
             return Err(Error::argument("stack", "an empty list: needs at least one tensor"));
@@ -215,7 +215,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let rows = |ins: &[Vec<f64>]| vec![ins.concat()];
     let columns = |ins: &[Vec<f64>]| {

@@ -1,4 +1,4 @@
-//! Diagonals: taken, made, filled and added up; and the places of triangles.
+//! Diagonals: extracting, creating, filling and summing them; and the indices of triangles.
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -6,10 +6,10 @@ use crate::ops::dim_index;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// Of a vector the matrix with it on a diagonal; of a matrix that diagonal, as a copy. As `torch.diag`.
+    /// From a vector, the matrix with the vector on a diagonal; from a matrix, a copy of that diagonal. As `torch.diag`.
     ///
     /// # Errors
-    /// Another number of dimensions; out of memory.
+    /// A tensor that is neither a vector nor a matrix; out of memory.
     pub fn diag(&self, diagonal: isize) -> Result<Tensor> {
         match self.rank() {
             1 => self.diag_embed(diagonal),
@@ -18,7 +18,7 @@ impl Tensor {
         }
     }
 
-    /// Matrices with the rows of the last dimension on a diagonal, zeros elsewhere: `[…, n, n]`. As `torch.diag_embed(offset)`.
+    /// Matrices `[…, n, n]` with the rows of the last dimension on a diagonal, zeros elsewhere. As `torch.diag_embed(offset)`.
     ///
     /// # Errors
     /// A tensor without dimensions; out of memory.
@@ -26,13 +26,13 @@ impl Tensor {
         let last = dim_index("diag_embed", -1, self.rank())?;
         let (len, away) = (self.shape()[last], offset.unsigned_abs());
         let side = len + away;
-        // A row of the matrices laid end to end: `len` steps of `side + 1`, of which each has one element.
+        // The matrix as one row: `len` runs of `side + 1` elements, each with one element of the diagonal.
         let first = if offset >= 0 { away } else { away * side };
         let spread = self.unsqueeze(-1)?.pad(&[0, side as isize], crate::ops::PadMode::Constant(0.0))?;
         let mut lead = self.shape()[..last].to_vec();
         lead.push(len * (side + 1));
         let flat = spread.reshape(lead.as_slice())?;
-        // The last element's step reaches beyond the matrix: cut, and filled up in front and behind.
+        // The last run reaches beyond the matrix, so the row is cut, and padded at the front and at the end.
         let (front, have) = (first as isize, (len * (side + 1)) as isize);
         let flat =
             flat.pad(&[front, (side * side) as isize - front - have], crate::ops::PadMode::Constant(0.0))?;
@@ -44,7 +44,7 @@ impl Tensor {
     /// The sum of a matrix's diagonal. As `torch.trace`.
     ///
     /// # Errors
-    /// A tensor that is no matrix; out of memory.
+    /// A tensor that is not a matrix; out of memory.
     pub fn trace(&self) -> Result<Tensor> {
         if self.rank() != 2 {
             return Err(Error::shape("trace", format!("{:?}: needs a matrix", self.shape())));
@@ -55,7 +55,7 @@ impl Tensor {
     /// Writes a value on a matrix's diagonal. As `Tensor.fill_diagonal_`.
     ///
     /// # Errors
-    /// A tensor that is no matrix; as [`Tensor::add_`].
+    /// A tensor that is not a matrix; as [`Tensor::add_`].
     pub fn fill_diagonal_(&self, value: f64) -> Result<()> {
         if self.rank() != 2 {
             return Err(Error::shape("fill_diagonal_", format!("{:?}: needs a matrix", self.shape())));
@@ -63,7 +63,7 @@ impl Tensor {
         self.diagonal(0, 0, 1)?.fill_(value)
     }
 
-    /// Rows and columns (`int64`, `[2, n]`) of the places at and below a diagonal, row by row. As `torch.tril_indices`.
+    /// The rows and columns (`int64`, `[2, n]`) of the elements at and below a diagonal, row by row. As `torch.tril_indices`.
     ///
     /// # Errors
     /// Out of memory.
@@ -71,7 +71,7 @@ impl Tensor {
         triangle(rows, columns, device, |row, column| column - row <= offset)
     }
 
-    /// Rows and columns (`int64`, `[2, n]`) of the places at and above a diagonal, row by row. As `torch.triu_indices`.
+    /// The rows and columns (`int64`, `[2, n]`) of the elements at and above a diagonal, row by row. As `torch.triu_indices`.
     ///
     /// # Errors
     /// Out of memory.

@@ -1,4 +1,5 @@
-//! Dimensions moved, put in, taken out and matched: short forms of `permute`, `reshape` and `expand`. All are views.
+//! Moving, inserting, removing and matching dimensions: short forms of `permute`, `reshape` and `expand`. All results are
+//! views.
 
 use crate::error::{Error, Result};
 use crate::layout::Dims;
@@ -7,10 +8,10 @@ use crate::suite::Case;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// Dimensions `from` moved to the places `to`; the others keep their order. As `torch.movedim`.
+    /// Moves the dimensions `from` to the positions `to`; the others keep their order. As `torch.movedim`.
     ///
     /// # Errors
-    /// Lists of different lengths; a dimension that is not there, or named twice.
+    /// Lists of different lengths; a dimension out of range or listed twice.
     pub fn movedim(&self, from: &[isize], to: &[isize]) -> Result<Tensor> {
         if from.len() != to.len() {
             let message = format!("{from:?} to {to:?}: needs as many places as dimensions");
@@ -31,18 +32,18 @@ impl Tensor {
         self.permute(&order)
     }
 
-    /// Two dimensions swapped: `transpose` under NumPy's name.
+    /// Swaps two dimensions: `transpose` under NumPy's name.
     ///
     /// # Errors
-    /// Dimensions that are not there.
+    /// Dimensions out of range.
     pub fn swapdims(&self, a: isize, b: isize) -> Result<Tensor> {
         self.transpose(a, b)
     }
 
-    /// One dimension split into several; one of the sizes may be -1. As `torch.unflatten`.
+    /// Splits a dimension into several; one of the sizes may be -1. As `torch.unflatten`.
     ///
     /// # Errors
-    /// A dimension that is not there; sizes whose product is not the dimension's.
+    /// A dimension out of range; sizes whose product differs from the dimension's size.
     #[allow(clippy::needless_pass_by_value, reason = "what is passed is a reference already")]
     pub fn unflatten(&self, dim: isize, sizes: impl ReshapeTo) -> Result<Tensor> {
         let dim = dim_index("unflatten", dim, self.rank())?;
@@ -67,10 +68,10 @@ impl Tensor {
         self.view(shape.as_slice())
     }
 
-    /// Those of these dimensions that have size 1 taken out. As `torch.squeeze` with a tuple.
+    /// Removes those of the given dimensions that have size 1. As `torch.squeeze` with a tuple.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice.
+    /// A dimension out of range or listed twice.
     pub fn squeeze_dims(&self, dims: &[isize]) -> Result<Tensor> {
         let dims = distinct("squeeze", dims, self.rank())?;
         let kept = |&(dim, &size): &(usize, &usize)| size != 1 || !dims.contains(&dim);
@@ -78,7 +79,7 @@ impl Tensor {
         self.view(shape.as_slice())
     }
 
-    /// All dimensions of size 1 taken out. As `torch.squeeze` without a dimension.
+    /// Removes all dimensions of size 1. As `torch.squeeze` without a dimension.
     ///
     /// # Errors
     /// None that a caller could cause.
@@ -86,10 +87,10 @@ impl Tensor {
         self.squeeze_dims(&(0..self.rank() as isize).collect::<Vec<_>>())
     }
 
-    /// Dimensions of size 1 put in, so that they have these places in the result.
+    /// Inserts dimensions of size 1 at these positions of the result.
     ///
     /// # Errors
-    /// A place that is not there, or named twice.
+    /// A position that is out of range or listed twice.
     pub fn unsqueeze_dims(&self, dims: &[isize]) -> Result<Tensor> {
         let rank = self.rank() + dims.len();
         let mut places = distinct("unsqueeze", dims, rank)?;
@@ -97,7 +98,7 @@ impl Tensor {
         places.iter().try_fold(self.clone(), |x, &place| x.unsqueeze(place as isize))
     }
 
-    /// Broadcast to the shape of another tensor. As `Tensor.expand_as`.
+    /// Broadcasts to the shape of another tensor. As `Tensor.expand_as`.
     ///
     /// # Errors
     /// A shape that this one does not broadcast to.
@@ -105,7 +106,7 @@ impl Tensor {
         self.expand(other.shape())
     }
 
-    /// Broadcast to a shape: `expand` under NumPy's name.
+    /// Broadcasts to a shape: `expand` under NumPy's name.
     ///
     /// # Errors
     /// A shape that this one does not broadcast to.
@@ -113,19 +114,19 @@ impl Tensor {
         self.expand(shape)
     }
 
-    /// The same elements in the shape of another tensor, without a copy. As `Tensor.view_as`.
+    /// Views the elements in the shape of another tensor. As `Tensor.view_as`.
     ///
     /// # Errors
-    /// Another number of elements; strides that need a copy.
+    /// A different number of elements; strides that need a copy.
     pub fn view_as(&self, other: &Tensor) -> Result<Tensor> {
         self.view(other.shape())
     }
 
-    /// Vectors as the coordinates of a grid: one tensor for each, all of the grid's shape, as views. As
-    /// `torch.meshgrid(indexing="ij")`; for `"xy"` swap the first two dimensions of the results.
+    /// Makes the coordinates of a grid from vectors: one tensor for each vector, all of the grid's shape, as views. For
+    /// `indexing="xy"`, swap the first two dimensions of the results. As `torch.meshgrid(indexing="ij")`.
     ///
     /// # Errors
-    /// A tensor with two dimensions or more.
+    /// A tensor with two or more dimensions.
     pub fn meshgrid(vectors: &[&Tensor]) -> Result<Vec<Tensor>> {
         if let Some(other) = vectors.iter().find(|vector| vector.rank() > 1) {
             let message = format!("{:?} is not a vector", other.shape());
@@ -141,7 +142,7 @@ impl Tensor {
     }
 }
 
-/// Dimensions counted from the front, each named once.
+/// Converts dimensions to indices counted from the front. Fails if one is repeated.
 fn distinct(op: &'static str, dims: &[isize], rank: usize) -> Result<Dims> {
     let mut found = Dims::new();
     for &dim in dims {
@@ -154,10 +155,10 @@ fn distinct(op: &'static str, dims: &[isize], rank: usize) -> Result<Dims> {
     Ok(found)
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let moved = |ins: &[Vec<f64>]| {
-        // [2, 3, 4] to [4, 2, 3].
+        // From [2, 3, 4] to [4, 2, 3].
         vec![(0..24).map(|i| ins[0][i % 6 * 4 + i / 6]).collect()]
     };
     let one = |x: Result<Tensor>| Ok(smallvec::smallvec![x?]);

@@ -1,5 +1,4 @@
-//! The order of a dimension turned round (`flip`), or begun at another place (`roll`). Both are copies: strides are
-//! never negative.
+//! Reverses the order of a dimension (`flip`), or rotates it (`roll`). Both copy, because strides are never negative.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -17,10 +16,10 @@ use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 use crate::word::by_word;
 
-/// `x -> out`, with the order of some dimensions changed.
+/// `x -> out`: reorders the elements of some dimensions.
 #[derive(Clone, Debug)]
 enum Reorder {
-    /// One mark for each dimension.
+    /// One flag for each dimension.
     Flip(SmallVec<[bool; 6]>),
     /// One shift for each dimension.
     Roll(SmallVec<[isize; 6]>),
@@ -91,10 +90,10 @@ impl Operator for Reorder {
 }
 
 impl Tensor {
-    /// A copy with the order of some dimensions turned round. As `torch.flip`.
+    /// Returns a copy with the order of some dimensions reversed. As `torch.flip`.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice; out of memory.
+    /// A dimension out of range or listed twice; out of memory.
     pub fn flip(&self, dims: &[isize]) -> Result<Tensor> {
         let mut marks: SmallVec<[bool; 6]> = SmallVec::from_elem(false, self.rank());
         for &dim in dims {
@@ -106,11 +105,11 @@ impl Tensor {
         call_one(Reorder::Flip(marks), &[self])
     }
 
-    /// A copy with the elements of each dimension of `dims` moved by its shift; what leaves at one end comes in at the
-    /// other. Without dimensions and with one shift, all elements move as if they were one row. As `torch.roll`.
+    /// Returns a copy with the elements of each dimension of `dims` moved by its shift; elements that leave at one end enter at
+    /// the other. If `dims` is empty and there is one shift, the tensor is rolled as one flat row. As `torch.roll`.
     ///
     /// # Errors
-    /// A dimension that is not there; another number of shifts than dimensions; out of memory.
+    /// A dimension out of range; different numbers of shifts and dimensions; out of memory.
     pub fn roll(&self, shifts: &[isize], dims: &[isize]) -> Result<Tensor> {
         if dims.is_empty() && shifts.len() == 1 {
             return self.reshape(&[-1])?.roll(shifts, &[0])?.reshape(self.shape());
@@ -123,14 +122,14 @@ impl Tensor {
         let mut all: SmallVec<[isize; 6]> = SmallVec::from_elem(0, self.rank());
         for (&shift, &dim) in shifts.iter().zip(dims) {
             let dim = dim_index("roll", dim, self.rank())?;
-            // Below the size, so that shifts of one dimension add up.
+            // Reduced modulo the size, so that several shifts of one dimension add up.
             all[dim] += shift.checked_rem_euclid(self.shape()[dim] as isize).unwrap_or(0);
         }
         call_one(Reorder::Roll(all), &[self])
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let turned =
         |ins: &[Vec<f64>]| vec![ins[0].chunks(4).flat_map(|row| row.iter().rev().copied()).collect()];

@@ -1,9 +1,10 @@
-//! Tensors beside, above and behind each other, and sequences of unequal lengths as one batch: forms of `cat` and `stack`.
+//! Variants of `cat` and `stack`: horizontal, vertical and depthwise stacking, and padding sequences of unequal lengths into
+//! one batch.
 
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// Tensors with at least `rank` dimensions, made by `widen` of those with fewer.
+/// Gives all tensors at least `rank` dimensions: `widen` is applied to those with fewer.
 fn at_least(
     tensors: &[&Tensor],
     rank: usize,
@@ -24,7 +25,7 @@ fn cat(tensors: &[Tensor], dim: isize) -> Result<Tensor> {
 }
 
 impl Tensor {
-    /// Tensors beside each other: joined along dimension 1, vectors along dimension 0. As `torch.hstack`.
+    /// Stacks tensors horizontally: concatenates along dimension 1, or along dimension 0 for vectors. As `torch.hstack`.
     ///
     /// # Errors
     /// As [`Tensor::cat`].
@@ -34,7 +35,7 @@ impl Tensor {
         cat(&wide, if wide[0].rank() == 1 { 0 } else { 1 })
     }
 
-    /// Tensors above each other: vectors become rows, all are joined along dimension 0. As `torch.vstack`.
+    /// Stacks tensors vertically: vectors become rows, and all are concatenated along dimension 0. As `torch.vstack`.
     ///
     /// # Errors
     /// As [`Tensor::cat`].
@@ -43,7 +44,7 @@ impl Tensor {
         cat(&at_least(tensors, 2, |x| x.reshape(&[1, -1]))?, 0)
     }
 
-    /// Tensors behind each other: joined along dimension 2. As `torch.dstack`.
+    /// Stacks tensors depthwise: concatenates along dimension 2. As `torch.dstack`.
     ///
     /// # Errors
     /// As [`Tensor::cat`].
@@ -56,7 +57,7 @@ impl Tensor {
         cat(&wide, 2)
     }
 
-    /// Sequences `[length, …]` of unequal lengths as one batch, filled with `padding`: `[batch, longest, …]`, or `[longest,
+    /// Pads sequences `[length, …]` of unequal lengths with `padding` into one batch: `[batch, longest, …]`, or `[longest,
     /// batch, …]` unless `batch_first`. As `torch.nn.utils.rnn.pad_sequence`.
     ///
     /// ```
@@ -69,7 +70,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// No sequences; sequences whose further dimensions or types differ; out of memory.
+    /// No sequences; sequences with different further dimensions or dtypes; out of memory.
     pub fn pad_sequence(sequences: &[&Tensor], batch_first: bool, padding: f64) -> Result<Tensor> {
         want_tensors("pad_sequence", sequences)?;
         if let Some(scalar) = sequences.iter().position(|x| x.rank() == 0) {

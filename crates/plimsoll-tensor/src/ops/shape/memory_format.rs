@@ -1,12 +1,12 @@
-//! In which order an image's elements lie: row-major or channels-last. PyTorch's memory formats.
+//! The memory order of an image's elements: row-major or channels-last. These are PyTorch's memory formats.
 //!
-//! Operators on `[batch, channels, …]` that can work in both take an input as it lies and answer in the same order.
+//! Operators on `[batch, channels, …]` that support both formats read the input as it is, and their output has the same format.
 
 use crate::error::{Error, Result};
 use crate::layout::{Dims, Layout};
 use crate::tensor::Tensor;
 
-/// The order of the elements of `[batch, channels, …]`, without gaps. As `torch.memory_format`.
+/// The memory order of the elements of `[batch, channels, …]`, without gaps. As `torch.memory_format`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, MemoryFormat, Tensor};
@@ -20,17 +20,18 @@ use crate::tensor::Tensor;
 pub enum MemoryFormat {
     /// Row-major.
     Contiguous,
-    /// The channels of a place side by side: PyTorch's `channels_last` and `channels_last_3d`.
+    /// The channels of each pixel are adjacent: PyTorch's `channels_last` and `channels_last_3d`.
     ChannelsLast,
 }
 
-/// The dimensions of a tensor from the outermost to the innermost where channels are last.
+/// The dimensions of a channels-last tensor from the outermost to the innermost.
 fn channels_last_order(rank: usize) -> Dims {
     [0].into_iter().chain(2..rank).chain([1]).collect()
 }
 
 impl MemoryFormat {
-    /// The format of a layout; none where it has gaps or another order. What is both is [`MemoryFormat::Contiguous`].
+    /// The format of a layout; `None` if it has gaps or another order. A layout that is in both formats is
+    /// [`MemoryFormat::Contiguous`].
     pub(crate) fn of(layout: &Layout) -> Option<MemoryFormat> {
         if layout.is_contiguous() {
             return Some(MemoryFormat::Contiguous);
@@ -40,7 +41,7 @@ impl MemoryFormat {
         is_last.then_some(MemoryFormat::ChannelsLast)
     }
 
-    /// The format in which an operator works on an input that lies like this: row-major where it has to be gathered.
+    /// The format in which an operator reads an input of this layout: row-major if the input has to be gathered.
     pub(crate) fn for_input(layout: &Layout) -> MemoryFormat {
         MemoryFormat::of(layout).unwrap_or(MemoryFormat::Contiguous)
     }
@@ -57,7 +58,7 @@ impl MemoryFormat {
         }
     }
 
-    /// Whether elements that lie like this can be read in this format.
+    /// Whether a tensor of this layout can be read in this format.
     pub(crate) fn fits(self, layout: &Layout) -> bool {
         match self {
             MemoryFormat::Contiguous => layout.is_contiguous(),
@@ -69,10 +70,11 @@ impl MemoryFormat {
 }
 
 impl Tensor {
-    /// The tensor in a memory format: itself, or a copy. As PyTorch's `to(memory_format=…)`.
+    /// Converts the tensor to a memory format. Returns the tensor itself if it has the format, otherwise a copy. As PyTorch's
+    /// `to(memory_format=…)`.
     ///
     /// # Errors
-    /// Channels-last of fewer than three dimensions; out of memory.
+    /// Channels-last with fewer than three dimensions; out of memory.
     pub fn to_memory_format(&self, format: MemoryFormat) -> Result<Tensor> {
         let rank = self.rank();
         if format == MemoryFormat::ChannelsLast && rank < 3 {
@@ -91,13 +93,13 @@ impl Tensor {
         self.permute(&order)?.contiguous()?.permute(&back)
     }
 
-    /// Whether the elements lie in this order, without gaps. As PyTorch's `is_contiguous(memory_format=…)`.
+    /// Whether the elements are in this order, without gaps. As PyTorch's `is_contiguous(memory_format=…)`.
     pub fn is_in_memory_format(&self, format: MemoryFormat) -> bool {
         format.fits(&self.data().layout)
     }
 }
 
-/// The layout of an output of the input's shape: channels-last stays so.
+/// The layout of an output of the input's shape: channels-last inputs give channels-last outputs.
 pub(crate) fn kept(layout: &Layout) -> Layout {
     MemoryFormat::for_input(layout).layout(layout.shape())
 }

@@ -1,20 +1,20 @@
-//! Views, and elements at other places.
+//! Views, and copies with elements moved, repeated, padded or joined.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | `view` | other ways to look at the same storage |
-//! | `dims` | dimensions moved, put in, taken out and matched |
+//! | `view` | views of the same storage in other shapes |
+//! | `dims` | moving, inserting, removing and matching dimensions |
 //! | `part` | parts of a tensor as views |
-//! | `split` | a tensor cut along a dimension into views |
-//! | `as_strided` | a part that lies as a view lies in another tensor |
-//! | `cat` | tensors one after the other, and along a new dimension |
-//! | `joined` | forms of `cat` and `stack` |
-//! | `repeat` | elements repeated |
-//! | `flip` | the order of a dimension turned round, or begun at another place |
-//! | `pad` | elements around a tensor |
+//! | `split` | splitting a tensor along a dimension into views |
+//! | `as_strided` | the part of a tensor that corresponds to a view of another tensor |
+//! | `cat` | concatenating tensors, and stacking them along a new dimension |
+//! | `joined` | variants of `cat` and `stack` |
+//! | `repeat` | repeating elements |
+//! | `flip` | reversing or rotating a dimension |
+//! | `pad` | padding |
 //! | `tri` | the upper or lower triangle of matrices |
-//! | `diagonals` | diagonals: taken, made, filled and added up |
-//! | `memory_format` | in which order an image's elements lie |
+//! | `diagonals` | extracting, creating, filling and summing diagonals |
+//! | `memory_format` | the memory order of an image's elements |
 
 pub(super) mod as_strided;
 pub(super) mod cat;
@@ -30,7 +30,7 @@ pub(super) mod split;
 pub(super) mod tri;
 pub(super) mod view;
 
-/// What the suite runs of the operators here, by their files.
+/// The conformance suite's cases for these operators, by file.
 pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("as_strided", as_strided::cases),
     ("cat", cat::cases),

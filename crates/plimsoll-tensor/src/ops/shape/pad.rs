@@ -1,4 +1,4 @@
-//! Elements around a tensor: a value, or its own elements.
+//! Pads a tensor with a value, or with its own elements.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -18,30 +18,30 @@ use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 use crate::word::by_word;
 
-/// What a padded tensor has outside.
+/// The contents of the padding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PadMode {
     /// This value.
     Constant(f64),
-    /// What lies at the same distance inside, the edge left out.
+    /// The inside mirrored, without repeating the edge.
     Reflect,
     /// The nearest element.
     Replicate,
-    /// What lies at the other end.
+    /// The elements at the opposite end.
     Circular,
 }
 
 /// Elements before and after, for each dimension.
 type Pads = SmallVec<[(usize, usize); 6]>;
 
-/// `x -> out`: `x` in the middle.
+/// `x -> out`: `x` with padding around it.
 #[derive(Clone, Debug)]
 struct Pad {
     mode: PadMode,
     pads: Pads,
 }
 
-/// The axes of the modes that look at the tensor itself.
+/// The axes for the modes that pad with the tensor's own elements.
 fn axes(mode: PadMode, pads: &Pads, shape: &[usize]) -> SmallVec<[Axis; 4]> {
     let axis = |(&size, &(before, after)): (&usize, &(usize, usize))| match mode {
         _ if before + after == 0 => Axis::same(size),
@@ -53,7 +53,7 @@ fn axes(mode: PadMode, pads: &Pads, shape: &[usize]) -> SmallVec<[Axis; 4]> {
     shape.iter().zip(pads).map(axis).collect()
 }
 
-/// The same for a GPU's kernels.
+/// The axes in the form that a GPU's kernels take.
 fn sources(mode: PadMode, pads: &Pads) -> SmallVec<[Source; 6]> {
     let source = |&(before, after): &(usize, usize)| match mode {
         _ if before + after == 0 => Source::Same { before },
@@ -65,7 +65,7 @@ fn sources(mode: PadMode, pads: &Pads) -> SmallVec<[Source; 6]> {
     pads.iter().map(source).collect()
 }
 
-/// The bits of a value as an element, in the low ones of a word.
+/// The bits of a value of this dtype, in the low bits of a word.
 fn word_bits(dtype: DType, value: f64) -> u64 {
     by_word!(dtype, W => {
         let mut bytes = [0; 8];
@@ -174,7 +174,7 @@ impl Operator for Pad {
     }
 }
 
-/// `grad -> grad of x`: each element is the sum over its places.
+/// `grad -> grad of x`: each element gets the sum over all its copies.
 #[derive(Clone, Debug)]
 struct PadBackward {
     mode: PadMode,
@@ -214,8 +214,8 @@ impl Operator for PadBackward {
 }
 
 impl Tensor {
-    /// A copy with elements around it. `pads` begins with the last dimension: `[before, after, before, after, …]`;
-    /// numbers below 0 cut off. As `torch.nn.functional.pad`.
+    /// Returns a padded copy. `pads` begins with the last dimension: `[before, after, before, after, …]`; negative numbers
+    /// crop. As `torch.nn.functional.pad`.
     ///
     /// ```
     /// # use plimsoll_tensor::{Device, PadMode, Tensor};
@@ -225,7 +225,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// An odd number of pads, or more than two for each dimension; more elements than the mode has; out of memory.
+    /// An odd number of pads, or more than two for each dimension; more padding than the mode has elements for; out of memory.
     pub fn pad(&self, pads: &[isize], mode: PadMode) -> Result<Tensor> {
         let (rank, count) = (self.rank(), pads.len() / 2);
         if !pads.len().is_multiple_of(2) || count > rank {
@@ -251,10 +251,10 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let ring = |ins: &[Vec<f64>]| {
-        // [2, 3] with a column on each side and a row below.
+        // The shape [2, 3] with a column on each side and a row below.
         let at = |row: usize, col: usize| match (row, col) {
             (0..2, 1..4) => ins[0][row * 3 + col - 1],
             _ => 7.5,

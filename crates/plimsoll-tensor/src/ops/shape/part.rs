@@ -1,6 +1,6 @@
-//! Parts of a tensor as views: ranges with steps, one index, a diagonal, windows.
+//! Parts of a tensor as views: ranges with steps, single indices, diagonals, windows.
 //!
-//! The derivative of all of them is one operator: zeros of the whole shape with the gradient in the part's place.
+//! All of them have the same derivative: zeros of the complete shape, with the gradient in place of the part.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -33,7 +33,7 @@ enum Part {
 }
 
 impl Part {
-    /// Where the part lies in a whole that lies like this.
+    /// The layout of the part, within a tensor of the layout `whole`.
     fn of(self, whole: &Layout) -> Layout {
         match self {
             Part::Narrow { dim, start, len } => whole.narrow(dim, start, len),
@@ -47,7 +47,7 @@ impl Part {
         }
     }
 
-    /// Whether an element is in several places of the part.
+    /// Whether an element can occur several times in the part.
     fn overlaps(self) -> bool {
         matches!(self, Part::Unfold { size, step, .. } if size > step)
     }
@@ -99,7 +99,7 @@ impl Operator for Part {
     }
 }
 
-/// `part -> whole`: zeros around a part; where windows overlap, their sum.
+/// `part -> whole`: zeros around a part; overlapping windows are summed.
 #[derive(Clone, Debug)]
 struct Whole {
     part: Part,
@@ -181,8 +181,8 @@ impl Tensor {
         call_one(Part::Narrow { dim: dim_index("narrow", dim, self.rank())?, start, len }, &[self])
     }
 
-    /// Every `step`-th element of a range of one dimension, as a view. As Python's `x[start:end:step]`: bounds
-    /// below 0 count from the end, and those outside are moved to it.
+    /// Every `step`-th element of a range of one dimension, as a view. As Python's `x[start:end:step]`: negative bounds count
+    /// from the end, and bounds out of range are clamped.
     ///
     /// ```
     /// # use plimsoll_tensor::{Device, Tensor};
@@ -193,7 +193,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension that is not there; a step of 0.
+    /// A dimension out of range; a step of 0.
     #[allow(clippy::needless_pass_by_value, reason = "ranges are passed by value everywhere")]
     pub fn slice(&self, dim: isize, range: impl RangeBounds<isize>, step: usize) -> Result<Tensor> {
         let dim = dim_index("slice", dim, self.rank())?;
@@ -201,7 +201,7 @@ impl Tensor {
             return Err(Error::argument("slice", "a step of 0 never arrives: use at least 1"));
         }
         let size = self.shape()[dim];
-        // Sizes are below isize::MAX: checked where tensors are made.
+        // Sizes are below isize::MAX, which is checked when tensors are made.
         let clamped = |at: isize| {
             let at = if at < 0 { at.saturating_add_unsigned(size) } else { at };
             usize::try_from(at).unwrap_or(0).min(size)
@@ -220,10 +220,10 @@ impl Tensor {
         call_one(Part::Slice { dim, start, len, step }, &[self])
     }
 
-    /// Element `index` of one dimension, which goes, as a view; below 0 it counts from the end. As `torch.select`.
+    /// Element `index` of one dimension, which is removed, as a view. A negative index counts from the end. As `torch.select`.
     ///
     /// # Errors
-    /// A dimension that is not there; an index outside it.
+    /// A dimension out of range; an index outside it.
     pub fn select(&self, dim: isize, index: isize) -> Result<Tensor> {
         let dim = dim_index("select", dim, self.rank())?;
         let size = self.shape()[dim];
@@ -238,11 +238,11 @@ impl Tensor {
         call_one(Part::Select { dim, index }, &[self])
     }
 
-    /// The diagonal of two dimensions, which go, as a new last one: a view. `offset` above 0 is to the right of
-    /// the main diagonal, below 0 under it. As `torch.diagonal(offset, dim1, dim2)`.
+    /// The diagonal of two dimensions, as a view: the two are removed, and the diagonal is a new last dimension. A positive
+    /// `offset` is right of the main diagonal, a negative one below it. As `torch.diagonal(offset, dim1, dim2)`.
     ///
     /// # Errors
-    /// Dimensions that are not there, or one named twice.
+    /// Dimensions out of range, or the same dimension twice.
     pub fn diagonal(&self, offset: isize, a: isize, b: isize) -> Result<Tensor> {
         let dims = (dim_index("diagonal", a, self.rank())?, dim_index("diagonal", b, self.rank())?);
         if dims.0 == dims.1 {
@@ -251,11 +251,11 @@ impl Tensor {
         call_one(Part::Diagonal { dims, offset }, &[self])
     }
 
-    /// Windows of `size` elements of a dimension, each `step` after the one before, as a view: the dimension
-    /// counts the windows, and a new last one their elements. As `Tensor.unfold`.
+    /// Windows of `size` elements of a dimension, each `step` after the previous one, as a view. The dimension then counts the
+    /// windows, and a new last dimension has their elements. As `Tensor.unfold`.
     ///
     /// # Errors
-    /// A dimension that is not there; windows larger than it; a step of 0.
+    /// A dimension out of range; windows larger than it; a step of 0.
     pub fn unfold(&self, dim: isize, size: usize, step: usize) -> Result<Tensor> {
         let dim = dim_index("unfold", dim, self.rank())?;
         let whole = self.shape()[dim];
@@ -270,7 +270,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |part: Part, order: fn(usize) -> usize, len: usize| {
         let values = move |ins: &[Vec<f64>]| vec![(0..len).map(|i| ins[0][order(i)]).collect()];

@@ -1,4 +1,4 @@
-//! Elements repeated: views that repeat, copied once.
+//! Repeats elements: each operation makes an expanded view and copies it once.
 
 use smallvec::smallvec;
 
@@ -10,8 +10,8 @@ use crate::suite::Case;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// The whole tensor so many times along each dimension; numbers beyond its dimensions put new ones in front. As
-    /// `Tensor.repeat`.
+    /// Repeats the tensor this many times along each dimension. If there are more numbers than dimensions, new leading
+    /// dimensions are added. As `Tensor.repeat`.
     ///
     /// # Errors
     /// Fewer numbers than dimensions; out of memory.
@@ -34,11 +34,11 @@ impl Tensor {
             whole.push(product);
         }
         let wide = self.reshape(one.as_slice())?.expand(&wide)?;
-        // As PyTorch: the result never shares memory with what it repeats.
+        // As in PyTorch, the result never shares memory with the input.
         wide.copy()?.reshape(whole.as_slice())
     }
 
-    /// As [`Tensor::repeat`], with ones in front where there are fewer numbers than dimensions. As `torch.tile`.
+    /// As [`Tensor::repeat`], but if there are fewer numbers than dimensions, the missing leading ones are 1. As `torch.tile`.
     ///
     /// # Errors
     /// Out of memory.
@@ -48,10 +48,10 @@ impl Tensor {
         self.repeat(&all)
     }
 
-    /// Each element so many times along a dimension, one after the other. As `torch.repeat_interleave(n, dim)`.
+    /// Repeats each element this many times in succession along a dimension. As `torch.repeat_interleave(n, dim)`.
     ///
     /// # Errors
-    /// A dimension that is not there; out of memory.
+    /// A dimension out of range; out of memory.
     pub fn repeat_interleave(&self, times: usize, dim: isize) -> Result<Tensor> {
         let dim = dim_index("repeat_interleave", dim, self.rank())?;
         let mut wide: Dims = self.shape().into();
@@ -64,11 +64,11 @@ impl Tensor {
         self.unsqueeze(dim as isize + 1)?.expand(&wide)?.copy()?.reshape(shape.as_slice())
     }
 
-    /// Element `i` of a dimension `times[i]` times. As `torch.repeat_interleave` with a tensor of repeats.
+    /// Repeats element `i` of a dimension `times[i]` times. As `torch.repeat_interleave` with a tensor of repeats.
     ///
     /// # Errors
-    /// A dimension that is not there; repeats that are not `int64` of the dimension's size, or below 0; a device
-    /// that computes no values, since the size of the result depends on them; out of memory.
+    /// A dimension out of range; repeats that are negative or are not an `int64` vector of the dimension's size; a device that
+    /// computes no values, since the size of the result depends on them; out of memory.
     pub fn repeat_interleave_each(&self, times: &Tensor, dim: isize) -> Result<Tensor> {
         const OP: &str = "repeat_interleave";
         let at = dim_index(OP, dim, self.rank())?;
@@ -89,7 +89,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let twice = |ins: &[Vec<f64>]| vec![ins[0].chunks(3).flat_map(|row| [row, row].concat()).collect()];
     let each = |ins: &[Vec<f64>]| vec![ins[0].iter().flat_map(|&x| [x, x]).collect()];

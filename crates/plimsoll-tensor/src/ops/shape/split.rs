@@ -1,4 +1,4 @@
-//! A tensor cut along a dimension into views: one operation, whose derivative puts the gradients together.
+//! Splits a tensor along a dimension into views, in one operation whose derivative concatenates the gradients.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -13,7 +13,7 @@ use crate::ops::elementwise::operands;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
-/// `x -> parts`, of these sizes along a dimension.
+/// `x -> parts`: splits a dimension into these sizes.
 #[derive(Clone, Debug)]
 struct Split {
     dim: usize,
@@ -42,7 +42,7 @@ impl Operator for Split {
         Cost::default()
     }
 
-    /// A part whose gradient nobody asked for is zeros.
+    /// A part without a gradient counts as zeros.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let part = |(i, &size): (usize, &usize)| at.grad(i).map_or(Part::Zeros(size), Part::Given);
         let parts: SmallVec<[Part<'_>; 4]> = self.sizes.iter().enumerate().map(part).collect();
@@ -54,10 +54,10 @@ impl Operator for Split {
 }
 
 impl Tensor {
-    /// Views of `size` elements each along a dimension; the last may have fewer. As `torch.split`.
+    /// Splits a dimension into views of `size` elements each; the last may have fewer. As `torch.split`.
     ///
     /// # Errors
-    /// A dimension that is not there; a size of 0, unless the dimension has no elements.
+    /// A dimension out of range; a size of 0, unless the dimension has no elements.
     pub fn split(&self, size: usize, dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("split", dim, self.rank())?;
         let whole = self.shape()[dim];
@@ -72,10 +72,10 @@ impl Tensor {
         self.split_into(dim, sizes)
     }
 
-    /// Views of these sizes along a dimension. As `torch.split` with a list.
+    /// Splits a dimension into views of these sizes. As `torch.split` with a list.
     ///
     /// # Errors
-    /// A dimension that is not there; sizes whose sum is not the dimension's.
+    /// A dimension out of range; sizes whose sum differs from the dimension's size.
     pub fn split_with_sizes(&self, sizes: &[usize], dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("split_with_sizes", dim, self.rank())?;
         let whole = self.shape()[dim];
@@ -86,11 +86,11 @@ impl Tensor {
         self.split_into(dim, sizes.into())
     }
 
-    /// At most `count` views along a dimension, all but the last of one size. As `torch.chunk`: fewer where that
-    /// size fills the dimension before.
+    /// Splits a dimension into at most `count` views, all but the last of the same size. As in `torch.chunk`, there are fewer
+    /// if that size fills the dimension earlier.
     ///
     /// # Errors
-    /// A dimension that is not there; a count of 0.
+    /// A dimension out of range; a count of 0.
     pub fn chunk(&self, count: usize, dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("chunk", dim, self.rank())?;
         if count == 0 {
@@ -102,10 +102,10 @@ impl Tensor {
         }
     }
 
-    /// One view for each index of a dimension, which goes. As `torch.unbind`.
+    /// One view for each index of a dimension, which is removed. As `torch.unbind`.
     ///
     /// # Errors
-    /// A dimension that is not there.
+    /// A dimension out of range.
     pub fn unbind(&self, dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("unbind", dim, self.rank())?;
         let parts = self.split_into(dim, Dims::from_elem(1, self.shape()[dim]))?;
@@ -120,7 +120,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let columns = |ins: &[Vec<f64>]| {
         let part = |from: usize, to: usize| ins[0].chunks(5).flat_map(|row| row[from..to].to_vec()).collect();

@@ -15,7 +15,7 @@ use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 use crate::word::by_word;
 
-/// `x -> out`: zeros on the other side of a diagonal.
+/// `x -> out`: sets the elements on one side of a diagonal to zero.
 #[derive(Clone, Copy, Debug)]
 struct Triangle {
     upper: bool,
@@ -71,16 +71,16 @@ impl Operator for Triangle {
 }
 
 impl Tensor {
-    /// The upper triangle of the last two dimensions, zeros below. `diagonal` above 0 leaves out so many diagonals more,
-    /// below 0 fewer. As `torch.triu`.
+    /// The upper triangle of the last two dimensions, with zeros below. A positive `diagonal` also zeroes that many diagonals;
+    /// a negative one keeps that many more. As `torch.triu`.
     ///
     /// # Errors
-    /// A tensor without two dimensions; out of memory.
+    /// A tensor with fewer than two dimensions; out of memory.
     pub fn triu(&self, diagonal: isize) -> Result<Tensor> {
         call_one(Triangle { upper: true, diagonal }, &[self])
     }
 
-    /// The lower triangle of the last two dimensions, zeros above. As `torch.tril`.
+    /// The lower triangle of the last two dimensions, with zeros above. As `torch.tril`.
     ///
     /// # Errors
     /// As [`Tensor::triu`].
@@ -89,7 +89,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |upper: bool, diagonal: isize| {
         let naive = move |ins: &[Vec<f64>]| {

@@ -1,5 +1,4 @@
-//! Other ways to look at the same storage. None of them copies, except `reshape` and `flatten` where the
-//! strides leave no other way.
+//! Views of the same storage in other shapes. None of them copies, except `reshape` and `flatten` if the strides require it.
 
 use smallvec::smallvec;
 
@@ -12,9 +11,9 @@ use crate::ops::dim_index;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
-/// A shape to look at a tensor in; in the signed forms one size may be -1, which means "what is left".
+/// A shape to view a tensor in. In the signed forms, one size may be -1, which is inferred from the others.
 pub trait ReshapeTo {
-    /// The sizes, with -1 for what is left.
+    /// The sizes, with -1 for the inferred one.
     fn sizes(&self) -> Vec<i64>;
 }
 
@@ -27,7 +26,7 @@ macro_rules! reshape_to {
         }
         impl ReshapeTo for &[$int] {
             fn sizes(&self) -> Vec<i64> {
-                // A size beyond i64 becomes one that no tensor has.
+                // A size beyond i64 is replaced by one that no tensor has.
                 self.iter().map(|&n| i64::try_from(n).unwrap_or(i64::MAX)).collect()
             }
         }
@@ -36,8 +35,7 @@ macro_rules! reshape_to {
 reshape_to!(usize, i32, i64, isize);
 
 impl Tensor {
-    /// The same elements in row-major order under another shape: a view where possible, else a copy. One
-    /// size may be -1.
+    /// The same elements in row-major order in another shape: a view if possible, otherwise a copy. One size may be -1.
     ///
     /// ```
     /// # use plimsoll_tensor::{Device, Tensor};
@@ -60,20 +58,19 @@ impl Tensor {
         }
     }
 
-    /// The same elements in row-major order under another shape, without a copy. One size may be -1. As
-    /// `Tensor.view`.
+    /// The same elements in row-major order in another shape, without a copy. One size may be -1. As `Tensor.view`.
     ///
     /// # Errors
-    /// A shape with another number of elements; strides that leave no other way than a copy: use `reshape`.
+    /// A shape with another number of elements; strides that would require a copy (use `reshape`).
     #[allow(clippy::needless_pass_by_value, reason = "what is passed is a reference already")]
     pub fn view(&self, shape: impl ReshapeTo) -> Result<Tensor> {
         call_one(View::Reshape(self.resolve(&shape.sizes())?), &[self])
     }
 
-    /// Dimensions `start` to `end`, both included, as one. As `torch.flatten`.
+    /// Merges dimensions `start` to `end`, both included, into one. As `torch.flatten`.
     ///
     /// # Errors
-    /// Dimensions that are not there; out of memory where the strides force a copy.
+    /// Dimensions out of range; out of memory, if the strides require a copy.
     pub fn flatten(&self, start: isize, end: isize) -> Result<Tensor> {
         if self.rank() == 0 {
             return self.reshape(&[1]);
@@ -89,10 +86,10 @@ impl Tensor {
         self.reshape(shape.as_slice())
     }
 
-    /// Two dimensions swapped.
+    /// Swaps two dimensions.
     ///
     /// # Errors
-    /// Dimensions that are not there.
+    /// Dimensions out of range.
     pub fn transpose(&self, a: isize, b: isize) -> Result<Tensor> {
         if self.rank() == 0 && [a, b].iter().all(|dim| (-1..=0).contains(dim)) {
             return Ok(self.clone());
@@ -101,7 +98,7 @@ impl Tensor {
         call_one(View::Transpose(a, b), &[self])
     }
 
-    /// The transpose of a matrix; a vector or a scalar itself. As `Tensor.t`.
+    /// The transpose of a matrix. A vector or scalar is returned unchanged. As `Tensor.t`.
     ///
     /// # Errors
     /// More than two dimensions.
@@ -115,10 +112,10 @@ impl Tensor {
         self.transpose(0, 1)
     }
 
-    /// The dimensions in another order, each named once.
+    /// Puts the dimensions into another order; each must be listed once.
     ///
     /// # Errors
-    /// An order that leaves one out, or names one twice or one that is not there.
+    /// An order that omits or repeats a dimension, or has one out of range.
     pub fn permute(&self, dims: &[isize]) -> Result<Tensor> {
         let order: Dims =
             dims.iter().map(|&dim| dim_index("permute", dim, self.rank())).collect::<Result<_>>()?;
@@ -129,19 +126,19 @@ impl Tensor {
         call_one(View::Permute(order), &[self])
     }
 
-    /// One dimension of size 1 put in before `dim` (at the end for -1).
+    /// Inserts a dimension of size 1 before `dim` (at the end for -1).
     ///
     /// # Errors
-    /// A place that is not there.
+    /// A position out of range.
     pub fn unsqueeze(&self, dim: isize) -> Result<Tensor> {
         let dim = dim_index("unsqueeze", dim, self.rank() + 1)?;
         call_one(View::Unsqueeze(dim), &[self])
     }
 
-    /// One dimension of size 1 taken out; itself where the size is another, as PyTorch.
+    /// Removes a dimension of size 1. If it has another size, returns the tensor itself, as in PyTorch.
     ///
     /// # Errors
-    /// A dimension that is not there.
+    /// A dimension out of range.
     pub fn squeeze(&self, dim: isize) -> Result<Tensor> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return Ok(self.clone());
@@ -153,7 +150,7 @@ impl Tensor {
         call_one(View::Squeeze(dim), &[self])
     }
 
-    /// Broadcast to `shape` without copying: dimensions of size 1 and missing leading ones repeat.
+    /// Broadcasts to `shape` without copying: dimensions of size 1 and missing leading ones repeat.
     ///
     /// # Errors
     /// A shape that this one does not broadcast to.
@@ -161,7 +158,7 @@ impl Tensor {
         call_one(View::Expand(shape.into()), &[self])
     }
 
-    /// The sizes with -1 replaced by what is left.
+    /// The sizes, with -1 replaced by the inferred size.
     fn resolve(&self, sizes: &[i64]) -> Result<Dims> {
         let misfit = || Error::shape("reshape", format!("{:?} into {sizes:?}", self.shape()));
         let product = |mut sizes: Box<dyn Iterator<Item = i64> + '_>| {
@@ -177,7 +174,7 @@ impl Tensor {
     }
 }
 
-/// `x -> view`: the same elements, looked at in another way.
+/// `x -> view`: the same elements in another shape or order.
 #[derive(Clone, Debug)]
 enum View {
     /// To this shape.
@@ -247,7 +244,7 @@ impl Operator for View {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |op: View, order: fn(usize) -> usize, len: usize| {
         let values = move |ins: &[Vec<f64>]| vec![(0..len).map(|i| ins[0][order(i)]).collect()];

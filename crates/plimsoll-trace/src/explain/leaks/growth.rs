@@ -1,22 +1,22 @@
 //! How much of each step remains: [`Growth`], from the bytes of each step's blocks that are still live at the end.
 
-/// How much of each step remains. The first one to three steps, in which programs warm up, do not count, nor does the
-/// last.
+/// How much of each step remains. The first one to three steps, in which programs warm up, do not count, and neither
+/// does the last.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Growth {
-    /// The first step that counts, from zero: the first one that left something, or else the first that may count.
+    /// The first step that counts, from zero: the first one that left something, or else the first one after the warm-up.
     pub from: usize,
     /// The number of steps that count, including that one.
     pub steps: usize,
     /// The number of these steps that left something.
     pub grew: usize,
-    /// All bytes that these steps left.
+    /// The total bytes that these steps left.
     pub bytes: u64,
-    /// The bytes that most growing steps left; of equally frequent amounts the larger.
+    /// The bytes that most of the growing steps left; of equally frequent amounts, the larger.
     pub usual_bytes: u64,
-    /// The distance between growing steps, if it is even and more than one step.
+    /// The distance between growing steps, if it is regular and more than one step.
     pub every: Option<usize>,
-    /// Bytes per step: the slope of a straight line through the sums.
+    /// Bytes per step: the slope of a straight line fitted to the running total.
     pub slope: f64,
     /// How well the line fits, from 0 to 1.
     pub r_squared: f64,
@@ -31,12 +31,12 @@ pub(super) fn warm(steps: usize) -> usize {
     }
 }
 
-/// The growth of one row: of what is added at even distances, or else of everything added after the first steps.
+/// The growth in one series: growth at a regular distance, or else the growth by everything added after the first steps.
 pub(super) fn growth(kept: &[u64]) -> Growth {
     periodic(kept).unwrap_or_else(|| steady(kept))
 }
 
-/// Growth at an even distance of several steps. A period shows in the first steps, too.
+/// Growth at a regular distance of several steps. A period is visible in the first steps too.
 fn periodic(kept: &[u64]) -> Option<Growth> {
     let last = kept.len().checked_sub(1)?;
     let grown: Vec<usize> = (0..last).filter(|&step| kept[step] > 0).collect();
@@ -53,7 +53,7 @@ fn periodic(kept: &[u64]) -> Option<Growth> {
     })
 }
 
-/// The even distance between some steps before the last; each may be off by a tenth.
+/// The distance between some steps before the last, if it is regular: each may be off by a tenth.
 fn period(grown: &[usize], last: usize) -> Option<usize> {
     if grown.len() < 3 {
         return None;
@@ -74,7 +74,7 @@ fn steady(kept: &[u64]) -> Growth {
     of_steps(kept, from, last, &judged)
 }
 
-/// Growth from a step on, with a straight line through the sums after some of the steps.
+/// Growth from a step on, with a straight line fitted to the running total after some of the steps.
 fn of_steps(kept: &[u64], from: usize, last: usize, fitted: &[usize]) -> Growth {
     let sums: Vec<f64> = fitted
         .iter()
@@ -100,7 +100,7 @@ fn of_steps(kept: &[u64], from: usize, last: usize, fitted: &[usize]) -> Growth 
     }
 }
 
-/// Least squares: the slope and Pearson's correlation; zeros if one of the rows is constant.
+/// Least squares: the slope and Pearson's correlation; zeros if one of the series is constant.
 pub(super) fn fit(xs: &[f64], ys: &[f64]) -> (f64, f64) {
     let mean = |row: &[f64]| row.iter().sum::<f64>() / row.len().max(1) as f64;
     let (mean_x, mean_y) = (mean(xs), mean(ys));
@@ -120,7 +120,7 @@ pub(super) fn sum(row: &[u64]) -> u64 {
 mod tests {
     use super::*;
 
-    /// `every` and `grew`, for 512 bytes added at these steps.
+    /// Checks `every` and `grew`, for 512 bytes added at these steps.
     fn check(grown: &[usize], steps: usize, expected: (Option<usize>, usize)) {
         let kept: Vec<u64> = (0..steps).map(|step| if grown.contains(&step) { 512 } else { 0 }).collect();
         let found = growth(&kept);
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_stops_or_comes_unevenly_or_with_each_step_has_none() {
-        check(&[0, 10, 20], 40, (None, 2)); // it would have come again
+        check(&[0, 10, 20], 40, (None, 2)); // a period of 10 would have continued
         check(&[3, 5, 15, 18], 20, (None, 4));
         check(&[4, 5, 6, 7], 9, (None, 4));
         check(&[0, 10], 15, (None, 1));

@@ -1,13 +1,13 @@
-//! The verdict about rows of bytes, without knowledge of programs.
+//! The verdict about a series of byte counts, one per step. Nothing here depends on the program.
 
 use super::growth::{Growth, fit, growth, sum, warm};
 use super::sawtooth::Teeth;
 use super::{Course, Line};
 
-/// The verdict about a row of bytes.
+/// The verdict about a series of byte counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Verdict {
-    /// It grows, or nothing is known, and there are too few steps for more.
+    /// It grows or nothing is known, and there are too few steps to say more.
     #[default]
     TooFewSteps,
     /// It does not grow: the level is the same after each step, or goes up and down for no known reason.
@@ -45,26 +45,26 @@ impl Verdict {
     }
 }
 
-/// What a verdict needs in addition to the rows.
+/// The input for a verdict, in addition to the series.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct About<'a> {
-    /// Bytes that the rest of the program requests in each step; for the whole, all bytes.
+    /// Bytes that the rest of the program requests in each step; for all memory, all requested bytes.
     pub asked: &'a [u64],
-    /// With fewer judged steps nothing is called a leak.
+    /// With fewer judged steps than this, nothing is called a leak.
     pub fewest: usize,
-    /// Bytes live after each step and still after the next.
+    /// Bytes live after each step that are still live after the next one.
     pub lasting: &'a [u64],
-    /// What frees the blocks of several steps at once.
+    /// The cause of frees of several steps' blocks at once, if there are any.
     pub teeth: Option<Teeth>,
     /// Whether all blocks come from `cat`.
     pub is_cat: bool,
-    /// Whether the row is one line's.
+    /// Whether the series belongs to one line.
     pub is_line: bool,
-    /// Whether it has blocks that a program allocates once, in its first steps, and keeps.
+    /// Whether it includes blocks that a program allocates once, in its first steps, and keeps.
     pub is_first_use: bool,
 }
 
-/// Gives a course its growth and its verdict.
+/// Sets the growth and the verdict of a course.
 pub(super) fn judge(course: &mut Course, about: &About<'_>) {
     course.growth = growth(&course.kept);
     course.verdict = verdict(course, about);
@@ -81,12 +81,12 @@ fn verdict(course: &Course, about: &About<'_>) -> Verdict {
         None => {}
     }
     let settled = held.get(warm..).unwrap_or_default();
-    // What a program frees as it ends is not a fall.
+    // Frees at the end of a program do not make the level fall.
     let judged = settled.split_last().map_or(settled, |(_, judged)| judged);
     if settled.len() > 3 {
         match moves(settled, &about.asked[warm..], about.is_cat) {
-            // Growth by blocks that remain is neither a cache nor the batch; there are too few steps to call it a
-            // leak.
+            // Growth by blocks that remain is neither a cache nor caused by the batch. There are too few steps to call
+            // it a leak.
             Some(Verdict::GrowingCache | Verdict::FollowsBatchSize)
                 if is_made_of_what_stays(course, warm) =>
             {
@@ -110,8 +110,8 @@ fn verdict(course: &Course, about: &About<'_>) -> Verdict {
     if is_high && (is_first_use || grew_early || slows) { Verdict::WarmingUp } else { Verdict::Steady }
 }
 
-/// Whether bytes are added again and again, along a straight line that does not flatten, and what the line holds for
-/// longer than a step grows with it.
+/// Whether bytes are added again and again along a straight line that does not flatten, and the line's memory that
+/// lives longer than a step grows with them.
 fn is_leak(course: &Course, about: &About<'_>) -> bool {
     let Course { held, growth, .. } = course;
     // Growth that starts late may be a second warm-up.
@@ -130,7 +130,7 @@ fn is_leak(course: &Course, about: &About<'_>) -> bool {
     late >= early / 3 && rose >= growth.bytes / 2
 }
 
-/// Whether a level that rose did so by blocks of the first half that are still live.
+/// Whether a level that rose did so because of blocks of the first half that are still live.
 fn is_made_of_what_stays(course: &Course, warm: usize) -> bool {
     let Course { held, kept, .. } = course;
     let rose = held[held.len() - 1].saturating_sub(held[0]);
@@ -139,7 +139,7 @@ fn is_made_of_what_stays(course: &Course, warm: usize) -> bool {
     rose >= moved / 2 && sum(&kept[warm..held.len() / 2]) > rose / 4
 }
 
-/// Whether a row falls by more than 2 %, and hardly ever rises.
+/// Whether a series falls by more than 2 %, and hardly ever rises.
 fn falls(held: &[u64]) -> bool {
     let (Some(&first), Some(&last), Some(&most)) = (held.first(), held.last(), held.iter().max()) else {
         return false;
@@ -150,7 +150,7 @@ fn falls(held: &[u64]) -> bool {
     held.len() > 3 && first.saturating_sub(last) > most / 50 && (!rises || fit(&places, &level).1 <= -0.9)
 }
 
-/// The verdict about a row that changes without leaking; `None` if it is constant or changes for no known reason.
+/// The verdict about a series that changes without leaking; `None` if it is constant or changes for no known reason.
 fn moves(held: &[u64], asked: &[u64], is_cat: bool) -> Option<Verdict> {
     let level: Vec<f64> = held.iter().map(|&bytes| bytes as f64).collect();
     let places: Vec<f64> = (0..level.len()).map(|place| place as f64).collect();
@@ -165,7 +165,7 @@ fn moves(held: &[u64], asked: &[u64], is_cat: bool) -> Option<Verdict> {
     if grows && is_cat {
         return Some(Verdict::GrowingCache);
     }
-    // Memory that follows the batch varies with the rest of the program, which varies at least half as much.
+    // If memory follows the batch, the rest of the program varies too, at least half as much.
     let (least_asked, most_asked) = (asked.iter().min()?, asked.iter().max()?);
     let asked_varies = (most_asked - least_asked) >= (most - least) / 2;
     let asked: Vec<f64> = asked.iter().map(|&bytes| bytes as f64).collect();
@@ -177,8 +177,8 @@ fn moves(held: &[u64], asked: &[u64], is_cat: bool) -> Option<Verdict> {
     grows.then_some(Verdict::GrowingCache)
 }
 
-/// The verdict about the whole: it leaks if a line does, unless as much older memory was freed. Otherwise it takes
-/// the verdict of the lines that change most.
+/// The verdict about all memory. It leaks if a line does, unless as much older memory was freed. Otherwise it gets the
+/// verdict of the lines that change most.
 pub(super) fn judge_whole(whole: &mut Course, lines: &[Line], went_away: u64) {
     let of = |verdict: Verdict| lines.iter().filter(move |line| line.course.verdict == verdict);
     let leaked = of(Verdict::Leaking).fold(0u64, |sum, line| sum.saturating_add(line.course.growth.bytes));
@@ -199,7 +199,7 @@ pub(super) fn judge_whole(whole: &mut Course, lines: &[Line], went_away: u64) {
         Verdict::GrowingCache | Verdict::FollowsBatchSize if caches > 0 => Verdict::GrowingCache,
         verdict => verdict,
     };
-    // A leak in every tenth step is found by its lines; in the whole, other growth may hide it.
+    // If a leak occurs in every tenth step, its line shows it; in the total, other growth may hide it.
     if whole.verdict == Verdict::Leaking
         && of(Verdict::Leaking).any(|line| line.course.growth.every.is_some())
     {
@@ -217,15 +217,16 @@ fn range(held: &[u64]) -> u64 {
     settled.iter().max().zip(settled.iter().min()).map_or(0, |(most, least)| most - least)
 }
 
-/// Whether the settled levels differ by at most 2 %. The level after the last step does not count: by then a program may have freed
-/// what it holds.
+/// Whether the settled levels differ by at most 2 %. The level after the last step does not count, because a program
+/// may have freed its memory by then.
 fn is_flat(held: &[u64]) -> bool {
     let settled = held.get(warm(held.len())..held.len().saturating_sub(1)).unwrap_or_default();
     let (most, least) = (settled.iter().max().unwrap_or(&0), settled.iter().min().unwrap_or(&0));
     most - least <= most / 50
 }
 
-/// How sure a verdict is, by the number of steps and how similar they are; never surer than the steps themselves.
+/// The confidence in a verdict, from the number of steps and their similarity. It is never higher than the confidence
+/// in the steps themselves.
 pub(super) fn tell_confidence(course: &mut Course, of_steps: &'static str, teeth: Option<Teeth>) {
     let Growth { steps, grew, r_squared, every, .. } = course.growth;
     let settled = course.held.len().saturating_sub(warm(course.held.len()) + 1);

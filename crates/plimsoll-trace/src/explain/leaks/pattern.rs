@@ -12,7 +12,7 @@ use crate::explain::steps::Steps;
 use crate::snapshot::{Action, EventIndex, LifeIndex, Snapshot, StackId};
 use crate::timeline::{Life, Timeline};
 
-/// What a leak, or a line, looks like.
+/// The pattern of a leak, or of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
     /// Each step keeps what its operators saved for a backward pass that never runs.
@@ -29,13 +29,13 @@ pub enum Pattern {
         /// The number of stacks that allocated them.
         stacks: usize,
     },
-    /// The same, and memory ran out in several steps and the program went on: a caught exception keeps the frames that it
-    /// went through, and their tensors.
+    /// As `ActivationsKept`, but memory ran out in several steps and the program continued. A caught exception keeps
+    /// the frames that it passed through, and their tensors.
     CaughtException {
-        /// Requests that failed.
+        /// The number of requests that failed.
         failures: usize,
     },
-    /// A hook keeps its arguments: a module calls its line, which is not in a `forward`.
+    /// A hook keeps its arguments: a module calls a line that is not in a `forward`.
     Hook {
         /// Blocks that one step keeps.
         blocks: usize,
@@ -56,16 +56,16 @@ pub enum Pattern {
     ReferenceCycles,
     /// A line of the program frees the blocks of several steps at once.
     ClearedAtOnce,
-    /// A number is replaced by its sum with another, and outlives the step: a running sum. (A loss that is itself a
-    /// sum looks the same.)
+    /// A single number outlives the step, and is replaced by its sum with another number: a running sum. (A loss that
+    /// is itself a sum looks the same.)
     RunningSum,
-    /// The same from Python frames alone, which do not show the addition: a number beside the loss, on a line that
-    /// allocates nothing else.
+    /// A running sum, judged from Python frames alone, which do not show the addition: a number in addition to the
+    /// loss, on a line that allocates nothing else.
     CarriedNumber,
 }
 
 impl Pattern {
-    /// What it means and where to look, as a sentence.
+    /// A sentence about what it means and where to look.
     pub fn advice(self) -> &'static str {
         match self {
             Self::GraphKept { .. } => {
@@ -118,7 +118,7 @@ impl Pattern {
 }
 
 impl Pattern {
-    /// [`advice`](Self::advice), for a program of our own runtime if `is_own`.
+    /// [`advice`](Self::advice), worded for a program of our own runtime if `is_own`.
     pub fn advice_for(self, is_own: bool) -> &'static str {
         if !is_own {
             return self.advice();
@@ -151,7 +151,7 @@ impl Pattern {
     }
 }
 
-/// What a line looks like by itself. Leaking lines are judged together.
+/// The pattern of a line alone. Leaking lines are judged together instead.
 pub(super) fn of_line(
     snapshot: &Snapshot,
     course: &Course,
@@ -165,7 +165,7 @@ pub(super) fn of_line(
         Verdict::HeldUntilGc => Some(Pattern::ReferenceCycles),
         Verdict::HeldUntilCleared => Some(Pattern::ClearedAtOnce),
         Verdict::Steady | Verdict::WarmingUp if steps > 3 => {
-            // Whatever else the line allocates.
+            // The line may allocate other things too.
             let is_sum = rows.sums_replaced + 2 >= steps && rows.sums <= steps + 1;
             is_sum.then_some(Pattern::RunningSum)
         }
@@ -179,16 +179,16 @@ pub(super) fn is_sum(snapshot: &Snapshot, life: &Life, origin: Origin) -> bool {
     life.bytes <= 512 && origin.activity <= Activity::Forward && origin.operator.is_some_and(is_addition)
 }
 
-/// Two questions about a block: whether its size is that of a single number and a user's line requested it directly,
-/// not through a library; and whether its size is that of a single number.
+/// Returns two flags for a block. First, whether its size is that of a single number, and a user's line requested it
+/// directly, not through a library. Second, whether its size is that of a single number.
 pub(super) fn number(snapshot: &Snapshot, life: &Life, origin: Origin) -> (bool, bool) {
     let is_number = life.bytes <= 512 && origin.activity == Activity::Forward;
     let innermost = life.stack.and_then(|stack| snapshot.stacks.frame_ids(stack).next());
     (is_number && innermost == origin.line, is_number)
 }
 
-/// Without C++ frames: the lines that carry a number from step to step. The first such line of a step is its loss,
-/// and a line that requests more than its number is no sum.
+/// For recordings without C++ frames: which lines carry a number from step to step. The first such line of a step is
+/// its loss, and a line that requests more than its number is not a sum.
 pub(super) fn carried(rows: &[&Rows], steps: usize) -> Vec<bool> {
     let is_replaced =
         |rows: &Rows| steps > 3 && rows.numbers_replaced + 2 >= steps && rows.numbers <= steps + 1;
@@ -221,7 +221,7 @@ pub(super) fn sample(
     (begin..end).filter(|&at| is_one(&timeline.lives[at])).filter_map(LifeIndex::new).collect()
 }
 
-/// What a leak looks like, by the blocks of one step.
+/// The pattern of a leak, from the blocks of one step.
 pub(super) fn of_leak(
     snapshot: &Snapshot,
     timeline: &Timeline,
@@ -244,7 +244,7 @@ pub(super) fn of_leak(
     if !stacks.is_empty() && stacks.iter().all(|&stack| is_of_hook(snapshot, origins, stack)) {
         return Some(Pattern::Hook { blocks });
     }
-    // A list of outputs adds few blocks each step; layers add many.
+    // A list of outputs adds few blocks in each step; layers add many.
     if is_forward && inside > 0 && count > 1 && blocks > 3 {
         let later = timeline.lives[last.index() + 1..].iter().zip(last.index() + 1..);
         let is_backward = |(life, index): (&Life, usize)| {
@@ -256,7 +256,7 @@ pub(super) fn of_leak(
                 _ => None,
             }
         };
-        // Its own backward pass runs before a module is called again.
+        // If the backward pass runs for this step, it does so before a module is called again.
         let has_backward = later.filter_map(is_backward).next().unwrap_or(false);
         return Some(if has_backward {
             Pattern::ActivationsKept { blocks, stacks: count }
@@ -276,7 +276,7 @@ fn is_called_from_module(snapshot: &Snapshot, origins: &Origins, stack: StackId)
     frames.map(|frame| snapshot.stacks.get_frame(frame)).any(|frame| is_call(snapshot, frame))
 }
 
-/// Requests that failed before the last step ended: the program caught their exceptions.
+/// The number of requests that failed before the last step ended: the program caught their exceptions.
 fn failures(snapshot: &Snapshot, timeline: &Timeline, steps: &Steps) -> usize {
     let Some(last) = steps.boundaries.last() else { return 0 };
     let trace = snapshot.trace(timeline.device);
@@ -293,7 +293,7 @@ fn is_of_hook(snapshot: &Snapshot, origins: &Origins, stack: StackId) -> bool {
         (snapshot.texts.get(frame.filename), snapshot.texts.get(frame.name))
     });
     let mut called = None;
-    // The interpreter's frames of C++ lie between those of Python.
+    // C++ frames of the interpreter are between the Python frames.
     for (file, name) in texts.filter(|(file, _)| is_python(file)) {
         let path = file.replace('\\', "/");
         let is_of_hooks = path.ends_with("/torch/utils/hooks.py") || path.ends_with("/autograd/graph.py");

@@ -5,38 +5,38 @@ use crate::explain::origin::Name;
 use crate::snapshot::{EventIndex, StackId};
 use crate::timeline::Life;
 
-/// Sparse rows that become a [`Course`].
+/// Sparse series that become a [`Course`].
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rows {
     /// Bytes requested, by step.
     pub(super) asked: Vec<(u32, u64)>,
-    /// By step: bytes that are live from its end on, minus those that no longer are.
+    /// For each step, the bytes that become live at its end, minus those that stop being live.
     changes: Vec<(u32, i64)>,
-    /// As `changes`, of blocks that are also live at the end of the next step.
+    /// As `changes`, for blocks that are also live at the end of the next step.
     lasting: Vec<(u32, i64)>,
     /// Blocks that outlived a step and were freed, in the order of their allocation.
     pub(super) releases: Vec<Release>,
-    /// Bytes still live at the end, by the step of allocation.
+    /// Bytes still live at the end, by the step of their allocation.
     kept: Vec<(u32, u64)>,
-    /// Bytes live from before the recording.
+    /// Bytes that were live before the recording.
     before: u64,
-    /// Whether its blocks are of the kind that a first step allocates and keeps.
+    /// Whether its blocks are of a kind that a first step allocates and keeps.
     pub(super) is_first_use: bool,
     pub(super) operator: Option<Option<Name>>,
     /// The stack of the first block that outlives the step of its allocation.
     pub(super) stack: Option<StackId>,
-    /// Blocks that outlive the step of their allocation; of these, the numbers made by an addition, and how many of
-    /// them the next step frees.
+    /// The number of blocks that outlive the step of their allocation; the number of these that are single numbers made
+    /// by an addition; and how many of those the next step frees.
     pub(super) blocks: usize,
     pub(super) sums: usize,
     pub(super) sums_replaced: usize,
-    /// The same for all numbers, if no C++ frame shows additions; the index of the first of them, and how many a
-    /// user's line requested directly.
+    /// The same counts for all single numbers, if no C++ frame shows additions; then the index of the first of them,
+    /// and how many a user's line requested directly.
     pub(super) numbers: usize,
     pub(super) numbers_replaced: usize,
     pub(super) first_number: Option<usize>,
     pub(super) direct_numbers: usize,
-    /// Bytes of all these blocks.
+    /// Bytes of all blocks that outlive the step of their allocation.
     pub(super) bytes: u64,
 }
 
@@ -83,7 +83,7 @@ impl Rows {
         sums(&self.lasting, 0, steps)
     }
 
-    /// The two rows of a course.
+    /// The two series of a course.
     pub(super) fn course(&self, steps: usize) -> Course {
         let mut kept = vec![0; steps];
         for &(step, bytes) in &self.kept {
@@ -93,7 +93,7 @@ impl Rows {
     }
 }
 
-/// The levels that result from changes by step.
+/// The level after each step, from the changes.
 fn sums(changes: &[(u32, i64)], before: u64, steps: usize) -> Vec<u64> {
     let mut row = vec![0_i64; steps];
     for &(step, bytes) in changes {
@@ -107,7 +107,7 @@ fn sums(changes: &[(u32, i64)], before: u64, steps: usize) -> Vec<u64> {
     row.into_iter().scan(before, level).collect()
 }
 
-/// Adds to the entry of a step, which is the last one if it exists.
+/// Adds to the entry of a step. If the entry exists, it is the last one.
 pub(super) fn add(row: &mut Vec<(u32, u64)>, step: u32, bytes: u64) {
     match row.last_mut() {
         Some((last, sum)) if *last == step => *sum = sum.saturating_add(bytes),

@@ -1,8 +1,8 @@
-//! Levels that rise for some steps and fall at once: [`Teeth`]. They are made by Python's garbage collector when it
-//! frees reference cycles, and by a list that is cleared every few steps.
+//! Levels that rise for some steps and then drop at once: [`Teeth`]. Python's garbage collector causes them when it
+//! frees reference cycles, and so does a list that is cleared every few steps.
 //!
-//! If the frees have stacks, these distinguish the two: the collector runs anywhere, the list is cleared by one line.
-//! Otherwise the order does: Python frees the items of a list from the last to the first.
+//! If the frees have stacks, these show which it was: the collector can run anywhere, while one line clears the list.
+//! Otherwise the order of the frees shows it: Python frees the items of a list from the last to the first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,16 @@ use super::rows::{Release, Rows};
 use crate::explain::origin::is_python;
 use crate::snapshot::{Action, EventIndex, FrameId, Snapshot};
 
-/// What frees the blocks of several steps at once.
+/// The cause of frees of several steps' blocks at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Teeth {
-    /// Python's garbage collector, and how sure this is.
+    /// Python's garbage collector, and the confidence in that.
     Collector(&'static str),
-    /// One line of the program, and how sure this is.
+    /// One line of the program, and the confidence in that.
     Cleared(&'static str),
 }
 
-/// Groups of consecutive frees without a request between them.
+/// Groups of consecutive frees, without a request between them.
 pub(super) struct Frees(Vec<u32>);
 
 impl Frees {
@@ -38,8 +38,8 @@ impl Frees {
     }
 }
 
-/// Finds what frees the blocks of a line, if it freed those of several steps at once: at least twice, or once, if no more
-/// than that has been kept since.
+/// Finds the cause of a line's frees, if the blocks of several steps were freed at once: at least twice, or once if
+/// no more than that has accumulated since.
 pub(super) fn find(
     snapshot: &Snapshot,
     device: i32,
@@ -61,7 +61,7 @@ pub(super) fn find(
     let lasting = others.iter().flatten().filter(|it| it.death > it.birth + 1);
     let alone = lasting.fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
     let last = teeth.iter().flatten().map(|it| it.death).max().unwrap_or(0) as usize;
-    // Memory left after the last fall is live for another reason, and so is growth beyond every earlier peak.
+    // Memory that is left after the last drop is live for another reason, and so is growth beyond every earlier peak.
     let first = rows.releases.iter().map(|it| it.birth).min().unwrap_or(0) as usize;
     let left = super::growth::sum(kept.get(first..last).unwrap_or_default());
     let since = super::growth::sum(kept.get(last..).unwrap_or_default());
@@ -78,7 +78,7 @@ pub(super) fn find(
     })
 }
 
-/// What freed them, by the stacks of the frees and their order.
+/// The cause of these frees, judged by their stacks and their order.
 fn freed_by(snapshot: &Snapshot, device: i32, teeth: &[Vec<Release>]) -> Teeth {
     let trace = snapshot.trace(device);
     let frames = |tooth: &Vec<Release>| {

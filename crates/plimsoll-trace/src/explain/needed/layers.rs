@@ -1,7 +1,7 @@
-//! A forward pass that runs out of memory in one of several equal layers: each takes as much as the one before.
+//! A forward pass that runs out of memory in one of several identical layers: each takes as much as the one before.
 //!
-//! Each layer reaches the line that failed once, or a few times. Between two visits the level rises by what a layer
-//! takes. The number of layers follows from an earlier pass, or from the parameters: as many of each size.
+//! Each layer reaches the failing line once, or a few times. Between two visits, the level rises by what a layer takes.
+//! The number of layers follows from an earlier pass, or from the number of parameters of each size.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ struct Visit {
     level: u64,
 }
 
-/// What the rest of the layer and the layers after it need beyond the request.
+/// Finds the memory that the rest of the layer and the later layers need in addition to the failed request.
 pub(super) fn find(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure) -> Option<StillNeeded> {
     let visits = visits(analysis, failure);
     let runs = runs(&visits, passes);
@@ -44,7 +44,7 @@ pub(super) fn find(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Fail
     } else {
         (equal_layers(analysis, failure, layer)? * in_a_layer, "a guess")
     };
-    // Count from this visit: until the next one as many bytes follow as between any two.
+    // Count from this visit: each interval between two visits takes the same number of bytes.
     let left = (all + 1).checked_sub(visited)? as u64;
     let bytes = bytes_each.saturating_mul(left) / in_a_layer as u64;
     let bytes = bytes.saturating_sub(rounded(failure.asked_bytes));
@@ -57,7 +57,7 @@ pub(super) fn find(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Fail
     })
 }
 
-/// All requests like the one that failed, which comes last.
+/// All requests like the one that failed, which is the last of them.
 fn visits(analysis: DeviceAnalysis<'_>, failure: &Failure) -> Vec<Visit> {
     let trace = analysis.snapshot.trace(analysis.timeline.device);
     let mut level = analysis.timeline.start.allocated_bytes;
@@ -65,7 +65,7 @@ fn visits(analysis: DeviceAnalysis<'_>, failure: &Failure) -> Vec<Visit> {
     for (moment, event) in analysis.timeline.curve(trace).zip(trace) {
         let before = std::mem::replace(&mut level, moment.level.allocated_bytes);
         let Some(at) = moment.after.filter(|&at| at <= failure.at) else { break };
-        // Without C++ frames, all operators of one line have the same stack: compare sizes, too.
+        // Without C++ frames, all operators of one line have the same stack, so sizes are compared too.
         let is_one = event.stack == failure.stack && rounded(event.size) == rounded(failure.asked_bytes);
         if is_one && (event.action == Action::Alloc || at == failure.at) {
             visits.push(Visit { at, level: before });
@@ -81,7 +81,7 @@ fn runs(visits: &[Visit], passes: &Passes) -> Vec<Vec<Visit>> {
     visits.chunk_by(follows).map(<[Visit]>::to_vec).collect()
 }
 
-/// The period of the rises: after how many they repeat. The first ones may differ, as libraries take workspaces then.
+/// The period with which the rises repeat. The first ones may differ, because libraries allocate workspaces then.
 fn period(rises: &[u64]) -> Option<usize> {
     let alike = |a: u64, b: u64| a.abs_diff(b) <= a.max(b) / 64;
     let repeats = |period: &usize| {
@@ -91,12 +91,13 @@ fn period(rises: &[u64]) -> Option<usize> {
     (1..=MOST_IN_A_LAYER.min(rises.len() / 2)).find(repeats).or((rises.len() == 1).then_some(1))
 }
 
-/// How many layers the parameters show: the count, or a divisor of the counts, of most parameters by bytes.
+/// The number of layers that the parameters show: the count shared by most parameters (by bytes), or a divisor of their
+/// counts.
 fn equal_layers(analysis: DeviceAnalysis<'_>, failure: &Failure, least: usize) -> Option<usize> {
     let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
     for (index, life) in held(analysis.timeline, Some(failure.at)) {
         let Purpose { category, why } = analysis.purposes.get(index);
-        // What is called a parameter for want of another owner would make one layer more.
+        // Blocks that are called parameters only for lack of another owner would add a layer.
         let is_guess = matches!(why, Why::HeldThroughout | Why::SizeOfParameter);
         if category == Some(Category::Parameter) && !is_guess {
             *sizes.entry(size(life)).or_default() += 1;

@@ -1,4 +1,4 @@
-//! Stacks, and what is read from them.
+//! Tests of what stacks show.
 
 use super::*;
 
@@ -69,7 +69,7 @@ fn a_training_loops_line_has_the_line_of_the_layer_or_the_optimizer_that_it_call
     };
     check(&[LINEAR, call, sequential, call, ("train.py", "main")], Some(LINEAR.0));
     check(&[init, step, ("train.py", "main")], Some(init.0));
-    // The line of a model's own `forward` says it already.
+    // The line of a model's own `forward` already shows it.
     check(&[LINEAR, call, ("model.py", "forward"), call, ("train.py", "main")], None);
     check(&[sequential, call, ("train.py", "main")], None);
     check(&[("/x/site-packages/torch/nn/modules/linear.py", "__init__"), ("train.py", "main")], None);

@@ -1,8 +1,8 @@
-//! Steps by repetition: one line makes requests again and again, at even distances.
+//! Steps from repetition: one line makes requests again and again, at regular intervals.
 //!
-//! The loop over a model's layers repeats as well. So a line counts only if it is outside all calls of modules.
-//! Without stacks a size stands for the line, and it counts only if most of the bytes requested between two requests
-//! of that size are freed before the second: a forward pass that keeps its layers' outputs is not a row of steps.
+//! The loop over a model's layers also repeats. So a line counts only if it is outside all calls of modules. Without
+//! stacks, requests are distinguished by size. A size counts only if most of the bytes requested between two requests
+//! of that size are freed before the second: a forward pass that keeps its layers' outputs is not a series of steps.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use super::{Source, Steps};
 use crate::explain::origin::{Activity, Origins};
 use crate::snapshot::{Action, Event, EventIndex, StackId};
 
-/// Fewer repetitions are no period.
+/// Fewer repetitions do not count as a period.
 const FEWEST: usize = 4;
-/// Distances with a larger variation are no period.
+/// Intervals that vary more than this do not count as a period.
 const MOST_UNEVEN: f64 = 0.5;
 
-/// When requests of one kind occur, by their index among all requests.
+/// The requests of one kind, by their index among all requests.
 #[derive(Debug, Clone)]
 struct Beats {
     count: usize,
     first: usize,
     last: usize,
-    /// The sum of the squared distances.
+    /// The sum of the squared intervals.
     squares: f64,
 }
 
@@ -36,12 +36,12 @@ impl Beats {
         self.count += 1;
     }
 
-    /// Whether they are frequent enough, over more than half of all requests.
+    /// Whether they occur often enough, and span more than half of all requests.
     fn reaches(&self, requests: usize) -> bool {
         self.count >= FEWEST && (self.last - self.first) * 2 >= requests
     }
 
-    /// The standard deviation of the distances, relative to their mean.
+    /// The standard deviation of the intervals, relative to their mean.
     fn unevenness(&self) -> f64 {
         let gaps = (self.count - 1) as f64;
         let mean = (self.last - self.first) as f64 / gaps;
@@ -49,7 +49,7 @@ impl Beats {
     }
 }
 
-/// The steps that requests show; `None` if nothing repeats evenly.
+/// The steps that requests show; `None` if nothing repeats regularly.
 pub(super) fn find(
     trace: &[Event],
     origins: &Origins,
@@ -72,10 +72,10 @@ pub(super) fn find(
     }
 }
 
-/// The steps of evenly repeated requests. A loop has several lines, so only kinds count that occur as often as
-/// another kind. Of these, takes the rarest, then the first. Returns the event before each of its requests except the
-/// first, and how sure this is. Consecutive requests of one kind count once; those that `counts` rejects do not
-/// count.
+/// Finds regularly repeated requests. A loop has several lines, so only kinds of request count that occur as often as
+/// another kind. Of these, chooses the rarest kind, and of equally rare ones the first. Returns the kind, the event
+/// before each of its requests except the first, and the confidence. Consecutive requests of one kind count once.
+/// Requests that `counts` rejects are ignored.
 fn beat<K: Ord + Copy>(
     trace: &[Event],
     key: impl Fn(&Event) -> Option<K>,
@@ -99,7 +99,7 @@ fn beat<K: Ord + Copy>(
         beats.entry(key).and_modify(|beats| beats.add(place)).or_insert_with(|| Beats::new(place));
     }
     beats.retain(|_, beats| beats.reaches(requests) && beats.unevenness() <= MOST_UNEVEN);
-    // The last step may be cut short.
+    // The last step may be incomplete.
     let alike = |count: usize| beats.values().filter(|it| it.count == count || it.count + 1 == count).count();
     let rarest =
         |least: usize| beats.values().map(|it| it.count).filter(|&count| alike(count) >= least).min();
@@ -112,7 +112,7 @@ fn beat<K: Ord + Copy>(
     Some((first, ends, if is_clear { "likely" } else { "a guess" }))
 }
 
-/// Whether in most steps more bytes are freed than stay.
+/// Whether, in most steps, at least half of the requested bytes are freed.
 fn lets_go(trace: &[Event], boundaries: &[EventIndex]) -> bool {
     let (mut asked, mut freed, mut begin, mut good) = (0u64, 0u64, 0, 0);
     for end in boundaries {

@@ -1,5 +1,5 @@
-//! The blocks themselves, from which the page computes what is live after any event: [`json`]. For a long recording
-//! these are the largest, and always those live at the moments that the page mentions.
+//! The blocks, from which the page computes the live memory after any event: [`json`]. For a long recording, these are
+//! only the largest blocks, but always include those that are live at the moments that the page mentions.
 
 use std::cmp::Reverse;
 
@@ -15,13 +15,13 @@ use crate::render::Report;
 use crate::snapshot::{LifeIndex, StackId};
 use crate::timeline::Life;
 
-/// How many blocks that wait for a stream are listed, the largest first.
+/// The number of blocks listed that wait for a stream, the largest first.
 const WAITING: usize = 4000;
-/// The end of a block that is still there when the recording ends.
+/// The end of a block that still exists when the recording ends.
 const NEVER: u32 = u32::MAX;
 
-/// The most blocks, and the most boxes of stacks. A block has the moments of its birth and its death, its address,
-/// its bytes and a key; the key has a box, a kind and the name of a line.
+/// The blocks as JSON, at most `most` of them, with at most `most_boxes` boxes of stacks. A block has the moments of
+/// its birth and death, its address, its bytes and a key; the key has a box, a kind and the name of a line.
 pub(super) fn json(report: &Report<'_>, device: &DeviceExplanation, most: usize, most_boxes: usize) -> Value {
     let timeline = &device.timeline;
     let (chosen, left_out) = chosen(device, most);
@@ -59,8 +59,8 @@ pub(super) fn json(report: &Report<'_>, device: &DeviceExplanation, most: usize,
     })
 }
 
-/// The blocks that are listed, by their places, and how many are not: first those that are live at the explained
-/// moment and at the peak, then the largest.
+/// The blocks to list, and how many are left out. Blocks that are live at the explained moment and at the peak are
+/// preferred, then the largest.
 fn chosen(device: &DeviceExplanation, most: usize) -> (Vec<LifeIndex>, usize) {
     let timeline = &device.timeline;
     let moments = [device.moment(), timeline.peak_allocated.after];
@@ -69,7 +69,7 @@ fn chosen(device: &DeviceExplanation, most: usize) -> (Vec<LifeIndex>, usize) {
         (Reverse((moments.map(|moment| life.is_held_after(moment)), life.bytes)), index)
     };
     let lives = (0..).map_while(LifeIndex::new).zip(&timeline.lives);
-    // A block that another one overtook as it came is never held.
+    // A block that was overtaken by another block at its birth is never live.
     let held = lives.filter(|(_, life)| life.freed.is_none_or(|freed| life.born < Some(freed)));
     let mut chosen: Vec<LifeIndex> = held.map(|(index, _)| index).collect();
     let left_out = chosen.len().saturating_sub(most);
@@ -103,7 +103,7 @@ fn waiting(device: &DeviceExplanation) -> Value {
     })
 }
 
-/// What many blocks have in common.
+/// The properties that many blocks share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     leaf: usize,

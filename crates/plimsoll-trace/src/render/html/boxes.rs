@@ -1,7 +1,7 @@
-//! Stacks as a tree of boxes, the outermost line at the root: [`Boxes`].
+//! Stacks as a tree of boxes, with the outermost line at the root: [`Boxes`].
 //!
-//! Only lines of Python count, without those through which modules and decorators call them: `Linear.forward` is
-//! shown, `Module._call_impl` above it is not. The operator is below the innermost line.
+//! Only lines of Python are shown, without the code of modules and decorators that calls them: `Linear.forward` is
+//! shown, but not `Module._call_impl` above it. The operator is below the innermost line.
 
 use std::cmp::Reverse;
 
@@ -14,10 +14,10 @@ use crate::explain::{Name, is_library, is_python};
 use crate::render::{Report, words as say};
 use crate::snapshot::{FrameId, StackId};
 
-/// How many lines of a stack are shown; a deeper one, as from recursion, shows this many from either end.
+/// The number of lines of a stack that are shown. Of a deeper stack, as from recursion, half of these are from each end.
 const DEPTH: usize = 60;
 
-/// What a box represents.
+/// The thing that a box represents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Label {
     All,
@@ -25,20 +25,20 @@ pub(super) enum Label {
     Library(FrameId),
     Operator(Name),
     NoPython,
-    /// Lines that are left out.
+    /// The lines that are left out.
     Between,
 }
 
-/// A box; its parent comes before it.
+/// A box; its parent precedes it in the list.
 struct Node {
     parent: usize,
     depth: usize,
     label: Label,
-    /// The bytes of all listed blocks, whenever they are live.
+    /// The bytes of all listed blocks in it, whether or not they are live at the same time.
     bytes: u64,
 }
 
-/// The tree of all stacks that were asked for.
+/// The tree of all requested stacks.
 pub(super) struct Boxes {
     nodes: Vec<Node>,
     children: HashMap<(usize, Label), usize>,
@@ -70,7 +70,7 @@ impl Boxes {
         at
     }
 
-    /// Adds a block to a box and to all that it is in.
+    /// Adds a block to a box and to all boxes around it.
     pub(super) fn add(&mut self, leaf: usize, bytes: u64) {
         let mut at = leaf;
         loop {
@@ -83,7 +83,7 @@ impl Boxes {
         }
     }
 
-    /// The largest boxes; a parent is never smaller than its child, so every parent is among them.
+    /// Keeps the largest boxes. A parent is never smaller than its child, so all parents are kept.
     pub(super) fn cut(self, most: usize) -> Cut {
         let nodes = self.nodes;
         let mut order: Vec<usize> = (0..nodes.len()).collect();
@@ -101,7 +101,7 @@ impl Boxes {
     }
 }
 
-/// The boxes that the page has.
+/// The boxes that are on the page.
 pub(super) struct Cut {
     nodes: Vec<Node>,
     order: Vec<usize>,
@@ -110,7 +110,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// A box's parent (itself for the root), name, and whether it is a library's. Parents come first.
+    /// The boxes' parents (the root's is itself), names, and whether each is a library's. Parents come first.
     pub(super) fn json(&self, report: &Report<'_>, names: &mut Names) -> Value {
         let nodes = || self.order.iter().map(|&node| &self.nodes[node]);
         json!({
@@ -121,7 +121,7 @@ impl Cut {
     }
 }
 
-/// The texts of one device, each once.
+/// The texts of one device, without duplicates.
 #[derive(Default)]
 pub(super) struct Names {
     known: HashMap<Label, u32>,
@@ -142,7 +142,7 @@ impl Names {
     }
 }
 
-/// From the outermost line to the operator.
+/// The labels of a stack, from the outermost line to the operator.
 fn path(report: &Report<'_>, stack: Option<StackId>) -> Vec<Label> {
     let stacks = &report.snapshot.stacks;
     let (mut path, mut was_plumbing) = (Vec::new(), false);
@@ -165,7 +165,7 @@ fn path(report: &Report<'_>, stack: Option<StackId>) -> Vec<Label> {
     path
 }
 
-/// Whether a file's lines only call others: they are shown only if nothing else is.
+/// Whether a file's lines only call other code. They are shown only if nothing else is.
 fn is_plumbing(file: &str) -> bool {
     const FILES: [&str; 5] = [
         "torch/nn/modules/module.py",

@@ -1,4 +1,4 @@
-//! The curve in as few points as a screen shows: [`Buckets`]. Each keeps its highest moment, so that no peak is
+//! The curve in as few points as a screen shows: [`Buckets`]. Each bucket keeps its highest moment, so that no peak is
 //! lost at any scale.
 
 use serde_json::{Value, json};
@@ -11,31 +11,31 @@ use crate::render::Report;
 use crate::snapshot::{Event, EventIndex, LifeIndex};
 use crate::timeline::Moment;
 
-/// A stretch of events.
+/// A range of consecutive events.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Bucket {
-    /// The first moment of the highest allocated bytes in it.
+    /// The first moment with the bucket's highest allocated bytes.
     pub(super) peak: Moment,
-    /// The bytes of each kind then.
+    /// The bytes of each kind at that moment.
     pub(super) bytes: [u64; KINDS],
-    /// The most that was reserved in it.
+    /// The highest reserved bytes.
     reserved_bytes: u64,
-    /// When it begins: microseconds since the first event. Never less than the bucket before.
+    /// The time of its beginning, microseconds since the first event. Never less than the previous bucket's.
     begins_us: u64,
     /// The pass at the peak: 0 for none, then in the order of [`PassKind`].
     pass: u8,
 }
 
-/// A trace, divided into stretches with the same number of events; the moment before the first event is in the first.
+/// A trace, divided into buckets with the same number of events. The moment before the first event is in the first bucket.
 pub(super) struct Buckets {
     pub(super) events: usize,
     pub(super) list: Vec<Bucket>,
-    /// When the last event was, microseconds since the first; `None` if no event has a time.
+    /// The time of the last event, microseconds since the first; `None` if no event has a time.
     span_us: Option<u64>,
 }
 
 impl Buckets {
-    /// The curve of a device in at most `most` buckets; none without events.
+    /// The curve of a device in at most `most` buckets; empty without events.
     pub(super) fn of(
         device: &DeviceExplanation,
         origins: &Origins,
@@ -87,7 +87,7 @@ impl Buckets {
         Self { events, list, span_us: first_us.map(|_| now_us) }
     }
 
-    /// The moment of the most allocated.
+    /// The highest allocated bytes.
     #[cfg(test)]
     fn highest_bytes(&self) -> u64 {
         self.list.iter().map(|bucket| bucket.peak.level.allocated_bytes).max().unwrap_or(0)
@@ -127,7 +127,7 @@ impl Bucket {
     }
 }
 
-/// A moment as the page counts: 0 is before the first event, 1 after it.
+/// The number of a moment on the page: 0 is before the first event, 1 is after it.
 pub(super) fn number(after: Option<EventIndex>) -> u32 {
     after.map_or(0, |event| count(event.index() + 1))
 }

@@ -1,5 +1,5 @@
-//! Cells of the tables: a [`Size`] with its exact bytes, a share as a [`Bar`], what [`Changed`] and its bar, a [`line`]
-//! of the program.
+//! Cells of the tables: a [`Size`] with its exact bytes, a share as a [`Bar`], a change as [`Changed`] with a bar, and
+//! a [`line`] of the program.
 
 use std::fmt::{self, Display};
 
@@ -18,18 +18,18 @@ impl Display for Size {
     }
 }
 
-/// A cell with a share and a bar of its length, coloured by a class of page.css.
+/// A cell with a share, and a bar of proportional length, coloured by a class of page.css.
 pub(super) struct Bar<'a> {
     pub(super) bytes: u64,
     pub(super) of: u64,
     pub(super) class: &'a str,
 }
 
-/// The same cell for a share in percent, with the class of its bar.
+/// Such a cell for a share in percent, with the class of its bar.
 pub(super) struct Percent<'a>(pub(super) f64, pub(super) &'a str);
 
 impl<'a> Bar<'a> {
-    /// For rows without a colour of their own.
+    /// A bar for rows that have no colour.
     pub(super) fn plain(bytes: u64, of: u64) -> Self {
         Bar { bytes, of, class: "plain" }
     }
@@ -54,7 +54,7 @@ impl Display for Percent<'_> {
     }
 }
 
-/// By how much a size changed, with the exact bytes as a tooltip.
+/// The change of a size, with the exact bytes as a tooltip.
 pub(super) struct Changed(pub(super) i128);
 
 impl Display for Changed {
@@ -64,10 +64,10 @@ impl Display for Changed {
     }
 }
 
-/// A cell with a bar: to the right of the middle for growth, to the left for shrinkage.
+/// A cell with a bar that extends from the middle: to the right for growth, to the left for shrinkage.
 pub(super) struct ChangeBar {
     pub(super) bytes: i128,
-    /// The bytes that fill a whole half.
+    /// The bytes that fill one half of the cell.
     pub(super) of: u128,
 }
 
@@ -83,7 +83,7 @@ impl Display for ChangeBar {
     }
 }
 
-/// A line of the program, with its whole path as a tooltip.
+/// A line of the program, with its full path as a tooltip.
 pub(super) fn line(report: &Report<'_>, frame: Option<FrameId>) -> String {
     let Some(id) = frame else { return words::NO_LINE.to_owned() };
     let snapshot = report.snapshot;

@@ -1,4 +1,4 @@
-//! The beginning of a page about two recordings: what changed, as tables whose rows sum to the change.
+//! The beginning of a page about two recordings: the changes, as tables whose rows sum to the total change.
 
 use std::fmt::{self, Write};
 
@@ -13,10 +13,10 @@ use crate::explain::{Amount, Change};
 use crate::render::comparison::{Compared, IN_ALL, Listed, SIDES, SnapshotDiff, Total};
 use crate::render::words;
 
-/// How many rows a table has; the rest is one more row.
+/// The maximum number of rows in a table; the other rows are combined into one more.
 const ROWS: usize = 40;
 
-/// The sections are the pairs, before and after in turn, then devices without a counterpart.
+/// `sections` has the sections of the pairs, before and after alternating, then the devices without a counterpart.
 pub(super) fn head(out: &mut String, diff: &SnapshotDiff<'_>, sections: &[Section<'_>]) -> fmt::Result {
     out.push_str("<section class=\"head\">");
     for (nth, pair) in diff.pairs.iter().take(SECTIONS / 2).enumerate() {
@@ -38,7 +38,7 @@ pub(super) fn head(out: &mut String, diff: &SnapshotDiff<'_>, sections: &[Sectio
     Ok(())
 }
 
-/// What changed from one device to the other; `sections` are the sections of both, with the index of the first.
+/// The changes from one device to the other. `sections` are the sections of both, with the index of the first.
 fn compared(
     out: &mut String,
     prefix: &str,

@@ -1,6 +1,6 @@
 // The levels over the recording, in as many points as a screen has.
 
-/** The curve of one device: buckets of equally many events, each with its highest moment. */
+/** The curve of one device: buckets with equal numbers of events, each with its highest moment. */
 class Curve {
   constructor(data) {
     this.events = data.events;
@@ -13,7 +13,7 @@ class Curve {
     this.most = this.reserved.reduce((most, grains, nth) => Math.max(most, grains, this.allocated[nth]), 1) * GRAIN;
   }
 
-  /** Where a bucket begins on an axis; that of the last one's end is the axis's. */
+  /** The position on an axis where a bucket begins; for an index past the last bucket, the end of the axis. */
   at(bucket, byTime) {
     if (bucket >= this.length) return this.end(byTime);
     return byTime ? this.begins[bucket] : Math.floor((bucket * this.events) / this.length);
@@ -27,19 +27,19 @@ class Curve {
     return placeOf(this.length, (bucket) => this.at(bucket, byTime), x);
   }
 
-  /** The bucket that a moment lies in. */
+  /** The bucket that contains a moment. */
   bucketOf(moment) {
     return this.bucketAt(Math.max(moment - 1, 0), false);
   }
 
-  /** The bucket with the most allocated from one to another. */
+  /** The bucket with the most allocated bytes in a range of buckets. */
   highest(from, to) {
     let best = from;
     for (let bucket = from + 1; bucket <= to; bucket++) if (this.allocated[bucket] > this.allocated[best]) best = bucket;
     return best;
   }
 
-  /** The highest bucket of each pixel of a stretch: no peak is lost, however many lie under one pixel. */
+  /** The highest bucket of each pixel in a range. No peak is lost, however many buckets share a pixel. */
   columns(from, to, pixels, byTime) {
     const found = new Uint32Array(pixels);
     let bucket = this.bucketAt(from, byTime);

@@ -1,6 +1,5 @@
-//! The beginning of a page about a recording of several devices: the verdict of the recording, what would help and
-//! the largest owners of the device that matters most, a row for each device, and the lines with blocks on several
-//! devices.
+//! The beginning of a page about a recording of several devices: the recording's verdict, the advice and the largest
+//! owners for the most important device, a row for each device, and the lines with blocks on several devices.
 
 use std::fmt::{self, Write};
 
@@ -14,19 +13,19 @@ use crate::explain::DeviceExplanation;
 use crate::render::ranks::{COLUMNS, RankTable, line as line_name};
 use crate::render::{Report, devices, words};
 
-/// How many lines to list.
+/// The number of lines to list.
 const LINES: usize = 20;
 
-/// The device that the first screen is about: the one that decides the verdict, else that with the highest peak. The
-/// devices are in the order of [`devices::worst_first`].
+/// The device on the first screen: the one that decides the verdict, or else the one with the highest peak. Devices
+/// must be in the order of [`devices::worst_first`].
 pub(super) fn foremost<'a>(report: &Report<'a>) -> &'a DeviceExplanation {
     let allocated = |device: &&DeviceExplanation| device.timeline.peak_allocated.level.allocated_bytes;
-    // Of equal ones the first.
+    // Of equals, the first.
     let largest = || report.devices.iter().rev().max_by_key(allocated);
     devices::decisive(report.devices).or_else(largest).expect("a recording with sections has devices")
 }
 
-/// `sections` are those of the devices, in their order.
+/// `sections` has one section for each device, in the same order.
 pub(super) fn head(out: &mut String, report: Report<'_>, sections: &[Section<'_>]) -> fmt::Result {
     let class = if report.devices.iter().any(words::is_bad) { "failed" } else { "well" };
     let verdict = devices::verdict(report.devices, |bytes| Bytes(bytes).to_string());
@@ -44,7 +43,7 @@ pub(super) fn head(out: &mut String, report: Report<'_>, sections: &[Section<'_>
     Ok(())
 }
 
-/// The lines with blocks on several devices, and the share of each device.
+/// The lines with blocks on several devices, and each device's share.
 fn parts(out: &mut String, table: &RankTable<'_>) -> fmt::Result {
     let (shared, count) = (table.shared(), table.devices.len());
     if shared.is_empty() || count > COLUMNS {

@@ -1,17 +1,17 @@
-//! Blocks that come and go, event by event: [`Flow`], one walk over a timeline, for code that keeps sums along the
-//! way.
+//! Births and ends of blocks, event by event: [`Flow`]. It is one walk over a timeline, for code that maintains running
+//! sums.
 
 use crate::snapshot::{EventIndex, LifeIndex};
 use crate::timeline::Timeline;
 
-/// A block that comes, or goes.
+/// A block is born, or ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     Comes(LifeIndex),
     Goes(LifeIndex),
 }
 
-/// When each life ends, which [`Timeline::lives`] does not have in order.
+/// The ends of all lives, in order; [`Timeline::lives`] is not sorted by them.
 pub(super) struct Ends(Vec<(EventIndex, LifeIndex)>);
 
 impl Ends {
@@ -24,12 +24,12 @@ impl Ends {
     }
 }
 
-/// A block that ends in the event of its birth, because another overlaps it, is never live.
+/// Whether a block is ever live. It is not if it ends at the event of its birth, because another block overlaps it.
 fn is_held_at_all(timeline: &Timeline, index: LifeIndex, end: EventIndex) -> bool {
     timeline.lives[index.index()].born < Some(end)
 }
 
-/// The changes of a timeline, from before its first event on.
+/// The changes of a timeline, starting before its first event.
 pub(super) struct Flow<'a> {
     timeline: &'a Timeline,
     ends: &'a Ends,
@@ -43,7 +43,7 @@ impl<'a> Flow<'a> {
         Self { timeline, ends, born: 0, ended: 0 }
     }
 
-    /// Draws what has changed up to an event; what is drawn leaves exactly the blocks that are held after it.
+    /// Reports the changes up to an event. Together, the reported changes give exactly the blocks that are live after it.
     pub(super) fn until(&mut self, after: Option<EventIndex>, mut tell: impl FnMut(Change)) {
         while let Some(life) = self.timeline.lives.get(self.born).filter(|life| life.born <= after) {
             let index = LifeIndex::new(self.born);

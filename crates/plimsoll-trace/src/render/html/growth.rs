@@ -1,4 +1,4 @@
-//! What grows from step to step: the staircase, and the lines that it is made of.
+//! The growth from step to step: the staircase, and the lines that contribute to it.
 
 use std::cmp::Reverse;
 use std::fmt::{self, Write};
@@ -12,13 +12,13 @@ use crate::explain::DeviceExplanation;
 use crate::explain::leaks::{Course, Growth, Line, Place, Verdict};
 use crate::render::{Report, words};
 
-/// How many lines have their own colour in the staircase, as page.css names them: `stair-0` and so on.
+/// The number of lines with a separate colour in the staircase; page.css calls the colours `stair-0` and so on.
 const STAIRS: usize = 6;
-/// How many rows the table has.
+/// The number of rows in the table.
 const ROWS: usize = 20;
-/// How many steps the staircase shows, evenly chosen.
+/// The number of steps in the staircase; if there are more, they are evenly sampled.
 const COLUMNS: usize = 300;
-/// How many steps are shown in figures.
+/// The number of steps that are shown as figures.
 const FIGURES: usize = 60;
 
 /// The section of one device.
@@ -64,13 +64,13 @@ fn grown_bytes(course: &Course) -> u64 {
     last.zip(first).map_or(0, |(last, first)| last.saturating_sub(*first))
 }
 
-/// The last step of each of this many stretches of about equal length.
+/// Splits the steps into at most `most` runs of about equal length and returns the last step of each.
 fn chosen(steps: usize, most: usize) -> impl Iterator<Item = usize> {
     let columns = steps.min(most);
     (1..=columns).map(move |column| column * steps / columns - 1)
 }
 
-/// Live memory at the end of each step; on top, in colour, what each line has gained since the first step.
+/// Live memory at the end of each step. The coloured layers on top are what each line has gained since the first step.
 fn staircase(out: &mut String, whole: &Course, growing: &[&Line]) -> fmt::Result {
     let columns: Vec<usize> = chosen(whole.held.len(), COLUMNS).collect();
     let grown = |line: &Line, step: usize| {
@@ -111,8 +111,8 @@ fn staircase(out: &mut String, whole: &Course, growing: &[&Line]) -> fmt::Result
     write!(out, "</svg><span>step 1</span><span>step {}</span></figure>", whole.held.len())
 }
 
-/// Where the axis begins and ends. At zero, so that a small part of the whole looks small. Only for a leak, which has
-/// no bound, it begins higher, so that even a small one shows.
+/// The range of the axis. It begins at zero, so that a small part of the total looks small. Only for a leak, which is
+/// unbounded, it begins higher, so that even a small leak is visible.
 fn axis(rows: &[Layer], is_leaking: bool) -> (u64, u64) {
     let columns = rows.first().map_or(0, |row| row.bytes.len());
     let top = |column| rows.iter().fold(0_u64, |sum, row| sum.saturating_add(row.bytes[column]));
@@ -158,7 +158,7 @@ fn lines(out: &mut String, report: &Report<'_>, growing: &[&Line]) -> fmt::Resul
     Ok(())
 }
 
-/// Live memory at the end of each step, and how much of each step's own blocks stays.
+/// Live memory at the end of each step, and how much of the step's own blocks remains.
 fn figures(out: &mut String, whole: &Course) -> fmt::Result {
     let steps = whole.held.len();
     out.push_str("<details><summary>the figures, step by step</summary><table><thead><tr>");

@@ -1,6 +1,6 @@
-// What is held after any event, from the blocks themselves.
+// The live memory after any event, computed from the blocks.
 
-/** Blocks, each from one moment to another, in the order in which they come. */
+/** Blocks, each with the moments of its birth and end, in the order of birth. */
 class Blocks {
   constructor(data) {
     for (const name of ["from", "to", "bytes"]) this[name] = words(data[name]);
@@ -9,14 +9,14 @@ class Blocks {
     this.leftOut = data.leftOut || 0;
   }
 
-  /** Calls `tell` for each block that is there at a moment. */
+  /** Calls `tell` for each block that exists at a moment. */
   at(moment, tell) {
     const { from, to } = this;
     for (let block = 0; block < from.length; block++) if (from[block] <= moment && moment < to[block]) tell(block);
   }
 }
 
-/** What one device holds: its blocks, by kind, by line and by stack. */
+/** The live memory of one device: its blocks, by kind, by line and by stack. */
 class Held {
   constructor(device) {
     const { blocks, waiting, keys, boxes, names } = device.held;
@@ -27,12 +27,12 @@ class Held {
     this.names = names;
   }
 
-  /** Whether every block is told. */
+  /** Whether the page has every block. */
   get isWhole() {
     return this.blocks.leftOut === 0;
   }
 
-  /** Bytes and blocks by key at a moment. */
+  /** Bytes and blocks at a moment, by key. */
   sums(moment) {
     const size = this.keys.kind.length;
     const sums = { moment, bytes: new Float64Array(size), blocks: new Uint32Array(size), all: 0 };
@@ -53,7 +53,7 @@ class Held {
     return kinds;
   }
 
-  /** Lines by kind, the largest first; with what they come to at two other moments, where these are asked for. */
+  /** Lines by kind, the largest first. If `ends` are given, also the bytes at these two moments. */
   lines(sums, ends) {
     const lines = new Map();
     const add = (name, sums) =>
@@ -70,7 +70,7 @@ class Held {
     return [...lines.values()].sort((a, b) => b.bytes - a.bytes || b.end - a.end);
   }
 
-  /** Bytes, blocks and kind by box: a kind of 15 is several. */
+  /** Bytes, blocks and kind by box; kind 15 means several kinds. */
   inBoxes(sums) {
     const { parents } = this.boxes;
     const boxes = parents.length;
@@ -85,7 +85,7 @@ class Held {
     return found;
   }
 
-  /** What an event did, if it is about a block that is told. */
+  /** The effect of an event, if it allocates or frees a block that the page has. */
   changeAt(moment) {
     const { from, to, bytes, key } = this.blocks;
     const name = (block) => `${size(bytes[block] * GRAIN)} at ${this.names[this.keys.line[key[block]]]}`;
@@ -96,7 +96,7 @@ class Held {
   }
 }
 
-/** The device's memory over time, by address. */
+/** The device's memory over time, in address order. */
 class Memory {
   constructor(data) {
     for (const name of ["bytes", "from", "to"]) this[name] = words(data[name]);

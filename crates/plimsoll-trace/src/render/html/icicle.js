@@ -1,6 +1,6 @@
-// What is held at a moment, by stack: boxes of which the width is bytes.
+// The live memory at a moment, by stack: the width of a box is proportional to its bytes.
 
-/** The least width of a box that is drawn, as a share of all: while the mouse brushes, many boxes would be slow. */
+/** The minimum width of a box that is drawn, as a share of the total. While the mouse brushes, many boxes would be slow. */
 const LEAST = { still: 0.0008, brushing: 0.006 };
 
 class Icicle {
@@ -15,12 +15,12 @@ class Icicle {
     root.querySelector("[data-do=out]").addEventListener("click", () => this.into(0));
   }
 
-  /** Shows what these sums come to. */
+  /** Shows these sums. */
   show(sums, when, isBrushing) {
     this.least = isBrushing ? LEAST.brushing : LEAST.still;
     this.in = this.held.inBoxes(sums);
     this.root.querySelector(".at").textContent = when;
-    // A box that holds nothing now shows nothing.
+    // If the box has no live memory now, show the nearest parent that has.
     while (this.top && !this.in.bytes[this.top]) this.top = this.held.boxes.parents[this.top];
     this.into(this.top);
   }
@@ -75,7 +75,7 @@ class Icicle {
     this.made.set(box, made);
   }
 
-  /** Marks what the text is found in, and sums the outermost of them. */
+  /** Marks the boxes whose names contain the text, and sums the outermost of these boxes. */
   search() {
     const wanted = this.root.querySelector("input").value.trim().toLowerCase();
     const isFound = (box) => this.in.bytes[box] > 0 && this.name(box).toLowerCase().includes(wanted);

@@ -1,8 +1,8 @@
-//! What has a colour of its own on the page: the built-in categories, blocks of no known category, blocks that wait for
-//! a stream, and the categories that the user defines.
+//! The things that have a separate colour on the page: the built-in categories, blocks of unknown category, blocks that
+//! wait for a stream, and the categories that the user defines.
 //!
-//! A kind is a number from 0 to 15: the name of a CSS class, the index of a band. 15 is left to the script, for boxes
-//! of several kinds.
+//! A kind is a number from 0 to 15. It is the name of a CSS class and the index of a band. 15 is reserved for the
+//! script, for boxes with several kinds.
 
 use plimsoll_alloc::Category;
 
@@ -10,15 +10,15 @@ use crate::explain::{Origins, ShownCategory};
 use crate::render::{Report, words};
 use crate::snapshot::TextId;
 
-/// Blocks of no known category.
+/// Blocks of unknown category.
 const UNKNOWN: usize = Category::ALL.len();
-/// Blocks that wait for a stream; in no band.
+/// Blocks that wait for a stream; they are in no band.
 pub(super) const WAITING: usize = UNKNOWN + 1;
 const FIRST_CUSTOM: usize = WAITING + 1;
 /// The number of kinds.
 pub(super) const KINDS: usize = 15;
 
-/// The user's categories, each once, in the order given.
+/// The user's categories without duplicates, in the order given.
 fn custom(origins: &Origins) -> Vec<TextId> {
     let mut distinct: Vec<TextId> = Vec::new();
     for &name in origins.categories() {
@@ -29,7 +29,7 @@ fn custom(origins: &Origins) -> Vec<TextId> {
     distinct
 }
 
-/// The kind of a category. If the user defines more than there are colours, the last ones share one.
+/// The kind of a category. If the user defines more categories than there are colours, the last ones share a colour.
 pub(super) fn kind(origins: &Origins, category: ShownCategory) -> usize {
     match category {
         ShownCategory::Purpose(purpose) => purpose.map_or(UNKNOWN, |purpose| purpose as usize),
@@ -40,7 +40,7 @@ pub(super) fn kind(origins: &Origins, category: ShownCategory) -> usize {
     }
 }
 
-/// The names of the kinds, by number; without the user's there are fewer than [`KINDS`].
+/// The names of the kinds, by number. Without categories of the user, there are fewer than [`KINDS`].
 pub(super) fn names(report: &Report<'_>) -> Vec<String> {
     let built_in = Category::ALL.iter().map(|category| category.plural());
     let mut names: Vec<String> =

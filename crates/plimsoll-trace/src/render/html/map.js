@@ -1,13 +1,13 @@
-// The segments as cells, at any moment. A cell tells what most of what is held in it is for, and how much is
-// held: a small block in a large hole still shows, for that is what pins it.
+// The segments as cells, at any moment. A cell's colour shows the kind of most of its live memory, and its height the
+// amount. Even a small block in a large hole is visible, because it pins the hole.
 
 const CELL = { wide: 8, tall: 14, gap: 4 };
-/** Cells that are drawn: a file may claim any number of segments. */
+/** The maximum number of cells drawn: a file may claim any number of segments. */
 const MOST_CELLS = 20000;
 
 class SegmentMap {
   constructor(root, memory, held, kinds, waiting) {
-    // Blocks that wait for a stream have a kind of their own.
+    // Blocks that wait for a stream have a separate kind.
     Object.assign(this, { root, memory, held, kinds, waiting });
     this.canvas = root.querySelector("canvas");
     this.canvas.addEventListener("pointermove", (event) => this.tell(event));
@@ -24,7 +24,7 @@ class SegmentMap {
     this.draw();
   }
 
-  /** Lays the blocks of the moment into the cells of its segments. */
+  /** Assigns the blocks of the moment to the cells of its segments. */
   fill() {
     const { memory, held, moment } = this;
     this.there = memory.at(moment);
@@ -53,7 +53,7 @@ class SegmentMap {
     held.waiting.at(moment, (block) => put(held.waiting, block, this.waiting));
   }
 
-  /** What most of a cell is for, and how many of its bytes are held. */
+  /** The kind of most of a cell's live bytes, and the number of live bytes. */
   cell(cell) {
     let [most, kind, all] = [0, 0, 0];
     this.bytes.forEach((bytes, nth) => {
@@ -83,7 +83,7 @@ class SegmentMap {
     const [hole, ink] = [colour("hole"), colour("ink")];
     for (const { x, y, cell, place } of this.places) {
       const [kind, bytes] = this.cell(cell);
-      // What holds anything at all shows.
+      // A cell with any live memory shows at least one pixel of it.
       const held = bytes ? Math.max(Math.min(bytes / this.memory.cellBytes, 1) * tall, 1) : 0;
       pen.fillStyle = hole;
       pen.fillRect(x, y, wide - 0.5, tall);
@@ -114,7 +114,7 @@ class SegmentMap {
     this.root.querySelector(".hover").textContent = block === null ? told : `${told}; ${ofBlock()}`;
   }
 
-  /** The block that has the most of the cell that begins there. */
+  /** The block with the most bytes in the cell that begins at this address. */
   largest(begins) {
     const { blocks } = this.held;
     let [found, most] = [null, 0];

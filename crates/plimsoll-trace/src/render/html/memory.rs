@@ -1,4 +1,4 @@
-//! The device's memory over time: each stretch of it, with the moments when it begins and ends ([`json`]).
+//! The device's memory over time: each range of memory, with the moments when it begins and ends ([`json`]).
 
 use std::cmp::Reverse;
 
@@ -12,21 +12,21 @@ use crate::explain::DeviceExplanation;
 use crate::snapshot::{Action, Event, EventIndex, SegmentType};
 use crate::timeline::{Memory, MemoryMap};
 
-/// Changes that are drawn, evenly chosen; and that before the explained moment.
+/// The number of changes that are drawn, evenly sampled; the last one before the explained moment is always included.
 const CHANGES: usize = 1500;
-/// Stretches that are drawn, the largest.
+/// The number of ranges that are drawn, the largest ones.
 const STRETCHES: usize = 4000;
-/// The end of a stretch that is still there when the recording ends.
+/// The end of a range that still exists when the recording ends.
 const NEVER: u32 = u32::MAX;
 
-/// A stretch of memory that stays as it is.
+/// A range of memory, for as long as it does not change.
 struct Stretch {
     memory: Memory,
     from: u32,
     to: u32,
 }
 
-/// The stretches by address, and the bytes of one cell of the map.
+/// The ranges in address order, and the bytes of one cell of the map.
 pub(super) fn json(device: &DeviceExplanation, trace: &[Event], most_cells: u64) -> Value {
     let reserved_bytes = device.timeline.peak_reserved.level.reserved_bytes;
     let cell_bytes = reserved_bytes.div_ceil(most_cells.max(1)).checked_next_power_of_two();
@@ -53,7 +53,7 @@ pub(super) fn json(device: &DeviceExplanation, trace: &[Event], most_cells: u64)
     })
 }
 
-/// The memory that was there, and whether every change is drawn.
+/// The ranges of memory over time, and whether every change is drawn.
 fn stretches(device: &DeviceExplanation, trace: &[Event]) -> (Vec<Stretch>, bool) {
     let is_change = |event: &Event| {
         matches!(
@@ -78,7 +78,7 @@ fn stretches(device: &DeviceExplanation, trace: &[Event]) -> (Vec<Stretch>, bool
     (open.stretches, apart == 1)
 }
 
-/// The stretches so far, and which are there.
+/// The ranges so far, and which of them exist now.
 #[derive(Default)]
 struct Open {
     stretches: Vec<Stretch>,
@@ -100,7 +100,7 @@ impl Open {
             };
             there.insert(memory.addr, place);
         }
-        // The order in which they end does not show.
+        // The order in which they end does not matter.
         for (_, place) in std::mem::replace(&mut self.there, there) {
             self.end(Some(place), moment);
         }

@@ -1,5 +1,6 @@
-//! An explanation as one page: no network, no other file, the verdict and the tables readable without scripts.
-//! A page has a section for each recording's device; one about several recordings begins with a summary of all.
+//! An explanation as one page. It needs no network and no other file, and the verdict and the tables are readable
+//! without scripts. A page has a section for each device of a recording. A page about several recordings begins with a
+//! summary of all of them.
 //!
 //! ```text
 //! comparison.rs      the beginning of a page about two recordings, and ranks.rs, about the ranks of a job
@@ -25,8 +26,8 @@
 //!                    memory.rs wrote; timeline, icicle and map draw it, each with its HTML beside it
 //! ```
 //!
-//! Text from a file never becomes a tag: HTML is escaped, data is in a separate element without a `<`,
-//! the script writes only text, and the page's policy lets no other script run.
+//! Text from a file never becomes a tag: HTML is escaped, data is in a separate element without a `<`, the script
+//! writes only text, and the page's content security policy allows no other script.
 
 mod blocks;
 mod boxes;
@@ -85,51 +86,51 @@ const TIMELINE: &str = include_str!("timeline.html");
 const ICICLE: &str = include_str!("icicle.html");
 const MAP: &str = include_str!("map.html");
 
-/// Sections of a comparison, at most.
+/// The maximum number of sections in a comparison.
 const SECTIONS: usize = 16;
-/// How many ranks have a section: those that matter most.
+/// The number of ranks that have a section: the most important ones.
 const RANKS: usize = 4;
-/// How many recordings have their origin shown.
+/// The number of recordings whose origin is shown.
 const ORIGINS: usize = 256;
-/// Points of the curve, shared by all devices: zoomed in, several for a pixel of the whole.
+/// The number of points of the curve, shared by all devices. They are more than a screen's pixels, for zooming in.
 const BUCKETS: usize = 4096;
-/// Blocks that are listed one by one, shared by all devices: 32 bytes of the page each.
+/// The number of blocks that are listed individually, shared by all devices; each takes 32 bytes of the page.
 const BLOCKS: usize = 75_000;
-/// Boxes of the icicle, shared by all devices.
+/// The number of boxes of the icicle, shared by all devices.
 const BOXES: usize = 6000;
-/// Cells of the map at the most reserved, shared by all devices.
+/// The number of cells of the map at the peak of reserved memory, shared by all devices.
 const CELLS: usize = 1600;
-/// How many failures are flagged, the last ones.
+/// The number of failures that are marked, the last ones.
 const FAILURES: usize = 50;
-/// How many ends of steps are marked, evenly chosen.
+/// The number of step ends that are marked, evenly sampled.
 const STEPS: usize = 4096;
 
 /// A page.
 #[derive(Debug, Clone, Copy)]
 pub struct Page<'a> {
-    /// What it is about.
+    /// The subject of the page.
     pub about: About<'a>,
-    /// The same in a few words, after the name of the verb.
+    /// The subject in a few words, which follow the name of the verb.
     pub title: &'a str,
     /// The command that makes the page again.
     pub command: &'a str,
 }
 
-/// What a page is about.
+/// The subject of a page.
 #[derive(Debug, Clone, Copy)]
 pub enum About<'a> {
     /// One recording.
     Recording(Report<'a>),
-    /// What was predicted from a recording.
+    /// A prediction made from a recording.
     Prediction(Report<'a>, &'a Answer),
-    /// What changed from one to another.
+    /// The changes from one recording to another.
     Comparison(&'a SnapshotDiff<'a>),
     /// The ranks of a job, and the commands that show each by itself.
     Ranks(&'a RankTable<'a>, &'a [String]),
 }
 
 impl About<'_> {
-    /// The verb of the program that answers this.
+    /// The verb of the program that makes such a page.
     fn verb(self) -> &'static str {
         match self {
             Self::Recording(_) | Self::Ranks(..) => "explain",
@@ -221,7 +222,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The origin of all of it, as lines; folded if there are many recordings.
+    /// The origin of all recordings, as lines; collapsed if there are many recordings.
     fn provenance(&self, out: &mut String) {
         let reports: Vec<Report<'a>> = match self.about {
             About::Recording(report) | About::Prediction(report, _) => vec![report],

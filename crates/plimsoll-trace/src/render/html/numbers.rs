@@ -1,19 +1,19 @@
-//! Many numbers in little space: base64 of little-endian arrays, which a browser reads as they are. Bytes of
-//! memory are counted in grains of 512, the allocator's own, so that two tebibytes fit into 32 bits.
+//! Compact arrays of numbers: base64 of little-endian arrays, which a browser reads without conversion. Bytes of memory
+//! are counted in units of 512, the allocator's granularity, so that two tebibytes fit into 32 bits.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-/// Bytes in a grain.
+/// The bytes of one unit (grain).
 pub(super) const GRAIN_BYTES: u64 = 512;
 
-/// As many grains as hold these bytes.
+/// The number of units that hold these bytes.
 pub(super) fn grains(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(GRAIN_BYTES)).unwrap_or(u32::MAX)
 }
 
-/// An array of 32 bits each: a `Uint32Array`.
+/// An array of 32-bit numbers: a `Uint32Array`.
 pub(super) fn words(numbers: impl IntoIterator<Item = u32>) -> Value {
     octets(numbers.into_iter().flat_map(u32::to_le_bytes))
 }
@@ -29,7 +29,7 @@ pub(super) fn octets(numbers: impl IntoIterator<Item = u8>) -> Value {
     STANDARD.encode(bytes).into()
 }
 
-/// A count as 32 bits; a larger one becomes the maximum.
+/// A count in 32 bits; a larger one becomes the maximum.
 pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

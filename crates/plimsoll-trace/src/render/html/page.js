@@ -1,6 +1,6 @@
-// Puts the drawings into the page. The last of the scripts, which are joined in the order of SCRIPT (mod.rs).
+// Puts the drawings into the page. This is the last of the scripts, which are joined in the order of SCRIPT (mod.rs).
 
-/** Lines that are named at a moment. */
+/** The number of lines listed for a moment. */
 const LINES = 10;
 
 function show(section, device, kinds, waiting, nth) {
@@ -18,7 +18,7 @@ function show(section, device, kinds, waiting, nth) {
     showAt(held.sums(device.explained), device.when, false);
     return { map };
   }
-  /** Tells of one moment; of a range, how the lines changed over it. */
+  /** Describes one moment; for a range, also how the lines changed over it. */
   const explain = ({ moment, allocated, ends, hash, isBrushing = false }) => {
     const sums = held.sums(moment);
     const when = moment === device.explained ? device.when : `after ${eventOf(moment)}`;
@@ -43,7 +43,7 @@ function show(section, device, kinds, waiting, nth) {
   return { timeline: new Timeline(part("timeline"), device, held, memory, explain), map };
 }
 
-/** Keeps the moment in the address, so that it can be passed on; browsers allow that only so often. */
+/** Stores the moment in the page's address, so that it can be shared. Browsers limit how often this is possible. */
 let later = null;
 function link(hash) {
   clearTimeout(later);
@@ -51,7 +51,7 @@ function link(hash) {
 }
 let isReady = false;
 
-/** Goes where the address leads: a moment, or a range from one to another. */
+/** Shows the moment or the range in the address. */
 function follow(shown) {
   const [, device, from, to] = location.hash.match(/^#(\d+)-(\d+)(?:-(\d+))?$/) || [];
   const timeline = shown[device]?.timeline;

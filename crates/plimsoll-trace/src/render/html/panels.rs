@@ -1,4 +1,4 @@
-//! Several recordings side by side on one scale of bytes, readable without a script: [`panels`].
+//! Several recordings side by side on one scale of bytes, visible without a script: [`panels`].
 
 use std::fmt::{self, Write};
 
@@ -11,11 +11,11 @@ use super::kinds::names;
 use super::stacks::{Layer, shapes};
 use super::text::Text;
 
-/// Columns of a panel.
+/// The number of columns of a panel.
 const COLUMNS: usize = 240;
 
 /// Allocated bytes by category in each section's recording, from its first event to its last. `first` is the index of
-/// the first section on the page; `line` is a level in bytes that every panel marks, with its name. Empty if no
+/// the first section on the page. `line` is a level in bytes that every panel marks, with its name. Empty if no
 /// recording has events.
 pub(super) fn panels(
     out: &mut String,
@@ -29,7 +29,7 @@ pub(super) fn panels(
     let peaks =
         drawn.iter().flat_map(|(_, _, columns)| columns).map(|bucket| bucket.peak.level.allocated_bytes);
     let Some(most) = peaks.chain([line.0]).max().filter(|_| !drawn.is_empty()) else { return Ok(()) };
-    // The line at the top of everything still shows.
+    // Leave some space, so that a line at the very top is visible.
     let most = most.saturating_add(most / 25).max(1);
     write!(out, "<h3>Allocated over the recording, on one scale</h3><div class=\"panels\">")?;
     for (nth, section, columns) in &drawn {

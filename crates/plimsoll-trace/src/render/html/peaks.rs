@@ -1,4 +1,4 @@
-//! The peaks of phases side by side, and why one step took more than another.
+//! The peaks of phases side by side, and why one step took more memory than another.
 
 use std::fmt::{self, Write};
 
@@ -12,9 +12,9 @@ use super::text::{Sentence, Text};
 use crate::explain::DeviceExplanation;
 use crate::render::{phases as say, words};
 
-/// How many phases to show.
+/// The number of phases to show.
 const PHASES: usize = 20;
-/// How many lines of a rise to show.
+/// The number of lines to show for a rise.
 const LINES: usize = 8;
 
 /// The section of one device.

@@ -1,4 +1,4 @@
-//! How far the page can be relied on, what to record next time, and how to make the page again.
+//! How reliable the page is, what to record next time, and how to make the page again.
 
 use std::fmt::{self, Write};
 

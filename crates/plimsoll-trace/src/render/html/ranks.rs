@@ -1,4 +1,4 @@
-//! The beginning of a page about the ranks of a job: which rank is odd, a row for each, the lines that differ.
+//! The beginning of a page about the ranks of a job: which rank is odd, a row for each rank, and the lines that differ.
 
 use std::fmt::{self, Write};
 
@@ -13,14 +13,14 @@ use crate::render::ranks::{COLUMNS, ODD, RANGE, RankTable, line as line_name};
 use crate::render::verdict;
 use crate::render::words::{self, counted, plural};
 
-/// How many ranks have a row: those that matter most.
+/// The number of ranks that have a row: the most important ones.
 const RANKS: usize = 256;
-/// How many lines to show.
+/// The number of lines to show.
 const LINES: usize = 40;
-/// How many files are listed as unreadable.
+/// The number of unreadable files that are listed.
 const MISSING: usize = 50;
 
-/// `drawn` are the ranks that have a section, in the order of these; `commands` show each rank by itself.
+/// `drawn` are the ranks that have a section, in the order of the sections; `commands` show each rank separately.
 pub(super) fn head(
     out: &mut String,
     table: &RankTable<'_>,
@@ -166,7 +166,7 @@ fn lines(out: &mut String, table: &RankTable<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// The figures of a line, as many as there are columns, and whether each is odd.
+/// The figures of a line, one for each column, and whether each is odd.
 fn figures(line: &LineAcross, ranks: usize) -> Vec<(u64, bool)> {
     let across = &line.across;
     if ranks <= COLUMNS {

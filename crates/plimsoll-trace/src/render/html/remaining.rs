@@ -1,4 +1,4 @@
-//! What is live at the end of a recording, compared with the moment that is explained, as tables.
+//! The memory that is live at the end of a recording, compared with the explained moment, as tables.
 
 use std::fmt::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::explain::{Change, DeviceExplanation, Remaining, ShownCategory};
 use crate::render::words::{self, counted};
 use crate::render::{Report, remaining as say};
 
-/// How many rows a table has; the rest is one more row.
+/// The maximum number of rows in a table; the other rows are combined into one more.
 const ROWS: usize = 20;
 
 /// The section of one device; empty if little remains.
@@ -42,7 +42,7 @@ struct Table {
 }
 
 impl Table {
-    /// Rows, the largest at the end first; `words` gives the colour and the name of a row, as HTML.
+    /// Writes rows, the largest at the end of the recording first. `words` gives the colour and the name of a row, as HTML.
     fn write<K>(
         &self,
         out: &mut String,

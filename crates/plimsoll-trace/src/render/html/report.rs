@@ -1,4 +1,4 @@
-//! The beginning of a page that shows a [`Report`]: its verdict and all of its sections, except those that the page draws itself.
+//! The beginning of a page that shows a [`Report`]: its verdict and its sections, except those that the page draws itself.
 
 use std::fmt::{self, Write};
 

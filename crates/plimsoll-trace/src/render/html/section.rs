@@ -17,11 +17,11 @@ use crate::whatif::{SETTINGS, WhatIf};
 
 /// A part of the page: one device of a recording.
 pub(super) struct Section<'a> {
-    /// Its name; empty if there is only one.
+    /// Its name; empty if it is the only section.
     pub(super) title: String,
     pub(super) report: Report<'a>,
     pub(super) device: &'a DeviceExplanation,
-    /// Whether the top of the page shows what would help and the largest owners.
+    /// Whether the top of the page shows the advice and the largest owners.
     pub(super) is_summed_up: bool,
 }
 
@@ -38,7 +38,7 @@ impl Section<'_> {
         }))
     }
 
-    /// The data that the script draws, for one of this many sections.
+    /// The data that the script draws, if the page has this many sections.
     pub(super) fn drawn(&self, sections: usize) -> Value {
         let share = |all: usize| (all / sections).max(all / SECTIONS);
         let device = self.device;
@@ -59,7 +59,7 @@ impl Section<'_> {
     }
 }
 
-/// The moments where steps end, evenly chosen.
+/// The moments where steps end, evenly sampled.
 fn steps(device: &DeviceExplanation) -> Value {
     let ends = &device.steps.boundaries;
     let apart = ends.len().div_ceil(STEPS).max(1);
@@ -84,8 +84,8 @@ pub(super) fn drawings(device: &DeviceExplanation) -> [&'static str; 3] {
     parts
 }
 
-/// The most that the allocator could have had, according to a failed request; otherwise the whole device, if that is
-/// known.
+/// The most memory that the allocator could have used, according to a failed request; otherwise the device's total
+/// memory, if known.
 fn limit_bytes(device: &DeviceExplanation) -> Option<u64> {
     let at_failure = device.failure.and_then(|failure| failure.capacity_bytes());
     at_failure.or(device.ledger.device.total)

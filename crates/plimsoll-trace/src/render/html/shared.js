@@ -1,7 +1,7 @@
 "use strict";
-// Draws what the data element holds, one device at a time; it writes text, never HTML. A moment is a number: 0 is
-// before the first event, n after the nth. Bytes are told in grains of 512. Arrays are little-endian, as every
-// machine is that runs a browser.
+// Draws the contents of the data element, one device at a time. It writes text, never HTML. A moment is a number: 0 is
+// before the first event, n is after the nth. Bytes are counted in units (grains) of 512. Arrays are little-endian,
+// like every machine that runs a browser.
 
 const GRAIN = 512;
 const PASSES = ["", "forward", "backward", "optimizer"];
@@ -30,7 +30,7 @@ function duration(us) {
   return us < 1e3 ? `${us.toFixed(0)} µs` : us < 1e6 ? `${(us / 1e3).toFixed(2)} ms` : `${(us / 1e6).toFixed(3)} s`;
 }
 
-/** The last place of an ascending list whose number is at most this one; 0 if there is none. */
+/** The last index of an ascending list whose number is at most this one; 0 if there is none. */
 function placeOf(length, at, number) {
   let [low, high] = [0, length - 1];
   while (low < high) {
@@ -41,7 +41,7 @@ function placeOf(length, at, number) {
   return Math.max(low, 0);
 }
 
-/** The nearest round step that cuts a span into about so many parts. */
+/** The smallest round step that divides a span into at most about this many parts. */
 function step(span, parts, base) {
   const rough = span / parts || 1;
   const power = base ** Math.floor(Math.log(rough) / Math.log(base));
@@ -69,7 +69,7 @@ function swatch(kind, name) {
   return words;
 }
 
-/** Runs the last of what it is given, when the next picture is drawn. */
+/** Runs the function that was passed last, when the next frame is drawn. */
 function oncePerFrame() {
   let wanted = null;
   return (work) => {
@@ -78,13 +78,13 @@ function oncePerFrame() {
   };
 }
 
-/** Colours as they are now: in light, in dark, on paper. */
+/** The current colours: light, dark or print. */
 function colours() {
   const style = getComputedStyle(document.documentElement);
   return (name) => style.getPropertyValue(`--${name}`).trim();
 }
 
-/** Sizes a canvas to its place on the screen and draws in pixels of the page. */
+/** Sizes a canvas to its place on the screen. Drawing uses CSS pixels. */
 function surface(canvas, height) {
   const scale = window.devicePixelRatio || 1;
   const width = canvas.clientWidth;

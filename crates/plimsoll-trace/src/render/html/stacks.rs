@@ -1,10 +1,10 @@
-//! Columns of bytes, one kind on top of another, as the shapes of a drawing that needs no script: [`shapes`].
+//! Stacked columns of bytes, one kind on top of another, drawn as shapes without a script: [`shapes`].
 
 use std::fmt::{self, Write};
 
-/// One kind in every column.
+/// One kind, in all columns.
 pub(super) struct Layer {
-    /// Its colour, as page.css names it.
+    /// The class of its colour in page.css.
     pub(super) class: String,
     /// Its name, for the tooltip.
     pub(super) name: String,
@@ -12,8 +12,8 @@ pub(super) struct Layer {
     pub(super) bytes: Vec<u64>,
 }
 
-/// The layers from the bottom up, each as a path: a column is 1 wide, and a place is measured from the top in hundredths of
-/// what lies between the ends of the axis.
+/// Draws the layers from the bottom up, each as a path. A column is 1 wide. Heights are measured from the top, in
+/// hundredths of the axis's range.
 pub(super) fn shapes(out: &mut String, layers: &[Layer], (least, most): (u64, u64)) -> fmt::Result {
     let span = most.saturating_sub(least).max(1) as f64;
     let height = |bytes: u64| 100.0 - 100.0 * bytes.saturating_sub(least) as f64 / span;
@@ -31,7 +31,7 @@ pub(super) fn shapes(out: &mut String, layers: &[Layer], (least, most): (u64, u6
             height(floor.first().copied().unwrap_or(0))
         )?;
         for (column, &bytes) in below.iter().enumerate() {
-            // Columns alike are one.
+            // Adjacent columns of equal height are drawn as one.
             if below.get(column + 1) != Some(&bytes) {
                 write!(out, "V{:.2}H{}", height(bytes), column + 1)?;
             }

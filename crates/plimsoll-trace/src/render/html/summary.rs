@@ -1,4 +1,4 @@
-//! What the first screen has below the verdict: what would help, and the largest owners.
+//! The contents of the first screen below the verdict: the advice, and the largest owners.
 
 use std::fmt::{self, Write};
 
@@ -11,12 +11,12 @@ use super::text::{Sentence, Text, capital};
 use crate::render::{help, words};
 use crate::whatif::WhatIf;
 
-/// How many lines are listed as owners.
+/// The number of lines listed as owners.
 const OWNERS: usize = 4;
-/// Sentences of advice.
+/// The number of sentences of advice.
 const ADVICE: usize = 3;
 
-/// Of one device; `what_if` is the simulation of other settings.
+/// The section of one device. `what_if` is the simulation of other settings.
 pub(super) fn section(out: &mut String, section: &Section<'_>, what_if: Option<&WhatIf>) -> fmt::Result {
     let Section { report, device, .. } = section;
     let advice = help::advice(*report, device, what_if, |bytes| Bytes(bytes).to_string());

@@ -1,4 +1,4 @@
-//! The part that needs no script: the verdict and the tables of one device.
+//! The part of the page that needs no script: the verdict and the tables of one device.
 
 use std::fmt::{self, Write};
 
@@ -12,12 +12,12 @@ use crate::explain::{BackwardBlock, DeviceExplanation, Holes, Part, Pin, Share};
 use crate::render::words::{self, counted};
 use crate::render::{Report, failure, ledger, verdict};
 
-/// How many rows a table has; the rest is one more row.
+/// The maximum number of rows in a table; the other rows are combined into one more.
 const ROWS: usize = 40;
-/// How many segments have their pinning blocks listed.
+/// The number of segments whose pinning blocks are listed.
 const PINS: usize = 20;
 
-/// The parts of one device's section: the end of each id, and the text of the link to it.
+/// The parts of one device's section: the suffix of each part's id, and the text of the link to it.
 const PARTS: [(&str, &str); 7] = [
     ("bytes", "bytes"),
     ("time", "over time"),
@@ -28,7 +28,7 @@ const PARTS: [(&str, &str); 7] = [
     ("quality", "data quality"),
 ];
 
-/// One device's part of the page. `interactive` is the HTML of the drawings: timeline, icicle, map.
+/// One device's section of the page. `interactive` is the HTML of the drawings: timeline, icicle, map.
 pub(super) fn section(
     section: &Section<'_>,
     nth: usize,
@@ -149,7 +149,7 @@ impl Tables<'_> {
         })
     }
 
-    /// Shares as rows; `words` gives the kind that colours a key's bar, and the text of the two columns, as HTML.
+    /// Writes shares as rows. `words` gives the kind that colours a key's bar, and the text of the two columns, as HTML.
     fn table<K>(
         &self,
         out: &mut String,

@@ -1,4 +1,4 @@
-//! The page as a whole: what it holds, what it never holds, how large it gets.
+//! Tests of the complete page: what it contains, what it never contains, how large it gets.
 
 use plimsoll_alloc::{Addr, StreamId};
 
@@ -10,11 +10,11 @@ use crate::explain::{DeviceExplanation, Options, Origins};
 use crate::snapshot::{Action, Event, Frame, Snapshot, StackId};
 
 const MIB: u64 = 1 << 20;
-/// A name that would end a script, an attribute and a text, if it could.
+/// A name that would end a script, an attribute and a text, if it were not escaped.
 const HOSTILE: &str = "</script><img src=x onerror=\"alert('{{data}}')\">";
 
-/// A recording of so many events, of which the last fails: blocks of several sizes come, and go in another
-/// order. Each stack has a frame of a hostile name.
+/// A recording of this many events, the last of which fails. Blocks of several sizes are allocated, and freed in
+/// another order. Each stack has a frame with a hostile name.
 pub(super) fn recording(events: usize) -> Snapshot {
     let mut snapshot = Snapshot::default();
     let stacks: Vec<StackId> = (0..50).map(|line| stack(&mut snapshot, line)).collect();
@@ -101,7 +101,7 @@ fn what_a_file_says_never_becomes_a_tag_or_a_place() {
     assert_eq!(data["devices"].as_array().map(Vec::len), Some(1));
 }
 
-/// A page about two recordings, and one about so many ranks of which the first is another recording.
+/// A page about two recordings, and one about this many ranks, the first of which is another recording.
 fn pages_about_several(snapshots: [&Snapshot; 2], name: &str, ranks: usize) -> [String; 2] {
     let explained = snapshots.map(explained);
     let report = |side: usize| {
@@ -182,7 +182,7 @@ fn the_page_asks_nobody_for_anything() {
 
 #[test]
 fn a_long_recording_is_no_larger_page() {
-    // Three events a block.
+    // Each block has three events.
     let (short, long) = (page(&recording(4 * BLOCKS), "a").len(), page(&recording(8 * BLOCKS), "a").len());
     assert!(long < short + short / 10, "{short} bytes, then {long}");
     assert!(long < 4 << 20, "{long} bytes");

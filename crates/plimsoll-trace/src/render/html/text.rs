@@ -1,18 +1,18 @@
-//! Untrusted text, made safe for the page: [`Text`], [`Whole`] and [`Sentence`] into HTML, [`json`] into a
-//! script element. Neither can end its element, whatever it holds.
+//! Makes untrusted text safe for the page: [`Text`], [`Whole`] and [`Sentence`] for HTML, [`json`] for a script
+//! element. Whatever the text contains, it cannot end its element.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde_json::Value;
 
-/// The most characters of one text: names in a file may have any length.
+/// The maximum number of characters of one text: names in a file may have any length.
 const MOST_CHARS: usize = 240;
 
-/// The most characters of a sentence: it may name several lines.
+/// The maximum number of characters of a sentence: it may name several lines.
 const MOST_OF_SENTENCE: usize = 1200;
 
-/// A text as HTML shows it, in an element or between double quotes, cut to a length that a person reads.
+/// A text as HTML, for an element or between double quotes, shortened to a readable length.
 pub(super) struct Text<T>(pub(super) T);
 
 impl<T: AsRef<str>> fmt::Display for Text<T> {
@@ -21,7 +21,7 @@ impl<T: AsRef<str>> fmt::Display for Text<T> {
     }
 }
 
-/// A text of the user's own, whole.
+/// A text that comes from the user, unshortened.
 pub(super) struct Whole<T>(pub(super) T);
 
 impl<T: AsRef<str>> fmt::Display for Whole<T> {
@@ -30,7 +30,7 @@ impl<T: AsRef<str>> fmt::Display for Whole<T> {
     }
 }
 
-/// A sentence of ours that names things, in the same way: if it is too long, its beginning is kept.
+/// A sentence of ours that includes names, as HTML. If it is too long, only its beginning is kept.
 pub(super) struct Sentence<T>(pub(super) T);
 
 impl<T: AsRef<str>> fmt::Display for Sentence<T> {
@@ -43,7 +43,7 @@ impl<T: AsRef<str>> fmt::Display for Sentence<T> {
     }
 }
 
-/// A sentence with a capital at its beginning, unless it begins with a path, a command or another name.
+/// The sentence with its first letter capitalised, unless it begins with a path, a command or another name.
 pub(super) fn capital(sentence: &str) -> Cow<'_, str> {
     let word = sentence.split_whitespace().next().unwrap_or_default();
     let is_word = |word: &str| !word.is_empty() && word.chars().all(|char| char.is_ascii_lowercase());
@@ -62,7 +62,7 @@ fn escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
             '>' => f.write_str("&gt;")?,
             '"' => f.write_str("&quot;")?,
             '\'' => f.write_str("&#39;")?,
-            // What turns the direction of writing could make a path look like another.
+            // Bidirectional control characters could make a path look like another one.
             char if is_hidden(char) => f.write_str("\u{fffd}")?,
             char => fmt::Write::write_char(f, char)?,
         }
@@ -70,7 +70,7 @@ fn escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     Ok(())
 }
 
-/// Shortens a text that is too long to its end, which says most in a path and in most names.
+/// Shortens a text that is too long to its end, which is the most specific part of a path and of most names.
 pub(super) fn clipped(text: &str) -> String {
     match text.char_indices().rev().nth(MOST_CHARS - 1) {
         Some((at, _)) if at > 0 => format!("…{}", &text[at..]),
@@ -78,7 +78,7 @@ pub(super) fn clipped(text: &str) -> String {
     }
 }
 
-/// JSON that can be put in a script element: without a `<`, no tag and no comment begins in it.
+/// JSON that can be put in a script element. It has no `<`, so it cannot contain a tag or a comment.
 pub(super) fn json(value: &Value) -> String {
     let text = value.to_string();
     let mut safe = String::with_capacity(text.len());

@@ -1,21 +1,21 @@
-// Bytes by category over events or time: what is under the pointer, at a moment, in a range.
+// Bytes by category over events or time: under the pointer, at a moment, in a range.
 
-/** Where the words of flags end, from the top. */
+/** The bottom of the text of flags, in pixels from the top. */
 const FLAGS = 25;
-/** Steps that are narrower on the whole are one band. */
+/** Steps that are narrower than this on average are drawn as one band. */
 const NARROWEST = 4;
 
 class Timeline {
   constructor(root, device, held, memory, explain) {
     Object.assign(this, { root, device, held, memory, explain });
     this.curve = new Curve(device.curve);
-    // Where most happens at once, time shows little.
+    // If most events are close together in time, an axis of time shows little.
     const middle = this.curve.begins[this.curve.length >> 1] / this.curve.span;
     this.byTime = middle > 0.1 && middle < 0.9;
     this.plot = root.querySelector(".plot");
     this.strip = root.querySelector(".strip");
     this.steps = { ends: words(device.steps.ends), apart: device.steps.apart };
-    // What stands below the plot: steps, passes, the axis.
+    // The height of the parts below the plot: steps, passes, the axis.
     this.foot = this.steps.ends.length ? 44 : 30;
     this.picked = device.explained;
     this.range = null;
@@ -46,7 +46,7 @@ class Timeline {
     if (this.device.limit) element("li", list, "– – the Plimsoll line: all that the allocator could have");
   }
 
-  /** Pixels to the axis, and back. */
+  /** Converts pixels to positions on the axis, and back. */
   xAt(pixel) {
     const [from, to] = this.view;
     return from + ((to - from) * Math.min(Math.max(pixel - this.left, 0), this.inner)) / this.inner;
@@ -119,7 +119,7 @@ class Timeline {
       pen.lineWidth = 1;
       pen.fillText(`limit ${size(limit)}${isLimitNear ? "" : ", far above"}`, this.left + 6, at - 4);
     }
-    let last = Infinity; // failures come latest first
+    let last = Infinity; // failures are sorted, latest first
     for (const [moment] of device.failures) {
       const isApart = last - this.pixelOf(moment) > 80;
       this.flag(pen, moment, isApart ? "out of memory" : "", colour("limit"), 22, y);
@@ -136,7 +136,7 @@ class Timeline {
     this.mark(null);
   }
 
-  /** Steps, as bands below the plot, and as lines in it where they are not too many. */
+  /** Draws the steps as bands below the plot, and as lines in it if there are not too many. */
   bands(pen, top, bottom, colour) {
     const { ends, apart } = this.steps;
     const right = this.left + this.inner;
@@ -176,19 +176,19 @@ class Timeline {
     }
   }
 
-  /** A flag stands on the curve and hides nothing of it. */
+  /** Draws a flag above the curve, without hiding any of it. */
   flag(pen, moment, text, colour, top, y) {
     const place = this.pixelOf(moment);
     if (place < this.left || place > this.left + this.inner) return;
     pen.fillStyle = colour;
     const foot = y(this.curve.allocated[this.curve.bucketOf(moment)] * GRAIN);
-    // No line runs through the words of another flag.
+    // The line does not cross the text of another flag.
     pen.fillRect(place - 0.5, FLAGS, 1, Math.max(foot - FLAGS, 0));
     const wide = pen.measureText(text).width;
     pen.fillText(text, Math.min(place - wide / 2, this.left + this.inner - wide), top);
   }
 
-  /** The whole recording, small, with the part that is seen. */
+  /** Draws a small overview of the recording, with the visible part marked. */
   drawStrip() {
     const { pen, width, height } = surface(this.strip);
     const { curve } = this;
@@ -206,7 +206,7 @@ class Timeline {
     pen.strokeRect(from + 0.5, 0.5, Math.max(to - from - 1, 1), height - 1);
   }
 
-  /** What is picked, and the readout under the pointer, over the picture. */
+  /** Draws the selection, and the readout under the pointer, over the picture. */
   mark(pointer) {
     if (!this.image) return;
     const { pen, plot, colour, bottom: tall } = this;
@@ -258,13 +258,13 @@ class Timeline {
     this.mark(null);
   }
 
-  /** Selects from one moment to another. */
+  /** Selects the range between two moments. */
   selectMoments(from, to) {
     const x = (moment) => (this.byTime ? this.curve.begins[this.curve.bucketOf(moment)] : Math.max(moment - 1, 0));
     this.select(x(from), x(to));
   }
 
-  /** Tells of the picked moment, or of the range: its highest moment, and what changed over it. */
+  /** Describes the selected moment, or the selected range: its highest moment, and the changes over it. */
   panel(isBrushing = false) {
     if (this.range) this.tellRange(this.range.map((x) => this.curve.bucketAt(x, this.byTime)), isBrushing);
     else this.tellMoment();
@@ -321,7 +321,7 @@ class Timeline {
     }
   }
 
-  /** Scrolls as far as it takes to see the plot and the selection's figures, if they are not in sight. */
+  /** Scrolls until the plot and the selection's figures are visible, if they are not. */
   reveal() {
     this.root.querySelector(".view").scrollIntoView({ block: "nearest" });
   }

@@ -1,11 +1,11 @@
-"""Records small training programs in which every backward node says which line of the forward pass it is of.
+"""Records small training programs in which every backward node names its line of the forward pass.
 
     python make.py OUT        # writes OUT/PROGRAM.all.pickle.gz, PROGRAM.python.pickle.gz and PROGRAM.anomaly.pickle.gz
 
-Anomaly mode keeps the stack of each node's forward operator; a hook before the node writes it into the memory
-history as user metadata, `NODE@FILE:LINE`, innermost line outside PyTorch. `../../backward.rs` compares with that.
-PyTorch itself writes that stack as `forward_frames`, which only the files `anomaly` keep; these have frames of Python.
-Values do not matter, so that any device for which PyTorch's CUDA runs will do. Paths are shortened.
+Anomaly mode keeps the stack of each node's forward operator. A hook before the node writes the innermost line outside
+PyTorch into the memory history, as user metadata `NODE@FILE:LINE`. `../../backward.rs` compares our results with it.
+PyTorch also writes that stack as `forward_frames`, which only the `anomaly` files keep; these have only Python frames.
+Values do not matter, so any device on which PyTorch's CUDA runs is sufficient. Paths are shortened.
 """
 
 import gzip
@@ -97,7 +97,7 @@ class Cnn(nn.Module):
 
 
 class Amp(nn.Module):
-    """Products under autocast, and selections from a large tensor, whose derivatives are as large."""
+    """Products under autocast, and selections from a large tensor, whose derivatives are equally large."""
 
     def __init__(self):
         super().__init__()
@@ -137,12 +137,12 @@ PROGRAMS = {
 
 def short(path):
     path = path.replace(VENV, "/venv/lib/python3").replace(HERE, "/home/user")
-    # Libraries of the machine's own.
+    # Libraries of the machine itself.
     return path if path.startswith(("/venv", "/home/user")) else path.rsplit("/", 1)[-1]
 
 
 def hook(loss):
-    """Lets every node say whose it is."""
+    """Registers a hook on every node that names the node's forward line."""
     seen, nodes = set(), [loss.grad_fn]
     while nodes:
         node = nodes.pop()
@@ -169,7 +169,7 @@ def run(name):
         hook(loss)
         loss.backward()
         if name == "amp":
-            del loss  # as the scaled loss of a GradScaler, which no variable keeps
+            del loss  # like the scaled loss of a GradScaler, which no variable keeps
         torch.cuda.memory._set_memory_metadata("")
         optimizer.step()
         optimizer.zero_grad()
@@ -189,7 +189,7 @@ else:
     snapshot = torch.cuda.memory._snapshot()
     with_frames = [event for trace in snapshot["device_traces"] for event in trace] + snapshot["segments"]
     for owner in with_frames + [block for segment in snapshot["segments"] for block in segment["blocks"]]:
-        lines = owner.pop("forward_frames", None)  # what anomaly mode adds: the answer
+        lines = owner.pop("forward_frames", None)  # added by anomaly mode: the expected result
         if lines and stacks == "anomaly":
             owner["forward_frames"] = [re.sub('"(.*?)"', lambda path: f'"{short(path[1])}"', line, count=1) for line in lines]
         for frame in owner.get("frames", []):

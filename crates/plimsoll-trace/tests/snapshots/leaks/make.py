@@ -1,9 +1,10 @@
-"""Small programs that leak, or only look like it; each leaves a memory snapshot in this folder.
+"""Small programs that leak, or only seem to leak. Each writes a memory snapshot to this folder.
 
     python make.py [NAME.STACKS...]
 
-STACKS are what PyTorch records: `python` or `all`. Without names, those that are kept here are made; whatever
-lies here is checked by ../../leaks.rs. Paths of the machine are taken out of the frames.
+STACKS is the kind of stacks that PyTorch records: `python` or `all`. Without names, makes the programs whose snapshots
+are in the repository. ../../leaks.rs checks every snapshot in this folder. The machine's paths are removed from the
+frames.
 """
 
 import collections
@@ -218,7 +219,7 @@ def generating():
 
 
 def neutral(frame):
-    """A path of a library from `site-packages` or `lib` on, another's last part alone."""
+    """Shortens a library's path to the part from `site-packages` or `lib` on, and any other path to its last part."""
     path = frame["filename"]
     library = re.search(r"/(site-packages|lib/python3\.\d+|lib)/.*", path)
     if path.startswith("/"):
@@ -228,7 +229,7 @@ def neutral(frame):
 def save(name, stacks, out):
     random.seed(0)
     torch.cuda.memory._record_memory_history(stacks=stacks)
-    kept = globals()[name]()  # held until the snapshot is taken
+    kept = globals()[name]()  # keeps it alive until the snapshot is taken
     snapshot = torch.cuda.memory._snapshot()
     torch.cuda.memory._record_memory_history(enabled=None)
     del kept

@@ -1,9 +1,9 @@
-"""Makes the recordings of this folder, by PyTorch itself on a device of 2 GiB that computes nothing.
+"""Makes the recordings in this folder with PyTorch, on a simulated device of 2 GiB.
 
     python make.py SCENE CONTEXT OUT.pickle.gz
 
-SCENE is a function below, CONTEXT what `_record_memory_history` takes. Kept are: retry, emptied, restart and ring
-with `all` and `alloc`; oversize with PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:300; collected with
+SCENE is a function below, CONTEXT an argument of `_record_memory_history`. The repository has: retry, emptied, restart
+and ring with `all` and `alloc`; oversize with PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:300; collected with
 garbage_collection_threshold:0.5,per_process_memory_fraction:0.5. `num_alloc_retries` is 2 in retry and 0 in all others.
 """
 
@@ -29,7 +29,7 @@ def retry():
     a = take(400)
     b = take(500)
     del a, b
-    c = take(700)  # 1500 MiB are reserved, and the device has 2048
+    c = take(700)  # now 1500 MiB are reserved; the device has 2048
     d = take(100)
     del c
     return keep, d, take(720)

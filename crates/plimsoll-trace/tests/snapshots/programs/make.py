@@ -1,15 +1,15 @@
-"""Runs the programs of scenes/ and keeps, of each, its memory snapshot and what is known of it.
+"""Runs the programs in scenes/, and saves a memory snapshot of each and what is known of it.
 
     python make.py OUT [NAME...] [--simulated] [--scale N] [--jobs N] [--timeout SECONDS]
 
-Those kept here are of NVIDIA H200s with PyTorch 2.11, or where their figures say `simulated` of the stand-in with 2.15;
-../../programs.rs holds what we say of them to what is known.
+The files in the repository are from NVIDIA H200s with PyTorch 2.11, or, if their figures have `simulated`, from the
+stand-in with 2.15. ../../programs.rs compares our explanations with what is known.
 
-Needs PyTorch and a device alone; each scene has a process of its own. OUT/NAME.pickle.gz is the snapshot,
-OUT/NAME.json.gz what PyTorch says of the same moment and what the program knows about itself: the allocator's
+Needs only PyTorch and a device; each scene runs in its own process. OUT/NAME.pickle.gz is the snapshot.
+OUT/NAME.json.gz has PyTorch's figures at the same moment and what the program knows about itself: the allocator's
 figures for each device, the message of every failure, and at some moments the addresses of the tensors that are
-parameters, gradients, the optimizer's, saved for the backward pass, or batches. `--simulated`: the device
-computes nothing and knows no captures and no NCCL. Without names all scenes run that fit the device.
+parameters, gradients, optimizer state, saved for the backward pass, or batches. With `--simulated`, the device computes
+nothing and does not support captures and NCCL. Without names, runs all scenes that fit the device.
 """
 
 import argparse
@@ -29,7 +29,7 @@ sys.path.insert(0, HERE)
 
 
 def neutral(frame):
-    """A path of a library from `site-packages` or `lib` on, a compiled one's by itself, another's last part."""
+    """Shortens a library's path to the part from `site-packages` or `lib` on; compiled code has its own form."""
     path = frame["filename"]
     compiled = re.search(r"/torchinductor_[^/]*(/.*)", path)
     library = re.search(r"/(site-packages|dist-packages|lib/python3\.\d+|lib)/.*", path)
@@ -54,7 +54,7 @@ def scrub(snapshot):
 
 
 class Recorder:
-    """What a scene tells while it runs."""
+    """Collects what a scene reports while it runs."""
 
     def __init__(self, name, args):
         self.name, self.args = name, args
@@ -64,7 +64,7 @@ class Recorder:
         self.expected, self.snapshot, self.at_start = {}, None, None
 
     def start(self, stacks="python", **options):
-        """Begins the recording; an option that this PyTorch does not know is left out and said."""
+        """Begins the recording. Options that this PyTorch does not support are left out and reported."""
         import torch
         torch.zeros(1, device="cuda")
         torch.cuda.synchronize()
@@ -83,7 +83,7 @@ class Recorder:
         self.at_start = self.devices()
 
     def expect(self, **what):
-        """What is known of the program without looking at its snapshot."""
+        """States what is known of the program without its snapshot."""
         self.expected.update(what)
 
     def devices(self):
@@ -103,14 +103,14 @@ class Recorder:
         return known
 
     def step(self):
-        """The end of a step that was recorded."""
+        """Records the end of a step."""
         import torch
         if self.at_start is None:
             return
         self.steps.append([torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count())])
 
     def moment(self, name, models=(), optimizers=(), **tensors):
-        """What the tensors of this moment are, by device and address of their storage."""
+        """Records what the tensors of this moment are, by device and address of their storage."""
         import torch
         roles = {"parameters": [p for model in models for p in model.parameters()],
                  "buffers": [b for model in models for b in model.buffers()],
@@ -127,7 +127,7 @@ class Recorder:
         self.moments.append({"name": name, "events": events, **known})
 
     def failed(self, error):
-        """A request that failed."""
+        """Records a request that failed."""
         stats = self.devices()
         self.failures.append({"message": str(error), "devices": [
             {key: known[key] for key in ("allocated", "reserved", "free", "total")} for known in stats]})
@@ -156,7 +156,7 @@ class Recorder:
 
 
 def place(tensor):
-    """Where a tensor's storage lies: its device, its address, its bytes; nothing for one on the host."""
+    """The device, address and bytes of a tensor's storage; None for a tensor on the host."""
     storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
     if storage.device.type == "cuda" and storage.nbytes():
         return storage.device.index, storage.data_ptr(), storage.nbytes()
@@ -164,17 +164,17 @@ def place(tensor):
 
 
 def run_scene(name, args):
-    """In the scene's own process."""
+    """Runs a scene, in its own process."""
     import scenes
     recorder = Recorder(name, args)
     scenes.SCENES[name].program(recorder)
     recorder.save()
     sys.stdout.flush()
-    os._exit(0)  # whatever a scene left running on another rank or thread
+    os._exit(0)  # regardless of other ranks and threads that still run
 
 
 def start(name, args):
-    """The scene's processes, one for each rank."""
+    """Starts the scene's processes, one for each rank."""
     import scenes
     scene = scenes.SCENES[name]
     with socket.socket() as free:
@@ -193,7 +193,7 @@ def start(name, args):
 
 
 def run(name, args):
-    """Runs a scene to its end or its time; what it said where it failed."""
+    """Runs a scene until it ends or times out, and prints the end of its output if it failed."""
     begin, why = time.time(), []
     for rank, process in enumerate(start(name, args)):
         try:

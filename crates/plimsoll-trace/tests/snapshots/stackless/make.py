@@ -1,4 +1,4 @@
-"""Makes the snapshots of this folder: one small program, recorded in as many ways as leave blocks without stacks.
+"""Makes the snapshots in this folder: one small program, recorded in different ways that leave blocks without stacks.
 
     python make.py
 
@@ -39,12 +39,12 @@ def work(name):
     torch.cuda.memory._dump_snapshot(path)
     with open(path, "rb") as plain:
         dump = plain.read()
-    for folder in (HERE, sys.prefix, sys.base_prefix):  # of no use to anybody; as long as before
+    for folder in (HERE, sys.prefix, sys.base_prefix):  # remove local paths; the length must not change
         dump = dump.replace(folder.encode(), b"/" + b"x" * (len(folder) - 1))
     with gzip.GzipFile(path + ".gz", "wb", mtime=0) as packed:
         packed.write(dump)
     os.remove(path)
-    os._exit(0)  # PyTorch 2.15 may abort as it ends
+    os._exit(0)  # PyTorch 2.15 may abort at exit
 
 
 if len(sys.argv) > 1:

@@ -1,9 +1,9 @@
-//! The shapes of the ten digits, each as people write it in a few ways.
+//! The shapes of the ten digits, each in the few ways that people write it.
 //!
 //! A glyph is some strokes; a stroke is points that a smooth curve goes through, in the order of the pen.
 //! A point written twice is a corner. x grows to the right, y grows down; a glyph is about [`WIDTH`] wide and
 //! [`HEIGHT`] high. The hand (`hand.rs`) fits, slants and bends it, so only proportions count here.
-//! After a change, look at a sheet of drawings: numbers do not tell a 7 from a bent pipe.
+//! After a change, look at a sheet of drawings: the numbers do not show whether a 7 looks like a 7.
 
 use super::super::random::Stream;
 
@@ -17,7 +17,7 @@ pub(super) const WIDTH: f32 = 60.0;
 /// Height of a glyph, in the table's units.
 pub(super) const HEIGHT: f32 = 100.0;
 
-/// One of the ways to write a digit, the first twice as likely as another.
+/// Chooses one of the ways to write a digit; the first is twice as likely as each other one.
 ///
 /// # Panics
 /// If `digit` is above 9.
@@ -26,7 +26,7 @@ pub(super) fn choose(digit: u8, random: &mut Stream) -> Glyph {
     ways[random.below(ways.len() + 1) % ways.len()]
 }
 
-// One stroke a line, half strokes where a line is too long; rustfmt would put each point on a line of its own.
+// Each line has one stroke, or half a stroke that is too long for a line; rustfmt would put each point on a separate line.
 #[rustfmt::skip]
 static GLYPHS: [&[Glyph]; 10] = [
     &[ // 0: round

@@ -19,9 +19,9 @@ pub(super) struct Hand {
     /// Column vectors of rotation × shear × stretch.
     across: Point,
     down: Point,
-    /// Longer side of the digit in pixels.
+    /// The longer side of the digit, in pixels.
     size: f32,
-    /// Middle of the digit in pixels.
+    /// The centre of the digit, in pixels.
     middle: Point,
     /// Half the pen's width in pixels, at the start, middle and end of each stroke.
     radius: [f32; 3],
@@ -161,7 +161,7 @@ fn cell(position: f32) -> (usize, f32) {
     (cell, into * into * (3.0 - 2.0 * into))
 }
 
-/// The curve through the two middle points, whose slope at each follows its neighbours.
+/// A point on the Catmull–Rom curve between `b` and `c`, whose slope at each of them depends on its neighbours.
 fn catmull_rom([a, b, c, d]: [Point; 4], t: f32) -> Point {
     std::array::from_fn(|axis| {
         let (a, b, c, d) = (a[axis], b[axis], c[axis], d[axis]);

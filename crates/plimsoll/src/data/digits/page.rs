@@ -1,6 +1,6 @@
 //! Rendering: a page of 28×28 pixels, from lines of ink to bytes.
 //!
-//! It draws lines with round ends, in pixels, y down.
+//! It draws lines with round ends; coordinates are in pixels, with y pointing down.
 
 use super::super::random::Stream;
 
@@ -28,8 +28,8 @@ impl Page {
         Self([[0.0; SIDE]; SIDE])
     }
 
-    /// Draws a line. A pixel is covered by how far its centre is inside the edge, one pixel wide: the usual
-    /// approximation of area coverage.
+    /// Draws a line. The line's edge is one pixel wide, and a pixel's coverage is how far its centre lies inside that edge: the
+    /// usual approximation of area coverage.
     pub(super) fn line(&mut self, from: Dot, to: Dot) {
         let along = [to.at[0] - from.at[0], to.at[1] - from.at[1]];
         let length_squared = (along[0] * along[0] + along[1] * along[1]).max(1e-12);

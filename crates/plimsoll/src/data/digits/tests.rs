@@ -3,16 +3,16 @@
 use super::super::dataset::SampleSeed;
 use super::*;
 
-/// FNV-1a, enough to notice a change.
+/// FNV-1a, which is enough to detect a change.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Golden values. They move when a glyph or the hand is changed on purpose; then runs on drawn digits can no
-/// longer be compared with older ones, so say so in the changelog. If they move on another machine instead,
-/// Note [Same pixels everywhere] has been broken.
+/// Golden values. They change when a glyph or the hand is changed on purpose; runs on synthetic digits can then no longer be
+/// compared with older ones, so say so in the changelog. If they differ only on another machine, Note [Same pixels everywhere]
+/// has been violated.
 #[test]
 fn drawings_never_change_between_machines_and_releases() {
     let digits = Digits::new(1, 10_000);

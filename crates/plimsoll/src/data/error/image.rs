@@ -41,7 +41,7 @@ pub enum ImageError {
         train: PathBuf,
         /// The test folder.
         test: PathBuf,
-        /// A class that one of them does not have.
+        /// A class that is missing from one of them.
         class: String,
     },
 
@@ -54,7 +54,7 @@ pub enum ImageError {
         message: String,
     },
 
-    /// Images of no pixels.
+    /// The requested image size is 0.
     #[error("images of 0 × 0 pixels; give a side of at least 1")]
     NoSide,
 

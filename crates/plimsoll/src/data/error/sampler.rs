@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SamplerError {
-    /// A weight that is no weight.
+    /// A weight that is negative or not finite.
     #[error("weight {at} is {weight}; weights are finite and not negative")]
     Weight {
         /// The sample, from 0.
@@ -13,7 +13,7 @@ pub enum SamplerError {
         weight: f64,
     },
 
-    /// Nothing can be drawn by these weights.
+    /// The weights do not have a finite sum above 0, so nothing can be drawn.
     #[error("the {weights} weights sum to {total}; at least one must be above 0, and the sum finite")]
     TotalWeight {
         /// The number of weights.
@@ -51,9 +51,9 @@ pub enum SamplerError {
     OtherLoader {
         /// What differs.
         what: &'static str,
-        /// In the saved state.
+        /// The value in the saved state.
         saved: u64,
-        /// In this loader.
+        /// The value in this loader.
         ours: u64,
     },
 }

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {
-    /// A file without anything in it.
+    /// An empty file.
     #[error("{} is empty; give a file with text in it", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
 
-    /// A text of no characters.
+    /// An empty text.
     #[error("the text is empty; give at least one character")]
     NoText,
 
@@ -50,7 +50,7 @@ pub enum TextError {
         context.saturating_add(1)
     )]
     PartTooShort {
-        /// Tokens in the whole text.
+        /// Tokens in the text.
         all: usize,
         /// The part: `training` (nine tenths) or `validation` (one tenth).
         part: &'static str,
@@ -60,7 +60,7 @@ pub enum TextError {
         context: usize,
     },
 
-    /// Blocks of no tokens.
+    /// The block size is 0.
     #[error("the context is 0 tokens; give at least 1")]
     Context,
 

@@ -1,9 +1,9 @@
-//! Samplers of whole batches: for batches of similar lengths, of several sizes, or with a given mix.
+//! Samplers that choose batches: for batches of samples of similar length, of several sizes, or with a given mix.
 
 use super::super::DataError;
 use super::Order;
 
-/// Which samples each batch of an epoch has. As PyTorch: `DataLoader(batch_sampler=…)`.
+/// Chooses the samples of each batch of an epoch. As PyTorch: `DataLoader(batch_sampler=…)`.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -31,13 +31,13 @@ pub trait BatchSampler: Send + Sync {
     /// The number of batches of an epoch.
     fn len(&self) -> usize;
 
-    /// The number of samples of the largest batch, for what buffers take.
+    /// The number of samples of the largest batch, from which the size of buffers is computed.
     fn largest(&self) -> usize;
 
     /// The samples of each batch: as many batches as [`len`](Self::len). The same epoch always has the same ones.
     ///
     /// # Errors
-    /// If the host has no memory for them.
+    /// Out of host memory.
     fn batches(&self, epoch: u64) -> Result<Vec<Vec<usize>>, DataError>;
 
     /// Whether an epoch has no batches.
@@ -63,7 +63,7 @@ impl Batches {
         }
     }
 
-    /// At most so many samples from the beginning.
+    /// The first samples, at most this many.
     pub(in crate::data) fn first_samples(&self, most: usize) -> impl Iterator<Item = usize> {
         let (order, batches) = match self {
             Batches::Even { order, .. } => (Some(order), None),

@@ -1,15 +1,14 @@
-//! A part of the samples for each of several processes.
+//! Divides the samples among several processes.
 
 use super::super::DataError;
 use super::super::error::SamplerError;
 use super::{Order, RandomSampler, Sampler};
 
-/// The part of one replica of several, which together go through the data set. As PyTorch:
-/// `torch.utils.data.DistributedSampler`. Replica r has every `replicas`th sample of the epoch's order, from r on.
-///
-/// All parts have the same length: samples from the beginning are repeated at the end, or, with
-/// [`drop_last`](Self::drop_last), the tail is left out. The epoch's number, given to
-/// [`DataLoader::epoch`](super::super::DataLoader::epoch), is PyTorch's `set_epoch`: all replicas must give the same.
+/// One replica's part of the samples; all replicas together read the data set once. As PyTorch:
+/// `torch.utils.data.DistributedSampler`. Replica r has every `replicas`th sample of the epoch's order, starting at r. All parts
+/// have the same length: the first samples are repeated at the end or, with [`drop_last`](Self::drop_last), the last ones are
+/// left out. The epoch number passed to [`DataLoader::epoch`](super::super::DataLoader::epoch) takes the place of PyTorch's
+/// `set_epoch`: all replicas must pass the same one.
 ///
 /// ```
 /// # use plimsoll::data::{DistributedSampler, Sampler};
@@ -28,7 +27,7 @@ pub struct DistributedSampler {
     tail: Tail,
 }
 
-/// What happens to samples that are not enough for all replicas.
+/// How to handle a last group of samples that is too small for all replicas.
 #[derive(Clone, Copy, Debug)]
 enum Tail {
     Pad,
@@ -47,14 +46,14 @@ impl DistributedSampler {
         Ok(Self { len, replicas, rank, seed: None, tail: Tail::Pad })
     }
 
-    /// Divides a random order, by this seed, which must be the same for all replicas, and the epoch's number.
-    /// PyTorch shuffles by default.
+    /// Divides a random order, which depends on this seed and the epoch's number. All replicas must use the same seed. PyTorch
+    /// shuffles by default.
     #[must_use]
     pub const fn shuffle(self, seed: u64) -> Self {
         Self { seed: Some(seed), ..self }
     }
 
-    /// Leaves out the samples at the end that are not enough for all replicas, instead of repeating others.
+    /// Leaves out a last group of samples that is too small for all replicas, instead of repeating samples.
     #[must_use]
     pub const fn drop_last(self) -> Self {
         Self { tail: Tail::Drop, ..self }

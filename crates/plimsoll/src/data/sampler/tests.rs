@@ -1,4 +1,4 @@
-//! Samplers: each against its definition in PyTorch.
+//! Tests each sampler against its definition in PyTorch.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn counts(indices: &[usize]) -> BTreeMap<usize, usize> {
 fn draws_with_replacement_are_uniform_and_any_position_is_known_at_once() {
     let sampler = RandomSampler::new(4, 9).with_replacement(8_000);
     let drawn = order(&sampler, 3);
-    // 2000 expected, deviation 39.
+    // Each count should be 2,000, with a standard deviation of 39.
     assert!(counts(&drawn).values().all(|count| (1_800..2_200).contains(count)), "{:?}", counts(&drawn));
     assert_eq!(sampler.order(3).unwrap().index(7_777), drawn[7_777]);
     assert_ne!(order(&sampler, 4), drawn);
@@ -49,7 +49,7 @@ fn without_replacement_each_sample_comes_once_and_heavy_ones_come_first() {
     let mut all = order(&sampler, 0);
     all.sort_unstable();
     assert_eq!(all, (0..50).filter(|i| i % 5 != 0).collect::<Vec<_>>());
-    // The first of 1, 2 and 5 is each with probability 1/8, 2/8, 5/8; then the second among the others.
+    // The first draw has weight 1, 2 or 5 with probability 1/8, 2/8 or 5/8; the second is drawn among the other two.
     let sampler = WeightedRandomSampler::new(&[1.0, 2.0, 5.0], 2, 1).unwrap().without_replacement().unwrap();
     let firsts: Vec<Vec<usize>> = (0..4_000).map(|epoch| order(&sampler, epoch)).collect();
     let share = |pair: [usize; 2]| firsts.iter().filter(|order| order[..] == pair).count();
@@ -71,7 +71,7 @@ fn weights_that_are_none_are_refused() {
     );
 }
 
-/// The lists are what `list(DistributedSampler(range(n), r, k, shuffle=False, drop_last=d))` gives in PyTorch 2.15.
+/// The expected lists are `list(DistributedSampler(range(n), r, k, shuffle=False, drop_last=d))` in PyTorch 2.15.
 #[test]
 fn replicas_get_the_samples_that_pytorchs_get() {
     let parts = |len, replicas, drop: bool| -> Vec<Vec<usize>> {

@@ -20,7 +20,7 @@ use super::{Order, Sampler};
 #[derive(Clone, Debug)]
 pub struct WeightedRandomSampler {
     weights: Arc<[f64]>,
-    /// Sums of the weights up to and including each.
+    /// Cumulative sums of the weights.
     sums: Arc<[f64]>,
     draws: usize,
     seed: u64,
@@ -34,7 +34,7 @@ enum Replacement {
 }
 
 impl WeightedRandomSampler {
-    /// Draws `draws` samples an epoch, with replacement. There is a weight for each sample of the data set.
+    /// Draws `draws` samples an epoch, with replacement. `weights` has one weight for each sample of the data set.
     ///
     /// # Errors
     /// If a weight is negative or not finite, or none is above 0.
@@ -91,19 +91,19 @@ impl Sampler for WeightedRandomSampler {
     }
 }
 
-/// The sample that a number in `0..1` falls on. A sample of weight 0 has its predecessor's sum, so it is never the first
-/// above anything.
+/// The sample selected by a number in `0..1`. A sample of weight 0 has the same sum as its predecessor, so it is never the first
+/// above the target.
 fn at(sums: &[f64], unit: f64) -> usize {
     let total = sums[sums.len() - 1];
     let found = sums.partition_point(|&sum| sum <= unit * total);
-    // The product may be rounded up to the total: then it is the last sample with a weight.
+    // The product may be rounded up to the total; the sample is then the last one with a weight.
     if found < sums.len() { found } else { sums.partition_point(|&sum| sum < total) }
 }
 
-/// A binary tree of sums, from which weights are taken out in logarithmic time. Sums are computed from their two
-/// parts, never by subtraction, so they are 0 exactly when nothing is left below.
+/// A binary tree of sums, from which a weight can be removed in logarithmic time. Each sum is computed from its two children,
+/// never by subtraction, so it is 0 exactly when no weight is left below it.
 struct Tree {
-    /// Node 1 is the root; the parts of node n are 2 n and 2 n + 1; the leaves are the second half.
+    /// Node 1 is the root; the children of node n are 2 n and 2 n + 1; the leaves are the second half.
     sums: Vec<f64>,
 }
 
@@ -118,7 +118,7 @@ impl Tree {
         Self { sums }
     }
 
-    /// Takes out the sample that a number in `0..1` falls on. Something must be left.
+    /// Removes and returns the sample selected by a number in `0..1`. At least one weight must be left.
     fn take(&mut self, unit: f64) -> usize {
         let leaves = self.sums.len() / 2;
         let mut rest = unit * self.sums[1];

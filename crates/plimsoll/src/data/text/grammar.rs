@@ -1,8 +1,8 @@
 //! English sentences from a small grammar, so that a language model can be trained without any file.
 //!
-//! There is something to learn at each distance: the spelling of the words; the article that fits (`a`, `an`);
-//! a verb that agrees with its subject, which may be some words earlier; a capital after a full stop; a pronoun that
-//! refers to the sentence before.
+//! A model has something to learn at each distance: the spelling of the words; the article that fits (`a`, `an`); a verb that
+//! agrees with its subject, which may be some words earlier; a capital after a full stop; a pronoun that refers to the sentence
+//! before.
 
 use super::super::random::{Purpose, Stream};
 
@@ -31,7 +31,7 @@ const ADJECTIVES: [&str; 14] = [
     "lazy", "kind", "unusual",
 ];
 
-/// What one does, and what several do, to somebody.
+/// Transitive verbs: singular and plural form.
 const VERBS: [(&str, &str); 14] = [
     ("sees", "see"),
     ("follows", "follow"),
@@ -49,7 +49,7 @@ const VERBS: [(&str, &str); 14] = [
     ("paints", "paint"),
 ];
 
-/// What one does, and what several do.
+/// Intransitive verbs: singular and plural form.
 const ACTS: [(&str, &str); 8] = [
     ("sleeps", "sleep"),
     ("sings", "sing"),
@@ -93,7 +93,7 @@ enum Number {
     Several,
 }
 
-/// Paragraphs of sentences, until there are at least so many characters.
+/// Paragraphs of sentences, until there are at least this many characters.
 pub(super) fn sentences(seed: u64, characters: usize) -> String {
     let mut random = Stream::new(seed, Purpose::Sentences, 0);
     let mut text = String::with_capacity(characters.saturating_add(128));

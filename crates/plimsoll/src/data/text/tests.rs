@@ -55,7 +55,7 @@ fn the_split_is_nine_to_one_and_the_successors_are_shifted_by_one() {
     let expected: Vec<i64> = [0, 1, 2, 3, 1, 2, 3, 4].map(|i| (first + i) % 26).to_vec();
     assert_eq!(x[0], expected);
     assert_eq!(y[0], expected.iter().map(|token| (token + 1) % 26).collect::<Vec<_>>());
-    // Without overlap, every token but the remainder comes once.
+    // Without overlap, every token except the remainder occurs once.
     let blocks = DataLoader::new(Arc::new(parts.validation.sequential()), 8).unwrap();
     assert_eq!(batches(&blocks, "x"), [(0..8).map(|i| (first + i) % 26).collect::<Vec<_>>()]);
 }
@@ -174,7 +174,7 @@ fn the_sentences_of_a_seed_never_change() {
     );
 }
 
-/// Tiny Shakespeare, where a checkout has it beside it (it is not in the repository).
+/// Tiny Shakespeare, if it lies next to the checkout (it is not in the repository).
 #[test]
 fn tiny_shakespeare_has_the_vocabulary_that_nanogpt_prints() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/tinyshakespeare/input.txt");

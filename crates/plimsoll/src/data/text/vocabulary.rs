@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::error::TextError;
 use super::super::{DataError, Tokens};
 
-/// Which token stands for which character. As nanoGPT's `stoi` and `itos`.
+/// Maps characters to tokens and back. As nanoGPT's `stoi` and `itos`.
 ///
 /// ```
 /// # use plimsoll::data::Vocabulary;
@@ -27,8 +27,8 @@ enum Symbols {
 }
 
 impl Vocabulary {
-    /// The distinct characters of a text, ascending. The [`symbols`](Self::symbols) of a vocabulary give the same
-    /// vocabulary back.
+    /// The distinct characters of a text, ascending. Called with the [`symbols`](Self::symbols) of a vocabulary, it returns the
+    /// same vocabulary.
     #[must_use]
     pub fn of(text: &str) -> Self {
         Self(Symbols::Characters(text.chars().collect::<BTreeSet<char>>().into_iter().collect()))
@@ -81,8 +81,8 @@ impl Vocabulary {
         }
     }
 
-    /// The text of these tokens. Of a vocabulary of bytes, what is not UTF-8 becomes `�`;
-    /// [`decode_bytes`](Self::decode_bytes) keeps it.
+    /// The text of these tokens. With a vocabulary of bytes, invalid UTF-8 becomes `�`; [`decode_bytes`](Self::decode_bytes)
+    /// keeps the bytes.
     ///
     /// # Errors
     /// If a token is not in the vocabulary.
@@ -110,7 +110,7 @@ impl Vocabulary {
         Ok(bytes)
     }
 
-    /// The tokens of the text that this vocabulary was made of, a byte each if they fit.
+    /// The tokens of the text that this vocabulary was made from, stored as a byte each if they fit.
     pub(super) fn tokens(&self, text: &str) -> Tokens {
         let Symbols::Characters(characters) = &self.0 else { return Tokens::of_bytes(text.into()) };
         let token = |character| match characters.binary_search(&character) {

@@ -1,6 +1,6 @@
 //! The folder of the sockets: `$XDG_RUNTIME_DIR/plimsoll`, or `plimsoll-UID` in the folder for temporary files.
 //!
-//! A folder that other users own or can write to is not used, neither to listen nor to look for sockets.
+//! A folder that other users own or can write to is not used, either to listen or to look for sockets.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -18,7 +18,7 @@ pub(super) fn candidates() -> Vec<PathBuf> {
     runtime.into_iter().chain([temporary]).collect()
 }
 
-/// The first that exists or can be created.
+/// The first of these folders that exists or can be created.
 pub(super) fn own() -> io::Result<PathBuf> {
     let mut refused = io::Error::from(io::ErrorKind::NotFound);
     for folder in candidates() {

@@ -2,9 +2,9 @@
 //!
 //! The program listens on a Unix-domain socket, `PID.sock` in a private folder of the user (`folder.rs`). A
 //! client that sends any line gets a line back: a [`Sample`] as JSON, with the schema
-//! `plimsoll.live/1`. So `echo | nc -U SOCKET` prints one, and `plimsoll top` draws them. The line `snapshot` writes a
-//! memory snapshot instead, and the answer names its file. Nothing is computed
-//! unless a client asks (`serve.rs`); `watcher.rs` is the client. PyTorch programs under `plimsoll run` answer the same lines.
+//! `plimsoll.live/1`. So `echo | nc -U SOCKET` prints one sample, and `plimsoll top` draws them. The line `snapshot` writes a
+//! memory snapshot instead, and the answer names its file. Nothing is computed unless a client asks (`serve.rs`); `watcher.rs` is
+//! the client. PyTorch programs under `plimsoll run` respond to the same lines.
 
 mod folder;
 mod serve;
@@ -61,10 +61,10 @@ pub struct Sample {
     pub peak_allocated_bytes: u64,
     /// Peak reserved bytes.
     pub peak_reserved_bytes: u64,
-    /// Allocated bytes by category, by [`Category::name`](crate::Category::name); sums to
-    /// `allocated_bytes`. Of a PyTorch program the parameters, buffers, gradients and optimizer states are known; `other` is the rest.
+    /// Allocated bytes by category, with [`Category::name`](crate::Category::name) as the key; sums to `allocated_bytes`. For a
+    /// PyTorch program, the known categories are parameters, buffers, gradients and optimizer states; `other` is the rest.
     pub by_category: BTreeMap<String, u64>,
-    /// The largest cached block; None for a PyTorch program, whose allocator does not count it.
+    /// The largest cached block; None for a PyTorch program, whose allocator does not report it.
     pub largest_cached_bytes: Option<u64>,
     /// The number of retries after releasing the cache.
     pub num_alloc_retries: u64,
@@ -76,12 +76,12 @@ pub struct Sample {
     pub steps: u64,
     /// The allocated bytes at the start of each of the last 240 steps, oldest first.
     pub step_levels: Vec<u64>,
-    /// Their growth per step; None with too few steps: [`growth`].
+    /// The growth of `step_levels` per step ([`growth`]); None with too few steps.
     pub growth_bytes_per_step: Option<f64>,
     /// The process's rank in a job of several processes.
     #[serde(default)]
     pub rank: Option<u32>,
-    /// The job, alike in all of its ranks.
+    /// The job's name, the same in all of its ranks.
     #[serde(default)]
     pub job: Option<String>,
 }
@@ -117,7 +117,7 @@ impl Sample {
         }
     }
 
-    /// The capacity: the limit, or the whole device.
+    /// The capacity: the limit if there is one, otherwise the device's memory.
     pub fn bound_bytes(&self) -> u64 {
         self.limit_bytes.map_or(self.capacity_bytes, |limit| limit.min(self.capacity_bytes))
     }
@@ -132,17 +132,17 @@ impl Sample {
         self.bound_bytes().saturating_sub(self.reserved_bytes).min(self.device_free_bytes)
     }
 
-    /// The part of the capacity that others use. With the allocated, cached and free bytes it sums to
-    /// the capacity, unless that was lowered below the reserved bytes.
+    /// The part of the capacity that others use. Together with the allocated, cached and free bytes it sums to the capacity,
+    /// unless the limit was lowered below the reserved bytes.
     pub fn other_bytes(&self) -> u64 {
         self.bound_bytes().saturating_sub(self.reserved_bytes) - self.free_bytes()
     }
 }
 
-/// The growth of levels per step, in bytes: the median of the slopes between all pairs, which a
-/// few outliers do not change (Theil, A rank-invariant method of linear and polynomial regression analysis, 1950;
-/// Sen 1968). `steps` is the number of steps begun: the first three, which allocate gradients and optimizer
-/// state, do not count. None with fewer than four others.
+/// The growth of levels per step, in bytes: the median of the slopes between all pairs of levels, which a few outliers do not
+/// change (Theil, A rank-invariant method of linear and polynomial regression analysis, 1950; Sen 1968). `steps` is the number of
+/// steps begun: the first three, which allocate gradients and optimizer state, do not count. None if fewer than four other levels
+/// remain.
 pub fn growth(step_levels: &[u64], steps: u64) -> Option<f64> {
     const WARM: u64 = 3;
     let before = steps.saturating_sub(step_levels.len() as u64);
@@ -179,7 +179,7 @@ mod tests {
         levels[12] += 5000;
         assert_eq!(growth(&levels, 23), Some(64.0));
         assert_eq!(growth(&[0, 400, 800, 900, 900, 900, 900], 7), Some(0.0));
-        // Levels of later steps have no first ones to leave out.
+        // Late in a run, the list no longer contains the first steps, so none are left out.
         assert_eq!(growth(&[10, 20, 30, 40], 100), Some(10.0));
     }
 
@@ -195,7 +195,7 @@ mod tests {
         let sample =
             Sample { device_free_bytes: 30, reserved_bytes: 50, allocated_bytes: 20, ..Sample::of(&device) };
         assert_eq!((sample.cached_bytes(), sample.other_bytes(), sample.free_bytes()), (30, 20, 30));
-        // A limit that leaves less than the device has free is not cut into by others.
+        // If the remaining limit is below the device's free memory, others take no part of it.
         let limited = Sample { limit_bytes: Some(70), ..sample.clone() };
         assert_eq!((limited.other_bytes(), limited.free_bytes()), (0, 20));
         let lowered = Sample { limit_bytes: Some(10), ..sample };

@@ -1,8 +1,8 @@
 //! The server, in the program: [`serve`].
 //!
-//! One thread accepts connections, and each client has a thread; without clients, nothing runs. A
-//! sample takes the allocator's lock once, for a few sums, and is written without the lock. So a client may send
-//! anything, or never read: only its own thread waits, at most [`WRITE_FOR`], then disconnects.
+//! One thread accepts connections, and each client has a thread; without clients, nothing runs. A sample takes the allocator's
+//! lock once, for a few sums, and is written after the lock is released. So a client that sends garbage or never reads delays
+//! only its own thread, which waits at most [`WRITE_FOR`] and then disconnects.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -54,8 +54,8 @@ pub struct Live {
 /// ```
 ///
 /// # Errors
-/// I/O errors, including that no folder for the socket can be used; an error if the process already serves a
-/// device. A program can ignore them: only the live view is missing.
+/// I/O errors, for example if there is no usable folder for the socket; an error if the process already serves a device. A
+/// program can ignore them: only the live view is missing.
 pub fn serve(device: &Device) -> io::Result<Live> {
     serve_at(device, folder::own()?.join(format!("{}.sock", std::process::id())))
 }
@@ -74,7 +74,7 @@ fn serve_at(device: &Device, path: PathBuf) -> io::Result<Live> {
     }
 }
 
-/// Listens. Replaces the socket of a dead process with the same id.
+/// Listens on the socket. Replaces the socket of a dead process with the same id.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(why) if why.kind() == ErrorKind::AddrInUse => {
@@ -89,7 +89,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 }
 
 impl Live {
-    /// The socket.
+    /// The socket's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -98,7 +98,8 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        // The thread waits for connections. If the socket file is gone, it cannot be woken, and keeps sleeping.
+        // This wakes the thread, which waits for connections. If the socket file is gone, the thread cannot be woken and keeps
+        // sleeping.
         if UnixStream::connect(&self.path).is_ok() {
             let _ = self.thread.take().map(JoinHandle::join);
         }
@@ -124,7 +125,7 @@ fn accept(listener: &UnixListener, device: &Device, over: &Arc<AtomicBool>) {
         let one = ClientGuard(watchers.clone());
         let (device, over) = (device.clone(), over.clone());
         let answer = move || {
-            // Errors concern only the client.
+            // An error affects only this client.
             let _ = answer(client, &device, &over);
             drop(one);
         };
@@ -172,7 +173,7 @@ fn answer(mut client: UnixStream, device: &Device, over: &AtomicBool) -> io::Res
     Ok(())
 }
 
-/// Writes a snapshot to the working directory, under a name that is not taken.
+/// Writes a snapshot to the working directory, under an unused name.
 fn written(device: &Device) -> Written {
     let name = |nth: u32| format!("snapshot-{}-{nth}.pickle", std::process::id());
     let path = std::env::current_dir().map(|folder| {

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(120);
 /// The line that asks for a snapshot.
 pub(super) const SNAPSHOT: &[u8] = b"snapshot";
-/// The schema version of its answer.
+/// The schema version of the answer to it.
 pub(super) const SNAPSHOT_SCHEMA: &str = "plimsoll.snapshot/1";
 /// The maximum size of an answer, far above the usual size.
 const MOST_BYTES: u64 = 1 << 20;
@@ -113,7 +113,7 @@ impl Watcher {
         let sample: Sample =
             serde_json::from_slice(&line).map_err(|why| invalid(format!("not a sample: {why}")))?;
         match sample.schema.as_str() {
-            // A PyTorch program leaves this to its clients.
+            // A PyTorch program leaves computing the growth to its clients.
             SCHEMA if sample.growth_bytes_per_step.is_none() => {
                 let growth = growth(&sample.step_levels, sample.steps);
                 Ok(Some(Sample { growth_bytes_per_step: growth, ..sample }))
@@ -123,10 +123,10 @@ impl Watcher {
         }
     }
 
-    /// Has the process write a memory snapshot now; its file, for `plimsoll explain`.
+    /// Asks the process to write a memory snapshot now. Returns the file's path, for `plimsoll explain`.
     ///
     /// # Errors
-    /// `NotFound` if the process has ended; `Unsupported` if it cannot write snapshots; its own error; `TimedOut`.
+    /// `NotFound` if the process has ended; `Unsupported` if it cannot write snapshots; an error that it reports; `TimedOut`.
     pub fn snapshot(&mut self) -> io::Result<PathBuf> {
         self.socket.get_ref().set_read_timeout(Some(SNAPSHOT_PATIENCE))?;
         let is_answered = self.answered(&[SNAPSHOT, b"\n"].concat());
@@ -147,7 +147,7 @@ impl Watcher {
         }
     }
 
-    /// Sends a line, and waits for one; false if the process has ended or closed the connection.
+    /// Sends a line and waits for the answer. Returns false if the process has ended or closed the connection.
     fn answered(&mut self, line: &[u8]) -> io::Result<bool> {
         self.ask(line).or_else(|why| match why.kind() {
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Ok(false),
@@ -156,7 +156,7 @@ impl Watcher {
         })
     }
 
-    /// Sends a line, and waits for one. Returns whether it is complete.
+    /// Sends a line and waits for the answer. Returns whether the answer is complete.
     fn ask(&mut self, line: &[u8]) -> io::Result<bool> {
         self.socket.get_mut().write_all(line)?;
         let left_bytes = MOST_BYTES - self.line.len() as u64;

@@ -1,35 +1,35 @@
-//! Sizes of a BERT, and what it reads.
+//! The configuration and the inputs of a BERT.
 
 use plimsoll_tensor::{Activation, Result, Tensor};
 
 use crate::models::config_json::{Fields, parsed};
 
-/// Sizes of a BERT.
+/// The configuration of a BERT.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BertConfig {
-    /// Number of tokens that there are.
+    /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
     /// Number of blocks.
     pub num_hidden_layers: usize,
-    /// Heads of each attention; they divide the width.
+    /// Attention heads; must divide the width.
     pub num_attention_heads: usize,
-    /// Width inside of a perceptron.
+    /// Hidden width of the MLP.
     pub intermediate_size: usize,
-    /// The function inside of a perceptron and of the head that predicts tokens.
+    /// Activation function of the MLP and of the head that predicts tokens.
     pub hidden_act: Activation,
-    /// Probability of dropping an element of an embedding and of what a part adds.
+    /// Dropout probability of embeddings and of the outputs added to the residual stream.
     pub hidden_dropout_prob: f64,
-    /// Probability of dropping a weight of attention.
+    /// Dropout probability of attention weights.
     pub attention_probs_dropout_prob: f64,
-    /// Tokens in a sequence, at most.
+    /// Maximum number of tokens in a sequence.
     pub max_position_embeddings: usize,
-    /// Kinds of tokens that there are, such as those of a first and of a second sentence.
+    /// Number of token types, such as first and second sentence.
     pub type_vocab_size: usize,
-    /// Added to the variance of a normalization.
+    /// Epsilon added to the variance in layer normalization.
     pub layer_norm_eps: f64,
-    /// The token of padding, whose embedding gets no gradient.
+    /// The padding token, whose embedding gets no gradient.
     pub pad_token_id: usize,
 }
 
@@ -63,7 +63,7 @@ impl BertConfig {
         }
     }
 
-    /// The sizes in a `config.json` of `transformers`, of model type `bert`.
+    /// Reads a `config.json` of `transformers`, of model type `bert`.
     ///
     /// # Errors
     /// As [`Gpt2Config::from_json`](crate::models::Gpt2Config::from_json).
@@ -93,14 +93,14 @@ impl BertConfig {
     }
 }
 
-/// What a BERT reads.
+/// The inputs of a BERT.
 #[derive(Clone, Copy, Debug)]
 pub struct BertInputs<'a> {
     /// Tokens, `int64 [batch, length]`.
     pub input_ids: &'a Tensor,
-    /// Which tokens are there: 1 or true; 0 or false is padding. `[batch, length]`; all where `None`.
+    /// 1 or true for a token, 0 or false for padding: `[batch, length]`. With `None`, nothing is padding.
     pub attention_mask: Option<&'a Tensor>,
-    /// Of which kind each token is, `int64 [batch, length]`; 0 where `None`.
+    /// The type of each token, `int64 [batch, length]`. With `None`, all are 0.
     pub token_type_ids: Option<&'a Tensor>,
 }
 

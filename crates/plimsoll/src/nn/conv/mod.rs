@@ -1,7 +1,7 @@
 //! The convolution layers, and their transposed forms (`transpose.rs`).
 //!
 //! A layer is one type for all numbers of spatial dimensions: [`Conv1d`], [`Conv2d`] and [`Conv3d`] are [`Conv`] of 1, 2 and 3.
-//! What shapes the weight (groups, no bias) is chosen before the layer is made, in a [`ConvConfig`].
+//! Options that determine the parameters (groups, bias) are chosen before the layer is made, in a [`ConvConfig`].
 
 mod config;
 mod transpose;
@@ -38,19 +38,19 @@ pub struct Conv<const N: usize> {
     config: ConvConfig<N>,
 }
 
-/// Of `[batch, channels, length]`.
+/// Convolution of `[batch, channels, length]`.
 pub type Conv1d = Conv<1>;
-/// Of `[batch, channels, height, width]`.
+/// Convolution of `[batch, channels, height, width]`.
 pub type Conv2d = Conv<2>;
-/// Of `[batch, channels, depth, height, width]`.
+/// Convolution of `[batch, channels, depth, height, width]`.
 pub type Conv3d = Conv<3>;
 
 impl<const N: usize> Conv<N> {
-    /// From `inputs` to `outputs` channels with windows of `kernel` elements in each dimension, stride 1, no padding, and a
-    /// bias.
+    /// A convolution from `inputs` to `outputs` channels with a kernel of this size in each dimension, stride 1, no padding, and
+    /// a bias.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(
         scope: &Scope,
         inputs: usize,
@@ -63,7 +63,7 @@ impl<const N: usize> Conv<N> {
     /// [`Conv::new`] without the bias; `bias=False` in PyTorch.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn without_bias(
         scope: &Scope,
         inputs: usize,
@@ -73,10 +73,10 @@ impl<const N: usize> Conv<N> {
         Conv::with(scope, inputs, outputs, ConvConfig::new(kernel).without_bias())
     }
 
-    /// From `inputs` to `outputs` channels with every option of PyTorch's.
+    /// A convolution from `inputs` to `outputs` channels with all of PyTorch's options.
     ///
     /// # Errors
-    /// Groups that do not divide the channels; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// Groups that do not divide the channels; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn with(scope: &Scope, inputs: usize, outputs: usize, config: ConvConfig<N>) -> Result<Conv<N>> {
         let groups = config.options.groups;
         divides("Conv", groups, inputs, outputs)?;
@@ -87,19 +87,19 @@ impl<const N: usize> Conv<N> {
         Ok(Conv { label: scope.label(), weight, bias, config })
     }
 
-    /// The same layer with windows this far apart.
+    /// Returns the layer with this stride.
     pub fn stride(mut self, stride: impl Into<Extent<N>>) -> Conv<N> {
         self.config = self.config.stride(stride);
         self
     }
 
-    /// The same layer with this many zeros on both sides of each dimension.
+    /// Returns the layer with this many zeros of padding on both sides of each dimension.
     pub fn padding(mut self, padding: impl Into<Extent<N>>) -> Conv<N> {
         self.config = self.config.padding(padding);
         self
     }
 
-    /// The same layer with the elements of a window this far apart.
+    /// Returns the layer with this dilation: the distance between the kernel's elements.
     pub fn dilation(mut self, dilation: impl Into<Extent<N>>) -> Conv<N> {
         self.config = self.config.dilation(dilation);
         self
@@ -115,13 +115,13 @@ impl<const N: usize> Conv<N> {
         self.bias.as_ref()
     }
 
-    /// The input with its padding, where that is not zeros; and the options that are left.
+    /// Pads the input if the padding is not zeros. Returns it with the remaining options.
     fn padded(&self, input: &Tensor) -> Result<(Tensor, ConvOptions<N>)> {
         let ConvConfig { kernel, options, padding_mode, .. } = self.config;
         if matches!(padding_mode, PadMode::Constant(value) if value == 0.0) {
             return Ok((input.clone(), options));
         }
-        // From the last dimension, as `pad` takes them.
+        // Starts with the last dimension, as `pad` expects.
         let both = |dim: usize| match options.padding {
             ConvPadding::Zeros(zeros) => [zeros[dim], zeros[dim]],
             ConvPadding::Same => {
@@ -155,7 +155,7 @@ impl<const N: usize> Weighted for Conv<N> {
     }
 }
 
-/// An error unless the groups divide both numbers of channels.
+/// Returns an error unless the number of groups divides both numbers of channels.
 fn divides(op: &'static str, groups: usize, inputs: usize, outputs: usize) -> Result<()> {
     if groups > 0 && inputs.is_multiple_of(groups) && outputs.is_multiple_of(groups) {
         return Ok(());

@@ -7,7 +7,7 @@ use super::{Extent, divides};
 use crate::members;
 use crate::nn::{Init, Module, Parameter, Scope, Weighted};
 
-/// What a transposed convolution layer is made of besides its channels: PyTorch's options with its defaults.
+/// The options of a transposed convolution layer besides its channels, with PyTorch's defaults.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvTransposeConfig<const N: usize> {
     kernel: [usize; N],
@@ -15,55 +15,55 @@ pub struct ConvTransposeConfig<const N: usize> {
     bias: bool,
 }
 
-/// Of [`ConvTranspose1d`].
+/// The options of [`ConvTranspose1d`].
 pub type ConvTranspose1dConfig = ConvTransposeConfig<1>;
-/// Of [`ConvTranspose2d`].
+/// The options of [`ConvTranspose2d`].
 pub type ConvTranspose2dConfig = ConvTransposeConfig<2>;
-/// Of [`ConvTranspose3d`].
+/// The options of [`ConvTranspose3d`].
 pub type ConvTranspose3dConfig = ConvTransposeConfig<3>;
 
 impl<const N: usize> ConvTransposeConfig<N> {
-    /// Windows of `kernel` elements, stride 1, no padding, no dilation, one group, a bias.
+    /// Defaults for a kernel of this size: stride 1, no padding, no dilation, one group, a bias.
     pub fn new(kernel: impl Into<Extent<N>>) -> ConvTransposeConfig<N> {
         ConvTransposeConfig { kernel: kernel.into().0, options: ConvTransposeOptions::default(), bias: true }
     }
 
-    /// What neighbouring inputs add to is this far apart.
+    /// Sets the stride: the distance in the output between the windows of neighbouring inputs.
     #[must_use]
     pub fn stride(mut self, stride: impl Into<Extent<N>>) -> ConvTransposeConfig<N> {
         self.options.stride = stride.into().0;
         self
     }
 
-    /// So many elements left out on both sides of the output.
+    /// Sets how many elements are removed on both sides of the output.
     #[must_use]
     pub fn padding(mut self, padding: impl Into<Extent<N>>) -> ConvTransposeConfig<N> {
         self.options.padding = padding.into().0;
         self
     }
 
-    /// So many elements more at the end of the output.
+    /// Sets how many elements are added at the end of the output.
     #[must_use]
     pub fn output_padding(mut self, padding: impl Into<Extent<N>>) -> ConvTransposeConfig<N> {
         self.options.output_padding = padding.into().0;
         self
     }
 
-    /// The elements of a window this far apart.
+    /// Sets the dilation: the distance between the kernel's elements.
     #[must_use]
     pub fn dilation(mut self, dilation: impl Into<Extent<N>>) -> ConvTransposeConfig<N> {
         self.options.dilation = dilation.into().0;
         self
     }
 
-    /// Channels in this many parts that are convolved apart.
+    /// Divides the channels into this many groups that are convolved separately.
     #[must_use]
     pub fn groups(mut self, groups: usize) -> ConvTransposeConfig<N> {
         self.options.groups = groups;
         self
     }
 
-    /// Without a bias; `bias=False` in PyTorch.
+    /// Leaves out the bias; `bias=False` in PyTorch.
     #[must_use]
     pub fn without_bias(mut self) -> ConvTransposeConfig<N> {
         self.bias = false;
@@ -91,19 +91,19 @@ pub struct ConvTranspose<const N: usize> {
     options: ConvTransposeOptions<N>,
 }
 
-/// Of `[batch, channels, length]`.
+/// Transposed convolution of `[batch, channels, length]`.
 pub type ConvTranspose1d = ConvTranspose<1>;
-/// Of `[batch, channels, height, width]`.
+/// Transposed convolution of `[batch, channels, height, width]`.
 pub type ConvTranspose2d = ConvTranspose<2>;
-/// Of `[batch, channels, depth, height, width]`.
+/// Transposed convolution of `[batch, channels, depth, height, width]`.
 pub type ConvTranspose3d = ConvTranspose<3>;
 
 impl<const N: usize> ConvTranspose<N> {
-    /// From `inputs` to `outputs` channels with windows of `kernel` elements in each dimension, stride 1, no padding, and a
+    /// A layer from `inputs` to `outputs` channels with a kernel of this size in each dimension, stride 1, no padding, and a
     /// bias.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(
         scope: &Scope,
         inputs: usize,
@@ -113,10 +113,10 @@ impl<const N: usize> ConvTranspose<N> {
         ConvTranspose::with(scope, inputs, outputs, ConvTransposeConfig::new(kernel))
     }
 
-    /// From `inputs` to `outputs` channels with every option of PyTorch's.
+    /// A layer from `inputs` to `outputs` channels with all of PyTorch's options.
     ///
     /// # Errors
-    /// Groups that do not divide the channels; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// Groups that do not divide the channels; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn with(
         scope: &Scope,
         inputs: usize,
@@ -126,7 +126,7 @@ impl<const N: usize> ConvTranspose<N> {
         let ConvTransposeConfig { kernel, options, bias } = config;
         divides("ConvTranspose", options.groups, inputs, outputs)?;
         let shape: Vec<usize> = [inputs, outputs / options.groups].into_iter().chain(kernel).collect();
-        // PyTorch's fan-in of a weight is its second size times its window, whichever way the layer goes.
+        // PyTorch computes a weight's fan-in as its second dimension times the kernel size, for transposed convolutions as well.
         let init = Init::default_for(shape[1..].iter().product());
         let weight = scope.parameter("weight", &shape, init)?;
         let bias = if bias { Some(scope.parameter("bias", &[outputs], init)?) } else { None };

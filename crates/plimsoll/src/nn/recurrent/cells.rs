@@ -72,11 +72,11 @@ cell! {
     RNNCell
 }
 cell! {
-    /// One step of gated recurrent units. As `torch.nn.GRUCell`.
+    /// One step of a gated recurrent unit. As `torch.nn.GRUCell`.
     GRUCell
 }
 cell! {
-    /// One step of long short-term memory. As `torch.nn.LSTMCell`.
+    /// One step of a long short-term memory. As `torch.nn.LSTMCell`.
     ///
     /// ```
     /// use plimsoll::nn::{LSTMCell, Scope};
@@ -93,10 +93,10 @@ cell! {
 }
 
 impl RNNCell {
-    /// From `input_size` numbers to a state of `hidden_size`.
+    /// A cell from `input_size` inputs to a state of `hidden_size`.
     ///
     /// # Errors
-    /// A size of 0; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// A size of 0; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(
         scope: &Scope,
         input_size: usize,
@@ -107,17 +107,17 @@ impl RNNCell {
         Step::new(scope, nonlinearity.cell(), input_size, hidden_size, bias).map(RNNCell)
     }
 
-    /// The state after this step, from `h` or from zeros.
+    /// Returns the state after this step, which starts from `h` or from zeros.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; out of memory.
+    /// Sizes or types that do not match; out of memory.
     pub fn step(&self, input: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
         Ok(self.0.run(input, h, None)?.h)
     }
 }
 
 impl GRUCell {
-    /// From `input_size` numbers to a state of `hidden_size`.
+    /// A cell from `input_size` inputs to a state of `hidden_size`.
     ///
     /// # Errors
     /// As [`RNNCell::new`].
@@ -125,17 +125,17 @@ impl GRUCell {
         Step::new(scope, Cell::Gru, input_size, hidden_size, bias).map(GRUCell)
     }
 
-    /// The state after this step, from `h` or from zeros.
+    /// Returns the state after this step, which starts from `h` or from zeros.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; out of memory.
+    /// Sizes or types that do not match; out of memory.
     pub fn step(&self, input: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
         Ok(self.0.run(input, h, None)?.h)
     }
 }
 
 impl LSTMCell {
-    /// From `input_size` numbers to a state of `hidden_size`.
+    /// A cell from `input_size` inputs to a state of `hidden_size`.
     ///
     /// # Errors
     /// As [`RNNCell::new`].
@@ -143,10 +143,10 @@ impl LSTMCell {
         Step::new(scope, Cell::Lstm, input_size, hidden_size, bias).map(LSTMCell)
     }
 
-    /// The state and the memory after this step, from `(h, c)` or from zeros.
+    /// Returns the hidden and the cell state after this step, which starts from `(h, c)` or from zeros.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; out of memory.
+    /// Sizes or types that do not match; out of memory.
     pub fn step(&self, input: &Tensor, state: Option<(&Tensor, &Tensor)>) -> Result<(Tensor, Tensor)> {
         let after = self.0.run(input, state.map(|state| state.0), state.map(|state| state.1))?;
         let c = after.c.unwrap_or_else(|| unreachable!("an LSTM has a memory"));

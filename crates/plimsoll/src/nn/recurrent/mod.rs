@@ -1,12 +1,12 @@
 //! Recurrent layers, as in PyTorch: [`RNN`], [`LSTM`], [`GRU`], and one step of each.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | this one | [`RNN`], [`LSTM`] and [`GRU`] |
-//! | `options` | how they are made |
+//! | `options` | their options |
 //! | `packed` | sequences of unequal lengths: [`PackedSequence`] |
 //! | `pass` | one layer in one direction |
-//! | `stack` | what the three have in common: layers, directions, dropout between layers, states |
+//! | `stack` | the code that the three share: layers, directions, dropout between layers, states |
 //! | `cells` | [`RNNCell`], [`LSTMCell`] and [`GRUCell`] |
 //!
 //! Each layer and direction is one call of [`Tensor::recurrent`].
@@ -27,7 +27,7 @@ use plimsoll_tensor::{Cell, Error, Result, Tensor};
 use self::stack::Stack;
 use super::{Module, Scope};
 
-/// Runs of a layer whose only state is its output.
+/// Defines the `run` methods of a layer whose only state is its output.
 macro_rules! runs {
     ($(#[$run:meta])* $layer:ident) => {
         impl $layer {
@@ -40,7 +40,7 @@ macro_rules! runs {
                 Ok((y, h))
             }
 
-            /// The same over sequences of unequal lengths; states are in the order in which the sequences came.
+            /// The same for sequences of unequal lengths; states are in the original order of the sequences.
             ///
             /// # Errors
             /// As `run`.
@@ -82,10 +82,11 @@ pub struct RNN {
 }
 
 impl RNN {
-    /// From `input_size` numbers a step to a state of `hidden_size`.
+    /// A network that reads `input_size` numbers a step and has a state of `hidden_size`.
     ///
     /// # Errors
-    /// A size or number of layers of 0; a probability outside 0 to 1; a path that is taken ([`Scope::parameter`]); out of
+    /// A size or number of layers of 0; a probability outside 0 to 1; a path that is already in use
+    /// ([`Scope::parameter`]); out of
     /// memory.
     pub fn new(
         scope: &Scope,
@@ -99,9 +100,9 @@ impl RNN {
 }
 
 runs! {
-    /// The output at every step, `[…, directions · hidden_size]`, and the last state of each layer and direction,
-    /// `[layers · directions, batch, hidden_size]`. Starts from `h0` of that shape, or from zeros. A sequence may have no batch:
-    /// `[steps, input_size]`. As `torch.nn.RNN.forward`.
+    /// Returns the output at every step, `[…, directions · hidden_size]`, and the last state of each layer and direction,
+    /// `[layers · directions, batch, hidden_size]`. Starts from `h0`, which has the shape of the last state, or from zeros. The
+    /// input may lack the batch dimension: `[steps, input_size]`. As `torch.nn.RNN.forward`.
     RNN
 }
 
@@ -122,7 +123,7 @@ pub struct GRU {
 }
 
 impl GRU {
-    /// From `input_size` numbers a step to a state of `hidden_size`.
+    /// A network that reads `input_size` numbers a step and has a state of `hidden_size`.
     ///
     /// # Errors
     /// As [`RNN::new`].
@@ -159,7 +160,7 @@ pub struct LSTM {
 }
 
 impl LSTM {
-    /// From `input_size` numbers a step to a state of `hidden_size`.
+    /// A network that reads `input_size` numbers a step and has a state of `hidden_size`.
     ///
     /// # Errors
     /// As [`RNN::new`].
@@ -172,8 +173,8 @@ impl LSTM {
         Ok(LSTM { stack: Stack::new(scope, Cell::Lstm, input_size, hidden_size, options)? })
     }
 
-    /// The output at every step, and the last state and memory of each layer and direction. Starts from `(h0, c0)`, or from
-    /// zeros. Otherwise as [`RNN::run`], and as `torch.nn.LSTM.forward`.
+    /// Returns the output at every step, and the last hidden and cell state of each layer and direction. Starts from `(h0, c0)`,
+    /// or from zeros. Otherwise as [`RNN::run`], and as `torch.nn.LSTM.forward`.
     ///
     /// # Errors
     /// As [`RNN::run`].
@@ -187,7 +188,7 @@ impl LSTM {
         Ok((y, (h, c)))
     }
 
-    /// [`LSTM::run`] over sequences of unequal lengths; states are in the order in which the sequences came.
+    /// [`LSTM::run`] for sequences of unequal lengths; states are in the original order of the sequences.
     ///
     /// # Errors
     /// As [`LSTM::run`].

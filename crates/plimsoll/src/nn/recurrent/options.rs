@@ -1,8 +1,8 @@
-//! How a recurrent layer is made.
+//! The options of a recurrent layer.
 
 use plimsoll_tensor::Cell;
 
-/// What a plain RNN applies to the sum of its parts.
+/// The activation function of a plain RNN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Nonlinearity {
     /// Hyperbolic tangent.
@@ -21,20 +21,20 @@ impl Nonlinearity {
     }
 }
 
-/// How a recurrent layer is made. The defaults are PyTorch's.
+/// The options of a recurrent layer. The defaults are PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecurrentOptions {
-    /// Layers, each of which reads the output of the one before.
+    /// The number of layers; each reads the output of the one before.
     pub num_layers: usize,
     /// Whether there are biases.
     pub bias: bool,
-    /// Whether sequences are `[batch, steps, …]`, and not `[steps, batch, …]`.
+    /// Whether sequences are `[batch, steps, …]` instead of `[steps, batch, …]`.
     pub batch_first: bool,
-    /// The probability of dropping an element between layers while training.
+    /// Dropout probability between layers while training.
     pub dropout: f64,
-    /// Whether each layer also reads from the last step to the first.
+    /// Whether each layer also reads the sequence backwards.
     pub bidirectional: bool,
-    /// Where it is not 0, the size to which an LSTM's state is projected at every step (`weight_hr`).
+    /// If not 0, the size to which an LSTM's state is projected at every step (`weight_hr`).
     pub proj_size: usize,
 }
 

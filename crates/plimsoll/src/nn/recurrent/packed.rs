@@ -2,8 +2,8 @@
 
 use plimsoll_tensor::{DType, Error, Result, Tensor};
 
-/// Sequences of one batch, step by step: of each step the rows of the sequences that are long enough, the longest first. As
-/// `torch.nn.utils.rnn.PackedSequence`.
+/// The sequences of one batch, stored step by step. Each step has a row for each sequence that is long enough, the longest
+/// sequence first. As `torch.nn.utils.rnn.PackedSequence`.
 ///
 /// ```
 /// use plimsoll::nn::PackedSequence;
@@ -21,18 +21,18 @@ use plimsoll_tensor::{DType, Error, Result, Tensor};
 pub struct PackedSequence {
     data: Tensor,
     batch_sizes: Vec<usize>,
-    /// The number that each sequence had, the longest first.
+    /// The original index of each sequence, the longest sequence first.
     order: Vec<usize>,
 }
 
 const NAME: &str = "pack_padded_sequence";
 
 impl PackedSequence {
-    /// The steps of `padded`, `[steps, batch, …]` or `[batch, steps, …]` with `batch_first`, without its padding. The sequences may
-    /// come in any order. As `pack_padded_sequence(enforce_sorted=False)`.
+    /// Packs the steps of `padded`, `[steps, batch, …]` or `[batch, steps, …]` with `batch_first`, without the padding. The
+    /// sequences may be in any order. As `pack_padded_sequence(enforce_sorted=False)`.
     ///
     /// # Errors
-    /// As many lengths as sequences are needed, each from 1 to the number of steps; out of memory.
+    /// A number of lengths that is not the number of sequences; a length outside 1 to the number of steps; out of memory.
     pub fn pack_padded(padded: &Tensor, lengths: &[usize], batch_first: bool) -> Result<PackedSequence> {
         if padded.rank() < 2 {
             let message = format!("{:?}: needs [steps, batch, …]", padded.shape());
@@ -50,7 +50,7 @@ impl PackedSequence {
         let longest = order.first().map_or(0, |&i| lengths[i]);
         let batch_sizes: Vec<usize> =
             (0..longest).map(|step| lengths.iter().filter(|&&len| len > step).count()).collect();
-        // Of each packed row its place in the padded tensor.
+        // For each packed row, its index in the padded tensor.
         let places: Vec<i64> = (0..longest)
             .flat_map(|step| order[..batch_sizes[step]].iter().map(move |&i| (i * steps + step) as i64))
             .collect();
@@ -59,7 +59,7 @@ impl PackedSequence {
         Ok(PackedSequence { data, batch_sizes, order })
     }
 
-    /// Sequences `[length, …]`. As `pack_sequence(enforce_sorted=False)`.
+    /// Packs sequences `[length, …]`. As `pack_sequence(enforce_sorted=False)`.
     ///
     /// # Errors
     /// No sequences; sequences whose further dimensions or types differ; an empty one; out of memory.
@@ -74,17 +74,17 @@ impl PackedSequence {
         &self.data
     }
 
-    /// How many sequences have each step.
+    /// The number of sequences that have each step.
     pub fn batch_sizes(&self) -> &[usize] {
         &self.batch_sizes
     }
 
-    /// The number that each sequence had before, the longest first. As `sorted_indices`.
+    /// The original index of each sequence, the longest sequence first. As `sorted_indices`.
     pub fn sorted_indices(&self) -> &[usize] {
         &self.order
     }
 
-    /// The length of each sequence, in the order in which they came.
+    /// The length of each sequence, in the original order.
     pub fn lengths(&self) -> Vec<usize> {
         let mut lengths = vec![0; self.order.len()];
         for (place, &i) in self.order.iter().enumerate() {
@@ -93,7 +93,7 @@ impl PackedSequence {
         lengths
     }
 
-    /// The same sequences with other rows, such as what a layer makes of each.
+    /// The same sequences with other rows, such as the output of a layer.
     ///
     /// # Errors
     /// Another number of rows.
@@ -105,8 +105,8 @@ impl PackedSequence {
         Ok(PackedSequence { data, ..self.clone() })
     }
 
-    /// The sequences filled with `padding` up to the longest, or to `total_length`, in the order in which they came, and their
-    /// lengths. As `pad_packed_sequence`.
+    /// Returns the sequences in the original order, padded with `padding` to the longest or to `total_length`, and their lengths.
+    /// As `pad_packed_sequence`.
     ///
     /// # Errors
     /// A total length that is less than the longest; out of memory.
@@ -128,7 +128,7 @@ impl PackedSequence {
         let starts: Vec<usize> =
             self.batch_sizes.iter().scan(0, |sum, size| Some(std::mem::replace(sum, *sum + size))).collect();
         let rows = self.data.shape()[0];
-        // Of each place of the padded tensor its packed row; past a sequence's end the row of padding, the last.
+        // For each position of the padded tensor, its packed row; past a sequence's end, the last row, which is padding.
         let row = |i: usize, step: usize| if step < lengths[i] { starts[step] + place_of[i] } else { rows };
         let places: Vec<i64> = match batch_first {
             true => (0..batch)
@@ -150,7 +150,7 @@ impl PackedSequence {
         Ok((padded.reshape(sizes.as_slice())?, lengths))
     }
 
-    /// Rows `[…, batch, …]` along a dimension from the order of the sequences into that of this one, or back.
+    /// Reorders `[…, batch, …]` along a dimension, from the original order of the sequences to the packed order or back.
     pub(super) fn reorder(&self, state: &Tensor, dim: isize, to: Order) -> Result<Tensor> {
         let mut index: Vec<i64> = self.order.iter().map(|&i| i as i64).collect();
         if to == Order::AsGiven {
@@ -162,7 +162,7 @@ impl PackedSequence {
         state.index_select(dim, &Tensor::from_slice(&index, &[index.len()], state.device())?)
     }
 
-    /// Steps that have the same number of sequences, together: the first row, how many steps, how many sequences.
+    /// Groups consecutive steps that have the same number of sequences.
     pub(super) fn equal_steps(&self) -> Vec<EqualSteps> {
         let mut equal_steps: Vec<EqualSteps> = Vec::new();
         let mut row = 0;
@@ -189,14 +189,14 @@ impl PackedSequence {
     }
 }
 
-/// In which order sequences are.
+/// The order of sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     LongestFirst,
     AsGiven,
 }
 
-/// Steps of as many sequences each.
+/// Consecutive steps with the same number of sequences.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EqualSteps {
     pub(super) row: usize,

@@ -1,12 +1,12 @@
-//! One layer in one direction: over sequences of equal length, and over packed ones, a run of steps with the same number of
-//! sequences at a time.
+//! One layer in one direction, over sequences of equal length or packed sequences. Of the latter, it handles a group of steps
+//! with the same number of sequences at a time.
 
 use plimsoll_tensor::{Cell, RecurrentState, Result, Tensor};
 
 use super::direction::Direction;
 use super::packed::EqualSteps;
 
-/// Over `[steps, batch, inputs]`, or `[batch, steps, inputs]` with `batch_first`.
+/// Runs over `[steps, batch, inputs]`, or `[batch, steps, inputs]` with `batch_first`.
 pub(super) fn steps(
     cell: Cell,
     direction: &Direction,
@@ -18,7 +18,8 @@ pub(super) fn steps(
     x.recurrent(direction.layer(cell, batch_first, reverse), state)
 }
 
-/// Over packed rows `[rows, inputs]`, the longest sequence first. A sequence's last state is that after its own last step.
+/// Runs over packed rows `[rows, inputs]`, the longest sequence first. A sequence's last state is the state after its own last
+/// step.
 pub(super) fn packed(
     cell: Cell,
     direction: &Direction,
@@ -42,7 +43,7 @@ pub(super) fn packed(
     if reverse {
         let mut running = 0;
         for run in equal_steps.iter().rev() {
-            // The sequences that end here begin with their first state.
+            // Backwards, the sequences that end in this group start here, with their initial state.
             let joining = rows(first, running, run.batch)?;
             let (y, last) = over(
                 run,
@@ -79,7 +80,7 @@ pub(super) fn packed(
     Ok((y, state.unwrap_or_else(|| first.clone())))
 }
 
-/// The states of several groups of sequences as one.
+/// Concatenates the states of several groups of sequences.
 fn joined(states: &[&RecurrentState]) -> Result<RecurrentState> {
     let h: Vec<&Tensor> = states.iter().map(|state| &state.h).collect();
     let c: Vec<&Tensor> = states.iter().filter_map(|state| state.c.as_ref()).collect();

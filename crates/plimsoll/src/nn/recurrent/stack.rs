@@ -9,7 +9,7 @@ use super::options::RecurrentOptions;
 use super::packed::{Order, PackedSequence};
 use super::pass;
 
-/// The `members` and `members_mut` of a module with one field `stack`, whose parameters are its own.
+/// Defines `members` and `members_mut` for a module with a field `stack`, whose parameters it lists as its own.
 macro_rules! members_of_stack {
     () => {
         fn members<'a>(&'a self, list: &mut crate::nn::Members<'a>) {
@@ -82,7 +82,7 @@ impl Stack {
         Ok(Stack { label: scope.label(), cell, sizes, options, mode: Mode::default(), directions })
     }
 
-    /// The output at every step, the last states, and an LSTM's last memories.
+    /// Returns the output at every step, the last hidden states, and an LSTM's last cell states.
     pub(super) fn run(
         &self,
         input: &Tensor,
@@ -129,7 +129,7 @@ impl Stack {
         Ok((y, together(last_h)?, c))
     }
 
-    /// [`Stack::run`] over packed sequences; states are in the order in which the sequences came.
+    /// [`Stack::run`] over packed sequences; states are in the original order of the sequences.
     pub(super) fn run_packed(
         &self,
         input: &PackedSequence,
@@ -167,7 +167,7 @@ impl Stack {
         Ok((input.with_data(y)?, together(last_h)?, c))
     }
 
-    /// All layers: the last one's output, and the last states and memories of each direction.
+    /// Runs all layers. Returns the last layer's output, and the last hidden and cell states of each layer and direction.
     fn layers(
         &self,
         mut x: Tensor,
@@ -195,7 +195,7 @@ impl Stack {
         Ok((x, last_h, last_c))
     }
 
-    /// Numbers of a state: those of the projection, where there is one.
+    /// The size of a hidden state: the projection's size if there is one.
     fn state_size(&self) -> usize {
         if self.options.proj_size > 0 { self.options.proj_size } else { self.sizes[1] }
     }
@@ -213,7 +213,7 @@ impl Stack {
     }
 }
 
-/// Zeros of the type of an input.
+/// Zeros of the type of `like`.
 fn zeros(shape: &[usize], like: &Tensor) -> Result<Tensor> {
     Tensor::full(shape, 0.0, like.dtype(), like.device())
 }

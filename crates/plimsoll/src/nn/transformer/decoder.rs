@@ -1,4 +1,5 @@
-//! Blocks that attend to their own input and to another sequence: [`TransformerDecoderLayer`], and a stack of them.
+//! Blocks that attend to their own input and to another sequence: [`TransformerDecoderLayer`], and [`TransformerDecoder`], a
+//! stack of them.
 
 use plimsoll_tensor::label::LabelId;
 use plimsoll_tensor::{Result, Tensor};
@@ -9,25 +10,24 @@ use super::super::{
 use super::{TransformerOptions, feed_forward};
 use crate::members;
 
-/// What a decoder's two attentions hide: see [`MultiheadOptions`].
+/// The masks of a decoder's two attentions: see [`MultiheadOptions`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DecoderMasks<'a> {
-    /// Of the target's attention to itself.
+    /// The mask of the target's self-attention.
     pub tgt_mask: Option<&'a Tensor>,
-    /// Of its attention to the memory.
+    /// The mask of the target's attention to the memory.
     pub memory_mask: Option<&'a Tensor>,
-    /// Tokens of the target that are padding.
+    /// Marks the target tokens that are padding.
     pub tgt_key_padding_mask: Option<&'a Tensor>,
-    /// Tokens of the memory that are padding.
+    /// Marks the memory tokens that are padding.
     pub memory_key_padding_mask: Option<&'a Tensor>,
-    /// Whether a token of the target sees no later one. Needs no mask.
+    /// Whether a target token sees no later ones. Needs no mask.
     pub tgt_is_causal: bool,
     /// The same for the memory.
     pub memory_is_causal: bool,
 }
 
-/// Self-attention, attention to an encoder's output, and a perceptron. As `torch.nn.TransformerDecoderLayer`. Clones share
-/// parameters.
+/// Self-attention, attention to an encoder's output, and an MLP. As `torch.nn.TransformerDecoderLayer`. Clones share parameters.
 #[derive(Clone, Debug)]
 pub struct TransformerDecoderLayer {
     label: LabelId,
@@ -46,10 +46,11 @@ pub struct TransformerDecoderLayer {
 }
 
 impl TransformerDecoderLayer {
-    /// For `d_model` numbers a token, which `nhead` divides.
+    /// A layer for tokens of `d_model` numbers, where `d_model` is a multiple of `nhead`.
     ///
     /// # Errors
-    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is taken ([`Scope::parameter`]); out of
+    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is already in use
+    /// ([`Scope::parameter`]); out of
     /// memory.
     pub fn new(
         scope: &Scope,
@@ -80,7 +81,7 @@ impl TransformerDecoderLayer {
     /// The output for a target and an encoder's output.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; out of memory.
+    /// Sizes or types that do not match; out of memory.
     pub fn decode(&self, tgt: &Tensor, memory: &Tensor, masks: DecoderMasks<'_>) -> Result<Tensor> {
         let to_itself = MultiheadOptions {
             key_padding_mask: masks.tgt_key_padding_mask,
@@ -122,7 +123,7 @@ impl Module for TransformerDecoderLayer {
     );
 }
 
-/// Decoder layers one after the other, and perhaps a normalization. As `torch.nn.TransformerDecoder`.
+/// A stack of decoder layers, optionally with a final normalization. As `torch.nn.TransformerDecoder`.
 #[derive(Debug)]
 pub struct TransformerDecoder {
     layers: ModuleList<TransformerDecoderLayer>,
@@ -130,7 +131,7 @@ pub struct TransformerDecoder {
 }
 
 impl TransformerDecoder {
-    /// `num_layers` layers with start values of their own; without a normalization at the end.
+    /// `num_layers` layers, each with its own initial values; without a final normalization.
     ///
     /// # Errors
     /// As [`TransformerDecoderLayer::new`].
@@ -148,7 +149,8 @@ impl TransformerDecoder {
         })
     }
 
-    /// The same decoder with a normalization at its end, built at `norm`; `norm=LayerNorm(d_model)` in PyTorch.
+    /// Returns the decoder with a final normalization, which must be built under the name `norm`; `norm=LayerNorm(d_model)` in
+    /// PyTorch.
     pub fn with_norm(mut self, norm: LayerNorm) -> TransformerDecoder {
         self.norm = Some(norm);
         self
@@ -157,7 +159,7 @@ impl TransformerDecoder {
     /// The output for a target and an encoder's output, with the same masks in every layer.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; out of memory.
+    /// Sizes or types that do not match; out of memory.
     pub fn decode(&self, tgt: &Tensor, memory: &Tensor, masks: DecoderMasks<'_>) -> Result<Tensor> {
         let x = self.layers.iter().try_fold(tgt.clone(), |x, layer| layer.decode(&x, memory, masks))?;
         self.norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))

@@ -1,4 +1,4 @@
-//! Blocks that attend to their own input: [`TransformerEncoderLayer`], and a stack of them.
+//! Blocks that attend to their own input: [`TransformerEncoderLayer`], and [`TransformerEncoder`], a stack of them.
 
 use plimsoll_tensor::label::LabelId;
 use plimsoll_tensor::{Result, Tensor};
@@ -9,18 +9,18 @@ use super::super::{
 use super::{TransformerOptions, feed_forward};
 use crate::members;
 
-/// What an encoder's attention hides: see [`MultiheadOptions`].
+/// The masks of an encoder's attention: see [`MultiheadOptions`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EncoderMasks<'a> {
-    /// `[length, length]`, or one for each head and each sequence.
+    /// A mask of scores, `[length, length]`, or one for each head and each sequence.
     pub mask: Option<&'a Tensor>,
-    /// Tokens that are padding: `[batch, length]`.
+    /// Marks the tokens that are padding: `[batch, length]`.
     pub src_key_padding_mask: Option<&'a Tensor>,
-    /// Whether a token sees no later one. Needs no mask.
+    /// Whether a token sees no later ones. Needs no mask.
     pub is_causal: bool,
 }
 
-/// Self-attention and a perceptron. As `torch.nn.TransformerEncoderLayer`. Clones share parameters.
+/// Self-attention and an MLP. As `torch.nn.TransformerEncoderLayer`. Clones share parameters.
 ///
 /// ```
 /// use plimsoll::nn::{Module, Scope, TransformerEncoderLayer, TransformerOptions};
@@ -46,10 +46,11 @@ pub struct TransformerEncoderLayer {
 }
 
 impl TransformerEncoderLayer {
-    /// For `d_model` numbers a token, which `nhead` divides.
+    /// A layer for tokens of `d_model` numbers, where `d_model` is a multiple of `nhead`.
     ///
     /// # Errors
-    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is taken ([`Scope::parameter`]); out of
+    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is already in use
+    /// ([`Scope::parameter`]); out of
     /// memory.
     pub fn new(
         scope: &Scope,
@@ -76,7 +77,7 @@ impl TransformerEncoderLayer {
     /// The output for this input, with masks.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; out of memory.
+    /// Sizes or types that do not match; out of memory.
     pub fn forward_masked(&self, src: &Tensor, masks: EncoderMasks<'_>) -> Result<Tensor> {
         let hidden = MultiheadOptions {
             key_padding_mask: masks.src_key_padding_mask,
@@ -101,7 +102,7 @@ impl Module for TransformerEncoderLayer {
     }
 }
 
-/// Encoder layers one after the other, and perhaps a normalization. As `torch.nn.TransformerEncoder`.
+/// A stack of encoder layers, optionally with a final normalization. As `torch.nn.TransformerEncoder`.
 #[derive(Debug)]
 pub struct TransformerEncoder {
     layers: ModuleList<TransformerEncoderLayer>,
@@ -109,7 +110,7 @@ pub struct TransformerEncoder {
 }
 
 impl TransformerEncoder {
-    /// `num_layers` layers with start values of their own; without a normalization at the end.
+    /// `num_layers` layers, each with its own initial values; without a final normalization.
     ///
     /// # Errors
     /// As [`TransformerEncoderLayer::new`].
@@ -127,7 +128,8 @@ impl TransformerEncoder {
         })
     }
 
-    /// The same encoder with a normalization at its end, built at `norm`; `norm=LayerNorm(d_model)` in PyTorch.
+    /// Returns the encoder with a final normalization, which must be built under the name `norm`; `norm=LayerNorm(d_model)` in
+    /// PyTorch.
     pub fn with_norm(mut self, norm: LayerNorm) -> TransformerEncoder {
         self.norm = Some(norm);
         self
@@ -136,7 +138,7 @@ impl TransformerEncoder {
     /// The output for this input, with the same masks in every layer.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; out of memory.
+    /// Sizes or types that do not match; out of memory.
     pub fn forward_masked(&self, src: &Tensor, masks: EncoderMasks<'_>) -> Result<Tensor> {
         let x = self.layers.iter().try_fold(src.clone(), |x, layer| layer.forward_masked(&x, masks))?;
         self.norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))

@@ -1,8 +1,8 @@
-//! The transformer's blocks, as in PyTorch: attention and a perceptron, each added to what comes in and normalized.
+//! The transformer's blocks, as in PyTorch: attention and an MLP, each with a residual connection and a normalization.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | this one | the options that all blocks share, and the perceptron |
+//! | this one | the options that all blocks share, and the MLP |
 //! | `encoder` | [`TransformerEncoderLayer`], [`TransformerEncoder`] |
 //! | `decoder` | [`TransformerDecoderLayer`], [`TransformerDecoder`] |
 //! | `whole` | [`Transformer`]: an encoder and a decoder |
@@ -20,20 +20,20 @@ use plimsoll_tensor::{Activation, Result, Tensor};
 
 use super::{Dropout, LayerNorm, Linear, Module, MultiheadAttention, MultiheadAttentionOptions, Scope};
 
-/// How a transformer's block is made. The defaults are PyTorch's.
+/// The options of a transformer block. The defaults are PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransformerOptions {
-    /// Width inside of the perceptron.
+    /// Hidden width of the MLP.
     pub dim_feedforward: usize,
-    /// The probability of dropping: an element that a part adds, one inside of the perceptron, a weight of attention.
+    /// Dropout probability of sublayer outputs, inside the MLP, and of attention weights.
     pub dropout: f64,
-    /// The perceptron's activation.
+    /// Activation function of the MLP.
     pub activation: Activation,
-    /// Added to the variance of a normalization.
+    /// Epsilon added to the variance in layer normalization.
     pub layer_norm_eps: f64,
-    /// Whether tensors are `[batch, length, width]`, and not `[length, batch, width]`.
+    /// Whether tensors are `[batch, length, width]` instead of `[length, batch, width]`.
     pub batch_first: bool,
-    /// Whether each part normalizes what comes in, and not the sum.
+    /// Whether each sublayer normalizes its input instead of the sum.
     pub norm_first: bool,
 }
 
@@ -64,7 +64,7 @@ impl TransformerOptions {
         Ok(LayerNorm::new(scope, d_model)?.eps(self.layer_norm_eps))
     }
 
-    /// A part of a block: `x + part(norm(x))`, or `norm(x + part(x))`.
+    /// A sublayer of a block: `x + part(norm(x))`, or `norm(x + part(x))`.
     fn part(
         &self,
         norm: &LayerNorm,
@@ -79,7 +79,7 @@ impl TransformerOptions {
     }
 }
 
-/// The perceptron: `linear2(dropout(activation(linear1(x))))`. Where nothing is dropped, the activation's output is not kept.
+/// The MLP: `linear2(dropout(activation(linear1(x))))`. Without dropout, the activation's output is not kept.
 fn feed_forward(
     label: LabelId,
     activation: Activation,

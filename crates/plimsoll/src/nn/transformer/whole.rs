@@ -6,8 +6,8 @@ use super::super::{Module, Scope};
 use super::{DecoderMasks, EncoderMasks, TransformerDecoder, TransformerEncoder, TransformerOptions};
 use crate::members;
 
-/// An encoder, and a decoder that attends to its output; both normalize at their end. As `torch.nn.Transformer`, but for
-/// its start values: the matrices are those of the layers, not drawn once more by `xavier_uniform_`.
+/// An encoder, and a decoder that attends to its output; both end with a normalization. As `torch.nn.Transformer`, except for the
+/// initial values: matrices keep those of the layers and are not redrawn by `xavier_uniform_`.
 ///
 /// ```
 /// use plimsoll::nn::{DecoderMasks, EncoderMasks, Scope, Transformer, TransformerOptions};
@@ -26,7 +26,7 @@ pub struct Transformer {
 }
 
 impl Transformer {
-    /// For `d_model` numbers a token, with these numbers of encoder and decoder layers.
+    /// A transformer for tokens of `d_model` numbers, with these numbers of encoder and decoder layers.
     ///
     /// # Errors
     /// As [`super::TransformerEncoderLayer::new`].
@@ -49,7 +49,7 @@ impl Transformer {
     /// The decoder's output for a source and a target. As `torch.nn.Transformer.forward`.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; out of memory.
+    /// Sizes or types that do not match; out of memory.
     pub fn translate(
         &self,
         src: &Tensor,

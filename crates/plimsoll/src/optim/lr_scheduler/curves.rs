@@ -1,4 +1,4 @@
-//! Curves that need no more than the step's number: steps, exponential, cosine, linear, constant, the user's own.
+//! Curves that depend only on the step's number: steps, exponential, cosine, linear, constant, user-defined.
 
 use std::f64::consts::PI;
 
@@ -6,7 +6,7 @@ use plimsoll_tensor::Result;
 
 use super::{Curve, require};
 
-/// Times `gamma` every `step_size` steps. As `torch.optim.lr_scheduler.StepLR`.
+/// Multiplies the learning rate by `gamma` every `step_size` steps. As `torch.optim.lr_scheduler.StepLR`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLr {
     /// Steps from one change to the next; 1 or more.
@@ -26,10 +26,10 @@ impl Curve for StepLr {
     }
 }
 
-/// Times `gamma` at each milestone. As `torch.optim.lr_scheduler.MultiStepLR`.
+/// Multiplies the learning rate by `gamma` at each milestone. As `torch.optim.lr_scheduler.MultiStepLR`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiStepLr {
-    /// The steps; one that is there twice counts twice.
+    /// The milestones' steps; a repeated step counts twice.
     pub milestones: Vec<u64>,
     /// The factor; PyTorch's default is 0.1.
     pub gamma: f64,
@@ -46,7 +46,7 @@ impl Curve for MultiStepLr {
     }
 }
 
-/// Times `gamma` at every step. As `torch.optim.lr_scheduler.ExponentialLR`.
+/// Multiplies the learning rate by `gamma` at every step. As `torch.optim.lr_scheduler.ExponentialLR`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExponentialLr {
     /// The factor.
@@ -63,7 +63,8 @@ impl Curve for ExponentialLr {
     }
 }
 
-/// Down to `eta_min` along half a cosine, and up again. As `torch.optim.lr_scheduler.CosineAnnealingLR`.
+/// Lowers the learning rate to `eta_min` along half a cosine, and raises it again. As
+/// `torch.optim.lr_scheduler.CosineAnnealingLR`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CosineAnnealingLr {
     /// Steps down: half a period; 1 or more.
@@ -80,7 +81,7 @@ impl Curve for CosineAnnealingLr {
 
     fn next(&self, step: u64, _: usize, lr: f64, base_lr: f64) -> Result<f64> {
         let (t_max, eta_min) = (self.t_max as f64, self.eta_min);
-        // Half a period after the bottom the quotient below is 0 over 0.
+        // Half a period after the minimum, the quotient below is 0 over 0.
         if step > self.t_max && (step - 1 - self.t_max).is_multiple_of(2 * self.t_max) {
             return Ok(lr + (base_lr - eta_min) * (1.0 - (PI / t_max).cos()) / 2.0);
         }
@@ -89,13 +90,13 @@ impl Curve for CosineAnnealingLr {
     }
 }
 
-/// From a share of the learning rate to another, in a straight line: a warm-up. As
+/// Multiplies the learning rate by a factor that changes linearly from `start_factor` to `end_factor`: a warm-up. As
 /// `torch.optim.lr_scheduler.LinearLR`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearLr {
-    /// The share at the beginning, above 0 and at most 1.
+    /// The factor at the beginning, above 0 and at most 1.
     pub start_factor: f64,
-    /// The share at the end, 0 to 1.
+    /// The factor at the end, 0 to 1.
     pub end_factor: f64,
     /// Steps from one to the other.
     pub total_iters: u64,
@@ -129,12 +130,12 @@ impl Curve for LinearLr {
     }
 }
 
-/// A share of the learning rate for some steps, then all of it. As `torch.optim.lr_scheduler.ConstantLR`.
+/// Multiplies the learning rate by a factor for some steps, then uses the full rate. As `torch.optim.lr_scheduler.ConstantLR`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConstantLr {
-    /// The share, above 0 and at most 1.
+    /// The factor, above 0 and at most 1.
     pub factor: f64,
-    /// For how many steps.
+    /// The number of steps for which the factor applies.
     pub total_iters: u64,
 }
 

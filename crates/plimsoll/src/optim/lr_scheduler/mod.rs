@@ -1,8 +1,8 @@
 //! Learning-rate schedulers, with PyTorch's names, formulas and defaults.
 //!
-//! A curve ([`StepLr`], [`CosineAnnealingLr`], …) says how a learning rate goes on; a [`Scheduler`] leads the groups of an
-//! optimizer along it, a step at a time, from what they are: so schedulers can be chained, as PyTorch's. [`SequentialLr`]
-//! is a curve made of others, for a warm-up. [`ReduceLrOnPlateau`] follows a metric instead.
+//! A curve ([`StepLr`], [`CosineAnnealingLr`], …) says how a learning rate changes. A [`Scheduler`] applies a curve to the groups
+//! of an optimizer, step by step, starting from their current rates, so schedulers can be chained, as in PyTorch.
+//! [`SequentialLr`] is a curve made of other curves, for a warm-up for example. [`ReduceLrOnPlateau`] follows a metric instead.
 
 mod curves;
 mod one_cycle;
@@ -19,28 +19,28 @@ use serde_json::{Value, json};
 
 use super::Optimizer;
 
-/// How the learning rate of a group goes on.
+/// How the learning rate of a group changes over time.
 pub trait Curve: Send {
-    /// The learning rate at the beginning, from that of before.
+    /// The initial learning rate, given the rate before the scheduler was made.
     ///
     /// # Errors
     /// Settings that PyTorch rejects.
     fn start(&self, group: usize, base_lr: f64) -> Result<f64>;
 
-    /// The learning rate at a step, counted from 1, from that of the step before.
+    /// The learning rate at a step, counted from 1, given the previous step's.
     ///
     /// # Errors
     /// A step beyond the last.
     fn next(&self, step: u64, group: usize, lr: f64, base_lr: f64) -> Result<f64>;
 
-    /// The momentum at a step, where the curve has one.
+    /// The momentum at a step, if the curve changes it.
     fn momentum(&self, step: u64, group: usize) -> Option<f64> {
         let _ = (step, group);
         None
     }
 }
 
-/// Leads the learning rates of an optimizer along a curve. As `torch.optim.lr_scheduler.LRScheduler`.
+/// Sets the learning rates of an optimizer along a curve. As `torch.optim.lr_scheduler.LRScheduler`.
 ///
 /// ```
 /// use plimsoll::optim::lr_scheduler::{Scheduler, StepLr};
@@ -67,7 +67,7 @@ pub struct Scheduler<C> {
 }
 
 impl<C: Curve> Scheduler<C> {
-    /// A scheduler of this optimizer, whose learning rates become those of the curve's beginning.
+    /// Makes a scheduler for this optimizer, and sets its learning rates to the start of the curve.
     ///
     /// # Errors
     /// Settings that PyTorch rejects.
@@ -81,10 +81,11 @@ impl<C: Curve> Scheduler<C> {
         Ok(scheduler)
     }
 
-    /// Goes on to the next step, usually once an epoch, after the optimizer's step.
+    /// Advances to the next step, usually once an epoch, after the optimizer's step.
     ///
     /// # Errors
-    /// A step beyond the curve's last; groups that the optimizer did not have at the beginning. Nothing has changed then.
+    /// A step beyond the curve's last; groups added to the optimizer since the scheduler was made. In either case nothing has
+    /// changed.
     pub fn step(&mut self, optimizer: &mut dyn Optimizer) -> Result<()> {
         let (lrs, step) = (optimizer.lrs(), self.last_step + 1);
         if lrs.len() != self.base_lrs.len() {
@@ -108,18 +109,18 @@ impl<C: Curve> Scheduler<C> {
         optimizer.set_momenta(&momenta);
     }
 
-    /// How many steps it has made.
+    /// The number of steps made so far.
     pub fn last_step(&self) -> u64 {
         self.last_step
     }
 
-    /// Where it is, for a checkpoint. The learning rates themselves are in the optimizer's state dict; the curve is the
-    /// program's.
+    /// The scheduler's position, for a checkpoint. The learning rates themselves are in the optimizer's state dict; the curve is
+    /// not saved.
     pub fn state_dict(&self) -> Value {
         json!({ "last_epoch": self.last_step, "base_lrs": self.base_lrs })
     }
 
-    /// Goes to where another scheduler with the same curve was.
+    /// Sets the position to that of another scheduler with the same curve.
     ///
     /// # Errors
     /// A value that [`Scheduler::state_dict`] did not make, or of another number of groups.
@@ -139,7 +140,7 @@ impl<C: Curve> Scheduler<C> {
     }
 }
 
-/// Rejects settings of a curve.
+/// Rejects a curve's settings unless `holds`; `rule` is the requirement.
 fn require(op: &'static str, holds: bool, rule: impl Into<String>) -> Result<()> {
     if holds { Ok(()) } else { Err(Error::Argument { op, message: rule.into() }) }
 }

@@ -1,4 +1,4 @@
-//! Up to a largest learning rate and down again, momentum the other way: [`OneCycleLr`].
+//! A learning rate that rises to a maximum and falls again, with momentum moving the opposite way: [`OneCycleLr`].
 
 use std::f64::consts::PI;
 
@@ -16,7 +16,7 @@ pub enum Anneal {
     Linear,
 }
 
-/// One cycle of the learning rate over a whole training, a step a batch. As
+/// One cycle of the learning rate over the complete training, with a step for each batch. As
 /// `torch.optim.lr_scheduler.OneCycleLR`.
 ///
 /// ```
@@ -31,9 +31,9 @@ pub enum Anneal {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct OneCycleLr {
-    /// The largest learning rate of each group; one for all where there is one.
+    /// The largest learning rate of each group; a single value applies to all groups.
     pub max_lr: Vec<f64>,
-    /// Steps of the whole cycle.
+    /// The total number of steps of the cycle.
     pub total_steps: u64,
     /// The share of steps in which the learning rate rises.
     pub pct_start: f64,
@@ -41,15 +41,15 @@ pub struct OneCycleLr {
     pub anneal_strategy: Anneal,
     /// Whether momentum, or the first beta, falls while the learning rate rises.
     pub cycle_momentum: bool,
-    /// Momentum where the learning rate is largest.
+    /// Momentum when the learning rate is largest.
     pub base_momentum: f64,
-    /// Momentum where it is smallest.
+    /// Momentum when the learning rate is smallest.
     pub max_momentum: f64,
-    /// The largest learning rate over the first.
+    /// The largest learning rate divided by the first.
     pub div_factor: f64,
-    /// The first learning rate over the last.
+    /// The first learning rate divided by the last.
     pub final_div_factor: f64,
-    /// Whether the learning rate falls to the first one, as steep as it rose, before it falls to the last.
+    /// Whether the learning rate first falls back to its initial value, as steeply as it rose, and then to the last.
     pub three_phase: bool,
 }
 
@@ -70,7 +70,7 @@ impl OneCycleLr {
         }
     }
 
-    /// A value at a step, from those at the start, at the top and at the end.
+    /// The value at a step, given the values at the start, at the top and at the end.
     fn at(&self, step: u64, [start, top, end]: [f64; 3], falls_back: [f64; 2]) -> f64 {
         let (total, step) = (self.total_steps as f64, step as f64);
         let rise = (self.pct_start * total - 1.0, start, top);

@@ -1,11 +1,11 @@
-//! A smaller learning rate where a metric stops getting better: [`ReduceLrOnPlateau`].
+//! Lowers the learning rate when a metric stops improving: [`ReduceLrOnPlateau`].
 
 use plimsoll_tensor::{Error, Result};
 use serde_json::{Value, json};
 
 use crate::optim::Optimizer;
 
-/// What is better: PyTorch's `mode`.
+/// Which metrics are better: PyTorch's `mode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Better {
     /// A smaller metric, such as a loss.
@@ -15,36 +15,36 @@ pub enum Better {
     Max,
 }
 
-/// How much better counts: PyTorch's `threshold` and `threshold_mode`.
+/// The smallest improvement that counts: PyTorch's `threshold` and `threshold_mode`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
-    /// This share of the best.
+    /// This fraction of the best metric.
     Rel(f64),
-    /// This much.
+    /// This absolute difference.
     Abs(f64),
 }
 
 /// The settings of [`ReduceLrOnPlateau`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlateauOptions {
-    /// What is better.
+    /// Whether a smaller or a larger metric is better.
     pub mode: Better,
-    /// The factor, below 1.
+    /// The factor that multiplies the learning rate, below 1.
     pub factor: f64,
-    /// Steps without a better metric that are still waited for.
+    /// The number of steps without improvement before the learning rate is reduced.
     pub patience: u64,
-    /// How much better counts.
+    /// The smallest improvement that counts.
     pub threshold: Threshold,
-    /// Steps after a reduction in which nothing counts.
+    /// The number of steps after a reduction in which steps without improvement are not counted.
     pub cooldown: u64,
     /// The smallest learning rate.
     pub min_lr: f64,
-    /// A change smaller than this is not made.
+    /// A change of the learning rate smaller than this is not made.
     pub eps: f64,
 }
 
 impl Default for PlateauOptions {
-    /// PyTorch's.
+    /// PyTorch's defaults.
     fn default() -> PlateauOptions {
         PlateauOptions {
             mode: Better::Min,
@@ -58,7 +58,7 @@ impl Default for PlateauOptions {
     }
 }
 
-/// Multiplies the learning rates by a factor when a metric has not become better for some steps. As
+/// Multiplies the learning rates by a factor when a metric has not improved for some steps. As
 /// `torch.optim.lr_scheduler.ReduceLROnPlateau`.
 ///
 /// ```
@@ -101,7 +101,7 @@ impl ReduceLrOnPlateau {
         }
     }
 
-    /// Takes a metric in, usually the validation loss of an epoch.
+    /// Records a metric, usually the validation loss of an epoch, and reduces the learning rates if it is time to.
     ///
     /// # Errors
     /// A factor that is not below 1.
@@ -133,12 +133,12 @@ impl ReduceLrOnPlateau {
         Ok(())
     }
 
-    /// Where it is, for a checkpoint.
+    /// The state, for a checkpoint.
     pub fn state_dict(&self) -> Value {
         json!({ "best": self.best, "num_bad_epochs": self.bad_steps, "cooldown_counter": self.cooldown_left })
     }
 
-    /// Goes to where another one was.
+    /// Restores the state of another scheduler.
     ///
     /// # Errors
     /// A value that [`ReduceLrOnPlateau::state_dict`] did not make.

@@ -4,7 +4,7 @@ use plimsoll_tensor::Result;
 
 use super::{Curve, require};
 
-/// Curves one after another, each from its milestone on. As `torch.optim.lr_scheduler.SequentialLR`.
+/// Applies curves one after another; each starts at its milestone. As `torch.optim.lr_scheduler.SequentialLR`.
 ///
 /// ```
 /// use plimsoll::optim::lr_scheduler::{CosineAnnealingLr, LinearLr, Scheduler, SequentialLr};
@@ -24,24 +24,24 @@ use super::{Curve, require};
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 pub struct SequentialLr {
-    /// Each with the step that it begins at.
+    /// Each curve, with the step that it starts at.
     curves: Vec<(u64, Box<dyn Curve>)>,
 }
 
 impl SequentialLr {
-    /// This curve first.
+    /// A sequence that starts with this curve.
     pub fn new(first: impl Curve + 'static) -> SequentialLr {
         SequentialLr { curves: vec![(0, Box::new(first))] }
     }
 
-    /// From this step on another curve, which begins with the initial learning rate.
+    /// Adds a curve that applies from step `milestone` on and starts with the initial learning rate.
     #[must_use]
     pub fn then(mut self, milestone: u64, curve: impl Curve + 'static) -> SequentialLr {
         self.curves.push((milestone, Box::new(curve)));
         self
     }
 
-    /// The curve in force at a step, and where it began.
+    /// The curve that applies at a step, and the step that it starts at.
     fn at(&self, step: u64) -> &(u64, Box<dyn Curve>) {
         let begun = self.curves.iter().rev().find(|(milestone, _)| *milestone <= step);
         begun.unwrap_or(&self.curves[0])

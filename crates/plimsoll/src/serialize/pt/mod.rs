@@ -1,8 +1,8 @@
 //! PyTorch's `.pt` and `.pth` files: [`PtFile`].
 //!
-//! Such a file is a zip archive with a pickle (`data.pkl`) that says which tensors there are, and a file for each storage.
-//! The pickle is read by the same machine as a snapshot's, which runs nothing: `objects.rs` knows the few functions that
-//! `torch.save` of a state dict names, and refuses any other by its name.
+//! Such a file is a zip archive with a pickle (`data.pkl`) that lists the tensors, and a file for each storage. The pickle reader
+//! is the one for snapshots, which runs no code: `objects.rs` knows the few functions that `torch.save` of a state dict names,
+//! and rejects any other with an error that names it.
 
 mod objects;
 mod value;
@@ -21,13 +21,13 @@ use self::value::TensorEntry;
 use super::checksum;
 use crate::state_dict::{SerializeError, TensorSource};
 
-/// The longest pickle accepted. The largest models' have some hundred kilobytes.
+/// The longest pickle accepted. The pickles of the largest models have some hundred kilobytes.
 const LONGEST_PICKLE_BYTES: u64 = 256 << 20;
 
-/// An open `.pt` or `.pth` file: its list of tensors; their values are read when asked for.
+/// An open `.pt` or `.pth` file: its list of tensors; their values are read on demand.
 ///
-/// Tensors in dictionaries inside the saved one have names with dots: a file of
-/// `torch.save({"model": model.state_dict(), "epoch": 3})` has `model.fc.weight`; [`PtFile::part`] leads into it.
+/// Tensors in nested dictionaries have names with dots: a file of `torch.save({"model": model.state_dict(), "epoch": 3})` has
+/// `model.fc.weight`; [`PtFile::part`] selects such a part.
 pub struct PtFile {
     path: PathBuf,
     archive: Mutex<ZipArchive<BufReader<File>>>,
@@ -39,7 +39,7 @@ pub struct PtFile {
     not_finite: Mutex<BTreeSet<String>>,
 }
 
-/// The refusal of a file in the format before PyTorch 1.6.
+/// The error for a file in the format before PyTorch 1.6.
 pub(super) fn legacy(path: &Path) -> SerializeError {
     SerializeError::format(
         path,
@@ -48,7 +48,7 @@ pub(super) fn legacy(path: &Path) -> SerializeError {
     )
 }
 
-/// A pickle that `torch.save` did not write: it never uses a protocol this new.
+/// The error for a pickle that `torch.save` did not write, because `torch.save` never uses a protocol this new.
 pub(super) fn pickle(path: &Path) -> SerializeError {
     SerializeError::format(
         path,
@@ -61,8 +61,8 @@ impl PtFile {
     /// Opens a file and reads its pickle.
     ///
     /// # Errors
-    /// A file that is no zip archive of `torch.save`, is damaged, or whose pickle asks for anything but the tensors,
-    /// dictionaries, lists and numbers of a state dict. Nothing is ever run.
+    /// A file that is not a zip archive of `torch.save`, is damaged, or whose pickle contains anything but the tensors,
+    /// dictionaries, lists and numbers of a state dict. No code in the file is ever run.
     pub fn open(path: impl AsRef<Path>) -> Result<PtFile, SerializeError> {
         let path = path.as_ref();
         let wrong = |message: String| SerializeError::format(path, message);
@@ -93,8 +93,8 @@ impl PtFile {
         })
     }
 
-    /// The tensors whose names begin with `name.`, without that beginning: `part("model")` of
-    /// `{"model": state_dict, …}`.
+    /// Keeps only the tensors whose names start with `name.`, and removes this prefix: `part("model")` of `{"model": state_dict,
+    /// …}`.
     #[must_use]
     pub fn part(mut self, name: &str) -> PtFile {
         let prefix = format!("{name}.");
@@ -106,7 +106,7 @@ impl PtFile {
     }
 }
 
-/// An entry of the archive, of at most so many bytes. Its checksum is compared.
+/// Reads an entry of the archive, of at most this many bytes, and verifies its checksum.
 fn read(archive: &mut ZipArchive<BufReader<File>>, name: &str, most_bytes: u64) -> Result<Vec<u8>, String> {
     let entry = archive.by_name(name).map_err(|why| format!("{name}: {why}"))?;
     if entry.size() > most_bytes {

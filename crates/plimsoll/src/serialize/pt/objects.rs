@@ -1,17 +1,18 @@
-//! The values in the pickle of a state dict, in an arena. The functions that it may name are known, and none is called.
+//! The values in the pickle of a state dict, in an arena. Only known function names are accepted, and no function is called.
 
 use plimsoll_trace::pickle::{self, Builder, Malformed, Scalar};
 
 use super::value::{KnownGlobal, StorageEntry, TensorEntry, Value};
 
-/// Dictionaries in dictionaries that are followed.
+/// The maximum nesting depth of dictionaries.
 const DEEPEST: usize = 64;
-/// Most values of a pickle; a model of a million tensors has some ten million.
+/// The maximum number of values in a pickle; a model of a million tensors has some ten million.
 const MOST_VALUES: usize = 50_000_000;
-/// How many bytes of copied names, sizes and keys count as one value, or one visit: any number of tensors may share them.
+/// The number of bytes of copied names, sizes and keys that count as one value or one visit. This bounds memory, because any
+/// number of tensors may share them.
 const COPIED_BYTES: usize = 64;
 
-/// The tensors of a pickle with their names: keys of the dictionaries on the way, with dots between them.
+/// The tensors of a pickle with their names: the keys of the dictionaries on the path, joined by dots.
 ///
 /// # Errors
 /// Where and why it is not the pickle of a state dict.
@@ -25,11 +26,11 @@ pub(super) fn tensors(pickle: &[u8]) -> Result<Vec<(String, TensorEntry)>, Strin
     Ok(found.tensors)
 }
 
-/// What was found so far. Visits are bounded: dictionaries that are shared again and again would lead to more tensors than
-/// any memory holds. What is copied for a tensor counts as visits, too.
+/// The tensors found so far. The number of visits is bounded, because dictionaries that are shared repeatedly could lead to more
+/// tensors than fit in memory. Bytes copied for a tensor also count as visits.
 struct FoundTensors {
     tensors: Vec<(String, TensorEntry)>,
-    /// The name of the value that is visited.
+    /// The name of the value being visited.
     name: String,
     visits_left: usize,
 }
@@ -44,12 +45,12 @@ impl FoundTensors {
 
 #[derive(Default)]
 struct Objects {
-    /// How many values were put on the machine's stack.
+    /// The number of values pushed onto the reader's stack.
     values: usize,
-    /// How many times [`COPIED_BYTES`] were copied for storages and tensors.
+    /// The bytes copied for storages and tensors, in units of [`COPIED_BYTES`].
     copied: usize,
     texts: Vec<Box<str>>,
-    /// Lists, tuples, and dictionaries as keys and values in turn.
+    /// The contents of lists, tuples and dictionaries; of a dictionary, alternating keys and values.
     nodes: Vec<Vec<Value>>,
     storages: Vec<StorageEntry>,
     tensors: Vec<TensorEntry>,
@@ -80,7 +81,7 @@ impl From<Malformed> for Refusal {
     }
 }
 
-/// Whether a name of PyTorch's stands for a tensor, of whatever kind.
+/// Whether a PyTorch name refers to a tensor of any kind.
 fn describes_tensors(module: &str, name: &str) -> bool {
     match module {
         "torch" => name.ends_with("Storage"),
@@ -174,7 +175,7 @@ impl Builder for Objects {
         }
     }
 
-    /// Attributes of a dictionary, such as `_metadata` of a state dict: no tensors.
+    /// Ignores attributes of a dictionary, such as `_metadata` of a state dict: they contain no tensors.
     fn build(&mut self, object: Value, _state: Value) -> Result<(), Refusal> {
         match object {
             Value::Dict(_) | Value::Tensor(_) => Ok(()),
@@ -198,13 +199,13 @@ impl Objects {
         self.nodes.len() - 1
     }
 
-    /// Counts bytes that were copied, and refuses more than the values allow.
+    /// Counts copied bytes, and rejects the pickle if they exceed the limit.
     fn copied(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.copied += bytes / COPIED_BYTES;
         if self.copied > self.values { Err("the same sizes or keys again and again".into()) } else { Ok(()) }
     }
 
-    /// Of `("storage", type, key, device, length)`.
+    /// Reads a storage from `("storage", type, key, device, length)`.
     fn storage(&self, id: Value) -> Option<StorageEntry> {
         let Value::Tuple(node) = id else { return None };
         let &[
@@ -219,12 +220,12 @@ impl Objects {
             return None;
         };
         let (key, len) = (&self.texts[key], usize::try_from(len).ok()?);
-        // A key is a name in the archive's folder `data`, and nothing that leads elsewhere.
+        // A key is a file name in the archive's folder `data`, never a path out of it.
         let is_pytorchs = &*self.texts[kind] == "storage" && !key.contains(['/', '\\']);
         is_pytorchs.then(|| StorageEntry { dtype, key: key.to_string(), len })
     }
 
-    /// Of `(storage, offset, shape, strides, …)`, if it lies in its storage.
+    /// Reads a tensor from `(storage, offset, shape, strides, …)`, if it lies within its storage.
     fn tensor(&self, given: &[Value]) -> Option<TensorEntry> {
         let &[Value::Storage(storage), Value::Int(offset), shape, strides, ..] = given else { return None };
         let StorageEntry { dtype, key, len } = self.storages[storage].clone();
@@ -241,7 +242,7 @@ impl Objects {
         self.nodes[node].iter().map(size).collect()
     }
 
-    /// Adds the tensors below a value. Keys that are numbers count as texts; other values are passed over.
+    /// Adds the tensors below a value. Keys that are numbers count as strings; other values are skipped.
     fn flatten(&self, value: Value, depth: usize, found: &mut FoundTensors) -> Result<(), String> {
         if depth > DEEPEST {
             return Err(format!("more than {DEEPEST} dictionaries in one another"));
@@ -275,7 +276,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Adds the tensors below an item of the container that is visited.
+    /// Adds the tensors below an item of the container being visited.
     fn flatten_at(
         &self,
         key: &str,
@@ -335,7 +336,7 @@ mod tests {
 
     #[test]
     fn dictionaries_that_are_shared_again_and_again_are_refused() {
-        // d = [d, d], forty times over: 2^40 leaves.
+        // d = [d, d], nested forty times: 2^40 leaves.
         let mut pickle = b"\x80\x04]\x94".to_vec();
         for memo in 0..40 {
             pickle.extend([b']', 0x94, b'(', b'h', memo, b'h', memo, b'e']);
@@ -344,7 +345,7 @@ mod tests {
         assert!(refused(&pickle).contains("again and again"));
     }
 
-    /// A list of tensors in one storage of one element, which share one shape of so many dimensions of size 1.
+    /// A list of tensors that share one storage of one element, and one shape with this many dimensions of size 1.
     fn tensors_of_one_shape(count: usize, dimensions: usize, key: &str) -> Vec<u8> {
         let mut pickle = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nq\0".to_vec();
         pickle.extend(b"(X\x07\0\0\0storagectorch\nFloatStorage\nX");

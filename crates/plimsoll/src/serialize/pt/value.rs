@@ -1,19 +1,19 @@
-//! What the pickle of a state dict is made of: values in an arena, and tensors.
+//! The values in the pickle of a state dict, which live in an arena, and its tensors.
 
 use std::borrow::Cow;
 
-/// A value. Containers are numbers of nodes in an arena: a copy is the same container, and nothing is ever dropped in
-/// depth.
+/// A value. Containers are indices of nodes in an arena, so a copy refers to the same container, and dropping values never
+/// recurses.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
-    /// `None`, numbers, truth values, bytes: nothing that leads to a tensor.
+    /// `None`, numbers, booleans, bytes: values that contain no tensor.
     Plain,
     Int(i64),
     Text(usize),
     Tuple(usize),
     List(usize),
     Dict(usize),
-    /// A name of a function or type that is known.
+    /// The name of a known function or type.
     Global(KnownGlobal),
     Storage(usize),
     Tensor(usize),
@@ -25,7 +25,7 @@ pub(super) enum KnownGlobal {
     OrderedDict,
     /// `torch._utils._rebuild_tensor_v2`, and `_rebuild_tensor`.
     RebuildTensor,
-    /// `torch._utils._rebuild_parameter`, and that with state.
+    /// `torch._utils._rebuild_parameter`, and `_rebuild_parameter_with_state`.
     RebuildParameter,
     /// `torch.Size`: a tuple.
     Size,
@@ -48,7 +48,7 @@ const STORAGES: [(&str, &str); 10] = [
 ];
 
 impl KnownGlobal {
-    /// What a module's name stands for, if it is known.
+    /// The function or type that a name of a module refers to, if it is known.
     pub(super) fn of(module: &str, name: &str) -> Option<KnownGlobal> {
         Some(match (module, name) {
             ("collections", "OrderedDict") => KnownGlobal::OrderedDict,
@@ -91,7 +91,7 @@ impl TensorEntry {
         self.storage.len() + size_of_val(&*self.shape) + size_of_val(&*self.strides)
     }
 
-    /// Whether every element lies in the storage, and there are not more of them than it could have.
+    /// Whether every element lies in the storage, and the number of elements is plausible.
     pub(super) fn fits(&self) -> bool {
         let elements = self.shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
         let Some(elements) = elements else { return false };
@@ -102,11 +102,11 @@ impl TensorEntry {
             self.shape.iter().zip(&self.strides).try_fold(self.offset, |at, (&size, &stride)| {
                 at.checked_add((size - 1).checked_mul(stride)?)
             });
-        // An expanded tensor has more elements than its storage; one of a file is not that much larger.
+        // An expanded tensor has more elements than its storage, but a real one is never this much larger.
         last.is_some_and(|last| last < self.storage_len) && elements / 1024 <= self.storage_len
     }
 
-    /// The bytes of its elements, row-major, from those of its storage.
+    /// The bytes of the tensor's elements in row-major order, gathered from the storage.
     pub(super) fn gathered<'a>(&self, storage: &'a [u8], size: usize) -> Cow<'a, [u8]> {
         let elements: usize = self.shape.iter().product();
         let mut row_major = 1;

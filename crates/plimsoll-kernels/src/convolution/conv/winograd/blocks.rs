@@ -1,5 +1,5 @@
-//! Winograd's passes over tensors in either order. Those that are row-major are turned channels-last in scratch, some images at a time,
-//! so that scratch does not grow with the batch.
+//! Winograd's passes over tensors in either layout. Row-major tensors are converted to channels-last in scratch memory, some
+//! images at a time, so that scratch memory does not grow with the batch.
 
 use std::ops::Range;
 
@@ -9,14 +9,14 @@ use super::{Winograd, WinogradWeight};
 use crate::parallel::{Pieces, for_each_cut};
 use crate::transpose::transpose;
 
-/// Floats of turned images at a time, where that is more than one image: the cores' caches have room for them.
+/// Floats of converted images at a time, if that is more than one image; they fit in the cores' caches.
 const BLOCK: usize = 1 << 20;
-/// Floats of one image's turned elements at most.
+/// The maximum number of floats in one converted image.
 const MOST: usize = 1 << 22;
-/// Elements that a thread turns at a time.
+/// Elements that a thread converts at a time.
 const PIECE: usize = 1 << 14;
 
-/// Images of one of a pass's tensors.
+/// The images of one tensor of a pass.
 #[derive(Clone, Copy, Debug)]
 struct Images {
     channels: usize,
@@ -33,7 +33,7 @@ impl Images {
         self.channels * self.area
     }
 
-    /// Floats of scratch for so many images.
+    /// Floats of scratch memory for this many images.
     fn scratch_len(&self, images: usize) -> usize {
         if self.row_major { images * self.len() } else { 0 }
     }
@@ -42,7 +42,7 @@ impl Images {
         images.start * self.len()..images.end * self.len()
     }
 
-    /// These images channels-last: in scratch, or where they are.
+    /// These images in channels-last layout: converted in scratch memory, or in place.
     fn channels_last<'a>(&self, images: &Range<usize>, all: &'a [f32], scratch: &'a mut [f32]) -> &'a [f32] {
         let from = &all[self.range(images)];
         if !self.row_major {
@@ -54,10 +54,10 @@ impl Images {
     }
 }
 
-/// Matrices of `rows x cols`, one after the other, transposed.
+/// Transposes contiguous matrices of `rows x cols`.
 fn turn([rows, cols]: [usize; 2], from: &[f32], to: &mut [f32]) {
     let image = rows * cols;
-    // Columns of a piece: whole registers of them.
+    // The columns of a piece fill complete registers.
     let piece = (PIECE / rows).next_multiple_of(16).min(cols);
     let per_image = cols.div_ceil(piece);
     for_each_cut(from.len() / image * per_image, Pieces::in_rows(to, image, piece * rows), |chunk, to| {
@@ -66,13 +66,14 @@ fn turn([rows, cols]: [usize; 2], from: &[f32], to: &mut [f32]) {
     });
 }
 
-/// So many images at a time, of a batch; all where nothing is turned, none where a single one would take much scratch.
+/// The number of images of a batch to process at a time: all if nothing is converted, `None` if a single one would need too much
+/// scratch memory.
 fn images_at_a_time(batch: usize, turned: usize) -> Option<usize> {
     let images = BLOCK.checked_div(turned).map_or(batch, |images| images.max(1).min(batch));
     (images > 0 && turned <= MOST).then_some(images)
 }
 
-/// The blocks of a batch: with the number of images that is usual, or with fewer.
+/// The blocks of a batch. All have `images` images, except that the last may have fewer.
 fn blocks(batch: usize, images: usize) -> impl Iterator<Item = Range<usize>> {
     (0..batch).step_by(images.max(1)).map(move |first| first..batch.min(first + images))
 }
@@ -80,20 +81,20 @@ fn blocks(batch: usize, images: usize) -> impl Iterator<Item = Range<usize>> {
 const LAST: Formats =
     Formats { input: Format::ChannelsLast, weight: Format::ChannelsLast, output: Format::ChannelsLast };
 
-/// Forward, or backward to the input.
+/// The forward pass, or the gradient of the input.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct WinogradBlocks {
     batch: usize,
     images: usize,
     source: Images,
     result: Images,
-    /// The pass over as many images as come at a time, and over those that are left.
+    /// The pass over a full block of images, and over the remaining ones.
     whole: Winograd,
     rest: Option<Winograd>,
 }
 
 impl WinogradBlocks {
-    /// The pass, where it pays.
+    /// The pass, if it is worthwhile.
     pub(in super::super) fn of(pass: Pass, s: &ConvShape, formats: Formats) -> Option<WinogradBlocks> {
         let (input, output) = (
             Images::of(s.in_channels, s.input, formats.input),
@@ -112,12 +113,12 @@ impl WinogradBlocks {
         Some(WinogradBlocks { batch: s.batch, images, source, result, whole, rest })
     }
 
-    /// Floats of turned images.
+    /// Floats of converted images.
     fn turned(&self) -> [usize; 2] {
         [self.source, self.result].map(|images| images.scratch_len(self.images))
     }
 
-    /// Floats of scratch that [`WinogradBlocks::run`] needs.
+    /// Floats of scratch memory that [`WinogradBlocks::run`] needs.
     pub(in super::super) fn scratch_len(&self) -> usize {
         let rest = self.rest.map_or(0, |rest| rest.scratch_len());
         self.turned().iter().sum::<usize>() + self.whole.scratch_len().max(rest)
@@ -149,7 +150,7 @@ impl WinogradBlocks {
     }
 }
 
-/// Backward to the weight.
+/// The gradient of the weight.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct WinogradWeightBlocks {
     batch: usize,
@@ -161,7 +162,7 @@ pub(in super::super) struct WinogradWeightBlocks {
 }
 
 impl WinogradWeightBlocks {
-    /// The pass, where it pays.
+    /// The pass, if it is worthwhile.
     pub(in super::super) fn of(s: &ConvShape, formats: Formats) -> Option<WinogradWeightBlocks> {
         let input = Images::of(s.in_channels, s.input, formats.input);
         let grad = Images::of(s.out_channels, s.output, formats.output);
@@ -178,7 +179,7 @@ impl WinogradWeightBlocks {
         [self.input, self.grad].map(|images| images.scratch_len(self.images))
     }
 
-    /// Floats of scratch that [`WinogradWeightBlocks::run`] needs.
+    /// Floats of scratch memory that [`WinogradWeightBlocks::run`] needs.
     pub(in super::super) fn scratch_len(&self) -> usize {
         let rest = self.rest.map_or(0, |rest| rest.scratch_len());
         self.turned().iter().sum::<usize>() + self.whole.scratch_len().max(rest)

@@ -1,8 +1,9 @@
-//! The two passes that are sums over windows: forward, and backward to the input, which is forward with filters turned round.
+//! The two passes that are sums over windows: forward, and the gradient of the input, which is a forward pass with flipped
+//! filters.
 //!
 //! Squares are the rows of the products, channels of the result their columns. A chunk of work is some rows of squares, or some
-//! small images: it maps what they see once, for all columns. Mapped filters take 16/9 of their size, so where they are large, some
-//! columns are computed at a time.
+//! small images. It transforms their inputs once, for all columns. Transformed filters take 16/9 of the original size, so if they
+//! are large, only some columns are computed at a time.
 
 use std::ops::Range;
 
@@ -15,33 +16,33 @@ use super::{SQUARE, apart, squares, workers};
 use crate::parallel::{Pieces, for_each_cut_with};
 use crate::tile::{Depth, ROWS, Start, Tile, WIDE};
 
-/// Squares of a chunk, about.
+/// The approximate number of squares in a chunk.
 const CHUNK: usize = 96;
-/// Floats of mapped filters at a time, at most, where they are more than one panel.
+/// The maximum number of floats of transformed filters at a time, unless they are a single panel.
 const FILTERS: usize = 1 << 20;
-/// Floats of mapped images at a time, about: the second-level cache has room for them.
+/// The approximate number of floats of transformed images at a time; they fit in the L2 cache.
 const SEEN: usize = 1 << 17;
 
-/// One of the two passes, with all that follows from its sizes.
+/// One of the two passes, with everything derived from its sizes.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Winograd {
     packing: Packing,
     weight: Format,
     batch: usize,
     source: Grid,
-    /// Channels, height and width of the result.
+    /// The channels, height and width of the result.
     channels: usize,
     size: [usize; 2],
 }
 
-/// Part of a result that starts at an offset.
+/// The part of a result that starts at an offset.
 struct Part<'a> {
     values: &'a mut [f32],
     offset: usize,
 }
 
 impl Winograd {
-    /// The pass, where it pays.
+    /// The pass, if it is worthwhile.
     pub(in super::super) fn of(pass: Pass, s: &ConvShape, formats: Formats) -> Option<Winograd> {
         let padding = [s.padding[1], s.padding[2]];
         let (channels, source, result) = match pass {
@@ -64,12 +65,12 @@ impl Winograd {
         self.packing.panels
     }
 
-    /// Floats of an image of the result.
+    /// Floats in an image of the result.
     fn image_len(&self) -> usize {
         self.size[0] * self.size[1] * self.channels
     }
 
-    /// A chunk: so many images, or so many rows of squares of one.
+    /// The size of a chunk: this many images, or this many rows of squares of one image.
     fn chunk(&self) -> (usize, usize) {
         let ([down, across], all) = (self.source.squares, self.source.per_image());
         if all >= CHUNK {
@@ -83,7 +84,7 @@ impl Winograd {
         self.batch.div_ceil(images) * self.source.squares[0].div_ceil(rows)
     }
 
-    /// Squares that a chunk works on at a time.
+    /// The number of squares that a chunk works on at a time.
     fn block(&self) -> usize {
         let (images, rows) = self.chunk();
         let all = images * rows * self.source.squares[1];
@@ -91,12 +92,12 @@ impl Winograd {
         all.div_ceil(all.div_ceil(most)).next_multiple_of(ROWS).min(all)
     }
 
-    /// Distance between what two squares see: not a power of two, or all would be in few sets of the cache.
+    /// Floats between the inputs of neighbouring squares. Not a power of two, since they would then share a few cache sets.
     fn row(&self) -> usize {
         self.source.channels.next_multiple_of(16) + 16
     }
 
-    /// Floats of the mapped filters of a panel, behind its biases.
+    /// Floats in the transformed filters of a panel, which follow its biases.
     fn panel_len(&self) -> usize {
         (1 + SQUARE * self.source.channels) * self.panels().width
     }
@@ -105,19 +106,19 @@ impl Winograd {
         (FILTERS / self.panel_len()).clamp(1, self.panels().count())
     }
 
-    /// Floats between the 16 matrices of a block: what squares see, and products.
+    /// Floats between the 16 matrices of a block, for the inputs of squares and for products.
     fn apart(&self) -> [usize; 2] {
         [self.row(), self.panels().width].map(|row| apart(self.block() * row))
     }
 
-    /// Floats of a worker: a block and a square, or the filters of a panel before they are mapped.
+    /// Floats for a worker: a block and a square, or the filters of a panel before they are transformed.
     fn own_len(&self) -> usize {
         let block = SQUARE * self.apart().iter().sum::<usize>();
         let square = SQUARE * self.source.channels.max(WIDE);
         (block + square).max(self.packing.panel_len()).next_multiple_of(16)
     }
 
-    /// Floats of scratch that [`Winograd::run`] needs.
+    /// Floats of scratch memory that [`Winograd::run`] needs.
     pub(in super::super) fn scratch_len(&self) -> usize {
         let chunks = self.chunks().max(self.panels_at_once());
         self.panels_at_once() * self.panel_len() + workers(chunks, self.own_len()) * self.own_len()
@@ -158,7 +159,7 @@ impl Winograd {
         }
     }
 
-    /// The filters of a panel, `[product][channel][column]` behind the biases.
+    /// Transforms the filters of a panel to `[product][channel][column]`, after the biases.
     fn map_filters(
         &self,
         (weight, bias): (&[f32], Option<&[f32]>),
@@ -178,7 +179,7 @@ impl Winograd {
         map::<Filter, 3, 4>((taps, from), (mapped, to), (self.source.channels, width));
     }
 
-    /// Some squares of the result, for some panels.
+    /// Computes some squares of the result, for some panels.
     fn squares(
         &self,
         source: &[f32],
@@ -204,7 +205,7 @@ impl Winograd {
                         b: &filters[at * channels * width..],
                         depth: Depth::packed([1, 1, channels], [0, 0, 1], width),
                         width,
-                        // Of all products, that in the second row and column counts once in each result.
+                        // The product in the second row and column is the only one that counts exactly once in each result.
                         start: Start::Columns(if at == 5 { bias } else { &[0.0; WIDE] }),
                     };
                     tile.run_strided(squares.len(), row, &mut products[at * of_products..], width);
@@ -214,7 +215,7 @@ impl Winograd {
         }
     }
 
-    /// Maps products to the results of a panel.
+    /// Transforms products to the results of a panel.
     fn write(
         &self,
         products: &[f32],

@@ -1,4 +1,4 @@
-//! Channels-last images as squares that start two elements apart: which ones there are, and their maps.
+//! Divides channels-last images into squares that start two elements apart, and transforms the squares.
 
 use std::ops::Range;
 
@@ -10,22 +10,22 @@ pub(super) struct Grid {
     pub(super) channels: usize,
     /// Height and width.
     pub(super) size: [usize; 2],
-    /// How far before the first element the first square starts: what is outside is 0.
+    /// How far before the first element the first square starts; elements outside are 0.
     pub(super) before: [usize; 2],
-    /// Squares down and across.
+    /// The number of squares, vertically and horizontally.
     pub(super) squares: [usize; 2],
 }
 
-/// Neighbouring squares of a row.
+/// Neighbouring squares in a row.
 pub(super) struct Run {
     pub(super) image: usize,
     pub(super) y: usize,
     pub(super) xs: Range<usize>,
-    /// How many of the range come before.
+    /// The number of squares of the range that precede it.
     pub(super) nth: usize,
 }
 
-/// The rows of a range of squares, which are counted through all images.
+/// The rows of a range of squares. Squares are numbered across all images.
 pub(super) fn runs([down, across]: [usize; 2], squares: Range<usize>) -> impl Iterator<Item = Run> {
     (squares.start / across..squares.end.div_ceil(across)).map(move |row| {
         let start = squares.start.max(row * across);
@@ -40,15 +40,15 @@ impl Grid {
         self.squares[0] * self.squares[1]
     }
 
-    /// The squares of such a side that are inside along a dimension.
+    /// The squares with this side that are completely inside along a dimension.
     fn inside(&self, dim: usize, side: usize) -> Range<usize> {
         let first = self.before[dim].div_ceil(2);
         let end = (self.size[dim] + self.before[dim]).checked_sub(side).map_or(0, |last| last / 2 + 1);
         first..end.max(first)
     }
 
-    /// Maps the squares of a range, `N` elements wide, for some channels. There may be fewer channels than lanes: the others are 0.
-    /// Scratch has room for one square.
+    /// Transforms the squares of a range, `N` elements wide, for some channels. If there are fewer channels than lanes, the other
+    /// lanes are 0. The scratch memory holds one square.
     pub(super) fn map<L: Line<N, 4>, const N: usize>(
         &self,
         (images, channels): (&[f32], Range<usize>),
@@ -88,7 +88,7 @@ impl Grid {
         }
     }
 
-    /// Copies what a square sees, with zeros for what is outside.
+    /// Copies the elements of a square, with zeros for elements outside the image.
     fn copy(
         &self,
         image: &[f32],

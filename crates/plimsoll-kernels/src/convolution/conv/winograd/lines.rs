@@ -1,15 +1,15 @@
-//! The maps of a line that Winograd's products need. A square is mapped row by row, then column by column; the numbers of many
-//! channels, side by side, are the lanes.
+//! Winograd's linear transforms of a line. A square is transformed row by row, then column by column; neighbouring channels
+//! are the lanes.
 
 use std::marker::PhantomData;
 use std::ops::{Add, Sub};
 
 use crate::simd::{Kernel, Simd, dispatch};
 
-/// Lanes that a square has at least.
+/// The minimum number of lanes of a square.
 pub(super) const LANES: usize = 16;
 
-/// A register, to write maps as formulas. Only [`Map`] makes them, where the processor has `S`.
+/// A register, with operators to write transforms as formulas. Only [`Map`] creates them, if the processor supports `S`.
 #[derive(Clone, Copy)]
 pub(super) struct Lanes<S: Simd>(S::Vector);
 
@@ -17,7 +17,7 @@ impl<S: Simd> Lanes<S> {
     /// `self * by + plus`.
     #[inline(always)]
     fn scaled(self, by: f32, plus: Option<Self>) -> Self {
-        // SAFETY: the processor has `S`, or there were no `Lanes`.
+        // SAFETY: `Lanes` values exist only if the processor supports `S`.
         Self(unsafe { S::mul_add(self.0, S::splat(by), plus.map_or(S::splat(0.0), |plus| plus.0)) })
     }
 
@@ -48,15 +48,15 @@ pub(super) trait Line<const N: usize, const M: usize> {
     fn line<S: Simd>(x: [Lanes<S>; N]) -> [Lanes<S>; M];
 }
 
-/// Four neighbouring elements of an image, which two windows see.
+/// Four neighbouring elements of an image, on which two windows depend.
 pub(super) struct Image;
 /// Three taps of a filter.
 pub(super) struct Filter;
-/// Two neighbouring results from four products.
+/// Maps four products to two neighbouring results.
 pub(super) struct Results;
-/// The derivative of [`Results`]: what the gradients of two neighbouring results are to four products.
+/// The derivative of [`Results`]: maps the gradients of two neighbouring results to those of four products.
 pub(super) struct ResultsBackward;
-/// The derivative of [`Filter`]: the gradients of three taps.
+/// The derivative of [`Filter`]: maps to the gradients of three taps.
 pub(super) struct FilterBackward;
 
 impl Line<4, 4> for Image {
@@ -96,7 +96,7 @@ impl Line<4, 3> for FilterBackward {
     }
 }
 
-/// Where squares are: the first element, and the distances to the next row, the next column and the next square.
+/// The location of squares: the first element, and the distances to the next row, the next column and the next square.
 #[derive(Clone, Copy)]
 pub(super) struct Squares {
     pub(super) first: usize,
@@ -111,7 +111,7 @@ impl Squares {
     }
 }
 
-/// Maps `count` squares of `N` by `N` elements to as many of `M` by `M`, each element of `lanes` numbers.
+/// Transforms `count` squares of `N` by `N` elements to squares of `M` by `M`. Each element has `lanes` numbers.
 pub(super) fn map<L: Line<N, M>, const N: usize, const M: usize>(
     (from, from_at): (&[f32], Squares),
     (to, to_at): (&mut [f32], Squares),
@@ -148,7 +148,7 @@ impl<L: Line<N, M>, const N: usize, const M: usize> Kernel for Map<'_, L, N, M> 
         let (from_at, to_at) = (self.from_at, self.to_at);
         for i in 0..self.count {
             for lane in (0..self.lanes).step_by(S::LANES) {
-                // The last lanes may be mapped twice.
+                // The last lanes may be transformed twice.
                 let lane = lane.min(self.lanes - S::LANES);
                 // SAFETY: `map` checked both ends, and `S` comes from `dispatch`.
                 unsafe {

@@ -1,8 +1,8 @@
-//! Backward to the weight: channels of the images are the rows of the products, filters their columns, and the sums run over
-//! squares.
+//! The gradient of the weight. Channels of the images are the rows of the products, filters their columns, and the sums run
+//! over squares.
 //!
-//! A chunk of work is the filters of one or two panels. Where that leaves few chunks, squares are summed in groups, too, each
-//! into parts of its own, which are added in order, so that the result does not depend on who computed what.
+//! A chunk of work is the filters of one or two panels. If that gives too few chunks, squares are also summed in groups, each
+//! into separate parts, which are added in order, so that the result does not depend on which thread computed which part.
 
 use std::ops::Range;
 
@@ -16,15 +16,15 @@ use crate::simd::vectorize;
 use crate::tile::{Depth, Start, Tile, WIDE};
 use crate::transpose::transpose;
 
-/// Taps of a filter.
+/// The number of taps of a filter.
 const TAPS: usize = 9;
-/// Squares that a sum passes over at a time, and floats of what they see, about.
+/// The approximate number of squares that a sum passes over at a time, and of floats in their inputs.
 const BLOCK: [usize; 2] = [192, 1 << 17];
-/// Floats of the sums of a chunk, where it has more than one panel, and of the parts of all groups.
+/// The maximum number of floats in the sums of a chunk with more than one panel, and in the parts of all groups.
 const CHUNK_LEN: usize = 1 << 18;
 const PARTS_LEN: usize = 1 << 20;
 
-/// The pass with all that follows from its sizes.
+/// The pass, with everything derived from its sizes.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct WinogradWeight {
     weight: Format,
@@ -32,20 +32,20 @@ pub(in super::super) struct WinogradWeight {
     images: Grid,
     results: Grid,
     panels: Panels,
-    /// Panels of a chunk, and the groups of squares that are summed apart.
+    /// The panels per chunk, and the number of groups of squares that are summed separately.
     per_chunk: usize,
     groups: usize,
 }
 
 impl WinogradWeight {
-    /// The pass, where it pays.
+    /// The pass, if it is worthwhile.
     pub(in super::super) fn of(s: &ConvShape, formats: Formats) -> Option<WinogradWeight> {
         let squares = squares(s, formats, s.output)?;
         let (channels, panels) = (s.in_channels, Panels::of(s.out_channels));
         let sums = SQUARE * channels * panels.width;
         let most = (PARTS_LEN / (panels.count() * sums)).clamp(1, SCRATCH_WORKERS);
         let groups = |chunks: usize| (SCRATCH_WORKERS / chunks).clamp(1, most.min(s.batch));
-        // What squares see is mapped once for each chunk: rather for two panels.
+        // The inputs of squares are transformed once for each chunk, so two panels per chunk are better.
         let pairs = panels.count().div_ceil(2);
         let in_pairs = 2 * sums <= CHUNK_LEN && pairs * groups(pairs) >= SCRATCH_WORKERS;
         let per_chunk = if in_pairs { panels.count().min(2) } else { 1 };
@@ -62,41 +62,41 @@ impl WinogradWeight {
         })
     }
 
-    /// Squares of all images, and of a group.
+    /// The number of squares in all images, and in a group.
     fn squares(&self) -> [usize; 2] {
         let all = self.batch * self.images.per_image();
         [all, all.div_ceil(self.groups)]
     }
 
-    /// Squares at a time.
+    /// The number of squares that are processed at a time.
     fn block(&self) -> usize {
         let ([_, all], [most, floats]) = (self.squares(), BLOCK);
         let most = (floats / SQUARE / self.row()).clamp(24, most);
         all.div_ceil(all.div_ceil(most))
     }
 
-    /// Distance between what two squares see.
+    /// Floats between the inputs of neighbouring squares.
     fn row(&self) -> usize {
         self.images.channels.next_multiple_of(16) + 16
     }
 
-    /// Chunks of a group.
+    /// The number of chunks in a group.
     fn chunks(&self) -> usize {
         self.panels.count().div_ceil(self.per_chunk)
     }
 
-    /// Floats of the sums of a panel, and of a chunk.
+    /// Floats in the sums of a panel, and of a chunk.
     fn sums_len(&self) -> [usize; 2] {
         let panel = SQUARE * self.images.channels * self.panels.width;
         [panel, self.per_chunk * panel]
     }
 
-    /// Floats between the 16 matrices of a block: what squares see, and gradients.
+    /// Floats between the 16 matrices of a block, for the inputs of squares and for gradients.
     fn apart(&self) -> [usize; 2] {
         [self.row(), self.panels.width].map(|row| apart(self.block() * row))
     }
 
-    /// Floats of a worker: a block and a square, or the filters of a panel; and its sums, where they are not those of a group.
+    /// Floats for a worker: a block and a square, or the filters of a panel; also its sums, unless they are those of a group.
     fn own_len(&self) -> usize {
         let (width, channels) = (self.panels.width, self.images.channels);
         let block = SQUARE * (self.apart().iter().sum::<usize>() + channels.max(width));
@@ -104,17 +104,17 @@ impl WinogradWeight {
         (block.max(TAPS * channels * width) + sums).next_multiple_of(16)
     }
 
-    /// Floats of the sums of all groups.
+    /// Floats in the sums of all groups.
     fn parts_len(&self) -> usize {
         if self.groups == 1 { 0 } else { self.groups * self.chunks() * self.sums_len()[1] }
     }
 
-    /// Floats of scratch that [`WinogradWeight::run`] needs.
+    /// Floats of scratch memory that [`WinogradWeight::run`] needs.
     pub(in super::super) fn scratch_len(&self) -> usize {
         self.parts_len() + workers(self.groups * self.chunks(), self.own_len()) * self.own_len()
     }
 
-    /// Writes the gradient of the weight, or adds it to what is there.
+    /// Writes the gradient of the weight, or adds it to the old values.
     pub(in super::super) fn run(
         &self,
         (input, grad): (&[f32], &[f32]),
@@ -154,7 +154,7 @@ impl WinogradWeight {
         });
     }
 
-    /// The panels of a chunk.
+    /// The panels in a chunk.
     fn panels_of(&self, chunk: usize) -> Range<usize> {
         let first = chunk * self.per_chunk;
         first..self.panels.count().min(first + self.per_chunk)
@@ -202,7 +202,7 @@ impl WinogradWeight {
         }
     }
 
-    /// Maps the sums of a chunk to its filters.
+    /// Transforms the sums of a chunk to its filters.
     fn finish(&self, sums: &[f32], adds: bool, filters: &mut [f32], own: &mut [f32]) {
         let (width, channels) = (self.panels.width, self.images.channels);
         let (one, filter) = (channels * width, TAPS * channels);

@@ -1,4 +1,4 @@
-//! The methods of tensors.
+//! The convolution methods of tensors.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -16,8 +16,8 @@ use crate::tensor::Tensor;
 use crate::tf32;
 
 impl Tensor {
-    /// Cross-correlation of `[batch, in, length]` with the filters `[out, in / groups, kernel]`, plus `[out]`. As
-    /// `torch.nn.functional.conv1d`; an input without a batch gives an output without one.
+    /// Cross-correlation of `[batch, in, length]` with the filters `[out, in / groups, kernel]`, plus a bias `[out]`. An input
+    /// without a batch gives an output without one. As `torch.nn.functional.conv1d`.
     ///
     /// # Errors
     /// As [`Tensor::conv2d`].
@@ -25,18 +25,18 @@ impl Tensor {
         self.convolution(weight, bias, options)
     }
 
-    /// Cross-correlation of `[batch, in, h, w]` with the filters `[out, in / groups, kh, kw]`, plus `[out]`. As
-    /// `torch.nn.functional.conv2d`; an input without a batch gives an output without one. Images or filters that lie
-    /// channels-last give results that do.
+    /// Cross-correlation of `[batch, in, h, w]` with the filters `[out, in / groups, kh, kw]`, plus a bias `[out]`. An input
+    /// without a batch gives an output without one. Channels-last images or filters give channels-last results. As
+    /// `torch.nn.functional.conv2d`.
     ///
     /// # Errors
-    /// Sizes that do not fit together; windows larger than the padded image; a stride or dilation of 0; groups that do not
-    /// divide the channels; out of memory.
+    /// Incompatible sizes; windows larger than the padded image; a stride or dilation of 0; groups that do not divide the
+    /// channels; out of memory.
     pub fn conv2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: Conv2dOptions) -> Result<Tensor> {
         self.convolution(weight, bias, options)
     }
 
-    /// Cross-correlation of `[batch, in, d, h, w]` with the filters `[out, in / groups, kd, kh, kw]`, plus `[out]`. As
+    /// Cross-correlation of `[batch, in, d, h, w]` with the filters `[out, in / groups, kd, kh, kw]`, plus a bias `[out]`. As
     /// `torch.nn.functional.conv3d`.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Tensor {
     /// As [`Tensor::conv_transpose2d`] with one spatial dimension.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Tensor::conv_transpose2d`].
     pub fn conv_transpose1d(
         &self,
         weight: &Tensor,
@@ -58,11 +58,11 @@ impl Tensor {
         self.convolution_transposed(weight, bias, options)
     }
 
-    /// The derivative of [`Tensor::conv2d`] with the same weight, as an operation on `[batch, in, h, w]`: the weight is
+    /// Transposed convolution of `[batch, in, h, w]`: the derivative of [`Tensor::conv2d`] with the same weight. The weight is
     /// `[in, out / groups, kh, kw]`, the bias `[out]`. As `torch.nn.functional.conv_transpose2d`.
     ///
     /// # Errors
-    /// As [`Tensor::conv2d`]; an output padding as large as stride and dilation; a padding that leaves nothing.
+    /// As [`Tensor::conv2d`]; an output padding not smaller than the stride or dilation; a padding that leaves no output.
     pub fn conv_transpose2d(
         &self,
         weight: &Tensor,
@@ -75,7 +75,7 @@ impl Tensor {
     /// As [`Tensor::conv_transpose2d`] with three spatial dimensions.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Tensor::conv_transpose2d`].
     pub fn conv_transpose3d(
         &self,
         weight: &Tensor,
@@ -85,7 +85,7 @@ impl Tensor {
         self.convolution_transposed(weight, bias, options)
     }
 
-    /// [`Tensor::conv1d`], [`Tensor::conv2d`] and [`Tensor::conv3d`] in one: `N` is 1, 2 or 3.
+    /// [`Tensor::conv1d`], [`Tensor::conv2d`] and [`Tensor::conv3d`] in one method: `N` is 1, 2 or 3.
     ///
     /// # Errors
     /// As [`Tensor::conv2d`].
@@ -102,7 +102,8 @@ impl Tensor {
         })
     }
 
-    /// [`Tensor::conv_transpose1d`], [`Tensor::conv_transpose2d`] and [`Tensor::conv_transpose3d`] in one: `N` is 1, 2 or 3.
+    /// [`Tensor::conv_transpose1d`], [`Tensor::conv_transpose2d`] and [`Tensor::conv_transpose3d`] in one method: `N` is 1, 2
+    /// or 3.
     ///
     /// # Errors
     /// As [`Tensor::conv_transpose2d`].
@@ -119,7 +120,7 @@ impl Tensor {
         })
     }
 
-    /// A call on images with a batch; without one, they get a batch of one for as long.
+    /// Calls `f` on images with a batch. Images without one get a batch of one, which is removed from the result.
     fn batched<const N: usize>(&self, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         match self.rank() == N + 1 {
             true => f(&self.unsqueeze(0)?)?.squeeze(0),
@@ -140,7 +141,7 @@ fn given<'a>(
     ConvOperands { op: pass.name(rank), input, weight, bias, may_be_empty }
 }
 
-/// As PyTorch: results lie channels-last where images or filters do.
+/// As in PyTorch, results are channels-last if images or filters are.
 fn run(pass: Pass, shape: ConvShape, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let filters = suggested(weight);
     let images = if suggested(x) == Format::ChannelsLast { Format::ChannelsLast } else { filters };

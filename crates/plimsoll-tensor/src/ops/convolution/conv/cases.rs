@@ -1,4 +1,4 @@
-//! What the conformance suite runs: each pass against a sum over all products, with every option.
+//! Cases for the conformance suite: each pass compared with a sum over all products, with every option.
 
 use super::format;
 use super::options::{ConvOptions, ConvPadding, ConvTransposeOptions};
@@ -9,7 +9,7 @@ use crate::dispatch::call;
 use crate::error::Error;
 use crate::suite::Case;
 
-/// Starts from the bias of each channel.
+/// An output that starts as the bias of each channel.
 fn biased(len: usize, (channels, plane): (usize, usize), bias: Option<&Vec<f64>>) -> Vec<f64> {
     (0..len).map(|i| bias.map_or(0.0, |bias| bias[i / plane % channels])).collect()
 }

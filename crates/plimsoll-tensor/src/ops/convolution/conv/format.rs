@@ -1,4 +1,4 @@
-//! How images and filters lie: row-major, or with the channels of a pixel side by side.
+//! The memory format of images and filters: row-major or channels-last.
 
 use crate::cpu::kernels::conv::{ConvShape, Format};
 use crate::layout::{Dims, Layout};
@@ -14,18 +14,18 @@ impl From<MemoryFormat> for Format {
     }
 }
 
-/// Whether a kernel reads a tensor that lies like this: without gaps, in one of the two orders.
+/// Whether a kernel reads this layout: without gaps, in one of the two formats.
 pub(super) fn takes(layout: &Layout) -> bool {
     MemoryFormat::of(layout).is_some()
 }
 
-/// In which of the two orders a tensor lies that [`takes`] accepts.
+/// The format of a layout that [`takes`] accepts.
 pub(super) fn of(layout: &Layout) -> Format {
     MemoryFormat::of(layout).unwrap_or(MemoryFormat::ChannelsLast).into()
 }
 
-/// Which format PyTorch suggests for what comes of this tensor. It knows channels-last for two and three spatial dimensions;
-/// where sizes of 1 leave both orders possible, the strides decide.
+/// The format that PyTorch suggests for results computed from this tensor. It supports channels-last for two and three spatial
+/// dimensions; if sizes of 1 make both formats possible, the strides decide.
 pub(super) fn suggested(x: &Tensor) -> Format {
     let layout = &x.data().layout;
     match matches!(layout.rank(), 4 | 5) && says_channels_last(layout.shape(), layout.strides()) {
@@ -50,7 +50,7 @@ fn says_channels_last(shape: &[usize], strides: &[usize]) -> bool {
     true
 }
 
-/// A layout without gaps in a format.
+/// A layout without gaps in this format.
 pub(super) fn layout(shape: &[usize], format: Format) -> Layout {
     match format {
         Format::ChannelsFirst => MemoryFormat::Contiguous,
@@ -59,7 +59,7 @@ pub(super) fn layout(shape: &[usize], format: Format) -> Layout {
     .layout(shape)
 }
 
-/// The shape of a tensor: the last of `sizes`, as many as there are spatial dimensions.
+/// The shape of a tensor: the outer sizes, and the last of `sizes`, one for each spatial dimension.
 fn shape(s: &ConvShape, outer: usize, channels: usize, sizes: [usize; 3]) -> Dims {
     [outer, channels].into_iter().chain(sizes[3 - s.rank..].iter().copied()).collect()
 }

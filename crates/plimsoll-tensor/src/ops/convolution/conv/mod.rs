@@ -1,8 +1,8 @@
 //! Convolution of one, two and three spatial dimensions, and transposed convolution.
 //!
-//! The three passes are operators, each of which is the derivative of the others: so a derivative has one too (`passes.rs`).
-//! The transposed convolution is the pass backward to the input under another name. `sizes.rs` checks what a caller gives,
-//! `format.rs` says how tensors lie, `call.rs` has the methods of [`Tensor`](crate::Tensor).
+//! The three passes are operators. The derivative of each consists of the others, so it can be differentiated again
+//! (`passes.rs`). Transposed convolution is the backward pass to the input under another name. `sizes.rs` checks the arguments,
+//! `format.rs` the memory formats, and `call.rs` has the methods of [`Tensor`](crate::Tensor).
 
 mod call;
 mod cases;

@@ -1,11 +1,11 @@
-//! What a caller may choose about a convolution.
+//! The options of convolutions.
 
 /// Zeros around the images of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvPadding<const N: usize> {
-    /// So many on both sides of each dimension.
+    /// This many on both sides of each dimension.
     Zeros([usize; N]),
-    /// As many as give an output of the input's size; needs a stride of 1. PyTorch's `"same"`.
+    /// As many as make the output as large as the input; requires a stride of 1. PyTorch's `"same"`.
     Same,
     /// None. PyTorch's `"valid"`.
     Valid,
@@ -17,7 +17,7 @@ impl<const N: usize> From<[usize; N]> for ConvPadding<N> {
     }
 }
 
-/// How a convolution of `N` spatial dimensions moves its windows. The default is stride 1 without padding, dilation and groups.
+/// The options of a convolution of `N` spatial dimensions. The defaults are stride 1, no padding, no dilation and one group.
 ///
 /// ```
 /// use plimsoll_tensor::{Conv2dOptions, ConvPadding};
@@ -34,7 +34,7 @@ pub struct ConvOptions<const N: usize> {
     pub padding: ConvPadding<N>,
     /// Distance between neighbouring elements of a window; at least 1.
     pub dilation: [usize; N],
-    /// Parts of the channels that are convolved apart; as many as there are channels make it depthwise.
+    /// The number of groups of channels that are convolved separately; as many groups as channels make it depthwise.
     pub groups: usize,
 }
 
@@ -44,26 +44,26 @@ impl<const N: usize> Default for ConvOptions<N> {
     }
 }
 
-/// Of [`Tensor::conv1d`](crate::Tensor::conv1d).
+/// Options of [`Tensor::conv1d`](crate::Tensor::conv1d).
 pub type Conv1dOptions = ConvOptions<1>;
-/// Of [`Tensor::conv2d`](crate::Tensor::conv2d), as `[vertical, horizontal]`.
+/// Options of [`Tensor::conv2d`](crate::Tensor::conv2d), as `[vertical, horizontal]`.
 pub type Conv2dOptions = ConvOptions<2>;
-/// Of [`Tensor::conv3d`](crate::Tensor::conv3d).
+/// Options of [`Tensor::conv3d`](crate::Tensor::conv3d).
 pub type Conv3dOptions = ConvOptions<3>;
 
-/// The options of the convolution that a transposed one is the derivative of.
+/// The options of a transposed convolution. They describe the convolution whose derivative it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvTransposeOptions<const N: usize> {
-    /// Distance in the output between what neighbouring inputs add to; at least 1.
+    /// Distance in the output between the windows of neighbouring inputs; at least 1.
     pub stride: [usize; N],
-    /// Elements that are left out on both sides of the output.
+    /// Elements cropped from both sides of the output.
     pub padding: [usize; N],
-    /// Elements that the output gets more at its end: of the sizes that a convolution with this stride makes equal, a larger
-    /// one. Smaller than the stride or the dilation.
+    /// Elements added at the end of the output. A strided convolution maps several input sizes to one output size; this selects
+    /// a larger one. Smaller than the stride or the dilation.
     pub output_padding: [usize; N],
     /// Distance between neighbouring elements of a window; at least 1.
     pub dilation: [usize; N],
-    /// Parts of the channels that are convolved apart.
+    /// The number of groups of channels that are convolved separately.
     pub groups: usize,
 }
 
@@ -80,9 +80,9 @@ impl<const N: usize> Default for ConvTransposeOptions<N> {
     }
 }
 
-/// Of [`Tensor::conv_transpose1d`](crate::Tensor::conv_transpose1d).
+/// Options of [`Tensor::conv_transpose1d`](crate::Tensor::conv_transpose1d).
 pub type ConvTranspose1dOptions = ConvTransposeOptions<1>;
-/// Of [`Tensor::conv_transpose2d`](crate::Tensor::conv_transpose2d), as `[vertical, horizontal]`.
+/// Options of [`Tensor::conv_transpose2d`](crate::Tensor::conv_transpose2d), as `[vertical, horizontal]`.
 pub type ConvTranspose2dOptions = ConvTransposeOptions<2>;
-/// Of [`Tensor::conv_transpose3d`](crate::Tensor::conv_transpose3d).
+/// Options of [`Tensor::conv_transpose3d`](crate::Tensor::conv_transpose3d).
 pub type ConvTranspose3dOptions = ConvTransposeOptions<3>;

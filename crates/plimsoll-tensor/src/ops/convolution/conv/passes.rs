@@ -1,10 +1,10 @@
-//! The operators: one for each pass of a convolution, each the derivative of the others.
+//! The operators: one for each pass of a convolution. The derivative of each consists of the others.
 //!
 //! | pass | inputs | output |
 //! |---|---|---|
-//! | [`Pass::Forward`] | images, filters, perhaps a bias | results |
+//! | [`Pass::Forward`] | images, filters, optionally a bias | results |
 //! | [`Pass::BackwardInput`] | gradient of results, filters | gradient of images |
-//! | [`Pass::Transposed`] | the same as a user's call: what is upsampled, filters, perhaps a bias | what comes out |
+//! | [`Pass::Transposed`] | as called by a user: the tensor to upsample, filters, optionally a bias | the upsampled tensor |
 //! | [`Pass::BackwardWeight`] | gradient of results, images | gradient of filters |
 
 use smallvec::{SmallVec, smallvec};
@@ -38,16 +38,16 @@ pub(super) enum Pass {
 pub(super) struct Convolution {
     pub(super) pass: Pass,
     pub(super) shape: ConvShape,
-    /// How images and results lie where they are an output.
+    /// The memory format of the output, if the pass computes images or results.
     pub(super) images: Format,
-    /// How filters do.
+    /// The memory format of the output, if the pass computes filters.
     pub(super) filters: Format,
-    /// Whether a GPU may multiply `float32` in TF32.
+    /// Whether a GPU may multiply `float32` values in TF32.
     pub(super) tf32: bool,
 }
 
 impl Pass {
-    /// The name with one, two and three spatial dimensions.
+    /// The operator's name for one, two or three spatial dimensions.
     pub(super) fn name(self, rank: usize) -> &'static str {
         let names = match self {
             Pass::Forward => ["conv1d", "conv2d", "conv3d"],
@@ -77,7 +77,7 @@ impl Convolution {
         call_one(Convolution { pass, ..*self }, &ins)
     }
 
-    /// As a GPU's kernels see it.
+    /// The sizes in the form that a GPU's kernels take.
     fn sizes(&self) -> Sizes {
         let ConvShape { batch, groups, in_channels, out_channels, rank, .. } = self.shape;
         let ConvShape { input, output, kernel, stride, padding, dilation, .. } = self.shape;
@@ -86,7 +86,7 @@ impl Convolution {
         Sizes { pass, tf32, rank, batch, groups, in_channels, out_channels, axes }
     }
 
-    /// How images, filters and results lie, from the layouts of the inputs and of the output.
+    /// The memory formats of images, filters and results, from the layouts of the inputs and of the output.
     fn formats(&self, ins: [&Layout; 2], out: &Layout) -> Formats {
         let ([first, second], out) = (ins.map(format::of), format::of(out));
         match self.pass {
@@ -96,7 +96,8 @@ impl Convolution {
         }
     }
 
-    /// PyTorch's CPU convolves numbers, all of one type; the shorter whole ones only where it does not dilate or transpose.
+    /// PyTorch's CPU convolution takes numeric tensors of one dtype, but `int32`, `int16` and `uint8` only in a forward pass
+    /// without dilation.
     fn want_types(&self, ins: &[Meta<'_>]) -> Result<()> {
         let (op, dtype) = (self.name(), ins[0].dtype);
         let short_whole = self.pass == Pass::Forward && self.shape.dilation == [1; 3];
@@ -199,7 +200,7 @@ impl Operator for Convolution {
 
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };
-        // Gathered once for both.
+        // Gathered once for both gradients.
         let grad = &if format::takes(&grad.data().layout) { grad.clone() } else { grad.contiguous()? };
         let to_first = || match self.pass {
             Pass::Forward => self.also(Pass::BackwardInput, [grad, &at.input(1)?]),

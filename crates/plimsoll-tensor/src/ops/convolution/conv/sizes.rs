@@ -1,22 +1,22 @@
-//! The sizes of a convolution, from shapes and options that must go together.
+//! Computes the sizes of a convolution, and checks that shapes and options are compatible.
 
 use super::options::{ConvOptions, ConvPadding, ConvTransposeOptions};
 use crate::cpu::kernels::conv::ConvShape;
 use crate::error::{Error, Result};
 
-/// What is convolved with what: for checks and their messages.
+/// The operands' shapes, for checks and their messages.
 pub(super) struct ConvOperands<'a> {
     pub(super) op: &'static str,
-    /// Batched.
+    /// Its shape, with the batch.
     pub(super) input: &'a [usize],
     pub(super) weight: &'a [usize],
     pub(super) bias: Option<&'a [usize]>,
-    /// Whether images of nothing may come out of a transposed convolution. As PyTorch, which allows it in a batch of nothing, and in
-    /// 16 bits.
+    /// Whether a transposed convolution may return empty images. As in PyTorch, which allows it for an empty batch and for
+    /// 16-bit floats.
     pub(super) may_be_empty: bool,
 }
 
-/// What of the options both directions share.
+/// The options that both directions share.
 struct Windows<const N: usize> {
     stride: [usize; N],
     dilation: [usize; N],
@@ -34,7 +34,7 @@ impl ConvOperands<'_> {
         Error::argument(self.op, why)
     }
 
-    /// What must hold whichever way; `results` is the number of channels that come out.
+    /// Checks that both directions share; `results` is the number of output channels.
     fn check<const N: usize>(&self, windows: &Windows<N>, results: usize) -> Result<()> {
         let &Windows { stride, dilation, groups } = windows;
         if stride.contains(&0) {
@@ -76,19 +76,19 @@ impl ConvOperands<'_> {
     }
 }
 
-/// `N` sizes behind as many of `first` as make three.
+/// Returns `N` sizes as the last of three; the missing leading ones are `first`.
 fn three<const N: usize>(sizes: &[usize], first: usize) -> [usize; 3] {
     let mut all = [first; 3];
     all[3 - N..].copy_from_slice(sizes);
     all
 }
 
-/// From the first to the last element of a window.
+/// The distance from the first to the last element of a window.
 fn reach(kernel: usize, dilation: usize) -> Option<usize> {
     (kernel - 1).checked_mul(dilation)?.checked_add(1)
 }
 
-/// The sizes of a convolution.
+/// The sizes of a forward convolution.
 pub(super) fn forward<const N: usize>(
     given: &ConvOperands<'_>,
     options: &ConvOptions<N>,
@@ -145,7 +145,7 @@ pub(super) fn forward<const N: usize>(
     })
 }
 
-/// The sizes of the convolution whose derivative a transposed one is: its input is what comes out here.
+/// The sizes of the convolution whose derivative the transposed one is: its input is the output here.
 pub(super) fn transposed<const N: usize>(
     given: &ConvOperands<'_>,
     options: &ConvTransposeOptions<N>,

@@ -1,4 +1,4 @@
-//! Average pooling. It keeps nothing: its derivative needs only sizes.
+//! Average pooling. It saves nothing: its derivative only needs the sizes.
 
 use smallvec::smallvec;
 
@@ -53,7 +53,7 @@ impl Kernel for AvgPool {
 impl Operator for AvgPool {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = operands::inputs(self.name(), ins)?;
-        // As in PyTorch, means of whole numbers are for sliding windows.
+        // As in PyTorch, only sliding windows support means of integers.
         let is_sliding = matches!(self.spec.kind, Kind::Sliding(_));
         let has_means = x.dtype.is_float() || (x.dtype == DType::I64 && is_sliding);
         if !has_means {

@@ -1,4 +1,4 @@
-//! The methods.
+//! The pooling methods of tensors.
 
 use super::average::AvgPool;
 use super::max::MaxPool;
@@ -33,7 +33,7 @@ fn avg_pool<const D: usize>(x: &Tensor, options: AvgPoolOptions<D>) -> Result<Te
 fn adaptive_avg<const D: usize>(x: &Tensor, out: [usize; D]) -> Result<Tensor> {
     let is_image = x.rank() == D + 1 || x.rank() == D + 2;
     if out == [1; D] && is_image && x.dtype().is_float() && x.numel() > 0 {
-        // The mean over whole images, which adds up in blocks.
+        // The mean over a complete image, which is summed in blocks.
         let dims: Vec<isize> = (1..=D as isize).map(|dim| -dim).collect();
         return x.mean_keepdim(&dims);
     }
@@ -52,15 +52,15 @@ fn adaptive<const D: usize>(out: [usize; D]) -> Spec {
 macro_rules! methods {
     ($($d:literal $shape:literal: $max:ident $with:ident $avg:ident $adaptive_avg:ident $adaptive_max:ident $adaptive_with:ident)*) => {
         impl Tensor {$(
-            #[doc = concat!("The largest value of each window of ", $shape, ", or of images without a batch. As `torch.nn.functional.", stringify!($max), "`: of equal values the first counts, not a number wins.")]
+            #[doc = concat!("The largest value of each window of ", $shape, ", or of images without a batch. As `torch.nn.functional.", stringify!($max), "`: the first of equal values counts, and NaN is larger than everything.")]
             ///
             /// # Errors
-            /// Sizes that do not fit together; out of memory.
+            /// Incompatible sizes; out of memory.
             pub fn $max(&self, options: MaxPoolOptions<$d>) -> Result<Tensor> {
                 max_pool(self, sliding(options))
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($max), "`], and where the largest values are in each image seen as one row (`int64`). As `torch.nn.functional.", stringify!($max), "(return_indices=True)`.")]
+            #[doc = concat!("[`Tensor::", stringify!($max), "`], and the indices of the maxima in each flattened image (`int64`). As `torch.nn.functional.", stringify!($max), "(return_indices=True)`.")]
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($max), "`].")]
@@ -68,7 +68,7 @@ macro_rules! methods {
                 max_pool_with_indices(self, sliding(options))
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($adaptive_max), "`], and where the largest values are. As `torch.nn.functional.", stringify!($adaptive_max), "(return_indices=True)`.")]
+            #[doc = concat!("[`Tensor::", stringify!($adaptive_max), "`], and the indices of the maxima. As `torch.nn.functional.", stringify!($adaptive_max), "(return_indices=True)`.")]
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($adaptive_max), "`].")]
@@ -79,23 +79,23 @@ macro_rules! methods {
             #[doc = concat!("The mean of each window of ", $shape, ", or of images without a batch. As `torch.nn.functional.", stringify!($avg), "`.")]
             ///
             /// # Errors
-            /// Sizes that do not fit together; a type that has no means; out of memory.
+            /// Incompatible sizes; a dtype without means; out of memory.
             pub fn $avg(&self, options: AvgPoolOptions<$d>) -> Result<Tensor> {
                 avg_pool(self, options)
             }
 
-            #[doc = concat!("Images ", $shape, " of any size brought to a size by means of windows. As `torch.nn.functional.", stringify!($adaptive_avg), "`.")]
+            #[doc = concat!("Images ", $shape, " of any size, reduced to a given size by the means of windows. As `torch.nn.functional.", stringify!($adaptive_avg), "`.")]
             ///
             /// # Errors
-            /// Images without places; a type that is not of floating point; out of memory.
+            /// Images without elements; a dtype that is not floating-point; out of memory.
             pub fn $adaptive_avg(&self, output_size: [usize; $d]) -> Result<Tensor> {
                 adaptive_avg(self, output_size)
             }
 
-            #[doc = concat!("Images ", $shape, " of any size brought to a size by the largest values of windows. As `torch.nn.functional.", stringify!($adaptive_max), "`.")]
+            #[doc = concat!("Images ", $shape, " of any size, reduced to a given size by the maxima of windows. As `torch.nn.functional.", stringify!($adaptive_max), "`.")]
             ///
             /// # Errors
-            /// Images without places; out of memory.
+            /// Images without elements; out of memory.
             pub fn $adaptive_max(&self, output_size: [usize; $d]) -> Result<Tensor> {
                 max_pool(self, adaptive(output_size))
             }

@@ -1,4 +1,4 @@
-//! What the conformance suite runs: pooling against one window after the other.
+//! Cases for the conformance suite: pooling, compared with a loop over the windows.
 
 use smallvec::smallvec;
 
@@ -10,7 +10,7 @@ use crate::suite::{Case, Domain};
 
 pub(crate) fn cases() -> Vec<Case> {
     let naive = |ins: &[Vec<f64>]| {
-        // Pairs of a 4 x 4 image, two planes; the places are 0 to 3 in each window.
+        // Pairs in a 4 x 4 image, two planes; positions in each window are 0 to 3.
         let window = |i: usize| [0, 1, 4, 5].map(|at| ins[0][i / 4 * 16 + i % 4 / 2 * 8 + i % 2 * 2 + at]);
         let largest = |w: &[f64; 4]| (0..4).fold(0, |best, i| if w[i] > w[best] { i } else { best });
         let windows: Vec<[f64; 4]> = (0..8).map(window).collect();

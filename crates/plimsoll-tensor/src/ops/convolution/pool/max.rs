@@ -1,5 +1,5 @@
-//! Max pooling. It keeps, of each window, only where the largest value was: one byte per output where
-//! the window has up to 256 places, four otherwise. (PyTorch keeps eight, and the input.)
+//! Max pooling. Of each window it saves only the position of the maximum: one byte per output if the window has up to 256
+//! elements, otherwise four. (PyTorch saves eight bytes, and the input.)
 
 use smallvec::smallvec;
 
@@ -19,16 +19,16 @@ use crate::ops::shape::memory_format::MemoryFormat;
 use crate::ops::{want_float, want_number};
 use crate::tensor::{Grads, Tensor};
 
-/// `x -> out, index`: the largest value of each window and its place in it.
+/// `x -> out, index`: the maximum of each window and its position in the window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MaxPool(pub(super) Spec);
 
-/// All types but short floats as they are: the place in a window is a byte, and must stay one.
+/// Keeps every dtype except 16-bit floats: the position in a window is a byte, and must stay one.
 fn value_type(dtype: DType) -> DType {
     if dtype.is_float() { dtype.accumulator() } else { dtype }
 }
 
-/// The type of the places in a window.
+/// The dtype of positions in a window.
 fn index_type(places: usize) -> DType {
     if places <= 256 { DType::U8 } else { DType::I32 }
 }
@@ -67,7 +67,7 @@ impl Kernel for MaxPool {
 impl Operator for MaxPool {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = operands::inputs(self.name(), ins)?;
-        // PyTorch's types: whole numbers in two and three dimensions.
+        // The dtypes that PyTorch supports: integers in two and three dimensions.
         match self.0.kind {
             Kind::Sliding(_) if self.0.spatial > 1 => want_number(self.name(), x.dtype)?,
             _ => want_float(self.name(), x.dtype)?,
@@ -100,7 +100,7 @@ impl Operator for MaxPool {
     }
 }
 
-/// The gradient of the input, which lies as the places do.
+/// The gradient of the input, in the layout of the positions.
 fn to_input(spec: Spec, x: Dims, grad: &Tensor, index: &Tensor) -> Result<Tensor> {
     let format = spec.format(&index.data().layout);
     call_one(
@@ -167,7 +167,7 @@ impl Operator for MaxPoolBackward {
     }
 }
 
-/// `x, index -> out`: of each window the value at a place: what max pooling does to a derivative's derivative.
+/// `x, index -> out`: the value at a position of each window. This is the derivative of max pooling's derivative.
 #[derive(Clone, Debug)]
 struct MaxPoolPick {
     spec: Spec,

@@ -1,15 +1,15 @@
-//! Pooling: windows of `[batch, channels, …]`, or of `[channels, …]`, reduced to their largest element or their mean.
+//! Pooling: reduces windows of `[batch, channels, …]` or `[channels, …]` to their maximum or mean.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `options` | the options of the methods |
-//! | `spec` | which windows, and the sizes that follow |
+//! | `spec` | the windows, and the resulting sizes |
 //! | `max`, `average` | the operators, with their derivatives |
-//! | `places`, `unpool` | where maxima were, and values put back there |
+//! | `places`, `unpool` | positions of the maxima in the image, and `max_unpool` |
 //! | `call` | the methods of [`Tensor`](crate::Tensor) |
-//! | `cases` | what the conformance suite runs |
+//! | `cases` | cases for the conformance suite |
 //!
-//! Images of one, two or three dimensions are one to the kernels. Channels-last images stay so.
+//! The kernels treat images of one, two or three dimensions alike. Channels-last images stay channels-last.
 
 mod average;
 mod call;

@@ -1,39 +1,39 @@
-//! The options of pooling. Those of max pooling describe the windows, and all pooling describes its windows by them.
+//! The options of pooling. `MaxPoolOptions` also describes the windows of the other kinds of pooling.
 
-/// Windows of max pooling, for each dimension of an image.
+/// Options of max pooling, with one value for each dimension of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxPoolOptions<const D: usize> {
     /// Size of the window.
     pub kernel: [usize; D],
     /// Distance between neighbouring windows; at least 1.
     pub stride: [usize; D],
-    /// Places outside the image on both sides, never the largest; at most half the window.
+    /// Elements added on both sides, which are never the maximum; at most half the window.
     pub padding: [usize; D],
-    /// Distance between neighbouring places of a window; at least 1.
+    /// Distance between neighbouring elements of a window; at least 1.
     pub dilation: [usize; D],
-    /// Whether what is left over at the end has a window, too.
+    /// Whether elements left over at the end also get a window.
     pub ceil_mode: bool,
 }
 
-/// Of `[batch, channels, length]`.
+/// For `[batch, channels, length]`.
 pub type MaxPool1dOptions = MaxPoolOptions<1>;
-/// Of `[batch, channels, h, w]`.
+/// For `[batch, channels, h, w]`.
 pub type MaxPool2dOptions = MaxPoolOptions<2>;
-/// Of `[batch, channels, d, h, w]`.
+/// For `[batch, channels, d, h, w]`.
 pub type MaxPool3dOptions = MaxPoolOptions<3>;
 
 impl<const D: usize> MaxPoolOptions<D> {
-    /// Windows side by side, without padding: `nn.MaxPool2d(kernel)`.
+    /// Adjacent windows without padding: `nn.MaxPool2d(kernel)`.
     pub fn new(kernel: [usize; D]) -> Self {
         MaxPoolOptions { kernel, stride: kernel, padding: [0; D], dilation: [1; D], ceil_mode: false }
     }
 
-    /// [`MaxPoolOptions::new`] of as many places in each dimension.
+    /// [`MaxPoolOptions::new`] with the same size in each dimension.
     pub fn square(size: usize) -> Self {
         MaxPoolOptions::new([size; D])
     }
 
-    /// The same windows for images of three dimensions: the dimensions that are missing here come first.
+    /// The same windows for images of three dimensions: the missing dimensions come first.
     pub(super) fn in_three(self) -> MaxPoolOptions<3> {
         let MaxPoolOptions { kernel, stride, padding, dilation, ceil_mode } = self;
         MaxPoolOptions {
@@ -46,7 +46,7 @@ impl<const D: usize> MaxPoolOptions<D> {
     }
 }
 
-/// Windows of average pooling, for each dimension of an image.
+/// Options of average pooling, with one value for each dimension of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AvgPoolOptions<const D: usize> {
     /// Size of the window.
@@ -55,23 +55,23 @@ pub struct AvgPoolOptions<const D: usize> {
     pub stride: [usize; D],
     /// Zeros on both sides of the image; at most half the window.
     pub padding: [usize; D],
-    /// Whether what is left over at the end has a window, too.
+    /// Whether elements left over at the end also get a window.
     pub ceil_mode: bool,
-    /// Whether the mean divides by the padding's places, too.
+    /// Whether the mean counts the padding.
     pub count_include_pad: bool,
-    /// What sums are divided by, whatever the windows' sizes.
+    /// The divisor of the sums, whatever the sizes of the windows.
     pub divisor_override: Option<usize>,
 }
 
-/// Of `[batch, channels, length]`.
+/// For `[batch, channels, length]`.
 pub type AvgPool1dOptions = AvgPoolOptions<1>;
-/// Of `[batch, channels, h, w]`.
+/// For `[batch, channels, h, w]`.
 pub type AvgPool2dOptions = AvgPoolOptions<2>;
-/// Of `[batch, channels, d, h, w]`.
+/// For `[batch, channels, d, h, w]`.
 pub type AvgPool3dOptions = AvgPoolOptions<3>;
 
 impl<const D: usize> AvgPoolOptions<D> {
-    /// Windows side by side, without padding: `nn.AvgPool2d(kernel)`.
+    /// Adjacent windows without padding: `nn.AvgPool2d(kernel)`.
     pub fn new(kernel: [usize; D]) -> Self {
         AvgPoolOptions {
             kernel,
@@ -83,19 +83,19 @@ impl<const D: usize> AvgPoolOptions<D> {
         }
     }
 
-    /// [`AvgPoolOptions::new`] of as many places in each dimension.
+    /// [`AvgPoolOptions::new`] with the same size in each dimension.
     pub fn square(size: usize) -> Self {
         AvgPoolOptions::new([size; D])
     }
 
-    /// The windows alone.
+    /// Only the windows.
     pub(super) fn windows(self) -> MaxPoolOptions<D> {
         let AvgPoolOptions { kernel, stride, padding, ceil_mode, .. } = self;
         MaxPoolOptions { stride, padding, ceil_mode, ..MaxPoolOptions::new(kernel) }
     }
 }
 
-/// `D` values as those of the last of three dimensions; the first ones get `other`.
+/// Returns `D` values as the last of three; the missing leading ones are `other`.
 pub(super) fn three<const D: usize>(values: [usize; D], other: usize) -> [usize; 3] {
     let mut all = [other; 3];
     all[3 - D..].copy_from_slice(&values);

@@ -1,4 +1,4 @@
-//! Where max pooling's largest values were, as PyTorch counts them: in the whole image, `int64`.
+//! The positions of the maxima as PyTorch returns them: indices into the image, `int64`.
 
 use smallvec::smallvec;
 
@@ -16,7 +16,7 @@ use crate::ops::elementwise::operands;
 use crate::ops::shape::memory_format::MemoryFormat;
 use crate::tensor::Tensor;
 
-/// `place in the window -> place in the image`. Row-major.
+/// `position in the window -> index into the image`. Row-major.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     pub(super) spec: Spec,
@@ -29,7 +29,7 @@ impl Kernel for Places {
         "max_pool_places"
     }
 
-    /// The places are bytes, and stay so.
+    /// The positions are bytes, and stay bytes.
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
     }
@@ -61,7 +61,7 @@ impl Operator for Places {
     }
 }
 
-/// The places of windows' maxima as an output.
+/// The positions of the maxima, as an output.
 pub(super) fn of_image(spec: Spec, x: &Tensor, index: &Tensor) -> Result<Tensor> {
     call_one(Places { spec, x: x.shape().into() }, &[&index.contiguous()?])
 }

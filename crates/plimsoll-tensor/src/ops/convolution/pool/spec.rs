@@ -1,4 +1,4 @@
-//! Which windows pooling has, and the sizes that follow.
+//! The windows of a pooling operation, and the resulting sizes.
 
 use super::options::MaxPoolOptions;
 use crate::cpu::kernels::pool::{Axis, PoolShape, Windows};
@@ -6,10 +6,10 @@ use crate::error::{Error, Result};
 use crate::layout::{Dims, Layout};
 use crate::ops::shape::memory_format::MemoryFormat;
 
-/// Which windows of how many dimensions.
+/// The windows, for images of `spatial` dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spec {
-    /// Dimensions of an image: 1 to 3. Of the arrays below the last so many count.
+    /// The number of dimensions of an image: 1 to 3. The arrays below use their last `spatial` entries.
     pub(super) spatial: usize,
     pub(super) kind: Kind,
 }
@@ -17,17 +17,17 @@ pub(super) struct Spec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Sliding(MaxPoolOptions<3>),
-    /// So many outputs.
+    /// As many windows as give outputs of this size.
     Adaptive([usize; 3]),
 }
 
 impl Spec {
-    /// Of the names for one, two and three dimensions, the one for this.
+    /// Selects the name for this number of dimensions; `names` has those for one, two and three.
     pub(super) fn name(&self, names: [&'static str; 3]) -> &'static str {
         names[self.spatial - 1]
     }
 
-    /// The sizes for an input of this shape in this format.
+    /// The sizes for an input of this shape in this memory format.
     pub(super) fn shape(&self, op: &'static str, x: &[usize], format: MemoryFormat) -> Result<PoolShape> {
         let Some(lead) = x.len().checked_sub(self.spatial).filter(|lead| [1, 2].contains(lead)) else {
             let places = &["length", "h, w", "d, h, w"][self.spatial - 1];
@@ -60,7 +60,7 @@ impl Spec {
         let reach = kernel.checked_sub(1).and_then(|steps| steps.checked_mul(dilation)?.checked_add(1));
         let padded = padding.checked_mul(2).and_then(|both| both.checked_add(size));
         let fits = stride > 0 && dilation > 0 && reach.is_some_and(|reach| padding <= reach / 2);
-        // What is left over has a window, too: even where that is all there is.
+        // Leftover elements get a window too, even if there is no other.
         let left_over = if ceil_mode { stride.saturating_sub(1) } else { 0 };
         let span = |reach: usize, padded: usize| padded.checked_add(left_over)?.checked_sub(reach);
         let span = reach.zip(padded).and_then(|(reach, padded)| span(reach, padded));
@@ -69,7 +69,7 @@ impl Spec {
             return Err(misfit(why));
         };
         let mut out = span / stride + 1;
-        // But not one that would see nothing but padding on the right.
+        // A window that would contain only padding on the right is dropped.
         if ceil_mode && (out - 1).saturating_mul(stride) >= size + padding {
             out -= 1;
         }
@@ -79,7 +79,7 @@ impl Spec {
         Ok(Axis { size, out, windows: Windows::Sliding { kernel, stride, padding, dilation } })
     }
 
-    /// The parameters, for messages.
+    /// The parameters, for error messages.
     pub(super) fn describe(&self) -> String {
         let last = |all: &[usize; 3]| format!("{:?}", &all[3 - self.spatial..]);
         match &self.kind {
@@ -100,7 +100,7 @@ impl Spec {
         x[..x.len() - self.spatial].iter().copied().chain(outs).collect()
     }
 
-    /// The format in which a tensor that lies like this is read: images alone, without a batch, row-major.
+    /// The memory format in which a tensor of this layout is read. Images without a batch are read row-major.
     pub(super) fn format(&self, layout: &Layout) -> MemoryFormat {
         match layout.rank() == self.spatial + 2 {
             true => MemoryFormat::for_input(layout),
@@ -108,7 +108,7 @@ impl Spec {
         }
     }
 
-    /// Whether a kernel can read an input that lies like this.
+    /// Whether a kernel can read an input of this layout.
     pub(super) fn takes(&self, layout: &Layout) -> bool {
         self.format(layout).fits(layout)
     }

@@ -1,15 +1,15 @@
-//! Values put back where max pooling took them: `max_unpool`.
+//! Puts values back where max pooling took them from: `max_unpool`.
 
 use super::options::MaxPoolOptions;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// The size that pooling had halved, where none is given: as if the windows had covered it exactly.
+/// The default size before pooling: the one that the windows cover exactly.
 fn unpooled(size: usize, kernel: usize, stride: usize, padding: usize) -> Option<usize> {
     (size.checked_sub(1)?.checked_mul(stride)? + kernel).checked_sub(2 * padding)
 }
 
-/// Values at places of an image of zeros.
+/// Writes values at their positions into images of zeros.
 fn max_unpool<const D: usize>(
     x: &Tensor,
     places: &Tensor,
@@ -47,10 +47,10 @@ fn max_unpool<const D: usize>(
 macro_rules! methods {
     ($($d:literal $pool:ident $unpool:ident)*) => {
         impl Tensor {$(
-            #[doc = concat!("Values at the places that [`Tensor::", stringify!($pool), "_with_indices`] found, zeros elsewhere; of the size that windows side by side would have covered, or of `output_size`. As `torch.nn.functional.", stringify!($unpool), "`.")]
+            #[doc = concat!("Writes values at the indices that [`Tensor::", stringify!($pool), "_with_indices`] returned, with zeros elsewhere. The result has `output_size`, or by default the size that adjacent windows cover. As `torch.nn.functional.", stringify!($unpool), "`.")]
             ///
             /// # Errors
-            /// Shapes that differ; places outside the image; out of memory.
+            /// Different shapes; positions outside the image; out of memory.
             pub fn $unpool(
                 &self,
                 indices: &Tensor,

@@ -1,5 +1,5 @@
-//! The gradients of a cross entropy: by a kernel; and as operations on tensors, for a derivative of them and for
-//! probabilities that want a gradient themselves.
+//! The gradients of a cross entropy: from a kernel; and composed of tensor operations, for second derivatives and for
+//! probabilities that require a gradient themselves.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -28,17 +28,18 @@ impl CrossEntropy {
         Ok(results)
     }
 
-    /// What each position's gradient is multiplied with, to broadcast along the classes, from that of the loss.
+    /// The factor of each position's gradient, computed from the loss's gradient; it broadcasts along the classes.
     pub(super) fn scale(self, grad: &Tensor, total: &Tensor, dim: usize) -> Result<Tensor> {
         match self.reduction {
             Reduction::None => grad.unsqueeze(dim as isize),
             Reduction::Sum => Ok(grad.clone()),
-            // Where nothing counts, the coefficients are 0, and so are the gradients.
+            // If no position counts, the coefficients are 0, and so are the gradients.
             Reduction::Mean => grad.div(&total.add(&total.not_positive()?)?),
         }
     }
 
-    /// `(Σb · softmax(x) - b) · scale`, and for probabilities `-(1 - smoothing) · weight · log_softmax(x) · scale`.
+    /// `(Σb · softmax(x) - b) · scale` for the logits, and `-(1 - smoothing) · weight · log_softmax(x) · scale` for target
+    /// probabilities.
     pub(super) fn composed(&self, at: &Backward<'_>, grad: &Tensor) -> Result<Grads> {
         let (x, target) = (at.input(0)?, at.input(1)?);
         let weight = (at.inputs() > 2).then(|| at.input(2)).transpose()?;
@@ -57,14 +58,14 @@ impl CrossEntropy {
         if at.wants(1) {
             let slope = x.log_softmax(dim)?.mul(&scale)?.mul_scalar(self.smoothing - 1.0)?;
             let slope = weight.as_ref().map_or(Ok(slope.clone()), |weight| slope.mul(&along(weight, &x)?))?;
-            // Broadcast by the scale where it is one number for all.
+            // Broadcast by the scale if that is a single number.
             results[1] = Some(slope);
         }
         Ok(results)
     }
 }
 
-/// Weights of the classes in the rank of the logits.
+/// The class weights, reshaped to broadcast against the logits.
 fn along(weight: &Tensor, x: &Tensor) -> Result<Tensor> {
     let mut shape = Dims::from_elem(1, x.rank());
     shape[class_dim(x.rank())] = weight.numel();
@@ -114,7 +115,7 @@ impl Operator for CrossEntropyBackward {
     }
 }
 
-/// `target[, weight] -> coefficients of the log-probabilities`, shaped like the logits.
+/// `target[, weight] -> coefficients of the log-probabilities`, in the logits' shape.
 #[derive(Clone, Debug)]
 pub(super) struct CoefficientsOf {
     pub(super) loss: CrossEntropy,
@@ -155,7 +156,7 @@ impl Operator for CoefficientsOf {
         Saves::input(1).only_if(wanted.len() > 1)
     }
 
-    /// Linear in the probabilities. Weights of classes have no gradient, as in PyTorch.
+    /// Linear in the probabilities. Class weights have no gradient, as in PyTorch.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let mut results: Grads = smallvec![None; at.inputs()];
         if let Some(grad) = at.grad(0).filter(|_| at.wants(0)) {

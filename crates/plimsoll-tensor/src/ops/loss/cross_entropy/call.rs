@@ -1,4 +1,4 @@
-//! The methods: options, defaults and what they refuse.
+//! The cross-entropy methods: options, defaults and errors.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -8,16 +8,16 @@ use crate::dispatch::call;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// How a cross entropy weighs its positions. The default is the plain mean; the target -100 is ignored.
+/// Options of a cross entropy. The default is the unweighted mean; the target -100 is ignored.
 #[derive(Clone, Copy, Debug)]
 pub struct CrossEntropyOptions<'a> {
-    /// A weight for each class. Has no gradient.
+    /// A weight for each class; no gradient flows to it.
     pub weight: Option<&'a Tensor>,
-    /// Positions with this class count for nothing, in a mean's divisor too.
+    /// Positions with this target class are ignored, also in the divisor of a mean.
     pub ignore_index: i64,
-    /// The share of each target that is spread evenly over all classes, from 0 to 1.
+    /// The part of each target, from 0 to 1, that is spread evenly over all classes.
     pub label_smoothing: f64,
-    /// How positions become one number: a mean divides by the weights of the targets' classes.
+    /// How the losses of the positions are reduced; a mean divides by the sum of the target classes' weights.
     pub reduction: Reduction,
 }
 
@@ -44,10 +44,10 @@ impl CrossEntropyOptions<'_> {
 }
 
 impl Tensor {
-    /// Cross entropy of logits `[batch, classes, …]` against classes `int64 [batch, …]`, or probabilities shaped like the
-    /// logits: the mean over positions. As `torch.nn.functional.cross_entropy`; of `[batch, classes]` against classes also in
-    /// its requests for memory, those of `log_softmax` and `nll_loss`. [`Tensor::cross_entropy_with`] needs one tensor of the
-    /// logits' size less.
+    /// Mean cross entropy of logits `[batch, classes, …]` against classes `int64 [batch, …]`, or against probabilities in the
+    /// logits' shape. As `torch.nn.functional.cross_entropy`. For `[batch, classes]` against classes, it also makes the same
+    /// memory requests, those of `log_softmax` and `nll_loss`; [`Tensor::cross_entropy_with`] needs one tensor of the logits'
+    /// size less.
     ///
     /// # Errors
     /// As [`Tensor::cross_entropy_with`].
@@ -58,12 +58,13 @@ impl Tensor {
         self.cross_entropy_with(target, CrossEntropyOptions::default())
     }
 
-    /// Cross entropy of logits `[batch, classes, …]`, or `[classes]`, against classes `int64 [batch, …]`, or probabilities
-    /// shaped like the logits; a scalar, or `[batch, …]` without reduction. As `torch.nn.functional.cross_entropy`.
+    /// Cross entropy of logits `[batch, classes, …]` or `[classes]` against classes `int64 [batch, …]`, or against
+    /// probabilities in the logits' shape. Returns a scalar, or `[batch, …]` without reduction. As
+    /// `torch.nn.functional.cross_entropy`.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; a target that is neither a class nor `ignore_index`; a share of smoothing
-    /// outside 0 to 1; out of memory.
+    /// Incompatible sizes or dtypes; a target that is neither a class nor `ignore_index`; label smoothing outside 0 to 1; out
+    /// of memory.
     pub fn cross_entropy_with(&self, target: &Tensor, options: CrossEntropyOptions<'_>) -> Result<Tensor> {
         let mut ins: SmallVec<[&Tensor; 3]> = smallvec![self, target];
         ins.extend(options.weight);

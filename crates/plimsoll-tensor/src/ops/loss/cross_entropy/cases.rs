@@ -1,4 +1,4 @@
-//! What the conformance suite runs: cross entropies against their definition.
+//! Cases for the conformance suite: cross entropies compared with their definition.
 
 use smallvec::smallvec;
 
@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
-/// Of logits `[batch, classes, inner]` against classes, without weights.
+/// The loss of logits `[batch, classes, inner]` against classes, without weights.
 fn naive([batch, classes, inner]: [usize; 3], ins: [&[f64]; 2], smoothing: f64) -> Vec<f64> {
     let position = |at: usize| {
         let x = |class: usize| ins[0][(at / inner * classes + class) * inner + at % inner];
@@ -67,7 +67,7 @@ pub(crate) fn cases() -> Vec<Case> {
         })
         .and(&[2, 3], DType::I64, Domain::Below(5))
     };
-    // All options; the targets of class 1 count for nothing.
+    // All options; targets of class 1 are ignored.
     let fused_with = |reduction: Reduction, label_smoothing: f64| {
         let name = format!("linear_cross_entropy with weights, {reduction:?}, smoothing {label_smoothing}");
         Case::new(name, &[&[2, 3, 4], &[5, 4], &[5]], move |ins| {

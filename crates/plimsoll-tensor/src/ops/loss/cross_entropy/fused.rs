@@ -1,9 +1,9 @@
-//! Cross entropy of a projection to many classes, such as a vocabulary, whose logits are never whole.
+//! Cross entropy of a projection to many classes, such as a vocabulary, without materializing all logits.
 //!
-//! The gradients are computed in the forward pass, while the logits of some rows are there. Computing them in the backward
-//! pass would have the same peak (the input and both gradients beside everything else that is kept), keep the input in
-//! between, and project a second time: a quarter more work. What the loss's own gradient multiplies is changed in place where
-//! the graph is freed.
+//! The gradients are computed in the forward pass, while the logits of some rows are in memory. Computing them in the backward
+//! pass would have the same peak (the input and both gradients, plus everything else that is saved), would keep the input in
+//! between, and would project a second time: a quarter more work. The product with the loss's own gradient is computed in place
+//! if the graph is freed.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -31,14 +31,14 @@ use crate::tensor::{Grads, Tensor};
 
 const FUSED: &str = "linear_cross_entropy";
 
-/// `x, weight, target[, bias][, class weights] -> loss[, gradients of x, weight and bias, as wanted]`.
+/// `x, weight, target[, bias][, class weights] -> loss[, gradients of x, weight and bias, as required]`.
 #[derive(Clone, Copy, Debug)]
 struct LinearCrossEntropy {
     loss: CrossEntropy,
     bias: bool,
-    /// Of x, weight and bias.
+    /// Whether x, weight and bias need gradients.
     wanted: [bool; 3],
-    /// Whether the loss keeps 32 bits where the inputs have 16: under autocast, as PyTorch's losses.
+    /// Whether the loss is 32-bit although the inputs are 16-bit. It is under autocast, like PyTorch's losses.
     full: bool,
 }
 
@@ -48,7 +48,7 @@ impl LinearCrossEntropy {
         Projection { rows: x[..x.len() - 1].iter().product(), dim, classes: weight[0] }
     }
 
-    /// The same for a GPU's kernels.
+    /// The sizes and options in the form that a GPU's kernels take.
     fn projected(&self, x: &[usize], weight: &[usize]) -> Projected {
         let Projection { rows, dim, classes } = Self::size(x, weight);
         let mean = self.loss.reduction == Reduction::Mean;
@@ -56,7 +56,7 @@ impl LinearCrossEntropy {
         Projected { rows, dim, classes, ignored, mean, smoothing, bias: self.bias }
     }
 
-    /// The number of the input whose gradient is the n-th that is wanted.
+    /// The index of the input that the n-th computed gradient belongs to.
     fn input(self, n: usize) -> usize {
         let wanted = [0, 1, 3].into_iter().zip(self.wanted).filter(|&(_, wanted)| wanted);
         wanted.map(|(i, _)| i).nth(n).unwrap_or_else(|| unreachable!("as many as are wanted"))
@@ -188,7 +188,7 @@ impl Operator for LinearCrossEntropy {
     }
 }
 
-/// `x *= scale`, in place; nothing where the scale is 1, as it is where a pass starts.
+/// `x *= scale`, in place. Does nothing if the scale is 1, as at the start of a backward pass.
 #[derive(Clone, Copy, Debug)]
 struct Rescale;
 
@@ -224,15 +224,15 @@ impl Operator for Rescale {
 }
 
 impl Tensor {
-    /// Cross entropy of the projection `self · weightᵀ + bias` (`[…, in]` by `[classes, in]`) against classes `int64 […]`,
-    /// a scalar. The logits are never whole: those of some rows at a time become these rows' part of the gradients, so the
-    /// memory does not grow with rows times classes. The weight may be an embedding's too. As `linear`, then
-    /// [`Tensor::cross_entropy_with`]; as `torch.nn.functional.linear_cross_entropy`.
+    /// Cross entropy of the projection `self · weightᵀ + bias` (`[…, in]` by `[classes, in]`) against classes `int64 […]`;
+    /// returns a scalar. The logits are never materialized: those of some rows at a time are turned into these rows' part of
+    /// the gradients, so memory does not grow with rows times classes. The weight may also be that of an embedding. Equals
+    /// `linear` followed by [`Tensor::cross_entropy_with`]. As `torch.nn.functional.linear_cross_entropy`.
     ///
-    /// The gradients are computed in the forward pass; call it under `no_grad` where none is needed.
+    /// The gradients are computed in the forward pass; call it under `no_grad` if none is needed.
     ///
     /// # Errors
-    /// As [`Tensor::cross_entropy_with`]; no reduction; a derivative of the derivative.
+    /// As [`Tensor::cross_entropy_with`]; `Reduction::None`; a second derivative.
     pub fn linear_cross_entropy(
         &self,
         weight: &Tensor,

@@ -1,17 +1,17 @@
 //! Cross entropy of logits against classes or probabilities, in one pass.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | this one | the operator: `logits, target[, weight] -> loss, largest logits, log-sums, total` |
 //! | `call` | the methods of [`Tensor`], their options and errors |
 //! | `parameters` | the operator's parameters, and the dimensions of its operands |
-//! | `backward` | the gradients: by a kernel, and as operations on tensors |
-//! | `fused` | the loss of a projection, whose logits are never whole |
-//! | `nll` | the negative log-likelihood with weights and ignored targets |
-//! | `cases` | what the conformance suite runs |
+//! | `backward` | the gradients: by a kernel, and composed of tensor operations |
+//! | `fused` | the loss of a projection, without materializing the logits |
+//! | `nll` | the negative log-likelihood with class weights and ignored targets |
+//! | `cases` | cases for the conformance suite |
 //!
-//! Kept for the backward pass: the logits and two numbers a position. The softmax is never in memory, so the forward pass
-//! needs no second tensor of the logits' size.
+//! It saves the logits and two numbers per position for the backward pass. The softmax is never materialized, so the forward
+//! pass needs no second tensor of the logits' size.
 
 mod backward;
 mod call;

@@ -1,6 +1,6 @@
-//! Negative log-likelihood with weights of the classes, ignored targets and any number of dimensions.
+//! Negative log-likelihood with class weights, ignored targets and any number of dimensions.
 //!
-//! It is linear in the log-probabilities: its gradient is one coefficient a position, and zeros.
+//! It is linear in the log-probabilities: its gradient has one coefficient per position, and zeros elsewhere.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -24,7 +24,7 @@ use crate::tensor::{Grads, Tensor};
 
 const NAME: &str = "nll_loss";
 
-/// `log_probabilities, target[, weight] -> loss, what a mean divides by`.
+/// `log_probabilities, target[, weight] -> loss, divisor of the mean`.
 #[derive(Clone, Copy, Debug)]
 struct Likelihood(CrossEntropy);
 
@@ -175,11 +175,11 @@ impl Operator for LikelihoodBackward {
 }
 
 impl Tensor {
-    /// [`Tensor::nll_loss`] of log-probabilities `[batch, classes, …]`, or `[classes]`, with weights of the classes, an
-    /// ignored class and any reduction. As `torch.nn.functional.nll_loss`.
+    /// [`Tensor::nll_loss`] of log-probabilities `[batch, classes, …]` or `[classes]`, with class weights, an ignored class and
+    /// any reduction. As `torch.nn.functional.nll_loss`.
     ///
     /// # Errors
-    /// As [`Tensor::cross_entropy_with`]; label smoothing, which a likelihood does not have.
+    /// As [`Tensor::cross_entropy_with`]; label smoothing, which this loss does not support.
     pub fn nll_loss_with(&self, target: &Tensor, options: CrossEntropyOptions<'_>) -> Result<Tensor> {
         if options.label_smoothing != 0.0 {
             return Err(Error::argument(NAME, "has no label smoothing: use `cross_entropy_with`"));
@@ -190,7 +190,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(super) fn cases() -> Vec<Case> {
     let case = |reduction: Reduction| {
         let options = CrossEntropyOptions { reduction, ..CrossEntropyOptions::default() };

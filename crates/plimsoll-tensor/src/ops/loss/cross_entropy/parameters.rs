@@ -11,7 +11,7 @@ use crate::view::In;
 
 pub(super) const NAME: &str = "cross_entropy";
 
-/// `logits, target[, weight] -> loss, largest logit and log-sum of each position, what a mean divides by`.
+/// `logits, target[, weight] -> loss, largest logit and log-sum of each position, divisor of the mean`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CrossEntropy {
     pub(super) reduction: Reduction,
@@ -19,19 +19,19 @@ pub(super) struct CrossEntropy {
     pub(super) smoothing: f64,
 }
 
-/// The dimension of the classes.
+/// The index of the class dimension.
 pub(super) fn class_dim(rank: usize) -> usize {
     usize::from(rank > 1)
 }
 
-/// Sizes without the dimension of the classes.
+/// The shape without the class dimension.
 pub(super) fn positions(logits: &[usize]) -> Dims {
     let dim = class_dim(logits.len());
     logits.iter().enumerate().filter(|&(i, _)| i != dim).map(|(_, &n)| n).collect()
 }
 
 impl CrossEntropy {
-    /// The same for a GPU's kernels, of logits of this shape.
+    /// The sizes and options in the form that a GPU's kernels take, for logits of this shape.
     pub(super) fn classes(&self, logits: &[usize]) -> Classes {
         let dim = class_dim(logits.len());
         Classes {
@@ -48,7 +48,7 @@ impl CrossEntropy {
         }
     }
 
-    /// The coefficients of a loss of logits of this shape.
+    /// The coefficients of the loss, for logits of this shape.
     pub(super) fn coefficients<'a, T: Float>(
         &self,
         logits: &[usize],

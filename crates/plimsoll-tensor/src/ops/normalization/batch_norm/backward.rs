@@ -1,4 +1,4 @@
-//! The gradients of batch normalization: by a kernel, and as operations on tensors for a derivative of them.
+//! The gradients of batch normalization: by a kernel, and composed of tensor operations for second derivatives.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -21,9 +21,9 @@ use crate::tensor::{Grads, Tensor};
 struct BatchNormBackward {
     batch: bool,
     then: Then,
-    /// Whether the last input is the residual, from which the output is computed again.
+    /// Whether the last input is the residual, from which the output is recomputed.
     from_residual: bool,
-    /// As the input lies: the gradient and the output are read so, too.
+    /// The memory format of the input, in which the gradient and the output are read too.
     format: MemoryFormat,
 }
 
@@ -152,7 +152,7 @@ impl Kernel for BatchNormBackward {
                 let to_residual = next();
                 let mut out = made.elements();
                 if self.from_residual {
-                    // The gradient of `x` is written later: until then its room holds the output.
+                    // The gradient of `x` is written later; until then, its memory holds the output.
                     normalize_add(size, &affine, [x.elements(), out], to_x);
                     out = &*to_x;
                 }

@@ -1,4 +1,4 @@
-//! The methods, and the running statistics, which change in place.
+//! The batch-normalization methods, and the running statistics, which are updated in place.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -16,12 +16,12 @@ use crate::ops::shape::memory_format::MemoryFormat;
 use crate::tensor::Tensor;
 use crate::view::Out;
 
-/// How a batch is normalized. The default is PyTorch's: evaluation, a momentum of 0.1, `eps` of 1e-5.
+/// Options of a batch normalization. The defaults are PyTorch's: evaluation, a momentum of 0.1, `eps` of 1e-5.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchNormOptions {
-    /// Whether the batch's own statistics are used, and the running ones updated; else the running ones are used.
+    /// Whether to use the batch's own statistics and update the running ones; otherwise the running ones are used.
     pub training: bool,
-    /// The share of the batch in the updated statistics.
+    /// The weight of the batch in the updated statistics.
     pub momentum: f64,
     /// Added to the variance.
     pub eps: f64,
@@ -33,27 +33,27 @@ impl Default for BatchNormOptions {
     }
 }
 
-/// All that a batch normalization may have: [`Tensor::batch_norm_with`]. The default is PyTorch's, without any tensor.
+/// All arguments of a batch normalization: [`Tensor::batch_norm_with`]. The defaults are PyTorch's, without any tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchNormArgs<'a> {
     /// The running mean and variance.
     pub running: Option<(&'a Tensor, &'a Tensor)>,
-    /// How many batches the running statistics have followed, `int64 []`; training adds one.
+    /// The number of batches in the running statistics, `int64 []`; training adds one.
     pub num_batches_tracked: Option<&'a Tensor>,
-    /// What a channel is multiplied with.
+    /// The factor of each channel.
     pub weight: Option<&'a Tensor>,
-    /// What is added to it; only with a weight.
+    /// Added to each channel; only with a weight.
     pub bias: Option<&'a Tensor>,
     /// Added to the result, before ReLU; only with ReLU.
     pub residual: Option<&'a Tensor>,
     /// Whether ReLU follows.
     pub relu: bool,
-    /// Whether the output is not kept for the backward pass: what reads it later saves how to compute it again, from the
-    /// input and the statistics, which are kept anyway, and the residual.
+    /// Whether to drop the output instead of saving it for the backward pass. An operation that reads it saves a recipe to
+    /// recompute it from the input and the statistics, which are saved anyway, and the residual.
     pub recompute: bool,
-    /// Whether the batch's own statistics are used, and the running ones updated.
+    /// Whether to use the batch's own statistics and update the running ones.
     pub training: bool,
-    /// The share of the batch in the updated statistics; without it they are the mean over all batches, which needs
+    /// The weight of the batch in the updated statistics. If `None`, they are the mean over all batches, which needs
     /// `num_batches_tracked`.
     pub momentum: Option<f64>,
     /// Added to the variance.
@@ -78,14 +78,14 @@ impl Default for BatchNormArgs<'_> {
     }
 }
 
-/// `running mean, running variance[, batches], mean, variance`: the running ones move towards the last two, the number of
-/// batches grows by one.
+/// `running mean, running variance[, batches], mean, variance`: moves the running statistics towards the batch's, and adds one
+/// to the number of batches.
 #[derive(Clone, Copy, Debug)]
 struct Update {
     momentum: Option<f64>,
     /// Whether batches are counted.
     counts: bool,
-    /// Elements of a channel over one fewer: running variances are unbiased.
+    /// `n / (n - 1)` for the `n` elements of a channel: running variances are unbiased.
     correction: f64,
 }
 
@@ -135,7 +135,7 @@ impl Operator for Update {
     }
 }
 
-/// The running statistics of a layer fit the input's channels.
+/// Checks that the running statistics match the input's channels.
 fn check_running(name: &'static str, x: &Tensor, args: &BatchNormArgs<'_>) -> Result<()> {
     let channels = x.shape().get(1).copied().unwrap_or(0);
     if let Some((mean, variance)) = args.running
@@ -168,13 +168,13 @@ fn check_running(name: &'static str, x: &Tensor, args: &BatchNormArgs<'_>) -> Re
 }
 
 impl Tensor {
-    /// Each channel of `[batch, channels, …]` brought to mean 0 and deviation 1, times `weight` plus `bias`. In training by
-    /// the batch's statistics, which the running ones (mean and variance) follow in place; else by the running ones. Without
-    /// running ones always by the batch's. As `torch.nn.functional.batch_norm`.
+    /// Normalizes each channel of `[batch, channels, …]` to mean 0 and standard deviation 1, then multiplies by `weight` and
+    /// adds `bias`. Training uses the batch's statistics, and updates the running mean and variance in place; evaluation uses
+    /// the running ones. Without running statistics, the batch's are always used. As `torch.nn.functional.batch_norm`.
     ///
     /// # Errors
-    /// Sizes that do not fit together; a bias without a weight; evaluation without running statistics is no error, but a
-    /// batch of one value per channel has no statistics; out of memory.
+    /// Incompatible sizes; a bias without a weight; a batch with one value per channel, which has no statistics; out of memory.
+    /// Evaluation without running statistics is not an error.
     pub fn batch_norm(
         &self,
         running: Option<(&Tensor, &Tensor)>,
@@ -195,7 +195,7 @@ impl Tensor {
         })
     }
 
-    /// [`Tensor::batch_norm`], then ReLU, without the tensor between the two.
+    /// [`Tensor::batch_norm`] followed by ReLU, without a tensor between the two.
     ///
     /// # Errors
     /// As [`Tensor::batch_norm`].
@@ -213,8 +213,8 @@ impl Tensor {
         self.batch_norm_with(BatchNormArgs { relu: true, ..args })
     }
 
-    /// [`Tensor::batch_norm`] with all that may go with it: ReLU after it, a residual that is added before ReLU without a tensor
-    /// between the three, a count of batches.
+    /// [`Tensor::batch_norm`] with more options: ReLU after it, a residual that is added before the ReLU without an
+    /// intermediate tensor, and a count of batches.
     ///
     /// ```
     /// use plimsoll_tensor::{BatchNormArgs, Device, Tensor};
@@ -227,7 +227,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::batch_norm`]; a residual of another shape or type, or without ReLU; no momentum and no count of batches.
+    /// As [`Tensor::batch_norm`]; a residual of another shape or dtype, or without ReLU; neither a momentum nor a count of
+    /// batches.
     pub fn batch_norm_with(&self, args: BatchNormArgs<'_>) -> Result<Tensor> {
         let BatchNormArgs { running, weight, bias, residual, training, eps, .. } = args;
         let then = match (residual, args.relu) {
@@ -235,7 +236,7 @@ impl Tensor {
             (None, true) => Then::Relu,
             (Some(_), _) => Then::AddRelu,
         };
-        // A batch of nothing has no statistics: the running ones stay as they are.
+        // An empty batch has no statistics: the running ones stay unchanged.
         let training = training && (self.numel() > 0 || running.is_none());
         let op = BatchNorm { batch: training || running.is_none(), then, recompute: args.recompute, eps };
         if residual.is_some() && !args.relu {
@@ -270,7 +271,7 @@ impl Tensor {
         Ok(outs.remove(0))
     }
 
-    /// The running statistics move towards the batch's.
+    /// Moves the running statistics towards the batch's.
     fn follow(&self, args: &BatchNormArgs<'_>, outs: &Tensors) -> Result<()> {
         let Some((mean, variance)) = args.running else { return Ok(()) };
         let n = self.numel().checked_div(outs[1].numel()).unwrap_or(0) as f64;

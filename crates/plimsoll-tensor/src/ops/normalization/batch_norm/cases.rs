@@ -1,4 +1,4 @@
-//! What the conformance suite runs: batch normalization against its definition.
+//! Cases for the conformance suite: batch normalization compared with its definition.
 
 use smallvec::smallvec;
 
@@ -6,7 +6,7 @@ use super::call::{BatchNormArgs, BatchNormOptions};
 use crate::suite::Case;
 use crate::tensor::Tensor;
 
-/// Of `[batch, channels, inner]`, with weight and bias where there are any.
+/// The definition, for `[batch, channels, inner]`; with weight and bias if given.
 fn naive([batch, channels, inner]: [usize; 3], ins: &[Vec<f64>], relu: bool) -> Vec<f64> {
     let mut out = vec![0.0; ins[0].len()];
     for channel in 0..channels {
@@ -23,7 +23,7 @@ fn naive([batch, channels, inner]: [usize; 3], ins: &[Vec<f64>], relu: bool) -> 
     out
 }
 
-/// With a residual as the second input, then ReLU.
+/// The definition with a residual, which is the second input, followed by ReLU.
 fn naive_residual(sizes: [usize; 3], ins: &[Vec<f64>]) -> Vec<f64> {
     let rest: Vec<Vec<f64>> = [0, 2, 3].iter().filter_map(|&i| ins.get(i).cloned()).collect();
     let normal = naive(sizes, &rest, false);

@@ -1,18 +1,18 @@
-//! Batch normalization, alone, with the ReLU after it, and with a residual's sum between the two.
+//! Batch normalization: alone, with a ReLU after it, or with a residual added before the ReLU.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | this one | the operators: with the batch's statistics, with given ones; the running statistics |
-//! | `parameters` | the operators' parameters, and how channels lie |
-//! | `recompute` | the output once more, where it is not kept |
-//! | `backward` | the gradients: by a kernel, and as operations on tensors |
+//! | this one | the operators: with the batch's statistics or with given ones; the running statistics |
+//! | `parameters` | the operators' parameters, and the memory layout of channels |
+//! | `recompute` | recomputing an output that was not saved |
+//! | `backward` | the gradients: by a kernel, and composed of tensor operations |
 //! | `call` | the methods of [`Tensor`] |
-//! | `cases` | what the conformance suite runs |
+//! | `cases` | cases for the conformance suite |
 //!
-//! Kept are the input and two numbers a channel. With the ReLU in it, the tensor between the two is never made: the backward
-//! pass computes again what was cut. With a residual, it reads that from the output, which the next layer keeps anyway; with
-//! [`BatchNormArgs::recompute`] nobody keeps the output, and what was cut is found from the residual.
-//! Channels-last images stay so.
+//! It saves the input and two numbers per channel. With the ReLU fused in, the tensor between the two is never made: the
+//! backward pass recomputes which elements the ReLU set to 0. With a residual, it reads this from the output, which the next
+//! layer saves anyway. With [`BatchNormArgs::recompute`], nothing saves the output; the backward pass then finds these elements
+//! from the residual. Channels-last images stay channels-last.
 
 mod backward;
 mod call;
@@ -88,7 +88,7 @@ impl Operator for BatchNorm {
         let [x, ..] = ins else { return Err(Error::argument(name, "needs an input")) };
         let residual = if self.then == Then::AddRelu { ins.last() } else { None };
         let numbers = &ins[1..ins.len() - usize::from(residual.is_some())];
-        // Numbers of the channels may stay in 32 bits beside short images, as in PyTorch.
+        // The channels' parameters may be 32-bit with 16-bit images, as in PyTorch.
         ins.iter().try_for_each(|meta| want_float(name, meta.dtype))?;
         if let Some(other) =
             numbers.iter().find(|meta| ![x.dtype, x.dtype.accumulator()].contains(&meta.dtype))
@@ -127,7 +127,7 @@ impl Operator for BatchNorm {
     }
 
     fn takes(&self, input: usize, layout: &Layout) -> bool {
-        // The residual lies as the input does: `call.rs` sees to that.
+        // The residual has the input's layout: `call.rs` makes sure of that.
         let is_image = input == 0 || (self.then == Then::AddRelu && layout.rank() > 1);
         layout.is_contiguous() || (is_image && MemoryFormat::of(layout).is_some())
     }
@@ -149,7 +149,7 @@ impl Operator for BatchNorm {
         let saves = saves.and(Saves::output(0).only_if(self.reads_output()));
         let residual = Saves::input(wanted.len() - 1);
         let saves = saves.and(residual.only_if(self.then == Then::AddRelu && self.finds_cut()));
-        // The bias is read where the ReLU's cut is found again.
+        // The bias is needed to recompute which elements the ReLU set to 0.
         let reads = |&i: &usize| self.finds_cut() || i == self.scale(wanted.len()).start;
         self.scale(wanted.len()).filter(reads).fold(saves, |all, i| all.and(Saves::input(i)))
     }
@@ -158,7 +158,7 @@ impl Operator for BatchNorm {
         true
     }
 
-    /// Statistics are the kernel's by-products: no gradient comes in through them, and given ones have none.
+    /// Statistics are by-products of the kernel: no gradient flows through them, and given ones have no gradient.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };
         if crate::autograd::is_grad_enabled() { self.composed(at, grad) } else { self.by_kernel(at, grad) }

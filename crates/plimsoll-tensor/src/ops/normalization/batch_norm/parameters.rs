@@ -1,20 +1,20 @@
-//! The operator's parameters, and how the channels of its input lie.
+//! The operator's parameters, and the memory layout of its input's channels.
 
 use crate::cpu::kernels::channel_norm::Channels;
 use crate::cuda::normalization::batch_norm::{Cut, Images};
 use crate::layout::Layout;
 
-/// What follows the normalization.
+/// The operations after the normalization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     Nothing,
     Relu,
-    /// A residual, the last input, is added; then ReLU.
+    /// A residual, which is the last input, is added; then ReLU.
     AddRelu,
 }
 
 impl Then {
-    /// The operator's name with it.
+    /// The operator's name in this case.
     pub(super) fn name(self) -> &'static str {
         match self {
             Then::Nothing => "batch_norm",
@@ -23,7 +23,7 @@ impl Then {
         }
     }
 
-    /// What a GPU's kernels know of it.
+    /// The form of this that a GPU's kernels take.
     pub(super) fn cut(self) -> Cut {
         match self {
             Then::Nothing => Cut::None,
@@ -37,33 +37,34 @@ impl Then {
 /// bias][, residual] -> out, mean, rstd, variance` with given ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchNorm {
-    /// Whether the statistics are those of the batch.
+    /// Whether to use the batch's statistics.
     pub(super) batch: bool,
     pub(super) then: Then,
-    /// Whether the output is not kept: the derivative finds again where ReLU cut, from the residual where there is one.
+    /// Whether the output is not saved: the derivative recomputes which elements the ReLU set to 0, from the residual if there
+    /// is one.
     pub(super) recompute: bool,
     pub(super) eps: f64,
 }
 
 impl BatchNorm {
-    /// The numbers of the weight and the bias, as far as they are there, among so many inputs.
+    /// The indices of the weight and the bias, if present, among this many inputs.
     pub(super) fn scale(self, inputs: usize) -> std::ops::Range<usize> {
         let first = if self.batch { 1 } else { 3 };
         first..inputs - usize::from(self.then == Then::AddRelu)
     }
 
-    /// Whether the derivative finds again where ReLU cut, for which it reads weight and bias.
+    /// Whether the derivative recomputes which elements the ReLU set to 0, for which it reads weight and bias.
     pub(super) fn finds_cut(self) -> bool {
         self.then == Then::Relu || (self.then == Then::AddRelu && self.recompute)
     }
 
-    /// Whether the derivative reads where ReLU cut from the output.
+    /// Whether the derivative reads from the output which elements the ReLU set to 0.
     pub(super) fn reads_output(self) -> bool {
         self.then == Then::AddRelu && !self.recompute
     }
 }
 
-/// Sizes of `[batch, channels, …]` as it lies.
+/// The sizes of `[batch, channels, …]` in memory order.
 pub(super) fn channels(layout: &Layout) -> Channels {
     let &[batch, channels, ref rest @ ..] = layout.shape() else { unreachable!("inferred") };
     let inner: usize = rest.iter().product();
@@ -73,7 +74,7 @@ pub(super) fn channels(layout: &Layout) -> Channels {
     }
 }
 
-/// The same for a GPU's kernels.
+/// The sizes in the form that a GPU's kernels take.
 pub(super) fn images(layout: &Layout) -> Images {
     let Channels { outer, channels, inner } = channels(layout);
     Images { outer, channels, inner }

@@ -1,5 +1,4 @@
-//! The output of a batch normalization once more, from the statistics that it found: what is saved in its place where it is not
-//! kept.
+//! Recomputes the output of a batch normalization from its statistics: the recipe that is saved in place of the output.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -22,7 +21,8 @@ struct RecomputedOutput {
     then: Then,
 }
 
-/// Makes what reads the output later save how to compute it again. `outs` are the output, mean and inverse deviation.
+/// Makes operations that read the output save a recipe to recompute it. `outs` are the output, the mean and the inverse
+/// deviation.
 pub(super) fn recompute(
     outs: &[Tensor],
     x: &Tensor,
@@ -38,12 +38,12 @@ pub(super) fn recompute(
 }
 
 impl RecomputedOutput {
-    /// The last input, where it is a residual.
+    /// The index of the residual, which is the last input, if there is one.
     fn residual(self, inputs: usize) -> Option<usize> {
         (self.then == Then::AddRelu).then(|| inputs - 1)
     }
 
-    /// The numbers of weight and bias, as far as they are there.
+    /// The indices of weight and bias, if present.
     fn scale(self, inputs: usize) -> [Option<usize>; 2] {
         let end = self.residual(inputs).unwrap_or(inputs);
         [3, 4].map(|i| (i < end).then_some(i))

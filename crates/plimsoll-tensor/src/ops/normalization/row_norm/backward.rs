@@ -1,4 +1,4 @@
-//! The gradients of a normalization of rows, all that are wanted in one operation: on a GPU one pass over the rows.
+//! The gradients of row normalization, computed by one operation: on a GPU, in one pass over the rows.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -14,19 +14,19 @@ use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::tensor::Tensor;
 
-/// `grad, x, rstd[, mean][, grad of the sum][, weight] -> [grad of x][, of the weight][, of the bias][, sum of the rows of the first]`.
+/// `grad, x, rstd[, mean][, grad of the sum][, weight] -> [grad of x][, of weight][, of bias][, sum of the rows of the first]`.
 #[derive(Clone, Copy, Debug)]
 struct RowNormBackward {
     mean: bool,
-    /// Whether a gradient of the sum is added to that of `x`.
+    /// Whether the gradient of the sum is added to that of `x`.
     along: bool,
     wanted: [bool; 3],
-    /// Whether the sum of the rows of the gradient of `x` is an output too.
+    /// Whether the kernel also outputs the sum of the rows of the gradient of `x`.
     row_sum: bool,
 }
 
-/// The gradients that are wanted of `x`, the weight and the bias. `kept` has one over each row's deviation, and its mean
-/// where that was subtracted. With `row_sum` the gradient of `x` brings the sum of its rows, if it costs little.
+/// Computes the required gradients of `x`, the weight and the bias. `kept` has each row's inverse deviation, and its mean if
+/// that was subtracted. With `row_sum`, the sum of its rows is attached to the gradient of `x`, if it costs little.
 pub(super) fn run(
     center: Center,
     grad: &Tensor,
@@ -36,7 +36,7 @@ pub(super) fn run(
     wanted: [bool; 3],
     row_sum: bool,
 ) -> Result<[Option<Tensor>; 3]> {
-    // Only where a GPU's kernel makes sums anyway.
+    // Only if a GPU's kernel computes sums anyway.
     let is_cuda = x.device().facts().kind == DeviceKind::Cuda;
     let row_sum = row_sum && is_cuda && wanted[0] && (wanted[1] || wanted[2]);
     let op = RowNormBackward {

@@ -1,4 +1,4 @@
-//! Normalizations of rows as methods of tensors, and what the conformance suite runs.
+//! The row-normalization methods of tensors, and their cases for the conformance suite.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -12,7 +12,7 @@ use crate::kernel::Kernel;
 use crate::suite::Case;
 use crate::tensor::Tensor;
 
-/// The type of a sum: autocast computes it in 32 bits.
+/// The dtype of a sum: under autocast it is computed in 32 bits.
 fn sum_type(x: &Tensor) -> Option<DType> {
     Some(if autocast::is_enabled() { x.dtype().accumulator() } else { x.dtype() })
 }
@@ -30,30 +30,31 @@ impl RowNorm {
 }
 
 impl Tensor {
-    /// Each row along the last dimension brought to mean 0 and deviation 1, then times `weight` plus `bias`.
-    /// `eps` is added to the variance. As `torch.nn.functional.layer_norm`.
+    /// Normalizes each row along the last dimension to mean 0 and standard deviation 1, then multiplies by `weight` and adds
+    /// `bias`. `eps` is added to the variance. As `torch.nn.functional.layer_norm`.
     ///
     /// # Errors
-    /// A bias without a weight; sizes that do not fit together; out of memory.
+    /// A bias without a weight; incompatible sizes; out of memory.
     pub fn layer_norm(&self, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> Result<Tensor> {
         let op = RowNorm { center: Center::Mean, sum: None, eps };
         Ok(op.run(&[self], weight, bias)?.remove(0))
     }
 
-    /// Each row along the last dimension divided by the root of the mean of its squares, times `weight`. `eps` is added to
-    /// that mean. As `torch.nn.functional.rms_norm`.
+    /// Divides each row along the last dimension by its root mean square, then multiplies by `weight`. `eps` is added to the
+    /// mean square. As `torch.nn.functional.rms_norm`.
     ///
     /// # Errors
-    /// Sizes that do not fit together; out of memory.
+    /// Incompatible sizes; out of memory.
     pub fn rms_norm(&self, weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
         let op = RowNorm { center: Center::Zero, sum: None, eps };
         Ok(op.run(&[self], weight, None)?.remove(0))
     }
 
-    /// The sum `self + residual`, and that sum normalized as [`Tensor::rms_norm`] does: in one pass each way.
+    /// Returns the sum `self + residual`, and that sum normalized as by [`Tensor::rms_norm`]: one pass each in forward and
+    /// backward.
     ///
     /// # Errors
-    /// Sizes that do not fit together; out of memory.
+    /// Incompatible sizes; out of memory.
     pub fn add_rms_norm(
         &self,
         residual: &Tensor,
@@ -65,11 +66,11 @@ impl Tensor {
         Ok((outs.remove(2), outs.remove(0)))
     }
 
-    /// The sum `self + residual`, and that sum brought to mean 0 and deviation 1 along the last dimension, times `weight`
-    /// plus `bias`: in one pass each way.
+    /// Returns the sum `self + residual`, and that sum normalized as by [`Tensor::layer_norm`]: one pass each in forward and
+    /// backward.
     ///
     /// # Errors
-    /// A bias without a weight; sizes that do not fit together; out of memory.
+    /// A bias without a weight; incompatible sizes; out of memory.
     pub fn add_layer_norm(
         &self,
         residual: &Tensor,
@@ -83,7 +84,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs of layer normalization.
+/// The conformance suite's cases of layer normalization.
 pub(crate) fn layer_norm_cases() -> Vec<Case> {
     let naive = |cols: usize| {
         move |ins: &[Vec<f64>]| {
@@ -112,7 +113,7 @@ pub(crate) fn layer_norm_cases() -> Vec<Case> {
         .into()
 }
 
-/// What the conformance suite runs of the others.
+/// The conformance suite's cases of the other methods.
 pub(crate) fn cases() -> Vec<Case> {
     let naive = |ins: &[Vec<f64>]| {
         let row = |row: &[f64]| -> Vec<f64> {

@@ -1,8 +1,8 @@
-//! Normalization over the last dimension, by mean and deviation or by the root mean square; perhaps of a sum (`x + residual`)
-//! that is an output too.
+//! Normalization over the last dimension, by mean and deviation or by the root mean square; optionally of a sum (`x +
+//! residual`) that is also an output.
 //!
-//! Kept are the normalized tensor's input (the sum, where there is one) and one or two numbers a row, never the output.
-//! `backward.rs` has the gradients' kernels, `call.rs` the methods of tensors.
+//! It saves the tensor that is normalized (the sum, if there is one) and one or two numbers per row, never the output.
+//! `backward.rs` has the kernels of the gradients, `call.rs` the methods of tensors.
 
 mod backward;
 mod call;
@@ -28,13 +28,13 @@ pub(in crate::ops) use call::{cases, layer_norm_cases};
 #[derive(Clone, Copy, Debug)]
 struct RowNorm {
     center: Center,
-    /// The type of the sum, where there is one: it is rounded before it is normalized.
+    /// The dtype of the sum, if there is one: the sum is rounded before it is normalized.
     sum: Option<DType>,
     eps: f64,
 }
 
 impl RowNorm {
-    /// The number of the weight.
+    /// The index of the weight.
     fn weight(&self) -> usize {
         1 + usize::from(self.sum.is_some())
     }
@@ -43,7 +43,7 @@ impl RowNorm {
         self.center == Center::Mean
     }
 
-    /// The output with the sum, where there is one.
+    /// The index of the output that is the sum, if there is one.
     fn sum(&self) -> Option<usize> {
         self.sum.map(|_| 2 + usize::from(self.has_mean()))
     }
@@ -99,7 +99,7 @@ impl Operator for RowNorm {
         if !fits || scale.len() > 2 || scale.iter().any(|meta| meta.shape() != [*cols]) {
             return Err(self.misfit(ins));
         }
-        // Short floats keep their statistics in 32 bits, as in PyTorch.
+        // The statistics of 16-bit floats are 32-bit, as in PyTorch.
         let number = || Output::new(lead, x.dtype.accumulator());
         let mut outs: Outputs = smallvec![Output::new(x.shape(), x.dtype), number()];
         outs.extend(self.has_mean().then(number));
@@ -132,7 +132,7 @@ impl Operator for RowNorm {
         true
     }
 
-    /// What is kept of each row is the kernel's by-product: no gradient comes in through it.
+    /// The statistics of the rows are by-products of the kernel: no gradient flows through them.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let mut results: Grads = smallvec![None; at.inputs()];
         let along = self.sum().and_then(|sum| at.grad(sum));
@@ -169,7 +169,7 @@ impl Operator for RowNorm {
     }
 }
 
-/// To the nearest number of a type that kernels compute wider: they get short floats as copies.
+/// Rounds to the nearest number of a dtype that kernels compute in a wider type: they get copies of 16-bit floats.
 fn rounding<T: Float>(dtype: DType) -> Option<fn(T) -> T> {
     match dtype {
         DType::BF16 => Some(|x| T::of(half::bf16::from_f64(x.wide()).to_f64())),
@@ -188,7 +188,7 @@ impl RowNorm {
         Error::shape(self.name(), format!("inputs {shapes:?}: needs {wanted}"))
     }
 
-    /// The gradients of the operands, the weight and the bias by operations on tensors, for a derivative of them.
+    /// The gradients of the operands, the weight and the bias composed of tensor operations, for second derivatives.
     fn composed(
         &self,
         grad: &Tensor,

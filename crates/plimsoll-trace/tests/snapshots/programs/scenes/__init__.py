@@ -1,6 +1,6 @@
-"""The programs whose snapshots make.py keeps: as people write them, with what is known of each.
+"""The programs whose snapshots make.py saves. They are written as people write them, with what is known of each.
 
-They are in modules by kind; `base` holds what they share.
+They are in modules by kind; `base` has the shared parts.
 """
 
 from . import leaks, out_of_memory, pools, ranks, steps, training

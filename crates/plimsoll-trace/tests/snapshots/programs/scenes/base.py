@@ -1,7 +1,7 @@
-"""What the scenes share: how one is described, a model, a loop that trains it, limits.
+"""The shared parts of the scenes: their description, a model, a training loop, limits.
 
-A scene is a function that is given the recorder `r`. It says with `r.expect` what must be true of its snapshot,
-and with `r.moment` what the tensors of a moment are.
+A scene is a function that takes the recorder `r`. It states with `r.expect` what must be true of its snapshot, and with
+`r.moment` what the tensors at a moment are.
 """
 
 import dataclasses
@@ -80,7 +80,7 @@ def loss_of(model, x):
 
 
 class Saved:
-    """What is saved for the backward pass while it is entered, by place; no tensor is held."""
+    """Records the places of tensors saved for the backward pass while it is entered. Keeps no tensor alive."""
 
     def __init__(self):
         self.places = []
@@ -106,11 +106,11 @@ def adamw(*models):
 def train(r, model, optimizer, steps=6, batch=lambda step: 8, micro=1, loss_of=loss_of, length=128, look=None,
           given=None, saved=True, tell=("forward", "backward", "optimizer"), set_to_none=True, end=True, before=None,
           after=None):
-    """A usual loop. At the third step, or at `look`, it tells what its tensors are, after each of `tell`, and with
-    `end` at the end.
+    """Runs a usual training loop. At the third step, or at step `look`, it reports what its tensors are, after each of
+    `tell`; with `end`, it also does so at the end.
 
-    `given` makes the batch of a step; `saved` says whether to record what is saved for the backward pass. `before` and
-    `after` are called with the step, `after` with the batch and the loss, too. `model` may be several.
+    `given` makes the batch of a step. `saved` says whether to record what is saved for the backward pass. `before` and
+    `after` are called with the step; `after` also gets the batch and the loss. `model` may be a list of models.
     """
     models = model if isinstance(model, list) else [model]
     look = min(2, steps - 1) if look is None else look
@@ -146,12 +146,12 @@ def train(r, model, optimizer, steps=6, batch=lambda step: 8, micro=1, loss_of=l
 
 
 def limit(r, bytes, device=0):
-    """What this process may take of the device."""
+    """Limits the device memory that this process may use."""
     total = torch.cuda.mem_get_info(device)[1]
     r.expect(limit=int(bytes / total * total))
     torch.cuda.set_per_process_memory_fraction(bytes / total, device)
 
 
 def room(r, more):
-    """Lets this process take `more` bytes than it has reserved."""
+    """Lets this process use `more` bytes than it has reserved."""
     limit(r, torch.cuda.memory_reserved() + more)

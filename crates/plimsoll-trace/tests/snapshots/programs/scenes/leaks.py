@@ -1,4 +1,4 @@
-"""Leaks, and what only looks like one."""
+"""Leaks, and programs that only seem to leak."""
 
 import torch
 import torch.nn as nn
@@ -8,7 +8,7 @@ from .base import Model, adamw, loss_of, scene, tokens, train
 
 
 def leaking(r, keep, steps=12, loss_of=loss_of, model=None, stacks="python"):
-    """A loop in which `keep` is called with the step, the model, the batch and the loss."""
+    """A training loop that calls `keep` with the step, the model, the batch and the loss."""
     r.start(stacks)
     model = model or Model(r, layers=2)
     model = model.cuda()
@@ -18,7 +18,7 @@ def leaking(r, keep, steps=12, loss_of=loss_of, model=None, stacks="python"):
 
 @scene()
 def leak_running_sum(r):
-    """An evaluation whose losses are summed with their graphs."""
+    """An evaluation that adds up losses together with their graphs."""
     r.expect(leak=True)
     total = []
 
@@ -29,7 +29,7 @@ def leak_running_sum(r):
 
 
 def summing(r, stacks):
-    """A training whose losses are added up: their graphs are freed, the numbers are replaced."""
+    """A training that adds up losses. Their graphs are freed, and each sum replaces the one before."""
     total = [0]
 
     def keep(step, model, x, loss):
@@ -53,7 +53,7 @@ def sum_of_losses_python(r):
 
 @scene()
 def sum_on_a_busy_line(r):
-    """As sum_of_losses, where the line makes other blocks too, one of which outlives the step."""
+    """As sum_of_losses, but the line also makes other blocks, one of which outlives the step."""
     r.expect(leak=False, pattern="RunningSum")
     r.start("all")
     model = Model(r, layers=1).cuda()
@@ -102,7 +102,7 @@ def leak_module_cache(r):
 
 @scene()
 def leak_hook(r):
-    """A closure keeps what a layer made."""
+    """A closure keeps the output of a layer."""
     r.expect(leak=True)
     seen = {}
     model = Model(r, layers=2)
@@ -113,7 +113,7 @@ def leak_hook(r):
 
 @scene()
 def leak_validation(r):
-    """A validation without no_grad whose losses are kept: their graphs stay."""
+    """A validation without no_grad that keeps the losses, so their graphs stay."""
     r.expect(leak=True, pattern="GraphKept")
     losses = []
     leaking(r, lambda step, model, x, loss: losses.append(loss_of(model, tokens(4))))
@@ -122,7 +122,7 @@ def leak_validation(r):
 
 @scene()
 def validation_forgotten(r):
-    """A validation without no_grad whose losses are not kept: no leak."""
+    """A validation without no_grad that does not keep the losses: no leak."""
     r.expect(leak=False)
     leaking(r, lambda step, model, x, loss: loss_of(model, tokens(4)))
     r.take()
@@ -130,7 +130,7 @@ def validation_forgotten(r):
 
 @scene()
 def leak_retained(r):
-    """A graph retained because its output is kept, with an optimizer that steps in between."""
+    """A graph that is retained because its output is kept, with optimizer steps in between."""
     r.expect(leak=True)
     r.start()
     model = Model(r, layers=2).cuda()
@@ -149,7 +149,7 @@ def leak_retained(r):
 
 @scene()
 def cache_by_cat(r):
-    """Generation with a cache that grows by cat: not a leak, without a bound."""
+    """Generation with a cache that grows by cat without a bound: not a leak."""
     r.expect(leak=False, verdict="GrowingCache")
     r.start()
     width = 256 * r.scale

@@ -10,7 +10,7 @@ from .base import CONFIG, MIB, OPT, Model, Saved, adamw, limit, loss_of, room, s
 
 
 def fails(r, program):
-    """Runs what must fail, and takes the snapshot as people do: where they catch it."""
+    """Runs a program that must fail. Takes the snapshot as people do: where they catch the exception."""
     try:
         program()
         torch.cuda.synchronize()
@@ -23,7 +23,7 @@ def fails(r, program):
 
 @scene()
 def oom_forward(r):
-    """A batch that is too large for what the process may take."""
+    """A batch that is too large for the process's limit."""
     r.expect(fails=True)
     r.start()
     model = Model(r).cuda()
@@ -35,7 +35,7 @@ def oom_forward(r):
 
 @scene()
 def oom_all(r):
-    """The same with C++ frames, and an observer that takes the snapshot at the moment of the failure."""
+    """As oom_forward, with C++ frames, and an observer that takes the snapshot at the moment of the failure."""
     r.expect(fails=True)
     r.start("all")
     model = Model(r, layers=2).cuda()
@@ -52,7 +52,7 @@ def oom_all(r):
 
 @scene()
 def oom_goes_on(r):
-    """Caught; the batch is halved until it fits, and training goes on."""
+    """The failure is caught, the batch is halved until it fits, and training continues."""
     r.expect(fails=True, leak=False)
     r.start()
     model = Model(r).cuda()
@@ -75,7 +75,7 @@ def oom_goes_on(r):
 
 @scene()
 def oom_backward(r):
-    """The forward pass fits, the gradients do not."""
+    """The forward pass fits, but the gradients do not."""
     r.expect(fails=True)
     r.start()
     model = Model(r).cuda()
@@ -91,7 +91,7 @@ def oom_backward(r):
 
 @scene()
 def oom_optimizer(r):
-    """The first step of an optimizer finds no room for its state."""
+    """The first step of an optimizer, with no room for its state."""
     r.expect(fails=True)
     r.start()
     model = Model(r).cuda()
@@ -105,7 +105,7 @@ def oom_optimizer(r):
 
 
 def runs_out_in_step(r, optimizer, more, layers=3, **options):
-    """The first step of an optimizer finds room for `more` of its bytes; says how much its state takes in all."""
+    """The first step of an optimizer, with room for `more` bytes of its state."""
     r.expect(fails=True)
     r.start()
     model = Model(r, layers=layers).cuda()
@@ -118,7 +118,7 @@ def runs_out_in_step(r, optimizer, more, layers=3, **options):
 
 @scene()
 def oom_adam_late(r):
-    """Adam's state is half made."""
+    """Memory runs out when half of Adam's state is made."""
     states = 2 * sum(p.numel() * 4 for p in Model(r).parameters())
     r.expect(needs=states)
     runs_out_in_step(r, OPT.Adam, 24 * MIB)
@@ -126,7 +126,7 @@ def oom_adam_late(r):
 
 @scene()
 def oom_amsgrad(r):
-    """A state of three parts."""
+    """An optimizer with three state tensors per parameter."""
     states = 3 * sum(p.numel() * 4 for p in Model(r).parameters())
     r.expect(needs=states)
     runs_out_in_step(r, OPT.Adam, 24 * MIB, amsgrad=True)
@@ -139,35 +139,35 @@ def states_of(r, parts, layers=3):
 
 @scene()
 def oom_sgd_momentum(r):
-    """SGD makes its momentum buffers inside the first step, as copies of the gradients."""
+    """SGD makes its momentum buffers in the first step, as copies of the gradients."""
     r.expect(needs=states_of(r, 1, layers=8))
     runs_out_in_step(r, OPT.SGD, 6 * MIB, layers=8, lr=0.1, momentum=0.9)
 
 
 @scene()
 def oom_sgd_momentum_loop(r):
-    """The same one parameter after another, without foreach."""
+    """As oom_sgd_momentum, one parameter after another, without foreach."""
     r.expect(needs=states_of(r, 1, layers=8))
     runs_out_in_step(r, OPT.SGD, 6 * MIB, layers=8, lr=0.1, momentum=0.9, foreach=False)
 
 
 @scene()
 def oom_rmsprop(r):
-    """A state of one part."""
+    """An optimizer with one state tensor per parameter."""
     r.expect(needs=states_of(r, 1, layers=8))
     runs_out_in_step(r, OPT.RMSprop, 6 * MIB, layers=8)
 
 
 @scene()
 def oom_rmsprop_centered(r):
-    """A state of three parts: squares, momentum, averages."""
+    """An optimizer with three state tensors per parameter: squares, momentum, averages."""
     r.expect(needs=states_of(r, 3))
     runs_out_in_step(r, OPT.RMSprop, 20 * MIB, momentum=0.9, centered=True)
 
 
 @scene()
 def oom_foreach(r):
-    """The state is there; the step's own temporaries find no room."""
+    """The optimizer's state exists, but there is no room for the temporaries of its step."""
     r.expect(fails=True)
     r.start()
     model = Model(r).cuda()
@@ -184,7 +184,7 @@ def oom_foreach(r):
 
 @scene()
 def oom_layer(r):
-    """The forward pass of twelve equal layers finds room for about four; what all of them take is measured first."""
+    """A forward pass of twelve identical layers, with room for about four. The size of all of them is measured first."""
     r.expect(fails=True)
     model = Model(r, layers=12, vocabulary=512).cuda()
     x = torch.randint(0, 512, (32, 128), device="cuda")
@@ -208,7 +208,7 @@ def oom_layer(r):
 
 @scene()
 def oom_evaluation(r):
-    """Training fits; an evaluation with larger batches does not."""
+    """Training fits, but an evaluation with larger batches does not."""
     r.expect(fails=True)
     r.start()
     model = Model(r).cuda()
@@ -226,7 +226,7 @@ def oom_evaluation(r):
 
 @scene()
 def oom_loading(r):
-    """A checkpoint comes to the device beside the model that it is for."""
+    """A checkpoint is loaded to the device in addition to the model that it is for."""
     r.expect(fails=True)
     r.start()
     model = Model(r).cuda()
@@ -246,7 +246,7 @@ def oom_loading(r):
 
 
 def caches(r):
-    """Sequences' caches of 8 MiB, two to a segment of 20 MiB; then a request of 32 MiB."""
+    """Caches of sequences, 8 MiB each, two per segment of 20 MiB; then a request of 32 MiB."""
     r.start()
     limit(r, 218 * MIB)
     held = [torch.empty(8 * MIB, dtype=torch.uint8, device="cuda") for _ in range(20)]
@@ -267,7 +267,7 @@ def fragmented_expandable(r):
 
 @scene()
 def comb(r):
-    """Every second of many blocks goes; then one as large as two is asked for."""
+    """Every second one of many blocks is freed; then a block as large as two of them is requested."""
     r.expect(fails=True)
     r.start()
     limit(r, 260 * MIB)
@@ -280,7 +280,7 @@ def comb(r):
 
 @scene()
 def oom_huge(r):
-    """A request of an absurd size: scores of a long sequence."""
+    """A request of an absurd size: the attention scores of a long sequence."""
     r.expect(fails=True, shape=[16, 81920, 81920])
     r.start()
     q = torch.randn(16, 81920, 64, device="cuda")
@@ -288,13 +288,13 @@ def oom_huge(r):
 
 
 def growing(r, model, optimizer, steps):
-    """Steps with batches that double."""
+    """Steps whose batches double in size."""
     train(r, model, optimizer, steps, batch=lambda step: 8 << step, look=-1)
 
 
 @scene(alone=True)
 def oom_device(r):
-    """The device itself is full, of this process."""
+    """The device itself is full, because of this process."""
     r.expect(fails=True)
     r.start()
     weights = torch.empty(torch.cuda.mem_get_info()[0] - 700 * MIB, dtype=torch.uint8, device="cuda")
@@ -306,7 +306,7 @@ def oom_device(r):
 
 @scene(real=True, alone=True)
 def oom_other_process(r):
-    """The device is full of another process."""
+    """The device is full, because of another process."""
     r.expect(fails=True, outside=True)
     torch.zeros(1, device="cuda")
     take = torch.cuda.mem_get_info()[0] - 1500 * MIB

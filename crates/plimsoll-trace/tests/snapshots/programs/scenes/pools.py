@@ -63,7 +63,7 @@ def memory_pool(r):
 
 @scene(real=True)
 def captured(r):
-    """A whole step as a CUDA graph, replayed: replays ask for nothing, so that no snapshot tells of them."""
+    """A complete step as a CUDA graph. Replays make no requests, so no snapshot shows them."""
     r.expect(leak=False, private_pools=True, verdict="TooFewSteps")
     r.start()
     model = Model(r).cuda()

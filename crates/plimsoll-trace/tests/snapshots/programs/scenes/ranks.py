@@ -22,7 +22,7 @@ def begin_ranks(r):
 
 
 def ranks_fail(r, wrap):
-    """Rank 1 has batches that are four times as large, and runs out of memory; rank 0 waits for it for ever."""
+    """Rank 1 has batches four times as large, and runs out of memory. Rank 0 waits for it forever."""
     begin_ranks(r)
     r.expect(fails=r.rank == 1, leak=False)
     r.start()

@@ -1,4 +1,4 @@
-"""What is a step and what is not, and rows of steps that grow, fall or vary for reasons of their own."""
+"""What counts as a step, and series of steps that grow, fall or vary for different reasons."""
 
 import gc
 
@@ -9,7 +9,7 @@ from .base import OPT, scene, train
 
 
 def small(r, **options):
-    """As few requests a step as can be."""
+    """A model with as few requests per step as possible."""
     r.start(**options)
     width = 128 * r.scale
     model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)).cuda()
@@ -31,7 +31,7 @@ def training(r, model, optimizer, steps, loss_of=loss_of, after=None):
 
 @scene()
 def leak_every_tenth(r):
-    """A metric that is kept on the device at every tenth step."""
+    """A metric that is kept on the device in every tenth step."""
     r.expect(leak=True, verdict="Leaking")
     model, optimizer = small(r)
     logged = []
@@ -44,7 +44,7 @@ def leak_every_tenth(r):
 
 @scene()
 def leak_every_seventh_from_the_fifth(r):
-    """As leak_every_tenth, at another period and late."""
+    """As leak_every_tenth, with another period and a later start."""
     r.expect(leak=True, verdict="Leaking")
     model, optimizer = small(r)
     logged = []
@@ -61,7 +61,7 @@ def serve(model, x):
 
 @scene()
 def leak_on_the_line_of_answers(r):
-    """A server: each answer is held until the next, and a part of each, made by the same line, for ever."""
+    """A server that keeps each answer until the next, and a part of each, made by the same line, forever."""
     r.expect(leak=True, verdict="Leaking")
     model, _ = small(r)
     sessions, answer = [], None
@@ -83,7 +83,7 @@ class Turn:
 
 @scene()
 def cycles(r):
-    """Each step leaves an object that refers to itself and its output, and the program collects every ninth step."""
+    """Each step leaves an object that refers to itself and its output. The program collects garbage every ninth step."""
     r.expect(leak=False, verdict="HeldUntilGc", pattern="ReferenceCycles")
     model, optimizer = small(r)
     gc.disable()
@@ -101,7 +101,7 @@ def cycles(r):
 
 @scene()
 def cycles_by_themselves(r):
-    """As cycles, where the collector runs when it does."""
+    """As cycles, but Python decides when the collector runs."""
     r.expect(leak=False, verdict="HeldUntilGc", pattern="ReferenceCycles")
     model, optimizer = small(r)
     gc.collect()
@@ -117,7 +117,7 @@ def cycles_by_themselves(r):
 
 @scene()
 def cleared_each_epoch(r):
-    """A list of outputs that is cleared at the end of each epoch: no leak, and no matter of the collector."""
+    """A list of outputs that is cleared at the end of each epoch. It is not a leak, and the collector is not involved."""
     r.expect(leak=False, verdict="HeldUntilCleared", pattern="ClearedAtOnce")
     model, optimizer = small(r)
     outputs = []
@@ -135,7 +135,7 @@ def cleared_each_epoch(r):
 
 @scene()
 def falling(r):
-    """What was loaded is let go step by step: a level that falls."""
+    """Data is freed step by step, so the level falls."""
     r.expect(leak=False, verdict="Falling")
     model, optimizer = small(r)
     data = [torch.empty(1 << 16, device="cuda") for _ in range(20)]
@@ -147,11 +147,11 @@ def falling(r):
 
 
 def compiling(r, calls, **options):
-    """A compiled forward pass, called so often."""
+    """Calls a compiled forward pass this many times."""
     r.start()
     width = 256 * r.scale
     model = torch.compile(nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width)).cuda(), **options)
-    # The compiler's scopes are recorded while a profiler runs.
+    # The compiler's scopes are recorded only while a profiler runs.
     with torch.no_grad(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         for _ in range(calls):
             model(torch.randn(64, width, device="cuda"))
@@ -161,7 +161,7 @@ def compiling(r, calls, **options):
 
 @scene()
 def compiled_forward(r):
-    """A compiled forward pass, called twice: what the compiler does is no step."""
+    """A compiled forward pass, called twice. The compiler's work does not count as a step."""
     r.expect(leak=False, verdict="TooFewSteps")
     compiling(r, 2)
 
@@ -175,6 +175,6 @@ def autotuned_forward(r):
 
 @scene()
 def compiled_calls(r):
-    """A compiled forward pass, called often: each call is a step."""
+    """A compiled forward pass, called often. Each call is a step."""
     r.expect(leak=False, verdict="Steady")
     compiling(r, 14)

@@ -1,4 +1,4 @@
-"""Training: no leak, every category known."""
+"""Training without leaks, in which every category is known."""
 
 import torch
 import torch.nn as nn
@@ -55,7 +55,7 @@ def expandable(r):
 
 @scene()
 def half_model(r):
-    """Parameters in bfloat16, gradients not set to None."""
+    """Parameters in bfloat16; gradients are not set to None."""
     r.expect(leak=False)
     r.start()
     model = Model(r).cuda().bfloat16()
@@ -65,7 +65,7 @@ def half_model(r):
 
 @scene()
 def param_groups(r):
-    """Two groups, and an embedding that learns nothing."""
+    """Two parameter groups, and a frozen embedding."""
     r.expect(leak=False)
     r.start()
     model = Model(r).cuda()
@@ -124,7 +124,7 @@ def annotated(r):
 
 @scene()
 def ring(r):
-    """The recording keeps its last events alone."""
+    """The recording keeps only its last events."""
     r.expect(leak=False, truncated=True)
     r.start(max_entries=1500)
     model = Model(r).cuda()
@@ -136,7 +136,7 @@ def ring(r):
 
 @scene()
 def late(r):
-    """The recording begins when the training runs already."""
+    """The recording begins after training has started."""
     r.expect(leak=False)
     model = Model(r).cuda()
     optimizer = adamw(model)
@@ -156,7 +156,7 @@ def pinned(r):
 
 @scene()
 def last_pass(r):
-    """The recording ends inside the optimizer's step, whose temporaries are all there."""
+    """The recording ends inside the optimizer's step, while all of its temporaries are live."""
     r.expect(leak=False, verdict="WarmingUp")
     r.start()
     model = Model(r, layers=2).cuda()
@@ -194,7 +194,7 @@ def first_pass_is_last(r):
 
 
 class Lion(OPT.Optimizer):
-    """An optimizer of the user's."""
+    """An optimizer of the user's own."""
 
     def __init__(self, parameters, lr=1e-4):
         super().__init__(parameters, {"lr": lr})
@@ -213,7 +213,7 @@ class Lion(OPT.Optimizer):
 
 @scene()
 def own_optimizer(r):
-    """It ends with its step, and with a temporary."""
+    """The recording ends with the optimizer's step and its temporary."""
     r.expect(leak=False)
     r.start()
     model = Model(r, layers=2).cuda()
@@ -221,7 +221,7 @@ def own_optimizer(r):
 
 
 class Convolutions(nn.Module):
-    """BatchNorm, and with `tables` a mask and codes: as many bytes as parameters have."""
+    """BatchNorm; with `tables`, also a mask and codes with the sizes of parameters."""
 
     def __init__(self, width=64, tables=True):
         super().__init__()
@@ -243,7 +243,7 @@ class Convolutions(nn.Module):
 
 
 def convolving(r, optimizer, late=False, device=None, steps=6):
-    """Training, with the recording from its third step on if `late`."""
+    """Training. If `late`, the recording begins at the third step."""
     r.expect(leak=False)
     if not late:
         r.start()

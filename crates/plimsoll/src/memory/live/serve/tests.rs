@@ -56,7 +56,7 @@ fn a_client_has_the_program_write_a_snapshot() {
     let mut watcher = Watcher::connect(&path).unwrap();
     let written = watcher.snapshot().unwrap();
     assert!(fs::metadata(&written).unwrap().len() > 0, "{}", written.display());
-    // The next line is a sample again.
+    // The next answer is a sample again.
     assert_eq!(ask(&mut watcher).allocated_bytes, 512);
     fs::remove_file(written).unwrap();
 }
@@ -73,7 +73,7 @@ fn clients_that_never_read_or_send_garbage_hold_up_neither_the_program_nor_other
                 while !over.load(Ordering::Relaxed) {
                     let Ok(mut client) = UnixStream::connect(path) else { continue };
                     client.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
-                    // It never reads; once it cannot send, it reconnects.
+                    // This client never reads; when it can no longer send, it reconnects.
                     while !over.load(Ordering::Relaxed) && client.write_all(&[filling; 1 << 16]).is_ok() {}
                 }
             });
@@ -131,7 +131,7 @@ fn a_socket_in_use_is_left_alone_and_a_dead_ones_is_replaced() {
     assert_eq!(refused.kind(), ErrorKind::AddrInUse);
     assert!(refused.to_string().contains("already"), "{refused}");
     drop(live);
-    // A closed listener leaves its socket file.
+    // A listener that is closed leaves its socket file behind.
     drop(UnixListener::bind(&path).unwrap());
     let live = serve_at(&device, path.clone()).unwrap();
     assert_eq!(live.path(), path);
