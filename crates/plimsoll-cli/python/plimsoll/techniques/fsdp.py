@@ -3,7 +3,8 @@
 because gradients are sums over ranks, and dropout draws other masks.
 
 To the program, it is still a single process: outside the model's calls every rank has the complete batch and does
-the same."""
+the same.
+"""
 
 from __future__ import annotations
 

@@ -25,9 +25,7 @@ CHANGED = "one of the variables needed for gradient computation has been modifie
 LEAST = 2  # this many tensors may always be on the GPU, waiting for a copy or for their use
 
 streams: dict[tuple[Any, str], Any] = {}  # by device and direction, shared by the whole process
-pinned: dict[
-    int, list[tuple[Any, Any]]
-] = {}  # by size, a power of two: [(buffer, event at the end of its last copy)]
+pinned: dict[int, list[tuple[Any, Any]]] = {}  # by size, a power of two: [(buffer, event at the end of its last copy)]
 
 
 def beside(device: Any, direction: str) -> Any:

@@ -57,7 +57,9 @@ class OffloadWeights(Inference):
         self.homes: weakref.WeakKeyDictionary[Any, list[Home]] = weakref.WeakKeyDictionary()  # by block
         self.after: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # the next block
         self.kinds: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # models
-        self.arrived: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # event after the copies, by block
+        self.arrived: weakref.WeakKeyDictionary[Any, Any] = (
+            weakref.WeakKeyDictionary()
+        )  # event after the copies, by block
 
     def begin(self) -> None:
         super().begin()
