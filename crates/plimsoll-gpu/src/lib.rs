@@ -1,6 +1,6 @@
 //! The table of GPUs: [`GPUS`], one [`Gpu`] per row; and what a process takes of a GPU outside PyTorch's allocator.
 //!
-//! It has two users: the stand-in device answers CUDA's queries from it and charges what [`outside`] computes, and a simulated
+//! It has two users: the stand-in device answers CUDA's queries from it and charges what [`outside`] and [`nccl`] compute, and a simulated
 //! device computes times from its bandwidths and FLOP/s. The crate holds data, look-ups and pure functions, and depends on no other
 //! crate.
 //!
@@ -13,6 +13,7 @@
 //! | `table.rs`, `table/` | the rows, one file per generation |
 //! | `lookup.rs` | [`named`], [`of_capability`], [`nearest`], [`nearest_of`], and [`UnknownGpu`] |
 //! | `outside.rs`, `outside/` | [`outside`]: context, local memory, pages, libraries |
+//! | `nccl.rs`, `nccl/` | [`nccl`]: communicators |
 //!
 //! To add a GPU, add a constant to its generation's file and list it in `GPUS` there.
 
@@ -23,6 +24,7 @@ mod lookup;
 mod table;
 mod vendor;
 
+pub mod nccl;
 pub mod outside;
 
 pub use gpu::{Bandwidth, FlopRates, Gpu};
