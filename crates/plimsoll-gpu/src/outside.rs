@@ -1,7 +1,7 @@
 //! What a process takes of a GPU outside PyTorch's allocator, as laws and a table of first uses.
 //!
 //! Four laws cover most of it: the context grows with the threads that a GPU can hold, its pool of local memory with the largest stack
-//! of a kernel, requests take pages, and NCCL's buffers follow from its channels ([`crate::nccl`]) What is left is a table:
+//! of a kernel, requests take pages, and NCCL's buffers follow from its channels ([`crate::nccl`]). What is left is a table:
 //! how much each library takes when it is first used. Everything here is a pure function of a row of the table of GPUs.
 //!
 //! | file | contents |

@@ -5,7 +5,8 @@
 //! | `PLIMSOLL_STANDIN_GPU` | a name from [`plimsoll_gpu::GPUS`], as `H100` | `A100-80GB` |
 //! | `PLIMSOLL_STANDIN_MEMORY` | the device's memory in bytes | the GPU's |
 //! | `PLIMSOLL_STANDIN_BEYOND` | bytes that each device has beyond what it reports | 0 |
-//! | `PLIMSOLL_STANDIN_CONTEXT` | bytes of that memory for each process's CUDA context | 0 |
+//! | `PLIMSOLL_STANDIN_CONTEXT` | bytes of that memory for each process's CUDA context and libraries (NCCL's come beside them), or
+//! `laws`: what each call takes on a GPU | 0: nothing, and none for NCCL |
 //! | `PLIMSOLL_STANDIN_SHARED` | the folder through which processes share the devices: `share.rs` | devices are not
 //! shared |
 //! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; other properties are those of the first GPU with it | the
@@ -28,7 +29,7 @@ pub const GPU: &str = "PLIMSOLL_STANDIN_GPU";
 pub const MEMORY: &str = "PLIMSOLL_STANDIN_MEMORY";
 /// Bytes that each device has beyond what it reports: the program learns of the GPU what is true, and does not run out there.
 pub const BEYOND: &str = "PLIMSOLL_STANDIN_BEYOND";
-/// Bytes of it for each process's CUDA context.
+/// Bytes of it for each process's CUDA context and libraries, or `laws`.
 pub const CONTEXT: &str = "PLIMSOLL_STANDIN_CONTEXT";
 /// The folder through which processes share the devices.
 pub const SHARED: &str = "PLIMSOLL_STANDIN_SHARED";

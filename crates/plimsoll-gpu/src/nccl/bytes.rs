@@ -191,6 +191,11 @@ impl Communicator {
         &self.topology
     }
 
+    /// The variables that it was made with.
+    pub fn variables(&self) -> &Variables {
+        &self.variables
+    }
+
     /// The base: what it takes without any buffer.
     pub fn base(&self) -> Bytes {
         let Channels { collective, p2p, nvls, .. } = self.channels;

@@ -8,7 +8,7 @@ use crate::argument::Out;
 use crate::call::{calls, nothing};
 use crate::error::Outcome;
 use crate::memory::{PAGE_BYTES, memory, reads};
-use crate::notice;
+use crate::{notice, outside};
 use crate::stream::{StreamHandle, kernel_on};
 
 /// The three numbers of a grid or block: `dim3`.
@@ -125,12 +125,13 @@ extern "C" fn __cudaInitModule(_module: *const c_void) -> std::ffi::c_char {
 ///
 /// # Errors
 ///
-/// `NoKernelImage` if it is compiled only for other devices.
+/// `NoKernelImage` if it is compiled only for other devices; `OutOfMemory` if PyTorch's module does not fit.
 fn launch(kernel: *const c_void, stream: StreamHandle) -> Outcome {
     // A listener for reads reports more: the line, and the count.
     if images::launched(kernel)? && !reads::is_watched() {
         notice::select();
     }
+    outside::launched()?;
     kernel_on(stream);
     Ok(())
 }
