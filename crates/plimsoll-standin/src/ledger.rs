@@ -109,7 +109,9 @@ impl Peak {
             format!("\t{owner}\t{part}\t{bytes}\t{basis}\t{call}")
         };
         let mut lines = vec![format!("requested\t{}", self.requested_bytes)];
-        lines.extend(self.rows.iter().filter(|row| row.figure.bytes > 0).map(|row| format!("row{}", line(row))));
+        lines.extend(
+            self.rows.iter().filter(|row| row.figure.bytes > 0).map(|row| format!("row{}", line(row))),
+        );
         lines.extend(refused.map(|it| format!("refused{}\t{}", line(&it.row), it.free_bytes)));
         lines.join("\n")
     }

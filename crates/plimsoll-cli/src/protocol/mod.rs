@@ -67,9 +67,15 @@ pub(crate) struct Report {
     pub(crate) devices: Vec<Peaks>,
     /// Whether `torch.backends.cudnn.benchmark` was on.
     pub(crate) cudnn_search: bool,
-    /// Bytes of the GPU allocated outside PyTorch's allocator; `None` if unknown.
+    /// Bytes requested of CUDA, but not by PyTorch's allocator; `None` if unknown.
     #[serde(default)]
     pub(crate) outside_bytes: Option<u64>,
+    /// What it had on its devices beside the memory that it requested, when its memory there peaked.
+    #[serde(default)]
+    pub(crate) outside: Vec<Outside>,
+    /// The last of these that did not fit.
+    #[serde(default)]
+    pub(crate) refused: Option<Refused>,
     /// The compile caches that a later run would use.
     #[serde(default)]
     pub(crate) compile_caches: CompileCaches,
@@ -188,9 +194,45 @@ pub(crate) struct Peaks {
     /// not cut short, it is large.
     #[serde(default)]
     pub(crate) grows_by: f64,
+    /// What the process had requested of CUDA when its memory on the device peaked.
+    #[serde(default)]
+    pub(crate) requested_bytes: u64,
+    /// What it had beside that.
+    #[serde(default)]
+    pub(crate) outside_bytes: Option<u64>,
     /// The peak of all processes' total on it, contexts included; `None` if no other process used it.
     #[serde(skip)]
     pub(crate) together_bytes: Option<u64>,
+}
+
+impl Peaks {
+    /// What the process requested at most, through PyTorch or not.
+    pub(crate) fn counted_bytes(&self) -> u64 {
+        self.reserved_bytes.max(self.requested_bytes)
+    }
+}
+
+/// What a process has on a device beside the memory that it requests, when its memory there peaked.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Outside {
+    /// The device's number in the process.
+    pub(crate) device: i32,
+    pub(crate) owner: String,
+    /// Its part, as `ring`; empty if the owner has one only.
+    pub(crate) part: String,
+    pub(crate) bytes: u64,
+    /// Measured, derived, given or assumed.
+    pub(crate) basis: String,
+    /// The call that took it first.
+    pub(crate) call: String,
+}
+
+/// Such a row that did not fit.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Refused {
+    pub(crate) row: Outside,
+    /// What was free.
+    pub(crate) free_bytes: u64,
 }
 
 /// An exception.

@@ -54,7 +54,12 @@ impl Uses {
     /// # Errors
     ///
     /// `OutOfMemory` if they do not fit.
-    pub(super) fn place(&mut self, device: usize, small_bytes: Option<u64>, bytes: u64) -> Outcome<Option<Place>> {
+    pub(super) fn place(
+        &mut self,
+        device: usize,
+        small_bytes: Option<u64>,
+        bytes: u64,
+    ) -> Outcome<Option<Place>> {
         self.enter(device)?;
         let shared = &mut self.device(device).shared;
         let placed = small_bytes.and_then(|bytes| Some((bytes, shared.place(bytes)?)));
@@ -101,7 +106,13 @@ impl Uses {
     /// # Errors
     ///
     /// `OutOfMemory` if the device has less free memory; then it is remembered as refused.
-    pub(crate) fn charge(&mut self, device: usize, owner: &str, part: &'static str, figure: Figure) -> Outcome {
+    pub(crate) fn charge(
+        &mut self,
+        device: usize,
+        owner: &str,
+        part: &'static str,
+        figure: Figure,
+    ) -> Outcome {
         self.enter(device)?;
         let row = Row { owner: owner.to_owned(), part, figure, call: call::current() };
         let bytes = self.device(device).bytes().saturating_add(figure.bytes);

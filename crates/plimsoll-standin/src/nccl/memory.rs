@@ -89,8 +89,7 @@ pub(super) fn made(comm: Made) -> Outcome {
     if let Some(Config { least_blocks, most_blocks, .. }) = config {
         let given = |blocks: c_int| u32::try_from(blocks).ok().filter(|blocks| *blocks > 0);
         variables.min_channels = variables.min_channels.max(given(least_blocks));
-        variables.max_channels =
-            [variables.max_channels, given(most_blocks)].into_iter().flatten().min();
+        variables.max_channels = [variables.max_channels, given(most_blocks)].into_iter().flatten().min();
     }
     let mut model = Communicator::new(topology, variables, version());
     if !is_certain {
@@ -103,7 +102,15 @@ pub(super) fn made(comm: Made) -> Outcome {
     let net = if connected { BTreeSet::from([Way::Send, Way::Receive]) } else { BTreeSet::new() };
     let peers = BTreeSet::new();
     let held = Held {
-        model, owner, device, rank, has_ring: connected, has_tree: connected, has_nvls: connected, peers, net,
+        model,
+        owner,
+        device,
+        rank,
+        has_ring: connected,
+        has_tree: connected,
+        has_nvls: connected,
+        peers,
+        net,
     };
     let part = if connected { "base and buffers" } else { "base" };
     held.charge(part, held.model.at_init())?;
@@ -122,7 +129,9 @@ static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1)
 /// `OutOfMemory` if what it needs does not fit.
 pub(super) fn collective(handle: CommHandle, kernel: Kernel) -> Outcome {
     let mut all = locked(&HELD);
-    let Some(held) = all.get_mut(&handle).filter(|held| held.model.topology().ranks > 1) else { return Ok(()) };
+    let Some(held) = all.get_mut(&handle).filter(|held| held.model.topology().ranks > 1) else {
+        return Ok(());
+    };
     let is_sum = kernel == Kernel::Ring;
     if is_sum && is_only(&held.model, "nvls") {
         if !held.has_nvls {

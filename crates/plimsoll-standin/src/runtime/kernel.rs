@@ -8,8 +8,8 @@ use crate::argument::Out;
 use crate::call::{calls, nothing};
 use crate::error::Outcome;
 use crate::memory::{PAGE_BYTES, memory, reads};
-use crate::{notice, outside};
 use crate::stream::{StreamHandle, kernel_on};
+use crate::{notice, outside};
 
 /// The three numbers of a grid or block: `dim3`.
 #[derive(Debug, Clone, Copy)]
