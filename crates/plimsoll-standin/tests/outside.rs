@@ -128,6 +128,28 @@ fn each_step_of_the_measured_run_takes_what_it_took() {
 }
 
 #[test]
+fn local_memory_grows_to_the_stack_of_a_compiled_kernel() {
+    if !opened(test_name!(), "") {
+        return;
+    }
+    let cubin = include_bytes!("cubin/spills.cubin");
+    let (mut module, mut kernel, mut local) = (0_u64, 0_u64, 0);
+    assert_eq!(c!(cuModuleLoadData(&mut module => *mut u64, cubin.as_ptr() => *const u8)), 0);
+    for (name, stack, bytes) in [(c"plain", 0, 0), (c"spills", 4096, 830_472_192), (c"spills", 4096, 0)] {
+        let found = c!(cuModuleGetFunction(&mut kernel => *mut u64, module => u64, name.as_ptr() => *const c_char));
+        assert_eq!(found, 0);
+        assert_eq!(c!(cuFuncGetAttribute(&mut local => *mut i32, 3 => i32, kernel => u64)), 0);
+        assert_eq!(local, stack);
+        let launch = || {
+            c!(cuLaunchKernel(
+                kernel => u64, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 0 => u32, 0 => u64
+            ))
+        };
+        assert_eq!(grows(|| assert_eq!(launch(), 0)), bytes, "{name:?}");
+    }
+}
+
+#[test]
 fn nvml_counts_the_drivers_reserve_and_cuda_does_not() {
     if !opened(test_name!(), "") {
         return;

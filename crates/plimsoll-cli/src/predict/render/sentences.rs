@@ -118,9 +118,10 @@ fn runs_out(
             String::new()
         };
         let who = who.replacen(", in ", " of ", 1);
+        let owner = owner.as_ref().map_or_else(String::new, |owner| format!(", for {owner}"));
         return format!(
             "runs OUT of memory: needs {least}{about}{all}{computed}, {more} more than {name} offers; first fails{place} \
-             {when}{who}{gaps}{caught}{saved}"
+             {when}{who}{owner}{gaps}{caught}{saved}"
         );
     }
     let place = line.as_ref().map_or_else(String::new, |line| format!(" at {line}"));
