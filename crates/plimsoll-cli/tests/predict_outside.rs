@@ -26,7 +26,9 @@ dist.destroy_process_group()
 
 fn two_ranks() -> Torch {
     let mut torch = Torch::new("groups", GROUPS);
-    torch.python.extend(["-m", "torch.distributed.run", "--nproc-per-node", "2"].map(str::to_owned));
+    torch
+        .python
+        .extend(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"].map(str::to_owned));
     torch
 }
 
@@ -34,7 +36,8 @@ fn two_ranks() -> Torch {
 fn rows(report: &Value) -> Vec<(String, u64)> {
     let rows = report["outside"].as_array().expect("rows").iter();
     let name = |row: &Value, key: &str| row[key].as_str().expect("a name").to_owned();
-    rows.map(|row| ([name(row, "owner"), name(row, "part")].join("/"), row["bytes"].as_u64().unwrap())).collect()
+    rows.map(|row| ([name(row, "owner"), name(row, "part")].join("/"), row["bytes"].as_u64().unwrap()))
+        .collect()
 }
 
 #[needs(pytorch)]
@@ -63,7 +66,10 @@ fn each_communicator_is_a_row_and_the_account_closes() {
     ];
     let totals = &report["totals"];
     assert_eq!(totals["cuda_bytes"], reserved + outside + spare);
-    assert_eq!((totals["reserve_bytes"].as_u64(), totals["smi_bytes"].as_u64()), (Some(503_316_480), Some(85_520_809_984)));
+    assert_eq!(
+        (totals["reserve_bytes"].as_u64(), totals["smi_bytes"].as_u64()),
+        (Some(503_316_480), Some(85_520_809_984))
+    );
     assert_eq!(report["gpu"]["context_bytes"], outside);
 }
 
@@ -83,7 +89,8 @@ fn a_communicator_that_does_not_fit_is_pytorchs_error_and_the_verdict_names_it()
 #[needs(pytorch)]
 #[test]
 fn a_group_of_one_rank_is_advised_against_where_it_takes_a_hundredth_of_the_gpu() {
-    let output = two_ranks().predict(&["--json", "--whole", "--gpu", "24GiB", "--cc", "9.0", "--devices", "2"], &[]);
+    let output =
+        two_ranks().predict(&["--json", "--whole", "--gpu", "24GiB", "--cc", "9.0", "--devices", "2"], &[]);
     let report = answer(&output, 0);
     let advice = report["outside_advice"].as_array().unwrap();
     let said = |words: &str| advice.iter().any(|line| line.as_str().unwrap().contains(words));
@@ -100,7 +107,10 @@ fn a_given_context_is_in_place_of_all_but_nccl_and_zero_of_all() {
     };
     let given = rows_with("1GiB");
     assert_eq!(given[0], ("context/".to_owned(), 1 << 30));
-    assert!(given[1..].iter().all(|(owner, _)| owner.starts_with("NCCL") || owner.starts_with("local")), "{given:?}");
+    assert!(
+        given[1..].iter().all(|(owner, _)| owner.starts_with("NCCL") || owner.starts_with("local")),
+        "{given:?}"
+    );
     assert!(given.len() > 3, "{given:?}");
     assert_eq!(rows_with("0"), []);
 }

@@ -136,7 +136,8 @@ fn local_memory_grows_to_the_stack_of_a_compiled_kernel() {
     let (mut module, mut kernel, mut local) = (0_u64, 0_u64, 0);
     assert_eq!(c!(cuModuleLoadData(&mut module => *mut u64, cubin.as_ptr() => *const u8)), 0);
     for (name, stack, bytes) in [(c"plain", 0, 0), (c"spills", 4096, 830_472_192), (c"spills", 4096, 0)] {
-        let found = c!(cuModuleGetFunction(&mut kernel => *mut u64, module => u64, name.as_ptr() => *const c_char));
+        let found =
+            c!(cuModuleGetFunction(&mut kernel => *mut u64, module => u64, name.as_ptr() => *const c_char));
         assert_eq!(found, 0);
         assert_eq!(c!(cuFuncGetAttribute(&mut local => *mut i32, 3 => i32, kernel => u64)), 0);
         assert_eq!(local, stack);

@@ -160,7 +160,7 @@ calls! { Driver:
         bytes.put(1)
     }
     fn cuLinkCreate_v2(_count: c_uint, _options: *const c_void, _values: *const c_void, link: Out<u64>) {
-        link.put(crate::call::new_handle())
+        link.put(new_handle())
     }
 }
 

@@ -25,7 +25,7 @@ def requested_bytes(device: int) -> int | None:
     return int(requested(device))
 
 
-def outside(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | None]:
+def peak(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | None]:
     """What this process had on a device at its peak: the bytes that it had requested, the rows beside them, and the last row that did
     not fit.
     """
@@ -49,6 +49,13 @@ def outside(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused 
         else:
             refused = protocol.Refused(row=row, free_bytes=int(words[5]))
     return requested, rows, refused
+
+
+def outside(devices: int) -> tuple[list[protocol.Outside], protocol.Refused | None]:
+    """The rows of all devices, also of one without tensors: a row may not have fitted before the first one. The last that did not."""
+    peaks = [peak(device) for device in range(devices)]
+    refused = [it for _, _, it in peaks if it]
+    return [row for _, rows, _ in peaks for row in rows], refused[-1] if refused else None
 
 
 def extend(size: int) -> None:

@@ -411,16 +411,8 @@ class Watch:
         """Writes this process's report: protocol.py has its fields."""
         torch = self.torch
         devices: list[protocol.Peaks] = []
-        outside: list[protocol.Outside] = []
-        refusals: list[protocol.Refused] = []
-        used = {device for device, _ in self.peaks}
-        # The outside of a device without tensors counts, too: a charge may have failed before the first one.
-        for device in range(torch.cuda.device_count() if self.started else 0):
-            _, rows, refused = standin.outside(device)
-            outside += rows
-            refusals += [refused] if refused else []
-        for device in sorted(used):
-            requested = standin.outside(device)[0]
+        outside, refused = standin.outside(torch.cuda.device_count() if self.started else 0)
+        for device in sorted({device for device, _ in self.peaks}):
             peaks = [self.peaks.get((device, name), (0, 0)) for name in ("allocated", "reserved")]
             of_steps = [self.peaks_of_steps.get((device, name), (0, 0)) for name in ("allocated", "reserved")]
             allocated, reserved = peaks
@@ -433,7 +425,7 @@ class Watch:
                     reserved_bytes=reserved[0],
                     reserved_step=reserved[1],
                     grows_by=max(later[0] / max(steps[0], 1) - 1 for later, steps in zip(peaks, of_steps)),
-                    requested_bytes=requested,
+                    requested_bytes=standin.peak(device)[0],
                     outside_bytes=sum(row["bytes"] for row in outside if row["device"] == device),
                 )
             )
@@ -459,7 +451,7 @@ class Watch:
             cudnn_search=torch.backends.cudnn.benchmark,
             outside_bytes=self.outside,
             outside=outside,
-            refused=refusals[-1] if refusals else None,
+            refused=refused,
             compile_caches=compiled.compile_caches(),
             compiles=compiled.compiles(),
             libraries=[name for name in LIBRARIES if name in sys.modules],
