@@ -36,7 +36,7 @@ fn two_ranks() -> Torch {
 fn rows(report: &Value) -> Vec<(String, u64)> {
     let rows = report["outside"].as_array().expect("rows").iter();
     let name = |row: &Value, key: &str| row[key].as_str().expect("a name").to_owned();
-    rows.map(|row| ([name(row, "owner"), name(row, "part")].join("/"), row["bytes"].as_u64().unwrap()))
+    rows.map(|row| ([name(row, "owner"), name(row, "part")].join("/"), row["bytes"].as_u64().expect("bytes")))
         .collect()
 }
 

@@ -130,7 +130,7 @@ fn join(
     let messages = BTreeMap::new();
     let (own, all) = (rank.unsigned_abs(), ranks.unsigned_abs());
     let is_local = exchange.is_some();
-    memory::made(Made { handle, rank: own, ranks: all, device, is_local, config })?;
+    memory::made(&Made { handle, rank: own, ranks: all, device, is_local, config })?;
     comms().insert(handle, Comm { rank, ranks, device, exchange, calls: 0, settled: 0, messages });
     Ok(handle)
 }

@@ -75,11 +75,11 @@ static HELD: Mutex<BTreeMap<CommHandle, Held>> = Mutex::new(BTreeMap::new());
 /// # Errors
 ///
 /// `OutOfMemory` if it does not fit.
-pub(super) fn made(comm: Made) -> Outcome {
+pub(super) fn made(comm: &Made) -> Outcome {
     if setup().outside == Outside::Nothing {
         return Ok(());
     }
-    let Made { handle, rank, ranks, device, is_local, config } = comm;
+    let Made { handle, rank, ranks, device, is_local, config } = *comm;
     let gpu = &setup().gpu;
     if memory().uses.charged_bytes(device, LIBRARY) == 0 {
         memory().uses.charge(device, LIBRARY, "", library(gpu, version()))?;
