@@ -69,7 +69,7 @@ fn lines() -> Vec<String> {
     let length =
         c!(plimsoll_standin_outside(0 => i32, text.as_mut_ptr() => *mut c_char, text.len() => usize));
     let text: Vec<u8> = text[..length as usize].iter().map(|byte| *byte as u8).collect();
-    String::from_utf8(text).unwrap().lines().map(str::to_owned).collect()
+    String::from_utf8(text).expect("UTF-8").lines().map(str::to_owned).collect()
 }
 
 #[test]
