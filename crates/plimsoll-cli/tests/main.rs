@@ -23,6 +23,7 @@ mod pasted;
 mod plan;
 mod plan_programs;
 mod predict;
+mod predict_outside;
 mod predict_programs;
 mod predict_transformers;
 mod predict_values;

@@ -3,8 +3,11 @@
 
 use std::ffi::{c_int, c_void};
 
+use plimsoll_gpu::outside::Library;
+
 use crate::argument::Out;
-use crate::call::{calls, makers, nothing, unknown};
+use crate::call::{calls, makers, new_handle, nothing, unknown};
+use crate::outside;
 use crate::stream::{kernel_somewhere, work};
 
 /// `sizeof(cublasLtMatmulHeuristicResult_t)`: an algorithm, its workspace in bytes, its state, its waves.
@@ -38,6 +41,14 @@ checked! { [_trans _n _nrhs _a _lda _pivots _b _ldb]:
 }
 
 calls! { Blas:
+    fn cublasCreate_v2(handle: Out<u64>) {
+        outside::used(Library::CuBlas)?;
+        handle.put(new_handle())
+    }
+    fn cublasLtCreate(handle: Out<u64>) {
+        outside::used(Library::CuBlas)?;
+        handle.put(new_handle())
+    }
     fn cublasGetMathMode(_handle: u64, mode: Out<c_int>) {
         mode.put(0)
     }
@@ -57,7 +68,7 @@ calls! { Blas:
 }
 
 makers! { Blas:
-    cublasCreate_v2 cublasLtCreate cublasLtMatmulDescCreate cublasLtMatrixLayoutCreate
+    cublasLtMatmulDescCreate cublasLtMatrixLayoutCreate
     cublasLtMatmulPreferenceCreate cublasLtMatrixTransformDescCreate
 }
 

@@ -14,10 +14,13 @@ mod workspace;
 
 use std::ffi::{c_int, c_void};
 
+use plimsoll_gpu::outside::Library;
+
 use crate::argument::Out;
-use crate::call::{calls, makers, nothing, unknown};
+use crate::call::{calls, makers, new_handle, nothing, unknown};
 use crate::error::Outcome;
 use crate::notice;
+use crate::outside;
 use crate::stream::{StreamHandle, work};
 
 /// `sizeof(cudnnConvolutionFwdAlgoPerf_t)`, the same for both backward passes: algorithm, status, time, workspace
@@ -25,6 +28,10 @@ use crate::stream::{StreamHandle, work};
 const ALGORITHM_BYTES: usize = 48;
 
 calls! { Dnn:
+    fn cudnnCreate(handle: Out<u64>) {
+        outside::used(Library::CuDnn)?;
+        handle.put(new_handle())
+    }
     fn cudnnSetStream(_handle: u64, _stream: StreamHandle) {
         Ok(())
     }
@@ -85,7 +92,7 @@ calls! { Dnn:
 }
 
 makers! { Dnn:
-    cudnnCreate cudnnCreateActivationDescriptor cudnnCreateConvolutionDescriptor
+    cudnnCreateActivationDescriptor cudnnCreateConvolutionDescriptor
     cudnnCreateDropoutDescriptor cudnnCreateFilterDescriptor cudnnCreatePoolingDescriptor
     cudnnCreateRNNDataDescriptor cudnnCreateRNNDescriptor cudnnCreateSpatialTransformerDescriptor
     cudnnCreateTensorDescriptor

@@ -4,6 +4,7 @@
 
 mod allocation;
 mod context;
+mod cubin;
 mod export;
 mod graph;
 mod green;

@@ -7,10 +7,13 @@
 
 use std::ffi::c_int;
 
+use plimsoll_gpu::outside::Library;
+
 use crate::argument::{Out, little_endian};
 use crate::call::{calls, new_handle, nothing};
 use crate::error::Failure;
 use crate::notice;
+use crate::outside;
 use crate::stream::work;
 use crate::workspace;
 
@@ -102,6 +105,7 @@ fn element(kind: c_int) -> (u64, bool) {
 calls! { Fft:
     /// A plan's handle is a small integer.
     fn cufftCreate(plan: Out<c_int>) {
+        outside::used(Library::CuFft)?;
         plan.put(c_int::try_from(new_handle() % (1 << 30)).unwrap_or(1))
     }
     /// The arguments are the rank, the sizes, both layouts, and the output: the workspace's bytes.

@@ -39,14 +39,37 @@ pub(crate) struct Setup {
     memory_bytes: u64,
     /// Bytes of each device beyond the size that it reports.
     beyond_bytes: AtomicU64,
-    /// The part of a device's memory that each process uses for its context.
-    context_bytes: u64,
+    /// What counts outside of a process's requests.
+    pub(crate) outside: Outside,
     /// The number of devices of the machine.
     pub(crate) in_the_machine: usize,
     /// For each device of this process, its index on the machine.
     visible: Vec<usize>,
     /// The order of allocation addresses.
     pub(crate) addresses: Addresses,
+}
+
+/// What counts against a device outside of a process's requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outside {
+    /// Nothing.
+    Nothing,
+    /// These bytes, at the first use of a device; and what NCCL takes.
+    Given(u64),
+    /// What the laws and the table of `plimsoll_gpu::outside` say, at the calls that take it.
+    Laws,
+}
+
+impl Outside {
+    fn read(text: &str) -> Option<Outside> {
+        match text {
+            "laws" => Some(Outside::Laws),
+            _ => Some(match text.parse().ok()? {
+                0 => Outside::Nothing,
+                bytes => Outside::Given(bytes),
+            }),
+        }
+    }
 }
 
 /// The order of allocation addresses: Note [A driver's addresses] in `memory/space.rs`.
@@ -65,7 +88,7 @@ impl Setup {
             gpu,
             memory_bytes: gpu.memory_bytes,
             beyond_bytes: AtomicU64::new(0),
-            context_bytes: 0,
+            outside: Outside::Nothing,
             in_the_machine: devices,
             visible: (0..devices).collect(),
             addresses: Addresses::Driver,
@@ -81,13 +104,13 @@ impl Setup {
             of_capability((major.parse().ok()?, minor.parse().ok()?))
         });
         let memory = settings::value(settings::MEMORY, "25769803776 (bytes)", |text| text.parse().ok());
-        let context = settings::value(settings::CONTEXT, "845000000 (bytes)", |text| text.parse().ok());
+        let outside = settings::value(settings::CONTEXT, "845000000 (bytes), or laws", Outside::read);
         let devices = settings::value(settings::DEVICES, "8", |text| text.parse().ok()).unwrap_or(1);
         let mut setup = Setup::of(capability.unwrap_or(gpu), devices);
         setup.memory_bytes = memory.unwrap_or(gpu.memory_bytes);
         let beyond = settings::value(settings::BEYOND, "549755813888 (bytes)", |text| text.parse().ok());
         setup.beyond_bytes = AtomicU64::new(beyond.unwrap_or(0));
-        setup.context_bytes = context.unwrap_or(0).min(setup.memory_bytes);
+        setup.outside = outside.unwrap_or(Outside::Nothing);
         let addresses = settings::value(settings::ADDRESSES, "driver (or up)", |text| match text {
             "up" => Some(Addresses::Up),
             "driver" => Some(Addresses::Driver),
@@ -125,17 +148,23 @@ impl Setup {
         device.ok_or(Failure::InvalidDevice)
     }
 
-    /// A device's free bytes if this process uses `used_bytes` besides its context. Other processes' bytes are
-    /// subtracted.
+    /// A device's free bytes, if this process uses `used_bytes`. Other processes' bytes count.
     pub(crate) fn free_bytes(&self, device: usize, used_bytes: u64) -> u64 {
-        let taken_bytes = used_bytes + self.context_bytes + share::others_bytes(self.visible[device]);
+        let taken_bytes = used_bytes.saturating_add(share::others_bytes(self.visible[device]));
         self.size_bytes().saturating_sub(taken_bytes)
     }
 
-    /// Records that this process uses this many bytes of a device besides its context. Returns `false` if an increase
-    /// does not fit next to the other processes' bytes.
-    pub(crate) fn note(&self, device: usize, used_bytes: u64) -> bool {
-        let bytes = used_bytes.saturating_add(self.context_bytes);
+    /// What the driver keeps of a device, which NVML counts and CUDA does not.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        match self.outside {
+            Outside::Laws => plimsoll_gpu::outside::reserve(&self.gpu, self.size_bytes()).bytes,
+            Outside::Nothing | Outside::Given(_) => 0,
+        }
+    }
+
+    /// Records that this process uses this many bytes of a device, with its context. Fails, with `false`, if an increase
+    /// does not fit beside the other processes' bytes.
+    pub(crate) fn note(&self, device: usize, bytes: u64) -> bool {
         let limit_bytes = self.size_bytes().saturating_add(self.beyond_bytes.load(Ordering::Relaxed));
         share::note(self.visible[device], bytes, limit_bytes)
     }

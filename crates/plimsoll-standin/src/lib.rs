@@ -21,9 +21,11 @@
 //! | `version.rs`, `place.rs` | for the launcher: the versions, the folder |
 //! | `gpu.rs`, `gpu/` | the devices of this process, and their properties |
 //! | `workspace.rs` | undocumented workspaces: none, or a model's; a record of the requests for them |
+//! | `ledger.rs` | what the process has outside its requests, as rows that add up |
 //! | `comm.rs` | NCCL's communicators, for which a copy to the host waits |
 //! | `memory.rs`, `memory/` | memory in use, address space, stray accesses, copies |
 //! | `stream.rs` | streams, events, captures |
+//! | `outside.rs` | what kernels, libraries, streams and graphs take at their first use |
 //! | `nccl.rs`, `nccl/` | NCCL |
 //! | `runtime.rs`, `runtime/` | `libcudart`: `cuda…` |
 //! | `driver.rs`, `driver/` | `libcuda`: `cu…` |
@@ -70,11 +72,13 @@ mod fault;
 mod fft;
 mod gpu;
 mod jpeg;
+mod ledger;
 mod lines;
 mod lock;
 mod memory;
 mod nccl;
 mod nvml;
+mod outside;
 mod runtime;
 mod solver;
 mod sparse;

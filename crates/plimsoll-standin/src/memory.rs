@@ -2,27 +2,28 @@
 //! host memory.
 //!
 //! Device memory does not exist: an allocation is a range of addresses that faults on access ([`space`]), and a number
-//! of bytes that count against the device's.
+//! of bytes that count against the device's. What the process has outside its requests, such as its context, counts
+//! beside them ([`uses`]); it has no addresses.
 
 pub(crate) mod copy;
 pub(crate) mod reads;
 pub(crate) mod recent;
 mod space;
 mod stray;
+pub(crate) mod uses;
 pub(crate) mod writes;
 
 use std::collections::BTreeMap;
-use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::call::new_handle;
 use crate::error::{Failure, Outcome};
-use crate::gpu::setup;
 use crate::lock::locked;
 use space::Access;
+use uses::{Place, Uses};
 
 /// Device memory is allocated in pages of this size, as by the real driver.
-pub(crate) const PAGE_BYTES: u64 = 2 << 20;
+pub(crate) const PAGE_BYTES: u64 = plimsoll_gpu::outside::PAGE_BYTES;
 
 /// The kind of an address range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,10 +76,10 @@ pub(crate) struct Memory {
     physical: BTreeMap<u64, Physical>,
     /// Mappings of physical memory: bytes and handle, by address.
     mapped: BTreeMap<u64, (u64, u64)>,
-    /// Bytes in use, by device.
-    used: BTreeMap<usize, u64>,
-    /// The peak of bytes in use, by device.
-    most: BTreeMap<usize, u64>,
+    /// Where small requests share pages, by address.
+    small: BTreeMap<u64, Place>,
+    /// What it uses of each device.
+    pub(crate) uses: Uses,
     pools: BTreeMap<usize, PoolUse>,
 }
 
@@ -86,8 +87,8 @@ static MEMORY: Mutex<Memory> = Mutex::new(Memory {
     ranges: BTreeMap::new(),
     physical: BTreeMap::new(),
     mapped: BTreeMap::new(),
-    used: BTreeMap::new(),
-    most: BTreeMap::new(),
+    small: BTreeMap::new(),
+    uses: Uses::new(),
     pools: BTreeMap::new(),
 });
 
@@ -101,13 +102,6 @@ fn memory_if_free() -> Option<MutexGuard<'static, Memory>> {
     MEMORY.try_lock().ok()
 }
 
-/// The peak of this process's bytes on a device, without its context. Called by hooks inside the process.
-#[unsafe(no_mangle)]
-extern "C" fn plimsoll_standin_most_bytes(device: c_int) -> u64 {
-    let device = usize::try_from(device).unwrap_or(usize::MAX);
-    memory().most.get(&device).copied().unwrap_or(0)
-}
-
 impl Memory {
     /// Allocates on a device, in whole pages. `kind` is device, pool or managed.
     ///
@@ -115,11 +109,15 @@ impl Memory {
     ///
     /// `OutOfMemory` if the device has less free memory.
     pub(crate) fn allocate(&mut self, device: usize, bytes: u64, kind: Kind) -> Outcome<u64> {
-        let bytes = pages(bytes)?;
-        self.take(device, bytes)?;
+        let (asked_bytes, bytes) = (bytes, pages(bytes)?);
+        let small_bytes = matches!(kind, Kind::Device(_)).then_some(asked_bytes);
+        let place = self.uses.place(device, small_bytes, bytes)?;
         let access = if matches!(kind, Kind::Managed(_)) { Access::Host } else { Access::None };
-        let begin = map(bytes, access).inspect_err(|_| self.give(device, bytes))?;
+        let begin = map(bytes, access).inspect_err(|_| self.uses.remove(device, place, bytes))?;
         self.ranges.insert(begin, Range { begin, bytes, kind });
+        if let Some(place) = place {
+            self.small.insert(begin, place);
+        }
         if let Kind::Pool(_) = kind {
             let pool = self.pools.entry(device).or_default();
             pool.current_bytes += bytes;
@@ -144,7 +142,8 @@ impl Memory {
         if let Kind::Pool(_) = range.kind {
             self.pools.entry(device).or_default().current_bytes -= range.bytes;
         }
-        self.give(device, range.bytes);
+        let place = self.small.remove(&begin);
+        self.uses.remove(device, place, range.bytes);
         self.forget(range);
         Ok(())
     }
@@ -185,7 +184,7 @@ impl Memory {
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
             return Err(Failure::InvalidValue);
         }
-        self.take(device, bytes)?;
+        self.uses.take(device, bytes)?;
         let handle = new_handle();
         self.physical.insert(handle, Physical { bytes, device, holds: 1 });
         Ok(handle)
@@ -202,7 +201,7 @@ impl Memory {
         if physical.holds == 0 {
             let Physical { bytes, device, .. } = *physical;
             self.physical.remove(&handle);
-            self.give(device, bytes);
+            self.uses.give(device, bytes);
         }
         Ok(())
     }
@@ -310,39 +309,9 @@ impl Memory {
         (address < range.begin + range.bytes).then_some(*range)
     }
 
-    /// A device's free bytes.
-    pub(crate) fn free_bytes(&self, device: usize) -> u64 {
-        setup().free_bytes(device, self.used_bytes(device))
-    }
-
     /// The use of a device's pool.
     pub(crate) fn pool(&mut self, device: usize) -> &mut PoolUse {
         self.pools.entry(device).or_default()
-    }
-
-    /// Adds bytes to a device's use, if they fit.
-    fn take(&mut self, device: usize, bytes: u64) -> Outcome {
-        let used_bytes = self.used_bytes(device).checked_add(bytes).ok_or(Failure::OutOfMemory)?;
-        if !setup().note(device, used_bytes) {
-            return Err(Failure::OutOfMemory);
-        }
-        self.used.insert(device, used_bytes);
-        let most_bytes = self.most.entry(device).or_default();
-        *most_bytes = used_bytes.max(*most_bytes);
-        Ok(())
-    }
-
-    /// Subtracts bytes from a device's use.
-    fn give(&mut self, device: usize, bytes: u64) {
-        let used_bytes = self.used_bytes(device) - bytes;
-        self.used.insert(device, used_bytes);
-        // A decrease always fits.
-        setup().note(device, used_bytes);
-    }
-
-    /// This process's bytes on a device.
-    fn used_bytes(&self, device: usize) -> u64 {
-        self.used.get(&device).copied().unwrap_or(0)
     }
 
     /// Removes a range and its addresses.

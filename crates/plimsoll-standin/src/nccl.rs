@@ -2,6 +2,7 @@
 //! progress (`exchange.rs`), or a rank may run alone.
 
 mod collective;
+mod memory;
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -12,7 +13,8 @@ use crate::comm::{Comm, CommHandle, comms, get};
 use crate::error::{Failure, Outcome};
 use crate::exchange::{Exchange, deadline};
 use crate::gpu::current_device;
-use crate::memory::{Kind, memory};
+use crate::memory::Kind;
+use memory::{Config, Made};
 
 /// `ncclUniqueId`, which is passed by value.
 #[derive(Debug, Clone, Copy)]
@@ -34,28 +36,28 @@ calls! { Nccl:
         id.put(unique_id())
     }
     fn ncclCommInitRank(comm: Out<CommHandle>, ranks: c_int, id: UniqueId, rank: c_int) {
-        comm.put(join(rank, ranks, || Exchange::named(&id.name()))?)
+        comm.put(join(rank, ranks, None, || Exchange::named(&id.name()))?)
     }
     fn ncclCommInitRankConfig(
-        comm: Out<CommHandle>, ranks: c_int, id: UniqueId, rank: c_int, _config: *const c_void,
+        comm: Out<CommHandle>, ranks: c_int, id: UniqueId, rank: c_int, config: Out<Config>,
     ) {
-        comm.put(join(rank, ranks, || Exchange::named(&id.name()))?)
+        comm.put(join(rank, ranks, memory::config(config), || Exchange::named(&id.name()))?)
     }
     fn ncclCommInitRankScalable(
         comm: Out<CommHandle>, ranks: c_int, rank: c_int, _count: c_int, _ids: *const c_void,
-        _config: *const c_void,
+        config: Out<Config>,
     ) {
-        comm.put(join(rank, ranks, || None)?)
+        comm.put(join(rank, ranks, memory::config(config), || None)?)
     }
     /// Makes communicators for all ranks in one process.
     fn ncclCommInitAll(comms: Out<u8>, ranks: c_int, _devices: *const c_int) {
-        let handles: Outcome<Vec<CommHandle>> = (0..ranks).map(|rank| join(rank, ranks, || None)).collect();
+        let handles: Outcome<Vec<CommHandle>> = (0..ranks).map(|rank| join(rank, ranks, None, || None)).collect();
         comms.put_bytes(&handles?.iter().flat_map(|handle| handle.to_ne_bytes()).collect::<Vec<u8>>())
     }
     fn ncclCommSplit(
-        comm: CommHandle, color: c_int, key: c_int, part: Out<CommHandle>, _config: *const c_void,
+        comm: CommHandle, color: c_int, key: c_int, part: Out<CommHandle>, config: Out<Config>,
     ) {
-        part.put(split(comm, color, key)?)
+        part.put(split(comm, color, key, memory::config(config))?)
     }
     fn ncclCommCount(comm: CommHandle, ranks: Out<c_int>) {
         ranks.put(get(comm)?.ranks)
@@ -67,11 +69,11 @@ calls! { Nccl:
         device.put(get(comm)?.device as c_int)
     }
     fn ncclCommDestroy(comm: CommHandle) {
-        comms().remove(&comm);
+        destroy(comm);
         Ok(())
     }
     fn ncclCommAbort(comm: CommHandle) {
-        comms().remove(&comm);
+        destroy(comm);
         Ok(())
     }
     fn ncclCommGetAsyncError(_comm: CommHandle, error: Out<c_int>) {
@@ -79,10 +81,10 @@ calls! { Nccl:
     }
     fn ncclMemAlloc(address: Out<u64>, bytes: usize) {
         let device = current_device()?;
-        address.put(memory().allocate(device, bytes as u64, Kind::Device(device))?)
+        address.put(crate::memory::memory().allocate(device, bytes as u64, Kind::Device(device))?)
     }
     fn ncclMemFree(address: u64) {
-        memory().free(address)
+        crate::memory::memory().free(address)
     }
     fn ncclRedOpCreatePreMulSum(
         operation: Out<c_int>, _scalar: *const c_void, _kind: c_int, _residence: c_int, _comm: CommHandle,
@@ -90,8 +92,10 @@ calls! { Nccl:
         // The first number after NCCL's own operations, of which there are five.
         operation.put(5)
     }
-    fn ncclCommMemStats(_comm: CommHandle, _statistic: c_int, value: Out<u64>) {
-        value.put(0)
+    /// Statistics: of memory that can be suspended (0), that is suspended (1), that cannot be (2), and of all (3).
+    fn ncclCommMemStats(comm: CommHandle, statistic: c_int, value: Out<u64>) {
+        get(comm)?;
+        value.put(if statistic >= 2 { memory::bytes(comm) } else { 0 })
     }
     fn ncclCommRegister(_comm: CommHandle, _buffer: u64, _bytes: usize, handle: Out<u64>) {
         handle.put(new_handle())
@@ -107,7 +111,16 @@ unknown! { Nccl:
 }
 
 /// Makes a communicator of this many ranks. `exchange` opens the channel to the others.
-fn join(rank: c_int, ranks: c_int, exchange: impl FnOnce() -> Option<Exchange>) -> Outcome<CommHandle> {
+///
+/// # Errors
+///
+/// `InvalidValue` for a rank that is not one of them; `OutOfMemory` if it does not fit on the GPU.
+fn join(
+    rank: c_int,
+    ranks: c_int,
+    config: Option<Config>,
+    exchange: impl FnOnce() -> Option<Exchange>,
+) -> Outcome<CommHandle> {
     if rank < 0 || rank >= ranks {
         return Err(Failure::InvalidValue);
     }
@@ -115,20 +128,28 @@ fn join(rank: c_int, ranks: c_int, exchange: impl FnOnce() -> Option<Exchange>) 
     let device = current_device()?;
     let exchange = if ranks > 1 { exchange() } else { None };
     let messages = BTreeMap::new();
+    let (own, all) = (rank.unsigned_abs(), ranks.unsigned_abs());
+    let is_local = exchange.is_some();
+    memory::made(&Made { handle, rank: own, ranks: all, device, is_local, config })?;
     comms().insert(handle, Comm { rank, ranks, device, exchange, calls: 0, settled: 0, messages });
     Ok(handle)
 }
 
+fn destroy(comm: CommHandle) {
+    comms().remove(&comm);
+    memory::destroyed(comm);
+}
+
 /// A communicator of the ranks that chose this color, in the order of their keys; null for a negative color. Without
 /// the other ranks the size of that group is unknown, so the result is as large as the original communicator.
-fn split(comm: CommHandle, color: c_int, key: c_int) -> Outcome<CommHandle> {
+fn split(comm: CommHandle, color: c_int, key: c_int, config: Option<Config>) -> Outcome<CommHandle> {
     let choice = [color, key].map(c_int::to_ne_bytes);
     let call = collective::called(comm, Some(choice.as_flattened()))?;
     let Comm { rank, ranks, exchange, .. } = get(comm)?;
     if color < 0 {
         return Ok(0);
     }
-    let Some(exchange) = exchange else { return join(rank, ranks, || None) };
+    let Some(exchange) = exchange else { return join(rank, ranks, config, || None) };
     let until = deadline();
     let chose = |rank: c_int| {
         let message = exchange.message(rank.unsigned_abs(), call).read(until)?;
@@ -138,7 +159,7 @@ fn split(comm: CommHandle, color: c_int, key: c_int) -> Outcome<CommHandle> {
     let mut members: Vec<(c_int, c_int)> = (0..ranks).filter_map(chose).collect();
     members.sort_unstable();
     let place = members.iter().position(|(_, member)| *member == rank).ok_or(Failure::InvalidValue)?;
-    join(place as c_int, members.len() as c_int, || exchange.part(&format!("{call}-{color}")))
+    join(place as c_int, members.len() as c_int, config, || exchange.part(&format!("{call}-{color}")))
 }
 
 /// An ID that differs between processes and calls.

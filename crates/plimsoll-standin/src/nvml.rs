@@ -45,9 +45,10 @@ calls! { Nvml:
     fn nvmlDeviceGetUUID(device: DeviceHandle, uuid: Out<c_char>, length: c_uint) {
         put_text(uuid, length as usize, &uuid_text(of(device)?))
     }
-    /// Total, free, used, in bytes.
+    /// Total, free, used, in bytes. The driver's reserve is in the first and the last.
     fn nvmlDeviceGetMemoryInfo(device: DeviceHandle, info: Out<[u64; 3]>) {
-        let (total, free) = (setup().memory_bytes(), memory().free_bytes(of(device)?));
+        let free = memory().uses.free_bytes(of(device)?);
+        let total = setup().memory_bytes() + setup().reserve_bytes();
         info.put([total, free, total - free])
     }
     fn nvmlDeviceGetCudaComputeCapability(device: DeviceHandle, major: Out<c_int>, minor: Out<c_int>) {

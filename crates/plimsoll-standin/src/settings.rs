@@ -5,9 +5,12 @@
 //! | `PLIMSOLL_STANDIN_GPU` | a name from [`plimsoll_gpu::GPUS`], as `H100` | `A100-80GB` |
 //! | `PLIMSOLL_STANDIN_MEMORY` | the device's memory in bytes | the GPU's |
 //! | `PLIMSOLL_STANDIN_BEYOND` | bytes that each device has beyond what it reports | 0 |
-//! | `PLIMSOLL_STANDIN_CONTEXT` | bytes of that memory for each process's CUDA context | 0 |
-//! | `PLIMSOLL_STANDIN_SHARED` | the folder through which processes share the devices: `share.rs` | not shared |
-//! | `PLIMSOLL_STANDIN_CC` | compute capability, such as `8.9`; other properties are the first such GPU's | the GPU's |
+//! | `PLIMSOLL_STANDIN_CONTEXT` | bytes of that memory for each process's CUDA context and libraries (NCCL's come beside them), or
+//! `laws`: what each call takes on a GPU | 0: nothing, and none for NCCL |
+//! | `PLIMSOLL_STANDIN_SHARED` | the folder through which processes share the devices: `share.rs` | devices are not
+//! shared |
+//! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; other properties are those of the first GPU with it | the
+//! GPU's |
 //! | `PLIMSOLL_STANDIN_DEVICES` | the number of devices | 1 |
 //! | `PLIMSOLL_STANDIN_ADDRESSES` | the order of allocation addresses: `driver`, as an H200's, or `up` | `driver` |
 //! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN and cuFFT: `none`, `model` or `library` | `none` |
@@ -27,7 +30,7 @@ pub const MEMORY: &str = "PLIMSOLL_STANDIN_MEMORY";
 /// Bytes that each device has beyond what it reports, so that the program sees the GPU's real size but does not run
 /// out of memory there.
 pub const BEYOND: &str = "PLIMSOLL_STANDIN_BEYOND";
-/// The part of a device's memory for each process's CUDA context.
+/// Bytes of it for each process's CUDA context and libraries, or `laws`.
 pub const CONTEXT: &str = "PLIMSOLL_STANDIN_CONTEXT";
 /// The folder through which processes share the devices.
 pub const SHARED: &str = "PLIMSOLL_STANDIN_SHARED";

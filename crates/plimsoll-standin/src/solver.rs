@@ -8,9 +8,12 @@ mod workspace;
 
 use std::ffi::c_int;
 
+use plimsoll_gpu::outside::Library;
+
 use crate::argument::Out;
-use crate::call::{calls, makers, nothing};
+use crate::call::{calls, makers, new_handle, nothing};
 use crate::error::Outcome;
+use crate::outside;
 use crate::stream::work;
 use workspace::{
     HEADER_BYTES, SINGULAR_BATCH, cholesky, eigen, eigen_batch_bytes, eigen_jacobi, indefinite, orthogonal,
@@ -102,6 +105,11 @@ modelled! { [_handle n _a _lda] |bytes| indefinite(integer(n), bytes);
 }
 
 calls! { Solver:
+    fn cusolverDnCreate(handle: Out<u64>) {
+        outside::used(Library::CuSolver)?;
+        handle.put(new_handle())
+    }
+
     fn cusolverDnXpotrf_bufferSize(
         _handle: u64, _params: u64, _uplo: u64, _n: u64, element: u64, _a: u64, _lda: u64, _compute: u64,
         device: Out<usize>, host: Out<usize>,
@@ -165,7 +173,7 @@ sizes_of_both! { [_a _b _c _d _e _f _g _h _i _j _k _l _m _n _o _p _q]:
 }
 
 makers! { Solver:
-    cusolverDnCreate cusolverDnCreateGesvdjInfo cusolverDnCreateParams cusolverDnCreateSyevjInfo
+    cusolverDnCreateGesvdjInfo cusolverDnCreateParams cusolverDnCreateSyevjInfo
 }
 
 nothing! { Solver:

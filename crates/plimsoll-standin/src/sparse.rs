@@ -11,14 +11,21 @@ mod workspace;
 
 use std::ffi::{c_int, c_void};
 
+use plimsoll_gpu::outside::Library;
+
 use self::matrix::{Dense, Sparse, known};
 use crate::argument::Out;
 use crate::call::{calls, makers, new_handle, nothing};
 use crate::error::{Failure, Outcome};
 use crate::notice;
+use crate::outside;
 use crate::stream::{kernel_somewhere, work};
 
 calls! { Sparse:
+    fn cusparseCreate(handle: Out<u64>) {
+        outside::used(Library::CuSparse)?;
+        handle.put(new_handle())
+    }
     fn cusparseCreateCsr(
         matrix: Out<u64>, rows: i64, columns: i64, values: i64, _offsets: u64, _indices: u64, _numbers: u64,
         _offset_kind: c_int, index: c_int, _base: c_int, element: c_int,
@@ -175,7 +182,7 @@ four_types! { matrix:
 }
 
 makers! { Sparse:
-    cusparseCreate cusparseCreateBsrsm2Info cusparseCreateBsrsv2Info cusparseCreateDnVec cusparseCreateMatDescr
+    cusparseCreateBsrsm2Info cusparseCreateBsrsv2Info cusparseCreateDnVec cusparseCreateMatDescr
     cusparseSpGEMM_createDescr cusparseSpSM_createDescr cusparseSpSV_createDescr
 }
 

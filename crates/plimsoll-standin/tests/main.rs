@@ -6,6 +6,7 @@ mod libraries;
 mod library;
 mod one_device;
 mod ordinary_calls;
+mod outside;
 mod place;
 mod reports;
 mod several_devices;

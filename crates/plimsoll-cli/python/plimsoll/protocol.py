@@ -76,6 +76,26 @@ class Peaks(TypedDict):
     reserved_bytes: int
     reserved_step: int
     grows_by: float
+    requested_bytes: int  # of CUDA by the process, when its memory on the device peaked
+    outside_bytes: int  # beside them then
+
+
+class Outside(TypedDict):
+    """What a process has on a device beside the memory that it requests: when its memory there peaked."""
+
+    device: int
+    owner: str
+    part: str  # empty if the owner has one only
+    bytes: int
+    basis: str  # measured, derived, given or assumed
+    call: str  # that took it first
+
+
+class Refused(TypedDict):
+    """Such a row that did not fit, and what was free."""
+
+    row: Outside
+    free_bytes: int
 
 
 class Thrown(TypedDict):
@@ -224,7 +244,9 @@ class Report(TypedDict):
     retries: int
     devices: list[Peaks]
     cudnn_search: bool
-    outside_bytes: int | None
+    outside_bytes: int | None  # requested of CUDA, but not by PyTorch's allocator
+    outside: list[Outside]
+    refused: Refused | None
     compile_caches: CompileCaches
     compiles: bool
     libraries: list[str]

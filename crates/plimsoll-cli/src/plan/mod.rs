@@ -53,7 +53,7 @@ use crate::exit::{Answer, Exit, Failure};
 use crate::output;
 use crate::page::quoted;
 use crate::predict::assume::Assumption;
-use crate::predict::gpu::{CONTEXT, Target, Workspaces};
+use crate::predict::gpu::{Target, Workspaces};
 use crate::predict::trial::{End, Trial};
 use crate::predict::trials::{self, Program};
 use crate::predict::view::Writes;
@@ -72,9 +72,10 @@ pub(crate) struct PlanArgs {
     /// Number of GPUs that the program sees; the technique fsdp shards it over them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=127))]
     devices: u32,
-    /// Memory of each GPU that a process uses outside the allocator: the CUDA context and libraries
-    #[arg(long, value_name = "SIZE", default_value = CONTEXT, value_parser = bytes::parse)]
-    context: u64,
+    /// Memory of each GPU that a process uses outside the allocator, without NCCL; 0 leaves out NCCL, too [default:
+    /// computed for the GPU]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
+    context: Option<u64>,
     /// Workspaces of cuDNN and cuFFT
     #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     cudnn_workspace: Workspaces,
@@ -225,11 +226,12 @@ fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> R
         let mut search = Search::new(trials, target, program.devices, wish, within);
         let checked = search.checked()?;
         let (is_interrupted, is_late) = (search.is_interrupted, search.is_late);
+        let target = search.trials.target().clone();
         let candidates = search.tried.into_candidates();
         let Decision { chosen, instead_of } = checked.decision;
         let planned = chosen.and_then(|place| checked.of(&candidates[place].set)).cloned();
         Ok(Plan {
-            target: target.clone(),
+            target,
             goal: wish.goal,
             candidates,
             chosen,

@@ -103,7 +103,8 @@ fn table(plan: &Plan, ran: &[&Candidate], notes: Vec<String>, whole_bytes: bool)
 
 fn row(plan: &Plan, it: &Candidate, whole_bytes: bool) -> Row {
     let size = |bytes| bytes::shown(bytes, whole_bytes);
-    let taken = it.trial.reserved_bytes + plan.target.context_bytes;
+    let outside_bytes = plan.target.context_bytes + it.trial.over_bytes(&plan.target);
+    let taken = it.trial.reserved_bytes + outside_bytes;
     let headroom = match plan.target.total_bytes.checked_sub(taken) {
         Some(spare) => format!("{}{}", size(spare), it.fit.word()),
         None => format!("-{}", size(taken - plan.target.total_bytes)),
@@ -156,7 +157,10 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
         note(format!("batch: all rows are for batch {batch}"));
     }
     let context = size(plan.target.context_bytes);
-    note(format!("headroom: of {} after {context} of context (--context)", size(plan.target.total_bytes)));
+    note(format!(
+        "headroom: of {} after {context} outside the allocator: context and libraries (--context)",
+        size(plan.target.total_bytes)
+    ));
     if let Some(Cost { step_s, .. }) = plan.base_cost() {
         note(format!(
             "time: estimated from FLOPs, bytes and kernels of a step against the {}'s datasheet; as it is {:.1} ms",

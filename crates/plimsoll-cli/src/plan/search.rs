@@ -151,38 +151,43 @@ impl<'a, 'scope> Search<'a, 'scope> {
     /// Tries a set, and finds out whether it fits.
     fn try_next(&mut self, set: &Set) -> Result<(), Failure> {
         let mut trial = self.trials.of(set, How::Ample)?;
-        let capacity_bytes = self.limits.capacity_bytes;
+        if self.tried.candidates().is_empty() {
+            self.limits = limits(self.trials.target());
+        }
+        let over_bytes = trial.over_bytes(self.trials.target());
+        let limits = self.limits.less(over_bytes);
+        let capacity_bytes = limits.capacity_bytes;
         if set.is_empty() && trial.end == End::Ran && trial.reserved_bytes > capacity_bytes {
             self.trials.ahead(&[(set.clone(), How::Limited), (set.clone(), How::Counted)])?;
         }
         let mut caught = None;
         let fit = match &trial.end {
-            End::Ran if trial.reserved_bytes <= capacity_bytes => self.limits.fit(trial.reserved_bytes),
+            End::Ran if trial.reserved_bytes <= capacity_bytes => limits.fit(trial.reserved_bytes),
             // A program that catches running out of memory may use less if less is available.
             End::Ran | End::RanOut(_) if set.is_empty() => {
                 let limited = self.trials.of(set, How::Limited)?;
                 if limited.end == End::Ran {
                     trial = limited;
-                    self.limits.tight(trial.reserved_bytes)
+                    limits.tight(trial.reserved_bytes)
                 } else if limited.goes_on(&trial) {
                     if trial.end != End::Ran {
                         trial = Trial { end: End::Ran, ..limited.clone() };
                     }
                     caught = Some(limited);
-                    self.limits.fit(trial.reserved_bytes)
+                    limits.fit(trial.reserved_bytes)
                 } else {
-                    self.without_fit(&trial, &limited)
+                    without_fit(limits, &trial, &limited)
                 }
             }
-            End::Ran if trial.allocated_bytes > capacity_bytes => self.limits.short(trial.allocated_bytes),
+            End::Ran if trial.allocated_bytes > capacity_bytes => limits.short(trial.allocated_bytes),
             // Cached memory is released when memory runs short.
             End::Ran => {
                 let limited = self.trials.of(set, How::Limited)?;
                 if limited.end == End::Ran {
                     trial.reserved_bytes = limited.reserved_bytes;
-                    self.limits.tight(trial.reserved_bytes)
+                    limits.tight(trial.reserved_bytes)
                 } else {
-                    self.without_fit(&trial, &limited)
+                    without_fit(limits, &trial, &limited)
                 }
             }
             end => Fit::Unknown(objection(end)),
@@ -199,14 +204,6 @@ impl<'a, 'scope> Search<'a, 'scope> {
             self.tried.add(candidate);
         }
         Ok(())
-    }
-
-    /// The fit of a set whose run under the GPU's limit failed.
-    fn without_fit(&self, trial: &Trial, limited: &Trial) -> Fit {
-        match limited.end {
-            End::Interrupted => Fit::Unknown(objection(&limited.end)),
-            _ => self.limits.short(trial.reserved_bytes),
-        }
     }
 
     /// Estimates the time of the program as it is.
@@ -252,4 +249,12 @@ impl<'a, 'scope> Search<'a, 'scope> {
 /// The techniques of a set that run other operators than the program's own.
 fn changed(set: &Set) -> Set {
     set.only(|it| it.row().operators == Operators::Other)
+}
+
+/// The fit of a set that did not end well under the GPU's limit.
+fn without_fit(limits: Limits, trial: &Trial, limited: &Trial) -> Fit {
+    match limited.end {
+        End::Interrupted => Fit::Unknown(objection(&limited.end)),
+        _ => limits.short(trial.reserved_bytes),
+    }
 }

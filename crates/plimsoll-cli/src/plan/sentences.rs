@@ -63,9 +63,11 @@ pub(super) fn verdict(plan: &Plan) -> String {
         return format!("{interrupted}{}", largest(plan));
     }
     let spare = |it: &Candidate| {
+        let trial = it.caught.as_ref().unwrap_or(&it.trial);
+        let outside_bytes = plan.target.context_bytes + trial.over_bytes(&plan.target);
         format!(
             "{} of {}{}",
-            size(it.caught.as_ref().unwrap_or(&it.trial).reserved_bytes + plan.target.context_bytes),
+            size(trial.reserved_bytes + outside_bytes),
             size(plan.target.total_bytes),
             it.fit.word()
         )

@@ -53,7 +53,8 @@ impl Outcome {
         }
         let is_well = matches!(ample.verdict, Verdict::Fits { .. } | Verdict::Grows(_));
         let end_bytes = ample.growth.as_ref().and_then(|growth| growth.end_bytes);
-        let (peaks, capacity_bytes) = (judged.peaks, target.capacity_bytes());
+        let (peaks, capacity_bytes) =
+            (judged.peaks, target.charged(judged.peaks.outside_bytes).capacity_bytes());
         let is_more = peaks.allocated_bytes > capacity_bytes;
         let measured_bytes = if is_more { peaks.allocated_bytes } else { peaks.reserved_bytes };
         let bytes = measured_bytes.max(end_bytes.unwrap_or(0));

@@ -52,6 +52,8 @@ impl Outcome {
     pub(super) fn of(job: &Job, target: &Target) -> Result<Outcome, Failure> {
         let Job { ended, reports } = job;
         let judged = Judged::among(reports, target)?;
+        let outside_bytes = judged.as_ref().and_then(|judged| judged.peaks.outside_bytes);
+        let target = &target.charged(outside_bytes);
         let refusal = reports.iter().find_map(|report| report.refusal.clone());
         let has_failed = judged.as_ref().is_some_and(|judged| judged.report.failures > 0);
         let shortage = judged.as_ref().filter(|_| has_failed).and_then(|judged| judged.shortage(*ended));
@@ -63,7 +65,11 @@ impl Outcome {
             }
             _ => {
                 let verdict = without_shortage(job, target, judged.as_ref().map(|judged| judged.peaks));
-                with_growth(verdict, growth.as_ref(), reports)
+                let outside = reports.iter().find_map(Report::outside_shortage);
+                match (verdict, outside) {
+                    (Verdict::Failed { .. }, Some(outside)) => Verdict::RunsOut(outside),
+                    (verdict, _) => with_growth(verdict, growth.as_ref(), reports),
+                }
             }
         };
         let reports = reports.iter().filter(|report| report.started).cloned().collect();
@@ -156,6 +162,11 @@ impl Outcome {
         (!libraries.is_empty()).then(|| libraries.into_iter().collect::<Vec<_>>().join(" and "))
     }
 
+    /// The GPU with what the process that decides has outside the allocator.
+    pub(super) fn target(&self, target: &Target) -> Target {
+        target.charged(self.measured().and_then(|judged| judged.peaks.outside_bytes))
+    }
+
     /// The reserved bytes at the peak; `None` if no memory was requested.
     pub(super) fn reserved_bytes(&self) -> Option<u64> {
         self.judged.as_ref().map(|judged| judged.peaks.reserved_bytes)
@@ -227,7 +238,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn target() -> Target {
-        Target::new("64MiB", Some("8.0"), 4 * MIB).expect("a device")
+        Target::new("64MiB", Some("8.0"), Some(4 * MIB)).expect("a device")
     }
 
     /// The report of a process that peaked at 20 MiB, with these changes.
@@ -295,6 +306,7 @@ mod tests {
             step: 4,
             line: None,
             asked_bytes: 60 * MIB,
+            owner: None,
             cause: Cause::Capacity { short_bytes: 3 * MIB },
             caught,
             is_saved_by_caches: false,

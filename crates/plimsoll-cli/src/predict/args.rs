@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::assume::Assumption;
-use super::gpu::{self, Target, Workspaces};
+use super::gpu::{Target, Workspaces};
 use super::placeholder::Placeholder;
 use super::view::Writes;
 use crate::bytes;
@@ -33,9 +33,10 @@ pub(crate) struct PredictArgs {
     /// Run only this rank of a job with --nodes times --devices ranks: needs neither torchrun nor the other ranks
     #[arg(long, value_name = "N")]
     pub(super) rank: Option<u32>,
-    /// Memory of each GPU that a process uses outside the allocator: the CUDA context and libraries
-    #[arg(long, value_name = "SIZE", default_value = gpu::CONTEXT, value_parser = bytes::parse)]
-    pub(super) context: u64,
+    /// Memory of each GPU that a process uses outside the allocator, without NCCL; 0 leaves out NCCL, too [default:
+    /// computed for what the program uses]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
+    pub(super) context: Option<u64>,
     /// Workspaces of cuDNN (convolutions, recurrent networks, batch normalization, CTC loss) and cuFFT
     #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     pub(super) cudnn_workspace: Workspaces,

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use clap::ValueEnum;
+use plimsoll_gpu::outside::{self, Library, Loading};
 use plimsoll_gpu::{GPUS, Gpu, UnknownGpu};
 use plimsoll_standin::settings;
 
@@ -13,11 +14,9 @@ use crate::exit::{Exit, Failure};
 /// Additional memory, for a run that must not run out of it.
 const MORE_BYTES: u64 = 1 << 39;
 
-/// The minimum memory that a process uses outside the allocator: the context and its modules after the first
-/// CUDA call. Measured on an H200 with PyTorch 2.11 for CUDA 13.0, as is [`CONTEXT`].
-const LEAST_CONTEXT_BYTES: u64 = 552_000_000;
-/// The same with cuBLAS, cuDNN, cuSOLVER and cuFFT loaded: the default of `--context`.
-pub(crate) const CONTEXT: &str = "845MB";
+/// What a common program loads, for a GPU on which nothing has run yet.
+const COMMON: [Library; 5] =
+    [Library::PyTorchKernels, Library::CuBlas, Library::CuDnn, Library::CuFft, Library::CuSolver];
 
 /// The minimum compute capability that is assumed for a GPU given by its size only: PyTorch's memory-efficient
 /// attention kernels require it.
@@ -46,6 +45,17 @@ impl Workspaces {
     }
 }
 
+/// How the memory that a process uses outside the allocator is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Context {
+    /// By `--context`.
+    Given,
+    /// It is that of a program with the common libraries: nothing has run yet.
+    Expected,
+    /// From a run, which was charged for it call by call.
+    Charged,
+}
+
 /// The simulated GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
@@ -55,7 +65,9 @@ pub(crate) struct Target {
     pub(crate) total_bytes: u64,
     /// Memory that a process uses outside the allocator.
     pub(crate) context_bytes: u64,
-    /// Compute capability, such as `8.9`.
+    /// How that is known.
+    pub(crate) context: Context,
+    /// Compute capability, as `8.9`.
     pub(crate) capability: String,
     /// The options that name it, such as `--gpu RTX-4090`.
     pub(crate) options: String,
@@ -75,7 +87,11 @@ impl Target {
     ///
     /// # Errors
     /// An unknown name, an invalid compute capability, a device smaller than the context.
-    pub(super) fn of(gpu: Option<&str>, cc: Option<&str>, context_bytes: u64) -> Result<Target, Failure> {
+    pub(super) fn of(
+        gpu: Option<&str>,
+        cc: Option<&str>,
+        context_bytes: Option<u64>,
+    ) -> Result<Target, Failure> {
         let Named { gpu, cc } = machine::named(gpu, cc)?;
         let target = Target::new(&gpu, cc.as_deref(), context_bytes);
         target.map_err(|why| Failure::new(Exit::Usage, format!("--gpu {gpu}: {why}")))
@@ -93,12 +109,13 @@ impl Target {
         self.environment.iter().cloned().chain([self.workspaces.variable()])
     }
 
-    pub(crate) fn new(gpu: &str, capability: Option<&str>, context_bytes: u64) -> Result<Target, String> {
+    /// The GPU of this name or size, with the memory outside the allocator that `--context` gives.
+    pub(crate) fn new(gpu: &str, capability: Option<&str>, given: Option<u64>) -> Result<Target, String> {
         // `4090` is a name: no GPU has so few bytes.
         let size = bytes::parse_positive(gpu).and_then(|bytes| {
             if bytes < 1 << 20 { Err("a size needs a unit, such as 24GiB".to_owned()) } else { Ok(bytes) }
         });
-        let (given, is_named) = (capability, capability.is_none() && size.is_err());
+        let (named, is_named) = (capability, capability.is_none() && size.is_err());
         let (kind, name, total_bytes, capability, listed, is_assumed) = match (capability, size) {
             (None, Err(_)) => {
                 let gpu = plimsoll_gpu::named(gpu).map_err(|why| unknown(&why))?;
@@ -137,19 +154,27 @@ impl Target {
                 )
             }
         };
-        if total_bytes <= context_bytes {
+        // The stand-in's properties of a GPU that is given by size are those of the first of its capability.
+        let alike = if is_named {
+            listed
+        } else {
+            numbers(&capability).and_then(plimsoll_gpu::of_capability).unwrap_or(listed)
+        };
+        let context_bytes = given.unwrap_or_else(|| expected_bytes(alike));
+        if total_bytes <= given.unwrap_or_else(|| outside::context(alike).bytes) {
             return Err("the context fills it (see --context)".to_owned());
         }
-        let sizes = [(settings::MEMORY, total_bytes), (settings::CONTEXT, context_bytes)];
+        let charged = given.map_or_else(|| "laws".to_owned(), |bytes| bytes.to_string());
         let environment =
-            [kind].into_iter().chain(sizes.map(|(name, bytes)| (name, bytes.to_string()))).collect();
+            vec![kind, (settings::MEMORY, total_bytes.to_string()), (settings::CONTEXT, charged)];
+        let context = if given.is_some() { Context::Given } else { Context::Expected };
         let assumed_from = is_assumed.then_some(listed.name);
         let workspaces = Workspaces::None;
         let mut options = match is_named {
             true => format!("--gpu {}", listed.name),
             false => format!("--gpu {}", gpu.trim().replace(' ', "")),
         };
-        if let Some(capability) = given {
+        if let Some(capability) = named {
             options += &format!(" --cc {capability}");
         }
         Ok(Target {
@@ -157,6 +182,7 @@ impl Target {
             options,
             total_bytes,
             context_bytes,
+            context,
             capability,
             assumed_from,
             listed,
@@ -185,15 +211,32 @@ impl Target {
         target
     }
 
-    /// The memory that the allocator can use.
+    /// The same GPU with what a run had outside the allocator; unchanged if that is not known.
+    pub(crate) fn charged(&self, outside_bytes: Option<u64>) -> Target {
+        match outside_bytes {
+            Some(context_bytes) => Target { context_bytes, context: Context::Charged, ..self.clone() },
+            None => self.clone(),
+        }
+    }
+
+    /// The allocator's share.
     pub(crate) fn capacity_bytes(&self) -> u64 {
-        self.total_bytes - self.context_bytes
+        self.total_bytes.saturating_sub(self.context_bytes)
     }
 
     /// The minimum memory outside the allocator; `context_bytes` is the maximum.
     pub(crate) fn least_context_bytes(&self) -> u64 {
-        LEAST_CONTEXT_BYTES.min(self.context_bytes)
+        match self.context {
+            Context::Expected => outside::context(self.listed).bytes.min(self.context_bytes),
+            Context::Given | Context::Charged => self.context_bytes,
+        }
     }
+}
+
+/// What a process with the common libraries has outside the allocator.
+fn expected_bytes(gpu: &Gpu) -> u64 {
+    let libraries = COMMON.map(|library| library.first_use(gpu, Loading::Lazy).bytes);
+    outside::context(gpu).bytes + libraries.iter().sum::<u64>()
 }
 
 /// The numbers of a compute capability as people write it.
@@ -260,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_not_known_gets_what_to_give_instead() {
-        let why = |gpu| Target::new(gpu, None, 0).unwrap_err();
+        let why = |gpu| Target::new(gpu, None, Some(0)).unwrap_err();
         assert!(why("A100").contains("A100-80GB, A100-40GB"), "{}", why("A100"));
         assert!(
             why("H9000").contains("known are H200, ") && why("H9000").contains("24GiB"),
@@ -271,7 +314,7 @@ mod tests {
         for number in ["16", "24"] {
             assert!(why(number).contains("or a size such as 24GiB"), "{}", why(number));
         }
-        assert!(Target::new("4090", None, 0).is_ok_and(|it| it.name == "an RTX-4090"));
+        assert!(Target::new("4090", None, Some(0)).is_ok_and(|it| it.name == "an RTX-4090"));
         assert!(why("Gaudi 3").contains("Intel") && why("Gaudi 3").contains("--list"), "{}", why("Gaudi 3"));
     }
 
@@ -284,11 +327,11 @@ mod tests {
             ("8GiB", "8.6", "RTX-3070"),
             ("1TiB", "10.3", "B300"),
         ] {
-            let target = Target::new(size, None, 0).unwrap();
+            let target = Target::new(size, None, Some(0)).unwrap();
             assert_eq!((target.capability.as_str(), target.assumed_from), (capability, Some(from)), "{size}");
             assert!(target.name.ends_with(&format!("compute capability {capability}")), "{}", target.name);
         }
-        assert_eq!(Target::new("24GiB", Some("8.9"), 0).unwrap().assumed_from, None);
+        assert_eq!(Target::new("24GiB", Some("8.9"), Some(0)).unwrap().assumed_from, None);
     }
 
     #[test]
@@ -300,15 +343,19 @@ mod tests {
             ("141GB", Some("9.0"), "H200"),
             ("24GiB", Some("8.7"), "RTX-3090"),
         ] {
-            assert_eq!(Target::new(gpu, capability, 0).unwrap().listed.name, listed, "{gpu} {capability:?}");
+            assert_eq!(
+                Target::new(gpu, capability, Some(0)).unwrap().listed.name,
+                listed,
+                "{gpu} {capability:?}"
+            );
         }
-        let why = Target::new("5GiB", Some("5.2"), 0).unwrap_err();
+        let why = Target::new("5GiB", Some("5.2"), Some(0)).unwrap_err();
         assert!(why.contains("no GPU of compute capability 5.2 or less"), "{why}");
     }
 
     #[test]
     fn the_allocator_gets_what_the_context_leaves() {
-        let target = Target::new("24GiB", Some("8.9"), 1 << 30).unwrap();
+        let target = Target::new("24GiB", Some("8.9"), Some(1 << 30)).unwrap();
         assert_eq!(target.capacity_bytes(), 23 << 30);
         assert_eq!(target.name, "a GPU of 24.00 GiB");
         assert_eq!(target.environment[0], (settings::CAPABILITY, "8.9".to_owned()));
@@ -317,12 +364,22 @@ mod tests {
         for (gpu, capability, context) in
             [("24GiB", Some("nine"), 0), ("H100", Some("9.0"), 0), ("1GiB", Some("8.0"), 1 << 30)]
         {
-            assert!(Target::new(gpu, capability, context).is_err(), "{gpu}");
+            assert!(Target::new(gpu, capability, Some(context)).is_err(), "{gpu}");
         }
     }
 
     #[test]
-    fn the_default_context_is_a_size() {
-        assert!(bytes::parse(CONTEXT).unwrap() > LEAST_CONTEXT_BYTES);
+    fn a_common_program_has_outside_what_an_h200_had_and_less_on_a_small_gpu() {
+        let target = |gpu| Target::new(gpu, None, None).unwrap();
+        let h200 = target("H200");
+        assert_eq!((h200.context_bytes, h200.least_context_bytes()), (846_004_224, 552_402_944));
+        assert_eq!(h200.environment[2], (settings::CONTEXT, "laws".to_owned()));
+        // Two kibibytes for each thread of 28 multiprocessors, and the same libraries.
+        assert_eq!(target("RTX-3060").context_bytes, 28 * 1536 * 2048 + 293_601_280);
+        assert_eq!(Target::new("24GiB", Some("8.9"), None).unwrap().context_bytes, 696_254_464);
+        let charged = h200.charged(Some(1 << 30));
+        assert_eq!((charged.context_bytes, charged.least_context_bytes()), (1 << 30, 1 << 30));
+        assert_eq!(h200.charged(None), h200);
+        assert!(Target::new("64MiB", Some("8.0"), None).is_err());
     }
 }

@@ -141,6 +141,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     let mut outcome = Outcome::of(&run.job, &target)?;
     outcome.traces = run.traces.clone();
     outcome.find_need(args, &target, &session, &args.assume)?;
+    let target = outcome.target(&target);
     outcome.replay_without();
     if !args.assume.is_empty() && run.job.ended != Ended::Interrupted {
         output::progress("running again with zero instead of the --assume values");

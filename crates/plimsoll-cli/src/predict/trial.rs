@@ -26,6 +26,8 @@ pub(crate) struct Trial {
     pub(crate) end: End,
     pub(crate) allocated_bytes: u64,
     pub(crate) reserved_bytes: u64,
+    /// What the process has outside the allocator, if it is known.
+    pub(crate) outside_bytes: Option<u64>,
     pub(crate) steps: u64,
     /// Requests that ran out of memory, if the program caught each of them and still succeeded; otherwise
     /// 0.
@@ -78,6 +80,7 @@ impl Trial {
             end,
             allocated_bytes: 0,
             reserved_bytes: 0,
+            outside_bytes: None,
             steps: 0,
             caught: 0,
             retries: 0,
@@ -131,6 +134,10 @@ impl Trial {
             allocated_bytes: peaks.map_or(0, |peaks| peaks.allocated_bytes) + more_bytes,
             reserved_bytes: peaks.map_or(0, |peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes))
                 + more_bytes,
+            // The total of several processes on a GPU has it already.
+            outside_bytes: peaks
+                .filter(|peaks| peaks.together_bytes.is_none())
+                .and_then(|it| it.outside_bytes),
             steps: outcome.judged.as_ref().map_or(0, |judged| judged.report.steps),
             caught: caught(job),
             retries: reports.iter().map(|report| report.retries).sum(),
@@ -156,8 +163,13 @@ impl Trial {
         Ok(Trial { writes: writes(files), hosts: run.traces.hosts.clone(), ..trial })
     }
 
-    /// Whether the program caught running out of memory in this trial and continued as in another trial with
-    /// more memory, with steps if it has any.
+    /// How much more it has outside the allocator than is reckoned with for this GPU.
+    pub(crate) fn over_bytes(&self, target: &Target) -> u64 {
+        self.outside_bytes.map_or(0, |bytes| bytes.saturating_sub(target.context_bytes))
+    }
+
+    /// Whether the program caught running out of memory in this trial and went on as in another trial with
+    /// more memory: with steps, if it has any.
     pub(crate) fn goes_on(&self, ample: &Trial) -> bool {
         self.caught > 0 && (self.steps > 0 || ample.steps == 0)
     }

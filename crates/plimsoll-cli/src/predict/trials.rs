@@ -48,7 +48,7 @@ pub(crate) struct Program {
     pub(crate) gpu: Option<String>,
     pub(crate) cc: Option<String>,
     pub(crate) devices: u32,
-    pub(crate) context: u64,
+    pub(crate) context: Option<u64>,
     pub(crate) workspaces: Workspaces,
     pub(crate) steps: u64,
     pub(crate) alloc_conf: Option<String>,
@@ -128,7 +128,9 @@ pub(crate) struct Trials<'scope> {
     session: &'scope Session,
     /// The GPU.
     target: &'scope Target,
-    /// The same GPU with ample memory.
+    /// The same, with what the first trial had outside the allocator.
+    charged: Target,
+    /// The same with ample memory.
     ample: &'scope Target,
     server: Server<'scope>,
     /// How long the first trial took.
@@ -175,6 +177,7 @@ pub(crate) fn during<T>(
             program,
             session,
             target,
+            charged: target.clone(),
             ample,
             server,
             first: None,
@@ -224,12 +227,18 @@ impl Trials<'_> {
         if self.first.is_none() {
             self.first = Some(begun.elapsed());
             self.all_stop = trial.end == End::Ran && !trial.peaks_later;
+            self.charged = self.target.charged(trial.outside_bytes);
         }
         self.is_interrupted |= trial.end == End::Interrupted && !self.is_late;
         Ok(trial)
     }
 
-    /// Ends trials at this time, including a running one, except those at the GPU's size.
+    /// The GPU, after the first trial with what that had outside the allocator.
+    pub(crate) fn target(&self) -> &Target {
+        &self.charged
+    }
+
+    /// Ends trials at this time, a running one as well, but not those at the GPU's size.
     pub(crate) fn end_at(&mut self, until: Option<Instant>) {
         self.until = until;
     }
@@ -353,7 +362,7 @@ impl Trials<'_> {
         Wanted {
             set: serde_json::from_str(&text).unwrap_or_default(),
             limit: self.limit(set, false),
-            limit_bytes: (how == How::Limited).then(|| self.target.capacity_bytes()),
+            limit_bytes: (how == How::Limited).then(|| self.charged.capacity_bytes()),
             memory_bytes: (how == How::Itself).then_some(self.target.total_bytes),
             records: how == How::Itself && self.program.records,
             settles: self.settles(how),

@@ -2,6 +2,12 @@
 //!
 //! The other side is `python/plimsoll/protocol.py`; `tests/protocol/messages.jsonl` has a recorded message of each kind, which the tests of
 //! both sides read. A message is a JSON file in a folder that a variable names. A change of a name or a field is a new version.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `device.rs` | what a process says of a device |
+
+mod device;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,6 +16,8 @@ use plimsoll_standin::notice::Notice;
 use plimsoll_standin::workspace::Workspace;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+pub(crate) use self::device::{Outside, Peaks, Refused};
 
 /// The version of the messages.
 pub(crate) const VERSION: u32 = 1;
@@ -67,9 +75,15 @@ pub(crate) struct Report {
     pub(crate) devices: Vec<Peaks>,
     /// Whether `torch.backends.cudnn.benchmark` was on.
     pub(crate) cudnn_search: bool,
-    /// Bytes of the GPU allocated outside PyTorch's allocator; `None` if unknown.
+    /// Bytes requested of CUDA, but not by PyTorch's allocator; `None` if unknown.
     #[serde(default)]
     pub(crate) outside_bytes: Option<u64>,
+    /// What it had on its devices beside the memory that it requested, when its memory there peaked.
+    #[serde(default)]
+    pub(crate) outside: Vec<Outside>,
+    /// The last of these that did not fit.
+    #[serde(default)]
+    pub(crate) refused: Option<Refused>,
     /// The compile caches that a later run would use.
     #[serde(default)]
     pub(crate) compile_caches: CompileCaches,
@@ -173,27 +187,6 @@ pub(crate) enum ProcessState {
     Refused,
     /// By --timeout or an interrupt.
     Expired,
-}
-
-/// The peaks of one device by PyTorch's counters, and their steps, from 1. One more than the number of steps means
-/// after the last step.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-pub(crate) struct Peaks {
-    /// The device's number in the process.
-    pub(crate) device: i32,
-    /// The device's number in the machine.
-    pub(crate) gpu: u32,
-    pub(crate) allocated_bytes: u64,
-    pub(crate) allocated_step: u64,
-    pub(crate) reserved_bytes: u64,
-    pub(crate) reserved_step: u64,
-    /// How much the code after the steps raises one of the two peaks, as a share of it. If the program was
-    /// not cut short, it is large.
-    #[serde(default)]
-    pub(crate) grows_by: f64,
-    /// The peak of all processes' total on it, contexts included; `None` if no other process used it.
-    #[serde(skip)]
-    pub(crate) together_bytes: Option<u64>,
 }
 
 /// An exception.

@@ -27,6 +27,9 @@ fn what_python_writes_is_read() {
     assert!(cut.reads.iter().any(|read| read.fate == Fate::Branch && !read.sinks.is_empty()));
     assert!(reports.iter().any(|report| report.error.is_some()));
     assert_eq!((cut.holders.len(), cut.holders[0].tensors), (1, 12));
+    assert_eq!(cut.devices[0].outside_bytes, Some(cut.outside.iter().map(|row| row.bytes).sum()));
+    let refused = reports.iter().find_map(|report| report.refused.as_ref()).expect("one that did not fit");
+    assert!(refused.row.bytes > refused.free_bytes);
     let done: Vec<Done> = read("Done");
     assert!(done.iter().any(|it| it.status == 0 && !it.beside));
     assert!(done.iter().any(|it| it.status == UNABLE));

@@ -64,7 +64,9 @@ calls! { Driver:
         memory().free(address)
     }
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
-        free.put(memory().free_bytes(current_device()?) as usize)?;
+        let (device, mut memory) = (current_device()?, memory());
+        memory.uses.enter(device)?;
+        free.put(memory.uses.free_bytes(device) as usize)?;
         total.put(setup().memory_bytes() as usize)
     }
     fn cuMemHostAlloc(address: Out<u64>, bytes: usize, _flags: c_uint) {

@@ -7,6 +7,7 @@ use crate::argument::{Out, Text, put_text};
 use crate::call::{calls, new_handle, nothing};
 use crate::error::{Failure, Outcome};
 use crate::gpu::{self, current_device, set_current_device, setup};
+use crate::memory::memory;
 use crate::runtime::{Symbol, address_of};
 use crate::version;
 
@@ -47,7 +48,9 @@ calls! { Driver:
         can.put(c_int::from(two))
     }
     fn cuDevicePrimaryCtxRetain(context: Out<ContextHandle>, device: c_int) {
-        context.put(context_of(setup().device(device)?))
+        let device = setup().device(device)?;
+        memory().uses.enter(device)?;
+        context.put(context_of(device))
     }
     /// Flags (none), and whether the context is active (always).
     fn cuDevicePrimaryCtxGetState(device: c_int, flags: Out<c_uint>, active: Out<c_int>) {

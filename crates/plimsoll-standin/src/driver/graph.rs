@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_void};
 
 use crate::argument::Out;
 use crate::call::calls;
+use crate::outside;
 use crate::stream::{ExecHandle, GraphHandle, NodeHandle, StreamHandle, exchange_mode, kernel_on, streams};
 
 thread_local! {
@@ -37,7 +38,10 @@ calls! { Driver:
         status.put(c_int::from(capture.is_some()))
     }
     fn cuGraphInstantiateWithFlags(exec: Out<ExecHandle>, graph: GraphHandle, _flags: u64) {
-        exec.put(streams().instantiate(graph)?)
+        let nodes = streams().nodes(graph)?;
+        let handle = streams().instantiate(graph)?;
+        outside::made_graph(handle, nodes)?;
+        exec.put(handle)
     }
     fn cuGraphLaunch(exec: ExecHandle, stream: StreamHandle) {
         streams().origin(exec)?;
@@ -48,6 +52,7 @@ calls! { Driver:
         streams().change(exec, node)
     }
     fn cuGraphExecDestroy(exec: ExecHandle) {
+        outside::ended_graph(exec);
         streams().destroy_exec(exec)
     }
     fn cuGraphDestroy(graph: GraphHandle) {

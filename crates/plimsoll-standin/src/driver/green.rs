@@ -8,7 +8,8 @@ use crate::argument::Out;
 use crate::call::{calls, new_handle, nothing};
 use crate::error::Failure;
 use crate::gpu::{current_device, setup};
-use crate::stream::{StreamHandle, streams};
+use crate::outside;
+use crate::stream::StreamHandle;
 
 /// `CU_DEV_RESOURCE_TYPE_SM`.
 const MULTIPROCESSORS: c_int = 1;
@@ -88,7 +89,7 @@ calls! { Driver:
         resource.put(Resource::of(setup().gpu.multiprocessors.unsigned_abs()))
     }
     fn cuGreenCtxStreamCreate(stream: Out<StreamHandle>, _green: ContextHandle, _flags: c_uint, priority: c_int) {
-        stream.put(streams().create(priority))
+        stream.put(outside::create_stream(priority)?)
     }
 }
 

@@ -1,10 +1,17 @@
-//! Kernels: they can be loaded, queried and launched; a launch does nothing.
+//! Kernels: they can be loaded, queried and launched; a launch does nothing, but the context's pool of local memory grows to the kernel's stack.
 
+use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::argument::Out;
-use crate::call::{calls, makers, nothing};
-use crate::gpu::setup;
+use super::cubin;
+use crate::argument::{Out, Text};
+use crate::call::{calls, makers, new_handle, nothing};
+use crate::error::{Failure, Outcome};
+use crate::gpu::{current_device, setup};
+use crate::lock::locked;
+use crate::outside;
 use crate::runtime::{BLOCKS_PER_MULTIPROCESSOR, REGISTERS, THREADS_PER_BLOCK};
 use crate::stream::{StreamHandle, kernel_on};
 
@@ -18,11 +25,100 @@ struct Launch {
     stream: StreamHandle,
 }
 
+/// Kernels with a stack: of modules by name, and of those that the program asked for.
+#[derive(Default)]
+struct Known {
+    modules: HashMap<u64, Vec<(String, u32)>>,
+    kernels: HashMap<u64, u32>,
+}
+
+static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+
+/// Whether there is such a kernel: launches check it first.
+static HAS_STACKS: AtomicBool = AtomicBool::new(false);
+
+/// A module with these kernels.
+fn module(stacks: Vec<(String, u32)>) -> u64 {
+    let handle = new_handle();
+    if !stacks.is_empty() {
+        HAS_STACKS.store(true, Ordering::Relaxed);
+        locked(&KNOWN).get_or_insert_default().modules.insert(handle, stacks);
+    }
+    handle
+}
+
+/// A module from an image in memory.
+fn module_of(image: *const c_void) -> u64 {
+    // SAFETY: the caller of `cuModuleLoadData` and the like passes such an image.
+    module(unsafe { cubin::in_memory(image) }.map_or_else(Vec::new, cubin::stacks))
+}
+
+/// A kernel of a module.
+fn kernel_of(module: u64, name: &str) -> u64 {
+    let handle = new_handle();
+    if HAS_STACKS.load(Ordering::Relaxed) {
+        let mut known = locked(&KNOWN);
+        let Known { modules, kernels } = known.get_or_insert_default();
+        let found = modules.get(&module).and_then(|all| all.iter().find(|(it, _)| it == name));
+        kernels.extend(found.map(|(_, stack_bytes)| (handle, *stack_bytes)));
+    }
+    handle
+}
+
+/// The bytes of a kernel's stack.
+fn stack_bytes(kernel: u64) -> u32 {
+    if !HAS_STACKS.load(Ordering::Relaxed) {
+        return 0;
+    }
+    locked(&KNOWN).as_ref().and_then(|known| known.kernels.get(&kernel).copied()).unwrap_or(0)
+}
+
+/// A kernel is launched.
+///
+/// # Errors
+///
+/// `OutOfMemory` if its stack does not fit.
+fn launch(kernel: u64, stream: StreamHandle) -> Outcome {
+    let stack_bytes = stack_bytes(kernel);
+    if stack_bytes > 0 {
+        outside::stack(current_device()?, stack_bytes)?;
+    }
+    kernel_on(stream);
+    Ok(())
+}
+
 calls! { Driver:
-    fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, _kernel: u64) {
+    fn cuModuleLoad(loaded: Out<u64>, path: Text) {
+        let image = std::fs::read(path.read()?).map_err(|_| Failure::NotFound)?;
+        loaded.put(module(cubin::stacks(&image)))
+    }
+    fn cuModuleLoadData(module: Out<u64>, image: *const c_void) {
+        module.put(module_of(image))
+    }
+    fn cuModuleLoadDataEx(module: Out<u64>, image: *const c_void) {
+        module.put(module_of(image))
+    }
+    fn cuLibraryLoadData(library: Out<u64>, image: *const c_void) {
+        library.put(module_of(image))
+    }
+    fn cuModuleGetFunction(kernel: Out<u64>, module: u64, name: Text) {
+        kernel.put(kernel_of(module, &name.read()?))
+    }
+    fn cuLibraryGetKernel(kernel: Out<u64>, library: u64, name: Text) {
+        kernel.put(kernel_of(library, &name.read()?))
+    }
+    /// A library's module, and a kernel's function, are known by the same handle.
+    fn cuLibraryGetModule(module: Out<u64>, library: u64) {
+        module.put(library)
+    }
+    fn cuKernelGetFunction(function: Out<u64>, kernel: u64) {
+        function.put(kernel)
+    }
+    fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, kernel: u64) {
         let (major, minor) = setup().gpu.capability;
         value.put(match attribute {
             0 => THREADS_PER_BLOCK,
+            3 => c_int::try_from(stack_bytes(kernel)).unwrap_or(c_int::MAX),
             4 => REGISTERS,
             5 | 6 => major * 10 + minor,
             _ => 0,
@@ -42,24 +138,21 @@ calls! { Driver:
         clusters.put(1)
     }
     fn cuLaunchKernel(
-        _kernel: u64, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint,
+        kernel: u64, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint,
         _shared: c_uint,
         stream: StreamHandle,
     ) {
-        kernel_on(stream);
-        Ok(())
+        launch(kernel, stream)
     }
     fn cuLaunchCooperativeKernel(
-        _kernel: u64, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint,
+        kernel: u64, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint,
         _shared: c_uint,
         stream: StreamHandle,
     ) {
-        kernel_on(stream);
-        Ok(())
+        launch(kernel, stream)
     }
-    fn cuLaunchKernelEx(launch: Out<Launch>, _kernel: u64) {
-        kernel_on(launch.get()?.stream);
-        Ok(())
+    fn cuLaunchKernelEx(configuration: Out<Launch>, kernel: u64) {
+        launch(kernel, configuration.get()?.stream)
     }
     /// Linking a module produces one byte, which nothing reads.
     fn cuLinkComplete(_link: u64, image: Out<*const c_void>, bytes: Out<usize>) {
@@ -67,15 +160,11 @@ calls! { Driver:
         bytes.put(1)
     }
     fn cuLinkCreate_v2(_count: c_uint, _options: *const c_void, _values: *const c_void, link: Out<u64>) {
-        link.put(crate::call::new_handle())
+        link.put(new_handle())
     }
 }
 
-makers! { Driver:
-    cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary cuModuleGetFunction
-    cuLibraryLoadData
-    cuLibraryLoadFromFile cuLibraryGetKernel cuLibraryGetModule cuKernelGetFunction
-}
+makers! { Driver: cuModuleLoadFatBinary cuLibraryLoadFromFile }
 
 nothing! { Driver:
     cuModuleUnload cuLibraryUnload cuFuncSetAttribute cuFuncSetCacheConfig cuFuncLoad cuKernelSetAttribute

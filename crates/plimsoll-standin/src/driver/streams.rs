@@ -5,17 +5,18 @@ use std::ffi::{c_int, c_uint};
 use crate::argument::Out;
 use crate::call::{calls, nothing};
 use crate::gpu::current_device;
+use crate::outside;
 use crate::stream::{EventHandle, StreamHandle, streams};
 
 calls! { Driver:
     fn cuStreamCreate(stream: Out<StreamHandle>, _flags: c_uint) {
-        stream.put(streams().create(0))
+        stream.put(outside::create_stream(0)?)
     }
     fn cuStreamCreateWithPriority(stream: Out<StreamHandle>, _flags: c_uint, priority: c_int) {
-        stream.put(streams().create(priority))
+        stream.put(outside::create_stream(priority)?)
     }
     fn cuStreamDestroy_v2(stream: StreamHandle) {
-        streams().destroy(stream)
+        outside::destroy_stream(stream)
     }
     fn cuStreamSynchronize(stream: StreamHandle) {
         streams().settle(stream)

@@ -4,9 +4,12 @@
 use std::cell::RefCell;
 use std::ffi::c_int;
 
+use plimsoll_gpu::nccl::Kernel;
+
+use super::memory::{self, Way};
 use crate::argument::Out;
 use crate::call::calls;
-use crate::comm::{CommHandle, comms, get};
+use crate::comm::{Comm, CommHandle, comms, get};
 use crate::error::{Failure, Outcome};
 use crate::exchange::{Message, deadline};
 use crate::memory::recent::{self, recent};
@@ -30,6 +33,7 @@ thread_local! {
 
 calls! { Nccl:
     fn ncclAllGather(from: u64, to: u64, count: usize, kind: c_int, comm: CommHandle, stream: StreamHandle) {
+        memory::collective(comm, Kernel::Ring)?;
         ran_on(stream);
         let bytes = bytes_of(count, kind)?;
         let call = called(comm, known(from, bytes).as_deref())?;
@@ -49,6 +53,7 @@ calls! { Nccl:
     fn ncclBroadcast(
         from: u64, to: u64, count: usize, kind: c_int, root: c_int, comm: CommHandle, stream: StreamHandle,
     ) {
+        memory::collective(comm, Kernel::Broadcast)?;
         ran_on(stream);
         broadcast(Broadcast { comm, from, to, bytes: bytes_of(count, kind)?, root })
     }
@@ -56,10 +61,12 @@ calls! { Nccl:
     fn ncclBcast(
         buffer: u64, count: usize, kind: c_int, root: c_int, comm: CommHandle, stream: StreamHandle,
     ) {
+        memory::collective(comm, Kernel::Broadcast)?;
         ran_on(stream);
         broadcast(Broadcast { comm, from: buffer, to: buffer, bytes: bytes_of(count, kind)?, root })
     }
     fn ncclSend(from: u64, count: usize, kind: c_int, peer: c_int, comm: CommHandle, stream: StreamHandle) {
+        memory::peer(comm, peer.unsigned_abs(), Way::Send)?;
         ran_on(stream);
         let known = known(from, bytes_of(count, kind)?);
         if let Some(message) = between(comm, |own| (own, peer.unsigned_abs()))? {
@@ -68,6 +75,7 @@ calls! { Nccl:
         Ok(())
     }
     fn ncclRecv(to: u64, count: usize, kind: c_int, peer: c_int, comm: CommHandle, stream: StreamHandle) {
+        memory::peer(comm, peer.unsigned_abs(), Way::Receive)?;
         let bytes = bytes_of(count, kind)?;
         written(to, bytes);
         if let Some(message) = between(comm, |own| (peer.unsigned_abs(), own))? {
@@ -81,29 +89,35 @@ calls! { Nccl:
     fn ncclAllReduce(
         _from: u64, to: u64, count: usize, kind: c_int, _operation: c_int, comm: CommHandle,
     ) {
+        memory::collective(comm, Kernel::Ring)?;
         computed(comm, to, bytes_of(count, kind)?)
     }
     fn ncclReduceScatter(
         _from: u64, to: u64, count: usize, kind: c_int, _operation: c_int, comm: CommHandle,
     ) {
+        memory::collective(comm, Kernel::Ring)?;
         computed(comm, to, bytes_of(count, kind)?)
     }
     fn ncclReduce(
         _from: u64, to: u64, count: usize, kind: c_int, _operation: c_int, root: c_int, comm: CommHandle,
     ) {
+        memory::collective(comm, Kernel::Ring)?;
         let is_root = get(comm)?.rank == root;
         computed(comm, to, if is_root { bytes_of(count, kind)? } else { 0 })
     }
     fn ncclAlltoAll(_from: u64, to: u64, count: usize, kind: c_int, comm: CommHandle) {
+        peers(comm, get(comm)?.place().1, &[Way::Send, Way::Receive])?;
         let ranks = get(comm)?.place().1.len();
         computed(comm, to, bytes_of(count, kind)?.saturating_mul(ranks))
     }
     fn ncclGather(_from: u64, to: u64, count: usize, kind: c_int, root: c_int, comm: CommHandle) {
         let joined = get(comm)?;
+        star(&joined, comm, root, Way::Send)?;
         let ranks = if joined.rank == root { joined.place().1.len() } else { 0 };
         computed(comm, to, bytes_of(count, kind)?.saturating_mul(ranks))
     }
-    fn ncclScatter(_from: u64, to: u64, count: usize, kind: c_int, _root: c_int, comm: CommHandle) {
+    fn ncclScatter(_from: u64, to: u64, count: usize, kind: c_int, root: c_int, comm: CommHandle) {
+        star(&get(comm)?, comm, root, Way::Receive)?;
         computed(comm, to, bytes_of(count, kind)?)
     }
     fn ncclGroupStart() {
@@ -120,6 +134,23 @@ calls! { Nccl:
     fn ncclGroupSimulateEnd(_information: Out<u8>) {
         Ok(())
     }
+}
+
+/// Connects this rank to all of these.
+fn peers(comm: CommHandle, ranks: std::ops::Range<u32>, ways: &[Way]) -> Outcome {
+    for rank in ranks {
+        ways.iter().try_for_each(|way| memory::peer(comm, rank, *way))?;
+    }
+    Ok(())
+}
+
+/// Connects this rank with the root, which it sends to or receives from; the root with all others.
+fn star(joined: &Comm, comm: CommHandle, root: c_int, way: Way) -> Outcome {
+    if joined.rank != root {
+        return memory::peer(comm, root.unsigned_abs(), way);
+    }
+    let back = if way == Way::Send { Way::Receive } else { Way::Send };
+    peers(comm, joined.place().1, &[back])
 }
 
 /// Counts one more collective of a communicator and publishes it, with the values that this rank sends where they are

@@ -160,9 +160,10 @@ calls! { Nvml:
     }
     /// Version, then total, reserved, free and used bytes.
     fn nvmlDeviceGetMemoryInfo_v2(device: DeviceHandle, info: Out<[u64; 5]>) {
-        let (total, free) = (setup().memory_bytes(), memory().free_bytes(of(device)?));
+        let (total, free) = (setup().memory_bytes(), memory().uses.free_bytes(of(device)?));
         let [version, ..] = info.get()?;
-        info.put([version, total, 0, free, total - free])
+        let reserve = setup().reserve_bytes();
+        info.put([version, total + reserve, reserve, free, total - free])
     }
     /// BAR1 memory, through which the host accesses the device: total, free and used bytes.
     fn nvmlDeviceGetBAR1MemoryInfo(device: DeviceHandle, info: Out<[u64; 3]>) {

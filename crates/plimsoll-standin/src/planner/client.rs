@@ -105,7 +105,7 @@ fn started() -> Result<UnixStream, String> {
     socket.set_read_timeout(Some(PATIENCE)).map_err(cannot)?;
     let mut command = Command::new(&program);
     command.arg(place::PLANNER).stdin(OwnedFd::from(other)).stdout(Stdio::null()).stderr(Stdio::null());
-    for variable in ["LD_PRELOAD", settings::NOTICES, settings::SHARED, settings::FAULT] {
+    for variable in ["LD_PRELOAD", settings::NOTICES, settings::SHARED, settings::CONTEXT, settings::FAULT] {
         command.env_remove(variable);
     }
     command.env("LD_LIBRARY_PATH", folder).env(settings::CUDNN_WORKSPACE, "model");

@@ -37,7 +37,9 @@ calls! { Runtime:
         memory().free(address)
     }
     fn cudaMemGetInfo(free: Out<usize>, total: Out<usize>) {
-        let bytes = memory().free_bytes(current_device()?);
+        let (device, mut memory) = (current_device()?, memory());
+        memory.uses.enter(device)?;
+        let bytes = memory.uses.free_bytes(device);
         free.put(size(bytes))?;
         total.put(size(setup().memory_bytes()))
     }

@@ -8,8 +8,8 @@ use crate::argument::Out;
 use crate::call::{calls, nothing};
 use crate::error::Outcome;
 use crate::memory::{PAGE_BYTES, memory, reads};
-use crate::notice;
 use crate::stream::{StreamHandle, kernel_on};
+use crate::{notice, outside};
 
 /// The three numbers of a grid or block: `dim3`.
 #[derive(Debug, Clone, Copy)]
@@ -125,12 +125,13 @@ extern "C" fn __cudaInitModule(_module: *const c_void) -> std::ffi::c_char {
 ///
 /// # Errors
 ///
-/// `NoKernelImage` if it is compiled only for other devices.
+/// `NoKernelImage` if it is compiled only for other devices; `OutOfMemory` if PyTorch's module does not fit.
 fn launch(kernel: *const c_void, stream: StreamHandle) -> Outcome {
     // A registered listener for reads reports this better: with the line and the count.
     if images::launched(kernel)? && !reads::is_watched() {
         notice::select();
     }
+    outside::launched()?;
     kernel_on(stream);
     Ok(())
 }

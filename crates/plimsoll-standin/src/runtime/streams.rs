@@ -6,7 +6,7 @@ use crate::argument::Out;
 use crate::call::calls;
 use crate::error::Outcome;
 use crate::stream::{EventHandle, GraphHandle, StreamHandle, exchange_mode, is_watchdog, streams};
-use crate::{comm, exchange};
+use crate::{comm, exchange, outside};
 
 /// CUDA's capture states.
 const NOT_CAPTURED: c_int = 0;
@@ -14,16 +14,16 @@ const CAPTURED: c_int = 1;
 
 calls! { Runtime:
     fn cudaStreamCreate(stream: Out<StreamHandle>) {
-        stream.put(streams().create(0))
+        stream.put(outside::create_stream(0)?)
     }
     fn cudaStreamCreateWithFlags(stream: Out<StreamHandle>, _flags: u32) {
-        stream.put(streams().create(0))
+        stream.put(outside::create_stream(0)?)
     }
     fn cudaStreamCreateWithPriority(stream: Out<StreamHandle>, _flags: u32, priority: c_int) {
-        stream.put(streams().create(priority))
+        stream.put(outside::create_stream(priority)?)
     }
     fn cudaStreamDestroy(stream: StreamHandle) {
-        streams().destroy(stream)
+        outside::destroy_stream(stream)
     }
     fn cudaStreamGetPriority(stream: StreamHandle, priority: Out<c_int>) {
         priority.put(streams().priority(stream)?)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
+from .. import protocol
+
 
 def taken_bytes(device: int) -> int:
     """The peak of this process's memory on a device, as counted by the device."""
@@ -12,6 +14,48 @@ def taken_bytes(device: int) -> int:
         return 0
     most_bytes.restype, most_bytes.argtypes = ctypes.c_uint64, [ctypes.c_int]
     return int(most_bytes(device))
+
+
+def requested_bytes(device: int) -> int | None:
+    """The memory on a device that this process has requested of CUDA, through PyTorch or not; `None` without the stand-in."""
+    requested = getattr(ctypes.CDLL(None), "plimsoll_standin_requested_bytes", None)
+    if requested is None:
+        return None
+    requested.restype, requested.argtypes = ctypes.c_uint64, [ctypes.c_int]
+    return int(requested(device))
+
+
+def peak(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | None]:
+    """What this process had on a device at its peak: the bytes that it had requested, the rows beside them, and the last row that did
+    not fit.
+    """
+    written = getattr(ctypes.CDLL(None), "plimsoll_standin_outside", None)
+    rows: list[protocol.Outside] = []
+    requested, refused = 0, None
+    if written is None:
+        return requested, rows, refused
+    written.restype, written.argtypes = ctypes.c_size_t, [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
+    text = ctypes.create_string_buffer(written(device, None, 0) + 1)
+    written(device, text, len(text))
+    for line in text.value.decode().splitlines():
+        kind, *words = line.split("\t")
+        if kind == "requested":
+            requested = int(words[0])
+            continue
+        owner, part, size, basis, call = words[:5]
+        row = protocol.Outside(device=device, owner=owner, part=part, bytes=int(size), basis=basis, call=call)
+        if kind == "row":
+            rows.append(row)
+        else:
+            refused = protocol.Refused(row=row, free_bytes=int(words[5]))
+    return requested, rows, refused
+
+
+def outside(devices: int) -> tuple[list[protocol.Outside], protocol.Refused | None]:
+    """The rows of all devices, also of one without tensors: a row may not have fitted before the first one. The last that did not."""
+    peaks = [peak(device) for device in range(devices)]
+    refused = [it for _, _, it in peaks if it]
+    return [row for _, rows, _ in peaks for row in rows], refused[-1] if refused else None
 
 
 def extend(size: int) -> None:

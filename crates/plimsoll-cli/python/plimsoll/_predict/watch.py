@@ -390,13 +390,10 @@ class Watch:
                     self.peaks[device, name] = (peak, step)
 
     def measure_outside(self, device: int, reserved: int) -> None:
-        """The bytes that libraries allocated outside PyTorch, if no other process uses the GPU."""
-        context = number("PLIMSOLL_STANDIN_CONTEXT")
-        if context is None or settings.ranks() > 1 or not self.torch.cuda.is_initialized():
-            return
-        free, total = self.torch.cuda.mem_get_info(device)
-        if total - free > 0:
-            self.outside = max(self.outside or 0, total - free - context - reserved, 0)
+        """The bytes that libraries requested of CUDA themselves."""
+        requested = standin.requested_bytes(device)
+        if requested is not None and self.torch.cuda.is_initialized():
+            self.outside = max(self.outside or 0, requested - reserved)
 
     def gpu(self, device: int) -> int:
         """The machine's number for a device of this process."""
@@ -414,7 +411,8 @@ class Watch:
     def report(self) -> None:
         """Writes this process's report: protocol.py has its fields."""
         torch = self.torch
-        devices = []
+        devices: list[protocol.Peaks] = []
+        outside, refused = standin.outside(torch.cuda.device_count() if self.started else 0)
         for device in sorted({device for device, _ in self.peaks}):
             peaks = [self.peaks.get((device, name), (0, 0)) for name in ("allocated", "reserved")]
             of_steps = [self.peaks_of_steps.get((device, name), (0, 0)) for name in ("allocated", "reserved")]
@@ -428,6 +426,8 @@ class Watch:
                     reserved_bytes=reserved[0],
                     reserved_step=reserved[1],
                     grows_by=max(later[0] / max(steps[0], 1) - 1 for later, steps in zip(peaks, of_steps)),
+                    requested_bytes=standin.peak(device)[0],
+                    outside_bytes=sum(row["bytes"] for row in outside if row["device"] == device),
                 )
             )
         is_cut = bool(self.finish_up.finishing) or self.state == "stopped"
@@ -451,6 +451,8 @@ class Watch:
             devices=devices,
             cudnn_search=torch.backends.cudnn.benchmark,
             outside_bytes=self.outside,
+            outside=outside,
+            refused=refused,
             compile_caches=compiled.compile_caches(),
             compiles=compiled.compiles(),
             libraries=[name for name in LIBRARIES if name in sys.modules],

@@ -16,7 +16,7 @@ from ..allocator import allocated
 from . import settings
 from .settings import answer
 
-CONTEXT = 845_000_000  # bytes of a GPU outside the allocator: the default of `plimsoll plan --context`
+CONTEXT = 845_000_000  # bytes of an H100 outside the allocator, with the common libraries
 ENTRIES = 100_000  # the number of latest events in the history
 
 

@@ -120,6 +120,7 @@ impl Report {
                     step,
                     line,
                     asked_bytes,
+                    owner: None,
                     cause,
                     caught: false,
                     is_saved_by_caches: false,

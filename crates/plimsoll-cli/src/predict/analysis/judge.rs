@@ -47,8 +47,9 @@ pub(crate) fn without_shortage(job: &Job, target: &Target, peaks: Option<Peaks>)
         }
         None => unknown("no GPU memory was requested: is the model moved to \"cuda\"?"),
         Some(_) => {
+            let outside = |peaks: &Peaks| peaks.outside_bytes.unwrap_or(target.context_bytes);
             let taken =
-                |peaks: &Peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes + target.context_bytes);
+                |peaks: &Peaks| peaks.together_bytes.unwrap_or(peaks.counted_bytes() + outside(peaks));
             let most = reports.iter().flat_map(|report| &report.devices).map(taken).max();
             let spare_bytes = target.total_bytes.saturating_sub(most.unwrap_or(0));
             Verdict::Fits { spare_bytes, caught: caught(job) }

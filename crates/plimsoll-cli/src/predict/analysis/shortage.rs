@@ -6,7 +6,7 @@ use plimsoll_trace::render::words;
 use super::judged::Judged;
 use super::warm;
 use crate::predict::launch::ended::Ended;
-use crate::protocol::ProcessState;
+use crate::protocol::{ProcessState, Refused, Report};
 
 /// The request that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,12 +16,32 @@ pub(crate) struct Shortage {
     /// The line that made the request, if it is known.
     pub(crate) line: Option<String>,
     pub(crate) asked_bytes: u64,
+    /// For what outside of PyTorch's allocator it was, if it was.
+    pub(crate) owner: Option<String>,
     /// Why it failed.
     pub(crate) cause: Cause,
     /// Whether the program continued after it.
     pub(crate) caught: bool,
     /// Whether `torch.compile` made the request while compiling or timing kernels, which warm caches avoid.
     pub(crate) is_saved_by_caches: bool,
+}
+
+impl Report {
+    /// What did not fit outside PyTorch's allocator and ended this process, if that is so.
+    pub(crate) fn outside_shortage(&self) -> Option<Shortage> {
+        let (Refused { row, free_bytes }, error) = (self.refused.as_ref()?, self.error.as_ref()?);
+        let line = error.file.as_ref().zip(error.line).map(|(file, line)| format!("{file}:{line}"));
+        let part = if row.part.is_empty() { String::new() } else { format!(" ({})", row.part) };
+        Some(Shortage {
+            step: self.steps + 1,
+            line,
+            asked_bytes: row.bytes,
+            owner: Some(format!("{}{part}", row.owner)),
+            cause: Cause::Capacity { short_bytes: row.bytes.saturating_sub(*free_bytes) },
+            caught: false,
+            is_saved_by_caches: false,
+        })
+    }
 }
 
 impl Judged {
@@ -35,6 +55,7 @@ impl Judged {
             step: self.report.failed_step,
             line: line.map(|frame| words::line(&explained.snapshot, frame)),
             asked_bytes: failure.asked_bytes,
+            owner: None,
             cause: failure.cause(),
             // A worker process may exit normally and report its failure to its parent.
             caught: self.report.state != ProcessState::Failed

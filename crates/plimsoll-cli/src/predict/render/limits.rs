@@ -32,7 +32,7 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
     }
     limits.extend(cut_loops(reports));
     limits.extend(outcome.judged.as_ref().and_then(|judged| waits(judged.analysis.as_ref()?, &size)));
-    // A library that was only imported holds no memory.
+    // A library that was only imported holds no memory. What others request is counted.
     let may_take = reports.iter().filter(|report| report.outside_bytes != Some(0));
     let mut libraries: Vec<&str> =
         may_take.flat_map(|report| report.libraries.iter().map(String::as_str)).collect();
@@ -40,7 +40,9 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
     libraries.dedup();
     if !libraries.is_empty() {
         let libraries = libraries.join(", ");
-        limits.push(format!("memory that these libraries allocate outside PyTorch's allocator: {libraries}"));
+        limits.push(format!(
+            "the kernels of these libraries on the GPU, which take up to 8 MiB each: {libraries}"
+        ));
     }
     limits.extend(shared(outcome, &size));
     if let Some(report) = reports.iter().find(|report| report.allocator != NATIVE) {
@@ -54,8 +56,11 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
     if reports.iter().any(|report| report.alone) {
         limits.push("the other ranks of the job, which did not run".to_owned());
     }
-    if reports.iter().any(|report| report.rank.is_some()) {
-        limits.push("NCCL's channel buffers, which are outside PyTorch's allocator".to_owned());
+    let mut outside = reports.iter().flat_map(|report| &report.outside);
+    let counts_nccl = outside.any(|row| row.owner.starts_with("NCCL"));
+    if reports.iter().any(|report| report.rank.is_some()) && !counts_nccl {
+        limits.push("NCCL's buffers, which are outside PyTorch's allocator: the program made no communicator here, or \
+                     --context 0 leaves them out".to_owned());
     }
     limits.extend(reads::problems(reports));
     limits

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use plimsoll_trace::render::words;
 use plimsoll_trace::report::{Brief, Cell, Column, Rank, Row, Section, Table};
 
+use super::outside;
 use super::sentences::when;
 use crate::predict::analysis::judged::{Analysis, Judged};
 use crate::predict::analysis::verdict::Verdict;
@@ -46,29 +47,50 @@ pub(super) fn account(
     } else {
         format!("reserved by PyTorch at its peak{when}; {allocated} allocated")
     };
-    let least = size(target.least_context_bytes());
     let row = |name, bytes, what: String| Row::named(name, [Cell::Bytes(bytes), Cell::Text(what)]);
-    let context = format!("outside of it, at most: CUDA context and libraries (at least {least})");
-    let mut rows = vec![
-        row("pytorch", counted_bytes, measured),
-        row("context", target.context_bytes, context),
-        row("gpu", target.total_bytes, "the GPU".to_owned()),
-    ];
-    let taken = counted_bytes + target.context_bytes;
-    match &outcome.verdict {
+    let requested_bytes = outside::requested_bytes(judged);
+    let outside_bytes = target.context_bytes + requested_bytes;
+    let pytorch = row("pytorch", counted_bytes, measured);
+    let taken = counted_bytes + outside_bytes;
+    let mut rows = vec![pytorch.clone()];
+    rows.extend(outside::rows(judged, &size));
+    if requested_bytes > 0 {
+        let what = "requested of CUDA by libraries, not by PyTorch (measured)".to_owned();
+        rows.push(row("requested", requested_bytes, what));
+    }
+    let mut others = None;
+    let left = match &outcome.verdict {
         Verdict::Fits { spare_bytes, .. } => {
+            let all = target.total_bytes - spare_bytes;
+            others = all.checked_sub(taken).filter(|bytes| *bytes > 0);
             let taken = outcome.largest_bytes().map_or_else(String::new, |_| {
                 format!(", of which unknown values may take {}", size(outcome.stake_bytes()))
             });
-            rows.push(row("spare", *spare_bytes, format!("to spare{taken}")));
+            Some(row("spare", *spare_bytes, format!("to spare{taken}")))
         }
         Verdict::RunsOut(_) | Verdict::Grows(_) if taken > target.total_bytes => {
-            rows.push(row("short", taken - target.total_bytes, "too little".to_owned()));
+            Some(row("short", taken - target.total_bytes, "too little".to_owned()))
         }
-        _ => {}
-    }
-    let table = Table::of(vec![BYTES, WHAT], rows);
-    Section::table("memory", Rank::Screen, format!("Memory of {}", target.name), table)
+        _ => target.total_bytes.checked_sub(taken).map(|bytes| row("free", bytes, "free".to_owned())),
+    };
+    let used_bytes = target.total_bytes.min(taken + others.unwrap_or(0));
+    rows.extend(others.map(|bytes| row("others", bytes, "other processes on this GPU".to_owned())));
+    rows.extend(left.clone());
+    rows.extend(outside::totals(target, &size, used_bytes));
+    let what = "outside of it: CUDA context, libraries, communicators".to_owned();
+    let mut short = vec![
+        pytorch,
+        row("context", outside_bytes, what),
+        row("gpu", target.total_bytes, "the GPU".to_owned()),
+    ];
+    short.extend(left.filter(|row| row.name != "free"));
+    let [short, all] = [short, rows].map(|rows| Table::of(vec![BYTES, WHAT], rows));
+    let heading = format!("Memory of {}", target.name);
+    // Programs have the rows of the outside by themselves.
+    let value = Section::table("memory", Rank::Screen, "", short.clone()).value;
+    Section::table("memory", Rank::Screen, heading, all)
+        .valued(value)
+        .briefly(Some(Brief::Table(short)))
         .noted(format!(" (PyTorch {})", judged.report.torch))
 }
 
@@ -100,13 +122,17 @@ pub(super) fn peaks(judged: &Judged, exact: bool, target: &Target, size: impl Fn
         row(
             "process",
             reserved_bytes + most,
-            "the process, at most",
-            format!(
-                "at least {}: context and libraries take {} to {}",
-                size(reserved_bytes + least),
-                size(least),
-                size(most)
-            ),
+            if least == most { "the process" } else { "the process, at most" },
+            if least == most {
+                format!("{} are outside of PyTorch's allocator", size(most))
+            } else {
+                format!(
+                    "at least {}: context and libraries take {} to {}",
+                    size(reserved_bytes + least),
+                    size(least),
+                    size(most)
+                )
+            },
         ),
     ];
     let table = Table::of(vec![BYTES, Column::untitled("title", 22, ""), WHAT], rows);

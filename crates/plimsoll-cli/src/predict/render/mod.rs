@@ -9,6 +9,7 @@
 //! | `late.rs` | code of the training loop that did not run |
 //! | `graphs.rs` | graphs that no backward pass uses |
 //! | `limits.rs`, `warnings.rs` | what the figures assume and leave out |
+//! | `outside.rs` | what the process has outside the allocator |
 //! | `memory.rs` | the ledger of the GPU, the peaks, the processes, the largest owners |
 //! | `next.rs` | the next command |
 //! | `json.rs` | values for programs |
@@ -21,6 +22,7 @@ mod late;
 mod limits;
 mod memory;
 mod next;
+mod outside;
 pub(crate) mod reads;
 pub(super) mod report;
 pub(super) mod sentences;

@@ -3,7 +3,7 @@
 use plimsoll_trace::report::{Brief, Rank, Report, Section};
 
 use super::limits::limits;
-use super::{graphs, json, late, memory, next, reads, sentences, traces, warnings};
+use super::{graphs, json, late, memory, next, outside, reads, sentences, traces, warnings};
 use crate::explain;
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::analysis::without::Without;
@@ -43,6 +43,8 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let judged = outcome.measured();
     sections.extend(judged.map(|judged| memory::account(outcome, judged, target, size)));
     sections.push(memory::processes(outcome).valued(json::processes(&outcome.reports)));
+    sections.extend(outside::sections(judged, target));
+    sections.push(outside::advice(judged, target, size));
     if let Some(judged) = &outcome.judged {
         sections.push(memory::peaks(judged, outcome.is_exact(target), target, size));
     }

@@ -86,7 +86,7 @@ fn runs_out(
     who: &str,
     size: &impl Fn(u64) -> String,
 ) -> String {
-    let Shortage { step, line, asked_bytes, cause, caught, is_saved_by_caches } = shortage;
+    let Shortage { step, line, asked_bytes, owner, cause, caught, is_saved_by_caches } = shortage;
     let name = &target.name;
     let when = match &outcome.judged {
         Some(judged) if judged.report.went_on && *step > judged.report.steps => {
@@ -118,9 +118,10 @@ fn runs_out(
             String::new()
         };
         let who = who.replacen(", in ", " of ", 1);
+        let owner = owner.as_ref().map_or_else(String::new, |owner| format!(", for {owner}"));
         return format!(
             "runs OUT of memory: needs {least}{about}{all}{computed}, {more} more than {name} offers; first fails{place} \
-             {when}{who}{gaps}{caught}{saved}"
+             {when}{who}{owner}{gaps}{caught}{saved}"
         );
     }
     let place = line.as_ref().map_or_else(String::new, |line| format!(" at {line}"));
@@ -133,6 +134,7 @@ fn runs_out(
         Cause::Unknown => String::new(),
     };
     let (asked, who) = (size(*asked_bytes), who.replacen(',', "", 1));
+    let asked = owner.as_ref().map_or_else(|| asked.clone(), |owner| format!("{asked} for {owner}"));
     format!(
         "runs OUT of memory on {name} in step {step}{place}: requested {asked}{who}{short}{caught}{saved}"
     )

@@ -1,0 +1,139 @@
+//! What the process that decides has on the GPU outside PyTorch's allocator: the rows, their values for programs, and what would save
+//! memory there.
+
+use plimsoll_gpu::outside;
+use plimsoll_trace::report::{Cell, Rank, Row, Section};
+use serde_json::{Value, json};
+
+use crate::predict::analysis::judged::Judged;
+use crate::predict::gpu::Target;
+use crate::protocol::Outside;
+
+/// What the owner of a communicator begins with: the stand-in's `nccl/memory.rs`.
+const COMMUNICATOR: &str = "NCCL communicator ";
+
+/// Advice has to save this part of the GPU's memory.
+const WORTH: u64 = 100;
+
+/// The bases, from the most certain to the least.
+const BASES: [&str; 4] = ["measured", "derived", "given", "assumed"];
+
+/// All that an owner has.
+struct Owner<'judged> {
+    name: &'judged str,
+    parts: Vec<&'judged Outside>,
+}
+
+/// The owners on the judged device, in the order in which they came.
+fn owners(judged: &Judged) -> Vec<Owner<'_>> {
+    let mut owners: Vec<Owner<'_>> = Vec::new();
+    for row in judged.report.outside.iter().filter(|row| row.device == judged.peaks.device) {
+        match owners.iter_mut().find(|owner| owner.name == row.owner) {
+            Some(owner) => owner.parts.push(row),
+            None => owners.push(Owner { name: &row.owner, parts: vec![row] }),
+        }
+    }
+    owners
+}
+
+impl Owner<'_> {
+    fn bytes(&self) -> u64 {
+        self.parts.iter().map(|row| row.bytes).sum()
+    }
+
+    /// The basis of the least certain part.
+    fn basis(&self) -> &str {
+        let place = |basis: &str| BASES.iter().position(|it| *it == basis);
+        self.parts.iter().map(|row| row.basis.as_str()).max_by_key(|basis| place(basis)).unwrap_or("assumed")
+    }
+
+    /// The number of ranks, if it is a communicator.
+    fn ranks(&self) -> Option<u64> {
+        let (_, ranks) = self.name.strip_prefix(COMMUNICATOR)?.split_once(", ")?;
+        ranks.split(' ').next()?.parse().ok()
+    }
+
+    fn part(&self, name: &str) -> u64 {
+        self.parts.iter().filter(|row| row.part == name).map(|row| row.bytes).sum()
+    }
+}
+
+/// A row for each owner: `NCCL communicator 1, 2 ranks: base 196.00 MiB, ring 288.00 MiB (measured)`.
+pub(super) fn rows(judged: &Judged, size: impl Fn(u64) -> String) -> Vec<Row> {
+    let row = |owner: &Owner<'_>| {
+        let parts = owner.parts.iter().filter(|row| !row.part.is_empty());
+        let parts: Vec<String> = parts.map(|row| format!("{} {}", row.part, size(row.bytes))).collect();
+        let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
+        let what = format!("{}{parts} ({})", owner.name, owner.basis());
+        Row::named("outside", [Cell::Bytes(owner.bytes()), Cell::Text(what)])
+    };
+    owners(judged).iter().map(row).collect()
+}
+
+/// What libraries requested of CUDA themselves, at the peak of the process.
+pub(super) fn requested_bytes(judged: &Judged) -> u64 {
+    judged.peaks.requested_bytes.saturating_sub(judged.peaks.reserved_bytes)
+}
+
+/// The rows of CUDA's total and of `nvidia-smi`'s, which has the driver's reserve.
+pub(super) fn totals(target: &Target, size: impl Fn(u64) -> String, used_bytes: u64) -> [Row; 3] {
+    let reserve = outside::reserve(target.listed, target.total_bytes);
+    let row = |name, bytes, what| Row::named(name, [Cell::Bytes(bytes), Cell::Text(what)]);
+    [
+        row("gpu", target.total_bytes, "the GPU: CUDA's total".to_owned()),
+        row("reserve", reserve.bytes, format!("the driver's reserve ({})", reserve.basis)),
+        row(
+            "smi",
+            target.total_bytes + reserve.bytes,
+            format!("nvidia-smi's total, of which it shows {} used", size(used_bytes)),
+        ),
+    ]
+}
+
+/// The rows of each process and the totals, for programs.
+pub(super) fn sections(judged: Option<&Judged>, target: &Target) -> [Section; 2] {
+    let value = |row: &Outside| {
+        json!({ "device": row.device, "owner": row.owner, "part": row.part, "bytes": row.bytes,
+            "basis": row.basis, "call": row.call })
+    };
+    let rows = judged.map_or_else(Vec::new, |judged| judged.report.outside.iter().map(value).collect());
+    let reserve = outside::reserve(target.listed, target.total_bytes);
+    let totals = json!({ "cuda_bytes": target.total_bytes, "reserve_bytes": reserve.bytes,
+        "reserve_basis": reserve.basis.name(), "smi_bytes": target.total_bytes + reserve.bytes });
+    [Section::data("outside", Value::Array(rows)), Section::data("totals", totals)]
+}
+
+/// What would save at least 1 % of the GPU outside the allocator, with its bytes.
+pub(super) fn advice(judged: Option<&Judged>, target: &Target, size: impl Fn(u64) -> String) -> Section {
+    let owners = judged.map_or_else(Vec::new, owners);
+    let communicators: Vec<(&Owner<'_>, u64)> =
+        owners.iter().filter_map(|owner| Some((owner, owner.ranks()?))).collect();
+    let sum = |wanted: &dyn Fn(&Owner<'_>, u64) -> u64| {
+        communicators.iter().map(|(owner, ranks)| wanted(owner, *ranks)).sum::<u64>()
+    };
+    let alone = sum(&|owner, ranks| if ranks == 1 { owner.bytes() } else { 0 });
+    // A pair that only sends or receives, beside the communicator of all ranks.
+    let is_pair = |owner: &Owner<'_>, ranks| {
+        ranks == 2 && owner.part("peers") > 0 && owner.part("ring") == 0 && communicators.len() > 1
+    };
+    let pairs = sum(&|owner, ranks| if is_pair(owner, ranks) { owner.part("base") } else { 0 });
+    // A buffer of 1 MiB in place of 4 takes 2 of the 12 MiB of a channel.
+    let is_default = std::env::var_os("NCCL_BUFFSIZE").is_none();
+    let buffers = sum(&|owner, _| (owner.part("ring") + owner.part("peers")) / 6);
+    let saves = [
+        (alone, "groups of one rank have communicators: leave dimensions of size 1 out of the device mesh"),
+        (
+            pairs,
+            "send and recv make a communicator for each pair of ranks: give init_process_group a device_id, or use \
+             batch_isend_irecv",
+        ),
+        (
+            if is_default { buffers } else { 0 },
+            "NCCL's buffers: NCCL_BUFFSIZE=1048576 makes them smaller, and large collectives slower",
+        ),
+    ];
+    let worth_bytes = target.total_bytes / WORTH;
+    let lines = saves.into_iter().filter(|(bytes, _)| *bytes > 0 && *bytes >= worth_bytes);
+    let lines = lines.map(|(bytes, what)| format!("{} can be saved outside PyTorch: {what}", size(bytes)));
+    Section::lines("outside_advice", Rank::Screen, lines)
+}

@@ -1,0 +1,60 @@
+//! What a process says of a device: [`Peaks`] of its requests, and what it has [`Outside`] of them.
+
+use serde::Deserialize;
+
+/// The peaks of one device by PyTorch's counters, and their steps, from 1. One more than the number of steps means
+/// after the last step.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub(crate) struct Peaks {
+    /// The device's number in the process.
+    pub(crate) device: i32,
+    /// The device's number in the machine.
+    pub(crate) gpu: u32,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) allocated_step: u64,
+    pub(crate) reserved_bytes: u64,
+    pub(crate) reserved_step: u64,
+    /// How much the code after the steps raises one of the two peaks, as a share of it. If the program was
+    /// not cut short, it is large.
+    #[serde(default)]
+    pub(crate) grows_by: f64,
+    /// What the process had requested of CUDA when its memory on the device peaked.
+    #[serde(default)]
+    pub(crate) requested_bytes: u64,
+    /// What it had beside that.
+    #[serde(default)]
+    pub(crate) outside_bytes: Option<u64>,
+    /// The peak of all processes' total on it, contexts included; `None` if no other process used it.
+    #[serde(skip)]
+    pub(crate) together_bytes: Option<u64>,
+}
+
+impl Peaks {
+    /// What the process requested at most, through PyTorch or not.
+    pub(crate) fn counted_bytes(&self) -> u64 {
+        self.reserved_bytes.max(self.requested_bytes)
+    }
+}
+
+/// What a process has on a device beside the memory that it requests, when its memory there peaked.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Outside {
+    /// The device's number in the process.
+    pub(crate) device: i32,
+    pub(crate) owner: String,
+    /// Its part, as `ring`; empty if the owner has one only.
+    pub(crate) part: String,
+    pub(crate) bytes: u64,
+    /// Measured, derived, given or assumed.
+    pub(crate) basis: String,
+    /// The call that took it first.
+    pub(crate) call: String,
+}
+
+/// Such a row that did not fit.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Refused {
+    pub(crate) row: Outside,
+    /// What was free.
+    pub(crate) free_bytes: u64,
+}

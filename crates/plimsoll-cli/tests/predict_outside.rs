@@ -1,0 +1,116 @@
+//! What a program has on a GPU outside of PyTorch's allocator, as `predict` reports it.
+
+use plimsoll_needs::needs;
+use serde_json::Value;
+
+use crate::program::stderr;
+use crate::torch::{Torch, answer};
+
+/// Two ranks, in lazy mode: a collective, a send that is not batched, a group of one rank. With an argument so many MiB are taken first.
+const GROUPS: &str = "
+import os, sys, torch, torch.distributed as dist
+rank = int(os.environ['LOCAL_RANK'])
+torch.cuda.set_device(rank)
+taken = torch.empty(int(sys.argv[1]) << 20, dtype=torch.uint8, device='cuda') if len(sys.argv) > 1 else None
+x = torch.ones(1 << 20, device='cuda')
+x @ x.view(1, -1).T.flatten()
+dist.init_process_group('nccl')
+dist.all_reduce(x)
+dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
+mesh = dist.init_device_mesh('cuda', (1, 2))
+dist.all_reduce(x, group=mesh.get_group(0))
+free, total = torch.cuda.mem_get_info()
+print(f'outside {total - free - torch.cuda.memory_reserved()}', flush=True)
+dist.destroy_process_group()
+";
+
+fn two_ranks() -> Torch {
+    let mut torch = Torch::new("groups", GROUPS);
+    torch
+        .python
+        .extend(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"].map(str::to_owned));
+    torch
+}
+
+/// The bytes of each row, by owner and part, on the device of the process that decides.
+fn rows(report: &Value) -> Vec<(String, u64)> {
+    let rows = report["outside"].as_array().expect("rows").iter();
+    let name = |row: &Value, key: &str| row[key].as_str().expect("a name").to_owned();
+    rows.map(|row| ([name(row, "owner"), name(row, "part")].join("/"), row["bytes"].as_u64().expect("bytes")))
+        .collect()
+}
+
+#[needs(pytorch)]
+#[test]
+fn each_communicator_is_a_row_and_the_account_closes() {
+    let output = two_ranks().predict(&["--json", "--whole", "--gpu", "H100", "--devices", "2"], &[]);
+    let report = answer(&output, 0);
+    let rows = rows(&report);
+    let has = |owner: &str, bytes: u64| {
+        assert!(rows.contains(&(owner.to_owned(), bytes)), "{owner} {bytes}: {rows:#?}");
+    };
+    has("context/", 552_402_944);
+    has("PyTorch's kernels/", 96_468_992);
+    has("cuBLAS/", 71_303_168);
+    has("NCCL's library/", 111_149_056);
+    has("NCCL communicator 1, 2 ranks/base", 205_520_896);
+    has("NCCL communicator 1, 2 ranks/ring", 301_989_888);
+    // Rank 1, which receives, has the buffers: it decides.
+    has("NCCL communicator 2, 2 ranks/peers", 335_544_320);
+    has("NCCL communicator 3, 1 rank/base", 406_847_488);
+    let outside: u64 = rows.iter().map(|(_, bytes)| bytes).sum();
+    assert!(stderr(&output).contains(&format!("outside {outside}")), "{outside}: {}", stderr(&output));
+    let [reserved, spare] = [
+        report["judged"]["peak_reserved_bytes"].as_u64().unwrap(),
+        report["verdict"]["spare_bytes"].as_u64().unwrap(),
+    ];
+    let totals = &report["totals"];
+    assert_eq!(totals["cuda_bytes"], reserved + outside + spare);
+    assert_eq!(
+        (totals["reserve_bytes"].as_u64(), totals["smi_bytes"].as_u64()),
+        (Some(503_316_480), Some(85_520_809_984))
+    );
+    assert_eq!(report["gpu"]["context_bytes"], outside);
+}
+
+#[needs(pytorch)]
+#[test]
+fn a_communicator_that_does_not_fit_is_pytorchs_error_and_the_verdict_names_it() {
+    // 81,079 MiB in all, of which 79,800 are the program's.
+    let options = ["--json", "--whole", "--gpu", "H100", "--devices", "2"];
+    let output = two_ranks().predict(&options, &["79900"]);
+    assert!(stderr(&output).contains("DistBackendError"), "{}", stderr(&output));
+    let report = answer(&output, 4);
+    let summary = report["summary"].as_str().unwrap();
+    assert_eq!(report["verdict"]["is"], "runs out", "{summary}");
+    assert!(summary.contains("NCCL communicator 1, 2 ranks"), "{summary}");
+}
+
+#[needs(pytorch)]
+#[test]
+fn a_group_of_one_rank_is_advised_against_where_it_takes_a_hundredth_of_the_gpu() {
+    let output =
+        two_ranks().predict(&["--json", "--whole", "--gpu", "24GiB", "--cc", "9.0", "--devices", "2"], &[]);
+    let report = answer(&output, 0);
+    let advice = report["outside_advice"].as_array().unwrap();
+    let said = |words: &str| advice.iter().any(|line| line.as_str().unwrap().contains(words));
+    assert!(said("388.00 MiB can be saved outside PyTorch: groups of one rank"), "{advice:?}");
+    assert!(!said("NCCL_BUFFSIZE"), "{advice:?}");
+}
+
+#[needs(pytorch)]
+#[test]
+fn a_given_context_is_in_place_of_all_but_nccl_and_zero_of_all() {
+    let rows_with = |context: &str| {
+        let options = ["--json", "--whole", "--gpu", "H100", "--devices", "2", "--context", context];
+        rows(&answer(&two_ranks().predict(&options, &[]), 0))
+    };
+    let given = rows_with("1GiB");
+    assert_eq!(given[0], ("context/".to_owned(), 1 << 30));
+    assert!(
+        given[1..].iter().all(|(owner, _)| owner.starts_with("NCCL") || owner.starts_with("local")),
+        "{given:?}"
+    );
+    assert!(given.len() > 3, "{given:?}");
+    assert_eq!(rows_with("0"), []);
+}

@@ -1,0 +1,347 @@
+//! What a communicator takes, and when: [`Communicator`], [`Bytes`], [`Kernel`].
+//!
+//! A communicator takes its *base* when it is made: three allocations for each channel and two of its own, each of which has a page.
+//! Buffers come with the first call that needs them: a *ring* with the first collective, a *tree* if NCCL selects one, a *peer* with the
+//! first send to it or receive from it. A buffer lies with the receiver, and its head with the sender.
+
+use std::ops::{Add, AddAssign, Mul};
+
+use super::channels::Channels;
+use super::topology::{Link, Topology};
+use super::variables::Variables;
+use super::version::Version;
+use crate::Gpu;
+use crate::outside::{Basis, Figure, Library, Loading, PAGE_BYTES, whole_pages};
+
+/// Bytes of the head of a connection.
+const HEAD_BYTES: u64 = 4096;
+
+/// Pinned host memory of a communicator.
+const PINNED_BYTES: u64 = 1_179_652;
+
+/// Steps that fit into the buffers that all sends over the network share, for each channel: of 8 steps, of which two are kept ready.
+const SHARED_STEPS: u64 = 16;
+
+/// A step of a send inside a node, and over the network.
+const STEP_BYTES: u64 = 512 << 10;
+const NET_STEP_BYTES: u64 = 128 << 10;
+
+/// A buffer of NVLS, of which a channel has two for each GPU of the node.
+const NVLS_BYTES: u64 = 1 << 20;
+
+/// Bytes of a rank: on its GPU, and on the host (pinned, or shared with other ranks).
+///
+/// ```
+/// use plimsoll_gpu::nccl::Bytes;
+/// assert_eq!(Bytes::device(2) + Bytes::host(3) * 2, Bytes { device: 2, host: 6 });
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Bytes {
+    /// On the GPU.
+    pub device: u64,
+    /// On the host.
+    pub host: u64,
+}
+
+impl Bytes {
+    /// On the GPU.
+    pub const fn device(bytes: u64) -> Bytes {
+        Bytes { device: bytes, host: 0 }
+    }
+
+    /// On the host.
+    pub const fn host(bytes: u64) -> Bytes {
+        Bytes { device: 0, host: bytes }
+    }
+}
+
+impl Add for Bytes {
+    type Output = Bytes;
+
+    fn add(self, other: Bytes) -> Bytes {
+        Bytes { device: self.device.saturating_add(other.device), host: self.host.saturating_add(other.host) }
+    }
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Bytes) {
+        *self = *self + other;
+    }
+}
+
+impl Mul<u32> for Bytes {
+    type Output = Bytes;
+
+    fn mul(self, times: u32) -> Bytes {
+        let times = u64::from(times);
+        Bytes { device: self.device.saturating_mul(times), host: self.host.saturating_mul(times) }
+    }
+}
+
+/// A kernel of NCCL, which needs a stack in the context's pool of local memory.
+///
+/// ```
+/// use plimsoll_gpu::{nccl::Kernel, outside::local_memory_bytes};
+/// let gpu = plimsoll_gpu::named("H100")?;
+/// let pool = |stack| local_memory_bytes(gpu, stack);
+/// assert_eq!(pool(Kernel::Ring.stack_bytes()) - pool(0), 186 << 20);
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    /// Of a collective by rings, other than a broadcast.
+    Ring,
+    /// Of a broadcast.
+    Broadcast,
+    /// Of a collective by trees.
+    Tree,
+    /// Of sends and receives, also those of an all-to-all.
+    SendReceive,
+}
+
+impl Kernel {
+    /// Bytes of a thread's stack: of NCCL 2.28.9 for compute capability 9.0, by `cuobjdump --dump-resource-usage`.
+    pub fn stack_bytes(self) -> u32 {
+        match self {
+            Kernel::Ring => 1736,
+            Kernel::Broadcast => 1752,
+            Kernel::Tree => 1864,
+            Kernel::SendReceive => 1976,
+        }
+    }
+}
+
+/// What NCCL takes of a GPU with the first communicator of a process.
+///
+/// ```
+/// use plimsoll_gpu::nccl::{Version, library};
+/// assert_eq!(library(plimsoll_gpu::named("H100")?, Version::MEASURED).bytes, 111_149_056);
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+pub fn library(gpu: &Gpu, version: Version) -> Figure {
+    let figure = Library::Nccl.first_use(gpu, Loading::Lazy);
+    if version == Version::MEASURED { figure } else { Figure::new(figure.bytes, Basis::Assumed) }
+}
+
+/// A rank's place in a tree of a node: trees are chains there.
+///
+/// ```
+/// use plimsoll_gpu::nccl::TreePlace;
+/// assert_eq!(TreePlace::of(7, 8), TreePlace::Leaf);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TreePlace {
+    /// It has a child only.
+    Root,
+    /// It has a parent and a child.
+    Inner,
+    /// It has a parent only.
+    Leaf,
+}
+
+impl TreePlace {
+    /// The place of this rank among so many of a node.
+    pub fn of(rank: u32, ranks: u32) -> TreePlace {
+        match rank {
+            0 => TreePlace::Root,
+            _ if rank + 1 >= ranks => TreePlace::Leaf,
+            _ => TreePlace::Inner,
+        }
+    }
+}
+
+/// A communicator, as one of its ranks sees it.
+///
+/// ```
+/// use plimsoll_gpu::nccl::{Communicator, Topology, Variables, Version};
+/// let topology = Topology::node(plimsoll_gpu::named("H100")?, 2);
+/// let comm = Communicator::new(topology, Variables::default(), Version::MEASURED);
+/// assert_eq!(comm.at_init().device, 205_520_896);
+/// assert_eq!(comm.ring().device, 301_989_888);
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Communicator {
+    topology: Topology,
+    variables: Variables,
+    version: Version,
+    /// Its channels.
+    pub channels: Channels,
+}
+
+/// How bytes travel from rank to rank.
+#[derive(Clone, Copy)]
+enum Transport {
+    P2pWrite,
+    P2pRead,
+    SharedMemory,
+    NetGdr,
+    Net,
+}
+
+impl Communicator {
+    /// A communicator with these links, variables and version.
+    pub fn new(topology: Topology, variables: Variables, version: Version) -> Communicator {
+        let channels = Channels::of(&topology, &variables, version);
+        Communicator { topology, variables, version, channels }
+    }
+
+    /// Its ranks and links.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// The variables that it was made with.
+    pub fn variables(&self) -> &Variables {
+        &self.variables
+    }
+
+    /// The base: what it takes without any buffer.
+    pub fn base(&self) -> Bytes {
+        let Channels { collective, p2p, nvls, .. } = self.channels;
+        // Without cuMem these small allocations share pages with others.
+        if !self.variables.cumem {
+            return Bytes::host(PINNED_BYTES);
+        }
+        let own = if self.version >= Version::new(2, 23, 0) { 2 } else { 1 };
+        let of_nvls = if nvls > 0 { nvls + 1 } else { 0 };
+        Bytes::device(PAGE_BYTES) * (3 * collective.max(p2p) + own + of_nvls) + Bytes::host(PINNED_BYTES)
+    }
+
+    /// Whether all buffers come when it is made: before 2.22, without cuMem, or by `NCCL_RUNTIME_CONNECT=0`.
+    pub fn is_connected_at_init(&self) -> bool {
+        self.topology.ranks > 1
+            && (self.version < Version::new(2, 22, 0)
+                || !self.variables.runtime_connect
+                || !self.variables.cumem)
+    }
+
+    /// What it takes when it is made.
+    pub fn at_init(&self) -> Bytes {
+        if !self.is_connected_at_init() {
+            return self.base();
+        }
+        let shared_bytes = u64::from(self.channels.p2p) * SHARED_STEPS * STEP_BYTES;
+        self.base() + self.ring() + self.tree(TreePlace::Inner) + self.nvls() + Bytes::device(shared_bytes)
+    }
+
+    /// The ring: in each channel a connection to the next rank, and one from the one before. On several machines this rank is the last of its machine in
+    /// as many channels as any other of its ranks.
+    pub fn ring(&self) -> Bytes {
+        if self.topology.ranks < 2 {
+            return Bytes::default();
+        }
+        let (across, inside) = self.split_channels();
+        let (local, net) = (self.local(), self.net());
+        (self.send(local) + self.receive(local)) * inside + (self.send(net) + self.receive(net)) * across
+    }
+
+    /// A tree, beyond what the ring has. Of several machines not confirmed on any GPU.
+    pub fn tree(&self, place: TreePlace) -> Bytes {
+        if self.topology.ranks < 3 {
+            return Bytes::default();
+        }
+        let (across, inside) = self.split_channels();
+        let (local, net) = (self.local(), self.net());
+        let of_local = match place {
+            TreePlace::Root => self.receive(local),
+            TreePlace::Inner => self.receive(local) + self.send(local),
+            TreePlace::Leaf => self.send(local),
+        };
+        of_local * inside + (self.receive(net) + self.receive(local)) * across
+    }
+
+    /// Buffers for sums in the NVLink switch.
+    pub fn nvls(&self) -> Bytes {
+        Bytes::device(2 * NVLS_BYTES) * self.channels.nvls * self.topology.local_ranks()
+    }
+
+    /// The connection for sends to a peer: on this machine, or on another, whose sends have [`Communicator::net_buffers`].
+    pub fn send_to_peer(&self, is_local: bool) -> Bytes {
+        self.peer(is_local, |comm| comm.send(comm.local()))
+    }
+
+    /// The connection for receives from a peer.
+    pub fn receive_from_peer(&self, is_local: bool) -> Bytes {
+        self.peer(is_local, |comm| comm.receive(comm.local()))
+    }
+
+    /// The buffers that all sends over the network share, and those that all receives share; once a communicator each.
+    pub fn net_buffers(&self) -> Bytes {
+        let bytes = u64::from(self.channels.p2p) * SHARED_STEPS * NET_STEP_BYTES;
+        match self.net() {
+            Transport::NetGdr => Bytes::device(whole_pages(bytes)),
+            _ => Bytes::host(bytes),
+        }
+    }
+
+    /// Whether ranks of one machine reach each other only over the network.
+    pub fn is_network_only(&self) -> bool {
+        self.topology.local_link(&self.variables) == Link::Sockets
+    }
+
+    fn peer(&self, is_local: bool, connection: impl Fn(&Communicator) -> Bytes) -> Bytes {
+        if is_local && !self.is_network_only() {
+            connection(self) * self.channels.per_peer
+        } else {
+            Bytes::default()
+        }
+    }
+
+    /// The channels in which the next rank is on another machine, and the others.
+    fn split_channels(&self) -> (u32, u32) {
+        let all = self.channels.collective;
+        let across = match self.topology.nodes {
+            0 | 1 => 0,
+            _ => all.div_ceil(self.topology.local_ranks()),
+        };
+        (across, all - across)
+    }
+
+    fn local(&self) -> Transport {
+        match self.topology.local_link(&self.variables) {
+            // The sender's buffers are read between GPUs of compute capability 8.0 with NVLink.
+            Link::NvLink if self.topology.capability == (8, 0) => Transport::P2pRead,
+            Link::NvLink | Link::Pcie => Transport::P2pWrite,
+            Link::SharedMemory => Transport::SharedMemory,
+            Link::Sockets => Transport::Net,
+        }
+    }
+
+    fn net(&self) -> Transport {
+        let is_direct = self.topology.nics > 0 && self.variables.net_gdr;
+        if is_direct { Transport::NetGdr } else { Transport::Net }
+    }
+
+    /// All buffers of a connection.
+    fn buffer_bytes(&self) -> u64 {
+        let Variables { buffer_bytes, ll_bytes, ll128_bytes, .. } = self.variables;
+        [buffer_bytes, ll_bytes, ll128_bytes].into_iter().fold(HEAD_BYTES, u64::saturating_add)
+    }
+
+    /// The sender's end of a connection.
+    fn send(&self, transport: Transport) -> Bytes {
+        let simple_bytes = self.variables.buffer_bytes;
+        match transport {
+            Transport::P2pWrite => Bytes::device(whole_pages(HEAD_BYTES)),
+            Transport::P2pRead => Bytes::device(whole_pages(HEAD_BYTES.saturating_add(simple_bytes))),
+            Transport::SharedMemory => Bytes::host(whole_pages(HEAD_BYTES)),
+            Transport::NetGdr => Bytes::device(whole_pages(self.buffer_bytes())),
+            Transport::Net => Bytes::host(self.buffer_bytes().saturating_add(HEAD_BYTES)),
+        }
+    }
+
+    /// The receiver's end of a connection.
+    fn receive(&self, transport: Transport) -> Bytes {
+        let simple_bytes = self.variables.buffer_bytes;
+        match transport {
+            Transport::P2pWrite | Transport::NetGdr => Bytes::device(whole_pages(self.buffer_bytes())),
+            Transport::P2pRead => Bytes::device(whole_pages(self.buffer_bytes() - simple_bytes)),
+            Transport::SharedMemory => Bytes::host(whole_pages(self.buffer_bytes())),
+            Transport::Net => Bytes::host(self.buffer_bytes().saturating_add(HEAD_BYTES)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! The ranks of a communicator and the links between them: [`Topology`], [`Link`].
+
+use super::variables::Variables;
+use crate::Gpu;
+
+/// How two ranks of one machine reach each other.
+///
+/// ```
+/// use plimsoll_gpu::nccl::Link;
+/// let gpu = plimsoll_gpu::named("RTX-4090")?;
+/// assert_eq!(Link::of(gpu), Link::SharedMemory);
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// NVLink: between all GPUs, as through a switch.
+    NvLink,
+    /// PCIe, by which the GPUs access each other's memory.
+    Pcie,
+    /// The host's shared memory.
+    SharedMemory,
+    /// Network sockets.
+    Sockets,
+}
+
+impl Link {
+    /// What GPUs of this model in one machine are assumed to have: NVLink where the datasheet of a GPU for servers gives it, otherwise
+    /// PCIe. GeForce cards cannot access each other's memory.
+    pub fn of(gpu: &Gpu) -> Link {
+        if gpu.card.contains("GeForce") {
+            Link::SharedMemory
+        } else if gpu.card.contains("PCIe") {
+            // A bridge connects at most two of them.
+            Link::Pcie
+        } else if gpu.bandwidth.nvlink_bytes_per_s.is_some_and(|per_s| per_s >= LEAST_SWITCHED_BYTES_PER_S) {
+            Link::NvLink
+        } else {
+            Link::Pcie
+        }
+    }
+}
+
+/// NVLink of a GPU that is connected to all others, in bytes per second and direction: an A100 has 300 GB/s, a bridge between two cards 56.
+const LEAST_SWITCHED_BYTES_PER_S: u64 = 120_000_000_000;
+
+/// The ranks of a communicator and the links between them. Each rank has a GPU of its own.
+///
+/// ```
+/// use plimsoll_gpu::nccl::Topology;
+/// let gpu = plimsoll_gpu::named("H100")?;
+/// assert!(Topology::node(gpu, 8).multicast && !Topology::node(gpu, 2).multicast);
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Topology {
+    /// The GPUs' compute capability.
+    pub capability: (i32, i32),
+    /// The number of ranks.
+    pub ranks: u32,
+    /// The number of machines on which they are, with the same number of ranks on each.
+    pub nodes: u32,
+    /// The link between ranks of one machine.
+    pub link: Link,
+    /// Network cards of a machine that can access a GPU's memory (InfiniBand); 0 for sockets.
+    pub nics: u32,
+    /// Whether the GPUs can send to all others at once, which NVLS needs.
+    pub multicast: bool,
+}
+
+impl Topology {
+    /// This many of these GPUs in one machine. GPUs from compute capability 9.0 that a switch connects are assumed to have
+    /// multicast; two of them are not, as the two that were measured.
+    pub fn node(gpu: &Gpu, ranks: u32) -> Topology {
+        let link = Link::of(gpu);
+        let multicast = link == Link::NvLink && gpu.capability >= (9, 0) && ranks > 2;
+        Topology { capability: gpu.capability, ranks, nodes: 1, link, nics: 0, multicast }
+    }
+
+    /// So many machines, each with `ranks` of these GPUs and a network card for each of them.
+    pub fn cluster(gpu: &Gpu, nodes: u32, ranks: u32) -> Topology {
+        let node = Topology::node(gpu, ranks);
+        if nodes < 2 {
+            return node;
+        }
+        Topology { ranks: node.ranks.saturating_mul(nodes), nodes, nics: ranks, ..node }
+    }
+
+    /// Ranks of a machine.
+    pub fn local_ranks(&self) -> u32 {
+        (self.ranks / self.nodes.max(1)).max(1)
+    }
+
+    /// The link between ranks of a machine that the variables leave.
+    pub fn local_link(&self, variables: &Variables) -> Link {
+        match self.link {
+            Link::NvLink | Link::Pcie if variables.p2p => self.link,
+            Link::NvLink | Link::Pcie | Link::SharedMemory if variables.shm => Link::SharedMemory,
+            _ => Link::Sockets,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::named;
+
+    #[test]
+    fn servers_have_nvlink_workstations_pcie_and_geforce_shared_memory() {
+        for (gpu, link) in [
+            ("H100", Link::NvLink),
+            ("H100-PCIe", Link::Pcie),
+            ("A100-80GB", Link::NvLink),
+            ("B200", Link::NvLink),
+            ("V100-32GB", Link::NvLink),
+            ("A40", Link::Pcie),
+            ("L40S", Link::Pcie),
+            ("T4", Link::Pcie),
+            ("RTX-4090", Link::SharedMemory),
+            ("RTX-3090", Link::SharedMemory),
+        ] {
+            assert_eq!(Link::of(named(gpu).unwrap()), link, "{gpu}");
+        }
+    }
+
+    #[test]
+    fn variables_turn_links_off_one_after_the_other() {
+        let topology = Topology::node(named("H100").unwrap(), 2);
+        let on = Variables::default();
+        let no_p2p = Variables { p2p: false, ..on.clone() };
+        let sockets = Variables { shm: false, ..no_p2p.clone() };
+        assert_eq!(
+            [on, no_p2p, sockets].map(|variables| topology.local_link(&variables)),
+            [Link::NvLink, Link::SharedMemory, Link::Sockets]
+        );
+    }
+
+    #[test]
+    fn a_cluster_of_one_machine_is_a_node() {
+        let gpu = named("H100").unwrap();
+        assert_eq!(Topology::cluster(gpu, 1, 8), Topology::node(gpu, 8));
+        let two = Topology::cluster(gpu, 2, 8);
+        assert_eq!((two.ranks, two.local_ranks(), two.nics), (16, 8, 8));
+        assert!(two.multicast);
+    }
+}

@@ -1,0 +1,128 @@
+//! The context of a process on a GPU, its pool of local memory, and the driver's reserve.
+//!
+//! A context holds state and stacks for every thread that the GPU can hold at once: about 2 KiB each, half of which is the pool of
+//! local memory for stacks of up to 1,024 bytes.
+
+use super::figure::{Basis, Figure};
+use super::pages::whole_pages;
+use crate::Gpu;
+
+/// Bytes of a thread's stack that a new context has.
+const FIRST_STACK_BYTES: u64 = 1024;
+
+/// Bytes of a context, for each thread that a GPU can hold.
+const THREAD_BYTES: u64 = 2 * FIRST_STACK_BYTES;
+
+/// Capability and multiprocessors of the GPUs whose context was measured, and its bytes: H100 (SXM) and H200 with driver 580.159.04.
+const MEASURED: [((i32, i32), i32, u64); 1] = [((9, 0), 132, 552_402_944)];
+
+/// The reserve and the total of an H100 with driver 580.159.04.
+const H100_RESERVE_BYTES: u64 = 503_316_480;
+const H100_TOTAL_BYTES: u64 = 85_017_493_504;
+
+/// The threads that a GPU can hold at once.
+fn threads(gpu: &Gpu) -> u64 {
+    u64::from(gpu.multiprocessors.unsigned_abs()) * u64::from(gpu.threads_per_multiprocessor.unsigned_abs())
+}
+
+/// The bytes of a context, with the pool of local memory for stacks of up to 1,024 bytes. Measured on an H100; for another GPU
+/// 2 KiB for each thread that it can hold, which gives the published 426 MiB of an RTX 6000 Ada.
+///
+/// ```
+/// let gpu = plimsoll_gpu::named("RTX-6000-Ada")?;
+/// assert_eq!(plimsoll_gpu::outside::context(gpu).bytes, 426 << 20);
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+pub fn context(gpu: &Gpu) -> Figure {
+    let measured = MEASURED.iter().find(|(capability, multiprocessors, _)| {
+        (*capability, *multiprocessors) == (gpu.capability, gpu.multiprocessors)
+    });
+    match measured {
+        Some((_, _, bytes)) => Figure::new(*bytes, Basis::Measured),
+        None => Figure::new(by_rule(gpu), Basis::Derived),
+    }
+}
+
+fn by_rule(gpu: &Gpu) -> u64 {
+    threads(gpu) * THREAD_BYTES
+}
+
+/// The bytes of a context's pool of local memory once a kernel with a stack of `stack_bytes` a thread was launched. It
+/// never shrinks. A new context has the pool for 1,024 bytes, so the launch takes the difference to that, or to the pool of the largest stack
+/// before.
+///
+/// ```
+/// use plimsoll_gpu::outside::local_memory_bytes;
+/// let gpu = plimsoll_gpu::named("H100")?;
+/// // Measured: a kernel with a stack of 4 KiB takes 830,472,192 bytes.
+/// assert_eq!(local_memory_bytes(gpu, 4096) - local_memory_bytes(gpu, 0), 830_472_192);
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+pub fn local_memory_bytes(gpu: &Gpu, stack_bytes: u32) -> u64 {
+    let stack_bytes = u64::from(stack_bytes).max(FIRST_STACK_BYTES).next_multiple_of(16);
+    whole_pages(threads(gpu) * stack_bytes)
+}
+
+/// What the driver keeps of a GPU: `nvidia-smi`'s total is CUDA's total, `total_bytes`, and this. Measured on an H100; for
+/// others the same share is assumed, in whole MiB.
+///
+/// ```
+/// let gpu = plimsoll_gpu::named("H100")?;
+/// assert_eq!(plimsoll_gpu::outside::reserve(gpu, gpu.memory_bytes).bytes, 503_316_480);
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+pub fn reserve(gpu: &Gpu, total_bytes: u64) -> Figure {
+    if gpu.name == "H100" && total_bytes == H100_TOTAL_BYTES {
+        return Figure::new(H100_RESERVE_BYTES, Basis::Measured);
+    }
+    let share = u128::from(total_bytes) * u128::from(H100_RESERVE_BYTES) / u128::from(H100_TOTAL_BYTES);
+    Figure::new(u64::try_from(share >> 20).unwrap_or(u64::MAX >> 20) << 20, Basis::Assumed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::named;
+
+    fn h100() -> &'static Gpu {
+        named("H100").unwrap()
+    }
+
+    #[test]
+    fn the_context_is_the_measured_row_or_two_kibibytes_a_thread() {
+        assert_eq!(by_rule(h100()), 553_648_128);
+        assert_eq!(context(h100()), Figure::new(552_402_944, Basis::Measured));
+        assert_eq!(context(named("H200").unwrap()), context(h100()));
+        // Published: 426 MiB on an RTX 6000 Ada, 320 MiB on a Titan V, which has the V100's 80 multiprocessors.
+        assert_eq!(context(named("RTX-6000-Ada").unwrap()), Figure::new(446_693_376, Basis::Derived));
+        assert_eq!(context(named("V100-16GB").unwrap()), Figure::new(335_544_320, Basis::Derived));
+        assert_eq!([446_693_376_u64, 335_544_320].map(|bytes| bytes >> 20), [426, 320]);
+    }
+
+    #[test]
+    fn half_of_the_context_is_local_memory_for_a_stack_of_a_kibibyte() {
+        for stack in [0, 16, 1024] {
+            assert_eq!(local_memory_bytes(h100(), stack), 276_824_064, "{stack}");
+        }
+    }
+
+    #[test]
+    fn local_memory_grows_to_the_largest_stack_as_measured() {
+        let pool = |stack| local_memory_bytes(h100(), stack);
+        assert_eq!(pool(4 << 10) - pool(0), 830_472_192);
+        assert_eq!(pool(16 << 10) - pool(4 << 10), 3_321_888_768);
+        // NCCL's kernels in the order of the measured run: a ring, a broadcast, a send.
+        assert_eq!(pool(1736) - pool(0), 195_035_136);
+        assert_eq!(pool(1752) - pool(1736), 4_194_304);
+        assert_eq!(pool(1976) - pool(1752), 60_817_408);
+    }
+
+    #[test]
+    fn the_total_of_nvidia_smi_is_cudas_and_the_reserve() {
+        let reserve = reserve(h100(), h100().memory_bytes);
+        assert_eq!(h100().memory_bytes + reserve.bytes, 85_520_809_984);
+        assert_eq!(reserve.basis, Basis::Measured);
+        let other = super::reserve(named("RTX-4090").unwrap(), 24 << 30);
+        assert_eq!((other.bytes, other.basis), (145 << 20, Basis::Assumed));
+    }
+}

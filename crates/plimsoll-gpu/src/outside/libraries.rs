@@ -1,0 +1,184 @@
+//! What libraries, streams and graphs take at their first use: [`Library`].
+//!
+//! Measured with PyTorch 2.11 for CUDA 13.0 and driver 580.159.04 on H100 and H200. Code is compiled for each generation, so other
+//! generations have other sizes: until somebody measures them, those of the H100 are assumed.
+
+use super::figure::{Basis, Figure};
+use super::pages::{PAGE_BYTES, whole_pages};
+use crate::Gpu;
+
+/// The generation that was measured.
+const MEASURED: (i32, i32) = (9, 0);
+
+/// Bytes of a stream: the 128 streams that PyTorch makes at once take 73,400,320.
+const STREAM_BYTES: u64 = 573_440;
+
+/// Bytes of a kernel in a graph that was instantiated.
+const NODE_BYTES: u64 = 2355;
+
+/// Whether modules are loaded with the first kernel that needs them: `CUDA_MODULE_LOADING`.
+///
+/// ```
+/// use plimsoll_gpu::outside::{Library, Loading};
+/// let gpu = plimsoll_gpu::named("H100")?;
+/// let bytes = |loading| Library::PyTorchKernels.first_use(gpu, loading).bytes;
+/// assert!(bytes(Loading::Eager) > 7 * bytes(Loading::Lazy));
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loading {
+    /// With the first kernel: the default.
+    Lazy,
+    /// All at once.
+    Eager,
+}
+
+/// A library that takes memory when it is first used.
+///
+/// ```
+/// use plimsoll_gpu::outside::{Basis, Library, Loading};
+/// let first = |gpu| plimsoll_gpu::named(gpu).map(|gpu| Library::CuBlas.first_use(gpu, Loading::Lazy));
+/// assert_eq!(first("H100")?.bytes, 71_303_168);
+/// assert_eq!(first("A100-80GB")?.basis, Basis::Assumed);
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Library {
+    /// PyTorch's kernels, at the first one.
+    PyTorchKernels,
+    /// cuBLAS, at its first handle. Its workspaces are PyTorch's tensors.
+    CuBlas,
+    /// cuDNN, at its first handle.
+    CuDnn,
+    /// cuFFT, at the first plan.
+    CuFft,
+    /// cuSOLVER, at its first handle.
+    CuSolver,
+    /// cuSPARSE, at its first handle.
+    CuSparse,
+    /// NCCL, at the first communicator.
+    Nccl,
+}
+
+impl Library {
+    /// All libraries of the table.
+    pub const ALL: [Library; 7] = [
+        Library::PyTorchKernels,
+        Library::CuBlas,
+        Library::CuDnn,
+        Library::CuFft,
+        Library::CuSolver,
+        Library::CuSparse,
+        Library::Nccl,
+    ];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Library::PyTorchKernels => "PyTorch's kernels",
+            Library::CuBlas => "cuBLAS",
+            Library::CuDnn => "cuDNN",
+            Library::CuFft => "cuFFT",
+            Library::CuSolver => "cuSOLVER",
+            Library::CuSparse => "cuSPARSE",
+            Library::Nccl => "NCCL",
+        }
+    }
+
+    /// The bytes that its first use takes of a GPU. cuDNN's depend on what was loaded before it: from none to these.
+    pub fn first_use(self, gpu: &Gpu, loading: Loading) -> Figure {
+        let bytes = match (self, loading) {
+            (Library::PyTorchKernels, Loading::Lazy) => 96_468_992,
+            (Library::PyTorchKernels, Loading::Eager) => 767_557_632,
+            (Library::CuBlas, _) => 71_303_168,
+            (Library::CuDnn, _) => 16_777_216,
+            (Library::CuFft, _) => 8_388_608,
+            (Library::CuSolver, _) => 100_663_296,
+            (Library::CuSparse, _) => 2_097_152,
+            (Library::Nccl, _) => 111_149_056,
+        };
+        let is_measured = gpu.capability == MEASURED;
+        Figure::new(bytes, if is_measured { Basis::Measured } else { Basis::Assumed })
+    }
+}
+
+/// The bytes that a number of streams take together. Streams that end leave them for later ones.
+///
+/// ```
+/// assert_eq!(plimsoll_gpu::outside::stream_bytes(128), 73_400_320);
+/// ```
+pub fn stream_bytes(streams: u64) -> u64 {
+    whole_pages(streams.saturating_mul(STREAM_BYTES))
+}
+
+/// The bytes that a graph of this many kernels takes when it is instantiated, to one page: measured are none for 1,000 and
+/// 25,165,824 for 10,000.
+///
+/// ```
+/// assert_eq!(plimsoll_gpu::outside::graph_bytes(100), 0);
+/// ```
+pub fn graph_bytes(nodes: u64) -> u64 {
+    nodes.saturating_mul(NODE_BYTES) / PAGE_BYTES * PAGE_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::context::context;
+    use super::*;
+    use crate::named;
+
+    #[test]
+    fn the_first_uses_of_the_measured_run_add_up_to_what_it_had_outside() {
+        let gpu = named("H100").unwrap();
+        let first = |library: Library| library.first_use(gpu, Loading::Lazy);
+        let run = [
+            (Library::PyTorchKernels, 96_468_992),
+            (Library::CuBlas, 167_772_160),
+            (Library::CuDnn, 184_549_376),
+            (Library::CuFft, 192_937_984),
+            (Library::CuSolver, 293_601_280),
+        ];
+        let mut outside_bytes = 0;
+        for (library, measured_bytes) in run {
+            outside_bytes += first(library).bytes;
+            assert_eq!(
+                (outside_bytes, first(library).basis),
+                (measured_bytes, Basis::Measured),
+                "{library:?}"
+            );
+        }
+        // A process with all of them: the 845 MB that an H200 had.
+        assert_eq!(context(gpu).bytes + outside_bytes, 846_004_224);
+        assert_eq!(Library::PyTorchKernels.first_use(gpu, Loading::Eager).bytes, 767_557_632);
+        assert_eq!(first(Library::CuSparse).bytes, 2_097_152);
+        assert_eq!(first(Library::Nccl).bytes, 111_149_056);
+    }
+
+    #[test]
+    fn a_generation_that_nobody_measured_has_assumed_sizes() {
+        for library in Library::ALL {
+            let first = |gpu| library.first_use(named(gpu).unwrap(), Loading::Lazy);
+            assert_eq!(first("RTX-4090"), Figure { basis: Basis::Assumed, ..first("H100") });
+        }
+    }
+
+    #[test]
+    fn streams_share_pages() {
+        assert_eq!(stream_bytes(0), 0);
+        assert_eq!(stream_bytes(1), 2 << 20);
+        assert_eq!(stream_bytes(128), 73_400_320);
+        // Measured: 35,651,584 for 64 streams, which is one page less.
+        assert_eq!(stream_bytes(64), 35_651_584 + (2 << 20));
+        // Five communicators of NCCL with two streams each, beside PyTorch's 128: measured are 1, 1, 0, 1 and 0 pages more.
+        let pages = |streams| stream_bytes(streams) >> 21;
+        let more: Vec<u64> = (0..5).map(|comm| pages(130 + 2 * comm) - pages(128 + 2 * comm)).collect();
+        assert_eq!(more, [1, 1, 0, 1, 0]);
+    }
+
+    #[test]
+    fn a_graph_takes_pages_for_its_kernels() {
+        // Measured: 0 and 25,165,824 bytes.
+        assert_eq!(graph_bytes(1_000), 2 << 20);
+        assert_eq!(graph_bytes(10_000), 25_165_824 - (2 << 20));
+    }
+}

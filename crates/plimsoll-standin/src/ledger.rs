@@ -1,0 +1,161 @@
+//! What a process has taken of a device outside its own requests: rows that add up ([`Ledger`]).
+
+use plimsoll_gpu::outside::{Basis, Figure};
+
+/// A part of what an owner has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// The owner, as `cuBLAS` or `communicator 1, 2 ranks`.
+    pub(crate) owner: String,
+    /// The part, as `ring`; empty if the owner has one only.
+    pub(crate) part: &'static str,
+    pub(crate) figure: Figure,
+    /// The call that took it first.
+    pub(crate) call: &'static str,
+}
+
+/// A charge that did not fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) row: Row,
+    /// The device's free bytes then.
+    pub(crate) free_bytes: u64,
+}
+
+/// What a process has taken of one device outside its requests.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ledger {
+    rows: Vec<Row>,
+    bytes: u64,
+    /// The number of changes so far.
+    changes: u64,
+    /// The last charge that did not fit.
+    pub(crate) refused: Option<Refused>,
+}
+
+impl Ledger {
+    /// Adds bytes to a part; one with bytes of several bases has the least certain.
+    pub(crate) fn add(&mut self, row: Row) {
+        self.bytes += row.figure.bytes;
+        self.changes += 1;
+        match self.rows.iter_mut().find(|it| it.owner == row.owner && it.part == row.part) {
+            Some(it) => {
+                it.figure.bytes += row.figure.bytes;
+                it.figure.basis = it.figure.basis.max(row.figure.basis);
+            }
+            None => self.rows.push(row),
+        }
+    }
+
+    /// Removes all that an owner has, and returns its bytes.
+    pub(crate) fn remove(&mut self, owner: &str) -> u64 {
+        let before_bytes = self.bytes;
+        self.rows.retain(|row| row.owner != owner);
+        self.bytes = self.rows.iter().map(|row| row.figure.bytes).sum();
+        self.changes += 1;
+        before_bytes - self.bytes
+    }
+
+    /// Removes bytes from a part, as far as it has them, and returns how many.
+    pub(crate) fn subtract(&mut self, owner: &str, part: &str, bytes: u64) -> u64 {
+        let row = self.rows.iter_mut().find(|it| it.owner == owner && it.part == part);
+        let Some(row) = row else { return 0 };
+        let bytes = bytes.min(row.figure.bytes);
+        row.figure.bytes -= bytes;
+        self.bytes -= bytes;
+        self.changes += 1;
+        bytes
+    }
+
+    /// The sum of the rows.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The bytes that an owner has.
+    pub(crate) fn bytes_of(&self, owner: &str) -> u64 {
+        let rows = self.rows.iter().filter(|row| row.owner == owner);
+        rows.map(|row| row.figure.bytes).sum()
+    }
+}
+
+/// A process's use of a device at its peak.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Peak {
+    /// Its requests and all rows.
+    bytes: u64,
+    requested_bytes: u64,
+    rows: Vec<Row>,
+    changes: u64,
+}
+
+impl Peak {
+    /// Notes the use, if it is higher than before.
+    pub(crate) fn note(&mut self, requested_bytes: u64, ledger: &Ledger) {
+        let bytes = requested_bytes + ledger.bytes;
+        if bytes <= self.bytes {
+            return;
+        }
+        (self.bytes, self.requested_bytes) = (bytes, requested_bytes);
+        if self.changes != ledger.changes {
+            (self.rows, self.changes) = (ledger.rows.clone(), ledger.changes);
+        }
+    }
+
+    /// Lines with tabs, for hooks inside the process: `requested` and its bytes; for each row `row`, owner, part, bytes, basis, call;
+    /// for a charge that did not fit the same with `refused`, and the free bytes.
+    pub(crate) fn text(&self, refused: Option<&Refused>) -> String {
+        let line = |Row { owner, part, figure: Figure { bytes, basis }, call }: &Row| {
+            format!("\t{owner}\t{part}\t{bytes}\t{basis}\t{call}")
+        };
+        let mut lines = vec![format!("requested\t{}", self.requested_bytes)];
+        lines.extend(
+            self.rows.iter().filter(|row| row.figure.bytes > 0).map(|row| format!("row{}", line(row))),
+        );
+        lines.extend(refused.map(|it| format!("refused{}\t{}", line(&it.row), it.free_bytes)));
+        lines.join("\n")
+    }
+}
+
+/// The basis of the context that the user gives.
+pub(crate) fn given(bytes: u64) -> Figure {
+    Figure { bytes, basis: Basis::Given }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(owner: &str, part: &'static str, bytes: u64, basis: Basis) -> Row {
+        Row { owner: owner.to_owned(), part, figure: Figure { bytes, basis }, call: "cuCall" }
+    }
+
+    #[test]
+    fn rows_add_up_and_an_owner_is_removed_with_all_its_parts() {
+        let mut ledger = Ledger::default();
+        ledger.add(row("context", "", 5, Basis::Measured));
+        ledger.add(row("communicator 1", "base", 7, Basis::Measured));
+        ledger.add(row("communicator 1", "peers", 1, Basis::Measured));
+        ledger.add(row("communicator 1", "peers", 2, Basis::Derived));
+        assert_eq!((ledger.bytes(), ledger.bytes_of("communicator 1"), ledger.rows.len()), (15, 10, 3));
+        assert_eq!(ledger.rows[2].figure.basis, Basis::Derived);
+        assert_eq!(ledger.subtract("communicator 1", "peers", 9), 3);
+        assert_eq!((ledger.remove("communicator 1"), ledger.remove("communicator 1")), (7, 0));
+        assert_eq!(ledger.bytes(), 5);
+    }
+
+    #[test]
+    fn the_peak_keeps_the_rows_of_its_time() {
+        let (mut ledger, mut peak) = (Ledger::default(), Peak::default());
+        ledger.add(row("context", "", 5, Basis::Measured));
+        peak.note(10, &ledger);
+        ledger.add(row("ring", "", 3, Basis::Derived));
+        peak.note(10, &ledger);
+        ledger.remove("ring");
+        peak.note(12, &ledger);
+        let refused = Refused { row: row("tree", "", 9, Basis::Assumed), free_bytes: 4 };
+        let expected = "requested\t10\nrow\tcontext\t\t5\tmeasured\tcuCall\nrow\tring\t\t3\tderived\tcuCall\n\
+                        refused\ttree\t\t9\tassumed\tcuCall\t4";
+        assert_eq!(peak.text(Some(&refused)), expected);
+    }
+}

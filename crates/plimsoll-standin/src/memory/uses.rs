@@ -1,0 +1,200 @@
+//! What this process uses of each device: its requests, and what it has beside them ([`Uses`]).
+
+use std::collections::BTreeMap;
+
+use plimsoll_gpu::outside::{self, Figure, SharedPages};
+
+use crate::call;
+use crate::error::{Failure, Outcome};
+use crate::gpu::{Outside, setup};
+use crate::ledger::{self, Ledger, Peak, Refused, Row};
+
+/// The owner of a process's context.
+pub(crate) const CONTEXT: &str = "context";
+
+/// Where a small request is: its bytes, and the page that it shares.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    bytes: u64,
+    page: usize,
+}
+
+/// This process's use of a device.
+#[derive(Debug, Default)]
+struct Use {
+    /// Bytes of its requests.
+    requested_bytes: u64,
+    /// Their peak.
+    most_bytes: u64,
+    /// The pages that small requests share.
+    shared: SharedPages,
+    /// What it has beside its requests.
+    outside: Ledger,
+    /// The peak of both.
+    peak: Peak,
+    has_context: bool,
+}
+
+/// This process's use of each device.
+#[derive(Debug, Default)]
+pub(crate) struct Uses(BTreeMap<usize, Use>);
+
+impl Uses {
+    pub(super) const fn new() -> Uses {
+        Uses(BTreeMap::new())
+    }
+
+    /// A device's free bytes.
+    pub(crate) fn free_bytes(&self, device: usize) -> u64 {
+        setup().free_bytes(device, self.0.get(&device).map_or(0, Use::bytes))
+    }
+
+    /// Takes whole pages for a request of `small_bytes`, if it may share one, and otherwise of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory` if they do not fit.
+    pub(super) fn place(
+        &mut self,
+        device: usize,
+        small_bytes: Option<u64>,
+        bytes: u64,
+    ) -> Outcome<Option<Place>> {
+        self.enter(device)?;
+        let shared = &mut self.device(device).shared;
+        let placed = small_bytes.and_then(|bytes| Some((bytes, shared.place(bytes)?)));
+        let Some((small_bytes, (page, is_new))) = placed else {
+            return self.take(device, bytes).map(|()| None);
+        };
+        let taken = if is_new { self.take(device, bytes) } else { Ok(()) };
+        let place = Place { bytes: small_bytes, page };
+        taken.inspect_err(|_| {
+            self.device(device).shared.remove(page, small_bytes);
+        })?;
+        Ok(Some(place))
+    }
+
+    /// Undoes [`Uses::place`].
+    pub(super) fn remove(&mut self, device: usize, place: Option<Place>, bytes: u64) {
+        let shared = &mut self.device(device).shared;
+        if place.is_none_or(|place| shared.remove(place.page, place.bytes)) {
+            self.give(device, bytes);
+        }
+    }
+
+    /// Makes this process's context on a device, if it has none.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory` if it does not fit.
+    pub(crate) fn enter(&mut self, device: usize) -> Outcome {
+        if self.device(device).has_context {
+            return Ok(());
+        }
+        self.device(device).has_context = true;
+        let figure = match setup().outside {
+            Outside::Nothing => return Ok(()),
+            Outside::Given(bytes) => ledger::given(bytes),
+            Outside::Laws => outside::context(&setup().gpu),
+        };
+        let charged = self.charge(device, CONTEXT, "", figure);
+        charged.inspect_err(|_| self.device(device).has_context = false)
+    }
+
+    /// Charges a device with what the process takes beside its requests.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory` if the device has less free memory; then it is remembered as refused.
+    pub(crate) fn charge(
+        &mut self,
+        device: usize,
+        owner: &str,
+        part: &'static str,
+        figure: Figure,
+    ) -> Outcome {
+        self.enter(device)?;
+        let row = Row { owner: owner.to_owned(), part, figure, call: call::current() };
+        let bytes = self.device(device).bytes().saturating_add(figure.bytes);
+        if !setup().note(device, bytes) {
+            let free_bytes = self.free_bytes(device);
+            self.device(device).outside.refused = Some(Refused { row, free_bytes });
+            return Err(Failure::OutOfMemory);
+        }
+        let device = self.device(device);
+        device.outside.add(row);
+        device.peak.note(device.requested_bytes, &device.outside);
+        Ok(())
+    }
+
+    /// The bytes that an owner was charged with.
+    pub(crate) fn charged_bytes(&self, device: usize, owner: &str) -> u64 {
+        self.0.get(&device).map_or(0, |it| it.outside.bytes_of(owner))
+    }
+
+    /// Returns all that an owner was charged with.
+    pub(crate) fn discharge(&mut self, device: usize, owner: &str) {
+        self.device(device).outside.remove(owner);
+        self.note(device);
+    }
+
+    /// Returns bytes of a part that an owner was charged with.
+    pub(crate) fn discharge_part(&mut self, device: usize, owner: &str, part: &str, bytes: u64) {
+        self.device(device).outside.subtract(owner, part, bytes);
+        self.note(device);
+    }
+
+    /// Adds bytes to a device's use, if they fit.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory` if they do not.
+    pub(crate) fn take(&mut self, device: usize, bytes: u64) -> Outcome {
+        self.enter(device)?;
+        let it = self.device(device);
+        let all_bytes = it.bytes().checked_add(bytes).ok_or(Failure::OutOfMemory)?;
+        if !setup().note(device, all_bytes) {
+            return Err(Failure::OutOfMemory);
+        }
+        let it = self.device(device);
+        it.requested_bytes += bytes;
+        it.most_bytes = it.most_bytes.max(it.requested_bytes);
+        it.peak.note(it.requested_bytes, &it.outside);
+        Ok(())
+    }
+
+    /// Subtracts bytes from a device's use.
+    pub(crate) fn give(&mut self, device: usize, bytes: u64) {
+        self.device(device).requested_bytes -= bytes;
+        self.note(device);
+    }
+
+    /// Records a decrease, which always fits.
+    fn note(&mut self, device: usize) {
+        let bytes = self.device(device).bytes();
+        setup().note(device, bytes);
+    }
+
+    /// This process's use of a device.
+    fn device(&mut self, device: usize) -> &mut Use {
+        self.0.entry(device).or_default()
+    }
+
+    /// The bytes of a device that the process requested: now, and at most.
+    pub(crate) fn requested_bytes(&self, device: usize) -> (u64, u64) {
+        self.0.get(&device).map_or((0, 0), |it| (it.requested_bytes, it.most_bytes))
+    }
+
+    /// What the process had on a device at its peak: [`Peak::text`]; empty if it never used it.
+    pub(crate) fn text(&self, device: usize) -> String {
+        let used = self.0.get(&device);
+        used.map_or_else(String::new, |it| it.peak.text(it.outside.refused.as_ref()))
+    }
+}
+
+impl Use {
+    /// All bytes: requested, and outside.
+    fn bytes(&self) -> u64 {
+        self.requested_bytes + self.outside.bytes()
+    }
+}

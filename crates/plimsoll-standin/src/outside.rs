@@ -1,0 +1,220 @@
+//! What the process takes of a device outside its requests, charged at the calls that take it: kernels, libraries, streams, graphs.
+//!
+//! The bytes are those of `plimsoll_gpu::outside`. NCCL's are in `nccl/memory.rs`. A charge that does not fit fails the call, as on a
+//! GPU.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{c_char, c_int};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll_gpu::outside::{Basis, Figure, Library, Loading, graph_bytes, local_memory_bytes, stream_bytes};
+
+use crate::argument::{Out, put_text};
+use crate::error::Outcome;
+use crate::gpu::{Outside, current_device, setup};
+use crate::lock::locked;
+use crate::memory::memory;
+use crate::settings;
+use crate::stream::{ExecHandle, StreamHandle, streams};
+
+/// The owner of the pool for kernels' stacks.
+const LOCAL_MEMORY: &str = "local memory of kernels";
+
+/// The owner of streams.
+const STREAMS: &str = "streams";
+
+/// The owner of instantiated graphs.
+const GRAPHS: &str = "CUDA graphs";
+
+/// What was charged once, by device.
+#[derive(Debug, Default)]
+struct Charged {
+    libraries: BTreeSet<(usize, Library)>,
+    /// Bytes of the largest stack so far.
+    stacks: BTreeMap<usize, u32>,
+    /// Streams that exist, and the most that did.
+    streams: BTreeMap<usize, (u64, u64)>,
+}
+
+/// What programs made and may destroy: where it is.
+#[derive(Debug, Default)]
+struct Made {
+    streams: BTreeMap<StreamHandle, usize>,
+    /// Device and nodes.
+    graphs: BTreeMap<ExecHandle, (usize, u64)>,
+}
+
+static CHARGED: Mutex<Charged> =
+    Mutex::new(Charged { libraries: BTreeSet::new(), stacks: BTreeMap::new(), streams: BTreeMap::new() });
+
+static MADE: Mutex<Made> = Mutex::new(Made { streams: BTreeMap::new(), graphs: BTreeMap::new() });
+
+/// Devices, a bit each, on which a kernel was launched: launches check it first, and usually need nothing more.
+static LAUNCHED: AtomicU64 = AtomicU64::new(0);
+
+/// A kernel that is compiled into a library was launched on the current device. With the first one PyTorch's module is loaded.
+///
+/// # Errors
+///
+/// `OutOfMemory` if it does not fit.
+pub(crate) fn launched() -> Outcome {
+    let device = current_device()?;
+    let bit = 1_u64 << device.min(63);
+    if LAUNCHED.load(Ordering::Relaxed) & bit == 0 {
+        used_on(device, Library::PyTorchKernels)?;
+        LAUNCHED.fetch_or(bit, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// A library was used on the current device.
+///
+/// # Errors
+///
+/// `OutOfMemory` if it is the first use and does not fit.
+pub(crate) fn used(library: Library) -> Outcome {
+    used_on(current_device()?, library)
+}
+
+fn used_on(device: usize, library: Library) -> Outcome {
+    if setup().outside != Outside::Laws {
+        return memory().uses.enter(device);
+    }
+    let mut charged = locked(&CHARGED);
+    if charged.libraries.contains(&(device, library)) {
+        return Ok(());
+    }
+    let eager = settings::text("CUDA_MODULE_LOADING").is_some_and(|text| text.eq_ignore_ascii_case("eager"));
+    let loading = if eager { Loading::Eager } else { Loading::Lazy };
+    memory().uses.charge(device, library.name(), "", library.first_use(&setup().gpu, loading))?;
+    charged.libraries.insert((device, library));
+    Ok(())
+}
+
+/// A kernel with a stack of this many bytes a thread was launched: the pool of local memory grows to it.
+///
+/// # Errors
+///
+/// `OutOfMemory` if it does not fit.
+pub(crate) fn stack(device: usize, stack_bytes: u32) -> Outcome {
+    if setup().outside == Outside::Nothing {
+        return Ok(());
+    }
+    let mut charged = locked(&CHARGED);
+    let largest = charged.stacks.entry(device).or_default();
+    if stack_bytes > *largest {
+        let pool = |stack_bytes| local_memory_bytes(&setup().gpu, stack_bytes);
+        charge_derived(device, LOCAL_MEMORY, pool(stack_bytes) - pool(*largest))?;
+        *largest = stack_bytes;
+    }
+    Ok(())
+}
+
+/// So many streams were made on a device.
+///
+/// # Errors
+///
+/// `OutOfMemory` if they do not fit.
+pub(crate) fn made_streams(device: usize, count: u64) -> Outcome {
+    if setup().outside != Outside::Laws {
+        return memory().uses.enter(device);
+    }
+    let mut charged = locked(&CHARGED);
+    let (streams, most) = charged.streams.entry(device).or_default();
+    let now = *streams + count;
+    if now > *most {
+        charge_derived(device, STREAMS, stream_bytes(now) - stream_bytes(*most))?;
+        *most = now;
+    }
+    *streams = now;
+    Ok(())
+}
+
+/// So many streams ended. Their bytes are kept for later ones.
+pub(crate) fn ended_streams(device: usize, count: u64) {
+    if let Some((streams, _)) = locked(&CHARGED).streams.get_mut(&device) {
+        *streams = streams.saturating_sub(count);
+    }
+}
+
+/// Makes a stream on the current device.
+///
+/// # Errors
+///
+/// `OutOfMemory` if it does not fit.
+pub(crate) fn create_stream(priority: c_int) -> Outcome<StreamHandle> {
+    let device = current_device()?;
+    made_streams(device, 1)?;
+    let stream = streams().create(priority);
+    locked(&MADE).streams.insert(stream, device);
+    Ok(stream)
+}
+
+/// Destroys a stream.
+///
+/// # Errors
+///
+/// `InvalidHandle` if there is no such stream.
+pub(crate) fn destroy_stream(stream: StreamHandle) -> Outcome {
+    streams().destroy(stream)?;
+    if let Some(device) = locked(&MADE).streams.remove(&stream) {
+        ended_streams(device, 1);
+    }
+    Ok(())
+}
+
+/// A graph of this many nodes was instantiated on the current device.
+///
+/// # Errors
+///
+/// `OutOfMemory` if it does not fit.
+pub(crate) fn made_graph(exec: ExecHandle, nodes: u64) -> Outcome {
+    let device = current_device()?;
+    if setup().outside == Outside::Laws {
+        charge_derived(device, GRAPHS, graph_bytes(nodes))?;
+        locked(&MADE).graphs.insert(exec, (device, nodes));
+    }
+    Ok(())
+}
+
+/// An instantiated graph was destroyed.
+pub(crate) fn ended_graph(exec: ExecHandle) {
+    if let Some((device, nodes)) = locked(&MADE).graphs.remove(&exec) {
+        memory().uses.discharge_part(device, GRAPHS, "", graph_bytes(nodes));
+    }
+}
+
+fn charge_derived(device: usize, owner: &str, bytes: u64) -> Outcome {
+    if bytes == 0 {
+        return Ok(());
+    }
+    memory().uses.charge(device, owner, "", Figure { bytes, basis: Basis::Derived })
+}
+
+/// The peak of the bytes that this process requested of a device. For hooks inside the process.
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_most_bytes(device: c_int) -> u64 {
+    memory().uses.requested_bytes(number(device)).1
+}
+
+/// The bytes that this process has requested of a device. For hooks inside the process.
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_requested_bytes(device: c_int) -> u64 {
+    memory().uses.requested_bytes(number(device)).0
+}
+
+/// Writes what this process had on a device at its peak, with a zero at the end, as far as there is room, and returns the length of
+/// all. `ledger.rs` describes the lines. For hooks inside the process.
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_outside(device: c_int, text: Out<c_char>, room: usize) -> usize {
+    let found = memory().uses.text(number(device));
+    // Who only asks for the length gives no room.
+    let _only_the_length = put_text(text, room, &found);
+    found.len()
+}
+
+/// A device that does not exist was never used.
+fn number(device: c_int) -> usize {
+    usize::try_from(device).unwrap_or(usize::MAX)
+}
