@@ -177,6 +177,19 @@ class Graph(TypedDict):
     calls: int
 
 
+class Waste(TypedDict):
+    """Memory that is live at the peak and not needed there, and the line that frees it: `text` after line `after` of the file."""
+
+    kind: str  # del, shape, view, gradients or states
+    name: str
+    file: str
+    line: int  # where the name was assigned
+    bytes: int
+    after: int
+    indent: str
+    text: str
+
+
 class CompileCaches(TypedDict):
     """The compile caches that a process would use again."""
 
@@ -233,6 +246,7 @@ class Report(TypedDict):
     grew: bool
     warnings: list[Warning]
     graphs: list[Graph]
+    waste: list[Waste]  # at the highest peak
     trains: bool
     captures: int
     techniques: list[dict[str, Any]]  # what each did: name, applied, detail, lines, and more of some

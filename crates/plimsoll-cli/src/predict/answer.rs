@@ -11,6 +11,7 @@ use super::analysis::need::Need;
 use super::analysis::shortage::Shortage;
 use super::analysis::verdict::Verdict;
 use super::analysis::warm;
+use super::analysis::waste::Savings;
 use super::analysis::without::{Without, is_workspace};
 use super::gpu::{Target, Workspaces};
 use super::recording::job::Job;
@@ -39,6 +40,8 @@ pub(super) struct Outcome {
     pub(super) growth: Option<Growth>,
     /// What the program needs, if it ran out of memory and the need is known.
     pub(super) need: Option<Need>,
+    /// What it may free at the peak, and what that gains, if anything.
+    pub(super) savings: Option<Savings>,
     /// What it would have written, and the hosts that it contacted.
     pub(super) traces: Traces,
 }
@@ -77,6 +80,7 @@ impl Outcome {
             shortage,
             growth,
             need: None,
+            savings: None,
             traces: Traces::default(),
         })
     }

@@ -125,6 +125,9 @@ pub(crate) struct Report {
     /// Graphs of evaluations that no backward pass uses.
     #[serde(default)]
     pub(crate) graphs: Vec<UnusedGraph>,
+    /// Memory that was live at the highest peak and not needed there.
+    #[serde(default)]
+    pub(crate) waste: Vec<Waste>,
     /// Whether it made an optimizer, or asked for a gradient.
     #[serde(default)]
     pub(crate) trains: bool,
@@ -384,6 +387,39 @@ pub(crate) struct UnusedGraph {
     pub(crate) bytes: u64,
     /// The calls there.
     pub(crate) calls: u64,
+}
+
+/// Memory that is live at the peak and not needed there (`_waste/peak.py`), and the line that frees it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Waste {
+    pub(crate) kind: WasteKind,
+    /// The variable, or the optimizer's expression.
+    pub(crate) name: String,
+    pub(crate) file: PathBuf,
+    /// The line that assigned it.
+    pub(crate) line: u64,
+    /// An estimate of what it keeps.
+    pub(crate) bytes: u64,
+    /// The new line belongs after this one.
+    pub(crate) after: u64,
+    pub(crate) indent: String,
+    pub(crate) text: String,
+}
+
+/// What is wasted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum WasteKind {
+    /// A variable that is not read again.
+    Del,
+    /// A tensor of which only the shape is read again.
+    Shape,
+    /// A small view that keeps a large tensor.
+    View,
+    /// Gradients that the optimizer has used.
+    Gradients,
+    /// An optimizer's state of frozen parameters.
+    States,
 }
 
 /// What a technique did in a process.

@@ -23,7 +23,8 @@ from typing import Any, NoReturn
 
 from .. import protocol
 from .._holding.growing import Growing
-from ..allocator import allocated
+from .._waste.peak import Peak
+from ..allocator import allocated, backend
 from ..frames import is_library
 from . import compiled, network, patches, settings, sparse, view
 from . import device as standin
@@ -71,6 +72,7 @@ class Watch:
         self.growing = Growing(torch)
         self.warnings = Warnings(torch, self.reads)
         self.graphs = Graphs(torch, self.count)
+        self.peak: Peak | None = None
         sparse.torch_save(torch)
         # The process whose thread waits for the stop file: a fork does not copy the thread.
         self.listening: int | None = None
@@ -153,7 +155,7 @@ class Watch:
         """CUDA is initialized in this process, and nothing is allocated yet."""
         self.started = True
         self.visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
-        self.allocator = allocator(self.torch)
+        self.allocator = backend(self.torch)
         if self.allocator != "native":
             # Only the native allocator records its blocks.
             self.listen()
@@ -171,6 +173,9 @@ class Watch:
             memory._record_memory_history(**options)
         self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
         self.listen()
+        if settings.PLAN is None and settings.ranks() == 1:
+            self.peak = Peak(self.torch, self.steps)
+            self.peak.start()
         self.mark(protocol.STARTED)
         self.report()
 
@@ -202,6 +207,8 @@ class Watch:
         """An optimizer has stepped."""
         if self.state != "running":
             return
+        if self.peak is not None:
+            self.peak.gradients.stepped(optimizer)
         self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
         steps = [n for it, n in self.steps.items() if n or not shares_parameters(it, optimizer)]
         # An optimizer that never steps is ignored after a while.
@@ -210,6 +217,8 @@ class Watch:
 
     def backward_begins(self) -> None:
         """A backward pass begins. A step is done when the first of the lines that call `backward` is reached again."""
+        if self.peak is not None:
+            self.peak.backward(sys._getframe(2))
         if self.state != "running" or len(self.steps):
             return
         self.late.begin()
@@ -469,6 +478,7 @@ class Watch:
             grew=self.state == "stopped" and self.finish_up.grew(),
             warnings=self.warnings.rows(self.growth.total if is_cut else self.count()),
             graphs=[] if self.passes else self.graphs.rows(self.state == "ended"),
+            waste=self.peak.rows if self.peak is not None else [],
             trains=bool(self.counted or len(self.steps) or self.passes or self.graphs.asked),
             captures=self.warnings.captures,
             techniques=self.techniques.report() if self.techniques else [],
@@ -486,13 +496,3 @@ def shares_parameters(one: Any, other: Any) -> bool:
     """Whether an optimizer wraps another one, as in sharpness-aware minimization."""
     one, other = ({id(p) for group in getattr(it, "param_groups", ()) for p in group["params"]} for it in (one, other))
     return not one.isdisjoint(other)
-
-
-def allocator(torch: Any) -> str:
-    """PyTorch's allocator backend; `none` without caching."""
-    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
-        return "none"
-    try:
-        return str(torch.cuda.memory.get_allocator_backend())
-    except AttributeError:  # an older PyTorch, which has only one
-        return "native"

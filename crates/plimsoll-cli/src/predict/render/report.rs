@@ -3,7 +3,7 @@
 use plimsoll_trace::report::{Brief, Rank, Report, Section};
 
 use super::limits::limits;
-use super::{graphs, json, late, memory, next, reads, sentences, traces, warnings};
+use super::{graphs, json, late, memory, next, reads, sentences, traces, warnings, waste};
 use crate::explain;
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::analysis::without::Without;
@@ -25,6 +25,8 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     sections.push(Section::data("judged", json::judged(outcome, target, explained.as_ref())));
     let unused = graphs::sentences(outcome, size);
     sections.push(Section::lines("unused_graphs", Rank::Head, unused).valued(graphs::json(outcome)));
+    let wasted = waste::sentences(outcome, size);
+    sections.push(Section::lines("waste", Rank::Head, wasted).valued(waste::json(outcome)));
     sections.push(Section::command("next", "Next", next::command(outcome, target, args)));
     let holders = outcome.holders().map(|it| format!("kept by {}: {}", it.text, size(it.bytes)));
     sections.push(Section::lines("holders", Rank::Head, holders).valued(json::holders(outcome)));
