@@ -190,6 +190,14 @@ class Waste(TypedDict):
     text: str
 
 
+class Fall(TypedDict):
+    """Memory of the training that is gone for good: what, and the last step that saw it."""
+
+    text: str
+    bytes: int
+    step: int
+
+
 class CompileCaches(TypedDict):
     """The compile caches that a process would use again."""
 
@@ -246,6 +254,7 @@ class Report(TypedDict):
     grew: bool
     warnings: list[Warning]
     graphs: list[Graph]
+    falls: list[Fall]
     waste: list[Waste]  # at the highest peak
     trains: bool
     captures: int

@@ -17,7 +17,7 @@ use super::gpu::{Target, Workspaces};
 use super::recording::job::Job;
 use super::recording::traces::Traces;
 use crate::exit::{Exit, Failure};
-use crate::protocol::{Applied, Holder, Peaks, Read, Report};
+use crate::protocol::{Applied, Fall, Holder, Peaks, Read, Report};
 
 /// The result of a run.
 pub(super) struct Outcome {
@@ -109,6 +109,11 @@ impl Outcome {
     pub(super) fn holders(&self) -> impl Iterator<Item = &Holder> {
         let judged = self.judged.iter();
         judged.flat_map(|it| it.report.holders.iter().filter(|holder| holder.device == it.peaks.device))
+    }
+
+    /// Memory of the training that is gone since one of its steps.
+    pub(super) fn falls(&self) -> &[Fall] {
+        self.judged.as_ref().map_or(&[], |judged| &judged.report.falls)
     }
 
     /// The processes that used CUDA, with each of their devices.

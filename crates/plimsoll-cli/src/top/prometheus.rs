@@ -41,6 +41,9 @@ const FAMILIES: [(&str, &str, &str, Value); 14] = [
         Some(it.num_alloc_retries as f64)
     }),
     ("out_of_memory_total", "counter", "Requests that ran out of memory.", |it| Some(it.num_ooms as f64)),
+    ("skipped_steps_total", "counter", "Steps that GradScaler skipped, if it is used.", |it| {
+        it.skipped_steps.map(|steps| steps as f64)
+    }),
 ];
 
 /// Parses `HOST:PORT`, `PORT` or `HOST`; without a host, localhost.

@@ -22,9 +22,10 @@ from types import CodeType
 from typing import Any, NoReturn
 
 from .. import protocol
+from .._holding.falling import Falling
 from .._holding.growing import Growing
 from .._waste.peak import Peak
-from ..allocator import allocated, backend
+from ..allocator import allocated, backend, levels
 from ..frames import is_library
 from . import compiled, network, patches, settings, sparse, view
 from . import device as standin
@@ -67,9 +68,8 @@ class Watch:
         except Exception:
             self.known = None  # PyTorch before 2.9 has no `get_kernel`
         self.finish_up = Finish(torch)
-        self.growth = Growth(torch)
-        self.late = Late(torch)
-        self.growing = Growing(torch)
+        self.growth, self.late = Growth(torch), Late(torch)
+        self.growing, self.falling = Growing(torch), Falling(torch)
         self.warnings = Warnings(torch, self.reads)
         self.graphs = Graphs(torch, self.count)
         self.peak: Peak | None = None
@@ -209,6 +209,7 @@ class Watch:
             return
         if self.peak is not None:
             self.peak.gradients.stepped(optimizer)
+            self.falling.stepped(optimizer, max(levels(self.torch), default=0))
         self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
         steps = [n for it, n in self.steps.items() if n or not shares_parameters(it, optimizer)]
         # An optimizer that never steps is ignored after a while.
@@ -253,8 +254,8 @@ class Watch:
             self.growth.look(sys._getframe(1), steps, finish.given)
             is_last = not self.late.waits(steps, self.growth.total)
         if settings.PLAN is None:
-            levels = {it["device"]: self.growth.levels[it["device"]][-1] for it in self.growth.rows()}
-            self.growing.stepped(levels, is_last)
+            now = {it["device"]: self.growth.levels[it["device"]][-1] for it in self.growth.rows()}
+            self.growing.stepped(now, is_last)
         if is_last and not settings.STOPS and finish.may_go_on():
             self.peaks_of_steps = dict(self.peaks)
             self.late.end()
@@ -478,6 +479,7 @@ class Watch:
             grew=self.state == "stopped" and self.finish_up.grew(),
             warnings=self.warnings.rows(self.growth.total if is_cut else self.count()),
             graphs=[] if self.passes else self.graphs.rows(self.state == "ended"),
+            falls=self.falling.rows() if self.state != "running" else [],
             waste=self.peak.rows if self.peak is not None else [],
             trains=bool(self.counted or len(self.steps) or self.passes or self.graphs.asked),
             captures=self.warnings.captures,

@@ -17,6 +17,7 @@ from ..allocator import rounded
 MOST = 5000  # objects that are looked at
 SKIPPED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.FrameType)
 ATOMS = (str, bytes, int, float, complex, bool, type(None))
+HIDDEN_REFERENCES = 4  # to an argument of `Sole.is_hidden`, if only `Sole.bytes` has it
 OWN_REFERENCES = 2  # to an object in `Sole.objects`: the dictionary's, and that of the call of `getrefcount`
 
 
@@ -83,11 +84,20 @@ class Sole:
             outside -= self.objects[at]._use_count() > 1
         return outside <= 0
 
+    def is_hidden(self, base: Any) -> bool:
+        """Whether only its views have this tensor: the references are those of `bytes`'s dictionary, this argument, and two calls."""
+        return sys.getrefcount(base) - (base._use_count() > 1) <= HIDDEN_REFERENCES
+
     def bytes(self, keys: Any) -> int:
         """The memory of the GPU that these variables alone keep."""
-        freed = [at for at in self.freed(keys) if self.known.is_tensor(self.objects[at])]
-        tensors = [self.objects[at] for at in freed if self.known.get(self.objects[at], "is_cuda")]
+        freed = self.freed(keys)
+        plain = [self.objects[at] for at in freed if self.known.is_tensor(self.objects[at])]
+        tensors = [it for it in plain if self.known.get(it, "is_cuda")]
         views = collections.Counter(id(it._base) for it in tensors if it._is_view())
+        # Where nothing else has the base of a view, it goes with it.
+        bases = {id(it._base): it._base for it in tensors if it._is_view()}
+        tensors += [bases[at] for at in list(bases) if at not in freed and self.is_hidden(bases[at])]
+        del bases
         tensors = [it for it in tensors if it._use_count() - 1 <= views[id(it)]]
         storages = collections.Counter(address_of(self.torch, it) for it in tensors)
         total = 0
