@@ -34,6 +34,7 @@ mod run;
 mod run_answers;
 mod run_check;
 mod run_ddp;
+mod run_ends;
 mod run_fsdp;
 mod run_programs;
 mod schema;

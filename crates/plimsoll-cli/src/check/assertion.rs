@@ -94,7 +94,8 @@ impl Assertion {
         let device = &explained.devices[place];
         let before = baseline.map(|baseline| counterpart(baseline, device)).transpose()?;
         let mut decided = decide(want, explained, device, before);
-        if decided.verdict == Verdict::Fails {
+        // No line of memory makes GradScaler skip a step.
+        if decided.verdict == Verdict::Fails && !matches!(want, Want::SkippedAtMost(_)) {
             decided.lines = blamed(want, explained, device, baseline.zip(before));
             decided.lines.truncate(rows);
         }
@@ -181,9 +182,8 @@ fn decide(
         Want::SkippedAtMost(limit) => {
             let message = match skipped {
                 Some(steps) => format!("GradScaler skipped {steps} steps; at most {limit} may be"),
-                None => {
-                    "no step of GradScaler is recorded: `plimsoll run` and plimsoll.record() count them".to_owned()
-                }
+                None => "no step of GradScaler is recorded: `plimsoll run` and plimsoll.record() count them"
+                    .to_owned(),
             };
             (message, limit as f64, skipped.unwrap_or(0) as f64)
         }
@@ -223,7 +223,9 @@ fn blamed(
     let moment = |device: &DeviceExplanation| match want {
         Want::PeakBelow(_) | Want::PeakAsBaseline(_) => device.timeline.peak_allocated.after,
         Want::ReservedBelow(_) | Want::ReservedAsBaseline(_) => device.timeline.peak_reserved.after,
-        Want::FragmentationBelow(_) | Want::NoOutOfMemory | Want::NoLeak => device.moment(),
+        Want::FragmentationBelow(_) | Want::NoOutOfMemory | Want::NoLeak | Want::SkippedAtMost(_) => {
+            device.moment()
+        }
     };
     let against = matches!(want, Want::PeakAsBaseline(_) | Want::ReservedAsBaseline(_));
     if let Some((baseline, before)) = before.filter(|_| against) {

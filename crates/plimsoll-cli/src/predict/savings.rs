@@ -32,8 +32,7 @@ impl Outcome {
         session: &Session,
         took: Duration,
     ) {
-        let is_known =
-            matches!(self.verdict, Verdict::Fits { .. } | Verdict::RunsOut(_) | Verdict::Grows(_));
+        let is_known = matches!(self.verdict, Verdict::Fits { .. } | Verdict::RunsOut(_) | Verdict::Grows(_));
         let Some(judged) = self.measured().filter(|_| is_known) else { return };
         let before_bytes = judged.peaks.allocated_bytes;
         let least_bytes = before_bytes / LEAST_PART;
@@ -43,7 +42,8 @@ impl Outcome {
             return;
         }
         let is_tried = took <= LONGEST && !args.writes.allow_writes;
-        let trials = Trials { args, target, session, most_bytes: before_bytes - least_bytes, began: Instant::now() };
+        let trials =
+            Trials { args, target, session, most_bytes: before_bytes - least_bytes, began: Instant::now() };
         if is_tried {
             output::progress("some memory at the peak is not read again; running again without it");
         }

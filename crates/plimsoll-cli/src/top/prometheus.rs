@@ -12,7 +12,7 @@ pub(crate) const ADDRESS: &str = "127.0.0.1:9466";
 type Value = fn(&Sample) -> Option<f64>;
 
 /// Name, kind, help, value.
-const FAMILIES: [(&str, &str, &str, Value); 14] = [
+const FAMILIES: [(&str, &str, &str, Value); 15] = [
     ("allocated_bytes", "gauge", "Allocated bytes.", |it| Some(it.allocated_bytes as f64)),
     ("active_bytes", "gauge", "Allocated bytes and freed ones that other streams still use.", |it| {
         Some(it.active_bytes as f64)

@@ -108,7 +108,8 @@ class Falling:
     def text(self, category: str, owners: list[int], is_frozen: bool) -> str:
         """What is gone: `the gradients of 3 parameters (0.weight, …), which are frozen`."""
         owners = list(dict.fromkeys(owners))
-        many = f"{len(owners)} {'modules' if category == 'buffer' else 'parameters'}"
+        one = "module" if category == "buffer" else "parameter"
+        many = f"{len(owners)} {one}{'' if len(owners) == 1 else 's'}"
         found = {"gradient": "the gradients of", "optimizer state": "the optimizer's states of", "buffer": "the buffers of"}
         names = self.names(owners[:NAMES])
         rest = ", …" if names and len(owners) > len(names) else ""

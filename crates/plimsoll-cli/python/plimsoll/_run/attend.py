@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import protocol, sizes
 from ..allocator import allocated
-from . import settings
+from . import ends, settings
 from .settings import answer
 
 CONTEXT = 845_000_000  # bytes of a GPU outside the allocator: the default of `plimsoll plan --context`
@@ -170,6 +170,8 @@ class Attend:
         failure = getattr(sys, "last_value", None)
         if failure is not None and self.path and "out of memory" in str(failure):
             self.explain()
+        elif failure is not None and ends.of(str(failure)):
+            say(*ends.of(str(failure)))
         elif failure is not None and self.techniques:
             self.blame(failure)
         elif failure is None:

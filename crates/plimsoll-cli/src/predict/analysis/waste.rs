@@ -87,7 +87,8 @@ pub(crate) fn places(rows: &[&Waste]) -> Vec<NewLine> {
     let mut sorted = rows.to_vec();
     sorted.sort_by(|one, other| (&one.file, one.after).cmp(&(&other.file, other.after)));
     for row in sorted {
-        let here = |it: &&mut NewLine| (&it.file, it.after, &it.indent) == (&row.file, row.after, &row.indent);
+        let here =
+            |it: &&mut NewLine| (&it.file, it.after, &it.indent) == (&row.file, row.after, &row.indent);
         match found.iter_mut().filter(here).find(|it| it.text.starts_with("del ")) {
             Some(line) if row.kind == WasteKind::Del => {
                 line.text.push_str(", ");

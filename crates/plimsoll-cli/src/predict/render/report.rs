@@ -31,7 +31,8 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let holders = outcome.holders().map(|it| format!("kept by {}: {}", it.text, size(it.bytes)));
     sections.push(Section::lines("holders", Rank::Head, holders).valued(json::holders(outcome)));
     let falls = outcome.falls();
-    let fallen = falls.iter().map(|it| format!("{} are gone since step {}: {}", size(it.bytes), it.step, it.text));
+    let fallen =
+        falls.iter().map(|it| format!("{} are gone since step {}: {}", size(it.bytes), it.step, it.text));
     sections.push(Section::lines("falls", Rank::Head, fallen).valued(json::falls(falls)));
     sections.push(Section::lines("not_seen", Rank::Head, late::lines(outcome)));
     sections.extend(other_runs(outcome, target, shown));

@@ -19,7 +19,11 @@ pub(super) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<
         found.push(deleted(&dels, peak, savings, &size));
     }
     for row in &others {
-        found.push(format!("{}: {}", what(&row.waste, &size), gives(&[row], row.alone_bytes, savings, &size)));
+        found.push(format!(
+            "{}: {}",
+            what(&row.waste, &size),
+            gives(&[row], row.alone_bytes, savings, &size)
+        ));
     }
     if let (false, Some(Freed { allocated_bytes, .. })) = (is_one, savings.together) {
         let before = size(savings.before_bytes);
@@ -65,7 +69,9 @@ fn what(row: &Waste, size: &impl Fn(u64) -> String) -> String {
     let (bytes, name, place) = (size(row.bytes), &row.name, at(row, row.line));
     match row.kind {
         WasteKind::Del => format!("{bytes} live at the peak are not read again: `{name}` ({place})"),
-        WasteKind::Shape => format!("{bytes} live at the peak are read again only for their shape: `{name}` ({place})"),
+        WasteKind::Shape => {
+            format!("{bytes} live at the peak are read again only for their shape: `{name}` ({place})")
+        }
         WasteKind::View => format!("the small view `{name}` ({place}) keeps {bytes} more than it shows"),
         WasteKind::Gradients => {
             format!("{bytes} of gradients that `{name}` has used are live at the peak of the next pass")
@@ -93,7 +99,9 @@ fn gives(rows: &[&Saving], peak: Option<u64>, savings: &Savings, size: &impl Fn(
     match peak {
         Some(peak) => format!("{said} {verb} {} in place of {}", size(peak), size(savings.before_bytes)),
         None if savings.together.is_some() => said,
-        None => format!("{said} would free it (not tried: that needs a run of at most a minute, without --allow-writes)"),
+        None => format!(
+            "{said} would free it (not tried: that needs a run of at most a minute, without --allow-writes)"
+        ),
     }
 }
 
