@@ -69,7 +69,15 @@ def test_the_line_behind_the_last_use(text, line, name, after):
 
 @pytest.mark.parametrize(
     "use, after",
-    [("x.shape", 3), ("x.size(0)", 3), ("len(x)", 3), ("x.sum()", None), ("x.sizes", None), ("x.size", None), ("g(x)", None)],
+    [
+        ("x.shape", 3),
+        ("x.size(0)", 3),
+        ("len(x)", 3),
+        ("x.sum()", None),
+        ("x.sizes", None),
+        ("x.size", None),
+        ("g(x)", None),
+    ],
 )
 def test_a_shape_is_no_content(use, after):
     text = f"def f():\n    x = a()\n    y = b(x)\n    c(y)\n    return {use}"

@@ -25,7 +25,7 @@ use crate::sink::Sink;
 #[derive(Args)]
 #[command(after_help = "Example: plimsoll check --no-oom snapshot.pickle")]
 #[command(group = ArgGroup::new("assertion").required(true).multiple(true)
-    .args(["peak_below", "reserved_below", "frag_below", "no_oom", "no_leak", "baseline"]))]
+    .args(["peak_below", "reserved_below", "frag_below", "no_oom", "no_leak", "skipped_at_most", "baseline"]))]
 pub(crate) struct CheckArgs {
     /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
     #[arg(value_name = "FILE")]

@@ -110,7 +110,11 @@ class Falling:
         owners = list(dict.fromkeys(owners))
         one = "module" if category == "buffer" else "parameter"
         many = f"{len(owners)} {one}{'' if len(owners) == 1 else 's'}"
-        found = {"gradient": "the gradients of", "optimizer state": "the optimizer's states of", "buffer": "the buffers of"}
+        found = {
+            "gradient": "the gradients of",
+            "optimizer state": "the optimizer's states of",
+            "buffer": "the buffers of",
+        }
         names = self.names(owners[:NAMES])
         rest = ", …" if names and len(owners) > len(names) else ""
         named = f" ({', '.join(names)}{rest})" if names else ""

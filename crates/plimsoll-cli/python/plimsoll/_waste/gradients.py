@@ -55,7 +55,9 @@ class Gradients:
             sizes["states", id(optimizer)] = sum(map(size_of, tensors))
         for frame, _ in stack:
             known = scope(frame) if max(sizes.values(), default=0) >= least else None
-            for step, name, optimizer in steps(frame, known[0]) if known else ():
+            if known is None:
+                continue
+            for step, name, optimizer in steps(frame, known[0]):
                 for kind in ("gradients", "states"):
                     size = sizes.pop((kind, id(optimizer)), 0)
                     there = behind(known[0], step, known[1]) if size >= least else None

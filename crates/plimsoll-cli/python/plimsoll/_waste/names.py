@@ -88,7 +88,7 @@ class Names:
             return inside.union(*(self.read(item) for item in it.items))
         if isinstance(it, ast.Try) or type(it).__name__ == "TryStar":
             return self.guarded(it, after, exits)
-        if isinstance(it, ast.Match):
+        if type(it).__name__ == "Match":  # Python 3.9 has none
             arms = [self.read(it.subject) | after]
             for case in it.cases:
                 guard = self.read(case.guard) if case.guard is not None else NONE

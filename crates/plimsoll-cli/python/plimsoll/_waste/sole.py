@@ -17,7 +17,8 @@ from ..allocator import rounded
 MOST = 5000  # objects that are looked at
 SKIPPED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.FrameType)
 ATOMS = (str, bytes, int, float, complex, bool, type(None))
-HIDDEN_REFERENCES = 4  # to an argument of `Sole.is_hidden`, if only `Sole.bytes` has it
+# To an argument of `Sole.is_hidden`, if only `Sole.bytes` has it. Before Python 3.11 the caller's stack has another.
+HIDDEN_REFERENCES = 3 if sys.version_info >= (3, 11) else 4
 OWN_REFERENCES = 2  # to an object in `Sole.objects`: the dictionary's, and that of the call of `getrefcount`
 
 
@@ -86,7 +87,7 @@ class Sole:
 
     def is_hidden(self, base: Any) -> bool:
         """Whether only its views have this tensor: the references are those of `bytes`'s dictionary, this argument, and two calls."""
-        return sys.getrefcount(base) - (base._use_count() > 1) <= HIDDEN_REFERENCES
+        return bool(sys.getrefcount(base) - (base._use_count() > 1) <= HIDDEN_REFERENCES)
 
     def bytes(self, keys: Any) -> int:
         """The memory of the GPU that these variables alone keep."""
