@@ -7,6 +7,7 @@ are not freed by a `del` before it.
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import linecache
 import sys
@@ -25,9 +26,11 @@ from .sole import Sole, address_of, size_of
 LISTENER = ctypes.PYFUNCTYPE(None, ctypes.c_int)
 NEW = -1  # the frame has not run a line yet
 LEAST_PART = 100  # of the peak: smaller blocks are not named
-SECONDS = 3.0  # of looking at variables
+SECONDS = 1.5  # of looking at variables
 VIEW = 4  # a view of less than one part in so many of its memory keeps the rest alive
 MOST = 6  # rows
+MANY = 100  # objects: a model that other variables keep, too, is looked at only so often:
+LOOKS = 3
 
 
 class Place:
@@ -63,6 +66,9 @@ class Peak:
         self.at_backward: tuple[tuple[CodeType, int], list[protocol.Waste]] | None = None  # its line, and rows
         self.places: dict[tuple[CodeType, int], Place | None] = {}
         self.scopes: dict[CodeType, tuple[Names, Names, list[str]] | None] = {}
+        self.looks: collections.Counter[tuple[CodeType, str]] = (
+            collections.Counter()
+        )  # in vain, at a variable with MANY objects
         self.spent = 0.0
         self.risen: set[tuple[CodeType, int]] = set()  # lines where the peak has risen
         self.listener = LISTENER(self.called)
@@ -140,33 +146,39 @@ class Peak:
             for name in list(variables):
                 if name in new:
                     views += self.renewed(place, name, variables[name])
+                elif self.looks[place.code, name] >= LOOKS:
+                    continue
                 elif name in place.dead or name in place.shapes and self.known.is_tensor(variables[name]):
                     sole.add((nth, name), variables.pop(name))
                 elif self.known.is_tensor(variables[name]):
                     views += self.view(place, name, variables[name])
             variables.clear()
-        if not sole.explore():
-            return views
-        places = [place for place, _ in values]
-        rows = []
-        for key in sole.roots:
-            size = sole.bytes([key])
-            rows += self.row(places[key[0]], key[1], size, sole) if size >= self.least() else []
-        rest = [key for key in sole.roots if sole.bytes([key]) < self.least()]
-        shared = sole.bytes(rest)
-        if shared >= self.least():
-            # Names of the same memory, such as a tensor and its view.
-            for key in rest:
-                size = shared - sole.bytes([it for it in rest if it != key])
-                rows += self.row(places[key[0]], key[1], size, sole) if size >= self.least() else []
-        rows += views + self.gradients.rows(stack, self.scope_of_frame, self.least())
+        rows = views + self.gradients.rows(stack, self.scope_of_frame, self.least())
+        if sole.explore():
+            rows += self.freed([place for place, _ in values], sole)
         return sorted(rows, key=lambda it: -it["bytes"])[:MOST]
+
+    def freed(self, places: list[Place], sole: Sole) -> list[protocol.Waste]:
+        """Rows for the variables without which memory is freed."""
+        least = self.least()
+        large = [key for key in sole.roots if sole.most([key]) >= least]
+        sizes = {key: sole.bytes([key]) for key in large}
+        rest = [key for key in large if sizes[key] < least]
+        shared = sole.bytes(rest) if len(rest) > 1 else 0
+        if shared >= least:
+            # Names of the same memory, such as a tensor and its view.
+            sizes.update({key: shared - sole.bytes([it for it in rest if it != key]) for key in rest})
+        for key in sole.roots:
+            if sizes.get(key, 0) < least and sole.count(key) >= MANY:
+                self.looks[places[key[0]].code, key[1]] += 1
+        found = [(key, size) for key, size in sizes.items() if size >= least]
+        return [row for (nth, name), size in found for row in self.row(places[nth], name, size)]
 
     def least(self) -> int:
         """The fewest bytes that are named."""
-        return max(self.best, int(self.torch.cuda.memory_allocated())) // LEAST_PART
+        return self.best // LEAST_PART
 
-    def row(self, place: Place, name: str, size: int, sole: Sole) -> list[protocol.Waste]:
+    def row(self, place: Place, name: str, size: int) -> list[protocol.Waste]:
         """A row for a dead variable, if a line can free it."""
         there = place.insertion(name)
         if there is None:

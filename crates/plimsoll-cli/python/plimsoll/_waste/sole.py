@@ -32,7 +32,9 @@ class Sole:
         self.roots: dict[Any, int] = {}
 
     def add(self, key: Any, value: Any) -> None:
-        """A variable and its value."""
+        """A variable and its value, which may keep memory of the GPU."""
+        if type(value) in ATOMS or is_a(value, *SKIPPED):
+            return
         self.roots[key] = id(value)
         self.objects.setdefault(id(value), value)
 
@@ -59,8 +61,17 @@ class Sole:
             return []
         return [it for it in gc.get_referents(owner) if type(it) not in ATOMS and not is_a(it, *SKIPPED)]
 
-    def freed(self, keys: Any) -> set[int]:
-        """The addresses of the objects that are freed without these variables."""
+    def most(self, keys: Any) -> int:
+        """The memory of the GPU that can be reached from these variables: at most this is freed without them."""
+        tensors = (self.objects[at] for at in self.reached(keys) if self.known.is_tensor(self.objects[at]))
+        return sum(size_of(it) for it in tensors if self.known.get(it, "is_cuda"))
+
+    def count(self, key: Any) -> int:
+        """How many objects can be reached from a variable."""
+        return len(self.reached([key]))
+
+    def reached(self, keys: Any) -> set[int]:
+        """The addresses of the objects that can be reached from these variables."""
         found: set[int] = set()
         left = [self.roots[key] for key in keys]
         while left:
@@ -68,6 +79,11 @@ class Sole:
             if at not in found:
                 found.add(at)
                 left += self.edges[at]
+        return found
+
+    def freed(self, keys: Any) -> set[int]:
+        """The addresses of the objects that are freed without these variables."""
+        found = self.reached(keys)
         while True:
             inside = collections.Counter(self.roots[key] for key in keys)
             for at in found:

@@ -1,4 +1,4 @@
-# not needed at the peak: opt, x
+# not needed at the peak: opt
 import torch
 
 base = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(8)]).cuda()
@@ -8,7 +8,7 @@ for step in range(6):
     if step == 1:
         for p in base.parameters():
             p.requires_grad_(False)
-    x = torch.randn(1024 if step < 1 else 120000, 2048, device="cuda")
+    x = torch.randn(1024 if step < 2 else 120000, 2048, device="cuda")
     opt.zero_grad()
     loss = head(base(x)).square().mean()
     loss.backward()
