@@ -22,6 +22,9 @@ const MOST: usize = 4;
 /// A line that lowers the peak by less than the peak divided by this is left out.
 const LEAST_PART: u64 = 100;
 
+/// Less than this is not worth a run.
+const LEAST_BYTES: u64 = 8 << 20;
+
 impl Outcome {
     /// Runs the program again with the lines that free memory, all of them and each alone, if it reports such memory and
     /// its first run took no longer than [`LONGEST`].
@@ -35,7 +38,7 @@ impl Outcome {
         let is_known = matches!(self.verdict, Verdict::Fits { .. } | Verdict::RunsOut(_) | Verdict::Grows(_));
         let Some(judged) = self.measured().filter(|_| is_known) else { return };
         let before_bytes = judged.peaks.allocated_bytes;
-        let least_bytes = before_bytes / LEAST_PART;
+        let least_bytes = (before_bytes / LEAST_PART).max(LEAST_BYTES);
         let rows = judged.report.waste.iter().filter(|row| row.bytes >= least_bytes).take(MOST);
         let rows: Vec<Waste> = rows.cloned().collect();
         if rows.is_empty() {

@@ -42,7 +42,11 @@ fn fits_now(outcome: &Outcome, savings: &Savings) -> bool {
 
 /// `2.00 GiB live at the peak are not read again: …`.
 fn deleted(rows: &[&Saving], peak: Option<u64>, savings: &Savings, size: &impl Fn(u64) -> String) -> String {
-    let bytes: u64 = rows.iter().map(|row| row.waste.bytes).sum();
+    // Variables that free nothing alone share their memory.
+    let (single, shared): (Vec<&Saving>, Vec<&Saving>) =
+        rows.iter().partition(|row| row.alone_bytes.is_some() || savings.together.is_none());
+    let shared_bytes = shared.iter().map(|row| row.waste.bytes).max().unwrap_or(0);
+    let bytes = single.iter().map(|row| row.waste.bytes).sum::<u64>() + shared_bytes;
     let names: Vec<String> =
         rows.iter().map(|row| format!("`{}` ({})", row.waste.name, at(&row.waste, row.waste.line))).collect();
     let alone: Vec<String> = rows
@@ -55,9 +59,8 @@ fn deleted(rows: &[&Saving], peak: Option<u64>, savings: &Savings, size: &impl F
         String::new()
     };
     let peak = peak.or(rows.first().filter(|_| rows.len() == 1).and_then(|row| row.alone_bytes));
-    let verb = if bytes == 1 { "is" } else { "are" };
     format!(
-        "{} live at the peak {verb} not read again: {}: {}{alone}",
+        "{} live at the peak are not read again: {}: {}{alone}",
         size(bytes),
         names.join(", "),
         gives(rows, peak, savings, size)

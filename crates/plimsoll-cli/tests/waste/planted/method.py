@@ -1,4 +1,4 @@
-# not needed at the peak: big, raw
+# not needed at the peak: big, raw, small
 import torch
 
 
