@@ -1,6 +1,7 @@
 //! Further runs with lines that free what is live at the peak and not needed there ([`Savings`]). What is printed are the peaks of these
 //! runs: the program's source has the lines in it, as if they were pasted, in the program's view of the file system.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::analysis::verdict::Verdict;
@@ -8,6 +9,7 @@ use super::analysis::waste::{Freed, Saving, Savings, replaced};
 use super::answer::Outcome;
 use super::args::PredictArgs;
 use super::gpu::Target;
+use super::launch::ended::Ended;
 use super::launch::session::Session;
 use super::run::Run;
 use crate::output;
@@ -45,8 +47,14 @@ impl Outcome {
             return;
         }
         let is_tried = took <= LONGEST && !args.writes.allow_writes;
-        let trials =
-            Trials { args, target, session, most_bytes: before_bytes - least_bytes, began: Instant::now() };
+        let trials = Trials {
+            args,
+            target,
+            session,
+            most_bytes: before_bytes.saturating_sub(least_bytes),
+            began: Instant::now(),
+            is_interrupted: Cell::new(false),
+        };
         if is_tried {
             output::progress("some memory at the peak is not read again; running again without it");
         }
@@ -67,6 +75,8 @@ struct Trials<'a> {
     /// A higher peak is no gain.
     most_bytes: u64,
     began: Instant,
+    /// Whether the user has ended a run: then there is no further one.
+    is_interrupted: Cell<bool>,
 }
 
 impl Trials<'_> {
@@ -103,11 +113,15 @@ impl Trials<'_> {
 
     /// The peaks with these lines; `None` if they gain nothing, or the program fails with them.
     fn run(&self, lines: &[&Waste]) -> Option<Freed> {
+        if self.is_interrupted.get() {
+            return None;
+        }
         let mut args = self.args.clone();
         args.writes.replaced = replaced(lines).ok()?;
         args.quiet = true;
         let run = |target: &Target| {
             let run = Run::of(&args, &args.command, target, self.session, &args.assume).ok()?;
+            self.is_interrupted.set(run.job.ended == Ended::Interrupted);
             Outcome::of(&run.job, target).ok()
         };
         let mut found = run(self.target)?;
