@@ -19,7 +19,7 @@ const LIBRARY: &str = "libplimsoll_standin.so";
 
 /// The wheel's package, and the part of it that the user's Python processes load without the wheel.
 const PACKAGE: &str = "python/plimsoll";
-const INJECTED: [&str; 9] = [
+const INJECTED: [&str; 10] = [
     "allocator.py",
     "frames.py",
     "protocol.py",
@@ -28,6 +28,7 @@ const INJECTED: [&str; 9] = [
     "_inject",
     "_predict",
     "_run",
+    "_waste",
     "techniques",
 ];
 

@@ -34,6 +34,31 @@ fn a_peak_is_within_a_limit_of_its_own_size_and_not_of_a_byte_less() {
 }
 
 #[test]
+fn skipped_steps_of_grad_scaler_have_a_limit() {
+    let folder = Folder::new("skipped");
+    let file = folder.file("snapshot.json");
+    let entry = |steps: u32| format!("{{\"max_entries\": 1000, \"skipped_steps\": {steps}}}");
+    let snapshot = |record: &str| {
+        let settings = format!("{{\"plimsoll_record\": {record}}}");
+        fs::write(
+            &file,
+            format!("{{\"segments\": [], \"device_traces\": [[]], \"allocator_settings\": {settings}}}"),
+        )
+        .expect("a file");
+        let output = plimsoll(&["check", &file, "--skipped-at-most", "2"]);
+        (output.status.code(), stdout(&output))
+    };
+    let (code, text) = snapshot(&entry(3));
+    assert_eq!((code, text.as_str()), (Some(1), "failed: GradScaler skipped 3 steps; at most 2 may be\n"));
+    assert_eq!(
+        snapshot(&entry(2)),
+        (Some(0), "ok: GradScaler skipped 2 steps; at most 2 may be\n".to_owned())
+    );
+    let (code, text) = snapshot("{\"max_entries\": 1000}");
+    assert!(code == Some(4) && text.starts_with("incomplete: no step of GradScaler is recorded"), "{text}");
+}
+
+#[test]
 fn a_failed_request_fails_no_oom() {
     let output = check("gpt2_oom.pickle.gz", &["--no-oom"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));

@@ -101,11 +101,11 @@ fn a_pytorch_program_and_the_ranks_of_a_job_can_be_watched() {
     // The program allocates 1 KiB more with each step.
     assert_eq!(sample["growth_bytes_per_step"], 1024.0, "{sample}");
 
-    stepping(folder, &second.pid());
+    // `run` waits beside the program, whose number is its own.
+    let pids = [sample["pid"].to_string(), stepping(folder, &second.pid())["pid"].to_string()];
+    assert_ne!(pids[0], first.pid());
     let job = stdout(&top(folder, &[]));
-    for piece in
-        ["2 of a job on this machine", "29512", &first.pid(), &second.pid(), "The rank with the least room"]
-    {
+    for piece in ["2 of a job on this machine", "29512", &pids[0], &pids[1], "The rank with the least room"] {
         assert!(job.contains(piece), "{piece} in {job}");
     }
     assert_eq!(stdout(&top(folder, &["--json"])).lines().count(), 2);

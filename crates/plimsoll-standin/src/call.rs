@@ -8,6 +8,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Failure, Library, Outcome};
 use crate::{fault, notice};
@@ -17,6 +18,14 @@ thread_local! {
     static CURRENT: Cell<&'static str> = const { Cell::new("none") };
     /// The runtime's last error on this thread, until it is read.
     static LAST_ERROR: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// The calls of this process so far, by all threads.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// How many calls this process has made.
+pub(crate) fn count() -> u64 {
+    COUNT.load(Ordering::Relaxed)
 }
 
 /// This thread's last call.
@@ -37,6 +46,7 @@ pub(crate) fn last_error() -> c_int {
 /// Runs one call of `library` and returns its status code.
 pub(crate) fn answer(library: Library, name: &'static str, body: impl FnOnce() -> Outcome) -> c_int {
     CURRENT.set(name);
+    COUNT.fetch_add(1, Ordering::Relaxed);
     let outcome = match fault::injected(name) {
         Some(code) => Err(Failure::Injected(code)),
         None => body(),
@@ -106,7 +116,6 @@ pub(crate) use {calls, makers, nothing, unknown};
 
 /// A handle of an opaque object: never zero, never reused.
 pub(crate) fn new_handle() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
     // Multiples of 16, as object addresses are. The first values are CUDA's names for the default streams.
     static NEXT: AtomicU64 = AtomicU64::new(0x1000);
     NEXT.fetch_add(16, Ordering::Relaxed)

@@ -1,8 +1,9 @@
-//! Records which lines of a Python program ran, and in how many steps: a trace function for Python's `PyEval_SetTrace`.
+//! Which lines of a Python program ran, in how many of its steps, and which of them used the device: a trace function for Python's
+//! `PyEval_SetTrace`.
 //!
-//! It is not written in Python, because Python copies the variables of a frame for a trace function written in Python,
-//! which would keep tensors alive. The Python part of `plimsoll predict` in the process starts it, counts the steps,
-//! and reads the lines. Only one thread is traced.
+//! It is not written in Python, because Python copies the variables of a frame for such a function, which would keep tensors alive.
+//! `plimsoll predict`'s code in the process starts it, counts the steps, and reads the lines. After each line that called CUDA it calls
+//! a listener, which looks at the memory. Only one thread is traced.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -10,13 +11,23 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::sync::Mutex;
 
+use crate::call;
 use crate::lock::locked;
 
 /// Python's trace function: an object of ours, the frame, the event, its argument.
 type Trace = extern "C" fn(*mut c_void, *mut c_void, c_int, *mut c_void) -> c_int;
 
-/// The event: a line is about to run.
+/// The events: a function begins, a line is about to run, a function ends.
+const CALL: c_int = 0;
 const LINE: c_int = 2;
+const RETURN: c_int = 3;
+
+/// It is called after the calls of CUDA that a line made, with the line that made them if that is one of the frame that Python runs now:
+/// 0 if that frame is a library's, or it is not known, [`NEW`] if the frame has not run a line yet, so that a caller's line made them.
+type Listener = extern "C" fn(line: c_int);
+
+/// See [`Listener`].
+const NEW: c_int = -1;
 
 /// A function's address, as the loader finds it.
 type Found = *mut c_void;
@@ -92,16 +103,96 @@ struct Ran {
     last: u32,
 }
 
-/// The lines that ran, by the address of their code object, to which a reference is held.
+/// What is known of the code objects that ran, by their addresses; a reference of each is kept.
 struct Lines {
     python: Python,
     /// Path fragments that mark library files, as opposed to the program's own.
     libraries: Vec<String>,
-    /// `None` for the code of a library.
+    /// The lines that ran; `None` for the code of a library.
     codes: HashMap<usize, Option<BTreeMap<u32, Ran>>>,
+    /// Whether lines are noted.
+    records: bool,
     step: u32,
     /// Whether any line ran in it.
     has_run: bool,
+    listener: Option<Listener>,
+    /// The calls of CUDA when the listener was last called.
+    calls: u64,
+    /// The line that each of the program's frames runs, by the frame's address; 0 before its first.
+    frames: HashMap<usize, c_int>,
+}
+
+impl Lines {
+    fn new(python: Python) -> Lines {
+        Lines {
+            python,
+            libraries: Vec::new(),
+            codes: HashMap::new(),
+            records: false,
+            step: 0,
+            has_run: false,
+            listener: None,
+            calls: 0,
+            frames: HashMap::new(),
+        }
+    }
+
+    /// The lines of a frame's code; `None` for a library's. The caller holds Python's lock.
+    fn of_frame(&mut self, frame: *mut c_void) -> Option<&mut BTreeMap<u32, Ran>> {
+        let Lines { python, libraries, codes, .. } = self;
+        // SAFETY: Python passes a frame; the result is a reference of ours to its code object.
+        let code = unsafe { (python.code_of)(frame) };
+        let lines = match codes.entry(code as usize) {
+            Entry::Occupied(known) => {
+                // SAFETY: the map has a reference of its own, so this one is not the last.
+                unsafe { (python.release)(code) };
+                known.into_mut()
+            }
+            Entry::Vacant(new) => {
+                let file = python.file(code);
+                let is_library = file.is_empty() || libraries.iter().any(|part| file.contains(part.as_str()));
+                new.insert((!is_library).then(BTreeMap::new))
+            }
+        };
+        lines.as_mut()
+    }
+
+    /// An event of a frame. Returns the listener if it is to be called, and its argument.
+    fn note(&mut self, frame: *mut c_void, what: c_int) -> Option<(Listener, c_int)> {
+        let (records, step) = (self.records && what == LINE, self.step);
+        self.has_run |= what == LINE;
+        let python = self.python;
+        let is_watched = self.listener.is_some();
+        if !records && !is_watched {
+            return None;
+        }
+        let mut before = 0;
+        if let Some(lines) = self.of_frame(frame) {
+            // SAFETY: the frame is Python's argument.
+            let line = if what == LINE { unsafe { (python.line_of)(frame) } } else { 0 };
+            if records {
+                let ran = lines.entry(u32::try_from(line).unwrap_or(0)).or_default();
+                if ran.steps == 0 || ran.last != step {
+                    *ran = Ran { steps: ran.steps + 1, last: step };
+                }
+            }
+            if is_watched {
+                let known = match what {
+                    RETURN => self.frames.remove(&(frame as usize)),
+                    _ => self.frames.insert(frame as usize, line),
+                };
+                before = match (what, known) {
+                    (CALL, _) | (LINE, Some(0)) => NEW,
+                    (_, Some(line)) => line,
+                    (_, None) => 0,
+                };
+            }
+        }
+        let calls = call::count();
+        (calls != self.calls).then_some(())?;
+        self.calls = calls;
+        Some((self.listener?, before))
+    }
 }
 
 static LINES: Mutex<Option<Lines>> = Mutex::new(None);
@@ -117,23 +208,48 @@ struct Row {
     _padding: u32,
 }
 
-/// Starts to trace this thread. `libraries` has parts of paths, one per line; files whose path contains one do not
-/// belong to the program. Null stops tracing. The caller holds Python's lock. Returns 1 if it traces.
+/// Starts to note the lines of this thread. `libraries` are parts of paths, one per line: files with one of them are not the program's. Null
+/// stops it. The caller holds Python's lock. Returns 1 if lines are noted.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_trace(libraries: *const c_char) -> c_int {
+    start(libraries, |lines, is_on| {
+        lines.records = is_on;
+        (lines.step, lines.has_run) = (0, false);
+        if is_on {
+            lines.codes.values_mut().flatten().for_each(BTreeMap::clear);
+        }
+    })
+}
+
+/// Calls a listener after each line of this thread that called CUDA. `libraries` are those of [`plimsoll_standin_trace`]; null removes the
+/// listener. The caller holds Python's lock, and the listener is called with it. Returns 1 if there is a listener.
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_watch(libraries: *const c_char, listener: Option<Listener>) -> c_int {
+    start(libraries, |lines, is_on| {
+        lines.listener = listener.filter(|_| is_on);
+        lines.frames.clear();
+    })
+}
+
+/// Changes what is traced, and starts or stops to trace this thread. Returns 1 if there are `libraries`.
+fn start(libraries: *const c_char, change: impl FnOnce(&mut Lines, bool)) -> c_int {
     let Some(python) = Python::here() else { return 0 };
-    if libraries.is_null() {
-        // SAFETY: the caller holds Python's lock.
-        unsafe { (python.set_trace)(None, std::ptr::null_mut()) };
-        return 0;
-    }
-    // SAFETY: the caller passes a zero-terminated string.
-    let libraries = unsafe { CStr::from_ptr(libraries) }.to_string_lossy().into_owned();
-    let libraries = libraries.lines().map(str::to_owned).collect();
-    *locked(&LINES) = Some(Lines { python, libraries, codes: HashMap::new(), step: 0, has_run: false });
+    let is_on = !libraries.is_null();
+    let is_traced = {
+        let mut all = locked(&LINES);
+        let lines = all.get_or_insert_with(|| Lines::new(python));
+        if is_on {
+            // SAFETY: the caller passes a zero-terminated string.
+            let libraries = unsafe { CStr::from_ptr(libraries) }.to_string_lossy();
+            lines.libraries = libraries.lines().map(str::to_owned).collect();
+        }
+        change(lines, is_on);
+        lines.records || lines.listener.is_some()
+    };
+    let tracer: Option<Trace> = if is_traced { Some(traced) } else { None };
     // SAFETY: the caller holds Python's lock, and `traced` is a trace function that needs no object.
-    unsafe { (python.set_trace)(Some(traced), std::ptr::null_mut()) };
-    1
+    unsafe { (python.set_trace)(tracer, std::ptr::null_mut()) };
+    c_int::from(is_on)
 }
 
 /// Counts the lines that run from now on for `step`. Returns 1 if any line ran in the previous step, even a library's.
@@ -173,34 +289,18 @@ extern "C" fn plimsoll_standin_lines(rows: *mut Row, room: usize) -> usize {
     count
 }
 
-/// Python calls this before each line, with its lock held.
+/// Python calls this at each event, with its lock held.
 extern "C" fn traced(_: *mut c_void, frame: *mut c_void, what: c_int, _: *mut c_void) -> c_int {
-    if what != LINE {
+    if !matches!(what, CALL | LINE | RETURN) {
         return 0;
     }
-    let mut lines = locked(&LINES);
-    let Some(Lines { python, libraries, codes, step, has_run }) = lines.as_mut() else { return 0 };
-    *has_run = true;
-    // SAFETY: Python passes a frame; the result is a reference of ours to its code object.
-    let code = unsafe { (python.code_of)(frame) };
-    let ran = match codes.entry(code as usize) {
-        Entry::Occupied(known) => {
-            // SAFETY: the map holds its own reference, so this one is not the last.
-            unsafe { (python.release)(code) };
-            known.into_mut()
-        }
-        Entry::Vacant(new) => {
-            let file = python.file(code);
-            let is_library = file.is_empty() || libraries.iter().any(|part| file.contains(part.as_str()));
-            new.insert((!is_library).then(BTreeMap::new))
-        }
-    };
-    if let Some(ran) = ran {
-        // SAFETY: the frame is Python's argument.
-        let line = unsafe { (python.line_of)(frame) };
-        let ran = ran.entry(u32::try_from(line).unwrap_or(0)).or_default();
-        if ran.steps == 0 || ran.last != *step {
-            *ran = Ran { steps: ran.steps + 1, last: *step };
+    // The lock is released before the listener runs.
+    let called = locked(&LINES).as_mut().and_then(|lines| lines.note(frame, what));
+    if let Some((listener, line)) = called {
+        listener(line);
+        // Those of the listener do not count.
+        if let Some(lines) = locked(&LINES).as_mut() {
+            lines.calls = call::count();
         }
     }
     0

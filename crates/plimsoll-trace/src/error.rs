@@ -111,9 +111,17 @@ pub enum Absent {
     /// Nothing that we recognise.
     #[default]
     Nothing,
-    /// The system killed a program: `Killed`, or a line of the kernel or of Slurm about it.
+    /// NCCL's watchdog ended a rank.
+    Watchdog,
+    /// The system killed a program: `Killed`, or the kernel's or Slurm's line about it.
     Killed,
-    /// JAX's message, or another message of XLA.
+    /// The GPU or its context was lost.
+    Lost,
+    /// A kernel accessed memory that is not its own.
+    Illegal,
+    /// An assertion in a kernel failed.
+    Assert,
+    /// JAX's message, or another one of XLA's.
     Jax,
 }
 
@@ -181,6 +189,23 @@ impl fmt::Display for Why {
                         ", but the system killed a program: likely the host ran out of memory, not the GPU. Load data in \
                          smaller pieces, use fewer workers, or give the job more memory; the kernel's log says which \
                          process it was (dmesg)"
+                    }
+                    Absent::Watchdog => {
+                        ", but NCCL's watchdog ended a rank: a collective waited too long. Memory is the cause only if a rank ran \
+                         out: look at the first rank that failed; else ranks called different collectives, which \
+                         TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records"
+                    }
+                    Absent::Lost => {
+                        ", but the GPU's context was lost, for which a lack of memory is not the cause: start the process anew; \
+                         the kernel's log (dmesg | grep Xid) says whether the hardware failed"
+                    }
+                    Absent::Illegal => {
+                        ", but a kernel accessed memory that is not its own (illegal memory access), for which a lack of memory \
+                         is not the cause: CUDA_LAUNCH_BLOCKING=1 names the call, compute-sanitizer the kernel"
+                    }
+                    Absent::Assert => {
+                        ", but an assertion in a kernel failed (device-side assert), for which a lack of memory is not the \
+                         cause: most often an index or a label is out of range; CUDA_LAUNCH_BLOCKING=1 names the line"
                     }
                     Absent::Jax => {
                         ", but RESOURCE_EXHAUSTED, which is JAX's (XLA's): plimsoll does not read JAX's messages, only \

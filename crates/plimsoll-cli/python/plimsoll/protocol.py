@@ -208,6 +208,27 @@ class Graph(TypedDict):
     calls: int
 
 
+class Waste(TypedDict):
+    """Memory that is live at the peak and not needed there, and the line that frees it: `text` after line `after` of the file."""
+
+    kind: str  # del, shape, view, gradients or states
+    name: str
+    file: str
+    line: int  # where the name was assigned
+    bytes: int
+    after: int
+    indent: str
+    text: str
+
+
+class Fall(TypedDict):
+    """Memory of the training that is gone for good: what, and the last step that saw it."""
+
+    text: str
+    bytes: int
+    step: int
+
+
 class CompileCaches(TypedDict):
     """The compile caches that a process would reuse."""
 
@@ -267,6 +288,8 @@ class Report(TypedDict):
     grew: bool
     warnings: list[Warning]
     graphs: list[Graph]
+    falls: list[Fall]
+    waste: list[Waste]  # at the highest peak
     trains: bool
     captures: int
     techniques: list[dict[str, Any]]  # the effect of each: name, applied, detail, lines, and for some more

@@ -8,6 +8,7 @@ import time
 from types import TracebackType
 from typing import Any
 
+from ._holding.falling import Skipped
 from ._program import answer
 from .errors import PlimsollError
 
@@ -37,6 +38,7 @@ class Recording:
         if not self.is_shared:
             start(stacks, max_entries)
         observe()
+        count_skipped()
         active.append(self)
 
     def stop(self) -> str:
@@ -79,8 +81,10 @@ class Recording:
             mark_before(snapshot, self.max_entries)
         totals = {str(it): torch.cuda.get_device_properties(it).total_memory for it in range(torch.cuda.device_count())}
         settings = snapshot.setdefault("allocator_settings", {})
-        settings["plimsoll_record"] = {"max_entries": self.max_entries, "device_total_bytes": totals}
-        # The file is complete or absent, even if the process is killed while writing.
+        record = settings["plimsoll_record"] = {"max_entries": self.max_entries, "device_total_bytes": totals}
+        if skipped and skipped[0].tried:
+            record["skipped_steps"] = skipped[0].count
+        # Whole or not there, also if the process is ended meanwhile.
         with open(f"{self.path}.unfinished", "wb") as file:
             pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one.
         os.replace(f"{self.path}.unfinished", self.path)
@@ -179,6 +183,20 @@ def observe() -> None:
     if observed != [os.getpid()]:
         observed[:] = [os.getpid()]
         torch._C._cuda_attach_out_of_memory_observer(on_out_of_memory)
+
+
+skipped: list[Skipped] = []  # the steps that GradScaler skipped in this process, once they are counted
+
+
+def count_skipped() -> None:
+    """Counts the steps that GradScaler skips from here on, once for all recordings."""
+    if not skipped:
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        counted = Skipped(torch)
+        skipped.append(counted)
+        register_optimizer_step_post_hook(lambda optimizer, args, kwargs: counted.stepped(optimizer))
 
 
 def on_out_of_memory(device: int, asked: int, total: int, free: int) -> None:

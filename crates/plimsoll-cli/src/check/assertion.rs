@@ -15,6 +15,7 @@ pub(super) enum Want {
     FragmentationBelow(f64),
     NoOutOfMemory,
     NoLeak,
+    SkippedAtMost(u64),
     PeakAsBaseline(f64),
     ReservedAsBaseline(f64),
 }
@@ -26,6 +27,7 @@ impl Want {
             Want::FragmentationBelow(_) => "percent",
             Want::NoOutOfMemory => "failures",
             Want::NoLeak => "bytes_per_step",
+            Want::SkippedAtMost(_) => "steps",
             _ => "bytes",
         }
     }
@@ -38,6 +40,7 @@ impl Want {
             Want::FragmentationBelow(_) => "frag-below",
             Want::NoOutOfMemory => "no-oom",
             Want::NoLeak => "no-leak",
+            Want::SkippedAtMost(_) => "skipped-at-most",
             Want::PeakAsBaseline(_) => "baseline-peak",
             Want::ReservedAsBaseline(_) => "baseline-reserved",
         }
@@ -93,7 +96,8 @@ impl Assertion {
         let device = &explained.devices[place];
         let before = baseline.map(|baseline| counterpart(baseline, device)).transpose()?;
         let mut decided = decide(want, explained, device, before);
-        if decided.verdict == Verdict::Fails {
+        // No line of memory makes GradScaler skip a step.
+        if decided.verdict == Verdict::Fails && !matches!(want, Want::SkippedAtMost(_)) {
             decided.lines = blamed(want, explained, device, baseline.zip(before));
             decided.lines.truncate(rows);
         }
@@ -140,6 +144,7 @@ fn decide(
     };
     let note = |percent: f64, bytes: u64| format!(" ({} of the baseline and {percent} %)", Bytes(bytes));
     let peaks = before.map(|before| &before.timeline);
+    let skipped = explained.snapshot.recorder().skipped_steps;
     let (message, limit, actual) = match want {
         Want::PeakBelow(limit) => at_most("peak", "allocated", limit, "", allocated),
         Want::ReservedBelow(limit) => at_most("reserved memory", "reserved", limit, "", reserved),
@@ -176,6 +181,14 @@ fn decide(
             }
             None => ("no request failed".to_owned(), 0.0, 0.0),
         },
+        Want::SkippedAtMost(limit) => {
+            let message = match skipped {
+                Some(steps) => format!("GradScaler skipped {steps} steps; at most {limit} may be"),
+                None => "no step of GradScaler is recorded: `plimsoll run` and plimsoll.record() count them"
+                    .to_owned(),
+            };
+            (message, limit as f64, skipped.unwrap_or(0) as f64)
+        }
         Want::NoLeak => {
             let leaks = &device.leaks;
             let message = words::growth(device, |bytes| Bytes(bytes).to_string());
@@ -184,9 +197,12 @@ fn decide(
         }
     };
     let unknown = want == Want::NoLeak && device.leaks.whole.verdict == leaks::Verdict::TooFewSteps;
+    let counts_steps = matches!(want, Want::SkippedAtMost(_));
     let (verdict, message) = match (actual > limit, is_whole) {
-        (false, _) if unknown => (Verdict::Incomplete, message),
-        // A leak in the known part is a leak.
+        (false, _) if unknown || counts_steps && skipped.is_none() => (Verdict::Incomplete, message),
+        // They are counted, not recorded.
+        (false, _) if counts_steps => (Verdict::Holds, message),
+        // What leaks, leaks in the part that is known.
         (false, _) if want == Want::NoLeak => (Verdict::Holds, message),
         (true, _) => (Verdict::Fails, message),
         (false, true) => (Verdict::Holds, message),
@@ -210,7 +226,9 @@ fn blamed(
     let moment = |device: &DeviceExplanation| match want {
         Want::PeakBelow(_) | Want::PeakAsBaseline(_) => device.timeline.peak_allocated.after,
         Want::ReservedBelow(_) | Want::ReservedAsBaseline(_) => device.timeline.peak_reserved.after,
-        Want::FragmentationBelow(_) | Want::NoOutOfMemory | Want::NoLeak => device.moment(),
+        Want::FragmentationBelow(_) | Want::NoOutOfMemory | Want::NoLeak | Want::SkippedAtMost(_) => {
+            device.moment()
+        }
     };
     let against = matches!(want, Want::PeakAsBaseline(_) | Want::ReservedAsBaseline(_));
     if let Some((baseline, before)) = before.filter(|_| against) {

@@ -25,7 +25,7 @@ use crate::sink::Sink;
 #[derive(Args)]
 #[command(after_help = "Example: plimsoll check --no-oom snapshot.pickle")]
 #[command(group = ArgGroup::new("assertion").required(true).multiple(true)
-    .args(["peak_below", "reserved_below", "frag_below", "no_oom", "no_leak", "baseline"]))]
+    .args(["peak_below", "reserved_below", "frag_below", "no_oom", "no_leak", "skipped_at_most", "baseline"]))]
 pub(crate) struct CheckArgs {
     /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
     #[arg(value_name = "FILE")]
@@ -45,6 +45,9 @@ pub(crate) struct CheckArgs {
     /// Fail if memory leaks from step to step
     #[arg(long)]
     no_leak: bool,
+    /// Fail if GradScaler skipped more steps (`plimsoll run` and plimsoll.record() count them)
+    #[arg(long, value_name = "N")]
+    skipped_at_most: Option<u64>,
     /// Fail if a peak is higher than in this snapshot
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
@@ -123,6 +126,7 @@ fn wants(args: &CheckArgs) -> Vec<Want> {
         args.frag_below.map(Want::FragmentationBelow),
         args.no_oom.then_some(Want::NoOutOfMemory),
         args.no_leak.then_some(Want::NoLeak),
+        args.skipped_at_most.map(Want::SkippedAtMost),
         tolerance.map(Want::PeakAsBaseline),
         tolerance.map(Want::ReservedAsBaseline),
     ];

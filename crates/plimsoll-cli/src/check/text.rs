@@ -38,7 +38,7 @@ pub(super) fn lines(one: &Assertion) -> String {
     let (what, plus) = match one.want {
         Want::PeakBelow(_) => ("the largest lines at the peak", ""),
         Want::ReservedBelow(_) => ("the largest lines at the reserved peak", ""),
-        Want::FragmentationBelow(_) => ("the largest lines at that moment", ""),
+        Want::FragmentationBelow(_) | Want::SkippedAtMost(_) => ("the largest lines at that moment", ""),
         Want::NoOutOfMemory => ("the largest lines at the last failure", ""),
         Want::NoLeak => ("memory kept per step, by line", "+"),
         Want::PeakAsBaseline(_) | Want::ReservedAsBaseline(_) => ("the lines that grew the most", "+"),

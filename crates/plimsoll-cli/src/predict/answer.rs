@@ -11,12 +11,13 @@ use super::analysis::need::Need;
 use super::analysis::shortage::Shortage;
 use super::analysis::verdict::Verdict;
 use super::analysis::warm;
+use super::analysis::waste::Savings;
 use super::analysis::without::{Without, is_workspace};
 use super::gpu::{Target, Workspaces};
 use super::recording::job::Job;
 use super::recording::traces::Traces;
 use crate::exit::{Exit, Failure};
-use crate::protocol::{Applied, Holder, Peaks, Read, Report};
+use crate::protocol::{Applied, Fall, Holder, Peaks, Read, Report};
 
 /// The result of a run.
 pub(super) struct Outcome {
@@ -40,7 +41,9 @@ pub(super) struct Outcome {
     pub(super) growth: Option<Growth>,
     /// The program's need, if it ran out of memory and the need is known.
     pub(super) need: Option<Need>,
-    /// The files that it would have written, and the hosts that it contacted.
+    /// What it may free at the peak, and what that gains, if anything.
+    pub(super) savings: Option<Savings>,
+    /// What it would have written, and the hosts that it contacted.
     pub(super) traces: Traces,
 }
 
@@ -84,6 +87,7 @@ impl Outcome {
             shortage,
             growth,
             need: None,
+            savings: None,
             traces: Traces::default(),
         })
     }
@@ -113,6 +117,11 @@ impl Outcome {
     pub(super) fn holders(&self) -> impl Iterator<Item = &Holder> {
         let judged = self.judged.iter();
         judged.flat_map(|it| it.report.holders.iter().filter(|holder| holder.device == it.peaks.device))
+    }
+
+    /// Memory of the training that is gone since one of its steps.
+    pub(super) fn falls(&self) -> &[Fall] {
+        self.judged.as_ref().map_or(&[], |judged| &judged.report.falls)
     }
 
     /// The processes that used CUDA, with each of their devices.

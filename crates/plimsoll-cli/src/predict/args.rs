@@ -15,7 +15,7 @@ use crate::exit::Failure;
 use crate::shown::Shown;
 use crate::techniques::Set;
 
-#[derive(Args)]
+#[derive(Clone, Args)]
 #[command(after_help = AFTER_HELP, override_usage = "plimsoll predict [OPTIONS] -- COMMAND...")]
 pub(crate) struct PredictArgs {
     /// The GPU, by name (--list prints them), or its memory, such as 24GiB [default: this machine's]

@@ -30,6 +30,7 @@
 //! | `keep.rs` | `--snapshot` |
 //! | `render/` | the report |
 //! | `ample.rs`, `stakes.rs` | a second run: with more memory than the GPU has; with the largest values in place of unknown ones |
+//! | `savings.rs` | further runs, with lines that free what is not needed at the peak |
 //! | `trial.rs`, `served.rs`, `trials.rs` | runs of the same program with several sets of techniques, for `plan` |
 //! | `find.rs` | `--find` |
 //!
@@ -46,6 +47,7 @@
 //! | `view.py`, `renames.py`, `space.py` | the private view of the file system in a fork; files that the program renames; the free space it finds |
 //! | `warnings.py`, `graphs.py` | what a run without values cannot show; graphs that no backward pass uses |
 //! | `sparse.py`, `network.py` | saved models that take no space; the hosts that the program contacts |
+//! | `../_waste/` | memory at the peak that is not read again, and the line that frees it |
 //! | `patches.py` | patches of PyTorch, so that a program takes the same path as on a GPU |
 //! | `serve.py`, `questions.py` | the run that serves trials |
 //!
@@ -66,6 +68,7 @@ pub(crate) mod planner;
 pub(crate) mod recording;
 pub(crate) mod render;
 mod run;
+mod savings;
 pub(crate) mod search;
 mod served;
 mod stakes;
@@ -151,6 +154,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     if took <= stakes::LONGEST {
         outcome.find_stakes(args, &target, &session)?;
     }
+    outcome.find_savings(args, &target, &session, took);
     if let Some(analysis) = outcome.judged.as_mut().and_then(|judged| judged.analysis.as_mut()) {
         analysis.try_settings();
     }

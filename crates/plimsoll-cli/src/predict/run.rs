@@ -57,7 +57,7 @@ impl Run {
             .map_err(|why| unreadable(&why))?;
         let place = Folder::laid_out(folder.path(), session.standin()).map_err(|why| unreadable(&why))?;
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-        if args.variables.is_empty() {
+        if args.variables.is_empty() && !args.quiet {
             output::progress(&format!("running on a stand-in for {}: {}", target.name, words.join(" ")));
         }
         let stop = place.reports.join(STOP);

@@ -9,6 +9,8 @@
 
 mod device;
 
+mod memory;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use self::device::{Outside, Peaks, Refused};
+pub(crate) use self::memory::{Fall, Holder, UnusedGraph, Waste, WasteKind};
 
 /// The version of the messages.
 pub(crate) const VERSION: u32 = 1;
@@ -142,6 +145,12 @@ pub(crate) struct Report {
     /// Graphs of evaluations that no backward pass uses.
     #[serde(default)]
     pub(crate) graphs: Vec<UnusedGraph>,
+    /// Memory of the training that is gone since one of its steps.
+    #[serde(default)]
+    pub(crate) falls: Vec<Fall>,
+    /// Memory that was live at the highest peak and not needed there.
+    #[serde(default)]
+    pub(crate) waste: Vec<Waste>,
     /// Whether it made an optimizer, or asked for a gradient.
     #[serde(default)]
     pub(crate) trains: bool,
@@ -315,18 +324,6 @@ pub(crate) struct Late {
     pub(crate) first: bool,
 }
 
-/// The owner of memory that grew, or that was live when memory ran out (`_holding/growing.py`).
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(crate) struct Holder {
-    pub(crate) device: i32,
-    /// What it is: `global`, `closure`, `cycle` and others.
-    pub(crate) kind: String,
-    /// In words, with the name that the program gives it.
-    pub(crate) text: String,
-    pub(crate) tensors: u64,
-    pub(crate) bytes: u64,
-}
-
 /// A loop over a DataLoader, after the steps, that was not given all of its batches (`loops.py`).
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct CutLoop {
@@ -384,18 +381,6 @@ pub(crate) struct Warning {
 pub(crate) struct Wrote {
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
-}
-
-/// Graphs of forward passes in evaluation that no backward pass uses (`graphs.py`).
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(crate) struct UnusedGraph {
-    /// The line that calls the model.
-    pub(crate) file: String,
-    pub(crate) line: u64,
-    /// What they keep at once, at most.
-    pub(crate) bytes: u64,
-    /// The calls there.
-    pub(crate) calls: u64,
 }
 
 /// What a technique did in a process.

@@ -8,21 +8,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use plimsoll_standin::process::Stat;
-use rustix::process::{Pid, Signal, getpid, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use rustix::process::getpid;
 use tempfile::TempDir;
 
-use super::ending::end_as;
-use crate::exit::{Answer, Exit, Failure};
-use crate::guard::Guard;
-use crate::inject::{self, cache};
+use crate::exit::{Exit, Failure};
+use crate::inject::cache;
 use crate::processes;
 use crate::protocol::{APPLIED, LOADED};
 use crate::techniques::Set;
@@ -116,87 +110,6 @@ impl Answers {
 
     fn has(&self, process: i32, what: &str) -> bool {
         self.folder.path().join(format!("{}.{what}", process)).exists()
-    }
-}
-
-/// Runs the command and ends with its status, unless the techniques are not applied.
-///
-/// # Errors
-/// The techniques are not applied, or the command cannot be started.
-pub(super) fn run(command: &mut Command, mut answers: Answers) -> Result<Answer, Failure> {
-    answers.ask(command);
-    let name = command.get_program().to_string_lossy().into_owned();
-    let failed = |why: std::io::Error| {
-        Failure::new(
-            Exit::Program,
-            format!("{name} cannot be started: {why}{}", inject::interpreter_hint(&name)),
-        )
-    };
-    let signals = Signals::hear().map_err(failed)?;
-    let mark = format!("plimsoll-run-{}.", std::process::id());
-    let guard = Guard::of(mark.as_ref());
-    let _alone = processes::adopt();
-    let mut child = command.env("PLIMSOLL_RUN_MARK", &mark).spawn().map_err(failed)?;
-    let status = wait(&mut child, &signals, &mut answers)?;
-    // Processes that the program left running are not ended.
-    guard.dismiss();
-    match answers.objection_at_end() {
-        Some(failure) if status.success() => Err(failure),
-        _ => {
-            drop(answers);
-            end_as(status)
-        }
-    }
-}
-
-fn wait(child: &mut Child, signals: &Signals, answers: &mut Answers) -> Result<ExitStatus, Failure> {
-    loop {
-        let status = child.try_wait().map_err(|why| Failure::new(Exit::Program, why.to_string()))?;
-        if let Some(status) = status {
-            return Ok(status);
-        }
-        if let Some(failure) = answers.objection() {
-            processes::end_all();
-            return Err(failure);
-        }
-        signals.pass_to(child);
-        sleep(Duration::from_millis(10));
-    }
-}
-
-/// Signals to pass on to the program, such as a scheduler's. A terminal sends its signals to all processes
-/// itself.
-struct Signals(Vec<(Signal, Arc<AtomicBool>)>);
-
-impl Signals {
-    fn hear() -> std::io::Result<Signals> {
-        // Without a terminal, Ctrl-C is sent to this process alone.
-        let is_ours = fs::File::open("/dev/tty").is_err();
-        let passed = [
-            (SIGTERM, Some(Signal::TERM)),
-            (SIGHUP, Some(Signal::HUP)),
-            (SIGUSR1, Some(Signal::USR1)),
-            (SIGUSR2, Some(Signal::USR2)),
-            (SIGINT, is_ours.then_some(Signal::INT)),
-            (SIGQUIT, is_ours.then_some(Signal::QUIT)),
-        ];
-        let mut heard = Vec::new();
-        for (number, passed) in passed {
-            let noted = Arc::new(AtomicBool::new(false));
-            signal_hook::flag::register(number, Arc::clone(&noted))?;
-            heard.extend(passed.map(|signal| (signal, noted)));
-        }
-        Ok(Signals(heard))
-    }
-
-    fn pass_to(&self, child: &Child) {
-        let Some(process) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else { return };
-        for (signal, noted) in &self.0 {
-            if noted.swap(false, Ordering::SeqCst) {
-                // It may have ended meanwhile.
-                let _ = kill_process(process, *signal);
-            }
-        }
     }
 }
 

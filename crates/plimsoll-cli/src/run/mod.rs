@@ -2,13 +2,15 @@
 //! inside the program's Python; `live.py` serves the figures of `gauges.py` to `plimsoll top`; `check.py` and `check.rs`
 //! compare the peak with a plan's; `ranks.rs` starts a rank for each GPU. The Python files are in `../../python/plimsoll/_run`.
 //!
-//! This process becomes the program by `exec`, so that its output, signals and exit code are the program's own. With
-//! techniques, it stays as the parent until each process that loads PyTorch has confirmed that they are applied
-//! (`answers.rs`).
+//! The program's output, signals and exit code are its own. This process waits beside it (`beside.rs`): with techniques, each process that
+//! loads PyTorch confirms that they are applied (`answers.rs`); where a signal ends the program, it says why (`ends.rs`). With
+//! `--no-watch` and without techniques it becomes the program.
 
 mod answers;
+mod beside;
 mod check;
 mod ending;
+mod ends;
 mod ranks;
 
 use std::ffi::OsString;
@@ -89,7 +91,7 @@ Examples:
     )
 }
 
-/// Becomes the program; returns only if it cannot be started.
+/// Runs the program, or becomes it; returns only if it cannot be started.
 pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
     let plan = args.check.as_deref().map(Plan::read).transpose()?;
     if let Some((plan, measured)) = plan.as_ref().zip(args.measured.as_ref()) {
@@ -121,8 +123,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
     let answers = set.as_ref().filter(|set| set.to_string() != "expandable").map(Answers::of).transpose()?;
     match answers {
         _ if args.devices > 1 => return ranks::run(args.devices, answers, attended),
-        Some(answers) => return answers::run(&mut command, answers),
-        None => {}
+        None if args.no_watch => {}
+        answers => return beside::run(&mut command, answers, !args.no_watch),
     }
     let why = command.exec();
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();

@@ -13,7 +13,7 @@ pub(crate) const ADDRESS: &str = "127.0.0.1:9466";
 type Value = fn(&Sample) -> Option<f64>;
 
 /// Name, kind, help, value.
-const FAMILIES: [(&str, &str, &str, Value); 14] = [
+const FAMILIES: [(&str, &str, &str, Value); 15] = [
     ("allocated_bytes", "gauge", "Allocated bytes.", |it| Some(it.allocated_bytes as f64)),
     ("active_bytes", "gauge", "Allocated bytes and freed ones that other streams still use.", |it| {
         Some(it.active_bytes as f64)
@@ -42,6 +42,9 @@ const FAMILIES: [(&str, &str, &str, Value); 14] = [
         Some(it.num_alloc_retries as f64)
     }),
     ("out_of_memory_total", "counter", "Requests that ran out of memory.", |it| Some(it.num_ooms as f64)),
+    ("skipped_steps_total", "counter", "Steps that GradScaler skipped, if it is used.", |it| {
+        it.skipped_steps.map(|steps| steps as f64)
+    }),
 ];
 
 /// Parses `HOST:PORT`, `PORT` or `HOST`; without a host, localhost.

@@ -91,7 +91,8 @@ pub(super) fn course(sample: &Sample, whole: bool) -> String {
 pub(super) fn trouble(sample: &Sample, whole: bool) -> String {
     let hole = sample.largest_cached_bytes.map(|hole| bytes::shown(hole, whole));
     let hole = hole.map_or_else(String::new, |hole| format!("largest free {hole}, "));
-    format!("{hole}retries {}, out of memory {}", sample.num_alloc_retries, sample.num_ooms)
+    let skipped = sample.skipped_steps.map_or_else(String::new, |steps| format!(", skipped steps {steps}"));
+    format!("{hole}retries {}, out of memory {}{skipped}", sample.num_alloc_retries, sample.num_ooms)
 }
 
 /// The identity of the process; the parts that must not be cut off come first.
@@ -129,6 +130,7 @@ pub(super) mod tests {
             largest_cached_bytes: Some(12 << 20),
             num_alloc_retries: 2,
             num_ooms: 0,
+            skipped_steps: None,
             resident_bytes: Some(123 << 20),
             steps: 34,
             step_levels: (0..34).map(|step| (12 << 20) + step * (1 << 16)).collect(),

@@ -3,10 +3,12 @@
 use std::io::{self, ErrorKind};
 
 use plimsoll::memory::live::{self, Sample, Watcher};
+use rustix::process::Pid;
 
 use super::process::{START, cannot_attach, of, unreadable};
 use super::text;
 use crate::exit::{Exit, Failure};
+use crate::processes;
 
 /// Connections to processes, by rank.
 pub(super) struct Watched {
@@ -14,11 +16,12 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// One process.
+    /// One process; for a `plimsoll run` the program that it started.
     ///
     /// # Errors
     /// It cannot be watched.
     pub(super) fn one(pid: u32) -> Result<Watched, Failure> {
+        let pid = program(pid);
         let watcher = Watcher::attach(pid).map_err(|why| cannot_attach(pid, &why))?;
         Ok(Watched { watchers: vec![(pid, watcher)] })
     }
@@ -82,6 +85,19 @@ impl Watched {
         }
         Ok(samples)
     }
+}
+
+/// The only process below this one that can be watched, if it cannot be watched itself.
+fn program(pid: u32) -> u32 {
+    let running = live::running().unwrap_or_default();
+    let Some(top) = i32::try_from(pid).ok().and_then(Pid::from_raw).filter(|_| !running.contains(&pid))
+    else {
+        return pid;
+    };
+    let below =
+        processes::below(top).into_iter().filter_map(|it| u32::try_from(it.as_raw_nonzero().get()).ok());
+    let mut found = below.filter(|it| running.contains(it));
+    found.next().filter(|_| found.next().is_none()).unwrap_or(pid)
 }
 
 fn several(samples: &[(u32, Option<Sample>)]) -> Failure {

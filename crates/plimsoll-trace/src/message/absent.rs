@@ -14,12 +14,26 @@ fn of(line: &str) -> Absent {
     let is_kernels = KILLERS.iter().any(|words| line.contains(words));
     if line.contains("RESOURCE_EXHAUSTED") {
         Absent::Jax
+    } else if let Some((_, absent)) = OTHERS.iter().find(|(words, _)| line.contains(words)) {
+        *absent
     } else if is_shells || is_kernels {
         Absent::Killed
     } else {
         Absent::Nothing
     }
 }
+
+/// PyTorch's, NVIDIA's and the kernel's words for other ends.
+const OTHERS: [(&str, Absent); 8] = [
+    ("an illegal memory access was encountered", Absent::Illegal),
+    ("CUDA error: misaligned address", Absent::Illegal),
+    ("device-side assert triggered", Absent::Assert),
+    ("CUDA error: unspecified launch failure", Absent::Lost),
+    ("CUDA error: uncorrectable ECC error", Absent::Lost),
+    ("GPU has fallen off the bus", Absent::Lost),
+    ("CUDA error: the launch timed out", Absent::Lost),
+    ("Watchdog caught collective operation timeout", Absent::Watchdog),
+];
 
 const KILLERS: [&str; 5] =
     ["oom-kill", "oom_kill", "OOMKilled", "Out of memory: Killed process", "Out of memory: Kill process"];
@@ -36,6 +50,13 @@ mod tests {
             ("[1234.5] Out of memory: Killed process 4242 (python) total-vm:1kB", Absent::Killed),
             ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.batch", Absent::Killed),
             ("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory", Absent::Jax),
+            ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", Absent::Illegal),
+            ("RuntimeError: CUDA error: device-side assert triggered", Absent::Assert),
+            ("RuntimeError: CUDA error: unspecified launch failure", Absent::Lost),
+            (
+                "[rank1]:[E1128 02:11:09 ProcessGroupNCCL.cpp:689] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7",
+                Absent::Watchdog,
+            ),
             ("Killed 3 workers", Absent::Nothing),
         ] {
             assert_eq!(after(Absent::Nothing, line), expected, "{line}");

@@ -12,6 +12,8 @@ const NAME: &str = "plimsoll_record";
 pub struct Recorder<'a> {
     /// The maximum number of events in the ring.
     pub max_entries: Option<u64>,
+    /// The steps that GradScaler skipped; `None` if none was tried, or it is not known.
+    pub skipped_steps: Option<u64>,
     totals: Option<&'a [(String, Setting)]>,
 }
 
@@ -30,6 +32,10 @@ impl Snapshot {
         let entry = |name: &str| entries.iter().find(|(known, _)| known == name).map(|(_, entry)| entry);
         Recorder {
             max_entries: entry("max_entries").and_then(number),
+            skipped_steps: match entry("skipped_steps") {
+                Some(Setting::Int(steps)) => u64::try_from(*steps).ok(),
+                _ => None,
+            },
             totals: match entry("device_total_bytes") {
                 Some(Setting::Map(totals)) => Some(totals),
                 _ => None,
@@ -56,10 +62,14 @@ mod tests {
             Setting::Map(entries.iter().map(|(name, it)| ((*name).to_owned(), it.clone())).collect())
         };
         let totals = map(&[("0", Setting::Int(80 << 30)), ("1", Setting::Int(-1))]);
-        let entry = map(&[("max_entries", Setting::Int(1000)), ("device_total_bytes", totals)]);
+        let entry = map(&[
+            ("max_entries", Setting::Int(1000)),
+            ("skipped_steps", Setting::Int(0)),
+            ("device_total_bytes", totals),
+        ]);
         let snapshot = Snapshot { settings: vec![(NAME.to_owned(), entry)], ..Snapshot::default() };
         let recorder = snapshot.recorder();
-        assert_eq!(recorder.max_entries, Some(1000));
+        assert_eq!((recorder.max_entries, recorder.skipped_steps), (Some(1000), Some(0)));
         assert_eq!([0, 1, 2].map(|device| recorder.device_total_bytes(device)), [Some(80 << 30), None, None]);
         assert_eq!(Snapshot::default().recorder(), Recorder::default());
     }

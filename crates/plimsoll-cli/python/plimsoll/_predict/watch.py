@@ -23,8 +23,10 @@ from types import CodeType
 from typing import Any, NoReturn
 
 from .. import protocol
+from .._holding.falling import Falling
 from .._holding.growing import Growing
-from ..allocator import allocated
+from .._waste.peak import Peak
+from ..allocator import allocated, backend, levels
 from ..frames import is_library
 from . import compiled, network, patches, settings, sparse, view
 from . import device as standin
@@ -32,8 +34,8 @@ from .failure import described
 from .finish import Finish
 from .graphs import Graphs
 from .growth import Growth
-from .hosted import Hosted
 from .late import Late
+from .optimizers import Hosted, shares_parameters
 from .reads import Reads
 from .settings import number
 from .shadows import Known
@@ -68,12 +70,12 @@ class Watch:
         except Exception:
             self.known = None  # PyTorch before 2.9 has no `get_kernel`
         self.finish_up = Finish(torch)
-        self.growth = Growth(torch)
-        self.late = Late(torch)
-        self.growing = Growing(torch)
+        self.growth, self.late = Growth(torch), Late(torch)
+        self.growing, self.falling = Growing(torch), Falling(torch)
         self.warnings = Warnings(torch, self.reads)
         self.graphs = Graphs(torch, self.count)
         self.hosted = Hosted(torch)
+        self.peak: Peak | None = None
         sparse.torch_save(torch)
         # The process whose thread waits for the stop file: a fork does not copy the thread.
         self.listening: int | None = None
@@ -156,7 +158,7 @@ class Watch:
         """CUDA is initialized in this process, and nothing is allocated yet."""
         self.started = True
         self.visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
-        self.allocator = allocator(self.torch)
+        self.allocator = backend(self.torch)
         if self.allocator != "native":
             # Only the native allocator records its blocks.
             self.listen()
@@ -174,6 +176,9 @@ class Watch:
             memory._record_memory_history(**options)
         self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
         self.listen()
+        if settings.PLAN is None and settings.ranks() == 1:
+            self.peak = Peak(self.torch, self.steps)
+            self.peak.start()
         self.mark(protocol.STARTED)
         self.report()
 
@@ -203,6 +208,9 @@ class Watch:
         """An optimizer has stepped."""
         if self.state != "running" or self.hosted.is_one(optimizer):
             return
+        if self.peak is not None:
+            self.peak.gradients.stepped(optimizer)
+            self.falling.stepped(optimizer, max(levels(self.torch), default=0))
         self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
         steps = [n for it, n in self.steps.items() if n or not shares_parameters(it, optimizer)]
         # An optimizer that never steps is ignored after a while.
@@ -211,6 +219,8 @@ class Watch:
 
     def backward_begins(self) -> None:
         """A backward pass begins. A step is done when the first of the lines that call `backward` is reached again."""
+        if self.peak is not None:
+            self.peak.backward(sys._getframe(2))
         if self.state != "running" or len(self.steps):
             return
         self.late.begin()
@@ -245,8 +255,8 @@ class Watch:
             self.growth.look(sys._getframe(1), steps, finish.given)
             is_last = not self.late.waits(steps, self.growth.total)
         if settings.PLAN is None:
-            levels = {it["device"]: self.growth.levels[it["device"]][-1] for it in self.growth.rows()}
-            self.growing.stepped(levels, is_last)
+            now = {it["device"]: self.growth.levels[it["device"]][-1] for it in self.growth.rows()}
+            self.growing.stepped(now, is_last)
         if is_last and not settings.STOPS and finish.may_go_on():
             self.peaks_of_steps = dict(self.peaks)
             self.late.end()
@@ -473,6 +483,8 @@ class Watch:
             grew=self.state == "stopped" and self.finish_up.grew(),
             warnings=self.warnings.rows(self.growth.total if is_cut else self.count()),
             graphs=[] if self.passes else self.graphs.rows(self.state == "ended"),
+            falls=self.falling.rows() if self.state != "running" else [],
+            waste=self.peak.rows if self.peak is not None else [],
             trains=bool(self.counted or len(self.steps) or self.passes or self.graphs.asked),
             captures=self.warnings.captures,
             techniques=self.techniques.report() if self.techniques else [],
@@ -484,19 +496,3 @@ class Watch:
         with open(f"{path}.unfinished", "w") as file:
             json.dump(fields, file)
         os.replace(f"{path}.unfinished", path)
-
-
-def shares_parameters(one: Any, other: Any) -> bool:
-    """Whether an optimizer wraps another one, as in sharpness-aware minimization."""
-    one, other = ({id(p) for group in getattr(it, "param_groups", ()) for p in group["params"]} for it in (one, other))
-    return not one.isdisjoint(other)
-
-
-def allocator(torch: Any) -> str:
-    """PyTorch's allocator backend; `none` without caching."""
-    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
-        return "none"
-    try:
-        return str(torch.cuda.memory.get_allocator_backend())
-    except AttributeError:  # an older PyTorch, which has only one
-        return "native"

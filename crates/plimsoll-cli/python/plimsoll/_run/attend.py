@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import protocol, sizes
 from ..allocator import allocated
-from . import settings
+from . import ends, settings
 from .settings import answer
 
 CONTEXT = 845_000_000  # bytes of an H100 outside the allocator, with the common libraries
@@ -154,7 +154,9 @@ class Attend:
         snapshot = cuda.memory._snapshot()
         totals = {str(it): cuda.get_device_properties(it).total_memory for it in range(cuda.device_count())}
         settings = snapshot.setdefault("allocator_settings", {})
-        settings["plimsoll_record"] = {"max_entries": ENTRIES, "device_total_bytes": totals}
+        record = settings["plimsoll_record"] = {"max_entries": ENTRIES, "device_total_bytes": totals}
+        if self.gauges.skipped.tried:
+            record["skipped_steps"] = self.gauges.skipped.count
         with open(f"{path}.unfinished", "wb") as file:
             pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one.
         os.replace(f"{path}.unfinished", path)
@@ -171,6 +173,8 @@ class Attend:
         failure = getattr(sys, "last_value", None)
         if failure is not None and self.path and "out of memory" in str(failure):
             self.explain()
+        elif failure is not None and ends.of(str(failure)):
+            say(*ends.of(str(failure)))
         elif failure is not None and self.techniques:
             self.blame(failure)
         elif failure is None:
@@ -180,12 +184,23 @@ class Attend:
                 )
             if self.live is not None and self.gauges.growth and self.kept():
                 say(f"memory grew by {sizes.shown(self.gauges.growth)} a step", *self.kept())
+            if self.live is not None:
+                say(*self.changed())
             self.idle()
         if self.check is not None:
             try:
                 say(*self.check.compared())
             except Exception as why:
                 say(f"the plan is not checked: {why}")
+
+    def changed(self) -> list[str]:
+        """What of the training is gone, and how many steps GradScaler skipped."""
+        rows = self.gauges.falling.rows()
+        found = [f"{sizes.shown(it['bytes'])} are gone since step {it['step']}: {it['text']}" for it in rows]
+        skipped = self.gauges.skipped
+        if skipped.count:
+            found.append(f"GradScaler skipped {skipped.count} of {skipped.tried} steps: gradients were infinite or NaN")
+        return found
 
     def explain(self) -> None:
         """Prints the output of `plimsoll explain` for the snapshot of the failure."""

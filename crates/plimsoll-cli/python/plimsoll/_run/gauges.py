@@ -13,6 +13,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from .._holding.falling import Falling, Skipped
 from .._holding.growing import Growing
 from ..allocator import LEAST_GROWTH, allocated, rounded
 
@@ -36,10 +37,11 @@ class Gauges:
         self.optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.steps = 0
         self.levels: collections.deque[int] = collections.deque(maxlen=LEVELS)
-        self.capturing = 0  # CUDA graphs being captured: their thread must not be disturbed
-        self.free: dict[int, int] = {}  # free bytes by device, when last queried
-        self.growing = Growing(torch)  # finds what keeps growing memory
-        self.growth = 0  # bytes per step, when last computed
+        self.capturing = 0  # CUDA graphs that are being captured: their thread must not be disturbed
+        self.free: dict[int, int] = {}  # by device, as last asked
+        self.growing = Growing(torch)  # what keeps memory that grows
+        self.falling, self.skipped = Falling(torch), Skipped(torch)
+        self.growth = 0  # bytes a step, as last looked up
         self.stacks: Stacks | None = None  # which steps have stacks, if that varies (stacks.py)
         register_optimizer_step_post_hook(self.stepped)
         module.register_module_parameter_registration_hook(self.registered)
@@ -55,10 +57,13 @@ class Gauges:
         has made another.
         """
         count = self.optimizers[optimizer] = self.optimizers.get(optimizer, 0) + 1
+        device = device_of(optimizer)
+        level = 0 if device is None else allocated(self.torch, device)
+        self.falling.stepped(optimizer, level)
+        self.skipped.stepped(optimizer)
         if count > self.steps:
             self.steps = count
-            device = device_of(optimizer)
-            self.levels.append(0 if device is None else allocated(self.torch, device))
+            self.levels.append(level)
             if device is not None and count > WINDOW and count & (count - 1) == 0:
                 self.look_up(device)
             if self.stacks is not None:
@@ -116,6 +121,7 @@ class Gauges:
             largest_cached_bytes=None,
             num_alloc_retries=stats.get("num_alloc_retries", 0),
             num_ooms=stats.get("num_ooms", 0),
+            skipped_steps=self.skipped.count if self.skipped.tried else None,
             resident_bytes=resident(),
             steps=self.steps,
             step_levels=list(self.levels),

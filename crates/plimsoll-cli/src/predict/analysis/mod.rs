@@ -12,6 +12,7 @@
 //! | `verdict.rs` | whether the program fits |
 //! | `failed.rs`, `judge.rs` | the verdict of a program that failed; that of any other |
 //! | `need.rs` | what a program that ran out needs |
+//! | `waste.rs` | memory that is live at the peak and not needed there: the program's source with the lines that free it |
 
 mod failed;
 pub(super) mod growth;
@@ -21,4 +22,5 @@ pub(super) mod need;
 pub(super) mod shortage;
 pub(super) mod verdict;
 pub(super) mod warm;
+pub(super) mod waste;
 pub(super) mod without;

@@ -7,7 +7,7 @@ use crate::predict::analysis::verdict::Verdict;
 use crate::predict::analysis::without::Without;
 use crate::predict::answer::Outcome;
 use crate::predict::gpu::Target;
-use crate::protocol::{Applied, Holder, ProcessState, Report};
+use crate::protocol::{Applied, Fall, Holder, ProcessState, Report};
 
 /// The simulated GPU.
 pub(super) fn gpu(target: &Target) -> Value {
@@ -51,6 +51,11 @@ pub(super) fn holders(outcome: &Outcome) -> Value {
     let row =
         |it: &Holder| json!({ "kind": it.kind, "text": it.text, "tensors": it.tensors, "bytes": it.bytes });
     outcome.holders().map(row).collect()
+}
+
+/// Memory of the training that is gone for good.
+pub(super) fn falls(falls: &[Fall]) -> Value {
+    falls.iter().map(|it| json!({ "text": it.text, "bytes": it.bytes, "step": it.step })).collect()
 }
 
 /// The peaks of another run.

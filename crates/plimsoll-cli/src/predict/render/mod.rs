@@ -7,7 +7,7 @@
 //! | `reads.rs`, `cut_loops.rs`, `traces.rs` | values that were read, loops that were cut, files that were not written |
 //! | `sentences.rs` | the verdict, and growth |
 //! | `late.rs` | code of the training loop that did not run |
-//! | `graphs.rs` | graphs that no backward pass uses |
+//! | `graphs.rs`, `waste.rs` | graphs that no backward pass uses; memory at the peak that is not read again |
 //! | `limits.rs`, `warnings.rs` | what the figures assume and leave out |
 //! | `outside.rs` | what the process has outside the allocator |
 //! | `memory.rs` | the ledger of the GPU, the peaks, the processes, the largest owners |
@@ -28,3 +28,4 @@ pub(super) mod report;
 pub(super) mod sentences;
 pub(crate) mod traces;
 mod warnings;
+mod waste;

@@ -3,7 +3,7 @@
 use plimsoll_trace::report::{Brief, Rank, Report, Section};
 
 use super::limits::limits;
-use super::{graphs, json, late, memory, next, outside, reads, sentences, traces, warnings};
+use super::{graphs, json, late, memory, next, outside, reads, sentences, traces, warnings, waste};
 use crate::explain;
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::analysis::without::Without;
@@ -25,9 +25,15 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     sections.push(Section::data("judged", json::judged(outcome, target, explained.as_ref())));
     let unused = graphs::sentences(outcome, size);
     sections.push(Section::lines("unused_graphs", Rank::Head, unused).valued(graphs::json(outcome)));
+    let wasted = waste::sentences(outcome, size);
+    sections.push(Section::lines("waste", Rank::Head, wasted).valued(waste::json(outcome)));
     sections.push(Section::command("next", "Next", next::command(outcome, target, args)));
     let holders = outcome.holders().map(|it| format!("kept by {}: {}", it.text, size(it.bytes)));
     sections.push(Section::lines("holders", Rank::Head, holders).valued(json::holders(outcome)));
+    let falls = outcome.falls();
+    let fallen =
+        falls.iter().map(|it| format!("{} are gone since step {}: {}", size(it.bytes), it.step, it.text));
+    sections.push(Section::lines("falls", Rank::Head, fallen).valued(json::falls(falls)));
     sections.push(Section::lines("not_seen", Rank::Head, late::lines(outcome)));
     sections.extend(other_runs(outcome, target, shown));
     let hint = if let Verdict::Failed { hint, .. } = &outcome.verdict { hint.clone() } else { None };

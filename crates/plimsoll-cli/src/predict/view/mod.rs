@@ -30,7 +30,7 @@ mod supervise;
 mod written;
 
 pub(super) use self::spec::Spec;
-pub(crate) use self::spec::{Isolation, Writes};
+pub(crate) use self::spec::{Isolation, Replaced, Writes};
 pub(crate) use self::supervise::run;
 pub(super) use self::supervise::{ENDING, Ending};
 pub(super) use self::written::{File, Kind, Written};

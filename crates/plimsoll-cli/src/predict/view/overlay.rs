@@ -30,7 +30,7 @@ use super::namespace::{
     because, can_be_upper, foreign_folders, holder, is_below, like, path, scratch, seal, tree_flags, unshare,
 };
 use super::places::{Mount, Places};
-use super::spec::Spec;
+use super::spec::{Replaced, Spec};
 use super::written::{Layer, Written};
 use crate::protocol;
 
@@ -220,6 +220,19 @@ impl Overlay {
         };
         let view = serde_json::to_string(&view).map_err(because("a file"))?;
         fs::write(spec.run.join("view.json"), view).map_err(because("a file"))
+    }
+
+    /// Gives a file another text, in the private folder of its overlay.
+    ///
+    /// # Errors
+    /// It has no overlay, so the disk would change; it cannot be written.
+    pub(super) fn replace(&self, file: &Replaced) -> Result<(), String> {
+        let failed = |why: &dyn Display| format!("{}: {why}", file.path.display());
+        let real = file.path.canonicalize().map_err(|why| failed(&why))?;
+        if !self.covers.iter().any(|cover| real.starts_with(&cover.place)) {
+            return Err(failed(&"it is in no folder with an overlay"));
+        }
+        fs::write(&real, &file.text).map_err(|why| failed(&why))
     }
 
     /// Whether --scratch is used up.

@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use rustix::fs::{Access, access};
 
 use super::caches::Cache;
-use super::spec::Spec;
+use super::spec::{Replaced, Spec};
 use super::written::{self, Layer, Written};
 use crate::exit::Exit;
 use crate::guard::{CONFINED, SUPERVISOR};
@@ -95,6 +95,19 @@ impl Redirect {
         command.env("PLIMSOLL_REDIRECT", &self.folder).env("PLIMSOLL_REDIRECT_SESSION", &self.session);
         command.env("TMPDIR", run.join("tmp"));
         Ok(command)
+    }
+
+    /// Gives a file another text, in the private folder.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn replace(&self, file: &Replaced) -> Result<(), String> {
+        let failed = |why: std::io::Error| format!("{}: {why}", file.path.display());
+        let real = file.path.canonicalize().map_err(failed)?;
+        let place = self.folder.join("files").join(real.strip_prefix("/").unwrap_or(&real));
+        place.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
+        fs::write(place, &file.text).map_err(failed)?;
+        File::create(self.folder.join("dirty")).map(drop).map_err(failed)
     }
 
     /// Whether --scratch is used up; from then on writes fail.

@@ -39,6 +39,16 @@ pub(crate) struct Writes {
     /// Limit on the files that the program writes; beyond it a write fails with "no space left on device"
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = bytes::parse_positive)]
     pub(crate) scratch: u64,
+    /// Files that the program finds with other texts than those on the disk
+    #[arg(skip)]
+    pub(crate) replaced: Vec<Replaced>,
+}
+
+/// A file with another text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Replaced {
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
 }
 
 impl Writes {
@@ -64,6 +74,8 @@ pub(crate) struct Spec {
     pub(crate) scratch_bytes: u64,
     /// Folders whose new files are kept.
     pub(super) caches: Vec<Cache>,
+    /// Written to the view before the program starts.
+    pub(super) replaced: Vec<Replaced>,
 }
 
 impl Spec {
@@ -71,6 +83,7 @@ impl Spec {
         let home = std::env::home_dir();
         let caches = caches::folders(home.as_deref(), |name| std::env::var_os(name));
         let [session, run] = [session, run].map(Path::to_path_buf);
-        Spec { isolation, session, run, scratch_bytes: writes.scratch, caches }
+        let replaced = writes.replaced.clone();
+        Spec { isolation, session, run, scratch_bytes: writes.scratch, caches, replaced }
     }
 }

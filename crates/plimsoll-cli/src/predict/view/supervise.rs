@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::overlay::Overlay;
 use super::redirect::{self, Redirect};
-use super::spec::{Isolation, Spec};
+use super::spec::{Isolation, Replaced, Spec};
 use super::written::Written;
 use crate::exit::Exit;
 use crate::guard::{CONFINED, SUPERVISOR};
@@ -114,6 +114,18 @@ impl View {
         }
     }
 
+    /// Gives the program's files other texts.
+    ///
+    /// # Errors
+    /// The disk itself would change; a file cannot be written.
+    fn replace(&self, files: &[Replaced]) -> Result<(), String> {
+        files.iter().try_for_each(|it| match self {
+            View::Overlay(overlay) => overlay.replace(it),
+            View::Redirect(redirect) => redirect.replace(it),
+            View::Disk => Err(format!("{}: nothing keeps changes off the disk", it.path.display())),
+        })
+    }
+
     fn clear(&self) {
         if let View::Overlay(overlay) = self {
             overlay.clear();
@@ -134,6 +146,9 @@ fn supervised(spec: &Spec, command: &[OsString]) -> Ending {
         Ok(view) => view,
         Err(why) => return refused(why),
     };
+    if let Err(why) = view.replace(&spec.replaced) {
+        return refused(why);
+    }
     let unstarted =
         |why: io::Error| Ending { unstarted: Some(why.to_string()), isolation, ..Ending::default() };
     let mut program = match view.command(command, &spec.run) {

@@ -70,6 +70,9 @@ pub struct Sample {
     pub num_alloc_retries: u64,
     /// The number of requests that ran out of memory.
     pub num_ooms: u64,
+    /// Steps that PyTorch's GradScaler skipped; None if the program does not use it.
+    #[serde(default)]
+    pub skipped_steps: Option<u64>,
     /// Resident memory of the process, if known.
     pub resident_bytes: Option<u64>,
     /// The number of steps begun ([`Device::mark_step`]).
@@ -108,6 +111,7 @@ impl Sample {
             largest_cached_bytes: Some(gauges.largest_cached_bytes),
             num_alloc_retries: gauges.num_alloc_retries,
             num_ooms: gauges.num_ooms,
+            skipped_steps: None,
             resident_bytes: super::process_resident_bytes(),
             steps: gauges.steps,
             growth_bytes_per_step: growth(&gauges.step_levels, gauges.steps),

@@ -1,4 +1,4 @@
-"""Steps of a training on the host that comes before the one on a GPU: they are not the steps to look at."""
+"""Which steps of optimizers count: not those of a training on the host before the one on a GPU, and those of a wrapped optimizer once."""
 
 from __future__ import annotations
 
@@ -35,3 +35,9 @@ class Hosted:
         if not cuda.is_initialized():
             return 0
         return sum(cuda.memory_stats(it).get("allocation.all.allocated", 0) for it in range(cuda.device_count()))
+
+
+def shares_parameters(one: Any, other: Any) -> bool:
+    """Whether an optimizer wraps another one, as in sharpness-aware minimization."""
+    one, other = ({id(p) for group in getattr(it, "param_groups", ()) for p in group["params"]} for it in (one, other))
+    return not one.isdisjoint(other)

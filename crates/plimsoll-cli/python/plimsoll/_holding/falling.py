@@ -1,0 +1,169 @@
+"""Memory of the training that is gone for good: gradients, optimizer states and buffers that were there in earlier steps and are not in
+the latest ones. And the steps that GradScaler skipped.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+from .. import protocol
+from .live import Tensors
+from .objects import is_a
+
+OFTEN = 8  # each of the first steps is looked at, then those whose number is a power of two, and those in which memory falls
+LEAST_PART = 100  # of the allocated bytes: less is not named
+LOOKS = 2  # in which something is missing until it counts as gone
+UNUSED = 4  # the same, of the gradient of a parameter that is not frozen
+NAMES = 3  # parameters that are named
+
+
+class Kept:
+    """What was seen at an optimizer's steps: gradients and states by parameter, buffers by module and name."""
+
+    def __init__(self) -> None:
+        self.looks: list[int] = []  # the steps
+        self.seen: dict[tuple[str, Any], list[int]] = {}  # bytes, the first look and the last one that saw it
+
+
+class Falling:
+    """What this process's optimizers and modules have kept, step by step."""
+
+    def __init__(self, torch: Any) -> None:
+        from torch.nn.modules.module import register_module_buffer_registration_hook
+
+        self.torch, self.known = torch, Tensors(torch)
+        self.kept: weakref.WeakKeyDictionary[Any, Kept] = weakref.WeakKeyDictionary()  # by optimizer
+        self.modules: weakref.WeakSet[Any] = weakref.WeakSet()  # those with buffers
+        self.steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.level = 0
+        register_module_buffer_registration_hook(self.registered)
+
+    def registered(self, module: Any, name: str, tensor: Any) -> None:
+        """A module has registered a buffer."""
+        self.modules.add(module)
+
+    def stepped(self, optimizer: Any, level: int) -> None:
+        """An optimizer has stepped, with so many bytes allocated. Most steps cost a comparison."""
+        step = self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
+        falls, self.level = level < self.level - self.level // LEAST_PART, level
+        if step <= OFTEN or step & (step - 1) == 0 or falls:
+            try:
+                with self.known.quiet():
+                    self.look(optimizer, step)
+            except Exception:
+                self.kept.pop(optimizer, None)  # the program goes on
+
+    def look(self, optimizer: Any, step: int) -> None:
+        """Notes what is there at an optimizer's step."""
+        kept = self.kept.setdefault(optimizer, Kept())
+        kept.looks.append(step)
+        nth = len(kept.looks) - 1
+        for key, tensor in self.there(optimizer):
+            if self.known.get(tensor, "is_cuda"):
+                row = kept.seen.setdefault(key, [0, nth, nth])
+                row[0], row[2] = max(row[0], tensor.numel() * tensor.element_size()), nth
+
+    def there(self, optimizer: Any) -> Any:
+        """The keys and tensors of what is there."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                gradient = self.known.get(parameter, "grad") if self.known.get(parameter, "is_leaf") else None
+                if gradient is not None:
+                    yield ("gradient", id(parameter)), gradient
+                state = optimizer.state.get(parameter)
+                for name, it in state.items() if isinstance(state, dict) else ():
+                    if self.known.is_tensor(it):
+                        yield ("optimizer state", (id(parameter), name)), it
+        # Those of all modules, once.
+        for module in list(self.modules) if optimizer is next(iter(self.steps), None) else ():
+            for name, it in module._buffers.items():
+                if it is not None and self.known.is_tensor(it):
+                    yield ("buffer", (id(module), name)), it
+
+    def rows(self) -> list[protocol.Fall]:
+        """What is gone for good, by optimizer and category; the largest first."""
+        found = [row for optimizer, kept in list(self.kept.items()) for row in self.gone(optimizer, kept)]
+        return sorted(found, key=lambda it: -it["bytes"])
+
+    def gone(self, optimizer: Any, kept: Kept) -> list[protocol.Fall]:
+        """The same of one optimizer: what the earlier looks saw, and none of the latest ones."""
+        parameters = [it for group in optimizer.param_groups for it in group["params"]]
+        frozen = {id(it) for it in parameters if not it.requires_grad}
+        rows: dict[tuple[str, int, bool], tuple[int, list[int]]] = {}
+        for (category, key), (size, _, latest) in kept.seen.items():
+            owner = key[0] if isinstance(key, tuple) else key
+            # A gradient may come back if the parameter is only not used, as that of an expert.
+            is_frozen = category == "gradient" and owner in frozen
+            if len(kept.looks) - 1 - latest >= (LOOKS if is_frozen or category != "gradient" else UNUSED):
+                total, owners = rows.setdefault((category, latest, is_frozen), (0, []))
+                rows[category, latest, is_frozen] = total + size, [*owners, owner]
+        return [
+            protocol.Fall(text=self.text(category, owners, is_frozen), bytes=total, step=kept.looks[latest])
+            for (category, latest, is_frozen), (total, owners) in rows.items()
+            if total * LEAST_PART >= self.level
+        ]
+
+    def text(self, category: str, owners: list[int], is_frozen: bool) -> str:
+        """What is gone: `the gradients of 3 parameters (0.weight, …), which are frozen`."""
+        owners = list(dict.fromkeys(owners))
+        one = "module" if category == "buffer" else "parameter"
+        many = f"{len(owners)} {one}{'' if len(owners) == 1 else 's'}"
+        found = {
+            "gradient": "the gradients of",
+            "optimizer state": "the optimizer's states of",
+            "buffer": "the buffers of",
+        }
+        names = self.names(owners[:NAMES])
+        rest = ", …" if names and len(owners) > len(names) else ""
+        named = f" ({', '.join(names)}{rest})" if names else ""
+        return f"{found[category]} {many}{named}{', which are frozen' if is_frozen else ''}"
+
+    def names(self, wanted: list[int]) -> list[str]:
+        """The names of parameters or modules, as the outermost modules call them."""
+        import gc
+
+        modules = [it for it in gc.get_objects() if is_a(it, self.torch.nn.Module)]
+        inner = {id(child) for module in modules for child in module._modules.values()}
+        found: dict[int, str] = {}
+        for module in (it for it in modules if id(it) not in inner):
+            for name, part in module.named_modules():
+                found.setdefault(id(part), name or type(part).__name__)
+                for own, parameter in part._parameters.items():
+                    if parameter is not None:
+                        found.setdefault(id(parameter), f"{name}.{own}" if name else own)
+        return [found[it] for it in wanted if it in found]
+
+
+class Skipped:
+    """The steps that GradScaler skipped because a gradient was infinite or no number. An optimizer that leaves out such steps itself
+    (`fused=True`) is not counted: whether it did is on the GPU.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self.count = self.tried = 0
+        self.steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        module = getattr(torch.amp, "grad_scaler", None) or torch.cuda.amp.grad_scaler  # before 2.3
+        scaler, skipped = module.GradScaler, self
+        original = getattr(scaler, "_maybe_opt_step", None)
+        if original is None:
+            return  # a PyTorch without that function
+
+        @functools.wraps(original)
+        def _maybe_opt_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            before = skipped.steps_of(optimizer)
+            result = original(self, optimizer, *args, **kwargs)
+            skipped.tried += 1
+            skipped.count += skipped.steps_of(optimizer) == before
+            return result
+
+        scaler._maybe_opt_step = _maybe_opt_step
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has stepped."""
+        self.steps[optimizer] = self.steps_of(optimizer) + 1
+
+    def steps_of(self, optimizer: Any) -> int:
+        """The steps of an optimizer so far."""
+        return self.steps.get(optimizer, 0)

@@ -1,0 +1,55 @@
+"""Ends of a program other than running out of GPU memory: what the exception that ended it means, by PyTorch's and NVIDIA's words."""
+
+from __future__ import annotations
+
+NOT_MEMORY = "a lack of memory was not the cause"
+
+# Words of the message; what ended the program; what to do.
+ROWS = (
+    (
+        ("illegal memory access", "misaligned address"),
+        f"ended by an illegal memory access of a kernel; {NOT_MEMORY}",
+        "CUDA_LAUNCH_BLOCKING=1 names the call, `compute-sanitizer python ...` the kernel: often one of an extension",
+    ),
+    (
+        ("device-side assert triggered",),
+        f"ended by an assertion in a kernel; {NOT_MEMORY}",
+        "most often an index or a label is out of range: the lines above may have the assertion; the same batch on the CPU, or "
+        "CUDA_LAUNCH_BLOCKING=1, names the line",
+    ),
+    (
+        (
+            "CUDA error: unspecified launch failure",
+            "CUDA error: the launch timed out",
+            "CUDA error: uncorrectable ECC error",
+            "CUDA error: context is destroyed",
+            "CUDA error: hardware stack error",
+            "CUDA error: unknown error",
+            "CUDA-capable device(s) is/are busy or unavailable",
+        ),
+        f"ended because the GPU's context was lost; {NOT_MEMORY}",
+        "this process cannot use the GPU again: start it anew. `nvidia-smi -q -d ECC` and the kernel's log (`dmesg | grep Xid`) say "
+        "whether the hardware failed",
+    ),
+    (
+        ("Watchdog caught collective operation timeout",),
+        "ended by NCCL's watchdog: a collective waited too long for a rank; memory was the cause only if that rank ran out",
+        "look at the first rank that failed; else ranks called different collectives: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records "
+        "them; for slow steps: init_process_group(timeout=...)",
+    ),
+    (
+        ("NCCL error", "ncclRemoteError", "ncclSystemError", "Connection closed by peer", "Connection reset by peer"),
+        "ended by NCCL: another rank ended, or the network failed; memory was the cause only if that rank ran out",
+        "look at the first rank that failed; NCCL_DEBUG=WARN says more",
+    ),
+)
+
+# Only these errors of CUDA's are meant: other libraries use some of the words.
+OF_CUDA = ("CUDA", "cuda", "NCCL", "nccl")
+
+
+def of(text: str) -> list[str]:
+    """Which end a message tells of, and what to do; nothing if it is none of these."""
+    if not any(it in text for it in OF_CUDA) or "out of memory" in text:
+        return []
+    return next(([end, todo] for words, end, todo in ROWS if any(it in text for it in words)), [])

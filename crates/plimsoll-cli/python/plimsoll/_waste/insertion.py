@@ -1,0 +1,119 @@
+"""Where a line belongs that frees a variable: right after the statement that uses it last. Nothing here runs the program's code."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from .names import Names, arguments, bound, stored
+
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+WITH = (ast.With, ast.AsyncWith)
+
+
+class Insertion(NamedTuple):
+    """A place for a new line: after this one, indented like the statement there."""
+
+    line: int
+    indent: str
+
+
+def after_last_use(names: Names, name: str, peak: ast.stmt, lines: list[str]) -> Insertion | None:
+    """Where `del name` belongs if the name is dead at the peak's statement; None if no line will do.
+
+    It is the last statement before the peak that mentions the name, in the peak's block or one around it; or, in a loop, the last one
+    behind the peak.
+    """
+    statement: Any = peak
+    while statement is not names.scope:
+        block, parent = block_of(names, statement)
+        if block is None:
+            return None
+        place = block.index(statement)
+        parts = [block[:place]]
+        if isinstance(parent, LOOPS) and block is parent.body:
+            parts.append(block[place + 1 :])
+        for part in parts:
+            last = next((it for it in reversed(part) if mentions(it, name)), None)
+            if last is not None:
+                return of_statement(names, name, last, lines)
+        statement = parent
+    return None
+
+
+def of_statement(names: Names, name: str, last: ast.stmt, lines: list[str]) -> Insertion | None:
+    """The place after a statement, if the name is certainly assigned and dead there."""
+    if name in names.after[last] or not is_bound(names, name, last):
+        return None
+    return behind(names, last, lines)
+
+
+def behind(names: Names, statement: ast.stmt, lines: list[str]) -> Insertion | None:
+    """The place after a statement that has its lines for itself."""
+    end = statement.end_lineno or statement.lineno
+    if end > len(lines) or isinstance(statement, (ast.Return, ast.Raise, ast.Break, ast.Continue)):
+        return None
+    indent = lines[statement.lineno - 1][: statement.col_offset]
+    block, _ = block_of(names, statement)
+    others = [it for it in block or () if it is not statement and it.lineno <= end <= (it.end_lineno or it.lineno)]
+    tail = lines[end - 1].encode()[statement.end_col_offset or 0 :].decode(errors="replace").strip()
+    if indent.strip() or others or (tail and not tail.startswith("#")):
+        return None
+    return Insertion(end, indent)
+
+
+def block_of(names: Names, statement: ast.stmt) -> tuple[list[Any] | None, Any]:
+    """The list of statements that one is in, and what has it. A handler of exceptions counts as its `try`."""
+    parent: Any = names.parents.get(statement)
+    for _, field in ast.iter_fields(parent) if parent is not None else ():
+        if isinstance(field, list) and any(it is statement for it in field):
+            if isinstance(parent, ast.ExceptHandler) or type(parent).__name__ == "match_case":
+                parent = names.parents.get(parent)
+            return field, parent
+    return None, None
+
+
+def mentions(node: ast.AST, name: str) -> bool:
+    """Whether a statement reads or assigns a name."""
+    return any(isinstance(it, ast.Name) and it.id == name for it in ast.walk(node))
+
+
+def is_bound(names: Names, name: str, last: ast.stmt) -> bool:
+    """Whether a name is certainly assigned after a statement."""
+    return any(binds(it, name) for it in before(names, last)) or any(it.arg == name for it in arguments(names.scope))
+
+
+def before(names: Names, statement: Any) -> Iterator[Any]:
+    """The statements that have run whenever this one has; of those around it only what they assign themselves."""
+    yield statement
+    while statement is not names.scope and statement is not None:
+        block, parent = block_of(names, statement)
+        if block is None:
+            return
+        yield from block[: block.index(statement)]
+        if isinstance(parent, (ast.For, ast.AsyncFor)) and block is parent.body:
+            yield ast.Assign(targets=[parent.target], value=ast.Constant(value=None))
+        if isinstance(parent, WITH):
+            yield ast.With(items=parent.items, body=[])
+        statement = parent
+
+
+def binds(statement: Any, name: str) -> bool:
+    """Whether a statement certainly assigns a name, or reads it, without which it would have failed."""
+    if isinstance(statement, WITH):
+        items = (it.optional_vars for it in statement.items if it.optional_vars is not None)
+        return any(name in stored(ast.walk(it)) for it in items) or any(binds(it, name) for it in statement.body)
+    return name in bound(statement)
+
+
+def assigned_at(names: Names, name: str, line: int) -> int:
+    """The line that assigned a name last before another line; the function's own for an argument."""
+    lines = [it.lineno for it in ast.walk(names.scope) if isinstance(it, ast.Name) and it.id == name and is_store(it)]
+    above = [it for it in lines if it <= line]
+    return max(above) if above else max(lines, default=getattr(names.scope, "lineno", 1))
+
+
+def is_store(node: ast.Name) -> bool:
+    """Whether a name is assigned here."""
+    return isinstance(node.ctx, ast.Store)

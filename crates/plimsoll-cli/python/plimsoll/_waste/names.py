@@ -1,0 +1,203 @@
+"""Which variables of a function are not read again: liveness over its syntax tree. Nothing here runs the program's code.
+
+A name is dead before a statement if no path from there reads it before it is assigned again. Names that a nested function, a lambda, a
+generator expression or a class mentions are never dead, and neither are those of a function that looks names up at run time.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+SHAPES = {"shape", "dtype", "ndim"}  # attributes that need no memory of the GPU
+SIZES = {"size", "dim", "numel", "element_size", "stride", "is_floating_point"}  # methods
+DYNAMIC = {"locals", "globals", "vars", "eval", "exec", "dir"}
+CLOSED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
+ROUNDS = 20  # of a loop, until nothing changes
+
+Live = frozenset[str]
+NONE: Live = frozenset()
+
+
+class Exits(NamedTuple):
+    """What is live where a statement may leave its block to: the ends of the loop, and the handlers of exceptions."""
+
+    broken: Live
+    continued: Live
+    raised: Live
+
+
+class Names:
+    """The variables of a function or a module, and what is live before and after each of its statements.
+
+    With `by_content`, a name counts as read only where more than its tensor's shape or type is.
+    """
+
+    def __init__(self, scope: Any, by_content: bool = False) -> None:
+        self.scope, self.by_content = scope, by_content
+        self.before: dict[ast.stmt, Live] = {}
+        self.after: dict[ast.stmt, Live] = {}
+        self.parents: dict[ast.AST, ast.AST] = {}
+        for node in ast.walk(scope):
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+        self.closed = frozenset(self.find_closed())
+        self.stored = frozenset(stored(own(scope))) | {it.arg for it in arguments(scope)}
+        called = {it.func.id for it in own(scope) if isinstance(it, ast.Call) and isinstance(it.func, ast.Name)}
+        self.is_known = not called & DYNAMIC
+        self.block(scope.body, NONE, Exits(NONE, NONE, NONE))
+
+    def find_closed(self) -> Iterator[str]:
+        """Names that something besides this function's own statements may read, and those that it deletes itself."""
+        for node in ast.walk(self.scope):
+            if isinstance(node, CLOSED) and node is not self.scope:
+                yield from (it.id for it in ast.walk(node) if isinstance(it, ast.Name))
+                yield from (it for part in ast.walk(node) for it in declared(part))
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del):
+                yield node.id
+            else:
+                yield from declared(node)
+
+    def dead(self, statement: ast.stmt) -> Live:
+        """The names that are dead before a statement, and so while it runs."""
+        return self.stored - self.closed - self.before[statement] if self.is_known else NONE
+
+    def block(self, statements: list[Any], after: Live, exits: Exits) -> Live:
+        """What is live before these statements."""
+        for statement in reversed(statements):
+            after = self.statement(statement, after, exits)
+        return after
+
+    def statement(self, it: Any, after: Live, exits: Exits) -> Live:
+        """What is live before a statement."""
+        self.after[it] = after | exits.raised
+        before = self.reads(it, after, exits) | exits.raised
+        self.before[it] = before
+        return before
+
+    def reads(self, it: Any, after: Live, exits: Exits) -> Live:
+        """The same, without what handlers of exceptions read."""
+        if isinstance(it, ast.If):
+            return self.read(it.test) | self.block(it.body, after, exits) | self.block(it.orelse, after, exits)
+        if isinstance(it, (ast.For, ast.AsyncFor, ast.While)):
+            return self.loop(it, after, exits)
+        if isinstance(it, (ast.With, ast.AsyncWith)):
+            # It may suppress an exception of its body, and go on.
+            inside = self.block(it.body, after, exits) | after
+            return inside.union(*(self.read(item) for item in it.items))
+        if isinstance(it, ast.Try) or type(it).__name__ == "TryStar":
+            return self.guarded(it, after, exits)
+        if type(it).__name__ == "Match":  # Python 3.9 has none
+            arms = [self.read(it.subject) | after]
+            for case in it.cases:
+                guard = self.read(case.guard) if case.guard is not None else NONE
+                arms.append(self.block(case.body, after, exits) | self.read(case.pattern) | guard)
+            return NONE.union(*arms)
+        if isinstance(it, ast.Break):
+            return exits.broken
+        if isinstance(it, ast.Continue):
+            return exits.continued
+        if isinstance(it, (ast.Return, ast.Raise)):
+            return self.read(it)
+        if isinstance(it, CLOSED):
+            return after
+        return (after - bound(it)) | self.read(it)
+
+    def loop(self, it: Any, after: Live, exits: Exits) -> Live:
+        """What is live before a loop."""
+        end = self.block(it.orelse, after, exits)
+        every = self.read(it.test) if isinstance(it, ast.While) else self.read(it.target)
+        targets = NONE if isinstance(it, ast.While) else frozenset(stored(ast.walk(it.target)))
+        head: Live = end | every
+        for _ in range(ROUNDS):
+            inside = self.block(it.body, head, Exits(after, head, exits.raised))
+            more = head | (inside - targets) | every
+            if more == head:
+                break
+            head = more
+        return head if isinstance(it, ast.While) else head | self.read(it.iter)
+
+    def guarded(self, it: Any, after: Live, exits: Exits) -> Live:
+        """What is live before a `try`: any of its statements may be the last before a handler, or before `finally`."""
+        last = self.block(it.finalbody, after, exits)
+        inner = Exits(exits.broken | last, exits.continued | last, exits.raised | last)
+        caught = NONE
+        for handler in it.handlers:
+            kind = self.read(handler.type) if handler.type is not None else NONE
+            caught |= kind | self.block(handler.body, last, inner)
+        inner = inner._replace(raised=inner.raised | caught)
+        return self.block(it.body, self.block(it.orelse, last, inner), inner)
+
+    def read(self, node: ast.AST) -> Live:
+        """The names that a node reads; those of the target of `+=`, too."""
+        names = (it for it in ast.walk(node) if isinstance(it, ast.Name) and not isinstance(it.ctx, ast.Store))
+        loads = {it.id for it in names if not (self.by_content and self.is_shape(it))}
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            loads.add(node.target.id)
+        return frozenset(loads)
+
+    def is_shape(self, name: ast.Name) -> bool:
+        """Whether only the shape or the type of a name's tensor is asked for: `x.shape`, `x.size(0)`, `len(x)`."""
+        parent = self.parents.get(name)
+        if isinstance(parent, ast.Attribute):
+            above = self.parents.get(parent)
+            is_called = isinstance(above, ast.Call) and above.func is parent
+            return parent.attr in SHAPES or is_called and parent.attr in SIZES
+        is_len = isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id == "len"
+        return is_len and name is not parent.func  # type: ignore[union-attr]
+
+    def at(self, line: int) -> ast.stmt | None:
+        """The innermost statement at a line: a compound one only where the line is above its body."""
+        found: ast.stmt | None = None
+        for it in self.before:
+            if it.lineno <= line <= (it.end_lineno or it.lineno):
+                if found is None or (it.lineno, -(it.end_lineno or 0)) >= (found.lineno, -(found.end_lineno or 0)):
+                    found = it
+        return found
+
+
+def own(scope: Any) -> Iterator[ast.AST]:
+    """The nodes of a scope, without those of the functions and classes in it."""
+    left: list[ast.AST] = list(scope.body)
+    while left:
+        node = left.pop()
+        yield node
+        if not isinstance(node, CLOSED):
+            left += ast.iter_child_nodes(node)
+
+
+def arguments(scope: Any) -> list[ast.arg]:
+    """The arguments of a function."""
+    its = getattr(scope, "args", None)
+    if its is None:
+        return []
+    return [*its.posonlyargs, *its.args, *its.kwonlyargs, *(it for it in (its.vararg, its.kwarg) if it)]
+
+
+def declared(node: ast.AST) -> list[str]:
+    """The names of a `global` or `nonlocal`."""
+    return node.names if isinstance(node, (ast.Global, ast.Nonlocal)) else []
+
+
+def stored(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The names that these nodes assign."""
+    return (it.id for it in nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store))
+
+
+def bound(statement: Any) -> Live:
+    """The names that a simple statement assigns in any case."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    if isinstance(statement, ast.AnnAssign) and statement.value is None:
+        return NONE
+    parts: list[Any] = [it for it in targets if it is not None]
+    found = set()
+    while parts:
+        part = parts.pop()
+        if isinstance(part, ast.Name):
+            found.add(part.id)
+        elif isinstance(part, (ast.Tuple, ast.List)):
+            parts += part.elts
+        elif isinstance(part, ast.Starred):
+            parts.append(part.value)
+    return frozenset(found)

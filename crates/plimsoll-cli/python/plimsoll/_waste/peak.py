@@ -1,0 +1,260 @@
+"""The moment of the highest peak of `predict`: which of the program's variables are live then and not read again.
+
+The stand-in calls a listener after each line that used CUDA (its lines.rs). Where the peak has risen, the line before was the peak's,
+and the frames on the stack are those of the peak. In a backward pass they are looked at when it begins: tensors that are saved for it
+are not freed by a `del` before it.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import linecache
+import sys
+import time
+from types import CodeType, FrameType
+from typing import Any
+
+from .. import frames, protocol
+from .._holding.live import Tensors
+from .._predict.source import Source, scope_of
+from .gradients import Gradients
+from .insertion import Insertion, after_last_use, assigned_at, behind
+from .names import Names, bound
+from .sole import Sole, address_of, size_of
+
+LISTENER = ctypes.PYFUNCTYPE(None, ctypes.c_int)
+NEW = -1  # the frame has not run a line yet
+LEAST_PART = 100  # of the peak: smaller blocks are not named
+SECONDS = 1.5  # of looking at variables
+VIEW = 4  # a view of less than one part in so many of its memory keeps the rest alive
+MOST = 6  # rows
+MANY = 100  # objects: a model that other variables keep, too, is looked at only so often:
+LOOKS = 3
+
+
+class Place:
+    """A line of the program on the stack at the peak: its function's names, and which are dead there."""
+
+    def __init__(self, code: CodeType, names: Names, contents: Names, line: int, lines: list[str]) -> None:
+        self.code, self.names, self.contents, self.line, self.lines = code, names, contents, line, lines
+        self.statement = names.at(line)
+        there = contents.at(line)
+        self.dead = names.dead(self.statement) if self.statement else frozenset()
+        # Only their shapes are asked for.
+        self.shapes = (contents.dead(there) - self.dead) if there else frozenset()
+
+    def assigned(self) -> frozenset[str]:
+        """The names that the statement assigns."""
+        return bound(self.statement) if self.statement is not None else frozenset()
+
+    def insertion(self, name: str) -> Insertion | None:
+        """Where the line that frees a name belongs."""
+        names = self.names if name in self.dead else self.contents
+        statement = self.statement if names is self.names else self.contents.at(self.line)
+        return after_last_use(names, name, statement, self.lines) if statement is not None else None
+
+
+class Peak:
+    """The highest peak so far, and the variables at that moment."""
+
+    def __init__(self, torch: Any, optimizers: Any) -> None:
+        self.torch, self.known = torch, Tensors(torch)
+        self.gradients = Gradients(torch, self.known, optimizers)
+        self.best, self.device = 0, 0
+        self.rows: list[protocol.Waste] = []
+        self.at_backward: tuple[tuple[CodeType, int], list[protocol.Waste]] | None = None  # its line, and rows
+        self.places: dict[tuple[CodeType, int], Place | None] = {}
+        self.scopes: dict[CodeType, tuple[Names, Names, list[str]] | None] = {}
+        self.looks: collections.Counter[tuple[CodeType, str]] = (
+            collections.Counter()
+        )  # in vain, at a variable with MANY objects
+        self.spent = 0.0
+        self.risen: set[tuple[CodeType, int]] = set()  # lines where the peak has risen
+        self.listener = LISTENER(self.called)
+
+    def start(self) -> None:
+        """Watches this thread."""
+        library = ctypes.PyDLL(None)
+        if hasattr(library, "plimsoll_standin_watch") and sys.gettrace() is None:
+            library.plimsoll_standin_watch("\n".join(frames.LIBRARIES).encode(), self.listener)
+
+    def called(self, line: int) -> None:
+        """A line used CUDA. An exception here must not reach the program."""
+        try:
+            self.used(sys._getframe(1), line)
+        except Exception:
+            self.rows = []
+
+    def used(self, frame: FrameType | None, line: int) -> None:
+        """The same, with the frame that Python runs now."""
+        device = self.torch.cuda.current_device()
+        peak = int(self.torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["peak"])
+        if peak <= self.best:
+            return
+        self.best, self.device = peak, device
+        stack = self.stack(frame, line)
+        before = self.at_backward
+        if before is not None and before[0] in [(it.f_code, number) for it, number in stack]:
+            self.rows = before[1]
+        else:
+            self.at_backward = None
+            self.rows = self.look(stack, is_done=bool(stack) and stack[0][0] is frame)
+        self.risen.update((it.f_code, number) for it, number in stack[:1])
+
+    def stack(self, frame: FrameType | None, line: int) -> list[tuple[FrameType, int]]:
+        """The program's frames, the innermost first, each with the line that it runs."""
+        found = [(it, it.f_lineno) for it in frames.of_program(frame)]
+        if found and found[0][0] is frame and line:
+            found[0] = frame, line
+            if line == NEW:
+                del found[0]
+        return found
+
+    def backward(self, frame: FrameType) -> None:
+        """A backward pass begins."""
+        try:
+            stack = self.stack(frame, 0)
+            if stack:
+                self.at_backward = (stack[0][0].f_code, stack[0][1]), self.look(stack)
+            self.gradients.began()
+        except Exception:
+            self.at_backward = None
+
+    def look(self, stack: list[tuple[FrameType, int]], is_done: bool = False) -> list[protocol.Waste]:
+        """Rows for the variables that are live and not read again. `is_done`: the innermost line has run, and assigned its names."""
+        if self.spent > SECONDS:
+            return []
+        began = time.perf_counter()
+        try:
+            with self.known.quiet():
+                return self.found(stack, is_done)
+        finally:
+            self.spent += time.perf_counter() - began
+
+    def found(self, stack: list[tuple[FrameType, int]], is_done: bool) -> list[protocol.Waste]:
+        """The same."""
+        sole, values = Sole(self.known), []
+        for frame, line in stack:
+            place = self.place(frame.f_code, line, frame.f_globals)
+            if place is not None:
+                names = place.dead | place.shapes | place.names.stored
+                values.append((place, frames.read(frame, lambda variables: pick(variables, names))))
+        views: list[protocol.Waste] = []
+        for nth, (place, variables) in enumerate(values):
+            new = place.assigned() if is_done and nth == 0 and stack[0][1] == place.line else frozenset()
+            for name in list(variables):
+                if name in new:
+                    views += self.renewed(place, name, variables[name])
+                elif self.looks[place.code, name] >= LOOKS:
+                    continue
+                elif name in place.dead or name in place.shapes and self.known.is_tensor(variables[name]):
+                    sole.add((nth, name), variables.pop(name))
+                elif self.known.is_tensor(variables[name]):
+                    views += self.view(place, name, variables[name])
+            variables.clear()
+        rows = views + self.gradients.rows(stack, self.scope_of_frame, self.least())
+        if sole.explore():
+            rows += self.freed([place for place, _ in values], sole)
+        return sorted(rows, key=lambda it: -it["bytes"])[:MOST]
+
+    def freed(self, places: list[Place], sole: Sole) -> list[protocol.Waste]:
+        """Rows for the variables without which memory is freed."""
+        least = self.least()
+        large = [key for key in sole.roots if sole.most([key]) >= least]
+        sizes = {key: sole.bytes([key]) for key in large}
+        rest = [key for key in large if sizes[key] < least]
+        shared = sole.bytes(rest) if len(rest) > 1 else 0
+        if shared >= least:
+            # Names of the same memory, such as a tensor and its view.
+            sizes.update({key: shared - sole.bytes([it for it in rest if it != key]) for key in rest})
+        for key in sole.roots:
+            if sizes.get(key, 0) < least and sole.count(key) >= MANY:
+                self.looks[places[key[0]].code, key[1]] += 1
+        found = [(key, size) for key, size in sizes.items() if size >= least]
+        return [row for (nth, name), size in found for row in self.row(places[nth], name, size)]
+
+    def least(self) -> int:
+        """The fewest bytes that are named."""
+        return self.best // LEAST_PART
+
+    def row(self, place: Place, name: str, size: int) -> list[protocol.Waste]:
+        """A row for a dead variable, if a line can free it."""
+        there = place.insertion(name)
+        if there is None:
+            return []
+        kind, text = "del", f"del {name}"
+        if name in place.shapes:
+            kind, text = "shape", f'{name} = {name}.detach().to("meta")'
+        return [waste(kind, place, name, size, there, text)]
+
+    def renewed(self, place: Place, name: str, value: Any) -> list[protocol.Waste]:
+        """A row for a variable that kept the tensor of a loop's last round until the line of the peak assigned it again: that had
+        the size of this one.
+        """
+        is_again = (place.code, place.line) in self.risen and name in place.dead
+        if not is_again or not self.known.is_tensor(value) or not self.known.get(value, "is_cuda"):
+            return []
+        size, there = size_of(value), place.insertion(name)
+        return [waste("del", place, name, size, there, f"del {name}")] if there and size >= self.least() else []
+
+    def view(self, place: Place, name: str, tensor: Any) -> list[protocol.Waste]:
+        """A row for a variable that is a small view and the last to keep its large memory."""
+        get = self.known.get
+        if not get(tensor, "is_cuda") or get(tensor, "is_leaf") and get(tensor, "requires_grad"):
+            return []
+        own, size = tensor.numel() * tensor.element_size(), size_of(tensor)
+        if own * VIEW > size or size - own < self.least():
+            return []
+        if self.torch._C._storage_Use_Count(address_of(self.torch, tensor)) > 2:  # its own, and its base's
+            return []
+        if name in place.names.closed or not place.names.is_known:
+            return []
+        line = assigned_at(place.names, name, place.line)
+        statement = place.names.at(line)
+        there = behind(place.names, statement, place.lines) if statement is not None else None
+        return [waste("view", place, name, size - own, there, f"{name} = {name}.clone()")] if there else []
+
+    def place(self, code: CodeType, line: int, variables: dict[str, Any]) -> Place | None:
+        """What is known of a line; None if its source is unknown."""
+        key = code, line
+        if key not in self.places:
+            scope = self.scope(code, variables)
+            self.places[key] = scope and Place(code, scope[0], scope[1], line, scope[2])
+        return self.places[key]
+
+    def scope_of_frame(self, frame: FrameType) -> tuple[Names, list[str]] | None:
+        """The names of a frame's function, and the lines of its file."""
+        scope = self.scope(frame.f_code, frame.f_globals)
+        return scope and (scope[0], scope[2])
+
+    def scope(self, code: CodeType, variables: dict[str, Any]) -> tuple[Names, Names, list[str]] | None:
+        """The names of a code object's function. A module counts only if it is the program's first: others read the rest."""
+        if code not in self.scopes:
+            self.scopes[code] = None
+            source = Source.of(code, variables)
+            found = source and scope_of(source.tree, code)
+            is_alone = code.co_name != "<module>" or variables.get("__name__") == "__main__"
+            if source and found is not None and isinstance(getattr(found, "body", None), list) and is_alone:
+                lines = linecache.getlines(code.co_filename, variables)
+                self.scopes[code] = Names(found), Names(found, by_content=True), lines
+        return self.scopes[code]
+
+
+def pick(variables: Any, names: Any) -> dict[str, Any]:
+    """Those of a frame's variables that have one of these names."""
+    return {it: variables[it] for it in names if it in variables}
+
+
+def waste(kind: str, place: Place, name: str, size: int, there: Insertion, text: str) -> protocol.Waste:
+    """A row."""
+    return protocol.Waste(
+        kind=kind,
+        name=name,
+        file=place.code.co_filename,
+        line=assigned_at(place.names, name, place.line),
+        bytes=size,
+        after=there.line,
+        indent=there.indent,
+        text=text,
+    )

@@ -1,0 +1,130 @@
+//! Memory that is live at the peak and not needed there: the program's source with the lines that free it ([`edited`]), and the peaks with
+//! them ([`Savings`]).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::predict::view::Replaced;
+use crate::protocol::{Waste, WasteKind};
+
+/// What a program may free, and what that gains.
+#[derive(Debug, Clone)]
+pub(crate) struct Savings {
+    /// The peak of allocated bytes as the program is.
+    pub(crate) before_bytes: u64,
+    /// What is freed; the largest first.
+    pub(crate) rows: Vec<Saving>,
+    /// The peaks with the lines of all rows; `None` if it did not run.
+    pub(crate) together: Option<Freed>,
+}
+
+/// One line, and what it frees.
+#[derive(Debug, Clone)]
+pub(crate) struct Saving {
+    pub(crate) waste: Waste,
+    /// The peak of allocated bytes with this line alone; `None` if it did not run.
+    pub(crate) alone_bytes: Option<u64>,
+}
+
+/// The peaks of a run with further lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Freed {
+    pub(crate) allocated_bytes: u64,
+    pub(crate) reserved_bytes: u64,
+    /// Whether memory did not run out.
+    pub(crate) fits: bool,
+}
+
+/// The files of these rows, with the rows' lines in them.
+///
+/// # Errors
+/// A file cannot be read, or has fewer lines.
+pub(crate) fn replaced(rows: &[&Waste]) -> io::Result<Vec<Replaced>> {
+    let mut files: BTreeMap<&Path, Vec<&Waste>> = BTreeMap::new();
+    for row in rows {
+        files.entry(&row.file).or_default().push(row);
+    }
+    let replaced = |(path, rows): (&Path, Vec<&Waste>)| {
+        let text = edited(&std::fs::read_to_string(path)?, &rows);
+        let text = text.ok_or_else(|| io::Error::other(format!("{} has fewer lines", path.display())))?;
+        Ok(Replaced { path: PathBuf::from(path), text })
+    };
+    files.into_iter().map(replaced).collect()
+}
+
+/// A source with the lines of these rows; `None` if it has fewer lines than they say.
+fn edited(source: &str, rows: &[&Waste]) -> Option<String> {
+    let mut lines: Vec<String> = source.split_inclusive('\n').map(str::to_owned).collect();
+    let mut new: Vec<(u64, String)> = Vec::new();
+    for place in places(rows) {
+        new.push((place.after, format!("{}{}\n", place.indent, place.text)));
+    }
+    // From the last one up, so that the numbers of the others stay.
+    new.sort_by_key(|(after, _)| std::cmp::Reverse(*after));
+    for (after, line) in new {
+        let after = usize::try_from(after).ok().filter(|after| (1..=lines.len()).contains(after))?;
+        if !lines[after - 1].ends_with('\n') {
+            lines[after - 1].push('\n');
+        }
+        lines.insert(after, line);
+    }
+    Some(lines.concat())
+}
+
+/// A new line, and where it belongs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NewLine {
+    pub(crate) file: PathBuf,
+    pub(crate) after: u64,
+    pub(crate) indent: String,
+    pub(crate) text: String,
+}
+
+/// The new lines of these rows, in the order of the program; variables that are deleted at one place share a line.
+pub(crate) fn places(rows: &[&Waste]) -> Vec<NewLine> {
+    let mut found: Vec<NewLine> = Vec::new();
+    let mut sorted = rows.to_vec();
+    sorted.sort_by(|one, other| (&one.file, one.after).cmp(&(&other.file, other.after)));
+    for row in sorted {
+        let here =
+            |it: &&mut NewLine| (&it.file, it.after, &it.indent) == (&row.file, row.after, &row.indent);
+        match found.iter_mut().filter(here).find(|it| it.text.starts_with("del ")) {
+            Some(line) if row.kind == WasteKind::Del => {
+                line.text.push_str(", ");
+                line.text.push_str(&row.name);
+            }
+            _ => found.push(NewLine {
+                file: row.file.clone(),
+                after: row.after,
+                indent: row.indent.clone(),
+                text: row.text.clone(),
+            }),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, after: u64, kind: WasteKind, text: &str) -> Waste {
+        let (name, indent, text) = (name.to_owned(), "  ".to_owned(), text.to_owned());
+        Waste { kind, name, file: "train.py".into(), line: 1, bytes: 7, after, indent, text }
+    }
+
+    #[test]
+    fn new_lines_are_indented_and_variables_of_one_place_share_one() {
+        let source = "for it in data:\n  x = it\n  use(x)\n  more()";
+        let rows = [
+            row("y", 4, WasteKind::View, "y = y.clone()"),
+            row("x", 3, WasteKind::Del, "del x"),
+            row("z", 3, WasteKind::Del, "del z"),
+        ];
+        let rows: Vec<&Waste> = rows.iter().collect();
+        let expected = "for it in data:\n  x = it\n  use(x)\n  del x, z\n  more()\n  y = y.clone()\n";
+        assert_eq!(edited(source, &rows).as_deref(), Some(expected));
+        assert_eq!(edited("one line", &rows), None);
+    }
+}
