@@ -24,6 +24,8 @@ pub enum Why {
     Ends,
     /// The file has no byte.
     Empty,
+    /// A text, such as a log, has no letter.
+    EmptyText,
     /// Neither a pickle nor JSON, by its first bytes.
     NotASnapshot([u8; 2]),
     /// A named pipe or a device.
@@ -161,6 +163,10 @@ impl fmt::Display for Why {
             Self::Ends => f.write_str("the file ends in the middle: copy it again, or dump it again"),
             Self::Empty => f.write_str(
                 "the file is empty: the dump failed; dump again, with stacks=\"python\" if it crashed",
+            ),
+            Self::EmptyText => f.write_str(
+                "the file is empty: Python writes its errors to standard error, so a log needs both streams, as in \
+                 python train.py > train.log 2>&1",
             ),
             Self::NotASnapshot([a, b]) => write!(
                 f,
