@@ -24,7 +24,9 @@ pub enum Why {
     Ends,
     /// The file is empty.
     Empty,
-    /// Neither a pickle nor JSON. These are its first bytes.
+    /// A text, such as a log, has no letter.
+    EmptyText,
+    /// Neither a pickle nor JSON, by its first bytes.
     NotASnapshot([u8; 2]),
     /// A named pipe or a device.
     NotAFile,
@@ -170,6 +172,10 @@ impl fmt::Display for Why {
             Self::Ends => f.write_str("the file ends in the middle: copy it again, or dump it again"),
             Self::Empty => f.write_str(
                 "the file is empty: the dump failed; dump again, with stacks=\"python\" if it crashed",
+            ),
+            Self::EmptyText => f.write_str(
+                "the file is empty: Python writes its errors to standard error, so a log needs both streams, as in \
+                 python train.py > train.log 2>&1",
             ),
             Self::NotASnapshot([a, b]) => write!(
                 f,

@@ -48,7 +48,17 @@ pub enum Found {
 /// # Errors
 /// The system's error, or an input that is none of these.
 pub fn open_any(path: &Path) -> Result<Found, SnapshotError> {
-    if path.as_os_str() == "-" { read_any(io::stdin().lock()) } else { read_any(opened(path)?) }
+    let found = if path.as_os_str() == "-" { read_any(io::stdin().lock()) } else { read_any(opened(path)?) };
+    found.map_err(|error| match error.why {
+        Why::Empty if !is_named_as_snapshot(path) => SnapshotError { at: None, why: Why::EmptyText },
+        _ => error,
+    })
+}
+
+/// Whether an empty file was to be a snapshot; otherwise it is the log of a program.
+fn is_named_as_snapshot(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    ["pickle", "pkl", "json", "snapshot"].iter().any(|part| name.contains(part))
 }
 
 /// As [`open_any`], from bytes.
@@ -73,6 +83,9 @@ pub fn read_any(input: impl Read) -> Result<Found, SnapshotError> {
     let (head, mut input) = peek::<HEAD_BYTES, _>(&mut input)?;
     if head.is_empty() || head[0] == 0x80 || !message::is_likely(&head) {
         return unpacked(input, &grant).map(|snapshot| Found::Snapshot(Box::new(snapshot)));
+    }
+    if head.len() < HEAD_BYTES && head.trim_ascii().is_empty() {
+        return Err(SnapshotError { at: None, why: Why::EmptyText });
     }
     let absent = match message::understood(&mut input)? {
         Ok(pasted) => return Ok(Found::Pasted(pasted)),
@@ -202,4 +215,20 @@ impl<R: BufRead> Read for ZstdFrames<R> {
 
 fn damaged(why: &FrameDecoderError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_log_is_no_failed_dump() {
+        for (name, is_snapshot) in
+            [("-", false), ("run/train.log", false), ("s.pickle.gz", true), ("S.PKL", true)]
+        {
+            assert_eq!(is_named_as_snapshot(Path::new(name)), is_snapshot, "{name}");
+        }
+        assert!(matches!(read_any(" \n\n".as_bytes()).expect_err("nothing").why, Why::EmptyText));
+        assert!(matches!(read_any(io::empty()).expect_err("nothing").why, Why::Empty));
+    }
 }

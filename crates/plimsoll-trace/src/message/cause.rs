@@ -16,46 +16,60 @@ pub struct Shortage {
     pub rounding_bytes: u64,
     /// Whether other processes use at least as much memory as was missing.
     pub held_by_others: bool,
+    /// What the GPU was short by; `None` if it was not, or if that is unknown.
+    pub device_short_bytes: Option<u64>,
+    /// What the process's limit was short by; `None` if it was not, or if there is none. If the GPU was short, too, neither a higher limit
+    /// nor a larger GPU is enough.
+    pub limit_short_bytes: Option<u64>,
 }
 
 impl OutOfMemory {
     /// Why the request was not served.
     pub fn shortage(&self) -> Shortage {
-        let unknown =
-            Shortage { cause: Cause::Unknown, free_bytes: None, rounding_bytes: 0, held_by_others: false };
-        let Some(requested) = self.requested_bytes else { return unknown };
-        let Some(free_bytes) = self.available_bytes() else { return unknown };
-        let others: u64 = self.true_others().iter().map(|(_, bytes)| bytes).sum();
-        let cause = if requested <= free_bytes {
-            Cause::Fragmentation { spare_bytes: free_bytes - requested }
-        } else if self.is_limited() {
-            Cause::Limit { short_bytes: requested - free_bytes }
-        } else {
-            Cause::Capacity { short_bytes: requested - free_bytes }
+        let unknown = Shortage {
+            cause: Cause::Unknown,
+            free_bytes: None,
+            rounding_bytes: 0,
+            held_by_others: false,
+            device_short_bytes: None,
+            limit_short_bytes: None,
         };
-        let held_by_others = matches!(cause, Cause::Capacity { short_bytes } if others >= short_bytes);
+        let Some(requested) = self.requested_bytes else { return unknown };
+        let (device, limit) = (self.device_left_bytes(), self.limit_left_bytes());
+        let Some(free_bytes) = device.into_iter().chain(limit).min() else { return unknown };
         let figures = [self.requested_bytes, self.free_bytes, self.allocated_bytes, self.reserved_bytes];
-        let rounding_bytes = figures.into_iter().flatten().map(rounding).sum();
-        Shortage { cause, free_bytes: Some(free_bytes), rounding_bytes, held_by_others }
-    }
-
-    /// Cached memory, plus what the device or the limit leaves.
-    fn available_bytes(&self) -> Option<u64> {
-        // The limit of Metal's allocator also counts memory that other parts of the process use.
-        let used = self.process_bytes.filter(|_| self.capacity_bytes.is_none()).or(self.allocated_bytes);
-        let of_limit = self.limit_bytes.zip(used);
-        let of_limit = of_limit.map(|(limit, used)| limit.saturating_sub(used));
-        let of_device = self.free_bytes.zip(self.cached_bytes()).map(|(free, cached)| free + cached);
-        match (of_device, of_limit) {
-            (Some(device), Some(limit)) => Some(device.min(limit)),
-            (device, limit) => device.or(limit),
+        let rounding_bytes: u64 = figures.into_iter().flatten().map(rounding).sum();
+        let short =
+            |left: Option<u64>| left.map(|left| requested.saturating_sub(left)).filter(|short| *short > 0);
+        let (device_short_bytes, limit_short_bytes) = (short(device), short(limit));
+        let cause = match (device_short_bytes, limit_short_bytes) {
+            (None, None) => Cause::Fragmentation { spare_bytes: free_bytes - requested },
+            (None, Some(short_bytes)) => Cause::Limit { short_bytes },
+            (Some(device), Some(short_bytes)) if device < short_bytes => Cause::Limit { short_bytes },
+            (Some(short_bytes), _) => Cause::Capacity { short_bytes },
+        };
+        let others = self.least_others_bytes();
+        let held_by_others = matches!(cause, Cause::Capacity { short_bytes } if others >= short_bytes);
+        Shortage {
+            cause,
+            free_bytes: Some(free_bytes),
+            rounding_bytes,
+            held_by_others,
+            device_short_bytes,
+            limit_short_bytes,
         }
     }
 
-    /// Whether the limit leaves less memory than the device.
-    fn is_limited(&self) -> bool {
-        let device = self.free_bytes.zip(self.cached_bytes()).map(|(free, cached)| free + cached);
-        self.limit_bytes.is_some() && device.is_none_or(|device| self.available_bytes() < Some(device))
+    /// What the device has left, and what is cached.
+    fn device_left_bytes(&self) -> Option<u64> {
+        self.free_bytes.zip(self.cached_bytes()).map(|(free, cached)| free + cached)
+    }
+
+    /// What the limit leaves next to the memory in tensors.
+    fn limit_left_bytes(&self) -> Option<u64> {
+        // The limit of Metal's allocator counts what others of the process hold.
+        let used = self.process_bytes.filter(|_| self.capacity_bytes.is_none()).or(self.allocated_bytes);
+        self.limit_bytes.zip(used).map(|(limit, used)| limit.saturating_sub(used))
     }
 }
 
@@ -63,4 +77,36 @@ impl OutOfMemory {
 fn rounding(bytes: u64) -> u64 {
     let unit = [1u64 << 30, 1 << 20, 1 << 10].into_iter().find(|unit| bytes >= *unit);
     unit.map_or(0, |unit| unit / 200)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_and_the_gpu_may_both_be_short() {
+        let check = |free: u64, allowed: u64, cause: Cause, device: Option<u64>, limit: Option<u64>| {
+            let text = format!(
+                "CUDA out of memory. Tried to allocate 1024.00 MiB (GPU 0; 80.00 GiB total capacity; 60.00 GiB already allocated; {free}.00 MiB \
+                 free; {allowed}.00 MiB allowed; 60.00 GiB reserved in total by PyTorch)"
+            );
+            let found = OutOfMemory::parse(&text).expect("a message").shortage();
+            let mib = |bytes: Option<u64>| bytes.map(|bytes| bytes >> 20);
+            assert_eq!(
+                (found.cause, mib(found.device_short_bytes), mib(found.limit_short_bytes)),
+                (cause, device, limit),
+                "{text}"
+            );
+        };
+        let (limit, capacity) = (
+            |mib: u64| Cause::Limit { short_bytes: mib << 20 },
+            |mib: u64| Cause::Capacity { short_bytes: mib << 20 },
+        );
+        // 60 GiB are 61,440 MiB.
+        check(600, 61_940, limit(524), Some(424), Some(524));
+        check(300, 61_940, capacity(724), Some(724), Some(524));
+        check(2000, 61_940, limit(524), None, Some(524));
+        check(300, 65_000, capacity(724), Some(724), None);
+        check(2000, 65_000, Cause::Fragmentation { spare_bytes: 976 << 20 }, None, None);
+    }
 }

@@ -1,12 +1,13 @@
-//! A log with out-of-memory messages: [`Log`]. Each message is read together with the traceback that its rank wrote
-//! before it.
+//! A log with out-of-memory messages: [`Log`]. Each message is read together with the traceback that it ends.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{self, BufRead};
 
 use super::absent;
 use super::frames::{Frame, Traceback};
 use super::text;
+use super::tracing::{Ended, Tracing, is_of_traceback, source};
 use super::wording::OutOfMemory;
 use super::wrap;
 use crate::error::Absent;
@@ -17,8 +18,6 @@ const MOST_LINES: usize = 12;
 const MOST_MESSAGES: usize = 256;
 /// The most messages that are read concurrently.
 const MOST_OPEN: usize = 64;
-/// The most frames of a traceback that are read; Python's own recursion ends at 1,000.
-const MOST_FRAMES: usize = 4096;
 
 /// One message, with its rank and traceback.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +28,8 @@ pub struct Failed {
     pub rank: Option<u32>,
     /// The traceback; without frames if the text has none.
     pub traceback: Traceback,
+    /// For a message without a traceback: the error with which the program ended later, so that memory did not end it.
+    pub ended_with: Option<Ended>,
 }
 
 /// The messages of a text.
@@ -142,6 +143,7 @@ struct Open {
     rank: Option<u32>,
     text: String,
     lines: usize,
+    traceback: Traceback,
 }
 
 impl Reader {
@@ -156,7 +158,8 @@ impl Reader {
         }
         let begins = OutOfMemory::begins(line).is_some();
         let frame = Frame::parse(line);
-        let ends = begins || frame.is_some() || line.trim().is_empty() || line.contains(TRACEBACK);
+        let is_trace = frame.is_some() || is_of_traceback(line);
+        let ends = begins || is_trace || line.trim().is_empty();
         if let Some(nth) = self.open.iter().position(|open| open.rank == rank) {
             let open = &mut self.open[nth];
             open.lines += 1;
@@ -173,22 +176,29 @@ impl Reader {
                 let oldest = self.open.remove(0);
                 self.close(oldest);
             }
-            self.open.push(Open { rank, text: line.to_owned(), lines: 1 });
+            let tracing = self.tracing(rank);
+            let traceback = tracing.map(|tracing| tracing.of_message(line)).unwrap_or_default();
+            self.open.push(Open { rank, text: line.to_owned(), lines: 1, traceback });
             return;
         }
-        let is_trace = frame.is_some() || line.contains(TRACEBACK);
-        if is_trace && self.tracebacks.len() < MOST_MESSAGES {
-            self.tracebacks.entry(rank).or_default().take(line, frame);
-        } else if let Some(tracing) = self.tracebacks.get_mut(&rank) {
+        let tracing = if is_trace { self.tracing(rank) } else { self.tracebacks.get_mut(&rank) };
+        if let Some(tracing) = tracing {
             tracing.take(line, frame);
         }
     }
 
-    fn close(&mut self, Open { rank, text, .. }: Open) {
+    /// The traceback of a rank; `None` if there are too many ranks.
+    fn tracing(&mut self, rank: Option<u32>) -> Option<&mut Tracing> {
+        let has_room = self.tracebacks.len() < MOST_MESSAGES;
+        match self.tracebacks.entry(rank) {
+            Entry::Occupied(entry) => Some(entry.into_mut()),
+            Entry::Vacant(entry) => has_room.then(|| entry.insert(Tracing::default())),
+        }
+    }
+
+    fn close(&mut self, Open { rank, text, traceback, .. }: Open) {
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let Some(message) = OutOfMemory::parse(&text) else { return };
-        let tracing = self.tracebacks.get_mut(&rank);
-        let traceback = tracing.map(|tracing| std::mem::take(&mut tracing.traceback)).unwrap_or_default();
         let device = message.device;
         let is_of_it = |it: &Failed| it.rank == rank && (device.is_none() || it.message.device == device);
         let before = self.failed.iter().rposition(is_of_it);
@@ -200,13 +210,13 @@ impl Reader {
                 }
             }
             _ if self.failed.len() < MOST_MESSAGES => {
-                self.failed.push(Failed { message, rank, traceback });
+                self.failed.push(Failed { message, rank, traceback, ended_with: None });
             }
             // The last message of a process counts.
             _ => {
                 self.left_out += 1;
                 if let Some(nth) = before {
-                    self.failed[nth] = Failed { message, rank, traceback };
+                    self.failed[nth] = Failed { message, rank, traceback, ended_with: None };
                 }
             }
         }
@@ -219,52 +229,17 @@ impl Reader {
         // The traceback may follow its message, as in reports on the web.
         if let [one] = self.failed.as_mut_slice()
             && one.traceback.frames.is_empty()
-            && let Some(tracing) = self.tracebacks.get_mut(&one.rank)
+            && let Some(traceback) = self.tracebacks.get_mut(&one.rank).and_then(Tracing::below)
         {
-            one.traceback = std::mem::take(&mut tracing.traceback);
+            one.traceback = traceback;
+        }
+        for (rank, tracing) in &mut self.tracebacks {
+            let last = self.failed.iter_mut().rfind(|it| it.rank == *rank);
+            if let Some(last) = last.filter(|it| it.traceback.frames.is_empty()) {
+                last.ended_with = tracing.ended();
+            }
         }
         let Reader { failed, left_out, .. } = self;
         (!failed.is_empty()).then_some(Log { failed, left_out })
     }
-}
-
-/// The beginning of Python's tracebacks.
-const TRACEBACK: &str = "Traceback (most recent call last)";
-
-/// A traceback that is not complete yet.
-#[derive(Default)]
-struct Tracing {
-    traceback: Traceback,
-    /// Whether the previous line was a frame, so that this line is its source.
-    after_frame: bool,
-}
-
-impl Tracing {
-    fn take(&mut self, line: &str, frame: Option<Frame>) {
-        if line.contains(TRACEBACK) {
-            self.traceback.frames.clear();
-            self.after_frame = false;
-            return;
-        }
-        let frames = &mut self.traceback.frames;
-        if let Some(frame) = frame {
-            if frames.len() < MOST_FRAMES {
-                frames.push(frame);
-            }
-            self.after_frame = true;
-            return;
-        }
-        if std::mem::take(&mut self.after_frame)
-            && let Some(frame) = frames.last_mut()
-        {
-            frame.source = source(line).to_owned();
-        }
-    }
-}
-
-/// A line of source, without the launcher's prefix.
-fn source(line: &str) -> &str {
-    let line =
-        line.split_once("]: ").filter(|(ahead, _)| ahead.starts_with('[')).map_or(line, |(_, rest)| rest);
-    line.trim()
 }

@@ -11,8 +11,10 @@
 //! | `wording.rs` | [`OutOfMemory`]: one message, in all wordings since PyTorch 1.0 |
 //! | `wrap.rs` | messages that were broken at a column |
 //! | `frames.rs` | lines of a traceback |
+//! | `tracing.rs` | a traceback while it is read; [`Ended`]: an error that came after a message |
 //! | `log.rs` | [`Log`]: the messages of a log, each with its traceback |
 //! | `absent.rs` | what a text without a message has instead |
+//! | `processes.rs` | which processes of a message are others |
 //! | `cause.rs` | [`Shortage`]: capacity or fragmentation, and by how much |
 //! | `counters.rs` | [`Counters`]: `memory_stats()` and `memory_summary()` |
 //! | `profile.rs` | [`Profile`]: memory events of torch.profiler |
@@ -22,9 +24,11 @@ mod cause;
 mod counters;
 mod frames;
 mod log;
+mod processes;
 mod profile;
 mod size;
 mod text;
+mod tracing;
 mod wording;
 mod wrap;
 
@@ -35,6 +39,7 @@ pub use counters::{Counter, Counters};
 pub use frames::{Frame, Traceback};
 pub use log::{Failed, Log, Process};
 pub use profile::{Profile, ProfiledDevice};
+pub use tracing::Ended;
 pub use wording::{OutOfMemory, Source};
 
 use crate::error::Absent;

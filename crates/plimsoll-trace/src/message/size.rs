@@ -5,7 +5,7 @@
 pub(super) fn leading(text: &str) -> Option<(u64, &str)> {
     let text = text.trim_start();
     let end = text.find(|char: char| !char.is_ascii_digit() && char != '.' && char != ',')?;
-    let number: f64 = text[..end].replace(',', "").trim_end_matches('.').parse().ok()?;
+    let number = number(&text[..end])?;
     let rest = text[end..].trim_start();
     let (unit, bytes_per_unit) = UNITS.iter().find(|(unit, _)| rest.starts_with(unit))?;
     let rest = &rest[unit.len()..];
@@ -15,6 +15,20 @@ pub(super) fn leading(text: &str) -> Option<(u64, &str)> {
     let bytes = number * bytes_per_unit;
     // Casting a float to an integer clamps it to the integer's range.
     (bytes < MOST_BYTES).then_some((bytes.round() as u64, rest))
+}
+
+/// `1,024.50`, `2,048`, and with a decimal comma `2,00`, `1.024,50`. A comma before three digits separates thousands, unless a
+/// point or a zero is before it.
+fn number(digits: &str) -> Option<f64> {
+    let digits = digits.trim_end_matches(['.', ',']);
+    let is_decimal = |whole: &str, rest: &str| {
+        !rest.contains('.') && (rest.len() != 3 || whole == "0" || whole.contains('.'))
+    };
+    let plain = match digits.rsplit_once(',') {
+        Some((whole, rest)) if is_decimal(whole, rest) => format!("{}.{rest}", whole.replace(['.', ','], "")),
+        _ => digits.replace(',', ""),
+    };
+    plain.parse().ok()
 }
 
 /// More bytes than any machine has.
@@ -52,6 +66,13 @@ mod tests {
             ("1.50 GB, other", Some((3 << 29, ", other"))),
             ("4000000000 bytes.", Some((4_000_000_000, "."))),
             ("1,024 KiB", Some((1 << 20, ""))),
+            ("2,048 MiB", Some((2 << 30, ""))),
+            ("1,024.50 KiB", Some((1_049_088, ""))),
+            ("2,00 GiB. GPU 0", Some((2 << 30, ". GPU 0"))),
+            ("1,5 GiB frei", Some((3 << 29, " frei"))),
+            ("0,125 GiB", Some((1 << 27, ""))),
+            ("1.024,50 KiB", Some((1_049_088, ""))),
+            ("1,048,576 KiB", Some((1 << 30, ""))),
             ("12 apples", None),
             ("MiB", None),
             ("9999999999999 PiB", None),

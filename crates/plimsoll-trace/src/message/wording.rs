@@ -161,21 +161,6 @@ impl OutOfMemory {
         let (capacity, free, reserved) = (self.capacity_bytes?, self.free_bytes?, self.reserved_bytes?);
         Some(capacity.saturating_sub(free).saturating_sub(reserved))
     }
-
-    /// The other processes, without any that must be this one. In a container, a process that the message names by
-    /// number is often this one: then its bytes plus this process's exceed the GPU's memory.
-    pub fn true_others(&self) -> Vec<(u32, u64)> {
-        let (Some(capacity), Some(reserved)) = (self.capacity_bytes, self.reserved_bytes) else {
-            return self.others.clone();
-        };
-        let all: u64 = self.others.iter().map(|(_, bytes)| bytes).sum();
-        let mut own =
-            self.others.iter().enumerate().filter(|(_, (_, bytes))| *bytes >= reserved).map(|(nth, _)| nth);
-        let own = own
-            .next_back()
-            .filter(|_| self.process_bytes.is_none() && all.saturating_add(reserved) > capacity);
-        self.others.iter().enumerate().filter(|(nth, _)| Some(*nth) != own).map(|(_, it)| *it).collect()
-    }
 }
 
 /// The beginnings of messages; the first entry that a line contains counts.
@@ -217,8 +202,8 @@ fn before(text: &str, words: &str) -> Option<u64> {
     leading(&format!("{whole}{point}{number} {unit}")).map(|(bytes, _)| bytes)
 }
 
-/// The number at the end of a text, possibly with a decimal point.
+/// The digits at the end of a text, with a point or commas among them.
 fn last_number(text: &str) -> &str {
-    let is_part = |char: char| char.is_ascii_digit() || char == '.';
-    &text[text.trim_end_matches(is_part).len()..]
+    let is_part = |char: char| char.is_ascii_digit() || char == '.' || char == ',';
+    text[text.trim_end_matches(is_part).len()..].trim_start_matches(',')
 }

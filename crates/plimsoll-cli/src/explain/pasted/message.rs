@@ -1,12 +1,12 @@
 //! An out-of-memory message: capacity or fragmentation, by how much, what other processes use, and the line.
 
 use plimsoll_trace::explain::Cause;
-use plimsoll_trace::message::{Failed, Frame, Log, OutOfMemory, Process, Shortage, Source};
+use plimsoll_trace::message::{Ended, Failed, Frame, Log, OutOfMemory, Process, Shortage, Source};
 use plimsoll_trace::render::words;
 use serde_json::{Value, json};
 
-use super::next;
 use super::said::Said;
+use super::{accounts, help, next};
 use crate::shown::Shown;
 
 /// The maximum number of ranks to list.
@@ -19,17 +19,18 @@ pub(super) fn said(log: &Log, shown: Shown) -> Said {
     };
     let (message, shortage) = (&last.message, last.message.shortage());
     let size = |bytes| shown.size(bytes);
-    let mut lines = accounts(message, shown);
+    let mut lines: Vec<String> = last.ended_with.as_ref().map(ended).into_iter().collect();
+    lines.extend(accounts::lines(message, shown));
     lines.extend(last.traceback.place().map(place));
     lines.extend(others(log, &process, last));
-    let program = next::program(&last.traceback);
+    let program = next::program(last.ended_with.as_ref().map_or(&last.traceback, |it| &it.traceback));
     Said {
         kind: "message",
         verdict: verdict(message, shortage, size),
         lines,
         unknown: unknown(last),
-        help: help(message, shortage, size),
-        next: commands(message, shortage, &program),
+        help: help::help(message, shortage, shown),
+        next: help::commands(message, shortage, &program),
         figures: figures(log, last, shortage),
     }
 }
@@ -55,8 +56,12 @@ fn verdict(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> Stri
     match (shortage.cause, message.source) {
         (Cause::Capacity { short_bytes }, _) => {
             let cause = if shortage.held_by_others { "USED BY OTHERS" } else { "CAPACITY" };
+            let limit = match message.limit_bytes.filter(|_| shortage.limit_short_bytes.is_some()) {
+                Some(limit) => format!(", and PROCESS LIMIT of {}", size(limit)),
+                None => String::new(),
+            };
             format!(
-                "out of memory: {cause}. Tried to allocate {requested} with {free} free, short by about {}{}",
+                "out of memory: {cause}{limit}. Tried to allocate {requested} with {free} free, short by about {}{}",
                 size(short_bytes),
                 unsure(short_bytes)
             )
@@ -68,8 +73,9 @@ fn verdict(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> Stri
             unsure(spare_bytes)
         ),
         (Cause::Limit { short_bytes }, _) => format!(
-            "out of memory: PROCESS LIMIT of {}. Tried to allocate {requested} with {free} left, short by about {}",
+            "out of memory: PROCESS LIMIT of {}{}. Tried to allocate {requested} with {free} left, short by about {}",
             message.limit_bytes.map(&size).unwrap_or_default(),
+            if shortage.device_short_bytes.is_some() { ", and CAPACITY" } else { "" },
             size(short_bytes)
         ),
         (Cause::Unknown, Source::Cpu) => {
@@ -91,56 +97,14 @@ fn verdict(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> Stri
     }
 }
 
-/// The use of the GPU's bytes, as far as the message says.
-fn accounts(message: &OutOfMemory, shown: Shown) -> Vec<String> {
-    let others = message.true_others();
-    let other_bytes: u64 = others.iter().map(|(_, bytes)| bytes).sum();
-    let own = message
-        .process_bytes
-        .zip(message.reserved_bytes)
-        .map(|(process, reserved)| process.saturating_sub(reserved));
-    let outside = message.outside_bytes().map(|bytes| bytes.saturating_sub(other_bytes));
-    let (context, context_name) = match own {
-        Some(own) => (Some(own), "this process outside PyTorch's allocator: the CUDA context and libraries"),
-        None => (
-            outside,
-            "outside PyTorch's allocator: the CUDA context, libraries, and other processes if there are any",
-        ),
-    };
-    let device = message.device.map_or_else(|| "the GPU".to_owned(), |device| format!("GPU {device}"));
-    let mut rows = vec![
-        (message.capacity_bytes, format!("{device} in total")),
-        (message.limit_bytes, "the limit of this process".to_owned()),
-        (message.allocated_bytes, "allocated by this process".to_owned()),
-        (message.private_bytes, "  of it in private pools (CUDA graphs)".to_owned()),
-        (message.cached_bytes(), "reserved by this process, without a tensor in it".to_owned()),
-        (context, context_name.to_owned()),
-    ];
-    rows.extend(others.iter().map(|(process, bytes)| (Some(*bytes), format!("process {process}"))));
-    rows.push((message.free_bytes, "free".to_owned()));
-    let is_gpu = message.source == Source::Allocator && has_accounts(message);
-    let needed = |name: &str| is_gpu && !name.contains("private") && !name.contains("limit");
-    let row = |(bytes, name): (Option<u64>, String)| {
-        let size = match bytes {
-            Some(bytes) => shown.size(bytes),
-            None if needed(&name) => "unknown".to_owned(),
-            None => return None,
-        };
-        Some(format!("  {size:>14}  {name}"))
-    };
-    rows.into_iter().filter_map(row).collect()
-}
-
-/// Whether a message about a GPU says who uses its memory, or how much is free.
-fn has_accounts(message: &OutOfMemory) -> bool {
-    let figures = [
-        message.capacity_bytes,
-        message.free_bytes,
-        message.allocated_bytes,
-        message.reserved_bytes,
-        message.process_bytes,
-    ];
-    figures.iter().any(Option::is_some)
+/// The error that ended the program later: lack of memory did not.
+fn ended(ended: &Ended) -> String {
+    let error = words::plain(&ended.error);
+    let at = ended
+        .traceback
+        .place()
+        .map_or_else(String::new, |it| format!(" at {}:{}", words::plain(&it.file), it.line));
+    format!("the program went on after this message; what ended it was {error}{at}, not lack of memory")
 }
 
 fn place(frame: &Frame) -> String {
@@ -191,78 +155,10 @@ fn name(failed: &Failed) -> String {
     }
 }
 
-fn help(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> String) -> Vec<String> {
-    let mut help = Vec::new();
-    let is_cuda = message.source == Source::Allocator;
-    match shortage.cause {
-        Cause::Capacity { .. } if shortage.held_by_others => {
-            let others = message.true_others();
-            let rows: Vec<String> = others.iter().map(|(pid, bytes)| format!("{pid} ({})", size(*bytes))).collect();
-            help.push(format!("end the other processes on this GPU, or use another GPU: {}", rows.join(", ")));
-        }
-        Cause::Capacity { .. } => {
-            help.push(
-                "the program needs more than the GPU has; allocator settings and empty_cache() cannot help. This is the shortage of one request; the program needs more in total"
-                    .to_owned(),
-            );
-            let outside = message.outside_bytes().filter(|bytes| *bytes > USUAL_CONTEXT_BYTES && message.others.is_empty());
-            help.extend(outside.map(|bytes| {
-                format!(
-                    "{} is used outside PyTorch's allocator, more than a CUDA context takes: other processes (nvidia-smi lists them), or a display",
-                    size(bytes)
-                )
-            }));
-        }
-        Cause::Fragmentation { .. } if is_cuda => help.push(
-            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: it needs no contiguous memory (PyTorch 2.1 or newer, not \
-             on Windows)"
-                .to_owned(),
-        ),
-        Cause::Limit { .. } if message.source == Source::Metal => help.push(
-            "use a smaller batch; PYTORCH_MPS_HIGH_WATERMARK_RATIO raises the limit".to_owned(),
-        ),
-        Cause::Limit { .. } => {
-            help.push("torch.cuda.set_per_process_memory_fraction set the limit: raise it, or use less memory".to_owned());
-        }
-        _ if message.source == Source::Driver => help.push(
-            "the message does not say who uses the memory. It may be another process, especially if the program failed at its start: end it, or use another GPU. Or PyTorch's allocator had taken the rest: use a smaller batch, or leave \
-             room with torch.cuda.set_per_process_memory_fraction(0.9)"
-                .to_owned(),
-        ),
-        _ if message.source == Source::Cpu => {
-            help.push("load data in smaller pieces, use fewer workers, or map files instead of reading them".to_owned());
-        }
-        _ => {}
-    }
-    help
-}
-
-/// The CUDA context alone takes at most this.
-const USUAL_CONTEXT_BYTES: u64 = 1 << 30;
-
-fn commands(message: &OutOfMemory, shortage: Shortage, program: &str) -> Vec<String> {
-    let (plan, run) = (next::plan(message.capacity_bytes, program), next::run(program));
-    match (message.source, shortage.cause) {
-        (Source::Cpu | Source::Metal, _) => Vec::new(),
-        (_, Cause::Fragmentation { .. }) => {
-            vec![format!("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True {program}"), run, plan]
-        }
-        (_, Cause::Capacity { .. }) if shortage.held_by_others => vec![processes(message), plan],
-        (Source::Driver, _) => vec![processes(message), run, plan],
-        _ => vec![plan, run],
-    }
-}
-
-/// The command that lists the processes on a GPU.
-fn processes(message: &OutOfMemory) -> String {
-    let is_amd = ["HIP", "roc"].iter().any(|part| message.name.contains(part));
-    if is_amd { "rocm-smi --showpids" } else { "nvidia-smi" }.to_owned()
-}
-
 fn unknown(last: &Failed) -> Vec<&'static str> {
     let message = &last.message;
     let mut unknown = Vec::new();
-    if message.source == Source::Allocator && !has_accounts(message) {
+    if message.source == Source::Allocator && !accounts::has_figures(message) {
         unknown.push(
             "the GPU's memory, who uses it, and how much was free: paste the whole message, if it says more",
         );
@@ -273,8 +169,13 @@ fn unknown(last: &Failed) -> Vec<&'static str> {
         if message.others.is_empty() && message.process_bytes.is_none() && message.outside_bytes().is_some() {
             unknown.push("whether other processes use the GPU");
         }
+        if !message.perhaps_own().is_empty() {
+            unknown.push("which of the processes is this program");
+        }
     }
-    if last.traceback.frames.is_empty() {
+    if last.ended_with.is_some() {
+        unknown.push("the line that ran out: the program caught the error; `plimsoll run` records the line");
+    } else if last.traceback.frames.is_empty() {
         unknown.push("the line that ran out: paste the traceback, too");
     }
     unknown
@@ -296,7 +197,8 @@ fn figures(log: &Log, last: &Failed, shortage: Shortage) -> Value {
             "limit_bytes": message.limit_bytes,
             "process_bytes": message.process_bytes,
             "outside_bytes": message.outside_bytes(),
-            "other_processes": message.true_others().iter().map(|(pid, bytes)| json!({ "pid": pid, "bytes": bytes })).collect::<Vec<_>>(),
+            "other_processes": processes(&message.true_others()),
+            "perhaps_this_process": processes(&message.perhaps_own()),
             "line": failed.traceback.place().map(line),
             "frames": failed.traceback.frames.iter().map(line).collect::<Vec<_>>(),
         })
@@ -311,11 +213,68 @@ fn figures(log: &Log, last: &Failed, shortage: Shortage) -> Value {
             "free_bytes": shortage.free_bytes,
             "rounding_bytes": shortage.rounding_bytes,
             "line": last.traceback.place().map(line),
+            "device_short_bytes": shortage.device_short_bytes,
+            "limit_short_bytes": shortage.limit_short_bytes,
+            "ended_with": last.ended_with.as_ref().map(|it| json!({ "error": it.error, "line": it.traceback.place().map(line) })),
         },
         "messages": of_each.collect::<Vec<_>>(),
     })
 }
 
+fn processes(all: &[(u32, u64)]) -> Value {
+    all.iter().map(|(pid, bytes)| json!({ "pid": pid, "bytes": bytes })).collect()
+}
+
 fn line(frame: &Frame) -> Value {
     json!({ "file": frame.file, "line": frame.line, "function": frame.function, "source": frame.source })
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_trace::message::{Pasted, read};
+
+    use super::*;
+
+    fn answer(text: &str) -> Said {
+        let Some(Pasted::Log(log)) = read(text.as_bytes()).expect("read") else { panic!("{text}") };
+        said(&log, Shown { rows: 10, bytes: false })
+    }
+
+    #[test]
+    fn a_caught_error_and_a_later_one_are_told_apart() {
+        let said = answer(
+            "oom, retrying: CUDA out of memory. Tried to allocate 8.00 GiB.\nepoch 1 ok\nTraceback (most recent call last):\n  \
+             File \"t.py\", line 3, in <module>\n    y = d['loss']\nKeyError: 'loss'\n",
+        );
+        assert_eq!(
+            said.lines,
+            [
+                "the program went on after this message; what ended it was KeyError at t.py:3, not lack of memory"
+            ]
+        );
+        assert_eq!(said.figures["failure"]["line"], Value::Null);
+        assert_eq!(said.figures["failure"]["ended_with"]["error"], "KeyError");
+        assert!(
+            said.unknown.iter().any(|it| it.contains("the program caught the error")),
+            "{:?}",
+            said.unknown
+        );
+    }
+
+    #[test]
+    fn a_limit_and_a_full_gpu_are_both_named() {
+        let said = answer(
+            "CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 3 has a total capacity of 79.10 GiB of which 512.00 MiB is free. 70.00 GiB \
+             allowed; Including non-PyTorch memory, this process has 70.50 GiB memory in use. Of the allocated memory 69.50 GiB is allocated by \
+             PyTorch, and 120.00 MiB is reserved by PyTorch but unallocated.",
+        );
+        assert!(
+            said.verdict.starts_with("out of memory: PROCESS LIMIT of 70.00 GiB, and CAPACITY."),
+            "{}",
+            said.verdict
+        );
+        let [raise, outside] = said.help.as_slice() else { panic!("{:?}", said.help) };
+        assert!(raise.contains("alone cannot help: the GPU is short by about 392.00 MiB"), "{raise}");
+        assert!(outside.starts_with("8.10 GiB is held outside this process"), "{outside}");
+    }
 }

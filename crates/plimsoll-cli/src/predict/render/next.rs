@@ -24,10 +24,35 @@ pub(super) fn command(outcome: &Outcome, target: &Target, args: &PredictArgs) ->
         {
             Some(format!("plimsoll plan {options} -- {command}"))
         }
-        Verdict::Grows(Growth { each: Each::Step, .. }) if !is_unplanned => Some(format!(
-            "plimsoll predict {options} --steps 8 --snapshot grows.pickle -- {command} && plimsoll leaks grows.pickle"
-        )),
+        Verdict::Grows(Growth { each: Each::Step, .. }) if !is_unplanned => Some(leaks(&options, &command)),
         Verdict::Grows(_) => Some(format!("plimsoll predict {options} --whole -- {command}")),
         _ => None,
+    }
+}
+
+/// A recording of more steps, and what grows in it. Here `predict` exits with 4, so `&&` would end there; and a second try finds the
+/// first one's file.
+fn leaks(options: &str, command: &str) -> String {
+    let file = "grows.pickle";
+    format!(
+        "plimsoll predict {options} --steps 8 --snapshot {file} --force -- {command}; plimsoll leaks {file}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::leaks;
+
+    #[test]
+    fn leaks_is_run_after_an_exit_code_of_4_and_a_second_time() {
+        let command = leaks("--gpu H100", "python train.py");
+        let (predict, leaks) = command.split_once("; ").expect("two commands, whatever the first exits with");
+        assert!(
+            predict.starts_with("plimsoll predict --gpu H100 ") && predict.ends_with(" -- python train.py"),
+            "{predict}"
+        );
+        let options = predict.split(" -- ").next().unwrap_or_default();
+        assert!(options.contains(" --snapshot grows.pickle --force"), "{options}");
+        assert_eq!(leaks, "plimsoll leaks grows.pickle");
     }
 }

@@ -1,0 +1,192 @@
+//! What would help after an out-of-memory message, and the next commands.
+
+use plimsoll_trace::explain::Cause;
+use plimsoll_trace::message::{OutOfMemory, Shortage, Source};
+
+use super::next;
+use crate::shown::Shown;
+
+/// The CUDA context alone does not take more than this.
+const USUAL_CONTEXT_BYTES: u64 = 1 << 30;
+
+/// What would help, the most useful first.
+pub(super) fn help(message: &OutOfMemory, shortage: Shortage, shown: Shown) -> Vec<String> {
+    let mut help = Vec::new();
+    match (message.source, shortage.cause) {
+        (_, Cause::Capacity { .. }) if shortage.held_by_others => help.extend(others(message, shown)),
+        (_, Cause::Capacity { short_bytes }) => {
+            let is_held = is_held(message, Some(short_bytes));
+            let has = if is_held && is_held_much(message) { "was left of the GPU" } else { "the GPU has" };
+            help.push(format!(
+                "the program needs more than {has}; allocator settings and empty_cache() cannot help. This is the shortage of one request; the program needs more in total"
+            ));
+            if is_held {
+                help.extend(others(message, shown));
+            }
+        }
+        (Source::Allocator, Cause::Fragmentation { .. }) => {
+            help.push(
+                "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: it needs no contiguous memory (PyTorch 2.1 or newer, not \
+                 on Windows)"
+                    .to_owned(),
+            );
+            // What others return can serve the request.
+            if is_held(message, message.requested_bytes) {
+                help.extend(others(message, shown));
+            }
+        }
+        (Source::Metal, Cause::Limit { .. }) => {
+            help.push("use a smaller batch; PYTORCH_MPS_HIGH_WATERMARK_RATIO raises the limit".to_owned());
+        }
+        (_, Cause::Limit { .. }) => match shortage.device_short_bytes {
+            None => help.push(
+                "torch.cuda.set_per_process_memory_fraction set the limit: raise it, or use less memory".to_owned(),
+            ),
+            Some(short) => {
+                help.push(format!(
+                    "use less memory; raising the limit (torch.cuda.set_per_process_memory_fraction) alone cannot help: the GPU is short by \
+                     about {}, too",
+                    shown.size(short)
+                ));
+                help.extend(others(message, shown));
+            }
+        },
+        (Source::Driver, _) => help.push(
+            "the message does not say who uses the memory. It may be another process, especially if the program failed at its start: end it, or use another GPU. Or PyTorch's allocator had taken the rest: use a smaller batch, or leave \
+             room with torch.cuda.set_per_process_memory_fraction(0.9)"
+                .to_owned(),
+        ),
+        (Source::Cpu, _) => {
+            help.push("load data in smaller pieces, use fewer workers, or map files instead of reading them".to_owned());
+        }
+        _ => {}
+    }
+    if let (Cause::Capacity { .. }, Some(short)) = (shortage.cause, shortage.limit_short_bytes) {
+        help.push(format!(
+            "more free memory on the GPU alone cannot help: the limit (torch.cuda.set_per_process_memory_fraction) is short by about {}, \
+             too",
+            shown.size(short)
+        ));
+    }
+    help
+}
+
+/// Whether as much is held outside this process, as far as the message shows.
+fn is_held(message: &OutOfMemory, needed_bytes: Option<u64>) -> bool {
+    let held = message.elsewhere_bytes().or(message.outside_bytes());
+    held.zip(needed_bytes).is_some_and(|(held, needed)| held >= needed)
+}
+
+/// Whether more is held outside this process than the driver and a CUDA context take.
+fn is_held_much(message: &OutOfMemory) -> bool {
+    is_held(message, Some(USUAL_CONTEXT_BYTES))
+}
+
+/// What to do about memory that other processes hold, if it is much.
+fn others(message: &OutOfMemory, shown: Shown) -> Vec<String> {
+    let list = |all: &[(u32, u64)]| {
+        let rows: Vec<String> =
+            all.iter().map(|(pid, bytes)| format!("{pid} ({})", shown.size(*bytes))).collect();
+        rows.join(", ")
+    };
+    let is_much = |all: &[(u32, u64)]| all.iter().map(|(_, bytes)| bytes).sum::<u64>() > USUAL_CONTEXT_BYTES;
+    let (named, perhaps_own) = (message.true_others(), message.perhaps_own());
+    let mut help = Vec::new();
+    if !perhaps_own.is_empty() {
+        let which = if perhaps_own.len() == 1 {
+            format!("process {} may be this program itself", list(&perhaps_own))
+        } else {
+            format!("one of the processes {} may be this program itself", list(&perhaps_own))
+        };
+        help.push(format!(
+            "{which}: in a container, the message cannot tell. Look with nvidia-smi outside the container before you end a process, or \
+             use another GPU"
+        ));
+    }
+    if is_much(&named) || !named.is_empty() && message.shortage().held_by_others {
+        help.push(format!("end the other processes on this GPU, or use another GPU: {}", list(&named)));
+    } else if let Some(bytes) = message.elsewhere_bytes().filter(|bytes| *bytes > USUAL_CONTEXT_BYTES) {
+        help.push(format!(
+            "{} is held outside this process: by other processes (nvidia-smi lists them), or a display",
+            shown.size(bytes)
+        ));
+    } else if message.others.is_empty()
+        && message.process_bytes.is_none()
+        && let Some(bytes) = message.outside_bytes().filter(|bytes| *bytes > USUAL_CONTEXT_BYTES)
+    {
+        help.push(format!(
+            "{} is used outside PyTorch's allocator, more than a CUDA context takes: other processes (nvidia-smi lists them), or a display",
+            shown.size(bytes)
+        ));
+    }
+    help
+}
+
+/// The next commands, the most useful first.
+pub(super) fn commands(message: &OutOfMemory, shortage: Shortage, program: &str) -> Vec<String> {
+    let (plan, run) = (next::plan(message.capacity_bytes, program), next::run(program));
+    match (message.source, shortage.cause) {
+        (Source::Cpu | Source::Metal, _) => Vec::new(),
+        (_, Cause::Fragmentation { .. }) => {
+            vec![format!("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True {program}"), run, plan]
+        }
+        (_, Cause::Capacity { .. }) if shortage.held_by_others => vec![processes(message), plan],
+        (Source::Driver, _) => vec![processes(message), run, plan],
+        _ => vec![plan, run],
+    }
+}
+
+/// The command that lists the processes on a GPU.
+fn processes(message: &OutOfMemory) -> String {
+    let is_amd = ["HIP", "roc"].iter().any(|part| message.name.contains(part));
+    if is_amd { "rocm-smi --showpids" } else { "nvidia-smi" }.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_trace::message::{Log, Pasted, read};
+
+    use super::*;
+
+    /// A GPU of 24 GiB; what its processes hold, and what is reserved without a tensor in it.
+    fn answer(processes: &str, free: &str, unallocated: &str) -> Vec<String> {
+        let text = format!(
+            "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 24.00 GiB of which {free} is free. {processes}Of the \
+             allocated memory 30.00 MiB is allocated by PyTorch, and {unallocated} is reserved by PyTorch but unallocated."
+        );
+        let Some(Pasted::Log(Log { failed, .. })) = read(text.as_bytes()).expect("read") else {
+            panic!("{text}")
+        };
+        help(&failed[0].message, failed[0].message.shortage(), Shown { rows: 10, bytes: false })
+    }
+
+    #[test]
+    fn nobody_is_told_to_end_a_process_that_may_be_the_program() {
+        let both = "Process 1 has 23.00 GiB memory in use. Process 2 has 600.00 MiB memory in use. ";
+        let help = answer(both, "400.00 MiB", "10.00 MiB");
+        let [only] = help.as_slice() else { panic!("{help:?}") };
+        assert!(
+            only.starts_with("one of the processes 1 (23.00 GiB), 2 (600.00 MiB) may be this program itself"),
+            "{only}"
+        );
+        let named =
+            format!("{both}Including non-PyTorch memory, this process has 300.00 MiB memory in use. ");
+        let help = answer(&named, "100.00 MiB", "10.00 MiB");
+        assert_eq!(
+            help,
+            ["end the other processes on this GPU, or use another GPU: 1 (23.00 GiB), 2 (600.00 MiB)"]
+        );
+    }
+
+    #[test]
+    fn under_fragmentation_other_processes_are_a_second_remedy() {
+        let own = "Including non-PyTorch memory, this process has 13.00 GiB memory in use. ";
+        let help = answer(&format!("Process 9 has 10.00 GiB memory in use. {own}"), "5.00 MiB", "600.00 MiB");
+        let [first, second] = help.as_slice() else { panic!("{help:?}") };
+        assert!(first.contains("expandable_segments:True"), "{first}");
+        assert!(second.ends_with("use another GPU: 9 (10.00 GiB)"), "{second}");
+        let small =
+            answer(&format!("Process 9 has 200.00 MiB memory in use. {own}"), "10.50 GiB", "600.00 MiB");
+        assert_eq!(small.len(), 1, "{small:?}");
+    }
+}

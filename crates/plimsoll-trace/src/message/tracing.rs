@@ -1,0 +1,312 @@
+//! A traceback while it is read: [`Tracing`]. It knows the error that the traceback ended with, and so whether a message that follows
+//! belongs to it; and the error that came after the last message: [`Ended`].
+
+use super::frames::{Frame, Traceback};
+
+/// The most frames of a traceback; Python's own recursion ends at 1,000.
+const MOST_FRAMES: usize = 4096;
+/// A message further below a traceback that was cut is not its end; these are lines that are not indented.
+const MOST_BETWEEN: usize = 12;
+/// A message further below the first line of another error is not part of that.
+const MOST_OF_ERROR: usize = 4;
+/// An error with more lines below it did not end the program.
+const MOST_BELOW: usize = 40;
+
+/// How a traceback begins.
+const HEADER: &str = "Traceback (most recent call last)";
+
+/// The error that a program ended with after it caught the one about memory.
+///
+/// ```
+/// use plimsoll_trace::message::{Pasted, read};
+///
+/// let text = "oom, retrying: CUDA out of memory. Tried to allocate 2.00 GiB.\n\
+///             Traceback (most recent call last):\n  File \"a.py\", line 3, in f\n    d['x']\nKeyError: 'x'\n";
+/// let Some(Pasted::Log(log)) = read(text.as_bytes())? else { panic!("a message") };
+/// let ended = log.failed[0].ended_with.as_ref().expect("an error");
+/// assert_eq!((ended.error.as_str(), ended.traceback.frames[0].line), ("KeyError", 3));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// The exception, without its module: `KeyError`.
+    pub error: String,
+    /// The lines that were running.
+    pub traceback: Traceback,
+}
+
+/// A traceback that is not complete yet, and what came before it.
+#[derive(Default)]
+pub(super) struct Tracing {
+    traceback: Traceback,
+    /// What launchers and loggers write before each line: its bytes, and how many of them are blanks at its beginning.
+    prefix: (usize, usize),
+    /// Whether the line before was a frame, so that this one is its source.
+    after_frame: bool,
+    /// The kind of error with which it ended; `None` if it has not.
+    end: Option<Kind>,
+    /// Lines since its last frame or its end, without those that are indented or empty.
+    lines_since: usize,
+    /// What a line before it says about it.
+    mark: Option<Mark>,
+    /// Whether the latest end was a message, or came of one.
+    is_of_memory: bool,
+    /// The error that came after the last message.
+    ended: Option<Ended>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Memory,
+    Other,
+}
+
+/// What Python writes before a traceback.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    /// The error came of the one before, or while that was handled.
+    Chained,
+    /// The error did not end the program.
+    Aside,
+}
+
+/// Whether a line belongs to tracebacks and not to a message that is still read.
+pub(super) fn is_of_traceback(line: &str) -> bool {
+    line.contains(HEADER) || mark(line).is_some()
+}
+
+impl Tracing {
+    /// The next line, which is no message; `frame` is what it says of a frame.
+    pub(super) fn take(&mut self, line: &str, frame: Option<Frame>) {
+        if let Some(at) = line.find(HEADER) {
+            let ahead = &line[..at];
+            // In IPython, the error's name is on the left, and nothing is before the other lines.
+            self.prefix =
+                if ahead.ends_with("  ") && !ahead.trim().is_empty() { (0, 0) } else { (at, blanks(ahead)) };
+            self.begin();
+        } else if let Some(mark) = mark(line) {
+            self.mark = Some(mark);
+        } else if let Some(frame) = frame {
+            if self.end == Some(Kind::Other) {
+                self.begin();
+            }
+            if self.traceback.frames.len() < MOST_FRAMES {
+                self.traceback.frames.push(frame);
+            }
+            (self.end, self.lines_since, self.after_frame) = (None, 0, true);
+        } else {
+            self.take_other(line);
+        }
+    }
+
+    fn begin(&mut self) {
+        self.traceback.frames.clear();
+        (self.end, self.lines_since, self.after_frame) = (None, 0, false);
+    }
+
+    fn take_other(&mut self, line: &str) {
+        let is_source = std::mem::take(&mut self.after_frame);
+        let error = self.error(line).filter(|_| self.end.is_none());
+        let Some(frame) = self.traceback.frames.last_mut() else { return };
+        if let Some(name) = error {
+            return self.close(name, line);
+        }
+        if is_source {
+            frame.source = source(line).to_owned();
+            return;
+        }
+        self.lines_since +=
+            usize::from(!self.bare(line).starts_with([' ', '\t', '-']) && !line.trim().is_empty());
+    }
+
+    /// The traceback ends with an error.
+    fn close(&mut self, name: &str, line: &str) {
+        let is_memory = MEMORY.iter().any(|words| line.contains(words));
+        (self.end, self.lines_since) = (Some(if is_memory { Kind::Memory } else { Kind::Other }), 0);
+        let mark = self.mark.take();
+        if mark == Some(Mark::Aside) || OF_OTHERS.iter().any(|words| line.contains(words)) {
+            return;
+        }
+        self.is_of_memory = is_memory || self.is_of_memory && mark == Some(Mark::Chained);
+        let ended = || Ended { error: name.to_owned(), traceback: self.traceback.clone() };
+        self.ended = (!self.is_of_memory).then(ended);
+    }
+
+    /// The traceback of a message that begins in this line: without frames if it belongs to another error, or if there is none.
+    pub(super) fn of_message(&mut self, line: &str) -> Traceback {
+        let is_its = match self.end {
+            None | Some(Kind::Memory) => self.lines_since <= MOST_BETWEEN,
+            // The error has several lines, and this is one.
+            Some(Kind::Other) => {
+                let goes_on = self.error(line).is_some() || line.contains("Cuda failure");
+                goes_on && self.lines_since <= MOST_OF_ERROR
+            }
+        };
+        let traceback = std::mem::take(&mut self.traceback);
+        self.begin();
+        (self.is_of_memory, self.mark, self.ended) = (true, None, None);
+        if is_its { traceback } else { Traceback::default() }
+    }
+
+    /// The traceback below the last message, if that is its error: reports on the web have the message on top.
+    pub(super) fn below(&mut self) -> Option<Traceback> {
+        let is_its = self.end != Some(Kind::Other) && !self.traceback.frames.is_empty();
+        is_its.then(|| std::mem::take(&mut self.traceback))
+    }
+
+    /// The error after the last message with which the program ended.
+    pub(super) fn ended(&mut self) -> Option<Ended> {
+        // One more traceback that is cut may be the end.
+        self.ended.take().filter(|_| self.end.is_some() && self.lines_since <= MOST_BELOW)
+    }
+
+    /// The error of which a line is the first, without its module.
+    fn error<'a>(&self, line: &'a str) -> Option<&'a str> {
+        let is_next = self.lines_since == 0;
+        error(line, is_next).or_else(|| error(self.bare(line), is_next))
+    }
+
+    /// A line without what a launcher or a logger wrote before it.
+    fn bare<'a>(&self, line: &'a str) -> &'a str {
+        let (bytes, indent) = self.prefix;
+        if blanks(line) > indent { line } else { line.get(bytes..).unwrap_or(line) }
+    }
+}
+
+fn blanks(line: &str) -> usize {
+    line.len() - line.trim_start_matches(' ').len()
+}
+
+fn mark(line: &str) -> Option<Mark> {
+    let chained = ["During handling of the above exception", "The above exception was the direct cause"];
+    let aside = ["Exception ignored in", "Exception in thread", "Exception ignored on"];
+    let has = |words: &str| line.contains(words);
+    let is_aside = || aside.into_iter().any(has).then_some(Mark::Aside);
+    chained.into_iter().any(has).then_some(Mark::Chained).or_else(is_aside)
+}
+
+/// The name in `KeyError: 'loss'`, `torch.OutOfMemoryError: …`, `KeyboardInterrupt`, `ray.exceptions.RayTaskError(OutOfMemoryError): …`.
+/// A name that does not look like an exception's is one only in the line next to the traceback.
+fn error(line: &str, is_next: bool) -> Option<&str> {
+    let is_part = |char: char| char.is_alphanumeric() || char == '_' || char == '.';
+    let (path, rest) = line.split_at(line.find(|char| !is_part(char)).unwrap_or(line.len()));
+    let name = path.rsplit('.').next().unwrap_or(path);
+    let is_class = name.starts_with(char::is_uppercase) && name.contains(char::is_lowercase);
+    let is_known = path.contains('.') || ENDS.iter().any(|end| name.ends_with(end));
+    let rest = match rest.strip_prefix('(') {
+        Some(inner) => inner.split_once(')')?.1,
+        None => rest,
+    };
+    let is_head = match rest.trim_end() {
+        "" => is_known,
+        rest => rest == ":" || rest.starts_with(": "),
+    };
+    (is_class && is_head && (is_known || is_next)).then_some(name)
+}
+
+/// How the names of exceptions end.
+const ENDS: [&str; 10] = [
+    "Error",
+    "Exception",
+    "Exit",
+    "Expired",
+    "Failed",
+    "Group",
+    "Interrupt",
+    "Iteration",
+    "Timeout",
+    "Warning",
+];
+
+/// In errors about memory.
+const MEMORY: [&str; 6] =
+    ["OutOfMemory", "MemoryError", "out of memory", "Out of memory", "ALLOC_FAILED", "allocate memory"];
+
+/// In errors because another process ended: of launchers, pools, and ranks that lost one.
+const OF_OTHERS: [&str; 11] = [
+    "BrokenProcessPool",
+    "CalledProcessError",
+    "ChildFailedError",
+    "Connection",
+    "DataLoader worker",
+    "NCCL",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "RayTaskError",
+    "distributed.Dist",
+    "gloo",
+];
+
+/// A line of source without the launcher's prefix.
+pub(super) fn source(line: &str) -> &str {
+    let line =
+        line.split_once("]: ").filter(|(ahead, _)| ahead.starts_with('[')).map_or(line, |(_, rest)| rest);
+    line.trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Failed, Pasted, read};
+
+    const MESSAGE: &str = "CUDA out of memory. Tried to allocate 8.00 GiB.";
+
+    fn failed(text: &str) -> Failed {
+        let Some(Pasted::Log(log)) = read(text.as_bytes()).expect("read") else { panic!("{text}") };
+        let [failed] = log.failed.try_into().unwrap_or_else(|all| panic!("{all:?}"));
+        failed
+    }
+
+    fn trace(line: u32, error: &str) -> String {
+        format!(
+            "Traceback (most recent call last):\n  File \"t.py\", line {line}, in <module>\n    y = f()\n{error}\n"
+        )
+    }
+
+    #[test]
+    fn a_traceback_belongs_to_a_message_only_if_that_is_its_error() {
+        let key = trace(3, "KeyError: 'loss'");
+        for (text, line) in [
+            (format!("oom, retrying: {MESSAGE}\nepoch 1 ok\n{key}"), None),
+            (format!("{key}skipping a batch\noom, retrying: {MESSAGE}\n"), None),
+            (format!("{}oom: {MESSAGE}\n", trace(3, "Oops: x")), None),
+            (format!("{}oom: {MESSAGE}\n", key.replace("    y = f()\n", "")), None),
+            (trace(3, &format!("RuntimeError: {MESSAGE}")), Some(3)),
+            (trace(3, "mine.CompileFailed: backend raised:") + "RuntimeError: " + MESSAGE, Some(3)),
+            (
+                trace(3, "dist.DistBackendError: NCCL error\nLast error:\nCuda failure 2 'out of memory'"),
+                Some(3),
+            ),
+            (format!("{MESSAGE}\n\n{}", trace(3, "torch.OutOfMemoryError: Allocation on device")), Some(3)),
+            (format!("{MESSAGE}\n\n{}", trace(3, "")), Some(3)),
+        ] {
+            let found = failed(&text).traceback;
+            assert_eq!(found.place().map(|it| it.line), line, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_error_that_came_after_a_message_ended_the_program() {
+        let caught = format!("oom, retrying: {MESSAGE}\nepoch 1 ok\n");
+        let key = trace(3, "KeyError: 'loss'");
+        let ranked = |text: &str| text.lines().map(|line| format!("[rank1]: {line}\n")).collect::<String>();
+        let chained = "\nDuring handling of the above exception, another exception occurred:\n\n";
+        for (text, error) in [
+            (caught.clone() + &key, Some("KeyError")),
+            (
+                caught.clone() + &key + "srun: error: node1: task 0: Exited with exit code 1\n",
+                Some("KeyError"),
+            ),
+            (ranked(&(caught.clone() + &key)), Some("KeyError")),
+            (caught.clone() + &trace(3, "KeyboardInterrupt"), Some("KeyboardInterrupt")),
+            (caught.clone() + &key + chained + &trace(5, "mine.LoaderError: x"), Some("LoaderError")),
+            // Of memory in the end, caught too, of a thread, of a launcher.
+            (format!("RuntimeError: {MESSAGE}\n{chained}{key}"), None),
+            (caught.clone() + &key + &"step\n".repeat(99), None),
+            (caught.clone() + "Exception in thread Thread-3:\n" + &key, None),
+            (caught.clone() + &trace(3, "a.b.ChildFailedError: "), None),
+            (caught + &trace(3, "MemoryError"), None),
+        ] {
+            assert_eq!(failed(&text).ended_with.map(|it| it.error).as_deref(), error, "{text}");
+        }
+    }
+}
