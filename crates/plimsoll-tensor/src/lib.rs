@@ -29,6 +29,7 @@
 //! | `suite/` | what every operator must do, as a suite of checks |
 //! | `ops/` | what can be computed, by family: an operator a file, with its derivative |
 //! | `capture.rs` | [`Graph`]: captured work that is replayed |
+//! | `group/` | [`ProcessGroup`]: collectives of tensors between ranks |
 //!
 //! Unsafe code is in `view.rs` and `cpu/` only.
 
@@ -56,6 +57,7 @@ mod facts;
 mod few;
 mod function;
 pub mod gradcheck;
+mod group;
 pub mod history;
 mod inference;
 mod kernel;
@@ -97,6 +99,7 @@ pub use dtype::{DType, Element, Scalar, Stored, bf16, f16, promote, result_type}
 pub use error::{Error, OutOfMemory, Result};
 pub use facts::{DeviceFacts, DeviceKind};
 pub use function::{Function, FunctionBackward, Save, apply};
+pub use group::{ProcessGroup, ReduceOp, Traffic};
 pub use kernel::{CpuCall, Kernel, Varies};
 pub use label::Category;
 pub use layout::{Dims, Layout};

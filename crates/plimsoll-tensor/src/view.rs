@@ -165,7 +165,7 @@ pub struct Out<'a>(View<'a>);
 impl<'a> Out<'a> {
     /// # Safety
     /// As [`In::new`]; and the view must have been made for writing (its storage's lock is held exclusively),
-    /// and no other `In` or `Out` be made of its storage.
+    /// and no other `In` or `Out` be made of any byte between its first element and its last.
     pub(crate) unsafe fn new(view: View<'a>) -> Out<'a> {
         Out(view)
     }
@@ -185,7 +185,8 @@ impl<'a> Out<'a> {
     /// When the elements have another size.
     pub(crate) fn words<S: Pod>(self) -> &'a mut [S] {
         let (first, len) = self.0.span::<S>();
-        // SAFETY: as above; exclusive because the write lock is held and this was the one view of it.
+        // SAFETY: as above; exclusive because the write lock is held, this was the one view of these bytes, and spans of other
+        // outputs in the same storage do not overlap it (dispatch/in_place.rs).
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 }

@@ -18,6 +18,7 @@ mod fused;
 mod gradcheck;
 mod gradients;
 mod graphs;
+mod group;
 mod in_place;
 mod inference;
 mod keeps_little;
