@@ -47,4 +47,5 @@ mod train;
 mod train_cuda;
 mod train_gpt;
 mod train_image;
+mod train_ranks;
 mod whatif;

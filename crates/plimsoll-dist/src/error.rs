@@ -46,7 +46,7 @@ pub enum Error {
         /// What this rank has.
         ours: String,
     },
-    /// Another rank is gone, or failed.
+    /// Another rank is gone, failed, or does not come.
     #[error("{lost}{}", during(.call.as_ref()))]
     RankLost {
         /// Which one, and why.
@@ -90,7 +90,7 @@ pub enum Error {
     },
 }
 
-/// A rank that ended before its time.
+/// A rank without which the others cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// Its number.
@@ -101,7 +101,7 @@ pub struct Lost {
     pub pid: u32,
     /// Its device.
     pub device: String,
-    /// What is known: `its connection closed`, or the error that it reported itself.
+    /// What is known, behind its name: `is gone: its connection closed`, `failed: out of memory`.
     pub why: String,
 }
 
@@ -109,9 +109,9 @@ impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Lost { rank, host, pid, device, why } = self;
         match (host.is_empty(), device.is_empty()) {
-            (true, _) => write!(f, "rank {rank} is gone: {why}"),
-            (false, true) => write!(f, "rank {rank} is gone (host {host}, pid {pid}): {why}"),
-            (false, false) => write!(f, "rank {rank} is gone (host {host}, pid {pid}, {device}): {why}"),
+            (true, _) => write!(f, "rank {rank} {why}"),
+            (false, true) => write!(f, "rank {rank} (host {host}, pid {pid}) {why}"),
+            (false, false) => write!(f, "rank {rank} (host {host}, pid {pid}, {device}) {why}"),
         }
     }
 }
@@ -143,7 +143,7 @@ mod tests {
             host: "b".to_owned(),
             pid: 4711,
             device: "cpu".to_owned(),
-            why: "its connection closed".to_owned(),
+            why: "is gone: its connection closed".to_owned(),
         };
         let call = Call {
             number: 20_930,
@@ -154,7 +154,7 @@ mod tests {
         };
         assert_eq!(
             Error::RankLost { lost: Box::new(lost), call: Some(call) }.to_string(),
-            "rank 1 is gone (host b, pid 4711, cpu): its connection closed\n\
+            "rank 1 (host b, pid 4711, cpu) is gone: its connection closed\n\
              this rank was in all_to_all 20930 of `bucket 3` (61481600 bytes)"
         );
     }

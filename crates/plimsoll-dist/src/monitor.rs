@@ -78,7 +78,7 @@ impl Health {
     /// Tells all ranks that this one cannot go on, and why: its error, in a sentence. Gives back what is then known to all: an
     /// earlier failure, of another rank perhaps.
     pub fn fail(&self, why: &str) -> Lost {
-        self.report(self.rank, why)
+        self.report(self.rank, &format!("failed: {why}"))
     }
 
     /// Writes down that a rank is lost, unless one is already; gives back which.
@@ -214,7 +214,7 @@ impl Neighbour {
             _ => {
                 self.is_open = false;
                 if !ending.load(Ordering::SeqCst) {
-                    health.report(self.rank, "its connection closed");
+                    health.report(self.rank, "is gone: its connection closed");
                 }
             }
         }
@@ -225,21 +225,16 @@ fn look_at_store(store: &mut Client, store_rank: Option<usize>, health: &Health,
     match store.is_there(LOOK) {
         Ok(false) => {}
         // `report` gives what is written there.
-        Ok(true) => drop(health.report(health.rank, "another rank failed")),
+        Ok(true) => drop(health.report(health.rank, "failed: another rank failed")),
         Err(_) if ending.load(Ordering::SeqCst) => {}
         Err(why) => {
-            let rank = store_rank.unwrap_or(health.rank);
-            health.report(
-                rank,
-                &format!(
-                    "{why}; {}",
-                    if store_rank.is_some() {
-                        "it was hosted by this rank"
-                    } else {
-                        "the launcher hosted it"
-                    }
+            match store_rank {
+                Some(rank) => health.report(rank, &format!("is gone: it hosted the {why}")),
+                None => health.report(
+                    health.rank,
+                    &format!("cannot go on: its launcher is gone, which hosted the {why}"),
                 ),
-            );
+            };
         }
     }
 }

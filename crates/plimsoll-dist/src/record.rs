@@ -96,7 +96,7 @@ impl fmt::Display for Call {
         }
         match dtype.as_str() {
             _ if *op == Op::Barrier => Ok(()),
-            "" => write!(f, " ({bytes} bytes)"),
+            "" | "bytes" => write!(f, " ({bytes} bytes)"),
             dtype => write!(f, " ({bytes} bytes of {dtype})"),
         }
     }

@@ -17,6 +17,8 @@ use crate::transport::Sockets;
 
 /// What a connecting rank says first.
 const MAGIC: u32 = u32::from_le_bytes(*b"PLM1");
+/// How long the store may take to write down a failure.
+const BOARD: Duration = Duration::from_secs(1);
 /// How long rank 0 keeps its store open for ranks that end later.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -115,7 +117,9 @@ impl World {
         let token = fnv(0, environment.run.as_bytes());
         let links = Links { rank, size, token, until, listener }.connect(&others)?;
         let members: Vec<Member> = others.into_iter().map(|other| other.member).collect();
-        let health = Arc::new(Health::new(rank, members.clone(), connect()?, key("failed")));
+        // Whose host is stopped must not stop this rank from saying so.
+        let board = connect()?.answer_within(BOARD)?;
+        let health = Arc::new(Health::new(rank, members.clone(), board, key("failed")));
         let store_rank = (environment.store_host == StoreHost::FirstRank).then_some(0);
         let monitor = Monitor::start(&health, links.neighbours, connect()?, &key("failed"), store_rank)?;
         let sockets = Sockets::new(rank, links.data, Arc::clone(&health), options.collective_timeout);
@@ -158,6 +162,9 @@ impl Drop for World {
         if thread::panicking() {
             self.health.fail("it panicked");
             return;
+        }
+        if self.health.lost().is_some() {
+            return; // the store's host may be the one
         }
         self.monitor.say_goodbye();
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);

@@ -67,7 +67,7 @@ fn a_killed_rank_is_named_by_all_others() {
                 .find(|line| line.starts_with("error: "));
             let error = error.expect("an error");
             assert!(
-                error.contains("rank 2 is gone (host ") && error.contains(&format!("pid {pid}, cpu)")),
+                error.contains("rank 2 (host ") && error.contains(&format!("pid {pid}, cpu) is gone: ")),
                 "{error}"
             );
             assert!(error.contains("its connection closed"), "{error}");

@@ -79,6 +79,14 @@ fn a_server_that_goes_away_is_an_error_and_no_hang() {
     drop(server);
     let error = store.is_there(SOON).unwrap_err().to_string();
     assert!(error.contains("it closed the connection"), "{error}");
+    // One that accepts and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("an address").port();
+    let mut store = Client::connect("127.0.0.1", port, SOON)
+        .and_then(|store| store.answer_within(Duration::from_millis(50)))
+        .expect("a connection");
+    let error = store.add("/n", 1).unwrap_err().to_string();
+    assert!(error.contains("it does not answer"), "{error}");
     let error = Client::connect("127.0.0.1", 1, Duration::from_millis(50)).unwrap_err().to_string();
     assert!(
         error.contains("127.0.0.1:1") && error.contains("is rank 0, or its launcher, running there?"),

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_tensor::{Error, ProcessGroup, Result};
+use plimsoll_tensor::{self as tensor, ProcessGroup, Result};
 
-pub use plimsoll_dist::{Environment, Health, JoinOptions, Launcher, Lost, Member, StoreHost, store};
+pub use plimsoll_dist::{Environment, Error, Health, JoinOptions, Launcher, Lost, Member, StoreHost, store};
 
 /// The name of the operation in errors.
 const NAME: &str = "init_from_env";
@@ -44,7 +44,7 @@ pub struct World {
 /// ```
 ///
 /// # Errors
-/// [`Error::Distributed`]: variables that are missing or disagree, a store that cannot be reached, ranks that do not come.
+/// [`Distributed`](tensor::Error::Distributed): variables that are missing or disagree, a store that cannot be reached, ranks that do not come.
 pub fn init_from_env() -> Result<World> {
     let environment = Environment::of_process().map_err(distributed)?;
     World::join(environment, JoinOptions::default())
@@ -59,7 +59,10 @@ impl World {
         let Some(environment) = environment else { return Ok(World::single()) };
         if let Ok(text) = std::env::var("PLIMSOLL_COLLECTIVE_TIMEOUT_S") {
             let seconds = text.parse().map_err(|_| {
-                Error::argument(NAME, format!("PLIMSOLL_COLLECTIVE_TIMEOUT_S={text} is no number of seconds"))
+                tensor::Error::argument(
+                    NAME,
+                    format!("PLIMSOLL_COLLECTIVE_TIMEOUT_S={text} is no number of seconds"),
+                )
             })?;
             options.collective_timeout = Duration::from_secs(seconds);
         }
@@ -119,6 +122,6 @@ impl World {
     }
 }
 
-fn distributed(source: plimsoll_dist::Error) -> Error {
-    Error::Distributed { op: NAME, source: Box::new(source) }
+fn distributed(source: Error) -> tensor::Error {
+    tensor::Error::Distributed { op: NAME, source: Box::new(source) }
 }

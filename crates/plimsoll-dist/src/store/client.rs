@@ -10,7 +10,7 @@ use super::wire::{
 };
 use crate::error::{Error, Result};
 
-/// How long an answer may take that the server gives at once.
+/// The default of [`Client::answer_within`].
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// A connection to a store. Each call blocks until it is answered.
@@ -18,6 +18,8 @@ const ANSWER: Duration = Duration::from_secs(60);
 pub struct Client {
     stream: TcpStream,
     address: String,
+    /// How long an answer may take that the server gives at once.
+    answer: Duration,
 }
 
 impl Client {
@@ -37,11 +39,21 @@ impl Client {
                 Err(_) => thread::sleep(Duration::from_millis(20)),
             }
         };
-        let client = Client { stream, address };
+        let client = Client { stream, address, answer: ANSWER };
         client.done(client.stream.set_nodelay(true))?;
         client.done(client.stream.set_read_timeout(Some(ANSWER)))?;
         client.send(&Message::of(Command::Validate).u32(MAGIC))?;
         Ok(client)
+    }
+
+    /// The same connection, on which an answer that is due at once may take no longer than this; by default a minute.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn answer_within(mut self, answer: Duration) -> Result<Client> {
+        self.answer = answer;
+        self.done(self.stream.set_read_timeout(Some(answer)))?;
+        Ok(self)
     }
 
     /// This host's address, as the store's host sees it: where other ranks can connect to.
@@ -126,7 +138,7 @@ impl Client {
                 other => break other,
             }
         };
-        self.done(self.stream.set_read_timeout(Some(ANSWER)))?;
+        self.done(self.stream.set_read_timeout(Some(self.answer)))?;
         match answer {
             Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(false),
             other => self.done(other).map(|answer| answer == STOP_WAITING),

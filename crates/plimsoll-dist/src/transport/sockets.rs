@@ -132,16 +132,24 @@ impl Sockets {
         if let Some(lost) = self.health.lost() {
             return Err(Error::RankLost { lost: Box::new(lost), call: Some(exchange.call.clone()) });
         }
-        let late = exchange.start.elapsed() >= exchange.timeout;
-        if late || exchange.is_over.load(Ordering::SeqCst) {
-            let (call, seconds) = (exchange.call.clone(), exchange.timeout.as_secs());
+        let (call, seconds) = (exchange.call.clone(), exchange.timeout.as_secs());
+        if exchange.is_over.load(Ordering::SeqCst) {
             return Err(Error::Timeout { rank: peer, call, seconds });
         }
-        Ok(())
+        if exchange.start.elapsed() < exchange.timeout {
+            return Ok(());
+        }
+        // Said to all, with its host: the others may not be waiting for it themselves.
+        let why = format!(
+            "did not come to {call} within {seconds} s: it may be stopped, overloaded or in other code \
+             (PLIMSOLL_COLLECTIVE_TIMEOUT_S sets the time)"
+        );
+        let lost = self.health.report(peer, &why);
+        Err(Error::RankLost { lost: Box::new(lost), call: Some(call) })
     }
 
     fn closed(&self, exchange: &Exchange<'_>, peer: usize) -> Error {
-        let lost = self.health.report(peer, "its connection closed");
+        let lost = self.health.report(peer, "is gone: its connection closed");
         Error::RankLost { lost: Box::new(lost), call: Some(exchange.call.clone()) }
     }
 }

@@ -60,7 +60,7 @@ impl Threads {
             if mail.gone.contains(&peer) {
                 // The first that went is why the others do.
                 let rank = mail.gone[0];
-                let why = "its thread ended".to_owned();
+                let why = "is gone: its thread ended".to_owned();
                 let lost = Lost { rank, host: String::new(), pid: 0, device: String::new(), why };
                 return Err(Error::RankLost { lost: Box::new(lost), call: Some(call.clone()) });
             }
