@@ -268,30 +268,20 @@ fn a_simulated_rank_has_the_account_of_a_real_one() {
         assert_eq!(real["ranks"][key], simulated["ranks"][key], "{key}");
     }
     assert_eq!(real["memory"]["peak_by_category"], simulated["memory"]["peak_by_category"]);
-    let output = gpt(&[
-        "--parallel",
-        "ddp",
-        "--device",
-        "sim:H200",
-        "--sim-ranks",
-        "8",
-        "--batch-size",
-        "16",
-        "--steps",
-        "3",
-    ]);
+    let wide = |batch_size: &str, args: &[&str]| {
+        let small = &SMALL[..SMALL.iter().position(|word| *word == "--batch-size").expect("an option")];
+        plimsoll(&[small, &["--batch-size", batch_size, "--steps", "3", "--sample", "0"], args].concat())
+    };
+    let output = wide("16", &["--parallel", "ddp", "--device", "sim:H200", "--sim-ranks", "8"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(text.contains("bucket 0") && text.contains("buckets of gradients"), "{text}");
     assert!(text.contains("on each of 8 ranks") && text.contains("to 7 others"), "{text}");
     // A batch of 16 on 8 ranks has the activations of 2 on one.
-    let of = |args: &[&str]| {
-        result(&[args, &["--device", "sim", "--steps", "3"]].concat())["memory"]["peak_by_category"]["activation"].clone()
+    let of = |batch_size: &str, args: &[&str]| {
+        json(&wide(batch_size, &[args, &["--device", "sim", "--json"]].concat()))["memory"]["peak_by_category"]["activation"].clone()
     };
-    assert_eq!(
-        of(&["--batch-size", "16", "--parallel", "ddp", "--sim-ranks", "8"]),
-        of(&["--batch-size", "2"])
-    );
+    assert_eq!(of("16", &["--parallel", "ddp", "--sim-ranks", "8"]), of("2", &[]));
 }
 
 #[test]
@@ -348,7 +338,7 @@ fn a_rank_that_fails_tells_the_others_why() {
         stderr(&output)
     );
     // Out of memory: the ranks run out together, and the code is that of the first.
-    let output = gpt(&[&TWO[..], &["--memory-limit", "1MiB", "--width", "64"]].concat());
+    let output = gpt(&[&TWO[..], &["--memory-limit", "1MiB"]].concat());
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
 }
 
