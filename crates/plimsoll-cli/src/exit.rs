@@ -24,12 +24,35 @@ pub(crate) enum Exit {
     OutOfMemory = 4,
     /// The user's program failed.
     Program = 5,
+    /// Another rank of a training failed.
+    RankLost = 6,
     /// Our run was ended by SIGHUP, after saving; the code is 128 plus the signal's number, as shells report it.
     HungUp = 129,
     /// By Ctrl-C (SIGINT).
     Interrupted = 130,
     /// By SIGTERM.
     Terminated = 143,
+}
+
+impl Exit {
+    /// All codes.
+    const ALL: [Exit; 10] = [
+        Exit::Done,
+        Exit::Assertion,
+        Exit::Usage,
+        Exit::Unreadable,
+        Exit::OutOfMemory,
+        Exit::Program,
+        Exit::RankLost,
+        Exit::HungUp,
+        Exit::Interrupted,
+        Exit::Terminated,
+    ];
+
+    /// The one with this number.
+    pub(crate) fn of_code(code: i32) -> Option<Exit> {
+        Exit::ALL.into_iter().find(|exit| *exit as i32 == code)
+    }
 }
 
 impl From<Exit> for ExitCode {
@@ -79,6 +102,11 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
+        if let Some(lost) = error.distributed() {
+            use plimsoll::dist::Error::{Environment, Options};
+            let is_usage = matches!(lost, Environment(_) | Options { .. });
+            return Failure::new(if is_usage { Exit::Usage } else { Exit::RankLost }, lost.to_string());
+        }
         let exit = match error {
             Error::OutOfMemory(_) | Error::Allocator { .. } => Exit::OutOfMemory,
             _ => Exit::Usage,

@@ -91,6 +91,7 @@ Exit codes:
   3  input could not be read, or output could not be written
   4  the run, real or predicted, ran out of memory, or the answer is incomplete
   5  your program failed
+  6  another rank of a training failed
   130, 143  training was ended by Ctrl-C or SIGTERM, after saving if --save is given";
 
 /// Makes [`Verb`] from its rows: the help, the name, the arguments, and the function that runs it.

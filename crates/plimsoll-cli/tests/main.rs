@@ -50,5 +50,6 @@ mod train;
 mod train_cuda;
 mod train_gpt;
 mod train_image;
+mod train_ranks;
 mod waste;
 mod whatif;

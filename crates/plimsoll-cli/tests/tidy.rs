@@ -19,13 +19,17 @@ const MOST_LINES: usize = 500;
 const SOURCES: [&str; 9] = [".rs", ".py", ".cu", ".js", ".css", ".sh", ".c", ".cpp", ".h"];
 
 /// The crates that each crate may use, apart from its tests.
-const EDGES: [(&str, &[&str]); 10] = [
+const EDGES: [(&str, &[&str]); 11] = [
     ("plimsoll-alloc", &[]),
     ("plimsoll-trace", &["plimsoll-alloc"]),
     ("plimsoll-cuda", &["plimsoll-alloc"]),
     ("plimsoll-kernels", &[]),
-    ("plimsoll-tensor", &["plimsoll-alloc", "plimsoll-kernels", "plimsoll-cuda", "plimsoll-gpu"]),
-    ("plimsoll", &["plimsoll-tensor", "plimsoll-trace"]),
+    ("plimsoll-dist", &[]),
+    (
+        "plimsoll-tensor",
+        &["plimsoll-alloc", "plimsoll-kernels", "plimsoll-cuda", "plimsoll-gpu", "plimsoll-dist"],
+    ),
+    ("plimsoll", &["plimsoll-tensor", "plimsoll-dist", "plimsoll-trace"]),
     ("plimsoll-cli", &["plimsoll", "plimsoll-alloc", "plimsoll-trace", "plimsoll-gpu", "plimsoll-standin"]),
     ("plimsoll-gpu", &[]),
     ("plimsoll-needs", &[]),

@@ -185,6 +185,14 @@ pub enum Error {
         /// What is missing or failed, and what to do.
         source: plimsoll_cuda::CudaError,
     },
+    /// The ranks of a group cannot go on together: one is lost, late, or in another collective.
+    #[error("{op}: {source}")]
+    Distributed {
+        /// The collective that was asked for.
+        op: &'static str,
+        /// Which rank, and why.
+        source: Box<plimsoll_dist::Error>,
+    },
     /// An argument outside its range.
     #[error("{op}: {message}")]
     Argument {
@@ -245,6 +253,16 @@ impl Error {
         }
     }
 
+    /// The error of a process group, if this is one or was caused by one.
+    pub fn distributed(&self) -> Option<&plimsoll_dist::Error> {
+        match self {
+            Error::Distributed { source, .. } => Some(source),
+            Error::Late { cause, .. } | Error::Hook { cause, .. } => cause.distributed(),
+            Error::InLayer { error, .. } => error.distributed(),
+            _ => None,
+        }
+    }
+
     /// The error without the [`Error::InLayer`] around it.
     ///
     /// ```
@@ -275,6 +293,7 @@ impl Error {
                 | Error::Late { .. }
                 | Error::Anomaly { .. }
                 | Error::Hook { .. }
+                | Error::Distributed { .. }
                 | Error::InLayer { .. }
         );
         let owner = label::text(label::current_layer());

@@ -29,6 +29,7 @@
 //! | `suite/` | a suite of checks that every operator must pass |
 //! | `ops/` | the operators, by family: one operator and its derivative per file |
 //! | `capture.rs` | [`Graph`]: captured work that can be replayed |
+//! | `group/` | [`ProcessGroup`]: collectives of tensors between ranks |
 //!
 //! Unsafe code is only in `view.rs` and `cpu/`.
 
@@ -56,6 +57,7 @@ mod facts;
 mod few;
 mod function;
 pub mod gradcheck;
+mod group;
 pub mod history;
 mod inference;
 mod kernel;
@@ -97,6 +99,7 @@ pub use dtype::{DType, Element, Scalar, Stored, bf16, f16, promote, result_type}
 pub use error::{Error, OutOfMemory, Result};
 pub use facts::{DeviceFacts, DeviceKind};
 pub use function::{Function, FunctionBackward, Save, apply};
+pub use group::{ProcessGroup, ReduceOp, Traffic};
 pub use kernel::{CpuCall, Kernel, Varies};
 pub use label::Category;
 pub use layout::{Dims, Layout};

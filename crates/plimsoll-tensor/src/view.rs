@@ -163,8 +163,8 @@ pub struct Out<'a>(View<'a>);
 
 impl<'a> Out<'a> {
     /// # Safety
-    /// As [`In::new`], but the view must have been made for writing (its storage's lock is held exclusively), and no
-    /// other `In` or `Out` may be made of its storage.
+    /// As [`In::new`]; and the view must have been made for writing (its storage's lock is held exclusively),
+    /// and no other `In` or `Out` be made of any byte between its first element and its last.
     pub(crate) unsafe fn new(view: View<'a>) -> Out<'a> {
         Out(view)
     }
@@ -184,7 +184,8 @@ impl<'a> Out<'a> {
     /// If the elements have another size.
     pub(crate) fn words<S: Pod>(self) -> &'a mut [S] {
         let (first, len) = self.0.span::<S>();
-        // SAFETY: as above; exclusive because the write lock is held and this was the only view of the storage.
+        // SAFETY: as above; exclusive because the write lock is held, this was the one view of these bytes, and spans of other
+        // outputs in the same storage do not overlap it (dispatch/in_place.rs).
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 }

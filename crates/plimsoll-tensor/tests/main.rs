@@ -19,6 +19,7 @@ mod fused;
 mod gradcheck;
 mod gradients;
 mod graphs;
+mod group;
 mod in_place;
 mod inference;
 mod keeps_little;

@@ -41,6 +41,8 @@
 //! | `optim/` | optimizers |
 //! | `serialize/` | the files of layers and optimizers |
 //! | `amp.rs` | gradients scaled for `float16` |
+//! | `dist.rs` | the ranks of a job: what torchrun, srun or mpirun has started |
+//! | `parallel/` | one model on several ranks |
 //! | `captured_step.rs` | a training step that is captured and replayed |
 //! | `techniques.rs` | the usual memory-saving techniques, as documentation |
 //! | `models/` | models whose parameters have the names of pretrained weights |
@@ -50,10 +52,12 @@
 pub mod amp;
 mod captured_step;
 pub mod data;
+pub mod dist;
 pub mod memory;
 pub mod models;
 pub mod nn;
 pub mod optim;
+pub mod parallel;
 pub mod serialize;
 mod state_dict;
 pub mod techniques;

@@ -8,6 +8,7 @@ mod captured_step;
 mod checkpoint;
 mod conv_layers;
 mod devices;
+mod distributed;
 mod flipped_bits;
 mod layer_case;
 mod layers;

@@ -1,9 +1,11 @@
 //! Runs a job with its checkpoints, signals, progress and memory history, and reports the result.
 
+use plimsoll::dist::World;
 use plimsoll::memory::live::{self, Live};
 use plimsoll::{Device, OutOfMemory};
 
 use super::job::{self, Job, Outcome};
+use super::parallel::end_with_others;
 use super::progress::Progress;
 use super::saves::Saves;
 use super::settings::Settings;
@@ -14,7 +16,8 @@ use crate::exit::{Answer, Exit, Failure};
 use crate::output;
 
 /// Runs the job. Returns the text for stdout.
-pub(super) fn run(job: &Job, settings: &Settings, device: &Device) -> Result<Answer, Failure> {
+pub(super) fn run(job: &Job, settings: &Settings, device: &Device, world: &World) -> Result<Answer, Failure> {
+    let is_first = world.rank() == 0;
     let mut saves = settings.saves.open(job, device)?;
     // A recording is not replaced without permission. This is checked now rather than after hours of
     // training.
@@ -25,21 +28,34 @@ pub(super) fn run(job: &Job, settings: &Settings, device: &Device) -> Result<Ans
             return Err(Failure::new(Exit::Usage, message));
         }
     }
-    let file = settings.snapshot.as_ref();
+    let file = settings.snapshot.as_ref().filter(|_| is_first);
     let file = file.map(|path| SnapshotFile::open(path, settings.snapshot_entries, device)).transpose()?;
-    let log = settings.log.as_ref().map(|path| LogFile::open(path, device)).transpose()?;
+    let log =
+        settings.log.as_ref().filter(|_| is_first).map(|path| LogFile::open(path, device)).transpose()?;
     let stop = Stop::on_signals()
         .map_err(|why| Failure::new(Exit::Unreadable, format!("cannot catch signals: {why}")))?;
-    let mut watch = (Progress::new(job, device), file.clone());
     let live = if settings.no_live { None } else { serve(device) };
-    let outcome = job.run(device, &mut watch, saves.as_mut(), &stop);
-    drop(live);
-    watch.0.finish();
+    let watched = end_with_others(world);
+    let outcome = if is_first {
+        let mut watch = (Progress::new(job, device), file.clone());
+        let outcome = job.run(device, &mut watch, saves.as_mut(), &stop);
+        watch.0.finish();
+        outcome
+    } else {
+        job.run(device, &mut (), saves.as_mut(), &stop)
+    };
+    drop((live, watched));
     // If the job ran out of memory, that is reported first, even if its snapshot could not be saved.
     let written = file.as_ref().map_or(Ok(()), SnapshotFile::report).and(log.map_or(Ok(()), LogFile::finish));
     match outcome {
         Ok(outcome) => {
             written?;
+            if !is_first {
+                return Ok(Answer {
+                    text: String::new(),
+                    exit: outcome.signal.map_or(Exit::Done, Signal::exit),
+                });
+            }
             let exit = ending(&outcome, saves.as_ref());
             let text = match settings.json {
                 true => json::result(job, &outcome, file.as_ref(), saves.as_ref()),
@@ -51,14 +67,27 @@ pub(super) fn run(job: &Job, settings: &Settings, device: &Device) -> Result<Ans
         Err(job::Error::Load(error)) => Err(Failure::new(Exit::Unreadable, error.to_string())),
         Err(job::Error::Tensor(error)) => match error.out_of_memory() {
             Some(report) => {
+                // Before the search, which takes a while.
+                world.fail(&error.to_string());
                 if let Err(failure) = written {
                     output::progress(&failure.message);
                 }
                 Err(out_of_memory(job, settings, device, report, file.as_ref()))
             }
-            None => Err(error.into()),
+            None => Err(with_checkpoint(error.into(), saves.as_ref())),
         },
     }
+}
+
+/// Where a training can go on that ended because of another rank.
+fn with_checkpoint(mut failure: Failure, saves: Option<&Saves>) -> Failure {
+    if let (Exit::RankLost, Some(saves)) = (failure.exit, saves) {
+        let from = saves.last_step().map_or("there is no checkpoint yet".to_owned(), |step| {
+            format!("the last checkpoint is of step {step}: --resume {}", saves.folder().display())
+        });
+        failure.message.push_str(&format!("\n{from}"));
+    }
+    failure
 }
 
 /// The exit code of a run that ended. Reports on stderr where it was saved.
@@ -95,8 +124,12 @@ fn out_of_memory(
     report: &OutOfMemory,
     file: Option<&SnapshotFile>,
 ) -> Failure {
-    output::progress("out of memory; looking for the smallest limit that works");
-    let smallest = smallest::limit(job, settings.device.simulated(), device.memory_info().total_bytes);
+    let smallest = if job.group.rank() == 0 {
+        output::progress("out of memory; looking for the smallest limit that works");
+        smallest::limit(job, settings.device.simulated(), device.memory_info().total_bytes)
+    } else {
+        None
+    };
     Failure {
         exit: Exit::OutOfMemory,
         message: report::out_of_memory(job, report, smallest.as_ref()),

@@ -61,6 +61,11 @@ impl DeviceArgs {
         matches!(self.device, On::Cpu | On::Cuda(_))
     }
 
+    /// Whether it is a real GPU.
+    pub(super) fn is_cuda(&self) -> bool {
+        matches!(self.device, On::Cuda(_))
+    }
+
     /// The device, within its limit.
     pub(super) fn open(&self) -> Result<Device, Failure> {
         let device = match (&self.device, self.capacity) {

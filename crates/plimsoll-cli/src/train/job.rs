@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use plimsoll::DType;
 use plimsoll::autocast::autocast;
 use plimsoll::data::DataError;
 use plimsoll::memory::Report;
+use plimsoll::parallel::Bucket;
 use plimsoll::serialize::SerializeError;
+use plimsoll::{DType, Device, ProcessGroup};
 
 use super::stop::Signal;
 use super::task::{Sampled, Task};
@@ -18,7 +19,7 @@ pub(crate) struct Job {
     pub(crate) task: Box<dyn Task>,
     /// When it ends.
     pub(crate) length: Length,
-    /// Samples per step.
+    /// Samples per step, of all ranks together.
     pub(crate) batch_size: usize,
     /// The learning rate, which [`Task::schedule`] changes.
     pub(crate) lr: f64,
@@ -30,6 +31,37 @@ pub(crate) struct Job {
     pub(crate) workers: usize,
     /// Whether steps are captured and replayed.
     pub(crate) capture: bool,
+    /// The ranks that train together; one, most often.
+    pub(crate) group: ProcessGroup,
+}
+
+impl Job {
+    /// Its ranks on a device: they exist only in name where that computes nothing.
+    pub(super) fn group_on(&self, device: &Device) -> ProcessGroup {
+        match device.has_values() {
+            true => self.group.clone(),
+            false => ProcessGroup::simulated(self.group.rank(), self.group.size()),
+        }
+    }
+
+    /// How it says where it runs: `cpu`, `2 ranks of cpu`.
+    pub(super) fn place(&self, device: &Device) -> String {
+        match self.group.size() {
+            1 => device.name().to_owned(),
+            ranks => format!("{ranks} ranks of {}", device.name()),
+        }
+    }
+}
+
+/// What several ranks did together.
+#[derive(Clone, Debug)]
+pub(crate) struct Together {
+    /// The buckets of gradients.
+    pub(crate) buckets: Vec<Bucket>,
+    /// Bytes that a rank sends in a step.
+    pub(crate) sent_bytes_per_step: u64,
+    /// Allocated and reserved bytes at the peak of each rank.
+    pub(crate) peaks: Vec<(u64, u64)>,
 }
 
 /// How long a job trains.
@@ -164,6 +196,8 @@ pub(crate) struct Outcome {
     pub(crate) sample: Option<Sampled>,
     /// The signal that ended the run, if one did.
     pub(crate) signal: Option<Signal>,
+    /// What the ranks did, if there are several.
+    pub(crate) together: Option<Together>,
 }
 
 #[cfg(test)]

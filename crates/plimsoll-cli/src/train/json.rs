@@ -4,7 +4,7 @@ use plimsoll::memory::Report;
 use plimsoll::{Category, CategoryBytes, OutOfMemory};
 use serde_json::{Map, Value, json};
 
-use super::job::{Job, Outcome};
+use super::job::{Job, Outcome, Together};
 use super::report;
 use super::saves::Saves;
 use super::smallest::Smallest;
@@ -41,6 +41,7 @@ pub(crate) fn result(
         "snapshot": file.and_then(SnapshotFile::saved),
         "saved": saves.filter(|saves| saves.failure().is_none()).map(|saves| saves.folder().display().to_string()),
         "save_error": saves.and_then(Saves::failure).map(ToString::to_string),
+        "ranks": outcome.together.as_ref().map(of_ranks),
         "sample": outcome.sample.as_ref().map(|sample| &sample.text),
     });
     fields[format!("{}_per_s", job.task.unit().plural)] = outcome.units_per_second.into();
@@ -91,6 +92,22 @@ pub(crate) fn out_of_memory(
         "smallest_limit_fits_device": smallest.map(|smallest| smallest.fits_device),
         "snapshot": file.and_then(SnapshotFile::saved),
     }))
+}
+
+fn of_ranks(together: &Together) -> Value {
+    let Together { buckets, sent_bytes_per_step, peaks } = together;
+    let buckets =
+        buckets.iter().map(|bucket| json!({ "bytes": bucket.bytes, "parameters": bucket.parameters }));
+    let peaks = peaks
+        .iter()
+        .map(|(allocated, reserved)| json!({ "allocated_bytes": allocated, "reserved_bytes": reserved }));
+    json!({
+        "parallel": "ddp",
+        "size": peaks.len(),
+        "buckets": buckets.collect::<Vec<_>>(),
+        "sent_bytes_per_step": sent_bytes_per_step,
+        "peaks": peaks.collect::<Vec<_>>(),
+    })
 }
 
 fn of_job(job: &Job) -> Value {

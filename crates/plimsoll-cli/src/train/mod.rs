@@ -2,7 +2,8 @@
 //!
 //! `mnist/`, `gpt/` and `image/` are the trainings, each a `Task` (`task.rs`). `run.rs` is the training loop, the same for
 //! all of them and on every device; `saves.rs` writes its checkpoints, and `stop.rs` handles signals. `smallest.rs` finds
-//! the smallest limit by running the job on the simulated device. `progress.rs` shows the progress, `snapshot.rs` saves the
+//! the smallest limit by running the job on the simulated device. `parallel.rs` finds out which rank this process is, and `spawn.rs` starts ranks.
+//! `progress.rs` shows the progress, `snapshot.rs` saves the
 //! memory history, and `report.rs` and `json.rs` print the result. `command.rs` puts them together.
 
 mod classifier;
@@ -14,6 +15,7 @@ mod job;
 mod json;
 mod mnist;
 mod optimizer;
+mod parallel;
 mod progress;
 mod report;
 mod run;
@@ -21,13 +23,16 @@ mod saves;
 mod settings;
 mod smallest;
 mod snapshot;
+mod spawn;
 mod stop;
 mod task;
 mod watch;
 
 use clap::Subcommand;
 
+use self::job::Job;
 pub(crate) use self::json::SCHEMA;
+use self::parallel::Start;
 use self::settings::Settings;
 use crate::exit::{Answer, Failure};
 
@@ -50,16 +55,38 @@ impl What {
             What::Image(args) => &args.settings,
         }
     }
+
+    fn batch_size(&self) -> usize {
+        match self {
+            What::Mnist(args) => args.batch_size(),
+            What::Gpt(args) => args.batch_size(),
+            What::Image(args) => args.batch_size(),
+        }
+    }
+
+    fn job(&self) -> Result<Job, Failure> {
+        match self {
+            What::Mnist(args) => args.job(),
+            What::Gpt(args) => args.job(),
+            What::Image(args) => args.job(),
+        }
+    }
 }
 
 /// Runs the job. Returns the text for stdout.
 pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
     let settings = what.settings();
-    let device = settings.device.open()?;
-    let job = match what {
-        What::Mnist(args) => args.job()?,
-        What::Gpt(args) => args.job()?,
-        What::Image(args) => args.job()?,
+    let world = match settings.parallel.start(&settings.device, what.batch_size())? {
+        Start::Rank(world) => world,
+        Start::Launcher(ranks) => return spawn::run(ranks),
     };
-    command::run(&job, settings, &device)
+    let outcome = settings.device.open().and_then(|device| {
+        let mut job = what.job()?;
+        job.group = world.group().clone();
+        command::run(&job, settings, &device, &world)
+    });
+    if let Err(failure) = &outcome {
+        parallel::tell(&world, failure);
+    }
+    outcome
 }

@@ -36,7 +36,7 @@ impl Progress {
             bar.set_style(style.progress_chars("━╸ "));
         }
         let (what, batch_size) = (job.task.announcement(), job.batch_size);
-        output::progress(&format!("training on {what}, batch {batch_size}, on {}", device.name()));
+        output::progress(&format!("training on {what}, batch {batch_size}, on {}", job.place(device)));
         Progress {
             bar,
             unit: job.task.unit(),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use plimsoll::memory::{self, Report};
 use plimsoll::{Bytes, Category, OutOfMemory};
 
-use super::job::{Job, Outcome};
+use super::job::{Job, Outcome, Together};
 use super::progress::{self, percent};
 use super::saves::Saves;
 use super::smallest::{GRAIN_BYTES, Smallest};
@@ -31,6 +31,7 @@ pub(crate) fn text(job: &Job, outcome: &Outcome, saves: Option<&Saves>) -> Strin
     categories(&mut out, memory);
     reserved(&mut out, outcome);
     owners(&mut out, memory);
+    ranks(&mut out, outcome);
     beyond(&mut out, outcome);
     out
 }
@@ -129,6 +130,38 @@ fn reserved(out: &mut String, outcome: &Outcome) {
     for (name, bytes, note) in rows.into_iter().filter(|&(_, bytes, _)| bytes > 0) {
         let line = format!("  {name:<28} {:>12}             {note}", Bytes(bytes).to_string());
         let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// What the ranks did together.
+fn ranks(out: &mut String, outcome: &Outcome) {
+    let Some(Together { buckets, sent_bytes_per_step, peaks }) = &outcome.together else { return };
+    let _ = writeln!(out, "\n{BOLD}Ranks{RESET} (the account above is rank 0's)");
+    let mut line = |name: &str, bytes: u64, note: String| {
+        let _ = writeln!(out, "  {name:<28} {:>12}             {note}", Bytes(bytes).to_string());
+    };
+    let total = buckets.iter().map(|bucket| bucket.bytes).sum();
+    line(
+        "buckets of gradients",
+        total,
+        format!("in {}, exchanged as they fill", counted(buckets.len(), "bucket")),
+    );
+    line(
+        "sent by a rank in a step",
+        *sent_bytes_per_step,
+        format!("to {}", counted(peaks.len() - 1, "other")),
+    );
+    let reserved = || peaks.iter().map(|(_, reserved)| *reserved);
+    let (least, most) = (reserved().min().unwrap_or(0), reserved().max().unwrap_or(0));
+    if least == most {
+        line("reserved at the peak", most, format!("on each of {} ranks", peaks.len()));
+    } else {
+        line("reserved at the peak, most", most, format!("of {} ranks", peaks.len()));
+        line("reserved at the peak, least", least, String::new());
     }
 }
 

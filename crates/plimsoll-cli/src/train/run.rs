@@ -3,15 +3,17 @@
 
 use std::time::{Duration, Instant};
 
-use plimsoll::data::DataLoader;
+use plimsoll::data::{DataError, DataLoader, Order, Sampler};
 use plimsoll::memory::{self, Report};
 use plimsoll::nn::Scope;
 use plimsoll::optim::{Optimizer, clip_grad_norm_};
-use plimsoll::{CapturedStep, Device, Segment, Tensor, no_grad};
+use plimsoll::parallel::{DdpOptions, DistributedDataParallel};
+use plimsoll::{CapturedStep, Device, ProcessGroup, RngState, Segment, Tensor, no_grad};
 
-use super::job::{Error, Job, Outcome, Place};
+use super::job::{Error, Job, Outcome, Place, Together};
+use super::parallel::rank_seed;
 use super::saves::{Progress, Saved, Saves};
-use super::stop::Stop;
+use super::stop::{Signal, Stop};
 use super::task::Network;
 use super::watch::Watch;
 use crate::cuda::without_dnn;
@@ -22,12 +24,42 @@ use crate::cuda::without_dnn;
 // stop, whatever the number of epochs. (Blocks change places between epochs, so the earlier epoch need not be
 // the previous one.)
 
+/// A rank's share of the samples of a test: consecutive ones, none twice.
+struct Share {
+    start: usize,
+    len: usize,
+}
+
+impl Sampler for Share {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn order(&self, _: u64) -> Result<Order, DataError> {
+        let start = self.start;
+        Ok(Order::computed(self.len, move |position| start + position))
+    }
+}
+
+/// The part of a test that is this rank's; all of it where there is one.
+fn share(testing: DataLoader, group: &ProcessGroup) -> DataLoader {
+    let (rank, size, all) = (group.rank(), group.size(), testing.dataset().len());
+    if size == 1 {
+        return testing;
+    }
+    let border = |rank: usize| all * rank / size;
+    testing.sampler(Share { start: border(rank), len: border(rank + 1) - border(rank) })
+}
+
 /// A job on its device.
 struct Run<'a> {
     job: &'a Job,
     device: &'a Device,
     stop: &'a Stop,
     saves: Option<&'a mut Saves>,
+    group: ProcessGroup,
+    /// Averages gradients, where there are several ranks.
+    ddp: Option<DistributedDataParallel>,
     network: Box<dyn Network>,
     parameters: Vec<Tensor>,
     optimizer: Box<dyn Optimizer>,
@@ -39,6 +71,8 @@ struct Run<'a> {
     /// The step of the last checkpoint.
     saved_step: Option<u64>,
     trained: Trained,
+    /// The signal that all ranks have heard of, where there are several.
+    agreed: Option<Signal>,
     /// The maximum seen so far.
     outside_bytes: Option<u64>,
 }
@@ -46,6 +80,7 @@ struct Run<'a> {
 /// The units trained on in this process, and the time.
 #[derive(Default)]
 struct Trained {
+    steps: u64,
     samples: u64,
     elapsed: Duration,
 }
@@ -70,22 +105,32 @@ impl<'a> Run<'a> {
         saves: Option<&'a mut Saves>,
         stop: &'a Stop,
     ) -> Result<Run<'a>, Error> {
-        device.manual_seed(job.seed);
+        let group = job.group_on(device);
+        let (rank, size) = (group.rank(), group.size());
+        device.manual_seed(rank_seed(job.seed, &group));
         let network = job.task.network(&Scope::new(device, job.seed))?;
         let parameters = network.module().parameters();
+        let parameter_bytes = device.memory_allocated();
+        let ddp = match size {
+            1 => None,
+            _ => Some(DistributedDataParallel::new(network.module(), &group, DdpOptions::default())?),
+        };
         let ready = |loader: DataLoader| {
             if device.has_values() { loader.workers(job.workers) } else { loader.shapes_only() }
         };
         Ok(Run {
             optimizer: job.task.optimizer(parameters.clone(), job.lr),
             captured: job.capture.then(|| CapturedStep::new(device)),
-            training: ready(job.task.training(job.batch_size, job.seed)?),
-            testing: ready(job.task.testing(job.batch_size)?),
-            parameter_bytes: device.memory_allocated(),
+            training: ready(job.task.training(job.batch_size, job.seed)?.replica(rank, size)?),
+            testing: ready(share(job.task.testing(job.batch_size / size)?, &group)),
+            parameter_bytes,
             progress: Progress::default(),
             saved_step: None,
             trained: Trained::default(),
+            agreed: None,
             outside_bytes: None,
+            group,
+            ddp,
             parameters,
             network,
             job,
@@ -103,7 +148,7 @@ impl<'a> Run<'a> {
         loop {
             self.train(watch)?;
             let over = self.progress.step >= self.steps();
-            if over || self.stop.signal().is_some() {
+            if over || self.ended().is_some() {
                 self.save(watch);
             }
             let Some(score) = self.test()? else { break };
@@ -142,7 +187,9 @@ impl<'a> Run<'a> {
         let seconds = self.trained.elapsed.as_secs_f64();
         let units = self.trained.samples * self.job.task.unit().per_sample;
         let is_measured = self.device.has_values() && units > 0 && seconds > 0.0;
-        let sample = match self.device.has_values() && self.stop.signal().is_none() {
+        let together = self.together(&memory)?;
+        let is_first = self.group.rank() == 0;
+        let sample = match self.device.has_values() && self.ended().is_none() && is_first {
             true => {
                 // This makes the sample independent of how many random numbers training drew.
                 self.device.manual_seed(self.job.seed);
@@ -164,8 +211,40 @@ impl<'a> Run<'a> {
             elapsed,
             units_per_second: is_measured.then(|| units as f64 / seconds),
             sample,
-            signal: self.stop.signal(),
+            signal: self.ended(),
+            together,
         })
+    }
+
+    /// What the ranks did, once all have come to the end.
+    fn together(&self, memory: &Report) -> Result<Option<Together>, Error> {
+        let Some(ddp) = &self.ddp else { return Ok(None) };
+        let own = [memory.peak_allocated_bytes.to_le_bytes(), memory.peak_reserved_bytes.to_le_bytes()];
+        let all = self.group.all_gather_bytes(own.as_flattened(), "peaks")?;
+        let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        Ok(Some(Together {
+            buckets: ddp.buckets(),
+            sent_bytes_per_step: self.group.traffic().sent_bytes / self.trained.steps.max(1),
+            peaks: all.iter().map(|rank| (number(&rank[..8]), number(&rank[8..]))).collect(),
+        }))
+    }
+
+    /// The signal that ends the run. With several ranks, the one that all have heard of, so that all end after the same step.
+    fn ended(&self) -> Option<Signal> {
+        if self.ddp.is_some() { self.agreed } else { self.stop.signal() }
+    }
+
+    /// The sum of a value of each rank, in their order; all hear of a signal that one of them got.
+    fn agree(&mut self, own: f64) -> plimsoll::Result<f64> {
+        if self.ddp.is_none() {
+            return Ok(own);
+        }
+        let mut message = own.to_le_bytes().to_vec();
+        message.push(self.stop.signal().map_or(0, Signal::number));
+        let all = self.group.all_gather_bytes(&message, "loss and signals")?;
+        self.agreed = self.agreed.or(all.iter().find_map(|rank| Signal::of_number(rank[8])));
+        let value = |rank: &Vec<u8>| rank[..8].try_into().map_or(f64::NAN, f64::from_le_bytes);
+        Ok(all.iter().map(value).sum())
     }
 
     fn place(&self) -> Place {
@@ -195,6 +274,9 @@ impl<'a> Run<'a> {
         let (progress, not_finite) =
             from.load(self.network.module(), self.optimizer.as_mut(), self.device)?;
         self.progress = progress;
+        // The checkpoint has where rank 0's generator stood; the others have drawn as often, from seeds of their own.
+        let state = self.device.rng_state();
+        self.device.set_rng_state(RngState { seed: rank_seed(state.seed, &self.group), ..state });
         if let Some(first) = not_finite.first() {
             let more = not_finite.len() - 1;
             let more = if more > 0 { format!(" and {more} more tensors") } else { String::new() };
@@ -234,19 +316,21 @@ impl<'a> Run<'a> {
             Some(state) => training.resume(state)?,
             None => training.epoch(self.progress.epoch),
         };
-        let (start, steps) = (Instant::now(), self.steps());
-        while self.progress.step < steps && self.stop.signal().is_none() {
+        let (start, steps, ranks) = (Instant::now(), self.steps(), self.group.size());
+        while self.progress.step < steps && self.ended().is_none() {
             let Some(batch) = epoch.next() else { break };
             let batch = batch?;
             self.device.mark_step(self.progress.step);
             let loss = self.step(&batch.to_device(self.device)?)?;
-            let sum = f64::from_bits(self.progress.loss_sum_bits)
-                + f64::from(loss.unwrap_or(0.0)) * batch.samples as f64;
+            let samples = batch.samples * ranks;
+            let sum =
+                f64::from_bits(self.progress.loss_sum_bits) + f64::from(loss.unwrap_or(0.0)) * samples as f64;
             self.progress.loss_sum_bits = sum.to_bits();
-            self.progress.samples += batch.samples as u64;
+            self.progress.samples += samples as u64;
             let is_first = self.trained.samples == 0;
-            self.trained.samples += batch.samples as u64;
-            watch.step(self.place(), batch.samples, loss, self.device);
+            self.trained.samples += samples as u64;
+            self.trained.steps += 1;
+            watch.step(self.place(), samples, loss, self.device);
             if let (true, Some(why)) = (is_first, self.device.missing_library()) {
                 watch.note(&without_dnn(&why));
             }
@@ -285,7 +369,12 @@ impl<'a> Run<'a> {
             self.look_outside();
         }
         self.progress.step += 1;
-        self.device.has_values().then(|| outputs[0].item()).transpose()
+        if !self.device.has_values() {
+            return Ok(None);
+        }
+        let own: f32 = outputs[0].item()?;
+        let ranks = self.group.size() as f64;
+        Ok(Some((self.agree(f64::from(own))? / ranks) as f32))
     }
 
     fn mean_loss(&self) -> Option<f64> {
@@ -296,10 +385,13 @@ impl<'a> Run<'a> {
     /// Computes the test metric, summed over samples, if the device has values. Returns `None` if a signal
     /// arrived.
     fn test(&mut self) -> Result<Option<Option<f64>>, Error> {
+        if self.ended().is_some() {
+            return Ok(None);
+        }
         self.network.module().eval();
         let mut sum = 0.0;
         for batch in self.testing.epoch(self.progress.epoch) {
-            if self.stop.signal().is_some() {
+            if self.ended().is_some() {
                 return Ok(None);
             }
             let batch = batch?;
@@ -309,7 +401,10 @@ impl<'a> Run<'a> {
             self.testing.recycle(batch);
         }
         self.look_outside();
-        Ok(Some(self.device.has_values().then_some(sum)))
+        if !self.device.has_values() {
+            return Ok(Some(None));
+        }
+        Ok(Some(Some(self.agree(sum)?)))
     }
 
     /// Records the process's memory outside the allocator, if it is a new maximum.

@@ -63,7 +63,10 @@ pub(crate) struct Saves {
     /// Whether the checkpoint there was written by this run, or is the one it resumed from.
     is_own: bool,
     failure: Option<SerializeError>,
-    _lock: FolderLock,
+    /// Of the rank that writes: the others only load.
+    lock: Option<FolderLock>,
+    /// The step of the last checkpoint in the folder.
+    last_step: Option<u64>,
 }
 
 /// The description of its job that a checkpoint contains.
@@ -139,20 +142,26 @@ impl SaveArgs {
                 there.display()
             )));
         }
-        writable(folder)?;
-        let lock =
-            FolderLock::of(folder).map_err(|why| Failure::new(Exit::Usage, format!("--save: {why}")))?;
+        let lock = match job.group.rank() {
+            0 => {
+                writable(folder)?;
+                let lock = FolderLock::of(folder);
+                Some(lock.map_err(|why| Failure::new(Exit::Usage, format!("--save: {why}")))?)
+            }
+            _ => None,
+        };
         let companions = job.task.companions();
         Ok(Some(Saves {
             folder: folder.to_owned(),
             every: self.save_every,
             facts,
             companions,
-            checkpoint,
             starts_here: is_same && file.is_some_and(|file| file.ends_with(CHECKPOINT)),
             is_own: is_same,
             failure: None,
-            _lock: lock,
+            last_step: checkpoint.as_ref().filter(|_| is_same).map(|checkpoint| checkpoint.progress.step),
+            checkpoint,
+            lock,
         }))
     }
 }
@@ -190,6 +199,11 @@ impl Saves {
         self.failure.as_ref()
     }
 
+    /// The step of the last checkpoint, if there is one.
+    pub(super) fn last_step(&self) -> Option<u64> {
+        self.last_step
+    }
+
     /// Whether a checkpoint is due after this many steps.
     pub(super) fn is_due(&self, step: u64) -> bool {
         step.is_multiple_of(self.every)
@@ -205,11 +219,14 @@ impl Saves {
         self.checkpoint.take()
     }
 
-    /// Saves everything. If it fails, the previous save stays intact.
+    /// Saves everything, on one rank. If it fails, the previous save stays intact.
     pub(super) fn save(&mut self, saved: &Saved<'_>) -> Result<(), String> {
-        let outcome = self.write(saved);
+        let outcome = if self.lock.is_some() { self.write(saved) } else { Ok(()) };
         let message = outcome.as_ref().map_err(ToString::to_string).map(|&()| ());
-        self.is_own |= outcome.is_ok();
+        if outcome.is_ok() {
+            self.is_own = true;
+            self.last_step = Some(saved.progress.step);
+        }
         self.failure = outcome.err();
         message
     }

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use plimsoll::dist::World;
 
 use super::device::DeviceArgs;
 use super::job::{Job, Length, Precision};
+use super::parallel::ParallelArgs;
 use super::saves::SaveArgs;
 use super::task::Task;
 
@@ -13,6 +15,8 @@ use super::task::Task;
 pub(crate) struct Settings {
     #[command(flatten)]
     pub(super) device: DeviceArgs,
+    #[command(flatten)]
+    pub(super) parallel: ParallelArgs,
     /// What matrix products and convolutions are computed in
     #[arg(long = "dtype", value_enum, value_name = "TYPE", default_value_t = Precision::Float32)]
     pub(super) precision: Precision,
@@ -24,18 +28,18 @@ pub(crate) struct Settings {
     workers: u16,
     /// Capture the training step on a GPU after three steps, and replay it from then on: the same results with less work for the
     /// host. No effect on other devices
-    #[arg(long)]
+    #[arg(long, conflicts_with = "parallel")]
     capture: bool,
     #[command(flatten)]
     pub(super) saves: SaveArgs,
-    /// Save the memory history, for PyTorch's viewer; also when memory runs out
+    /// Save the memory history, for PyTorch's viewer; also when memory runs out. With several ranks, that of rank 0
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(super) snapshot: Option<PathBuf>,
     /// How many events it keeps; when there are more, the oldest are dropped
     #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "snapshot", help_heading = "Output",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) snapshot_entries: u32,
-    /// Write the memory history to a log as it happens: for long runs, and complete up to a crash
+    /// Write the memory history to a log as it happens: for long runs, and complete up to a crash. With several ranks, that of rank 0
     #[arg(long, value_name = "FILE", conflicts_with = "snapshot", help_heading = "Output")]
     pub(super) log: Option<PathBuf>,
     /// Do not let `plimsoll top` watch this run
@@ -51,6 +55,7 @@ impl Settings {
     pub(super) fn job(&self, task: Box<dyn Task>, length: Length, batch_size: usize, lr: f64) -> Job {
         let workers = usize::from(self.workers);
         let Settings { precision, seed, capture, .. } = *self;
-        Job { task, length, batch_size, lr, precision, seed, workers, capture }
+        let group = World::single().group().clone();
+        Job { task, length, batch_size, lr, precision, seed, workers, capture, group }
     }
 }

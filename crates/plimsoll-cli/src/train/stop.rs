@@ -54,6 +54,18 @@ impl Stop {
 }
 
 impl Signal {
+    /// Its number.
+    pub(super) fn number(self) -> u8 {
+        (self.exit() as u8) - 128
+    }
+
+    /// The signal with this number; 0 is none.
+    pub(super) fn of_number(number: u8) -> Option<Signal> {
+        [Signal::Interrupt, Signal::Terminate, Signal::HangUp]
+            .into_iter()
+            .find(|signal| signal.number() == number)
+    }
+
     /// Its name in C headers.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -87,6 +99,10 @@ mod tests {
             assert_eq!(stop.signal(), None);
             stop.0.store(number as usize, Ordering::SeqCst);
             assert_eq!(stop.signal(), Some(signal));
+            assert_eq!(
+                (i32::from(signal.number()), Signal::of_number(signal.number())),
+                (number, Some(signal))
+            );
         }
     }
 }

@@ -6,9 +6,11 @@
 //! | `fold` | reductions that keep more than a sum |
 //! | `folds` | the individual reductions: variances, norms, extremes, products |
 //! | `scan` | cumulative sums and products |
+//! | `ordered_sum` | sums of parts in one order |
 
 pub mod fold;
 pub mod folds;
+pub mod ordered_sum;
 pub mod scan;
 pub(crate) mod sum;
 

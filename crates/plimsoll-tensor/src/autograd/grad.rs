@@ -1,5 +1,6 @@
 //! The functions that compute gradients: `backward` accumulates them in the leaves, `grad` returns them.
 
+use super::callbacks::with_callbacks;
 use super::engine::Pass;
 use crate::error::{Error, Result};
 use crate::tensor::{Edge, Keep, Tensor};
@@ -114,7 +115,7 @@ fn run(roots: &[&Tensor], targets: Option<&[Edge]>, options: GradOptions) -> Res
     };
     let starts = roots.iter().zip(gradients).map(start).collect::<Result<_>>()?;
     let keep = if retain_graph || create_graph { Keep::Retain } else { Keep::Free };
-    Pass::run(starts, targets, keep, create_graph)
+    with_callbacks(|| Pass::run(starts, targets, keep, create_graph))
 }
 
 fn starting_gradient(root: &Tensor, given: Option<Tensor>, create_graph: bool) -> Result<Tensor> {

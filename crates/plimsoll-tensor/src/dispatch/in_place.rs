@@ -130,9 +130,15 @@ fn may_change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool
             "an inference tensor (made in `inference_mode`) cannot be changed in place outside of that mode: `copy` it first",
         ));
     }
-    let mut storages: SmallVec<[usize; 8]> = targets().map(|target| target.storage.id()).collect();
-    storages.sort_unstable();
-    if storages.windows(2).any(|pair| pair[0] == pair[1]) {
+    // Views of one storage may change together if they lie one behind the other, as the gradients of a bucket do.
+    let span = |target: &Data| {
+        let (layout, size) = (&target.layout, target.dtype.size());
+        (target.storage.id(), layout.offset() * size, layout.end() * size)
+    };
+    let mut spans: SmallVec<[(usize, usize, usize); 8]> =
+        targets().filter(|target| !target.layout.is_empty()).map(span).collect();
+    spans.sort_unstable();
+    if spans.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[0].2 > pair[1].1) {
         let message = "two of the tensors that it changes share memory: copy one first";
         return Err(Error::argument(op.name(), message));
     }

@@ -79,7 +79,7 @@ impl Plan {
     }
 
     const fn seed_of(&self, batch: usize, slot: usize) -> SampleSeed {
-        SampleSeed { seed: self.seed, epoch: self.epoch, batch, slot }
+        SampleSeed { seed: self.seed, epoch: self.epoch, batch, slot: self.batches.slot(slot) }
     }
 }
 

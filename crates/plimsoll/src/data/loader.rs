@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use super::collate::Collate;
 use super::epoch::Source;
+use super::error::SamplerError;
 use super::indexed::{BatchContent, Plan, SpareBatches};
-use super::sampler::Batches;
+use super::sampler::{Batches, Replica};
 use super::state::checksum;
 use super::workers::{WorkerInfo, Workers, worker_options};
 use super::{
@@ -45,7 +46,7 @@ pub struct DataLoader {
 /// How samples become batches.
 #[derive(Clone)]
 enum Batching {
-    Even { sampler: Arc<dyn Sampler>, size: usize, last: LastBatch },
+    Even { sampler: Arc<dyn Sampler>, size: usize, last: LastBatch, replica: Replica },
     Given(Arc<dyn BatchSampler>),
 }
 
@@ -67,7 +68,8 @@ impl DataLoader {
             return Err(DataError::BatchSize);
         }
         let sampler = Arc::new(SequentialSampler::new(dataset.len()));
-        Ok(Self::of(dataset, Batching::Even { sampler, size: batch_size, last: LastBatch::Keep }))
+        let (last, replica) = (LastBatch::Keep, Replica::WHOLE);
+        Ok(Self::of(dataset, Batching::Even { sampler, size: batch_size, last, replica }))
     }
 
     /// A loader of the batches that `sampler` chooses.
@@ -126,6 +128,37 @@ impl DataLoader {
         self
     }
 
+    /// Takes one replica's part of each batch: every `replicas`th sample of it, from the `rank`th on, so that all replicas together
+    /// take the batches of a loader without this. A last batch that does not divide goes on with the epoch's first samples. The
+    /// position of an epoch is that of the whole batches: another number of replicas can go on from it.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use plimsoll::data::{DataLoader, Digits};
+    /// let loader = DataLoader::new(Arc::new(Digits::new(1, 100)), 32)?.shuffle(7).replica(1, 4)?;
+    /// let batches: Vec<_> = loader.epoch(0).collect::<Result<_, _>>()?;
+    /// assert_eq!(batches.iter().map(|batch| batch.samples).collect::<Vec<_>>(), [8, 8, 8, 1]);
+    /// # Ok::<(), plimsoll::data::DataError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If `rank` is not below `replicas`, or `replicas` does not divide the batch size. A loader of given batches cannot be divided.
+    pub fn replica(mut self, rank: usize, replicas: usize) -> Result<Self, DataError> {
+        if rank >= replicas {
+            return Err(SamplerError::Rank { rank, replicas }.into());
+        }
+        match &mut self.batching {
+            Batching::Even { size, replica, .. } if size.is_multiple_of(replicas) => {
+                *replica = Replica { rank, replicas };
+                Ok(self)
+            }
+            Batching::Even { size, .. } => Err(SamplerError::Parts { batch_size: *size, replicas }.into()),
+            Batching::Given(sampler) => {
+                Err(SamplerError::Parts { batch_size: sampler.largest(), replicas }.into())
+            }
+        }
+    }
+
     /// Yields batches of the same shapes and byte counts without values: no sample is read, no thread started.
     #[must_use]
     pub fn shapes_only(mut self) -> Self {
@@ -137,8 +170,8 @@ impl DataLoader {
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.batching {
-            Batching::Even { sampler, size, last: LastBatch::Keep } => sampler.len().div_ceil(*size),
-            Batching::Even { sampler, size, last: LastBatch::Drop } => sampler.len() / size,
+            Batching::Even { sampler, size, last: LastBatch::Keep, .. } => sampler.len().div_ceil(*size),
+            Batching::Even { sampler, size, last: LastBatch::Drop, .. } => sampler.len() / size,
             Batching::Given(sampler) => sampler.len(),
         }
     }
@@ -159,7 +192,9 @@ impl DataLoader {
     #[must_use]
     pub fn batch_bytes(&self) -> u64 {
         let samples = match &self.batching {
-            Batching::Even { sampler, size, .. } => sampler.len().min(*size),
+            Batching::Even { sampler, size, replica, .. } => {
+                sampler.len().min(*size).div_ceil(replica.replicas)
+            }
             Batching::Given(sampler) => sampler.largest(),
         };
         HostBatch::absent(samples, &self.fields).bytes()
@@ -203,12 +238,13 @@ impl DataLoader {
     fn batches(&self, epoch: u64) -> Result<Batches, DataError> {
         match (&self.batching, self.making) {
             (Batching::Given(sampler), _) => sampler.batches(epoch).map(Batches::Given),
-            (Batching::Even { sampler, size, .. }, BatchContent::Values) => {
-                Ok(Batches::Even { order: sampler.order(epoch)?, size: *size })
+            (Batching::Even { sampler, size, replica, .. }, BatchContent::Values) => {
+                Ok(Batches::Even { order: sampler.order(epoch)?, size: *size, replica: *replica })
             }
-            // Without values, the order does not matter.
-            (Batching::Even { sampler, size, .. }, BatchContent::Shapes) => {
-                Ok(Batches::Even { order: Order::sequential(sampler.len()), size: *size })
+            // Shapes need no order.
+            (Batching::Even { sampler, size, replica, .. }, BatchContent::Shapes) => {
+                let order = Order::sequential(sampler.len());
+                Ok(Batches::Even { order, size: *size, replica: *replica })
             }
         }
     }

@@ -236,3 +236,43 @@ fn after_a_batch_that_did_not_fit_the_next_epoch_starts_afresh() {
         Some(&[0i64, 1][..])
     );
 }
+
+#[test]
+fn replicas_together_have_the_batches_of_one() {
+    let indices = |loader: &DataLoader, epoch| -> Vec<Vec<usize>> {
+        let batches = loader.batches(epoch).unwrap();
+        let batch = |number| (0..batches.samples(number)).map(|slot| batches.index(number, slot)).collect();
+        (0..loader.len()).map(batch).collect()
+    };
+    for (samples, drops) in [(64, false), (61, false), (61, true)] {
+        let loader = DataLoader::new(Arc::new(crate::data::Digits::new(1, samples)), 12).unwrap().shuffle(3);
+        let loader = if drops { loader.drop_last() } else { loader };
+        let whole = indices(&loader, 5);
+        let parts: Vec<_> =
+            (0..4).map(|rank| indices(&loader.clone().replica(rank, 4).unwrap(), 5)).collect();
+        for (number, batch) in whole.iter().enumerate() {
+            let size = parts[0][number].len();
+            assert!(parts.iter().all(|part| part[number].len() == size), "equal parts");
+            let together: Vec<usize> =
+                (0..size).flat_map(|slot| parts.iter().map(move |part| part[number][slot])).collect();
+            assert_eq!(together[..batch.len()], batch[..], "batch {number} of {samples} samples");
+            // What fills up the last one are the first samples.
+            assert_eq!(together[batch.len()..], whole[0][..together.len() - batch.len()]);
+        }
+    }
+}
+
+#[test]
+fn the_position_is_that_of_the_whole_batches() {
+    let loader = DataLoader::new(Arc::new(crate::data::Digits::new(1, 64)), 8).unwrap().shuffle(3);
+    let [two, four] = [2, 4].map(|replicas| loader.clone().replica(1, replicas).unwrap());
+    let mut epoch = two.epoch(0);
+    epoch.by_ref().take(3).for_each(|batch| assert_eq!(batch.unwrap().samples, 4));
+    let state = epoch.state();
+    assert_eq!(four.resume(&state).unwrap().map(|batch| batch.unwrap().samples).collect::<Vec<_>>(), [2; 5]);
+    assert_eq!(loader.resume(&state).unwrap().count(), 5);
+    assert!(
+        loader.clone().replica(0, 3).err().unwrap().to_string().contains("do not divide into 3 equal parts")
+    );
+    assert!(loader.replica(2, 2).is_err());
+}

@@ -11,7 +11,7 @@ mod weighted;
 use std::fmt;
 
 pub use batch::BatchSampler;
-pub(super) use batch::Batches;
+pub(super) use batch::{Batches, Replica};
 pub use distributed::DistributedSampler;
 pub use weighted::WeightedRandomSampler;
 

@@ -121,6 +121,11 @@ struct Gpt {
 }
 
 impl GptArgs {
+    /// Samples per step.
+    pub(super) fn batch_size(&self) -> usize {
+        self.batch_size as usize
+    }
+
     /// Builds the job.
     pub(super) fn job(&self) -> std::result::Result<Job, Failure> {
         let [width, context, heads] = [self.width as usize, self.context as usize, usize::from(self.heads)];

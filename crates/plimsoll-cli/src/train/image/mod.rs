@@ -113,6 +113,11 @@ struct Image {
 }
 
 impl ImageArgs {
+    /// Samples per step.
+    pub(super) fn batch_size(&self) -> usize {
+        self.batch_size as usize
+    }
+
     /// Builds the job.
     pub(super) fn job(&self) -> std::result::Result<Job, Failure> {
         let folder = self.data.as_ref().ok_or_else(|| Failure::new(Exit::Usage, FOLDER))?;

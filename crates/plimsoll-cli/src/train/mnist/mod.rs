@@ -59,6 +59,11 @@ struct Mnist {
 }
 
 impl MnistArgs {
+    /// Samples per step.
+    pub(super) fn batch_size(&self) -> usize {
+        self.batch_size as usize
+    }
+
     /// Builds the job.
     pub(super) fn job(&self) -> std::result::Result<Job, Failure> {
         let want = if self.settings.device.has_values() { Want::Values } else { Want::Shapes };

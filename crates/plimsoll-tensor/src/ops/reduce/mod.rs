@@ -13,6 +13,7 @@
 //! | `order_statistics` | elements by their rank: medians, quantiles |
 //! | `statistics` | statistics composed of other operations |
 //! | `scan` | cumulative sums and products |
+//! | `ordered_sum` | sums of parts in one order |
 //! | `running` | cumulative maxima, minima and log-sum-exp |
 
 pub(super) mod argmax;
@@ -20,6 +21,7 @@ pub(super) mod extreme;
 pub(super) mod logsumexp;
 pub(super) mod norm;
 pub(super) mod order_statistics;
+pub(super) mod ordered_sum;
 pub(super) mod prod;
 pub(super) mod reduced;
 pub(super) mod running;
@@ -34,6 +36,7 @@ pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("extreme", extreme::cases),
     ("logsumexp", logsumexp::cases),
     ("norm", norm::cases),
+    ("ordered_sum", ordered_sum::cases),
     ("prod", prod::cases),
     ("scan", scan::cases),
     ("sum", sum::cases),

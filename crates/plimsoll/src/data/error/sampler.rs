@@ -43,6 +43,17 @@ pub enum SamplerError {
         replicas: usize,
     },
 
+    /// Batches that do not divide into equal parts.
+    #[error(
+        "batches of {batch_size} do not divide into {replicas} equal parts, or were given whole: choose a multiple"
+    )]
+    Parts {
+        /// Samples of a batch.
+        batch_size: usize,
+        /// The number of replicas.
+        replicas: usize,
+    },
+
     /// A saved position belongs to another loader.
     #[error(
         "the saved position is of a loader with another {what}: {saved} there, {ours} here; resume with the same data, \

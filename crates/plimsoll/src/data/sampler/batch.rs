@@ -46,10 +46,27 @@ pub trait BatchSampler: Send + Sync {
     }
 }
 
+/// The part of each batch that one replica of several gets: every `replicas`th sample, from `rank` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::data) struct Replica {
+    pub(in crate::data) rank: usize,
+    pub(in crate::data) replicas: usize,
+}
+
+impl Replica {
+    /// The whole batch.
+    pub(in crate::data) const WHOLE: Replica = Replica { rank: 0, replicas: 1 };
+
+    /// The slot of the whole batch that a slot of the part is.
+    const fn slot(self, slot: usize) -> usize {
+        self.rank + slot * self.replicas
+    }
+}
+
 /// The batches of one epoch.
 pub(in crate::data) enum Batches {
     /// Consecutive samples of an order; the last batch may be smaller.
-    Even { order: Order, size: usize },
+    Even { order: Order, size: usize, replica: Replica },
     /// From a [`BatchSampler`].
     Given(Vec<Vec<usize>>),
 }
@@ -58,7 +75,9 @@ impl Batches {
     /// The number of samples of a batch.
     pub(in crate::data) fn samples(&self, number: usize) -> usize {
         match self {
-            Batches::Even { order, size } => (*size).min(order.len().saturating_sub(number * size)),
+            Batches::Even { order, size, replica } => {
+                (*size).min(order.len().saturating_sub(number * size)).div_ceil(replica.replicas)
+            }
             Batches::Given(batches) => batches.get(number).map_or(0, Vec::len),
         }
     }
@@ -77,8 +96,17 @@ impl Batches {
     /// The sample in a slot of a batch.
     pub(in crate::data) fn index(&self, number: usize, slot: usize) -> usize {
         match self {
-            Batches::Even { order, size } => order.index(number * size + slot),
+            // A last batch that does not divide goes on with the first samples, so that all parts have one size.
+            Batches::Even { order, size, .. } => order.index((number * size + self.slot(slot)) % order.len()),
             Batches::Given(batches) => batches[number][slot],
+        }
+    }
+
+    /// The slot of the whole batch that a slot of this replica's part is.
+    pub(in crate::data) const fn slot(&self, slot: usize) -> usize {
+        match self {
+            Batches::Even { replica, .. } => replica.slot(slot),
+            Batches::Given(_) => slot,
         }
     }
 }

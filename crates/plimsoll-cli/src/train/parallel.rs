@@ -1,0 +1,153 @@
+//! `--parallel`: which ranks train together. Whether this process is one of several is known by its launcher's variables; `spawn.rs`
+//! is the launcher of `--ranks`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use plimsoll::dist::{Environment, JoinOptions, World};
+use plimsoll::{Error, ProcessGroup};
+
+use super::device::DeviceArgs;
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+/// How long a rank may take to end by itself after another one failed.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Which ranks, and how they share the work.
+#[derive(Args)]
+pub(crate) struct ParallelArgs {
+    /// Train on several ranks: processes that torchrun, srun or mpirun has started, or --ranks starts
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "Ranks")]
+    parallel: Option<Parallel>,
+    /// Start N processes on this machine, each a rank; their stderr is prefixed with [rank N]
+    #[arg(long, value_name = "N", requires = "parallel", conflicts_with = "sim_ranks", help_heading = "Ranks",
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    ranks: Option<u16>,
+    /// With `--device sim`: account for one rank of N
+    #[arg(long, value_name = "N", requires = "parallel", help_heading = "Ranks",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    sim_ranks: Option<u32>,
+}
+
+/// How ranks share the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Parallel {
+    /// Data parallel: each rank has the whole model and an equal part of every batch; gradients are averaged. On the CPU, over sockets
+    Ddp,
+}
+
+/// What this process is.
+pub(super) enum Start {
+    /// One of these ranks.
+    Rank(World),
+    /// The launcher of so many.
+    Launcher(u16),
+}
+
+impl ParallelArgs {
+    /// Joins the other ranks, unless they are to be started first. `batch_size` is that of all ranks together.
+    pub(super) fn start(&self, device: &DeviceArgs, batch_size: usize) -> Result<Start, Failure> {
+        let usage = |message: String| Err(Failure::new(Exit::Usage, message));
+        let environment = Environment::of_process().map_err(|source| {
+            Failure::from(Error::Distributed { op: "--parallel", source: Box::new(source) })
+        })?;
+        if self.parallel.is_none() {
+            return match environment {
+                Some(Environment { rank, size, launcher, .. }) if size > 1 => usage(format!(
+                    "this is rank {rank} of {size} by {launcher}: add --parallel ddp to train together, or unset the launcher's \
+                     variables"
+                )),
+                _ => Ok(Start::Rank(World::single())),
+            };
+        }
+        if device.is_cuda() {
+            return usage(
+                "--parallel ddp trains on `cpu`, and simulates on `sim`: not on GPUs yet".to_owned(),
+            );
+        }
+        if !device.has_values() {
+            let Some(ranks) = self.sim_ranks else {
+                return usage("on a simulated device add --sim-ranks N: no processes are started".to_owned());
+            };
+            divides(batch_size, ranks as usize)?;
+            return Ok(Start::Rank(World::simulated(ranks as usize)));
+        }
+        if self.sim_ranks.is_some() {
+            return usage(
+                "--sim-ranks is for `--device sim`: --ranks starts processes on the CPU".to_owned(),
+            );
+        }
+        match (environment, self.ranks) {
+            (None, None) => usage(
+                "--parallel ddp needs ranks: add --ranks N, or start the program with torchrun, srun or mpirun".to_owned(),
+            ),
+            (None, Some(ranks)) => {
+                divides(batch_size, usize::from(ranks))?;
+                Ok(Start::Launcher(ranks))
+            }
+            (Some(Environment { size, launcher, .. }), Some(ranks)) if size != usize::from(ranks) => {
+                usage(format!("--ranks {ranks}, but {launcher} started {size}: leave --ranks out"))
+            }
+            (Some(environment), _) => {
+                divides(batch_size, environment.size)?;
+                let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+                let options = JoinOptions { options: words.join(" "), ..JoinOptions::default() };
+                Ok(Start::Rank(World::join(Some(environment), options)?))
+            }
+        }
+    }
+}
+
+fn divides(batch_size: usize, ranks: usize) -> Result<(), Failure> {
+    if batch_size.is_multiple_of(ranks) {
+        return Ok(());
+    }
+    let message = format!(
+        "--batch-size {batch_size} is of all ranks together and does not divide into {ranks} equal parts: give a multiple of {ranks}"
+    );
+    Err(Failure::new(Exit::Usage, message))
+}
+
+/// A training that ends with the other ranks, until this is dropped.
+pub(super) struct Watched(Arc<AtomicBool>);
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Ends this process if another rank fails and this one is too busy to notice.
+pub(super) fn end_with_others(world: &World) -> Watched {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let watched = Watched(Arc::clone(&is_over));
+    let (Some(health), own) = (world.health().cloned(), world.rank()) else { return watched };
+    thread::spawn(move || {
+        let Some(lost) = health.wait().filter(|lost| lost.rank != own) else { return };
+        // Whoever waits in a collective notices by itself, and says more.
+        thread::sleep(GRACE);
+        if is_over.load(Ordering::SeqCst) {
+            return;
+        }
+        output::failure(&Failure::new(Exit::RankLost, lost.to_string()), None);
+        #[expect(clippy::exit, reason = "the thread that computes cannot be interrupted")]
+        std::process::exit(Exit::RankLost as i32);
+    });
+    watched
+}
+
+/// Tells the others why this rank ends, unless that is because of them.
+pub(super) fn tell(world: &World, failure: &Failure) {
+    if failure.exit != Exit::RankLost {
+        world.fail(failure.message.lines().next().unwrap_or_default());
+    }
+}
+
+/// The seed of a rank's own random numbers: the job's on rank 0, others on others.
+pub(super) fn rank_seed(seed: u64, group: &ProcessGroup) -> u64 {
+    seed.wrapping_add((group.rank() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}

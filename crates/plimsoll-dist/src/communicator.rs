@@ -1,0 +1,183 @@
+//! Collectives of bytes, each one exchange of its transport.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::record::{Call, Content, Op, Record};
+use crate::transport::{Simulated, Threads, Transport};
+
+/// How long threads wait for each other.
+const THREADS_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// One rank of a group, and the collectives that it can call. All ranks call the same ones, with the same sizes and labels, in the
+/// same order; anything else is an error of all that notice. Calls from several threads of a rank wait for each other.
+///
+/// ```
+/// use plimsoll_dist::Communicator;
+/// let alone = Communicator::threads(1).remove(0);
+/// let mut bytes = *b"abcd";
+/// alone.all_gather(&mut bytes, "letters")?;
+/// alone.barrier()?;
+/// assert_eq!((&bytes, alone.record().calls().count()), (b"abcd", 2));
+/// # Ok::<(), plimsoll_dist::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Communicator {
+    transport: Box<dyn Transport>,
+    record: Mutex<Record>,
+    /// Held during a collective.
+    turn: Mutex<u64>,
+}
+
+impl Communicator {
+    /// A rank of a group that this transport connects.
+    pub fn new(transport: impl Transport) -> Communicator {
+        Communicator { transport: Box::new(transport), record: Mutex::default(), turn: Mutex::default() }
+    }
+
+    /// One rank of a group that exists only in name: it moves no bytes, and each of its collectives is an error. For devices that
+    /// compute nothing.
+    pub fn simulated(rank: usize, size: usize) -> Communicator {
+        Communicator::new(Simulated { rank, size })
+    }
+
+    /// The ranks of a group of threads. One that is dropped is lost to the others.
+    pub fn threads(size: usize) -> Vec<Communicator> {
+        Threads::ranks(size, THREADS_TIMEOUT).into_iter().map(Communicator::new).collect()
+    }
+
+    /// This rank's number.
+    pub fn rank(&self) -> usize {
+        self.transport.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.transport.size()
+    }
+
+    /// The last collectives, and a hash of all.
+    pub fn record(&self) -> Record {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends what this rank sends: the others learn at once that it takes no part any more.
+    pub fn close(&self) {
+        self.transport.close();
+    }
+
+    /// Fills a buffer with the parts of all ranks, in their order. This rank's part, the `rank`th of `size` equal ones, is in it
+    /// before.
+    ///
+    /// # Errors
+    /// A buffer that does not divide into parts; a rank that is lost, late, or in another collective.
+    pub fn all_gather<'a>(&self, buffer: &mut [u8], content: impl Into<Content<'a>>) -> Result<()> {
+        let part = self.part(Op::AllGather, buffer.len())?;
+        let call = self.begin(Op::AllGather, buffer.len(), content.into());
+        let (rank, mut own) = (self.rank(), &[][..]);
+        let mut receive: Vec<&mut [u8]> = Vec::with_capacity(self.size());
+        for (peer, piece) in pieces_mut(buffer, part, self.size()).enumerate() {
+            if peer == rank {
+                own = piece;
+                receive.push(&mut []);
+            } else {
+                receive.push(piece);
+            }
+        }
+        self.transport.exchange(&call.call, &vec![own; self.size()], &mut receive)
+    }
+
+    /// Sends part r of `send` to rank r; part r of `receive` is what rank r sent here.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_gather`]; buffers of different sizes.
+    pub fn all_to_all<'a>(
+        &self,
+        send: &[u8],
+        receive: &mut [u8],
+        content: impl Into<Content<'a>>,
+    ) -> Result<()> {
+        let part = self.part(Op::AllToAll, send.len())?;
+        if send.len() != receive.len() {
+            let why =
+                format!("{} bytes to send and room for {}: both must be equal", send.len(), receive.len());
+            return Err(Error::Argument { op: Op::AllToAll.name(), why });
+        }
+        let call = self.begin(Op::AllToAll, send.len(), content.into());
+        let own = self.rank() * part;
+        receive[own..own + part].copy_from_slice(&send[own..own + part]);
+        let sent: Vec<&[u8]> = (0..self.size()).map(|peer| &send[peer * part..(peer + 1) * part]).collect();
+        let mut received: Vec<&mut [u8]> = pieces_mut(receive, part, self.size()).collect();
+        self.transport.exchange(&call.call, &sent, &mut received)
+    }
+
+    /// Gives all ranks the bytes of rank `root`.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_gather`]; a root that is no rank.
+    pub fn broadcast<'a>(
+        &self,
+        buffer: &mut [u8],
+        root: usize,
+        content: impl Into<Content<'a>>,
+    ) -> Result<()> {
+        if root >= self.size() {
+            let why = format!("rank {root} of {}: ranks are numbered from 0", self.size());
+            return Err(Error::Argument { op: Op::Broadcast.name(), why });
+        }
+        let Content { label, dtype } = content.into();
+        let dtype = format!("{dtype} from rank {root}");
+        let call = self.begin(Op::Broadcast, buffer.len(), Content { label, dtype: dtype.trim_start() });
+        let none = || -> Vec<&mut [u8]> { (0..self.size()).map(|_| &mut [][..]).collect() };
+        if self.rank() == root {
+            return self.transport.exchange(&call.call, &vec![&*buffer; self.size()], &mut none());
+        }
+        let mut receive = none();
+        receive[root] = buffer;
+        self.transport.exchange(&call.call, &vec![&[][..]; self.size()], &mut receive)
+    }
+
+    /// Waits until all ranks are there.
+    ///
+    /// # Errors
+    /// A rank that is lost, late, or in another collective.
+    pub fn barrier(&self) -> Result<()> {
+        let call = self.begin(Op::Barrier, 0, Content::default());
+        let mut receive: Vec<&mut [u8]> = (0..self.size()).map(|_| &mut [][..]).collect();
+        self.transport.exchange(&call.call, &vec![&[][..]; self.size()], &mut receive)
+    }
+
+    fn part(&self, op: Op, bytes: usize) -> Result<usize> {
+        if bytes.is_multiple_of(self.size()) {
+            return Ok(bytes / self.size());
+        }
+        let why = format!("{bytes} bytes do not divide into {} equal parts", self.size());
+        Err(Error::Argument { op: op.name(), why })
+    }
+
+    /// Waits for this rank's earlier collective, and writes the new one down.
+    fn begin(&self, op: Op, bytes: usize, content: Content<'_>) -> Turn<'_> {
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let (label, dtype) = (content.label.to_owned(), content.dtype.to_owned());
+        let call = Call { number: *turn, op, bytes: bytes as u64, label, dtype };
+        *turn += 1;
+        self.record.lock().unwrap_or_else(PoisonError::into_inner).push(call.clone());
+        Turn { call, _turn: turn }
+    }
+}
+
+/// A collective while it runs.
+struct Turn<'a> {
+    call: Call,
+    _turn: MutexGuard<'a, u64>,
+}
+
+/// `count` pieces of `size` elements; empty ones, too.
+fn pieces_mut(mut rest: &mut [u8], size: usize, count: usize) -> impl Iterator<Item = &mut [u8]> {
+    (0..count).map(move |_| {
+        let (piece, after) = std::mem::take(&mut rest).split_at_mut(size);
+        rest = after;
+        piece
+    })
+}

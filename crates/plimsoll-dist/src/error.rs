@@ -1,0 +1,168 @@
+//! What can go wrong between processes, in sentences that say what to do.
+
+use std::fmt;
+
+use crate::record::Call;
+
+/// The result of everything that another process or the network can spoil.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why ranks cannot go on together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The variables of the launcher are missing, unreadable, or disagree.
+    #[error("{0}")]
+    Environment(String),
+    /// The store could not be reached, or answered what the protocol does not have.
+    #[error("store at {address}: {why}")]
+    Store {
+        /// Host and port.
+        address: String,
+        /// What happened.
+        why: String,
+    },
+    /// Ranks did not join in time.
+    #[error(
+        "{} did not join within {seconds} s: {}",
+        ranks(.missing),
+        "look for their errors, and check that all processes were started and reach the store"
+    )]
+    Missing {
+        /// The ranks that are missing.
+        missing: Vec<usize>,
+        /// How long they were waited for.
+        seconds: u64,
+    },
+    /// Ranks were started with different options or versions.
+    #[error("rank {rank} was started with {theirs}, rank {own_rank} with {ours}: give all ranks the same")]
+    Options {
+        /// The other rank.
+        rank: usize,
+        /// What it has.
+        theirs: String,
+        /// This rank.
+        own_rank: usize,
+        /// What this rank has.
+        ours: String,
+    },
+    /// Another rank is gone, failed, or does not come.
+    #[error("{lost}{}", during(.call.as_ref()))]
+    RankLost {
+        /// Which one, and why.
+        lost: Box<Lost>,
+        /// The collective that this rank was in, if it was in one.
+        call: Option<Call>,
+    },
+    /// A rank did not arrive at a collective in time.
+    #[error(
+        "rank {rank} did not arrive at {call} within {seconds} s; it may be stopped, overloaded or in other code \
+         (PLIMSOLL_COLLECTIVE_TIMEOUT_S sets the time)"
+    )]
+    Timeout {
+        /// The rank that is missing.
+        rank: usize,
+        /// The collective that this rank is in.
+        call: Call,
+        /// How long it waited.
+        seconds: u64,
+    },
+    /// Two ranks are in different collectives.
+    #[error(
+        "rank {rank} is in {theirs} while this rank is in {ours}: all ranks must call the same collectives, with the same \
+         sizes and types, in the same order"
+    )]
+    Mismatch {
+        /// The other rank.
+        rank: usize,
+        /// What it called; its label is not known here.
+        theirs: Box<Call>,
+        /// What this rank called.
+        ours: Box<Call>,
+    },
+    /// A call that no rank can make.
+    #[error("{op}: {why}")]
+    Argument {
+        /// What was called.
+        op: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// A rank without which the others cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Its number.
+    pub rank: usize,
+    /// The host that it ran on; empty where it is a thread.
+    pub host: String,
+    /// Its process; 0 where it is a thread.
+    pub pid: u32,
+    /// Its device.
+    pub device: String,
+    /// What is known, behind its name: `is gone: its connection closed`, `failed: out of memory`.
+    pub why: String,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Lost { rank, host, pid, device, why } = self;
+        match (host.is_empty(), device.is_empty()) {
+            (true, _) => write!(f, "rank {rank} {why}"),
+            (false, true) => write!(f, "rank {rank} (host {host}, pid {pid}) {why}"),
+            (false, false) => write!(f, "rank {rank} (host {host}, pid {pid}, {device}) {why}"),
+        }
+    }
+}
+
+fn during(call: Option<&Call>) -> String {
+    call.map_or(String::new(), |call| format!("\nthis rank was in {call}"))
+}
+
+/// Numbers of ranks in words: `rank 3`, `ranks 1, 2 and 14 more`.
+fn ranks(missing: &[usize]) -> String {
+    const SHOWN: usize = 8;
+    let some: Vec<String> = missing.iter().take(SHOWN).map(ToString::to_string).collect();
+    match missing {
+        [one] => format!("rank {one}"),
+        _ if missing.len() > SHOWN => format!("ranks {} and {} more", some.join(", "), missing.len() - SHOWN),
+        _ => format!("ranks {}", some.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Op;
+
+    #[test]
+    fn a_lost_rank_is_named_with_its_host_and_what_this_rank_did() {
+        let lost = Lost {
+            rank: 1,
+            host: "b".to_owned(),
+            pid: 4711,
+            device: "cpu".to_owned(),
+            why: "is gone: its connection closed".to_owned(),
+        };
+        let call = Call {
+            number: 20_930,
+            op: Op::AllToAll,
+            bytes: 61_481_600,
+            label: "bucket 3".to_owned(),
+            dtype: String::new(),
+        };
+        assert_eq!(
+            Error::RankLost { lost: Box::new(lost), call: Some(call) }.to_string(),
+            "rank 1 (host b, pid 4711, cpu) is gone: its connection closed\n\
+             this rank was in all_to_all 20930 of `bucket 3` (61481600 bytes)"
+        );
+    }
+
+    #[test]
+    fn missing_ranks_are_listed_up_to_eight() {
+        assert_eq!(ranks(&[3]), "rank 3");
+        assert_eq!(ranks(&[1, 2]), "ranks 1, 2");
+        assert_eq!(ranks(&(0..10).collect::<Vec<_>>()), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
+    }
+}

@@ -1,0 +1,253 @@
+//! Whether all ranks live. A thread watches the connections to the two neighbours, which say nothing until they close, and the
+//! store's key `failed`. Whoever finds a rank gone, or fails itself, sets that key: so every rank learns of the first failure, and
+//! names the same rank.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::error::{Error, Lost, Result};
+use crate::store::Client;
+
+/// How long one look at a connection takes. There are three, so that a failure is seen within 60 ms.
+const LOOK: Duration = Duration::from_millis(20);
+/// What a rank says to its neighbours when it ends as it should.
+const BYE: u8 = b'.';
+
+/// One rank, as it introduced itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Member {
+    /// The host that it runs on.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its device.
+    pub device: String,
+}
+
+impl Member {
+    pub(crate) fn lost(&self, rank: usize, why: impl Into<String>) -> Lost {
+        let Member { host, pid, device } = self.clone();
+        Lost { rank, host, pid, device, why: why.into() }
+    }
+}
+
+/// What is known of all ranks' lives.
+#[derive(Debug)]
+pub struct Health {
+    rank: usize,
+    members: Vec<Member>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Where a failure is written down for all ranks.
+    board: Mutex<(Client, String)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lost: Option<Lost>,
+    is_closed: bool,
+}
+
+impl Health {
+    /// All well so far. `board` is a connection to the store, `key` where a failure is written down.
+    pub(crate) fn new(rank: usize, members: Vec<Member>, board: Client, key: String) -> Health {
+        let state = Mutex::new(State::default());
+        Health { rank, members, state, changed: Condvar::new(), board: Mutex::new((board, key)) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rank that is lost, if one is.
+    pub fn lost(&self) -> Option<Lost> {
+        self.state().lost.clone()
+    }
+
+    /// Waits until a rank is lost; `None` once this rank has left the world.
+    pub fn wait(&self) -> Option<Lost> {
+        let waits = |state: &mut State| state.lost.is_none() && !state.is_closed;
+        let state = self.changed.wait_while(self.state(), waits);
+        state.unwrap_or_else(PoisonError::into_inner).lost.clone()
+    }
+
+    /// Tells all ranks that this one cannot go on, and why: its error, in a sentence. Gives back what is then known to all: an
+    /// earlier failure, of another rank perhaps.
+    pub fn fail(&self, why: &str) -> Lost {
+        self.report(self.rank, &format!("failed: {why}"))
+    }
+
+    /// Writes down that a rank is lost, unless one is already; gives back which.
+    pub(crate) fn report(&self, rank: usize, why: &str) -> Lost {
+        if let Some(lost) = self.lost() {
+            return lost;
+        }
+        let found = self.members.get(rank).cloned().unwrap_or_default().lost(rank, why);
+        let first = {
+            let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
+            let (client, key) = &mut *board;
+            client.set_first(key, encoded(&found).as_bytes())
+        };
+        // Without a store everyone reports what it saw itself.
+        let lost = first.ok().and_then(|value| decoded(&value)).unwrap_or(found);
+        self.note(lost)
+    }
+
+    fn note(&self, lost: Lost) -> Lost {
+        let mut state = self.state();
+        let lost = state.lost.get_or_insert(lost).clone();
+        drop(state);
+        self.changed.notify_all();
+        lost
+    }
+
+    fn close(&self) {
+        self.state().is_closed = true;
+        self.changed.notify_all();
+    }
+}
+
+fn encoded(lost: &Lost) -> String {
+    let Lost { rank, host, pid, device, why } = lost;
+    format!("{rank}\n{host}\n{pid}\n{device}\n{why}")
+}
+
+fn decoded(value: &[u8]) -> Option<Lost> {
+    let text = String::from_utf8_lossy(value);
+    let mut fields = text.splitn(5, '\n').map(str::to_owned);
+    Some(Lost {
+        rank: fields.next()?.parse().ok()?,
+        host: fields.next()?,
+        pid: fields.next()?.parse().ok()?,
+        device: fields.next()?,
+        why: fields.next()?,
+    })
+}
+
+/// The thread that watches.
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    health: Arc<Health>,
+    neighbours: Vec<TcpStream>,
+    is_closing: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A connection to a neighbour.
+struct Neighbour {
+    rank: usize,
+    stream: TcpStream,
+    is_open: bool,
+}
+
+impl Monitor {
+    /// Watches these neighbours and the store, which `store_rank` hosts if it is a rank.
+    pub(crate) fn start(
+        health: &Arc<Health>,
+        neighbours: Vec<(usize, TcpStream)>,
+        mut store: Client,
+        failed: &str,
+        store_rank: Option<usize>,
+    ) -> Result<Monitor> {
+        let system = |why: std::io::Error| Error::Environment(format!("cannot watch the other ranks: {why}"));
+        store.start_waiting(failed)?;
+        let mut kept = Vec::new();
+        for (_, stream) in &neighbours {
+            stream.set_read_timeout(Some(LOOK)).map_err(system)?;
+            kept.push(stream.try_clone().map_err(system)?);
+        }
+        let is_closing = Arc::new(AtomicBool::new(false));
+        let open = |(rank, stream)| Neighbour { rank, stream, is_open: true };
+        let mut watched: Vec<Neighbour> = neighbours.into_iter().map(open).collect();
+        let (of_thread, ending) = (Arc::clone(health), Arc::clone(&is_closing));
+        let watch = move || {
+            while !ending.load(Ordering::SeqCst) && of_thread.lost().is_none() {
+                watched.iter_mut().for_each(|neighbour| neighbour.look(&of_thread, &ending));
+                look_at_store(&mut store, store_rank, &of_thread, &ending);
+            }
+        };
+        let thread =
+            thread::Builder::new().name("plimsoll monitor".to_owned()).spawn(watch).map_err(system)?;
+        Ok(Monitor { health: Arc::clone(health), neighbours: kept, is_closing, thread: Some(thread) })
+    }
+
+    /// Says goodbye to the neighbours, so that they do not take the end of this rank for its death.
+    pub(crate) fn say_goodbye(&mut self) {
+        for stream in &mut self.neighbours {
+            // A neighbour that is gone needs none.
+            let _ = stream.write_all(&[BYE]);
+        }
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.is_closing.store(true, Ordering::SeqCst);
+        self.health.close();
+        if let Some(thread) = self.thread.take() {
+            // It has no error to give, and a panic there is reported by itself.
+            let _ = thread.join();
+        }
+        for stream in &self.neighbours {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Neighbour {
+    fn look(&mut self, health: &Health, ending: &AtomicBool) {
+        if !self.is_open {
+            return;
+        }
+        let mut byte = [0];
+        match self.stream.read(&mut byte) {
+            Ok(1) if byte[0] == BYE => self.is_open = false,
+            Err(why)
+                if matches!(
+                    why.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) => {}
+            _ => {
+                self.is_open = false;
+                if !ending.load(Ordering::SeqCst) {
+                    health.report(self.rank, "is gone: its connection closed");
+                }
+            }
+        }
+    }
+}
+
+fn look_at_store(store: &mut Client, store_rank: Option<usize>, health: &Health, ending: &AtomicBool) {
+    match store.is_there(LOOK) {
+        Ok(false) => {}
+        // `report` gives what is written there.
+        Ok(true) => drop(health.report(health.rank, "failed: another rank failed")),
+        Err(_) if ending.load(Ordering::SeqCst) => {}
+        Err(why) => {
+            match store_rank {
+                Some(rank) => health.report(rank, &format!("is gone: it hosted the {why}")),
+                None => health.report(
+                    health.rank,
+                    &format!("cannot go on: its launcher is gone, which hosted the {why}"),
+                ),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_rank_survives_the_store() {
+        let member = Member { host: "b".to_owned(), pid: 7, device: "cpu".to_owned() };
+        let lost = member.lost(3, "out of memory\non two lines");
+        assert_eq!(decoded(encoded(&lost).as_bytes()), Some(lost));
+        assert_eq!(decoded(b"x"), None);
+    }
+}

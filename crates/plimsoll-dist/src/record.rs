@@ -1,0 +1,191 @@
+//! A collective as a record: what was called, and the last ones with a hash of all. The hash tells ranks that went different
+//! ways; the record says where.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+/// How many collectives a record keeps.
+const KEPT: usize = 64;
+
+/// What all ranks do together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Every rank gets the parts of all.
+    AllGather,
+    /// Part r of each rank goes to rank r.
+    AllToAll,
+    /// Every rank gets what one has.
+    Broadcast,
+    /// Nobody goes on before all are there.
+    Barrier,
+}
+
+impl Op {
+    /// All of them, by their number on the wire.
+    const ALL: [Op; 4] = [Op::AllGather, Op::AllToAll, Op::Broadcast, Op::Barrier];
+
+    /// PyTorch's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::AllGather => "all_gather",
+            Op::AllToAll => "all_to_all",
+            Op::Broadcast => "broadcast",
+            Op::Barrier => "barrier",
+        }
+    }
+
+    pub(crate) fn to_wire(self) -> u8 {
+        self as u8
+    }
+
+    pub(crate) fn from_wire(number: u8) -> Option<Op> {
+        Op::ALL.get(usize::from(number)).copied()
+    }
+}
+
+/// One collective of a group, as one rank called it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// How many the rank had called in this group before.
+    pub number: u64,
+    /// What it is.
+    pub op: Op,
+    /// Bytes of the whole buffer.
+    pub bytes: u64,
+    /// Whose bytes they are, for messages. Empty where that is not known.
+    pub label: String,
+    /// What the bytes are, such as `float32`. Empty where that is not known.
+    pub dtype: String,
+}
+
+/// What a collective moves.
+///
+/// ```
+/// use plimsoll_dist::Content;
+/// assert_eq!(Content::from("wte.weight"), Content { label: "wte.weight", dtype: "" });
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Content<'a> {
+    /// Whose bytes they are, for messages; it may differ between ranks.
+    pub label: &'a str,
+    /// What the bytes are; it must be the same on all ranks.
+    pub dtype: &'a str,
+}
+
+impl<'a> From<&'a str> for Content<'a> {
+    fn from(label: &'a str) -> Content<'a> {
+        Content { label, dtype: "" }
+    }
+}
+
+impl Call {
+    /// A hash of everything that must be the same on all ranks: all but the label.
+    pub fn hash(&self) -> u64 {
+        let Call { number, op, bytes, dtype, .. } = self;
+        let fields = [number.to_le_bytes(), u64::from(op.to_wire()).to_le_bytes(), bytes.to_le_bytes()];
+        fnv(fnv(START, fields.as_flattened()), dtype.as_bytes())
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Call { number, op, bytes, label, dtype } = self;
+        write!(f, "{} {number}", op.name())?;
+        if !label.is_empty() {
+            write!(f, " of `{label}`")?;
+        }
+        match dtype.as_str() {
+            _ if *op == Op::Barrier => Ok(()),
+            "" | "bytes" => write!(f, " ({bytes} bytes)"),
+            dtype => write!(f, " ({bytes} bytes of {dtype})"),
+        }
+    }
+}
+
+/// The last collectives of a group, oldest first, and a hash of all that there were.
+///
+/// ```
+/// use plimsoll_dist::{Call, Op, Record};
+/// let (mut a, mut b) = (Record::default(), Record::default());
+/// let call = |bytes| Call { number: 0, op: Op::AllGather, bytes, label: String::new(), dtype: String::new() };
+/// a.push(call(8));
+/// b.push(call(16));
+/// assert_ne!(a.hash(), b.hash());
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    calls: VecDeque<Call>,
+    hash: u64,
+}
+
+impl Record {
+    /// Adds a collective; the oldest of more than 64 is dropped, and stays in the hash.
+    pub fn push(&mut self, call: Call) {
+        self.hash = fnv(self.hash ^ START, &call.hash().to_le_bytes());
+        if self.calls.len() == KEPT {
+            self.calls.pop_front();
+        }
+        self.calls.push_back(call);
+    }
+
+    /// A hash of all collectives: equal on two ranks that called the same ones.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The newest one.
+    pub fn last(&self) -> Option<&Call> {
+        self.calls.back()
+    }
+
+    /// Those that are kept, oldest first.
+    pub fn calls(&self) -> impl Iterator<Item = &Call> {
+        self.calls.iter()
+    }
+}
+
+const START: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a.
+pub(crate) fn fnv(start: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_keeps_the_last_64_and_hashes_all() {
+        let call =
+            |number| Call { number, op: Op::Barrier, bytes: 0, label: String::new(), dtype: String::new() };
+        let (mut all, mut later) = (Record::default(), Record::default());
+        (0..100).for_each(|number| all.push(call(number)));
+        (36..100).for_each(|number| later.push(call(number)));
+        assert_eq!(all.calls().collect::<Vec<_>>(), later.calls().collect::<Vec<_>>());
+        assert_ne!(all.hash(), later.hash());
+        assert_eq!(all.last().map(|call| call.number), Some(99));
+    }
+
+    #[test]
+    fn each_field_is_in_the_hash() {
+        let call = Call {
+            number: 1,
+            op: Op::AllGather,
+            bytes: 8,
+            label: "a".to_owned(),
+            dtype: "float32".to_owned(),
+        };
+        assert_eq!(call.to_string(), "all_gather 1 of `a` (8 bytes of float32)");
+        for other in [
+            Call { number: 2, ..call.clone() },
+            Call { op: Op::AllToAll, ..call.clone() },
+            Call { bytes: 9, ..call.clone() },
+            Call { dtype: "int64".to_owned(), ..call.clone() },
+        ] {
+            assert_ne!(call.hash(), other.hash(), "{other}");
+        }
+        assert!(Op::ALL.iter().all(|op| Op::from_wire(op.to_wire()) == Some(*op)));
+        assert_eq!(Op::from_wire(4), None);
+    }
+}

@@ -1,0 +1,224 @@
+//! Ranks that are processes, with a TCP connection between each two.
+//!
+//! A message is a header (which collective, of how many bytes) and the bytes. The header tells at once if two ranks are in
+//! different collectives. A thread sends while this one receives, in an order in which no two ranks wait for each other: to the
+//! next rank first, from the previous one first.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Transport;
+use crate::error::{Error, Result};
+use crate::monitor::Health;
+use crate::record::{Call, Op};
+
+/// How long a read or write waits before it looks whether a rank is lost.
+const LOOK: Duration = Duration::from_millis(50);
+/// Messages of less than this are sent without a thread: the system's buffers hold them.
+const SMALL_BYTES: usize = 16 << 10;
+/// The first collective may take longer, for ranks build their models in different time.
+const FIRST_FACTOR: u32 = 4;
+/// Number, operation, bytes and hash.
+const HEADER_BYTES: usize = 32;
+
+/// The connections of one rank to all others.
+#[derive(Debug)]
+pub struct Sockets {
+    rank: usize,
+    streams: Vec<Option<TcpStream>>,
+    health: Arc<Health>,
+    timeout: Duration,
+}
+
+/// What one exchange shares between the two threads.
+struct Exchange<'a> {
+    call: &'a Call,
+    header: [u8; HEADER_BYTES],
+    start: Instant,
+    timeout: Duration,
+    /// Set where receiving failed, so that sending ends.
+    is_over: AtomicBool,
+}
+
+impl Sockets {
+    /// `streams` has a connection to each rank but this one.
+    pub(crate) fn new(
+        rank: usize,
+        streams: Vec<Option<TcpStream>>,
+        health: Arc<Health>,
+        timeout: Duration,
+    ) -> io::Result<Sockets> {
+        for stream in streams.iter().flatten() {
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(LOOK))?;
+            stream.set_write_timeout(Some(LOOK))?;
+        }
+        Ok(Sockets { rank, streams, health, timeout })
+    }
+
+    /// The ranks at distance 1, 2, … ahead, each with its connection.
+    fn ahead(&self) -> impl Iterator<Item = (usize, &TcpStream)> {
+        let size = self.streams.len();
+        (1..size)
+            .map(move |distance| (self.rank + distance) % size)
+            .filter_map(|peer| Some((peer, self.streams[peer].as_ref()?)))
+    }
+
+    /// The same behind.
+    fn behind(&self) -> impl Iterator<Item = (usize, &TcpStream)> {
+        let size = self.streams.len();
+        (1..size)
+            .map(move |distance| (self.rank + size - distance) % size)
+            .filter_map(|peer| Some((peer, self.streams[peer].as_ref()?)))
+    }
+
+    fn send_all(&self, exchange: &Exchange<'_>, send: &[&[u8]]) -> Result<()> {
+        for (peer, stream) in self.ahead() {
+            if send[peer].len() < SMALL_BYTES {
+                let message = [&exchange.header[..], send[peer]].concat();
+                self.move_bytes(exchange, peer, message.len(), |at| { &*stream }.write(&message[at..]))?;
+            } else {
+                let (header, bytes) = (&exchange.header, send[peer]);
+                self.move_bytes(exchange, peer, header.len(), |at| { &*stream }.write(&header[at..]))?;
+                self.move_bytes(exchange, peer, bytes.len(), |at| { &*stream }.write(&bytes[at..]))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_all(&self, exchange: &Exchange<'_>, receive: &mut [&mut [u8]]) -> Result<()> {
+        for (peer, stream) in self.behind() {
+            let mut header = [0; HEADER_BYTES];
+            self.move_bytes(exchange, peer, HEADER_BYTES, |at| { &*stream }.read(&mut header[at..]))?;
+            if header != exchange.header {
+                let (theirs, ours) = (Box::new(called(&header)), Box::new(exchange.call.clone()));
+                return Err(Error::Mismatch { rank: peer, theirs, ours });
+            }
+            let into = &mut *receive[peer];
+            self.move_bytes(exchange, peer, into.len(), |at| { &*stream }.read(&mut into[at..]))?;
+        }
+        Ok(())
+    }
+
+    /// Reads or writes until `total` bytes are done, and looks at the other ranks' health whenever that takes long.
+    fn move_bytes(
+        &self,
+        exchange: &Exchange<'_>,
+        peer: usize,
+        total: usize,
+        mut some: impl FnMut(usize) -> io::Result<usize>,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < total {
+            match some(done) {
+                Ok(0) => return Err(self.closed(exchange, peer)),
+                Ok(count) => done += count,
+                Err(why) if why.kind() == ErrorKind::Interrupted => {}
+                Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    self.look(exchange, peer)?;
+                }
+                Err(_) => return Err(self.closed(exchange, peer)),
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&self, exchange: &Exchange<'_>, peer: usize) -> Result<()> {
+        if let Some(lost) = self.health.lost() {
+            return Err(Error::RankLost { lost: Box::new(lost), call: Some(exchange.call.clone()) });
+        }
+        let (call, seconds) = (exchange.call.clone(), exchange.timeout.as_secs());
+        if exchange.is_over.load(Ordering::SeqCst) {
+            return Err(Error::Timeout { rank: peer, call, seconds });
+        }
+        if exchange.start.elapsed() < exchange.timeout {
+            return Ok(());
+        }
+        // Said to all, with its host: the others may not be waiting for it themselves.
+        let why = format!(
+            "did not come to {call} within {seconds} s: it may be stopped, overloaded or in other code \
+             (PLIMSOLL_COLLECTIVE_TIMEOUT_S sets the time)"
+        );
+        let lost = self.health.report(peer, &why);
+        Err(Error::RankLost { lost: Box::new(lost), call: Some(call) })
+    }
+
+    fn closed(&self, exchange: &Exchange<'_>, peer: usize) -> Error {
+        let lost = self.health.report(peer, "is gone: its connection closed");
+        Error::RankLost { lost: Box::new(lost), call: Some(exchange.call.clone()) }
+    }
+}
+
+impl Transport for Sockets {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.streams.len()
+    }
+
+    fn exchange(&self, call: &Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
+        if let Some(lost) = self.health.lost() {
+            return Err(Error::RankLost { lost: Box::new(lost), call: Some(call.clone()) });
+        }
+        let timeout = self.timeout * if call.number == 0 { FIRST_FACTOR } else { 1 };
+        let (header, start, is_over) = (header(call), Instant::now(), AtomicBool::new(false));
+        let exchange = Exchange { call, header, start, timeout, is_over };
+        if send.iter().all(|bytes| bytes.len() < SMALL_BYTES) {
+            self.send_all(&exchange, send)?;
+            return self.receive_all(&exchange, receive);
+        }
+        thread::scope(|scope| {
+            let sender = scope.spawn(|| self.send_all(&exchange, send));
+            let received = self.receive_all(&exchange, receive);
+            exchange.is_over.store(received.is_err(), Ordering::SeqCst);
+            let sent = sender.join().unwrap_or_else(|panic| resume_unwind(panic));
+            received.and(sent)
+        })
+    }
+
+    fn close(&self) {
+        for stream in self.streams.iter().flatten() {
+            // One that is closed already is as it should be.
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+    }
+}
+
+fn header(call: &Call) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    bytes[..8].copy_from_slice(&call.number.to_le_bytes());
+    bytes[8] = call.op.to_wire();
+    bytes[16..24].copy_from_slice(&call.bytes.to_le_bytes());
+    bytes[24..].copy_from_slice(&call.hash().to_le_bytes());
+    bytes
+}
+
+/// What a header says: no label, and of the type only a hash.
+fn called(header: &[u8; HEADER_BYTES]) -> Call {
+    let number = |at: usize| header[at..at + 8].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    let op = Op::from_wire(header[8]).unwrap_or(Op::Barrier);
+    Call { number: number(0), op, bytes: number(16), label: String::new(), dtype: String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_says_which_collective_it_is() {
+        let dtype = "float32".to_owned();
+        let call = Call { number: 258, op: Op::AllToAll, bytes: 65_537, label: "bucket 1".to_owned(), dtype };
+        assert_eq!(
+            called(&header(&call)),
+            Call { label: String::new(), dtype: String::new(), ..call.clone() }
+        );
+        assert_ne!(header(&call), header(&Call { dtype: "int64".to_owned(), ..call }));
+    }
+}

@@ -1,0 +1,120 @@
+//! Ranks that are threads of one process: for tests, and for programs that try what they will do on several devices.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Transport;
+use crate::error::{Error, Lost, Result};
+use crate::record::Call;
+
+/// One rank of several in this process.
+///
+/// ```
+/// use plimsoll_dist::transport::{Threads, Transport};
+/// use std::time::Duration;
+/// let ranks = Threads::ranks(4, Duration::from_secs(60));
+/// assert_eq!(ranks.iter().map(|rank| rank.rank()).collect::<Vec<_>>(), [0, 1, 2, 3]);
+/// ```
+#[derive(Debug)]
+pub struct Threads {
+    rank: usize,
+    size: usize,
+    timeout: Duration,
+    mail: Arc<(Mutex<Mail>, Condvar)>,
+}
+
+/// Which collective it belongs to, and the bytes.
+type Message = (Call, Vec<u8>);
+
+/// What was sent and not yet received.
+#[derive(Debug, Default)]
+struct Mail {
+    /// By sender and receiver.
+    boxes: BTreeMap<(usize, usize), VecDeque<Message>>,
+    /// The ranks that were dropped, in that order.
+    gone: Vec<usize>,
+}
+
+impl Threads {
+    /// `size` ranks, one for each thread. A rank that does not arrive at a collective within `timeout` is an error of all others.
+    pub fn ranks(size: usize, timeout: Duration) -> Vec<Threads> {
+        let mail: Arc<(Mutex<Mail>, Condvar)> = Arc::default();
+        (0..size).map(|rank| Threads { rank, size, timeout, mail: Arc::clone(&mail) }).collect()
+    }
+
+    fn receive_from(&self, peer: usize, call: &Call, into: &mut [u8], until: Instant) -> Result<()> {
+        let (mail, changed) = &*self.mail;
+        let mut mail = mail.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some((theirs, bytes)) =
+                mail.boxes.get_mut(&(peer, self.rank)).and_then(VecDeque::pop_front)
+            {
+                if theirs.hash() != call.hash() || bytes.len() != into.len() {
+                    let (theirs, ours) = (Box::new(theirs), Box::new(call.clone()));
+                    return Err(Error::Mismatch { rank: peer, theirs, ours });
+                }
+                into.copy_from_slice(&bytes);
+                return Ok(());
+            }
+            if mail.gone.contains(&peer) {
+                // The first that went is why the others do.
+                let rank = mail.gone[0];
+                let why = "is gone: its thread ended".to_owned();
+                let lost = Lost { rank, host: String::new(), pid: 0, device: String::new(), why };
+                return Err(Error::RankLost { lost: Box::new(lost), call: Some(call.clone()) });
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::Timeout {
+                    rank: peer,
+                    call: call.clone(),
+                    seconds: self.timeout.as_secs(),
+                });
+            }
+            (mail, _) = changed.wait_timeout(mail, left).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Transport for Threads {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn exchange(&self, call: &Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
+        let until = Instant::now() + self.timeout;
+        let peers = (0..self.size).filter(|peer| *peer != self.rank);
+        let messages: Vec<_> = peers.map(|peer| (peer, (call.clone(), send[peer].to_vec()))).collect();
+        {
+            let mut mail = self.mail.0.lock().unwrap_or_else(PoisonError::into_inner);
+            for (peer, message) in messages {
+                mail.boxes.entry((self.rank, peer)).or_default().push_back(message);
+            }
+        }
+        self.mail.1.notify_all();
+        for (peer, into) in receive.iter_mut().enumerate().filter(|(peer, _)| *peer != self.rank) {
+            self.receive_from(peer, call, into, until)?;
+        }
+        Ok(())
+    }
+
+    fn close(&self) {
+        let mut mail = self.mail.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !mail.gone.contains(&self.rank) {
+            mail.gone.push(self.rank);
+        }
+        drop(mail);
+        self.mail.1.notify_all();
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,340 @@
+//! All ranks of a job, met and connected: by the store they find each other, by sockets they exchange bytes, by the monitor they
+//! know that all live.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::communicator::Communicator;
+use crate::environment::{Environment, StoreHost};
+use crate::error::{Error, Result};
+use crate::monitor::{Health, Member, Monitor};
+use crate::record::fnv;
+use crate::store::{Client, Server};
+use crate::transport::Sockets;
+
+/// What a connecting rank says first.
+const MAGIC: u32 = u32::from_le_bytes(*b"PLM1");
+/// How long the store may take to write down a failure.
+const BOARD: Duration = Duration::from_secs(1);
+/// How long rank 0 keeps its store open for ranks that end later.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// How a rank joins.
+#[derive(Clone, Debug)]
+pub struct JoinOptions {
+    /// What this rank computes on, for messages.
+    pub device: String,
+    /// What must be the same on all ranks, such as the program's options: compared as text.
+    pub options: String,
+    /// How long the ranks wait for each other at the start.
+    pub timeout: Duration,
+    /// How long a collective waits for a rank.
+    pub collective_timeout: Duration,
+}
+
+impl Default for JoinOptions {
+    fn default() -> JoinOptions {
+        let minutes = Duration::from_secs(300);
+        JoinOptions {
+            device: "cpu".to_owned(),
+            options: String::new(),
+            timeout: minutes,
+            collective_timeout: minutes,
+        }
+    }
+}
+
+/// All ranks, as one of them sees them. Dropping it leaves the world: the others do not take that for a failure, unless they
+/// still wait for this rank.
+///
+/// ```
+/// use plimsoll_dist::store::Server;
+/// use plimsoll_dist::{Environment, JoinOptions, Launcher, StoreHost, World};
+/// let store = Server::bind("127.0.0.1:0").unwrap();
+/// let port = store.address().port();
+/// let environment = move |rank| Environment {
+///     launcher: Launcher::Env,
+///     rank,
+///     size: 2,
+///     local_rank: rank,
+///     local_size: 2,
+///     address: "127.0.0.1".to_owned(),
+///     port,
+///     store_host: StoreHost::Launcher,
+///     run: "/example/".to_owned(),
+/// };
+/// let join = move |rank| World::join(environment(rank), &JoinOptions::default());
+/// let other = std::thread::spawn(move || join(1)?.communicator().barrier());
+/// let world = join(0)?;
+/// world.communicator().barrier()?;
+/// assert_eq!(world.members().len(), 2);
+/// other.join().unwrap()?;
+/// # Ok::<(), plimsoll_dist::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct World {
+    environment: Environment,
+    members: Vec<Member>,
+    communicator: Arc<Communicator>,
+    health: Arc<Health>,
+    monitor: Monitor,
+    store: Mutex<Client>,
+    _server: Option<Server>,
+}
+
+impl World {
+    /// Meets the other ranks.
+    ///
+    /// # Errors
+    /// A store that cannot be reached, or whose port is taken; ranks that do not come, named; ranks with other options or another
+    /// version of this library.
+    pub fn join(environment: Environment, options: &JoinOptions) -> Result<World> {
+        let Environment { rank, size, port, .. } = environment;
+        let until = Instant::now() + options.timeout;
+        let hosts = rank == 0 && environment.store_host == StoreHost::FirstRank;
+        let server = hosts.then(|| host(&environment.address, port)).transpose()?;
+        let connect = || Client::connect(&environment.address, port, options.timeout);
+        let mut store = connect()?;
+        let key = |name: &str| format!("{}{name}", environment.run);
+        let listener = done(TcpListener::bind((store.local_ip()?, 0)))?;
+        let own = Introduction {
+            member: Member { host: host_name(), pid: std::process::id(), device: options.device.clone() },
+            address: done(listener.local_addr())?.to_string(),
+            options: format!("{}\n{}", env!("CARGO_PKG_VERSION"), options.options),
+        };
+        store.set(&key(&format!("rank/{rank}")), own.encoded().as_bytes())?;
+        let others = introductions(&mut store, &key, size, until, options.timeout)?;
+        if let Some((other, their)) =
+            others.iter().enumerate().find(|(_, other)| other.options != own.options)
+        {
+            let shown = |text: &str| text.replacen('\n', " ", 1);
+            let (theirs, ours) = (shown(&their.options), shown(&own.options));
+            return Err(Error::Options { rank: other, theirs, own_rank: rank, ours });
+        }
+        let token = fnv(0, environment.run.as_bytes());
+        let links = Links { rank, size, token, until, listener }.connect(&others)?;
+        let members: Vec<Member> = others.into_iter().map(|other| other.member).collect();
+        // Whose host is stopped must not stop this rank from saying so.
+        let board = connect()?.answer_within(BOARD)?;
+        let health = Arc::new(Health::new(rank, members.clone(), board, key("failed")));
+        let store_rank = (environment.store_host == StoreHost::FirstRank).then_some(0);
+        let monitor = Monitor::start(&health, links.neighbours, connect()?, &key("failed"), store_rank)?;
+        let sockets = Sockets::new(rank, links.data, Arc::clone(&health), options.collective_timeout);
+        let communicator = Arc::new(Communicator::new(done(sockets)?));
+        Ok(World {
+            environment,
+            members,
+            communicator,
+            health,
+            monitor,
+            store: Mutex::new(store),
+            _server: server,
+        })
+    }
+
+    /// Which rank this is, of how many, and where.
+    pub fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
+    /// All ranks, by their number.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// The collectives of all ranks.
+    pub fn communicator(&self) -> &Arc<Communicator> {
+        &self.communicator
+    }
+
+    /// Whether all ranks live; a program tells it of its own failures.
+    pub fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.communicator.close();
+        if thread::panicking() {
+            self.health.fail("it panicked");
+            return;
+        }
+        if self.health.lost().is_some() {
+            return; // the store's host may be the one
+        }
+        self.monitor.say_goodbye();
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = format!("{}closed", self.environment.run);
+        let (start, size) = (Instant::now(), i64::try_from(self.environment.size).unwrap_or(i64::MAX));
+        let mut count = store.add(&closed, 1);
+        // Who hosts the store leaves last: the others' monitors would miss it.
+        while self._server.is_some()
+            && matches!(count, Ok(count) if count < size)
+            && self.health.lost().is_none()
+            && start.elapsed() < LINGER
+        {
+            thread::sleep(Duration::from_millis(5));
+            count = store.add(&closed, 0);
+        }
+    }
+}
+
+/// What a rank tells the others through the store.
+#[derive(Clone, Debug)]
+struct Introduction {
+    member: Member,
+    address: String,
+    options: String,
+}
+
+impl Introduction {
+    fn encoded(&self) -> String {
+        let Introduction { member: Member { host, pid, device }, address, options } = self;
+        format!("{host}\n{pid}\n{device}\n{address}\n{options}")
+    }
+
+    fn decoded(value: &[u8]) -> Option<Introduction> {
+        let text = String::from_utf8_lossy(value);
+        let mut fields = text.splitn(5, '\n').map(str::to_owned);
+        let member =
+            Member { host: fields.next()?, pid: fields.next()?.parse().ok()?, device: fields.next()? };
+        Some(Introduction { member, address: fields.next()?, options: fields.next()? })
+    }
+}
+
+/// Waits for all ranks to introduce themselves.
+fn introductions(
+    store: &mut Client,
+    key: &dyn Fn(&str) -> String,
+    size: usize,
+    until: Instant,
+    timeout: Duration,
+) -> Result<Vec<Introduction>> {
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
+    for rank in 0..size {
+        match store.get(&key(&format!("rank/{rank}")), until.saturating_duration_since(Instant::now()))? {
+            None => missing.push(rank),
+            Some(value) => found.push(Introduction::decoded(&value).ok_or_else(|| {
+                Error::Environment(format!(
+                    "rank {rank} introduced itself in an unknown way: is it another version?"
+                ))
+            })?),
+        }
+    }
+    if missing.is_empty() { Ok(found) } else { Err(Error::Missing { missing, seconds: timeout.as_secs() }) }
+}
+
+/// How this rank is connected.
+struct Linked {
+    data: Vec<Option<TcpStream>>,
+    neighbours: Vec<(usize, TcpStream)>,
+}
+
+/// How connections come to be: the higher rank connects, the lower one accepts.
+struct Links {
+    rank: usize,
+    size: usize,
+    token: u64,
+    until: Instant,
+    listener: TcpListener,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Data = 0,
+    Monitor = 1,
+}
+
+impl Links {
+    fn connect(self, others: &[Introduction]) -> Result<Linked> {
+        let Links { rank, size, .. } = self;
+        let mut data: Vec<Option<TcpStream>> = (0..size).map(|_| None).collect();
+        let mut neighbours = Vec::new();
+        let is_neighbour =
+            |other: usize| other != rank && ((rank + 1) % size == other || (other + 1) % size == rank);
+        for (other, introduction) in others.iter().enumerate().take(rank) {
+            data[other] = Some(self.connect_to(other, &introduction.address, Use::Data)?);
+            if is_neighbour(other) {
+                neighbours.push((other, self.connect_to(other, &introduction.address, Use::Monitor)?));
+            }
+        }
+        done(self.listener.set_nonblocking(true))?;
+        let awaited = (rank + 1..size).filter(|other| is_neighbour(*other)).count() + neighbours.len();
+        while data.iter().flatten().count() + 1 < size || neighbours.len() < awaited {
+            let Some((other, purpose, stream)) = self.accept()? else {
+                let missing: Vec<usize> = (rank + 1..size).filter(|other| data[*other].is_none()).collect();
+                if Instant::now() < self.until {
+                    thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                return Err(Error::Missing { missing, seconds: 0 });
+            };
+            match purpose {
+                Use::Data => data[other] = Some(stream),
+                Use::Monitor => neighbours.push((other, stream)),
+            }
+        }
+        Ok(Linked { data, neighbours })
+    }
+
+    fn connect_to(&self, other: usize, address: &str, purpose: Use) -> Result<TcpStream> {
+        let failed = |why: io::Error| {
+            Error::Environment(format!("cannot connect to rank {other} at {address}: {why}"))
+        };
+        let mut stream = TcpStream::connect(address).map_err(failed)?;
+        let mut hello = Vec::with_capacity(17);
+        hello.extend(MAGIC.to_le_bytes());
+        hello.push(purpose as u8);
+        hello.extend((self.rank as u32).to_le_bytes());
+        hello.extend(self.token.to_le_bytes());
+        stream.write_all(&hello).map_err(failed)?;
+        Ok(stream)
+    }
+
+    /// A connection of a higher rank of this run; any other is closed.
+    fn accept(&self) -> Result<Option<(usize, Use, TcpStream)>> {
+        let mut stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(why) if why.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(why) => return Err(done::<()>(Err(why)).err().unwrap_or_else(|| unreachable!("an error"))),
+        };
+        done(stream.set_nonblocking(false))?;
+        done(stream.set_read_timeout(Some(Duration::from_secs(5))))?;
+        let mut hello = [0; 17];
+        if stream.read_exact(&mut hello).is_err()
+            || hello[..4] != MAGIC.to_le_bytes()
+            || hello[9..] != self.token.to_le_bytes()
+        {
+            return Ok(None);
+        }
+        let purpose = if hello[4] == Use::Data as u8 { Use::Data } else { Use::Monitor };
+        let other = hello[5..9].iter().rev().fold(0usize, |sum, byte| sum << 8 | usize::from(*byte));
+        Ok((other > self.rank && other < self.size).then_some((other, purpose, stream)))
+    }
+}
+
+/// Listens at the address that the ranks know, or, if that name is not this host's own, at all of its addresses.
+fn host(address: &str, port: u16) -> Result<Server> {
+    let bound = Server::bind((address, port)).or_else(|why| match why.kind() {
+        ErrorKind::AddrInUse => Err(why),
+        _ => Server::bind(("0.0.0.0", port)),
+    });
+    bound.map_err(|why| Error::Store {
+        address: format!("{address}:{port}"),
+        why: format!("rank 0 cannot listen there: {why}; set MASTER_PORT to a free port of rank 0's host"),
+    })
+}
+
+fn done<T>(outcome: io::Result<T>) -> Result<T> {
+    outcome.map_err(|why| Error::Environment(format!("the network of this host: {why}")))
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
+}

@@ -1,0 +1,81 @@
+//! Processes: one is killed, and all others name it within 2 s, whatever they are doing.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plimsoll_dist::store::Server;
+use plimsoll_dist::{Environment, JoinOptions, World};
+
+const ME: &str = "death::a_killed_rank_is_named_by_all_others";
+
+#[allow(clippy::print_stdout, reason = "how the parent process reads it")]
+/// What a rank does: collectives without end, or nothing but waiting for bad news.
+fn rank() {
+    let environment = Environment::of_process().expect("variables").expect("a launcher");
+    let world = World::join(environment, &JoinOptions::default()).expect("a world");
+    println!("ready");
+    let error = match std::env::var("PLIMSOLL_TEST_BUSY") {
+        Ok(_) => world.health().wait().expect("a lost rank").to_string(),
+        Err(_) => loop {
+            if let Err(error) = world.communicator().all_gather(&mut vec![1; 4 << 20], "weights") {
+                break error.to_string();
+            }
+        },
+    };
+    println!("error: {}", error.replace('\n', " | "));
+}
+
+fn start(rank: usize, size: usize, port: u16, busy: bool) -> Child {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", ME, "--nocapture"]).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.env("PLIMSOLL_TEST_RANK", "1").env("RANK", rank.to_string()).env("WORLD_SIZE", size.to_string());
+    command.env("TORCHELASTIC_RUN_ID", "death").env("TORCHELASTIC_USE_AGENT_STORE", "True");
+    command.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", size.to_string());
+    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+    if busy {
+        command.env("PLIMSOLL_TEST_BUSY", "1");
+    }
+    command.spawn().expect("a process")
+}
+
+#[test]
+fn a_killed_rank_is_named_by_all_others() {
+    if std::env::var("PLIMSOLL_TEST_RANK").is_ok() {
+        return rank();
+    }
+    for busy in [false, true] {
+        const SIZE: usize = 4;
+        let server = Server::bind("127.0.0.1:0").expect("a port");
+        let mut ranks: Vec<Child> =
+            (0..SIZE).map(|rank| start(rank, SIZE, server.address().port(), busy)).collect();
+        let mut lines: Vec<_> = ranks
+            .iter_mut()
+            .map(|rank| BufReader::new(rank.stdout.take().expect("a pipe")).lines())
+            .collect();
+        for lines in &mut lines {
+            assert!(lines.by_ref().map(|line| line.expect("a line")).any(|line| line.ends_with("ready")));
+        }
+        thread::sleep(Duration::from_millis(100));
+        let (pid, start) = (ranks[2].id(), Instant::now());
+        ranks[2].kill().expect("killed");
+        for rank in [0, 1, 3] {
+            let error = lines[rank]
+                .by_ref()
+                .map(|line| line.expect("a line"))
+                .find(|line| line.starts_with("error: "));
+            let error = error.expect("an error");
+            assert!(
+                error.contains("rank 2 (host ") && error.contains(&format!("pid {pid}, cpu) is gone: ")),
+                "{error}"
+            );
+            assert!(error.contains("its connection closed"), "{error}");
+            assert_eq!(error.contains("this rank was in all_gather"), !busy, "{error}");
+        }
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        for mut rank in ranks {
+            let _ = rank.wait();
+        }
+    }
+}

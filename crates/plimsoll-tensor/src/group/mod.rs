@@ -1,0 +1,304 @@
+//! Ranks that work on tensors together: [`ProcessGroup`].
+//!
+//! Other libraries move bytes; every sum is ours, [`Tensor::ordered_sum`], in one order of ranks. So the bits of a sum do not depend
+//! on the transport, the hosts, or how a tensor is cut for the way. `operators.rs` has what moves, as operators that dispatch runs
+//! like any other: on a simulated device memory is requested and nothing moves.
+
+mod operators;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll_dist::{Communicator, Content};
+
+use crate::autograd::no_grad;
+use crate::dispatch::{call, into_out};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::label::{Category, Span, intern};
+use crate::tensor::Tensor;
+
+use operators::{Collective, Move};
+
+/// What becomes of the values of all ranks. As `torch.distributed.ReduceOp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReduceOp {
+    /// Their sum.
+    Sum,
+    /// Their mean.
+    Avg,
+}
+
+/// What a rank has sent so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Collectives.
+    pub collectives: u64,
+    /// Bytes that left this rank for others.
+    pub sent_bytes: u64,
+}
+
+/// One rank of a group, and the collectives of tensors that it can call. As `torch.distributed.ProcessGroup`: the same names, and
+/// outputs are arguments. Clones are the same rank.
+///
+/// All ranks call the same collectives with tensors of the same sizes and types in the same order. Nothing is recorded for a
+/// derivative. Tensors are on the host, or on a simulated device, where memory is requested and nothing moves.
+///
+/// ```
+/// use plimsoll_tensor::{Device, ProcessGroup, ReduceOp, Tensor};
+/// let ranks = ProcessGroup::threads(2);
+/// let sums: Vec<Vec<f32>> = std::thread::scope(|scope| {
+///     let each = ranks.iter().map(|rank| {
+///         scope.spawn(move || {
+///             let x = Tensor::full(&[3], 1.0 + rank.rank() as f64, plimsoll_tensor::DType::F32, &Device::cpu())?;
+///             rank.all_reduce(&x, ReduceOp::Sum)?;
+///             x.to_vec::<f32>()
+///         })
+///     });
+///     let each: Vec<_> = each.collect();
+///     each.into_iter().map(|rank| rank.join().unwrap()).collect::<Result<_, plimsoll_tensor::Error>>()
+/// })?;
+/// assert_eq!(sums, [[3.0; 3]; 2]);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ProcessGroup(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    communicator: Arc<Communicator>,
+    collectives: AtomicU64,
+    sent_bytes: AtomicU64,
+    is_simulated: bool,
+}
+
+impl ProcessGroup {
+    /// The group whose bytes this communicator moves.
+    pub fn new(communicator: Arc<Communicator>) -> ProcessGroup {
+        ProcessGroup::with(communicator, false)
+    }
+
+    /// The ranks of a group of threads, in their order. One that is dropped is lost to the others.
+    pub fn threads(size: usize) -> Vec<ProcessGroup> {
+        Communicator::threads(size).into_iter().map(|rank| ProcessGroup::new(Arc::new(rank))).collect()
+    }
+
+    /// Rank `rank` of a group of `size` that exists only in name, for simulated devices: each collective requests its memory and
+    /// counts its bytes. All ranks request the same, so one stands for all.
+    pub fn simulated(rank: usize, size: usize) -> ProcessGroup {
+        ProcessGroup::with(Arc::new(Communicator::simulated(rank, size)), true)
+    }
+
+    fn with(communicator: Arc<Communicator>, is_simulated: bool) -> ProcessGroup {
+        let (collectives, sent_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        ProcessGroup(Arc::new(Inner { communicator, collectives, sent_bytes, is_simulated }))
+    }
+
+    /// This rank's number, from 0.
+    pub fn rank(&self) -> usize {
+        self.0.communicator.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.0.communicator.size()
+    }
+
+    /// What this rank has sent so far.
+    pub fn traffic(&self) -> Traffic {
+        Traffic {
+            collectives: self.0.collectives.load(Ordering::Relaxed),
+            sent_bytes: self.0.sent_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Waits until all ranks are there; a simulated group is.
+    ///
+    /// # Errors
+    /// [`Error::Distributed`].
+    pub fn barrier(&self) -> Result<()> {
+        if self.0.is_simulated {
+            return Ok(());
+        }
+        let lost = |source| Error::Distributed { op: "barrier", source: Box::new(source) };
+        self.0.communicator.barrier().map_err(lost)
+    }
+
+    /// The bytes of all ranks, in their order; each gives as many. For what is no tensor. In a simulated group all have what this
+    /// rank has.
+    ///
+    /// # Errors
+    /// [`Error::Distributed`].
+    pub fn all_gather_bytes(&self, own: &[u8], label: &str) -> Result<Vec<Vec<u8>>> {
+        let mut all = own.repeat(self.size());
+        if !self.0.is_simulated {
+            let content = Content { label, dtype: "bytes" };
+            let lost = |source| Error::Distributed { op: "all_gather", source: Box::new(source) };
+            self.0.communicator.all_gather(&mut all, content).map_err(lost)?;
+        }
+        Ok((0..self.size()).map(|rank| all[rank * own.len()..(rank + 1) * own.len()].to_vec()).collect())
+    }
+
+    /// Fills `output` with the inputs of all ranks, one behind the other. `input` may be this rank's part of `output`. As
+    /// `torch.distributed.all_gather_into_tensor`.
+    ///
+    /// # Errors
+    /// Sizes that do not fit; [`Error::Distributed`].
+    pub fn all_gather_into_tensor(&self, output: &Tensor, input: &Tensor) -> Result<()> {
+        const NAME: &str = "all_gather_into_tensor";
+        self.want_parts(NAME, output, input)?;
+        no_grad(|| {
+            let own = self.part(output)?;
+            if !(own.shares_storage(input) && own.storage_offset() == input.storage_offset()) {
+                own.copy_(&input.reshape(&[-1])?)?;
+            }
+            self.run(Move::AllGather, &[output], output.label())
+        })
+    }
+
+    /// Sends part r of `input` to rank r; part r of `output` is what rank r sent here. As
+    /// `torch.distributed.all_to_all_single` with equal parts.
+    ///
+    /// # Errors
+    /// Sizes that do not fit; [`Error::Distributed`].
+    pub fn all_to_all_single(&self, output: &Tensor, input: &Tensor) -> Result<()> {
+        const NAME: &str = "all_to_all_single";
+        want_alike(NAME, output, input)?;
+        if output.numel() != input.numel() || !input.numel().is_multiple_of(self.size()) {
+            let (out, own, size) = (output.numel(), input.numel(), self.size());
+            let message =
+                format!("{own} elements to send and room for {out}: both must be equal, and {size} parts");
+            return Err(Error::shape(NAME, message));
+        }
+        no_grad(|| self.run(Move::AllToAll, &[input, output], input.label()))
+    }
+
+    /// Gives `output` this rank's part of the sum, or mean, of all ranks' inputs. As `torch.distributed.reduce_scatter_tensor`.
+    /// Short floats travel as they are, and are added in 32 bits.
+    ///
+    /// # Errors
+    /// Sizes that do not fit; types that are not of floating point; out of memory for what arrives; [`Error::Distributed`].
+    pub fn reduce_scatter_tensor(&self, output: &Tensor, input: &Tensor, op: ReduceOp) -> Result<()> {
+        const NAME: &str = "reduce_scatter_tensor";
+        self.want_parts(NAME, input, output)?;
+        want_float(NAME, input)?;
+        no_grad(|| {
+            let received = self.received(input)?;
+            self.run(Move::AllToAll, &[input, &received], input.label())?;
+            self.sum_into(output, &received, op)
+        })
+    }
+
+    /// Makes `tensor` the sum, or mean, of all ranks' tensors, in place. As `torch.distributed.all_reduce`. The sum is a balanced
+    /// tree over the ranks, in 32 bits or more: the same bits by any transport, and on all ranks.
+    ///
+    /// # Errors
+    /// A type that is not of floating point; out of memory for what arrives; [`Error::Distributed`].
+    pub fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<()> {
+        want_float("all_reduce", tensor)?;
+        if self.size() == 1 {
+            return Ok(());
+        }
+        no_grad(|| {
+            let (count, size) = (tensor.numel(), self.size());
+            if tensor.is_contiguous() && count.is_multiple_of(size) {
+                return self.reduce_buffer(&tensor.view(&[-1])?, op);
+            }
+            let _owner = Span::of(Category::Workspace, intern(&format!("{} padded", tensor.label())));
+            let padded = Tensor::full(&[count.next_multiple_of(size)], 0.0, tensor.dtype(), tensor.device())?;
+            let filled = padded.narrow(0, 0, count)?;
+            filled.copy_(&tensor.reshape(&[-1])?)?;
+            self.reduce_buffer(&padded, op)?;
+            tensor.copy_(&filled.view(tensor.shape())?)
+        })
+    }
+
+    /// [`ProcessGroup::all_reduce`] of a flat buffer of equal parts: exchanged, added, gathered in place.
+    fn reduce_buffer(&self, buffer: &Tensor, op: ReduceOp) -> Result<()> {
+        let received = self.received(buffer)?;
+        self.run(Move::AllToAll, &[buffer, &received], buffer.label())?;
+        self.sum_into(&self.part(buffer)?, &received, op)?;
+        drop(received);
+        self.run(Move::AllGather, &[buffer], buffer.label())
+    }
+
+    /// Gives all ranks the values of rank `src`, in place. As `torch.distributed.broadcast`.
+    ///
+    /// # Errors
+    /// A rank that is not there; [`Error::Distributed`].
+    pub fn broadcast(&self, tensor: &Tensor, src: usize) -> Result<()> {
+        if src >= self.size() {
+            let message = format!("rank {src} of {}: ranks are numbered from 0", self.size());
+            return Err(Error::argument("broadcast", message));
+        }
+        no_grad(|| self.run(Move::Broadcast { root: src }, &[tensor], tensor.label()))
+    }
+
+    fn run(&self, what: Move, tensors: &[&Tensor], label: String) -> Result<()> {
+        let (size, rank) = (self.size() as u64, self.rank());
+        let bytes = tensors[0].numel() as u64 * tensors[0].dtype().size() as u64;
+        let sent = match what {
+            Move::AllGather | Move::AllToAll => bytes / size * (size - 1),
+            Move::Broadcast { root } if root == rank => bytes * (size - 1),
+            Move::Broadcast { .. } => 0,
+        };
+        self.0.collectives.fetch_add(1, Ordering::Relaxed);
+        self.0.sent_bytes.fetch_add(sent, Ordering::Relaxed);
+        let collective = Collective { what, communicator: Arc::clone(&self.0.communicator), label };
+        call(collective, tensors).map(drop)
+    }
+
+    /// Room for what arrives, as large as what is sent.
+    fn received(&self, sent: &Tensor) -> Result<Tensor> {
+        let _owner = Span::of(Category::Workspace, intern(&format!("{} received", sent.label())));
+        Tensor::empty(&[sent.numel()], sent.dtype(), sent.device())
+    }
+
+    /// This rank's part of a tensor, flat.
+    fn part(&self, whole: &Tensor) -> Result<Tensor> {
+        let len = whole.numel() / self.size();
+        whole.view(&[-1])?.narrow(0, self.rank() * len, len)
+    }
+
+    fn sum_into(&self, output: &Tensor, received: &Tensor, op: ReduceOp) -> Result<()> {
+        let scale = match op {
+            ReduceOp::Sum => 1.0,
+            ReduceOp::Avg => 1.0 / self.size() as f64,
+        };
+        let parts = received.view(&[self.size(), output.numel()])?;
+        into_out(&output.view(&[-1])?, || parts.ordered_sum(scale))
+    }
+
+    /// Refuses a whole that is not as large as this group's parts together.
+    fn want_parts(&self, op: &'static str, whole: &Tensor, part: &Tensor) -> Result<()> {
+        want_alike(op, whole, part)?;
+        if whole.numel() == part.numel() * self.size() && whole.is_contiguous() && part.is_contiguous() {
+            return Ok(());
+        }
+        let message = format!(
+            "{:?} for {} parts of {:?}: the whole needs as many elements as all parts, and both must be contiguous",
+            whole.shape(),
+            self.size(),
+            part.shape()
+        );
+        Err(Error::shape(op, message))
+    }
+}
+
+fn want_alike(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
+    if a.device() != b.device() {
+        let (first, second) = (a.device().name().to_owned(), b.device().name().to_owned());
+        return Err(Error::Device { op, first, second });
+    }
+    if a.dtype() == b.dtype() {
+        return Ok(());
+    }
+    Err(Error::DType { op, expected: a.dtype().name(), got: b.dtype() })
+}
+
+fn want_float(op: &'static str, tensor: &Tensor) -> Result<()> {
+    match tensor.dtype() {
+        DType::F32 | DType::F64 | DType::F16 | DType::BF16 => Ok(()),
+        got => Err(Error::DType { op, expected: "a type of floating point", got }),
+    }
+}

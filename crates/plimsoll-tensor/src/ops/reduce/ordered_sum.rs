@@ -1,0 +1,100 @@
+//! The sum over the first dimension in one order: what ranks add up has the same bits on any device and by any road.
+
+use smallvec::smallvec;
+
+use crate::cpu::kernels::number::{Float, by_float};
+use crate::cpu::kernels::reduce::ordered_sum::ordered_sum;
+use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::Layout;
+use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
+use crate::ops::elementwise::operands;
+use crate::ops::want_float;
+use crate::suite::Case;
+use crate::tensor::{Grads, Tensor};
+
+/// `x -> out`, over the first dimension.
+#[derive(Clone, Copy, Debug)]
+struct OrderedSum {
+    scale: f64,
+}
+
+impl Kernel for OrderedSum {
+    fn name(&self) -> &'static str {
+        "ordered_sum"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let parts = call.ins[0].shape()[0];
+        cuda::reduce::ordered_sum::ordered_sum(call, parts, self.scale)
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [out]) = call.split();
+        by_float!(x.dtype(), T => {
+            ordered_sum::<T>(x.shape()[0], x.elements(), T::of(self.scale), out.elements());
+        });
+        Ok(())
+    }
+}
+
+impl Operator for OrderedSum {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x] = operands::inputs(self.name(), ins)?;
+        want_float(self.name(), x.dtype)?;
+        match x.shape() {
+            [parts, rest @ ..] if *parts > 0 => Ok(smallvec![Output::new(rest, x.dtype)]),
+            shape => {
+                let message = format!("{shape:?} has no parts: the first dimension counts them, from 1 up");
+                Err(Error::shape(self.name(), message))
+            }
+        }
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(ins[0].layout.len() as u64, ins, outs)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
+        Ok(smallvec![Some(grad.mul_scalar(self.scale)?.unsqueeze(0)?.expand(at.shape(0))?)])
+    }
+}
+
+impl Tensor {
+    /// The sum over the first dimension, times `scale`, in one order: a balanced tree, in which n parts are the tree of the
+    /// largest power of two below n plus that of the rest. Short floats are added in 32 bits and rounded once. The same values
+    /// give the same bits on every device.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// let parts = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[3, 2], &Device::cpu())?;
+    /// assert_eq!(parts.ordered_sum(0.5)?.to_vec::<f32>()?, [4.5, 6.0]);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A tensor without a first dimension, or of which it is 0; a type that is not of floating point; out of memory.
+    pub fn ordered_sum(&self, scale: f64) -> Result<Tensor> {
+        call_one(OrderedSum { scale }, &[self])
+    }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let run = |ins: &[&Tensor]| call(OrderedSum { scale: 0.25 }, ins);
+    let sum = |ins: &[Vec<f64>], len: usize| {
+        vec![(0..len).map(|i| ins[0].iter().skip(i).step_by(len).sum::<f64>() / 4.0).collect()]
+    };
+    vec![
+        Case::new("ordered_sum", &[&[5, 7]], run).expect(move |ins| sum(ins, 7)),
+        Case::new("ordered_sum of matrices", &[&[2, 3, 4]], run).expect(move |ins| sum(ins, 12)),
+        Case::new("ordered_sum of one", &[&[1, 6]], run).expect(move |ins| sum(ins, 6)),
+    ]
+}

@@ -1,0 +1,219 @@
+//! Data parallel training: [`DistributedDataParallel`].
+//!
+//! `bucket.rs` is where gradients lie, `reducer.rs` what happens in a backward pass; here is what a user sees, and what is compared
+//! between ranks before anything trains.
+
+mod bucket;
+mod reducer;
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use plimsoll_tensor::{Error, HookHandle, ProcessGroup, Result, Tensor};
+use twox_hash::XxHash3_64;
+
+use self::reducer::{Reducer, Shared, arrived, locked};
+use crate::nn::Module;
+
+const NAME: &str = "DistributedDataParallel";
+
+/// How gradients travel. The defaults are PyTorch's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DdpOptions {
+    /// Bytes of gradients after which a bucket is full. As `bucket_cap_mb`.
+    pub bucket_cap_bytes: u64,
+    /// The same of the first bucket, which is exchanged first and should be early.
+    pub first_bucket_bytes: u64,
+    /// Whether a backward pass may leave out parameters that another pass, or another rank, has a gradient of. Its gradient there
+    /// counts as zero. All buckets are then exchanged at the end of the pass.
+    pub find_unused_parameters: bool,
+    /// Whether buffers, such as the running statistics of batch normalization, become those of rank 0 after each backward pass.
+    pub broadcast_buffers: bool,
+}
+
+impl Default for DdpOptions {
+    fn default() -> DdpOptions {
+        DdpOptions {
+            bucket_cap_bytes: 25 << 20,
+            first_bucket_bytes: 1 << 20,
+            find_unused_parameters: false,
+            broadcast_buffers: true,
+        }
+    }
+}
+
+/// Makes the gradients of a model, after each backward pass, the means over all ranks. As
+/// `torch.nn.parallel.DistributedDataParallel`. The model is used as before: hooks on its parameters do the work, until this is
+/// dropped.
+///
+/// Each rank trains on its part of the batch with a loss that is a mean over that part. So the gradients are those of the whole batch,
+/// if the parts have one size; and ranks that start with the same values, draw their own dropout and step their own optimizer keep the
+/// same parameters, bit for bit. Bits do not depend on the sizes of buckets nor on how ranks are connected.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Module, Scope};
+/// use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
+/// use plimsoll::parallel::{DdpOptions, DistributedDataParallel};
+/// use plimsoll::{Device, ProcessGroup, Result, Tensor};
+/// let train = |group: &ProcessGroup| -> Result<Vec<f32>> {
+///     let device = Device::cpu();
+///     let model = Linear::new(&Scope::new(&device, 1), 4, 2)?;
+///     let _ddp = DistributedDataParallel::new(&model, group, DdpOptions::default())?;
+///     let mut sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..SgdOptions::default() });
+///     for step in 0..3 {
+///         let x = Tensor::full(&[8, 4], (step + group.rank()) as f64, plimsoll::DType::F32, &device)?; // this rank's part
+///         sgd.zero_grad();
+///         model.forward(&x)?.square()?.mean()?.backward()?; // gradients are means over all ranks when this returns
+///         sgd.step()?;
+///     }
+///     model.parameters()[0].to_vec()
+/// };
+/// let ranks = ProcessGroup::threads(2); // processes: `dist::init_from_env`
+/// let weights: Vec<Vec<f32>> = std::thread::scope(|scope| {
+///     let each: Vec<_> = ranks.iter().map(|rank| scope.spawn(|| train(rank))).collect();
+///     each.into_iter().map(|rank| rank.join().unwrap()).collect::<Result<_>>()
+/// })?;
+/// assert_eq!(weights[0], weights[1]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+///
+/// Memory: the buckets, as large as the gradients, which lie in them and stay when gradients are dropped; while a bucket is exchanged, as
+/// much again for what arrives.
+pub struct DistributedDataParallel {
+    reducer: Shared,
+    hooks: Vec<HookHandle>,
+}
+
+/// A bucket of gradients, as it was made in the first backward pass.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Module, Scope};
+/// use plimsoll::parallel::{DdpOptions, DistributedDataParallel};
+/// use plimsoll::{Device, ProcessGroup, Tensor};
+/// let model = Linear::new(&Scope::new(&Device::cpu(), 1), 4, 2)?;
+/// let group = ProcessGroup::threads(1).remove(0);
+/// let ddp = DistributedDataParallel::new(&model, &group, DdpOptions::default())?;
+/// assert!(ddp.buckets().is_empty());
+/// model.forward(&Tensor::ones(&[1, 4], &Device::cpu())?)?.sum()?.backward()?;
+/// assert_eq!(ddp.buckets()[0].parameters.len(), 2);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// The names of the parameters whose gradients lie in it, in the order in which they came.
+    pub parameters: Vec<String>,
+    /// Bytes of its buffer.
+    pub bytes: u64,
+}
+
+impl DistributedDataParallel {
+    /// Registers the hooks. All ranks call this with the same model: names, shapes and types are compared, and so are the values, of
+    /// which those that differ become rank 0's.
+    ///
+    /// # Errors
+    /// A model without parameters that want a gradient; a rank with another model; [`Error::Distributed`].
+    pub fn new(
+        module: &dyn Module,
+        group: &ProcessGroup,
+        options: DdpOptions,
+    ) -> Result<DistributedDataParallel> {
+        let all = module.named_parameters();
+        let buffers: Vec<(String, Tensor)> = module.named_buffers();
+        let parameters: Vec<_> =
+            all.iter().filter(|(_, parameter)| parameter.requires_grad()).cloned().collect();
+        if parameters.is_empty() {
+            let message = "no parameter of the model wants a gradient, so there is nothing to exchange";
+            return Err(Error::autograd(NAME, message));
+        }
+        let tensors: Vec<&(String, Tensor)> = all.iter().chain(&buffers).collect();
+        same_model(&tensors, group)?;
+        same_values(&tensors, group)?;
+        let leaves: Vec<Tensor> = parameters.iter().map(|(_, parameter)| parameter.clone()).collect();
+        let buffers = buffers.into_iter().map(|(_, buffer)| buffer).collect();
+        let reducer = Arc::new(Mutex::new(Reducer::new(group.clone(), options, parameters, buffers)));
+        let mut ddp = DistributedDataParallel { reducer, hooks: Vec::new() };
+        for (i, leaf) in leaves.iter().enumerate() {
+            let reducer = Arc::downgrade(&ddp.reducer);
+            let hook = move |_: &Tensor| reducer.upgrade().map_or(Ok(()), |reducer| arrived(&reducer, i));
+            ddp.hooks.push(leaf.register_post_accumulate_grad_hook(hook)?);
+        }
+        Ok(ddp)
+    }
+
+    /// Runs `f`, whose backward passes only add to this rank's gradients: the next pass outside exchanges their sum. For accumulation.
+    /// As `DistributedDataParallel.no_sync`.
+    pub fn no_sync<T>(&self, f: impl FnOnce() -> T) -> T {
+        /// Also when `f` panics.
+        struct Restore<'a>(&'a Shared, bool);
+        impl Drop for Restore<'_> {
+            fn drop(&mut self) {
+                locked(self.0).syncs = self.1;
+            }
+        }
+        let before = std::mem::replace(&mut locked(&self.reducer).syncs, false);
+        let _restore = Restore(&self.reducer, before);
+        f()
+    }
+
+    /// The buckets, in the order in which they are exchanged; none before the first backward pass.
+    pub fn buckets(&self) -> Vec<Bucket> {
+        let reducer = locked(&self.reducer);
+        let seen = |bucket| Bucket { parameters: reducer.names(bucket), bytes: bucket.bytes() };
+        reducer.buckets.iter().map(seen).collect()
+    }
+}
+
+impl Drop for DistributedDataParallel {
+    fn drop(&mut self) {
+        self.hooks.iter().for_each(HookHandle::remove);
+    }
+}
+
+impl fmt::Debug for DistributedDataParallel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reducer = locked(&self.reducer);
+        let (rank, size) = (reducer.group.rank(), reducer.group.size());
+        write!(f, "DistributedDataParallel(rank {rank} of {size}, {} buckets)", reducer.buckets.len())
+    }
+}
+
+/// Compares names, shapes and types with the other ranks'.
+fn same_model(tensors: &[&(String, Tensor)], group: &ProcessGroup) -> Result<()> {
+    let line = |(name, tensor): &&(String, Tensor)| {
+        format!("{name} {:?} {} {}\n", tensor.shape(), tensor.dtype(), tensor.requires_grad())
+    };
+    let text: String = tensors.iter().map(line).collect();
+    let own = XxHash3_64::oneshot(text.as_bytes()).to_le_bytes();
+    let all = group.all_gather_bytes(&own, "names of parameters")?;
+    match all.iter().position(|other| *other != own) {
+        None => Ok(()),
+        Some(rank) => {
+            let message = format!(
+                "rank {rank} has another model than this rank, whose {} tensors begin with {}: names, shapes, types and which ones \
+                 want a gradient must be the same on all ranks",
+                tensors.len(),
+                tensors.first().map_or("nothing", |(name, _)| name.as_str())
+            );
+            Err(Error::argument(NAME, message))
+        }
+    }
+}
+
+/// Makes the values that differ on any rank those of rank 0.
+fn same_values(tensors: &[&(String, Tensor)], group: &ProcessGroup) -> Result<()> {
+    if group.size() == 1 || !tensors.iter().all(|(_, tensor)| tensor.device().has_values()) {
+        return Ok(());
+    }
+    let mut own = Vec::with_capacity(8 * tensors.len());
+    for (_, tensor) in tensors {
+        own.extend(XxHash3_64::oneshot(&tensor.to_bytes()?).to_le_bytes());
+    }
+    let all = group.all_gather_bytes(&own, "checksums of parameters")?;
+    for (i, (_, tensor)) in tensors.iter().enumerate() {
+        let sum = |rank: &Vec<u8>| rank[8 * i..8 * i + 8].to_vec();
+        if all.iter().any(|rank| sum(rank) != sum(&all[0])) {
+            group.broadcast(tensor, 0)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,325 @@
+//! What happens in a backward pass: gradients come, buckets fill and are exchanged.
+//!
+//! The first pass makes the buckets, in the order in which gradients come, and exchanges each as soon as it is full: nothing is built
+//! again in the second. Buckets are exchanged in their order, which is the same on all ranks; a bucket that is full before an earlier
+//! one waits.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plimsoll_tensor::autograd::queue_callback;
+use plimsoll_tensor::{DType, Error, ProcessGroup, Result, Tensor};
+use twox_hash::XxHash3_64;
+
+use super::bucket::GradientBucket;
+use super::{DdpOptions, NAME};
+
+/// The gradients of one model on one rank.
+pub(super) struct Reducer {
+    pub(super) group: ProcessGroup,
+    options: DdpOptions,
+    /// Those that want a gradient.
+    parameters: Vec<(String, Tensor)>,
+    buffers: Vec<Tensor>,
+    pub(super) buckets: Vec<GradientBucket>,
+    /// The bucket and slot of each parameter.
+    places: Vec<Option<(usize, usize)>>,
+    /// Whether a pass has made all buckets.
+    is_built: bool,
+    /// Whether passes exchange: not in `no_sync`.
+    pub(super) syncs: bool,
+    pass: Option<Pass>,
+}
+
+/// The pass that runs.
+struct Pass {
+    arrived: Vec<bool>,
+    /// In the first pass: those that have no bucket yet, by type, in the order in which they came.
+    waiting: Vec<(DType, Vec<usize>)>,
+    /// The first bucket that is not exchanged.
+    next: usize,
+}
+
+/// A reducer that its hooks share.
+pub(super) type Shared = Arc<Mutex<Reducer>>;
+
+pub(super) fn locked(reducer: &Shared) -> MutexGuard<'_, Reducer> {
+    reducer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Forgets a pass that failed.
+struct Ends(Shared);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let mut reducer = locked(&self.0);
+        if reducer.pass.take().is_some() && !reducer.is_built {
+            reducer.buckets.clear();
+            reducer.places.fill(None);
+        }
+        reducer.buckets.iter_mut().for_each(|bucket| bucket.missing = bucket.slots.len());
+    }
+}
+
+/// The hook of a parameter: its gradient is whole.
+pub(super) fn arrived(shared: &Shared, parameter: usize) -> Result<()> {
+    let mut reducer = locked(shared);
+    if !reducer.syncs {
+        return Ok(());
+    }
+    let is_first = reducer.pass.is_none();
+    if is_first {
+        let arrived = vec![false; reducer.parameters.len()];
+        reducer.pass = Some(Pass { arrived, waiting: Vec::new(), next: 0 });
+    }
+    drop(reducer);
+    if is_first {
+        let ends = Ends(Arc::clone(shared));
+        queue_callback(move || {
+            let outcome = locked(&ends.0).finish();
+            drop(ends);
+            outcome
+        })?;
+    }
+    locked(shared).arrived(parameter)
+}
+
+impl Reducer {
+    pub(super) fn new(
+        group: ProcessGroup,
+        options: DdpOptions,
+        parameters: Vec<(String, Tensor)>,
+        buffers: Vec<Tensor>,
+    ) -> Reducer {
+        let places = vec![None; parameters.len()];
+        let (buckets, is_built, syncs, pass) = (Vec::new(), false, true, None);
+        Reducer { group, options, parameters, buffers, buckets, places, is_built, syncs, pass }
+    }
+
+    /// The names of a bucket's parameters.
+    pub(super) fn names(&self, bucket: &GradientBucket) -> Vec<String> {
+        bucket.slots.iter().map(|slot| self.parameters[slot.parameter].0.clone()).collect()
+    }
+
+    fn arrived(&mut self, parameter: usize) -> Result<()> {
+        let limit = if self.buckets.is_empty() {
+            self.options.first_bucket_bytes
+        } else {
+            self.options.bucket_cap_bytes
+        };
+        let Some(pass) = &mut self.pass else { return Ok(()) };
+        pass.arrived[parameter] = true;
+        if let Some((bucket, slot)) = self.places[parameter] {
+            self.buckets[bucket].put(slot, &self.parameters[parameter].1)?;
+            let missing = &mut self.buckets[bucket].missing;
+            *missing = missing.saturating_sub(1);
+            return self.exchange_full();
+        }
+        if self.is_built {
+            let name = &self.parameters[parameter].0;
+            let message = format!(
+                "{name} has a gradient now and had none in the first backward pass: set `find_unused_parameters` if the model \
+                 does not always use all its parameters"
+            );
+            return Err(Error::autograd(NAME, message));
+        }
+        if self.options.find_unused_parameters {
+            return Ok(()); // the buckets are made when it is known which parameters came
+        }
+        let tensor = &self.parameters[parameter].1;
+        let dtype = tensor.dtype();
+        let at = pass.waiting.iter().position(|(other, _)| *other == dtype).unwrap_or_else(|| {
+            pass.waiting.push((dtype, Vec::new()));
+            pass.waiting.len() - 1
+        });
+        pass.waiting[at].1.push(parameter);
+        let members = &pass.waiting[at].1;
+        let bytes: u64 = members.iter().map(|member| bytes_of(&self.parameters[*member].1)).sum();
+        if bytes < limit {
+            return Ok(());
+        }
+        let members = std::mem::take(&mut pass.waiting[at].1);
+        self.make(&members)?;
+        self.exchange_full()
+    }
+
+    /// Makes a bucket of parameters whose gradients have come, and moves these there.
+    fn make(&mut self, members: &[usize]) -> Result<()> {
+        let names: Vec<&str> = members.iter().map(|member| self.parameters[*member].0.as_str()).collect();
+        let number = self.buckets.len();
+        self.agree(&names, &format!("bucket {number}"), || {
+            format!("bucket {number} has {} here", names.join(", "))
+        })?;
+        let device = self.parameters[members[0]].1.device().clone();
+        let bucket = GradientBucket::new(number, members, &self.parameters, &self.group, &device)?;
+        self.buckets.push(bucket);
+        for (slot, &member) in members.iter().enumerate() {
+            self.places[member] = Some((number, slot));
+            self.buckets[number].put(slot, &self.parameters[member].1)?;
+        }
+        self.buckets[number].missing = 0;
+        Ok(())
+    }
+
+    /// Exchanges the buckets that are full and whose turn it is.
+    fn exchange_full(&mut self) -> Result<()> {
+        let Some(pass) = &mut self.pass else { return Ok(()) };
+        if self.options.find_unused_parameters {
+            return Ok(()); // at the end
+        }
+        while let Some(bucket) = self.buckets.get(pass.next)
+            && bucket.missing == 0
+        {
+            bucket.exchange(&self.group)?;
+            pass.next += 1;
+        }
+        Ok(())
+    }
+
+    /// The end of a backward pass.
+    fn finish(&mut self) -> Result<()> {
+        if self.options.find_unused_parameters {
+            self.finish_with_unused()?;
+        } else if self.is_built {
+            self.want_all()?;
+        } else {
+            self.finish_building()?;
+        }
+        let Some(pass) = self.pass.take() else { return Ok(()) };
+        let left = if self.options.find_unused_parameters { 0 } else { pass.next };
+        self.buckets[left..].iter().try_for_each(|bucket| bucket.exchange(&self.group))?;
+        self.is_built = true;
+        self.buckets.iter_mut().for_each(|bucket| bucket.missing = bucket.slots.len());
+        if self.options.broadcast_buffers {
+            self.buffers.iter().try_for_each(|buffer| self.group.broadcast(buffer, 0))?;
+        }
+        if self.options.find_unused_parameters {
+            self.give_what_others_used(&pass.arrived)?;
+        }
+        Ok(())
+    }
+
+    /// The first pass is done: what came last is the last buckets, and all ranks have left out the same parameters.
+    fn finish_building(&mut self) -> Result<()> {
+        let Some(pass) = &mut self.pass else { return Ok(()) };
+        let waiting = std::mem::take(&mut pass.waiting);
+        let unused: Vec<&str> = pass
+            .arrived
+            .iter()
+            .zip(&self.parameters)
+            .filter(|(came, _)| !**came)
+            .map(|(_, (name, _))| name.as_str())
+            .collect();
+        let message = || format!("without a gradient here: {}", shown(&unused));
+        self.agree(&unused, "parameters without a gradient", message)?;
+        waiting
+            .iter()
+            .filter(|(_, members)| !members.is_empty())
+            .try_for_each(|(_, members)| self.make(members))
+    }
+
+    /// All parameters of the first pass must come in each later one.
+    fn want_all(&self) -> Result<()> {
+        let Some(pass) = &self.pass else { return Ok(()) };
+        let missing: Vec<&str> = (0..self.parameters.len())
+            .filter(|i| self.places[*i].is_some() && !pass.arrived[*i])
+            .map(|i| self.parameters[i].0.as_str())
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "no gradient in this backward pass for {}: set `find_unused_parameters` if the model does not always use all its \
+             parameters",
+            shown(&missing)
+        );
+        Err(Error::autograd(NAME, message))
+    }
+
+    /// Makes the buckets, the first time, of all parameters, last first; fills in zeros for those that did not come.
+    fn finish_with_unused(&mut self) -> Result<()> {
+        if !self.is_built {
+            let mut waiting: Vec<(DType, Vec<usize>)> = Vec::new();
+            for (i, (_, tensor)) in self.parameters.iter().enumerate().rev() {
+                match waiting.iter_mut().find(|(dtype, _)| *dtype == tensor.dtype()) {
+                    Some((_, members)) => members.push(i),
+                    None => waiting.push((tensor.dtype(), vec![i])),
+                }
+            }
+            for (_, members) in waiting {
+                for members in self.cut(&members) {
+                    self.make(&members)?;
+                }
+            }
+            return Ok(());
+        }
+        let Some(pass) = &self.pass else { return Ok(()) };
+        for (i, _) in pass.arrived.iter().enumerate().filter(|(_, came)| !**came) {
+            if let Some((bucket, slot)) = self.places[i] {
+                self.buckets[bucket].put(slot, &self.parameters[i].1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Parameters as buckets by their sizes.
+    fn cut(&self, members: &[usize]) -> Vec<Vec<usize>> {
+        let (mut cut, mut bytes) = (vec![Vec::new()], 0);
+        for &member in members {
+            let limit =
+                if cut.len() == 1 { self.options.first_bucket_bytes } else { self.options.bucket_cap_bytes };
+            if bytes >= limit {
+                cut.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += bytes_of(&self.parameters[member].1);
+            if let Some(last) = cut.last_mut() {
+                last.push(member);
+            }
+        }
+        cut
+    }
+
+    /// A parameter that another rank used has a gradient here, too; one that nobody used has none, as in one process.
+    fn give_what_others_used(&self, arrived: &[bool]) -> Result<()> {
+        let own: Vec<u8> = arrived.iter().map(|came| u8::from(*came)).collect();
+        let all = self.group.all_gather_bytes(&own, "used parameters")?;
+        for (i, (_, parameter)) in self.parameters.iter().enumerate() {
+            let used = all.iter().any(|rank| rank[i] == 1);
+            if let (true, None, Some((bucket, slot))) = (used, parameter.grad(), self.places[i]) {
+                self.buckets[bucket].give(slot, parameter)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares names with the other ranks'.
+    fn agree(&self, names: &[&str], what: &str, message: impl Fn() -> String) -> Result<()> {
+        let own = XxHash3_64::oneshot(names.join("\n").as_bytes()).to_le_bytes();
+        let all = self.group.all_gather_bytes(&own, what)?;
+        match all.iter().position(|other| *other != own) {
+            None => Ok(()),
+            Some(rank) => Err(Error::autograd(
+                NAME,
+                format!(
+                    "rank {rank} has gradients of other parameters than this rank, or in another order ({}): set \
+                     `find_unused_parameters` if ranks use different parts of the model",
+                    message()
+                ),
+            )),
+        }
+    }
+}
+
+fn bytes_of(tensor: &Tensor) -> u64 {
+    (tensor.numel() * tensor.dtype().size()) as u64
+}
+
+/// Some names.
+fn shown(names: &[&str]) -> String {
+    const SHOWN: usize = 8;
+    match names.len() {
+        0 => "none".to_owned(),
+        n if n <= SHOWN => names.join(", "),
+        n => format!("{} and {} more", names[..SHOWN].join(", "), n - SHOWN),
+    }
+}
