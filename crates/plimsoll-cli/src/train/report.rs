@@ -145,8 +145,16 @@ fn ranks(out: &mut String, outcome: &Outcome) {
         let _ = writeln!(out, "  {name:<28} {:>12}             {note}", Bytes(bytes).to_string());
     };
     let total = buckets.iter().map(|bucket| bucket.bytes).sum();
-    line("buckets of gradients", total, format!("in {}, exchanged as they fill", counted(buckets.len(), "bucket")));
-    line("sent by a rank in a step", *sent_bytes_per_step, format!("to {}", counted(peaks.len() - 1, "other")));
+    line(
+        "buckets of gradients",
+        total,
+        format!("in {}, exchanged as they fill", counted(buckets.len(), "bucket")),
+    );
+    line(
+        "sent by a rank in a step",
+        *sent_bytes_per_step,
+        format!("to {}", counted(peaks.len() - 1, "other")),
+    );
     let reserved = || peaks.iter().map(|(_, reserved)| *reserved);
     let (least, most) = (reserved().min().unwrap_or(0), reserved().max().unwrap_or(0));
     if least == most {
