@@ -10,7 +10,9 @@ MODE, PORT = sys.argv[1], int(sys.argv[2])
 
 def main() -> None:
     """Does what the mode says; an assertion that fails is this program's failure."""
-    store = TCPStore("127.0.0.1", PORT, is_master=MODE == "server", wait_for_workers=False, timeout=timedelta(seconds=60))
+    store = TCPStore(
+        "127.0.0.1", PORT, is_master=MODE == "server", wait_for_workers=False, timeout=timedelta(seconds=60)
+    )
     if MODE == "server":
         store.set("theirs", "from python")
         assert store.get("ours") == b"from rust"

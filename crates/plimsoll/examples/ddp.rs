@@ -71,7 +71,7 @@ fn train(group: &ProcessGroup) -> Outcome<Vec<f32>> {
         adamw.step()?;
         if group.rank() == 0 && step % 20 == 0 {
             println!(
-                "step {step:>4}  loss {:.3} of rank 0's part, {} buckets",
+                "step {step:>4}  loss {:.3} of rank 0's part, buckets: {}",
                 loss.item::<f32>()?,
                 ddp.buckets().len()
             );

@@ -67,7 +67,7 @@ pub(crate) struct GptArgs {
     /// Steps to train
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
-    /// Blocks of tokens per step
+    /// Blocks of tokens per step, of all ranks together
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
     /// Learning rate of AdamW after 100 steps; it rises until then, and falls with the root of the steps afterwards

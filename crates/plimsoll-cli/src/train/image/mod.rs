@@ -49,7 +49,7 @@ pub(crate) struct ImageArgs {
     /// End after this many steps, even in the middle of an epoch [default: all epochs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// Images per step
+    /// Images per step, of all ranks together
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
     /// How to change the weights

@@ -35,7 +35,7 @@ pub(crate) struct MnistArgs {
     /// End after this many steps, even in the middle of an epoch [default: all epochs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// Images per step
+    /// Images per step, of all ranks together
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
     /// How to change the weights
