@@ -44,7 +44,7 @@ fn fits_now(outcome: &Outcome, savings: &Savings) -> bool {
 fn deleted(rows: &[&Saving], peak: Option<u64>, savings: &Savings, size: &impl Fn(u64) -> String) -> String {
     // Variables that free nothing alone share their memory.
     let (single, shared): (Vec<&Saving>, Vec<&Saving>) =
-        rows.iter().partition(|row| row.alone_bytes.is_some() || savings.together.is_none());
+        rows.iter().copied().partition(|row| row.alone_bytes.is_some() || savings.together.is_none());
     let shared_bytes = shared.iter().map(|row| row.waste.bytes).max().unwrap_or(0);
     let bytes = single.iter().map(|row| row.waste.bytes).sum::<u64>() + shared_bytes;
     let names: Vec<String> =
