@@ -35,6 +35,9 @@ fn a_peak_is_within_a_limit_of_its_own_size_and_not_of_a_byte_less() {
 
 #[test]
 fn skipped_steps_of_grad_scaler_have_a_limit() {
+    const SEGMENT: &str = r#"{"device": 0, "address": 4194304, "total_size": 512, "allocated_size": 512, "active_size": 512,
+        "requested_size": 512, "stream": 0, "segment_type": "small", "blocks":
+        [{"address": 4194304, "size": 512, "requested_size": 512, "state": "active_allocated"}]}"#;
     let folder = Folder::new("skipped");
     let file = folder.file("snapshot.json");
     let entry = |steps: u32| format!("{{\"max_entries\": 1000, \"skipped_steps\": {steps}}}");
@@ -42,7 +45,9 @@ fn skipped_steps_of_grad_scaler_have_a_limit() {
         let settings = format!("{{\"plimsoll_record\": {record}}}");
         fs::write(
             &file,
-            format!("{{\"segments\": [], \"device_traces\": [[]], \"allocator_settings\": {settings}}}"),
+            format!(
+                "{{\"segments\": [{SEGMENT}], \"device_traces\": [[]], \"allocator_settings\": {settings}}}"
+            ),
         )
         .expect("a file");
         let output = plimsoll(&["check", &file, "--skipped-at-most", "2"]);

@@ -24,8 +24,9 @@ print(f'outside {total - free - torch.cuda.memory_reserved()}', flush=True)
 dist.destroy_process_group()
 ";
 
-fn two_ranks() -> Torch {
-    let mut torch = Torch::new("groups", GROUPS);
+/// `name` is the test's: each has a folder.
+fn two_ranks(name: &str, program: &str) -> Torch {
+    let mut torch = Torch::new(name, program);
     torch
         .python
         .extend(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"].map(str::to_owned));
@@ -43,7 +44,8 @@ fn rows(report: &Value) -> Vec<(String, u64)> {
 #[needs(pytorch)]
 #[test]
 fn each_communicator_is_a_row_and_the_account_closes() {
-    let output = two_ranks().predict(&["--json", "--whole", "--gpu", "H100", "--devices", "2"], &[]);
+    let output =
+        two_ranks("groups-1", GROUPS).predict(&["--json", "--whole", "--gpu", "H100", "--devices", "2"], &[]);
     let report = answer(&output, 0);
     let rows = rows(&report);
     let has = |owner: &str, bytes: u64| {
@@ -78,7 +80,7 @@ fn each_communicator_is_a_row_and_the_account_closes() {
 fn a_communicator_that_does_not_fit_is_pytorchs_error_and_the_verdict_names_it() {
     // 81,079 MiB in all, of which 79,800 are the program's.
     let options = ["--json", "--whole", "--gpu", "H100", "--devices", "2"];
-    let output = two_ranks().predict(&options, &["79900"]);
+    let output = two_ranks("groups-2", GROUPS).predict(&options, &["79900"]);
     assert!(stderr(&output).contains("DistBackendError"), "{}", stderr(&output));
     let report = answer(&output, 4);
     let summary = report["summary"].as_str().unwrap();
@@ -89,8 +91,8 @@ fn a_communicator_that_does_not_fit_is_pytorchs_error_and_the_verdict_names_it()
 #[needs(pytorch)]
 #[test]
 fn a_group_of_one_rank_is_advised_against_where_it_takes_a_hundredth_of_the_gpu() {
-    let output =
-        two_ranks().predict(&["--json", "--whole", "--gpu", "24GiB", "--cc", "9.0", "--devices", "2"], &[]);
+    let output = two_ranks("groups-3", GROUPS)
+        .predict(&["--json", "--whole", "--gpu", "24GiB", "--cc", "9.0", "--devices", "2"], &[]);
     let report = answer(&output, 0);
     let advice = report["outside_advice"].as_array().unwrap();
     let said = |words: &str| advice.iter().any(|line| line.as_str().unwrap().contains(words));
@@ -103,7 +105,7 @@ fn a_group_of_one_rank_is_advised_against_where_it_takes_a_hundredth_of_the_gpu(
 fn a_given_context_is_in_place_of_all_but_nccl_and_zero_of_all() {
     let rows_with = |context: &str| {
         let options = ["--json", "--whole", "--gpu", "H100", "--devices", "2", "--context", context];
-        rows(&answer(&two_ranks().predict(&options, &[]), 0))
+        rows(&answer(&two_ranks("groups-4", GROUPS).predict(&options, &[]), 0))
     };
     let given = rows_with("1GiB");
     assert_eq!(given[0], ("context/".to_owned(), 1 << 30));
@@ -113,4 +115,42 @@ fn a_given_context_is_in_place_of_all_but_nccl_and_zero_of_all() {
     );
     assert!(given.len() > 3, "{given:?}");
     assert_eq!(rows_with("0"), []);
+}
+
+/// Lines that a program of `outside/` printed: its stage, and bytes outside of the allocator.
+fn stages(text: &str, wanted: &[(&str, Value)]) -> Vec<(String, i64)> {
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let lines = lines.filter(|line| wanted.iter().all(|(key, value)| line[*key] == *value));
+    let stage = |line: Value| Some((line["stage"].as_str()?.to_owned(), line["outside"].as_i64()?));
+    lines.filter_map(stage).collect()
+}
+
+/// What two H100s answered to the programs beside it.
+const H100: &str = include_str!("../../plimsoll-standin/tests/pytorch/outside/h100.jsonl");
+
+#[needs(pytorch)]
+#[test]
+fn first_uses_in_one_process_are_within_six_mib_of_an_h100() {
+    let program = include_str!("../../plimsoll-standin/tests/pytorch/outside/one_process.py");
+    let torch = Torch::new("one-process", program);
+    let output = torch.predict(&["--whole", "-q", "--gpu", "H100"], &["1"]);
+    let here = stages(&stderr(&output), &[]);
+    let card = stages(H100, &[("program", "one_process".into()), ("order", 1.into())]);
+    assert!(card.len() == 27 && here.len() == card.len(), "{}", stderr(&output));
+    for ((stage, here), (named, card)) in here.iter().zip(&card) {
+        assert!(stage == named && (here - card).abs() <= 6 << 20, "{stage}: {here}, {named}: {card}");
+    }
+}
+
+#[needs(pytorch, nightly)]
+#[test]
+fn first_uses_of_nccl_are_those_of_two_h100() {
+    let program = include_str!("../../plimsoll-standin/tests/pytorch/outside/two_ranks.py");
+    for mode in ["lazy", "eager", "buff", "chan", "nop2p", "socket", "nocumem", "connected"] {
+        let torch = two_ranks(&format!("two-ranks-{mode}"), program);
+        let output = torch.predict(&["--whole", "-q", "--gpu", "H100", "--devices", "2"], &[mode]);
+        let here = stages(&stderr(&output), &[]);
+        let card = stages(H100, &[("program", "two_ranks".into()), ("mode", mode.into())]);
+        assert!(card.len() == 14 && here == card, "{mode}: {here:?}, {card:?}");
+    }
 }

@@ -43,7 +43,7 @@ enum Parallel {
 /// What this process is.
 pub(super) enum Start {
     /// One of these ranks.
-    Rank(World),
+    Rank(Box<World>),
     /// The launcher of so many.
     Launcher(u16),
 }
@@ -61,7 +61,7 @@ impl ParallelArgs {
                     "this is rank {rank} of {size} by {launcher}: add --parallel ddp to train together, or unset the launcher's \
                      variables"
                 )),
-                _ => Ok(Start::Rank(World::single())),
+                _ => Ok(Start::Rank(Box::new(World::single()))),
             };
         }
         if device.is_cuda() {
@@ -74,7 +74,7 @@ impl ParallelArgs {
                 return usage("on a simulated device add --sim-ranks N: no processes are started".to_owned());
             };
             divides(batch_size, ranks as usize)?;
-            return Ok(Start::Rank(World::simulated(ranks as usize)));
+            return Ok(Start::Rank(Box::new(World::simulated(ranks as usize))));
         }
         if self.sim_ranks.is_some() {
             return usage(
@@ -96,7 +96,7 @@ impl ParallelArgs {
                 divides(batch_size, environment.size)?;
                 let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
                 let options = JoinOptions { options: words.join(" "), ..JoinOptions::default() };
-                Ok(Start::Rank(World::join(Some(environment), options)?))
+                Ok(Start::Rank(Box::new(World::join(Some(environment), options)?)))
             }
         }
     }

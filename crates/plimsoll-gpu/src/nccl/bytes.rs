@@ -210,10 +210,7 @@ impl Communicator {
 
     /// Whether all buffers come when it is made: before 2.22, without cuMem, or by `NCCL_RUNTIME_CONNECT=0`.
     pub fn is_connected_at_init(&self) -> bool {
-        self.topology.ranks > 1
-            && (self.version < Version::new(2, 22, 0)
-                || !self.variables.runtime_connect
-                || !self.variables.cumem)
+        self.version < Version::new(2, 22, 0) || !self.variables.runtime_connect || !self.variables.cumem
     }
 
     /// What it takes when it is made.

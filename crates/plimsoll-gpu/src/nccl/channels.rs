@@ -37,7 +37,8 @@ impl Channels {
         let most = if version >= Version::new(2, 25, 0) { 64 } else { 32 };
         if topology.ranks < 2 {
             let basis = if version == Version::MEASURED { Basis::Measured } else { Basis::Derived };
-            return Channels { collective: 0, p2p: most, per_peer: 0, nvls: 0, basis };
+            let p2p = variables.max_channels.unwrap_or(most).clamp(1, most);
+            return Channels { collective: 0, p2p, per_peer: 0, nvls: 0, basis };
         }
         let found = found(topology, variables);
         let least = variables.min_channels.unwrap_or(1).clamp(1, most);
@@ -128,6 +129,9 @@ mod tests {
 
     #[test]
     fn variables_cut_the_channels_as_on_two_h100() {
+        let alone = Topology::node(named("H100").unwrap(), 1);
+        let four = Variables { max_channels: Some(4), ..Variables::default() };
+        assert_eq!(counts(&alone, &four), [0, 4, 0, 0]);
         let topology = Topology::node(named("H100").unwrap(), 2);
         let default = Variables::default;
         for (variables, expected) in [

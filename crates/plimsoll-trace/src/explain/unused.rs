@@ -61,13 +61,18 @@ impl UnusedGraph {
         let is_dropped = |life: &Life| life.freed.is_some_and(|freed| failure.is_none_or(|at| freed < at));
         let kept: Vec<&Life> =
             made.iter().copied().filter(|life| life.is_held_after(moment) && is_dropped(life)).collect();
-        let bytes = kept.iter().map(|life| life.bytes).sum::<u64>();
-        let live = timeline.held_after(moment).map(|life| life.bytes).sum::<u64>();
+        let bytes = total(kept.iter().copied());
+        let live = total(timeline.held_after(moment));
         let began = kept.iter().filter_map(|life| life.born).min();
-        let since = made.iter().filter(|life| life.born >= began).map(|life| life.bytes).sum::<u64>();
+        let since = total(made.iter().copied().filter(|life| life.born >= began));
         let says = kept.len() >= LEAST_BLOCKS && bytes >= live / LEAST_PART && bytes >= since / KEPT_PART;
         says.then(|| Self { bytes, blocks: kept.len(), line: caller(snapshot, &kept) })
     }
+}
+
+/// The bytes of all these blocks; a forged file may claim more than there can be.
+fn total<'a>(lives: impl Iterator<Item = &'a Life>) -> u64 {
+    lives.map(|life| life.bytes).fold(0, u64::saturating_add)
 }
 
 /// The line outside of all modules that calls most of the blocks' modules.
@@ -75,7 +80,8 @@ fn caller(snapshot: &Snapshot, lives: &[&Life]) -> Option<FrameId> {
     let mut bytes: BTreeMap<FrameId, u64> = BTreeMap::new();
     for life in lives {
         if let Some(frame) = life.stack.and_then(|stack| outside(snapshot, stack)) {
-            *bytes.entry(frame).or_default() += life.bytes;
+            let sum = bytes.entry(frame).or_default();
+            *sum = u64::saturating_add(*sum, life.bytes);
         }
     }
     bytes.into_iter().max_by_key(|&(_, bytes)| bytes).map(|(frame, _)| frame)

@@ -82,6 +82,7 @@ class Late:
     def __init__(self, torch: Any) -> None:
         self.lines, self.heavy = Lines(), Heavy(torch)
         self.arms: list[Arm] | None = None  # None: not looked for yet
+        self.ends_early = False  # whether the loop of the steps will be ended, so that the code behind it runs
         self.ends: list[float] = []  # the processor's time at the end of each of the latest steps
         self.began: tuple[float, float] | None = None  # processor time and time, where the further steps begin
 
@@ -133,7 +134,8 @@ class Late:
             if found or not outer:
                 inside[frame.f_code] = found[-1] if outer else None
                 outer = False
-        for frame, loop, statements in behind(stack):
+        # A loop that ends early (finish.py) reaches what is behind it.
+        for frame, loop, statements in () if self.ends_early else behind(stack):
             if is_own(frame.f_code.co_filename):
                 yield Arm(frame.f_code, frame.f_code.co_filename, Behind(loop), True, statements)
         on_stack = {frame.f_code for frame in stack}

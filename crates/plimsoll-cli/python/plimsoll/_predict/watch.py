@@ -249,6 +249,7 @@ class Watch:
         self.measure(steps)
         finish.stepped()
         self.growth.note(self.peaks)
+        self.late.ends_early = finish.may_go_on()
         self.late.stepped(steps, sys._getframe(1))
         is_last = 0 < settings.STEPS <= steps and self.has_settled(steps) and not self.growth.is_unsure()
         if is_last:

@@ -77,6 +77,11 @@ fn a_communicator_of_one_rank_takes_388_mib_and_nothing_more() {
     assert_eq!(comm.at_init().device, 406_847_488);
     assert_eq!(comm.ring(), Bytes::default());
     assert!(!comm.is_connected_at_init());
+    // Buffers of all channels, where they come when it is made. Measured, as the rest.
+    let made = |variables| mib(comm_of(Topology::node(named("H100").unwrap(), 1), variables).at_init());
+    assert_eq!(made(Variables { runtime_connect: false, ..Variables::default() }), 388 + 512);
+    assert_eq!(made(Variables { cumem: false, ..Variables::default() }), 512);
+    assert_eq!(made(Variables { max_channels: Some(4), ..Variables::default() }), 28);
 }
 
 /// Each step of the measured run on two H100s, whose differences are those that the driver counted. Streams are in `libraries.rs`.
