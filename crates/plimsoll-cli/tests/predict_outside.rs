@@ -75,7 +75,7 @@ fn each_communicator_is_a_row_and_the_account_closes() {
     assert_eq!(report["gpu"]["context_bytes"], outside);
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn a_communicator_that_does_not_fit_is_pytorchs_error_and_the_verdict_names_it() {
     // 81,079 MiB in all, of which 79,800 are the program's.
@@ -88,7 +88,7 @@ fn a_communicator_that_does_not_fit_is_pytorchs_error_and_the_verdict_names_it()
     assert!(summary.contains("NCCL communicator 1, 2 ranks"), "{summary}");
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn a_group_of_one_rank_is_advised_against_where_it_takes_a_hundredth_of_the_gpu() {
     let output = two_ranks("groups-3", GROUPS)
@@ -100,7 +100,7 @@ fn a_group_of_one_rank_is_advised_against_where_it_takes_a_hundredth_of_the_gpu(
     assert!(!said("NCCL_BUFFSIZE"), "{advice:?}");
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn a_given_context_is_in_place_of_all_but_nccl_and_zero_of_all() {
     let rows_with = |context: &str| {
@@ -115,6 +115,32 @@ fn a_given_context_is_in_place_of_all_but_nccl_and_zero_of_all() {
     );
     assert!(given.len() > 3, "{given:?}");
     assert_eq!(rows_with("0"), []);
+}
+
+/// Communicators that are gone when PyTorch's memory peaks.
+const EARLIER: &str = "
+import os, torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+dist.init_process_group('nccl')
+x = torch.ones(1 << 10, device='cuda')
+for group in [dist.new_group([0, 1]) for _ in range(4)]:
+    dist.all_reduce(x, group=group)
+dist.destroy_process_group()
+big = torch.empty(1500 << 20, dtype=torch.uint8, device='cuda')
+";
+
+#[needs(pytorch, nightly)]
+#[test]
+fn what_is_gone_before_pytorchs_peak_is_not_added_to_it() {
+    let torch = two_ranks("earlier", EARLIER);
+    let report = answer(
+        &torch.predict(&["--json", "--whole", "--gpu", "4GiB", "--cc", "9.0", "--devices", "2"], &[]),
+        0,
+    );
+    let outside: u64 = rows(&report).iter().map(|(_, bytes)| bytes).sum();
+    let spare = report["verdict"]["spare_bytes"].as_u64().unwrap();
+    // PyTorch had one segment when the process's memory peaked.
+    assert_eq!(report["totals"]["cuda_bytes"], (2 << 20) + outside + spare);
 }
 
 /// Lines that a program of `outside/` printed: its stage, and bytes outside of the allocator.

@@ -222,7 +222,7 @@ fn updates_in_the_backward_pass_are_refused_where_a_step_does_not_follow() {
     assert!(run(&torch, "checkpoint", &[]).status.code() == Some(2), "no repeated blocks");
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn eight_bit_moments_train_about_as_well() {
     let torch = Torch::new("adam-8bit", LEARNS);
@@ -301,7 +301,7 @@ for step in range(4):
     optimizer.step()
 ";
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn checkpointed_blocks_lower_the_predicted_peak_and_each_by_the_same() {
     let torch = Torch::new("checkpointed", PEAKS);

@@ -21,7 +21,7 @@ for step in range(4):
     optimizer.step()
 ";
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn the_measured_peak_is_shown_beside_the_planned_one_and_a_difference_is_explained() {
     let torch = Torch::new("run-check", TRAINS);

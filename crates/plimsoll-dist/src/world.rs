@@ -112,6 +112,7 @@ impl World {
         {
             let shown = |text: &str| text.replacen('\n', " ", 1);
             let (theirs, ours) = (shown(&their.options), shown(&own.options));
+            leave(&mut store, &key("left"), size, hosts, || true);
             return Err(Error::Options { rank: other, theirs, own_rank: rank, ours });
         }
         let token = fnv(0, environment.run.as_bytes());
@@ -169,17 +170,19 @@ impl Drop for World {
         self.monitor.say_goodbye();
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         let closed = format!("{}closed", self.environment.run);
-        let (start, size) = (Instant::now(), i64::try_from(self.environment.size).unwrap_or(i64::MAX));
-        let mut count = store.add(&closed, 1);
-        // Who hosts the store leaves last: the others' monitors would miss it.
-        while self._server.is_some()
-            && matches!(count, Ok(count) if count < size)
-            && self.health.lost().is_none()
-            && start.elapsed() < LINGER
-        {
-            thread::sleep(Duration::from_millis(5));
-            count = store.add(&closed, 0);
-        }
+        let hosts = self._server.is_some();
+        leave(&mut store, &closed, self.environment.size, hosts, || self.health.lost().is_none());
+    }
+}
+
+/// Counts this rank as gone. If it hosts the store, it leaves last, because the others still read there: it waits for them while `waits`
+/// is true, at most [`LINGER`].
+fn leave(store: &mut Client, key: &str, size: usize, hosts: bool, waits: impl Fn() -> bool) {
+    let (start, size) = (Instant::now(), i64::try_from(size).unwrap_or(i64::MAX));
+    let mut count = store.add(key, 1);
+    while hosts && matches!(count, Ok(count) if count < size) && waits() && start.elapsed() < LINGER {
+        thread::sleep(Duration::from_millis(5));
+        count = store.add(key, 0);
     }
 }
 

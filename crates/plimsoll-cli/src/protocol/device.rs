@@ -30,9 +30,10 @@ pub(crate) struct Peaks {
 }
 
 impl Peaks {
-    /// What the process requested at most, through PyTorch or not.
+    /// The bytes that the process had requested, through PyTorch or not, when all its memory on the device peaked. Memory outside the
+    /// allocator may peak at another moment than PyTorch's.
     pub(crate) fn counted_bytes(&self) -> u64 {
-        self.reserved_bytes.max(self.requested_bytes)
+        if self.requested_bytes > 0 { self.requested_bytes } else { self.reserved_bytes }
     }
 }
 

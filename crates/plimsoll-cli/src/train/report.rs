@@ -205,6 +205,9 @@ fn beyond(out: &mut String, outcome: &Outcome) {
 /// Why a job ran out of memory, which request failed, and how much would have been enough.
 pub(crate) fn out_of_memory(job: &Job, report: &OutOfMemory, smallest: Option<&Smallest>) -> String {
     let smaller = job.task.smaller();
+    if job.group.rank() > 0 {
+        return report.to_string(); // the first rank looks for the limit
+    }
     let Some(&Smallest { limit_bytes, fits_device, tried }) = smallest else {
         return format!("{report}\nno limit was found that works for this job; try {smaller}");
     };

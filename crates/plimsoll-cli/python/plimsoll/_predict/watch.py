@@ -485,7 +485,7 @@ class Watch:
             warnings=self.warnings.rows(self.growth.total if is_cut else self.count()),
             graphs=[] if self.passes else self.graphs.rows(self.state == "ended"),
             falls=self.falling.rows() if self.state != "running" else [],
-            waste=self.peak.rows if self.peak is not None else [],
+            waste=self.peak.report() if self.peak is not None else [],
             trains=bool(self.counted or len(self.steps) or self.passes or self.graphs.asked),
             captures=self.warnings.captures,
             techniques=self.techniques.report() if self.techniques else [],

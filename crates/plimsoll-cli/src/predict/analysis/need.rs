@@ -8,7 +8,7 @@ pub(crate) struct Need {
     /// The process and the device.
     pub(crate) judged: Judged,
     /// The need, including the computed part of loops: the allocated bytes if they alone exceed what
-    /// the GPU offers, otherwise the reserved ones.
+    /// the GPU offers, otherwise the reserved ones. If memory outside the allocator peaked before PyTorch's, all of the process.
     pub(crate) bytes: u64,
     /// How many of these bytes the GPU lacks.
     pub(crate) more_bytes: u64,

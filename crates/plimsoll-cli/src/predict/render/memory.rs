@@ -39,8 +39,19 @@ pub(super) fn account(
     let needed_bytes = outcome.need.as_ref().map(|need| need.bytes);
     let is_allocated =
         needed_bytes.is_some_and(|it| it < reserved_bytes && it == judged.peaks.allocated_bytes);
-    let counted_bytes = if is_allocated { judged.peaks.allocated_bytes } else { reserved_bytes };
-    let measured = if is_allocated {
+    // Communicators may have been there, and gone, before PyTorch's own peak.
+    let is_earlier = end_bytes.is_none() && judged.peaks.counted_bytes() < measured_bytes;
+    let counted_bytes = match (is_allocated, is_earlier) {
+        (true, _) => judged.peaks.allocated_bytes,
+        (_, true) => judged.peaks.counted_bytes(),
+        _ => reserved_bytes,
+    };
+    let measured = if is_earlier {
+        let at_its_own = size(measured_bytes);
+        format!(
+            "reserved by PyTorch when the process's memory peaked; {at_its_own} at PyTorch's own peak{when}"
+        )
+    } else if is_allocated {
         format!("allocated by PyTorch at its peak{when}; {} reserved if there is room", size(reserved_bytes))
     } else if reserved_bytes > measured_bytes {
         format!("reserved by PyTorch at the end, computed; {} measured", size(measured_bytes))
