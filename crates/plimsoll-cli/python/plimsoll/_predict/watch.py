@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from .. import protocol
 from .._holding.falling import Falling
 from .._holding.growing import Growing
-from .._waste.peak import Peak
+from .._waste.peak import Peak, Streams
 from ..allocator import allocated, backend, levels
 from ..frames import is_library
 from . import compiled, network, patches, settings, sparse, view
@@ -74,7 +74,7 @@ class Watch:
         self.growing, self.falling = Growing(torch), Falling(torch)
         self.warnings = Warnings(torch, self.reads)
         self.graphs = Graphs(torch, self.count)
-        self.hosted = Hosted(torch)
+        self.hosted, self.streams = Hosted(torch), Streams(torch)
         self.peak: Peak | None = None
         sparse.torch_save(torch)
         # The process whose thread waits for the stop file: a fork does not copy the thread.
@@ -177,7 +177,7 @@ class Watch:
         self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
         self.listen()
         if settings.PLAN is None and settings.ranks() == 1:
-            self.peak = Peak(self.torch, self.steps)
+            self.peak = Peak(self.torch, self.steps, self.streams)
             self.peak.start()
         self.mark(protocol.STARTED)
         self.report()

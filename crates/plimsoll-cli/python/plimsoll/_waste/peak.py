@@ -55,11 +55,26 @@ class Place:
         return after_last_use(names, name, statement, self.lines) if statement is not None else None
 
 
+class Streams:
+    """Counts the streams that the program makes."""
+
+    def __init__(self, torch: Any) -> None:
+        self.count = 0
+        kind, streams = torch.cuda.streams.Stream, self
+        original = kind.__new__
+
+        def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            streams.count += "stream_id" not in kwargs  # with one, it is the handle of a stream that is there
+            return original(cls, *args, **kwargs)
+
+        kind.__new__ = staticmethod(__new__)
+
+
 class Peak:
     """The highest peak so far, and the variables at that moment."""
 
-    def __init__(self, torch: Any, optimizers: Any) -> None:
-        self.torch, self.known = torch, Tensors(torch)
+    def __init__(self, torch: Any, optimizers: Any, streams: Streams) -> None:
+        self.torch, self.known, self.streams = torch, Tensors(torch), streams
         self.gradients = Gradients(torch, self.known, optimizers)
         self.best, self.device = 0, 0
         self.rows: list[protocol.Waste] = []
@@ -70,13 +85,11 @@ class Peak:
             collections.Counter()
         )  # in vain, at a variable with MANY objects
         self.spent = 0.0
-        self.streams = 0  # that the program made
         self.risen: set[tuple[CodeType, int]] = set()  # lines where the peak has risen
         self.listener = LISTENER(self.called)
 
     def start(self) -> None:
         """Watches this thread."""
-        self.count_streams()
         library = ctypes.PyDLL(None)
         if hasattr(library, "plimsoll_standin_watch") and sys.gettrace() is None:
             library.plimsoll_standin_watch("\n".join(frames.LIBRARIES).encode(), self.listener)
@@ -85,18 +98,7 @@ class Peak:
         """Rows for the report: none if a second stream works, or a graph, which is captured on one. They read memory after the last
         line that names it.
         """
-        return [] if self.streams else self.rows
-
-    def count_streams(self) -> None:
-        """Counts the streams that the program makes."""
-        kind, peak = self.torch.cuda.streams.Stream, self
-        original = kind.__new__
-
-        def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            peak.streams += "stream_id" not in kwargs  # with one, it is the handle of a stream that is there
-            return original(cls, *args, **kwargs)
-
-        kind.__new__ = staticmethod(__new__)
+        return [] if self.streams.count else self.rows
 
     def called(self, line: int) -> None:
         """A line used CUDA. An exception here must not reach the program."""
