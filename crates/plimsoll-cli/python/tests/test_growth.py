@@ -25,7 +25,7 @@ def torch_with(levels):
 def grown(levels):
     found = growth.Growth(torch_with(iter(levels)))
     for _ in levels:
-        found.note()
+        found.note({})
     return found
 
 
@@ -42,7 +42,7 @@ def test_before_the_first_use_of_cuda_nothing_is_allocated():
 
 def test_memory_that_grows_in_each_of_the_latest_steps_is_a_row():
     assert grown([MIB * nth for nth in range(10)]).rows() == [
-        {"device": 0, "bytes": MIB, "every": 1, "times": 8, "steps": 10, "total": None}
+        {"device": 0, "bytes": MIB, "every": 1, "times": 8, "steps": 10, "total": None, "resets": False, "quickens": 0}
     ]
     assert grown([MIB] * 10).rows() == []
     assert grown([MIB, 2 * MIB, MIB] * 4).rows() == []

@@ -42,13 +42,15 @@ def is_growing(levels: list[int]) -> bool:
 
 
 def is_rising(levels: list[int]) -> bool:
-    """Whether levels that vary rise all the same, as where batches of different sizes are kept."""
+    """Whether levels that vary rise all the same, as where batches of different sizes are kept, and still rise at the end."""
     levels = levels[1:]
     if len(levels) < ROWS:
         return False
     if len(levels) < MANY:
         return sorted(levels)[-2] <= levels[-1] and levels[-1] - min(levels) >= LEAST_GROWTH
-    parts = quarters(levels)
+    parts, late = quarters(levels), max(len(levels) // 8, 4)
+    if max(levels[-late:]) - max(levels[:-late]) < LEAST_GROWTH:
+        return False
     return min(rises([min(it) for it in parts])) >= LEAST_GROWTH and min(parts[-1]) > max(parts[0])
 
 
