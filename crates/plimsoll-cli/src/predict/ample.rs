@@ -55,15 +55,15 @@ impl Outcome {
         let end_bytes = ample.growth.as_ref().and_then(|growth| growth.end_bytes);
         let (peaks, capacity_bytes) =
             (judged.peaks, target.charged(judged.peaks.outside_bytes).capacity_bytes());
-        // Memory outside the allocator peaked before PyTorch's: the need is the process's.
-        let is_earlier = end_bytes.is_none() && peaks.counted_bytes() < peaks.reserved_bytes;
+        // If PyTorch's memory peaked at another moment, the need is that of the process.
+        let is_apart = end_bytes.is_none() && peaks.peaks_apart();
         let is_more = peaks.allocated_bytes > capacity_bytes;
-        let measured_bytes = match (is_earlier, is_more) {
+        let measured_bytes = match (is_apart, is_more) {
             (true, _) => peaks.counted_bytes() + peaks.outside_bytes.unwrap_or(0),
             (_, true) => peaks.allocated_bytes,
             _ => peaks.reserved_bytes,
         };
-        let offered_bytes = if is_earlier { target.total_bytes } else { capacity_bytes };
+        let offered_bytes = if is_apart { target.total_bytes } else { capacity_bytes };
         let bytes = measured_bytes.max(end_bytes.unwrap_or(0));
         let more_bytes = bytes.saturating_sub(offered_bytes);
         if more_bytes > 0 {

@@ -35,6 +35,11 @@ impl Peaks {
     pub(crate) fn counted_bytes(&self) -> u64 {
         if self.requested_bytes > 0 { self.requested_bytes } else { self.reserved_bytes }
     }
+
+    /// Whether PyTorch's memory peaked at another moment than all memory of the process.
+    pub(crate) fn peaks_apart(&self) -> bool {
+        self.counted_bytes() < self.reserved_bytes
+    }
 }
 
 /// What a process has on a device beside the memory that it requests, when its memory there peaked.

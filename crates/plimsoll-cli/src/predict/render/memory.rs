@@ -39,14 +39,14 @@ pub(super) fn account(
     let needed_bytes = outcome.need.as_ref().map(|need| need.bytes);
     let is_allocated =
         needed_bytes.is_some_and(|it| it < reserved_bytes && it == judged.peaks.allocated_bytes);
-    // Communicators may have been there, and gone, before PyTorch's own peak.
-    let is_earlier = end_bytes.is_none() && judged.peaks.counted_bytes() < measured_bytes;
-    let counted_bytes = match (is_allocated, is_earlier) {
+    // Communicators may be gone when PyTorch's memory peaks.
+    let is_apart = end_bytes.is_none() && judged.peaks.peaks_apart();
+    let counted_bytes = match (is_allocated, is_apart) {
         (true, _) => judged.peaks.allocated_bytes,
         (_, true) => judged.peaks.counted_bytes(),
         _ => reserved_bytes,
     };
-    let measured = if is_earlier {
+    let measured = if is_apart {
         let at_its_own = size(measured_bytes);
         format!(
             "reserved by PyTorch when the process's memory peaked; {at_its_own} at PyTorch's own peak{when}"
