@@ -42,7 +42,7 @@ pub enum StoreHost {
     FirstRank,
 }
 
-/// One process among others, by what its launcher says.
+/// One process of several, as its launcher describes it.
 ///
 /// ```
 /// use plimsoll_dist::Environment;
@@ -66,11 +66,11 @@ pub struct Environment {
     pub local_size: usize,
     /// Where the store listens.
     pub address: String,
-    /// At which port.
+    /// The port where it listens.
     pub port: u16,
     /// Who listens there.
     pub store_host: StoreHost,
-    /// What the names of this run's keys begin with: a restart has others.
+    /// The prefix of this run's keys in the store; a restart has another one.
     pub run: String,
 }
 
@@ -96,20 +96,20 @@ impl Environment {
 
     /// The environment that these variables describe; `None` if they describe none.
     ///
-    /// torchrun's are believed before all others, for it is often started by `srun`. Of the other launchers two may be there if
-    /// they agree. `MASTER_ADDR` and `MASTER_PORT` win over what a launcher says of the address.
+    /// If torchrun's are set, no other launcher's are read, because `srun` often starts torchrun. Of the other launchers, several
+    /// may be there if they agree. `MASTER_ADDR` and `MASTER_PORT` win over what a launcher says of the address.
     ///
     /// # Errors
     /// A variable that is missing or no number, a rank that is not below the size, launchers that disagree.
     pub fn read(read: Read<'_>) -> Result<Option<Environment>> {
-        let mut sources = Vec::new();
-        for source in [torchrun, env, slurm, open_mpi, mpich] {
-            sources.extend(source(read)?);
+        let mut sources = Vec::from_iter(torchrun(read)?);
+        if sources.is_empty() {
+            for source in [env, slurm, open_mpi, mpich] {
+                sources.extend(source(read)?);
+            }
         }
         let Some(first) = sources.first() else { return Ok(None) };
-        if first.launcher != Launcher::Torchrun
-            && let Some(other) =
-                sources.iter().find(|other| (other.rank, other.size) != (first.rank, first.size))
+        if let Some(other) = sources.iter().find(|other| (other.rank, other.size) != (first.rank, first.size))
         {
             let says =
                 |source: &Source| format!("{} says rank {} of {}", source.launcher, source.rank, source.size);
@@ -161,7 +161,7 @@ fn torchrun(read: Read<'_>) -> Result<Option<Source>> {
 }
 
 fn env(read: Read<'_>) -> Result<Option<Source>> {
-    if read("RANK").is_none() || read("WORLD_SIZE").is_none() || read("TORCHELASTIC_RUN_ID").is_some() {
+    if read("RANK").is_none() || read("WORLD_SIZE").is_none() {
         return Ok(None);
     }
     let (rank, size) = (required(read, "RANK", "env://")?, required(read, "WORLD_SIZE", "env://")?);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::record::Call;
 
-/// The result of everything that another process or the network can spoil.
+/// The result of calls that fail if another process or the network does.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why ranks cannot go on together.
@@ -14,7 +14,7 @@ pub enum Error {
     /// The variables of the launcher are missing, unreadable, or disagree.
     #[error("{0}")]
     Environment(String),
-    /// The store could not be reached, or answered what the protocol does not have.
+    /// The store could not be reached, or its answer is not of its protocol.
     #[error("store at {address}: {why}")]
     Store {
         /// Host and port.
@@ -46,7 +46,7 @@ pub enum Error {
         /// What this rank has.
         ours: String,
     },
-    /// Another rank is gone, failed, or does not come.
+    /// Another rank is gone, has failed, or did not arrive.
     #[error("{lost}{}", during(.call.as_ref()))]
     RankLost {
         /// Which one, and why.
@@ -101,7 +101,7 @@ pub struct Lost {
     pub pid: u32,
     /// Its device.
     pub device: String,
-    /// What is known, behind its name: `is gone: its connection closed`, `failed: out of memory`.
+    /// What happened, as the sentence continues after its name: `is gone: its connection closed`, `failed: out of memory`.
     pub why: String,
 }
 

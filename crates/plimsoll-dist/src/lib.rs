@@ -1,19 +1,19 @@
-//! Processes that train together, below tensors: who they are, how they meet, how bytes get from one to the other, and what
-//! they learn when one of them dies.
+//! Processes that train together, without tensors: how each learns its rank, finds the others, exchanges bytes with them, and
+//! is told when one of them dies.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
 //! | file | contents |
 //! |---|---|
-//! | `record.rs` | a collective, and the last ones: [`Call`], [`Record`] |
+//! | `record.rs` | one collective, and a record of the last ones: [`Call`], [`Record`] |
 //! | `error.rs` | what can go wrong: [`Error`], and the rank that is lost: [`Lost`] |
 //! | `nodelist.rs` | SLURM's lists of hosts and of tasks |
 //! | `environment.rs` | which rank this process is, by the variables of its launcher: [`Environment`] |
 //! | `store/` | PyTorch's TCPStore: [`store::Server`] and [`store::Client`] |
-//! | `monitor.rs` | whether all ranks live: [`Health`] |
+//! | `monitor.rs` | whether all ranks are alive: [`Health`] |
 //! | `transport/` | how bytes get from rank to rank: [`Transport`] |
 //! | `communicator.rs` | collectives of bytes: [`Communicator`] |
-//! | `world.rs` | all ranks, met and connected: [`World`] |
+//! | `world.rs` | joins the other ranks and connects to them: [`World`] |
 //!
 //! The words are PyTorch's and MPI's: a *rank* is one process (in tests, one thread), the *world* all of them, a *collective* a
 //! call that every rank makes.

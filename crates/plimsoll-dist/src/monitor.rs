@@ -1,6 +1,6 @@
-//! Whether all ranks live. A thread watches the connections to the two neighbours, which say nothing until they close, and the
-//! store's key `failed`. Whoever finds a rank gone, or fails itself, sets that key: so every rank learns of the first failure, and
-//! names the same rank.
+//! Whether all ranks are alive. A thread watches the connections to the two neighbours, which are silent until they close, and
+//! the store's key `failed`. A rank that finds another one gone, or fails itself, sets that key. So every rank learns of the
+//! first failure, and all name the same rank.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -35,7 +35,7 @@ impl Member {
     }
 }
 
-/// What is known of all ranks' lives.
+/// Whether all ranks are alive, as far as this one knows.
 #[derive(Debug)]
 pub struct Health {
     rank: usize,
@@ -53,7 +53,7 @@ struct State {
 }
 
 impl Health {
-    /// All well so far. `board` is a connection to the store, `key` where a failure is written down.
+    /// No rank is lost yet. `board` is a connection to the store, `key` the key that a failure is written to.
     pub(crate) fn new(rank: usize, members: Vec<Member>, board: Client, key: String) -> Health {
         let state = Mutex::new(State::default());
         Health { rank, members, state, changed: Condvar::new(), board: Mutex::new((board, key)) }
@@ -61,6 +61,10 @@ impl Health {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn members(&self) -> &[Member] {
+        &self.members
     }
 
     /// The rank that is lost, if one is.
@@ -75,13 +79,13 @@ impl Health {
         state.unwrap_or_else(PoisonError::into_inner).lost.clone()
     }
 
-    /// Tells all ranks that this one cannot go on, and why: its error, in a sentence. Gives back what is then known to all: an
-    /// earlier failure, of another rank perhaps.
+    /// Tells all ranks that this one has failed; `why` is its error, in a sentence. Returns the failure that all ranks report,
+    /// which may be an earlier one of another rank.
     pub fn fail(&self, why: &str) -> Lost {
         self.report(self.rank, &format!("failed: {why}"))
     }
 
-    /// Writes down that a rank is lost, unless one is already; gives back which.
+    /// Reports a rank as lost, unless another one was reported before. Returns the one that was first.
     pub(crate) fn report(&self, rank: usize, why: &str) -> Lost {
         if let Some(lost) = self.lost() {
             return lost;
@@ -92,7 +96,7 @@ impl Health {
             let (client, key) = &mut *board;
             client.set_first(key, encoded(&found).as_bytes())
         };
-        // Without a store everyone reports what it saw itself.
+        // Without a store, each rank reports what it saw itself.
         let lost = first.ok().and_then(|value| decoded(&value)).unwrap_or(found);
         self.note(lost)
     }

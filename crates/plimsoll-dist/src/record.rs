@@ -1,5 +1,5 @@
-//! A collective as a record: what was called, and the last ones with a hash of all. The hash tells ranks that went different
-//! ways; the record says where.
+//! What a rank called: one collective, and a record of the last ones with a hash of all. Ranks with different hashes called
+//! different collectives; the record shows where.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,7 +16,7 @@ pub enum Op {
     AllToAll,
     /// Every rank gets what one has.
     Broadcast,
-    /// Nobody goes on before all are there.
+    /// Every rank waits until all have called it.
     Barrier,
 }
 

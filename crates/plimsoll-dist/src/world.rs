@@ -1,5 +1,5 @@
-//! All ranks of a job, met and connected: by the store they find each other, by sockets they exchange bytes, by the monitor they
-//! know that all live.
+//! All ranks of a job: they find each other through the store, exchange bytes over sockets, and learn from the monitor when one
+//! is lost.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use crate::store::{Client, Server};
 use crate::transport::Sockets;
 
 /// What a connecting rank says first.
-const MAGIC: u32 = u32::from_le_bytes(*b"PLM1");
+const MAGIC: u64 = u64::from_le_bytes(*b"PLIMSOLL");
 /// How long the store may take to write down a failure.
 const BOARD: Duration = Duration::from_secs(1);
 /// How long rank 0 keeps its store open for ranks that end later.
@@ -77,12 +77,12 @@ impl Default for JoinOptions {
 #[derive(Debug)]
 pub struct World {
     environment: Environment,
-    members: Vec<Member>,
     communicator: Arc<Communicator>,
     health: Arc<Health>,
     monitor: Monitor,
     store: Mutex<Client>,
-    _server: Option<Server>,
+    /// The store, where this rank hosts it.
+    server: Option<Server>,
 }
 
 impl World {
@@ -116,24 +116,17 @@ impl World {
             return Err(Error::Options { rank: other, theirs, own_rank: rank, ours });
         }
         let token = fnv(0, environment.run.as_bytes());
-        let links = Links { rank, size, token, until, listener }.connect(&others)?;
+        let links =
+            Links { rank, size, token, until, timeout: options.timeout, listener }.connect(&others)?;
         let members: Vec<Member> = others.into_iter().map(|other| other.member).collect();
-        // Whose host is stopped must not stop this rank from saying so.
+        // If the store's host is stopped, this rank must still report that soon.
         let board = connect()?.answer_within(BOARD)?;
-        let health = Arc::new(Health::new(rank, members.clone(), board, key("failed")));
+        let health = Arc::new(Health::new(rank, members, board, key("failed")));
         let store_rank = (environment.store_host == StoreHost::FirstRank).then_some(0);
         let monitor = Monitor::start(&health, links.neighbours, connect()?, &key("failed"), store_rank)?;
         let sockets = Sockets::new(rank, links.data, Arc::clone(&health), options.collective_timeout);
         let communicator = Arc::new(Communicator::new(done(sockets)?));
-        Ok(World {
-            environment,
-            members,
-            communicator,
-            health,
-            monitor,
-            store: Mutex::new(store),
-            _server: server,
-        })
+        Ok(World { environment, communicator, health, monitor, store: Mutex::new(store), server })
     }
 
     /// Which rank this is, of how many, and where.
@@ -143,7 +136,7 @@ impl World {
 
     /// All ranks, by their number.
     pub fn members(&self) -> &[Member] {
-        &self.members
+        self.health.members()
     }
 
     /// The collectives of all ranks.
@@ -170,7 +163,7 @@ impl Drop for World {
         self.monitor.say_goodbye();
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         let closed = format!("{}closed", self.environment.run);
-        let hosts = self._server.is_some();
+        let hosts = self.server.is_some();
         leave(&mut store, &closed, self.environment.size, hosts, || self.health.lost().is_none());
     }
 }
@@ -243,6 +236,8 @@ struct Links {
     size: usize,
     token: u64,
     until: Instant,
+    /// How long the ranks wait for each other, which ends at `until`.
+    timeout: Duration,
     listener: TcpListener,
 }
 
@@ -267,22 +262,21 @@ impl Links {
             }
         }
         done(self.listener.set_nonblocking(true))?;
-        let awaited = (rank + 1..size).filter(|other| is_neighbour(*other)).count() + neighbours.len();
-        while data.iter().flatten().count() + 1 < size || neighbours.len() < awaited {
-            let Some((other, purpose, stream)) = self.accept()? else {
-                let missing: Vec<usize> = (rank + 1..size).filter(|other| data[*other].is_none()).collect();
-                if Instant::now() < self.until {
-                    thread::sleep(Duration::from_millis(1));
-                    continue;
-                }
-                return Err(Error::Missing { missing, seconds: 0 });
-            };
-            match purpose {
-                Use::Data => data[other] = Some(stream),
-                Use::Monitor => neighbours.push((other, stream)),
+        loop {
+            let is_watched =
+                |other| !is_neighbour(other) || neighbours.iter().any(|(known, _)| *known == other);
+            let is_missing = |other: &usize| data[*other].is_none() || !is_watched(*other);
+            let missing: Vec<usize> = (rank + 1..size).filter(is_missing).collect();
+            if missing.is_empty() {
+                return Ok(Linked { data, neighbours });
+            }
+            match self.accept()? {
+                Some((other, Use::Data, stream)) => data[other] = Some(stream),
+                Some((other, Use::Monitor, stream)) => neighbours.push((other, stream)),
+                None if Instant::now() < self.until => thread::sleep(Duration::from_millis(1)),
+                None => return Err(Error::Missing { missing, seconds: self.timeout.as_secs() }),
             }
         }
-        Ok(Linked { data, neighbours })
     }
 
     fn connect_to(&self, other: usize, address: &str, purpose: Use) -> Result<TcpStream> {
@@ -290,12 +284,8 @@ impl Links {
             Error::Environment(format!("cannot connect to rank {other} at {address}: {why}"))
         };
         let mut stream = TcpStream::connect(address).map_err(failed)?;
-        let mut hello = Vec::with_capacity(17);
-        hello.extend(MAGIC.to_le_bytes());
-        hello.push(purpose as u8);
-        hello.extend((self.rank as u32).to_le_bytes());
-        hello.extend(self.token.to_le_bytes());
-        stream.write_all(&hello).map_err(failed)?;
+        let hello = [MAGIC, purpose as u64, self.rank as u64, self.token].map(u64::to_le_bytes);
+        stream.write_all(hello.as_flattened()).map_err(failed)?;
         Ok(stream)
     }
 
@@ -304,20 +294,21 @@ impl Links {
         let mut stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
             Err(why) if why.kind() == ErrorKind::WouldBlock => return Ok(None),
-            Err(why) => return Err(done::<()>(Err(why)).err().unwrap_or_else(|| unreachable!("an error"))),
+            Err(why) => return done(Err(why)),
         };
         done(stream.set_nonblocking(false))?;
         done(stream.set_read_timeout(Some(Duration::from_secs(5))))?;
-        let mut hello = [0; 17];
-        if stream.read_exact(&mut hello).is_err()
-            || hello[..4] != MAGIC.to_le_bytes()
-            || hello[9..] != self.token.to_le_bytes()
-        {
+        let mut hello = [[0u8; 8]; 4];
+        if stream.read_exact(hello.as_flattened_mut()).is_err() {
             return Ok(None);
         }
-        let purpose = if hello[4] == Use::Data as u8 { Use::Data } else { Use::Monitor };
-        let other = hello[5..9].iter().rev().fold(0usize, |sum, byte| sum << 8 | usize::from(*byte));
-        Ok((other > self.rank && other < self.size).then_some((other, purpose, stream)))
+        let [magic, purpose, other, token] = hello.map(u64::from_le_bytes);
+        if magic != MAGIC || token != self.token {
+            return Ok(None);
+        }
+        let purpose = if purpose == Use::Data as u64 { Use::Data } else { Use::Monitor };
+        let other = usize::try_from(other).ok().filter(|other| (self.rank + 1..self.size).contains(other));
+        Ok(other.map(|other| (other, purpose, stream)))
     }
 }
 

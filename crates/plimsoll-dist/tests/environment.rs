@@ -95,6 +95,9 @@ fn torchrun_under_srun_is_torchrun_and_the_masters_address_wins() {
     // One torchrun on each of two hosts, started by srun: SLURM's ranks are those of the agents.
     let both: Vec<_> = TORCHRUN.iter().chain(SLURM).copied().collect();
     assert_eq!(read(&both).map(|found| found.map(|found| (found.rank, found.size))), Ok(Some((5, 8))));
+    // SLURM's ranks without the rest, as in a container that gets only some variables.
+    let some: Vec<_> = TORCHRUN.iter().chain(&SLURM[..2]).copied().collect();
+    assert_eq!(read(&some).map(|found| found.map(|found| (found.rank, found.size))), Ok(Some((5, 8))));
     let named: Vec<_> =
         SLURM.iter().chain(&[("MASTER_ADDR", "other"), ("MASTER_PORT", "77")]).copied().collect();
     assert_eq!(

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
-use plimsoll_dist::store::Server;
+use plimsoll_dist::store::{Client, Server};
 use plimsoll_dist::{Communicator, Content, Environment, Error, JoinOptions, Launcher, Op, StoreHost, World};
 
 /// Runs `f` on each rank of a group of threads.
@@ -169,7 +170,19 @@ fn ranks_with_other_options_are_told_which() {
 #[test]
 fn ranks_that_do_not_come_are_named() {
     let server = Server::bind("127.0.0.1:0").expect("a port");
-    let options = JoinOptions { timeout: std::time::Duration::from_millis(300), ..JoinOptions::default() };
+    let options = JoinOptions { timeout: Duration::from_millis(300), ..JoinOptions::default() };
     let error = World::join(environment(1, 4, server.address().port()), &options).unwrap_err();
     assert!(matches!(&error, Error::Missing { missing, .. } if *missing == [0, 2, 3]), "{error}");
+}
+
+#[test]
+fn a_rank_that_introduces_itself_and_does_not_connect_is_named() {
+    let server = Server::bind("127.0.0.1:0").expect("a port");
+    let port = server.address().port();
+    let mut store = Client::connect("127.0.0.1", port, Duration::from_secs(20)).expect("a connection");
+    let introduction = format!("b\n7\ncpu\n127.0.0.1:1\n{}\n", env!("CARGO_PKG_VERSION"));
+    store.set("/test/rank/1", introduction.as_bytes()).expect("set");
+    let options = JoinOptions { timeout: Duration::from_secs(1), ..JoinOptions::default() };
+    let error = World::join(environment(0, 2, port), &options).unwrap_err();
+    assert!(matches!(&error, Error::Missing { missing, seconds: 1 } if *missing == [1]), "{error}");
 }

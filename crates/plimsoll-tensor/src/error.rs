@@ -188,7 +188,7 @@ pub enum Error {
     /// The ranks of a group cannot go on together: one is lost, late, or in another collective.
     #[error("{op}: {source}")]
     Distributed {
-        /// The collective that was asked for.
+        /// The collective that was called.
         op: &'static str,
         /// Which rank, and why.
         source: Box<plimsoll_dist::Error>,
@@ -243,23 +243,28 @@ impl Error {
 
     /// The out-of-memory report, if this error is one or is caused by one.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
-        match self {
+        match self.root() {
             Error::OutOfMemory(report) => Some(report),
-            Error::NotResident { cause, .. } | Error::Late { cause, .. } | Error::Hook { cause, .. } => {
-                cause.out_of_memory()
-            }
-            Error::InLayer { error, .. } => error.out_of_memory(),
             _ => None,
         }
     }
 
     /// The error of a process group, if this is one or was caused by one.
     pub fn distributed(&self) -> Option<&plimsoll_dist::Error> {
-        match self {
+        match self.root() {
             Error::Distributed { source, .. } => Some(source),
-            Error::Late { cause, .. } | Error::Hook { cause, .. } => cause.distributed(),
-            Error::InLayer { error, .. } => error.distributed(),
             _ => None,
+        }
+    }
+
+    /// The error that caused this one, or this one if no other did.
+    fn root(&self) -> &Error {
+        match self {
+            Error::NotResident { cause, .. } | Error::Late { cause, .. } | Error::Hook { cause, .. } => {
+                cause.root()
+            }
+            Error::InLayer { error, .. } => error.root(),
+            error => error,
         }
     }
 

@@ -71,11 +71,6 @@ impl Server {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
-
-    /// How many clients are connected.
-    pub fn clients(&self) -> usize {
-        self.shared.table().open.len()
-    }
 }
 
 impl Drop for Server {

@@ -17,14 +17,14 @@ use crate::error::{Error, Result};
 use crate::monitor::Health;
 use crate::record::{Call, Op};
 
-/// How long a read or write waits before it looks whether a rank is lost.
+/// How long a read or write waits before it checks whether a rank is lost.
 const LOOK: Duration = Duration::from_millis(50);
 /// Messages of less than this are sent without a thread: the system's buffers hold them.
 const SMALL_BYTES: usize = 16 << 10;
-/// The first collective may take longer, for ranks build their models in different time.
+/// The first collective waits this many times as long, because some ranks build their models faster than others.
 const FIRST_FACTOR: u32 = 4;
-/// Number, operation, bytes and hash.
-const HEADER_BYTES: usize = 32;
+/// Number, operation, bytes and hash, each in little endian.
+type Header = [[u8; 8]; 4];
 
 /// The connections of one rank to all others.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct Sockets {
 /// What one exchange shares between the two threads.
 struct Exchange<'a> {
     call: &'a Call,
-    header: [u8; HEADER_BYTES],
+    header: Header,
     start: Instant,
     timeout: Duration,
     /// Set where receiving failed, so that sending ends.
@@ -62,28 +62,26 @@ impl Sockets {
     }
 
     /// The ranks at distance 1, 2, … ahead, each with its connection.
-    fn ahead(&self) -> impl Iterator<Item = (usize, &TcpStream)> {
+    fn ahead(&self) -> impl DoubleEndedIterator<Item = (usize, &TcpStream)> {
         let size = self.streams.len();
         (1..size)
             .map(move |distance| (self.rank + distance) % size)
             .filter_map(|peer| Some((peer, self.streams[peer].as_ref()?)))
     }
 
-    /// The same behind.
+    /// The ranks at distance 1, 2, … behind: the same ones, the last first.
     fn behind(&self) -> impl Iterator<Item = (usize, &TcpStream)> {
-        let size = self.streams.len();
-        (1..size)
-            .map(move |distance| (self.rank + size - distance) % size)
-            .filter_map(|peer| Some((peer, self.streams[peer].as_ref()?)))
+        self.ahead().rev()
     }
 
     fn send_all(&self, exchange: &Exchange<'_>, send: &[&[u8]]) -> Result<()> {
+        let header = exchange.header.as_flattened();
         for (peer, stream) in self.ahead() {
             if send[peer].len() < SMALL_BYTES {
-                let message = [&exchange.header[..], send[peer]].concat();
+                let message = [header, send[peer]].concat();
                 self.move_bytes(exchange, peer, message.len(), |at| { &*stream }.write(&message[at..]))?;
             } else {
-                let (header, bytes) = (&exchange.header, send[peer]);
+                let bytes = send[peer];
                 self.move_bytes(exchange, peer, header.len(), |at| { &*stream }.write(&header[at..]))?;
                 self.move_bytes(exchange, peer, bytes.len(), |at| { &*stream }.write(&bytes[at..]))?;
             }
@@ -93,8 +91,9 @@ impl Sockets {
 
     fn receive_all(&self, exchange: &Exchange<'_>, receive: &mut [&mut [u8]]) -> Result<()> {
         for (peer, stream) in self.behind() {
-            let mut header = [0; HEADER_BYTES];
-            self.move_bytes(exchange, peer, HEADER_BYTES, |at| { &*stream }.read(&mut header[at..]))?;
+            let mut header = Header::default();
+            let into = header.as_flattened_mut();
+            self.move_bytes(exchange, peer, into.len(), |at| { &*stream }.read(&mut into[at..]))?;
             if header != exchange.header {
                 let (theirs, ours) = (Box::new(called(&header)), Box::new(exchange.call.clone()));
                 return Err(Error::Mismatch { rank: peer, theirs, ours });
@@ -191,20 +190,15 @@ impl Transport for Sockets {
     }
 }
 
-fn header(call: &Call) -> [u8; HEADER_BYTES] {
-    let mut bytes = [0; HEADER_BYTES];
-    bytes[..8].copy_from_slice(&call.number.to_le_bytes());
-    bytes[8] = call.op.to_wire();
-    bytes[16..24].copy_from_slice(&call.bytes.to_le_bytes());
-    bytes[24..].copy_from_slice(&call.hash().to_le_bytes());
-    bytes
+fn header(call: &Call) -> Header {
+    [call.number, call.op.to_wire().into(), call.bytes, call.hash()].map(u64::to_le_bytes)
 }
 
 /// What a header says: no label, and of the type only a hash.
-fn called(header: &[u8; HEADER_BYTES]) -> Call {
-    let number = |at: usize| header[at..at + 8].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-    let op = Op::from_wire(header[8]).unwrap_or(Op::Barrier);
-    Call { number: number(0), op, bytes: number(16), label: String::new(), dtype: String::new() }
+fn called(header: &Header) -> Call {
+    let [number, op, bytes, _] = header.map(u64::from_le_bytes);
+    let op = u8::try_from(op).ok().and_then(Op::from_wire).unwrap_or(Op::Barrier);
+    Call { number, op, bytes, label: String::new(), dtype: String::new() }
 }
 
 #[cfg(test)]

@@ -56,8 +56,8 @@ fn readable<'a>(view: &View<'a>) -> In<'a> {
 
 /// Turns a view that dispatch made for writing into an `Out`; called once for each view.
 fn writable<'a>(view: &View<'a>) -> Out<'a> {
-    // SAFETY: as in `readable`; dispatch holds the lock exclusively, only this call uses the scratch memory, and no two
-    // views share a storage.
+    // SAFETY: as in `readable`; dispatch holds the lock exclusively, only this call uses the scratch memory, no input
+    // shares a storage with an output, and the spans of outputs in one storage do not overlap (dispatch/in_place.rs).
     unsafe { Out::new(*view) }
 }
 

@@ -130,7 +130,7 @@ fn may_change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool
             "an inference tensor (made in `inference_mode`) cannot be changed in place outside of that mode: `copy` it first",
         ));
     }
-    // Views of one storage may change together if they lie one behind the other, as the gradients of a bucket do.
+    // Views of one storage may change together if they do not overlap, as the gradients in a bucket. Gaps count as parts of a view.
     let span = |target: &Data| {
         let (layout, size) = (&target.layout, target.dtype.size());
         (target.storage.id(), layout.offset() * size, layout.end() * size)

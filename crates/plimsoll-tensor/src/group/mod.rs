@@ -1,8 +1,8 @@
 //! Ranks that work on tensors together: [`ProcessGroup`].
 //!
-//! Other libraries move bytes; every sum is ours, [`Tensor::ordered_sum`], in one order of ranks. So the bits of a sum do not depend
-//! on the transport, the hosts, or how a tensor is cut for the way. `operators.rs` has what moves, as operators that dispatch runs
-//! like any other: on a simulated device memory is requested and nothing moves.
+//! Other libraries move bytes, but every sum is [`Tensor::ordered_sum`], which adds the ranks in one order. So the bits of a sum
+//! do not depend on the transport, the hosts, or how a tensor is divided to be sent. `operators.rs` has the collectives as operators
+//! that dispatch runs like any other: on a simulated device memory is requested and nothing moves.
 
 mod operators;
 
@@ -13,14 +13,14 @@ use plimsoll_dist::{Communicator, Content};
 
 use crate::autograd::no_grad;
 use crate::dispatch::{call, into_out};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::label::{Category, Span, intern};
+use crate::ops::{want_dtype, want_float};
 use crate::tensor::Tensor;
 
 use operators::{Collective, Move};
 
-/// What becomes of the values of all ranks. As `torch.distributed.ReduceOp`.
+/// How the values of all ranks are combined. As `torch.distributed.ReduceOp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReduceOp {
     /// Their sum.
@@ -124,8 +124,8 @@ impl ProcessGroup {
         self.0.communicator.barrier().map_err(lost)
     }
 
-    /// The bytes of all ranks, in their order; each gives as many. For what is no tensor. In a simulated group all have what this
-    /// rank has.
+    /// The bytes of all ranks, in their order, for data that is not a tensor. Each rank passes the same number of bytes. In a
+    /// simulated group, all ranks have this rank's bytes.
     ///
     /// # Errors
     /// [`Error::Distributed`].
@@ -181,7 +181,7 @@ impl ProcessGroup {
     pub fn reduce_scatter_tensor(&self, output: &Tensor, input: &Tensor, op: ReduceOp) -> Result<()> {
         const NAME: &str = "reduce_scatter_tensor";
         self.want_parts(NAME, input, output)?;
-        want_float(NAME, input)?;
+        want_float(NAME, input.dtype())?;
         no_grad(|| {
             let received = self.received(input)?;
             self.run(Move::AllToAll, &[input, &received], input.label())?;
@@ -195,7 +195,7 @@ impl ProcessGroup {
     /// # Errors
     /// A type that is not of floating point; out of memory for what arrives; [`Error::Distributed`].
     pub fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<()> {
-        want_float("all_reduce", tensor)?;
+        want_float("all_reduce", tensor.dtype())?;
         if self.size() == 1 {
             return Ok(());
         }
@@ -290,15 +290,5 @@ fn want_alike(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
         let (first, second) = (a.device().name().to_owned(), b.device().name().to_owned());
         return Err(Error::Device { op, first, second });
     }
-    if a.dtype() == b.dtype() {
-        return Ok(());
-    }
-    Err(Error::DType { op, expected: a.dtype().name(), got: b.dtype() })
-}
-
-fn want_float(op: &'static str, tensor: &Tensor) -> Result<()> {
-    match tensor.dtype() {
-        DType::F32 | DType::F64 | DType::F16 | DType::BF16 => Ok(()),
-        got => Err(Error::DType { op, expected: "a type of floating point", got }),
-    }
+    want_dtype(op, b.dtype(), a.dtype())
 }

@@ -128,9 +128,9 @@ impl DataLoader {
         self
     }
 
-    /// Takes one replica's part of each batch: every `replicas`th sample of it, from the `rank`th on, so that all replicas together
-    /// take the batches of a loader without this. A last batch that does not divide goes on with the epoch's first samples. The
-    /// position of an epoch is that of the whole batches: another number of replicas can go on from it.
+    /// Takes one replica's part of each batch: every `replicas`th sample, starting at `rank`. All replicas together have the
+    /// batches of a loader without this. A last batch that does not divide is filled up with the epoch's first samples. A position
+    /// counts whole batches, so an epoch can be resumed with another number of replicas.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -236,14 +236,13 @@ impl DataLoader {
     }
 
     fn batches(&self, epoch: u64) -> Result<Batches, DataError> {
-        match (&self.batching, self.making) {
-            (Batching::Given(sampler), _) => sampler.batches(epoch).map(Batches::Given),
-            (Batching::Even { sampler, size, replica, .. }, BatchContent::Values) => {
-                Ok(Batches::Even { order: sampler.order(epoch)?, size: *size, replica: *replica })
-            }
-            // Shapes need no order.
-            (Batching::Even { sampler, size, replica, .. }, BatchContent::Shapes) => {
-                let order = Order::sequential(sampler.len());
+        match &self.batching {
+            Batching::Given(sampler) => sampler.batches(epoch).map(Batches::Given),
+            Batching::Even { sampler, size, replica, .. } => {
+                let order = match self.making {
+                    BatchContent::Values => sampler.order(epoch)?,
+                    BatchContent::Shapes => Order::sequential(sampler.len()), // shapes need no order
+                };
                 Ok(Batches::Even { order, size: *size, replica: *replica })
             }
         }

@@ -1,4 +1,4 @@
-//! The sum over the first dimension in one order: what ranks add up has the same bits on any device and by any road.
+//! The sum over the first dimension in one order: so sums over ranks have the same bits on any device and with any transport.
 
 use smallvec::smallvec;
 

@@ -46,7 +46,7 @@ pub trait BatchSampler: Send + Sync {
     }
 }
 
-/// The part of each batch that one replica of several gets: every `replicas`th sample, from `rank` on.
+/// The part of each batch that one replica of several gets: every `replicas`th sample, starting at `rank`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::data) struct Replica {
     pub(in crate::data) rank: usize,
@@ -57,7 +57,7 @@ impl Replica {
     /// The whole batch.
     pub(in crate::data) const WHOLE: Replica = Replica { rank: 0, replicas: 1 };
 
-    /// The slot of the whole batch that a slot of the part is.
+    /// Converts a slot of the part to the slot of the whole batch.
     const fn slot(self, slot: usize) -> usize {
         self.rank + slot * self.replicas
     }
@@ -97,12 +97,14 @@ impl Batches {
     pub(in crate::data) fn index(&self, number: usize, slot: usize) -> usize {
         match self {
             // A last batch that does not divide goes on with the first samples, so that all parts have one size.
-            Batches::Even { order, size, .. } => order.index((number * size + self.slot(slot)) % order.len()),
+            Batches::Even { order, size, replica } => {
+                order.index((number * size + replica.slot(slot)) % order.len())
+            }
             Batches::Given(batches) => batches[number][slot],
         }
     }
 
-    /// The slot of the whole batch that a slot of this replica's part is.
+    /// Converts a slot of this replica's part to the slot of the whole batch.
     pub(in crate::data) const fn slot(&self, slot: usize) -> usize {
         match self {
             Batches::Even { replica, .. } => replica.slot(slot),

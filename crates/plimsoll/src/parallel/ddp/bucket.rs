@@ -1,7 +1,7 @@
 //! Buckets of gradients: flat buffers that are exchanged in one piece.
 
 use plimsoll_tensor::label::{Category, Span, intern};
-use plimsoll_tensor::{Device, ProcessGroup, ReduceOp, Result, Tensor, no_grad};
+use plimsoll_tensor::{ProcessGroup, ReduceOp, Result, Tensor, no_grad};
 
 /// Gradients begin at multiples of this, so that wide loads work.
 const ALIGN_BYTES: usize = 16;
@@ -23,26 +23,25 @@ pub(super) struct Slot {
 }
 
 impl GradientBucket {
-    /// A bucket for these parameters, of one type, filled with zeros.
+    /// A bucket for these parameters, which have one type and device, filled with zeros. It divides into `ranks` equal parts.
     pub(super) fn new(
         number: usize,
         members: &[usize],
         parameters: &[(String, Tensor)],
-        group: &ProcessGroup,
-        device: &Device,
+        ranks: usize,
     ) -> Result<GradientBucket> {
-        let dtype = parameters[members[0]].1.dtype();
-        let align = ALIGN_BYTES / dtype.size();
+        let first = &parameters[members[0]].1;
+        let align = ALIGN_BYTES / first.dtype().size();
         let (mut starts, mut len) = (Vec::new(), 0usize);
         for &member in members {
             starts.push(len);
             len = (len + parameters[member].1.numel()).next_multiple_of(align);
         }
         // Equal parts for all ranks.
-        let len = len.next_multiple_of(group.size());
+        let len = len.next_multiple_of(ranks);
         let buffer = {
             let _owner = Span::of(Category::Gradient, intern(&format!("bucket {number}")));
-            Tensor::full(&[len], 0.0, dtype, device)?
+            Tensor::full(&[len], 0.0, first.dtype(), first.device())?
         };
         let slot = |(&parameter, start): (&usize, usize)| {
             let tensor = &parameters[parameter].1;

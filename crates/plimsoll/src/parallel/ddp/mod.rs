@@ -1,7 +1,7 @@
 //! Data parallel training: [`DistributedDataParallel`].
 //!
-//! `bucket.rs` is where gradients lie, `reducer.rs` what happens in a backward pass; here is what a user sees, and what is compared
-//! between ranks before anything trains.
+//! `bucket.rs` has the buffers of gradients, `reducer.rs` what happens in a backward pass. This file has what users see, and
+//! compares the models of all ranks before they train.
 
 mod bucket;
 mod reducer;
@@ -12,17 +12,17 @@ use std::sync::{Arc, Mutex};
 use plimsoll_tensor::{Error, HookHandle, ProcessGroup, Result, Tensor};
 use twox_hash::XxHash3_64;
 
-use self::reducer::{Reducer, Shared, arrived, locked};
+use self::reducer::{Reducer, Shared, arrived, first_other, locked};
 use crate::nn::Module;
 
 const NAME: &str = "DistributedDataParallel";
 
-/// How gradients travel. The defaults are PyTorch's.
+/// How gradients are exchanged. The defaults are PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DdpOptions {
-    /// Bytes of gradients after which a bucket is full. As `bucket_cap_mb`.
+    /// Bytes of gradients that fill a bucket. As `bucket_cap_mb`.
     pub bucket_cap_bytes: u64,
-    /// The same of the first bucket, which is exchanged first and should be early.
+    /// The same for the first bucket, which is smaller so that the exchange starts early.
     pub first_bucket_bytes: u64,
     /// Whether a backward pass may leave out parameters that another pass, or another rank, has a gradient of. Its gradient there
     /// counts as zero. All buckets are then exchanged at the end of the pass.
@@ -183,9 +183,7 @@ fn same_model(tensors: &[&(String, Tensor)], group: &ProcessGroup) -> Result<()>
         format!("{name} {:?} {} {}\n", tensor.shape(), tensor.dtype(), tensor.requires_grad())
     };
     let text: String = tensors.iter().map(line).collect();
-    let own = XxHash3_64::oneshot(text.as_bytes()).to_le_bytes();
-    let all = group.all_gather_bytes(&own, "names of parameters")?;
-    match all.iter().position(|other| *other != own) {
+    match first_other(group, &text, "names of parameters")? {
         None => Ok(()),
         Some(rank) => {
             let message = format!(

@@ -1,4 +1,4 @@
-//! What happens in a backward pass: gradients come, buckets fill and are exchanged.
+//! The backward pass on several ranks: gradients arrive, and full buckets are exchanged.
 //!
 //! The first pass makes the buckets, in the order in which gradients come, and exchanges each as soon as it is full: nothing is built
 //! again in the second. Buckets are exchanged in their order, which is the same on all ranks; a bucket that is full before an earlier
@@ -33,7 +33,7 @@ pub(super) struct Reducer {
 /// The pass that runs.
 struct Pass {
     arrived: Vec<bool>,
-    /// In the first pass: those that have no bucket yet, by type, in the order in which they came.
+    /// In the first pass: those that have no bucket yet, by type, in the order of their buckets.
     waiting: Vec<(DType, Vec<usize>)>,
     /// The first bucket that is not exchanged.
     next: usize,
@@ -46,13 +46,14 @@ pub(super) fn locked(reducer: &Shared) -> MutexGuard<'_, Reducer> {
     reducer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Forgets a pass that failed.
+/// Ends a pass. If it failed before all buckets were made, there are none.
 struct Ends(Shared);
 
 impl Drop for Ends {
     fn drop(&mut self) {
         let mut reducer = locked(&self.0);
-        if reducer.pass.take().is_some() && !reducer.is_built {
+        reducer.pass = None;
+        if !reducer.is_built {
             reducer.buckets.clear();
             reducer.places.fill(None);
         }
@@ -101,11 +102,6 @@ impl Reducer {
     }
 
     fn arrived(&mut self, parameter: usize) -> Result<()> {
-        let limit = if self.buckets.is_empty() {
-            self.options.first_bucket_bytes
-        } else {
-            self.options.bucket_cap_bytes
-        };
         let Some(pass) = &mut self.pass else { return Ok(()) };
         pass.arrived[parameter] = true;
         if let Some((bucket, slot)) = self.places[parameter] {
@@ -123,8 +119,20 @@ impl Reducer {
             return Err(Error::autograd(NAME, message));
         }
         if self.options.find_unused_parameters {
-            return Ok(()); // the buckets are made when it is known which parameters came
+            return Ok(()); // all buckets are made at the end of the pass
         }
+        self.collect(parameter)?;
+        self.exchange_full()
+    }
+
+    /// Adds a parameter to the next bucket of its type, and makes that bucket if it is full.
+    fn collect(&mut self, parameter: usize) -> Result<()> {
+        let limit = if self.buckets.is_empty() {
+            self.options.first_bucket_bytes
+        } else {
+            self.options.bucket_cap_bytes
+        };
+        let Some(pass) = &mut self.pass else { return Ok(()) };
         let tensor = &self.parameters[parameter].1;
         let dtype = tensor.dtype();
         let at = pass.waiting.iter().position(|(other, _)| *other == dtype).unwrap_or_else(|| {
@@ -138,19 +146,27 @@ impl Reducer {
             return Ok(());
         }
         let members = std::mem::take(&mut pass.waiting[at].1);
-        self.make(&members)?;
-        self.exchange_full()
+        self.make(&members)
     }
 
-    /// Makes a bucket of parameters whose gradients have come, and moves these there.
+    /// Makes the last buckets, which are not full.
+    fn make_rest(&mut self) -> Result<()> {
+        let Some(pass) = &mut self.pass else { return Ok(()) };
+        let waiting = std::mem::take(&mut pass.waiting);
+        waiting
+            .iter()
+            .filter(|(_, members)| !members.is_empty())
+            .try_for_each(|(_, members)| self.make(members))
+    }
+
+    /// Makes a bucket of these parameters, and moves the gradients that have come there.
     fn make(&mut self, members: &[usize]) -> Result<()> {
         let names: Vec<&str> = members.iter().map(|member| self.parameters[*member].0.as_str()).collect();
         let number = self.buckets.len();
         self.agree(&names, &format!("bucket {number}"), || {
             format!("bucket {number} has {} here", names.join(", "))
         })?;
-        let device = self.parameters[members[0]].1.device().clone();
-        let bucket = GradientBucket::new(number, members, &self.parameters, &self.group, &device)?;
+        let bucket = GradientBucket::new(number, members, &self.parameters, self.group.size())?;
         self.buckets.push(bucket);
         for (slot, &member) in members.iter().enumerate() {
             self.places[member] = Some((number, slot));
@@ -184,24 +200,21 @@ impl Reducer {
         } else {
             self.finish_building()?;
         }
-        let Some(pass) = self.pass.take() else { return Ok(()) };
-        let left = if self.options.find_unused_parameters { 0 } else { pass.next };
-        self.buckets[left..].iter().try_for_each(|bucket| bucket.exchange(&self.group))?;
-        self.is_built = true;
-        self.buckets.iter_mut().for_each(|bucket| bucket.missing = bucket.slots.len());
+        let Some(pass) = &self.pass else { return Ok(()) };
+        self.buckets[pass.next..].iter().try_for_each(|bucket| bucket.exchange(&self.group))?;
         if self.options.broadcast_buffers {
             self.buffers.iter().try_for_each(|buffer| self.group.broadcast(buffer, 0))?;
         }
         if self.options.find_unused_parameters {
             self.give_what_others_used(&pass.arrived)?;
         }
+        self.is_built = true;
         Ok(())
     }
 
-    /// The first pass is done: what came last is the last buckets, and all ranks have left out the same parameters.
+    /// The end of the first pass: checks that all ranks left out the same parameters, and makes the last buckets.
     fn finish_building(&mut self) -> Result<()> {
-        let Some(pass) = &mut self.pass else { return Ok(()) };
-        let waiting = std::mem::take(&mut pass.waiting);
+        let Some(pass) = &self.pass else { return Ok(()) };
         let unused: Vec<&str> = pass
             .arrived
             .iter()
@@ -211,10 +224,7 @@ impl Reducer {
             .collect();
         let message = || format!("without a gradient here: {}", shown(&unused));
         self.agree(&unused, "parameters without a gradient", message)?;
-        waiting
-            .iter()
-            .filter(|(_, members)| !members.is_empty())
-            .try_for_each(|(_, members)| self.make(members))
+        self.make_rest()
     }
 
     /// All parameters of the first pass must come in each later one.
@@ -238,19 +248,8 @@ impl Reducer {
     /// Makes the buckets, the first time, of all parameters, last first; fills in zeros for those that did not come.
     fn finish_with_unused(&mut self) -> Result<()> {
         if !self.is_built {
-            let mut waiting: Vec<(DType, Vec<usize>)> = Vec::new();
-            for (i, (_, tensor)) in self.parameters.iter().enumerate().rev() {
-                match waiting.iter_mut().find(|(dtype, _)| *dtype == tensor.dtype()) {
-                    Some((_, members)) => members.push(i),
-                    None => waiting.push((tensor.dtype(), vec![i])),
-                }
-            }
-            for (_, members) in waiting {
-                for members in self.cut(&members) {
-                    self.make(&members)?;
-                }
-            }
-            return Ok(());
+            (0..self.parameters.len()).rev().try_for_each(|parameter| self.collect(parameter))?;
+            return self.make_rest();
         }
         let Some(pass) = &self.pass else { return Ok(()) };
         for (i, _) in pass.arrived.iter().enumerate().filter(|(_, came)| !**came) {
@@ -259,24 +258,6 @@ impl Reducer {
             }
         }
         Ok(())
-    }
-
-    /// Parameters as buckets by their sizes.
-    fn cut(&self, members: &[usize]) -> Vec<Vec<usize>> {
-        let (mut cut, mut bytes) = (vec![Vec::new()], 0);
-        for &member in members {
-            let limit =
-                if cut.len() == 1 { self.options.first_bucket_bytes } else { self.options.bucket_cap_bytes };
-            if bytes >= limit {
-                cut.push(Vec::new());
-                bytes = 0;
-            }
-            bytes += bytes_of(&self.parameters[member].1);
-            if let Some(last) = cut.last_mut() {
-                last.push(member);
-            }
-        }
-        cut
     }
 
     /// A parameter that another rank used has a gradient here, too; one that nobody used has none, as in one process.
@@ -294,9 +275,7 @@ impl Reducer {
 
     /// Compares names with the other ranks'.
     fn agree(&self, names: &[&str], what: &str, message: impl Fn() -> String) -> Result<()> {
-        let own = XxHash3_64::oneshot(names.join("\n").as_bytes()).to_le_bytes();
-        let all = self.group.all_gather_bytes(&own, what)?;
-        match all.iter().position(|other| *other != own) {
+        match first_other(&self.group, &names.join("\n"), what)? {
             None => Ok(()),
             Some(rank) => Err(Error::autograd(
                 NAME,
@@ -308,6 +287,13 @@ impl Reducer {
             )),
         }
     }
+}
+
+/// The first rank whose text differs from this rank's; `None` if all are the same.
+pub(super) fn first_other(group: &ProcessGroup, text: &str, label: &str) -> Result<Option<usize>> {
+    let own = XxHash3_64::oneshot(text.as_bytes()).to_le_bytes();
+    let all = group.all_gather_bytes(&own, label)?;
+    Ok(all.iter().position(|other| *other != own))
 }
 
 fn bytes_of(tensor: &Tensor) -> u64 {
