@@ -54,7 +54,7 @@ pub(crate) struct Setup {
 pub(crate) enum Outside {
     /// Nothing.
     Nothing,
-    /// These bytes, at the first use of a device; and what NCCL takes.
+    /// These bytes, at the first use of a device; in addition, what NCCL and kernels' stacks take.
     Given(u64),
     /// What the laws and the table of `plimsoll_gpu::outside` say, at the calls that take it.
     Laws,

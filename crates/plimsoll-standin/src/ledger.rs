@@ -1,6 +1,6 @@
 //! What a process has taken of a device outside its own requests: rows that add up ([`Ledger`]).
 
-use plimsoll_gpu::outside::{Basis, Figure};
+use plimsoll_gpu::outside::Figure;
 
 /// A part of what an owner has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,13 +117,10 @@ impl Peak {
     }
 }
 
-/// The basis of the context that the user gives.
-pub(crate) fn given(bytes: u64) -> Figure {
-    Figure { bytes, basis: Basis::Given }
-}
-
 #[cfg(test)]
 mod tests {
+    use plimsoll_gpu::outside::Basis;
+
     use super::*;
 
     fn row(owner: &str, part: &'static str, bytes: u64, basis: Basis) -> Row {

@@ -22,8 +22,8 @@ const CALL: c_int = 0;
 const LINE: c_int = 2;
 const RETURN: c_int = 3;
 
-/// It is called after the calls of CUDA that a line made, with the line that made them if that is one of the frame that Python runs now:
-/// 0 if that frame is a library's, or it is not known, [`NEW`] if the frame has not run a line yet, so that a caller's line made them.
+/// Called after a line that called CUDA, with its number in the frame that Python runs now. The number is 0 if the frame is a library's or the
+/// line is unknown, and [`NEW`] if the frame has not run a line yet, so that a caller's line made the calls.
 type Listener = extern "C" fn(line: c_int);
 
 /// See [`Listener`].
@@ -298,7 +298,7 @@ extern "C" fn traced(_: *mut c_void, frame: *mut c_void, what: c_int, _: *mut c_
     let called = locked(&LINES).as_mut().and_then(|lines| lines.note(frame, what));
     if let Some((listener, line)) = called {
         listener(line);
-        // Those of the listener do not count.
+        // The listener's own calls do not count.
         if let Some(lines) = locked(&LINES).as_mut() {
             lines.calls = call::count();
         }

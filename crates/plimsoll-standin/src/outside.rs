@@ -3,7 +3,7 @@
 //! The bytes are those of `plimsoll_gpu::outside`. NCCL's are in `nccl/memory.rs`. A charge that does not fit fails the call, as on a
 //! GPU.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,26 +27,16 @@ const STREAMS: &str = "streams";
 /// The owner of instantiated graphs.
 const GRAPHS: &str = "CUDA graphs";
 
-/// What was charged once, by device.
-#[derive(Debug, Default)]
-struct Charged {
-    libraries: BTreeSet<(usize, Library)>,
-    /// Bytes of the largest stack so far.
-    stacks: BTreeMap<usize, u32>,
-    /// Streams that exist, and the most that did.
-    streams: BTreeMap<usize, (u64, u64)>,
-}
-
 /// What programs made and may destroy: where it is.
 #[derive(Debug, Default)]
 struct Made {
     streams: BTreeMap<StreamHandle, usize>,
-    /// Device and nodes.
+    /// Device and bytes, of graphs that take any.
     graphs: BTreeMap<ExecHandle, (usize, u64)>,
 }
 
-static CHARGED: Mutex<Charged> =
-    Mutex::new(Charged { libraries: BTreeSet::new(), stacks: BTreeMap::new(), streams: BTreeMap::new() });
+/// The streams of each device that exist, NCCL's included.
+static STREAM_COUNTS: Mutex<BTreeMap<usize, u64>> = Mutex::new(BTreeMap::new());
 
 static MADE: Mutex<Made> = Mutex::new(Made { streams: BTreeMap::new(), graphs: BTreeMap::new() });
 
@@ -81,15 +71,9 @@ fn used_on(device: usize, library: Library) -> Outcome {
     if setup().outside != Outside::Laws {
         return memory().uses.enter(device);
     }
-    let mut charged = locked(&CHARGED);
-    if charged.libraries.contains(&(device, library)) {
-        return Ok(());
-    }
     let eager = settings::text("CUDA_MODULE_LOADING").is_some_and(|text| text.eq_ignore_ascii_case("eager"));
     let loading = if eager { Loading::Eager } else { Loading::Lazy };
-    memory().uses.charge(device, library.name(), "", library.first_use(&setup().gpu, loading))?;
-    charged.libraries.insert((device, library));
-    Ok(())
+    memory().uses.grow(device, library.name(), library.first_use(&setup().gpu, loading))
 }
 
 /// A kernel with a stack of this many bytes a thread was launched: the pool of local memory grows to it.
@@ -101,17 +85,11 @@ pub(crate) fn stack(device: usize, stack_bytes: u32) -> Outcome {
     if setup().outside == Outside::Nothing {
         return Ok(());
     }
-    let mut charged = locked(&CHARGED);
-    let largest = charged.stacks.entry(device).or_default();
-    if stack_bytes > *largest {
-        let pool = |stack_bytes| local_memory_bytes(&setup().gpu, stack_bytes);
-        charge_derived(device, LOCAL_MEMORY, pool(stack_bytes) - pool(*largest))?;
-        *largest = stack_bytes;
-    }
-    Ok(())
+    let pool = |stack_bytes| local_memory_bytes(&setup().gpu, stack_bytes);
+    memory().uses.grow(device, LOCAL_MEMORY, derived(pool(stack_bytes) - pool(0)))
 }
 
-/// So many streams were made on a device.
+/// This many streams were made on a device.
 ///
 /// # Errors
 ///
@@ -120,20 +98,16 @@ pub(crate) fn made_streams(device: usize, count: u64) -> Outcome {
     if setup().outside != Outside::Laws {
         return memory().uses.enter(device);
     }
-    let mut charged = locked(&CHARGED);
-    let (streams, most) = charged.streams.entry(device).or_default();
-    let now = *streams + count;
-    if now > *most {
-        charge_derived(device, STREAMS, stream_bytes(now) - stream_bytes(*most))?;
-        *most = now;
-    }
-    *streams = now;
+    let mut counts = locked(&STREAM_COUNTS);
+    let streams = counts.entry(device).or_default();
+    memory().uses.grow(device, STREAMS, derived(stream_bytes(*streams + count)))?;
+    *streams += count;
     Ok(())
 }
 
-/// So many streams ended. Their bytes are kept for later ones.
+/// This many streams ended. Their bytes are kept for later ones.
 pub(crate) fn ended_streams(device: usize, count: u64) {
-    if let Some((streams, _)) = locked(&CHARGED).streams.get_mut(&device) {
+    if let Some(streams) = locked(&STREAM_COUNTS).get_mut(&device) {
         *streams = streams.saturating_sub(count);
     }
 }
@@ -171,25 +145,24 @@ pub(crate) fn destroy_stream(stream: StreamHandle) -> Outcome {
 /// `OutOfMemory` if it does not fit.
 pub(crate) fn made_graph(exec: ExecHandle, nodes: u64) -> Outcome {
     let device = current_device()?;
-    if setup().outside == Outside::Laws {
-        charge_derived(device, GRAPHS, graph_bytes(nodes))?;
-        locked(&MADE).graphs.insert(exec, (device, nodes));
+    let bytes = graph_bytes(nodes);
+    if setup().outside == Outside::Laws && bytes > 0 {
+        memory().uses.charge(device, GRAPHS, "", derived(bytes))?;
+        locked(&MADE).graphs.insert(exec, (device, bytes));
     }
     Ok(())
 }
 
 /// An instantiated graph was destroyed.
 pub(crate) fn ended_graph(exec: ExecHandle) {
-    if let Some((device, nodes)) = locked(&MADE).graphs.remove(&exec) {
-        memory().uses.discharge_part(device, GRAPHS, "", graph_bytes(nodes));
+    let graph = locked(&MADE).graphs.remove(&exec);
+    if let Some((device, bytes)) = graph {
+        memory().uses.discharge_part(device, GRAPHS, "", bytes);
     }
 }
 
-fn charge_derived(device: usize, owner: &str, bytes: u64) -> Outcome {
-    if bytes == 0 {
-        return Ok(());
-    }
-    memory().uses.charge(device, owner, "", Figure { bytes, basis: Basis::Derived })
+fn derived(bytes: u64) -> Figure {
+    Figure { bytes, basis: Basis::Derived }
 }
 
 /// The peak of the bytes that this process requested of a device. For hooks inside the process.
@@ -204,12 +177,18 @@ extern "C" fn plimsoll_standin_requested_bytes(device: c_int) -> u64 {
     memory().uses.requested_bytes(number(device)).0
 }
 
+/// Whether the process has a stream that it made, through PyTorch or not. For hooks inside the process.
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_has_streams() -> c_int {
+    c_int::from(!locked(&MADE).streams.is_empty())
+}
+
 /// Writes what this process had on a device at its peak, with a zero at the end, as far as there is room, and returns the length of
 /// all. `ledger.rs` describes the lines. For hooks inside the process.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_outside(device: c_int, text: Out<c_char>, room: usize) -> usize {
     let found = memory().uses.text(number(device));
-    // Who only asks for the length gives no room.
+    // A caller that only needs the length gives no room.
     let _only_the_length = put_text(text, room, &found);
     found.len()
 }

@@ -5,12 +5,9 @@
 //! | `PLIMSOLL_STANDIN_GPU` | a name from [`plimsoll_gpu::GPUS`], as `H100` | `A100-80GB` |
 //! | `PLIMSOLL_STANDIN_MEMORY` | the device's memory in bytes | the GPU's |
 //! | `PLIMSOLL_STANDIN_BEYOND` | bytes that each device has beyond what it reports | 0 |
-//! | `PLIMSOLL_STANDIN_CONTEXT` | bytes of that memory for each process's CUDA context and libraries (NCCL's come beside them), or
-//! `laws`: what each call takes on a GPU | 0: nothing, and none for NCCL |
-//! | `PLIMSOLL_STANDIN_SHARED` | the folder through which processes share the devices: `share.rs` | devices are not
-//! shared |
-//! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; other properties are those of the first GPU with it | the
-//! GPU's |
+//! | `PLIMSOLL_STANDIN_CONTEXT` | `laws`: each call takes what it takes on a GPU; or bytes for each process's context and libraries, to which NCCL's are added | 0: nothing, also not for NCCL |
+//! | `PLIMSOLL_STANDIN_SHARED` | the folder through which processes share the devices: `share.rs` | devices are not shared |
+//! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; other properties are those of the first GPU with it | the GPU's |
 //! | `PLIMSOLL_STANDIN_DEVICES` | the number of devices | 1 |
 //! | `PLIMSOLL_STANDIN_ADDRESSES` | the order of allocation addresses: `driver`, as an H200's, or `up` | `driver` |
 //! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN and cuFFT: `none`, `model` or `library` | `none` |

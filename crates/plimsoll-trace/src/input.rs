@@ -55,7 +55,7 @@ pub fn open_any(path: &Path) -> Result<Found, SnapshotError> {
     })
 }
 
-/// Whether an empty file was to be a snapshot; otherwise it is the log of a program.
+/// Whether the name of an empty file is a snapshot's. Otherwise the file counts as the log of a program.
 fn is_named_as_snapshot(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     ["pickle", "pkl", "json", "snapshot"].iter().any(|part| name.contains(part))

@@ -222,8 +222,8 @@ impl Communicator {
         self.base() + self.ring() + self.tree(TreePlace::Inner) + self.nvls() + Bytes::device(shared_bytes)
     }
 
-    /// The ring: in each channel a connection to the next rank, and one from the one before. On several machines this rank is the last of its machine in
-    /// as many channels as any other of its ranks.
+    /// The ring: in each channel, a connection to the next rank and one from the previous rank. With several machines, each rank of a
+    /// machine is its last one in the same number of channels.
     pub fn ring(&self) -> Bytes {
         if self.topology.ranks < 2 {
             return Bytes::default();

@@ -93,7 +93,7 @@ impl Default for Variables {
 }
 
 impl Variables {
-    /// Reads the variables; `get` answers a variable's text. Text that is not a number counts as unset, as in NCCL.
+    /// Reads the variables; `get` returns a variable's text. Text that is not a number counts as unset, as in NCCL.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Variables {
         let text = |name| get(name).map(|text| text.trim().to_ascii_lowercase()).filter(|it| !it.is_empty());
         let number = |name| text(name).and_then(|text| text.parse::<i64>().ok());

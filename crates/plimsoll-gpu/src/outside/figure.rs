@@ -21,6 +21,9 @@ pub enum Basis {
 }
 
 impl Basis {
+    /// From the most certain to the least.
+    pub const ALL: [Basis; 4] = [Basis::Measured, Basis::Derived, Basis::Given, Basis::Assumed];
+
     /// Its word in reports.
     pub fn name(self) -> &'static str {
         match self {

@@ -38,20 +38,10 @@ pub struct SharedPages {
 }
 
 impl SharedPages {
-    /// No pages.
-    pub const fn new() -> SharedPages {
-        SharedPages { used: Vec::new() }
-    }
-
-    /// Whether a request of this many bytes shares a page.
-    pub fn shares(bytes: u64) -> bool {
-        bytes <= LARGEST_SHARED_BYTES
-    }
-
     /// Places a request in the first page with room. Returns the page's number and whether the page is new, so that its
     /// [`PAGE_BYTES`] are to be taken. `None` for a request that has pages of its own.
     pub fn place(&mut self, bytes: u64) -> Option<(usize, bool)> {
-        if !Self::shares(bytes) {
+        if bytes > LARGEST_SHARED_BYTES {
             return None;
         }
         let bytes = aligned(bytes);

@@ -12,6 +12,8 @@ const SYMBOL_BYTES: usize = 24;
 
 /// The types of sections.
 const SYMBOLS: u32 = 2;
+/// It has no bytes in the file.
+const NO_BITS: u32 = 8;
 const INFORMATION: u32 = 0x7000_0000;
 
 /// The format of an attribute that is followed by its size and value, and the attribute of the smallest stack.
@@ -58,9 +60,7 @@ pub(super) unsafe fn in_memory<'image>(image: *const c_void) -> Option<&'image [
     let with_table = unsafe { std::slice::from_raw_parts(start, within(table_end)?) };
     let ends = (0..entries).map(|nth| {
         let section = section(with_table, table, nth)?;
-        // A section of this type has no bytes in the file.
-        let none = section.kind == 8;
-        section.offset.checked_add(if none { 0 } else { section.bytes })
+        section.offset.checked_add(if section.kind == NO_BITS { 0 } else { section.bytes })
     });
     let end = ends.collect::<Option<Vec<usize>>>()?.into_iter().max()?.max(table_end);
     // SAFETY: the table says that the last section ends there.

@@ -25,7 +25,7 @@ struct Launch {
     stream: StreamHandle,
 }
 
-/// Kernels with a stack: of modules by name, and of those that the program asked for.
+/// The stacks of kernels that have one: by module and name, and by handle for kernels that the program looked up.
 #[derive(Default)]
 struct Known {
     modules: HashMap<u64, Vec<(String, u32)>>,

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_gpu::outside::{self, Figure, SharedPages};
+use plimsoll_gpu::outside::{self, Basis, Figure, SharedPages};
 
 use crate::call;
 use crate::error::{Failure, Outcome};
 use crate::gpu::{Outside, setup};
-use crate::ledger::{self, Ledger, Peak, Refused, Row};
+use crate::ledger::{Ledger, Peak, Refused, Row};
 
 /// The owner of a process's context.
 pub(crate) const CONTEXT: &str = "context";
@@ -49,7 +49,7 @@ impl Uses {
         setup().free_bytes(device, self.0.get(&device).map_or(0, Use::bytes))
     }
 
-    /// Takes whole pages for a request of `small_bytes`, if it may share one, and otherwise of `bytes`.
+    /// Places a request: `small_bytes` in a page that it shares, if it is small enough for that, and otherwise `bytes` in whole pages.
     ///
     /// # Errors
     ///
@@ -60,18 +60,17 @@ impl Uses {
         small_bytes: Option<u64>,
         bytes: u64,
     ) -> Outcome<Option<Place>> {
-        self.enter(device)?;
         let shared = &mut self.device(device).shared;
         let placed = small_bytes.and_then(|bytes| Some((bytes, shared.place(bytes)?)));
         let Some((small_bytes, (page, is_new))) = placed else {
             return self.take(device, bytes).map(|()| None);
         };
-        let taken = if is_new { self.take(device, bytes) } else { Ok(()) };
-        let place = Place { bytes: small_bytes, page };
-        taken.inspect_err(|_| {
-            self.device(device).shared.remove(page, small_bytes);
-        })?;
-        Ok(Some(place))
+        if is_new {
+            self.take(device, bytes).inspect_err(|_| {
+                self.device(device).shared.remove(page, small_bytes);
+            })?;
+        }
+        Ok(Some(Place { bytes: small_bytes, page }))
     }
 
     /// Undoes [`Uses::place`].
@@ -94,7 +93,7 @@ impl Uses {
         self.device(device).has_context = true;
         let figure = match setup().outside {
             Outside::Nothing => return Ok(()),
-            Outside::Given(bytes) => ledger::given(bytes),
+            Outside::Given(bytes) => Figure { bytes, basis: Basis::Given },
             Outside::Laws => outside::context(&setup().gpu),
         };
         let charged = self.charge(device, CONTEXT, "", figure);
@@ -125,6 +124,18 @@ impl Uses {
         device.outside.add(row);
         device.peak.note(device.requested_bytes, &device.outside);
         Ok(())
+    }
+
+    /// Raises what an owner was charged with to the bytes of `figure`; does nothing if it has as many.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Uses::charge`].
+    pub(crate) fn grow(&mut self, device: usize, owner: &str, figure: Figure) -> Outcome {
+        match figure.bytes.saturating_sub(self.charged_bytes(device, owner)) {
+            0 => Ok(()),
+            bytes => self.charge(device, owner, "", Figure { bytes, ..figure }),
+        }
     }
 
     /// The bytes that an owner was charged with.

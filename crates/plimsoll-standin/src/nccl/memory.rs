@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use plimsoll_gpu::nccl::{Bytes, Communicator, Kernel, Topology, TreePlace, Variables, Version, library};
@@ -70,6 +71,9 @@ struct Held {
 
 static HELD: Mutex<BTreeMap<CommHandle, Held>> = Mutex::new(BTreeMap::new());
 
+/// The number of the next communicator.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
 /// Charges a new communicator.
 ///
 /// # Errors
@@ -81,9 +85,7 @@ pub(super) fn made(comm: &Made) -> Outcome {
     }
     let Made { handle, rank, ranks, device, is_local, config } = *comm;
     let gpu = &setup().gpu;
-    if memory().uses.charged_bytes(device, LIBRARY) == 0 {
-        memory().uses.charge(device, LIBRARY, "", library(gpu, version()))?;
-    }
+    memory().uses.grow(device, LIBRARY, library(gpu, version()))?;
     let (topology, is_certain) = topology(ranks, is_local);
     let mut variables = variables().clone();
     if let Some(Config { least_blocks, most_blocks, .. }) = config {
@@ -95,12 +97,10 @@ pub(super) fn made(comm: &Made) -> Outcome {
     if !is_certain {
         model.channels.basis = Basis::Assumed;
     }
-    let mut all = locked(&HELD);
-    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let owner = format!("NCCL communicator {number}, {ranks} rank{}", if ranks == 1 { "" } else { "s" });
     let connected = model.is_connected_at_init();
     let net = if connected { BTreeSet::from([Way::Send, Way::Receive]) } else { BTreeSet::new() };
-    let peers = BTreeSet::new();
     let held = Held {
         model,
         owner,
@@ -109,18 +109,15 @@ pub(super) fn made(comm: &Made) -> Outcome {
         has_ring: connected,
         has_tree: connected,
         has_nvls: connected,
-        peers,
+        peers: BTreeSet::new(),
         net,
     };
     let part = if connected { "base and buffers" } else { "base" };
     held.charge(part, held.model.at_init())?;
     outside::made_streams(device, STREAMS).inspect_err(|_| held.discharge())?;
-    all.insert(handle, held);
+    locked(&HELD).insert(handle, held);
     Ok(())
 }
-
-/// The number of the next communicator.
-static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
 
 /// A collective of a communicator begins, by rings unless `NCCL_ALGO` says otherwise.
 ///
@@ -165,22 +162,20 @@ fn is_only(model: &Communicator, algorithm: &str) -> bool {
 pub(super) fn peer(handle: CommHandle, peer: u32, way: Way) -> Outcome {
     let mut all = locked(&HELD);
     let Some(held) = all.get_mut(&handle) else { return Ok(()) };
-    if peer != held.rank && held.peers.insert((peer, way)) {
+    if peer != held.rank && !held.peers.contains(&(peer, way)) {
         let local = held.model.topology().local_ranks();
         let is_local = peer / local == held.rank / local && !held.model.is_network_only();
-        let bytes = match (is_local, way) {
-            (true, Way::Send) => held.model.send_to_peer(true),
-            (true, Way::Receive) => held.model.receive_from_peer(true),
-            (false, way) if held.net.insert(way) => held.model.net_buffers(),
-            (false, _) => Bytes::default(),
-        };
-        let charged = held.charge(if is_local { "peers" } else { "network buffers" }, bytes);
-        charged.inspect_err(|_| {
-            held.peers.remove(&(peer, way));
-            if !is_local {
-                held.net.remove(&way);
-            }
-        })?;
+        if is_local {
+            let bytes = match way {
+                Way::Send => held.model.send_to_peer(true),
+                Way::Receive => held.model.receive_from_peer(true),
+            };
+            held.charge("peers", bytes)?;
+        } else if !held.net.contains(&way) {
+            held.charge("network buffers", held.model.net_buffers())?;
+            held.net.insert(way);
+        }
+        held.peers.insert((peer, way));
     }
     outside::stack(held.device, Kernel::SendReceive.stack_bytes())
 }
@@ -213,8 +208,8 @@ impl Held {
     }
 }
 
-/// The ranks and links of a communicator, and whether it is known on which machines they are. A rank that runs alone knows the
-/// number of all ranks only: those that are more than the machine has GPUs are on several machines, fewer are assumed to be on one.
+/// The ranks and links of a communicator, and whether it is known on which machines they are. A rank that runs alone knows only
+/// how many ranks there are: if they are more than the machine's GPUs, they are on several machines; otherwise one is assumed.
 fn topology(ranks: u32, is_local: bool) -> (Topology, bool) {
     let gpu = &setup().gpu;
     let devices = u32::try_from(setup().in_the_machine).unwrap_or(u32::MAX).max(1);
@@ -232,7 +227,7 @@ fn variables() -> &'static Variables {
     READ.get_or_init(|| Variables::read(settings::text))
 }
 
-/// The version of the NCCL that is loaded; without one, that which was measured.
+/// The version of the loaded NCCL; if none is loaded, the measured one.
 fn version() -> Version {
     static READ: OnceLock<Version> = OnceLock::new();
     *READ.get_or_init(|| {

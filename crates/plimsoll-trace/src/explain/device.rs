@@ -69,7 +69,7 @@ pub struct DeviceExplanation {
 
 /// The most device memory that a program's own CUDA context and libraries take, in bytes. On an H200 with PyTorch 2.11,
 /// cuBLAS, cuDNN, cuSOLVER and cuFFT together took 845 MB.
-const OWN_CONTEXT_BYTES: u64 = 1 << 30;
+pub const OWN_CONTEXT_BYTES: u64 = 1 << 30;
 
 /// Options of an explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -36,7 +36,7 @@ pub use crate::still_needed::{Rest, StillNeeded};
 pub use backward::ForwardLines;
 pub use cached::CachedBytes;
 pub use compare::{Amount, Change, ChangedLine, Comparison, Totals};
-pub use device::{DeviceExplanation, Options};
+pub use device::{DeviceExplanation, OWN_CONTEXT_BYTES, Options};
 pub use forward_line::{ForwardLine, FoundBy};
 pub use fragmentation::{DeviceAnalysis, Fragmentation, Holes, Pin, PinningBlock, PoolOfHoles};
 pub use leaks::Leaks;

@@ -8,18 +8,18 @@ use super::passes::{PassKind, Passes};
 use crate::snapshot::{EventIndex, FrameId, Snapshot, StackId};
 use crate::timeline::{Life, Timeline};
 
-/// The least blocks that say something: a layer that works holds a few, too.
+/// The least number of blocks that are a sign of a graph: a layer that is running has a few, too.
 const LEAST_BLOCKS: usize = 6;
 
-/// The least part of what the modules have made since the first of these blocks, as one in so many.
+/// These blocks are at least one in this many of the bytes that modules requested since the first of them.
 const KEPT_PART: u64 = 3;
 
-/// The least part of live memory, as one in so many.
+/// They are at least one in this many of the live bytes.
 const LEAST_PART: u64 = 5;
 
 /// What forward passes keep although no backward pass follows: with `torch.no_grad()`, most of it would be freed at once.
 ///
-/// This is likely, not certain. It is said if the recording has no backward pass and no optimizer step, and if at its peak much of what
+/// This is likely, not certain. It is reported if the recording has no backward pass and no optimizer step, and if at its peak much of what
 /// the modules have allocated in the current forward pass is still live, and is freed later, before any request fails. Without a graph,
 /// a layer's results are freed when the next layer has read them; a cache of keys and values is a small part.
 ///
@@ -51,20 +51,16 @@ impl UnusedGraph {
             return None;
         }
         let inside = in_modules(snapshot);
-        let made: Vec<&Life> = timeline
-            .lives
-            .iter()
-            .filter(|life| life.born.is_some_and(|born| moment.is_some_and(|moment| born <= moment)))
-            .filter(|life| life.stack.is_some_and(|stack| inside[stack.index()]))
-            .collect();
+        let is_made =
+            |life: &&Life| life.born.is_some() && life.stack.is_some_and(|stack| inside[stack.index()]);
         let failure = passes.first_failure();
-        let is_dropped = |life: &Life| life.freed.is_some_and(|freed| failure.is_none_or(|at| freed < at));
-        let kept: Vec<&Life> =
-            made.iter().copied().filter(|life| life.is_held_after(moment) && is_dropped(life)).collect();
+        let is_dropped = |life: &&Life| life.freed.is_some_and(|freed| failure.is_none_or(|at| freed < at));
+        let kept: Vec<&Life> = timeline.held_after(moment).filter(is_made).filter(is_dropped).collect();
         let bytes = total(kept.iter().copied());
         let live = total(timeline.held_after(moment));
-        let began = kept.iter().filter_map(|life| life.born).min();
-        let since = total(made.iter().copied().filter(|life| life.born >= began));
+        let began = kept.first()?.born;
+        let is_since = |life: &&Life| (began..=moment).contains(&life.born);
+        let since = total(timeline.lives.iter().filter(is_since).filter(is_made));
         let says = kept.len() >= LEAST_BLOCKS && bytes >= live / LEAST_PART && bytes >= since / KEPT_PART;
         says.then(|| Self { bytes, blocks: kept.len(), line: caller(snapshot, &kept) })
     }

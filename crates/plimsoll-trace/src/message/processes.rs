@@ -20,7 +20,7 @@ impl OutOfMemory {
         if self.is_own(&own) { Vec::new() } else { own }
     }
 
-    /// All that this process uses of the GPU, also where the message gives that as another process's.
+    /// All that this process uses of the GPU, even if the message lists it like another process.
     pub fn own_bytes(&self) -> Option<u64> {
         let own = self.candidates();
         let listed = own.first().filter(|_| self.is_own(&own)).map(|(_, bytes)| *bytes);
@@ -36,10 +36,9 @@ impl OutOfMemory {
 
     /// The least that other processes of the list hold, whichever is this one.
     pub(super) fn least_others_bytes(&self) -> u64 {
-        let sum = |of: &[(u32, u64)]| of.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let perhaps = self.perhaps_own();
         let most = perhaps.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
-        sum(&self.true_others()) + sum(&perhaps) - most
+        total(&self.true_others()).saturating_add(total(&perhaps) - most)
     }
 
     /// The processes that may be this one: none if the message names this one.
@@ -51,11 +50,16 @@ impl OutOfMemory {
 
     /// Whether the only candidate must be this process: next to the list, the GPU has no room for what this one reserved.
     fn is_own(&self, candidates: &[(u32, u64)]) -> bool {
-        let listed: u64 = self.others.iter().map(|(_, bytes)| bytes).sum();
+        let listed = total(&self.others);
         let used = self.capacity_bytes.map(|capacity| capacity.saturating_sub(self.free_bytes.unwrap_or(0)));
         let is_full = |(used, reserved): (u64, u64)| listed.saturating_add(reserved) > used;
         candidates.len() == 1 && used.zip(self.reserved_bytes).is_some_and(is_full)
     }
+}
+
+/// The bytes of all these processes; a forged message may list more than there can be.
+fn total(processes: &[(u32, u64)]) -> u64 {
+    processes.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]
@@ -89,6 +93,15 @@ mod tests {
             message("Process 7 has 77.50 GiB memory in use. Process 8 has 512.00 MiB memory in use. ");
         assert_eq!((small.true_others(), small.perhaps_own()), (vec![(8, 512 * MIB)], vec![]));
         assert_eq!(small.elsewhere_bytes(), Some(512 * MIB));
+    }
+
+    #[test]
+    fn a_forged_list_does_not_overflow() {
+        let list: String =
+            (1..18).map(|pid| format!("Process {pid} has 1023.00 PiB memory in use. ")).collect();
+        let forged = message(&list);
+        assert_eq!(forged.perhaps_own().len(), 17);
+        assert_eq!(forged.least_others_bytes(), u64::MAX - (1023 << 50));
     }
 
     #[test]

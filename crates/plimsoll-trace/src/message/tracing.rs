@@ -5,9 +5,9 @@ use super::frames::{Frame, Traceback};
 
 /// The most frames of a traceback; Python's own recursion ends at 1,000.
 const MOST_FRAMES: usize = 4096;
-/// A message further below a traceback that was cut is not its end; these are lines that are not indented.
+/// If a traceback has no error at its end, a message that follows after more lines than this is not its error. Indented lines do not count.
 const MOST_BETWEEN: usize = 12;
-/// A message further below the first line of another error is not part of that.
+/// A message more lines than this below the first line of another error is not part of that error.
 const MOST_OF_ERROR: usize = 4;
 /// An error with more lines below it did not end the program.
 const MOST_BELOW: usize = 40;
@@ -39,7 +39,7 @@ pub struct Ended {
 #[derive(Default)]
 pub(super) struct Tracing {
     traceback: Traceback,
-    /// What launchers and loggers write before each line: its bytes, and how many of them are blanks at its beginning.
+    /// The prefix that launchers and loggers write before each line: its length in bytes, and the number of blanks it begins with.
     prefix: (usize, usize),
     /// Whether the line before was a frame, so that this one is its source.
     after_frame: bool,
@@ -49,7 +49,7 @@ pub(super) struct Tracing {
     lines_since: usize,
     /// What a line before it says about it.
     mark: Option<Mark>,
-    /// Whether the latest end was a message, or came of one.
+    /// Whether the latest error was a message, or was raised while one was handled.
     is_of_memory: bool,
     /// The error that came after the last message.
     ended: Option<Ended>,
@@ -64,7 +64,7 @@ enum Kind {
 /// What Python writes before a traceback.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
-    /// The error came of the one before, or while that was handled.
+    /// The previous error caused this one, or was being handled.
     Chained,
     /// The error did not end the program.
     Aside,
@@ -80,7 +80,7 @@ impl Tracing {
     pub(super) fn take(&mut self, line: &str, frame: Option<Frame>) {
         if let Some(at) = line.find(HEADER) {
             let ahead = &line[..at];
-            // In IPython, the error's name is on the left, and nothing is before the other lines.
+            // IPython writes the error's name before the header, and nothing before the other lines.
             self.prefix =
                 if ahead.ends_with("  ") && !ahead.trim().is_empty() { (0, 0) } else { (at, blanks(ahead)) };
             self.begin();
@@ -156,7 +156,7 @@ impl Tracing {
 
     /// The error after the last message with which the program ended.
     pub(super) fn ended(&mut self) -> Option<Ended> {
-        // One more traceback that is cut may be the end.
+        // If a traceback without its error follows, that may be the end.
         self.ended.take().filter(|_| self.end.is_some() && self.lines_since <= MOST_BELOW)
     }
 
@@ -218,11 +218,11 @@ const ENDS: [&str; 10] = [
     "Warning",
 ];
 
-/// In errors about memory.
+/// Words in errors about memory.
 const MEMORY: [&str; 6] =
     ["OutOfMemory", "MemoryError", "out of memory", "Out of memory", "ALLOC_FAILED", "allocate memory"];
 
-/// In errors because another process ended: of launchers, pools, and ranks that lost one.
+/// Words in errors that follow from the end of another process: of launchers, pools, and ranks that lost a rank.
 const OF_OTHERS: [&str; 11] = [
     "BrokenProcessPool",
     "CalledProcessError",
