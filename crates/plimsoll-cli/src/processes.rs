@@ -106,13 +106,20 @@ pub(crate) fn end_below(top: Pid) {
     }
 }
 
-/// Whether a descendant of a process has opened a library whose path contains `name`; also if one cannot be looked at.
+/// Whether a descendant of a process has opened a library whose path contains `name`, or may have: its maps cannot be read.
 pub(crate) fn have_opened(top: Pid, name: &str) -> bool {
     let maps = |process: Pid| fs::read_to_string(format!("/proc/{}/maps", process.as_raw_nonzero()));
     below(top).into_iter().any(|process| match maps(process) {
         Ok(text) => text.contains(name),
         Err(why) => why.kind() == io::ErrorKind::PermissionDenied,
     })
+}
+
+/// The command line of a process; `None` if it has ended.
+pub(crate) fn command_line(process: i32) -> Option<String> {
+    let words = fs::read(format!("/proc/{process}/cmdline")).ok()?;
+    let words: Vec<_> = words.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+    Some(words.join(" ").trim_end().to_owned())
 }
 
 /// The running descendants of a process.

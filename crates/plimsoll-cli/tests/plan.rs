@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use plimsoll_needs::needs;
 
-use crate::program::{plimsoll, stderr, stdout};
+use crate::program::{plimsoll, signal, stderr, stdout};
 use crate::torch::{Torch, answer};
 
 /// Six blocks whose memory is mostly activations: about 700 MiB.
@@ -435,9 +435,7 @@ fn an_interrupted_search_reports_what_it_knows() {
     let mut progress = BufReader::new(child.stderr.take().expect("stderr")).lines();
     let tried = progress.by_ref().map_while(Result::ok).find(|line| line.starts_with("tried expandable"));
     assert!(tried.is_some());
-    let pid = i32::try_from(child.id()).expect("a process id");
-    let sent = Command::new("kill").args(["-INT", &pid.to_string()]).status().expect("kill runs");
-    assert!(sent.success());
+    signal(child.id(), "INT");
     // Keep reading, so that its stderr does not fill up.
     progress.for_each(drop);
     let mut text = String::new();

@@ -10,7 +10,7 @@ use plimsoll_needs::needs;
 
 use plimsoll_standin::process::Stat;
 
-use crate::program::{Folder, explained, json, plimsoll, stderr, stdout, text};
+use crate::program::{Folder, explained, json, plimsoll, signal, stderr, stdout, text};
 use crate::torch::{Torch, answer};
 
 #[test]
@@ -449,8 +449,7 @@ fn a_signal_or_a_timeout_ends_the_run_with_a_report_and_no_process_is_left() {
     while !before.contains("started ") {
         assert!(said.read_line(&mut before).expect("text") > 0, "{before}");
     }
-    let sent = Command::new("kill").arg(child.id().to_string()).status().expect("a signal");
-    assert!(sent.success());
+    signal(child.id(), "TERM");
     let mut output = child.wait_with_output().expect("an end");
     output.stderr = before.into_bytes();
     let report = answer(&output, 4);

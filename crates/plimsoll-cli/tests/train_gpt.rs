@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use plimsoll_needs::needs;
 
-use crate::program::{Folder, json, plimsoll, stderr, stdout};
+use crate::program::{Folder, json, plimsoll, signal, stderr, stdout};
 
 /// A model small enough for a test.
 const SMALL: [&str; 12] = [
@@ -205,18 +205,13 @@ fn endless(folder: &str, more: &[&str]) -> Child {
     child
 }
 
-fn signal(child: &Child, name: &str) {
-    let sent = Command::new("kill").args([name, &child.id().to_string()]).status();
-    assert!(sent.expect("kill runs").success());
-}
-
 #[test]
 fn ctrl_c_and_sigterm_save_and_end_cleanly() {
     let folder = Folder::new("gpt-signals");
     for (name, code) in [("INT", 130), ("TERM", 143)] {
         let saved = folder.file(name);
         let child = endless(&saved, &["--save", &saved, "--json"]);
-        signal(&child, &format!("-{name}"));
+        signal(child.id(), name);
         let output = child.wait_with_output().expect("an end");
         assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
         let run = json(&output);

@@ -3,13 +3,14 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use plimsoll_needs::needs;
 use serde_json::Value;
 
-use crate::program::{Folder, json, plimsoll, stderr, stdout};
+use crate::program::{Folder, json, plimsoll, signal, stderr, stdout};
 
 /// A model small enough for a test.
 const SMALL: [&str; 14] = [
@@ -51,17 +52,22 @@ fn weights(folder: &Folder, name: &str) -> Vec<u8> {
     fs::read(folder.0.join(name).join("model.safetensors")).expect("saved weights")
 }
 
-/// Ranks that are started by hand, with the variables of PyTorch's `env://`: rank 0 hosts the store.
-fn by_hand(ranks: usize, args: &[&str]) -> Vec<Child> {
-    let port =
-        std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
-    let start = |rank: usize| {
+/// A free port.
+fn port() -> String {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+    free.port().to_string()
+}
+
+/// Two ranks that are started by hand, with the variables of PyTorch's `env://`: rank 0 hosts the store.
+fn by_hand(args: &[&str], variables: &[(&str, &str)]) -> Vec<Child> {
+    let port = port();
+    let start = |rank: &str| {
         let mut command = command(&[&DDP[..], args].concat());
-        command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
-        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+        command.envs([("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
+        command.env("MASTER_PORT", &port).envs(variables.iter().copied());
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts")
     };
-    (0..ranks).map(start).collect()
+    ["0", "1"].map(start).into()
 }
 
 #[test]
@@ -80,7 +86,7 @@ fn two_ranks_train_as_one_and_have_the_same_bits_by_any_launcher() {
     }
     assert_eq!(one["steps"], two["steps"]);
 
-    let mut hands = by_hand(2, &[&steps[..], &[&save("hands"), "--json"]].concat());
+    let mut hands = by_hand(&[&steps[..], &[&save("hands"), "--json"]].concat(), &[]);
     let second = hands.remove(1).wait_with_output().expect("an end");
     let first = hands.remove(0).wait_with_output().expect("an end");
     assert_eq!(
@@ -114,9 +120,7 @@ fn torchrun_starts_the_same_training() {
     result(&[&steps[..], &[&folder.file("ranks")], &TWO].concat());
     let mut torchrun = Command::new(python);
     torchrun.args(["-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "2", "--master-port"]);
-    let port =
-        std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
-    torchrun.arg(port.to_string()).arg(env!("CARGO_BIN_EXE_plimsoll")).args(SMALL).args(DDP).args(steps);
+    torchrun.arg(port()).arg(env!("CARGO_BIN_EXE_plimsoll")).args(SMALL).args(DDP).args(steps);
     let output = torchrun.arg(folder.file("torchrun")).output().expect("torchrun");
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stdout(&output).starts_with("fits with "), "{}", stdout(&output));
@@ -139,7 +143,7 @@ fn a_killed_rank_ends_the_others_within_two_seconds() {
     let folder = Folder::new("ranks-kill");
     for killed in [1, 0] {
         let saved = folder.file(&format!("saved{killed}"));
-        let mut ranks = by_hand(2, &[&ENDLESS[..], &["--save", &saved]].concat());
+        let mut ranks = by_hand(&[&ENDLESS[..], &["--save", &saved]].concat(), &[]);
         has_saved(&saved);
         let pid = ranks[killed].id();
         let start = Instant::now();
@@ -168,22 +172,10 @@ fn a_stopped_rank_is_named_after_the_deadline() {
     // Rank 0 hosts the store, too.
     for stopped in [1, 0] {
         let saved = folder.file(&format!("saved{stopped}"));
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .and_then(|free| free.local_addr())
-            .expect("a port")
-            .port();
-        let start = |rank: &str| {
-            let mut command = command(&[&ENDLESS[..], &DDP, &["--save", &saved]].concat());
-            command
-                .envs([("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")])
-                .env("MASTER_PORT", port.to_string());
-            command.env("PLIMSOLL_COLLECTIVE_TIMEOUT_S", "1").stdout(Stdio::null()).stderr(Stdio::piped());
-            command.spawn().expect("the program starts")
-        };
-        let mut ranks = vec![start("0"), start("1")];
+        let args = [&ENDLESS[..], &["--save", &saved]].concat();
+        let mut ranks = by_hand(&args, &[("PLIMSOLL_COLLECTIVE_TIMEOUT_S", "1")]);
         has_saved(&saved);
-        let pid = ranks[stopped].id().to_string();
-        assert!(Command::new("kill").args(["-STOP", &pid]).status().expect("kill").success());
+        signal(ranks[stopped].id(), "STOP");
         let start = Instant::now();
         let output = ranks.remove(1 - stopped).wait_with_output().expect("an end");
         assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
@@ -224,7 +216,7 @@ fn the_launcher_ends_with_a_killed_rank_and_passes_signals_on() {
     let launcher = start(&saved);
     has_saved(&saved);
     let killed = pid_of_rank(launcher.id(), 1);
-    assert!(Command::new("kill").args(["-KILL", &killed.to_string()]).status().expect("kill").success());
+    signal(killed, "KILL");
     let since = Instant::now();
     let output = launcher.wait_with_output().expect("an end");
     let said = stderr(&output);
@@ -236,9 +228,7 @@ fn the_launcher_ends_with_a_killed_rank_and_passes_signals_on() {
     let saved = folder.file("signal");
     let launcher = start(&saved);
     has_saved(&saved);
-    assert!(
-        Command::new("kill").args(["-TERM", &launcher.id().to_string()]).status().expect("kill").success()
-    );
+    signal(launcher.id(), "TERM");
     let output = launcher.wait_with_output().expect("an end");
     assert_eq!(output.status.code(), Some(143), "{}", stderr(&output));
     let text = stdout(&output);

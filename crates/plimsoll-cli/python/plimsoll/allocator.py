@@ -1,8 +1,9 @@
-"""PyTorch's allocator: which it is, the bytes that are allocated now, and how it rounds requests."""
+"""PyTorch's allocator: which it is, the bytes that are allocated now, how it rounds requests, and its recorded history."""
 
 from __future__ import annotations
 
 import os
+import pickle
 from typing import Any
 
 LEAST_GROWTH = 16 << 10  # bytes per step; less growth does not matter
@@ -35,3 +36,29 @@ def levels(torch: Any) -> list[int]:
 def rounded(bytes: int) -> int:
     """The bytes that a request occupies after rounding."""
     return -(-bytes // ROUNDING) * ROUNDING
+
+
+def record_history(torch: Any, *, stacks: str, max_entries: int, context: str | None = "alloc") -> None:
+    """Starts PyTorch's recording of the history, with the names of optimizer steps and of the profiler's steps."""
+    record = torch.cuda.memory._record_memory_history
+    options = dict(enabled="all", context=context, stacks=stacks, max_entries=max_entries)
+    try:
+        record(global_record_annotations=True, **options)
+    except TypeError:  # an older PyTorch without that option
+        record(**options)
+
+
+def write_snapshot(torch: Any, snapshot: dict[str, Any], path: str, max_entries: int, skipped: int | None) -> None:
+    """Writes a snapshot, with what `plimsoll explain` needs in addition to PyTorch's own data. `skipped`: the steps that GradScaler
+    skipped; None if there was no GradScaler.
+    """
+    cuda = torch.cuda
+    totals = {str(it): cuda.get_device_properties(it).total_memory for it in range(cuda.device_count())}
+    settings = snapshot.setdefault("allocator_settings", {})
+    record = settings["plimsoll_record"] = {"max_entries": max_entries, "device_total_bytes": totals}
+    if skipped is not None:
+        record["skipped_steps"] = skipped
+    # The file is complete or missing, even if the process is ended meanwhile.
+    with open(f"{path}.unfinished", "wb") as file:
+        pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one
+    os.replace(f"{path}.unfinished", path)

@@ -76,12 +76,12 @@ class Peaks(TypedDict):
     reserved_bytes: int
     reserved_step: int
     grows_by: float
-    requested_bytes: int  # of CUDA by the process, when its memory on the device peaked
-    outside_bytes: int  # beside them then
+    requested_bytes: int  # from CUDA by the process, when its memory on the device peaked
+    outside_bytes: int  # of its `Outside` rows, at the same moment
 
 
 class Outside(TypedDict):
-    """What a process has on a device beside the memory that it requests: when its memory there peaked."""
+    """Memory that a process has on a device besides its requests, such as a library's, when its memory there peaked."""
 
     device: int
     owner: str
@@ -92,7 +92,7 @@ class Outside(TypedDict):
 
 
 class Refused(TypedDict):
-    """Such a row that did not fit, and what was free."""
+    """An `Outside` row that did not fit, and the bytes that were free."""
 
     row: Outside
     free_bytes: int
@@ -222,7 +222,7 @@ class Waste(TypedDict):
 
 
 class Fall(TypedDict):
-    """Memory of the training that is gone for good: what, and the last step that saw it."""
+    """Training memory that is gone for good: what it was, and the last step that had it."""
 
     text: str
     bytes: int

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import pickle
 import time
 from types import TracebackType
 from typing import Any
 
 from ._holding.falling import Skipped
 from ._program import answer
+from .allocator import record_history, write_snapshot
 from .errors import PlimsollError
 
 ENTRIES = 1_000_000  # the number of latest events that PyTorch keeps
@@ -36,7 +36,7 @@ class Recording:
         # Another recording, such as that of `plimsoll run`, is running: it is neither restarted nor stopped.
         self.is_shared = is_recording()
         if not self.is_shared:
-            start(stacks, max_entries)
+            record_history(torch, stacks=stacks, max_entries=max_entries)
         observe()
         count_skipped()
         active.append(self)
@@ -79,15 +79,8 @@ class Recording:
                 snapshot["device_traces"][nth] = [it for it in events if it.get("time_us", 0) >= self.began_us]
         if self.marks_before:
             mark_before(snapshot, self.max_entries)
-        totals = {str(it): torch.cuda.get_device_properties(it).total_memory for it in range(torch.cuda.device_count())}
-        settings = snapshot.setdefault("allocator_settings", {})
-        record = settings["plimsoll_record"] = {"max_entries": self.max_entries, "device_total_bytes": totals}
-        if skipped and skipped[0].tried:
-            record["skipped_steps"] = skipped[0].count
-        # Whole or not there, also if the process is ended meanwhile.
-        with open(f"{self.path}.unfinished", "wb") as file:
-            pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one.
-        os.replace(f"{self.path}.unfinished", self.path)
+        count = skipped[0].count if skipped and skipped[0].tried else None
+        write_snapshot(torch, snapshot, self.path, self.max_entries, count)
 
     def __enter__(self) -> Recording:
         return self
@@ -192,11 +185,8 @@ def count_skipped() -> None:
     """Counts the steps that GradScaler skips from here on, once for all recordings."""
     if not skipped:
         import torch
-        from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        counted = Skipped(torch)
-        skipped.append(counted)
-        register_optimizer_step_post_hook(lambda optimizer, args, kwargs: counted.stepped(optimizer))
+        skipped.append(Skipped(torch))
 
 
 def on_out_of_memory(device: int, asked: int, total: int, free: int) -> None:
@@ -215,15 +205,3 @@ def is_recording() -> bool:
 
     known = getattr(torch._C, "_cuda_isHistoryEnabled", None)
     return bool(known()) if known is not None else False
-
-
-def start(stacks: str, max_entries: int) -> None:
-    """Starts PyTorch's recording of the history."""
-    import torch
-
-    options: dict[str, Any] = dict(enabled="all", context="alloc", stacks=stacks, max_entries=max_entries)
-    try:
-        # This records the names of optimizer steps and of the profiler's steps.
-        torch.cuda.memory._record_memory_history(global_record_annotations=True, **options)
-    except TypeError:  # this PyTorch does not have that option yet
-        torch.cuda.memory._record_memory_history(**options)

@@ -196,14 +196,15 @@ fn decide(
             (message, 0.0, if is_leaking { leaks.bytes_per_step().max(1) as f64 } else { 0.0 })
         }
     };
-    let unknown = want == Want::NoLeak && device.leaks.whole.verdict == leaks::Verdict::TooFewSteps;
-    let counts_steps = matches!(want, Want::SkippedAtMost(_));
+    let is_unknown = match want {
+        Want::NoLeak => device.leaks.whole.verdict == leaks::Verdict::TooFewSteps,
+        Want::SkippedAtMost(_) => skipped.is_none(),
+        _ => false,
+    };
     let (verdict, message) = match (actual > limit, is_whole) {
-        (false, _) if unknown || counts_steps && skipped.is_none() => (Verdict::Incomplete, message),
-        // They are counted, not recorded.
-        (false, _) if counts_steps => (Verdict::Holds, message),
-        // What leaks, leaks in the part that is known.
-        (false, _) if want == Want::NoLeak => (Verdict::Holds, message),
+        (false, _) if is_unknown => (Verdict::Incomplete, message),
+        // A leak shows in any part of a recording, and skipped steps are counted, not recorded.
+        (false, _) if matches!(want, Want::NoLeak | Want::SkippedAtMost(_)) => (Verdict::Holds, message),
         (true, _) => (Verdict::Fails, message),
         (false, true) => (Verdict::Holds, message),
         (false, false) => {

@@ -30,6 +30,7 @@ impl Candidate {
     pub(super) fn settle(&mut self, itself: &Trial, limits: Limits) {
         self.trial.allocated_bytes = itself.allocated_bytes;
         self.trial.reserved_bytes = itself.reserved_bytes;
+        self.trial.outside_bytes = itself.outside_bytes;
         self.trial.steps = itself.steps;
         let gives_back = self.fit.is_tight() || itself.retries > 0;
         let bytes = itself.reserved_bytes;
@@ -110,4 +111,22 @@ pub(super) fn objection(end: &End) -> String {
 pub(super) fn limits(target: &Target) -> Limits {
     let capacity_bytes = target.capacity_bytes();
     Limits { capacity_bytes, roomy_bytes: capacity_bytes.saturating_sub(target.total_bytes / SPARE_PART) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_trial_has_outside_the_allocator_lowers_its_limits() {
+        let target = Target::new("24GiB", Some("8.9"), Some(1 << 30)).expect("a GPU");
+        let of = |outside_bytes| Trial { outside_bytes, ..Trial::without_answer(End::Ran) };
+        let left = |outside_bytes| {
+            let expected = limits(&target);
+            let Limits { capacity_bytes, roomy_bytes } = limits(&of(outside_bytes).target(&target));
+            (expected.capacity_bytes - capacity_bytes, expected.roomy_bytes - roomy_bytes)
+        };
+        assert_eq!(left(Some(3 << 30)), (2 << 30, 2 << 30));
+        assert_eq!((left(Some(1)), left(None)), ((0, 0), (0, 0)));
+    }
 }

@@ -55,7 +55,7 @@ impl Search<'_, '_> {
             let has_grown = runs_short && trial.steps >= chosen.trial.steps && !checked.settles;
             let why = match &trial.end {
                 End::Ran if !has_grown => {
-                    let limits = self.limits.less(trial.over_bytes(self.trials.target()));
+                    let limits = self.limits(&trial);
                     self.tried.correct(place, |it| it.settle(&trial, limits));
                     None
                 }

@@ -50,15 +50,6 @@ impl Fit {
 }
 
 impl Limits {
-    /// The limits of a program that has so much more outside the allocator.
-    pub(super) fn less(self, bytes: u64) -> Limits {
-        let Limits { capacity_bytes, roomy_bytes } = self;
-        Limits {
-            capacity_bytes: capacity_bytes.saturating_sub(bytes),
-            roomy_bytes: roomy_bytes.saturating_sub(bytes),
-        }
-    }
-
     /// The fit of a program that runs with this many reserved bytes. A program that catches running out of memory may
     /// have more than the capacity.
     pub(super) fn fit(self, reserved_bytes: u64) -> Fit {
@@ -95,7 +86,6 @@ mod tests {
             assert_eq!(limits.fit(bytes), fit);
         }
         assert_eq!(limits.short(130), Fit::Short(30));
-        assert_eq!(limits.less(10).fit(90), Fit::Close(0));
         assert!(limits.tight(97).fits() && !limits.tight(97).has_room());
     }
 }

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::Plan;
-use super::candidate::Candidate;
-use super::fit::{Fit, Limits};
+use super::candidate::{Candidate, limits};
+use super::fit::Fit;
 use super::largest::Largest;
 use crate::predict::gpu::Target;
 use crate::predict::trial::{End, Trial};
@@ -36,13 +36,14 @@ pub(super) fn largest(it: &Largest) -> Value {
 }
 
 /// The sets that were tried, in order.
-pub(super) fn tried(plan: &Plan, limits: Limits) -> Value {
-    plan.candidates.iter().map(|it| row(it, limits)).collect()
+pub(super) fn tried(plan: &Plan) -> Value {
+    plan.candidates.iter().map(|it| row(it, &plan.target)).collect()
 }
 
-fn row(candidate: &Candidate, limits: Limits) -> Value {
+fn row(candidate: &Candidate, target: &Target) -> Value {
     let (trial, cost) = (&candidate.trial, candidate.cost);
     let ran = trial.end == End::Ran;
+    let limits = limits(&trial.target(target));
     let fits = (!matches!(candidate.fit, Fit::Unknown(_))).then(|| candidate.fit.fits());
     json!({
         "set": candidate.set.to_string(),

@@ -2,7 +2,7 @@
 
 use plimsoll_trace::report::{Cell, Column, Rank, Report, Row, Section, Table};
 
-use super::candidate::{Candidate, limits};
+use super::candidate::Candidate;
 use super::fit::Fit;
 use super::sentences::{named, other, verdict};
 use super::time::Cost;
@@ -31,9 +31,7 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
     let notes = if ran.is_empty() { Vec::new() } else { notes(plan, &ran, whole_bytes) };
     sections.push(Section::data("notes", notes.clone()));
     let table = table(plan, &ran, notes, whole_bytes);
-    sections.push(
-        Section::table("tried", Rank::Screen, "", table).valued(json::tried(plan, limits(&plan.target))),
-    );
+    sections.push(Section::table("tried", Rank::Screen, "", table).valued(json::tried(plan)));
     let decided = chosen.or(plan.candidates.first()).map_or(&[][..], |it| &it.trial.decided);
     sections.push(Section::lines("", Rank::Full, decided.iter().map(reads::line)).headed(reads::HEADING));
     let objections = if ran.is_empty() { Vec::new() } else { objections(plan) };
@@ -103,8 +101,7 @@ fn table(plan: &Plan, ran: &[&Candidate], notes: Vec<String>, whole_bytes: bool)
 
 fn row(plan: &Plan, it: &Candidate, whole_bytes: bool) -> Row {
     let size = |bytes| bytes::shown(bytes, whole_bytes);
-    let outside_bytes = plan.target.context_bytes + it.trial.over_bytes(&plan.target);
-    let taken = it.trial.reserved_bytes + outside_bytes;
+    let taken = it.trial.reserved_bytes + it.trial.target(&plan.target).context_bytes;
     let headroom = match plan.target.total_bytes.checked_sub(taken) {
         Some(spare) => format!("{}{}", size(spare), it.fit.word()),
         None => format!("-{}", size(taken - plan.target.total_bytes)),

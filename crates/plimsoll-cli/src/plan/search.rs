@@ -22,7 +22,6 @@ use crate::techniques::{Operators, Set, Technique};
 pub(super) struct Search<'a, 'scope> {
     pub(super) trials: &'a mut Trials<'scope>,
     target: &'a Target,
-    pub(super) limits: Limits,
     /// The number of GPUs.
     devices: u32,
     pub(super) wish: Wish,
@@ -55,7 +54,6 @@ impl<'a, 'scope> Search<'a, 'scope> {
         Search {
             trials,
             target,
-            limits: limits(target),
             devices,
             wish,
             within,
@@ -125,7 +123,12 @@ impl<'a, 'scope> Search<'a, 'scope> {
     }
 
     fn facts(&self) -> Facts {
-        self.tried.facts(self.wish, self.devices, self.limits)
+        self.tried.facts(self.wish, self.devices, limits(self.trials.target()))
+    }
+
+    /// The limits of a set, by what its trial had outside the allocator.
+    pub(super) fn limits(&self, trial: &Trial) -> Limits {
+        limits(&trial.target(self.trials.target()))
     }
 
     /// Forgets all trials, so that they run again. Returns them.
@@ -151,11 +154,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
     /// Tries a set, and finds out whether it fits.
     fn try_next(&mut self, set: &Set) -> Result<(), Failure> {
         let mut trial = self.trials.of(set, How::Ample)?;
-        if self.tried.candidates().is_empty() {
-            self.limits = limits(self.trials.target());
-        }
-        let over_bytes = trial.over_bytes(self.trials.target());
-        let limits = self.limits.less(over_bytes);
+        let limits = self.limits(&trial);
         let capacity_bytes = limits.capacity_bytes;
         if set.is_empty() && trial.end == End::Ran && trial.reserved_bytes > capacity_bytes {
             self.trials.ahead(&[(set.clone(), How::Limited), (set.clone(), How::Counted)])?;

@@ -64,10 +64,9 @@ pub(super) fn verdict(plan: &Plan) -> String {
     }
     let spare = |it: &Candidate| {
         let trial = it.caught.as_ref().unwrap_or(&it.trial);
-        let outside_bytes = plan.target.context_bytes + trial.over_bytes(&plan.target);
         format!(
             "{} of {}{}",
-            size(trial.reserved_bytes + outside_bytes),
+            size(trial.reserved_bytes + trial.target(&plan.target).context_bytes),
             size(plan.target.total_bytes),
             it.fit.word()
         )

@@ -45,17 +45,6 @@ impl Workspaces {
     }
 }
 
-/// How the memory that a process uses outside the allocator is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Context {
-    /// By `--context`.
-    Given,
-    /// It is that of a program with the common libraries: nothing has run yet.
-    Expected,
-    /// From a run, which was charged for it call by call.
-    Charged,
-}
-
 /// The simulated GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
@@ -63,10 +52,10 @@ pub(crate) struct Target {
     pub(crate) name: String,
     /// The device's memory.
     pub(crate) total_bytes: u64,
-    /// Memory that a process uses outside the allocator.
+    /// Memory that a process uses outside the allocator, at most.
     pub(crate) context_bytes: u64,
-    /// How that is known.
-    pub(crate) context: Context,
+    /// The least that it uses there: less than the most only until something has run.
+    pub(crate) least_context_bytes: u64,
     /// Compute capability, as `8.9`.
     pub(crate) capability: String,
     /// The options that name it, such as `--gpu RTX-4090`.
@@ -161,13 +150,13 @@ impl Target {
             numbers(&capability).and_then(plimsoll_gpu::of_capability).unwrap_or(listed)
         };
         let context_bytes = given.unwrap_or_else(|| expected_bytes(alike));
-        if total_bytes <= given.unwrap_or_else(|| outside::context(alike).bytes) {
+        let least_context_bytes = given.unwrap_or_else(|| outside::context(alike).bytes);
+        if total_bytes <= least_context_bytes {
             return Err("the context fills it (see --context)".to_owned());
         }
         let charged = given.map_or_else(|| "laws".to_owned(), |bytes| bytes.to_string());
         let environment =
             vec![kind, (settings::MEMORY, total_bytes.to_string()), (settings::CONTEXT, charged)];
-        let context = if given.is_some() { Context::Given } else { Context::Expected };
         let assumed_from = is_assumed.then_some(listed.name);
         let workspaces = Workspaces::None;
         let mut options = match is_named {
@@ -182,7 +171,7 @@ impl Target {
             options,
             total_bytes,
             context_bytes,
-            context,
+            least_context_bytes,
             capability,
             assumed_from,
             listed,
@@ -214,7 +203,7 @@ impl Target {
     /// The same GPU with what a run had outside the allocator; unchanged if that is not known.
     pub(crate) fn charged(&self, outside_bytes: Option<u64>) -> Target {
         match outside_bytes {
-            Some(context_bytes) => Target { context_bytes, context: Context::Charged, ..self.clone() },
+            Some(bytes) => Target { context_bytes: bytes, least_context_bytes: bytes, ..self.clone() },
             None => self.clone(),
         }
     }
@@ -222,14 +211,6 @@ impl Target {
     /// The allocator's share.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.total_bytes.saturating_sub(self.context_bytes)
-    }
-
-    /// The minimum memory outside the allocator; `context_bytes` is the maximum.
-    pub(crate) fn least_context_bytes(&self) -> u64 {
-        match self.context {
-            Context::Expected => outside::context(self.listed).bytes.min(self.context_bytes),
-            Context::Given | Context::Charged => self.context_bytes,
-        }
     }
 }
 
@@ -372,13 +353,13 @@ mod tests {
     fn a_common_program_has_outside_what_an_h200_had_and_less_on_a_small_gpu() {
         let target = |gpu| Target::new(gpu, None, None).unwrap();
         let h200 = target("H200");
-        assert_eq!((h200.context_bytes, h200.least_context_bytes()), (846_004_224, 552_402_944));
+        assert_eq!((h200.context_bytes, h200.least_context_bytes), (846_004_224, 552_402_944));
         assert_eq!(h200.environment[2], (settings::CONTEXT, "laws".to_owned()));
         // Two kibibytes for each thread of 28 multiprocessors, and the same libraries.
         assert_eq!(target("RTX-3060").context_bytes, 28 * 1536 * 2048 + 293_601_280);
         assert_eq!(Target::new("24GiB", Some("8.9"), None).unwrap().context_bytes, 696_254_464);
         let charged = h200.charged(Some(1 << 30));
-        assert_eq!((charged.context_bytes, charged.least_context_bytes()), (1 << 30, 1 << 30));
+        assert_eq!((charged.context_bytes, charged.least_context_bytes), (1 << 30, 1 << 30));
         assert_eq!(h200.charged(None), h200);
         assert!(Target::new("64MiB", Some("8.0"), None).is_err());
     }

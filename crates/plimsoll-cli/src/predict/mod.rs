@@ -42,8 +42,9 @@
 //! | `start.py`, `watch.py`, `settings.py`, `device.py`, `compiled.py`, `failure.py` | the hooks, and the report |
 //! | `reads.py`, `dataflow.py`, `source.py`, `names.py` | reads of device values: where they are, and what the values decide |
 //! | `shadows.py`, `shadow.py`, `bounds.py`, `experts.py` | values that are known without computing; equal shares of experts |
-//! | `finish.py`, `loops.py`, `batches.py`, `growth.py` | the code after the steps; the training's largest batch; memory that grows where a loop is cut |
-//! | `late.py`, `lines.py`, `conditions.py`, `heavy.py` | code of the training loop that did not run yet: which it is, when it will, whether it matters |
+//! | `optimizers.py` | which optimizer steps count |
+//! | `finish.py`, `loops.py`, `batches.py`, `growth.py`, `rounds.py` | the code after the steps; the training's largest batch; memory that grows where a loop is cut, and the outer loop that frees it |
+//! | `late.py`, `lines.py`, `conditions.py`, `heavy.py`, `behind.py` | code of the training loop that did not run yet, or runs after it: which it is, when it will, whether it matters |
 //! | `view.py`, `renames.py`, `space.py` | the private view of the file system in a fork; files that the program renames; the free space it finds |
 //! | `warnings.py`, `graphs.py` | what a run without values cannot show; graphs that no backward pass uses |
 //! | `sparse.py`, `network.py` | saved models that take no space; the hosts that the program contacts |

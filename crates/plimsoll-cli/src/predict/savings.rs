@@ -1,7 +1,6 @@
-//! Further runs with lines that free what is live at the peak and not needed there ([`Savings`]). What is printed are the peaks of these
-//! runs: the program's source has the lines in it, as if they were pasted, in the program's view of the file system.
+//! Runs with added lines that free memory which is live at the peak and not needed there ([`Savings`]). The report prints the peaks of
+//! these runs: the program's view of the file system has its source with the lines added.
 
-use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::analysis::verdict::Verdict;
@@ -15,10 +14,10 @@ use super::run::Run;
 use crate::output;
 use crate::protocol::Waste;
 
-/// After a first run longer than this there is no further one.
+/// If the first run took longer than this, there is no other. Single lines are tried for as long.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The most rows that are tried.
+/// The maximum number of rows to try.
 const MOST: usize = 4;
 
 /// A line that lowers the peak by less than the peak divided by this is left out.
@@ -46,86 +45,83 @@ impl Outcome {
         if rows.is_empty() {
             return;
         }
-        let is_tried = took <= LONGEST && !args.writes.allow_writes;
-        let trials = Trials {
+        if took > LONGEST || args.writes.allow_writes {
+            let rows = rows.into_iter().map(|waste| Saving { waste, alone: None }).collect();
+            self.savings = Some(Savings { before_bytes, rows, together: None });
+            return;
+        }
+        output::progress("some memory at the peak is not read again; running again without it");
+        let mut trials = Trials {
             args,
             target,
             session,
             most_bytes: before_bytes.saturating_sub(least_bytes),
             began: Instant::now(),
-            is_interrupted: Cell::new(false),
+            is_interrupted: false,
         };
-        if is_tried {
-            output::progress("some memory at the peak is not read again; running again without it");
-        }
-        let found = if is_tried { trials.rows(&rows) } else { Some((untried(&rows), None)) };
-        self.savings = found.map(|(rows, together)| Savings { before_bytes, rows, together });
+        let found = trials.rows(&rows);
+        self.savings = found.map(|(rows, together)| Savings { before_bytes, rows, together: Some(together) });
     }
 }
 
-fn untried(rows: &[Waste]) -> Vec<Saving> {
-    rows.iter().map(|waste| Saving { waste: waste.clone(), alone_bytes: None }).collect()
-}
-
-/// Runs with further lines.
+/// Runs with added lines.
 struct Trials<'a> {
     args: &'a PredictArgs,
     target: &'a Target,
     session: &'a Session,
-    /// A higher peak is no gain.
+    /// The highest peak that counts as a gain.
     most_bytes: u64,
     began: Instant,
     /// Whether the user has ended a run: then there is no further one.
-    is_interrupted: Cell<bool>,
+    is_interrupted: bool,
 }
 
 impl Trials<'_> {
     /// The rows that lower the peak, and the peaks with all of them; `None` if there are none.
-    fn rows(&self, rows: &[Waste]) -> Option<(Vec<Saving>, Option<Freed>)> {
+    fn rows(&mut self, rows: &[Waste]) -> Option<(Vec<Saving>, Freed)> {
         let all: Vec<&Waste> = rows.iter().collect();
         let together = self.run(&all);
         if let [waste] = rows {
-            let alone_bytes = Some(together?.allocated_bytes);
-            return Some((vec![Saving { waste: waste.clone(), alone_bytes }], together));
+            return Some((vec![Saving { waste: waste.clone(), alone: together }], together?));
         }
         let alone = |waste: &Waste| {
-            let freed = if self.began.elapsed() < LONGEST { self.run(&[waste]) } else { None };
-            (Saving { waste: waste.clone(), alone_bytes: freed.map(|it| it.allocated_bytes) }, freed)
+            let alone = if self.began.elapsed() < LONGEST { self.run(&[waste]) } else { None };
+            Saving { waste: waste.clone(), alone }
         };
-        let gains: Vec<(Saving, Option<Freed>)> = rows.iter().map(alone).collect();
-        let single: Vec<&(Saving, Option<Freed>)> = gains.iter().filter(|it| it.1.is_some()).collect();
+        let rows: Vec<Saving> = rows.iter().map(alone).collect();
+        let single: Vec<&Saving> = rows.iter().filter(|row| row.alone.is_some()).collect();
         // Lines that gain nothing alone may do so together, as those of two names for one tensor.
         let without = match &single[..] {
             [] => None,
-            [one] => one.1,
+            [one] => one.alone,
             some if some.len() == rows.len() => together,
-            some => self.run(&some.iter().map(|it| &it.0.waste).collect::<Vec<_>>()),
+            some => self.run(&some.iter().map(|row| &row.waste).collect::<Vec<_>>()),
         };
         let level = |freed: Option<Freed>| freed.map_or(u64::MAX, |it| it.allocated_bytes);
-        let is_enough = level(without) <= level(together);
-        let rows = |kept: Vec<&(Saving, Option<Freed>)>| kept.into_iter().map(|it| it.0.clone()).collect();
         match (without, together) {
-            (Some(freed), _) if is_enough => Some((rows(single), Some(freed))),
-            (_, Some(freed)) => Some((rows(gains.iter().collect()), Some(freed))),
+            (Some(freed), _) if level(without) <= level(together) => {
+                Some((single.into_iter().cloned().collect(), freed))
+            }
+            (_, Some(freed)) => Some((rows, freed)),
             _ => None,
         }
     }
 
     /// The peaks with these lines; `None` if they gain nothing, or the program fails with them.
-    fn run(&self, lines: &[&Waste]) -> Option<Freed> {
-        if self.is_interrupted.get() {
+    fn run(&mut self, lines: &[&Waste]) -> Option<Freed> {
+        if self.is_interrupted {
             return None;
         }
         let mut args = self.args.clone();
         args.writes.replaced = replaced(lines).ok()?;
         args.quiet = true;
-        let run = |target: &Target| {
+        let mut run = |target: &Target| {
             let run = Run::of(&args, &args.command, target, self.session, &args.assume).ok()?;
-            self.is_interrupted.set(run.job.ended == Ended::Interrupted);
+            self.is_interrupted = run.job.ended == Ended::Interrupted;
             Outcome::of(&run.job, target).ok()
         };
         let mut found = run(self.target)?;
-        let fits = matches!(found.verdict, Verdict::Fits { .. } | Verdict::Grows(_));
+        let fits = matches!(found.verdict, Verdict::Fits { .. });
         if matches!(found.verdict, Verdict::RunsOut(_)) {
             found = run(&self.target.with_more(0))?;
         }

@@ -24,6 +24,9 @@ pub(super) const GRACE: Duration = Duration::from_secs(5);
 /// How often to look for an answer.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// The same once it is late: each look then reads the maps of all processes.
+const LATE_PAUSE: Duration = Duration::from_millis(100);
+
 /// How a set is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
@@ -215,7 +218,7 @@ impl<'scope> Server<'scope> {
                 self.join()?;
                 return Ok(Answer::Late);
             }
-            sleep(PAUSE);
+            sleep(if late > Duration::ZERO { LATE_PAUSE } else { PAUSE });
         }
     }
 

@@ -163,9 +163,9 @@ impl Trial {
         Ok(Trial { writes: writes(files), hosts: run.traces.hosts.clone(), ..trial })
     }
 
-    /// How much more it has outside the allocator than is reckoned with for this GPU.
-    pub(crate) fn over_bytes(&self, target: &Target) -> u64 {
-        self.outside_bytes.map_or(0, |bytes| bytes.saturating_sub(target.context_bytes))
+    /// The GPU with what this trial had outside the allocator, if that is more than expected.
+    pub(crate) fn target(&self, target: &Target) -> Target {
+        target.charged(self.outside_bytes.map(|bytes| bytes.max(target.context_bytes)))
     }
 
     /// Whether the program caught running out of memory in this trial and went on as in another trial with

@@ -21,7 +21,7 @@ pub(crate) struct Peaks {
     /// What the process had requested of CUDA when its memory on the device peaked.
     #[serde(default)]
     pub(crate) requested_bytes: u64,
-    /// What it had beside that.
+    /// The bytes that it had in addition, which it did not request: [`Outside`].
     #[serde(default)]
     pub(crate) outside_bytes: Option<u64>,
     /// The peak of all processes' total on it, contexts included; `None` if no other process used it.
@@ -57,10 +57,10 @@ pub(crate) struct Outside {
     pub(crate) call: String,
 }
 
-/// Such a row that did not fit.
+/// Memory outside the allocator that did not fit.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Refused {
     pub(crate) row: Outside,
-    /// What was free.
+    /// The bytes that were free.
     pub(crate) free_bytes: u64,
 }

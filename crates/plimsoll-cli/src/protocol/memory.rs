@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// What keeps memory that grew, or that was there when memory ran out (`_holding/growing.py`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -46,7 +46,7 @@ pub(crate) struct Waste {
 }
 
 /// What is wasted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum WasteKind {
     /// A variable that is not read again.

@@ -5,10 +5,10 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `device.rs` | what a process says of a device |
+//! | `device.rs` | what a report says about a device |
+//! | `memory.rs` | what it says about memory, besides its peaks |
 
 mod device;
-
 mod memory;
 
 use std::collections::BTreeSet;

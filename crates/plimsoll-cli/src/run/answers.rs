@@ -80,13 +80,9 @@ impl Answers {
         let found = silent.intersection(&self.silent).next().copied();
         self.silent = silent;
         found.map(|process| {
-            let words = fs::read(format!("/proc/{}/cmdline", process)).unwrap_or_default();
-            let words: Vec<String> =
-                words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
             self.failure(&format!(
-                "process {} imported PyTorch without plimsoll's Python: {}\nPython's options -I and -E, and an emptied environment, leave it out",
-                process,
-                words.join(" ").trim_end()
+                "process {process} imported PyTorch without plimsoll's Python: {}\nPython's options -I and -E, and an emptied environment, leave it out",
+                processes::command_line(process).unwrap_or_default()
             ))
         })
     }

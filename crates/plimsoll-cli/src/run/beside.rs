@@ -23,7 +23,7 @@ use crate::processes;
 /// is explained.
 ///
 /// # Errors
-/// They are not; the command cannot be started.
+/// The techniques are not applied, or the command cannot be started.
 pub(super) fn run(
     command: &mut Command,
     mut answers: Option<Answers>,
@@ -107,11 +107,10 @@ impl Signals {
     }
 
     fn pass_to(&self, child: &Child) {
-        let Some(process) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else { return };
         for (signal, noted) in &self.0 {
             if noted.swap(false, Ordering::SeqCst) {
                 // It may have ended meanwhile.
-                let _ = kill_process(process, *signal);
+                let _ = kill_process(Pid::from_child(child), *signal);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Ends that a program cannot explain itself, because a signal ended it: killed by the kernel for host memory, aborted by C++ (as by NCCL's
-//! watchdog), crashed. [`Ends`] notes meanwhile how much memory of the host each process has.
+//! Explains the end of a program that a signal ended, which cannot say why itself: the kernel killed it for lack of host memory, C++ code
+//! aborted (as NCCL's watchdog does), or it crashed. While it runs, [`Ends`] notes the host memory of each process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::processes;
 /// How often to look at the processes.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How a shell says that a signal ended its command: this, and the signal's number.
+/// If a signal ended its command, a shell exits with this plus the signal's number.
 const BY_SIGNAL: i32 = 128;
 
 /// The most processes that are listed.
@@ -123,10 +123,8 @@ fn sentences(signal: Option<i32>, is_well: bool, killed: Option<bool>) -> Vec<&'
 impl Host {
     /// The memory of a process; `None` if it has ended.
     fn of(process: i32) -> Option<Host> {
-        let words = fs::read(format!("/proc/{process}/cmdline")).ok()?;
-        let words = words.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-        let command = words.collect::<Vec<_>>().join(" ").trim_end().to_owned();
-        Some(Host::read(command, &fs::read_to_string(format!("/proc/{process}/status")).ok()?))
+        let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        Some(Host::read(processes::command_line(process)?, &status))
     }
 
     /// From the text of `/proc/PID/status`.

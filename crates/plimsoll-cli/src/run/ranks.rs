@@ -167,10 +167,8 @@ fn wait(ranks: &mut [Rank], ended: &AtomicBool, mut answers: Option<&mut Answers
 
 fn signal(ranks: &[Rank], signal: Signal) {
     for rank in ranks.iter().filter(|rank| rank.status.is_none()) {
-        if let Some(pid) = i32::try_from(rank.child.id()).ok().and_then(Pid::from_raw) {
-            // It may have ended meanwhile.
-            let _ = kill_process(pid, signal);
-        }
+        // It may have ended meanwhile.
+        let _ = kill_process(Pid::from_child(&rank.child), signal);
     }
 }
 

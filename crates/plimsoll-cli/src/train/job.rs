@@ -36,7 +36,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Its ranks on a device: they exist only in name where that computes nothing.
+    /// Its ranks on a device; simulated if the device computes nothing.
     pub(super) fn group_on(&self, device: &Device) -> ProcessGroup {
         match device.has_values() {
             true => self.group.clone(),
@@ -44,7 +44,7 @@ impl Job {
         }
     }
 
-    /// How it says where it runs: `cpu`, `2 ranks of cpu`.
+    /// Where it runs, in words: `cpu`, `2 ranks of cpu`.
     pub(super) fn place(&self, device: &Device) -> String {
         match self.group.size() {
             1 => device.name().to_owned(),

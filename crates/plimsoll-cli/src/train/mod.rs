@@ -57,11 +57,12 @@ impl What {
     }
 
     fn batch_size(&self) -> usize {
-        match self {
-            What::Mnist(args) => args.batch_size(),
-            What::Gpt(args) => args.batch_size(),
-            What::Image(args) => args.batch_size(),
-        }
+        let batch_size = match self {
+            What::Mnist(args) => args.batch_size,
+            What::Gpt(args) => args.batch_size,
+            What::Image(args) => args.batch_size,
+        };
+        batch_size as usize
     }
 
     fn job(&self) -> Result<Job, Failure> {

@@ -1,5 +1,5 @@
-//! `--parallel`: which ranks train together. Whether this process is one of several is known by its launcher's variables; `spawn.rs`
-//! is the launcher of `--ranks`.
+//! `--parallel`: which ranks train together. The launcher's variables say whether this process is one of several; `spawn.rs` is the
+//! launcher of `--ranks`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,7 +44,7 @@ enum Parallel {
 pub(super) enum Start {
     /// One of these ranks.
     Rank(Box<World>),
-    /// The launcher of so many.
+    /// The launcher of this many ranks.
     Launcher(u16),
 }
 
@@ -112,7 +112,7 @@ fn divides(batch_size: usize, ranks: usize) -> Result<(), Failure> {
     Err(Failure::new(Exit::Usage, message))
 }
 
-/// A training that ends with the other ranks, until this is dropped.
+/// While this exists, the process ends if another rank fails.
 pub(super) struct Watched(Arc<AtomicBool>);
 
 impl Drop for Watched {
@@ -128,7 +128,7 @@ pub(super) fn end_with_others(world: &World) -> Watched {
     let (Some(health), own) = (world.health().cloned(), world.rank()) else { return watched };
     thread::spawn(move || {
         let Some(lost) = health.wait().filter(|lost| lost.rank != own) else { return };
-        // Whoever waits in a collective notices by itself, and says more.
+        // A rank that waits in a collective notices it itself, and reports more.
         thread::sleep(GRACE);
         if is_over.load(Ordering::SeqCst) {
             return;
@@ -140,14 +140,14 @@ pub(super) fn end_with_others(world: &World) -> Watched {
     watched
 }
 
-/// Tells the others why this rank ends, unless that is because of them.
+/// Tells the other ranks why this one ends, unless one of them is the reason.
 pub(super) fn tell(world: &World, failure: &Failure) {
     if failure.exit != Exit::RankLost {
         world.fail(failure.message.lines().next().unwrap_or_default());
     }
 }
 
-/// The seed of a rank's own random numbers: the job's on rank 0, others on others.
+/// The seed of a rank's own random numbers: rank 0 has the job's seed, and every other rank a different one.
 pub(super) fn rank_seed(seed: u64, group: &ProcessGroup) -> u64 {
     seed.wrapping_add((group.rank() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }

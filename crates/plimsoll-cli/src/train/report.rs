@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use plimsoll::memory::{self, Report};
 use plimsoll::{Bytes, Category, OutOfMemory};
+use plimsoll_trace::render::words::counted;
 
 use super::job::{Job, Outcome, Together};
 use super::progress::{self, percent};
@@ -133,10 +134,6 @@ fn reserved(out: &mut String, outcome: &Outcome) {
     }
 }
 
-fn counted(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
-}
-
 /// What the ranks did together.
 fn ranks(out: &mut String, outcome: &Outcome) {
     let Some(Together { buckets, sent_bytes_per_step, peaks }) = &outcome.together else { return };
@@ -148,12 +145,12 @@ fn ranks(out: &mut String, outcome: &Outcome) {
     line(
         "buckets of gradients",
         total,
-        format!("in {}, exchanged as they fill", counted(buckets.len(), "bucket")),
+        format!("in {}, exchanged as they fill", counted(buckets.len() as u64, "bucket")),
     );
     line(
         "sent by a rank in a step",
         *sent_bytes_per_step,
-        format!("to {}", counted(peaks.len() - 1, "other")),
+        format!("to {}", counted(peaks.len() as u64 - 1, "other")),
     );
     let reserved = || peaks.iter().map(|(_, reserved)| *reserved);
     let (least, most) = (reserved().min().unwrap_or(0), reserved().max().unwrap_or(0));

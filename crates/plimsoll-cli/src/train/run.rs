@@ -24,7 +24,7 @@ use crate::cuda::without_dnn;
 // stop, whatever the number of epochs. (Blocks change places between epochs, so the earlier epoch need not be
 // the previous one.)
 
-/// A rank's share of the samples of a test: consecutive ones, none twice.
+/// A rank's share of the test samples: consecutive ones, which no other rank has.
 struct Share {
     start: usize,
     len: usize,
@@ -41,7 +41,7 @@ impl Sampler for Share {
     }
 }
 
-/// The part of a test that is this rank's; all of it where there is one.
+/// This rank's part of the test; all of it if there is one rank.
 fn share(testing: DataLoader, group: &ProcessGroup) -> DataLoader {
     let (rank, size, all) = (group.rank(), group.size(), testing.dataset().len());
     if size == 1 {
@@ -68,8 +68,6 @@ struct Run<'a> {
     testing: DataLoader,
     parameter_bytes: u64,
     progress: Progress,
-    /// The step of the last checkpoint.
-    saved_step: Option<u64>,
     trained: Trained,
     /// The signal that all ranks have heard of, where there are several.
     agreed: Option<Signal>,
@@ -125,7 +123,6 @@ impl<'a> Run<'a> {
             testing: ready(share(job.task.testing(job.batch_size / size)?, &group)),
             parameter_bytes,
             progress: Progress::default(),
-            saved_step: None,
             trained: Trained::default(),
             agreed: None,
             outside_bytes: None,
@@ -216,12 +213,12 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// What the ranks did, once all have come to the end.
+    /// What the ranks did. Waits until all have come to the end.
     fn together(&self, memory: &Report) -> Result<Option<Together>, Error> {
         let Some(ddp) = &self.ddp else { return Ok(None) };
         let own = [memory.peak_allocated_bytes.to_le_bytes(), memory.peak_reserved_bytes.to_le_bytes()];
         let all = self.group.all_gather_bytes(own.as_flattened(), "peaks")?;
-        let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
         Ok(Some(Together {
             buckets: ddp.buckets(),
             sent_bytes_per_step: self.group.traffic().sent_bytes / self.trained.steps.max(1),
@@ -274,7 +271,7 @@ impl<'a> Run<'a> {
         let (progress, not_finite) =
             from.load(self.network.module(), self.optimizer.as_mut(), self.device)?;
         self.progress = progress;
-        // The checkpoint has where rank 0's generator stood; the others have drawn as often, from seeds of their own.
+        // The checkpoint has the state of rank 0's generator. The others are as far, with their own seeds.
         let state = self.device.rng_state();
         self.device.set_rng_state(RngState { seed: rank_seed(state.seed, &self.group), ..state });
         if let Some(first) = not_finite.first() {
@@ -284,7 +281,6 @@ impl<'a> Run<'a> {
                 "the checkpoint has NaN or infinite values in {first}{more}: go on from an older one"
             ));
         }
-        self.saved_step = saves.starts_here().then_some(self.progress.step);
         watch.resumed(self.place());
         Ok(())
     }
@@ -293,7 +289,7 @@ impl<'a> Run<'a> {
     /// error.
     fn save(&mut self, watch: &mut impl Watch) {
         let Some(saves) = self.saves.as_deref_mut() else { return };
-        if self.saved_step == Some(self.progress.step) {
+        if saves.last_step() == Some(self.progress.step) {
             return;
         }
         let saved = Saved {
@@ -302,9 +298,8 @@ impl<'a> Run<'a> {
             device: self.device,
             progress: &self.progress,
         };
-        match saves.save(&saved) {
-            Ok(()) => self.saved_step = Some(self.progress.step),
-            Err(why) => watch.note(&format!("step {}: {why}", self.progress.step)),
+        if let Err(why) = saves.save(&saved) {
+            watch.note(&format!("step {}: {why}", self.progress.step));
         }
     }
 

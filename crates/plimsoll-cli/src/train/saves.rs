@@ -58,14 +58,12 @@ pub(crate) struct Saves {
     facts: Facts,
     companions: Vec<(&'static str, String)>,
     checkpoint: Option<Loaded>,
-    /// Whether the checkpoint to resume from is in this folder.
-    starts_here: bool,
     /// Whether the checkpoint there was written by this run, or is the one it resumed from.
     is_own: bool,
     failure: Option<SerializeError>,
-    /// Of the rank that writes: the others only load.
+    /// Held by the rank that writes; the others only load.
     lock: Option<FolderLock>,
-    /// The step of the last checkpoint in the folder.
+    /// The step of the checkpoint in the folder, if this run wrote it or resumed from it.
     last_step: Option<u64>,
 }
 
@@ -151,15 +149,16 @@ impl SaveArgs {
             _ => None,
         };
         let companions = job.task.companions();
+        // A run that resumes from the previous checkpoint replaces the newest one, even at the same step.
+        let starts_here = is_same && file.is_some_and(|file| file.ends_with(CHECKPOINT));
         Ok(Some(Saves {
             folder: folder.to_owned(),
             every: self.save_every,
             facts,
             companions,
-            starts_here: is_same && file.is_some_and(|file| file.ends_with(CHECKPOINT)),
             is_own: is_same,
             failure: None,
-            last_step: checkpoint.as_ref().filter(|_| is_same).map(|checkpoint| checkpoint.progress.step),
+            last_step: checkpoint.as_ref().filter(|_| starts_here).map(|it| it.progress.step),
             checkpoint,
             lock,
         }))
@@ -199,7 +198,7 @@ impl Saves {
         self.failure.as_ref()
     }
 
-    /// The step of the last checkpoint, if there is one.
+    /// The step of the checkpoint in the folder, if this run wrote it or resumed from it.
     pub(super) fn last_step(&self) -> Option<u64> {
         self.last_step
     }
@@ -207,11 +206,6 @@ impl Saves {
     /// Whether a checkpoint is due after this many steps.
     pub(super) fn is_due(&self, step: u64) -> bool {
         step.is_multiple_of(self.every)
-    }
-
-    /// Whether the checkpoint that the run resumed from is in this folder, so that it need not be saved again.
-    pub(super) fn starts_here(&self) -> bool {
-        self.starts_here
     }
 
     /// The checkpoint to resume from; `None` after the first call.

@@ -16,7 +16,7 @@ use signal_hook::flag;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
 
-/// How often the processes are looked at.
+/// How often to check the processes.
 const LOOK: Duration = Duration::from_millis(10);
 /// How long the others may take to end after one failed: they notice by themselves.
 const GRACE: Duration = Duration::from_secs(5);
@@ -64,7 +64,7 @@ fn start(number: usize, ranks: usize, port: u16) -> io::Result<Rank> {
     command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
     command.env("TORCHELASTIC_RUN_ID", format!("plimsoll-{}", std::process::id()));
     command.env("TORCHELASTIC_RESTART_COUNT", "0").env("TORCHELASTIC_USE_AGENT_STORE", "True");
-    // The ranks share the processors. What they compute does not depend on it.
+    // The ranks share the processors. The number of threads does not change the results.
     if std::env::var_os("RAYON_NUM_THREADS").is_none() {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         command.env("RAYON_NUM_THREADS", (processors / ranks).max(1).to_string());
@@ -99,7 +99,7 @@ fn watch(mut running: Vec<Rank>, signal: &AtomicUsize) -> Exit {
             match rank.child.try_wait() {
                 Ok(None) => running.push(rank),
                 Ok(Some(status)) => ended.push((rank, status)),
-                // It cannot be waited for: then it is not ours any more.
+                // If waiting fails, it is no longer our child.
                 Err(_) => ended.push((rank, ExitStatus::from_raw(0))),
             }
         }
@@ -133,21 +133,16 @@ fn pass_on(signal: usize, running: &[Rank]) {
         _ => return,
     };
     for rank in running {
-        if let Some(process) = i32::try_from(rank.child.id()).ok().and_then(Pid::from_raw) {
-            // One that has just ended needs no signal.
-            let _ = kill_process(process, signal);
-        }
+        // One that has just ended needs no signal.
+        let _ = kill_process(Pid::from_child(&rank.child), signal);
     }
 }
 
 /// The exit code of the rank that failed first. One that a signal ended has none.
 fn exit_of(number: usize, status: ExitStatus) -> Exit {
     if let Some(signal) = status.signal() {
-        output::progress(&format!(
-            "{}error:{} rank {number} was ended by signal {signal}",
-            output::ERROR,
-            output::RESET
-        ));
+        let message = format!("rank {number} was ended by signal {signal}");
+        output::failure(&Failure::new(Exit::RankLost, message), None);
         return Exit::RankLost;
     }
     status.code().and_then(Exit::of_code).unwrap_or(Exit::RankLost)

@@ -18,6 +18,13 @@ pub(crate) fn plimsoll<W: AsRef<OsStr>>(args: &[W]) -> Output {
     program.args(args).env_remove("GITHUB_ACTIONS").output().expect("the program starts")
 }
 
+/// Sends a signal, such as `TERM`, to a process that runs.
+#[track_caller]
+pub(crate) fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args([format!("-{name}"), pid.to_string()]).status();
+    assert!(sent.expect("kill runs").success(), "{name}");
+}
+
 pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("stdout is text")
 }

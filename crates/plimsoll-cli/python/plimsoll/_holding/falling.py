@@ -1,5 +1,5 @@
-"""Memory of the training that is gone for good: gradients, optimizer states and buffers that were there in earlier steps and are not in
-the latest ones. And the steps that GradScaler skipped.
+"""Training memory that is gone for good: gradients, optimizer states and buffers that earlier steps had and the latest ones do not
+have. Also counts the steps that GradScaler skipped.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class Kept:
     """What was seen at an optimizer's steps: gradients and states by parameter, buffers by module and name."""
 
     def __init__(self) -> None:
+        self.level = 0  # allocated bytes at the latest step of the optimizer
         self.looks: list[int] = []  # the steps
-        self.seen: dict[tuple[str, Any], list[int]] = {}  # bytes, the first look and the last one that saw it
+        self.seen: dict[tuple[str, Any], tuple[int, int]] = {}  # the most bytes, and the last look that saw it
 
 
 class Falling:
@@ -36,34 +37,31 @@ class Falling:
         self.torch, self.known = torch, Tensors(torch)
         self.kept: weakref.WeakKeyDictionary[Any, Kept] = weakref.WeakKeyDictionary()  # by optimizer
         self.modules: weakref.WeakSet[Any] = weakref.WeakSet()  # those with buffers
-        self.steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.level = 0
         register_module_buffer_registration_hook(self.registered)
 
     def registered(self, module: Any, name: str, tensor: Any) -> None:
         """A module has registered a buffer."""
         self.modules.add(module)
 
-    def stepped(self, optimizer: Any, level: int) -> None:
-        """An optimizer has stepped, with so many bytes allocated. Most steps cost a comparison."""
-        step = self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
-        falls, self.level = level < self.level - self.level // LEAST_PART, level
+    def stepped(self, optimizer: Any, step: int, level: int) -> None:
+        """An optimizer has made this step, with so many bytes allocated. Most steps cost a comparison."""
+        kept = self.kept.setdefault(optimizer, Kept())
+        falls, kept.level = level < kept.level - kept.level // LEAST_PART, level
         if step <= OFTEN or step & (step - 1) == 0 or falls:
             try:
                 with self.known.quiet():
-                    self.look(optimizer, step)
+                    self.look(optimizer, kept, step)
             except Exception:
                 self.kept.pop(optimizer, None)  # the program goes on
 
-    def look(self, optimizer: Any, step: int) -> None:
+    def look(self, optimizer: Any, kept: Kept, step: int) -> None:
         """Notes what is there at an optimizer's step."""
-        kept = self.kept.setdefault(optimizer, Kept())
         kept.looks.append(step)
         nth = len(kept.looks) - 1
         for key, tensor in self.there(optimizer):
             if self.known.get(tensor, "is_cuda"):
-                row = kept.seen.setdefault(key, [0, nth, nth])
-                row[0], row[2] = max(row[0], tensor.numel() * tensor.element_size()), nth
+                most, _ = kept.seen.get(key, (0, nth))
+                kept.seen[key] = max(most, tensor.numel() * tensor.element_size()), nth
 
     def there(self, optimizer: Any) -> Any:
         """The keys and tensors of what is there."""
@@ -77,7 +75,7 @@ class Falling:
                     if self.known.is_tensor(it):
                         yield ("optimizer state", (id(parameter), name)), it
         # Those of all modules, once.
-        for module in list(self.modules) if optimizer is next(iter(self.steps), None) else ():
+        for module in list(self.modules) if optimizer is next(iter(self.kept)) else ():
             for name, it in module._buffers.items():
                 if it is not None and self.known.is_tensor(it):
                     yield ("buffer", (id(module), name)), it
@@ -92,7 +90,7 @@ class Falling:
         parameters = [it for group in optimizer.param_groups for it in group["params"]]
         frozen = {id(it) for it in parameters if not it.requires_grad}
         rows: dict[tuple[str, int, bool], tuple[int, list[int]]] = {}
-        for (category, key), (size, _, latest) in kept.seen.items():
+        for (category, key), (size, latest) in kept.seen.items():
             owner = key[0] if isinstance(key, tuple) else key
             # A gradient may come back if the parameter is only not used, as that of an expert.
             is_frozen = category == "gradient" and owner in frozen
@@ -102,7 +100,7 @@ class Falling:
         return [
             protocol.Fall(text=self.text(category, owners, is_frozen), bytes=total, step=kept.looks[latest])
             for (category, latest, is_frozen), (total, owners) in rows.items()
-            if total * LEAST_PART >= self.level
+            if total * LEAST_PART >= kept.level
         ]
 
     def text(self, category: str, owners: list[int], is_frozen: bool) -> str:
@@ -142,8 +140,11 @@ class Skipped:
     """
 
     def __init__(self, torch: Any) -> None:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
         self.count = self.tried = 0
-        self.steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.steps = 0  # of all optimizers
+        register_optimizer_step_post_hook(self.stepped)
         module = getattr(torch.amp, "grad_scaler", None) or torch.cuda.amp.grad_scaler  # before 2.3
         scaler, skipped = module.GradScaler, self
         original = getattr(scaler, "_maybe_opt_step", None)
@@ -152,18 +153,14 @@ class Skipped:
 
         @functools.wraps(original)
         def _maybe_opt_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            before = skipped.steps_of(optimizer)
+            before = skipped.steps
             result = original(self, optimizer, *args, **kwargs)
             skipped.tried += 1
-            skipped.count += skipped.steps_of(optimizer) == before
+            skipped.count += skipped.steps == before
             return result
 
         scaler._maybe_opt_step = _maybe_opt_step
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An optimizer has stepped."""
-        self.steps[optimizer] = self.steps_of(optimizer) + 1
-
-    def steps_of(self, optimizer: Any) -> int:
-        """The steps of an optimizer so far."""
-        return self.steps.get(optimizer, 0)
+        self.steps += 1

@@ -1,4 +1,4 @@
-"""What an outer loop runs after the inner one in which the training takes its steps: often the evaluation at the end of an epoch."""
+"""Statements of an outer loop that run after the inner training loop has ended, such as the evaluation at the end of an epoch."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from .growth import around, counter, length_of
 
 
 class Behind:
-    """Stands for the condition of such statements, as conditions.py's `Condition`: the loop of the steps has ended."""
+    """Takes the place of a `Condition` (conditions.py) for such statements: it holds once the training loop has ended."""
 
     first = None
 
     def __init__(self, loop: Any) -> None:
         self.test = loop  # the outer loop
         self.last: tuple[int, dict[str, Any]] | None = None
-        self.left: int | None = None  # steps until the loop of the steps ends; None: unknown
+        self.left: int | None = None  # steps until the training loop ends; None: unknown
 
     def look(self, frame: FrameType, step: int) -> None:
         """Notes the step."""
         self.last = step, {}
 
     def count(self, stack: list[FrameType]) -> None:
-        """Notes how far the loop of the steps is. No frame is kept: it would keep tensors alive."""
+        """Notes how many steps the training loop has left. Keeps no frame, because a frame would keep tensors alive."""
         loop, own = next(((loop, own) for own in stack for loop in around(own)), (None, None))
         self.left = None
         if isinstance(loop, ast.For) and own is not None:
@@ -51,9 +51,10 @@ class Behind:
         return f"in each round of the loop at line {self.test.lineno}"
 
 
-def behind(stack: list[FrameType]) -> Iterator[tuple[FrameType, Any, list[Any]]]:
-    """For each loop around that of the steps: its frame, and the statements of its body after the one at work."""
-    loops = [(frame, loop) for frame in stack for loop in around(frame)]
+def behind(loops: list[tuple[FrameType, Any]]) -> Iterator[tuple[FrameType, Any, list[Any]]]:
+    """For each of these loops but the first, the training loop: its frame, the loop, and the statements of its body after the one
+    that is running.
+    """
     for frame, loop in loops[1:]:
         line = frame.f_lineno
         rest = [it for it in loop.body if it.lineno > line]

@@ -7,22 +7,23 @@ import ctypes
 from .. import protocol
 
 
+def counter(name: str, device: int) -> int | None:
+    """A number of bytes that the stand-in counts for a device; `None` without the stand-in."""
+    function = getattr(ctypes.CDLL(None), f"plimsoll_standin_{name}", None)
+    if function is None:
+        return None
+    function.restype, function.argtypes = ctypes.c_uint64, [ctypes.c_int]
+    return int(function(device))
+
+
 def taken_bytes(device: int) -> int:
     """The peak of this process's memory on a device, as counted by the device."""
-    most_bytes = getattr(ctypes.CDLL(None), "plimsoll_standin_most_bytes", None)
-    if most_bytes is None:
-        return 0
-    most_bytes.restype, most_bytes.argtypes = ctypes.c_uint64, [ctypes.c_int]
-    return int(most_bytes(device))
+    return counter("most_bytes", device) or 0
 
 
 def requested_bytes(device: int) -> int | None:
     """The memory on a device that this process has requested of CUDA, through PyTorch or not; `None` without the stand-in."""
-    requested = getattr(ctypes.CDLL(None), "plimsoll_standin_requested_bytes", None)
-    if requested is None:
-        return None
-    requested.restype, requested.argtypes = ctypes.c_uint64, [ctypes.c_int]
-    return int(requested(device))
+    return counter("requested_bytes", device)
 
 
 def peak(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | None]:
@@ -51,11 +52,20 @@ def peak(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | N
     return requested, rows, refused
 
 
-def outside(devices: int) -> tuple[list[protocol.Outside], protocol.Refused | None]:
-    """The rows of all devices, also of one without tensors: a row may not have fitted before the first one. The last that did not."""
+def outside(devices: int) -> tuple[dict[int, int], list[protocol.Outside], protocol.Refused | None]:
+    """The bytes that each device's peak had requested, the rows of all devices, and the last row that did not fit. A device without
+    tensors counts, too: a row may not have fitted before its first tensor.
+    """
     peaks = [peak(device) for device in range(devices)]
     refused = [it for _, _, it in peaks if it]
-    return [row for _, rows, _ in peaks for row in rows], refused[-1] if refused else None
+    requested = {device: it for device, (it, _, _) in enumerate(peaks)}
+    return requested, [row for _, rows, _ in peaks for row in rows], refused[-1] if refused else None
+
+
+def has_streams() -> bool:
+    """Whether this process has a stream that it made, through PyTorch or not."""
+    known = getattr(ctypes.CDLL(None), "plimsoll_standin_has_streams", None)
+    return known is not None and bool(known())
 
 
 def extend(size: int) -> None:

@@ -32,7 +32,7 @@ IDLE = 5  # stop after this many further steps without new code in between
 
 
 class Loaders:
-    """Numbers DataLoaders. The address of one may be that of another later: a loop over `DataLoader(...)` does not keep it."""
+    """Numbers DataLoaders. An address would not do: a loop over `DataLoader(...)` keeps no loader, and a later one may get its address."""
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[weakref.ref[Any], int]] = {}  # by address

@@ -42,7 +42,7 @@ def is_growing(levels: list[int]) -> bool:
 
 
 def is_rising(levels: list[int]) -> bool:
-    """Whether levels that vary rise all the same, as where batches of different sizes are kept, and still rise at the end."""
+    """Whether levels that vary from step to step rise overall, and still at the end, as if batches of different sizes are kept."""
     levels = levels[1:]
     if len(levels) < ROWS:
         return False
@@ -55,7 +55,7 @@ def is_rising(levels: list[int]) -> bool:
 
 
 def quarters(levels: list[int]) -> list[list[int]]:
-    """The levels in four parts of one length, without the first few."""
+    """The levels in four parts of equal length, without those at the start that are left over."""
     size = len(levels) // 4
     begin = len(levels) - 4 * size
     return [levels[at : at + size] for at in range(begin, len(levels), size)]
@@ -81,9 +81,10 @@ def since(levels: list[int]) -> int:
 
 
 def spread(levels: list[int]) -> tuple[int, int, int] | None:
-    """Memory that grows in one of several steps: by how much, in one of how many, and how often it was seen to; None if it does not.
+    """For memory that grows in one of several steps: the bytes of a rise, the steps from one rise to the next, and the number of rises
+    seen. None if memory does not grow so.
 
-    Compared are the least levels between rises, because what a step needs only for itself may stay until its end.
+    It compares the lowest levels between rises, because memory that only one step needs may stay until the end of that step.
     """
     rose = [at for at, it in enumerate(rises(levels), 1) if it >= LEAST_GROWTH]
     found: list[int] = rose[-1:]
@@ -126,9 +127,13 @@ class Growth:
             return True
         return any(self.is_open(device, levels) for device, levels in self.levels.items())
 
+    def growing(self) -> dict[int, int]:
+        """The latest level of each device whose memory grows."""
+        return {it: levels[-1] for it, levels in self.levels.items() if self.growth_of(levels)[0] >= LEAST_GROWTH}
+
     def climbs(self) -> list[protocol.Climb]:
         """Rows for the report: devices whose peak rose in each of the latest steps, while what stays after a step does not grow."""
-        growing = {it["device"] for it in self.rows()}
+        growing = self.growing()
         return [
             protocol.Climb(device=device, bytes=rises(peaks)[-1], steps=len(peaks))
             for device, peaks in self.peaks.items()
@@ -184,7 +189,7 @@ class Growth:
         return next((it.steps for it in self.rounds if holders and all(it.drops(one) for one in holders)), None)
 
     def growth_of(self, levels: list[int]) -> tuple[int, int, int]:
-        """By how much memory grows, in one of how many steps, and how often it was seen to; zeros if it does not."""
+        """The bytes of a rise, the steps from one rise to the next, and the number of rises seen; zeros if memory does not grow."""
         if not is_growing(levels):
             found = spread(levels)
             if found is None and is_rising(levels) and len(levels) > MANY:
@@ -230,7 +235,7 @@ class Growth:
 
 
 def scaled(total: int, steps: int, done: int | None) -> int:
-    """The number of steps in so many rounds of the innermost loop: with accumulation, a step takes several."""
+    """The number of steps in `total` rounds of the innermost loop: with gradient accumulation, a step takes several rounds."""
     return max(total * steps // done, steps) if done and done > steps else total
 
 

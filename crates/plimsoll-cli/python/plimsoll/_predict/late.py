@@ -1,6 +1,6 @@
 """Code of the training loop that did not run in the first steps: the arms (branches) of an `if` whose test changes as the loop runs, in
-the loop's body and in functions that it calls, and what an outer loop runs after the inner one. What ran only before the first step
-of the optimizer has not run with its state.
+the loop's body and in functions that it calls, and statements of an outer loop after the inner one. Code that ran only before
+the optimizer's first step counts as not run: the optimizer had no state yet.
 
 lines.py records which lines ran; conditions.py often knows when a test will be true. If steps are cheap, the run goes on until these
 arms have run a few times; those that still did not run are listed (`rows`).
@@ -23,7 +23,7 @@ from .conditions import Condition
 from .growth import around
 from .heavy import Heavy, Names
 from .lines import Lines
-from .source import Source, looked_up, own_nodes, scope_of
+from .source import Source, block_of, looked_up, own_nodes, scope_of
 
 BUDGET = 1.5  # seconds of CPU time for further steps, if they will reach a missing arm
 BLIND = 0.7  # the same, if that is not known
@@ -70,9 +70,9 @@ class Arm:
 
     def text(self) -> str:
         """When it runs, as in the source."""
-        test = self.condition.test
         if isinstance(self.condition, Behind):
             return self.condition.text()
+        test = self.condition.test
         return f"if {ast.unparse(test if self.wanted else ast.UnaryOp(ast.Not(), test))}"
 
 
@@ -112,15 +112,15 @@ class Late:
             self.lines.stop()  # misread source must not fail the program
 
     def end(self) -> None:
-        """The steps are done: further lines matter only while an arm that may matter has not run."""
+        """The steps are done: stops tracing, unless an arm that may matter has not run yet."""
         if not any(arm.is_heavy and not arm.ran(self.lines) for arm in self.arms or ()):
             self.lines.stop()
 
     def find(self, stack: list[FrameType]) -> Iterator[Arm]:
         """The arms in the loops around the step, and in the functions that ran in them."""
         counted: set[str] = set()
-        loops = {frame.f_code: around(frame) for frame in stack}
-        for loop in (it for found in loops.values() for it in found):
+        loops = [(frame, around(frame)) for frame in stack]
+        for loop in (it for _, found in loops for it in found):
             counted |= targets(loop)
             counted |= {
                 it.target.id
@@ -129,13 +129,13 @@ class Late:
             }
         outer = True  # the frames outside of all loops, which run once
         inside: dict[CodeType, Any] = {}
-        for frame in reversed(stack):
-            found = loops[frame.f_code]
+        for frame, found in reversed(loops):
             if found or not outer:
                 inside[frame.f_code] = found[-1] if outer else None
                 outer = False
         # A loop that ends early (finish.py) reaches what is behind it.
-        for frame, loop, statements in () if self.ends_early else behind(stack):
+        around_step = [] if self.ends_early else [(frame, loop) for frame, found in loops for loop in found]
+        for frame, loop, statements in behind(around_step):
             if is_own(frame.f_code.co_filename):
                 yield Arm(frame.f_code, frame.f_code.co_filename, Behind(loop), True, statements)
         on_stack = {frame.f_code for frame in stack}
@@ -160,9 +160,10 @@ class Late:
             if node.orelse and not (len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)):
                 yield Arm(code, source.file, condition, False, node.orelse)
             elif not node.orelse and isinstance(node.body[-1], LEAVING):
-                block = block_of(source, node)
-                if block[block.index(node) + 1 :]:
-                    yield Arm(code, source.file, condition, False, block[block.index(node) + 1 :])
+                block, _ = block_of(source.parents, node)
+                rest = block[block.index(node) + 1 :] if block is not None else []
+                if rest:
+                    yield Arm(code, source.file, condition, False, rest)
 
     def look(self, arm: Arm, stack: list[FrameType], step: int) -> None:
         """At the end of a step, notes whether an arm ran, and the values of its test."""
@@ -246,12 +247,6 @@ def targets(loop: ast.AST) -> set[str]:
 def is_own(file: str) -> bool:
     """Whether a person wrote this file, not a compiler."""
     return os.path.exists(file) and not file.startswith(os.environ.get("PLIMSOLL_PREDICT_CACHES") or "\0")
-
-
-def block_of(source: Source, node: Any) -> list[Any]:
-    """The block that contains a statement."""
-    blocks = (block for _, block in ast.iter_fields(source.parents[node]))
-    return next(it for it in blocks if isinstance(it, list) and node in it)
 
 
 def names_of(code: CodeType, stack: list[FrameType]) -> Names:

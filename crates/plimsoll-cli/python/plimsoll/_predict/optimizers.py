@@ -1,16 +1,16 @@
-"""Which steps of optimizers count: not those of a training on the host before the one on a GPU, and those of a wrapped optimizer once."""
+"""Which optimizer steps count: not those of training on the CPU before training on the GPU. A wrapped optimizer's steps count once."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-MOST_STEPS = 200  # of such a training; more of them count
-MOST_SECONDS = 10.0  # the same
+MOST_STEPS = 200  # on the CPU that are ignored; further ones count
+MOST_SECONDS = 10.0  # in which steps on the CPU are ignored
 
 
 class Hosted:
-    """The steps that needed no memory of a GPU."""
+    """Recognizes the steps that needed no GPU memory."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -30,7 +30,7 @@ class Hosted:
         return self.steps <= MOST_STEPS and time.monotonic() - self.began < MOST_SECONDS
 
     def asked(self) -> int:
-        """How many blocks of all GPUs PyTorch has requested so far."""
+        """The number of blocks that PyTorch has requested so far, on all GPUs."""
         cuda = self.torch.cuda
         if not cuda.is_initialized():
             return 0

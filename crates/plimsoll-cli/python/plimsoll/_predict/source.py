@@ -8,7 +8,7 @@ import ast
 import dis
 import linecache
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType
 from typing import Any, ClassVar
 
@@ -113,6 +113,15 @@ class Site:
                 if child.lineno <= self.line:
                     yield child
                 yield from self.covering(child)
+
+
+def block_of(parents: Mapping[Any, Any], statement: Any) -> tuple[list[Any] | None, Any]:
+    """The list of statements that a statement is in, and the node that has the list. None for both if there is no list."""
+    parent = parents.get(statement)
+    for _, field in ast.iter_fields(parent) if parent is not None else ():
+        if isinstance(field, list) and any(it is statement for it in field):
+            return field, parent
+    return None, None
 
 
 def is_jump(name: str) -> bool:

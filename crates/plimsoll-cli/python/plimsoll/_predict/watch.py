@@ -25,8 +25,8 @@ from typing import Any, NoReturn
 from .. import protocol
 from .._holding.falling import Falling
 from .._holding.growing import Growing
-from .._waste.peak import Peak, Streams
-from ..allocator import allocated, backend, levels
+from .._waste.peak import Peak
+from ..allocator import allocated, backend, levels, record_history
 from ..frames import is_library
 from . import compiled, network, patches, settings, sparse, view
 from . import device as standin
@@ -74,7 +74,7 @@ class Watch:
         self.growing, self.falling = Growing(torch), Falling(torch)
         self.warnings = Warnings(torch, self.reads)
         self.graphs = Graphs(torch, self.count)
-        self.hosted, self.streams = Hosted(torch), Streams(torch)
+        self.hosted = Hosted(torch)
         self.peak: Peak | None = None
         sparse.torch_save(torch)
         # The process whose thread waits for the stop file: a fork does not copy the thread.
@@ -168,16 +168,11 @@ class Watch:
             self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
             self.mark(protocol.STARTED)
             return self.report()
-        memory = self.torch.cuda.memory
-        options = dict(enabled="all", context="alloc", stacks="all", max_entries=ENTRIES)
-        try:
-            memory._record_memory_history(global_record_annotations=True, **options)
-        except TypeError:  # an older PyTorch, without that option
-            memory._record_memory_history(**options)
+        record_history(self.torch, stacks="all", max_entries=ENTRIES)
         self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
         self.listen()
         if settings.PLAN is None and settings.ranks() == 1:
-            self.peak = Peak(self.torch, self.steps, self.streams)
+            self.peak = Peak(self.torch, self.steps)
             self.peak.start()
         self.mark(protocol.STARTED)
         self.report()
@@ -208,10 +203,10 @@ class Watch:
         """An optimizer has stepped."""
         if self.state != "running" or self.hosted.is_one(optimizer):
             return
+        step = self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
         if self.peak is not None:
             self.peak.gradients.stepped(optimizer)
-            self.falling.stepped(optimizer, max(levels(self.torch), default=0))
-        self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
+            self.falling.stepped(optimizer, step, max(levels(self.torch), default=0))
         steps = [n for it, n in self.steps.items() if n or not shares_parameters(it, optimizer)]
         # An optimizer that never steps is ignored after a while.
         is_waiting = max(steps) < PATIENCE * max(settings.STEPS, 3)
@@ -256,8 +251,7 @@ class Watch:
             self.growth.look(sys._getframe(1), steps, finish.given)
             is_last = not self.late.waits(steps, self.growth.total)
         if settings.PLAN is None:
-            now = {it["device"]: self.growth.levels[it["device"]][-1] for it in self.growth.rows()}
-            self.growing.stepped(now, is_last)
+            self.growing.stepped(self.growth.growing(), is_last)
         if is_last and not settings.STOPS and finish.may_go_on():
             self.peaks_of_steps = dict(self.peaks)
             self.late.end()
@@ -423,7 +417,7 @@ class Watch:
         """Writes this process's report: protocol.py has its fields."""
         torch = self.torch
         devices: list[protocol.Peaks] = []
-        outside, refused = standin.outside(torch.cuda.device_count() if self.started else 0)
+        requested, outside, refused = standin.outside(torch.cuda.device_count() if self.started else 0)
         for device in sorted({device for device, _ in self.peaks}):
             peaks = [self.peaks.get((device, name), (0, 0)) for name in ("allocated", "reserved")]
             of_steps = [self.peaks_of_steps.get((device, name), (0, 0)) for name in ("allocated", "reserved")]
@@ -437,7 +431,7 @@ class Watch:
                     reserved_bytes=reserved[0],
                     reserved_step=reserved[1],
                     grows_by=max(later[0] / max(steps[0], 1) - 1 for later, steps in zip(peaks, of_steps)),
-                    requested_bytes=standin.peak(device)[0],
+                    requested_bytes=requested.get(device, 0),
                     outside_bytes=sum(row["bytes"] for row in outside if row["device"] == device),
                 )
             )

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from .. import protocol, sizes
-from ..allocator import allocated
+from ..allocator import allocated, record_history, write_snapshot
 from . import ends, settings
 from .settings import answer
 
@@ -116,12 +116,8 @@ class Attend:
 
     def record(self, with_stacks: bool) -> None:
         """Records the history, with Python stacks or without."""
-        record = self.torch.cuda.memory._record_memory_history
-        options = dict(enabled="all", context="alloc" if with_stacks else None, stacks="python", max_entries=ENTRIES)
-        try:
-            record(global_record_annotations=True, **options)
-        except TypeError:  # an older PyTorch without that option
-            record(**options)
+        context = "alloc" if with_stacks else None
+        record_history(self.torch, stacks="python", max_entries=ENTRIES, context=context)
 
     def on_out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
         """Called when a request failed: writes a snapshot of this moment."""
@@ -145,21 +141,10 @@ class Attend:
         raise OSError(f"{settings.SNAPSHOTS} has too many snapshots")
 
     def dump(self, path: str) -> str:
-        """Writes a snapshot, with what `plimsoll explain` needs in addition to PyTorch's own data. Returns its
-        path.
-        """
-        import pickle
-
-        cuda = self.torch.cuda
-        snapshot = cuda.memory._snapshot()
-        totals = {str(it): cuda.get_device_properties(it).total_memory for it in range(cuda.device_count())}
-        settings = snapshot.setdefault("allocator_settings", {})
-        record = settings["plimsoll_record"] = {"max_entries": ENTRIES, "device_total_bytes": totals}
-        if self.gauges.skipped.tried:
-            record["skipped_steps"] = self.gauges.skipped.count
-        with open(f"{path}.unfinished", "wb") as file:
-            pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one.
-        os.replace(f"{path}.unfinished", path)
+        """Writes a snapshot, and returns its path."""
+        snapshot = self.torch.cuda.memory._snapshot()
+        skipped = self.gauges.skipped
+        write_snapshot(self.torch, snapshot, path, ENTRIES, skipped.count if skipped.tried else None)
         return path
 
     def end(self) -> None:
@@ -173,8 +158,8 @@ class Attend:
         failure = getattr(sys, "last_value", None)
         if failure is not None and self.path and "out of memory" in str(failure):
             self.explain()
-        elif failure is not None and ends.of(str(failure)):
-            say(*ends.of(str(failure)))
+        elif failure is not None and (end := ends.of(str(failure))):
+            say(*end)
         elif failure is not None and self.techniques:
             self.blame(failure)
         elif failure is None:

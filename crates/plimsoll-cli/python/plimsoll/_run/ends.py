@@ -1,4 +1,4 @@
-"""Ends of a program other than running out of GPU memory: what the exception that ended it means, by PyTorch's and NVIDIA's words."""
+"""Why a program ended, if not by running out of GPU memory: found by the words of PyTorch and NVIDIA in the exception's message."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ ROWS = (
     ),
 )
 
-# Only these errors of CUDA's are meant: other libraries use some of the words.
+# A message must have one of these words, too, because other libraries use some of those above.
 OF_CUDA = ("CUDA", "cuda", "NCCL", "nccl")
 
 
 def of(text: str) -> list[str]:
-    """Which end a message tells of, and what to do; nothing if it is none of these."""
+    """What ended the program, by this message, and what to do; empty if the message has none of these words."""
     if not any(it in text for it in OF_CUDA) or "out of memory" in text:
         return []
     return next(([end, todo] for words, end, todo in ROWS if any(it in text for it in words)), [])

@@ -59,8 +59,7 @@ class Gauges:
         count = self.optimizers[optimizer] = self.optimizers.get(optimizer, 0) + 1
         device = device_of(optimizer)
         level = 0 if device is None else allocated(self.torch, device)
-        self.falling.stepped(optimizer, level)
-        self.skipped.stepped(optimizer)
+        self.falling.stepped(optimizer, count, level)
         if count > self.steps:
             self.steps = count
             self.levels.append(level)

@@ -1,10 +1,11 @@
-"""Gradients that the optimizer has used and nothing has freed, while the next forward pass runs; and the states of parameters that are
-frozen.
+"""Gradients that the optimizer has already used and that are still allocated in the next forward pass, and optimizer states of frozen
+parameters.
 """
 
 from __future__ import annotations
 
 import ast
+import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -27,13 +28,11 @@ class Gradients:
     def __init__(self, torch: Any, known: Tensors, optimizers: Any) -> None:
         self.torch, self.known = torch, known
         self.optimizers = optimizers  # all, weakly
-        self.stale: dict[int, Any] = {}  # weakly held by their steps
+        self.stale: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped: its gradients are used."""
-        import weakref
-
-        self.stale[id(optimizer)] = weakref.ref(optimizer)
+        self.stale.add(optimizer)
 
     def began(self) -> None:
         """A backward pass begins: it adds to the gradients that are there."""
@@ -43,10 +42,9 @@ class Gradients:
         """A row for each optimizer whose used gradients, or whose states of frozen parameters, take at least so many bytes."""
         found: list[protocol.Waste] = []
         sizes: dict[tuple[str, int], int] = {}
-        stale = [it for it in (reference() for reference in self.stale.values()) if it is not None]
         for optimizer in list(self.optimizers):
             parameters = [it for group in optimizer.param_groups for it in group["params"]]
-            if any(it is optimizer for it in stale):
+            if optimizer in self.stale:
                 used = [self.known.get(it, "grad") for it in parameters if it.is_leaf]
                 sizes["gradients", id(optimizer)] = sum(size_of(it) for it in used if it is not None)
             frozen = [optimizer.state.get(it) for it in parameters if not it.requires_grad]
@@ -57,7 +55,7 @@ class Gradients:
             known = scope(frame) if max(sizes.values(), default=0) >= least else None
             if known is None:
                 continue
-            for step, name, optimizer in steps(frame, known[0]):
+            for step, name, optimizer in steps(self.torch, frame, known[0]):
                 for kind in ("gradients", "states"):
                     size = sizes.pop((kind, id(optimizer)), 0)
                     there = behind(known[0], step, known[1]) if size >= least else None
@@ -83,10 +81,8 @@ def forget(name: str) -> str:
     return f"[{name}.state.pop(it) for it in list({name}.state) if not it.requires_grad]"
 
 
-def steps(frame: FrameType, names: Names) -> Iterator[tuple[Any, str, Any]]:
+def steps(torch: Any, frame: FrameType, names: Names) -> Iterator[tuple[Any, str, Any]]:
     """The statements in which a function's optimizers step: the statement, the optimizer's expression, and the optimizer."""
-    import torch
-
     for node in own(names.scope):
         if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
             continue

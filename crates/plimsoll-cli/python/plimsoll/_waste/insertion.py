@@ -1,4 +1,4 @@
-"""Where a line belongs that frees a variable: right after the statement that uses it last. Nothing here runs the program's code."""
+"""Where to insert the line that frees a variable: right after the last statement that uses it. Nothing here runs the program's code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from .._predict import source
 from .names import Names, arguments, bound, stored
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -65,13 +66,10 @@ def behind(names: Names, statement: ast.stmt, lines: list[str]) -> Insertion | N
 
 def block_of(names: Names, statement: ast.stmt) -> tuple[list[Any] | None, Any]:
     """The list of statements that one is in, and what has it. A handler of exceptions counts as its `try`."""
-    parent: Any = names.parents.get(statement)
-    for _, field in ast.iter_fields(parent) if parent is not None else ():
-        if isinstance(field, list) and any(it is statement for it in field):
-            if isinstance(parent, ast.ExceptHandler) or type(parent).__name__ == "match_case":
-                parent = names.parents.get(parent)
-            return field, parent
-    return None, None
+    block, parent = source.block_of(names.parents, statement)
+    if isinstance(parent, ast.ExceptHandler) or type(parent).__name__ == "match_case":
+        parent = names.parents.get(parent)
+    return block, parent
 
 
 def mentions(node: ast.AST, name: str) -> bool:
@@ -100,7 +98,7 @@ def before(names: Names, statement: Any) -> Iterator[Any]:
 
 
 def binds(statement: Any, name: str) -> bool:
-    """Whether a statement certainly assigns a name, or reads it, without which it would have failed."""
+    """Whether a statement certainly assigns a name."""
     if isinstance(statement, WITH):
         items = (it.optional_vars for it in statement.items if it.optional_vars is not None)
         return any(name in stored(ast.walk(it)) for it in items) or any(binds(it, name) for it in statement.body)

@@ -83,7 +83,7 @@ class Names:
         if isinstance(it, (ast.For, ast.AsyncFor, ast.While)):
             return self.loop(it, after, exits)
         if isinstance(it, (ast.With, ast.AsyncWith)):
-            # It may suppress an exception of its body, and go on.
+            # It may suppress an exception of its body; then the statement after it runs.
             inside = self.block(it.body, after, exits) | after
             return inside.union(*(self.read(item) for item in it.items))
         if isinstance(it, ast.Try) or type(it).__name__ == "TryStar":

@@ -17,6 +17,7 @@ from typing import Any
 
 from .. import frames, protocol
 from .._holding.live import Tensors
+from .._predict import device as standin
 from .._predict.source import Source, scope_of
 from .gradients import Gradients
 from .insertion import Insertion, after_last_use, assigned_at, behind
@@ -29,7 +30,7 @@ LEAST_PART = 100  # of the peak: smaller blocks are not named
 SECONDS = 1.5  # of looking at variables
 VIEW = 4  # a view of less than one part in so many of its memory keeps the rest alive
 MOST = 6  # rows
-MANY = 100  # objects: a model that other variables keep, too, is looked at only so often:
+MANY = 100  # objects: a variable that reaches so many, such as a model, is not examined again after LOOKS times in vain
 LOOKS = 3
 
 
@@ -41,7 +42,7 @@ class Place:
         self.statement = names.at(line)
         there = contents.at(line)
         self.dead = names.dead(self.statement) if self.statement else frozenset()
-        # Only their shapes are asked for.
+        # Names of which only the shape is read later.
         self.shapes = (contents.dead(there) - self.dead) if there else frozenset()
 
     def assigned(self) -> frozenset[str]:
@@ -55,35 +56,19 @@ class Place:
         return after_last_use(names, name, statement, self.lines) if statement is not None else None
 
 
-class Streams:
-    """Counts the streams that the program makes."""
-
-    def __init__(self, torch: Any) -> None:
-        self.count = 0
-        kind, streams = torch.cuda.streams.Stream, self
-        original = kind.__new__
-
-        def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            streams.count += "stream_id" not in kwargs  # with one, it is the handle of a stream that is there
-            return original(cls, *args, **kwargs)
-
-        kind.__new__ = staticmethod(__new__)
-
-
 class Peak:
     """The highest peak so far, and the variables at that moment."""
 
-    def __init__(self, torch: Any, optimizers: Any, streams: Streams) -> None:
-        self.torch, self.known, self.streams = torch, Tensors(torch), streams
+    def __init__(self, torch: Any, optimizers: Any) -> None:
+        self.torch, self.known = torch, Tensors(torch)
         self.gradients = Gradients(torch, self.known, optimizers)
-        self.best, self.device = 0, 0
+        self.best = 0
         self.rows: list[protocol.Waste] = []
         self.at_backward: tuple[tuple[CodeType, int], list[protocol.Waste]] | None = None  # its line, and rows
         self.places: dict[tuple[CodeType, int], Place | None] = {}
         self.scopes: dict[CodeType, tuple[Names, Names, list[str]] | None] = {}
-        self.looks: collections.Counter[tuple[CodeType, str]] = (
-            collections.Counter()
-        )  # in vain, at a variable with MANY objects
+        # In vain, at a variable with MANY objects.
+        self.looks: collections.Counter[tuple[CodeType, str]] = collections.Counter()
         self.spent = 0.0
         self.risen: set[tuple[CodeType, int]] = set()  # lines where the peak has risen
         self.listener = LISTENER(self.called)
@@ -95,10 +80,10 @@ class Peak:
             library.plimsoll_standin_watch("\n".join(frames.LIBRARIES).encode(), self.listener)
 
     def report(self) -> list[protocol.Waste]:
-        """Rows for the report: none if a second stream works, or a graph, which is captured on one. They read memory after the last
-        line that names it.
+        """Rows for the report: none if the program made a stream. A CUDA graph needs one, too. Work on another stream may read memory
+        after the last line that names it.
         """
-        return [] if self.streams.count else self.rows
+        return [] if standin.has_streams() else self.rows
 
     def called(self, line: int) -> None:
         """A line used CUDA. An exception here must not reach the program."""
@@ -113,7 +98,7 @@ class Peak:
         peak = int(self.torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["peak"])
         if peak <= self.best:
             return
-        self.best, self.device = peak, device
+        self.best = peak
         stack = self.stack(frame, line)
         before = self.at_backward
         if before is not None and before[0] in [(it.f_code, number) for it, number in stack]:
@@ -210,8 +195,8 @@ class Peak:
         return [waste(kind, place, name, size, there, text)]
 
     def renewed(self, place: Place, name: str, value: Any) -> list[protocol.Waste]:
-        """A row for a variable that kept the tensor of a loop's last round until the line of the peak assigned it again: that had
-        the size of this one.
+        """A row for a variable that kept its tensor of a loop's last round until the line of the peak assigned it again. That tensor is
+        taken to have the size of the new one.
         """
         is_again = (place.code, place.line) in self.risen and name in place.dead
         if not is_again or not self.known.is_tensor(value) or not self.known.get(value, "is_cuda"):

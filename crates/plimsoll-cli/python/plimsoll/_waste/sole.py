@@ -32,7 +32,7 @@ class Sole:
         self.roots: dict[Any, int] = {}
 
     def add(self, key: Any, value: Any) -> None:
-        """A variable and its value, which may keep memory of the GPU."""
+        """Adds a variable, unless its value cannot keep GPU memory."""
         if type(value) in ATOMS or is_a(value, *SKIPPED):
             return
         self.roots[key] = id(value)
@@ -129,7 +129,7 @@ class Sole:
 
 
 def size_of(tensor: Any) -> int:
-    """The bytes of a tensor's storage, as its strides tell them. A Python object for the storage would keep autograd from adding to a
+    """The bytes of a tensor's storage, computed from its strides: a Python object for the storage would stop autograd from adding to a
     gradient in place.
     """
     whole = tensor._base if tensor._is_view() else tensor

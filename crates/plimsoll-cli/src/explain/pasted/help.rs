@@ -1,13 +1,10 @@
 //! What would help after an out-of-memory message, and the next commands.
 
-use plimsoll_trace::explain::Cause;
+use plimsoll_trace::explain::{Cause, OWN_CONTEXT_BYTES};
 use plimsoll_trace::message::{OutOfMemory, Shortage, Source};
 
 use super::next;
 use crate::shown::Shown;
-
-/// The CUDA context alone does not take more than this.
-const USUAL_CONTEXT_BYTES: u64 = 1 << 30;
 
 /// What would help, the most useful first.
 pub(super) fn help(message: &OutOfMemory, shortage: Shortage, shown: Shown) -> Vec<String> {
@@ -79,7 +76,7 @@ fn is_held(message: &OutOfMemory, needed_bytes: Option<u64>) -> bool {
 
 /// Whether more is held outside this process than the driver and a CUDA context take.
 fn is_held_much(message: &OutOfMemory) -> bool {
-    is_held(message, Some(USUAL_CONTEXT_BYTES))
+    is_held(message, Some(OWN_CONTEXT_BYTES))
 }
 
 /// What to do about memory that other processes hold, if it is much.
@@ -89,7 +86,7 @@ fn others(message: &OutOfMemory, shown: Shown) -> Vec<String> {
             all.iter().map(|(pid, bytes)| format!("{pid} ({})", shown.size(*bytes))).collect();
         rows.join(", ")
     };
-    let is_much = |all: &[(u32, u64)]| all.iter().map(|(_, bytes)| bytes).sum::<u64>() > USUAL_CONTEXT_BYTES;
+    let is_much = |all: &[(u32, u64)]| all.iter().map(|(_, bytes)| bytes).sum::<u64>() > OWN_CONTEXT_BYTES;
     let (named, perhaps_own) = (message.true_others(), message.perhaps_own());
     let mut help = Vec::new();
     if !perhaps_own.is_empty() {
@@ -105,14 +102,14 @@ fn others(message: &OutOfMemory, shown: Shown) -> Vec<String> {
     }
     if is_much(&named) || !named.is_empty() && message.shortage().held_by_others {
         help.push(format!("end the other processes on this GPU, or use another GPU: {}", list(&named)));
-    } else if let Some(bytes) = message.elsewhere_bytes().filter(|bytes| *bytes > USUAL_CONTEXT_BYTES) {
+    } else if let Some(bytes) = message.elsewhere_bytes().filter(|bytes| *bytes > OWN_CONTEXT_BYTES) {
         help.push(format!(
             "{} is held outside this process: by other processes (nvidia-smi lists them), or a display",
             shown.size(bytes)
         ));
     } else if message.others.is_empty()
         && message.process_bytes.is_none()
-        && let Some(bytes) = message.outside_bytes().filter(|bytes| *bytes > USUAL_CONTEXT_BYTES)
+        && let Some(bytes) = message.outside_bytes().filter(|bytes| *bytes > OWN_CONTEXT_BYTES)
     {
         help.push(format!(
             "{} is used outside PyTorch's allocator, more than a CUDA context takes: other processes (nvidia-smi lists them), or a display",

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use crate::predict::view::Replaced;
 use crate::protocol::{Waste, WasteKind};
 
-/// What a program may free, and what that gains.
+/// Memory that a program can free, and the peaks if it does.
 #[derive(Debug, Clone)]
 pub(crate) struct Savings {
-    /// The peak of allocated bytes as the program is.
+    /// The peak of allocated bytes without the lines.
     pub(crate) before_bytes: u64,
-    /// What is freed; the largest first.
+    /// The lines, the one that frees the most first.
     pub(crate) rows: Vec<Saving>,
     /// The peaks with the lines of all rows; `None` if it did not run.
     pub(crate) together: Option<Freed>,
@@ -23,16 +23,16 @@ pub(crate) struct Savings {
 #[derive(Debug, Clone)]
 pub(crate) struct Saving {
     pub(crate) waste: Waste,
-    /// The peak of allocated bytes with this line alone; `None` if it did not run.
-    pub(crate) alone_bytes: Option<u64>,
+    /// The peaks with this line alone; `None` if it did not run, or gains nothing.
+    pub(crate) alone: Option<Freed>,
 }
 
-/// The peaks of a run with further lines.
+/// The peaks of a run with added lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Freed {
     pub(crate) allocated_bytes: u64,
     pub(crate) reserved_bytes: u64,
-    /// Whether memory did not run out.
+    /// Whether memory suffices to the program's end.
     pub(crate) fits: bool,
 }
 

@@ -168,25 +168,21 @@ fn wait(
             None if stop.parent().is_some_and(|reports| waiting.is_over(reports)) => {
                 return Ok((end(child)?, Some(Ended::Well)));
             }
-            _ => sleep(Duration::from_millis(10)),
+            // `reports_follow` reads the maps of all processes, so it is not asked as often.
+            Some(_) => sleep(Duration::from_millis(100)),
+            None => sleep(Duration::from_millis(10)),
         }
     }
 }
 
 /// Whether a process of the program may still write a report.
 fn reports_follow(child: &Child) -> bool {
-    pid(child).is_some_and(|supervisor| processes::have_opened(supervisor, PYTORCH))
-}
-
-fn pid(child: &Child) -> Option<Pid> {
-    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+    processes::have_opened(Pid::from_child(child), PYTORCH)
 }
 
 /// Kills the processes that the supervisor started; the supervisor then ends itself.
 fn end(child: &mut Child) -> io::Result<ExitStatus> {
-    if let Some(supervisor) = pid(child) {
-        processes::end_below(supervisor);
-    }
+    processes::end_below(Pid::from_child(child));
     let until = Instant::now() + GRACE;
     while Instant::now() < until {
         if let Some(status) = child.try_wait()? {

@@ -24,7 +24,7 @@ pub(super) fn judged(outcome: &Outcome, target: &Target, explanation: Option<&Va
             "peak_allocated_bytes": judged.peaks.allocated_bytes,
             "peak_reserved_bytes": judged.peaks.reserved_bytes,
             "process_bytes": {
-                "least": judged.peaks.reserved_bytes + target.least_context_bytes(),
+                "least": judged.peaks.reserved_bytes + target.least_context_bytes,
                 "most": judged.peaks.reserved_bytes + target.context_bytes,
             },
             "explanation": explanation,

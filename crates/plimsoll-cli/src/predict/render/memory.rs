@@ -109,7 +109,7 @@ pub(super) fn account(
 pub(super) fn peaks(judged: &Judged, exact: bool, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let Judged { report, peaks, .. } = judged;
     let Peaks { allocated_bytes, allocated_step, reserved_bytes, reserved_step, .. } = *peaks;
-    let (least, most) = (target.least_context_bytes(), target.context_bytes);
+    let (least, most) = (target.least_context_bytes, target.context_bytes);
     let doubt = if exact { "" } else { "; not exact: the reasons are below" };
     let row = |name, bytes, title: &str, what| {
         Row::named(name, [Cell::Bytes(bytes), Cell::text(title), Cell::Text(what)])

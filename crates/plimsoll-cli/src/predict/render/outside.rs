@@ -1,7 +1,7 @@
-//! What the process that decides has on the GPU outside PyTorch's allocator: the rows, their values for programs, and what would save
-//! memory there.
+//! Memory that the process that decides has on the GPU outside PyTorch's allocator: rows of the report, values for programs, and advice
+//! that saves some.
 
-use plimsoll_gpu::outside;
+use plimsoll_gpu::outside::{self, Basis};
 use plimsoll_trace::report::{Cell, Rank, Row, Section};
 use serde_json::{Value, json};
 
@@ -9,22 +9,19 @@ use crate::predict::analysis::judged::Judged;
 use crate::predict::gpu::Target;
 use crate::protocol::Outside;
 
-/// What the owner of a communicator begins with: the stand-in's `nccl/memory.rs`.
+/// The start of a communicator's name, which `nccl/memory.rs` of the stand-in writes.
 const COMMUNICATOR: &str = "NCCL communicator ";
 
-/// Advice has to save this part of the GPU's memory.
+/// Advice is given if it saves at least the GPU's memory divided by this.
 const WORTH: u64 = 100;
 
-/// The bases, from the most certain to the least.
-const BASES: [&str; 4] = ["measured", "derived", "given", "assumed"];
-
-/// All that an owner has.
+/// An owner, and all its memory.
 struct Owner<'judged> {
     name: &'judged str,
     parts: Vec<&'judged Outside>,
 }
 
-/// The owners on the judged device, in the order in which they came.
+/// The owners on the judged device, in the order of their first rows.
 fn owners(judged: &Judged) -> Vec<Owner<'_>> {
     let mut owners: Vec<Owner<'_>> = Vec::new();
     for row in judged.report.outside.iter().filter(|row| row.device == judged.peaks.device) {
@@ -43,7 +40,7 @@ impl Owner<'_> {
 
     /// The basis of the least certain part.
     fn basis(&self) -> &str {
-        let place = |basis: &str| BASES.iter().position(|it| *it == basis);
+        let place = |basis: &str| Basis::ALL.iter().position(|it| it.name() == basis);
         self.parts.iter().map(|row| row.basis.as_str()).max_by_key(|basis| place(basis)).unwrap_or("assumed")
     }
 
@@ -70,12 +67,12 @@ pub(super) fn rows(judged: &Judged, size: impl Fn(u64) -> String) -> Vec<Row> {
     owners(judged).iter().map(row).collect()
 }
 
-/// What libraries requested of CUDA themselves, at the peak of the process.
+/// Bytes that libraries requested from CUDA directly, when the process's memory peaked.
 pub(super) fn requested_bytes(judged: &Judged) -> u64 {
     judged.peaks.requested_bytes.saturating_sub(judged.peaks.reserved_bytes)
 }
 
-/// The rows of CUDA's total and of `nvidia-smi`'s, which has the driver's reserve.
+/// The rows of CUDA's total and of `nvidia-smi`'s, which includes the driver's reserve.
 pub(super) fn totals(target: &Target, size: impl Fn(u64) -> String, used_bytes: u64) -> [Row; 3] {
     let reserve = outside::reserve(target.listed, target.total_bytes);
     let row = |name, bytes, what| Row::named(name, [Cell::Bytes(bytes), Cell::Text(what)]);
@@ -112,7 +109,7 @@ pub(super) fn advice(judged: Option<&Judged>, target: &Target, size: impl Fn(u64
         communicators.iter().map(|(owner, ranks)| wanted(owner, *ranks)).sum::<u64>()
     };
     let alone = sum(&|owner, ranks| if ranks == 1 { owner.bytes() } else { 0 });
-    // A pair that only sends or receives, beside the communicator of all ranks.
+    // Two ranks that only send and receive, although they have a communicator with all ranks.
     let is_pair = |owner: &Owner<'_>, ranks| {
         ranks == 2 && owner.part("peers") > 0 && owner.part("ring") == 0 && communicators.len() > 1
     };

@@ -12,20 +12,20 @@ pub(super) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<
     let Some(savings) = &outcome.savings else { return Vec::new() };
     let (dels, others): (Vec<&Saving>, Vec<&Saving>) =
         savings.rows.iter().partition(|row| row.waste.kind == WasteKind::Del);
-    let is_one = dels.is_empty() && others.len() == 1 || others.is_empty();
     let mut found = Vec::new();
     if !dels.is_empty() {
-        let peak = if is_one { savings.together.map(|it| it.allocated_bytes) } else { None };
-        found.push(deleted(&dels, peak, savings, &size));
+        let freed = match &dels[..] {
+            [row] => row.alone,
+            _ if others.is_empty() => savings.together,
+            _ => None,
+        };
+        found.push(deleted(&dels, freed, savings, &size));
     }
-    for row in &others {
-        found.push(format!(
-            "{}: {}",
-            what(&row.waste, &size),
-            gives(&[row], row.alone_bytes, savings, &size)
-        ));
+    for row in others {
+        let gives = gives(&[row], row.alone, savings, &size);
+        found.push(format!("{}: {gives}", what(&row.waste, &size)));
     }
-    if let (false, Some(Freed { allocated_bytes, .. })) = (is_one, savings.together) {
+    if let (2.., Some(Freed { allocated_bytes, .. })) = (found.len(), savings.together) {
         let before = size(savings.before_bytes);
         found.push(format!("all of this together gives {} in place of {before}", size(allocated_bytes)));
     }
@@ -41,35 +41,39 @@ fn fits_now(outcome: &Outcome, savings: &Savings) -> bool {
 }
 
 /// `2.00 GiB live at the peak are not read again: …`.
-fn deleted(rows: &[&Saving], peak: Option<u64>, savings: &Savings, size: &impl Fn(u64) -> String) -> String {
+fn deleted(
+    rows: &[&Saving],
+    freed: Option<Freed>,
+    savings: &Savings,
+    size: &impl Fn(u64) -> String,
+) -> String {
     // Variables that free nothing alone share their memory.
     let (single, shared): (Vec<&Saving>, Vec<&Saving>) =
-        rows.iter().copied().partition(|row| row.alone_bytes.is_some() || savings.together.is_none());
+        rows.iter().copied().partition(|row| row.alone.is_some() || savings.together.is_none());
     let shared_bytes = shared.iter().map(|row| row.waste.bytes).max().unwrap_or(0);
     let bytes = single.iter().map(|row| row.waste.bytes).sum::<u64>() + shared_bytes;
     let names: Vec<String> =
-        rows.iter().map(|row| format!("`{}` ({})", row.waste.name, at(&row.waste, row.waste.line))).collect();
+        rows.iter().map(|row| format!("`{}` ({})", row.waste.name, at(&row.waste))).collect();
     let alone: Vec<String> = rows
         .iter()
-        .filter_map(|row| Some(format!("`{}` {}", row.waste.name, size(row.alone_bytes?))))
+        .filter_map(|row| Some(format!("`{}` {}", row.waste.name, size(row.alone?.allocated_bytes))))
         .collect();
     let alone = if rows.len() > 1 && !alone.is_empty() {
         format!(" (each alone: {})", alone.join(", "))
     } else {
         String::new()
     };
-    let peak = peak.or(rows.first().filter(|_| rows.len() == 1).and_then(|row| row.alone_bytes));
     format!(
         "{} live at the peak are not read again: {}: {}{alone}",
         size(bytes),
         names.join(", "),
-        gives(rows, peak, savings, size)
+        gives(rows, freed, savings, size)
     )
 }
 
 /// What a line other than `del` is for.
 fn what(row: &Waste, size: &impl Fn(u64) -> String) -> String {
-    let (bytes, name, place) = (size(row.bytes), &row.name, at(row, row.line));
+    let (bytes, name, place) = (size(row.bytes), &row.name, at(row));
     match row.kind {
         WasteKind::Del => format!("{bytes} live at the peak are not read again: `{name}` ({place})"),
         WasteKind::Shape => {
@@ -86,7 +90,7 @@ fn what(row: &Waste, size: &impl Fn(u64) -> String) -> String {
 }
 
 /// `` `del x, aug` after line 12 gives 4.58 GiB in place of 5.58 GiB ``.
-fn gives(rows: &[&Saving], peak: Option<u64>, savings: &Savings, size: &impl Fn(u64) -> String) -> String {
+fn gives(rows: &[&Saving], freed: Option<Freed>, savings: &Savings, size: &impl Fn(u64) -> String) -> String {
     let rows: Vec<&Waste> = rows.iter().map(|row| &row.waste).collect();
     let lines = places(&rows);
     let is_one_file = rows.iter().all(|row| row.file == rows[0].file);
@@ -99,8 +103,10 @@ fn gives(rows: &[&Saving], peak: Option<u64>, savings: &Savings, size: &impl Fn(
         .collect();
     let verb = if said.len() == 1 { "gives" } else { "give" };
     let said = said.join(", ");
-    match peak {
-        Some(peak) => format!("{said} {verb} {} in place of {}", size(peak), size(savings.before_bytes)),
+    match freed {
+        Some(Freed { allocated_bytes, .. }) => {
+            format!("{said} {verb} {} in place of {}", size(allocated_bytes), size(savings.before_bytes))
+        }
         None if savings.together.is_some() => said,
         None => format!(
             "{said} would free it (not tried: that needs a run of at most a minute, without --allow-writes)"
@@ -108,8 +114,9 @@ fn gives(rows: &[&Saving], peak: Option<u64>, savings: &Savings, size: &impl Fn(
     }
 }
 
-fn at(row: &Waste, line: u64) -> String {
-    place(&row.file.to_string_lossy(), line)
+/// The line that assigned it.
+fn at(row: &Waste) -> String {
+    place(&row.file.to_string_lossy(), row.line)
 }
 
 /// The same as JSON.
@@ -117,15 +124,8 @@ pub(super) fn json(outcome: &Outcome) -> Option<Value> {
     let savings = outcome.savings.as_ref()?;
     let row = |row: &Saving| {
         let Waste { kind, name, file, line, bytes, after, text, .. } = &row.waste;
-        let kind = match kind {
-            WasteKind::Del => "del",
-            WasteKind::Shape => "shape",
-            WasteKind::View => "view",
-            WasteKind::Gradients => "gradients",
-            WasteKind::States => "states",
-        };
         json!({ "kind": kind, "name": name, "file": file_name(&file.to_string_lossy()), "line": line,
-            "bytes": bytes, "after": after, "text": text, "peak_allocated_bytes": row.alone_bytes })
+            "bytes": bytes, "after": after, "text": text, "peak_allocated_bytes": row.alone.map(|it| it.allocated_bytes) })
     };
     let together = savings.together.map(|it| {
         json!({ "peak_allocated_bytes": it.allocated_bytes, "peak_reserved_bytes": it.reserved_bytes, "fits": it.fits })

@@ -69,7 +69,7 @@ pub(crate) struct GptArgs {
     steps: u64,
     /// Blocks of tokens per step, of all ranks together
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
-    batch_size: u32,
+    pub(super) batch_size: u32,
     /// Learning rate of AdamW after 100 steps; it rises until then, and falls with the root of the steps afterwards
     #[arg(long, value_name = "RATE", default_value_t = 3e-3, value_parser = learning_rate)]
     lr: f64,
@@ -121,11 +121,6 @@ struct Gpt {
 }
 
 impl GptArgs {
-    /// Samples per step.
-    pub(super) fn batch_size(&self) -> usize {
-        self.batch_size as usize
-    }
-
     /// Builds the job.
     pub(super) fn job(&self) -> std::result::Result<Job, Failure> {
         let [width, context, heads] = [self.width as usize, self.context as usize, usize::from(self.heads)];

@@ -51,7 +51,7 @@ pub(crate) struct ImageArgs {
     steps: Option<u64>,
     /// Images per step, of all ranks together
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
-    batch_size: u32,
+    pub(super) batch_size: u32,
     /// How to change the weights
     #[arg(long, value_enum, default_value_t = Optimizer::Sgd)]
     optimizer: Optimizer,
@@ -113,11 +113,6 @@ struct Image {
 }
 
 impl ImageArgs {
-    /// Samples per step.
-    pub(super) fn batch_size(&self) -> usize {
-        self.batch_size as usize
-    }
-
     /// Builds the job.
     pub(super) fn job(&self) -> std::result::Result<Job, Failure> {
         let folder = self.data.as_ref().ok_or_else(|| Failure::new(Exit::Usage, FOLDER))?;

@@ -37,7 +37,7 @@ pub(crate) struct MnistArgs {
     steps: Option<u64>,
     /// Images per step, of all ranks together
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
-    batch_size: u32,
+    pub(super) batch_size: u32,
     /// How to change the weights
     #[arg(long, value_enum, default_value_t = Optimizer::Sgd)]
     optimizer: Optimizer,
@@ -59,11 +59,6 @@ struct Mnist {
 }
 
 impl MnistArgs {
-    /// Samples per step.
-    pub(super) fn batch_size(&self) -> usize {
-        self.batch_size as usize
-    }
-
     /// Builds the job.
     pub(super) fn job(&self) -> std::result::Result<Job, Failure> {
         let want = if self.settings.device.has_values() { Want::Values } else { Want::Shapes };
