@@ -1,7 +1,8 @@
-//! What the process takes of a device outside its requests, charged at the calls that take it: kernels, libraries, streams, graphs.
+//! Charges the device memory that kernels, libraries, streams and graphs use, which the process does not request explicitly. Each
+//! is charged at the call that takes it.
 //!
-//! The bytes are those of `plimsoll_gpu::outside`. NCCL's are in `nccl/memory.rs`. A charge that does not fit fails the call, as on a
-//! GPU.
+//! `plimsoll_gpu::outside` gives the number of bytes. NCCL's memory is charged in `nccl/memory.rs`. If a charge does not fit, the
+//! call fails, as on a GPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_char, c_int};
@@ -18,30 +19,30 @@ use crate::memory::memory;
 use crate::settings;
 use crate::stream::{ExecHandle, StreamHandle, streams};
 
-/// The owner of the pool for kernels' stacks.
+/// The owner in the ledger of the pool for kernels' stacks.
 const LOCAL_MEMORY: &str = "local memory of kernels";
 
-/// The owner of streams.
+/// The owner in the ledger of streams.
 const STREAMS: &str = "streams";
 
-/// The owner of instantiated graphs.
+/// The owner in the ledger of instantiated graphs.
 const GRAPHS: &str = "CUDA graphs";
 
-/// What was charged once, by device.
+/// The libraries, stacks and streams that have been charged so far, by device.
 #[derive(Debug, Default)]
 struct Charged {
     libraries: BTreeSet<(usize, Library)>,
     /// Bytes of the largest stack so far.
     stacks: BTreeMap<usize, u32>,
-    /// Streams that exist, and the most that did.
+    /// The number of streams that exist, and its peak.
     streams: BTreeMap<usize, (u64, u64)>,
 }
 
-/// What programs made and may destroy: where it is.
+/// The streams and graphs that the program created and may destroy, with their devices.
 #[derive(Debug, Default)]
 struct Made {
     streams: BTreeMap<StreamHandle, usize>,
-    /// Device and nodes.
+    /// The device, and the number of nodes.
     graphs: BTreeMap<ExecHandle, (usize, u64)>,
 }
 
@@ -50,10 +51,11 @@ static CHARGED: Mutex<Charged> =
 
 static MADE: Mutex<Made> = Mutex::new(Made { streams: BTreeMap::new(), graphs: BTreeMap::new() });
 
-/// Devices, a bit each, on which a kernel was launched: launches check it first, and usually need nothing more.
+/// The devices on which a kernel was launched, one bit each. A launch checks it first and usually has nothing else to do.
 static LAUNCHED: AtomicU64 = AtomicU64::new(0);
 
-/// A kernel that is compiled into a library was launched on the current device. With the first one PyTorch's module is loaded.
+/// Records the launch, on the current device, of a kernel that is compiled into a library. The first launch loads PyTorch's
+/// module, whose memory is charged.
 ///
 /// # Errors
 ///
@@ -68,11 +70,11 @@ pub(crate) fn launched() -> Outcome {
     Ok(())
 }
 
-/// A library was used on the current device.
+/// Records that a library is used on the current device. Its first use is charged.
 ///
 /// # Errors
 ///
-/// `OutOfMemory` if it is the first use and does not fit.
+/// `OutOfMemory` if the memory of the first use does not fit.
 pub(crate) fn used(library: Library) -> Outcome {
     used_on(current_device()?, library)
 }
@@ -92,7 +94,7 @@ fn used_on(device: usize, library: Library) -> Outcome {
     Ok(())
 }
 
-/// A kernel with a stack of this many bytes a thread was launched: the pool of local memory grows to it.
+/// Records the launch of a kernel with this many bytes of stack per thread. If needed, the pool of local memory grows.
 ///
 /// # Errors
 ///
@@ -111,7 +113,7 @@ pub(crate) fn stack(device: usize, stack_bytes: u32) -> Outcome {
     Ok(())
 }
 
-/// So many streams were made on a device.
+/// Records that `count` streams were created on a device.
 ///
 /// # Errors
 ///
@@ -131,14 +133,14 @@ pub(crate) fn made_streams(device: usize, count: u64) -> Outcome {
     Ok(())
 }
 
-/// So many streams ended. Their bytes are kept for later ones.
+/// Records that `count` streams were destroyed. Their bytes stay charged, and later streams reuse them.
 pub(crate) fn ended_streams(device: usize, count: u64) {
     if let Some((streams, _)) = locked(&CHARGED).streams.get_mut(&device) {
         *streams = streams.saturating_sub(count);
     }
 }
 
-/// Makes a stream on the current device.
+/// Creates a stream on the current device.
 ///
 /// # Errors
 ///
@@ -164,7 +166,7 @@ pub(crate) fn destroy_stream(stream: StreamHandle) -> Outcome {
     Ok(())
 }
 
-/// A graph of this many nodes was instantiated on the current device.
+/// Records that a graph of this many nodes was instantiated on the current device.
 ///
 /// # Errors
 ///
@@ -178,7 +180,7 @@ pub(crate) fn made_graph(exec: ExecHandle, nodes: u64) -> Outcome {
     Ok(())
 }
 
-/// An instantiated graph was destroyed.
+/// Records that an instantiated graph was destroyed.
 pub(crate) fn ended_graph(exec: ExecHandle) {
     if let Some((device, nodes)) = locked(&MADE).graphs.remove(&exec) {
         memory().uses.discharge_part(device, GRAPHS, "", graph_bytes(nodes));
@@ -192,29 +194,30 @@ fn charge_derived(device: usize, owner: &str, bytes: u64) -> Outcome {
     memory().uses.charge(device, owner, "", Figure { bytes, basis: Basis::Derived })
 }
 
-/// The peak of the bytes that this process requested of a device. For hooks inside the process.
+/// The peak of the bytes that this process has requested on a device. For hooks inside the process.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_most_bytes(device: c_int) -> u64 {
     memory().uses.requested_bytes(number(device)).1
 }
 
-/// The bytes that this process has requested of a device. For hooks inside the process.
+/// The bytes that this process currently has requested on a device. For hooks inside the process.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_requested_bytes(device: c_int) -> u64 {
     memory().uses.requested_bytes(number(device)).0
 }
 
-/// Writes what this process had on a device at its peak, with a zero at the end, as far as there is room, and returns the length of
-/// all. `ledger.rs` describes the lines. For hooks inside the process.
+/// Writes the memory that this process had on a device at its peak, as text that ends with a zero byte. The text is cut to
+/// `room`. Returns the length of the complete text. [`crate::ledger::Peak::text`] describes its lines. For hooks inside the
+/// process.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_outside(device: c_int, text: Out<c_char>, room: usize) -> usize {
     let found = memory().uses.text(number(device));
-    // Who only asks for the length gives no room.
+    // A caller that only asks for the length passes no room.
     let _only_the_length = put_text(text, room, &found);
     found.len()
 }
 
-/// A device that does not exist was never used.
+/// The device's index. A negative number becomes an index that no device has, and so has no use recorded.
 fn number(device: c_int) -> usize {
     usize::try_from(device).unwrap_or(usize::MAX)
 }

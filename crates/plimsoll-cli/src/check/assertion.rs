@@ -96,7 +96,7 @@ impl Assertion {
         let device = &explained.devices[place];
         let before = baseline.map(|baseline| counterpart(baseline, device)).transpose()?;
         let mut decided = decide(want, explained, device, before);
-        // No line of memory makes GradScaler skip a step.
+        // A GradScaler skip has no responsible line of memory.
         if decided.verdict == Verdict::Fails && !matches!(want, Want::SkippedAtMost(_)) {
             decided.lines = blamed(want, explained, device, baseline.zip(before));
             decided.lines.truncate(rows);
@@ -200,9 +200,9 @@ fn decide(
     let counts_steps = matches!(want, Want::SkippedAtMost(_));
     let (verdict, message) = match (actual > limit, is_whole) {
         (false, _) if unknown || counts_steps && skipped.is_none() => (Verdict::Incomplete, message),
-        // They are counted, not recorded.
+        // Skipped steps are counted by the program, so an incomplete recording does not matter.
         (false, _) if counts_steps => (Verdict::Holds, message),
-        // What leaks, leaks in the part that is known.
+        // If the recorded part leaks, the program leaks.
         (false, _) if want == Want::NoLeak => (Verdict::Holds, message),
         (true, _) => (Verdict::Fails, message),
         (false, true) => (Verdict::Holds, message),

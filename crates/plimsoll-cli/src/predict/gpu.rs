@@ -14,7 +14,7 @@ use crate::exit::{Exit, Failure};
 /// Additional memory, for a run that must not run out of it.
 const MORE_BYTES: u64 = 1 << 39;
 
-/// What a common program loads, for a GPU on which nothing has run yet.
+/// The libraries that a common program loads, for a GPU on which nothing has run yet.
 const COMMON: [Library; 5] =
     [Library::PyTorchKernels, Library::CuBlas, Library::CuDnn, Library::CuFft, Library::CuSolver];
 
@@ -45,14 +45,14 @@ impl Workspaces {
     }
 }
 
-/// How the memory that a process uses outside the allocator is known.
+/// How the memory that a process uses outside the allocator was determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Context {
-    /// By `--context`.
+    /// It is given by `--context`.
     Given,
-    /// It is that of a program with the common libraries: nothing has run yet.
+    /// It is the expected memory of a program with the common libraries, because nothing has run yet.
     Expected,
-    /// From a run, which was charged for it call by call.
+    /// It comes from a run, which was charged for it call by call.
     Charged,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Target {
     pub(crate) total_bytes: u64,
     /// Memory that a process uses outside the allocator.
     pub(crate) context_bytes: u64,
-    /// How that is known.
+    /// How `context_bytes` was determined.
     pub(crate) context: Context,
     /// Compute capability, as `8.9`.
     pub(crate) capability: String,
@@ -83,7 +83,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The GPU that `--gpu` and `--cc` name; without them, that of this machine.
+    /// The GPU that `--gpu` and `--cc` name. Without them, it is this machine's GPU.
     ///
     /// # Errors
     /// An unknown name, an invalid compute capability, a device smaller than the context.
@@ -154,7 +154,8 @@ impl Target {
                 )
             }
         };
-        // The stand-in's properties of a GPU that is given by size are those of the first of its capability.
+        // If a GPU is given by its size, the stand-in uses the properties of the first listed GPU with its
+        // compute capability.
         let alike = if is_named {
             listed
         } else {
@@ -211,7 +212,7 @@ impl Target {
         target
     }
 
-    /// The same GPU with what a run had outside the allocator; unchanged if that is not known.
+    /// The same GPU with the memory outside the allocator that a run used; unchanged if that is unknown.
     pub(crate) fn charged(&self, outside_bytes: Option<u64>) -> Target {
         match outside_bytes {
             Some(context_bytes) => Target { context_bytes, context: Context::Charged, ..self.clone() },
@@ -233,7 +234,7 @@ impl Target {
     }
 }
 
-/// What a process with the common libraries has outside the allocator.
+/// The memory that a process with the common libraries uses outside the allocator.
 fn expected_bytes(gpu: &Gpu) -> u64 {
     let libraries = COMMON.map(|library| library.first_use(gpu, Loading::Lazy).bytes);
     outside::context(gpu).bytes + libraries.iter().sum::<u64>()
@@ -265,7 +266,7 @@ fn unknown(why: &UnknownGpu) -> String {
     }
 }
 
-/// The list of GPUs: memory, compute capability, multiprocessors, memory bandwidth and matrix-multiply rates.
+/// The table of GPUs: memory, compute capability, multiprocessors, memory bandwidth and matrix-multiply rates.
 pub(crate) fn list(whole: bool) -> String {
     let mut out = String::new();
     // Writing to a `String` cannot fail.

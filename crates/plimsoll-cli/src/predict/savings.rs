@@ -1,5 +1,6 @@
-//! Further runs with lines that free what is live at the peak and not needed there ([`Savings`]). What is printed are the peaks of these
-//! runs: the program's source has the lines in it, as if they were pasted, in the program's view of the file system.
+//! Further runs with lines that free memory that is live at the peak but not needed there ([`Savings`]). The printed
+//! peaks are those of these runs. In the program's view of the file system, its source contains the lines, as if they
+//! were pasted.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -15,10 +16,10 @@ use super::run::Run;
 use crate::output;
 use crate::protocol::Waste;
 
-/// After a first run longer than this there is no further one.
+/// If the first run took longer than this, there is no further one.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The most rows that are tried.
+/// The maximum number of rows to try.
 const MOST: usize = 4;
 
 /// A line that lowers the peak by less than the peak divided by this is left out.
@@ -67,15 +68,15 @@ fn untried(rows: &[Waste]) -> Vec<Saving> {
     rows.iter().map(|waste| Saving { waste: waste.clone(), alone_bytes: None }).collect()
 }
 
-/// Runs with further lines.
+/// Runs of the program with additional lines.
 struct Trials<'a> {
     args: &'a PredictArgs,
     target: &'a Target,
     session: &'a Session,
-    /// A higher peak is no gain.
+    /// The highest peak that counts as a gain.
     most_bytes: u64,
     began: Instant,
-    /// Whether the user has ended a run: then there is no further one.
+    /// Whether the user has ended a run; if so, no other follows.
     is_interrupted: Cell<bool>,
 }
 
@@ -94,7 +95,7 @@ impl Trials<'_> {
         };
         let gains: Vec<(Saving, Option<Freed>)> = rows.iter().map(alone).collect();
         let single: Vec<&(Saving, Option<Freed>)> = gains.iter().filter(|it| it.1.is_some()).collect();
-        // Lines that gain nothing alone may do so together, as those of two names for one tensor.
+        // Lines that gain nothing alone may do so together, for example those for two names of one tensor.
         let without = match &single[..] {
             [] => None,
             [one] => one.1,

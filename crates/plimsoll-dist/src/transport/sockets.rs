@@ -1,8 +1,8 @@
-//! Ranks that are processes, with a TCP connection between each two.
+//! Ranks that are processes, with a TCP connection between every two.
 //!
-//! A message is a header (which collective, of how many bytes) and the bytes. The header tells at once if two ranks are in
-//! different collectives. A thread sends while this one receives, in an order in which no two ranks wait for each other: to the
-//! next rank first, from the previous one first.
+//! A message is a header (the collective and its size in bytes) followed by the bytes. The header shows at once if two ranks are
+//! in different collectives. A second thread sends while the calling thread receives. Each rank sends to the next rank first and
+//! receives from the previous one first, so no two ranks wait for each other.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -17,13 +17,13 @@ use crate::error::{Error, Result};
 use crate::monitor::Health;
 use crate::record::{Call, Op};
 
-/// How long a read or write waits before it looks whether a rank is lost.
+/// How long a read or write blocks before it checks whether a rank is lost.
 const LOOK: Duration = Duration::from_millis(50);
-/// Messages of less than this are sent without a thread: the system's buffers hold them.
+/// Shorter messages are sent without a second thread, because the system's buffers hold them.
 const SMALL_BYTES: usize = 16 << 10;
-/// The first collective may take longer, for ranks build their models in different time.
+/// The first collective may take this many times longer, because ranks differ in how long they take to build their models.
 const FIRST_FACTOR: u32 = 4;
-/// Number, operation, bytes and hash.
+/// The bytes of a header: number, operation, size and hash of the call.
 const HEADER_BYTES: usize = 32;
 
 /// The connections of one rank to all others.
@@ -35,18 +35,18 @@ pub struct Sockets {
     timeout: Duration,
 }
 
-/// What one exchange shares between the two threads.
+/// The state that the two threads of an exchange share.
 struct Exchange<'a> {
     call: &'a Call,
     header: [u8; HEADER_BYTES],
     start: Instant,
     timeout: Duration,
-    /// Set where receiving failed, so that sending ends.
+    /// Set when receiving fails, so that sending stops.
     is_over: AtomicBool,
 }
 
 impl Sockets {
-    /// `streams` has a connection to each rank but this one.
+    /// `streams` has a connection to every rank except this one.
     pub(crate) fn new(
         rank: usize,
         streams: Vec<Option<TcpStream>>,
@@ -61,7 +61,7 @@ impl Sockets {
         Ok(Sockets { rank, streams, health, timeout })
     }
 
-    /// The ranks at distance 1, 2, … ahead, each with its connection.
+    /// The ranks that are 1, 2, … ahead of this one, each with its connection.
     fn ahead(&self) -> impl Iterator<Item = (usize, &TcpStream)> {
         let size = self.streams.len();
         (1..size)
@@ -69,7 +69,7 @@ impl Sockets {
             .filter_map(|peer| Some((peer, self.streams[peer].as_ref()?)))
     }
 
-    /// The same behind.
+    /// The ranks that are 1, 2, … behind this one, each with its connection.
     fn behind(&self) -> impl Iterator<Item = (usize, &TcpStream)> {
         let size = self.streams.len();
         (1..size)
@@ -105,7 +105,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Reads or writes until `total` bytes are done, and looks at the other ranks' health whenever that takes long.
+    /// Reads or writes `total` bytes. Whenever it has blocked for [`LOOK`], it checks whether a rank is lost.
     fn move_bytes(
         &self,
         exchange: &Exchange<'_>,
@@ -139,7 +139,7 @@ impl Sockets {
         if exchange.start.elapsed() < exchange.timeout {
             return Ok(());
         }
-        // Said to all, with its host: the others may not be waiting for it themselves.
+        // Report it to all ranks, with its host: the others may not be waiting for this rank themselves.
         let why = format!(
             "did not come to {call} within {seconds} s: it may be stopped, overloaded or in other code \
              (PLIMSOLL_COLLECTIVE_TIMEOUT_S sets the time)"
@@ -185,7 +185,7 @@ impl Transport for Sockets {
 
     fn close(&self) {
         for stream in self.streams.iter().flatten() {
-            // One that is closed already is as it should be.
+            // This fails if the connection is already closed, which is fine.
             let _ = stream.shutdown(Shutdown::Write);
         }
     }
@@ -200,7 +200,7 @@ fn header(call: &Call) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// What a header says: no label, and of the type only a hash.
+/// The call that a header describes. It has no label and no type: the header holds only a hash of the type.
 fn called(header: &[u8; HEADER_BYTES]) -> Call {
     let number = |at: usize| header[at..at + 8].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
     let op = Op::from_wire(header[8]).unwrap_or(Op::Barrier);

@@ -1,5 +1,5 @@
-"""Memory of the training that is gone for good: gradients, optimizer states and buffers that were there in earlier steps and are not in
-the latest ones. And the steps that GradScaler skipped.
+"""Finds training memory that was dropped for good: gradients, optimizer states and buffers that existed in earlier
+steps but not in the latest ones. It also counts the steps that GradScaler skipped.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from .. import protocol
 from .live import Tensors
 from .objects import is_a
 
-OFTEN = 8  # each of the first steps is looked at, then those whose number is a power of two, and those in which memory falls
-LEAST_PART = 100  # of the allocated bytes: less is not named
-LOOKS = 2  # in which something is missing until it counts as gone
-UNUSED = 4  # the same, of the gradient of a parameter that is not frozen
-NAMES = 3  # parameters that are named
+OFTEN = 8  # the first steps are all examined, then those whose number is a power of two, and those in which memory falls
+LEAST_PART = 100  # of the allocated bytes: less is not reported
+LOOKS = 2  # examined steps in which a tensor must be missing to count as gone
+UNUSED = 4  # the same for the gradient of a parameter that is not frozen
+NAMES = 3  # the maximum number of parameters to name
 
 
 class Kept:
-    """What was seen at an optimizer's steps: gradients and states by parameter, buffers by module and name."""
+    """The tensors that existed at an optimizer's steps: gradients and states by parameter, buffers by module and name."""
 
     def __init__(self) -> None:
-        self.looks: list[int] = []  # the steps
-        self.seen: dict[tuple[str, Any], list[int]] = {}  # bytes, the first look and the last one that saw it
+        self.looks: list[int] = []  # the steps that were examined
+        self.seen: dict[tuple[str, Any], list[int]] = {}  # bytes, and the first and last look that saw it
 
 
 class Falling:
-    """What this process's optimizers and modules have kept, step by step."""
+    """The memory that this process's optimizers and modules have kept, step by step."""
 
     def __init__(self, torch: Any) -> None:
         from torch.nn.modules.module import register_module_buffer_registration_hook
 
         self.torch, self.known = torch, Tensors(torch)
         self.kept: weakref.WeakKeyDictionary[Any, Kept] = weakref.WeakKeyDictionary()  # by optimizer
-        self.modules: weakref.WeakSet[Any] = weakref.WeakSet()  # those with buffers
+        self.modules: weakref.WeakSet[Any] = weakref.WeakSet()  # modules with buffers
         self.steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.level = 0
         register_module_buffer_registration_hook(self.registered)
@@ -45,7 +45,7 @@ class Falling:
         self.modules.add(module)
 
     def stepped(self, optimizer: Any, level: int) -> None:
-        """An optimizer has stepped, with so many bytes allocated. Most steps cost a comparison."""
+        """An optimizer has stepped, with `level` bytes allocated. For most steps this costs a comparison."""
         step = self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
         falls, self.level = level < self.level - self.level // LEAST_PART, level
         if step <= OFTEN or step & (step - 1) == 0 or falls:
@@ -53,10 +53,10 @@ class Falling:
                 with self.known.quiet():
                     self.look(optimizer, step)
             except Exception:
-                self.kept.pop(optimizer, None)  # the program goes on
+                self.kept.pop(optimizer, None)  # an error here must not end the program
 
     def look(self, optimizer: Any, step: int) -> None:
-        """Notes what is there at an optimizer's step."""
+        """Notes which tensors exist at an optimizer's step."""
         kept = self.kept.setdefault(optimizer, Kept())
         kept.looks.append(step)
         nth = len(kept.looks) - 1
@@ -66,7 +66,7 @@ class Falling:
                 row[0], row[2] = max(row[0], tensor.numel() * tensor.element_size()), nth
 
     def there(self, optimizer: Any) -> Any:
-        """The keys and tensors of what is there."""
+        """The keys and tensors that exist now."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 gradient = self.known.get(parameter, "grad") if self.known.get(parameter, "is_leaf") else None
@@ -76,25 +76,26 @@ class Falling:
                 for name, it in state.items() if isinstance(state, dict) else ():
                     if self.known.is_tensor(it):
                         yield ("optimizer state", (id(parameter), name)), it
-        # Those of all modules, once.
+        # Buffers of all modules: only with the first optimizer, to count them once.
         for module in list(self.modules) if optimizer is next(iter(self.steps), None) else ():
             for name, it in module._buffers.items():
                 if it is not None and self.known.is_tensor(it):
                     yield ("buffer", (id(module), name)), it
 
     def rows(self) -> list[protocol.Fall]:
-        """What is gone for good, by optimizer and category; the largest first."""
+        """Rows for tensors that are gone for good, by optimizer and category, the largest first."""
         found = [row for optimizer, kept in list(self.kept.items()) for row in self.gone(optimizer, kept)]
         return sorted(found, key=lambda it: -it["bytes"])
 
     def gone(self, optimizer: Any, kept: Kept) -> list[protocol.Fall]:
-        """The same of one optimizer: what the earlier looks saw, and none of the latest ones."""
+        """Rows for one optimizer: the tensors that earlier looks saw and the latest ones did not."""
         parameters = [it for group in optimizer.param_groups for it in group["params"]]
         frozen = {id(it) for it in parameters if not it.requires_grad}
         rows: dict[tuple[str, int, bool], tuple[int, list[int]]] = {}
         for (category, key), (size, _, latest) in kept.seen.items():
             owner = key[0] if isinstance(key, tuple) else key
-            # A gradient may come back if the parameter is only not used, as that of an expert.
+            # A gradient may come back if its parameter is only unused for now, for example in an expert
+            # that gets no tokens.
             is_frozen = category == "gradient" and owner in frozen
             if len(kept.looks) - 1 - latest >= (LOOKS if is_frozen or category != "gradient" else UNUSED):
                 total, owners = rows.setdefault((category, latest, is_frozen), (0, []))
@@ -106,7 +107,7 @@ class Falling:
         ]
 
     def text(self, category: str, owners: list[int], is_frozen: bool) -> str:
-        """What is gone: `the gradients of 3 parameters (0.weight, …), which are frozen`."""
+        """A description of what is gone: `the gradients of 3 parameters (0.weight, …), which are frozen`."""
         owners = list(dict.fromkeys(owners))
         one = "module" if category == "buffer" else "parameter"
         many = f"{len(owners)} {one}{'' if len(owners) == 1 else 's'}"
@@ -121,7 +122,7 @@ class Falling:
         return f"{found[category]} {many}{named}{', which are frozen' if is_frozen else ''}"
 
     def names(self, wanted: list[int]) -> list[str]:
-        """The names of parameters or modules, as the outermost modules call them."""
+        """The names of parameters or modules, as seen from the outermost modules."""
         import gc
 
         modules = [it for it in gc.get_objects() if is_a(it, self.torch.nn.Module)]
@@ -137,8 +138,8 @@ class Falling:
 
 
 class Skipped:
-    """The steps that GradScaler skipped because a gradient was infinite or no number. An optimizer that leaves out such steps itself
-    (`fused=True`) is not counted: whether it did is on the GPU.
+    """Counts the steps that GradScaler skipped because a gradient was infinite or NaN. Optimizers that skip such steps
+    themselves (`fused=True`) are not counted: whether they did is known only on the GPU.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -148,7 +149,7 @@ class Skipped:
         scaler, skipped = module.GradScaler, self
         original = getattr(scaler, "_maybe_opt_step", None)
         if original is None:
-            return  # a PyTorch without that function
+            return  # this PyTorch does not have the function
 
         @functools.wraps(original)
         def _maybe_opt_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ def taken_bytes(device: int) -> int:
 
 
 def requested_bytes(device: int) -> int | None:
-    """The memory on a device that this process has requested of CUDA, through PyTorch or not; `None` without the stand-in."""
+    """The memory on a device that this process has requested from CUDA, through PyTorch or not. `None` without the stand-in."""
     requested = getattr(ctypes.CDLL(None), "plimsoll_standin_requested_bytes", None)
     if requested is None:
         return None
@@ -26,8 +26,8 @@ def requested_bytes(device: int) -> int | None:
 
 
 def peak(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | None]:
-    """What this process had on a device at its peak: the bytes that it had requested, the rows beside them, and the last row that did
-    not fit.
+    """The memory of this process on a device at its peak: the bytes that it had requested, the rows for memory outside
+    those requests, and the last row that did not fit.
     """
     written = getattr(ctypes.CDLL(None), "plimsoll_standin_outside", None)
     rows: list[protocol.Outside] = []
@@ -52,14 +52,16 @@ def peak(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | N
 
 
 def outside(devices: int) -> tuple[list[protocol.Outside], protocol.Refused | None]:
-    """The rows of all devices, also of one without tensors: a row may not have fitted before the first one. The last that did not."""
+    """The rows of all devices, even of those without tensors, because a row may have failed to fit before the first
+    tensor. Also the last row that did not fit.
+    """
     peaks = [peak(device) for device in range(devices)]
     refused = [it for _, _, it in peaks if it]
     return [row for _, rows, _ in peaks for row in rows], refused[-1] if refused else None
 
 
 def extend(size: int) -> None:
-    """Gives the device this many bytes beyond those that it reports."""
+    """Gives the device this many bytes in addition to those that it reports."""
     more = ctypes.CDLL(None).plimsoll_standin_extend
     more.argtypes, more.restype = (ctypes.c_uint64,), None
     more(size)

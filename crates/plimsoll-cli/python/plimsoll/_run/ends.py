@@ -1,10 +1,12 @@
-"""Ends of a program other than running out of GPU memory: what the exception that ended it means, by PyTorch's and NVIDIA's words."""
+"""Explains why a program ended, other than by running out of GPU memory: the meaning of its exception, by the words
+that PyTorch and NVIDIA use.
+"""
 
 from __future__ import annotations
 
 NOT_MEMORY = "a lack of memory was not the cause"
 
-# Words of the message; what ended the program; what to do.
+# Words of the message, the cause, and the advice.
 ROWS = (
     (
         ("illegal memory access", "misaligned address"),
@@ -44,12 +46,12 @@ ROWS = (
     ),
 )
 
-# Only these errors of CUDA's are meant: other libraries use some of the words.
+# Only these errors of CUDA and NCCL count: other libraries use some of the same words.
 OF_CUDA = ("CUDA", "cuda", "NCCL", "nccl")
 
 
 def of(text: str) -> list[str]:
-    """Which end a message tells of, and what to do; nothing if it is none of these."""
+    """The cause that a message indicates, and the advice. Empty if it is none of these."""
     if not any(it in text for it in OF_CUDA) or "out of memory" in text:
         return []
     return next(([end, todo] for words, end, todo in ROWS if any(it in text for it in words)), [])

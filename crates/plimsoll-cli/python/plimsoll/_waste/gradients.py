@@ -1,5 +1,5 @@
-"""Gradients that the optimizer has used and nothing has freed, while the next forward pass runs; and the states of parameters that are
-frozen.
+"""Finds gradients that the optimizer has already used but that stay allocated during the next forward pass, and the
+optimizer states of frozen parameters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .insertion import LOOPS, behind, block_of
 from .names import Names, own
 from .sole import size_of
 
-READS = ("grad", "clip_grad_norm_", "clip_grad_value_", "unscale_")  # what reads gradients
+READS = ("grad", "clip_grad_norm_", "clip_grad_value_", "unscale_")  # names of code that reads gradients
 
 Scope = Callable[[FrameType], "tuple[Names, list[str]] | None"]
 
@@ -26,21 +26,23 @@ class Gradients:
 
     def __init__(self, torch: Any, known: Tensors, optimizers: Any) -> None:
         self.torch, self.known = torch, known
-        self.optimizers = optimizers  # all, weakly
-        self.stale: dict[int, Any] = {}  # weakly held by their steps
+        self.optimizers = optimizers  # all of them, by weak references
+        self.stale: dict[int, Any] = {}  # weak references, by the optimizer's id
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer has stepped: its gradients are used."""
+        """An optimizer has stepped, so its gradients are used up."""
         import weakref
 
         self.stale[id(optimizer)] = weakref.ref(optimizer)
 
     def began(self) -> None:
-        """A backward pass begins: it adds to the gradients that are there."""
+        """A backward pass begins. It adds to the existing gradients."""
         self.stale.clear()
 
     def rows(self, stack: list[tuple[FrameType, int]], scope: Scope, least: int) -> list[protocol.Waste]:
-        """A row for each optimizer whose used gradients, or whose states of frozen parameters, take at least so many bytes."""
+        """Returns a row for each optimizer whose used gradients, or whose states of frozen parameters, take at least
+        `least` bytes.
+        """
         found: list[protocol.Waste] = []
         sizes: dict[tuple[str, int], int] = {}
         stale = [it for it in (reference() for reference in self.stale.values()) if it is not None]
@@ -79,12 +81,14 @@ class Gradients:
 
 
 def forget(name: str) -> str:
-    """A line that drops the states of frozen parameters."""
+    """Returns a line of Python that drops the states of frozen parameters."""
     return f"[{name}.state.pop(it) for it in list({name}.state) if not it.requires_grad]"
 
 
 def steps(frame: FrameType, names: Names) -> Iterator[tuple[Any, str, Any]]:
-    """The statements in which a function's optimizers step: the statement, the optimizer's expression, and the optimizer."""
+    """Yields the statements of a function that call an optimizer's `step`: the statement, the optimizer's expression,
+    and the optimizer.
+    """
     import torch
 
     for node in own(names.scope):
@@ -100,7 +104,9 @@ def steps(frame: FrameType, names: Names) -> Iterator[tuple[Any, str, Any]]:
 
 
 def is_zeroed(names: Names, step: Any, name: str) -> bool:
-    """Whether the loop around a step sets the gradients to None again before a backward pass, and reads none of them until then."""
+    """Whether the loop around a step sets the gradients to None before the next backward pass, and does not read them
+    until then.
+    """
     block, loop = block_of(names, step)
     if block is None or not isinstance(loop, LOOPS):
         return False

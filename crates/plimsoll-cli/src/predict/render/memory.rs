@@ -39,7 +39,7 @@ pub(super) fn account(
     let needed_bytes = outcome.need.as_ref().map(|need| need.bytes);
     let is_allocated =
         needed_bytes.is_some_and(|it| it < reserved_bytes && it == judged.peaks.allocated_bytes);
-    // Communicators may have been there, and gone, before PyTorch's own peak.
+    // Communicators may have existed, and been freed, before PyTorch's own peak.
     let is_earlier = end_bytes.is_none() && judged.peaks.counted_bytes() < measured_bytes;
     let counted_bytes = match (is_allocated, is_earlier) {
         (true, _) => judged.peaks.allocated_bytes,
@@ -97,7 +97,7 @@ pub(super) fn account(
     short.extend(left.filter(|row| row.name != "free"));
     let [short, all] = [short, rows].map(|rows| Table::of(vec![BYTES, WHAT], rows));
     let heading = format!("Memory of {}", target.name);
-    // Programs have the rows of the outside by themselves.
+    // The JSON report has the rows for memory outside the allocator in a separate section.
     let value = Section::table("memory", Rank::Screen, "", short.clone()).value;
     Section::table("memory", Rank::Screen, heading, all)
         .valued(value)

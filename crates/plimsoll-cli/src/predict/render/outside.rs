@@ -1,5 +1,5 @@
-//! What the process that decides has on the GPU outside PyTorch's allocator: the rows, their values for programs, and what would save
-//! memory there.
+//! The memory that the deciding process uses on the GPU outside PyTorch's allocator: the rows, their values for
+//! programs, and advice that would save memory there.
 
 use plimsoll_gpu::outside;
 use plimsoll_trace::report::{Cell, Rank, Row, Section};
@@ -9,22 +9,22 @@ use crate::predict::analysis::judged::Judged;
 use crate::predict::gpu::Target;
 use crate::protocol::Outside;
 
-/// What the owner of a communicator begins with: the stand-in's `nccl/memory.rs`.
+/// The prefix of a communicator's owner, as in the stand-in's `nccl/memory.rs`.
 const COMMUNICATOR: &str = "NCCL communicator ";
 
-/// Advice has to save this part of the GPU's memory.
+/// Advice must save at least the GPU's memory divided by this.
 const WORTH: u64 = 100;
 
 /// The bases, from the most certain to the least.
 const BASES: [&str; 4] = ["measured", "derived", "given", "assumed"];
 
-/// All that an owner has.
+/// All rows of one owner.
 struct Owner<'judged> {
     name: &'judged str,
     parts: Vec<&'judged Outside>,
 }
 
-/// The owners on the judged device, in the order in which they came.
+/// The owners on the judged device, in order of appearance.
 fn owners(judged: &Judged) -> Vec<Owner<'_>> {
     let mut owners: Vec<Owner<'_>> = Vec::new();
     for row in judged.report.outside.iter().filter(|row| row.device == judged.peaks.device) {
@@ -70,12 +70,12 @@ pub(super) fn rows(judged: &Judged, size: impl Fn(u64) -> String) -> Vec<Row> {
     owners(judged).iter().map(row).collect()
 }
 
-/// What libraries requested of CUDA themselves, at the peak of the process.
+/// The bytes that libraries requested from CUDA themselves, at the peak of the process.
 pub(super) fn requested_bytes(judged: &Judged) -> u64 {
     judged.peaks.requested_bytes.saturating_sub(judged.peaks.reserved_bytes)
 }
 
-/// The rows of CUDA's total and of `nvidia-smi`'s, which has the driver's reserve.
+/// The rows of CUDA's total and of the total in `nvidia-smi`, which includes the driver's reserve.
 pub(super) fn totals(target: &Target, size: impl Fn(u64) -> String, used_bytes: u64) -> [Row; 3] {
     let reserve = outside::reserve(target.listed, target.total_bytes);
     let row = |name, bytes, what| Row::named(name, [Cell::Bytes(bytes), Cell::Text(what)]);
@@ -103,7 +103,7 @@ pub(super) fn sections(judged: Option<&Judged>, target: &Target) -> [Section; 2]
     [Section::data("outside", Value::Array(rows)), Section::data("totals", totals)]
 }
 
-/// What would save at least 1 % of the GPU outside the allocator, with its bytes.
+/// Advice that would save at least 1 % of the GPU outside the allocator, with the bytes that it saves.
 pub(super) fn advice(judged: Option<&Judged>, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let owners = judged.map_or_else(Vec::new, owners);
     let communicators: Vec<(&Owner<'_>, u64)> =
@@ -112,12 +112,12 @@ pub(super) fn advice(judged: Option<&Judged>, target: &Target, size: impl Fn(u64
         communicators.iter().map(|(owner, ranks)| wanted(owner, *ranks)).sum::<u64>()
     };
     let alone = sum(&|owner, ranks| if ranks == 1 { owner.bytes() } else { 0 });
-    // A pair that only sends or receives, beside the communicator of all ranks.
+    // A pair of ranks that only sends or receives, although a communicator of all ranks exists.
     let is_pair = |owner: &Owner<'_>, ranks| {
         ranks == 2 && owner.part("peers") > 0 && owner.part("ring") == 0 && communicators.len() > 1
     };
     let pairs = sum(&|owner, ranks| if is_pair(owner, ranks) { owner.part("base") } else { 0 });
-    // A buffer of 1 MiB in place of 4 takes 2 of the 12 MiB of a channel.
+    // With a buffer of 1 MiB in place of 4 MiB, a channel takes 2 MiB instead of 12.
     let is_default = std::env::var_os("NCCL_BUFFSIZE").is_none();
     let buffers = sum(&|owner, _| (owner.part("ring") + owner.part("peers")) / 6);
     let saves = [

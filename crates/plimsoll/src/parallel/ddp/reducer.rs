@@ -1,8 +1,8 @@
-//! What happens in a backward pass: gradients come, buckets fill and are exchanged.
+//! The work during a backward pass: as gradients arrive, they fill buckets, and full buckets are exchanged.
 //!
-//! The first pass makes the buckets, in the order in which gradients come, and exchanges each as soon as it is full: nothing is built
-//! again in the second. Buckets are exchanged in their order, which is the same on all ranks; a bucket that is full before an earlier
-//! one waits.
+//! The first pass creates the buckets in the order in which gradients arrive, and exchanges each as soon as it is full. Later
+//! passes use the same buckets. Buckets are exchanged in a fixed order, which is the same on all ranks. A bucket that is full
+//! waits until all earlier ones have been exchanged.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,36 +17,36 @@ use super::{DdpOptions, NAME};
 pub(super) struct Reducer {
     pub(super) group: ProcessGroup,
     options: DdpOptions,
-    /// Those that want a gradient.
+    /// The parameters that require a gradient, with their names.
     parameters: Vec<(String, Tensor)>,
     buffers: Vec<Tensor>,
     pub(super) buckets: Vec<GradientBucket>,
     /// The bucket and slot of each parameter.
     places: Vec<Option<(usize, usize)>>,
-    /// Whether a pass has made all buckets.
+    /// Whether the first pass has finished, so that all buckets exist.
     is_built: bool,
-    /// Whether passes exchange: not in `no_sync`.
+    /// Whether passes exchange gradients. False inside `no_sync`.
     pub(super) syncs: bool,
     pass: Option<Pass>,
 }
 
-/// The pass that runs.
+/// The state of the running backward pass.
 struct Pass {
     arrived: Vec<bool>,
-    /// In the first pass: those that have no bucket yet, by type, in the order in which they came.
+    /// In the first pass, the parameters that have no bucket yet: by type, in the order in which their gradients arrived.
     waiting: Vec<(DType, Vec<usize>)>,
-    /// The first bucket that is not exchanged.
+    /// The first bucket that has not been exchanged.
     next: usize,
 }
 
-/// A reducer that its hooks share.
+/// A reducer that the hooks of its parameters share.
 pub(super) type Shared = Arc<Mutex<Reducer>>;
 
 pub(super) fn locked(reducer: &Shared) -> MutexGuard<'_, Reducer> {
     reducer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Forgets a pass that failed.
+/// Resets the state of a failed pass when dropped.
 struct Ends(Shared);
 
 impl Drop for Ends {
@@ -60,7 +60,7 @@ impl Drop for Ends {
     }
 }
 
-/// The hook of a parameter: its gradient is whole.
+/// The hook of a parameter. It runs when the parameter's gradient is complete.
 pub(super) fn arrived(shared: &Shared, parameter: usize) -> Result<()> {
     let mut reducer = locked(shared);
     if !reducer.syncs {
@@ -123,7 +123,7 @@ impl Reducer {
             return Err(Error::autograd(NAME, message));
         }
         if self.options.find_unused_parameters {
-            return Ok(()); // the buckets are made when it is known which parameters came
+            return Ok(()); // the buckets are created at the end of the pass
         }
         let tensor = &self.parameters[parameter].1;
         let dtype = tensor.dtype();
@@ -142,7 +142,7 @@ impl Reducer {
         self.exchange_full()
     }
 
-    /// Makes a bucket of parameters whose gradients have come, and moves these there.
+    /// Creates a bucket for parameters whose gradients have arrived, and moves the gradients there.
     fn make(&mut self, members: &[usize]) -> Result<()> {
         let names: Vec<&str> = members.iter().map(|member| self.parameters[*member].0.as_str()).collect();
         let number = self.buckets.len();
@@ -160,11 +160,11 @@ impl Reducer {
         Ok(())
     }
 
-    /// Exchanges the buckets that are full and whose turn it is.
+    /// Exchanges the next buckets in order, up to the first that is not full.
     fn exchange_full(&mut self) -> Result<()> {
         let Some(pass) = &mut self.pass else { return Ok(()) };
         if self.options.find_unused_parameters {
-            return Ok(()); // at the end
+            return Ok(()); // they are exchanged at the end of the pass
         }
         while let Some(bucket) = self.buckets.get(pass.next)
             && bucket.missing == 0
@@ -175,7 +175,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// The end of a backward pass.
+    /// Finishes a backward pass.
     fn finish(&mut self) -> Result<()> {
         if self.options.find_unused_parameters {
             self.finish_with_unused()?;
@@ -198,7 +198,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// The first pass is done: what came last is the last buckets, and all ranks have left out the same parameters.
+    /// Finishes the first pass: checks that all ranks left out the same parameters, and creates the last buckets from the
+    /// remaining gradients.
     fn finish_building(&mut self) -> Result<()> {
         let Some(pass) = &mut self.pass else { return Ok(()) };
         let waiting = std::mem::take(&mut pass.waiting);
@@ -217,7 +218,7 @@ impl Reducer {
             .try_for_each(|(_, members)| self.make(members))
     }
 
-    /// All parameters of the first pass must come in each later one.
+    /// Returns an error unless every parameter that had a gradient in the first pass has one in this pass.
     fn want_all(&self) -> Result<()> {
         let Some(pass) = &self.pass else { return Ok(()) };
         let missing: Vec<&str> = (0..self.parameters.len())
@@ -235,7 +236,8 @@ impl Reducer {
         Err(Error::autograd(NAME, message))
     }
 
-    /// Makes the buckets, the first time, of all parameters, last first; fills in zeros for those that did not come.
+    /// In the first pass, creates the buckets from all parameters, in reverse order. In later passes, fills in zeros for
+    /// parameters without a gradient.
     fn finish_with_unused(&mut self) -> Result<()> {
         if !self.is_built {
             let mut waiting: Vec<(DType, Vec<usize>)> = Vec::new();
@@ -261,7 +263,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// Parameters as buckets by their sizes.
+    /// Splits parameters into buckets by size.
     fn cut(&self, members: &[usize]) -> Vec<Vec<usize>> {
         let (mut cut, mut bytes) = (vec![Vec::new()], 0);
         for &member in members {
@@ -279,7 +281,8 @@ impl Reducer {
         cut
     }
 
-    /// A parameter that another rank used has a gradient here, too; one that nobody used has none, as in one process.
+    /// Gives each parameter that only other ranks used its mean gradient. A parameter that no rank used has no gradient, as in a
+    /// single process.
     fn give_what_others_used(&self, arrived: &[bool]) -> Result<()> {
         let own: Vec<u8> = arrived.iter().map(|came| u8::from(*came)).collect();
         let all = self.group.all_gather_bytes(&own, "used parameters")?;
@@ -292,7 +295,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// Compares names with the other ranks'.
+    /// Returns an error unless all ranks have the same names, in the same order.
     fn agree(&self, names: &[&str], what: &str, message: impl Fn() -> String) -> Result<()> {
         let own = XxHash3_64::oneshot(names.join("\n").as_bytes()).to_le_bytes();
         let all = self.group.all_gather_bytes(&own, what)?;
@@ -314,7 +317,7 @@ fn bytes_of(tensor: &Tensor) -> u64 {
     (tensor.numel() * tensor.dtype().size()) as u64
 }
 
-/// Some names.
+/// Formats a list of names, of which it shows at most 8.
 fn shown(names: &[&str]) -> String {
     const SHOWN: usize = 8;
     match names.len() {
