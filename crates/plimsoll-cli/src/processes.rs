@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 use crate::output;
 use crate::protocol::MARKS;
 
-/// PyTorch's library. Processes without it write no report, so nobody waits for theirs.
+/// PyTorch's library. Processes without it write no report, so there is no report to wait for.
 pub(crate) const PYTORCH: &str = "libtorch";
 
 /// How long to wait for a killed process.
@@ -106,7 +106,8 @@ pub(crate) fn end_below(top: Pid) {
     }
 }
 
-/// Whether a descendant of a process has opened a library whose path contains `name`, or may have: its maps cannot be read.
+/// Whether a descendant of a process has opened a library whose path contains `name`. True if a process cannot be
+/// inspected.
 pub(crate) fn have_opened(top: Pid, name: &str) -> bool {
     let maps = |process: Pid| fs::read_to_string(format!("/proc/{}/maps", process.as_raw_nonzero()));
     below(top).into_iter().any(|process| match maps(process) {

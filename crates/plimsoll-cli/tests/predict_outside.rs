@@ -1,4 +1,4 @@
-//! What a program has on a GPU outside of PyTorch's allocator, as `predict` reports it.
+//! The memory that a program uses on a GPU outside of PyTorch's allocator, as `predict` reports it.
 
 use plimsoll_needs::needs;
 use serde_json::Value;
@@ -6,7 +6,8 @@ use serde_json::Value;
 use crate::program::stderr;
 use crate::torch::{Torch, answer};
 
-/// Two ranks, in lazy mode: a collective, a send that is not batched, a group of one rank. With an argument so many MiB are taken first.
+/// Two ranks with lazy initialization: a collective, a send that is not batched, a group of one rank. With an
+/// argument, that many MiB are allocated first.
 const GROUPS: &str = "
 import os, sys, torch, torch.distributed as dist
 rank = int(os.environ['LOCAL_RANK'])
@@ -24,7 +25,7 @@ print(f'outside {total - free - torch.cuda.memory_reserved()}', flush=True)
 dist.destroy_process_group()
 ";
 
-/// `name` is the test's: each has a folder.
+/// The program, to be run on two ranks. `name` is the test's name, which names its folder.
 fn two_ranks(name: &str, program: &str) -> Torch {
     let mut torch = Torch::new(name, program);
     torch
@@ -57,7 +58,7 @@ fn each_communicator_is_a_row_and_the_account_closes() {
     has("NCCL's library/", 111_149_056);
     has("NCCL communicator 1, 2 ranks/base", 205_520_896);
     has("NCCL communicator 1, 2 ranks/ring", 301_989_888);
-    // Rank 1, which receives, has the buffers: it decides.
+    // Rank 1, which receives, has the buffers, so it decides the verdict.
     has("NCCL communicator 2, 2 ranks/peers", 335_544_320);
     has("NCCL communicator 3, 1 rank/base", 406_847_488);
     let outside: u64 = rows.iter().map(|(_, bytes)| bytes).sum();
@@ -78,7 +79,7 @@ fn each_communicator_is_a_row_and_the_account_closes() {
 #[needs(pytorch, nightly)]
 #[test]
 fn a_communicator_that_does_not_fit_is_pytorchs_error_and_the_verdict_names_it() {
-    // 81,079 MiB in all, of which 79,800 are the program's.
+    // 81,079 MiB in all, of which the program can use 79,800.
     let options = ["--json", "--whole", "--gpu", "H100", "--devices", "2"];
     let output = two_ranks("groups-2", GROUPS).predict(&options, &["79900"]);
     assert!(stderr(&output).contains("DistBackendError"), "{}", stderr(&output));
@@ -117,7 +118,7 @@ fn a_given_context_is_in_place_of_all_but_nccl_and_zero_of_all() {
     assert_eq!(rows_with("0"), []);
 }
 
-/// Communicators that are gone when PyTorch's memory peaks.
+/// Communicators that are freed before PyTorch's memory peaks.
 const EARLIER: &str = "
 import os, torch, torch.distributed as dist
 torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
@@ -143,7 +144,7 @@ fn what_is_gone_before_pytorchs_peak_is_not_added_to_it() {
     assert_eq!(report["totals"]["cuda_bytes"], (2 << 20) + outside + spare);
 }
 
-/// Lines that a program of `outside/` printed: its stage, and bytes outside of the allocator.
+/// Lines that a program of `outside/` printed: its stage, and the bytes outside of the allocator.
 fn stages(text: &str, wanted: &[(&str, Value)]) -> Vec<(String, i64)> {
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let lines = lines.filter(|line| wanted.iter().all(|(key, value)| line[*key] == *value));
@@ -151,7 +152,7 @@ fn stages(text: &str, wanted: &[(&str, Value)]) -> Vec<(String, i64)> {
     lines.filter_map(stage).collect()
 }
 
-/// What two H100s answered to the programs beside it.
+/// The recorded results of two H100s for the programs in that folder.
 const H100: &str = include_str!("../../plimsoll-standin/tests/pytorch/outside/h100.jsonl");
 
 #[needs(pytorch)]

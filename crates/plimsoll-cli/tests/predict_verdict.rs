@@ -36,7 +36,7 @@ fn without_a_gpu_that_is_named_or_there_the_error_says_how_to_name_one() {
 }
 
 /// Weights of 64 MiB, their gradients and two averages. Then an evaluation keeps 2 MiB per batch, for 200 or more
-/// batches, and makes one tensor of them.
+/// batches, and joins them in one tensor.
 const EVALUATES: &str = "
 import sys, time, torch
 from torch.utils.data import DataLoader, Dataset
@@ -71,7 +71,7 @@ with torch.no_grad():
 #[test]
 fn an_evaluation_that_grows_runs_to_its_end_or_its_need_is_computed() {
     let torch = Torch::new("evaluates", EVALUATES);
-    // 400 MiB of results, and the same again for the tensor made of them.
+    // 400 MiB of results, and another 400 MiB for the tensor that joins them.
     let report = answer(&predict(&torch, "500MiB", &["--json"], &["keeps"]), 4);
     assert_eq!(report["verdict"]["is"], "runs out", "{report}");
     let need = report["need"]["bytes"].as_u64().expect("bytes");
@@ -223,7 +223,7 @@ fn code_of_the_loop_that_starts_later_runs_or_is_named() {
         peak(&report) > 128 << 20 && report["not_seen"].as_array().is_some_and(Vec::is_empty),
         "{report}"
     );
-    // Code that is not reached is named, except for conditions on the configuration, and code that only
+    // Code that is not reached is reported, except for conditions on the configuration, and code that only
     // prints.
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["evaluates", "90000"]), 0);
     assert!(summary(&report).contains("in the first 3 steps"), "{report}");
@@ -283,7 +283,7 @@ fn an_out_of_memory_answer_says_the_need_and_the_next_command() {
             && text.lines().all(|line| line.starts_with("Next") || line.chars().count() <= 100),
         "{text}"
     );
-    // It has more memory in the second run, but does not see that.
+    // The GPU has more memory in the second run, but the program does not see that.
     let told: Vec<&str> = said.lines().filter(|line| line.starts_with("memory ")).collect();
     assert!(told.len() == 2 && told[0] == told[1] && told[0].ends_with(&(400 << 20).to_string()), "{said}");
     assert!(said.contains("trained 16384"), "{said}");
@@ -369,7 +369,8 @@ fn lines_that_share_the_bytes_at_stake_are_named_together_and_the_range_has_room
     assert!(half <= most && half >= report["judged"]["peak_allocated_bytes"].as_u64().expect("bytes"));
 }
 
-/// Selects boxes with a good score, of which there may be any number, up to 64 MiB. With `index`, the last of them is named.
+/// Selects boxes with a good score. Their number is unknown: up to 64 MiB. With `index`, their number is also used as
+/// an index.
 const SELECTS: &str = "
 import sys, torch
 boxes = torch.randn(16384, 1024, device='cuda')

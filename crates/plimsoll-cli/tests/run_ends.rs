@@ -1,5 +1,5 @@
-//! What `plimsoll run` says where a program ends in another way than by running out of GPU memory, and what of its training is gone; on the
-//! stand-in.
+//! The output of `plimsoll run` for a program that ends for a reason other than running out of GPU memory, and for
+//! training memory that was dropped for good; on the stand-in.
 
 use plimsoll_needs::needs;
 

@@ -1,5 +1,6 @@
-//! `plimsoll train gpt --parallel ddp`: several processes by `--ranks`, by torchrun and by hand; the same bits, the losses of one
-//! process, checkpoints, signals, and an end within two seconds when a rank is killed.
+//! `plimsoll train gpt --parallel ddp`: several processes, started by `--ranks`, by torchrun and by hand. They compute
+//! the same bits, and the losses of one process. Also checkpoints, signals, and an end within two seconds when a rank
+//! is killed.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -101,7 +102,7 @@ fn two_ranks_train_as_one_and_have_the_same_bits_by_any_launcher() {
     assert!(weights(&folder, "hands") == weights(&folder, "two"), "other bits by hand");
     assert!(weights(&folder, "one") != weights(&folder, "two"), "one rank adds up in another order");
 
-    // A text of one's own, with four ranks.
+    // A text from the user, with four ranks.
     let four = ["--parallel", "ddp", "--ranks", "4"];
     let file = folder.file("text");
     fs::write(&file, "the quick brown fox jumps over the lazy dog. ".repeat(200)).expect("a text");
@@ -160,7 +161,7 @@ fn a_killed_rank_ends_the_others_within_two_seconds() {
             said.contains("the last checkpoint is of step ") || said.contains("there is no checkpoint yet"),
             "{said}"
         );
-        // What was saved is whole.
+        // The saved checkpoint is complete.
         let resumed = result(&["--resume", &saved, "--steps", "1"]);
         assert!(resumed["steps"].as_u64() >= Some(1));
     }
@@ -169,7 +170,7 @@ fn a_killed_rank_ends_the_others_within_two_seconds() {
 #[test]
 fn a_stopped_rank_is_named_after_the_deadline() {
     let folder = Folder::new("ranks-stop");
-    // Rank 0 hosts the store, too.
+    // Rank 0 also hosts the store.
     for stopped in [1, 0] {
         let saved = folder.file(&format!("saved{stopped}"));
         let args = [&ENDLESS[..], &["--save", &saved]].concat();
@@ -245,7 +246,7 @@ fn a_resumed_training_has_the_bits_of_one_that_was_not_stopped() {
     run(&["--steps", "9", "--resume", &saved]);
     run(&["--steps", "9", "--save", &whole]);
     assert!(weights(&folder, "saved") == weights(&folder, "whole"));
-    // The batches are those of all ranks together, so another number of ranks goes on.
+    // A batch is divided among all ranks, so a run can be resumed with another number of ranks.
     let one = result(&["--dropout", "0.2", "--steps", "10", "--resume", &saved]);
     assert_eq!(one["steps"], 10);
 }
@@ -267,7 +268,7 @@ fn a_simulated_rank_has_the_account_of_a_real_one() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(text.contains("bucket 0") && text.contains("buckets of gradients"), "{text}");
     assert!(text.contains("on each of 8 ranks") && text.contains("to 7 others"), "{text}");
-    // A batch of 16 on 8 ranks has the activations of 2 on one.
+    // A batch of 16 on 8 ranks has the same activations as a batch of 2 on one.
     let of = |batch_size: &str, args: &[&str]| {
         json(&wide(batch_size, &[args, &["--device", "sim", "--json"]].concat()))["memory"]["peak_by_category"]["activation"].clone()
     };
@@ -327,7 +328,7 @@ fn a_rank_that_fails_tells_the_others_why() {
         "{}",
         stderr(&output)
     );
-    // Out of memory: the ranks run out together, and the code is that of the first.
+    // Out of memory: the ranks run out together, and the exit code is the first rank's.
     let output = gpt(&[&TWO[..], &["--memory-limit", "1MiB"]].concat());
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
 }

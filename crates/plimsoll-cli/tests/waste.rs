@@ -1,5 +1,6 @@
-//! Memory that is live at the peak and not read again, in `plimsoll predict`: programs that waste some (`waste/planted`), whose printed
-//! peaks are those of the program with the lines pasted, and programs that do not (`waste/honest`), about which nothing is said.
+//! Memory that is live at the peak but not read again, in `plimsoll predict`. For programs that waste memory
+//! (`waste/planted`), the printed peaks equal those of the program with the lines pasted. For programs that do not
+//! (`waste/honest`), nothing is reported.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +36,7 @@ fn check_planted(name: &str, program: &str) -> Value {
     let torch = Torch::new(&format!("waste-{name}"), program);
     let found = answer(&predict(&torch), 0);
     let waste = &found["waste"];
-    let rows = waste["rows"].as_array().unwrap_or_else(|| panic!("{name}: nothing is said: {found:#}"));
+    let rows = waste["rows"].as_array().unwrap_or_else(|| panic!("{name}: no waste found: {found:#}"));
     let mut names: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
     names.sort_unstable();
     names.dedup();
@@ -70,8 +71,8 @@ fn the_line_that_deletes_what_is_not_read_again_gives_the_printed_peak() {
     assert!(text.contains(said), "{text}");
 }
 
-/// Names that no line may delete: a closure has one, a generator reads another later, `locals()` all of them, and a loop reads one in its
-/// next round.
+/// Names that no line may delete: a closure has one, a generator reads another later, `locals()` reads all of them,
+/// and a loop reads one in its next round.
 const NEEDED: &str = "
 import torch
 def closed():

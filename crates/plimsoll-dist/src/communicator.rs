@@ -1,4 +1,4 @@
-//! Collectives of bytes, each one exchange of its transport.
+//! Collectives of bytes. Each is one exchange of the transport.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,8 +10,9 @@ use crate::transport::{Simulated, Threads, Transport};
 /// How long threads wait for each other.
 const THREADS_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One rank of a group, and the collectives that it can call. All ranks call the same ones, with the same sizes and labels, in the
-/// same order; anything else is an error of all that notice. Calls from several threads of a rank wait for each other.
+/// One rank of a group, and the collectives that it can call. All ranks must call the same collectives with the same sizes and
+/// types, in the same order. Otherwise, every rank that notices returns an error. Calls from several threads of a rank wait for
+/// each other.
 ///
 /// ```
 /// use plimsoll_dist::Communicator;
@@ -31,18 +32,18 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// A rank of a group that this transport connects.
+    /// A rank of a group whose ranks this transport connects.
     pub fn new(transport: impl Transport) -> Communicator {
         Communicator { transport: Box::new(transport), record: Mutex::default(), turn: Mutex::default() }
     }
 
-    /// One rank of a group that exists only in name: it moves no bytes, and each of its collectives is an error. For devices that
-    /// compute nothing.
+    /// One rank of a simulated group, for devices that compute nothing. It moves no bytes, and each of its collectives returns an
+    /// error.
     pub fn simulated(rank: usize, size: usize) -> Communicator {
         Communicator::new(Simulated { rank, size })
     }
 
-    /// The ranks of a group of threads. One that is dropped is lost to the others.
+    /// The ranks of a group of threads. If one is dropped, the others treat it as lost.
     pub fn threads(size: usize) -> Vec<Communicator> {
         Threads::ranks(size, THREADS_TIMEOUT).into_iter().map(Communicator::new).collect()
     }
@@ -52,26 +53,26 @@ impl Communicator {
         self.transport.rank()
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.transport.size()
     }
 
-    /// The last collectives, and a hash of all.
+    /// The latest calls, and a hash of all calls.
     pub fn record(&self) -> Record {
         self.record.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends what this rank sends: the others learn at once that it takes no part any more.
+    /// Stops sending. The other ranks learn at once that this one no longer takes part.
     pub fn close(&self) {
         self.transport.close();
     }
 
-    /// Fills a buffer with the parts of all ranks, in their order. This rank's part, the `rank`th of `size` equal ones, is in it
-    /// before.
+    /// Fills a buffer with the parts of all ranks, in order of rank. The buffer consists of `size` equal parts; the caller has
+    /// stored this rank's part at index `rank`.
     ///
     /// # Errors
-    /// A buffer that does not divide into parts; a rank that is lost, late, or in another collective.
+    /// The buffer does not divide into equal parts, or a rank is lost, late, or in another collective.
     pub fn all_gather<'a>(&self, buffer: &mut [u8], content: impl Into<Content<'a>>) -> Result<()> {
         let part = self.part(Op::AllGather, buffer.len())?;
         let call = self.begin(Op::AllGather, buffer.len(), content.into());
@@ -88,10 +89,10 @@ impl Communicator {
         self.transport.exchange(&call.call, &vec![own; self.size()], &mut receive)
     }
 
-    /// Sends part r of `send` to rank r; part r of `receive` is what rank r sent here.
+    /// Sends part r of `send` to rank r, and fills part r of `receive` with the part that rank r sent to this one.
     ///
     /// # Errors
-    /// As [`Communicator::all_gather`]; buffers of different sizes.
+    /// As [`Communicator::all_gather`]; also if the buffers differ in size.
     pub fn all_to_all<'a>(
         &self,
         send: &[u8],
@@ -112,10 +113,10 @@ impl Communicator {
         self.transport.exchange(&call.call, &sent, &mut received)
     }
 
-    /// Gives all ranks the bytes of rank `root`.
+    /// Copies the buffer of rank `root` to all ranks.
     ///
     /// # Errors
-    /// As [`Communicator::all_gather`]; a root that is no rank.
+    /// `root` is not a rank, or a rank is lost, late, or in another collective.
     pub fn broadcast<'a>(
         &self,
         buffer: &mut [u8],
@@ -138,10 +139,10 @@ impl Communicator {
         self.transport.exchange(&call.call, &vec![&[][..]; self.size()], &mut receive)
     }
 
-    /// Waits until all ranks are there.
+    /// Waits until all ranks have called this.
     ///
     /// # Errors
-    /// A rank that is lost, late, or in another collective.
+    /// A rank is lost, late, or in another collective.
     pub fn barrier(&self) -> Result<()> {
         let call = self.begin(Op::Barrier, 0, Content::default());
         let mut receive: Vec<&mut [u8]> = (0..self.size()).map(|_| &mut [][..]).collect();
@@ -156,7 +157,7 @@ impl Communicator {
         Err(Error::Argument { op: op.name(), why })
     }
 
-    /// Waits for this rank's earlier collective, and writes the new one down.
+    /// Waits for this rank's previous collective to end, and records the new one.
     fn begin(&self, op: Op, bytes: usize, content: Content<'_>) -> Turn<'_> {
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let (label, dtype) = (content.label.to_owned(), content.dtype.to_owned());
@@ -167,13 +168,13 @@ impl Communicator {
     }
 }
 
-/// A collective while it runs.
+/// A running collective. It holds the lock, so that other calls of this rank wait.
 struct Turn<'a> {
     call: Call,
     _turn: MutexGuard<'a, u64>,
 }
 
-/// `count` pieces of `size` elements; empty ones, too.
+/// Splits a slice into `count` pieces of `size` bytes, which may be 0.
 fn pieces_mut(mut rest: &mut [u8], size: usize, count: usize) -> impl Iterator<Item = &mut [u8]> {
     (0..count).map(move |_| {
         let (piece, after) = std::mem::take(&mut rest).split_at_mut(size);

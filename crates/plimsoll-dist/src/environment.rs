@@ -1,4 +1,4 @@
-//! Which rank this process is: the variables that torchrun, srun, mpirun and others set. Nothing is connected here.
+//! Reads the rank of this process from the variables that torchrun, srun, mpirun and others set. It opens no connection.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use crate::error::{Error, Result};
 use crate::nodelist::{hosts, tasks_per_node};
 use crate::record::fnv;
 
-/// What started the processes.
+/// The program that started the processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
     /// `torchrun`, or `plimsoll train --ranks`, which sets the same variables.
     Torchrun,
-    /// Anything that sets `RANK` and `WORLD_SIZE`, as PyTorch's `env://`.
+    /// Anything else that sets `RANK` and `WORLD_SIZE`, as PyTorch's `env://` expects.
     Env,
     /// SLURM's `srun`.
     Slurm,
@@ -33,16 +33,16 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// Who listens at the store's address.
+/// The process that hosts the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreHost {
-    /// The launcher: every rank is a client.
+    /// The launcher; every rank is a client.
     Launcher,
     /// Rank 0.
     FirstRank,
 }
 
-/// One process of several, as its launcher describes it.
+/// The place of one process in a job, as its launcher describes it.
 ///
 /// ```
 /// use plimsoll_dist::Environment;
@@ -54,30 +54,30 @@ pub enum StoreHost {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
-    /// What started the process.
+    /// The launcher that started the process.
     pub launcher: Launcher,
-    /// Its number, from 0.
+    /// Its rank, from 0.
     pub rank: usize,
-    /// How many there are.
+    /// The number of ranks.
     pub size: usize,
-    /// Its number among those of this host.
+    /// Its rank among the processes of this host, from 0.
     pub local_rank: usize,
-    /// How many this host has.
+    /// The number of ranks on this host.
     pub local_size: usize,
-    /// Where the store listens.
+    /// The host on which the store listens.
     pub address: String,
-    /// The port where it listens.
+    /// The port on which the store listens.
     pub port: u16,
-    /// Who listens there.
+    /// The process that hosts the store.
     pub store_host: StoreHost,
-    /// The prefix of this run's keys in the store; a restart has another one.
+    /// The prefix of this run's keys in the store. A restart has a different one.
     pub run: String,
 }
 
-/// How a variable is read: [`std::env::var`], or a table in tests.
+/// A function that reads a variable: [`std::env::var`], or a table in tests.
 type Read<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What one launcher says.
+/// The rank and size according to one launcher.
 struct Source {
     launcher: Launcher,
     rank: usize,
@@ -86,7 +86,8 @@ struct Source {
 }
 
 impl Environment {
-    /// That of this process; `None` without a launcher, or with one that started a single process without an address.
+    /// Reads this process's variables. Returns `None` if no launcher set any, or if it started a single process and set no
+    /// address.
     ///
     /// # Errors
     /// As [`Environment::read`].
@@ -94,13 +95,14 @@ impl Environment {
         Environment::read(&|name| std::env::var(name).ok())
     }
 
-    /// The environment that these variables describe; `None` if they describe none.
+    /// Reads the environment from variables. Returns `None` if no launcher set any.
     ///
-    /// If torchrun's are set, no other launcher's are read, because `srun` often starts torchrun. Of the other launchers, several
-    /// may be there if they agree. `MASTER_ADDR` and `MASTER_PORT` win over what a launcher says of the address.
+    /// torchrun's variables take precedence over all others, because torchrun is often started by `srun`. If the variables of two
+    /// other launchers are set, they must agree. `MASTER_ADDR` and `MASTER_PORT` take precedence over an address or port derived
+    /// from a launcher's variables.
     ///
     /// # Errors
-    /// A variable that is missing or no number, a rank that is not below the size, launchers that disagree.
+    /// A variable is missing or not a number, the rank is not below the size, or two launchers disagree.
     pub fn read(read: Read<'_>) -> Result<Option<Environment>> {
         let mut sources = Vec::from_iter(torchrun(read)?);
         if sources.is_empty() {
@@ -212,7 +214,7 @@ fn mpich(read: Read<'_>) -> Result<Option<Source>> {
     Ok(Some(Source { launcher: Launcher::Mpich, rank, size, local }))
 }
 
-/// Where the store listens.
+/// The address and port at which the store listens.
 fn place(read: Read<'_>, launcher: Launcher, is_one_host: bool) -> Result<(String, u16)> {
     let address = match read("MASTER_ADDR") {
         Some(address) => Some(address),
@@ -236,7 +238,8 @@ fn place(read: Read<'_>, launcher: Launcher, is_one_host: bool) -> Result<(Strin
     Ok((address.ok_or_else(|| missing("MASTER_ADDR"))?, port.ok_or_else(|| missing("MASTER_PORT"))?))
 }
 
-/// A port that all ranks of a job choose alike, and other jobs of the host most likely not.
+/// A port computed from the job's id: all ranks of a job compute the same one, and other jobs on the host most likely compute
+/// another.
 fn chosen_port(read: Read<'_>, launcher: Launcher) -> Result<Option<u16>> {
     let chosen = match launcher {
         Launcher::Slurm => {

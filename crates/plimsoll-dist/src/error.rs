@@ -1,23 +1,23 @@
-//! What can go wrong between processes, in sentences that say what to do.
+//! The errors of this crate. Their messages also say what to do.
 
 use std::fmt;
 
 use crate::record::Call;
 
-/// The result of calls that fail if another process or the network does.
+/// The result of a call that can fail because of another process or the network.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why ranks cannot go on together.
+/// Why ranks cannot continue together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The variables of the launcher are missing, unreadable, or disagree.
     #[error("{0}")]
     Environment(String),
-    /// The store could not be reached, or its answer is not of its protocol.
+    /// The store could not be reached, or gave an answer that the protocol does not allow.
     #[error("store at {address}: {why}")]
     Store {
-        /// Host and port.
+        /// Its host and port.
         address: String,
         /// What happened.
         why: String,
@@ -31,7 +31,7 @@ pub enum Error {
     Missing {
         /// The ranks that are missing.
         missing: Vec<usize>,
-        /// How long they were waited for.
+        /// How long this rank waited for them.
         seconds: u64,
     },
     /// Ranks were started with different options or versions.
@@ -39,19 +39,19 @@ pub enum Error {
     Options {
         /// The other rank.
         rank: usize,
-        /// What it has.
+        /// The options and version of the other rank.
         theirs: String,
         /// This rank.
         own_rank: usize,
-        /// What this rank has.
+        /// The options and version of this rank.
         ours: String,
     },
-    /// Another rank is gone, has failed, or did not arrive.
+    /// Another rank is gone, failed, or does not arrive at a collective.
     #[error("{lost}{}", during(.call.as_ref()))]
     RankLost {
-        /// Which one, and why.
+        /// The rank, and the reason.
         lost: Box<Lost>,
-        /// The collective that this rank was in, if it was in one.
+        /// The collective that this rank was in, if any.
         call: Option<Call>,
     },
     /// A rank did not arrive at a collective in time.
@@ -75,33 +75,34 @@ pub enum Error {
     Mismatch {
         /// The other rank.
         rank: usize,
-        /// What it called; its label is not known here.
+        /// The call of the other rank, without its label, which is not sent.
         theirs: Box<Call>,
-        /// What this rank called.
+        /// The call of this rank.
         ours: Box<Call>,
     },
-    /// A call that no rank can make.
+    /// A collective was called with an invalid argument.
     #[error("{op}: {why}")]
     Argument {
-        /// What was called.
+        /// The name of the collective.
         op: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the argument.
         why: String,
     },
 }
 
-/// A rank without which the others cannot go on.
+/// A rank that is gone or failed, so that the others cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Its number.
+    /// Its rank.
     pub rank: usize,
-    /// The host that it ran on; empty where it is a thread.
+    /// The host that it ran on; empty if the rank is a thread.
     pub host: String,
-    /// Its process; 0 where it is a thread.
+    /// Its process id; 0 if the rank is a thread.
     pub pid: u32,
     /// Its device.
     pub device: String,
-    /// What happened, as the sentence continues after its name: `is gone: its connection closed`, `failed: out of memory`.
+    /// What happened to it, worded to follow its name: `is gone: its connection closed`, `failed: out of
+    /// memory`.
     pub why: String,
 }
 
@@ -120,7 +121,7 @@ fn during(call: Option<&Call>) -> String {
     call.map_or(String::new(), |call| format!("\nthis rank was in {call}"))
 }
 
-/// Numbers of ranks in words: `rank 3`, `ranks 1, 2 and 14 more`.
+/// Formats a list of ranks: `rank 3`, `ranks 1, 2 and 14 more`.
 fn ranks(missing: &[usize]) -> String {
     const SHOWN: usize = 8;
     let some: Vec<String> = missing.iter().take(SHOWN).map(ToString::to_string).collect();

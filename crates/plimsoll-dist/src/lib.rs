@@ -1,22 +1,22 @@
-//! Processes that train together, without tensors: how each learns its rank, finds the others, exchanges bytes with them, and
-//! is told when one of them dies.
+//! Processes that train together: how each learns its rank, how they connect and exchange bytes, and how all of them learn that
+//! one has died. This crate works on bytes; tensors are in `plimsoll-tensor`.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
 //! | file | contents |
 //! |---|---|
-//! | `record.rs` | one collective, and a record of the last ones: [`Call`], [`Record`] |
-//! | `error.rs` | what can go wrong: [`Error`], and the rank that is lost: [`Lost`] |
-//! | `nodelist.rs` | SLURM's lists of hosts and of tasks |
-//! | `environment.rs` | which rank this process is, by the variables of its launcher: [`Environment`] |
+//! | `record.rs` | a collective call, and the record of the latest ones: [`Call`], [`Record`] |
+//! | `error.rs` | the errors: [`Error`]; a rank that is lost: [`Lost`] |
+//! | `nodelist.rs` | parsing SLURM's lists of hosts and of tasks per node |
+//! | `environment.rs` | the rank of this process, from the variables of its launcher: [`Environment`] |
 //! | `store/` | PyTorch's TCPStore: [`store::Server`] and [`store::Client`] |
 //! | `monitor.rs` | whether all ranks are alive: [`Health`] |
-//! | `transport/` | how bytes get from rank to rank: [`Transport`] |
+//! | `transport/` | moving bytes from rank to rank: [`Transport`] |
 //! | `communicator.rs` | collectives of bytes: [`Communicator`] |
-//! | `world.rs` | joins the other ranks and connects to them: [`World`] |
+//! | `world.rs` | all ranks of a job, connected: [`World`] |
 //!
-//! The words are PyTorch's and MPI's: a *rank* is one process (in tests, one thread), the *world* all of them, a *collective* a
-//! call that every rank makes.
+//! The terms are PyTorch's and MPI's: a *rank* is one process (in tests, one thread), the *world* is all ranks together, and a
+//! *collective* is a call that every rank makes.
 
 #![forbid(unsafe_code)]
 

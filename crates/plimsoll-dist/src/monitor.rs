@@ -1,6 +1,6 @@
-//! Whether all ranks are alive. A thread watches the connections to the two neighbours, which are silent until they close, and
-//! the store's key `failed`. A rank that finds another one gone, or fails itself, sets that key. So every rank learns of the
-//! first failure, and all name the same rank.
+//! Watches whether all ranks are alive. A thread watches the connections to the two neighbouring ranks, on which nothing is sent
+//! until a rank ends, and the store's key `failed`. A rank that loses a neighbour, or fails itself, sets that key. So every rank
+//! learns of the first failure, and all name the same rank.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -12,17 +12,17 @@ use std::time::Duration;
 use crate::error::{Error, Lost, Result};
 use crate::store::Client;
 
-/// How long one look at a connection takes. There are three, so that a failure is seen within 60 ms.
+/// How long the thread waits on each connection in turn. It watches three, so it sees a failure within 60 ms.
 const LOOK: Duration = Duration::from_millis(20);
-/// What a rank says to its neighbours when it ends as it should.
+/// The byte that a rank sends to its neighbours before it ends normally.
 const BYE: u8 = b'.';
 
 /// One rank, as it introduced itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Member {
-    /// The host that it runs on.
+    /// The host that the rank runs on.
     pub host: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// Its device.
     pub device: String,
@@ -35,14 +35,14 @@ impl Member {
     }
 }
 
-/// Whether all ranks are alive, as far as this one knows.
+/// Whether all ranks are alive, as far as this rank knows.
 #[derive(Debug)]
 pub struct Health {
     rank: usize,
     members: Vec<Member>,
     state: Mutex<State>,
     changed: Condvar,
-    /// Where a failure is written down for all ranks.
+    /// The connection to the store, and the key that records a failure for all ranks.
     board: Mutex<(Client, String)>,
 }
 
@@ -53,7 +53,7 @@ struct State {
 }
 
 impl Health {
-    /// No rank is lost yet. `board` is a connection to the store, `key` the key that a failure is written to.
+    /// Starts with no failure. `board` is a connection to the store, and `key` is the key that records a failure.
     pub(crate) fn new(rank: usize, members: Vec<Member>, board: Client, key: String) -> Health {
         let state = Mutex::new(State::default());
         Health { rank, members, state, changed: Condvar::new(), board: Mutex::new((board, key)) }
@@ -72,20 +72,20 @@ impl Health {
         self.state().lost.clone()
     }
 
-    /// Waits until a rank is lost; `None` once this rank has left the world.
+    /// Waits until a rank is lost. Returns `None` once this rank has left the world.
     pub fn wait(&self) -> Option<Lost> {
         let waits = |state: &mut State| state.lost.is_none() && !state.is_closed;
         let state = self.changed.wait_while(self.state(), waits);
         state.unwrap_or_else(PoisonError::into_inner).lost.clone()
     }
 
-    /// Tells all ranks that this one has failed; `why` is its error, in a sentence. Returns the failure that all ranks report,
-    /// which may be an earlier one of another rank.
+    /// Tells all ranks that this one cannot continue. `why` is its error, in a sentence. Returns the failure that all ranks
+    /// report, which may be an earlier one of another rank.
     pub fn fail(&self, why: &str) -> Lost {
         self.report(self.rank, &format!("failed: {why}"))
     }
 
-    /// Reports a rank as lost, unless another one was reported before. Returns the one that was first.
+    /// Records that a rank is lost, unless a lost rank is already recorded. Returns the recorded one.
     pub(crate) fn report(&self, rank: usize, why: &str) -> Lost {
         if let Some(lost) = self.lost() {
             return lost;
@@ -96,7 +96,7 @@ impl Health {
             let (client, key) = &mut *board;
             client.set_first(key, encoded(&found).as_bytes())
         };
-        // Without a store, each rank reports what it saw itself.
+        // If the store cannot be reached, each rank reports what it saw itself.
         let lost = first.ok().and_then(|value| decoded(&value)).unwrap_or(found);
         self.note(lost)
     }
@@ -132,7 +132,7 @@ fn decoded(value: &[u8]) -> Option<Lost> {
     })
 }
 
-/// The thread that watches.
+/// The thread that watches the neighbours and the store.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     health: Arc<Health>,
@@ -149,7 +149,7 @@ struct Neighbour {
 }
 
 impl Monitor {
-    /// Watches these neighbours and the store, which `store_rank` hosts if it is a rank.
+    /// Starts watching these neighbours and the store. `store_rank` is the rank that hosts the store, if a rank does.
     pub(crate) fn start(
         health: &Arc<Health>,
         neighbours: Vec<(usize, TcpStream)>,
@@ -179,10 +179,10 @@ impl Monitor {
         Ok(Monitor { health: Arc::clone(health), neighbours: kept, is_closing, thread: Some(thread) })
     }
 
-    /// Says goodbye to the neighbours, so that they do not take the end of this rank for its death.
+    /// Says goodbye to the neighbours, so that they do not mistake the end of this rank for a failure.
     pub(crate) fn say_goodbye(&mut self) {
         for stream in &mut self.neighbours {
-            // A neighbour that is gone needs none.
+            // A neighbour that is gone does not need it.
             let _ = stream.write_all(&[BYE]);
         }
     }
@@ -193,7 +193,7 @@ impl Drop for Monitor {
         self.is_closing.store(true, Ordering::SeqCst);
         self.health.close();
         if let Some(thread) = self.thread.take() {
-            // It has no error to give, and a panic there is reported by itself.
+            // The thread returns nothing, and a panic in it has already been printed.
             let _ = thread.join();
         }
         for stream in &self.neighbours {
@@ -228,7 +228,7 @@ impl Neighbour {
 fn look_at_store(store: &mut Client, store_rank: Option<usize>, health: &Health, ending: &AtomicBool) {
     match store.is_there(LOOK) {
         Ok(false) => {}
-        // `report` gives what is written there.
+        // `report` returns the failure that the store holds.
         Ok(true) => drop(health.report(health.rank, "failed: another rank failed")),
         Err(_) if ending.load(Ordering::SeqCst) => {}
         Err(why) => {

@@ -1,9 +1,9 @@
-//! SLURM's short forms: lists of hosts (`node[01-03,7],gpu4`) and of tasks a host (`2(x3),1`).
+//! Parses SLURM's compact lists of hosts (`node[01-03,7],gpu4`) and of tasks per host (`2(x3),1`).
 
-/// More hosts than any job has; a list that says more is refused instead of expanded.
+/// More hosts than any job has. A longer list is rejected instead of expanded.
 const MOST: usize = 1 << 20;
 
-/// The hosts of a list, in its order; `None` if it is not one.
+/// The hosts of a list, in its order; `None` if the text is not such a list.
 ///
 /// ```
 /// assert_eq!(plimsoll_dist::hosts("n[08-10,2],login").unwrap(), ["n08", "n09", "n10", "n2", "login"]);
@@ -36,7 +36,7 @@ pub fn hosts(list: &str) -> Option<Vec<String>> {
     Some(found)
 }
 
-/// How many tasks each host has, in the order of the hosts; `None` if the text is not such a list.
+/// The number of tasks on each host, in the order of the hosts; `None` if the text is not such a list.
 ///
 /// ```
 /// assert_eq!(plimsoll_dist::tasks_per_node("2(x3),1").unwrap(), [2, 2, 2, 1]);
@@ -57,7 +57,7 @@ pub fn tasks_per_node(list: &str) -> Option<Vec<usize>> {
     Some(found)
 }
 
-/// Cuts a list at the commas outside of brackets.
+/// Splits a list at the commas outside brackets.
 fn split(list: &str) -> Option<Vec<&str>> {
     let (mut parts, mut start, mut is_inside) = (Vec::new(), 0, false);
     for (at, byte) in list.bytes().enumerate() {
@@ -76,7 +76,7 @@ fn split(list: &str) -> Option<Vec<&str>> {
     Some(parts)
 }
 
-/// `01-03,7`: with as many digits as the first of a range has.
+/// Expands `01-03,7`. The numbers of a range are padded with zeros to the width of its first number.
 fn numbers(ranges: &str) -> Option<Vec<String>> {
     let mut found = Vec::new();
     for range in ranges.split(',') {

@@ -1,27 +1,27 @@
-//! What a rank called: one collective, and a record of the last ones with a hash of all. Ranks with different hashes called
-//! different collectives; the record shows where.
+//! Records of collective calls: one call, and the latest calls of a group with a hash of all its calls. If the hashes of two
+//! ranks differ, the ranks called different collectives; the recorded calls show where they diverged.
 
 use std::collections::VecDeque;
 use std::fmt;
 
-/// How many collectives a record keeps.
+/// The number of calls that a record keeps.
 const KEPT: usize = 64;
 
-/// What all ranks do together.
+/// A collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Every rank gets the parts of all.
+    /// Every rank receives the parts of all ranks.
     AllGather,
     /// Part r of each rank goes to rank r.
     AllToAll,
-    /// Every rank gets what one has.
+    /// Every rank receives the buffer of one rank.
     Broadcast,
-    /// Every rank waits until all have called it.
+    /// No rank continues before all have arrived.
     Barrier,
 }
 
 impl Op {
-    /// All of them, by their number on the wire.
+    /// All operations, in the order of their numbers on the wire.
     const ALL: [Op; 4] = [Op::AllGather, Op::AllToAll, Op::Broadcast, Op::Barrier];
 
     /// PyTorch's name.
@@ -43,22 +43,22 @@ impl Op {
     }
 }
 
-/// One collective of a group, as one rank called it.
+/// One call of a collective, as one rank made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// How many the rank had called in this group before.
+    /// The number of calls that this rank had made in this group before.
     pub number: u64,
-    /// What it is.
+    /// The operation.
     pub op: Op,
-    /// Bytes of the whole buffer.
+    /// Bytes of the full buffer.
     pub bytes: u64,
-    /// Whose bytes they are, for messages. Empty where that is not known.
+    /// The owner of the bytes, such as a parameter, for messages. Empty if unknown.
     pub label: String,
-    /// What the bytes are, such as `float32`. Empty where that is not known.
+    /// The element type, such as `float32`. Empty if unknown.
     pub dtype: String,
 }
 
-/// What a collective moves.
+/// A description of the bytes that a collective moves.
 ///
 /// ```
 /// use plimsoll_dist::Content;
@@ -66,9 +66,9 @@ pub struct Call {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Content<'a> {
-    /// Whose bytes they are, for messages; it may differ between ranks.
+    /// The owner of the bytes, for messages; may differ between ranks.
     pub label: &'a str,
-    /// What the bytes are; it must be the same on all ranks.
+    /// The element type; must be the same on all ranks.
     pub dtype: &'a str,
 }
 
@@ -79,7 +79,7 @@ impl<'a> From<&'a str> for Content<'a> {
 }
 
 impl Call {
-    /// A hash of everything that must be the same on all ranks: all but the label.
+    /// A hash of all fields that must be the same on all ranks, which are all but the label.
     pub fn hash(&self) -> u64 {
         let Call { number, op, bytes, dtype, .. } = self;
         let fields = [number.to_le_bytes(), u64::from(op.to_wire()).to_le_bytes(), bytes.to_le_bytes()];
@@ -102,7 +102,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// The last collectives of a group, oldest first, and a hash of all that there were.
+/// The latest calls in a group, oldest first, and a hash of all calls so far.
 ///
 /// ```
 /// use plimsoll_dist::{Call, Op, Record};
@@ -119,7 +119,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Adds a collective; the oldest of more than 64 is dropped, and stays in the hash.
+    /// Adds a call. A record keeps 64 calls and then drops the oldest, which still counts in the hash.
     pub fn push(&mut self, call: Call) {
         self.hash = fnv(self.hash ^ START, &call.hash().to_le_bytes());
         if self.calls.len() == KEPT {
@@ -128,17 +128,17 @@ impl Record {
         self.calls.push_back(call);
     }
 
-    /// A hash of all collectives: equal on two ranks that called the same ones.
+    /// A hash of all calls. It is equal on two ranks that made the same calls in the same order.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The newest one.
+    /// The newest call.
     pub fn last(&self) -> Option<&Call> {
         self.calls.back()
     }
 
-    /// Those that are kept, oldest first.
+    /// The recorded calls, oldest first.
     pub fn calls(&self) -> impl Iterator<Item = &Call> {
         self.calls.iter()
     }

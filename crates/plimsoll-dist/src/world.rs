@@ -1,5 +1,5 @@
-//! All ranks of a job: they find each other through the store, exchange bytes over sockets, and learn from the monitor when one
-//! is lost.
+//! All ranks of a job, connected. They find each other through the store, exchange bytes over sockets, and learn from the monitor
+//! whether all are still alive.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,17 +19,17 @@ use crate::transport::Sockets;
 const MAGIC: u64 = u64::from_le_bytes(*b"PLIMSOLL");
 /// How long the store may take to write down a failure.
 const BOARD: Duration = Duration::from_secs(1);
-/// How long rank 0 keeps its store open for ranks that end later.
+/// How long rank 0 keeps its store open for ranks that finish later.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// How a rank joins.
+/// Options for joining a world.
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
-    /// What this rank computes on, for messages.
+    /// The device that this rank computes on, for messages.
     pub device: String,
-    /// What must be the same on all ranks, such as the program's options: compared as text.
+    /// A text that must be the same on all ranks, such as the program's options.
     pub options: String,
-    /// How long the ranks wait for each other at the start.
+    /// How long ranks wait for each other when they join.
     pub timeout: Duration,
     /// How long a collective waits for a rank.
     pub collective_timeout: Duration,
@@ -47,8 +47,8 @@ impl Default for JoinOptions {
     }
 }
 
-/// All ranks, as one of them sees them. Dropping it leaves the world: the others do not take that for a failure, unless they
-/// still wait for this rank.
+/// All ranks of a job, as seen from one of them. Dropping it leaves the world. The other ranks treat that as a failure only if
+/// they are still waiting for this rank.
 ///
 /// ```
 /// use plimsoll_dist::store::Server;
@@ -86,11 +86,11 @@ pub struct World {
 }
 
 impl World {
-    /// Meets the other ranks.
+    /// Joins the other ranks, and waits until all have joined.
     ///
     /// # Errors
-    /// A store that cannot be reached, or whose port is taken; ranks that do not come, named; ranks with other options or another
-    /// version of this library.
+    /// The store cannot be reached or its port is taken; some ranks do not join in time (the error names them); or a rank has
+    /// other options or another version of this library.
     pub fn join(environment: Environment, options: &JoinOptions) -> Result<World> {
         let Environment { rank, size, port, .. } = environment;
         let until = Instant::now() + options.timeout;
@@ -119,7 +119,7 @@ impl World {
         let links =
             Links { rank, size, token, until, timeout: options.timeout, listener }.connect(&others)?;
         let members: Vec<Member> = others.into_iter().map(|other| other.member).collect();
-        // If the store's host is stopped, this rank must still report that soon.
+        // If the store's host hangs, this rank must still be able to report a failure, so it waits at most `BOARD`.
         let board = connect()?.answer_within(BOARD)?;
         let health = Arc::new(Health::new(rank, members, board, key("failed")));
         let store_rank = (environment.store_host == StoreHost::FirstRank).then_some(0);
@@ -129,22 +129,22 @@ impl World {
         Ok(World { environment, communicator, health, monitor, store: Mutex::new(store), server })
     }
 
-    /// Which rank this is, of how many, and where.
+    /// This rank, the number of ranks, and the store's address.
     pub fn environment(&self) -> &Environment {
         &self.environment
     }
 
-    /// All ranks, by their number.
+    /// All ranks, in order of rank.
     pub fn members(&self) -> &[Member] {
         self.health.members()
     }
 
-    /// The collectives of all ranks.
+    /// The communicator for collectives among all ranks.
     pub fn communicator(&self) -> &Arc<Communicator> {
         &self.communicator
     }
 
-    /// Whether all ranks live; a program tells it of its own failures.
+    /// Whether all ranks are alive. A program also reports its own failure here.
     pub fn health(&self) -> &Arc<Health> {
         &self.health
     }
@@ -158,7 +158,7 @@ impl Drop for World {
             return;
         }
         if self.health.lost().is_some() {
-            return; // the store's host may be the one
+            return; // the lost rank may be the store's host
         }
         self.monitor.say_goodbye();
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,8 +168,8 @@ impl Drop for World {
     }
 }
 
-/// Counts this rank as gone. If it hosts the store, it leaves last, because the others still read there: it waits for them while `waits`
-/// is true, at most [`LINGER`].
+/// Counts this rank as gone. The rank that hosts the store leaves last, because the others still read the store: it waits for
+/// them while `waits` is true, for at most [`LINGER`].
 fn leave(store: &mut Client, key: &str, size: usize, hosts: bool, waits: impl Fn() -> bool) {
     let (start, size) = (Instant::now(), i64::try_from(size).unwrap_or(i64::MAX));
     let mut count = store.add(key, 1);
@@ -179,7 +179,7 @@ fn leave(store: &mut Client, key: &str, size: usize, hosts: bool, waits: impl Fn
     }
 }
 
-/// What a rank tells the others through the store.
+/// What a rank tells the others about itself through the store.
 #[derive(Clone, Debug)]
 struct Introduction {
     member: Member,
@@ -224,13 +224,13 @@ fn introductions(
     if missing.is_empty() { Ok(found) } else { Err(Error::Missing { missing, seconds: timeout.as_secs() }) }
 }
 
-/// How this rank is connected.
+/// This rank's connections.
 struct Linked {
     data: Vec<Option<TcpStream>>,
     neighbours: Vec<(usize, TcpStream)>,
 }
 
-/// How connections come to be: the higher rank connects, the lower one accepts.
+/// Sets up the connections: of two ranks, the higher one connects and the lower one accepts.
 struct Links {
     rank: usize,
     size: usize,
@@ -241,7 +241,7 @@ struct Links {
     listener: TcpListener,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Data = 0,
@@ -289,7 +289,7 @@ impl Links {
         Ok(stream)
     }
 
-    /// A connection of a higher rank of this run; any other is closed.
+    /// Accepts a connection from a higher rank of this run, and closes any other.
     fn accept(&self) -> Result<Option<(usize, Use, TcpStream)>> {
         let mut stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
@@ -312,7 +312,7 @@ impl Links {
     }
 }
 
-/// Listens at the address that the ranks know, or, if that name is not this host's own, at all of its addresses.
+/// Listens at the address that was given to the ranks. If this host cannot bind it, listens on all of its addresses.
 fn host(address: &str, port: u16) -> Result<Server> {
     let bound = Server::bind((address, port)).or_else(|why| match why.kind() {
         ErrorKind::AddrInUse => Err(why),

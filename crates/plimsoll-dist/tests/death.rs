@@ -1,4 +1,4 @@
-//! Processes: one is killed, and all others name it within 2 s, whatever they are doing.
+//! One process is killed, and all others name it within 2 s, whatever they are doing.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use plimsoll_dist::{Environment, JoinOptions, World};
 const ME: &str = "death::a_killed_rank_is_named_by_all_others";
 
 #[allow(clippy::print_stdout, reason = "how the parent process reads it")]
-/// What a rank does: collectives without end, or nothing but waiting for bad news.
+/// The program of a rank: it calls collectives forever, or only waits for a failure.
 fn rank() {
     let environment = Environment::of_process().expect("variables").expect("a launcher");
     let world = World::join(environment, &JoinOptions::default()).expect("a world");

@@ -1,4 +1,4 @@
-//! Launchers' variables, as a table of cases: what each launcher sets, and what this crate makes of it.
+//! A table of cases: the variables that each launcher sets, and the environment that this crate reads from them.
 
 use plimsoll_dist::{Environment, Launcher, StoreHost};
 
@@ -72,7 +72,7 @@ fn without_a_launcher_the_world_is_one_rank() {
     for variables in [
         &[][..],
         &[("RANK", "0")],
-        // A batch script, and a program that it starts without srun.
+        // A batch script, or a program that it starts without srun.
         &[
             ("SLURM_PROCID", "0"),
             ("SLURM_STEP_NUM_TASKS", "1"),
@@ -92,7 +92,7 @@ fn without_a_launcher_the_world_is_one_rank() {
 
 #[test]
 fn torchrun_under_srun_is_torchrun_and_the_masters_address_wins() {
-    // One torchrun on each of two hosts, started by srun: SLURM's ranks are those of the agents.
+    // srun starts one torchrun on each of two hosts, so SLURM's ranks are those of torchrun's agents.
     let both: Vec<_> = TORCHRUN.iter().chain(SLURM).copied().collect();
     assert_eq!(read(&both).map(|found| found.map(|found| (found.rank, found.size))), Ok(Some((5, 8))));
     // SLURM's ranks without the rest, as in a container that gets only some variables.

@@ -1,5 +1,5 @@
-//! A rank that dies, goes another way or sleeps at its kth collective, for every k and every rank of a small step: all others
-//! name it, and nothing hangs.
+//! One rank dies, calls another collective or sleeps at its kth collective, for every rank and every k of a small step. All other
+//! ranks name it, and nothing hangs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -15,7 +15,7 @@ enum Fault {
     Sleeps,
 }
 
-/// Does as `Threads` until the fault.
+/// A transport that behaves like `Threads` until the fault.
 #[derive(Debug)]
 struct Faulty {
     threads: Threads,
@@ -80,7 +80,8 @@ fn names(error: &Error, faulty: usize) -> bool {
 fn every_fault_at_every_collective_is_named_by_all_others() {
     const SIZE: usize = 3;
     for fault in [Fault::Dies, Fault::GoesAnotherWay, Fault::Sleeps] {
-        // One that sleeps is waited for, so fewer places are tried; the others must not depend on the time that there is.
+        // The others wait for a sleeping rank until the timeout, so fewer places are tried. The other faults must not depend on
+        // timing.
         let (step_by, timeout) = if fault == Fault::Sleeps { (5, 600) } else { (1, 60_000) };
         for (faulty, at) in (0..SIZE).flat_map(|faulty| (0..8).step_by(step_by).map(move |at| (faulty, at))) {
             let start = Instant::now();
@@ -96,7 +97,7 @@ fn every_fault_at_every_collective_is_named_by_all_others() {
             });
             for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != faulty) {
                 let error = error.as_ref().expect_err("an error");
-                // Two that wait for the third may also see each other leave, having named it before.
+                // The two other ranks may also see each other leave, but only after they have named the faulty one.
                 assert!(names(error, faulty), "{fault:?} of rank {faulty} at {at}: rank {rank} says {error}");
             }
             assert!(start.elapsed() < Duration::from_secs(2), "{fault:?} of rank {faulty} at {at}");

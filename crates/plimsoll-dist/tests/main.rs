@@ -1,4 +1,4 @@
-//! The tests of this crate, one program: a module a subject.
+//! The tests of this crate, in one program with a module for each subject.
 
 mod death;
 mod environment;

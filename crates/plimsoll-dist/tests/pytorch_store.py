@@ -1,4 +1,4 @@
-"""PyTorch's TCPStore, as a client of our server or as a server for our client; the other end is store.rs."""
+"""PyTorch's TCPStore, as a client of our server or as a server for our client. The other end is store.rs."""
 
 import sys
 from datetime import timedelta
@@ -9,7 +9,7 @@ MODE, PORT = sys.argv[1], int(sys.argv[2])
 
 
 def main() -> None:
-    """Does what the mode says; an assertion that fails is this program's failure."""
+    """Does what the mode asks for. A failed assertion makes this program fail."""
     store = TCPStore(
         "127.0.0.1", PORT, is_master=MODE == "server", wait_for_workers=False, timeout=timedelta(seconds=60)
     )

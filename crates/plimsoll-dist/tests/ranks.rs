@@ -1,4 +1,4 @@
-//! Collectives, over threads and over sockets: the same bytes for every number of ranks.
+//! Collectives over threads and over sockets move the same bytes, for several numbers of ranks.
 
 use std::sync::Arc;
 use std::thread;
@@ -30,7 +30,7 @@ pub(crate) fn environment(rank: usize, size: usize, port: u16) -> Environment {
     }
 }
 
-/// The same over sockets, in one process.
+/// Runs `f` on each rank of a group that is connected by sockets, in one process.
 fn on_sockets<T: Send>(size: usize, f: impl Fn(&Communicator) -> T + Sync) -> Vec<T> {
     let server = Server::bind("127.0.0.1:0").expect("a port");
     let (port, f) = (server.address().port(), &f);
@@ -47,7 +47,7 @@ fn on_sockets<T: Send>(size: usize, f: impl Fn(&Communicator) -> T + Sync) -> Ve
     })
 }
 
-/// Byte `at` of what rank `from` has for rank `to`.
+/// Byte `at` of the part that rank `from` sends to rank `to`.
 fn byte(from: usize, to: usize, at: usize) -> u8 {
     (from * 91 + to * 37 + at * 11 + at / 251) as u8
 }
@@ -93,7 +93,7 @@ fn collectives_have_the_same_bytes_on_threads() {
 #[test]
 fn collectives_have_the_same_bytes_over_sockets() {
     for size in 2..=4 {
-        // More than the system's buffers hold, too: nobody may wait for each other.
+        // The largest part exceeds the system's buffers; even then, no two ranks may deadlock.
         let all = |ranks: &Communicator| {
             [0, 1, 7, 20_000, 6_000_000].into_iter().try_for_each(|part| check(ranks, part))
         };

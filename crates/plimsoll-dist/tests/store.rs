@@ -1,4 +1,4 @@
-//! The store: our client at our server, and both against PyTorch's own TCPStore.
+//! The store: our client with our server, and each with PyTorch's own TCPStore.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -20,7 +20,7 @@ fn client(server: &Server) -> Client {
     Client::connect("127.0.0.1", server.address().port(), SOON).expect("a connection")
 }
 
-/// What every store does, ours and PyTorch's.
+/// Checks what every store must do, ours and PyTorch's.
 fn check(store: &mut Client) {
     store.set("/a", b"1\0x").expect("set");
     assert_eq!(store.get("/a", SOON).expect("get").as_deref(), Some(&b"1\0x"[..]));
@@ -32,7 +32,7 @@ fn check(store: &mut Client) {
     let start = Instant::now();
     assert_eq!(store.get("/never", Duration::from_millis(100)).expect("get"), None);
     assert!(start.elapsed() >= Duration::from_millis(100));
-    // The connection is as before.
+    // The connection still works.
     assert_eq!(store.get("/a", SOON).expect("get").as_deref(), Some(&b"1\0x"[..]));
 }
 
@@ -79,7 +79,7 @@ fn a_server_that_goes_away_is_an_error_and_no_hang() {
     drop(server);
     let error = store.is_there(SOON).unwrap_err().to_string();
     assert!(error.contains("it closed the connection"), "{error}");
-    // One that accepts and says nothing.
+    // A server that accepts connections and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("an address").port();
     let mut store = Client::connect("127.0.0.1", port, SOON)
@@ -110,7 +110,7 @@ fn what_is_not_the_protocol_ends_its_own_connection_only() {
     assert!(good.has("/a").expect("has"));
 }
 
-/// Starts the script beside this file in PyTorch.
+/// Starts `pytorch_store.py`, next to this file, with a Python that has PyTorch.
 fn pytorch(mode: &str, port: u16) -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorch_store.py");
     let mut command = Command::new(std::env::var("PLIMSOLL_PYTORCH").expect("needs pytorch"));

@@ -1,4 +1,4 @@
-//! The GPUs of the table, or one of them: `cargo run -p plimsoll-gpu --example datasheet [NAME]`.
+//! Prints all GPUs of the table, or one of them: `cargo run -p plimsoll-gpu --example datasheet [NAME]`.
 
 #![allow(clippy::print_stdout, reason = "a program for a terminal")]
 

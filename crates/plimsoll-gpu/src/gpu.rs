@@ -27,7 +27,7 @@ pub struct Gpu {
     pub l2_bytes: i32,
     /// Shared memory of a multiprocessor.
     pub shared_bytes_per_multiprocessor: i32,
-    /// Shared memory that a block can have if it opts in.
+    /// Maximum shared memory of a block that opts in.
     pub shared_bytes_per_block: i32,
     /// Maximum resident threads per multiprocessor.
     pub threads_per_multiprocessor: i32,
@@ -70,9 +70,9 @@ pub struct Bandwidth {
     pub nvlink_bytes_per_s: Option<u64>,
 }
 
-/// Dense matrix-multiply operations per second, by type; a multiply-add counts as two. These are the datasheet's peaks
-/// without structured sparsity, on tensor cores where they support the type. Products of 16 and 8 bits accumulate in
-/// f32 (i8 in i32), as PyTorch's do. `None`: the GPU has no such instruction.
+/// Dense matrix-multiply operations per second, by type; a multiply-add counts as two. These are the datasheet's peaks without
+/// structured sparsity, on tensor cores where they support the type. Products of 16 and 8 bits accumulate in f32 (i8 in i32),
+/// as PyTorch's do. `None` means that the GPU has no instruction for this type.
 ///
 /// ```
 /// let flops = plimsoll_gpu::named("T4")?.flops;
@@ -108,12 +108,12 @@ pub(crate) const fn tera(number: f64) -> u64 {
 }
 
 impl Bandwidth {
-    /// From gigabytes per second: memory, PCIe in each direction; no NVLink.
+    /// A GPU without NVLink. Memory bandwidth and PCIe bandwidth (in each direction) are in gigabytes per second.
     pub(crate) const fn pcie(memory: f64, pcie: f64) -> Bandwidth {
         Bandwidth { memory_bytes_per_s: giga(memory), pcie_bytes_per_s: giga(pcie), nvlink_bytes_per_s: None }
     }
 
-    /// The same with NVLink, in gigabytes per second in each direction.
+    /// As [`Bandwidth::pcie`], with NVLink. All are in gigabytes per second; PCIe and NVLink are in each direction.
     pub(crate) const fn nvlink(memory: f64, pcie: f64, nvlink: f64) -> Bandwidth {
         Bandwidth { nvlink_bytes_per_s: Some(giga(nvlink)), ..Bandwidth::pcie(memory, pcie) }
     }

@@ -1,8 +1,8 @@
-//! The table of GPUs: [`GPUS`], one [`Gpu`] per row; and what a process takes of a GPU outside PyTorch's allocator.
+//! The table of GPUs ([`GPUS`], one [`Gpu`] per row), and the GPU memory that a process uses outside PyTorch's allocator.
 //!
-//! It has two users: the stand-in device answers CUDA's queries from it and charges what [`outside`] and [`nccl`] compute, and a simulated
-//! device computes times from its bandwidths and FLOP/s. The crate holds data, look-ups and pure functions, and depends on no other
-//! crate.
+//! It has two users. The stand-in device answers CUDA's queries from the table, and charges the bytes that [`outside`] and
+//! [`nccl`] compute. Simulated devices compute times from the table's bandwidths and FLOP/s. The crate holds data, look-ups and
+//! pure functions, and depends on no other crate.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
@@ -12,8 +12,8 @@
 //! | `vendor.rs` | GPUs of other vendors, for the error message |
 //! | `table.rs`, `table/` | the rows, one file per generation |
 //! | `lookup.rs` | [`named`], [`of_capability`], [`nearest`], [`nearest_of`], and [`UnknownGpu`] |
-//! | `outside.rs`, `outside/` | [`outside`]: context, local memory, pages, libraries |
-//! | `nccl.rs`, `nccl/` | [`nccl`]: communicators |
+//! | `outside.rs`, `outside/` | [`outside`]: memory of contexts, kernels' stacks, libraries, streams and graphs |
+//! | `nccl.rs`, `nccl/` | [`nccl`]: memory of NCCL's communicators |
 //!
 //! To add a GPU, add a constant to its generation's file and list it in `GPUS` there.
 

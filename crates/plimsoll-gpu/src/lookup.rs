@@ -1,8 +1,9 @@
-//! Look-ups in the table: [`named`] by name, [`of_capability`] by compute capability, [`nearest`] by memory, [`nearest_of`] by both.
+//! Look-ups in the table: [`named`] by name, [`of_capability`] by compute capability, [`nearest`] by memory, [`nearest_of`] by
+//! both.
 //!
-//! Note [One row per size]: a size finds no row that repeats an earlier one, with the same compute capability and, to a
-//! percent, the same memory. Drivers' readings differ by as much, so the nearest of such rows would be an accident: `24GiB`
-//! means an RTX-3090, not an RTX-A5000.
+//! Note [One row per size]: a look-up by memory size skips every row that has the same compute capability as an earlier row and,
+//! within one percent, the same memory. The sizes that drivers report differ by as much, so a choice between such rows would be
+//! arbitrary: `24GiB` means an RTX-3090, not an RTX-A5000.
 
 use std::error::Error;
 use std::fmt;
@@ -55,8 +56,8 @@ impl fmt::Display for UnknownGpu {
 
 impl Error for UnknownGpu {}
 
-/// The GPU with this name. Case, spaces and hyphens are ignored, the vendor's name may precede it, and some whole words of the
-/// name are enough if they match only one GPU: `4090`, but not `5070` for an RTX-5070-Ti, which is another GPU.
+/// The GPU with this name. Case, spaces and hyphens are ignored, the vendor's name may precede it, and a few complete words
+/// of the name suffice if they match only one GPU: `4090`, but not `5070` for an RTX-5070-Ti, because an RTX 5070 is another GPU.
 ///
 /// ```
 /// assert_eq!(plimsoll_gpu::named("rtx 4090")?.name, "RTX-4090");
@@ -86,11 +87,11 @@ pub fn named(name: &str) -> Result<&'static Gpu, UnknownGpu> {
     }
 }
 
-/// Words that make the name beside them another GPU's: an RTX 5070 is no RTX 5070 Ti.
+/// Words that belong to the name of a model: an RTX 5070 is not an RTX 5070 Ti.
 const OF_A_MODEL: [&str; 4] = ["pro", "ti", "super", "ada"];
 
-/// Whether some words of a name in a row are these, with none of [`OF_A_MODEL`] beside them. Behind another word a size needs
-/// no unit: `A100-40`, but not `40`.
+/// Whether consecutive words of `name` are equal to `these`, with none of [`OF_A_MODEL`] directly before or after them. A size
+/// that follows another word may omit its unit: `A100-40`, but not `40`.
 fn has_words(name: &str, these: &str) -> bool {
     let words: Vec<String> = name.split([' ', '-']).map(plain).collect();
     let is_model = |word: Option<&String>| word.is_some_and(|word| OF_A_MODEL.contains(&word.as_str()));
@@ -106,7 +107,8 @@ fn plain(name: &str) -> String {
     name.replace([' ', '-', '_'], "").to_ascii_lowercase()
 }
 
-/// The first GPU of this compute capability in the table; if there is none, of the next lower capability in the table.
+/// The first GPU of this compute capability in the table. If there is none, the first GPU of the next lower capability in the
+/// table.
 ///
 /// ```
 /// assert_eq!(plimsoll_gpu::of_capability((8, 7)).map(|gpu| gpu.name), Some("RTX-3090"));
@@ -116,8 +118,8 @@ pub fn of_capability(capability: (i32, i32)) -> Option<&'static Gpu> {
     all_of(capability).next()
 }
 
-/// The GPU with memory nearest to this many bytes, of those that have this compute capability; if there is none, of those with
-/// the next lower capability in the table. On a tie, or if memories differ by less than a percent, the first.
+/// The GPU of this compute capability whose memory is closest to this many bytes. If no GPU has this capability, one of the next
+/// lower capability in the table. On a tie, or if memory sizes differ by less than one percent, the first.
 ///
 /// ```
 /// assert_eq!(plimsoll_gpu::nearest_of(5 << 30, (9, 0)).map(|gpu| gpu.name), Some("H100"));
@@ -128,14 +130,14 @@ pub fn nearest_of(memory_bytes: u64, capability: (i32, i32)) -> Option<&'static 
     nearest_in(all_of(capability), memory_bytes)
 }
 
-/// All of a compute capability, or of the next lower one in the table.
+/// All GPUs of a compute capability, or of the next lower one in the table.
 fn all_of(capability: (i32, i32)) -> impl Iterator<Item = &'static Gpu> {
     let highest = GPUS.iter().map(|gpu| gpu.capability).filter(|&it| it <= capability).max();
     GPUS.iter().filter(move |gpu| Some(gpu.capability) == highest)
 }
 
-/// The GPU with memory nearest to this many bytes, of those with at least this compute capability; on a tie, the first. Of GPUs
-/// of one capability whose memories differ by less than a percent, only the first.
+/// The GPU whose memory is closest to this many bytes, among those of at least this compute capability. On a tie, the first. Of
+/// GPUs that share a capability and whose memory differs by less than one percent, only the first counts.
 ///
 /// ```
 /// assert_eq!(plimsoll_gpu::nearest(80 << 30, (9, 0)).map(|gpu| gpu.name), Some("H100"));
@@ -144,12 +146,12 @@ pub fn nearest(memory_bytes: u64, least_capability: (i32, i32)) -> Option<&'stat
     nearest_in(GPUS.iter().filter(|gpu| gpu.capability >= least_capability), memory_bytes)
 }
 
-/// The nearest of these in size. See Note [One row per size].
+/// The GPU among these whose memory is closest to this many bytes. See Note [One row per size].
 fn nearest_in(gpus: impl Iterator<Item = &'static Gpu>, memory_bytes: u64) -> Option<&'static Gpu> {
     gpus.filter(|gpu| !is_repeated(gpu)).min_by_key(|gpu| gpu.memory_bytes.abs_diff(memory_bytes))
 }
 
-/// Whether an earlier row has the same capability and, to a percent, the same memory.
+/// Whether an earlier row has the same capability and, within one percent, the same memory.
 fn is_repeated(gpu: &Gpu) -> bool {
     let earlier = GPUS.iter().take_while(|other| other.name != gpu.name);
     let mut alike = earlier.filter(|other| other.capability == gpu.capability);
@@ -199,7 +201,7 @@ mod tests {
         for other in ["H9000", "H10", "L20", "A10", "P10", "RTX 6000", "GB", "16", "80"] {
             assert_eq!(named(other), Err(UnknownGpu::NotListed), "{other}");
         }
-        // GPUs of their own that the table does not have.
+        // Other GPU models, which the table does not have.
         for other in ["5070", "RTX 4070 Ti", "RTX 4060", "2080", "RTX 2080", "6000", "RTX 5000 Ada"] {
             assert_eq!(named(other), Err(UnknownGpu::NotListed), "{other}");
         }

@@ -1,15 +1,16 @@
-//! What a process takes of a GPU outside PyTorch's allocator, as laws and a table of first uses.
+//! The GPU memory that a process uses outside PyTorch's allocator, computed by rules and from a table of libraries.
 //!
-//! Four laws cover most of it: the context grows with the threads that a GPU can hold, its pool of local memory with the largest stack
-//! of a kernel, requests take pages, and NCCL's buffers follow from its channels ([`crate::nccl`]). What is left is a table:
-//! how much each library takes when it is first used. Everything here is a pure function of a row of the table of GPUs.
+//! Four rules cover most of it. The context grows with the number of threads that a GPU can hold. Its pool of local memory grows
+//! with the largest stack of a kernel. Requests are rounded up to pages. NCCL's buffers depend on its channels
+//! ([`crate::nccl`]). The rest is a table of the bytes that each library takes when it is first used. Everything here is a pure
+//! function of a row of the table of GPUs.
 //!
 //! | file | contents |
 //! |---|---|
-//! | `outside/figure.rs` | [`Figure`]: bytes, and how they are known |
-//! | `outside/pages.rs` | requests in pages of 2 MiB, which small ones share |
-//! | `outside/context.rs` | the context, local memory of kernels, the driver's reserve |
-//! | `outside/libraries.rs` | first uses of libraries, streams, graphs |
+//! | `outside/figure.rs` | [`Figure`]: a number of bytes, and whether it is measured, derived or assumed |
+//! | `outside/pages.rs` | rounding to pages of 2 MiB, and the pages that small requests share |
+//! | `outside/context.rs` | the context, the kernels' local memory, the driver's reserve |
+//! | `outside/libraries.rs` | libraries at their first use, streams, graphs |
 
 mod context;
 mod figure;

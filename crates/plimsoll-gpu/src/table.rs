@@ -1,5 +1,5 @@
-//! The rows of the table, in listing order. A device that is described by compute capability alone gets the properties
-//! of the first row with that capability.
+//! The rows of the table, in listing order. A device that is specified only by its compute capability gets the
+//! properties of the first row with that capability.
 //!
 //! Multiprocessors, caches and shared memory come from NVIDIA's architecture white papers and from the CUDA programming
 //! guide's table of compute capabilities; each row names its other sources.

@@ -1,5 +1,5 @@
 //! GPUs of other vendors. PyTorch for them is a different build with different kernels, which this table cannot
-//! describe. Their names are known only so that the error can say that.
+//! describe. Their names are listed only so that the error can say so.
 
 /// AMD's accelerators, with the memory of each device that PyTorch sees, in GiB. Each die of an MI250 is a device.
 const INSTINCT: &[(&str, u64)] = &[
@@ -14,8 +14,8 @@ const INSTINCT: &[(&str, u64)] = &[
     ("MI355X", 288),
 ];
 
-/// The vendor that a name belongs to, if it is not NVIDIA's, and the memory in bytes where it is known. The name is in
-/// lower case, without spaces and hyphens.
+/// The vendor that a name belongs to, if it is not NVIDIA's, and the memory in bytes, if it is known. `plain` is the
+/// name in lower case, without spaces and hyphens.
 pub(crate) fn of(plain: &str) -> Option<(&'static str, Option<u64>)> {
     let model = plain.trim_start_matches("amd").trim_start_matches("instinct");
     let is_numbered = |name: &str, prefix| {

@@ -1,10 +1,11 @@
-//! The path of every call: its name is recorded, an injected fault may fail it, and its outcome becomes the library's
-//! status code.
+//! The code that every call runs through. It records the call's name, fails the call if a fault is injected, and converts the
+//! outcome to the library's status code.
 //!
 //! - [`calls!`] defines exported functions with a body;
-//! - [`nothing!`] defines functions that have nothing to do on this device, [`makers!`] those that create an opaque object;
-//!   `work!` in `stream.rs` those that would launch kernels;
-//! - [`unknown!`] defines unsupported functions: each is reported once and fails.
+//! - [`nothing!`] defines functions that have nothing to do on this device;
+//! - [`makers!`] defines functions that create an opaque object;
+//! - `work!` in `stream.rs` defines functions that would launch kernels;
+//! - [`unknown!`] defines unsupported functions, which fail and are each reported once.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -14,16 +15,16 @@ use crate::error::{Failure, Library, Outcome};
 use crate::{fault, notice};
 
 thread_local! {
-    /// This thread's last call, for the report of a stray access.
+    /// This thread's last call, for reports of a host access to device memory.
     static CURRENT: Cell<&'static str> = const { Cell::new("none") };
     /// The runtime's last error on this thread, until it is read.
     static LAST_ERROR: Cell<c_int> = const { Cell::new(0) };
 }
 
-/// The calls of this process so far, by all threads.
+/// The number of calls of this process so far, from all threads.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// How many calls this process has made.
+/// The number of calls that this process has made.
 pub(crate) fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
@@ -79,8 +80,8 @@ macro_rules! calls {
     )*};
 }
 
-/// Defines exported functions that succeed and do nothing, whatever their arguments: in the C calling conventions of
-/// x86-64 and AArch64 a function may ignore arguments.
+/// Defines exported functions that succeed and do nothing, for any arguments. They are declared without arguments, because in the
+/// C calling conventions of x86-64 and AArch64 a function may ignore the arguments that it is passed.
 macro_rules! nothing {
     ($library:ident: $($name:ident)*) => {$(
         #[unsafe(no_mangle)]

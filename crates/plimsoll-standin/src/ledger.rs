@@ -1,16 +1,16 @@
-//! What a process has taken of a device outside its own requests: rows that add up ([`Ledger`]).
+//! The device memory that a process uses outside its own requests, as rows that add up to the total ([`Ledger`]).
 
 use plimsoll_gpu::outside::Figure;
 
-/// A part of what an owner has.
+/// One part of an owner's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// The owner, as `cuBLAS` or `communicator 1, 2 ranks`.
+    /// The owner, such as `cuBLAS` or `communicator 1, 2 ranks`.
     pub(crate) owner: String,
-    /// The part, as `ring`; empty if the owner has one only.
+    /// The part, such as `ring`. Empty if the owner has only one part.
     pub(crate) part: &'static str,
     pub(crate) figure: Figure,
-    /// The call that took it first.
+    /// The first call that took memory for this part.
     pub(crate) call: &'static str,
 }
 
@@ -18,11 +18,11 @@ pub(crate) struct Row {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) row: Row,
-    /// The device's free bytes then.
+    /// The device's free bytes at that time.
     pub(crate) free_bytes: u64,
 }
 
-/// What a process has taken of one device outside its requests.
+/// The memory of one device that a process uses outside its requests.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ledger {
     rows: Vec<Row>,
@@ -34,7 +34,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Adds bytes to a part; one with bytes of several bases has the least certain.
+    /// Adds bytes to a part. If their bases differ, the part gets the least certain one.
     pub(crate) fn add(&mut self, row: Row) {
         self.bytes += row.figure.bytes;
         self.changes += 1;
@@ -47,7 +47,7 @@ impl Ledger {
         }
     }
 
-    /// Removes all that an owner has, and returns its bytes.
+    /// Removes all rows of an owner. Returns their bytes.
     pub(crate) fn remove(&mut self, owner: &str) -> u64 {
         let before_bytes = self.bytes;
         self.rows.retain(|row| row.owner != owner);
@@ -56,7 +56,7 @@ impl Ledger {
         before_bytes - self.bytes
     }
 
-    /// Removes bytes from a part, as far as it has them, and returns how many.
+    /// Removes bytes from a part, at most as many as it has. Returns the number of bytes removed.
     pub(crate) fn subtract(&mut self, owner: &str, part: &str, bytes: u64) -> u64 {
         let row = self.rows.iter_mut().find(|it| it.owner == owner && it.part == part);
         let Some(row) = row else { return 0 };
@@ -79,10 +79,10 @@ impl Ledger {
     }
 }
 
-/// A process's use of a device at its peak.
+/// The memory of a process on a device at the peak.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Peak {
-    /// Its requests and all rows.
+    /// The sum of its requests and all rows.
     bytes: u64,
     requested_bytes: u64,
     rows: Vec<Row>,
@@ -90,7 +90,7 @@ pub(crate) struct Peak {
 }
 
 impl Peak {
-    /// Notes the use, if it is higher than before.
+    /// Records the current use if it exceeds the peak so far.
     pub(crate) fn note(&mut self, requested_bytes: u64, ledger: &Ledger) {
         let bytes = requested_bytes + ledger.bytes;
         if bytes <= self.bytes {
@@ -102,8 +102,9 @@ impl Peak {
         }
     }
 
-    /// Lines with tabs, for hooks inside the process: `requested` and its bytes; for each row `row`, owner, part, bytes, basis, call;
-    /// for a charge that did not fit the same with `refused`, and the free bytes.
+    /// Tab-separated lines, for hooks inside the process. The first line is `requested` and the requested bytes. Each row is a
+    /// line with `row`, owner, part, bytes, basis and call. A charge that did not fit is a line with `refused`, the same fields,
+    /// and the free bytes.
     pub(crate) fn text(&self, refused: Option<&Refused>) -> String {
         let line = |Row { owner, part, figure: Figure { bytes, basis }, call }: &Row| {
             format!("\t{owner}\t{part}\t{bytes}\t{basis}\t{call}")

@@ -1,9 +1,9 @@
-//! Which lines of a Python program ran, in how many of its steps, and which of them used the device: a trace function for Python's
-//! `PyEval_SetTrace`.
+//! A trace function for Python's `PyEval_SetTrace`. It records which lines of a Python program ran, in how many of its steps, and
+//! which of them called CUDA.
 //!
-//! It is not written in Python, because Python copies the variables of a frame for such a function, which would keep tensors alive.
-//! `plimsoll predict`'s code in the process starts it, counts the steps, and reads the lines. After each line that called CUDA it calls
-//! a listener, which looks at the memory. Only one thread is traced.
+//! It is not written in Python, because for such a function Python copies the variables of a frame, which would keep tensors
+//! alive. `plimsoll predict`'s code in the process starts it, counts the steps, and reads the lines. After each line that called
+//! CUDA, it calls a listener, which looks at the memory. It traces only one thread.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use crate::call;
 use crate::lock::locked;
 
-/// Python's trace function: an object of ours, the frame, the event, its argument.
+/// Python's type of a trace function. Its arguments are an object of ours, the frame, the event, and the event's argument.
 type Trace = extern "C" fn(*mut c_void, *mut c_void, c_int, *mut c_void) -> c_int;
 
 /// The events: a function begins, a line is about to run, a function ends.
@@ -22,14 +22,15 @@ const CALL: c_int = 0;
 const LINE: c_int = 2;
 const RETURN: c_int = 3;
 
-/// Called after a line that called CUDA, with its number in the frame that Python runs now. The number is 0 if the frame is a library's or the
-/// line is unknown, and [`NEW`] if the frame has not run a line yet, so that a caller's line made the calls.
+/// A listener, which is called after a line has called CUDA. `line` is the line of the current Python frame that made the calls.
+/// It is 0 if the frame belongs to a library or the line is unknown, and [`NEW`] if the frame has not run a line yet, so that a
+/// line of its caller made the calls.
 type Listener = extern "C" fn(line: c_int);
 
-/// See [`Listener`].
+/// The line of a frame that has not run a line yet, for a [`Listener`].
 const NEW: c_int = -1;
 
-/// A function's address, as the loader finds it.
+/// The address of a function, as `dlsym` returns it.
 type Found = *mut c_void;
 type SetTrace = unsafe extern "C" fn(Option<Trace>, *mut c_void);
 type ObjectOf = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
@@ -39,7 +40,7 @@ type TextOf = unsafe extern "C" fn(*mut c_void) -> *const c_char;
 type Release = unsafe extern "C" fn(*mut c_void);
 type Clear = unsafe extern "C" fn();
 
-/// The functions of Python's C interface that are needed.
+/// The functions of Python's C API that the tracer calls.
 #[derive(Clone, Copy)]
 struct Python {
     set_trace: SetTrace,
@@ -52,14 +53,14 @@ struct Python {
 }
 
 impl Python {
-    /// The functions in this process; `None` if it is not a Python process, or this Python does not export them.
+    /// Finds the functions in this process. `None` if it is not a Python process, or if this Python does not export them.
     fn here() -> Option<Python> {
         let find = |name: &CStr| {
             // SAFETY: `name` is a zero-terminated string.
             let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
             (!found.is_null()).then_some(found)
         };
-        // SAFETY: these are the signatures of the functions in Python's C interface, from 3.9 on.
+        // SAFETY: these are the signatures of the functions in Python's C API, since 3.9.
         unsafe {
             Some(Python {
                 set_trace: transmute::<Found, SetTrace>(find(c"PyEval_SetTrace")?),
@@ -73,10 +74,10 @@ impl Python {
         }
     }
 
-    /// The file of a code object; empty if it has none. The caller holds Python's lock.
+    /// The file of a code object; empty if it has none. The caller holds the GIL.
     fn file(self, code: *mut c_void) -> String {
-        // SAFETY: `code` is a Python object that the caller keeps alive, and `name` one that this function owns; its text lives as
-        // long as it does.
+        // SAFETY: `code` is a Python object that the caller keeps alive. This function owns `name`, and the text lives as long as
+        // `name`.
         unsafe {
             let name = (self.attribute)(code, c"co_filename".as_ptr());
             let text = if name.is_null() { std::ptr::null() } else { (self.text)(name) };
@@ -94,31 +95,31 @@ impl Python {
     }
 }
 
-/// How often a line ran.
+/// The steps in which a line ran.
 #[derive(Clone, Copy, Default)]
 struct Ran {
-    /// The steps in which it ran.
+    /// The number of steps in which it ran.
     steps: u32,
     /// The last step in which it ran.
     last: u32,
 }
 
-/// What is known of the code objects that ran, by their addresses; a reference of each is kept.
+/// The state of the tracer. It keeps a reference to each code object that ran, so that addresses are not reused.
 struct Lines {
     python: Python,
     /// Path fragments that mark library files, as opposed to the program's own.
     libraries: Vec<String>,
-    /// The lines that ran; `None` for the code of a library.
+    /// The lines that ran, by the address of the code object; `None` for the code of a library.
     codes: HashMap<usize, Option<BTreeMap<u32, Ran>>>,
-    /// Whether lines are noted.
+    /// Whether lines are recorded.
     records: bool,
     step: u32,
-    /// Whether any line ran in it.
+    /// Whether any line ran in this step.
     has_run: bool,
     listener: Option<Listener>,
-    /// The calls of CUDA when the listener was last called.
+    /// The number of CUDA calls when the listener was last called.
     calls: u64,
-    /// The line that each of the program's frames runs, by the frame's address; 0 before its first.
+    /// The line that each of the program's frames is running, by the frame's address; 0 before the first line.
     frames: HashMap<usize, c_int>,
 }
 
@@ -137,14 +138,14 @@ impl Lines {
         }
     }
 
-    /// The lines of a frame's code; `None` for a library's. The caller holds Python's lock.
+    /// The lines of a frame's code; `None` for a library's code. The caller holds the GIL.
     fn of_frame(&mut self, frame: *mut c_void) -> Option<&mut BTreeMap<u32, Ran>> {
         let Lines { python, libraries, codes, .. } = self;
-        // SAFETY: Python passes a frame; the result is a reference of ours to its code object.
+        // SAFETY: Python passes a frame, and the result is a new reference to its code object, which we own.
         let code = unsafe { (python.code_of)(frame) };
         let lines = match codes.entry(code as usize) {
             Entry::Occupied(known) => {
-                // SAFETY: the map has a reference of its own, so this one is not the last.
+                // SAFETY: the map holds another reference, so this one is not the last.
                 unsafe { (python.release)(code) };
                 known.into_mut()
             }
@@ -157,7 +158,7 @@ impl Lines {
         lines.as_mut()
     }
 
-    /// An event of a frame. Returns the listener if it is to be called, and its argument.
+    /// Records an event of a frame. Returns the listener and its argument, if it is to be called.
     fn note(&mut self, frame: *mut c_void, what: c_int) -> Option<(Listener, c_int)> {
         let (records, step) = (self.records && what == LINE, self.step);
         self.has_run |= what == LINE;
@@ -168,7 +169,7 @@ impl Lines {
         }
         let mut before = 0;
         if let Some(lines) = self.of_frame(frame) {
-            // SAFETY: the frame is Python's argument.
+            // SAFETY: Python passed the frame.
             let line = if what == LINE { unsafe { (python.line_of)(frame) } } else { 0 };
             if records {
                 let ran = lines.entry(u32::try_from(line).unwrap_or(0)).or_default();
@@ -197,7 +198,7 @@ impl Lines {
 
 static LINES: Mutex<Option<Lines>> = Mutex::new(None);
 
-/// A line that ran, for the reader.
+/// A line that ran, in the layout in which `predict`'s Python code reads it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Row {
@@ -208,8 +209,8 @@ struct Row {
     _padding: u32,
 }
 
-/// Starts to note the lines of this thread. `libraries` are parts of paths, one per line: files with one of them are not the program's. Null
-/// stops it. The caller holds Python's lock. Returns 1 if lines are noted.
+/// Starts recording the lines that run on this thread. `libraries` lists path fragments, one per line; files whose path contains
+/// one are libraries, not the program's. Null stops the recording. The caller holds the GIL. Returns 1 if lines are recorded.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_trace(libraries: *const c_char) -> c_int {
     start(libraries, |lines, is_on| {
@@ -221,8 +222,9 @@ extern "C" fn plimsoll_standin_trace(libraries: *const c_char) -> c_int {
     })
 }
 
-/// Calls a listener after each line of this thread that called CUDA. `libraries` are those of [`plimsoll_standin_trace`]; null removes the
-/// listener. The caller holds Python's lock, and the listener is called with it. Returns 1 if there is a listener.
+/// Calls a listener after each line of this thread that called CUDA. `libraries` is as for [`plimsoll_standin_trace`]; null
+/// removes the listener. The caller holds the GIL, and the GIL is held when the listener is called. Returns 1 if there is a
+/// listener.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_watch(libraries: *const c_char, listener: Option<Listener>) -> c_int {
     start(libraries, |lines, is_on| {
@@ -231,7 +233,7 @@ extern "C" fn plimsoll_standin_watch(libraries: *const c_char, listener: Option<
     })
 }
 
-/// Changes what is traced, and starts or stops to trace this thread. Returns 1 if there are `libraries`.
+/// Applies `change` to the tracer, then starts or stops tracing this thread as needed. Returns 1 if `libraries` is not null.
 fn start(libraries: *const c_char, change: impl FnOnce(&mut Lines, bool)) -> c_int {
     let Some(python) = Python::here() else { return 0 };
     let is_on = !libraries.is_null();
@@ -247,13 +249,13 @@ fn start(libraries: *const c_char, change: impl FnOnce(&mut Lines, bool)) -> c_i
         lines.records || lines.listener.is_some()
     };
     let tracer: Option<Trace> = if is_traced { Some(traced) } else { None };
-    // SAFETY: the caller holds Python's lock, and `traced` is a trace function that needs no object.
+    // SAFETY: the caller holds the GIL, and `traced` is a trace function that needs no object.
     unsafe { (python.set_trace)(tracer, std::ptr::null_mut()) };
     c_int::from(is_on)
 }
 
-/// Counts the lines that run from now on for `step`. Returns 1 if any line ran in the previous step, even a library's.
-/// If none did, another tracer has replaced this one.
+/// Begins a step: lines that run from now on count for `step`. Returns 1 if any line ran in the previous step, including
+/// libraries' lines. If none did, another tracer has replaced this one.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_step(step: u32) -> c_int {
     let mut lines = locked(&LINES);
@@ -262,7 +264,7 @@ extern "C" fn plimsoll_standin_step(step: u32) -> c_int {
     c_int::from(std::mem::take(&mut lines.has_run))
 }
 
-/// The number of steps in which a line ran, and in the low 32 bits the last of them.
+/// The number of steps in which a line ran, in the high 32 bits, and the last of these steps, in the low 32 bits.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_ran(code: u64, line: u32) -> u64 {
     let lines = locked(&LINES);
@@ -271,7 +273,7 @@ extern "C" fn plimsoll_standin_ran(code: u64, line: u32) -> u64 {
     code.and_then(|lines| lines.get(&line)).map_or(0, |ran| u64::from(ran.steps) << 32 | u64::from(ran.last))
 }
 
-/// Copies the lines that ran so far to `rows`, as many as fit. Returns the number of lines.
+/// Copies the lines that ran so far to `rows`, as many as fit. Returns the number of all lines.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_lines(rows: *mut Row, room: usize) -> usize {
     let lines = locked(&LINES);
@@ -289,7 +291,7 @@ extern "C" fn plimsoll_standin_lines(rows: *mut Row, room: usize) -> usize {
     count
 }
 
-/// Python calls this at each event, with its lock held.
+/// The trace function, which Python calls at each event while holding the GIL.
 extern "C" fn traced(_: *mut c_void, frame: *mut c_void, what: c_int, _: *mut c_void) -> c_int {
     if !matches!(what, CALL | LINE | RETURN) {
         return 0;
@@ -298,7 +300,7 @@ extern "C" fn traced(_: *mut c_void, frame: *mut c_void, what: c_int, _: *mut c_
     let called = locked(&LINES).as_mut().and_then(|lines| lines.note(frame, what));
     if let Some((listener, line)) = called {
         listener(line);
-        // The listener's own calls do not count.
+        // Calls that the listener made do not count.
         if let Some(lines) = locked(&LINES).as_mut() {
             lines.calls = call::count();
         }

@@ -1,4 +1,4 @@
-//! NCCL: collectives compute nothing. Ranks may be processes of one machine, which exchange known values and their
+//! NCCL. Its collectives compute nothing. Ranks may be processes of one machine, which exchange known values and their
 //! progress (`exchange.rs`), or a rank may run alone.
 
 mod collective;
@@ -92,7 +92,8 @@ calls! { Nccl:
         // The first number after NCCL's own operations, of which there are five.
         operation.put(5)
     }
-    /// Statistics: of memory that can be suspended (0), that is suspended (1), that cannot be (2), and of all (3).
+    /// The statistics are bytes of memory: that can be suspended (0), that is suspended (1), that cannot be suspended (2), and in
+    /// total (3).
     fn ncclCommMemStats(comm: CommHandle, statistic: c_int, value: Out<u64>) {
         get(comm)?;
         value.put(if statistic >= 2 { memory::bytes(comm) } else { 0 })
@@ -110,11 +111,11 @@ unknown! { Nccl:
     ncclGetPeerDevicePointer ncclPutSignal ncclSignal ncclWaitSignal ncclWinGetUserPtr
 }
 
-/// Makes a communicator of this many ranks. `exchange` opens the channel to the others.
+/// Creates a communicator of this many ranks. `exchange` opens the channel to the others.
 ///
 /// # Errors
 ///
-/// `InvalidValue` for a rank that is not one of them; `OutOfMemory` if it does not fit on the GPU.
+/// `InvalidValue` if `rank` is not below `ranks`; `OutOfMemory` if the communicator does not fit on the GPU.
 fn join(
     rank: c_int,
     ranks: c_int,

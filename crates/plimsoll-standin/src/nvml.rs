@@ -1,5 +1,5 @@
-//! `libnvidia-ml`: the queries that PyTorch makes to count devices and to explain an out-of-memory error. No process is
-//! listed, as inside a container.
+//! `libnvidia-ml`: the queries that PyTorch makes to count devices and to explain an out-of-memory error. As inside a container,
+//! no process is listed.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -15,7 +15,7 @@ pub(crate) mod idle;
 /// The driver's version; it supports CUDA 13.2.
 pub(crate) const DRIVER: &str = "595.00";
 
-/// NVML's handle of a device: its number in the machine, from 1. `CUDA_VISIBLE_DEVICES` hides no device from NVML.
+/// NVML's handle of a device, which is its index in the machine plus 1. `CUDA_VISIBLE_DEVICES` hides no device from NVML.
 type DeviceHandle = u64;
 
 calls! { Nvml:
@@ -45,7 +45,7 @@ calls! { Nvml:
     fn nvmlDeviceGetUUID(device: DeviceHandle, uuid: Out<c_char>, length: c_uint) {
         put_text(uuid, length as usize, &uuid_text(of(device)?))
     }
-    /// Total, free, used, in bytes. The driver's reserve is in the first and the last.
+    /// Total, free and used bytes. Total and used include the driver's reserve.
     fn nvmlDeviceGetMemoryInfo(device: DeviceHandle, info: Out<[u64; 3]>) {
         let free = memory().uses.free_bytes(of(device)?);
         let total = setup().memory_bytes() + setup().reserve_bytes();
@@ -90,7 +90,7 @@ unknown! { Nvml:
     nvmlDeviceGetNumaNodeId nvmlDeviceGetVirtualizationMode nvmlDeviceGetP2PStatus nvmlDeviceGetNvLinkState nvmlDeviceGetNvLinkCapability
 }
 
-/// The text of an error.
+/// The message for an error code.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(error: c_int) -> *const c_char {
     if error == 0 { c"Success".as_ptr() } else { c"an error of the stand-in device".as_ptr() }

@@ -1,7 +1,8 @@
-//! What the process takes of a device outside its requests, charged at the calls that take it: kernels, libraries, streams, graphs.
+//! Charges the device memory that kernels, libraries, streams and graphs use, which the process does not request explicitly. Each
+//! is charged at the call that takes it.
 //!
-//! The bytes are those of `plimsoll_gpu::outside`. NCCL's are in `nccl/memory.rs`. A charge that does not fit fails the call, as on a
-//! GPU.
+//! `plimsoll_gpu::outside` gives the number of bytes. NCCL's memory is charged in `nccl/memory.rs`. If a charge does not fit, the
+//! call fails, as on a GPU.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
@@ -18,13 +19,13 @@ use crate::memory::memory;
 use crate::settings;
 use crate::stream::{ExecHandle, StreamHandle, streams};
 
-/// The owner of the pool for kernels' stacks.
+/// The owner in the ledger of the pool for kernels' stacks.
 const LOCAL_MEMORY: &str = "local memory of kernels";
 
-/// The owner of streams.
+/// The owner in the ledger of streams.
 const STREAMS: &str = "streams";
 
-/// The owner of instantiated graphs.
+/// The owner in the ledger of instantiated graphs.
 const GRAPHS: &str = "CUDA graphs";
 
 /// What programs made and may destroy: where it is.
@@ -40,10 +41,11 @@ static STREAM_COUNTS: Mutex<BTreeMap<usize, u64>> = Mutex::new(BTreeMap::new());
 
 static MADE: Mutex<Made> = Mutex::new(Made { streams: BTreeMap::new(), graphs: BTreeMap::new() });
 
-/// Devices, a bit each, on which a kernel was launched: launches check it first, and usually need nothing more.
+/// The devices on which a kernel was launched, one bit each. A launch checks it first and usually has nothing else to do.
 static LAUNCHED: AtomicU64 = AtomicU64::new(0);
 
-/// A kernel that is compiled into a library was launched on the current device. With the first one PyTorch's module is loaded.
+/// Records the launch, on the current device, of a kernel that is compiled into a library. The first launch loads PyTorch's
+/// module, whose memory is charged.
 ///
 /// # Errors
 ///
@@ -58,11 +60,11 @@ pub(crate) fn launched() -> Outcome {
     Ok(())
 }
 
-/// A library was used on the current device.
+/// Records that a library is used on the current device. Its first use is charged.
 ///
 /// # Errors
 ///
-/// `OutOfMemory` if it is the first use and does not fit.
+/// `OutOfMemory` if the memory of the first use does not fit.
 pub(crate) fn used(library: Library) -> Outcome {
     used_on(current_device()?, library)
 }
@@ -76,7 +78,7 @@ fn used_on(device: usize, library: Library) -> Outcome {
     memory().uses.grow(device, library.name(), library.first_use(&setup().gpu, loading))
 }
 
-/// A kernel with a stack of this many bytes a thread was launched: the pool of local memory grows to it.
+/// Records the launch of a kernel with this many bytes of stack per thread. If needed, the pool of local memory grows.
 ///
 /// # Errors
 ///
@@ -89,7 +91,7 @@ pub(crate) fn stack(device: usize, stack_bytes: u32) -> Outcome {
     memory().uses.grow(device, LOCAL_MEMORY, derived(pool(stack_bytes) - pool(0)))
 }
 
-/// This many streams were made on a device.
+/// Records that `count` streams were created on a device.
 ///
 /// # Errors
 ///
@@ -105,14 +107,14 @@ pub(crate) fn made_streams(device: usize, count: u64) -> Outcome {
     Ok(())
 }
 
-/// This many streams ended. Their bytes are kept for later ones.
+/// Records that `count` streams were destroyed. Their bytes stay charged, and later streams reuse them.
 pub(crate) fn ended_streams(device: usize, count: u64) {
     if let Some(streams) = locked(&STREAM_COUNTS).get_mut(&device) {
         *streams = streams.saturating_sub(count);
     }
 }
 
-/// Makes a stream on the current device.
+/// Creates a stream on the current device.
 ///
 /// # Errors
 ///
@@ -138,7 +140,7 @@ pub(crate) fn destroy_stream(stream: StreamHandle) -> Outcome {
     Ok(())
 }
 
-/// A graph of this many nodes was instantiated on the current device.
+/// Records that a graph of this many nodes was instantiated on the current device.
 ///
 /// # Errors
 ///
@@ -153,7 +155,7 @@ pub(crate) fn made_graph(exec: ExecHandle, nodes: u64) -> Outcome {
     Ok(())
 }
 
-/// An instantiated graph was destroyed.
+/// Records that an instantiated graph was destroyed.
 pub(crate) fn ended_graph(exec: ExecHandle) {
     let graph = locked(&MADE).graphs.remove(&exec);
     if let Some((device, bytes)) = graph {
@@ -165,13 +167,13 @@ fn derived(bytes: u64) -> Figure {
     Figure { bytes, basis: Basis::Derived }
 }
 
-/// The peak of the bytes that this process requested of a device. For hooks inside the process.
+/// The peak of the bytes that this process has requested on a device. For hooks inside the process.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_most_bytes(device: c_int) -> u64 {
     memory().uses.requested_bytes(number(device)).1
 }
 
-/// The bytes that this process has requested of a device. For hooks inside the process.
+/// The bytes that this process currently has requested on a device. For hooks inside the process.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_requested_bytes(device: c_int) -> u64 {
     memory().uses.requested_bytes(number(device)).0
@@ -193,7 +195,7 @@ extern "C" fn plimsoll_standin_outside(device: c_int, text: Out<c_char>, room: u
     found.len()
 }
 
-/// A device that does not exist was never used.
+/// The device's index. A negative number becomes an index that no device has, and so has no use recorded.
 fn number(device: c_int) -> usize {
     usize::try_from(device).unwrap_or(usize::MAX)
 }

@@ -2,14 +2,14 @@
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
-//! | `PLIMSOLL_STANDIN_GPU` | a name from [`plimsoll_gpu::GPUS`], as `H100` | `A100-80GB` |
+//! | `PLIMSOLL_STANDIN_GPU` | a name from [`plimsoll_gpu::GPUS`], such as `H100` | `A100-80GB` |
 //! | `PLIMSOLL_STANDIN_MEMORY` | the device's memory in bytes | the GPU's |
 //! | `PLIMSOLL_STANDIN_BEYOND` | bytes that each device has beyond what it reports | 0 |
-//! | `PLIMSOLL_STANDIN_CONTEXT` | `laws`: each call takes what it takes on a GPU; or bytes for each process's context and libraries, to which NCCL's are added | 0: nothing, also not for NCCL |
+//! | `PLIMSOLL_STANDIN_CONTEXT` | bytes of the device's memory for each process's CUDA context and libraries, to which NCCL's are added; or `laws`, which charges each call with the memory that it takes on a GPU | 0, which also leaves out NCCL's memory |
 //! | `PLIMSOLL_STANDIN_SHARED` | the folder through which processes share the devices: `share.rs` | devices are not shared |
-//! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; other properties are those of the first GPU with it | the GPU's |
+//! | `PLIMSOLL_STANDIN_CC` | compute capability, such as `8.9`; other properties are those of the first GPU with it | the GPU's |
 //! | `PLIMSOLL_STANDIN_DEVICES` | the number of devices | 1 |
-//! | `PLIMSOLL_STANDIN_ADDRESSES` | the order of allocation addresses: `driver`, as an H200's, or `up` | `driver` |
+//! | `PLIMSOLL_STANDIN_ADDRESSES` | the order of allocation addresses: `driver`, as on an H200, or `up` | `driver` |
 //! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN and cuFFT: `none`, `model` or `library` | `none` |
 //! | `PLIMSOLL_STANDIN_PLANNER` | the program that runs cuDNN for `library`: [`crate::planner`] | the model answers |
 //! | `PLIMSOLL_STANDIN_FAULT` | calls to fail: `cudaMalloc:3=2,…` | none |
@@ -27,7 +27,7 @@ pub const MEMORY: &str = "PLIMSOLL_STANDIN_MEMORY";
 /// Bytes that each device has beyond what it reports, so that the program sees the GPU's real size but does not run
 /// out of memory there.
 pub const BEYOND: &str = "PLIMSOLL_STANDIN_BEYOND";
-/// Bytes of it for each process's CUDA context and libraries, or `laws`.
+/// Bytes of device memory for each process's CUDA context and libraries, or `laws`.
 pub const CONTEXT: &str = "PLIMSOLL_STANDIN_CONTEXT";
 /// The folder through which processes share the devices.
 pub const SHARED: &str = "PLIMSOLL_STANDIN_SHARED";
@@ -41,7 +41,7 @@ pub const ADDRESSES: &str = "PLIMSOLL_STANDIN_ADDRESSES";
 pub const CUDNN_WORKSPACE: &str = "PLIMSOLL_STANDIN_CUDNN_WORKSPACE";
 /// The program that runs as the planner with the subcommand [`crate::place::PLANNER`].
 pub const PLANNER: &str = "PLIMSOLL_STANDIN_PLANNER";
-/// Calls to fail.
+/// The calls to fail.
 pub const FAULT: &str = "PLIMSOLL_STANDIN_FAULT";
 /// A folder for each process's notices, in addition to stderr.
 pub const NOTICES: &str = "PLIMSOLL_STANDIN_NOTICES";
@@ -50,14 +50,14 @@ pub const VERSION: &str = "PLIMSOLL_STANDIN_VERSION";
 /// CUDA's own variable: the devices that this process sees.
 pub(crate) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The workspaces that cuDNN and cuFFT report if they are undocumented.
+/// How cuDNN's and cuFFT's undocumented workspace sizes are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Workspaces {
-    /// None: only PyTorch's own workspaces count.
+    /// No bytes, so that only PyTorch's own workspaces count.
     None,
-    /// The workspaces of the models in `dnn/` and `fft.rs`.
+    /// The sizes from the models in `dnn/` and `fft.rs`.
     Model,
-    /// The library's own if it answers without a device, otherwise the model's.
+    /// The library's own size if it answers without a device, otherwise the model's.
     Library,
 }
 
@@ -77,12 +77,12 @@ impl Workspaces {
     }
 }
 
-/// The variable's text, if it is set and not empty.
+/// The text of the variable, if it is set and not empty.
 pub(crate) fn text(variable: &str) -> Option<String> {
     std::env::var(variable).ok().filter(|text| !text.is_empty())
 }
 
-/// The variable's value. Text that does not parse is reported with an example, and counts as unset.
+/// The value of the variable. Text that does not parse is reported, with an example, and counts as unset.
 pub(crate) fn value<T>(variable: &str, example: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
     let text = text(variable)?;
     let value = read(&text);

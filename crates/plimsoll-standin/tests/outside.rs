@@ -1,4 +1,5 @@
-//! What a process takes of two H100s outside its requests, call by call, beside what two H100s did (`plimsoll_gpu::outside`).
+//! Compares, call by call, the memory that a process takes outside its requests with the memory that it took on two H100s
+//! (`plimsoll_gpu::outside`).
 
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
@@ -22,14 +23,14 @@ fn opened(test: &str, memory: &str) -> bool {
     library::opened(test, &variables)
 }
 
-/// The bytes that are no longer free.
+/// The bytes of the device that are not free.
 fn taken() -> i64 {
     let (mut free, mut total) = (0_usize, 0_usize);
     assert_eq!(c!(cudaMemGetInfo(&mut free => *mut usize, &mut total => *mut usize)), 0);
     total as i64 - free as i64
 }
 
-/// What a call takes.
+/// The bytes that a call takes.
 fn grows(call: impl FnOnce()) -> i64 {
     let before = taken();
     call();
@@ -63,7 +64,7 @@ fn receive(comm: u64) -> i32 {
     c!(ncclRecv(0 => u64, 0 => usize, 7 => i32, 1 => i32, comm => u64, 0 => u64))
 }
 
-/// The lines about device 0.
+/// The lines of the ledger of device 0.
 fn lines() -> Vec<String> {
     let mut text = vec![0_i8; 1 << 14];
     let length =
@@ -93,7 +94,7 @@ fn each_step_of_the_measured_run_takes_what_it_took() {
         assert_eq!(grows(|| assert_eq!(create(), 0)), bytes, "{symbol}");
         assert_eq!(grows(|| assert_eq!(create(), 0)), 0, "{symbol} again");
     }
-    // PyTorch's streams, which come with its first process group.
+    // PyTorch creates its streams with its first process group.
     let streams = || {
         for _ in 0..128 {
             let mut stream = 0_u64;
@@ -185,7 +186,7 @@ fn a_thousand_small_requests_share_a_page() {
 
 #[test]
 fn what_does_not_fit_fails_as_cuda_and_nccl_do_and_is_named() {
-    // Room for the context, PyTorch's kernels, NCCL's library and a base, but not for a ring.
+    // Memory for the context, PyTorch's kernels, NCCL's library and a base, but not for a ring.
     let memory = (553 + 97 + 112 + 206 + 3 + 100) * 1_000_000_u64;
     if !opened(test_name!(), &memory.to_string()) {
         return;

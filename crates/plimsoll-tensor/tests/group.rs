@@ -1,4 +1,4 @@
-//! Groups of ranks: the same bits on every device and by every road, and errors that name the rank.
+//! Groups of ranks give the same bits on every device and with every transport, and their errors name the rank.
 
 use std::thread;
 
@@ -16,12 +16,12 @@ fn on_ranks<T: Send>(size: usize, f: impl Fn(&ProcessGroup) -> Result<T> + Sync)
     })
 }
 
-/// What rank `rank` has: values whose sum depends on the order.
+/// The values of rank `rank`. Their sum depends on the order of addition.
 fn values(rank: usize, count: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + rank * 104_729) % 10_007) as f32 / 3.0 - 1500.0).collect()
 }
 
-/// The balanced tree over ranks, as its definition says.
+/// The sum as a balanced tree over ranks, computed directly from its definition.
 fn tree(parts: &[f32]) -> f32 {
     match parts.len() {
         1 => parts[0],
@@ -38,7 +38,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Every collective on one rank; `device` is this rank's.
+/// Calls every collective on one rank, with tensors on `device`.
 fn collectives(group: &ProcessGroup, device: &Device, count: usize) -> Result<()> {
     let (rank, size) = (group.rank(), group.size());
     let own = |count| Tensor::from_slice(&values(rank, count), &[count], device);
@@ -114,11 +114,11 @@ fn the_sum_does_not_depend_on_how_the_tensor_is_cut() {
 
 #[test]
 fn short_floats_travel_short_and_are_added_in_32_bits() {
-    // 256 + 1 + 1 is 256 if each sum is rounded to 8 bits, and 258 if the last one alone is.
+    // 256 + 1 + 1 is 256 if each sum is rounded to 8 bits, and 258 if only the last one is.
     let sums = on_ranks(3, |group| {
         let x = Tensor::full(&[6], if group.rank() == 0 { 256.0 } else { 1.0 }, DType::BF16, &Device::cpu())?;
         group.all_reduce(&x, ReduceOp::Sum)?;
-        // 6 elements of 2 bytes: two thirds of them twice.
+        // 6 elements of 2 bytes. Two thirds of them are sent, in each of two collectives.
         assert_eq!((group.traffic().collectives, group.traffic().sent_bytes), (2, 16));
         x.float()?.to_vec::<f32>()
     });

@@ -26,11 +26,11 @@ pub enum Why {
     Empty,
     /// A text, such as a log, has no letter.
     EmptyText,
-    /// Neither a pickle nor JSON, by its first bytes.
+    /// Neither a pickle nor JSON, according to its first bytes.
     NotASnapshot([u8; 2]),
     /// A named pipe or a device.
     NotAFile,
-    /// A text without an out-of-memory message, and what it contains instead.
+    /// A text without an out-of-memory message, and the signs that it contains instead.
     NoMessage(Absent),
     /// A pickle protocol other than 2 to 5.
     Protocol(u8),
@@ -86,7 +86,7 @@ pub enum Why {
         /// The most that are read.
         most: u64,
     },
-    /// It unpacks to more memory than is granted to a file of its length.
+    /// The file unpacks to more memory than is allowed for a file of its length.
     TooLarge {
         /// The bytes that reading took.
         heap_bytes: u64,
@@ -106,8 +106,8 @@ pub enum Why {
     },
 }
 
-/// What a text contains instead of PyTorch's out-of-memory message. If it contains several of these, the last one in
-/// this list counts.
+/// The contents of a text that has no out-of-memory message of PyTorch. If a text contains several of these, the
+/// last one in this list counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Absent {
     /// Nothing that we recognise.
@@ -123,7 +123,7 @@ pub enum Absent {
     Illegal,
     /// An assertion in a kernel failed.
     Assert,
-    /// JAX's message, or another one of XLA's.
+    /// A message of JAX, or another one of XLA.
     Jax,
 }
 

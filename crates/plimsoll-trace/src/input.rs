@@ -19,7 +19,7 @@ use crate::torch;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Only this many entries of a long log are kept, the latest ones. Some entries take less than a byte, so the length of
+/// The number of entries of a long log that are kept, the latest ones. Some entries take less than a byte, so the length of
 /// a log does not bound their number.
 const MOST_LOGGED: usize = 4 << 20;
 /// The number of bytes read from the system at once.
@@ -38,15 +38,15 @@ pub fn open(path: &Path) -> Result<Snapshot, SnapshotError> {
 pub enum Found {
     /// A snapshot.
     Snapshot(Box<Snapshot>),
-    /// A text that people have in place of a snapshot.
+    /// A text that people have instead of a snapshot.
     Pasted(Pasted),
 }
 
-/// Reads the snapshot in a file, or a text that people have in its place: a log with an out-of-memory message,
+/// Reads the snapshot in a file, or a text that people have instead: a log with an out-of-memory message,
 /// counters, a profile. `-` is stdin.
 ///
 /// # Errors
-/// The system's error, or an input that is none of these.
+/// An error of the system, or an input that is none of these.
 pub fn open_any(path: &Path) -> Result<Found, SnapshotError> {
     let found = if path.as_os_str() == "-" { read_any(io::stdin().lock()) } else { read_any(opened(path)?) };
     found.map_err(|error| match error.why {
@@ -55,16 +55,16 @@ pub fn open_any(path: &Path) -> Result<Found, SnapshotError> {
     })
 }
 
-/// Whether the name of an empty file is a snapshot's. Otherwise the file counts as the log of a program.
+/// Whether an empty file was meant to be a snapshot. Otherwise it counts as a program's log.
 fn is_named_as_snapshot(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     ["pickle", "pkl", "json", "snapshot"].iter().any(|part| name.contains(part))
 }
 
-/// As [`open_any`], from bytes.
+/// Does the same as [`open_any`], from bytes.
 ///
 /// # Errors
-/// The system's error, or an input that is none of these.
+/// An error of the system, or an input that is none of these.
 pub fn read_any(input: impl Read) -> Result<Found, SnapshotError> {
     let (head, input) = peek::<4, _>(input)?;
     if head == log::HEAD {

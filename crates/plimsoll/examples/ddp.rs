@@ -1,4 +1,5 @@
-//! Trains a small GPT on two ranks and shows that they end with the same weights: on threads by itself, on processes under torchrun.
+//! Trains a small GPT on two ranks and shows that they end with the same weights. The ranks are threads, or processes under
+//! torchrun.
 //!
 //!     cargo run --release -p plimsoll --example ddp
 //!     torchrun --no-python --nproc-per-node 2 target/release/examples/ddp
@@ -17,7 +18,7 @@ use plimsoll::parallel::{DdpOptions, DistributedDataParallel};
 use plimsoll::{Device, ProcessGroup, Tensor, dist};
 
 const CONTEXT: usize = 32;
-/// Of all ranks together.
+/// The batch size of all ranks together.
 const BATCH: usize = 16;
 const STEPS: usize = 100;
 

@@ -1,5 +1,5 @@
-//! The ranks of a job: [`init_from_env`] joins what torchrun, srun or mpirun has started. The processes, the store and the sockets
-//! are the crate `plimsoll-dist`; here they become a [`ProcessGroup`] of tensors.
+//! The ranks of a job: [`init_from_env`] joins the processes that torchrun, srun or mpirun has started. The crate `plimsoll-dist`
+//! has the launchers' variables, the store and the sockets. This file makes a [`ProcessGroup`] for tensors from them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub use plimsoll_dist::{Environment, Error, Health, JoinOptions, Launcher, Lost,
 /// The name of the operation in errors.
 const NAME: &str = "init_from_env";
 
-/// All ranks of a job, as one of them sees them. Dropping it leaves the job.
+/// All ranks of a job, as seen from one of them. Dropping it leaves the job.
 ///
 /// ```
 /// use plimsoll::dist::World;
@@ -23,15 +23,16 @@ const NAME: &str = "init_from_env";
 pub struct World {
     group: ProcessGroup,
     joined: Option<plimsoll_dist::World>,
-    /// Where torchrun looks for the error of a rank.
+    /// The file in which torchrun looks for the error of a rank.
     error_file: Option<PathBuf>,
 }
 
-/// Joins the ranks that a launcher has started, by the variables that it has set: torchrun's, SLURM's, Open MPI's, MPICH's, or
-/// `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. Without any, the world is this process alone. As
+/// Joins the ranks that a launcher has started. It reads the variables of torchrun, SLURM, Open MPI or MPICH, or `RANK`,
+/// `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. If no launcher has set any, the world is only this process. As
 /// `torch.distributed.init_process_group(init_method="env://")`.
 ///
-/// `PLIMSOLL_COLLECTIVE_TIMEOUT_S` is how long a collective waits for a rank, by default 300 s (the first one four times as long).
+/// `PLIMSOLL_COLLECTIVE_TIMEOUT_S` sets how many seconds a collective waits for a rank. The default is 300. The first collective
+/// waits four times as long.
 ///
 /// ```
 /// use plimsoll::dist;
@@ -44,17 +45,19 @@ pub struct World {
 /// ```
 ///
 /// # Errors
-/// [`Distributed`](tensor::Error::Distributed): variables that are missing or disagree, a store that cannot be reached, ranks that do not come.
+/// [`Distributed`](tensor::Error::Distributed): variables are missing or disagree, the store cannot be reached, or some ranks do
+/// not join in time.
 pub fn init_from_env() -> Result<World> {
     let environment = Environment::of_process().map_err(distributed)?;
     World::join(environment, JoinOptions::default())
 }
 
 impl World {
-    /// Joins as this environment says; without one, the world is this process alone. [`init_from_env`] reads the process's own.
+    /// Joins the job that `environment` describes. For `None`, the world is only this process. [`init_from_env`] reads the
+    /// environment of this process instead.
     ///
     /// # Errors
-    /// As [`init_from_env`]; ranks that were given other `options`.
+    /// As [`init_from_env`]; also if another rank has different `options`.
     pub fn join(environment: Option<Environment>, mut options: JoinOptions) -> Result<World> {
         let Some(environment) = environment else { return Ok(World::single()) };
         if let Ok(text) = std::env::var("PLIMSOLL_COLLECTIVE_TIMEOUT_S") {
@@ -72,12 +75,12 @@ impl World {
         Ok(World { group, joined: Some(joined), error_file })
     }
 
-    /// This process alone.
+    /// A world of only this process.
     pub fn single() -> World {
         World { group: ProcessGroup::threads(1).remove(0), joined: None, error_file: None }
     }
 
-    /// Rank 0 of `size` that exist only in name, for a simulated device: [`ProcessGroup::simulated`].
+    /// Rank 0 of `size` simulated ranks, for a simulated device: [`ProcessGroup::simulated`].
     pub fn simulated(size: usize) -> World {
         World { group: ProcessGroup::simulated(0, size), joined: None, error_file: None }
     }
@@ -87,28 +90,29 @@ impl World {
         self.group.rank()
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.group.size()
     }
 
-    /// The collectives of all ranks.
+    /// The group of all ranks, for collectives.
     pub fn group(&self) -> &ProcessGroup {
         &self.group
     }
 
-    /// Which rank this is, and what started it; `None` for a process alone, or a simulated rank.
+    /// This rank's environment, with its launcher. `None` for a single process or a simulated rank.
     pub fn environment(&self) -> Option<&Environment> {
         self.joined.as_ref().map(plimsoll_dist::World::environment)
     }
 
-    /// Whether all ranks live: [`Health::wait`] waits for bad news. `None` for a process alone, or a simulated rank.
+    /// Whether all ranks are alive. [`Health::wait`] waits for a failure. `None` for a single process or a simulated rank.
     pub fn health(&self) -> Option<&Arc<Health>> {
         self.joined.as_ref().map(plimsoll_dist::World::health)
     }
 
-    /// Tells the other ranks, and torchrun's summary, that this one cannot go on: `why` is its error, in a sentence. A rank that
-    /// ends with an error of its own calls this before it drops the world; otherwise the others learn only that it is gone.
+    /// Tells the other ranks that this one cannot continue, and writes the error for torchrun's summary. `why` is the error, in a
+    /// sentence. A rank that ends because of its own error should call this before it drops the world. Otherwise the others learn
+    /// only that it is gone.
     pub fn fail(&self, why: &str) {
         let Some(health) = self.health() else { return };
         health.fail(why);
@@ -116,7 +120,7 @@ impl World {
             let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
             let extra = serde_json::json!({ "py_callstack": "", "timestamp": time.as_secs().to_string() });
             let report = serde_json::json!({ "message": { "message": why, "extraInfo": extra } });
-            // Without it torchrun's summary lacks the sentence; it is on stderr, too.
+            // If this fails, torchrun's summary lacks the sentence. It is also on stderr.
             let _ = std::fs::write(path, report.to_string());
         }
     }

@@ -1,5 +1,5 @@
-//! Data parallel training: PyTorch's numbers, the same bits however gradients are cut and ranks are connected, the whole batch's
-//! gradients, and errors that name a rank.
+//! Data-parallel training gives PyTorch's numbers and the gradients of the full batch. The bits do not depend on how gradients
+//! are split into buckets or how ranks are connected. Errors name the rank.
 
 use std::thread;
 
@@ -74,7 +74,7 @@ fn target(seed: usize) -> Tensor {
     Tensor::from_slice(&classes, &[ROWS], &Device::cpu()).unwrap()
 }
 
-/// One of the programs of `make_distributed.py`: its losses, and its parameters at the end.
+/// Runs one of the programs of `make_distributed.py`. Returns its losses, and its parameters at the end.
 fn program(group: &ProcessGroup, name: &str, options: DdpOptions) -> Result<(Vec<f64>, Vec<f64>)> {
     let net = Net::new(&Device::cpu())?;
     let parameters = net.named_parameters();
@@ -125,7 +125,7 @@ fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
 }
 
-/// The largest difference of two lists.
+/// The largest absolute difference between elements of two lists.
 fn apart(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
@@ -147,7 +147,8 @@ fn losses_and_parameters_are_those_of_pytorchs_ddp() {
         for (rank, (losses, parameters)) in ours.iter().enumerate() {
             let what = format!("{name} on rank {rank} of {size}");
             let (theirs, exact) = (numbers(&short["losses"][rank]), numbers(&long["losses"][rank]));
-            // What rounding does to PyTorch's own numbers, and a unit in the last place of a loss near 2.
+            // The tolerance is four times the rounding error of PyTorch's own numbers, but at least four units in the last place
+            // of a loss near 2.
             let allowed = 4.0 * apart(&theirs, &exact).max(1.2e-7);
             assert!(apart(losses, &exact) <= allowed, "{what}: losses {losses:?} for {exact:?}");
             let (theirs, exact) = (numbers(&short["parameters"]), numbers(&long["parameters"]));
@@ -197,10 +198,10 @@ fn gradients_lie_in_buckets_in_the_order_in_which_they_come() {
     }
 }
 
-/// A model with batch normalization, so that buffers matter, on one rank's rows of a batch.
+/// Trains a model with batch normalization, which has buffers, on one rank's rows of a batch.
 fn normalized(group: &ProcessGroup, rows: usize) -> Result<(Vec<f32>, Vec<f32>)> {
     let device = Device::cpu();
-    let model = Sequential::new(&Scope::new(&device, 5 + group.rank() as u64)) // other start values on each rank
+    let model = Sequential::new(&Scope::new(&device, 5 + group.rank() as u64)) // different initial values on each rank
         .add("fc", |s| Linear::new(s, 5, 6))?
         .add("norm", |s| BatchNorm1d::new(s, 6))?
         .add("out", |s| Linear::new(s, 6, 1))?;
@@ -229,7 +230,7 @@ fn start_values_and_buffers_are_those_of_rank_0() {
     assert!(ranks.iter().all(|rank| *rank == ranks[0]));
 }
 
-/// Trains on this rank's rows of the same batches, whatever the number of ranks.
+/// Trains on this rank's rows. The batches are the same for any number of ranks.
 fn share(group: &ProcessGroup) -> Result<(Vec<f32>, Vec<f32>)> {
     const BATCH: usize = 12;
     let net = Net::new(&Device::cpu())?;
@@ -340,7 +341,7 @@ fn models_and_passes_that_differ_are_errors_that_name_a_rank() {
     });
     assert!(frozen[0].contains("no parameter of the model wants a gradient"), "{}", frozen[0]);
 
-    // Rank 1 takes another way through the model.
+    // Rank 1 uses another part of the model.
     let ways = on_ranks(2, |group| {
         let net = Net::new(&Device::cpu()).unwrap();
         let _ddp = DistributedDataParallel::new(&net, group, DdpOptions::default()).unwrap();
@@ -354,7 +355,7 @@ fn models_and_passes_that_differ_are_errors_that_name_a_rank() {
         ways[0]
     );
 
-    // The second pass goes another way than the first; the failed pass leaves nothing behind.
+    // The second pass uses another part of the model than the first. A failed pass must leave no state behind.
     let passes = on_ranks(2, |group| {
         let net = Net::new(&Device::cpu()).unwrap();
         let _ddp = DistributedDataParallel::new(&net, group, DdpOptions::default()).unwrap();
@@ -378,7 +379,7 @@ fn a_lost_rank_ends_the_backward_pass_with_its_number() {
         let net = Net::new(&Device::cpu()).unwrap();
         let _ddp = DistributedDataParallel::new(&net, group, DdpOptions::default()).unwrap();
         if group.rank() == 1 {
-            return None; // its group is dropped
+            return None; // drops its group
         }
         Some(net.logits(&formula(1, &[ROWS, 5]), true).unwrap().sum().unwrap().backward().unwrap_err())
     });

@@ -61,7 +61,8 @@ class Read(TypedDict):
     sinks: list[Sink]
     count: int
     assumed: Any  # the value from --assume, if it was used
-    taken: tuple[Any, Any] | None  # without --assume: the smallest and largest value that the program got, unless zero
+    # Without --assume: the smallest and largest value that the program got, unless both are zero.
+    taken: tuple[Any, Any] | None
     generates: bool
     even: bool
 
@@ -76,19 +77,19 @@ class Peaks(TypedDict):
     reserved_bytes: int
     reserved_step: int
     grows_by: float
-    requested_bytes: int  # from CUDA by the process, when its memory on the device peaked
-    outside_bytes: int  # of its `Outside` rows, at the same moment
+    requested_bytes: int  # by the process from CUDA, when its memory on the device peaked
+    outside_bytes: int  # used outside those requests at that moment
 
 
 class Outside(TypedDict):
-    """Memory that a process has on a device besides its requests, such as a library's, when its memory there peaked."""
+    """What a process has on a device besides the memory that it requests, at the peak of its memory there."""
 
     device: int
     owner: str
-    part: str  # empty if the owner has one only
+    part: str  # empty if the owner has only one
     bytes: int
     basis: str  # measured, derived, given or assumed
-    call: str  # that took it first
+    call: str  # the call that first allocated it
 
 
 class Refused(TypedDict):
@@ -131,8 +132,8 @@ class Climb(TypedDict):
 
 
 class Late(TypedDict):
-    """Statements of the training loop that did not run and may matter: their test in the source, the number of steps after which
-    they have run, and whether they ran in the first step, when the optimizer had no state.
+    """Statements of the training loop that did not run but may matter for memory: their test in the source, the number of
+    steps after which they have run, and whether they ran in the first step, when the optimizer had no state.
     """
 
     file: str
@@ -184,7 +185,7 @@ class Batches(TypedDict):
 
 
 class Warning(TypedDict):
-    """A warning about what a run without values cannot show."""
+    """A warning about memory that depends on unknown values."""
 
     place: tuple[str, int] | None
     what: str
@@ -209,7 +210,9 @@ class Graph(TypedDict):
 
 
 class Waste(TypedDict):
-    """Memory that is live at the peak and not needed there, and the line that frees it: `text` after line `after` of the file."""
+    """Memory that is live at the peak but not needed there, and the line that frees it: insert `text` after line
+    `after` of the file.
+    """
 
     kind: str  # del, shape, view, gradients or states
     name: str
@@ -222,7 +225,7 @@ class Waste(TypedDict):
 
 
 class Fall(TypedDict):
-    """Training memory that is gone for good: what it was, and the last step that had it."""
+    """Training memory that was dropped for good: a description, and the last step in which it existed."""
 
     text: str
     bytes: int

@@ -1,4 +1,4 @@
-# Memory that grows from step to step, or from batch to batch, and how often.
+# Memory that grows from step to step, or from batch to batch, and how often it grows.
 
 import linecache
 import sys
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def torch_with(levels):
-    # A fake PyTorch with one device, whose allocated bytes go through these levels.
+    # A fake PyTorch with one device, whose allocated bytes take these values in turn.
     def stats(device):
         return {"allocated_bytes": {"all": {"current": next(levels)}}}
 
@@ -53,7 +53,7 @@ def test_more_steps_are_wanted_while_growth_may_go_on():
     assert not grown([0, MIB, MIB]).is_unsure()
     assert grown([MIB * nth for nth in range(10)]).is_unsure()
     assert not grown([MIB * nth for nth in range(growth.CONFIRM)]).is_unsure()
-    # It grows in every second step.
+    # Memory grows in every second step.
     assert all(grown([MIB * (nth // 2) for nth in range(steps)]).is_unsure() for steps in (5, 6, 7, 8))
     # A list that is cleared, and a cache that becomes full.
     assert not grown([MIB * (nth % 20) for nth in range(21)]).is_unsure()

@@ -1,4 +1,4 @@
-# Finds what keeps a tensor's memory: planted holders of each kind, and objects whose own code must not run.
+# Finds the owner of a tensor: planted holders of each kind, and objects whose own code must not run.
 
 import asyncio
 import collections
@@ -282,7 +282,7 @@ def test_many_tensors_and_deep_structures_take_bounded_time(monkeypatch):
 
 
 def grown(keep):
-    # Finds what a training loop accumulates.
+    # Finds the owners of memory that a training loop accumulates.
     model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32))
     optimizer, growing, nodes = torch.optim.Adam(model.parameters()), Growing(torch), []
     for step in range(12):

@@ -1,4 +1,5 @@
-# Code of the training loop that first runs later: when a condition becomes true, what may matter, rare growth, larger batches.
+# Code of the training loop that first runs later: when its condition becomes true, and whether it may matter. Also
+# rare growth, and larger batches.
 
 import ast
 import functools
@@ -74,7 +75,7 @@ def test_growth_in_one_of_several_steps_has_a_period():
     assert growth.spread([MIB * (nth // 50) + nth % 3 * 1000 for nth in range(200)]) == (MIB, 50, 3)
     assert growth.spread([MIB * min(nth // 10, 5) for nth in range(200)]) is None
     assert growth.spread([MIB * (nth // 10 % 4) for nth in range(41)]) is None
-    # Growth that began late is measured from its beginning.
+    # Growth that began late is measured from where it began.
     assert growth.since([MIB] * 100 + [MIB * nth for nth in range(2, 12)]) >= 98
 
 
@@ -83,7 +84,7 @@ def test_growth_is_seen_where_sizes_vary_and_where_it_quickens():
     kept = [sum(sizes[: nth + 1]) + sizes[nth] for nth in range(200)]
     assert all(growth.is_rising(kept[:nth]) for nth in range(20, 200))
     assert not any(growth.is_rising([64 * MIB + it for it in sizes[:nth]]) for nth in range(20, 200))
-    # The n-th rise is 2 MiB and n times 16 KiB.
+    # The n-th rise is 2 MiB plus n times 16 KiB.
     levels = [nth * 2 * MIB + nth * nth * (8 << 10) for nth in range(200)]
     assert abs(growth.quickening(levels) - (16 << 10)) < 100
     assert growth.quickening([nth * 2 * MIB for nth in range(200)]) == growth.quickening(kept) == 0

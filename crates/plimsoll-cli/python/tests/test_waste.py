@@ -1,4 +1,4 @@
-# Which names are dead at a line, and where the line belongs that deletes them.
+# Which names are dead at a line, and where a line that deletes them can be inserted.
 
 import ast
 
@@ -9,7 +9,8 @@ from plimsoll._waste.names import Names
 
 
 def place(text, line, name, by_content=False):
-    # The line after which `name` can be deleted if the peak is at `line`; None if it is not dead there, or no line will do.
+    # The line after which `name` can be deleted if the peak is at `line`. None if it is not dead there, or if no place
+    # is suitable.
     names = Names(ast.parse(text).body[0], by_content)
     statement = names.at(line)
     if name not in names.dead(statement):
@@ -38,22 +39,22 @@ def train(data):
         (LOOP, 3, "y", 5),
         (LOOP, 6, "z", None),
         (LOOP, 6, "step", 3),
-        # Never assigned again before it is read in the next round.
+        # It is not assigned again before the next round reads it.
         ("def f(x):\n    while a():\n        b(x)\n        c()", 4, "x", None),
-        # Kept for a function, a generator, a class, `global`.
+        # Names that a nested function, a generator, a class or `global` may read.
         ("def f():\n    x = a()\n    def g():\n        return x\n    b()\n    return g", 5, "x", None),
         ("def f():\n    x = a()\n    g = (it + x for it in b)\n    c()\n    return g", 4, "x", None),
         ("def f():\n    global x\n    x = a()\n    b(x)\n    c()", 5, "x", None),
         ("def f():\n    x = a()\n    b()\n    return locals()", 3, "x", None),
-        # The program deletes it itself.
+        # The program deletes the name itself.
         ("def f():\n    x = a()\n    b(x)\n    c()\n    del x", 4, "x", None),
-        # A handler reads it.
+        # An exception handler reads it.
         ("def f():\n    x = a()\n    try:\n        b()\n    except E:\n        c(x)", 4, "x", None),
         ("def f():\n    x = a()\n    try:\n        b(x)\n    finally:\n        c()\n    d()", 7, "x", 6),
-        # It may not be assigned.
+        # It may be unassigned.
         ("def f():\n    if a():\n        x = b()\n        c(x)\n    d()", 5, "x", None),
         ("def f():\n    if a():\n        x = b()\n        c(x)\n        d()", 5, "x", 4),
-        # Lines that cannot have another behind them.
+        # Lines after which no line can be inserted.
         ("def f():\n    x = a(); b(x)\n    c()", 3, "x", None),
         ("def f():\n    x = a()\n    b(x); c()\n    d()", 4, "x", None),
         ("def f():\n    x = a()\n    if x: b(x)\n    c()", 4, "x", 3),

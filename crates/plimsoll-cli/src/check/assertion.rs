@@ -96,7 +96,7 @@ impl Assertion {
         let device = &explained.devices[place];
         let before = baseline.map(|baseline| counterpart(baseline, device)).transpose()?;
         let mut decided = decide(want, explained, device, before);
-        // No line of memory makes GradScaler skip a step.
+        // A GradScaler skip has no responsible line of memory.
         if decided.verdict == Verdict::Fails && !matches!(want, Want::SkippedAtMost(_)) {
             decided.lines = blamed(want, explained, device, baseline.zip(before));
             decided.lines.truncate(rows);

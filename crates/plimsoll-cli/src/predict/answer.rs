@@ -33,7 +33,8 @@ pub(super) struct Outcome {
     pub(super) with_warm_caches: Option<Without>,
     /// The result with zero in place of the assumed values, if there are any.
     pub(super) without_assumptions: Option<Box<Outcome>>,
-    /// The result with the largest values in place of unknown ones that decide sizes, if there are any and the program ran with them.
+    /// The result with the largest values in place of unknown ones that decide sizes, if there are any and the program ran with
+    /// them.
     pub(super) with_largest: Option<Box<Outcome>>,
     /// The last request that failed, even if the program caught the error.
     pub(super) shortage: Option<Shortage>,
@@ -41,9 +42,9 @@ pub(super) struct Outcome {
     pub(super) growth: Option<Growth>,
     /// The program's need, if it ran out of memory and the need is known.
     pub(super) need: Option<Need>,
-    /// What it may free at the peak, and what that gains, if anything.
+    /// The memory that it can free at the peak, and the effect, if there is any.
     pub(super) savings: Option<Savings>,
-    /// What it would have written, and the hosts that it contacted.
+    /// The files that it would have written, and the hosts that it contacted.
     pub(super) traces: Traces,
 }
 
@@ -92,7 +93,7 @@ impl Outcome {
         })
     }
 
-    /// Notes that the program caught running out of memory and gave up: with more memory it would have done
+    /// Notes that the program caught an out-of-memory error and gave up: with more memory it would have done
     /// more.
     pub(super) fn gave_up(&mut self) {
         if let (Verdict::Fits { .. }, Some(shortage)) = (&self.verdict, &self.shortage) {
@@ -113,13 +114,13 @@ impl Outcome {
         self.need.as_ref().map(|need| &need.judged).or(self.judged.as_ref())
     }
 
-    /// The objects that keep memory on the device that decides, if memory grew or ran out.
+    /// The owners of memory on the device that decides, if memory grew or ran out.
     pub(super) fn holders(&self) -> impl Iterator<Item = &Holder> {
         let judged = self.judged.iter();
         judged.flat_map(|it| it.report.holders.iter().filter(|holder| holder.device == it.peaks.device))
     }
 
-    /// Memory of the training that is gone since one of its steps.
+    /// Training memory that was dropped for good after one of the steps.
     pub(super) fn falls(&self) -> &[Fall] {
         self.judged.as_ref().map_or(&[], |judged| &judged.report.falls)
     }
@@ -171,7 +172,7 @@ impl Outcome {
         (!libraries.is_empty()).then(|| libraries.into_iter().collect::<Vec<_>>().join(" and "))
     }
 
-    /// The GPU with what the process that decides has outside the allocator.
+    /// The GPU with the memory that the deciding process uses outside the allocator.
     pub(super) fn target(&self, target: &Target) -> Target {
         target.charged(self.measured().and_then(|judged| judged.peaks.outside_bytes))
     }

@@ -14,7 +14,7 @@ use crate::exit::{Exit, Failure};
 /// Additional memory, for a run that must not run out of it.
 const MORE_BYTES: u64 = 1 << 39;
 
-/// What a common program loads, for a GPU on which nothing has run yet.
+/// The libraries that a common program loads, for a GPU on which nothing has run yet.
 const COMMON: [Library; 5] =
     [Library::PyTorchKernels, Library::CuBlas, Library::CuDnn, Library::CuFft, Library::CuSolver];
 
@@ -72,7 +72,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The GPU that `--gpu` and `--cc` name; without them, that of this machine.
+    /// The GPU that `--gpu` and `--cc` name. Without them, it is this machine's GPU.
     ///
     /// # Errors
     /// An unknown name, an invalid compute capability, a device smaller than the context.
@@ -143,7 +143,8 @@ impl Target {
                 )
             }
         };
-        // The stand-in's properties of a GPU that is given by size are those of the first of its capability.
+        // If a GPU is given by its size, the stand-in uses the properties of the first listed GPU with its
+        // compute capability.
         let alike = if is_named {
             listed
         } else {
@@ -200,7 +201,7 @@ impl Target {
         target
     }
 
-    /// The same GPU with what a run had outside the allocator; unchanged if that is not known.
+    /// The same GPU with the memory outside the allocator that a run used; unchanged if that is unknown.
     pub(crate) fn charged(&self, outside_bytes: Option<u64>) -> Target {
         match outside_bytes {
             Some(bytes) => Target { context_bytes: bytes, least_context_bytes: bytes, ..self.clone() },
@@ -214,7 +215,7 @@ impl Target {
     }
 }
 
-/// What a process with the common libraries has outside the allocator.
+/// The memory that a process with the common libraries uses outside the allocator.
 fn expected_bytes(gpu: &Gpu) -> u64 {
     let libraries = COMMON.map(|library| library.first_use(gpu, Loading::Lazy).bytes);
     outside::context(gpu).bytes + libraries.iter().sum::<u64>()
@@ -246,7 +247,7 @@ fn unknown(why: &UnknownGpu) -> String {
     }
 }
 
-/// The list of GPUs: memory, compute capability, multiprocessors, memory bandwidth and matrix-multiply rates.
+/// The table of GPUs: memory, compute capability, multiprocessors, memory bandwidth and matrix-multiply rates.
 pub(crate) fn list(whole: bool) -> String {
     let mut out = String::new();
     // Writing to a `String` cannot fail.

@@ -15,7 +15,7 @@ pub(crate) struct Named {
     pub(crate) cc: Option<String>,
 }
 
-/// The GPU that the options name; without `--gpu`, the first one of this machine.
+/// The GPU that the options name. Without `--gpu`, it is this machine's first GPU.
 ///
 /// # Errors
 /// No GPU is named, and this machine has none.

@@ -7,10 +7,10 @@
 //!
 //! | step | hands on |
 //! |---|---|
-//! | `launch/` | how the program ended ([`Ended`]), and what it would have written |
+//! | `launch/` | how the program ended ([`Ended`]), and the files that it would have written |
 //! | `recording/` | what its processes report ([`Job`](recording::job::Job)) |
 //! | `analysis/` | the process that decides, and the verdict ([`Judged`](analysis::judged::Judged), [`Verdict`](analysis::verdict::Verdict)) |
-//! | `answer.rs` | all that is said about a run ([`Outcome`]) |
+//! | `answer.rs` | the answer about a run ([`Outcome`]) |
 //! | `render/` | the report, from which text, JSON and page are made |
 //!
 //! The files, from the bottom up; a file uses only files above it:
@@ -23,14 +23,14 @@
 //! | `view/` | the file system as the program sees it: its writes do not reach the disk |
 //! | `args.rs` | the options |
 //! | `launch/` | starts the program on the stand-in, and waits for its end |
-//! | `recording/` | what it left |
+//! | `recording/` | the reports and files that it left |
 //! | `run.rs` | one run: the environment with the hooks, the launch, the recording |
-//! | `analysis/` | what the recording shows |
+//! | `analysis/` | the conclusions from the recording |
 //! | `answer.rs` | the answer about a run |
 //! | `keep.rs` | `--snapshot` |
 //! | `render/` | the report |
 //! | `ample.rs`, `stakes.rs` | a second run: with more memory than the GPU has; with the largest values in place of unknown ones |
-//! | `savings.rs` | further runs, with lines that free what is not needed at the peak |
+//! | `savings.rs` | further runs, with lines that free memory that is not needed at the peak |
 //! | `trial.rs`, `served.rs`, `trials.rs` | runs of the same program with several sets of techniques, for `plan` |
 //! | `find.rs` | `--find` |
 //!
@@ -40,17 +40,17 @@
 //! | file | contents |
 //! |---|---|
 //! | `start.py`, `watch.py`, `settings.py`, `device.py`, `compiled.py`, `failure.py` | the hooks, and the report |
+//! | `optimizers.py` | the optimizer steps that count |
 //! | `reads.py`, `dataflow.py`, `source.py`, `names.py` | reads of device values: where they are, and what the values decide |
 //! | `shadows.py`, `shadow.py`, `bounds.py`, `experts.py` | values that are known without computing; equal shares of experts |
-//! | `optimizers.py` | which optimizer steps count |
-//! | `finish.py`, `loops.py`, `batches.py`, `growth.py`, `rounds.py` | the code after the steps; the training's largest batch; memory that grows where a loop is cut, and the outer loop that frees it |
-//! | `late.py`, `lines.py`, `conditions.py`, `heavy.py`, `behind.py` | code of the training loop that did not run yet, or runs after it: which it is, when it will, whether it matters |
+//! | `finish.py`, `loops.py`, `batches.py`, `growth.py`, `rounds.py` | the code after the steps; the training's largest batch; growth in loops that are cut short, and the outer loop that ends it |
+//! | `late.py`, `lines.py`, `conditions.py`, `heavy.py`, `behind.py` | code of the training loop, and after it in an outer loop, that has not run yet; when it will, whether it matters |
 //! | `view.py`, `renames.py`, `space.py` | the private view of the file system in a fork; files that the program renames; the free space it finds |
-//! | `warnings.py`, `graphs.py` | what a run without values cannot show; graphs that no backward pass uses |
+//! | `warnings.py`, `graphs.py` | memory that depends on unknown values; graphs that no backward pass uses |
 //! | `sparse.py`, `network.py` | saved models that take no space; the hosts that the program contacts |
 //! | `../_waste/` | memory at the peak that is not read again, and the line that frees it |
 //! | `patches.py` | patches of PyTorch, so that a program takes the same path as on a GPU |
-//! | `serve.py`, `questions.py` | the run that serves trials |
+//! | `serve.py`, `questions.py` | the process that serves trials |
 //!
 //! The program's own output goes to stderr, as progress messages do: stdout contains only the answer.
 

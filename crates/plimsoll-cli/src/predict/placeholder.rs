@@ -11,7 +11,7 @@ pub(super) struct Placeholder {
 }
 
 impl Placeholder {
-    /// Parses one.
+    /// Parses `BATCH=1..512`.
     pub(super) fn parse(text: &str) -> Result<Placeholder, String> {
         let form = || "expected NAME=FROM..TO, such as BATCH=1..512".to_owned();
         let (name, range) = text.split_once('=').ok_or_else(form)?;
@@ -27,7 +27,7 @@ impl Placeholder {
         }
     }
 
-    /// The command with a value in place of `{NAME}`; `None` if it does not contain that.
+    /// The command with a value in place of `{NAME}`; `None` if it does not contain `{NAME}`.
     pub(super) fn command(&self, command: &[OsString], value: u64) -> Option<Vec<OsString>> {
         let mark = format!("{{{}}}", self.name);
         let replaced = |word: &OsString| match word.to_str() {

@@ -1,5 +1,6 @@
-//! Runs with added lines that free memory which is live at the peak and not needed there ([`Savings`]). The report prints the peaks of
-//! these runs: the program's view of the file system has its source with the lines added.
+//! Further runs with lines that free memory that is live at the peak but not needed there ([`Savings`]). The printed
+//! peaks are those of these runs. In the program's view of the file system, its source contains the lines, as if they
+//! were pasted.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use super::run::Run;
 use crate::output;
 use crate::protocol::Waste;
 
-/// If the first run took longer than this, there is no other. Single lines are tried for as long.
+/// If the first run took longer than this, there is no further one.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The maximum number of rows to try.

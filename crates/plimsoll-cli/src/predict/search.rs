@@ -1,4 +1,4 @@
-//! Finds the largest value that fits in few runs. Memory grows about linearly with the batch, so two peaks predict
+//! Finds, in few runs, the largest value that fits. Memory grows about linearly with the batch, so two peaks predict
 //! the largest value.
 
 /// A value that fits, and the peak of reserved bytes with it.

@@ -69,9 +69,9 @@ pub(super) struct Server<'scope> {
     folder: PathBuf,
     /// The requests in order, including withdrawn ones.
     asked: Vec<Option<(Set, How)>>,
-    /// The number of answers that were taken and requests that were abandoned.
+    /// The number of requests that were answered or abandoned.
     answered: usize,
-    /// Whether requests were abandoned after the last request that is not at the GPU's size.
+    /// Whether requests were abandoned since the last request that is not at the GPU's size.
     has_given_up: bool,
 }
 
@@ -105,7 +105,7 @@ impl<'scope> Server<'scope> {
         Ok(Server { session, process, folder, asked: Vec::new(), answered: 0, has_given_up: false })
     }
 
-    /// Whether it can take requests.
+    /// Whether the process can take requests.
     pub(super) fn is_there(&self) -> bool {
         self.process.is_some()
     }
@@ -185,7 +185,7 @@ impl<'scope> Server<'scope> {
     }
 
     /// Waits for the answer to a request: this long, and `grace` longer if a process uses PyTorch, so that an answer may still
-    /// follow. After `left`, this and all other requests are given up.
+    /// follow. After `left`, this and all other requests are abandoned.
     ///
     /// # Errors
     /// The system's.

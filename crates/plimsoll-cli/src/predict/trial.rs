@@ -26,7 +26,7 @@ pub(crate) struct Trial {
     pub(crate) end: End,
     pub(crate) allocated_bytes: u64,
     pub(crate) reserved_bytes: u64,
-    /// What the process has outside the allocator, if it is known.
+    /// The memory that the process uses outside the allocator, if it is known.
     pub(crate) outside_bytes: Option<u64>,
     pub(crate) steps: u64,
     /// Requests that ran out of memory, if the program caught each of them and still succeeded; otherwise
@@ -39,7 +39,7 @@ pub(crate) struct Trial {
     /// Whether torch.compile compiled anything.
     pub(crate) compiles: bool,
     pub(crate) techniques: Vec<Applied>,
-    /// Whether the program made an optimizer, or asked for a gradient.
+    /// Whether the program created an optimizer, or requested a gradient.
     pub(crate) trains: bool,
     /// Graphs that no backward pass uses, as sentences.
     pub(crate) graphs: Vec<String>,
@@ -134,7 +134,7 @@ impl Trial {
             allocated_bytes: peaks.map_or(0, |peaks| peaks.allocated_bytes) + more_bytes,
             reserved_bytes: peaks.map_or(0, |peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes))
                 + more_bytes,
-            // The total of several processes on a GPU has it already.
+            // If several processes share a GPU, their total already includes it.
             outside_bytes: peaks
                 .filter(|peaks| peaks.together_bytes.is_none())
                 .and_then(|it| it.outside_bytes),
@@ -168,8 +168,8 @@ impl Trial {
         target.charged(self.outside_bytes.map(|bytes| bytes.max(target.context_bytes)))
     }
 
-    /// Whether the program caught running out of memory in this trial and went on as in another trial with
-    /// more memory: with steps, if it has any.
+    /// Whether the program caught an out-of-memory error in this trial and then continued as in `ample`, a trial with
+    /// more memory: it made steps, if `ample` did.
     pub(crate) fn goes_on(&self, ample: &Trial) -> bool {
         self.caught > 0 && (self.steps > 0 || ample.steps == 0)
     }

@@ -128,9 +128,9 @@ pub(crate) struct Trials<'scope> {
     session: &'scope Session,
     /// The GPU.
     target: &'scope Target,
-    /// The same, with what the first trial had outside the allocator.
+    /// The same GPU with the memory that the first trial used outside the allocator.
     charged: Target,
-    /// The same with ample memory.
+    /// The same GPU with ample memory.
     ample: &'scope Target,
     server: Server<'scope>,
     /// How long the first trial took.
@@ -145,7 +145,7 @@ pub(crate) struct Trials<'scope> {
     /// Whether trials that are not at the GPU's size skip the code after the steps, such as an evaluation:
     /// the first trial showed that it needs less memory than the steps.
     all_stop: bool,
-    /// The serving run, if it served nothing: then it is the trial without techniques.
+    /// The serving run, if it served no request. It then counts as the trial without techniques.
     unserved: Option<Trial>,
 }
 
@@ -233,7 +233,7 @@ impl Trials<'_> {
         Ok(trial)
     }
 
-    /// The GPU, after the first trial with what that had outside the allocator.
+    /// The GPU. After the first trial it includes the memory that the trial used outside the allocator.
     pub(crate) fn target(&self) -> &Target {
         &self.charged
     }
@@ -243,8 +243,7 @@ impl Trials<'_> {
         self.until = until;
     }
 
-    /// Abandons the trials that were started [ahead](Trials::ahead). New ones may follow, even if that time has
-    /// come.
+    /// Abandons the trials that were started [ahead](Trials::ahead). New ones may follow, even after the time limit.
     ///
     /// # Errors
     /// The system's.
@@ -268,7 +267,7 @@ impl Trials<'_> {
         how == How::Counted || (self.all_stop && how != How::Itself)
     }
 
-    /// Whether that time came during a trial, whose end is then [`End::Interrupted`].
+    /// Whether the time limit passed during a trial. The trial's end is then [`End::Interrupted`].
     pub(crate) fn is_late(&self) -> bool {
         self.is_late
     }

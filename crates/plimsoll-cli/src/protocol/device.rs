@@ -1,9 +1,10 @@
-//! What a process says of a device: [`Peaks`] of its requests, and what it has [`Outside`] of them.
+//! The memory of a device, as a process reports it: the [`Peaks`] of its requests, and the memory [`Outside`]
+//! of them.
 
 use serde::Deserialize;
 
-/// The peaks of one device by PyTorch's counters, and their steps, from 1. One more than the number of steps means
-/// after the last step.
+/// The peaks of one device by PyTorch's counters, and their steps, counted from 1. A step number that is one more
+/// than the number of steps means a time after the last step.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(crate) struct Peaks {
     /// The device's number in the process.
@@ -14,24 +15,25 @@ pub(crate) struct Peaks {
     pub(crate) allocated_step: u64,
     pub(crate) reserved_bytes: u64,
     pub(crate) reserved_step: u64,
-    /// How much the code after the steps raises one of the two peaks, as a share of it. If the program was
-    /// not cut short, it is large.
+    /// How much the code after the steps raises one of the two peaks, as a share of it. The share is large if
+    /// the program was not cut short.
     #[serde(default)]
     pub(crate) grows_by: f64,
-    /// What the process had requested of CUDA when its memory on the device peaked.
+    /// The bytes that the process had requested from CUDA when its memory on the device peaked.
     #[serde(default)]
     pub(crate) requested_bytes: u64,
-    /// The bytes that it had in addition, which it did not request: [`Outside`].
+    /// The bytes that it used outside those requests at that moment.
     #[serde(default)]
     pub(crate) outside_bytes: Option<u64>,
-    /// The peak of all processes' total on it, contexts included; `None` if no other process used it.
+    /// The peak of the total of all processes on the device, contexts included. `None` if no other process
+    /// used it.
     #[serde(skip)]
     pub(crate) together_bytes: Option<u64>,
 }
 
 impl Peaks {
-    /// The bytes that the process had requested, through PyTorch or not, when all its memory on the device peaked. Memory outside the
-    /// allocator may peak at another moment than PyTorch's.
+    /// The bytes that the process had requested, through PyTorch or not, when all its memory on the device peaked.
+    /// Memory outside the allocator may peak at a different time than PyTorch's.
     pub(crate) fn counted_bytes(&self) -> u64 {
         if self.requested_bytes > 0 { self.requested_bytes } else { self.reserved_bytes }
     }
@@ -42,22 +44,22 @@ impl Peaks {
     }
 }
 
-/// What a process has on a device beside the memory that it requests, when its memory there peaked.
+/// Memory of a process on a device besides the memory that it requests, at the peak of its memory there.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Outside {
     /// The device's number in the process.
     pub(crate) device: i32,
     pub(crate) owner: String,
-    /// Its part, as `ring`; empty if the owner has one only.
+    /// The part of the owner, such as `ring`. Empty if the owner has only one.
     pub(crate) part: String,
     pub(crate) bytes: u64,
     /// Measured, derived, given or assumed.
     pub(crate) basis: String,
-    /// The call that took it first.
+    /// The call that first allocated it.
     pub(crate) call: String,
 }
 
-/// Memory outside the allocator that did not fit.
+/// An `Outside` row that did not fit.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Refused {
     pub(crate) row: Outside,

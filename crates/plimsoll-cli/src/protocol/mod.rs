@@ -1,12 +1,13 @@
-//! The messages between this program and the Python of ours in the user's processes: names, fields, and the version of both.
+//! The messages between this program and our Python in the user's processes: names, fields, and the version of both.
 //!
-//! The other side is `python/plimsoll/protocol.py`; `tests/protocol/messages.jsonl` has a recorded message of each kind, which the tests of
-//! both sides read. A message is a JSON file in a folder that a variable names. A change of a name or a field is a new version.
+//! The other side is `python/plimsoll/protocol.py`. `tests/protocol/messages.jsonl` has a recorded message of each
+//! kind, which the tests of both sides read. A message is a JSON file in a folder that an environment variable names.
+//! If a name or a field changes, so does the version.
 //!
 //! | file | contents |
 //! |---|---|
-//! | `device.rs` | what a report says about a device |
-//! | `memory.rs` | what it says about memory, besides its peaks |
+//! | `device.rs` | the memory of a device |
+//! | `memory.rs` | owners of memory, and memory that is not used or was dropped |
 
 mod device;
 mod memory;
@@ -25,21 +26,23 @@ pub(crate) use self::memory::{Fall, Holder, UnusedGraph, Waste, WasteKind};
 /// The version of the messages.
 pub(crate) const VERSION: u32 = 1;
 
-/// In the folder for reports: asks every process to exit.
+/// A file in the folder for reports: every process must exit.
 pub(crate) const STOP: &str = "stop";
-/// The endings of the files there by which processes say that they use CUDA, and that their last report is written.
+/// The name endings of files there. They say that a process uses CUDA, and that its last report is written.
 pub(crate) const MARKS: [&str; 2] = [".started", ".done"];
-/// In the folder for requests: as long as it is there, all requests but those of the GPU's size are given up.
+/// A file in the folder for requests. While it exists, all requests except those at the GPU's size are
+/// abandoned.
 pub(crate) const LATE: &str = "late";
-/// In the folder for requests: asks the process that serves to exit.
+/// A file in the folder for requests: the serving process must exit.
 pub(crate) const END: &str = "end";
 /// The status of a request that a fork cannot fulfil.
 pub(crate) const UNABLE: &str = "unable";
-/// The endings of the files in the folder for answers of `run`: our Python is in the process, and so are the techniques.
+/// The name endings of the files in the folder for answers of `run`: our Python is loaded in the process, and the
+/// techniques are applied.
 pub(crate) const LOADED: &str = "loaded";
 pub(crate) const APPLIED: &str = "applied";
 
-/// One process that imported torch.
+/// The report of one process that imported torch.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Report {
     /// [`VERSION`] of the Python that wrote it.
@@ -66,9 +69,9 @@ pub(crate) struct Report {
     pub(crate) steps: u64,
     /// Requests that ran out of memory.
     pub(crate) failures: u64,
-    /// The step of the last of them, from 1; 0 if none failed.
+    /// The step of the last failed request, counted from 1; 0 if none failed.
     pub(crate) failed_step: u64,
-    /// Its exit status, where it exited by itself (`os._exit`).
+    /// Its exit status, if it exited by itself (`os._exit`).
     #[serde(default)]
     pub(crate) status: i32,
     /// How often the allocator released cached memory because memory was short.
@@ -78,13 +81,13 @@ pub(crate) struct Report {
     pub(crate) devices: Vec<Peaks>,
     /// Whether `torch.backends.cudnn.benchmark` was on.
     pub(crate) cudnn_search: bool,
-    /// Bytes requested of CUDA, but not by PyTorch's allocator; `None` if unknown.
+    /// Bytes requested from CUDA, but not by PyTorch's allocator; `None` if unknown.
     #[serde(default)]
     pub(crate) outside_bytes: Option<u64>,
-    /// What it had on its devices beside the memory that it requested, when its memory there peaked.
+    /// Memory on its devices besides the memory that it requested, at the peak of its memory there.
     #[serde(default)]
     pub(crate) outside: Vec<Outside>,
-    /// The last of these that did not fit.
+    /// The last row like these that did not fit.
     #[serde(default)]
     pub(crate) refused: Option<Refused>,
     /// The compile caches that a later run would use.
@@ -93,7 +96,7 @@ pub(crate) struct Report {
     /// Whether torch.compile compiled anything.
     #[serde(default)]
     pub(crate) compiles: bool,
-    /// Imported libraries that have kernels or allocations of their own.
+    /// Imported libraries that have their own kernels or allocations.
     pub(crate) libraries: Vec<String>,
     /// The exception that ended it.
     pub(crate) error: Option<Thrown>,
@@ -106,7 +109,7 @@ pub(crate) struct Report {
     /// Whether the program, or its training, was stopped after the steps.
     #[serde(default)]
     pub(crate) cut: bool,
-    /// Whether the code after the training ran, with the training's loader ended early.
+    /// Whether the code after the training ran because the training's loader was ended early.
     #[serde(default)]
     pub(crate) went_on: bool,
     /// Whether the program reached its end.
@@ -124,46 +127,46 @@ pub(crate) struct Report {
     /// Devices whose memory grew from step to step.
     #[serde(default)]
     pub(crate) growth: Vec<GrowingSteps>,
-    /// Devices whose peak rose from step to step, without growth of what stays.
+    /// Devices whose peak rose from step to step, although the memory that stays after a step did not grow.
     #[serde(default)]
     pub(crate) climbs: Vec<Climb>,
-    /// Set if batches of the training differ in size, and only the first ones were looked at.
+    /// Set if batches of the training differ in size, and only the first ones were examined.
     #[serde(default)]
     pub(crate) batches: Option<Batches>,
-    /// What keeps memory that grew, or that was there when memory ran out.
+    /// The owners of memory that grew, or that was live when memory ran out.
     #[serde(default)]
     pub(crate) holders: Vec<Holder>,
-    /// Loops after the steps that were not given all of their batches.
+    /// Loops after the steps that did not get all of their batches.
     #[serde(default)]
     pub(crate) loops: Vec<CutLoop>,
     /// Whether memory was still growing when the code after the steps was stopped.
     #[serde(default)]
     pub(crate) grew: bool,
-    /// What a run without values cannot show.
+    /// Memory that depends on unknown values.
     #[serde(default)]
     pub(crate) warnings: Vec<Warning>,
     /// Graphs of evaluations that no backward pass uses.
     #[serde(default)]
     pub(crate) graphs: Vec<UnusedGraph>,
-    /// Memory of the training that is gone since one of its steps.
+    /// Training memory that was dropped for good after one of the steps.
     #[serde(default)]
     pub(crate) falls: Vec<Fall>,
-    /// Memory that was live at the highest peak and not needed there.
+    /// Memory that was live at the highest peak but not needed there.
     #[serde(default)]
     pub(crate) waste: Vec<Waste>,
-    /// Whether it made an optimizer, or asked for a gradient.
+    /// Whether it created an optimizer, or requested a gradient.
     #[serde(default)]
     pub(crate) trains: bool,
     /// CUDA graphs that were captured.
     #[serde(default)]
     pub(crate) captures: u64,
-    /// The techniques of `--with`, and what they did.
+    /// The techniques of `--with`, and their effects.
     #[serde(default)]
     pub(crate) techniques: Vec<Applied>,
-    /// The technique that could not be applied; the process ended there.
+    /// The technique that could not be applied, which ended the process.
     #[serde(default)]
     pub(crate) refusal: Option<Refusal>,
-    /// What it would have written, of a fork that serves a trial.
+    /// The files that it would have written, if it is a fork that serves a trial.
     #[serde(default)]
     pub(crate) written: Vec<Wrote>,
     /// The hosts that it contacted.
@@ -184,17 +187,17 @@ pub(crate) struct Report {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ProcessState {
-    /// Without a final report: it was killed, or called `_exit`.
+    /// It wrote no final report: it was killed, or called `_exit`.
     Running,
-    /// By itself.
+    /// It ended by itself.
     Ended,
-    /// After the requested steps.
+    /// It was stopped after the requested steps.
     Stopped,
-    /// With an exception.
+    /// An exception ended it.
     Failed,
-    /// By a technique that could not be applied.
+    /// It was ended because a technique could not be applied.
     Refused,
-    /// By --timeout or an interrupt.
+    /// --timeout or an interrupt ended it.
     Expired,
 }
 
@@ -235,7 +238,7 @@ pub(crate) struct Read {
     pub(crate) count: u64,
     /// The value from `--assume`.
     pub(crate) assumed: Option<Value>,
-    /// Without `--assume`: the least and the largest value that the program got, unless these are zeros.
+    /// Without `--assume`: the smallest and the largest value that the program got, unless these are zeros.
     #[serde(default)]
     pub(crate) taken: Option<(Value, Value)>,
     /// Whether it depends on the assumption that experts get equal shares.
@@ -265,11 +268,11 @@ pub(crate) enum Fate {
     Size,
     /// It decided a branch.
     Branch,
-    /// Unknown: there is no source code.
+    /// Unknown, because there is no source code.
     Unknown,
 }
 
-/// The caches that a process's compiler would use again, as `watch.py` reports them.
+/// The compile caches that a process would reuse, as `watch.py` reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub(crate) struct CompileCaches {
     /// Whether AOTAutograd caches its graphs, and could cache all of them.
@@ -284,18 +287,18 @@ pub(crate) struct CompileCaches {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct GrowingSteps {
     pub(crate) device: i32,
-    /// Bytes in one of `every` steps.
+    /// The bytes by which memory grew in one of `every` steps.
     pub(crate) bytes: u64,
     pub(crate) every: u64,
-    /// How often it was seen to grow.
+    /// How often growth was seen.
     pub(crate) times: u64,
     /// The steps that ran.
     pub(crate) steps: u64,
-    /// The steps of the whole program, or of a round of an outer loop; `None` if unknown.
+    /// The number of steps of the complete program, or of one round of an outer loop; `None` if unknown.
     pub(crate) total: Option<u64>,
-    /// Whether it is dropped after `total` steps, in each round of an outer loop.
+    /// Whether the memory is dropped after `total` steps, in each round of an outer loop.
     pub(crate) resets: bool,
-    /// By how many bytes each growth is larger than the one before.
+    /// The number of bytes by which each growth is larger than the one before.
     pub(crate) quickens: u64,
 }
 
@@ -303,13 +306,13 @@ pub(crate) struct GrowingSteps {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) struct Climb {
     pub(crate) device: i32,
-    /// Bytes in the last step.
+    /// The bytes by which it rose in the last step.
     pub(crate) bytes: u64,
     /// The steps that ran.
     pub(crate) steps: u64,
 }
 
-/// Statements of the training loop that did not run in its first steps and may matter for memory (`late.py`).
+/// Statements of the training loop that did not run in its first steps but may matter for memory (`late.py`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Late {
     pub(crate) file: String,
@@ -318,24 +321,24 @@ pub(crate) struct Late {
     pub(crate) end: u64,
     /// When they run, as in the source: `if step % 500 == 0`.
     pub(crate) text: String,
-    /// After how many steps they have run; `None` if unknown.
+    /// The number of steps after which they have run; `None` if unknown.
     pub(crate) steps: Option<u64>,
     /// Whether they ran in the first step, when the optimizer had no state.
     pub(crate) first: bool,
 }
 
-/// A loop over a DataLoader, after the steps, that was not given all of its batches (`loops.py`).
+/// A loop over a DataLoader, after the steps, that did not get all of its batches (`loops.py`).
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct CutLoop {
     pub(crate) file: Option<String>,
     pub(crate) line: Option<u64>,
-    /// The batches that it was given, copies included.
+    /// The batches that the program got, copies included.
     pub(crate) given: u64,
     /// The batches that the loader made.
     pub(crate) made: u64,
     /// The loader's length; `None` if it has none.
     pub(crate) total: Option<u64>,
-    /// The batches that it was not given.
+    /// The batches that the program did not get.
     pub(crate) left: u64,
     /// The devices whose memory grew from batch to batch.
     pub(crate) grows: Vec<GrowingBatches>,
@@ -344,7 +347,7 @@ pub(crate) struct CutLoop {
     pub(crate) ended_us: u64,
 }
 
-/// Batches of the training that differ in size: how many were made, and how many there are (`batches.py`).
+/// Batches of the training that differ in size: the number that was made, and the total (`batches.py`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) struct Batches {
     pub(crate) made: u64,
@@ -356,21 +359,21 @@ pub(crate) struct Batches {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct GrowingBatches {
     pub(crate) device: i32,
-    /// Bytes a batch.
+    /// Bytes per batch.
     pub(crate) bytes: u64,
     /// Allocated bytes at the first request for a batch, and at the last.
     pub(crate) first_bytes: u64,
     pub(crate) last_bytes: u64,
 }
 
-/// What a run without values cannot show.
+/// A warning about memory that depends on unknown values.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Warning {
     /// The line: its file and number.
     pub(crate) place: Option<(String, u64)>,
-    /// What was assumed.
+    /// The assumption.
     pub(crate) what: String,
-    /// The value of `--assume` for the line that shows the most.
+    /// The value of `--assume` for the line that shows the maximum.
     pub(crate) most: u64,
     /// Bytes that it may add.
     pub(crate) bytes: u64,
@@ -383,26 +386,26 @@ pub(crate) struct Wrote {
     pub(crate) bytes: u64,
 }
 
-/// What a technique did in a process.
+/// The effect of a technique in a process.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Applied {
     pub(crate) name: String,
     /// Whether it had any effect.
     pub(crate) applied: bool,
-    /// To what it was applied, or why it had no effect.
+    /// The part of the program that it was applied to, or the reason why it had no effect.
     pub(crate) detail: String,
-    /// The code that does the same.
+    /// Code with the same effect.
     pub(crate) lines: Vec<String>,
-    /// Repeated blocks of the model, where it counts them.
+    /// The number of repeated blocks of the model, if the technique counts them.
     #[serde(default)]
     pub(crate) blocks: u64,
-    /// Repeated blocks inside of them.
+    /// The number of repeated blocks inside them.
     #[serde(default)]
     pub(crate) nested: u64,
-    /// Bytes that it moves to the host in a step; of fsdp, bytes that a rank sends to others.
+    /// The bytes that it moves to the host in a step. For fsdp, the bytes that a rank sends to others.
     #[serde(default)]
     pub(crate) bytes: u64,
-    /// The operators of a step: where, type, FLOPs, bytes, number.
+    /// The operators of a step: place, type, FLOPs, bytes, number.
     #[serde(default)]
     pub(crate) work: Vec<(String, String, u64, u64, u64)>,
 }
@@ -425,22 +428,22 @@ pub(crate) const NATIVE: &str = "native";
 #[derive(Debug, Serialize)]
 pub(crate) struct Request<'it> {
     pub(crate) set: &'it Value,
-    /// The folders for its reports, for the use of its GPUs, and for its view of the file system.
+    /// The folders for its reports, for its use of the GPUs, and for its view of the file system.
     pub(crate) reports: &'it Path,
     pub(crate) shared: &'it Path,
     pub(crate) view: &'it Path,
     pub(crate) limit_s: f64,
     /// The limit of the allocator.
     pub(crate) limit_bytes: Option<u64>,
-    /// The device's memory, if it is another than the server's.
+    /// The device's memory, if it differs from the server's.
     pub(crate) memory_bytes: Option<u64>,
-    /// Whether the peak's contents are recorded.
+    /// Whether to record the contents of the peak.
     pub(crate) records: bool,
-    /// Whether the program goes on until its reserved bytes no longer grow.
+    /// Whether the program runs until its reserved bytes stop growing.
     pub(crate) settles: bool,
-    /// Whether it ends after its steps, without the code after them.
+    /// Whether the program ends after its steps, without the code after them.
     pub(crate) stops: bool,
-    /// Whether the program's output is shown.
+    /// Whether to show the program's output.
     pub(crate) shows: bool,
     pub(crate) ranks: u32,
     /// Whether no other fork may run at the same time.
@@ -450,13 +453,13 @@ pub(crate) struct Request<'it> {
 /// How a fork ended: `N.done` in the folder for requests.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Done {
-    /// An exit status, or a word: [`UNABLE`], or that it took too long.
+    /// An exit status or a word: [`UNABLE`], or the word for a fork that took too long.
     pub(crate) status: Value,
-    /// Whether another one ran at the same time.
+    /// Whether another fork ran at the same time.
     pub(crate) beside: bool,
 }
 
-/// The view of the file system, for forks: `view.json` beside the folder for reports.
+/// The view of the file system, for forks: `view.json` next to the folder for reports.
 #[derive(Debug, Serialize)]
 pub(crate) struct View<'it> {
     pub(crate) privileged: bool,
@@ -473,7 +476,7 @@ pub(crate) struct Cover<'it> {
     pub(crate) upper: &'it Path,
 }
 
-/// What `check.py` measured.
+/// The measurement of `check.py`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) device: i32,

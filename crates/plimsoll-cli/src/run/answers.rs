@@ -3,7 +3,7 @@
 //!
 //! `attend.py` confirms twice: when Python has loaded it, and when the techniques are applied. A process that loads
 //! PyTorch but never confirmed runs without them: `python -I` and `-E` ignore PYTHONPATH, a launcher may have emptied
-//! the environment, and the folder with our Python may be gone.
+//! the environment, and the folder with our Python may have been deleted.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Runs the program beside this process, passes signals on to it, and says why it ended where it cannot say so itself (`ends.rs`).
+//! Runs the program while this process waits, passes signals on to it, and says why it ended if it cannot say so
+//! itself (`ends.rs`).
 
 use std::fs;
 use std::process::{Child, Command, ExitStatus};
@@ -19,11 +20,11 @@ use crate::inject;
 use crate::output;
 use crate::processes;
 
-/// Runs the command and ends with its status, unless techniques were to be applied and are not. With `is_watched`, an end by a signal
-/// is explained.
+/// Runs the command and ends with its status, unless techniques were requested but are not applied. With `is_watched`,
+/// an end by a signal is explained.
 ///
 /// # Errors
-/// The techniques are not applied, or the command cannot be started.
+/// Techniques are not applied; the command cannot be started.
 pub(super) fn run(
     command: &mut Command,
     mut answers: Option<Answers>,
@@ -46,7 +47,7 @@ pub(super) fn run(
     let mut ends = is_watched.then(Ends::begin);
     let mut child = command.env("PLIMSOLL_RUN_MARK", &mark).spawn().map_err(failed)?;
     let status = wait(&mut child, &signals, answers.as_mut(), ends.as_mut())?;
-    // What the program left running stays.
+    // Processes that the program left running are not ended.
     guard.dismiss();
     match answers.as_ref().and_then(Answers::objection_at_end) {
         Some(failure) if status.success() => Err(failure),
@@ -82,12 +83,12 @@ fn wait(
     }
 }
 
-/// Signals to pass on to the program, such as a scheduler's. A terminal sends its own to all processes.
+/// Signals to pass on to the program, such as a scheduler's. A terminal sends its signals to all processes itself.
 struct Signals(Vec<(Signal, Arc<AtomicBool>)>);
 
 impl Signals {
     fn hear() -> std::io::Result<Signals> {
-        // Without a terminal Ctrl-C is a signal to this process alone.
+        // Without a terminal, Ctrl-C is sent only to this process.
         let is_ours = fs::File::open("/dev/tty").is_err();
         let passed = [
             (SIGTERM, Some(Signal::TERM)),

@@ -1,5 +1,6 @@
-//! Explains the end of a program that a signal ended, which cannot say why itself: the kernel killed it for lack of host memory, C++ code
-//! aborted (as NCCL's watchdog does), or it crashed. While it runs, [`Ends`] notes the host memory of each process.
+//! Explains ends that a program cannot explain itself because a signal ended it: killed by the kernel for lack of host
+//! memory, aborted by C++ (for example by NCCL's watchdog), crashed. Meanwhile [`Ends`] notes how much host memory
+//! each process uses.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,26 +14,26 @@ use signal_hook::consts::{SIGABRT, SIGBUS, SIGKILL, SIGSEGV};
 use crate::bytes;
 use crate::processes;
 
-/// How often to look at the processes.
+/// How often to check the processes.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// If a signal ended its command, a shell exits with this plus the signal's number.
+/// A shell reports a command that a signal ended by this number plus the signal's.
 const BY_SIGNAL: i32 = 128;
 
-/// The most processes that are listed.
+/// The maximum number of processes to list.
 const MOST: usize = 4;
 
-/// What was seen of the program while it ran.
+/// Observations of the program while it ran.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
-    /// The kernel's counter of processes that it killed for memory, at the start; `None` if it has none.
+    /// The kernel's count of out-of-memory kills at the start; `None` if the kernel has no such counter.
     kills: Option<u64>,
     looked: Option<Instant>,
-    /// By number: the processes of the last look.
+    /// The processes at the last check, by process ID.
     processes: BTreeMap<i32, Host>,
 }
 
-/// A process's memory of the host.
+/// The host memory of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Host {
     command: String,
@@ -41,7 +42,7 @@ struct Host {
 }
 
 impl Ends {
-    /// Nothing has run yet.
+    /// The state before anything has run.
     pub(super) fn begin() -> Ends {
         Ends { kills: kills(), ..Ends::default() }
     }
@@ -59,7 +60,7 @@ impl Ends {
         }
     }
 
-    /// What to say about an end; nothing if the program has said it itself.
+    /// Lines that explain an end. Empty if the program has explained it itself.
     pub(super) fn of(&self, status: ExitStatus) -> Vec<String> {
         let of_shell = status.code().map(|code| code - BY_SIGNAL).filter(|signal| *signal > 0);
         let killed = self.kills.zip(kills()).map(|(before, after)| after > before);
@@ -68,7 +69,7 @@ impl Ends {
         said.into_iter().map(str::to_owned).chain(rows).collect()
     }
 
-    /// The processes with the most memory, a line each.
+    /// The processes with the most memory, one line each.
     fn rows(&self) -> Vec<String> {
         let mut rows: Vec<(&i32, &Host)> = self.processes.iter().collect();
         rows.sort_by_key(|(_, host)| std::cmp::Reverse(host.resident_bytes));
@@ -84,7 +85,8 @@ impl Ends {
     }
 }
 
-/// What ended a program, and what to do. `killed`: whether the kernel killed a process of this machine for memory meanwhile, if known.
+/// The cause of an end, and what to do. `killed`: whether the kernel killed a process of this machine for lack of
+/// memory during the run, if known.
 fn sentences(signal: Option<i32>, is_well: bool, killed: Option<bool>) -> Vec<&'static str> {
     match (signal, killed) {
         _ if is_well => Vec::new(),
@@ -127,7 +129,7 @@ impl Host {
         Some(Host::read(processes::command_line(process)?, &status))
     }
 
-    /// From the text of `/proc/PID/status`.
+    /// Parses the text of `/proc/PID/status`.
     fn read(command: String, status: &str) -> Host {
         let bytes = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -137,7 +139,8 @@ impl Host {
     }
 }
 
-/// How many processes the kernel has killed for memory since it started; `None` if it does not say.
+/// The number of processes that the kernel has killed for lack of memory since boot; `None` if it has no such
+/// counter.
 fn kills() -> Option<u64> {
     let text = fs::read_to_string("/proc/vmstat").ok()?;
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())

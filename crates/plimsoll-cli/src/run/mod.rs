@@ -2,9 +2,10 @@
 //! inside the program's Python; `live.py` serves the figures of `gauges.py` to `plimsoll top`; `check.py` and `check.rs`
 //! compare the peak with a plan's; `ranks.rs` starts a rank for each GPU. The Python files are in `../../python/plimsoll/_run`.
 //!
-//! The program's output, signals and exit code are its own. This process waits beside it (`beside.rs`): with techniques, each process that
-//! loads PyTorch confirms that they are applied (`answers.rs`); where a signal ends the program, it says why (`ends.rs`). With
-//! `--no-watch` and without techniques it becomes the program.
+//! The program keeps its own output, signals and exit code. This process waits until the program ends (`beside.rs`). With
+//! techniques, each process that loads PyTorch confirms that they are applied (`answers.rs`). If a signal ends the
+//! program, this process says why (`ends.rs`). With `--no-watch` and without techniques, it becomes the program
+//! instead.
 
 mod answers;
 mod beside;

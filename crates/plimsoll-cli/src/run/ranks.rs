@@ -128,7 +128,7 @@ fn started(command: &mut Command, rank: u32, number: u32, port: u16) -> io::Resu
 
 /// How the ranks ended.
 enum Waited {
-    /// They ended by themselves. Contains the first that failed.
+    /// They ended by themselves. Contains the index of the first one that failed.
     Ended(Option<usize>),
     /// The techniques are not applied. Contains the reason.
     Refused(Failure),

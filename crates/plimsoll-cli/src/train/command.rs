@@ -67,7 +67,7 @@ pub(super) fn run(job: &Job, settings: &Settings, device: &Device, world: &World
         Err(job::Error::Load(error)) => Err(Failure::new(Exit::Unreadable, error.to_string())),
         Err(job::Error::Tensor(error)) => match error.out_of_memory() {
             Some(report) => {
-                // Before the search, which takes a while.
+                // This comes before the search for a limit, which takes a while.
                 world.fail(&error.to_string());
                 if let Err(failure) = written {
                     output::progress(&failure.message);
@@ -79,7 +79,7 @@ pub(super) fn run(job: &Job, settings: &Settings, device: &Device, world: &World
     }
 }
 
-/// Where a training can go on that ended because of another rank.
+/// Adds where to resume a training that ended because of another rank.
 fn with_checkpoint(mut failure: Failure, saves: Option<&Saves>) -> Failure {
     if let (Exit::RankLost, Some(saves)) = (failure.exit, saves) {
         let from = saves.last_step().map_or("there is no checkpoint yet".to_owned(), |step| {

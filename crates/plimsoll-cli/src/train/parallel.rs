@@ -1,5 +1,5 @@
-//! `--parallel`: which ranks train together. The launcher's variables say whether this process is one of several; `spawn.rs` is the
-//! launcher of `--ranks`.
+//! `--parallel`: the ranks that train together. A launcher's environment variables show whether this process is one of
+//! several; `spawn.rs` is the launcher of `--ranks`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,20 +36,21 @@ pub(crate) struct ParallelArgs {
 /// How ranks share the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Parallel {
-    /// Data parallel: each rank has the whole model and an equal part of every batch; gradients are averaged. On the CPU, over sockets
+    /// Data parallel: each rank has the whole model and an equal part of every batch; gradients are averaged. On the CPU, over
+    /// sockets
     Ddp,
 }
 
-/// What this process is.
+/// The role of this process.
 pub(super) enum Start {
-    /// One of these ranks.
+    /// A rank.
     Rank(Box<World>),
     /// The launcher of this many ranks.
     Launcher(u16),
 }
 
 impl ParallelArgs {
-    /// Joins the other ranks, unless they are to be started first. `batch_size` is that of all ranks together.
+    /// Joins the other ranks, unless they must be started first. `batch_size` is the total of all ranks.
     pub(super) fn start(&self, device: &DeviceArgs, batch_size: usize) -> Result<Start, Failure> {
         let usage = |message: String| Err(Failure::new(Exit::Usage, message));
         let environment = Environment::of_process().map_err(|source| {
@@ -112,7 +113,7 @@ fn divides(batch_size: usize, ranks: usize) -> Result<(), Failure> {
     Err(Failure::new(Exit::Usage, message))
 }
 
-/// While this exists, the process ends if another rank fails.
+/// While it exists, this process ends if another rank fails.
 pub(super) struct Watched(Arc<AtomicBool>);
 
 impl Drop for Watched {
@@ -121,14 +122,14 @@ impl Drop for Watched {
     }
 }
 
-/// Ends this process if another rank fails and this one is too busy to notice.
+/// Ends this process if another rank fails while this one is too busy to notice.
 pub(super) fn end_with_others(world: &World) -> Watched {
     let is_over = Arc::new(AtomicBool::new(false));
     let watched = Watched(Arc::clone(&is_over));
     let (Some(health), own) = (world.health().cloned(), world.rank()) else { return watched };
     thread::spawn(move || {
         let Some(lost) = health.wait().filter(|lost| lost.rank != own) else { return };
-        // A rank that waits in a collective notices it itself, and reports more.
+        // A rank that waits in a collective notices the failure itself, and reports it in more detail.
         thread::sleep(GRACE);
         if is_over.load(Ordering::SeqCst) {
             return;
@@ -140,14 +141,14 @@ pub(super) fn end_with_others(world: &World) -> Watched {
     watched
 }
 
-/// Tells the other ranks why this one ends, unless one of them is the reason.
+/// Tells the other ranks why this one ends, unless one of them is the cause.
 pub(super) fn tell(world: &World, failure: &Failure) {
     if failure.exit != Exit::RankLost {
         world.fail(failure.message.lines().next().unwrap_or_default());
     }
 }
 
-/// The seed of a rank's own random numbers: rank 0 has the job's seed, and every other rank a different one.
+/// The seed of this rank's random numbers: the job's seed on rank 0, a different one on each other rank.
 pub(super) fn rank_seed(seed: u64, group: &ProcessGroup) -> u64 {
     seed.wrapping_add((group.rank() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }

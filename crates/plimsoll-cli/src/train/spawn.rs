@@ -1,4 +1,4 @@
-//! `--ranks N`: starts this program N times, as torchrun would, and ends with all of them.
+//! `--ranks N`: starts this program N times, as torchrun would, and ends when all of them have ended.
 
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -18,7 +18,7 @@ use crate::output;
 
 /// How often to check the processes.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long the others may take to end after one failed: they notice by themselves.
+/// How long the other ranks may take to end after one has failed. They notice the failure themselves.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A process that was started.
@@ -28,7 +28,7 @@ struct Rank {
     stderr: Option<JoinHandle<()>>,
 }
 
-/// Runs all ranks; the exit code is that of the first one that failed by itself. Rank 0 writes the result to stdout itself.
+/// Runs all ranks. Returns the exit code of the first one that failed by itself. Rank 0 writes the result to stdout.
 pub(super) fn run(ranks: u16) -> Result<Answer, Failure> {
     let failed = |why: io::Error| Failure::new(Exit::Unreadable, format!("--ranks {ranks}: {why}"));
     let store = Server::bind("127.0.0.1:0").map_err(failed)?;
@@ -54,7 +54,7 @@ fn start(number: usize, ranks: usize, port: u16) -> io::Result<Rank> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(std::env::args_os().skip(1)).stdin(Stdio::null()).stderr(Stdio::piped());
     command.stdout(if number == 0 { Stdio::inherit() } else { Stdio::null() });
-    // Ctrl-C comes to this process alone, which passes it on once.
+    // Ctrl-C reaches only this process, which passes it on once.
     command.process_group(0);
     for (name, value) in
         [("RANK", number), ("LOCAL_RANK", number), ("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)]
@@ -64,7 +64,7 @@ fn start(number: usize, ranks: usize, port: u16) -> io::Result<Rank> {
     command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
     command.env("TORCHELASTIC_RUN_ID", format!("plimsoll-{}", std::process::id()));
     command.env("TORCHELASTIC_RESTART_COUNT", "0").env("TORCHELASTIC_USE_AGENT_STORE", "True");
-    // The ranks share the processors. The number of threads does not change the results.
+    // The ranks share the processors. Results do not depend on the number of threads.
     if std::env::var_os("RAYON_NUM_THREADS").is_none() {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         command.env("RAYON_NUM_THREADS", (processors / ranks).max(1).to_string());
@@ -74,7 +74,7 @@ fn start(number: usize, ranks: usize, port: u16) -> io::Result<Rank> {
     Ok(Rank { number, child, stderr })
 }
 
-/// Writes what a rank says, line by line, with its number.
+/// Writes a rank's stderr line by line, each with the rank's number.
 fn forward(number: usize, stderr: ChildStderr) {
     for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
         output::progress(&format!("[rank {number}] {}", String::from_utf8_lossy(&line)));
@@ -83,7 +83,7 @@ fn forward(number: usize, stderr: ChildStderr) {
 
 impl Rank {
     fn kill(&mut self) {
-        // One that has ended needs no end.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -99,13 +99,13 @@ fn watch(mut running: Vec<Rank>, signal: &AtomicUsize) -> Exit {
             match rank.child.try_wait() {
                 Ok(None) => running.push(rank),
                 Ok(Some(status)) => ended.push((rank, status)),
-                // If waiting fails, it is no longer our child.
+                // It cannot be waited for, so it is no longer our child.
                 Err(_) => ended.push((rank, ExitStatus::from_raw(0))),
             }
         }
         for (mut rank, status) in ended {
             if let Some(stderr) = rank.stderr.take() {
-                // It has no result.
+                // The thread returns nothing.
                 let _ = stderr.join();
             }
             let is_because_of_another = |status: ExitStatus| status.code() == Some(Exit::RankLost as i32);
@@ -138,7 +138,7 @@ fn pass_on(signal: usize, running: &[Rank]) {
     }
 }
 
-/// The exit code of the rank that failed first. One that a signal ended has none.
+/// The exit code of the rank that failed first. A rank that a signal ended has none.
 fn exit_of(number: usize, status: ExitStatus) -> Exit {
     if let Some(signal) = status.signal() {
         let message = format!("rank {number} was ended by signal {signal}");

@@ -1,4 +1,4 @@
-//! A client of the store, ours or torchrun's.
+//! A client of a store, which may be ours or torchrun's.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, TcpStream};
@@ -10,23 +10,23 @@ use super::wire::{
 };
 use crate::error::{Error, Result};
 
-/// The default of [`Client::answer_within`].
+/// The default for [`Client::answer_within`].
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// A connection to a store. Each call blocks until it is answered.
+/// A connection to a store. Each call blocks until the store answers.
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
     address: String,
-    /// How long an answer may take that the server gives at once.
+    /// How long the server may take to answer a command that it answers immediately.
     answer: Duration,
 }
 
 impl Client {
-    /// Connects, and tries again for `timeout` if nobody listens yet.
+    /// Connects. If nobody listens yet, retries for `timeout`.
     ///
     /// # Errors
-    /// Nobody listened in that time.
+    /// Nobody listened within `timeout`.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Client> {
         let (start, address) = (Instant::now(), format!("{host}:{port}"));
         let stream = loop {
@@ -46,20 +46,20 @@ impl Client {
         Ok(client)
     }
 
-    /// The same connection, on which an answer that is due at once may take no longer than this; by default a minute.
+    /// Sets how long the server may take to answer a command that it answers immediately. The default is one minute.
     ///
     /// # Errors
-    /// The system's.
+    /// An error of the operating system.
     pub fn answer_within(mut self, answer: Duration) -> Result<Client> {
         self.answer = answer;
         self.done(self.stream.set_read_timeout(Some(answer)))?;
         Ok(self)
     }
 
-    /// This host's address, as the store's host sees it: where other ranks can connect to.
+    /// This host's address on the connection to the store. Other ranks can connect to it.
     ///
     /// # Errors
-    /// The system's.
+    /// An error of the operating system.
     pub fn local_ip(&self) -> Result<IpAddr> {
         self.done(self.stream.local_addr()).map(|address| address.ip())
     }
@@ -72,7 +72,7 @@ impl Client {
         self.send(&Message::of(Command::Set).bytes(key.as_bytes()).bytes(value))
     }
 
-    /// Sets a value that nobody has set; gives back the one that is there now.
+    /// Sets a value unless the key already has one. Returns the value that the key has afterwards.
     ///
     /// # Errors
     /// The store is gone.
@@ -81,7 +81,7 @@ impl Client {
         self.done(read_bytes(&mut &self.stream))
     }
 
-    /// Adds to a number, which starts at 0; gives back the sum.
+    /// Adds to a number, which starts at 0. Returns the sum.
     ///
     /// # Errors
     /// The store is gone.
@@ -90,7 +90,7 @@ impl Client {
         self.done(read_i64(&mut &self.stream))
     }
 
-    /// Whether a key is there.
+    /// Whether a key exists.
     ///
     /// # Errors
     /// The store is gone.
@@ -99,7 +99,7 @@ impl Client {
         self.done(read_u8(&mut &self.stream)).map(|answer| answer == READY)
     }
 
-    /// A value, waited for; `None` if nobody set it in that time.
+    /// Waits for a value and returns it. Returns `None` if nobody set it within `timeout`.
     ///
     /// # Errors
     /// The store is gone.
@@ -107,7 +107,7 @@ impl Client {
         self.start_waiting(key)?;
         if !self.is_there(timeout)? {
             self.send(&Message::of(Command::CancelWait))?;
-            // The key may have come just before: then that answer is in front.
+            // If the key was set just before, that answer arrives first.
             if self.done(read_u8(&mut &self.stream))? == WAIT_CANCELED {
                 return Ok(None);
             }
@@ -117,7 +117,8 @@ impl Client {
         self.done(read_bytes(&mut &self.stream)).map(Some)
     }
 
-    /// Asks to be told when a key is there: [`Client::is_there`]. Until then this connection can do nothing else.
+    /// Asks the store for a notice when a key exists; [`Client::is_there`] waits for it. Until the notice comes, this connection
+    /// can do nothing else.
     ///
     /// # Errors
     /// The store is gone.
@@ -125,7 +126,7 @@ impl Client {
         self.send(&Message::of(Command::Wait).u64(1).bytes(key.as_bytes()))
     }
 
-    /// Whether the key that is waited for has come, within this time.
+    /// Waits at most `timeout` for the notice requested by [`Client::start_waiting`]. Returns whether the key exists.
     ///
     /// # Errors
     /// The store is gone.

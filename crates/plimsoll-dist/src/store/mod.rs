@@ -1,8 +1,9 @@
-//! PyTorch's TCPStore: names and values that all ranks of a job see. Through it they find each other, and learn that one failed.
+//! PyTorch's TCPStore, a key-value store that all ranks of a job share. Through it, they find each other and learn that one
+//! failed.
 //!
-//! `wire.rs` has the commands and how numbers and strings travel, `server.rs` and `client.rs` the two ends. torchrun's agent is a
-//! server; our server answers PyTorch's own client, too. The protocol was read in PyTorch 2.11 (`TCPStoreBackend.cpp`); until then
-//! commands were only added.
+//! `wire.rs` has the commands and the encoding of numbers and strings; `server.rs` and `client.rs` are the two ends. Our client
+//! can use the server of torchrun's agent, and our server can serve PyTorch's own client. The protocol is that of PyTorch 2.11
+//! (`TCPStoreBackend.cpp`); earlier versions changed it only by adding commands.
 
 mod client;
 mod server;

@@ -1,4 +1,4 @@
-//! The server: a table of values behind a socket, with a thread for each client.
+//! The server: a table of keys and values, with a thread for each connected client.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader};
@@ -12,7 +12,7 @@ use super::wire::{
     read_keys, read_u8, read_u32,
 };
 
-/// A server of PyTorch's TCPStore protocol; dropping it closes all connections.
+/// A server for PyTorch's TCPStore protocol. Dropping it closes all connections.
 ///
 /// ```
 /// use plimsoll_dist::store::{Client, Server};
@@ -40,15 +40,15 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Table {
     values: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Clients that wait for keys, by their number.
+    /// Clients that wait for keys, by client number.
     waiting: BTreeMap<u64, (TcpStream, Vec<Vec<u8>>)>,
-    /// All connections, to be closed.
+    /// All open connections, by client number, so that the server can close them.
     open: BTreeMap<u64, TcpStream>,
 }
 
 impl Shared {
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Each command leaves the table whole.
+        // Every command leaves the table consistent, so a poisoned lock can still be used.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -57,7 +57,7 @@ impl Server {
     /// Listens at an address; port 0 chooses a free one.
     ///
     /// # Errors
-    /// The system's: the port is taken, the address is not this host's.
+    /// An error of the operating system: for example, the port is taken, or the address is not this host's.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Server> {
         let listener = TcpListener::bind(address)?;
         let (address, shared) = (listener.local_addr()?, Arc::new(Shared::default()));
@@ -84,11 +84,11 @@ impl Drop for Server {
         if TcpStream::connect(here).is_ok()
             && let Some(accepting) = self.accepting.take()
         {
-            // So that the port is free when this returns. The thread has no result.
+            // Wait for it, so that the port is free when this returns. The thread has no result.
             let _ = accepting.join();
         }
         for stream in self.shared.table().open.values() {
-            // One that the client has closed already needs nothing.
+            // This fails if the client has already closed the connection, which is fine.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -104,7 +104,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         shared.table().open.insert(number, kept);
         let of_client = Arc::clone(shared);
         let serve = move || {
-            // A client that leaves, or speaks another protocol, ends its own connection only.
+            // A client that leaves or speaks another protocol ends only its own connection.
             let _ = serve(&stream, number, &of_client);
             let mut table = of_client.table();
             table.open.remove(&number);
@@ -199,7 +199,7 @@ fn answer(
             Ok(())
         }
         Command::CancelWait => {
-            // Under the lock, so that no other answer comes behind this one.
+            // Answer under the lock, so that no notice of a key can follow this answer.
             let mut table = shared.table();
             table.waiting.remove(&number);
             Message::default().byte(WAIT_CANCELED).send(to)
@@ -238,8 +238,8 @@ impl Table {
         });
     }
 
-    /// As PyTorch: a key that is not there is set if nothing is expected of it; the answer is what is there then, or what was
-    /// expected.
+    /// Sets a key to `desired` if its value is `expected`; a missing key is set if `expected` is empty. Returns the value that
+    /// the key has then, or `expected` if the key is still missing. As PyTorch.
     fn compare_set(&mut self, key: Vec<u8>, expected: Vec<u8>, desired: Vec<u8>) -> Vec<u8> {
         match self.values.get(&key) {
             None if !expected.is_empty() => expected,
@@ -251,7 +251,7 @@ impl Table {
         }
     }
 
-    /// Numbers are kept as text, as PyTorch's are.
+    /// Adds to a number, which is stored as text, as in PyTorch.
     fn add(&mut self, key: Vec<u8>, more: i64) -> i64 {
         let text = self.values.get(&key).map(|value| String::from_utf8_lossy(value).into_owned());
         let sum = text.and_then(|text| text.trim().parse::<i64>().ok()).unwrap_or(0).wrapping_add(more);

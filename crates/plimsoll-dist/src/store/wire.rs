@@ -1,25 +1,25 @@
-//! The wire format of PyTorch's TCPStore: a byte for the command, numbers in little endian, strings and values behind a length of
-//! 64 bits.
+//! The wire format of PyTorch's TCPStore: one byte for the command, little-endian numbers, and strings and values preceded by
+//! their length in 64 bits.
 
 use std::io::{self, Read, Write};
 
-/// What a client sends first, behind [`Command::Validate`].
+/// The number that a client sends first, after [`Command::Validate`].
 pub(super) const MAGIC: u32 = 0x3C85_F7CE;
-/// The longest key or value that is read: what is longer is not this protocol.
+/// The longest key or value that is accepted. A longer one means that the peer speaks another protocol.
 const MOST_BYTES: u64 = 1 << 30;
-/// The most keys of one command.
+/// The most keys that one command may have.
 const MOST_KEYS: u64 = 1 << 20;
 
-/// What an answer to [`Command::Wait`] says: all keys are there.
+/// The answer to [`Command::Wait`] once all keys exist.
 pub(super) const STOP_WAITING: u8 = 0;
 /// The answer to [`Command::CancelWait`].
 pub(super) const WAIT_CANCELED: u8 = 1;
-/// What an answer to [`Command::Check`] says.
+/// The answer to [`Command::Check`] if all keys exist.
 pub(super) const READY: u8 = 0;
-/// The other answer to [`Command::Check`].
+/// The answer to [`Command::Check`] if a key is missing.
 pub(super) const NOT_READY: u8 = 1;
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Command {
@@ -62,7 +62,7 @@ impl Command {
     }
 }
 
-/// A message that is being put together, so that it leaves in one piece.
+/// A message under construction, which is then sent in one piece.
 #[derive(Default)]
 pub(super) struct Message(Vec<u8>);
 
@@ -115,7 +115,7 @@ pub(super) fn read_i64(from: &mut impl Read) -> io::Result<i64> {
     read_array(from).map(i64::from_le_bytes)
 }
 
-/// A string or value. Memory is taken as bytes arrive, so a wrong length costs none.
+/// Reads a string or value. Memory is allocated as bytes arrive, so a bogus length allocates none.
 pub(super) fn read_bytes(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let length = read_length(from, MOST_BYTES)?;
     let mut bytes = Vec::new();
@@ -123,12 +123,12 @@ pub(super) fn read_bytes(from: &mut impl Read) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// A number of keys or pairs.
+/// Reads the number of keys or pairs.
 pub(super) fn read_count(from: &mut impl Read) -> io::Result<u64> {
     read_length(from, MOST_KEYS)
 }
 
-/// Keys, behind their number.
+/// Reads a list of keys, preceded by their number.
 pub(super) fn read_keys(from: &mut impl Read) -> io::Result<Vec<Vec<u8>>> {
     let count = read_count(from)?;
     (0..count).map(|_| read_bytes(from)).collect()

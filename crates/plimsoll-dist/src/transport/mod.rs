@@ -1,7 +1,8 @@
-//! How bytes get from rank to rank: one trait with one method, [`Transport::exchange`], of which every collective is made.
+//! Moves bytes from rank to rank: all collectives are built on one method of a trait, [`Transport::exchange`].
 //!
-//! `sockets.rs` connects processes, `threads.rs` the threads of one, `simulated.rs` nobody. A transport of your own (another network, a fault to test)
-//! implements the trait and goes into [`Communicator::new`](crate::Communicator::new).
+//! `sockets.rs` connects processes, `threads.rs` connects threads of one process, and `simulated.rs` connects nothing. To use
+//! another network or to inject faults in a test, implement the trait and pass it to
+//! [`Communicator::new`](crate::Communicator::new).
 
 mod simulated;
 mod sockets;
@@ -41,17 +42,18 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// This rank's number.
     fn rank(&self) -> usize;
 
-    /// How many ranks there are.
+    /// The number of ranks.
     fn size(&self) -> usize;
 
-    /// Sends `send[r]` to each rank r and fills `receive[r]` with what r sends here. Both lists have an entry for each rank, its
-    /// own too, which is ignored. Returns when all has arrived. Checks that every other rank makes the same call.
+    /// Sends `send[r]` to each rank r and fills `receive[r]` with the bytes that rank r sends to this one. Both lists have an
+    /// entry for every rank; this rank's own entry is ignored. Returns when everything has arrived. Checks that every other rank
+    /// makes the same call.
     ///
     /// # Errors
-    /// [`RankLost`](crate::Error::RankLost), [`Timeout`](crate::Error::Timeout), [`Mismatch`](crate::Error::Mismatch). The
-    /// group cannot be used any more then.
+    /// [`RankLost`](crate::Error::RankLost), [`Timeout`](crate::Error::Timeout), [`Mismatch`](crate::Error::Mismatch). After
+    /// an error, the group can no longer be used.
     fn exchange(&self, call: &Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()>;
 
-    /// Ends what this rank sends, so that the others do not wait for it.
+    /// Stops sending, so that the other ranks do not wait for this one.
     fn close(&self) {}
 }

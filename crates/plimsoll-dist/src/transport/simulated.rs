@@ -1,10 +1,10 @@
-//! A rank whose peers do not exist: sizes without bytes.
+//! A rank of a simulated group: the other ranks do not exist, and no bytes move.
 
 use super::Transport;
 use crate::error::{Error, Result};
 use crate::record::Call;
 
-/// A rank of a group that exists only in name.
+/// A rank of a simulated group. Every exchange returns an error.
 ///
 /// ```
 /// use plimsoll_dist::Communicator;
@@ -16,7 +16,7 @@ use crate::record::Call;
 pub struct Simulated {
     /// This rank's number.
     pub rank: usize,
-    /// How many ranks there would be.
+    /// The number of ranks that the group would have.
     pub size: usize,
 }
 

@@ -1,8 +1,8 @@
-//! Ranks that are processes, with a TCP connection between each two.
+//! Ranks that are processes, with a TCP connection between every two.
 //!
-//! A message is a header (which collective, of how many bytes) and the bytes. The header tells at once if two ranks are in
-//! different collectives. A thread sends while this one receives, in an order in which no two ranks wait for each other: to the
-//! next rank first, from the previous one first.
+//! A message is a header (the collective and its size in bytes) followed by the bytes. The header shows at once if two ranks are
+//! in different collectives. A second thread sends while the calling thread receives. Each rank sends to the next rank first and
+//! receives from the previous one first, so no two ranks wait for each other.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -17,9 +17,9 @@ use crate::error::{Error, Result};
 use crate::monitor::Health;
 use crate::record::{Call, Op};
 
-/// How long a read or write waits before it checks whether a rank is lost.
+/// How long a read or write blocks before it checks whether a rank is lost.
 const LOOK: Duration = Duration::from_millis(50);
-/// Messages of less than this are sent without a thread: the system's buffers hold them.
+/// Shorter messages are sent without a second thread, because the system's buffers hold them.
 const SMALL_BYTES: usize = 16 << 10;
 /// The first collective waits this many times as long, because some ranks build their models faster than others.
 const FIRST_FACTOR: u32 = 4;
@@ -35,18 +35,18 @@ pub struct Sockets {
     timeout: Duration,
 }
 
-/// What one exchange shares between the two threads.
+/// The state that the two threads of an exchange share.
 struct Exchange<'a> {
     call: &'a Call,
     header: Header,
     start: Instant,
     timeout: Duration,
-    /// Set where receiving failed, so that sending ends.
+    /// Set when receiving fails, so that sending stops.
     is_over: AtomicBool,
 }
 
 impl Sockets {
-    /// `streams` has a connection to each rank but this one.
+    /// `streams` has a connection to every rank except this one.
     pub(crate) fn new(
         rank: usize,
         streams: Vec<Option<TcpStream>>,
@@ -69,7 +69,7 @@ impl Sockets {
             .filter_map(|peer| Some((peer, self.streams[peer].as_ref()?)))
     }
 
-    /// The ranks at distance 1, 2, … behind: the same ones, the last first.
+    /// The ranks that are 1, 2, … behind this one, each with its connection.
     fn behind(&self) -> impl Iterator<Item = (usize, &TcpStream)> {
         self.ahead().rev()
     }
@@ -104,7 +104,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Reads or writes until `total` bytes are done, and looks at the other ranks' health whenever that takes long.
+    /// Reads or writes `total` bytes. Whenever it has blocked for [`LOOK`], it checks whether a rank is lost.
     fn move_bytes(
         &self,
         exchange: &Exchange<'_>,
@@ -138,7 +138,7 @@ impl Sockets {
         if exchange.start.elapsed() < exchange.timeout {
             return Ok(());
         }
-        // Said to all, with its host: the others may not be waiting for it themselves.
+        // Report it to all ranks, with its host: the others may not be waiting for this rank themselves.
         let why = format!(
             "did not come to {call} within {seconds} s: it may be stopped, overloaded or in other code \
              (PLIMSOLL_COLLECTIVE_TIMEOUT_S sets the time)"
@@ -184,7 +184,7 @@ impl Transport for Sockets {
 
     fn close(&self) {
         for stream in self.streams.iter().flatten() {
-            // One that is closed already is as it should be.
+            // This fails if the connection is already closed, which is fine.
             let _ = stream.shutdown(Shutdown::Write);
         }
     }

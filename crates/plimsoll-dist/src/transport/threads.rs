@@ -1,4 +1,4 @@
-//! Ranks that are threads of one process: for tests, and for programs that try what they will do on several devices.
+//! Ranks that are threads of one process, for tests and for trying out a program before it runs on several devices.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -24,20 +24,21 @@ pub struct Threads {
     mail: Arc<(Mutex<Mail>, Condvar)>,
 }
 
-/// Which collective it belongs to, and the bytes.
+/// The bytes, and the collective call that they belong to.
 type Message = (Call, Vec<u8>);
 
-/// What was sent and not yet received.
+/// Messages that were sent and not yet received.
 #[derive(Debug, Default)]
 struct Mail {
-    /// By sender and receiver.
+    /// The queued messages, by sender and receiver.
     boxes: BTreeMap<(usize, usize), VecDeque<Message>>,
-    /// The ranks that were dropped, in that order.
+    /// The ranks that were dropped or closed, in that order.
     gone: Vec<usize>,
 }
 
 impl Threads {
-    /// `size` ranks, one for each thread. A rank that does not arrive at a collective within `timeout` is an error of all others.
+    /// Makes `size` ranks, one for each thread. If a rank does not arrive at a collective within `timeout`, all others return an
+    /// error.
     pub fn ranks(size: usize, timeout: Duration) -> Vec<Threads> {
         let mail: Arc<(Mutex<Mail>, Condvar)> = Arc::default();
         (0..size).map(|rank| Threads { rank, size, timeout, mail: Arc::clone(&mail) }).collect()
@@ -58,7 +59,7 @@ impl Threads {
                 return Ok(());
             }
             if mail.gone.contains(&peer) {
-                // The first that went is why the others do.
+                // Name the first rank that left: the others left because of it.
                 let rank = mail.gone[0];
                 let why = "is gone: its thread ended".to_owned();
                 let lost = Lost { rank, host: String::new(), pid: 0, device: String::new(), why };

@@ -1,8 +1,9 @@
-//! What a communicator takes, and when: [`Communicator`], [`Bytes`], [`Kernel`].
+//! The bytes that a communicator takes, and when: [`Communicator`], [`Bytes`], [`Kernel`].
 //!
-//! A communicator takes its *base* when it is made: three allocations for each channel and two of its own, each of which has a page.
-//! Buffers come with the first call that needs them: a *ring* with the first collective, a *tree* if NCCL selects one, a *peer* with the
-//! first send to it or receive from it. A buffer lies with the receiver, and its head with the sender.
+//! A communicator takes its *base* when it is created: three allocations per channel and two more, each in its own page. Buffers
+//! are allocated by the first call that needs them: a *ring* by the first collective, a *tree* if NCCL selects one, and the
+//! connection to a *peer* by the first send to it or receive from it. A buffer is in the receiver's memory, and its head in the
+//! sender's.
 
 use std::ops::{Add, AddAssign, Mul};
 
@@ -13,23 +14,25 @@ use super::version::Version;
 use crate::Gpu;
 use crate::outside::{Basis, Figure, Library, Loading, PAGE_BYTES, whole_pages};
 
-/// Bytes of the head of a connection.
+/// Bytes of the head of a connection, which the sender has.
 const HEAD_BYTES: u64 = 4096;
 
 /// Pinned host memory of a communicator.
 const PINNED_BYTES: u64 = 1_179_652;
 
-/// Steps that fit into the buffers that all sends over the network share, for each channel: of 8 steps, of which two are kept ready.
+/// Steps, per channel, that fit into the buffers that all sends over the network share: two buffers of 8 steps
+/// are kept ready.
 const SHARED_STEPS: u64 = 16;
 
-/// A step of a send inside a node, and over the network.
+/// A step of a send within a node.
 const STEP_BYTES: u64 = 512 << 10;
+/// A step of a send over the network.
 const NET_STEP_BYTES: u64 = 128 << 10;
 
-/// A buffer of NVLS, of which a channel has two for each GPU of the node.
+/// An NVLS buffer. Each channel has two for each GPU of the node.
 const NVLS_BYTES: u64 = 1 << 20;
 
-/// Bytes of a rank: on its GPU, and on the host (pinned, or shared with other ranks).
+/// Bytes that a rank takes on its GPU, and on the host (pinned, or shared with other ranks).
 ///
 /// ```
 /// use plimsoll_gpu::nccl::Bytes;
@@ -44,12 +47,12 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// On the GPU.
+    /// This many bytes on the GPU.
     pub const fn device(bytes: u64) -> Bytes {
         Bytes { device: bytes, host: 0 }
     }
 
-    /// On the host.
+    /// This many bytes on the host.
     pub const fn host(bytes: u64) -> Bytes {
         Bytes { device: 0, host: bytes }
     }
@@ -78,7 +81,7 @@ impl Mul<u32> for Bytes {
     }
 }
 
-/// A kernel of NCCL, which needs a stack in the context's pool of local memory.
+/// A kernel of NCCL, whose stack is in the context's pool of local memory.
 ///
 /// ```
 /// use plimsoll_gpu::{nccl::Kernel, outside::local_memory_bytes};
@@ -89,18 +92,18 @@ impl Mul<u32> for Bytes {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernel {
-    /// Of a collective by rings, other than a broadcast.
+    /// For a collective over rings, except a broadcast.
     Ring,
-    /// Of a broadcast.
+    /// For a broadcast.
     Broadcast,
-    /// Of a collective by trees.
+    /// For a collective over trees.
     Tree,
-    /// Of sends and receives, also those of an all-to-all.
+    /// For sends and receives, including those of an all-to-all.
     SendReceive,
 }
 
 impl Kernel {
-    /// Bytes of a thread's stack: of NCCL 2.28.9 for compute capability 9.0, by `cuobjdump --dump-resource-usage`.
+    /// Bytes of a thread's stack in NCCL 2.28.9 for compute capability 9.0, according to `cuobjdump --dump-resource-usage`.
     pub fn stack_bytes(self) -> u32 {
         match self {
             Kernel::Ring => 1736,
@@ -111,7 +114,7 @@ impl Kernel {
     }
 }
 
-/// What NCCL takes of a GPU with the first communicator of a process.
+/// The GPU memory that NCCL takes for itself with the first communicator of a process.
 ///
 /// ```
 /// use plimsoll_gpu::nccl::{Version, library};
@@ -123,7 +126,7 @@ pub fn library(gpu: &Gpu, version: Version) -> Figure {
     if version == Version::MEASURED { figure } else { Figure::new(figure.bytes, Basis::Assumed) }
 }
 
-/// A rank's place in a tree of a node: trees are chains there.
+/// A rank's place in a tree. Within a node, trees are chains.
 ///
 /// ```
 /// use plimsoll_gpu::nccl::TreePlace;
@@ -131,16 +134,16 @@ pub fn library(gpu: &Gpu, version: Version) -> Figure {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TreePlace {
-    /// It has a child only.
+    /// It has only a child.
     Root,
     /// It has a parent and a child.
     Inner,
-    /// It has a parent only.
+    /// It has only a parent.
     Leaf,
 }
 
 impl TreePlace {
-    /// The place of this rank among so many of a node.
+    /// The place of this rank among the `ranks` ranks of a node.
     pub fn of(rank: u32, ranks: u32) -> TreePlace {
         match rank {
             0 => TreePlace::Root,
@@ -150,7 +153,7 @@ impl TreePlace {
     }
 }
 
-/// A communicator, as one of its ranks sees it.
+/// A communicator, as seen from one of its ranks.
 ///
 /// ```
 /// use plimsoll_gpu::nccl::{Communicator, Topology, Variables, Version};
@@ -165,11 +168,11 @@ pub struct Communicator {
     topology: Topology,
     variables: Variables,
     version: Version,
-    /// Its channels.
+    /// How many channels it has.
     pub channels: Channels,
 }
 
-/// How bytes travel from rank to rank.
+/// How bytes get from rank to rank.
 #[derive(Clone, Copy)]
 enum Transport {
     P2pWrite,
@@ -191,12 +194,12 @@ impl Communicator {
         &self.topology
     }
 
-    /// The variables that it was made with.
+    /// The variables that it was created with.
     pub fn variables(&self) -> &Variables {
         &self.variables
     }
 
-    /// The base: what it takes without any buffer.
+    /// The base: the bytes that it takes without any buffer.
     pub fn base(&self) -> Bytes {
         let Channels { collective, p2p, nvls, .. } = self.channels;
         // Without cuMem these small allocations share pages with others.
@@ -208,12 +211,12 @@ impl Communicator {
         Bytes::device(PAGE_BYTES) * (3 * collective.max(p2p) + own + of_nvls) + Bytes::host(PINNED_BYTES)
     }
 
-    /// Whether all buffers come when it is made: before 2.22, without cuMem, or by `NCCL_RUNTIME_CONNECT=0`.
+    /// Whether all buffers are allocated when it is created: before NCCL 2.22, without cuMem, or with `NCCL_RUNTIME_CONNECT=0`.
     pub fn is_connected_at_init(&self) -> bool {
         self.version < Version::new(2, 22, 0) || !self.variables.runtime_connect || !self.variables.cumem
     }
 
-    /// What it takes when it is made.
+    /// The bytes that it takes when it is created.
     pub fn at_init(&self) -> Bytes {
         if !self.is_connected_at_init() {
             return self.base();
@@ -222,8 +225,8 @@ impl Communicator {
         self.base() + self.ring() + self.tree(TreePlace::Inner) + self.nvls() + Bytes::device(shared_bytes)
     }
 
-    /// The ring: in each channel, a connection to the next rank and one from the previous rank. With several machines, each rank of a
-    /// machine is its last one in the same number of channels.
+    /// The ring: in each channel, a connection to the next rank and one from the previous rank. On several machines, the ranks of
+    /// a machine take equal shares of the channels that lead to the next machine.
     pub fn ring(&self) -> Bytes {
         if self.topology.ranks < 2 {
             return Bytes::default();
@@ -233,7 +236,7 @@ impl Communicator {
         (self.send(local) + self.receive(local)) * inside + (self.send(net) + self.receive(net)) * across
     }
 
-    /// A tree, beyond what the ring has. Of several machines not confirmed on any GPU.
+    /// The bytes that a tree takes in addition to the ring. For several machines, no GPU has confirmed them.
     pub fn tree(&self, place: TreePlace) -> Bytes {
         if self.topology.ranks < 3 {
             return Bytes::default();
@@ -248,22 +251,24 @@ impl Communicator {
         of_local * inside + (self.receive(net) + self.receive(local)) * across
     }
 
-    /// Buffers for sums in the NVLink switch.
+    /// Buffers for reductions in the NVLink switch.
     pub fn nvls(&self) -> Bytes {
         Bytes::device(2 * NVLS_BYTES) * self.channels.nvls * self.topology.local_ranks()
     }
 
-    /// The connection for sends to a peer: on this machine, or on another, whose sends have [`Communicator::net_buffers`].
+    /// The connection for sends to a peer. A peer on another machine takes no bytes here: such sends share
+    /// [`Communicator::net_buffers`].
     pub fn send_to_peer(&self, is_local: bool) -> Bytes {
         self.peer(is_local, |comm| comm.send(comm.local()))
     }
 
-    /// The connection for receives from a peer.
+    /// The connection for receives from a peer, as [`Communicator::send_to_peer`].
     pub fn receive_from_peer(&self, is_local: bool) -> Bytes {
         self.peer(is_local, |comm| comm.receive(comm.local()))
     }
 
-    /// The buffers that all sends over the network share, and those that all receives share; once a communicator each.
+    /// The buffers that all sends over the network share. All receives share buffers of the same size. A communicator allocates
+    /// each of the two once.
     pub fn net_buffers(&self) -> Bytes {
         let bytes = u64::from(self.channels.p2p) * SHARED_STEPS * NET_STEP_BYTES;
         match self.net() {
@@ -272,7 +277,7 @@ impl Communicator {
         }
     }
 
-    /// Whether ranks of one machine reach each other only over the network.
+    /// Whether ranks of one machine can reach each other only over the network.
     pub fn is_network_only(&self) -> bool {
         self.topology.local_link(&self.variables) == Link::Sockets
     }
@@ -285,7 +290,7 @@ impl Communicator {
         }
     }
 
-    /// The channels in which the next rank is on another machine, and the others.
+    /// The number of channels in which the next rank is on another machine, and the number in which it is on this one.
     fn split_channels(&self) -> (u32, u32) {
         let all = self.channels.collective;
         let across = match self.topology.nodes {
@@ -297,7 +302,7 @@ impl Communicator {
 
     fn local(&self) -> Transport {
         match self.topology.local_link(&self.variables) {
-            // The sender's buffers are read between GPUs of compute capability 8.0 with NVLink.
+            // Between GPUs of compute capability 8.0 with NVLink, the receiver reads the sender's buffers.
             Link::NvLink if self.topology.capability == (8, 0) => Transport::P2pRead,
             Link::NvLink | Link::Pcie => Transport::P2pWrite,
             Link::SharedMemory => Transport::SharedMemory,
@@ -310,7 +315,7 @@ impl Communicator {
         if is_direct { Transport::NetGdr } else { Transport::Net }
     }
 
-    /// All buffers of a connection.
+    /// Bytes of all buffers of a connection, including its head.
     fn buffer_bytes(&self) -> u64 {
         let Variables { buffer_bytes, ll_bytes, ll128_bytes, .. } = self.variables;
         [buffer_bytes, ll_bytes, ll128_bytes].into_iter().fold(HEAD_BYTES, u64::saturating_add)

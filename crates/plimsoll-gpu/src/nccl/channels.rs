@@ -1,14 +1,14 @@
-//! How many channels a communicator has: [`Channels`].
+//! The number of channels of a communicator: [`Channels`].
 //!
-//! NCCL searches its graph of links for rings. The table has what the search finds on common machines; minimum and maximum
-//! of the variables cut it.
+//! NCCL searches the graph of links for rings. The table here has the result of that search for common machines, which the
+//! variables' minimum and maximum then limit.
 
 use super::topology::{Link, Topology};
 use super::variables::Variables;
 use super::version::Version;
 use crate::outside::Basis;
 
-/// The channels of a communicator.
+/// How many channels a communicator has for each purpose.
 ///
 /// ```
 /// use plimsoll_gpu::nccl::{Channels, Topology, Variables, Version};
@@ -25,9 +25,9 @@ pub struct Channels {
     pub p2p: u32,
     /// For sends and receives, to each peer.
     pub per_peer: u32,
-    /// For sums in the NVLink switch; 0 if it is not usable.
+    /// For reductions in the NVLink switch (NVLS); 0 if it cannot be used.
     pub nvls: u32,
-    /// How the numbers are known.
+    /// Whether the numbers are measured, derived or assumed.
     pub basis: Basis,
 }
 
@@ -59,7 +59,7 @@ impl Channels {
     }
 }
 
-/// What NCCL's search finds.
+/// The result of NCCL's search.
 struct Found {
     collective: u32,
     per_peer: u32,
@@ -72,7 +72,7 @@ fn found(topology: &Topology, variables: &Variables) -> Found {
     if topology.nodes > 1 {
         return match topology.nics {
             0 => row(2, 2, Basis::Assumed),
-            // Two channels for each network card: in the code for H100 with eight of them.
+            // Two channels for each network card, as NCCL's code gives for an H100 machine with eight cards.
             nics => row((2 * nics).min(32), 2, if nics == 8 { Basis::Derived } else { Basis::Assumed }),
         };
     }
@@ -82,14 +82,14 @@ fn found(topology: &Topology, variables: &Variables) -> Found {
         (Link::NvLink, (10, _)) => row(32, 32, Basis::Derived),
         (Link::NvLink, _) => row(12, 2, Basis::Assumed),
         (Link::Pcie, _) => row(4, 2, Basis::Assumed),
-        // Measured on H100 without peer access, and without shared memory, too.
+        // Measured on H100s with peer access disabled; the row for sockets also with shared memory disabled.
         (Link::SharedMemory, (9, 0)) => row(4, 2, Basis::Measured),
         (Link::SharedMemory, _) => row(4, 2, Basis::Derived),
         (Link::Sockets, _) => row(2, 2, Basis::Measured),
     }
 }
 
-/// Channels for sums in the NVLink switch.
+/// The number of channels for reductions in the NVLink switch.
 fn nvls(topology: &Topology, variables: &Variables, version: Version) -> u32 {
     if !topology.multicast || !variables.nvls || topology.local_link(variables) != Link::NvLink {
         return 0;

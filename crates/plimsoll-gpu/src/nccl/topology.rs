@@ -3,7 +3,7 @@
 use super::variables::Variables;
 use crate::Gpu;
 
-/// How two ranks of one machine reach each other.
+/// The link between two ranks of one machine.
 ///
 /// ```
 /// use plimsoll_gpu::nccl::Link;
@@ -13,9 +13,9 @@ use crate::Gpu;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// NVLink: between all GPUs, as through a switch.
+    /// NVLink between all GPUs, as through a switch.
     NvLink,
-    /// PCIe, by which the GPUs access each other's memory.
+    /// PCIe, over which the GPUs access each other's memory.
     Pcie,
     /// The host's shared memory.
     SharedMemory,
@@ -24,8 +24,8 @@ pub enum Link {
 }
 
 impl Link {
-    /// What GPUs of this model in one machine are assumed to have: NVLink where the datasheet of a GPU for servers gives it, otherwise
-    /// PCIe. GeForce cards cannot access each other's memory.
+    /// The link that GPUs of this model in one machine are assumed to have: NVLink if the datasheet of a server GPU lists it,
+    /// otherwise PCIe. GeForce cards use the host's shared memory, because they cannot access each other's memory.
     pub fn of(gpu: &Gpu) -> Link {
         if gpu.card.contains("GeForce") {
             Link::SharedMemory
@@ -40,10 +40,11 @@ impl Link {
     }
 }
 
-/// NVLink of a GPU that is connected to all others, in bytes per second and direction: an A100 has 300 GB/s, a bridge between two cards 56.
+/// The minimum NVLink bandwidth, per direction, of a GPU that is connected to all others. An A100 has 300 GB/s, and a bridge
+/// between two cards has 56 GB/s.
 const LEAST_SWITCHED_BYTES_PER_S: u64 = 120_000_000_000;
 
-/// The ranks of a communicator and the links between them. Each rank has a GPU of its own.
+/// The ranks of a communicator and the links between them. Each rank has its own GPU.
 ///
 /// ```
 /// use plimsoll_gpu::nccl::Topology;
@@ -57,26 +58,26 @@ pub struct Topology {
     pub capability: (i32, i32),
     /// The number of ranks.
     pub ranks: u32,
-    /// The number of machines on which they are, with the same number of ranks on each.
+    /// The number of machines. Each has the same number of ranks.
     pub nodes: u32,
     /// The link between ranks of one machine.
     pub link: Link,
-    /// Network cards of a machine that can access a GPU's memory (InfiniBand); 0 for sockets.
+    /// The number of network cards per machine that can access a GPU's memory (InfiniBand); 0 for sockets.
     pub nics: u32,
     /// Whether the GPUs can send to all others at once, which NVLS needs.
     pub multicast: bool,
 }
 
 impl Topology {
-    /// This many of these GPUs in one machine. GPUs from compute capability 9.0 that a switch connects are assumed to have
-    /// multicast; two of them are not, as the two that were measured.
+    /// `ranks` of these GPUs in one machine. GPUs of compute capability 9.0 or higher with NVLink are assumed to have multicast
+    /// if there are more than two of them. The two that were measured had none.
     pub fn node(gpu: &Gpu, ranks: u32) -> Topology {
         let link = Link::of(gpu);
         let multicast = link == Link::NvLink && gpu.capability >= (9, 0) && ranks > 2;
         Topology { capability: gpu.capability, ranks, nodes: 1, link, nics: 0, multicast }
     }
 
-    /// So many machines, each with `ranks` of these GPUs and a network card for each of them.
+    /// `nodes` machines, each with `ranks` of these GPUs and one network card per GPU.
     pub fn cluster(gpu: &Gpu, nodes: u32, ranks: u32) -> Topology {
         let node = Topology::node(gpu, ranks);
         if nodes < 2 {
@@ -85,12 +86,12 @@ impl Topology {
         Topology { ranks: node.ranks.saturating_mul(nodes), nodes, nics: ranks, ..node }
     }
 
-    /// Ranks of a machine.
+    /// The number of ranks per machine.
     pub fn local_ranks(&self) -> u32 {
         (self.ranks / self.nodes.max(1)).max(1)
     }
 
-    /// The link between ranks of a machine that the variables leave.
+    /// The link that ranks of one machine use, given the links that the variables disable.
     pub fn local_link(&self, variables: &Variables) -> Link {
         match self.link {
             Link::NvLink | Link::Pcie if variables.p2p => self.link,

@@ -1,6 +1,6 @@
-//! NCCL's environment variables that change how many bytes it takes: [`Variables`].
+//! NCCL's environment variables that change its memory use: [`Variables`].
 
-/// The variables that the model reads. Others that begin with `NCCL_` do not change its bytes, or are not modelled.
+/// The variables that the model reads. Other variables that begin with `NCCL_` do not change the memory use, or are not modelled.
 ///
 /// ```
 /// assert!(plimsoll_gpu::nccl::KNOWN.contains(&"NCCL_BUFFSIZE"));
@@ -35,33 +35,33 @@ pub const KNOWN: [&str; 17] = [
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variables {
-    /// Bytes of a channel's buffer for the protocol SIMPLE: `NCCL_BUFFSIZE`.
+    /// Bytes of a channel's buffer for the protocol Simple: `NCCL_BUFFSIZE`.
     pub buffer_bytes: u64,
-    /// The same for the protocol LL.
+    /// Bytes of a channel's buffer for the protocol LL.
     pub ll_bytes: u64,
-    /// The same for the protocol LL128.
+    /// Bytes of a channel's buffer for the protocol LL128.
     pub ll128_bytes: u64,
-    /// The least number of channels for collectives.
+    /// The minimum number of channels for collectives.
     pub min_channels: Option<u32>,
-    /// The largest number of channels for collectives.
+    /// The maximum number of channels for collectives.
     pub max_channels: Option<u32>,
-    /// The least number of channels between peers.
+    /// The minimum number of channels between peers.
     pub min_p2p_channels: Option<u32>,
-    /// The largest number of channels between peers.
+    /// The maximum number of channels between peers.
     pub max_p2p_channels: Option<u32>,
-    /// Channels to a peer on another machine.
+    /// The number of channels to a peer on another machine.
     pub per_net_peer: Option<u32>,
     /// Whether GPUs may access each other's memory.
     pub p2p: bool,
-    /// Whether ranks of a machine may use its shared memory.
+    /// Whether ranks on the same machine may use the host's shared memory.
     pub shm: bool,
-    /// Whether NCCL allocates by `cuMemCreate`, as it does by default with drivers from CUDA 12.0.
+    /// Whether NCCL allocates with `cuMemCreate`, the default since the drivers of CUDA 12.0.
     pub cumem: bool,
-    /// Whether buffers come with the first collective that needs them, from 2.22.
+    /// Whether buffers are allocated by the first collective that needs them. Effective since NCCL 2.22.
     pub runtime_connect: bool,
-    /// Whether NVLS (sums in the NVLink switch) may be used, if the GPUs support it.
+    /// Whether NVLS (reductions in the NVLink switch) may be used, if the GPUs support it.
     pub nvls: bool,
-    /// Channels for NVLS.
+    /// The number of channels for NVLS.
     pub nvls_channels: Option<u32>,
     /// Whether network cards may access a GPU's memory.
     pub net_gdr: bool,
@@ -93,11 +93,11 @@ impl Default for Variables {
 }
 
 impl Variables {
-    /// Reads the variables; `get` returns a variable's text. Text that is not a number counts as unset, as in NCCL.
+    /// Reads the variables. `get` returns the text of a variable. Text that is not a number counts as unset, as in NCCL.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Variables {
         let text = |name| get(name).map(|text| text.trim().to_ascii_lowercase()).filter(|it| !it.is_empty());
         let number = |name| text(name).and_then(|text| text.parse::<i64>().ok());
-        // Negative numbers stand for the default.
+        // Negative numbers mean the default.
         let bytes = |name, default| number(name).and_then(|it| u64::try_from(it).ok()).unwrap_or(default);
         let count = |name| number(name).and_then(|it| u32::try_from(it).ok());
         let is_on = |name, default| number(name).map_or(default, |it| if it < 0 { default } else { it != 0 });
@@ -123,7 +123,7 @@ impl Variables {
         }
     }
 
-    /// Whether `NCCL_ALGO` leaves only this algorithm, as `tree`.
+    /// Whether `NCCL_ALGO` allows only this algorithm, such as `tree`.
     pub fn is_only(&self, algorithm: &str) -> bool {
         self.algorithms.as_deref() == Some(algorithm)
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A version of NCCL, as 2.28.9.
+/// A version of NCCL, such as 2.28.9.
 ///
 /// ```
 /// use plimsoll_gpu::nccl::Version;
@@ -18,15 +18,15 @@ pub struct Version {
 }
 
 impl Version {
-    /// The version that was compared with GPUs, which PyTorch 2.11 has.
+    /// The version that was measured on GPUs. PyTorch 2.11 uses it.
     pub const MEASURED: Version = Version::new(2, 28, 9);
 
-    /// The version of these numbers.
+    /// The version with these numbers.
     pub const fn new(major: u32, minor: u32, patch: u32) -> Version {
         Version { major, minor, patch }
     }
 
-    /// The version of a code of `ncclGetVersion`: 22809 is 2.28.9. Before 2.9 a code had one digit less.
+    /// Decodes a version code of `ncclGetVersion`: 22809 is 2.28.9. Codes before 2.9 have one digit fewer.
     pub const fn from_code(code: u32) -> Version {
         let major = if code < 10_000 { code / 1000 } else { code / 10_000 };
         let minor = if code < 10_000 { code / 100 % 10 } else { code / 100 % 100 };

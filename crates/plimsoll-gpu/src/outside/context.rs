@@ -1,32 +1,33 @@
-//! The context of a process on a GPU, its pool of local memory, and the driver's reserve.
+//! The memory of a process's CUDA context, its pool of local memory, and the driver's reserve.
 //!
-//! A context holds state and stacks for every thread that the GPU can hold at once: about 2 KiB each, half of which is the pool of
-//! local memory for stacks of up to 1,024 bytes.
+//! A context holds state and a stack for every thread that the GPU can hold at once, about 2 KiB per thread. Half of that is the
+//! pool of local memory, which has room for stacks of up to 1,024 bytes.
 
 use super::figure::{Basis, Figure};
 use super::pages::whole_pages;
 use crate::Gpu;
 
-/// Bytes of a thread's stack that a new context has.
+/// Bytes of stack per thread in a new context.
 const FIRST_STACK_BYTES: u64 = 1024;
 
-/// Bytes of a context, for each thread that a GPU can hold.
+/// Bytes of a context per thread that the GPU can hold.
 const THREAD_BYTES: u64 = 2 * FIRST_STACK_BYTES;
 
-/// Capability and multiprocessors of the GPUs whose context was measured, and its bytes: H100 (SXM) and H200 with driver 580.159.04.
+/// The measured contexts: compute capability, multiprocessors and bytes. H100 (SXM) and H200 with driver 580.159.04.
 const MEASURED: [((i32, i32), i32, u64); 1] = [((9, 0), 132, 552_402_944)];
 
-/// The reserve and the total of an H100 with driver 580.159.04.
+/// The reserve of an H100 with driver 580.159.04.
 const H100_RESERVE_BYTES: u64 = 503_316_480;
+/// The total memory that CUDA reports for that H100.
 const H100_TOTAL_BYTES: u64 = 85_017_493_504;
 
-/// The threads that a GPU can hold at once.
+/// The number of threads that a GPU can hold at once.
 fn threads(gpu: &Gpu) -> u64 {
     u64::from(gpu.multiprocessors.unsigned_abs()) * u64::from(gpu.threads_per_multiprocessor.unsigned_abs())
 }
 
-/// The bytes of a context, with the pool of local memory for stacks of up to 1,024 bytes. Measured on an H100; for another GPU
-/// 2 KiB for each thread that it can hold, which gives the published 426 MiB of an RTX 6000 Ada.
+/// The bytes of a context, including the pool of local memory for stacks of up to 1,024 bytes. Measured on an H100. For another
+/// GPU, it is 2 KiB per thread that the GPU can hold; for an RTX 6000 Ada, this gives the published 426 MiB.
 ///
 /// ```
 /// let gpu = plimsoll_gpu::named("RTX-6000-Ada")?;
@@ -47,9 +48,9 @@ fn by_rule(gpu: &Gpu) -> u64 {
     threads(gpu) * THREAD_BYTES
 }
 
-/// The bytes of a context's pool of local memory once a kernel with a stack of `stack_bytes` a thread was launched. It
-/// never shrinks. A new context has the pool for 1,024 bytes, so the launch takes the difference to that, or to the pool of the largest stack
-/// before.
+/// The bytes of a context's pool of local memory after the launch of a kernel with `stack_bytes` of stack per thread. The pool
+/// never shrinks. A new context already has a pool for stacks of 1,024 bytes. A launch grows the pool from its current size,
+/// which fits the largest stack so far.
 ///
 /// ```
 /// use plimsoll_gpu::outside::local_memory_bytes;
@@ -63,8 +64,8 @@ pub fn local_memory_bytes(gpu: &Gpu, stack_bytes: u32) -> u64 {
     whole_pages(threads(gpu) * stack_bytes)
 }
 
-/// What the driver keeps of a GPU: `nvidia-smi`'s total is CUDA's total, `total_bytes`, and this. Measured on an H100; for
-/// others the same share is assumed, in whole MiB.
+/// The memory that the driver reserves. `nvidia-smi`'s total is CUDA's total, `total_bytes`, plus this reserve. Measured on an
+/// H100; for other GPUs the same share is assumed, in whole MiB.
 ///
 /// ```
 /// let gpu = plimsoll_gpu::named("H100")?;
@@ -111,7 +112,7 @@ mod tests {
         let pool = |stack| local_memory_bytes(h100(), stack);
         assert_eq!(pool(4 << 10) - pool(0), 830_472_192);
         assert_eq!(pool(16 << 10) - pool(4 << 10), 3_321_888_768);
-        // NCCL's kernels in the order of the measured run: a ring, a broadcast, a send.
+        // NCCL's kernels, in the order of the measured run: ring, broadcast, send.
         assert_eq!(pool(1736) - pool(0), 195_035_136);
         assert_eq!(pool(1752) - pool(1736), 4_194_304);
         assert_eq!(pool(1976) - pool(1752), 60_817_408);

@@ -1,8 +1,8 @@
-//! A number of bytes and how it is known: [`Figure`], [`Basis`].
+//! A number of bytes, and whether it is measured, derived or assumed: [`Figure`], [`Basis`].
 
 use std::fmt;
 
-/// How a figure is known.
+/// Where a figure comes from.
 ///
 /// ```
 /// use plimsoll_gpu::outside::Basis;
@@ -12,7 +12,7 @@ use std::fmt;
 pub enum Basis {
     /// Measured on a GPU of this kind.
     Measured,
-    /// Computed by a law that fits all measurements.
+    /// Computed by a formula that fits all measurements.
     Derived,
     /// Given by the user.
     Given,
@@ -41,7 +41,7 @@ impl fmt::Display for Basis {
     }
 }
 
-/// A number of bytes, and how it is known.
+/// A number of bytes, and where it comes from.
 ///
 /// ```
 /// use plimsoll_gpu::outside::{self, Basis, Figure};
@@ -53,7 +53,7 @@ impl fmt::Display for Basis {
 pub struct Figure {
     /// The number of bytes.
     pub bytes: u64,
-    /// How it is known.
+    /// Where it comes from.
     pub basis: Basis,
 }
 

@@ -1,22 +1,22 @@
-//! What libraries, streams and graphs take at their first use: [`Library`].
+//! The GPU memory that libraries take at their first use ([`Library`]), and that streams and graphs take.
 //!
-//! Measured with PyTorch 2.11 for CUDA 13.0 and driver 580.159.04 on H100 and H200. Code is compiled for each generation, so other
-//! generations have other sizes: until somebody measures them, those of the H100 are assumed.
+//! Measured with PyTorch 2.11 for CUDA 13.0 and driver 580.159.04 on H100 and H200. Code is compiled for each generation of GPUs,
+//! so its size differs between generations. Until other generations are measured, the sizes of the H100 are assumed for them.
 
 use super::figure::{Basis, Figure};
 use super::pages::{PAGE_BYTES, whole_pages};
 use crate::Gpu;
 
-/// The generation that was measured.
+/// The compute capability of the GPUs that were measured.
 const MEASURED: (i32, i32) = (9, 0);
 
-/// Bytes of a stream: the 128 streams that PyTorch makes at once take 73,400,320.
+/// Bytes of a stream. PyTorch creates 128 streams at once, which take 73,400,320 bytes.
 const STREAM_BYTES: u64 = 573_440;
 
-/// Bytes of a kernel in a graph that was instantiated.
+/// Bytes of a kernel in an instantiated graph.
 const NODE_BYTES: u64 = 2355;
 
-/// Whether modules are loaded with the first kernel that needs them: `CUDA_MODULE_LOADING`.
+/// When modules are loaded: `CUDA_MODULE_LOADING`.
 ///
 /// ```
 /// use plimsoll_gpu::outside::{Library, Loading};
@@ -27,7 +27,7 @@ const NODE_BYTES: u64 = 2355;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loading {
-    /// With the first kernel: the default.
+    /// With the first kernel that needs them. The default.
     Lazy,
     /// All at once.
     Eager,
@@ -44,9 +44,9 @@ pub enum Loading {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Library {
-    /// PyTorch's kernels, at the first one.
+    /// PyTorch's kernels, at the first launch.
     PyTorchKernels,
-    /// cuBLAS, at its first handle. Its workspaces are PyTorch's tensors.
+    /// cuBLAS, at its first handle. Its workspaces are not included, because PyTorch allocates them.
     CuBlas,
     /// cuDNN, at its first handle.
     CuDnn,
@@ -85,7 +85,8 @@ impl Library {
         }
     }
 
-    /// The bytes that its first use takes of a GPU. cuDNN's depend on what was loaded before it: from none to these.
+    /// The bytes that its first use takes on a GPU. For cuDNN this is the maximum: depending on what was loaded before, it takes
+    /// less, down to nothing.
     pub fn first_use(self, gpu: &Gpu, loading: Loading) -> Figure {
         let bytes = match (self, loading) {
             (Library::PyTorchKernels, Loading::Lazy) => 96_468_992,
@@ -102,7 +103,7 @@ impl Library {
     }
 }
 
-/// The bytes that a number of streams take together. Streams that end leave them for later ones.
+/// The bytes that this many streams take together. Later streams reuse the memory of destroyed ones.
 ///
 /// ```
 /// assert_eq!(plimsoll_gpu::outside::stream_bytes(128), 73_400_320);
@@ -111,8 +112,8 @@ pub fn stream_bytes(streams: u64) -> u64 {
     whole_pages(streams.saturating_mul(STREAM_BYTES))
 }
 
-/// The bytes that a graph of this many kernels takes when it is instantiated, to one page: measured are none for 1,000 and
-/// 25,165,824 for 10,000.
+/// The bytes that a graph of this many kernels takes when it is instantiated, accurate to one page. Measured: none for 1,000
+/// kernels, and 25,165,824 for 10,000.
 ///
 /// ```
 /// assert_eq!(plimsoll_gpu::outside::graph_bytes(100), 0);
@@ -147,7 +148,7 @@ mod tests {
                 "{library:?}"
             );
         }
-        // A process with all of them: the 845 MB that an H200 had.
+        // A process that uses all of them has the 845 MB measured on an H200.
         assert_eq!(context(gpu).bytes + outside_bytes, 846_004_224);
         assert_eq!(Library::PyTorchKernels.first_use(gpu, Loading::Eager).bytes, 767_557_632);
         assert_eq!(first(Library::CuSparse).bytes, 2_097_152);
@@ -167,9 +168,9 @@ mod tests {
         assert_eq!(stream_bytes(0), 0);
         assert_eq!(stream_bytes(1), 2 << 20);
         assert_eq!(stream_bytes(128), 73_400_320);
-        // Measured: 35,651,584 for 64 streams, which is one page less.
+        // Measured for 64 streams: 35,651,584, which is one page less.
         assert_eq!(stream_bytes(64), 35_651_584 + (2 << 20));
-        // Five communicators of NCCL with two streams each, beside PyTorch's 128: measured are 1, 1, 0, 1 and 0 pages more.
+        // Five NCCL communicators with two streams each, in addition to PyTorch's 128. Measured: 1, 1, 0, 1 and 0 more pages.
         let pages = |streams| stream_bytes(streams) >> 21;
         let more: Vec<u64> = (0..5).map(|comm| pages(130 + 2 * comm) - pages(128 + 2 * comm)).collect();
         assert_eq!(more, [1, 1, 0, 1, 0]);
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_graph_takes_pages_for_its_kernels() {
-        // Measured: 0 and 25,165,824 bytes.
+        // Measured: 0 for 1,000 kernels, 25,165,824 for 10,000.
         assert_eq!(graph_bytes(1_000), 2 << 20);
         assert_eq!(graph_bytes(10_000), 25_165_824 - (2 << 20));
     }

@@ -1,17 +1,17 @@
-//! Requests in pages: a driver gives device memory in pages of 2 MiB, and requests of up to 1 MiB share them.
+//! Pages of device memory. The driver allocates in pages of 2 MiB, and requests of up to 1 MiB share pages.
 //!
-//! Measured on an H100: 1,001 requests of 1 KiB take one page, a request of 1 MiB + 1 byte takes one of its own.
+//! Measured on an H100: 1,001 requests of 1 KiB take one page, and a request of 1 MiB + 1 byte takes a page for itself.
 
-/// The page of device memory, in bytes.
+/// The size of a page of device memory, in bytes.
 pub const PAGE_BYTES: u64 = 2 << 20;
 
 /// The largest request that shares a page, in bytes.
 const LARGEST_SHARED_BYTES: u64 = 1 << 20;
 
-/// Requests that share a page start at multiples of this, in bytes.
+/// The alignment of requests that share a page, in bytes.
 const ALIGNMENT_BYTES: u64 = 512;
 
-/// A size, rounded up to whole pages; saturates at the largest multiple of a page.
+/// Rounds a size up to full pages. Saturates at the largest multiple of a page.
 ///
 /// ```
 /// assert_eq!(plimsoll_gpu::outside::whole_pages(2_097_153), 4_194_304);
@@ -20,7 +20,7 @@ pub fn whole_pages(bytes: u64) -> u64 {
     bytes.div_ceil(PAGE_BYTES).min(u64::MAX / PAGE_BYTES) * PAGE_BYTES
 }
 
-/// The pages that small requests share. A page is taken for the first request in it, and returned with the last.
+/// The pages that small requests share. A page is allocated for its first request, and freed with its last.
 ///
 /// ```
 /// use plimsoll_gpu::outside::SharedPages;
@@ -33,7 +33,7 @@ pub fn whole_pages(bytes: u64) -> u64 {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct SharedPages {
-    /// Bytes in use of each page; 0 for a page that was returned.
+    /// The bytes in use of each page; 0 for a freed page.
     used: Vec<u64>,
 }
 
@@ -58,8 +58,8 @@ impl SharedPages {
         Some((page, true))
     }
 
-    /// Removes a request of this many bytes from its page. Returns whether it was the last one there, so that the page is
-    /// to be returned.
+    /// Removes a request of this many bytes from its page. Returns whether it was the last one there, in which case the caller
+    /// has to free the page.
     pub fn remove(&mut self, page: usize, bytes: u64) -> bool {
         let Some(used) = self.used.get_mut(page).filter(|used| **used > 0) else { return false };
         *used = used.saturating_sub(aligned(bytes));
@@ -67,7 +67,7 @@ impl SharedPages {
     }
 }
 
-/// The bytes that a small request takes of its page.
+/// The bytes that a small request takes up in its page.
 fn aligned(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(ALIGNMENT_BYTES)
 }

@@ -2,7 +2,7 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 
-/// In listing order. Of GPUs with one capability and one size of memory, the first stands for the size.
+/// In listing order. Of GPUs with the same capability and memory size, a look-up by size finds the first.
 pub(super) const GPUS: &[Gpu] = &[
     RTX_4090,
     RTX_4080,

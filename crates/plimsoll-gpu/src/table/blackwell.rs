@@ -2,7 +2,7 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 
-/// In listing order. Of GPUs with one capability and one size of memory, the first stands for the size.
+/// In listing order. Of GPUs with the same capability and memory size, a look-up by size finds the first.
 pub(super) const GPUS: &[Gpu] = &[B200, GB200, B300, RTX_5090, RTX_5080, RTX_5070_TI, RTX_PRO_6000];
 
 const B200: Gpu = Gpu {

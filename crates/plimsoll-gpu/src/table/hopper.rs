@@ -2,10 +2,10 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 
-/// In listing order. Of GPUs with one capability and one size of memory, the first stands for the size.
+/// In listing order. Of GPUs with the same capability and memory size, a look-up by size finds the first.
 pub(super) const GPUS: &[Gpu] = &[H200, H100, H100_PCIE, H20];
 
-/// The properties that they share: the same chip with different memory, or with fewer multiprocessors.
+/// The properties that these GPUs share. They have the same chip, with different memory or with fewer multiprocessors.
 const SXM: Gpu = Gpu {
     name: "",
     card: "",

@@ -3,7 +3,7 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 
-/// In listing order. Of GPUs with one capability and one size of memory, the first stands for the size.
+/// In listing order. Of GPUs with the same capability and memory size, a look-up by size finds the first.
 pub(super) const GPUS: &[Gpu] = &[T4, RTX_2080_TI, V100_32GB, V100_16GB, P100];
 
 const T4: Gpu = Gpu {

@@ -1,17 +1,18 @@
-//! The sum of parts, element by element, in one order whatever the number of threads: a balanced tree over the parts.
+//! The elementwise sum of parts, in an order that does not depend on the number of threads: a balanced tree over the parts.
 //!
-//! The tree of n parts is that of the largest power of two below n, plus that of the rest: four parts are (a + b) + (c + d), five
-//! are ((a + b) + (c + d)) + e. So the sums of the halves of a group are nodes of the whole group's tree.
+//! The tree over n parts adds two trees: one over the first k parts, where k is the largest power of two below n, and one over
+//! the rest. Four parts are (a + b) + (c + d), and five are ((a + b) + (c + d)) + e. If the number of parts is a power of two,
+//! the sum over each half of them is a node of the tree over all of them.
 
 use crate::number::Float;
 use crate::parallel::{PIECE, for_each_piece};
 
-/// Elements that are added up together: the nodes of their trees stay in the first cache.
+/// The number of elements that are summed together, so that the nodes of their trees fit into the L1 cache.
 const BLOCK: usize = 256;
-/// Levels of a tree; as many as a number of parts has bits.
+/// The maximum number of levels of a tree: one for each bit of the number of parts.
 const LEVELS: usize = 32;
 
-/// `x` is `parts` times as long as `out`; `out` becomes the sum of its parts, times `scale`.
+/// Writes the sum of the parts of `x`, times `scale`, to `out`. `x` is `parts` times as long as `out`.
 pub fn ordered_sum<T: Float + Send + Sync>(parts: usize, x: &[T], scale: T, out: &mut [T]) {
     let len = out.len();
     assert!(parts > 0 && x.len() >= parts * len, "{} elements in {parts} parts of {len}", x.len());
@@ -24,7 +25,7 @@ pub fn ordered_sum<T: Float + Send + Sync>(parts: usize, x: &[T], scale: T, out:
                 let from = part * len + first;
                 nodes[depth][..out.len()].copy_from_slice(&x[from..from + out.len()]);
                 depth += 1;
-                // As many complete subtrees end here as the number of parts so far has zeros at its end.
+                // The number of subtrees that are complete here is the number of trailing zeros of the number of parts so far.
                 for _ in 0..(part + 1).trailing_zeros() {
                     depth = merge(&mut nodes, depth, out.len());
                 }
@@ -37,7 +38,7 @@ pub fn ordered_sum<T: Float + Send + Sync>(parts: usize, x: &[T], scale: T, out:
     });
 }
 
-/// Adds the last node to the one before; the number of nodes that are left.
+/// Adds the last node to the one before it. Returns the number of nodes that remain.
 fn merge<T: Float>(nodes: &mut [[T; BLOCK]; LEVELS], depth: usize, len: usize) -> usize {
     let (left, right) = nodes.split_at_mut(depth - 1);
     left[depth - 2][..len].iter_mut().zip(&right[0][..len]).for_each(|(left, right)| *left += *right);
@@ -48,7 +49,7 @@ fn merge<T: Float>(nodes: &mut [[T; BLOCK]; LEVELS], depth: usize, len: usize) -
 mod tests {
     use super::*;
 
-    /// The tree as its definition says.
+    /// The sum as a balanced tree, computed directly from its definition.
     fn tree(parts: &[f32]) -> f32 {
         match parts.len() {
             1 => parts[0],

@@ -1,29 +1,29 @@
-//! Stacks of kernels, from the files that compilers write: [`stacks`].
+//! Reads the stack sizes of kernels from cubin files, which compilers write: [`stacks`].
 //!
-//! A cubin is an ELF file. Its section `.nv.info` has, for each kernel, the smallest stack that a thread needs, as `cuobjdump --dump-resource-usage`
-//! prints it. The kernel is a number in the table of symbols.
+//! A cubin is an ELF file. Its section `.nv.info` has, for each kernel, the minimum stack size of a thread, which
+//! `cuobjdump --dump-resource-usage` also prints. The section refers to a kernel by its index in the symbol table.
 
 use std::ffi::c_void;
 
-/// Bytes of ELF's header, of a section's header, of a symbol.
+/// The bytes of the ELF header, of a section header, and of a symbol.
 const HEADER_BYTES: usize = 64;
 const SECTION_BYTES: usize = 64;
 const SYMBOL_BYTES: usize = 24;
 
-/// The types of sections.
+/// The types of the symbol table and of `.nv.info` sections.
 const SYMBOLS: u32 = 2;
 /// It has no bytes in the file.
 const NO_BITS: u32 = 8;
 const INFORMATION: u32 = 0x7000_0000;
 
-/// The format of an attribute that is followed by its size and value, and the attribute of the smallest stack.
+/// The format of attributes that have a size and a value, and the attribute with the minimum stack size.
 const SIZED: u8 = 4;
 const MIN_STACK: u8 = 0x12;
 
-/// The largest file that is read.
+/// The maximum size of a file.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// A section's type, name, offset, size, and the section that belongs to it.
+/// A section's type, name, offset and size, and the index of its linked section.
 struct Section {
     kind: u32,
     name: usize,
@@ -32,22 +32,23 @@ struct Section {
     link: usize,
 }
 
-/// The kernels of a cubin with the bytes of stack that a thread needs, without those that need none. Empty for what is not a cubin.
+/// The kernels of a cubin that need a stack, with the bytes of stack per thread. Empty if `image` is not a cubin.
 pub(super) fn stacks(image: &[u8]) -> Vec<(String, u32)> {
     read(image).unwrap_or_default()
 }
 
-/// The bytes of a cubin in memory: up to the last of its sections. `None` if it is something else, such as PTX.
+/// The bytes of a cubin in memory, up to the end of its last section. `None` if the image is not a cubin but, for example, PTX.
 ///
 /// # Safety
 ///
-/// `image` points to what `cuModuleLoadData` takes: a cubin, a fatbin, or PTX, which ends with a zero.
+/// `image` must be a valid argument of `cuModuleLoadData`: a cubin, a fatbin, or PTX that ends with a zero byte.
 pub(super) unsafe fn in_memory<'image>(image: *const c_void) -> Option<&'image [u8]> {
     let start = image.cast::<u8>();
     if start.is_null() {
         return None;
     }
-    // SAFETY: the shortest of them, an empty text, has one byte; each next byte is read only if the one before was a cubin's.
+    // SAFETY: the shortest image, an empty text, has one byte. Each further byte is read only if the previous one matched a
+    // cubin's.
     let is_elf = b"\x7fELF".iter().enumerate().all(|(at, byte)| unsafe { start.add(at).read() } == *byte);
     if !is_elf {
         return None;
@@ -56,18 +57,18 @@ pub(super) unsafe fn in_memory<'image>(image: *const c_void) -> Option<&'image [
     let header = unsafe { std::slice::from_raw_parts(start, HEADER_BYTES) };
     let (table, entries) = table(header)?;
     let table_end = table.checked_add(entries.checked_mul(SECTION_BYTES)?)?;
-    // SAFETY: the header says that the table of sections ends there.
+    // SAFETY: according to the header, the section table ends there.
     let with_table = unsafe { std::slice::from_raw_parts(start, within(table_end)?) };
     let ends = (0..entries).map(|nth| {
         let section = section(with_table, table, nth)?;
         section.offset.checked_add(if section.kind == NO_BITS { 0 } else { section.bytes })
     });
     let end = ends.collect::<Option<Vec<usize>>>()?.into_iter().max()?.max(table_end);
-    // SAFETY: the table says that the last section ends there.
+    // SAFETY: according to the section table, the last section ends there.
     Some(unsafe { std::slice::from_raw_parts(start, within(end)?) })
 }
 
-/// A length, unless it is that of no file.
+/// Returns the length, unless it exceeds the maximum size of a file.
 fn within(bytes: usize) -> Option<usize> {
     (bytes as u64 <= MOST_BYTES).then_some(bytes)
 }
@@ -105,7 +106,7 @@ fn read(image: &[u8]) -> Option<Vec<(String, u32)>> {
     Some(found)
 }
 
-/// The offset of the table of sections, and their number.
+/// The offset of the section table, and the number of sections.
 fn table(header: &[u8]) -> Option<(usize, usize)> {
     let offset = u64::from_le_bytes(number(header, 0x28)?);
     Some((usize::try_from(offset).ok()?, usize::from(u16::from_le_bytes(number(header, 0x3c)?))))
@@ -129,7 +130,7 @@ fn number<const BYTES: usize>(bytes: &[u8], at: usize) -> Option<[u8; BYTES]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// The text at an offset, up to its zero.
+/// The text at an offset, up to its zero byte.
 fn text(bytes: &[u8], at: usize) -> Option<String> {
     let text = bytes.get(at..)?;
     let end = text.iter().position(|byte| *byte == 0)?;
@@ -149,12 +150,12 @@ mod tests {
 
     #[test]
     fn a_cubin_in_memory_ends_with_its_sections_and_a_text_is_none() {
-        // SAFETY: a whole cubin, and texts that end with a zero.
+        // SAFETY: these are a complete cubin, and texts that end with a zero byte.
         let lengths = unsafe {
             [CUBIN, b".version 8.0\0", b"\x7f\0", b"\0"]
                 .map(|it| in_memory(it.as_ptr().cast()).map(<[u8]>::len))
         };
-        // What follows are the headers that a loader reads: five of 56 bytes.
+        // After the last section come only the program headers, which a loader reads: five of 56 bytes.
         assert_eq!(lengths, [Some(CUBIN.len() - 5 * 56), None, None, None]);
     }
 

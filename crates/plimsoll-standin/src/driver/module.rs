@@ -1,4 +1,5 @@
-//! Kernels: they can be loaded, queried and launched; a launch does nothing, but the context's pool of local memory grows to the kernel's stack.
+//! Kernels, which can be loaded, queried and launched. A launch computes nothing; it only grows the context's pool of local
+//! memory if the kernel's stack requires it.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -15,7 +16,7 @@ use crate::outside;
 use crate::runtime::{BLOCKS_PER_MULTIPROCESSOR, REGISTERS, THREADS_PER_BLOCK};
 use crate::stream::{StreamHandle, kernel_on};
 
-/// The first fields of `CUlaunchConfig`; attributes follow.
+/// The first fields of `CUlaunchConfig`. Attributes follow.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Launch {
@@ -25,7 +26,7 @@ struct Launch {
     stream: StreamHandle,
 }
 
-/// The stacks of kernels that have one: by module and name, and by handle for kernels that the program looked up.
+/// The kernels that have a stack: by name for each module, and by handle for the kernels that the program has looked up.
 #[derive(Default)]
 struct Known {
     modules: HashMap<u64, Vec<(String, u32)>>,
@@ -34,10 +35,10 @@ struct Known {
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 
-/// Whether there is such a kernel: launches check it first.
+/// Whether any kernel has a stack. Launches check this first.
 static HAS_STACKS: AtomicBool = AtomicBool::new(false);
 
-/// A module with these kernels.
+/// Creates a module. `stacks` lists its kernels that need a stack.
 fn module(stacks: Vec<(String, u32)>) -> u64 {
     let handle = new_handle();
     if !stacks.is_empty() {
@@ -47,13 +48,13 @@ fn module(stacks: Vec<(String, u32)>) -> u64 {
     handle
 }
 
-/// A module from an image in memory.
+/// Creates a module from an image in memory.
 fn module_of(image: *const c_void) -> u64 {
-    // SAFETY: the caller of `cuModuleLoadData` and the like passes such an image.
+    // SAFETY: the callers of `cuModuleLoadData` and similar functions pass a valid image.
     module(unsafe { cubin::in_memory(image) }.map_or_else(Vec::new, cubin::stacks))
 }
 
-/// A kernel of a module.
+/// Creates a handle for a kernel of a module.
 fn kernel_of(module: u64, name: &str) -> u64 {
     let handle = new_handle();
     if HAS_STACKS.load(Ordering::Relaxed) {
@@ -65,7 +66,7 @@ fn kernel_of(module: u64, name: &str) -> u64 {
     handle
 }
 
-/// The bytes of a kernel's stack.
+/// The bytes of stack per thread of a kernel; 0 if it has none.
 fn stack_bytes(kernel: u64) -> u32 {
     if !HAS_STACKS.load(Ordering::Relaxed) {
         return 0;
@@ -73,7 +74,7 @@ fn stack_bytes(kernel: u64) -> u32 {
     locked(&KNOWN).as_ref().and_then(|known| known.kernels.get(&kernel).copied()).unwrap_or(0)
 }
 
-/// A kernel is launched.
+/// Launches a kernel.
 ///
 /// # Errors
 ///
@@ -107,7 +108,7 @@ calls! { Driver:
     fn cuLibraryGetKernel(kernel: Out<u64>, library: u64, name: Text) {
         kernel.put(kernel_of(library, &name.read()?))
     }
-    /// A library's module, and a kernel's function, are known by the same handle.
+    /// A library and its module share one handle, as do a kernel and its function.
     fn cuLibraryGetModule(module: Out<u64>, library: u64) {
         module.put(library)
     }

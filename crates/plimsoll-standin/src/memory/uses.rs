@@ -1,4 +1,4 @@
-//! What this process uses of each device: its requests, and what it has beside them ([`Uses`]).
+//! The memory that this process uses on each device: its requests, and the memory outside them ([`Uses`]).
 
 use std::collections::BTreeMap;
 
@@ -9,33 +9,33 @@ use crate::error::{Failure, Outcome};
 use crate::gpu::{Outside, setup};
 use crate::ledger::{Ledger, Peak, Refused, Row};
 
-/// The owner of a process's context.
+/// The owner in the ledger of a process's context.
 pub(crate) const CONTEXT: &str = "context";
 
-/// Where a small request is: its bytes, and the page that it shares.
+/// The bytes of a small request, and the page that it shares.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     bytes: u64,
     page: usize,
 }
 
-/// This process's use of a device.
+/// The memory that this process uses on one device.
 #[derive(Debug, Default)]
 struct Use {
-    /// Bytes of its requests.
+    /// The bytes of its current requests.
     requested_bytes: u64,
-    /// Their peak.
+    /// The peak of the requested bytes.
     most_bytes: u64,
     /// The pages that small requests share.
     shared: SharedPages,
-    /// What it has beside its requests.
+    /// The memory outside its requests.
     outside: Ledger,
-    /// The peak of both.
+    /// The peak of the sum of both.
     peak: Peak,
     has_context: bool,
 }
 
-/// This process's use of each device.
+/// The memory that this process uses on each device.
 #[derive(Debug, Default)]
 pub(crate) struct Uses(BTreeMap<usize, Use>);
 
@@ -49,7 +49,8 @@ impl Uses {
         setup().free_bytes(device, self.0.get(&device).map_or(0, Use::bytes))
     }
 
-    /// Places a request: `small_bytes` in a page that it shares, if it is small enough for that, and otherwise `bytes` in whole pages.
+    /// Takes memory for a request. If `small_bytes` is given and can share a page, `bytes` are taken only for a new page.
+    /// Otherwise `bytes` are taken.
     ///
     /// # Errors
     ///
@@ -81,7 +82,7 @@ impl Uses {
         }
     }
 
-    /// Makes this process's context on a device, if it has none.
+    /// Creates this process's context on a device, unless it has one.
     ///
     /// # Errors
     ///
@@ -100,11 +101,11 @@ impl Uses {
         charged.inspect_err(|_| self.device(device).has_context = false)
     }
 
-    /// Charges a device with what the process takes beside its requests.
+    /// Charges a device with memory that the process takes outside its requests.
     ///
     /// # Errors
     ///
-    /// `OutOfMemory` if the device has less free memory; then it is remembered as refused.
+    /// `OutOfMemory` if the device has less free memory. The refused charge is then recorded.
     pub(crate) fn charge(
         &mut self,
         device: usize,
@@ -143,19 +144,19 @@ impl Uses {
         self.0.get(&device).map_or(0, |it| it.outside.bytes_of(owner))
     }
 
-    /// Returns all that an owner was charged with.
+    /// Frees all memory that is charged to an owner.
     pub(crate) fn discharge(&mut self, device: usize, owner: &str) {
         self.device(device).outside.remove(owner);
         self.note(device);
     }
 
-    /// Returns bytes of a part that an owner was charged with.
+    /// Frees bytes of one part that is charged to an owner.
     pub(crate) fn discharge_part(&mut self, device: usize, owner: &str, part: &str, bytes: u64) {
         self.device(device).outside.subtract(owner, part, bytes);
         self.note(device);
     }
 
-    /// Adds bytes to a device's use, if they fit.
+    /// Adds bytes to the requests on a device, if they fit.
     ///
     /// # Errors
     ///
@@ -174,29 +175,29 @@ impl Uses {
         Ok(())
     }
 
-    /// Subtracts bytes from a device's use.
+    /// Subtracts bytes from the requests on a device.
     pub(crate) fn give(&mut self, device: usize, bytes: u64) {
         self.device(device).requested_bytes -= bytes;
         self.note(device);
     }
 
-    /// Records a decrease, which always fits.
+    /// Records the new total after a decrease, which always fits.
     fn note(&mut self, device: usize) {
         let bytes = self.device(device).bytes();
         setup().note(device, bytes);
     }
 
-    /// This process's use of a device.
+    /// The entry of one device.
     fn device(&mut self, device: usize) -> &mut Use {
         self.0.entry(device).or_default()
     }
 
-    /// The bytes of a device that the process requested: now, and at most.
+    /// The bytes that the process has requested on a device, and their peak.
     pub(crate) fn requested_bytes(&self, device: usize) -> (u64, u64) {
         self.0.get(&device).map_or((0, 0), |it| (it.requested_bytes, it.most_bytes))
     }
 
-    /// What the process had on a device at its peak: [`Peak::text`]; empty if it never used it.
+    /// The memory that the process had on a device at its peak, as [`Peak::text`]. Empty if it never used the device.
     pub(crate) fn text(&self, device: usize) -> String {
         let used = self.0.get(&device);
         used.map_or_else(String::new, |it| it.peak.text(it.outside.refused.as_ref()))
@@ -204,7 +205,7 @@ impl Uses {
 }
 
 impl Use {
-    /// All bytes: requested, and outside.
+    /// All bytes: the requested ones, and those outside.
     fn bytes(&self) -> u64 {
         self.requested_bytes + self.outside.bytes()
     }

@@ -1,5 +1,5 @@
-//! Collectives compute nothing. Those that only move values move the known ones (`memory/recent.rs`): between processes
-//! each rank's own values, otherwise as if every rank sent this rank's values.
+//! NCCL's collectives, which compute nothing. Collectives that only move values do move known values (`memory/recent.rs`).
+//! Between processes, each rank sends its own values. Otherwise, every rank is assumed to send this rank's values.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -27,7 +27,7 @@ struct Broadcast {
 }
 
 thread_local! {
-    /// The depth of this thread's open groups, and their broadcasts.
+    /// The nesting depth of this thread's open groups, and the broadcasts in them.
     static GROUP: RefCell<(usize, Vec<Broadcast>)> = const { RefCell::new((0, Vec::new())) };
 }
 
@@ -136,7 +136,7 @@ calls! { Nccl:
     }
 }
 
-/// Connects this rank to all of these.
+/// Charges this rank's connections to these ranks.
 fn peers(comm: CommHandle, ranks: std::ops::Range<u32>, ways: &[Way]) -> Outcome {
     for rank in ranks {
         ways.iter().try_for_each(|way| memory::peer(comm, rank, *way))?;
@@ -144,7 +144,7 @@ fn peers(comm: CommHandle, ranks: std::ops::Range<u32>, ways: &[Way]) -> Outcome
     Ok(())
 }
 
-/// Connects this rank with the root, which it sends to or receives from; the root with all others.
+/// Charges the connections of a gather or scatter: this rank's connection to the root or, on the root, those to all ranks.
 fn star(joined: &Comm, comm: CommHandle, root: c_int, way: Way) -> Outcome {
     if joined.rank != root {
         return memory::peer(comm, root.unsigned_abs(), way);
@@ -153,8 +153,8 @@ fn star(joined: &Comm, comm: CommHandle, root: c_int, way: Way) -> Outcome {
     peers(comm, joined.place().1, &[back])
 }
 
-/// Counts one more collective of a communicator and publishes it, with the values that this rank sends where they are
-/// known. Returns its number.
+/// Counts a collective of a communicator, and publishes it together with the values that this rank sends, if they are known.
+/// Returns the number of the collective.
 pub(super) fn called(comm: CommHandle, known: Option<&[u8]>) -> Outcome<u64> {
     let mut comms = comms();
     let joined = comms.get_mut(&comm).ok_or(Failure::InvalidHandle)?;
@@ -167,7 +167,7 @@ pub(super) fn called(comm: CommHandle, known: Option<&[u8]>) -> Outcome<u64> {
     Ok(call)
 }
 
-/// A collective with unknown results: this many bytes at `to`.
+/// Runs a collective whose result is unknown. It writes this many bytes at `to`.
 fn computed(comm: CommHandle, to: u64, bytes: usize) -> Outcome {
     kernel_somewhere();
     if bytes > 0 {
@@ -176,7 +176,7 @@ fn computed(comm: CommHandle, to: u64, bytes: usize) -> Outcome {
     called(comm, None).map(drop)
 }
 
-/// The next message between this rank and another, if they are processes.
+/// The next message between this rank and another. `None` if the ranks are not separate processes.
 fn between(comm: CommHandle, ends: impl Fn(u32) -> (u32, u32)) -> Outcome<Option<Message>> {
     let mut comms = comms();
     let joined = comms.get_mut(&comm).ok_or(Failure::InvalidHandle)?;
@@ -187,7 +187,7 @@ fn between(comm: CommHandle, ends: impl Fn(u32) -> (u32, u32)) -> Outcome<Option
     Ok(joined.exchange.as_ref().map(|exchange| exchange.message_to(sender, receiver, call)))
 }
 
-/// The known values at an address, possibly from other ranks.
+/// The values at an address, if they are known. They may come from other ranks.
 fn known(from: u64, bytes: usize) -> Option<Vec<u8>> {
     recent::known(from, bytes, deadline())
 }
@@ -208,7 +208,7 @@ fn broadcast(broadcast: Broadcast) -> Outcome {
     Ok(())
 }
 
-/// A broadcast among ranks of one process: complete when its group ends.
+/// A broadcast among ranks of one process. It completes when its group ends.
 fn gathered(broadcast: Broadcast) -> Outcome {
     let begun = GROUP.with_borrow_mut(|(depth, broadcasts)| {
         broadcasts.push(broadcast);
@@ -217,8 +217,8 @@ fn gathered(broadcast: Broadcast) -> Outcome {
     if begun == 0 { settle() } else { Ok(()) }
 }
 
-/// Runs this thread's pending broadcasts. PyTorch implements `all_gather` as one broadcast per rank: the broadcasts of the other
-/// ranks yield this rank's values.
+/// Runs this thread's pending broadcasts. PyTorch implements `all_gather` as one broadcast per rank. The broadcasts from the
+/// other ranks yield this rank's values, because theirs are unknown.
 fn settle() -> Outcome {
     let broadcasts = GROUP.with_borrow_mut(|(_, broadcasts)| std::mem::take(broadcasts));
     let mut recent = recent();
@@ -231,7 +231,7 @@ fn settle() -> Outcome {
     Ok(())
 }
 
-/// Bytes of this many elements: `ncclDataType_t`.
+/// The bytes of `count` elements of the type `kind`, an `ncclDataType_t`.
 fn bytes_of(count: usize, kind: c_int) -> Outcome<usize> {
     let each = match kind {
         0 | 1 | 10 | 11 => 1,

@@ -1,7 +1,8 @@
-//! What communicators take of the GPU (`plimsoll_gpu::nccl`), charged at the calls that take it.
+//! Charges the GPU memory of NCCL's communicators (`plimsoll_gpu::nccl`) at the calls that take it.
 //!
-//! A communicator takes its base when it is made, a ring or a tree with the first collective, and a connection to a peer with the
-//! first send to it or receive from it. Destroying it returns all of this; the library's code and the kernels' local memory stay.
+//! A communicator takes its base when it is created, a ring or a tree with the first collective, and a connection to a peer with
+//! the first send to it or receive from it. Destroying the communicator frees all of this. The library's code and the kernels'
+//! local memory stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
@@ -19,13 +20,13 @@ use crate::lock::locked;
 use crate::memory::memory;
 use crate::{outside, settings};
 
-/// The owner of the library's code.
+/// The owner in the ledger of the library's code.
 const LIBRARY: &str = "NCCL's library";
 
-/// Streams of a communicator.
+/// The number of streams of a communicator.
 const STREAMS: u64 = 2;
 
-/// The first fields of `ncclConfig_t`; others follow.
+/// The first fields of `ncclConfig_t`. Other fields follow.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct Config {
@@ -38,14 +39,14 @@ pub(super) struct Config {
     most_blocks: c_int,
 }
 
-/// Which way a message goes.
+/// The direction of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
     Send,
     Receive,
 }
 
-/// A communicator that is made.
+/// A new communicator.
 pub(super) struct Made {
     pub(super) handle: CommHandle,
     pub(super) rank: u32,
@@ -56,7 +57,7 @@ pub(super) struct Made {
     pub(super) config: Option<Config>,
 }
 
-/// What a communicator has so far.
+/// The memory that is charged to a communicator so far.
 struct Held {
     model: Communicator,
     owner: String,
@@ -123,7 +124,7 @@ pub(super) fn made(comm: &Made) -> Outcome {
 ///
 /// # Errors
 ///
-/// `OutOfMemory` if what it needs does not fit.
+/// `OutOfMemory` if the buffers or the stack that it needs do not fit.
 pub(super) fn collective(handle: CommHandle, kernel: Kernel) -> Outcome {
     let mut all = locked(&HELD);
     let Some(held) = all.get_mut(&handle).filter(|held| held.model.topology().ranks > 1) else {
@@ -154,7 +155,7 @@ fn is_only(model: &Communicator, algorithm: &str) -> bool {
     model.variables().is_only(algorithm) && (algorithm != "nvls" || model.channels.nvls > 0)
 }
 
-/// A message to or from a peer begins.
+/// Charges the connection for a message to or from a peer.
 ///
 /// # Errors
 ///
@@ -180,7 +181,7 @@ pub(super) fn peer(handle: CommHandle, peer: u32, way: Way) -> Outcome {
     outside::stack(held.device, Kernel::SendReceive.stack_bytes())
 }
 
-/// A communicator is destroyed.
+/// Frees the memory of a communicator that is destroyed.
 pub(super) fn destroyed(handle: CommHandle) {
     if let Some(held) = locked(&HELD).remove(&handle) {
         held.discharge();
@@ -188,7 +189,7 @@ pub(super) fn destroyed(handle: CommHandle) {
     }
 }
 
-/// The bytes of the GPU that a communicator has; 0 if nothing is charged.
+/// The GPU memory that is charged to a communicator, in bytes; 0 if nothing is charged.
 pub(super) fn bytes(handle: CommHandle) -> u64 {
     let all = locked(&HELD);
     all.get(&handle).map_or(0, |held| memory().uses.charged_bytes(held.device, &held.owner))
@@ -208,8 +209,9 @@ impl Held {
     }
 }
 
-/// The ranks and links of a communicator, and whether it is known on which machines they are. A rank that runs alone knows only
-/// how many ranks there are: if they are more than the machine's GPUs, they are on several machines; otherwise one is assumed.
+/// The ranks and links of a communicator, and whether it is known on which machines the ranks are. A rank that runs alone knows
+/// only the number of ranks. If there are more ranks than the machine has GPUs, they are on several machines; otherwise they are
+/// assumed to be on one.
 fn topology(ranks: u32, is_local: bool) -> (Topology, bool) {
     let gpu = &setup().gpu;
     let devices = u32::try_from(setup().in_the_machine).unwrap_or(u32::MAX).max(1);
@@ -227,7 +229,7 @@ fn variables() -> &'static Variables {
     READ.get_or_init(|| Variables::read(settings::text))
 }
 
-/// The version of the loaded NCCL; if none is loaded, the measured one.
+/// The version of the loaded NCCL library, or [`Version::MEASURED`] if none is loaded.
 fn version() -> Version {
     static READ: OnceLock<Version> = OnceLock::new();
     *READ.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! A device's state in NVML: that of an idle GPU with a context. Nothing runs, and clocks are at their maximum.
+//! The state of a device that NVML reports: an idle GPU with a context. Nothing runs, and the clocks are at their maximum.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -9,7 +9,7 @@ use crate::error::Failure;
 use crate::gpu::setup;
 use crate::memory::memory;
 
-/// Degrees Celsius.
+/// The temperature in degrees Celsius.
 pub(crate) const TEMPERATURE: c_uint = 30;
 
 /// An idle device's power in milliwatts: a tenth of the limit.
@@ -17,7 +17,7 @@ pub(crate) fn power_mw() -> c_uint {
     setup().gpu.power_watts * 100
 }
 
-/// A clock by `nvmlClockType_t` (graphics, multiprocessors, memory, video), in MHz.
+/// The frequency of a clock in MHz. `kind` is an `nvmlClockType_t`: graphics, multiprocessors, memory or video.
 pub(crate) fn clock_mhz(kind: c_int) -> Result<c_uint, Failure> {
     let gpu = &setup().gpu;
     let khz = match kind {
@@ -28,7 +28,7 @@ pub(crate) fn clock_mhz(kind: c_int) -> Result<c_uint, Failure> {
     Ok(khz.unsigned_abs() / 1000)
 }
 
-/// `nvmlDeviceArchitecture_t`.
+/// The architecture of a compute capability, as `nvmlDeviceArchitecture_t`.
 fn architecture((major, minor): (i32, i32)) -> c_uint {
     match (major, minor) {
         (6, _) => 4,
@@ -42,7 +42,7 @@ fn architecture((major, minor): (i32, i32)) -> c_uint {
 }
 
 calls! { Nvml:
-    /// Kernels and memory, in percent of the time.
+    /// The utilization of the multiprocessors and of memory, in percent of the time.
     fn nvmlDeviceGetUtilizationRates(device: DeviceHandle, rates: Out<[c_uint; 2]>) {
         of(device)?;
         rates.put([0, 0])
@@ -107,7 +107,7 @@ calls! { Nvml:
         of(device)?;
         mhz.put(clock_mhz(kind)?)
     }
-    /// The reasons for lower clocks: the GPU is idle.
+    /// The reason for lowered clocks. 1 means that the GPU is idle.
     fn nvmlDeviceGetCurrentClocksThrottleReasons(device: DeviceHandle, reasons: Out<u64>) {
         of(device)?;
         reasons.put(1)
@@ -170,7 +170,7 @@ calls! { Nvml:
         of(device)?;
         info.put([setup().memory_bytes().next_power_of_two(), setup().memory_bytes().next_power_of_two(), 0])
     }
-    /// The legacy address in 16 bytes; domain, bus, device, two device IDs; the address in 32 bytes.
+    /// The legacy address (16 bytes), the domain, bus, device and two device IDs, and the address (32 bytes).
     fn nvmlDeviceGetPciInfo_v3(device: DeviceHandle, info: Out<u8>) {
         let number = of(device)?;
         let mut bytes = vec![0; 68];

@@ -1,4 +1,4 @@
-//! Work at the end of a backward pass: [`queue_callback`].
+//! Callbacks that run at the end of a backward pass: [`queue_callback`].
 
 use std::cell::RefCell;
 
@@ -9,7 +9,7 @@ type Callback = Box<dyn FnOnce() -> Result<()>>;
 /// The backward passes of a thread.
 #[derive(Default)]
 struct Passes {
-    /// How many run, one inside the other.
+    /// The nesting depth of the running passes.
     depth: usize,
     callbacks: Vec<Callback>,
 }
@@ -18,9 +18,9 @@ thread_local! {
     static PASSES: RefCell<Passes> = RefCell::default();
 }
 
-/// Calls `f` when the backward pass that runs on this thread is done, after all its hooks; callbacks run in the order in which they
-/// were queued. A pass inside another one counts as a part of it. If the pass fails, its callbacks are dropped. As
-/// `Variable._execution_engine.queue_callback` of PyTorch.
+/// Calls `f` at the end of the backward pass that runs on this thread, after all its hooks. Callbacks run in the order in which
+/// they were queued. A nested pass counts as part of the outer pass. If the pass fails, its callbacks are dropped. As PyTorch's
+/// `Variable._execution_engine.queue_callback`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, autograd};
@@ -39,7 +39,7 @@ thread_local! {
 /// ```
 ///
 /// # Errors
-/// Outside of a backward pass.
+/// No backward pass runs on this thread.
 pub fn queue_callback(f: impl FnOnce() -> Result<()> + 'static) -> Result<()> {
     PASSES.with_borrow_mut(|passes| {
         if passes.depth == 0 {
@@ -51,9 +51,9 @@ pub fn queue_callback(f: impl FnOnce() -> Result<()> + 'static) -> Result<()> {
     })
 }
 
-/// Runs a backward pass, and what it queued.
+/// Runs a backward pass, and the callbacks that it queued.
 pub(super) fn with_callbacks<T>(pass: impl FnOnce() -> Result<T>) -> Result<T> {
-    /// Also when the pass panics.
+    /// Ends the pass when dropped, even if the pass panics.
     struct Open;
     impl Drop for Open {
         fn drop(&mut self) {
@@ -61,13 +61,13 @@ pub(super) fn with_callbacks<T>(pass: impl FnOnce() -> Result<T>) -> Result<T> {
                 passes.depth -= 1;
                 if passes.depth == 0 { std::mem::take(&mut passes.callbacks) } else { Vec::new() }
             });
-            drop(left); // with nothing borrowed: they may own tensors
+            drop(left); // while `PASSES` is not borrowed, because callbacks may own tensors
         }
     }
     PASSES.with_borrow_mut(|passes| passes.depth += 1);
     let open = Open;
     let result = pass()?;
-    // They count as a part of the pass: what they queue runs, too.
+    // Callbacks are part of the pass, so callbacks that they queue also run.
     while PASSES.with_borrow(|passes| passes.depth == 1 && !passes.callbacks.is_empty()) {
         let queued = PASSES.with_borrow_mut(|passes| std::mem::take(&mut passes.callbacks));
         queued.into_iter().try_for_each(|callback| callback())?;

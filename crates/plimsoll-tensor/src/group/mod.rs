@@ -1,8 +1,8 @@
-//! Ranks that work on tensors together: [`ProcessGroup`].
+//! Collectives of tensors among ranks: [`ProcessGroup`].
 //!
-//! Other libraries move bytes, but every sum is [`Tensor::ordered_sum`], which adds the ranks in one order. So the bits of a sum
-//! do not depend on the transport, the hosts, or how a tensor is divided to be sent. `operators.rs` has the collectives as operators
-//! that dispatch runs like any other: on a simulated device memory is requested and nothing moves.
+//! A transport only moves bytes. All sums are computed by [`Tensor::ordered_sum`], in a fixed order of ranks. So the bits of a
+//! sum do not depend on the transport, the hosts, or how a tensor is split for sending. `operators.rs` defines the collectives as
+//! operators, which dispatch runs like any other. On a simulated device, their memory is requested and nothing is moved.
 
 mod operators;
 
@@ -23,26 +23,27 @@ use operators::{Collective, Move};
 /// How the values of all ranks are combined. As `torch.distributed.ReduceOp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReduceOp {
-    /// Their sum.
+    /// The sum.
     Sum,
-    /// Their mean.
+    /// The mean.
     Avg,
 }
 
-/// What a rank has sent so far.
+/// The number of collectives that a rank has called so far, and of bytes that it has sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Collectives.
+    /// The number of collectives.
     pub collectives: u64,
-    /// Bytes that left this rank for others.
+    /// Bytes that this rank has sent to others.
     pub sent_bytes: u64,
 }
 
-/// One rank of a group, and the collectives of tensors that it can call. As `torch.distributed.ProcessGroup`: the same names, and
-/// outputs are arguments. Clones are the same rank.
+/// One rank of a group, and the collectives of tensors that it can call. As in `torch.distributed.ProcessGroup`, with the same
+/// names; outputs are passed as arguments. Clones refer to the same rank.
 ///
-/// All ranks call the same collectives with tensors of the same sizes and types in the same order. Nothing is recorded for a
-/// derivative. Tensors are on the host, or on a simulated device, where memory is requested and nothing moves.
+/// All ranks must call the same collectives, in the same order, with tensors of the same sizes and types. Autograd does not
+/// record collectives. Tensors must be on the host or on a simulated device, where a collective requests memory and moves
+/// nothing.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, ProcessGroup, ReduceOp, Tensor};
@@ -73,18 +74,18 @@ struct Inner {
 }
 
 impl ProcessGroup {
-    /// The group whose bytes this communicator moves.
+    /// A group that exchanges bytes through this communicator.
     pub fn new(communicator: Arc<Communicator>) -> ProcessGroup {
         ProcessGroup::with(communicator, false)
     }
 
-    /// The ranks of a group of threads, in their order. One that is dropped is lost to the others.
+    /// The ranks of a group of threads, in order of rank. If one is dropped, the others treat it as lost.
     pub fn threads(size: usize) -> Vec<ProcessGroup> {
         Communicator::threads(size).into_iter().map(|rank| ProcessGroup::new(Arc::new(rank))).collect()
     }
 
-    /// Rank `rank` of a group of `size` that exists only in name, for simulated devices: each collective requests its memory and
-    /// counts its bytes. All ranks request the same, so one stands for all.
+    /// Rank `rank` of a simulated group of `size` ranks, for simulated devices. Each collective requests its memory and counts
+    /// its bytes, but moves none. All ranks request the same memory, so one rank stands for all.
     pub fn simulated(rank: usize, size: usize) -> ProcessGroup {
         ProcessGroup::with(Arc::new(Communicator::simulated(rank, size)), true)
     }
@@ -99,12 +100,12 @@ impl ProcessGroup {
         self.0.communicator.rank()
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.0.communicator.size()
     }
 
-    /// What this rank has sent so far.
+    /// The number of collectives that this rank has called so far, and of bytes that it has sent.
     pub fn traffic(&self) -> Traffic {
         Traffic {
             collectives: self.0.collectives.load(Ordering::Relaxed),
@@ -112,7 +113,7 @@ impl ProcessGroup {
         }
     }
 
-    /// Waits until all ranks are there; a simulated group is.
+    /// Waits until all ranks have called this. In a simulated group it returns at once.
     ///
     /// # Errors
     /// [`Error::Distributed`].
@@ -124,8 +125,8 @@ impl ProcessGroup {
         self.0.communicator.barrier().map_err(lost)
     }
 
-    /// The bytes of all ranks, in their order, for data that is not a tensor. Each rank passes the same number of bytes. In a
-    /// simulated group, all ranks have this rank's bytes.
+    /// Gathers bytes that are not a tensor. Every rank passes the same number of bytes, and receives those of all ranks, in order
+    /// of rank. A simulated group returns copies of this rank's bytes.
     ///
     /// # Errors
     /// [`Error::Distributed`].
@@ -139,11 +140,11 @@ impl ProcessGroup {
         Ok((0..self.size()).map(|rank| all[rank * own.len()..(rank + 1) * own.len()].to_vec()).collect())
     }
 
-    /// Fills `output` with the inputs of all ranks, one behind the other. `input` may be this rank's part of `output`. As
+    /// Fills `output` with the concatenated inputs of all ranks. `input` may be this rank's part of `output`. As
     /// `torch.distributed.all_gather_into_tensor`.
     ///
     /// # Errors
-    /// Sizes that do not fit; [`Error::Distributed`].
+    /// The sizes do not match; or [`Error::Distributed`].
     pub fn all_gather_into_tensor(&self, output: &Tensor, input: &Tensor) -> Result<()> {
         const NAME: &str = "all_gather_into_tensor";
         self.want_parts(NAME, output, input)?;
@@ -156,11 +157,11 @@ impl ProcessGroup {
         })
     }
 
-    /// Sends part r of `input` to rank r; part r of `output` is what rank r sent here. As
+    /// Sends part r of `input` to rank r, and fills part r of `output` with the part that rank r sent to this one. As
     /// `torch.distributed.all_to_all_single` with equal parts.
     ///
     /// # Errors
-    /// Sizes that do not fit; [`Error::Distributed`].
+    /// The sizes do not match; or [`Error::Distributed`].
     pub fn all_to_all_single(&self, output: &Tensor, input: &Tensor) -> Result<()> {
         const NAME: &str = "all_to_all_single";
         want_alike(NAME, output, input)?;
@@ -173,11 +174,12 @@ impl ProcessGroup {
         no_grad(|| self.run(Move::AllToAll, &[input, output], input.label()))
     }
 
-    /// Gives `output` this rank's part of the sum, or mean, of all ranks' inputs. As `torch.distributed.reduce_scatter_tensor`.
-    /// Short floats travel as they are, and are added in 32 bits.
+    /// Writes this rank's part of the sum, or mean, of all ranks' inputs to `output`. As
+    /// `torch.distributed.reduce_scatter_tensor`. 16-bit floats are sent as they are, and added in 32 bits.
     ///
     /// # Errors
-    /// Sizes that do not fit; types that are not of floating point; out of memory for what arrives; [`Error::Distributed`].
+    /// The sizes do not match; the type is not a floating-point type; out of memory for the received parts; or
+    /// [`Error::Distributed`].
     pub fn reduce_scatter_tensor(&self, output: &Tensor, input: &Tensor, op: ReduceOp) -> Result<()> {
         const NAME: &str = "reduce_scatter_tensor";
         self.want_parts(NAME, input, output)?;
@@ -189,11 +191,11 @@ impl ProcessGroup {
         })
     }
 
-    /// Makes `tensor` the sum, or mean, of all ranks' tensors, in place. As `torch.distributed.all_reduce`. The sum is a balanced
-    /// tree over the ranks, in 32 bits or more: the same bits by any transport, and on all ranks.
+    /// Replaces `tensor` by the sum, or mean, of all ranks' tensors. As `torch.distributed.all_reduce`. The sum is a balanced
+    /// tree over the ranks, in 32 bits or more. It has the same bits on all ranks and with any transport.
     ///
     /// # Errors
-    /// A type that is not of floating point; out of memory for what arrives; [`Error::Distributed`].
+    /// The type is not a floating-point type; out of memory for the received parts; or [`Error::Distributed`].
     pub fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<()> {
         want_float("all_reduce", tensor.dtype())?;
         if self.size() == 1 {
@@ -213,7 +215,7 @@ impl ProcessGroup {
         })
     }
 
-    /// [`ProcessGroup::all_reduce`] of a flat buffer of equal parts: exchanged, added, gathered in place.
+    /// [`ProcessGroup::all_reduce`] of a flat buffer with equal parts, which are exchanged, added and gathered in place.
     fn reduce_buffer(&self, buffer: &Tensor, op: ReduceOp) -> Result<()> {
         let received = self.received(buffer)?;
         self.run(Move::AllToAll, &[buffer, &received], buffer.label())?;
@@ -222,10 +224,10 @@ impl ProcessGroup {
         self.run(Move::AllGather, &[buffer], buffer.label())
     }
 
-    /// Gives all ranks the values of rank `src`, in place. As `torch.distributed.broadcast`.
+    /// Replaces the values of `tensor` by those of rank `src`, on all ranks. As `torch.distributed.broadcast`.
     ///
     /// # Errors
-    /// A rank that is not there; [`Error::Distributed`].
+    /// `src` is not a rank; or [`Error::Distributed`].
     pub fn broadcast(&self, tensor: &Tensor, src: usize) -> Result<()> {
         if src >= self.size() {
             let message = format!("rank {src} of {}: ranks are numbered from 0", self.size());
@@ -248,13 +250,13 @@ impl ProcessGroup {
         call(collective, tensors).map(drop)
     }
 
-    /// Room for what arrives, as large as what is sent.
+    /// A workspace for the received parts, as large as the sent tensor.
     fn received(&self, sent: &Tensor) -> Result<Tensor> {
         let _owner = Span::of(Category::Workspace, intern(&format!("{} received", sent.label())));
         Tensor::empty(&[sent.numel()], sent.dtype(), sent.device())
     }
 
-    /// This rank's part of a tensor, flat.
+    /// This rank's part of a tensor, as a flat view.
     fn part(&self, whole: &Tensor) -> Result<Tensor> {
         let len = whole.numel() / self.size();
         whole.view(&[-1])?.narrow(0, self.rank() * len, len)
@@ -269,7 +271,7 @@ impl ProcessGroup {
         into_out(&output.view(&[-1])?, || parts.ordered_sum(scale))
     }
 
-    /// Refuses a whole that is not as large as this group's parts together.
+    /// Returns an error unless `whole` has as many elements as one `part` for each rank.
     fn want_parts(&self, op: &'static str, whole: &Tensor, part: &Tensor) -> Result<()> {
         want_alike(op, whole, part)?;
         if whole.numel() == part.numel() * self.size() && whole.is_contiguous() && part.is_contiguous() {

@@ -1,5 +1,5 @@
-//! Collectives as operators without derivatives: each moves bytes of the host's memory. A simulated device leaves them out, as it
-//! does every kernel.
+//! Collectives as operators without derivatives. Each moves bytes in host memory. A simulated device skips them, as it skips
+//! every kernel.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Cost, Meta, Operator, Output, Outputs};
 
-/// What moves.
+/// The bytes that a collective moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
-    /// `buffer -> buffer`: the parts of all ranks, of which this rank's is there.
+    /// `buffer -> buffer`: collects the parts of all ranks. This rank's part is already in the buffer.
     AllGather,
     /// `input, output -> output`: part r of each rank's input goes to rank r.
     AllToAll,
-    /// `buffer -> buffer`: what rank `root` has.
+    /// `buffer -> buffer`: copies the buffer of rank `root`.
     Broadcast { root: usize },
 }
 
@@ -27,7 +27,7 @@ pub(super) enum Move {
 pub(super) struct Collective {
     pub(super) what: Move,
     pub(super) communicator: Arc<Communicator>,
-    /// Whose bytes they are.
+    /// The owner of the bytes, for messages.
     pub(super) label: String,
 }
 

@@ -1,4 +1,5 @@
-//! Memory that forward passes keep for a backward pass, in a recording without one: [`UnusedGraph`].
+//! Memory that forward passes keep for a backward pass, in a recording that has no backward pass:
+//! [`UnusedGraph`].
 
 use std::collections::BTreeMap;
 
@@ -8,20 +9,21 @@ use super::passes::{PassKind, Passes};
 use crate::snapshot::{EventIndex, FrameId, Snapshot, StackId};
 use crate::timeline::{Life, Timeline};
 
-/// The least number of blocks that are a sign of a graph: a layer that is running has a few, too.
+/// The minimum number of blocks, because a running layer also keeps a few.
 const LEAST_BLOCKS: usize = 6;
 
-/// These blocks are at least one in this many of the bytes that modules requested since the first of them.
+/// The minimum share of the bytes that the modules have allocated since the first of these blocks: one in
+/// this many.
 const KEPT_PART: u64 = 3;
 
-/// They are at least one in this many of the live bytes.
+/// The minimum share of live memory: one in this many.
 const LEAST_PART: u64 = 5;
 
-/// What forward passes keep although no backward pass follows: with `torch.no_grad()`, most of it would be freed at once.
-///
-/// This is likely, not certain. It is reported if the recording has no backward pass and no optimizer step, and if at its peak much of what
-/// the modules have allocated in the current forward pass is still live, and is freed later, before any request fails. Without a graph,
-/// a layer's results are freed when the next layer has read them; a cache of keys and values is a small part.
+/// Memory that forward passes keep although no backward pass follows: with `torch.no_grad()`, most of it would be
+/// freed at once. This is likely, not certain. It is reported under these conditions. The recording has no backward
+/// pass and no optimizer step. At its peak, much of the memory that the modules have allocated in the current forward
+/// pass is still live, and it is freed later, before any request fails. Without a graph, a layer's results are freed
+/// after the next layer has read them, and a cache of keys and values is small in comparison.
 ///
 /// ```
 /// use plimsoll_trace::explain::UnusedGraph;
@@ -31,7 +33,7 @@ const LEAST_PART: u64 = 5;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnusedGraph {
-    /// Bytes of the blocks that it keeps.
+    /// The bytes of the blocks that it keeps.
     pub bytes: u64,
     /// The number of these blocks.
     pub blocks: usize,
@@ -40,7 +42,7 @@ pub struct UnusedGraph {
 }
 
 impl UnusedGraph {
-    /// The graph at a moment; `None` if there is none.
+    /// The unused graph at this moment; `None` if there is none.
     pub(super) fn of(
         snapshot: &Snapshot,
         timeline: &Timeline,
@@ -66,12 +68,12 @@ impl UnusedGraph {
     }
 }
 
-/// The bytes of all these blocks; a forged file may claim more than there can be.
+/// The bytes of all these blocks. The sum saturates, because a forged file may claim any size.
 fn total<'a>(lives: impl Iterator<Item = &'a Life>) -> u64 {
     lives.map(|life| life.bytes).fold(0, u64::saturating_add)
 }
 
-/// The line outside of all modules that calls most of the blocks' modules.
+/// The program's line, outside of all modules, that calls the modules with the most bytes.
 fn caller(snapshot: &Snapshot, lives: &[&Life]) -> Option<FrameId> {
     let mut bytes: BTreeMap<FrameId, u64> = BTreeMap::new();
     for life in lives {

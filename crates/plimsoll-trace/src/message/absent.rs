@@ -2,13 +2,13 @@
 
 use crate::error::Absent;
 
-/// Adds what one more line shows to what is known.
+/// Updates the signs found so far with one more line.
 pub(super) fn after(known: Absent, line: &str) -> Absent {
     known.max(of(line))
 }
 
 fn of(line: &str) -> Absent {
-    // Words of shells, containers, the kernel and Slurm.
+    // Words that shells, containers, the kernel and Slurm use.
     let line = line.trim();
     let is_shells = line == "Killed" || line.contains(" Killed  ") || line.starts_with("zsh: killed");
     let is_kernels = KILLERS.iter().any(|words| line.contains(words));
@@ -23,7 +23,7 @@ fn of(line: &str) -> Absent {
     }
 }
 
-/// PyTorch's, NVIDIA's and the kernel's words for other ends.
+/// Words of PyTorch, NVIDIA and the kernel for other ends.
 const OTHERS: [(&str, Absent); 8] = [
     ("an illegal memory access was encountered", Absent::Illegal),
     ("CUDA error: misaligned address", Absent::Illegal),

@@ -3,28 +3,28 @@
 use super::wording::OutOfMemory;
 use crate::failure::Cause;
 
-/// Why a request was not served, with the figures behind it.
+/// The reason why a request failed, with its figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shortage {
     /// Capacity, fragmentation, a limit, or unknown.
     pub cause: Cause,
-    /// Free memory that the request could have used if it were contiguous: the GPU's free memory, and what the
-    /// allocator caches.
+    /// Free memory that the request could have used if it were contiguous: the GPU's free memory, and the memory that
+    /// the allocator caches.
     pub free_bytes: Option<u64>,
     /// The possible error of the missing or spare bytes, because the message's figures have only two decimals. A cause
-    /// that rests on fewer bytes than this is a guess.
+    /// that rests on fewer bytes than this is uncertain.
     pub rounding_bytes: u64,
     /// Whether other processes use at least as much memory as was missing.
     pub held_by_others: bool,
-    /// What the GPU was short by; `None` if it was not, or if that is unknown.
+    /// The bytes that the GPU lacked; `None` if it had enough, or if that is unknown.
     pub device_short_bytes: Option<u64>,
-    /// What the process's limit was short by; `None` if it was not, or if there is none. If the GPU was short, too, neither a higher limit
-    /// nor a larger GPU is enough.
+    /// The bytes that the process's limit lacked; `None` if it was high enough, or if there is none. If the GPU also
+    /// lacked memory, neither a higher limit nor a larger GPU is enough.
     pub limit_short_bytes: Option<u64>,
 }
 
 impl OutOfMemory {
-    /// Why the request was not served.
+    /// The reason why the request failed.
     pub fn shortage(&self) -> Shortage {
         let unknown = Shortage {
             cause: Cause::Unknown,
@@ -60,14 +60,14 @@ impl OutOfMemory {
         }
     }
 
-    /// What the device has left, and what is cached.
+    /// The device's free memory plus the cached memory.
     fn device_left_bytes(&self) -> Option<u64> {
         self.free_bytes.zip(self.cached_bytes()).map(|(free, cached)| free + cached)
     }
 
-    /// What the limit leaves next to the memory in tensors.
+    /// The bytes between the memory in tensors and the limit.
     fn limit_left_bytes(&self) -> Option<u64> {
-        // The limit of Metal's allocator counts what others of the process hold.
+        // The limit of Metal's allocator also counts memory that the process uses outside the allocator.
         let used = self.process_bytes.filter(|_| self.capacity_bytes.is_none()).or(self.allocated_bytes);
         self.limit_bytes.zip(used).map(|(limit, used)| limit.saturating_sub(used))
     }

@@ -88,7 +88,7 @@ fn numbers(text: &str) -> Option<BTreeMap<String, u64>> {
     (!numbers.is_empty()).then_some(numbers)
 }
 
-/// The counters that are read.
+/// The names of the counters to read.
 const NAMES: [&str; 10] = [
     "allocated_bytes.all.current",
     "allocated_bytes.all.peak",

@@ -56,8 +56,8 @@ fn python(line: &str) -> Option<Frame> {
     Some(Frame { file: file.to_owned(), line: number, function: function.to_owned(), source: String::new() })
 }
 
-/// Parses `Cell In[3], line 5`, `File ~/a.py:12, in forward(self, x)`, and `<ipython-input-3-0b> in <module>`. The last
-/// form has no line number; the arrow in the text below it has.
+/// Parses `Cell In[3], line 5`, `File ~/a.py:12, in forward(self, x)`, and `<ipython-input-3-0b> in <module>`. The
+/// last form has no line number, but the arrow in the text below it does.
 fn ipython(line: &str) -> Option<Frame> {
     let line = line.trim();
     if let Some(rest) =

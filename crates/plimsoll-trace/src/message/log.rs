@@ -68,7 +68,7 @@ impl<'a> Process<'a> {
     }
 }
 
-/// Whether a message belongs to a process.
+/// How likely it is that a message belongs to a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kinship {
     None,
@@ -117,7 +117,8 @@ impl Log {
         processes
     }
 
-    /// The process whose last message has the most information: preferably figures and a traceback. Of equals, the first.
+    /// The process whose last message has the most information, preferably figures and a traceback. On a tie, the
+    /// first.
     pub fn process(&self) -> Option<Process<'_>> {
         let says = |it: &Process<'_>| it.last().map(Failed::says);
         let processes = self.processes();
@@ -126,7 +127,7 @@ impl Log {
     }
 }
 
-/// The state of reading, up to a line.
+/// The state of the reader after a line.
 #[derive(Default)]
 struct Reader {
     tracebacks: BTreeMap<Option<u32>, Tracing>,
@@ -212,7 +213,7 @@ impl Reader {
             _ if self.failed.len() < MOST_MESSAGES => {
                 self.failed.push(Failed { message, rank, traceback, ended_with: None });
             }
-            // The last message of a process counts.
+            // For each process, its last message counts.
             _ => {
                 self.left_out += 1;
                 if let Some(nth) = before {

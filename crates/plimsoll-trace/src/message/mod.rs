@@ -1,4 +1,4 @@
-//! Reading the texts that people have in place of a snapshot: a log with out-of-memory messages ([`Log`]), the
+//! Reads the texts that people have instead of a snapshot: a log with out-of-memory messages ([`Log`]), the
 //! allocator's counters ([`Counters`]), or a trace of torch.profiler ([`Profile`]). [`read`] recognises which one a
 //! text is.
 //!
@@ -11,10 +11,10 @@
 //! | `wording.rs` | [`OutOfMemory`]: one message, in all wordings since PyTorch 1.0 |
 //! | `wrap.rs` | messages that were broken at a column |
 //! | `frames.rs` | lines of a traceback |
-//! | `tracing.rs` | a traceback while it is read; [`Ended`]: an error that came after a message |
+//! | `tracing.rs` | a traceback while it is read; [`Ended`]: an error after a message |
 //! | `log.rs` | [`Log`]: the messages of a log, each with its traceback |
-//! | `absent.rs` | what a text without a message has instead |
-//! | `processes.rs` | which processes of a message are others |
+//! | `absent.rs` | the contents of a text without a message |
+//! | `processes.rs` | which of the listed processes are not this one |
 //! | `cause.rs` | [`Shortage`]: capacity or fragmentation, and by how much |
 //! | `counters.rs` | [`Counters`]: `memory_stats()` and `memory_summary()` |
 //! | `profile.rs` | [`Profile`]: memory events of torch.profiler |
@@ -46,7 +46,7 @@ use crate::error::Absent;
 
 /// The most bytes of a log that are read.
 const MOST_BYTES: u64 = 512 << 20;
-/// The number of first bytes in which counters are searched and a trace is recognised.
+/// The number of bytes at the start in which counters are searched and a trace is recognised.
 const HEAD_BYTES: u64 = 1 << 20;
 /// The most bytes of UTF-16 that are read; they are decoded all at once.
 const MOST_WIDE_BYTES: u64 = 64 << 20;
@@ -62,7 +62,7 @@ pub enum Pasted {
     Profile(Profile),
 }
 
-/// Reads a text; `None` if it is none of these.
+/// Reads a text. Returns `None` if it is not recognised.
 ///
 /// ```
 /// use plimsoll_trace::message::{Pasted, read};
@@ -80,7 +80,7 @@ pub fn read(input: impl Read) -> io::Result<Option<Pasted>> {
     Ok(understood(input)?.ok())
 }
 
-/// As [`read`]; for a text that is not recognised, returns what it contains instead.
+/// Does the same as [`read`], but for an unrecognised text returns the signs that it contains.
 ///
 /// # Errors
 /// An error of the system.

@@ -1,54 +1,54 @@
-//! Which of the processes in a message are others, and what they hold.
-//!
-//! PyTorch lists all processes on the GPU, and calls this one "this process" if it knows its number. In a container it does not:
-//! there this one is among the others.
+//! Which of the processes in a message are other processes, and how much memory they use. PyTorch lists all processes
+//! on the GPU, and calls this one "this process" if it knows its process ID. In a container it does not: there the
+//! list contains this process as if it were another one.
 
 use super::wording::OutOfMemory;
 
 impl OutOfMemory {
-    /// The processes, by number, that cannot be this one: with less memory than this one reserved, or all if the message
-    /// says "this process".
+    /// The processes, by process ID, that cannot be this one. They use less memory than this one reserved; if the
+    /// message says "this process", they are all listed processes.
     pub fn true_others(&self) -> Vec<(u32, u64)> {
         let own = self.candidates();
         self.others.iter().filter(|it| !own.contains(it)).copied().collect()
     }
 
-    /// The processes, by number, of which one may be this one: nothing shows which. They are neither in
-    /// [`OutOfMemory::true_others`] nor known as this one.
+    /// The processes, by process ID, one of which may be this one; the message does not show which. They are
+    /// not in [`OutOfMemory::true_others`], and none is known to be this one.
     pub fn perhaps_own(&self) -> Vec<(u32, u64)> {
         let own = self.candidates();
         if self.is_own(&own) { Vec::new() } else { own }
     }
 
-    /// All that this process uses of the GPU, even if the message lists it like another process.
+    /// All GPU memory of this process, even if the message lists it as another process's.
     pub fn own_bytes(&self) -> Option<u64> {
         let own = self.candidates();
         let listed = own.first().filter(|_| self.is_own(&own)).map(|(_, bytes)| *bytes);
         self.process_bytes.or(listed)
     }
 
-    /// Used on the GPU outside this process, by listed processes and all others; `None` if the message does not say what this
-    /// process uses.
+    /// The memory used on the GPU outside this process, by listed and unlisted processes. `None` if the message does
+    /// not give this process's memory.
     pub fn elsewhere_bytes(&self) -> Option<u64> {
         let (capacity, free, own) = (self.capacity_bytes?, self.free_bytes?, self.own_bytes()?);
         Some(capacity.saturating_sub(free).saturating_sub(own))
     }
 
-    /// The least that other processes of the list hold, whichever is this one.
+    /// The minimum that other listed processes use, whichever of them is this one.
     pub(super) fn least_others_bytes(&self) -> u64 {
         let perhaps = self.perhaps_own();
         let most = perhaps.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         total(&self.true_others()).saturating_add(total(&perhaps) - most)
     }
 
-    /// The processes that may be this one: none if the message names this one.
+    /// The listed processes that may be this one. Empty if the message names this one.
     fn candidates(&self) -> Vec<(u32, u64)> {
         let reserved = self.reserved_bytes.unwrap_or(0);
         let is_enough = |(_, bytes): &&(u32, u64)| self.process_bytes.is_none() && *bytes >= reserved;
         self.others.iter().filter(is_enough).copied().collect()
     }
 
-    /// Whether the only candidate must be this process: next to the list, the GPU has no room for what this one reserved.
+    /// Whether the only candidate must be this process. That is so if the GPU has no room for this one's reserved
+    /// memory in addition to the listed processes.
     fn is_own(&self, candidates: &[(u32, u64)]) -> bool {
         let listed = total(&self.others);
         let used = self.capacity_bytes.map(|capacity| capacity.saturating_sub(self.free_bytes.unwrap_or(0)));
@@ -68,7 +68,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A GPU of 80 GiB with 2 GiB free, of which this process reserved 1 GiB, and these other processes.
+    /// A GPU of 80 GiB with 2 GiB free. This process reserved 1 GiB; the message lists these other processes.
     fn message(more: &str) -> OutOfMemory {
         let text = format!(
             "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 2.00 GiB is free. {more}Of \
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_process_is_this_one_only_if_no_other_can_be() {
-        // The list, without this process, and with it twice.
+        // The list does not contain this process, or contains it twice.
         let one = message("Process 7 has 78.00 GiB memory in use. ");
         assert_eq!((one.true_others(), one.perhaps_own()), (vec![], vec![]));
         assert_eq!((one.own_bytes(), one.elsewhere_bytes()), (Some(78 << 30), Some(0)));
@@ -111,7 +111,8 @@ mod tests {
         );
         assert_eq!((named.true_others(), named.perhaps_own()), (vec![(7, 70 << 30)], vec![]));
         assert_eq!((named.own_bytes(), named.elsewhere_bytes()), (Some(2 << 30), Some(76 << 30)));
-        // Room for this one next to it: it may be either.
+        // There is room for this process in addition to the listed one, so that one may be this one or
+        // another.
         let open = message("Process 7 has 70.00 GiB memory in use. ");
         assert_eq!((open.true_others(), open.perhaps_own()), (vec![], vec![(7, 70 << 30)]));
         assert!(!open.shortage().held_by_others);

@@ -7,7 +7,7 @@ use std::io::Read;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-/// The memory events of one device, summarised.
+/// A summary of one device's memory events.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProfiledDevice {
     /// The name of the GPU, if the trace has it.
@@ -28,7 +28,7 @@ pub struct ProfiledDevice {
     pub failed: Option<(u64, u64)>,
 }
 
-/// The memory events of a trace, summarised.
+/// A summary of a trace's memory events.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Profile {
     /// The GPUs, by number.

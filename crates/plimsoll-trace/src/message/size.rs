@@ -17,8 +17,8 @@ pub(super) fn leading(text: &str) -> Option<(u64, &str)> {
     (bytes < MOST_BYTES).then_some((bytes.round() as u64, rest))
 }
 
-/// `1,024.50`, `2,048`, and with a decimal comma `2,00`, `1.024,50`. A comma before three digits separates thousands, unless a
-/// point or a zero is before it.
+/// Parses `1,024.50`, `2,048`, and with a decimal comma `2,00`, `1.024,50`. A comma before three digits separates
+/// thousands, unless the digits before it contain a point or are a single zero.
 fn number(digits: &str) -> Option<f64> {
     let digits = digits.trim_end_matches(['.', ',']);
     let is_decimal = |whole: &str, rest: &str| {
@@ -34,8 +34,8 @@ fn number(digits: &str) -> Option<f64> {
 /// More bytes than any machine has.
 const MOST_BYTES: f64 = (1u64 << 60) as f64;
 
-/// All units are powers of 1,024, including the `MB` of PyTorch's Metal allocator. Of two units with the same
-/// beginning, the longer comes first.
+/// All units are powers of 1,024, including the `MB` of PyTorch's Metal allocator. If one unit is the
+/// beginning of another, the longer one comes first.
 const UNITS: [(&str, f64); 15] = [
     ("bytes", 1.0),
     ("byte", 1.0),

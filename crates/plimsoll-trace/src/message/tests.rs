@@ -1,5 +1,5 @@
-//! Tests of each wording that PyTorch has had since 1.0, in the places where people find them: logs of trainers,
-//! launchers, notebooks.
+//! Tests of each wording that PyTorch has had since 1.0, in the places where people find them: logs of trainers
+//! and launchers, and notebooks.
 
 use super::*;
 use crate::failure::Cause;

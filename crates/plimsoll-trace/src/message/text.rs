@@ -79,7 +79,7 @@ fn unescaped(line: &str) -> Cow<'_, str> {
     if !quotes && !line.contains("\\\"") {
         return Cow::Borrowed(line);
     }
-    // Also if it is escaped twice.
+    // Also unescapes a text that was escaped twice.
     Cow::Owned(
         line.replace("\\\\n", "\n").replace("\\n", "\n").replace("\\\\\\\"", "\"").replace("\\\"", "\""),
     )

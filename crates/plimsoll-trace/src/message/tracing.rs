@@ -1,21 +1,22 @@
-//! A traceback while it is read: [`Tracing`]. It knows the error that the traceback ended with, and so whether a message that follows
-//! belongs to it; and the error that came after the last message: [`Ended`].
+//! Reads a traceback line by line: [`Tracing`]. It notes the error that ended the traceback, to decide whether a
+//! following message belongs to it, and the error that came after the last message: [`Ended`].
 
 use super::frames::{Frame, Traceback};
 
 /// The most frames of a traceback; Python's own recursion ends at 1,000.
 const MOST_FRAMES: usize = 4096;
-/// If a traceback has no error at its end, a message that follows after more lines than this is not its error. Indented lines do not count.
+/// A message further below a truncated traceback does not belong to it. Counts only lines that are not
+/// indented.
 const MOST_BETWEEN: usize = 12;
-/// A message more lines than this below the first line of another error is not part of that error.
+/// A message further below the first line of another error is not part of that error.
 const MOST_OF_ERROR: usize = 4;
-/// An error with more lines below it did not end the program.
+/// If more lines than this follow an error, it did not end the program.
 const MOST_BELOW: usize = 40;
 
-/// How a traceback begins.
+/// The text that begins a traceback.
 const HEADER: &str = "Traceback (most recent call last)";
 
-/// The error that a program ended with after it caught the one about memory.
+/// The error that ended a program after it had caught the out-of-memory error.
 ///
 /// ```
 /// use plimsoll_trace::message::{Pasted, read};
@@ -35,21 +36,22 @@ pub struct Ended {
     pub traceback: Traceback,
 }
 
-/// A traceback that is not complete yet, and what came before it.
+/// A traceback that is not complete yet, and the state before it.
 #[derive(Default)]
 pub(super) struct Tracing {
     traceback: Traceback,
-    /// The prefix that launchers and loggers write before each line: its length in bytes, and the number of blanks it begins with.
+    /// The prefix that launchers and loggers write before each line: its length in bytes, and the number of blanks at
+    /// its start.
     prefix: (usize, usize),
-    /// Whether the line before was a frame, so that this one is its source.
+    /// Whether the previous line was a frame, so that this one is its source.
     after_frame: bool,
-    /// The kind of error with which it ended; `None` if it has not.
+    /// The kind of error that ended the traceback; `None` if it has not ended.
     end: Option<Kind>,
-    /// Lines since its last frame or its end, without those that are indented or empty.
+    /// Lines since its last frame or its end, except those that are indented or empty.
     lines_since: usize,
-    /// What a line before it says about it.
+    /// The information in a line before the traceback.
     mark: Option<Mark>,
-    /// Whether the latest error was a message, or was raised while one was handled.
+    /// Whether the latest end was an out-of-memory error, or followed from one.
     is_of_memory: bool,
     /// The error that came after the last message.
     ended: Option<Ended>,
@@ -61,26 +63,26 @@ enum Kind {
     Other,
 }
 
-/// What Python writes before a traceback.
+/// A line that Python writes before a traceback.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
-    /// The previous error caused this one, or was being handled.
+    /// The error was caused by the previous one, or raised while that was handled.
     Chained,
     /// The error did not end the program.
     Aside,
 }
 
-/// Whether a line belongs to tracebacks and not to a message that is still read.
+/// Whether a line belongs to a traceback, not to the message that is being read.
 pub(super) fn is_of_traceback(line: &str) -> bool {
     line.contains(HEADER) || mark(line).is_some()
 }
 
 impl Tracing {
-    /// The next line, which is no message; `frame` is what it says of a frame.
+    /// Reads the next line, which is not part of a message. `frame` is the frame that it contains.
     pub(super) fn take(&mut self, line: &str, frame: Option<Frame>) {
         if let Some(at) = line.find(HEADER) {
             let ahead = &line[..at];
-            // IPython writes the error's name before the header, and nothing before the other lines.
+            // In IPython, the line has the error's name on the left, and the other lines have no prefix.
             self.prefix =
                 if ahead.ends_with("  ") && !ahead.trim().is_empty() { (0, 0) } else { (at, blanks(ahead)) };
             self.begin();
@@ -119,7 +121,7 @@ impl Tracing {
             usize::from(!self.bare(line).starts_with([' ', '\t', '-']) && !line.trim().is_empty());
     }
 
-    /// The traceback ends with an error.
+    /// Ends the traceback with an error.
     fn close(&mut self, name: &str, line: &str) {
         let is_memory = MEMORY.iter().any(|words| line.contains(words));
         (self.end, self.lines_since) = (Some(if is_memory { Kind::Memory } else { Kind::Other }), 0);
@@ -132,11 +134,12 @@ impl Tracing {
         self.ended = (!self.is_of_memory).then(ended);
     }
 
-    /// The traceback of a message that begins in this line: without frames if it belongs to another error, or if there is none.
+    /// The traceback of a message that begins in this line. It has no frames if the traceback belongs to another
+    /// error, or if there is none.
     pub(super) fn of_message(&mut self, line: &str) -> Traceback {
         let is_its = match self.end {
             None | Some(Kind::Memory) => self.lines_since <= MOST_BETWEEN,
-            // The error has several lines, and this is one.
+            // The error has several lines, and this is one of them.
             Some(Kind::Other) => {
                 let goes_on = self.error(line).is_some() || line.contains("Cuda failure");
                 goes_on && self.lines_since <= MOST_OF_ERROR
@@ -148,25 +151,26 @@ impl Tracing {
         if is_its { traceback } else { Traceback::default() }
     }
 
-    /// The traceback below the last message, if that is its error: reports on the web have the message on top.
+    /// The traceback below the last message, if it belongs to the message: reports on the web have the message
+    /// on top.
     pub(super) fn below(&mut self) -> Option<Traceback> {
         let is_its = self.end != Some(Kind::Other) && !self.traceback.frames.is_empty();
         is_its.then(|| std::mem::take(&mut self.traceback))
     }
 
-    /// The error after the last message with which the program ended.
+    /// The error after the last message that ended the program.
     pub(super) fn ended(&mut self) -> Option<Ended> {
-        // If a traceback without its error follows, that may be the end.
+        // If another traceback is incomplete, its error may have ended the program.
         self.ended.take().filter(|_| self.end.is_some() && self.lines_since <= MOST_BELOW)
     }
 
-    /// The error of which a line is the first, without its module.
+    /// The exception, without its module, if this line is the first of an error.
     fn error<'a>(&self, line: &'a str) -> Option<&'a str> {
         let is_next = self.lines_since == 0;
         error(line, is_next).or_else(|| error(self.bare(line), is_next))
     }
 
-    /// A line without what a launcher or a logger wrote before it.
+    /// A line without the prefix of a launcher or a logger.
     fn bare<'a>(&self, line: &'a str) -> &'a str {
         let (bytes, indent) = self.prefix;
         if blanks(line) > indent { line } else { line.get(bytes..).unwrap_or(line) }
@@ -185,8 +189,9 @@ fn mark(line: &str) -> Option<Mark> {
     chained.into_iter().any(has).then_some(Mark::Chained).or_else(is_aside)
 }
 
-/// The name in `KeyError: 'loss'`, `torch.OutOfMemoryError: …`, `KeyboardInterrupt`, `ray.exceptions.RayTaskError(OutOfMemoryError): …`.
-/// A name that does not look like an exception's is one only in the line next to the traceback.
+/// The name in `KeyError: 'loss'`, `torch.OutOfMemoryError: …`, `KeyboardInterrupt`,
+/// `ray.exceptions.RayTaskError(OutOfMemoryError): …`. A name without a usual ending counts only in the line next to
+/// the traceback.
 fn error(line: &str, is_next: bool) -> Option<&str> {
     let is_part = |char: char| char.is_alphanumeric() || char == '_' || char == '.';
     let (path, rest) = line.split_at(line.find(|char| !is_part(char)).unwrap_or(line.len()));
@@ -204,7 +209,7 @@ fn error(line: &str, is_next: bool) -> Option<&str> {
     (is_class && is_head && (is_known || is_next)).then_some(name)
 }
 
-/// How the names of exceptions end.
+/// The usual endings of exception names.
 const ENDS: [&str; 10] = [
     "Error",
     "Exception",
@@ -218,11 +223,11 @@ const ENDS: [&str; 10] = [
     "Warning",
 ];
 
-/// Words in errors about memory.
+/// Words of errors about memory.
 const MEMORY: [&str; 6] =
     ["OutOfMemory", "MemoryError", "out of memory", "Out of memory", "ALLOC_FAILED", "allocate memory"];
 
-/// Words in errors that follow from the end of another process: of launchers, pools, and ranks that lost a rank.
+/// Words of errors that report the end of another process: from launchers, pools, and ranks that lost one.
 const OF_OTHERS: [&str; 11] = [
     "BrokenProcessPool",
     "CalledProcessError",
@@ -299,7 +304,8 @@ mod tests {
             (ranked(&(caught.clone() + &key)), Some("KeyError")),
             (caught.clone() + &trace(3, "KeyboardInterrupt"), Some("KeyboardInterrupt")),
             (caught.clone() + &key + chained + &trace(5, "mine.LoaderError: x"), Some("LoaderError")),
-            // Of memory in the end, caught too, of a thread, of a launcher.
+            // These errors do not count: chained to the one about memory, far above the end, of a thread, of a
+            // launcher, about memory.
             (format!("RuntimeError: {MESSAGE}\n{chained}{key}"), None),
             (caught.clone() + &key + &"step\n".repeat(99), None),
             (caught.clone() + "Exception in thread Thread-3:\n" + &key, None),

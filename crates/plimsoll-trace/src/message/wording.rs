@@ -19,12 +19,12 @@ pub enum Source {
     Driver,
 }
 
-/// The content of a message. Sizes are in bytes; they are rounded if the message has two decimals.
+/// The contents of a message. Sizes are in bytes; they are rounded if the message has two decimals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// The allocator or library that ran out of memory.
     pub source: Source,
-    /// `CUDA`, `HIP`, `XPU`, `MPS` or `CPU`; for a library, its call or status.
+    /// `CUDA`, `HIP`, `XPU`, `MPS` or `CPU`; for a library, the failed call or its status.
     pub name: String,
     /// The number of the GPU.
     pub device: Option<u32>,
@@ -69,7 +69,7 @@ impl OutOfMemory {
         }
     }
 
-    /// Where a message begins in this line, if one does, and its source.
+    /// The position in this line where a message begins, if one does, and its source.
     pub(super) fn begins(line: &str) -> Option<(usize, Source, &'static str)> {
         STARTS.iter().find_map(|&(words, source, name)| line.find(words).map(|at| (at, source, name)))
     }

@@ -13,7 +13,7 @@ pub(super) fn join(text: &mut String, line: &str) {
     text.push_str(line.trim_start());
 }
 
-/// Whether a message may begin at the end of a line, broken before it can be recognised.
+/// Whether a message may begin at the end of a line, which was broken before the message can be recognised.
 pub(super) fn is_start(line: &str) -> bool {
     let line = line.trim_end();
     let end = &line[line.floor_char_boundary(line.len().saturating_sub(MOST_START))..];
@@ -26,7 +26,7 @@ pub(super) fn whole_start(mut start: String, line: &str) -> Option<String> {
     OutOfMemory::begins(&start).is_some_and(|(at, ..)| at + line.len() < start.len()).then_some(start)
 }
 
-/// The first words of the allocator's messages, which name the kind of memory.
+/// The first words of the allocator's messages: the kind of memory.
 const MAKERS: [&str; 3] = ["CUDA", "HIP", "XPU"];
 /// The length of `CUDA out of memory`.
 const MOST_START: usize = 18;
@@ -59,7 +59,7 @@ fn bare(word: &str) -> &str {
 /// The units of the numbers in a message, and the word after a process's number.
 const UNITS: [&str; 9] = ["bytes", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "has"];
 
-/// The words by which the values of a message are found.
+/// The words that mark the values of a message.
 const WORDS: [&str; 42] = [
     "CUDA",
     "GPU",

@@ -55,7 +55,7 @@ pub fn has_events(device: &DeviceExplanation) -> bool {
     device.timeline.quality.events > 0
 }
 
-/// Whether the [`verdict`](super::verdict::sentence) is bad: memory ran out, or leaks.
+/// Whether the [`verdict`](super::verdict::sentence) is bad: memory ran out, or a leak was found.
 pub fn is_bad(device: &DeviceExplanation) -> bool {
     device.failure.is_some() || leaks(device)
 }
@@ -65,14 +65,14 @@ pub(super) fn leaks(device: &DeviceExplanation) -> bool {
     device.leaks.whole.verdict == Verdict::Leaking
 }
 
-/// How much leaks, if something does.
+/// The size of the leak, if there is one.
 pub(super) fn leak(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Option<String> {
     let whole = &device.leaks.whole;
     (whole.verdict == Verdict::Leaking)
         .then(|| format!("{} ({})", rate(&whole.growth, size), whole.confidence))
 }
 
-/// How much of a step remains, and in how many steps.
+/// The bytes that remain per step, and the number of steps in which they do.
 pub fn rate(growth: &Growth, size: impl Fn(u64) -> String) -> String {
     let Growth { usual_bytes, grew, steps, every, .. } = *growth;
     let bytes = size(usual_bytes);
@@ -183,10 +183,10 @@ pub fn patterns(snapshot: &Snapshot, device: &DeviceExplanation) -> Vec<String> 
         .collect()
 }
 
-/// The information about a leak that a snapshot lacks.
+/// A note about the information on a leak that a snapshot lacks.
 pub const NO_HOLDER: &str = "these lines allocated the blocks; a snapshot does not record what keeps them alive: plimsoll predict and run name it";
 
-/// The explained moment, as the end of "live …".
+/// The explained moment, as text after "live".
 pub fn when(device: &DeviceExplanation) -> &'static str {
     match (device.failure, has_events(device)) {
         (Some(_), _) => "when memory ran out",
@@ -220,8 +220,8 @@ pub fn short(path: &str) -> String {
     }
 }
 
-/// The place in a row of the table by line: the user's line and the library line that it called, or what is known if
-/// there is no line.
+/// The place in a row of the table by line: the user's line and the library line that it called, or the available
+/// information if there is no line.
 pub fn asker(snapshot: &Snapshot, key: Line) -> String {
     match key.frame {
         Some(frame) => with_library(snapshot, frame, key.package_line),
@@ -259,7 +259,7 @@ pub fn category(snapshot: &Snapshot, category: ShownCategory) -> Cow<'_, str> {
     category.plural(snapshot).map_or(Cow::Borrowed("unknown"), plain)
 }
 
-/// How a category is known.
+/// How a category was determined.
 pub fn reason(key: Purposed) -> String {
     match key.category {
         ShownCategory::Purpose(None) => key.why.evidence().to_owned(),
@@ -307,7 +307,7 @@ pub fn place(snapshot: &Snapshot, place: Place) -> String {
     }
 }
 
-/// The recommended setting, compared with the simulation of the recorded ones.
+/// The recommended allocator setting, compared with a simulation of the recorded settings.
 pub fn best_setting(what_if: &WhatIf, size: impl Fn(u64) -> String) -> String {
     let baseline = what_if.rows.first().map(|row| &row.outcome).unwrap_or(&what_if.recorded);
     let instead = |row: &Row| {

@@ -1,4 +1,4 @@
-//! The information that the module printed by `plimsoll record` adds to a snapshot: [`Recorder`].
+//! The information that the module from `plimsoll record` adds to a snapshot: [`Recorder`].
 //!
 //! It is stored among `allocator_settings`, which PyTorch's tools show but do not interpret.
 
@@ -12,7 +12,7 @@ const NAME: &str = "plimsoll_record";
 pub struct Recorder<'a> {
     /// The maximum number of events in the ring.
     pub max_entries: Option<u64>,
-    /// The steps that GradScaler skipped; `None` if none was tried, or it is not known.
+    /// The number of steps that GradScaler skipped. `None` if it tried none, or if the number is unknown.
     pub skipped_steps: Option<u64>,
     totals: Option<&'a [(String, Setting)]>,
 }

@@ -1,8 +1,8 @@
-//! One model on several ranks.
+//! Training one model on several ranks.
 //!
 //! | file | contents |
 //! |---|---|
-//! | `ddp/` | data parallel: each rank has the whole model and a part of the batch: [`DistributedDataParallel`] |
+//! | `ddp/` | data-parallel training, where each rank has the full model and a part of the batch: [`DistributedDataParallel`] |
 
 mod ddp;
 

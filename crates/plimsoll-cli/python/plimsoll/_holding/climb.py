@@ -1,4 +1,4 @@
-"""From an object up to a name in the program: a breadth-first walk over the referrers that the garbage collector
+"""Finds the path from an object up to a name in the program: a breadth-first walk over the referrers that the garbage collector
 reports, up to a module's variable, a class, or a variable of a running function.
 
 The collector does not know the variables of running functions; they are read from the threads' frames. The walk keeps
@@ -33,7 +33,7 @@ class Local:
 
 
 class Chain:
-    """The objects from the start up to the topmost one that was found, and the kind of that one."""
+    """The objects from the start up to the topmost one that was found, and what the topmost one is."""
 
     def __init__(self, objects: list[Any], root: Local | str | None, is_garbage: bool = False) -> None:
         self.objects = objects
@@ -144,9 +144,7 @@ class Climb:
         return chain
 
     def unnamed(self, branch: Branch, is_garbage: bool) -> Chain:
-        """The chain of a branch that has not reached a root: up to a function, a generator, an exception, or an
-        attribute.
-        """
+        """The chain of a branch that has not reached a root: up to a function, a generator, an exception, or an attribute."""
         scopes = (types.FunctionType, types.GeneratorType, types.CoroutineType, BaseException)
         above = [(at, obj) for at, obj in branch.objects.items() if at in branch.below]
         tops = [at for at, obj in above if is_a(obj, *scopes)] or [

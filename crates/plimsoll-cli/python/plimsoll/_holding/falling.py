@@ -1,5 +1,5 @@
-"""Training memory that is gone for good: gradients, optimizer states and buffers that earlier steps had and the latest ones do not
-have. Also counts the steps that GradScaler skipped.
+"""Finds training memory that was dropped for good: gradients, optimizer states and buffers that existed in earlier
+steps but not in the latest ones. It also counts the steps that GradScaler skipped.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from .. import protocol
 from .live import Tensors
 from .objects import is_a
 
-OFTEN = 8  # each of the first steps is looked at, then those whose number is a power of two, and those in which memory falls
-LEAST_PART = 100  # of the allocated bytes: less is not named
-LOOKS = 2  # in which something is missing until it counts as gone
-UNUSED = 4  # the same, of the gradient of a parameter that is not frozen
-NAMES = 3  # parameters that are named
+# The first steps are all examined, then those whose number is a power of two, and those in which memory falls.
+OFTEN = 8
+LEAST_PART = 100  # of the allocated bytes: less is not reported
+LOOKS = 2  # examined steps in which a tensor must be missing to count as gone
+UNUSED = 4  # the same for the gradient of a parameter that is not frozen
+NAMES = 3  # the maximum number of parameters to name
 
 
 class Kept:
-    """What was seen at an optimizer's steps: gradients and states by parameter, buffers by module and name."""
+    """The tensors that existed at an optimizer's steps: gradients and states by parameter, buffers by module and name."""
 
     def __init__(self) -> None:
         self.level = 0  # allocated bytes at the latest step of the optimizer
@@ -29,7 +30,7 @@ class Kept:
 
 
 class Falling:
-    """What this process's optimizers and modules have kept, step by step."""
+    """The memory that this process's optimizers and modules have kept, step by step."""
 
     def __init__(self, torch: Any) -> None:
         from torch.nn.modules.module import register_module_buffer_registration_hook
@@ -52,7 +53,7 @@ class Falling:
                 with self.known.quiet():
                     self.look(optimizer, kept, step)
             except Exception:
-                self.kept.pop(optimizer, None)  # the program goes on
+                self.kept.pop(optimizer, None)  # an error here must not end the program
 
     def look(self, optimizer: Any, kept: Kept, step: int) -> None:
         """Notes what is there at an optimizer's step."""
@@ -64,7 +65,7 @@ class Falling:
                 kept.seen[key] = max(most, tensor.numel() * tensor.element_size()), nth
 
     def there(self, optimizer: Any) -> Any:
-        """The keys and tensors of what is there."""
+        """The keys and tensors that exist now."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 gradient = self.known.get(parameter, "grad") if self.known.get(parameter, "is_leaf") else None
@@ -81,18 +82,19 @@ class Falling:
                     yield ("buffer", (id(module), name)), it
 
     def rows(self) -> list[protocol.Fall]:
-        """What is gone for good, by optimizer and category; the largest first."""
+        """Rows for tensors that are gone for good, by optimizer and category, the largest first."""
         found = [row for optimizer, kept in list(self.kept.items()) for row in self.gone(optimizer, kept)]
         return sorted(found, key=lambda it: -it["bytes"])
 
     def gone(self, optimizer: Any, kept: Kept) -> list[protocol.Fall]:
-        """The same of one optimizer: what the earlier looks saw, and none of the latest ones."""
+        """Rows for one optimizer: the tensors that earlier looks saw and the latest ones did not."""
         parameters = [it for group in optimizer.param_groups for it in group["params"]]
         frozen = {id(it) for it in parameters if not it.requires_grad}
         rows: dict[tuple[str, int, bool], tuple[int, list[int]]] = {}
         for (category, key), (size, latest) in kept.seen.items():
             owner = key[0] if isinstance(key, tuple) else key
-            # A gradient may come back if the parameter is only not used, as that of an expert.
+            # A gradient may come back if its parameter is only unused for now, for example in an expert
+            # that gets no tokens.
             is_frozen = category == "gradient" and owner in frozen
             if len(kept.looks) - 1 - latest >= (LOOKS if is_frozen or category != "gradient" else UNUSED):
                 total, owners = rows.setdefault((category, latest, is_frozen), (0, []))
@@ -104,7 +106,7 @@ class Falling:
         ]
 
     def text(self, category: str, owners: list[int], is_frozen: bool) -> str:
-        """What is gone: `the gradients of 3 parameters (0.weight, …), which are frozen`."""
+        """A description of what is gone: `the gradients of 3 parameters (0.weight, …), which are frozen`."""
         owners = list(dict.fromkeys(owners))
         one = "module" if category == "buffer" else "parameter"
         many = f"{len(owners)} {one}{'' if len(owners) == 1 else 's'}"
@@ -119,7 +121,7 @@ class Falling:
         return f"{found[category]} {many}{named}{', which are frozen' if is_frozen else ''}"
 
     def names(self, wanted: list[int]) -> list[str]:
-        """The names of parameters or modules, as the outermost modules call them."""
+        """The names of parameters or modules, as seen from the outermost modules."""
         import gc
 
         modules = [it for it in gc.get_objects() if is_a(it, self.torch.nn.Module)]
@@ -135,8 +137,8 @@ class Falling:
 
 
 class Skipped:
-    """The steps that GradScaler skipped because a gradient was infinite or no number. An optimizer that leaves out such steps itself
-    (`fused=True`) is not counted: whether it did is on the GPU.
+    """Counts the steps that GradScaler skipped because a gradient was infinite or NaN. Optimizers that skip such steps
+    themselves (`fused=True`) are not counted: whether they did is known only on the GPU.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -149,7 +151,7 @@ class Skipped:
         scaler, skipped = module.GradScaler, self
         original = getattr(scaler, "_maybe_opt_step", None)
         if original is None:
-            return  # a PyTorch without that function
+            return  # this PyTorch does not have the function
 
         @functools.wraps(original)
         def _maybe_opt_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:

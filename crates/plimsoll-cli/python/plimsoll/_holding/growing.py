@@ -1,6 +1,4 @@
-"""Finds what keeps memory that grows from step to step, or that is live when memory runs out, for `predict` and
-`run`.
-"""
+"""Finds the owners of memory that grows from step to step, or that is live when memory runs out, for `predict` and `run`."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ LOOKS = 3  # how many failed requests are examined: a program may catch thousand
 
 
 class Growing:
-    """Finds what keeps growing memory, by comparing two surveys of a device."""
+    """Finds the owners of growing memory by comparing two surveys of a device."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -26,8 +24,8 @@ class Growing:
         self.looks = 0  # failed requests that were examined
 
     def stepped(self, levels: dict[int, int], is_last: bool) -> None:
-        """Called after a step, with the memory level of each device whose memory grows. Takes a survey at a device's first such
-        step, and one at the last step of all.
+        """Called after a step, with the memory level of each device whose memory grows. Takes a first survey of each
+        such device, and a second one if this is the last step.
         """
         for device, level in levels.items():
             self.begins(device, level)
@@ -42,13 +40,13 @@ class Growing:
                 self.first[device] = level, survey
 
     def grew(self, device: int, level: int) -> None:
-        """Finds what keeps the memory that was allocated since the first survey of a device."""
+        """Finds the owners of memory that was allocated since the first survey of a device."""
         if level > self.first.get(device, (level, None))[0]:
             self.compare(device, level, self.survey(device))
 
     def ran_out(self, device: int, level: int) -> None:
-        """Called when a request failed. Finds what keeps the growth. If nothing is found, names the holders of much of all
-        memory, except plain variables, which keep what the current step needs.
+        """Called when a request failed. Finds the owners of memory that has grown. If there are none, names every
+        holder of a large part of all memory, except plain variables, which keep what the current step needs.
         """
         self.looks += 1
         survey = self.survey(device) if self.looks <= LOOKS else None
@@ -67,7 +65,7 @@ class Growing:
         self.keep(device, [it for key, it in grown.items() if it.bytes - known[key] >= SHARE * (level - before)])
 
     def survey(self, device: int) -> Survey | None:
-        """A survey of this moment, or None if it failed, because the program must continue."""
+        """A survey of this moment. None if it failed: a failure here must not end the program."""
         try:
             return Survey(self.torch, device)
         except Exception:

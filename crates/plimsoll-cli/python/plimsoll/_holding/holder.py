@@ -57,7 +57,9 @@ def text_of(chain: Chain, content: str = "") -> str:
 
 
 def holder_of(chain: Chain, known: Tensors, graphs: Graphs = MappingProxyType({})) -> Holder:
-    """The holder that a chain leads to. `graphs` maps the addresses of tensors to what their graphs keep."""
+    """The holder that a chain leads to. `graphs` maps the addresses of tensors to the storages that their
+    graphs keep.
+    """
     inner, tensor = parts(chain)[0], chain.objects[0]
     tensors, storages = known.content(inner.many[0]) if inner.many else ({id(tensor)}, dict([known.storage(tensor)]))
     total, count = sum(storages.values()), len(tensors)

@@ -1,4 +1,4 @@
-"""The tensors of the process that Python knows, their bytes, and what else their autograd graphs keep.
+"""The tensors of the process that Python knows, their bytes, and the other memory that their autograd graphs keep.
 
 Storages are identified by their address, and their data is never read. No code of tensor subclasses or modes runs
 meanwhile, and no saved-tensor hook.
@@ -136,7 +136,7 @@ class Tensors:
 
 
 def attribute(obj: Any, name: str) -> Any:
-    """The value of a property that PyTorch's class of an object defines; None if it has none, or no longer has one."""
+    """The value of a property that the object's PyTorch class defines. None if it does not exist, or no longer does."""
     for base in mro(type(obj)):
         found = class_dict(base).get(name)
         if found is not None:

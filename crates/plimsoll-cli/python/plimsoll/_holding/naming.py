@@ -65,9 +65,7 @@ def cut(expression: str) -> str:
 
 
 def parts(chain: Chain) -> list[Part]:
-    """The expressions of a chain, the innermost first: for example `kept` of a closure, then what holds the
-    function.
-    """
+    """The expressions of a chain, the innermost first: for example `kept` of a closure, then the owner of the function."""
     objects = chain.objects
     found = [first(chain)]
     at = len(objects) - 1
@@ -139,9 +137,7 @@ def down(objects: list[Any], at: int, found: list[Part]) -> int:
 
 
 def of_attributes(objects: list[Any], at: int, part: Part) -> int:
-    """An attribute of an object, if its `__dict__` is next in the chain; for a module, its submodule, parameter or
-    buffer.
-    """
+    """An attribute of an object, if its `__dict__` is next in the chain; for a module, its submodule, parameter or buffer."""
     owner, variables = objects[at], objects[at - 1]
     if at < 2:
         return at - 1

@@ -87,9 +87,7 @@ def frame_of(generator: Any) -> FrameType | None:
 
 
 def name_of_globals(variables: dict[Any, Any]) -> str | None:
-    """The name of the module whose variables these are; None for any other dictionary, whose keys may have their own
-    `__eq__`.
-    """
+    """The name of the module whose variables these are; None for any other dictionary, whose keys may have their own `__eq__`."""
     if not all(type(it) is str for it in list(variables)) or "__builtins__" not in variables:
         return None
     name = variables.get("__name__")

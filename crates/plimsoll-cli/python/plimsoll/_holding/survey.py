@@ -1,7 +1,7 @@
-"""Finds what keeps the memory of a GPU besides the model and its optimizer: lists, dictionaries, attributes, closures,
+"""Finds the owners of GPU memory other than the model and its optimizer: lists, dictionaries, attributes, closures,
 tracebacks, cycles, and autograd graphs that are never freed.
 
-Of many tensors of one size it examines only a few, so 100,000 take little longer than ten.
+Of many tensors with the same size it examines only a few, so 100,000 take little longer than ten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .objects import attributes, is_a
 
 GROUPS = 12  # the maximum number of groups of tensors to examine
 SAMPLES = 3  # tensors to examine in each group
-FEW = 3  # a variable with fewer tensors keeps what the current step needs, nothing of earlier ones
+FEW = 3  # a variable with fewer tensors keeps only memory that the current step needs
 
 
 class Survey:
@@ -97,9 +97,7 @@ class Survey:
                     self.add(*max(found, key=lambda it: it[1].tensors), len(group) // len(of_group))
 
     def add(self, chain: Chain, holder: Holder, times: int) -> None:
-        """Adds the holder of a sampled tensor, with everything that its container keeps, or else with `times` its own
-        bytes.
-        """
+        """Adds the holder of a sampled tensor, with everything that its container keeps, or else with `times` its own bytes."""
         part, key = parts(chain)[0], masked(text_of(chain))
         if part.kind == "unknown":
             return  # mostly the arguments of a running call

@@ -1,3 +1,3 @@
-"""What `plimsoll predict` does inside the program's Python processes: `start.py` is the entry point, `watch.py`
-watches the process.
+"""The part of `plimsoll predict` inside the program's Python processes: `start.py` is the entry point, and
+`watch.py` watches the process.
 """

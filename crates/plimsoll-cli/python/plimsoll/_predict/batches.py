@@ -1,4 +1,4 @@
-"""The batches of the training loader that follow the last step: is one of them larger than those of the steps?
+"""Examines the batches of the training loader that follow the last step: is one of them larger than those of the steps?
 
 They are loaded, not trained on; the largest then gets one step. If loading is slow, only the first ones are loaded.
 """
@@ -29,12 +29,12 @@ class Batches:
         self.is_searched = self.is_complete = False
 
     def saw(self, batch: Any) -> None:
-        """The loader made a batch."""
+        """Notes a batch that the loader made."""
         self.made += 1
         self.sizes.add(self.elements(batch))
 
     def elements(self, batch: Any, depth: int = 0) -> int:
-        """The elements of all tensors in a batch."""
+        """The number of elements of all tensors in a batch."""
         if isinstance(batch, self.torch.Tensor):
             return int(batch.numel())
         if isinstance(batch, Mapping):
@@ -49,7 +49,7 @@ class Batches:
         return sum(self.elements(it, depth + 1) for it in parts) if depth < 4 else 0
 
     def larger(self, following: Callable[[Any], Any]) -> Any:
-        """The largest of the following batches, if it is larger than those before; else None."""
+        """The largest of the following batches, if it is larger than all earlier ones; otherwise None."""
         if self.is_searched:
             return None
         self.is_searched = True

@@ -1,4 +1,4 @@
-"""Statements of an outer loop that run after the inner training loop has ended, such as the evaluation at the end of an epoch."""
+"""Code that an outer loop runs after the inner loop of the training steps: often the evaluation at the end of an epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .growth import around, counter, length_of
 
 
 class Behind:
-    """Takes the place of a `Condition` (conditions.py) for such statements: it holds once the training loop has ended."""
+    """Takes the place of a `Condition` (conditions.py) for such statements: it holds when the inner loop has ended."""
 
     first = None
 
@@ -25,7 +25,9 @@ class Behind:
         self.last = step, {}
 
     def count(self, stack: list[FrameType]) -> None:
-        """Notes how many steps the training loop has left. Keeps no frame, because a frame would keep tensors alive."""
+        """Notes how many iterations the inner loop has left. Keeps no frame, because a frame would keep
+        tensors alive.
+        """
         loop, own = next(((loop, own) for own in stack for loop in around(own)), (None, None))
         self.left = None
         if isinstance(loop, ast.For) and own is not None:
@@ -33,7 +35,7 @@ class Behind:
             self.left = None if length is None or done is None else max(length - done, 0)
 
     def holds(self, values: dict[str, Any]) -> bool | None:
-        """Whether the loop has ended: not at the end of a step inside it."""
+        """Whether the loop has ended. At the end of a step inside it, it has not."""
         return False
 
     def next(self, wanted: bool, total: int | None) -> tuple[bool, int | None]:
@@ -43,7 +45,7 @@ class Behind:
         return True, self.last[0] + self.left
 
     def can_change(self) -> bool:
-        """Each loop ends."""
+        """Always true, because each loop ends."""
         return True
 
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""Values that are not known but cannot be zero: an operator's bounds limit them, or the tensor had values before a
+"""Values that are unknown but cannot be zero: an operator's bounds limit them, or the tensor had values before a
 change through an unknown mask. `clamp(min=1)` is at least 1, a mask may select nothing, a random index lies between
 its bounds.
 
@@ -15,9 +15,9 @@ from typing import Any
 from .shadow import Shadows
 
 MOST_FLOATS = 1024  # elements, of a floating-point result
-# With zeros for what is unknown, these give a value that the result may have.
+# If unknown inputs are replaced by zeros, these operators return a possible value of the result.
 BOUNDED = set("clamp clamp.Tensor clamp_min clamp_min.Tensor maximum add.Tensor where.self clamp_ clamp_min_".split())
-OF_INTEGERS = ("aten::add", "aten::where")  # sums and choices of numbers with a fraction decide no size
+OF_INTEGERS = ("aten::add", "aten::where")  # of integers only: floating-point results decide no size
 RANDOM = "random_.from randperm.generator_out"
 BY_INDEX = ("aten::index_put_", "aten::_index_put_impl_")
 BY_MASK = BY_INDEX + ("aten::masked_fill_", "aten::index_fill_")
@@ -50,9 +50,7 @@ def with_zeros(known: Shadows, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def of_result(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Gives a result of unknown inputs the values that it would have for inputs of zero, unless those values are
-    zero, too.
-    """
+    """Gives a result of unknown inputs the values that it would have for inputs of zero, unless those values are also zero."""
     if not isinstance(result, known.torch.Tensor) or not may_bound(operator, result) or not known.is_small(result):
         return
     known_args, known_kwargs = with_zeros(known, args, kwargs)
@@ -62,8 +60,8 @@ def of_result(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def of_change(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
-    """The values of a tensor after an operator that changes it with unknown arguments, and which of them are unsure;
-    None if nothing is known of them.
+    """The values of a tensor after an operator that changes it with unknown arguments, and which of them are unsure.
+    None if none of its values is known.
     """
     torch, tensor, name = known.torch, args[0], operator._schema.name
     before = known.shadow(tensor)

@@ -15,9 +15,7 @@ def compiles() -> bool:
 
 
 def compile_caches() -> protocol.CompileCaches:
-    """Which results torch.compile caches: AOTAutograd's and Inductor's graphs, all of them, and the timings of
-    kernels.
-    """
+    """Which results torch.compile caches: AOTAutograd's and Inductor's graphs, all of them, and the timings of kernels."""
     config, functorch = (sys.modules.get(f"torch.{name}.config") for name in ("_inductor", "_functorch"))
     if config is None or functorch is None or getattr(config, "force_disable_caches", False):
         return protocol.CompileCaches(autograd=False, graphs=False, timings=False)

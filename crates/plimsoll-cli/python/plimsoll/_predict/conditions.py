@@ -1,7 +1,7 @@
 """The test of an `if`: whether it can change while a loop runs, and when it will be true.
 
-Only plain values are read (numbers, texts, lengths), and no code of the program is called. A test of plain values alone is evaluated
-with the values that they will have if they keep changing as they did so far.
+Only plain values are read (numbers, strings, lengths), and the program's code is never called. A test that consists
+only of plain values is evaluated with the values that they will have if they keep changing as they have so far.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REST = (
 )
 LARGE = (ast.Pow, ast.LShift)  # their results may take long
 ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
-# Names taken for counters if the value is not seen, as of a function's arguments.
+# Names that count as counters if their value is not visible, as for a function's arguments.
 COUNTERS = set(
     "step epoch iteration iter it i t idx batch_idx global_step iter_num step_num current_step current_epoch n_iter update"
     " episode counter num_updates total_steps_done".split()
@@ -60,10 +60,10 @@ class Condition:
         self.is_steady = True  # whether the values changed evenly so far
         self.names = [f"v{nth}" for nth in range(len(self.leaves))]
         self.code = self.compiled()
-        self.ahead: dict[bool, tuple[bool, int | None]] = {}  # when the test will be so, as far as was searched
+        self.ahead: dict[bool, tuple[bool, int | None]] = {}  # by the wanted result: what `next` found
 
     def compiled(self) -> CodeType | None:
-        """The test with a name in place of each part that has a value; None if it has other operations."""
+        """The test with a name in place of each part that has a value. None if it contains other operations."""
         names = dict(zip(self.leaves, self.names))
 
         class Named(ast.NodeTransformer):
@@ -89,7 +89,7 @@ class Condition:
         self.last = self.first if self.last is None else (step, values)
 
     def course(self) -> dict[str, tuple[Any, Fraction]] | None:
-        """The latest value of each part, and how much it grows a step; None if one is unknown."""
+        """The latest value of each part, and its growth per step. None if one is unknown."""
         if self.first is None or self.last is None:
             return None
         (began, before), (now, after) = self.first, self.last
@@ -106,7 +106,7 @@ class Condition:
         return found
 
     def expected(self, step: int) -> dict[str, Any] | None:
-        """The values at the end of a step, if they keep changing as between the first and the last look; None if unknown."""
+        """The values at the end of a step, if they keep changing as between the first and the last look. None if unknown."""
         course = self.course()
         if course is None or self.last is None:
             return None
@@ -123,7 +123,9 @@ class Condition:
             return None  # a comparison of a number and None, a division by zero
 
     def next(self, wanted: bool, total: int | None) -> tuple[bool, int | None]:
-        """Whether it is known when the test will be `wanted`, and at which step; None if not within `total` steps."""
+        """Whether it is known when the test will be `wanted`, and at which step. The step is None if it is not within
+        `total` steps.
+        """
         if self.last is None or not self.is_steady or not self.has_changed():
             return False, None
         known = self.ahead.get(wanted)
@@ -151,7 +153,7 @@ class Condition:
         return True, None
 
     def far(self, course: dict[str, tuple[Any, Fraction]]) -> list[int]:
-        """Steps beyond those that are tried one by one, at which a part has the value of a number in the test."""
+        """Later steps, beyond those that are tried one by one, at which a part equals a number in the test."""
         now = self.last[0] if self.last else 0
         constants = {it.value for it in ast.walk(self.test) if isinstance(it, ast.Constant) and type(it.value) is int}
         constants |= {value for value, each in course.values() if type(value) is int and not each}
@@ -171,13 +173,13 @@ class Condition:
         return any(type(value) in PLAIN and value != self.first[1].get(text) for text, value in self.last[1].items())
 
     def can_change(self) -> bool:
-        """Whether the test can change as the program goes on. A test of configuration values cannot."""
+        """Whether the test can change while the program runs. A test of configuration values cannot."""
         compares = any(isinstance(it, ast.Compare) and isinstance(it.ops[0], ORDER) for it in ast.walk(self.test))
         compares = compares or any(isinstance(getattr(it, "op", None), ast.Mod) for it in ast.walk(self.test))
         return self.has_changed() or any(self.is_open(leaf, compares) for leaf in self.leaves.values())
 
     def is_open(self, leaf: Any, compares: bool) -> bool:
-        """The same of one part: a random number, a counter, a container that fills up."""
+        """Whether one part of the test can change: a random number, a counter, a container that fills up."""
         if isinstance(leaf, ast.Call):
             name = last_name(leaf.func)
             if name == "len":

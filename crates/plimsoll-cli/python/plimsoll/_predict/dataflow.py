@@ -5,7 +5,7 @@ through the source instead: from the expression that read it (the frame has its 
 that instruction's columns) through names, attributes, containers, returns to the callers on the stack, and into the
 program's own functions. Without source code, the instruction alone shows whether a branch follows.
 
-These decide: the test of an `if` or a `while`, unless its arms only raise, print or count; the bound of a slice, an
+A value decides something if it is the test of an `if` or a `while`, unless its arms only raise, print or count; the bound of a slice, an
 index, `range`, and the arguments that set a tensor's size. An `assert` decides nothing: the program continues only if
 it holds. It also finds divisions by the value and logarithms of it: there it must not be zero.
 Nothing here imports torch.
@@ -29,12 +29,12 @@ DEPTH = 6  # a value is followed into nested calls of the program's functions up
 
 
 def line_of(node: Any) -> int:
-    """The first line of a node; a part of a comprehension, or of a `with`, has no line of its own."""
+    """The first line of a node; a part of a comprehension or of a `with` has no line number."""
     return next((it.lineno for it in ast.walk(node) if hasattr(it, "lineno")), 0)
 
 
 def use(frames: list[FrameType]) -> tuple[list[Sink], bool]:
-    """The places that use the value that the innermost frame read, and whether it must not be zero. The frames are
+    """Returns the places that use the value read in the innermost frame, and whether the value must not be zero. The frames are
     ordered from the innermost outwards.
     """
     flow = Flow(frames)
@@ -154,7 +154,7 @@ class Flow:
             self.up(source, parent, level)
             return
         if isinstance(parent, ast.If) and any(key_or_name(it) in FINITE for it in ast.walk(parent.test)):
-            return  # a check for finite values (GradScaler's, too): assumed to pass
+            return  # a check for finite values (also GradScaler's), which is assumed to pass
         arms = parent.body + parent.orelse
         counted = counts(arms) if isinstance(parent, ast.If) else None
         if counted is None or self.uses_tensors(arms, level):
@@ -224,7 +224,7 @@ class Flow:
                     self.up(source, node, level if source.scope(node) is source.scope(place) else None)
 
     def named(self, source: Source, name: Any, statement: Any, level: int | None) -> None:
-        """The value is assigned to a variable, by this statement or by one that is not known."""
+        """The value is assigned to a variable, by this statement or by an unknown one."""
         scope = source.scope(name)
         if isinstance(scope, ast.Lambda):
             return
@@ -276,9 +276,7 @@ class Flow:
         self.up(source, call, level)
 
     def function(self, expression: Any, level: int | None) -> tuple[types.FunctionType, int] | None:
-        """The program's function that this expression names in the frame, and the number of its bound arguments; else
-        None.
-        """
+        """The program's function that this expression names in the frame, and the number of its bound arguments; else None."""
         if level is None or level >= len(self.frames):
             return None
         value = looked_up(expression, self.frames[level])
@@ -318,7 +316,7 @@ class Flow:
 
 
 def bound_of(frame: FrameType, which: str) -> int | None:
-    """The largest value with which this slice changes its tensor: for `x[:, :n]`, the size of x there."""
+    """The largest value of the slice bound that still has an effect: for `x[:, :n]`, the size of x in that dimension."""
     site = Site(frame)
     node = site.nodes[0] if len(site.nodes) == 1 else None
     if not isinstance(node, ast.Subscript):
@@ -333,7 +331,7 @@ def bound_of(frame: FrameType, which: str) -> int | None:
 
 
 def is_number(*nodes: Any) -> bool:
-    """Whether all of these bounds of a slice are written as numbers, or left out."""
+    """Whether each of these slice bounds is a literal number or left out."""
     return all(it is None or isinstance(it, (ast.Constant, ast.UnaryOp)) for it in nodes)
 
 
@@ -343,7 +341,7 @@ def is_text(node: Any) -> bool:
 
 
 def is_sized(name: str, call: ast.Call, argument: Any, is_first: bool) -> bool:
-    """Some arguments of these functions are not sizes: the value of `full`, the input of `pad`."""
+    """Whether an argument of these functions is a size. Some are not: the value of `full`, the input of `pad`."""
     if argument is None:
         return True
     keyword = argument.arg if isinstance(argument, ast.keyword) else None
@@ -368,7 +366,7 @@ def is_sized(name: str, call: ast.Call, argument: Any, is_first: bool) -> bool:
 
 
 def counts(statements: Any) -> list[tuple[Any, ast.stmt]] | None:
-    """The targets that an arm assigns to, if it only raises, shows and counts; else None."""
+    """The targets that an arm assigns to, if it only raises exceptions, shows values and counts. Otherwise None."""
     targets = []
     for it in statements:
         if isinstance(it, (ast.Pass, ast.Raise, ast.Assert)):

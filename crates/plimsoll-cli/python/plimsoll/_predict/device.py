@@ -27,8 +27,8 @@ def requested_bytes(device: int) -> int | None:
 
 
 def peak(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | None]:
-    """What this process had on a device at its peak: the bytes that it had requested, the rows beside them, and the last row that did
-    not fit.
+    """The memory of this process on a device at its peak: the bytes that it had requested, the rows for memory outside
+    those requests, and the last row that did not fit.
     """
     written = getattr(ctypes.CDLL(None), "plimsoll_standin_outside", None)
     rows: list[protocol.Outside] = []
@@ -69,7 +69,7 @@ def has_streams() -> bool:
 
 
 def extend(size: int) -> None:
-    """Gives the device this many bytes beyond those that it reports."""
+    """Gives the device this many bytes in addition to those that it reports."""
     more = ctypes.CDLL(None).plimsoll_standin_extend
     more.argtypes, more.restype = (ctypes.c_uint64,), None
     more(size)

@@ -1,7 +1,7 @@
-"""Routers of mixtures of experts: they choose by values that were not computed, which would send all tokens to the
-first expert, or none to any. The choice is assumed to give equal shares: row i takes the experts after those of row i
-- 1, cyclically. Values that depend on that are marked (`even`). Only code whose names mention experts counts: a
-classifier's `argmax` and the `topk` of a metric choose among few, too.
+"""Routers of mixtures of experts choose by values that are not computed here. Without a correction, all tokens would
+go to the first expert, or none to any. The choice is assumed to give equal shares: row i takes the experts after
+those of row i - 1, cyclically. Values that depend on this assumption are marked (`even`). Only code whose names
+mention experts counts, because a classifier's `argmax` and the `topk` of a metric also choose among few.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from .shadow import Shadows
 
-FEW = 512  # a choice among at most this many is one among experts, not words of a vocabulary
-FEW_SINGLE = 128  # the same for a choice of one, which classifiers make, too
+FEW = 512  # a choice among more is one of words from a vocabulary, not of experts
+FEW_SINGLE = 128  # the same for a choice of one, which classifiers also make
 GENERATION = "transformers/generation/"
-CALLERS = 12  # frames that are searched for it
+CALLERS = 12  # the number of frames that are searched for such names
 EXPERTS = re.compile(
     r"expert|mixture|router|routing|rout(e|ed)(_|$)|(^|_)gat(e|es|ing)(_|$|[A-Z])|Gate$|moe(_|$)|(^|_)moe|MoE|Moe|MOE|Switch"
 )
@@ -71,7 +71,7 @@ def is_choice(tensor: Any, dim: int, is_single: bool) -> bool:
 
 
 def speaks_of_experts(code: CodeType, known: dict[CodeType, bool] = {}) -> bool:
-    """Whether a name in this code, outside PyTorch and these hooks, is one of a mixture of experts."""
+    """Whether this code, outside PyTorch and these hooks, contains a name that is typical of a mixture of experts."""
     if code not in known:
         file = code.co_filename
         is_own = not file.startswith("<frozen") and "-packages/torch/" not in file
@@ -115,7 +115,7 @@ def scattering(wrapped: Any) -> Callable[..., Any]:
 
 
 def keep_scattered(known: Shadows, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, operator: Any) -> None:
-    """Keeps what a scatter writes, if its indices and values are known."""
+    """Keeps the values that a scatter writes, if these and the indices are known."""
     torch, (tensor, dim, index) = known.torch, args[:3]
     if not known.shadows or known.shadow(result) is not None or not index.is_cuda:
         return
@@ -134,7 +134,7 @@ def keep_scattered(known: Shadows, args: tuple[Any, ...], kwargs: dict[str, Any]
     empty = torch.zeros(result.size(), dtype=result.dtype, device="cpu")
     is_covered = empty.bool().scatter(dim, chosen, True).all()
     if is_covered or even:
-        # What the tensor held before is overwritten, or assumed to be zero for the other experts.
+        # The tensor's earlier values are overwritten, or assumed to be zero for the other experts.
         before = None if is_in_place else known.shadow(tensor)
         values = (empty if before is None else before).scatter(dim, chosen, value)
         known.keep(result, values, changed=is_in_place, even=even)

@@ -1,6 +1,6 @@
-"""After the requested steps: the loop over the training's DataLoader ends as if there were no more batches, so that
-the code after it runs, too: the evaluation, often with a larger batch. If the training has larger batches than those of the
-steps, the largest gets a step before that (batches.py).
+"""After the requested steps, the loop over the training's DataLoader ends as if there were no more batches, so that
+the code after it also runs: the evaluation, often with a larger batch. If the training has larger batches than those
+of the steps, the largest gets a step before that (batches.py).
 
 A loader that starts then yields all its batches if memory grows from batch to batch and there is time; if making the
 batches takes most of the time, copies of one replace those in between (loops.py). Otherwise it yields the first ones
@@ -27,12 +27,14 @@ from . import batches, loops, settings
 from .growth import Growth
 
 LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after them
-LONGEST_TIME = 120.0  # the same, where a loop that grows takes it
+LONGEST_TIME = 120.0  # the same if a loop with growing memory needs it
 IDLE = 5  # stop after this many further steps without new code in between
 
 
 class Loaders:
-    """Numbers DataLoaders. An address would not do: a loop over `DataLoader(...)` keeps no loader, and a later one may get its address."""
+    """Numbers DataLoaders. An address does not identify one: a loop over `DataLoader(...)` does not keep the loader,
+    so a later one may reuse its address.
+    """
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[weakref.ref[Any], int]] = {}  # by address
@@ -58,13 +60,13 @@ class Finish:
         self.training: set[int] = set()  # loaders that yielded a batch between steps, by number
         self.since_step: set[int] = set()
         self.given = 0  # batches that they yielded
-        self.batches: batches.Batches | None = None  # those of the training that was ended
+        self.batches: batches.Batches | None = None  # batches of the training loop that was ended
         self.cut = False  # whether a loader was ended early
         self.loops: list[loops.Loop] = []  # loops over loaders that started after the steps
-        self.levels: list[int] = []  # allocated bytes after the steps, one a moment
+        self.levels: list[int] = []  # allocated bytes after the steps, sampled a few times a second
         self.new: set[object] = set()  # loaders and lines first seen after the steps
-        self.idle = 0  # steps since the last of them
-        self.called: set[tuple[str, int]] = set()  # lines that evaluate
+        self.idle = 0  # steps since the last new one
+        self.called: set[tuple[str, int]] = set()  # lines that call `eval()`
         self.files: set[str] = set()  # the program's files on the stack at a step
         self.watch_loaders()
         self.watch_evaluation()
@@ -171,9 +173,7 @@ class Finish:
         return self.until - time.monotonic()
 
     def take(self, seconds: float) -> bool:
-        """A loop whose memory grows needs these seconds: they are added, up to a limit. Returns whether it gets
-        them.
-        """
+        """Adds the seconds that a loop with growing memory needs, up to a limit. Returns whether it gets them."""
         longest = self.finishing + LONGEST_TIME
         if time.monotonic() + seconds > longest:
             return False
@@ -191,8 +191,8 @@ class Finish:
             del self.levels[::2]
 
     def grew(self) -> bool:
-        """Whether memory still grew when the program was stopped: the least level of each eighth of the time is
-        higher than in the eighth before.
+        """Whether memory still grew when the program was stopped: the lowest level of each eighth of the time
+        is higher than in the eighth before.
         """
         size = len(self.levels) // 8
         if size < 2:

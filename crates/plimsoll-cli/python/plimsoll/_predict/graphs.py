@@ -1,7 +1,7 @@
 """Graphs of forward passes in evaluation that no backward pass uses: `torch.no_grad()` would have saved their memory.
 
-A graph counts as used once a backward pass reaches the node of a result. After a call of `torch.autograd.grad` all do:
-it may begin at a tensor inside the model, as for a saliency map.
+A graph counts as used once a backward pass reaches the node of a result. After a call of `torch.autograd.grad`, every
+graph counts as used: the call may begin at a tensor inside the model, as for a saliency map.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Line:
         self.step = 0  # the program's step at the last call
 
     def free(self, bytes: int) -> None:
-        """The graph of a call is gone."""
+        """Called when the graph of a call was freed."""
         self.bytes -= bytes
 
 
@@ -40,7 +40,7 @@ class Graphs:
         self.torch, self.step = torch, step
         self.lines: dict[tuple[str, int], Line] = {}
         self.running = threading.local()
-        self.asked = False  # for gradients
+        self.asked = False  # whether gradients were requested by `torch.autograd.grad`
         self.watch_calls()
 
     def watch_calls(self) -> None:
@@ -68,17 +68,17 @@ class Graphs:
         torch.autograd.grad = grad
 
     def is_inside(self) -> bool:
-        """Whether such a call is running in this thread."""
+        """Whether an outermost call of a module is running in this thread."""
         return getattr(self.running, "inside", False)
 
     def begins(self) -> bool:
-        """Whether a call of a module may keep a graph that nobody uses."""
+        """Whether a call of a module that begins now may keep an unused graph."""
         torch = self.torch
         is_recorded = torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
         return is_recorded and bool(torch.cuda.is_initialized())
 
     def call(self, original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls it, and notes what its graph keeps besides its results."""
+        """Calls the module, and notes the memory that the call's graph keeps besides the results."""
         torch = self.torch
         before = sum(allocator.levels(torch))
         result = original(module, *args, **kwargs)
@@ -103,7 +103,7 @@ class Graphs:
         return result
 
     def rows(self, is_over: bool) -> list[protocol.Graph]:
-        """Rows for the report. Of a program that was stopped, a graph of its last step may still have been used."""
+        """Rows for the report. If the program was stopped, a graph of its last step may still have been used later."""
         if self.asked:
             return []
         return [

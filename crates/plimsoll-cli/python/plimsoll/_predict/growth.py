@@ -1,8 +1,8 @@
 """Memory that grows from step to step, and how many steps the program's loops will make.
 
 The number of steps is read from the source of the loops around the step: `range(N)`, a list, a DataLoader, each with
-the values that the program's variables have. None of the program's code is called. A `while` loop has no known
-number.
+the current values of the program's variables. The program's code is never called. The number of iterations of a
+`while` loop is unknown.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..allocator import LEAST_GROWTH
 from .rounds import Round, round_of
 from .source import Source, last_name, looked_up, own_nodes, scope_of
 
-ROWS = 6  # steps over which memory that grows is seen to grow
-CONFIRM = 200  # steps after which growth is believed: a list may be cleared, a cache may be full
-SECONDS = 10.0  # that they may take
-SPREAD_SECONDS = 1.0  # the same, where memory grows in one of several steps
+ROWS = 6  # the number of steps in which growth must be seen
+CONFIRM = 200  # steps after which growth counts as confirmed: a list may be cleared, or a cache become full, before
+SECONDS = 10.0  # the time limit for these steps
+SPREAD_SECONDS = 1.0  # the same, if memory grows in one of several steps
 ENDLESS = 10**12  # steps of a loop that has no real number, such as `range(sys.maxsize)`
-TIMES = 3  # that memory grows, if it does so in one of several steps
-MANY = 16  # levels that can be compared by quarters
-LONG = 64  # levels whose rises can be compared by quarters
+TIMES = 3  # how often memory must grow, if it grows in one of several steps
+MANY = 16  # the number of levels from which on quarters are compared
+LONG = 64  # the same for the rises of levels
 AROUND = {"enumerate", "tqdm", "iter", "list", "tuple", "reversed", "sorted", "track", "prefetch"}
 LENGTHS = (list, tuple, dict, set, frozenset, range, str, bytes)
 
@@ -36,13 +36,13 @@ def rises(levels: list[int]) -> list[int]:
 
 
 def is_growing(levels: list[int]) -> bool:
-    """Whether the last levels never fell, and rose in at least every second step."""
+    """Whether the latest levels never fell, and rose in at least every second step."""
     last = rises(levels[-ROWS - 1 :])
     return len(last) == ROWS and min(last) >= 0 and 2 * sum(it >= LEAST_GROWTH for it in last) >= ROWS
 
 
 def is_rising(levels: list[int]) -> bool:
-    """Whether levels that vary from step to step rise overall, and still at the end, as if batches of different sizes are kept."""
+    """Whether levels that vary rise overall, for example if batches of different sizes are kept, and still rise at the end."""
     levels = levels[1:]
     if len(levels) < ROWS:
         return False
@@ -55,14 +55,14 @@ def is_rising(levels: list[int]) -> bool:
 
 
 def quarters(levels: list[int]) -> list[list[int]]:
-    """The levels in four parts of equal length, without those at the start that are left over."""
+    """The levels in four parts of equal length, without the first few."""
     size = len(levels) // 4
     begin = len(levels) - 4 * size
     return [levels[at : at + size] for at in range(begin, len(levels), size)]
 
 
 def quickening(levels: list[int]) -> int:
-    """By how many bytes each rise is larger than the one before, if rises grow evenly; else 0."""
+    """The number of bytes by which each rise is larger than the previous one, if rises grow evenly; otherwise 0."""
     parts = [rises(it) for it in quarters(levels)]
     means = [sum(it) / len(it) for it in parts] if len(levels) >= LONG else [0.0]
     more = [after - before for before, after in zip(means, means[1:])]
@@ -73,7 +73,7 @@ def quickening(levels: list[int]) -> int:
 
 
 def since(levels: list[int]) -> int:
-    """The level from which on memory grew in at least every second step."""
+    """The index of the level from which on memory grew in at least every second step."""
     at = len(levels) - 1
     while at > 1 and min(rises(levels[at - 2 : at + 1])) >= 0 and max(rises(levels[at - 2 : at + 1])) >= LEAST_GROWTH:
         at -= 1
@@ -81,10 +81,9 @@ def since(levels: list[int]) -> int:
 
 
 def spread(levels: list[int]) -> tuple[int, int, int] | None:
-    """For memory that grows in one of several steps: the bytes of a rise, the steps from one rise to the next, and the number of rises
-    seen. None if memory does not grow so.
-
-    It compares the lowest levels between rises, because memory that only one step needs may stay until the end of that step.
+    """Growth in one of several steps: the bytes, the number of steps from one growth to the next, and how often it was
+    seen. None if memory does not grow so. Compares the lowest levels between rises, because memory that only the
+    current step needs may stay until its end.
     """
     rose = [at for at, it in enumerate(rises(levels), 1) if it >= LEAST_GROWTH]
     found: list[int] = rose[-1:]
@@ -97,17 +96,17 @@ def spread(levels: list[int]) -> tuple[int, int, int] | None:
     least = [min(levels[begin:end]) for begin, end in zip(edges, edges[1:])]
     if min(rises(least)) < LEAST_GROWTH:
         return None
-    # Not from the level before the first rise: the program may not have allocated all by then.
+    # The level before the first rise does not count: the program may not have allocated everything by then.
     return (least[-1] - least[1]) // (len(found) - 1), (found[-1] - found[0]) // (len(found) - 1), len(found)
 
 
 class Growth:
-    """The allocated bytes at the end of each step, and the number of steps of the whole program."""
+    """The allocated bytes at the end of each step, and the number of steps of the complete program."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.levels: dict[int, list[int]] = {}  # by device: allocated bytes at the end of each step
-        self.total: int | None = None  # steps of the whole program; None: unknown
+        self.total: int | None = None  # steps of the complete program; None: unknown
         self.rounds: list[Round] = []  # of the loops around the innermost one, from the inside out
         self.peaks: dict[int, list[int]] = {}  # by device: the peak so far, at the end of each step
         self.began: float | None = None  # when memory was first seen to grow
@@ -121,7 +120,7 @@ class Growth:
                 self.peaks.setdefault(device, []).append(peak)
 
     def is_unsure(self) -> bool:
-        """Whether the latest steps grew, and more steps would show whether that goes on."""
+        """Whether memory grew in the latest steps, and more steps would show whether it continues to grow."""
         is_climbing = any(min(rises(it)[-2:], default=0) >= LEAST_GROWTH for it in self.peaks.values() if len(it) > 2)
         if is_climbing and not any(len(it) > ROWS for it in self.peaks.values()):
             return True
@@ -141,9 +140,9 @@ class Growth:
         ]
 
     def is_open(self, device: int, levels: list[int]) -> bool:
-        """The same for one device."""
+        """Whether this is so for one device."""
         if len(levels) <= ROWS:
-            # In every second step, too.
+            # A rise in every second step is enough.
             return max(rises(levels)[-2:], default=0) >= LEAST_GROWTH and not self.is_warm(levels)
         is_even = is_growing(levels) or is_rising(levels)
         if not is_even and spread(levels) is None:
@@ -154,17 +153,19 @@ class Growth:
         return is_patient and self.has_room(device, levels)
 
     def is_warm(self, levels: list[int]) -> bool:
-        """Whether only the first step grew: the optimizer made its state."""
+        """Whether memory grew only in the first step, in which the optimizer creates its state."""
         return len(levels) == 3 and rises(levels)[-1] < LEAST_GROWTH and rises(levels)[-1] >= 0
 
     def has_room(self, device: int, levels: list[int]) -> bool:
-        """Whether the device has memory for some more steps: the step in which it runs out is computed."""
+        """Whether the device has memory for a few more steps. The step in which it runs out is computed."""
         free, _ = self.torch.cuda.mem_get_info(device)
         unused = self.torch.cuda.memory_reserved(device) - levels[-1]
         return bool(free + unused > 8 * max(rises(levels[-ROWS - 1 :])))
 
     def rows(self, holders: dict[int, list[Holder]] | None = None) -> list[protocol.GrowingSteps]:
-        """Rows for the report: the devices whose memory grows, by how much a step, and until when. `holders` keep it, by device."""
+        """Rows for the report: the devices whose memory grows, by how much per step, and until when. `holders` are its
+        owners, by device.
+        """
         found = []
         for device, levels in self.levels.items():
             bytes, every, times = self.growth_of(levels)
@@ -173,7 +174,7 @@ class Growth:
                 quickens = quickening(levels) if every == 1 else 0
                 row = protocol.GrowingSteps(
                     device=device,
-                    bytes=bytes + quickens * len(levels) // 4,  # that of the second half, at its end
+                    bytes=bytes + quickens * len(levels) // 4,  # the growth in the second half, at its end
                     every=every,
                     times=times,
                     steps=len(levels),
@@ -185,11 +186,13 @@ class Growth:
         return found
 
     def until(self, holders: list[Holder]) -> int | None:
-        """After how many steps all of these holders are dropped, in each round of an outer loop; None if they are not."""
+        """The number of steps after which all of these holders are dropped, in each round of an outer loop. None if
+        they are not dropped.
+        """
         return next((it.steps for it in self.rounds if holders and all(it.drops(one) for one in holders)), None)
 
     def growth_of(self, levels: list[int]) -> tuple[int, int, int]:
-        """The bytes of a rise, the steps from one rise to the next, and the number of rises seen; zeros if memory does not grow."""
+        """The growth of memory: the bytes, in one of how many steps, and how often it was seen. Zeros if memory does not grow."""
         if not is_growing(levels):
             found = spread(levels)
             if found is None and is_rising(levels) and len(levels) > MANY:
@@ -200,21 +203,23 @@ class Growth:
         start = max(since(levels), len(levels) // 2)
         times = len(levels) - 1 - start
         if times < ROWS:
-            # A block may take the rest of a larger one with it.
+            # An allocated block may include the rest of a larger one, so single rises vary: use the median.
             return sorted(rises(levels[-ROWS:]))[ROWS // 2 - 1], 1, len(levels) - 1 - since(levels)
         return (levels[-1] - levels[start]) // times, 1, len(levels) - 1 - since(levels)
 
     def look(self, frame: FrameType, steps: int, given: int) -> None:
-        """At the end of a step: `frame` is in the program or in PyTorch, `given` the batches of its loaders so far."""
+        """Called at the end of a step. `frame` is in the program or in PyTorch, and `given` is the number of batches
+        that its loaders have yielded.
+        """
         if self.total is None:
             try:
                 total = self.of_loops(frame, steps, given)
                 self.total = total if total is not None and total < ENDLESS else None
             except Exception:
-                self.total = None  # source that is read wrongly says nothing
+                self.total = None  # the source may be misread: then the number is unknown
 
     def of_loops(self, frame: FrameType | None, steps: int, given: int) -> int | None:
-        """The number of steps that the loops around a frame make; None if one of them has no number."""
+        """The number of steps that the loops around a frame make. None if the number is unknown for one of them."""
         total: int | None = None
         done: int | None = None
         functions: set[str] = set()
@@ -235,7 +240,9 @@ class Growth:
 
 
 def scaled(total: int, steps: int, done: int | None) -> int:
-    """The number of steps in `total` rounds of the innermost loop: with gradient accumulation, a step takes several rounds."""
+    """The number of steps in this many rounds of the innermost loop. With gradient accumulation, a step takes
+    several rounds.
+    """
     return max(total * steps // done, steps) if done and done > steps else total
 
 
@@ -249,7 +256,7 @@ def around(frame: FrameType) -> list[Any]:
 
 
 def counter(loop: Any, frame: FrameType) -> int | None:
-    """How many iterations a loop has begun, if it counts them in a variable."""
+    """The number of iterations that a loop has begun, if it counts them in a variable."""
     target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
     is_counted = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in ("range", "trange", "enumerate")
     if not is_counted or not isinstance(target, ast.Name):
@@ -297,7 +304,7 @@ def length(value: Any) -> int | None:
     if "tqdm" in type(value).__module__:
         total = vars(value).get("total")
         return total if type(total) is int else None
-    # A wrapper of a loader, as accelerate's.
+    # A wrapper of a loader, such as accelerate's.
     inner = vars(value).get("base_dataloader") if hasattr(value, "__dict__") else None
     return None if inner is None else length(inner)
 

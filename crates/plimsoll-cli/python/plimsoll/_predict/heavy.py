@@ -1,7 +1,7 @@
-"""Whether statements that did not run may matter for memory: they run a model or an optimizer, make or keep tensors, or change a
-size. Printing, logging and saving do not.
+"""Whether statements that did not run may matter for memory: they run a model or an optimizer, create or keep tensors,
+or change a size. Printing, logging and saving do not matter.
 
-Names are looked up in a frame. The program's own functions are read, too; nothing is called.
+Names are looked up in a frame. The source of the program's own functions is read as well; nothing is called.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ LIGHT = set(
 
 
 class Names:
-    """The names visible in a function of the program, in place of its frame."""
+    """The names visible in a function of the program that has no frame."""
 
     def __init__(self, variables: Mapping[str, Any], module: dict[str, Any], code: types.CodeType) -> None:
         self.f_locals, self.f_globals, self.f_code = types.MappingProxyType(dict(variables)), module, code
 
 
 class Heavy:
-    """What a set of statements does. `names` is a frame, or `Names`."""
+    """Judges a set of statements. `names` is a frame, or `Names`."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -74,7 +74,7 @@ class Heavy:
         if target is not None:
             module = getattr(function, "__module__", None) or ""
             if module == "subprocess":
-                return True  # a process of its own may use the GPU, too
+                return True  # a separate process may also use the GPU
             if module.startswith(
                 ("torch.optim.lr_scheduler", "torch.utils.tensorboard", "torch.distributed.checkpoint")
             ):
@@ -146,7 +146,7 @@ def undecorated(function: Any) -> Any:
 
 
 def grows(value: Any, before: int) -> bool:
-    """Whether a size gets another value. What is counted one by one is none."""
+    """Whether an assignment changes a size. A counter that is incremented by one is not a size."""
     if isinstance(value, ast.Constant):
         return type(value.value) is int and value.value > before
     is_counter = (

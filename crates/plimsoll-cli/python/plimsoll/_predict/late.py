@@ -1,8 +1,8 @@
-"""Code of the training loop that did not run in the first steps: the arms (branches) of an `if` whose test changes as the loop runs, in
-the loop's body and in functions that it calls, and statements of an outer loop after the inner one. Code that ran only before
-the optimizer's first step counts as not run: the optimizer had no state yet.
+"""Code of the training loop that did not run in the first steps: the arms (branches) of an `if` whose test changes as
+the loop runs, in the loop's body and in functions that it calls, and the code that an outer loop runs after the inner
+one. Code that ran only before the first step of the optimizer has not yet run with the optimizer's state allocated.
 
-lines.py records which lines ran; conditions.py often knows when a test will be true. If steps are cheap, the run goes on until these
+lines.py records which lines ran; conditions.py often knows when a test will be true. If steps are cheap, the run continues until these
 arms have run a few times; those that still did not run are listed (`rows`).
 """
 
@@ -25,13 +25,13 @@ from .heavy import Heavy, Names
 from .lines import Lines
 from .source import Source, block_of, looked_up, own_nodes, scope_of
 
-BUDGET = 1.5  # seconds of CPU time for further steps, if they will reach a missing arm
+BUDGET = 1.5  # seconds of CPU time for further steps, if they are known to reach an arm that has not run
 BLIND = 0.7  # the same, if that is not known
-WAITING = 2.5  # times as much wall-clock time, for a program that waits
-ENOUGH = 3  # an arm that ran in this many steps has shown what it does
-LAG = 2  # steps after an arm ran until what it keeps is seen: at first a variable may hold it, too
-AFTER = 8  # steps after an arm first ran, in which growth that it causes is seen
-MOST = 20  # rows
+WAITING = 2.5  # the limit for wall-clock time is this many times the one for CPU time, for a program that waits
+ENOUGH = 3  # an arm has run often enough after this many steps
+LAG = 2  # steps after an arm ran before the memory that it keeps is measured: at first a variable may also hold it
+AFTER = 8  # steps after an arm first ran in which growth that it causes shows
+MOST = 20  # the maximum number of rows
 LEAVING = (ast.Continue, ast.Break, ast.Return)
 
 
@@ -46,13 +46,13 @@ class Arm:
         self.is_before_step = False
         # If the test and the arm share a line, only the test's value shows whether the arm ran.
         self.is_inline = self.line == condition.test.lineno
-        self.held = 0  # steps at whose end the test was as wanted
+        self.held = 0  # steps at whose end the test had the wanted value
         self.is_heavy: bool | None = None
         self.began: int | None = None  # the step in which it first ran
         self.count = self.latest = 0  # in how many steps it ran, and the last of them
 
     def ran(self, lines: Lines) -> int:
-        """In how many steps it ran, as far as that is known; 0 if it ran in the first one only."""
+        """The number of steps in which it ran, as far as that is known. 0 if it ran only in the first one."""
         if self.is_inline:
             return self.held
         ran = lines.ran(self.code, self.line)
@@ -64,7 +64,7 @@ class Arm:
         return last is not None and last[0] == step and not self.is_before_step and self.is_so(last[1])
 
     def is_so(self, values: dict[str, Any]) -> bool:
-        """Whether its test is known to be as wanted, with these values."""
+        """Whether its test is known to have the wanted value, given these values."""
         holds = self.condition.holds(values)
         return holds is not None and holds == self.wanted
 
@@ -77,17 +77,17 @@ class Arm:
 
 
 class Late:
-    """The arms of this process, and how far to go for them."""
+    """The arms of this process, and how many further steps to run for them."""
 
     def __init__(self, torch: Any) -> None:
         self.lines, self.heavy = Lines(), Heavy(torch)
         self.arms: list[Arm] | None = None  # None: not looked for yet
-        self.ends_early = False  # whether the loop of the steps will be ended, so that the code behind it runs
-        self.ends: list[float] = []  # the processor's time at the end of each of the latest steps
-        self.began: tuple[float, float] | None = None  # processor time and time, where the further steps begin
+        self.ends_early = False  # whether the training loop will be ended early, so that the code after it runs
+        self.ends: list[float] = []  # the process's CPU time at the end of each of the latest steps
+        self.began: tuple[float, float] | None = None  # CPU time and wall-clock time at which the further steps begin
 
     def begin(self) -> None:
-        """The program made an optimizer, or begins a backward pass."""
+        """Called when the program creates an optimizer, or begins a backward pass."""
         if settings.STEPS and not settings.PLAN:
             self.lines.start()
 
@@ -107,7 +107,7 @@ class Late:
             for arm in self.arms:
                 self.look(arm, stack, step)
             if step >= settings.STEPS and not any(arm.is_heavy for arm in self.arms):
-                self.lines.stop()  # nothing more is asked
+                self.lines.stop()  # lines are no longer needed
         except Exception:
             self.lines.stop()  # misread source must not fail the program
 
@@ -127,7 +127,7 @@ class Late:
                 for it in ast.walk(loop)
                 if isinstance(it, ast.AugAssign) and isinstance(it.target, ast.Name)
             }
-        outer = True  # the frames outside of all loops, which run once
+        outer = True  # whether the frame is outside all loops, so that its code runs once
         inside: dict[CodeType, Any] = {}
         for frame, found in reversed(loops):
             if found or not outer:
@@ -145,7 +145,7 @@ class Late:
                 yield from self.of(code, inside.get(code), counted)
 
     def of(self, code: CodeType, loop: Any, counted: set[str]) -> Iterator[Arm]:
-        """The arms in one loop, or in a whole function."""
+        """The arms in one loop, or in a complete function."""
         source = Source.of(code, {})
         scope = loop if loop is not None else source and scope_of(source.tree, code)
         if scope is None or source is None:
@@ -189,7 +189,7 @@ class Late:
         return arm.ran(self.lines) >= ENOUGH
 
     def waits(self, step: int, total: int | None) -> bool:
-        """Whether to go on for one more step."""
+        """Whether to run one more step."""
         now = time.process_time()
         if self.began is None:
             self.began = now, time.monotonic()
@@ -207,7 +207,9 @@ class Late:
         return any(self.waits_for(arm, step, total, left, is_blind) for arm in self.arms)
 
     def waits_for(self, arm: Arm, step: int, total: int | None, left: float, is_blind: bool) -> bool:
-        """The same for one arm, with time for `left` more steps; if `is_blind`, only if it is known when the arm runs."""
+        """Whether to run one more step for one arm, with time for `left` more steps. If `is_blind`, only if it is
+        known when the arm runs.
+        """
         if not arm.is_heavy:
             return False
         if arm.began is not None and settings.STEPS < arm.began and step < arm.began + AFTER:
@@ -250,7 +252,7 @@ def is_own(file: str) -> bool:
 
 
 def names_of(code: CodeType, stack: list[FrameType]) -> Names:
-    """The names visible in a function that is not on the stack: those of its module, and `self` of a method."""
+    """The names visible in a function that is not on the stack: the names of its module, and `self` of a method."""
     modules = (vars(it) for it in list(sys.modules.values()) if hasattr(it, "__dict__"))
     module = next((it for it in modules if it.get("__file__") == code.co_filename), {})
     values = [looked_up(ast.Name(name), frame) for frame in stack for name in frame.f_code.co_varnames[:1]]

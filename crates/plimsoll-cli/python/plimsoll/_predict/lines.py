@@ -1,4 +1,4 @@
-"""Which lines of the program ran, and in how many steps: the main thread is traced by the stand-in (its lines.rs)."""
+"""Records which lines of the program ran, and in how many steps. The stand-in traces the main thread (its lines.rs)."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class Row(ctypes.Structure):
 
 
 class Ran(NamedTuple):
-    """A line that ran: in how many steps, and the last of them."""
+    """A line that ran: the number of steps in which it ran, and the last of them."""
 
     steps: int
     last: int
 
 
 class Lines:
-    """The lines of this process. While another tracer is on, such as a debugger's, nothing is known."""
+    """The lines that ran in this process. Nothing is known while another tracer, such as a debugger's, is active."""
 
     def __init__(self) -> None:
         self.library = ctypes.PyDLL(None)
         if hasattr(self.library, "plimsoll_standin_ran"):
             self.library.plimsoll_standin_ran.restype = ctypes.c_uint64
         self.is_on = self.is_over = False
-        os.register_at_fork(after_in_child=self.stop)  # a loader's worker has no steps
+        os.register_at_fork(after_in_child=self.stop)  # a data loader's worker has no steps
 
     def start(self) -> None:
         """Traces this thread."""
-        is_new = not self.is_on and not self.is_over  # what ran before would be missing otherwise
+        is_new = not self.is_on and not self.is_over  # after a stop, earlier lines would be missing
         if is_new and sys.gettrace() is None and hasattr(self.library, "plimsoll_standin_trace"):
             self.is_on = bool(self.library.plimsoll_standin_trace("\n".join(LIBRARIES).encode()))
 
@@ -54,12 +54,12 @@ class Lines:
         return self.is_on and sys.gettrace() is None
 
     def begin(self, step: int) -> None:
-        """From now on, lines count for this step."""
+        """From now on, lines count towards this step."""
         if not self.library.plimsoll_standin_step(ctypes.c_uint32(step)):
-            self.stop()  # a debugger was there meanwhile
+            self.stop()  # a debugger was active meanwhile
 
     def ran(self, code: CodeType, line: int) -> Ran:
-        """In how many steps a line ran, and the last of them."""
+        """The number of steps in which a line ran, and the last of them."""
         both = int(self.library.plimsoll_standin_ran(ctypes.c_uint64(id(code)), ctypes.c_uint32(line)))
         return Ran(both >> 32, both & 0xFFFF_FFFF)
 

@@ -1,5 +1,5 @@
 """A loop over a DataLoader that starts after the requested steps, such as an evaluation: how many of its batches are
-made, and what the others would add.
+made, and how much memory the others would add.
 
 The first batches show whether memory grows from one to the next. If it does, the loop runs to its end as far as there
 is time: with all batches, or with copies of one if making them takes most of the time. If there is no time for
@@ -20,15 +20,15 @@ from .. import allocator, frames, protocol
 from .growth import rises
 
 FIRST = 7  # batches before the last one
-STEADY = 4  # of them, the latest: growth is measured over these
-SPARE = 16 << 20  # bytes that the rest of a loop may grow by without a word
-SOME = 32  # copies of a batch from one look at the levels to the next
+STEADY = 4  # the latest of these: growth is measured over them
+SPARE = 16 << 20  # bytes by which memory may grow in the rest of a loop without being reported
+SOME = 32  # copies of a batch between two measurements
 PATIENCE = 5.0  # seconds that each of the first batches may take
 UNKNOWN_TIME = 5.0  # seconds for a loop of unknown length
 
 
 class Rest(Protocol):
-    """The part of the code after the steps that a loop needs (finish.py)."""
+    """The methods of `Finish` (finish.py) that a loop needs: the time left for the code after the steps."""
 
     torch: Any
     loops: list[Loop]
@@ -38,7 +38,7 @@ class Rest(Protocol):
         """Seconds that are left for it."""
 
     def take(self, seconds: float) -> bool:
-        """Takes more time, if that much is left."""
+        """Takes this much more time, if it is left. Returns whether it was."""
 
 
 class Loop:
@@ -46,13 +46,13 @@ class Loop:
 
     def __init__(self, finish: Rest, iterator: Any, loader: Any, following: Callable[..., Any]) -> None:
         self.finish, self.following = finish, following
-        self.iterator: Any = weakref.ref(iterator)  # its end is the end of worker processes
+        self.iterator: Any = weakref.ref(iterator)  # weak, because its worker processes end with it
         try:
             self.total: int | None = len(loader)
         except Exception:
             self.total = None  # a dataset that has no length
         self.given = 0
-        self.made = 0  # of them, those that are no copies
+        self.made = 0  # the number of these that are not copies
         self.levels: list[list[int]] = []  # by request: allocated bytes of each device
         self.began = self.second = 0.0
         self.ended = 0.0  # since 1970
@@ -61,7 +61,7 @@ class Loop:
         self.candidate: Any = None  # a batch that may be copied
         self.pattern: Any = None  # the one that is
         self.is_decided = self.is_cut = False
-        self.each: dict[int, float] = {}  # by device: growth a batch
+        self.each: dict[int, float] = {}  # by device: growth per batch
         finish.loops.append(self)
 
     def batch(self) -> Any:
@@ -118,9 +118,7 @@ class Loop:
                 self.each[device] = sum(steps) / STEADY
 
     def decide(self, seconds: float) -> Any:
-        """After the first batches: whether to make all others, to copy one, or to go to the last. A batch takes
-        `seconds`.
-        """
+        """After the first batches: whether to make all others, to copy one, or to go to the last. A batch takes `seconds`."""
         self.measure()
         if self.total is None or self.total <= FIRST + 1:
             return
@@ -137,7 +135,7 @@ class Loop:
             try:
                 self.pattern = copy.deepcopy(self.candidate)
             except Exception:
-                self.pattern = None  # a batch that has no copy
+                self.pattern = None  # this batch cannot be copied
         if self.pattern is not None or not self.finish.take(seconds * rest):
             self.skip()
 
@@ -152,7 +150,7 @@ class Loop:
         return bool(self.iterator()._dataset_kind == _DatasetKind.Map)
 
     def skip(self) -> None:
-        """The next batch that the loader begins is its last. A loader that does not read by index ends here."""
+        """Makes the next batch that the loader begins its last one. A loader that does not read by index ends here."""
         self.is_cut = self.pattern is None
         if not self.can_skip():
             self.finish.cut = True

@@ -1,5 +1,5 @@
-"""The hosts that the program contacts, and experiment trackers, which must stay offline: values computed here are
-zeros, and nobody wants them among the real runs.
+"""Notes the hosts that the program contacts, and keeps experiment trackers offline: values computed here are
+zeros, and must not appear among the results of real runs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 
 from . import settings
 
-TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+TYPE_CHECKING = False  # importing `typing` would delay every process by milliseconds
 if TYPE_CHECKING:
     from typing import Any
 
@@ -35,7 +35,7 @@ def note(host: Any) -> None:
 
 
 def sockets(socket: Any) -> None:
-    """Notes the hosts that sockets contact. By name if a name is looked up; an address that a lookup returned does
+    """Notes the hosts that sockets contact, by name if a name is looked up. An address that a lookup returned does
     not count as another host.
     """
     looked_up = socket.getaddrinfo
@@ -78,7 +78,7 @@ def wandb(it: Any) -> None:
 
 
 def mlflow(it: Any) -> None:
-    """Runs of MLflow go where `plimsoll` set its URI."""
+    """Runs of MLflow go to the URI that `plimsoll` set."""
     it.set_tracking_uri = lambda uri: None
 
 

@@ -1,25 +1,27 @@
-"""Which optimizer steps count: not those of training on the CPU before training on the GPU. A wrapped optimizer's steps count once."""
+"""Decides which optimizer steps count. Steps of a training on the CPU before the one on a GPU do not; steps of a
+wrapped optimizer count once.
+"""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-MOST_STEPS = 200  # on the CPU that are ignored; further ones count
-MOST_SECONDS = 10.0  # in which steps on the CPU are ignored
+MOST_STEPS = 200  # of a training on the CPU; further steps count
+MOST_SECONDS = 10.0  # the same limit as a time
 
 
 class Hosted:
-    """Recognizes the steps that needed no GPU memory."""
+    """Recognizes steps that needed no GPU memory."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.steps = 0
         self.began = 0.0
-        self.requests = 0  # blocks that PyTorch had requested at the latest step
+        self.requests = 0  # the number of blocks that PyTorch had requested by the latest step
 
     def is_one(self, optimizer: Any) -> bool:
-        """Whether this optimizer's step is such a step."""
+        """Whether this optimizer's step needed no GPU memory."""
         requests, before = self.asked(), self.requests
         self.requests = requests
         has_gpu = any(it.is_cuda for group in optimizer.param_groups for it in group["params"])
@@ -30,7 +32,7 @@ class Hosted:
         return self.steps <= MOST_STEPS and time.monotonic() - self.began < MOST_SECONDS
 
     def asked(self) -> int:
-        """The number of blocks that PyTorch has requested so far, on all GPUs."""
+        """The number of blocks on all GPUs that PyTorch has requested so far."""
         cuda = self.torch.cuda
         if not cuda.is_initialized():
             return 0

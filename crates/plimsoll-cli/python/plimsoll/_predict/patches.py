@@ -1,7 +1,7 @@
 """Patches of PyTorch inside the user's Python processes, so that a program takes the same path as on a GPU, although
 values that it reads from the device are zero and other ranks may be absent.
 
-`Watch` and start.py install them. Memory requests do not change, except in send_objects: NCCL would use a few hundred
+They are installed by watch.py and start.py. Memory requests do not change, except in send_objects: NCCL would use a few hundred
 bytes of the GPU for Python objects.
 """
 
@@ -148,9 +148,7 @@ def stand_alone(torch: Any) -> None:
     importlib.import_module("torch.testing._internal.distributed.fake_pg")  # it registers the group
 
     class Store(distributed.Store):
-        """Answers for the absent ranks. The only value that they would have written is NCCL's unique ID, of 128
-        bytes.
-        """
+        """Answers for the absent ranks. The only value that they would have written is NCCL's unique ID, of 128 bytes."""
 
         def __init__(self) -> None:
             super().__init__()

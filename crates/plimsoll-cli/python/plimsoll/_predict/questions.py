@@ -1,9 +1,9 @@
 """Questions about the GPU before its first use, such as whether it computes in bf16, in a program from which
-`serve.py` forks. They would initialize CUDA, so the fork would come before the program makes its model, and each fork
-would make it again. So a short-lived child initializes CUDA and asks. The memory's size differs from child to child,
-so a program that reads it is noted, as is one that uses NVML.
+`serve.py` forks. They would initialize CUDA, so the fork would come before the program creates its model, and each
+fork would create it again. So a short-lived child initializes CUDA and asks. The memory's size differs from child to
+child, so it is noted if a program reads it or uses NVML.
 
-Before the first use there is also nothing to wait for, and no peak to reset.
+Calls that wait for the GPU or reset a peak do nothing before the first use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEEDLESS = (
 
 class Properties:
     """The fields of `_CudaDeviceProperties`, a type that does not exist before CUDA is initialized.
-    `now` returns the real ones if CUDA is already in use, and otherwise notes that the size was asked for.
+    `now` returns the real ones if CUDA is already in use, and otherwise notes that the program requested the size.
     """
 
     def __init__(self, values: dict[str, Any], text: str, now: Callable[[], Any]) -> None:
@@ -45,9 +45,7 @@ class Properties:
 
 
 class Questions:
-    """`is_early` says whether CUDA is not in use yet; `child` runs a function in a child and returns the bytes it
-    returns.
-    """
+    """`is_early` says whether CUDA is not in use yet; `child` runs a function in a child and returns the bytes it returns."""
 
     def __init__(
         self,
@@ -89,7 +87,7 @@ class Questions:
         return called
 
     def properties(self) -> Any:
-        """The properties of all devices, asked for once."""
+        """The properties of all devices, queried once."""
         if self.known is None:
             found = pickle.loads(self.child(self.ask) or pickle.dumps([]))
             self.known = [
@@ -105,7 +103,7 @@ class Questions:
         return self.note()
 
     def ask(self) -> bytes:
-        """In the child: the properties of all devices, as bytes."""
+        """Runs in the child. Returns the properties of all devices as bytes."""
         found = []
         for device in range(self.torch.cuda.device_count()):
             it = self.original(device)
@@ -119,7 +117,7 @@ class Questions:
 
 
 def index_of(torch: Any, device: Any) -> int:
-    """The number of a device. The first one is the current one. Another kind of device has none."""
+    """The index of a device. Without a number, it is the first one. -1 for another kind of device."""
     if isinstance(device, int):
         return device
     device = torch.device("cuda" if device is None else device)

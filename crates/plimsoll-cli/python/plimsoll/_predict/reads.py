@@ -1,6 +1,6 @@
-"""The values that the program reads from the device: where, and what they are used for. The stand-in calls a hook for
-every copy of an unknown value to the host; the program gets zeros unless the hook writes another value: one if the
-program divides by the value.
+"""The values that the program reads from the device: where it reads them, and what it uses them for. The stand-in
+calls a hook for every copy of an unknown value to the host. The program gets zeros unless the hook writes another
+value: one if the program divides by the value.
 
 A read is identified by its line and call stack (a site). Its use is determined once per site (dataflow.py). Some
 operators read during their own work: the number of elements that `nonzero` found is the size of its result.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FRAMES = 4  # the innermost ones, which identify a site
 MOST = 500  # sites in the report
-# PyTorch's operators that return a value, or a copy, to Python: its use is that of the expression.
+# PyTorch's operators that return a value, or a copy, to Python: the value is used as the expression is.
 RETURNING = set(
     "item to copy_from _local_scalar_dense copy_ _to_copy to_dtype_layout to_device to_dtype to_other clone contiguous equal is_nonzero"
     " allclose _is_all_true _is_any_true cpu pin_memory _copy_from".split()
@@ -39,27 +39,29 @@ CHECKING = set(
     "multinomial normal bernoulli histc quantile nanquantile _assert_async cholesky cholesky_ex inv inverse lstsq"
     " ctc_loss _ctc_loss nll_loss embedding_renorm_ cumprod logdet slogdet lstm gru rnn_tanh rnn_relu".split()
 )
-PASSING = ("repeat_interleave",)  # a bool that these read says whether an argument is valid (PyTorch before 2.15)
+# A bool that these operators read says whether an argument is valid (PyTorch before 2.15).
+PASSING = ("repeat_interleave",)
 COUNTING = set("nonzero _unique2 unique_consecutive unique_dim".split())  # these read the number of their results
-BOUNDED = ("nonzero",)  # of those that read during their own work, these search the tensor that is known then
-# What these files read is stored or printed.
+BOUNDED = ("nonzero",)  # operators that read during their own work, and whose results are elements of a known tensor
+# Code in these files only stores or prints values that it reads.
 SHOWING = (
     "/torch/_tensor_str.py /torch/serialization.py /torch/distributed/checkpoint/ /safetensors/ /logging/__init__.py"
     " /torch/utils/tensorboard/ /tensorboard/ /tensorboardX/ /wandb/ /mlflow/ /torch/storage.py /torch/multiprocessing/"
 ).split()
-# Here, and in these functions, `Module.to`, `cpu` and their like copy parameters and buffers: no value of them decides anything.
+# In this file and these functions, `Module.to`, `cpu` and similar methods copy parameters and buffers: their values
+# decide nothing.
 MODULE, CONVERTING = "/torch/nn/modules/module.py", ("convert", "<lambda>", "_apply")
 GENERATION = "/transformers/generation/"
 # Their reads of a size get its maximum: sequences as long as possible, and every candidate of an assistant accepted. With
 # zeros, assisted generation would accept no token at all and never end.
 LONGEST = ("_beam_search", "_assisted_decoding")
-HISTORY = "/torch/optim/lbfgs.py"  # warnings.py says what it keeps
-EVERYWHERE = 0  # a line of --assume that stands for all whose values decide sizes
+HISTORY = "/torch/optim/lbfgs.py"  # warnings.py reports the vectors that it keeps
+EVERYWHERE = 0  # a line number of --assume that stands for all lines whose values decide sizes
 OPERATOR = re.compile(r"_ZN2at4_ops(\d+)")
 
 
 class Site:
-    """A line that reads, from one call stack: what its value is used for, and what it gets instead."""
+    """A line that reads, from one call stack: the use of its value, and the value that it gets instead."""
 
     def __init__(
         self, number: int, place: Line | None, via: Line | None, operator: str | None, fate: str, sinks: list[Sink]
@@ -70,10 +72,10 @@ class Site:
         self.matched: list[tuple[str, int]] = []  # the lines of --assume that name it
         self.is_used = False  # whether it returned that value
         self.divides = False  # whether the program divides by it
-        self.bounds: tuple[Any, Any] | None = None  # the least and the largest value that bounds left
+        self.bounds: tuple[Any, Any] | None = None  # the smallest and largest value within the bounds
 
     def is_given(self) -> bool:
-        """Whether its value was assumed, or is the maximum: not the one that replaces a zero."""
+        """Whether its value was assumed or is the maximum, and so does not just replace a zero."""
         return bool(self.matched) or self.value == "max"
 
     def taken(self) -> tuple[Any, Any] | None:
@@ -139,7 +141,7 @@ class Reads:
         try:
             pending = getattr(state, "pending", None)
             if pending is not None:
-                # An operator counts elements, and their number is known.
+                # An operator that counts elements, of which the number is known.
                 if count in (4, 8):
                     ctypes.memmove(to, pending.to_bytes(count, sys.byteorder), count)
                 if not getattr(state, "even", False) and not getattr(state, "bounded", False):
@@ -212,7 +214,7 @@ class Reads:
             kinds = [it.kind for it in sinks]
             fate = next((kind for kind in ("size", "branch", "unknown") if kind in kinds), "shown")
         if fate == "size" and frames and frames[0].f_code.co_filename.endswith(HISTORY):
-            fate = "branch"  # the size of its history is a warning of its own
+            fate = "branch"  # the size of its history is reported by a separate warning
         site = Site(len(self.sites), own and place(own), via and place(via), operator, fate, sinks)
         if frames and frames[0].f_code.co_name in LONGEST and GENERATION in frames[0].f_code.co_filename:
             site.value = "max"
@@ -289,7 +291,7 @@ class Reads:
         return (one * (count // len(one) + 1))[:count]
 
     def extreme(self, site: Site, tensor: Any, which: str, count: int) -> Any:
-        """The largest value, or half of it, that makes sense at a site; None if it is unknown."""
+        """The largest plausible value at a site, or half of it. None if it is unknown."""
         if tensor is None:
             return None
         if str(tensor.dtype) == "torch.bool" and site.operator in RETURNING:
@@ -297,7 +299,7 @@ class Reads:
         if site.operator in RETURNING:
             return dataflow.bound_of(outer(), which)
         if site.operator not in BOUNDED:
-            return None  # the tensor is a number that the operator computed: it says nothing of what may be found
+            return None  # the tensor is a number that the operator computed, so it does not bound the result
         return tensor.numel() if which == "max" else tensor.numel() // 2
 
     def problem(self, site: Site, text: str) -> None:
@@ -343,7 +345,7 @@ class Reads:
 
 
 def widened(one: tuple[Any, Any] | None, other: tuple[Any, Any] | None) -> tuple[Any, Any] | None:
-    """The range of both; values that are in neither are zeros."""
+    """The range that contains both. None stands for zeros."""
     if one is None and other is None:
         return None
     (least, most), (low, high) = one or (0, 0), other or (0, 0)
@@ -375,5 +377,5 @@ def is_conversion(frame: FrameType) -> bool:
 
 
 def is_file(path: str, wanted: str) -> bool:
-    """Whether a path is the file that `--assume` names, by its end."""
+    """Whether a path ends with the file name that `--assume` gives."""
     return path == wanted or path.endswith("/" + wanted.removeprefix("./"))

@@ -1,7 +1,7 @@
-"""Folders can be renamed in the view of the file system (overlay.rs), as on the disk.
+"""Lets the program rename folders in the view of the file system (overlay.rs), as on the disk.
 
-In a user namespace an overlay does not rename a folder of the disk: "invalid cross-device link". `shutil.move` copies
-it then.
+In a user namespace, an overlay cannot rename a folder of the disk: "invalid cross-device link". The folder is then
+copied, as `shutil.move` does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+TYPE_CHECKING = False  # importing `typing` would delay every process by milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -22,7 +22,7 @@ def install() -> None:
 
 
 def renaming(original: Any) -> Callable[..., None]:
-    """The function, which copies a folder if it cannot be renamed."""
+    """Returns the function, changed so that it copies a folder that cannot be renamed."""
     import functools
 
     @functools.wraps(original)

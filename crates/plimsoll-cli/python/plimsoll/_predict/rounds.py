@@ -1,6 +1,6 @@
-"""The variables that an outer loop drops in each of its rounds: memory that grows in an inner loop grows only until then.
-
-A round drops the variables that its body assigns again or clears, and the local variables of the functions that it calls.
+"""Finds the memory that an outer loop drops in each of its rounds. If memory grows in an inner loop, it grows
+only until then. Each round drops the old values of variables that its body assigns or clears, and the local
+variables of functions that it calls.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ CLEARS = {"clear", "reset", "reset_states"}
 class Round(NamedTuple):
     """One round of an outer loop."""
 
-    steps: int  # training steps in it
-    names: frozenset[str]  # variables and attributes that it assigns again or clears
+    steps: int  # the number of training steps in it
+    names: frozenset[str]  # variables and attributes that it assigns or clears
     functions: frozenset[str]  # functions that it calls and that contain the inner loop
 
     def drops(self, holder: Holder) -> bool:
-        """Whether a holder's tensors live no longer than a round."""
+        """Whether a holder's tensors live for at most one round."""
         named = re.search(r"reached as `([^`]+)`", holder.text) or re.search(r"`([^`]+)`", holder.text)
         if named is None:
             return False
@@ -35,7 +35,7 @@ class Round(NamedTuple):
 
 
 def round_of(loop: Any, frame: FrameType, steps: int, functions: set[str]) -> Round:
-    """One round of the loop that a frame is running."""
+    """One round of this loop, which is running in a frame."""
     others = (it for it in statements(loop.body) if not it.lineno <= frame.f_lineno <= (it.end_lineno or it.lineno))
     return Round(steps, frozenset(name for it in others for name in dropped(it)), frozenset(functions))
 
@@ -49,7 +49,7 @@ def statements(body: list[Any]) -> Iterator[Any]:
 
 
 def dropped(statement: Any) -> Iterator[str]:
-    """The variables and attributes that a statement clears, or assigns without reading them."""
+    """The names that a statement assigns or clears."""
     if isinstance(statement, ast.Assign):
         read = {ast.unparse(it) for it in ast.walk(statement.value) if isinstance(it, (ast.Name, ast.Attribute))}
         for target in statement.targets:

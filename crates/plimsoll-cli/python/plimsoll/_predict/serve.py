@@ -1,12 +1,12 @@
 """Tries several sets of techniques from one run of the program: when it first uses CUDA, its imports are done, and
-often its model is made. There the process waits for requests and runs the rest of the program in a fork for each.
+often its model exists. There the process waits for requests and runs the rest of the program in a fork for each.
 
 A request is N.json in the folder: the set, and the folder for the reports. As many forks run at once as there are
-processors, beginning in the order of the requests; `alone` marks a request beside which no other may run. N.done has
-the exit status, and whether another ran beside it. While `late` is there, all requests are given up except those at
-the GPU's size; `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run;
-without glibc's `_Fork`, or with a process group that is made before the first use of CUDA, nothing is served, and
-each set takes a run of its own.
+processors, in the order of the requests. A request with `alone` runs while no other does. N.done contains the exit
+status, and whether another fork ran at the same time. While the file `late` exists, all requests are abandoned
+except those at the GPU's size; `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the
+child, do not run. Without glibc's `_Fork`, or if a process group is created before the first use of CUDA, nothing is
+served, and each set takes a separate run.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .. import protocol
 from . import patches, settings, view
 from .questions import Questions
 
-ASKED = "asked"  # in the folder of a stand-in of whose devices' size the program asked
+ASKED = "asked"  # a file in the stand-in's folder: the program has asked for the memory's size
 MOST = 4  # children at once
-WORKERS = 2  # of a data loader in a child, each of which makes one batch ahead: most of the batches would not be used
+WORKERS = 2  # workers of a data loader in a child, each of which prefetches one batch: most batches would not be used
 
 
 class Watched(Protocol):
@@ -84,9 +84,9 @@ class Serve:
         Questions(torch, self.is_early, self.asked, self.note_question)
 
     def choose_later(self, torch: Any) -> None:
-        """Postpones the choice of the first device. `set_device` uses CUDA although no tensor is on it yet:
-        transformers calls it before the program makes its model. The first device is the current one anyway; the
-        choice is made when CUDA is used, or a process group is made.
+        """Postpones the choice of the first device. `set_device` uses CUDA although no tensor is on the GPU yet:
+        transformers calls it before the program creates its model. The first device is the current one anyway.
+        The choice is made when CUDA is used, or a process group is created.
         """
         original = torch._C._cuda_setDevice
 
@@ -118,7 +118,7 @@ class Serve:
         )
 
     def asked(self, question: Callable[[], bytes]) -> bytes:
-        """The bytes that a function returns in a child with a device of its own, or none."""
+        """The bytes that a function returns in a child with a separate device. Empty if it fails."""
         own = os.path.join(self.folder, "asking")
         os.makedirs(own, exist_ok=True)
         reader, writer = os.pipe()
@@ -138,7 +138,7 @@ class Serve:
         return answer
 
     def note_question(self) -> None:
-        """Notes that the program asked for the memory's size."""
+        """Notes that the program queried the memory's size."""
         shared = os.environ.get("PLIMSOLL_STANDIN_SHARED")
         if shared and self.is_early():
             open(os.path.join(shared, ASKED), "w").close()
@@ -153,7 +153,7 @@ class Serve:
 
     def requests(self) -> None:
         """Waits for requests, and forks for each. Returns in a child."""
-        # Every optimizer imports it, for a second or two: once, before the forks.
+        # Every optimizer imports it, which takes a second or two: import it once, before the forks.
         with contextlib.suppress(Exception):
             importlib.import_module("torch._dynamo")
         number, most = 0, min(len(os.sched_getaffinity(0)), MOST)
@@ -182,10 +182,10 @@ class Serve:
                     other.is_beside = True
                 children.append(child)
                 number += 1
-        for child in children:  # Nobody waits for them.
+        for child in children:  # Their results are no longer needed.
             os.kill(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
-        # A parent may wait for an answer of this process, which does not come.
+        # A parent may wait forever for an answer of this process.
         open(self.stop, "w").close()
         self.watch.state = "stopped"
         self.watch.leave(0)
@@ -205,7 +205,7 @@ class Serve:
             ended = protocol.EXPIRED
         else:
             return False
-        # Where the user ends the search, the children end as well: that says nothing about their sets.
+        # If the user ends the search, the children also end: that shows nothing about their sets.
         shutil.rmtree(child.view, ignore_errors=True)  # of an overlay it is empty: the files went with the child
         if not os.path.exists(self.stop):
             self.answer(child.number, ended, child.is_beside)
@@ -219,9 +219,7 @@ class Serve:
         os.replace(f"{done}.unfinished", done)
 
     def was_asked_for_memory(self) -> bool:
-        """Whether the program asked for the memory's size before it used CUDA, for example through NVML or
-        nvidia-smi.
-        """
+        """Whether the program queried the memory's size before it used CUDA, for example through NVML or nvidia-smi."""
         shared = os.environ.get("PLIMSOLL_STANDIN_SHARED")
         return shared is not None and shared != "" and os.path.exists(os.path.join(shared, ASKED))
 
@@ -241,7 +239,7 @@ class Serve:
         return child
 
     def begin(self, request: protocol.Request) -> None:
-        """In the child: the program goes on with this set."""
+        """Called in the child: lets the program continue with this set."""
         settings.FOLDER = request["reports"]
         settings.RECORDS, settings.SETTLES, settings.STOPS = request["records"], request["settles"], request["stops"]
         os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
@@ -255,7 +253,7 @@ class Serve:
             self.be_a_rank(request["ranks"])
         limit = request["limit_bytes"]
         if limit:
-            # Not by `_lazy_call`, which waits for a lock that this thread holds: `_lazy_init` is on its stack.
+            # This does not use `_lazy_call`, which waits for a lock that this thread holds: `_lazy_init` is on its stack.
             self.torch.cuda._queued_calls.append((lambda: self.limit(limit), []))
         from .. import techniques
 
@@ -267,7 +265,7 @@ class Serve:
         self.watch.listen()
 
     def fetch_less(self) -> None:
-        """Data loaders of this child make few batches ahead."""
+        """Makes data loaders of this child prefetch few batches."""
         kind = self.torch.utils.data.dataloader._MultiProcessingDataLoaderIter
         original = kind.__init__
 
@@ -282,7 +280,7 @@ class Serve:
         kind.__init__ = __init__
 
     def take_device(self, memory_bytes: int, shared: str) -> None:
-        """Takes a device of its own, which may have another size."""
+        """Takes a separate device, which may have another size."""
         os.environ["PLIMSOLL_STANDIN_SHARED"] = shared
         if memory_bytes:
             os.environ["PLIMSOLL_STANDIN_MEMORY"] = str(memory_bytes)

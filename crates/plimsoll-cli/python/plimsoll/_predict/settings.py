@@ -1,4 +1,4 @@
-"""What `plimsoll predict` and `plan` ask of this process. A fork that serves a trial of `plan` changes some of it."""
+"""The settings of `plimsoll predict` and `plan` for this process. A fork that serves a trial of `plan` changes some of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import os
 
 FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER") or ""  # for the reports
 STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # stop after this many optimizer steps; 0: never
-FURTHER = bool(os.environ.get("PLIMSOLL_PREDICT_FURTHER"))  # whether to go on for code that did not run
-SETTLES = bool(os.environ.get("PLIMSOLL_PREDICT_SETTLES"))  # whether to go on until the reserved bytes no longer grow
+FURTHER = bool(os.environ.get("PLIMSOLL_PREDICT_FURTHER"))  # whether to run further steps for code that did not run
+SETTLES = bool(os.environ.get("PLIMSOLL_PREDICT_SETTLES"))  # whether to run until the reserved bytes no longer grow
 STOPS = bool(os.environ.get("PLIMSOLL_PREDICT_STOPS"))  # whether to leave out the code after the steps
-BEYOND = int(os.environ.get("PLIMSOLL_PREDICT_BEYOND") or 0)  # bytes that the device has beyond what it reports
+# Bytes that the device has in addition to those that it reports.
+BEYOND = int(os.environ.get("PLIMSOLL_PREDICT_BEYOND") or 0)
 AFTER = int(os.environ.get("PLIMSOLL_PREDICT_AFTER") or 0)  # after this many failed requests of a process
 ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, without the other ranks
 RECORDS = not os.environ.get("PLIMSOLL_PREDICT_PEAKS_ONLY")  # whether to record the history
@@ -19,9 +20,7 @@ VIEW = os.environ.get("PLIMSOLL_PREDICT_VIEW", "")  # the file with the view of 
 
 
 def number(name: str) -> int | None:
-    """The value of an environment variable, if it is a number; includes variables that fsdp hides from the
-    program.
-    """
+    """The value of an environment variable, if it is a number; includes variables that fsdp hides from the program."""
     text = (os.environ.get(name) or os.environ.get(f"PLIMSOLL_OWN_{name}") or "").strip()
     return int(text) if text.isdecimal() else None
 

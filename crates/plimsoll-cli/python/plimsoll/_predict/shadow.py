@@ -1,5 +1,5 @@
-"""The values of storages on the host: `Shadow` is one of them, `Shadows` has those of this process. And PyTorch's operators that
-shadows.py follows, by kind.
+"""The values of storages on the host: `Shadow` has those of one storage, `Shadows` those of this process. It also
+lists the PyTorch operators that shadows.py follows, by kind.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ CHANGED = (
 )
 COUNTED = "nonzero _unique2 unique_consecutive unique_dim"
 
-MOST_BYTES = 4 << 20  # of a storage with a shadow
-MOST_FLOATS = 1 << 14  # bytes, of a floating-point one
-PURGE = 512  # shadows, before those of freed storages are removed
-RANGES = 512  # written ranges that are read at once
+MOST_BYTES = 4 << 20  # the largest storage that gets a shadow
+MOST_FLOATS = 1 << 14  # the same for a floating-point storage, in bytes
+PURGE = 512  # the number of shadows after which those of freed storages are removed
+RANGES = 512  # the number of written ranges that are read at once
 
 
 class Shadow:
@@ -145,7 +145,7 @@ class Shadows:
                 return
             if tensor.numel() * tensor.element_size() < storage.nbytes() - 512 and changed:
                 return  # the rest of the storage is unknown
-            # Where the value fills it, zeros before that would only take time.
+            # If the value fills the storage, writing zeros first would only take time.
             is_filled = tensor.numel() * tensor.element_size() == storage.nbytes() and tensor.is_contiguous()
             size = storage.nbytes()
             bytes = torch.empty(size, dtype=torch.uint8, device="cpu") if is_filled else self.zeros(size)
@@ -163,7 +163,7 @@ class Shadows:
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
 
     def zeros(self, size: int) -> Any:
-        """So many bytes, without PyTorch's threads: to wake them takes longer than this."""
+        """Zeros of this many bytes, without PyTorch's threads: waking them takes longer than filling the memory."""
         return self.torch.frombuffer(bytearray(size), dtype=self.torch.uint8)
 
     def forget_written(self) -> None:
@@ -233,5 +233,5 @@ class Shadows:
             return operator(*args, **kwargs)
 
     def failed(self, operator: Any, why: Exception) -> None:
-        """A wrapper failed: nothing is to be done, because without a shadow the value is unknown, which is safe."""
+        """A wrapper failed. Nothing needs to be done: without a shadow the value counts as unknown, which is safe."""
         return None

@@ -1,4 +1,4 @@
-"""Values that are known although the device computes nothing: integers and masks that the host sent, and the results
+"""Values that are known even though the device computes nothing: integers and masks that the host sent, and the results
 of PyTorch's operators on them.
 
 Such a tensor has a copy of its storage on the host (a shadow). The operators below are wrapped at PyTorch's CUDA
@@ -22,14 +22,12 @@ from typing import Any
 from . import bounds, experts
 from .shadow import ARITHMETIC, CHANGED, COMPARE, COUNTED, GATHER, LOGIC, MADE, MOST_FLOATS, REDUCE, Shadows
 
-# What is answered where values are unknown.
+# The results of these checks for unknown values.
 FINITE = dict(isfinite=True, isnan=False, isinf=False, isposinf=False, isneginf=False)
 
 
 class Known(Shadows):
-    """The shadows of this process, and the wrappers that keep them up to date. `of_thread` tells reads.py about a
-    read.
-    """
+    """The shadows of this process, and the wrappers that keep them up to date. `of_thread` tells reads.py about a read."""
 
     def __init__(self, torch: Any, of_thread: Any) -> None:
         super().__init__(torch)
@@ -65,9 +63,7 @@ class Known(Shadows):
         )
 
     def with_numbers(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The kernel, which also accepts a number in place of a tensor, with a dtype that gives the result the same
-        dtype.
-        """
+        """The kernel, which also accepts a number in place of a tensor, with a dtype that gives the result the same dtype."""
         torch = self.torch
         places = [at for at, it in enumerate(operator._schema.arguments) if str(it.type) == "Tensor"]
         if len(places) < 2:
@@ -96,7 +92,7 @@ class Known(Shadows):
         """Assumes that values are finite, as in a training that works; zeros would be read as `False`. A check for
         finite values passes.
 
-        A mask of values that are not finite is empty, but that is not certain: NaN may stand for missing data.
+        A mask of non-finite values is assumed to be empty, but that is not certain: NaN may stand for missing data.
         """
         torch = self.torch
 
@@ -117,7 +113,7 @@ class Known(Shadows):
                 setattr(place, name, answered(getattr(place, name), answer))
 
     def judge(self, original: Callable[..., Any], args: tuple[Any, ...], result: Any, answer: bool) -> None:
-        """Keeps the result of such a check: of the known values, or else this answer."""
+        """Keeps the result of such a check: computed from the values if they are known, otherwise `answer`."""
         value = self.shadow(args[0]) if args and isinstance(args[0], self.torch.Tensor) else None
         if value is not None and self.unsure(args[0]) is None:
             with self.torch._C._AutoDispatchBelowAutograd():
@@ -137,7 +133,8 @@ class Known(Shadows):
 
         def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
             result = call(keys, *args, **kwargs)
-            # Most results are too large for a shadow. With a function mode of the program's, they are not asked here.
+            # Most results are too large for a shadow. Skip this check if the program has a function mode active,
+            # because it would see these calls.
             if type(result) is tensor and not modes() and result.numel() > MOST_FLOATS and result.is_floating_point():
                 return result
             if self.shadows or is_factory or is_bounded:
@@ -156,7 +153,7 @@ class Known(Shadows):
         out: str | None,
         is_factory: bool,
     ) -> None:
-        """Runs an operator on the shadows, too, and keeps its result."""
+        """Also runs an operator on the shadows, and keeps its result."""
         try:
             tensors = result if isinstance(result, (list, tuple)) else (result,)
             if not all(self.is_small(it) for it in tensors if isinstance(it, self.torch.Tensor)):
@@ -269,9 +266,7 @@ class Known(Shadows):
         return dispatched
 
     def judging(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps GradScaler's check of gradients. Whether any gradient is infinite is unknown: a scaler may skip
-        steps.
-        """
+        """Wraps GradScaler's check of gradients. Whether any gradient is infinite is unknown: a scaler may skip steps."""
 
         def dispatched(keys: Any, grads: Any, found: Any, *args: Any) -> Any:
             result = call(keys, grads, found, *args)
@@ -315,9 +310,7 @@ class Known(Shadows):
         return functools.partial(experts.scattering(wrapped), self)
 
     def counting(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps an operator whose results it counts. The operator itself reads the number of its results: it gets
-        the number that the host computed.
-        """
+        """Wraps an operator that reads the number of its own results. The operator gets the number that the host computed."""
         name = operator._schema.name.removeprefix("aten::")
 
         def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:

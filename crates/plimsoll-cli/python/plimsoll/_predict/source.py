@@ -1,5 +1,5 @@
-"""The program's source, for dataflow.py: the expressions that a frame is at, the scopes of names, and values of
-variables. Nothing here runs the program's code.
+"""The program's source, for dataflow.py: the expressions at a frame's current instruction, the scopes of names,
+and values of variables. The program's code is never run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Source:
         return cls.known[file]
 
     def above(self, node: Any, *kinds: Any) -> Any:
-        """The innermost node of these kinds that contains a node, or is it."""
+        """The innermost node of these kinds that contains the given node, or is that node."""
         while node is not None and not isinstance(node, kinds):
             node = self.parents.get(node)
         return node
@@ -103,7 +103,7 @@ class Site:
         return self.source
 
     def covering(self, node: Any) -> Iterator[Any]:
-        """The nodes in a node that the frame's line is one of."""
+        """The nodes inside a node whose lines include the frame's line."""
         for child in ast.iter_child_nodes(node):
             if not hasattr(child, "lineno"):
                 yield from self.covering(child)
@@ -125,7 +125,7 @@ def block_of(parents: Mapping[Any, Any], statement: Any) -> tuple[list[Any] | No
 
 
 def is_jump(name: str) -> bool:
-    """Whether an instruction of this name tests a value."""
+    """Whether the instruction with this name tests a value."""
     return "JUMP_IF" in name or name in ("TO_BOOL", "UNARY_NOT")
 
 
@@ -135,12 +135,12 @@ def last_name(function: Any) -> str:
 
 
 def key_or_name(node: Any) -> Any:
-    """What a node names: a variable, an attribute or a key."""
+    """The name in a node: of a variable, an attribute or a key."""
     return node.value if isinstance(node, ast.Constant) else last_name(node)
 
 
 def reaches(source: Source, scope: Any, name: str, statement: Any, load: Any) -> bool:
-    """Whether a load can see the value that a statement assigned: no other assignment is between them on every path."""
+    """Whether a load can see the value that a statement assigned: at least one path between them has no other assignment."""
 
     def binds(it: Any) -> bool:
         targets = it.targets if isinstance(it, ast.Assign) else [it.target] if isinstance(it, ast.AnnAssign) else []
@@ -183,7 +183,7 @@ def hides(source: Source, inner: Any, outer: Any, name: str) -> bool:
 
 
 def looked_up(expression: Any, frame: FrameType) -> Any:
-    """The value of a name or of a chain of attributes, without running any code of the program's."""
+    """The value of a name or of a chain of attributes, without running the program's code."""
     import inspect
 
     if isinstance(expression, ast.Name):
@@ -213,7 +213,7 @@ def scope_of(tree: ast.Module, code: CodeType) -> Any:
 
 
 def own_nodes(scope: Any) -> Iterator[Any]:
-    """The nodes of a function or a module, without those of the functions in it."""
+    """The nodes of a function or a module, without those of nested functions."""
     left = list(ast.iter_child_nodes(scope))
     while left:
         node = left.pop()

@@ -1,4 +1,4 @@
-"""The free space that the program finds is the disk's: an overlay reports that of its private files (overlay.rs)."""
+"""Makes the program see the disk's free space. An overlay would report the free space of its private files (overlay.rs)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from . import settings
 
-TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+TYPE_CHECKING = False  # importing `typing` would delay every process by milliseconds
 if TYPE_CHECKING:
     from typing import Any
 
@@ -18,7 +18,7 @@ def install() -> None:
 
 
 def of_the_disk(original: Any) -> Any:
-    """The function, which asks for the folder below an overlay."""
+    """Returns the function, changed so that it queries the folder below an overlay."""
     import functools
 
     @functools.wraps(original)

@@ -1,5 +1,5 @@
-"""Saved models take no space: values computed here are zeros, and blocks of zeros become holes in the file. A file
-that the program saves has its real size and can be read, although --scratch is smaller.
+"""Saved models take no disk space: values computed here are zeros, and blocks of zeros become holes in the file. A
+file that the program saves has its real size and can be read, even if --scratch is smaller.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Sparse:
         return size
 
     def is_hole(self, data: memoryview, begin: int) -> bool:
-        """Whether a whole block of zeros begins here."""
+        """Whether a full block of zeros begins here."""
         block = data[begin : begin + BLOCK]
         return len(block) == BLOCK and block.tobytes() == ZEROS
 
     def flush(self) -> None:
-        """Writes out what is buffered."""
+        """Writes the buffered data."""
         self.file.flush()
 
     def finish(self) -> None:
@@ -55,7 +55,7 @@ class Sparse:
 
 
 def is_plain(file: str) -> bool:
-    """Whether it is a file on the disk, which can have holes."""
+    """Whether this is a file on the disk, which can have holes."""
     try:
         return (
             isinstance(file, (io.BufferedWriter, io.BufferedRandom))

@@ -7,7 +7,7 @@ import os
 from .._inject import imports
 from . import network, renames, settings, space
 
-TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+TYPE_CHECKING = False  # importing `typing` would delay every process by milliseconds
 if TYPE_CHECKING:
     from typing import Any
 
@@ -89,5 +89,5 @@ def keep_inductor(module: Any) -> None:
 
 
 def keep_triton(module: Any) -> None:
-    """Triton writes to the run's private caches, too."""
+    """Triton also writes to the run's private caches."""
     module.cache.dir = os.path.join(os.environ["PLIMSOLL_PREDICT_CACHES"], "triton")

@@ -1,5 +1,5 @@
-"""The view of the file system (overlay.rs, redirect.rs) in the program: one for each fork that serves a trial of
-`plan`, which finds no files of other trials.
+"""The view of the file system (overlay.rs, redirect.rs) inside the program. Each fork that serves a trial of `plan`
+gets a separate view, so it finds no files of other trials.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ CLONE, RECURSIVE, EMPTY_PATH = 1, 0x8000, 4
 
 
 def fork(folder: str) -> list[tuple[str, str]]:
-    """A view of its own for this process, with its private files in the folder. Returns the places of the program's files,
-    each with the folder that has what it writes there.
+    """Makes a separate view for this process, with its private files in the folder. Returns the places of the
+    program's files, each with the folder that contains the files written there.
     """
     file, tree = settings.VIEW, os.environ.get("PLIMSOLL_REDIRECT")
     if tree:
@@ -42,12 +42,12 @@ def fork(folder: str) -> list[tuple[str, str]]:
 
 
 def upper_of(folder: str, number: int) -> str:
-    """The folder of what this process writes to a cover."""
+    """The private folder that contains the files that this process writes to a cover."""
     return os.path.join(folder, str(number), "upper")
 
 
 def written(places: list[tuple[str, str]]) -> list[protocol.Wrote]:
-    """The files below these folders, where the program sees them."""
+    """The changed files below these folders, under the paths that the program sees."""
     found = []
     for place, upper in places:
         for folder, _, names in os.walk(upper):
@@ -59,7 +59,7 @@ def written(places: list[tuple[str, str]]) -> list[protocol.Wrote]:
 
 
 class Forked:
-    """A view of its own for this process, which has one thread."""
+    """A separate view for this process, which has one thread."""
 
     def __init__(self, file: str, folder: str) -> None:
         with open(file) as text:
@@ -93,7 +93,7 @@ class Forked:
         return result
 
     def unshare(self) -> None:
-        """Gives this process namespaces of its own."""
+        """Gives this process separate namespaces."""
         if self.view["privileged"]:
             self.call("unshare", NEWNS)
             return

@@ -1,4 +1,6 @@
-"""What a run without values cannot show, and how many bytes it may add: rows for the first lines of the answer."""
+"""Warns about memory that depends on unknown values, with the bytes that it may add: rows for the first lines of the
+answer.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,16 @@ from .reads import Reads
 
 
 class Warnings:
-    """Things that this process uses and whose memory depends on values: L-BFGS, and the number of CUDA graphs."""
+    """Features of PyTorch that this process uses and whose memory depends on values: L-BFGS, and the number of
+    CUDA graphs.
+    """
 
     def __init__(self, torch: Any, reads: Reads) -> None:
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
         self.torch, self.reads = torch, reads
-        # By L-BFGS: the line that made it, and tensors in place of the vectors that it would keep with real values.
+        # For each L-BFGS: the line that created it, and tensors that replace the vectors that it would keep with
+        # real values.
         self.optimizers: weakref.WeakKeyDictionary[Any, tuple[str, int] | None] = weakref.WeakKeyDictionary()
         self.held: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self.captures = 0  # CUDA graphs
@@ -41,7 +46,9 @@ class Warnings:
             self.optimizers[optimizer] = frames.program_line(frame)
 
     def step_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """If --assume has a number of pairs for the line that made an L-BFGS: allocates vectors for those that it does not keep."""
+        """If --assume has a number of pairs for the line that created an L-BFGS: allocates vectors for the pairs that
+        it does not keep.
+        """
         if optimizer not in self.optimizers:
             return
         given = self.reads.given(self.optimizers[optimizer])
@@ -73,7 +80,7 @@ class Warnings:
 
 
 def histories(optimizer: Any) -> Iterator[tuple[dict[str, Any], int, int]]:
-    """Of an L-BFGS on a GPU: the group of its parameters, the bytes of a vector, and the pairs of vectors that it keeps."""
+    """For each L-BFGS on a GPU: the group of its parameters, the bytes of a vector, and the pairs of vectors that it keeps."""
     for group in optimizer.param_groups:
         size = sum(it.numel() * it.element_size() for it in group["params"] if it.is_cuda)
         if size:
@@ -81,9 +88,9 @@ def histories(optimizer: Any) -> Iterator[tuple[dict[str, Any], int, int]]:
 
 
 def missing(optimizer: Any, held: int, steps: int | None) -> Iterator[tuple[str, int, int]]:
-    """L-BFGS keeps two vectors for each of its latest iterations except the first; values decide how many iterations a step
-    makes. Yields a sentence about it, the most pairs that it may keep, and the bytes of those that are not there; `held` pairs
-    are there in place of real ones.
+    """L-BFGS keeps two vectors for each of its latest iterations except the first, and values decide how many
+    iterations a step makes. Yields a sentence about it, the most pairs that it may keep, and the bytes of the missing
+    ones. `held` pairs are allocated in place of real ones.
     """
     for group, size, kept in histories(optimizer):
         most: int = group["history_size"]

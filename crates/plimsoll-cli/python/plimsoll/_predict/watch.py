@@ -44,8 +44,8 @@ from .warnings import Warnings
 # Exit once this file exists; also in forks, whose folder is another.
 STOP = os.path.join(settings.FOLDER, protocol.STOP)
 PATIENCE = 10  # an optimizer without a step is ignored after this many times the steps
-QUIET = 6  # reserved bytes that did not grow for this many steps have settled
-LATEST = 60  # steps after which nobody waits for that
+QUIET = 6  # reserved bytes have settled if they did not grow for this many steps
+LATEST = 60  # steps after which to stop waiting for that
 ENTRIES = 1_000_000  # events in the history, the latest ones
 # Libraries that have their own kernels, or allocate device memory outside PyTorch.
 LIBRARIES = (
@@ -155,7 +155,7 @@ class Watch:
             state.unread, state.known = before
 
     def start(self) -> None:
-        """CUDA is initialized in this process, and nothing is allocated yet."""
+        """Called when CUDA is initialized in this process and nothing is allocated yet."""
         self.started = True
         self.visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
         self.allocator = backend(self.torch)
@@ -275,7 +275,7 @@ class Watch:
         if settings.PLAN is None:
             self.growing.ran_out(device, allocated(self.torch, device))
         for name in ("allocated", "reserved"):
-            # A device without any memory so far gets a row, too.
+            # A device without any memory so far also gets a row.
             self.peaks.setdefault((device, name), (0, self.failed_step))
         self.dump()
         self.is_dumped = True
@@ -288,7 +288,7 @@ class Watch:
             threading.Thread(target=self.expire, args=(self.pid,), daemon=True).start()
 
     def expire(self, pid: int) -> None:
-        """That thread: ends the process when the stop file exists, or the time for the code after the steps is up."""
+        """Runs in that thread: ends the process when the stop file exists, or the time for the code after the steps is up."""
         while not os.path.exists(STOP):
             time.sleep(0.1)
             if os.getpid() != pid or not os.path.isdir(settings.FOLDER):
@@ -308,17 +308,17 @@ class Watch:
         open(os.path.join(settings.FOLDER, f"{self.pid}.{what}"), "w").close()
 
     def marks(self, what: str) -> int:
-        """How many processes are marked so."""
+        """The number of processes with this mark."""
         return sum(name.endswith(f".{what}") for name in os.listdir(settings.FOLDER))
 
     def end(self) -> None:
-        """The interpreter exits. Stores the exception that ended the process, if there was one."""
+        """Called at interpreter exit. Stores the exception that ended the process, if there was one."""
         if self.state != "running" or os.getpid() != self.pid:
             return
         self.state = "ended"
         failure = getattr(sys, "last_value", None)
         if failure is not None and self.finish_up.finishing and not self.failures:
-            # The steps went well; the code after them failed, perhaps because its loop was shortened.
+            # The steps succeeded, and the code after them failed, perhaps because its loop was shortened.
             self.state, self.after_error = "stopped", described(failure)
             self.finish(dump=True)
             self.wait_for_others()
@@ -357,14 +357,14 @@ class Watch:
         """Waits until the other ranks of this machine are done. A rank that exits first may end a store that the
         others still need.
         """
-        # The ranks of this machine; those of other machines do not write to this folder.
+        # The ranks of this machine. Ranks of other machines do not write to this folder.
         world = 1 if settings.ALONE else number("LOCAL_WORLD_SIZE") or number("WORLD_SIZE") or 1
         until = time.time() + 10
         while self.marks(protocol.DONE) < world and world > 1 and time.time() < until:
             time.sleep(0.02)
 
     def finish(self, dump: bool) -> None:
-        """The last measurement and report, and a snapshot if `dump`. A failure here must not fail the program."""
+        """Makes the last measurement and report, and a snapshot if `dump`. Must not fail the program."""
         try:
             self.measure(self.count() + 1)
             if self.started and dump:
@@ -401,7 +401,7 @@ class Watch:
             self.outside = max(self.outside or 0, requested - reserved)
 
     def gpu(self, device: int) -> int:
-        """The machine's number for a device of this process."""
+        """The machine-wide index of a device of this process."""
         visible = self.visible[device].strip() if device < len(self.visible) else ""
         return int(visible) if visible.isdecimal() else device
 

@@ -179,7 +179,7 @@ class Attend:
                 say(f"the plan is not checked: {why}")
 
     def changed(self) -> list[str]:
-        """What of the training is gone, and how many steps GradScaler skipped."""
+        """Describes training memory that was dropped for good, and counts the steps that GradScaler skipped."""
         rows = self.gauges.falling.rows()
         found = [f"{sizes.shown(it['bytes'])} are gone since step {it['step']}: {it['text']}" for it in rows]
         skipped = self.gauges.skipped
@@ -210,13 +210,13 @@ class Attend:
         )
 
     def kept(self) -> list[str]:
-        """The objects that keep memory that grew, or that was live when memory ran out."""
+        """The owners of memory that grew, or that was live when memory ran out."""
         rows = [it for found in self.gauges.growing.found.values() for it in found]
         return [f"kept by {it}: {sizes.shown(it.bytes)}" for it in rows]
 
     def gpu(self) -> str:
-        """The `--gpu` option for the GPU that it runs on: its name if `plimsoll` knows that, otherwise its size. A
-        limit makes it a smaller GPU.
+        """The `--gpu` option for the GPU that this process runs on: its name if `plimsoll` knows it, otherwise its
+        size. A memory limit makes it a smaller GPU.
         """
         import subprocess
 
@@ -276,7 +276,7 @@ class Attend:
                 say(f"{row['name']} had no effect{why}")
 
     def only_starts(self) -> bool:
-        """Whether this process made no step, and started other processes."""
+        """Whether this process ran no step, but started other processes."""
         multiprocessing = sys.modules.get("multiprocessing.process")
         counter = getattr(multiprocessing, "_process_counter", None)  # private: count(1) before the first
         steps = self.techniques is None or not self.techniques.trains()

@@ -1,6 +1,4 @@
-"""`plimsoll run --check`: measures the peaks of this process, and at the end runs plimsoll to compare them with the
-plan's.
-"""
+"""`plimsoll run --check`: measures the peaks of this process, and at the end runs plimsoll to compare them with the plan's."""
 
 from __future__ import annotations
 

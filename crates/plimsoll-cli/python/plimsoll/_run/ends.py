@@ -1,10 +1,12 @@
-"""Why a program ended, if not by running out of GPU memory: found by the words of PyTorch and NVIDIA in the exception's message."""
+"""Explains why a program ended, other than by running out of GPU memory: the meaning of its exception, by the words
+that PyTorch and NVIDIA use.
+"""
 
 from __future__ import annotations
 
 NOT_MEMORY = "a lack of memory was not the cause"
 
-# Words of the message; what ended the program; what to do.
+# Words of the message, the cause, and the advice.
 ROWS = (
     (
         ("illegal memory access", "misaligned address"),
@@ -44,12 +46,12 @@ ROWS = (
     ),
 )
 
-# A message must have one of these words, too, because other libraries use some of those above.
+# Only these errors of CUDA and NCCL count: other libraries use some of the same words.
 OF_CUDA = ("CUDA", "cuda", "NCCL", "nccl")
 
 
 def of(text: str) -> list[str]:
-    """What ended the program, by this message, and what to do; empty if the message has none of these words."""
+    """The cause that a message indicates, and the advice. Empty if it is none of these."""
     if not any(it in text for it in OF_CUDA) or "out of memory" in text:
         return []
     return next(([end, todo] for words, end, todo in ROWS if any(it in text for it in words)), [])

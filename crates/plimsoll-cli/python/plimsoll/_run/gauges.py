@@ -38,10 +38,10 @@ class Gauges:
         self.steps = 0
         self.levels: collections.deque[int] = collections.deque(maxlen=LEVELS)
         self.capturing = 0  # CUDA graphs that are being captured: their thread must not be disturbed
-        self.free: dict[int, int] = {}  # by device, as last asked
-        self.growing = Growing(torch)  # what keeps memory that grows
+        self.free: dict[int, int] = {}  # free bytes by device, from the last query
+        self.growing = Growing(torch)  # finds the owners of growing memory
         self.falling, self.skipped = Falling(torch), Skipped(torch)
-        self.growth = 0  # bytes a step, as last looked up
+        self.growth = 0  # bytes per step, from the last look-up
         self.stacks: Stacks | None = None  # which steps have stacks, if that varies (stacks.py)
         register_optimizer_step_post_hook(self.stepped)
         module.register_module_parameter_registration_hook(self.registered)
@@ -69,7 +69,7 @@ class Gauges:
                 self.stacks.stepped()
 
     def look_up(self, device: int) -> None:
-        """After 32, 64, 128, … steps, finds what keeps the memory if it grows."""
+        """After 32, 64, 128, … steps, finds the owners of memory if it grows."""
         last = list(self.levels)[-WINDOW:]
         growth = (last[-1] - last[0]) // (WINDOW - 1)
         if growth >= LEAST_GROWTH and all(after >= before for before, after in zip(last, last[1:])):

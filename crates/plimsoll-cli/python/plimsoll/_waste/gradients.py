@@ -1,5 +1,5 @@
-"""Gradients that the optimizer has already used and that are still allocated in the next forward pass, and optimizer states of frozen
-parameters.
+"""Finds gradients that the optimizer has already used but that stay allocated during the next forward pass, and the
+optimizer states of frozen parameters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .insertion import LOOPS, behind, block_of
 from .names import Names, own
 from .sole import size_of
 
-READS = ("grad", "clip_grad_norm_", "clip_grad_value_", "unscale_")  # what reads gradients
+READS = ("grad", "clip_grad_norm_", "clip_grad_value_", "unscale_")  # names of code that reads gradients
 
 Scope = Callable[[FrameType], "tuple[Names, list[str]] | None"]
 
@@ -35,11 +35,13 @@ class Gradients:
         self.stale.add(optimizer)
 
     def began(self) -> None:
-        """A backward pass begins: it adds to the gradients that are there."""
+        """A backward pass begins. It adds to the existing gradients."""
         self.stale.clear()
 
     def rows(self, stack: list[tuple[FrameType, int]], scope: Scope, least: int) -> list[protocol.Waste]:
-        """A row for each optimizer whose used gradients, or whose states of frozen parameters, take at least so many bytes."""
+        """Returns a row for each optimizer whose used gradients, or whose states of frozen parameters, take at least
+        `least` bytes.
+        """
         found: list[protocol.Waste] = []
         sizes: dict[tuple[str, int], int] = {}
         for optimizer in list(self.optimizers):
@@ -77,7 +79,7 @@ class Gradients:
 
 
 def forget(name: str) -> str:
-    """A line that drops the states of frozen parameters."""
+    """Returns a line of Python that drops the states of frozen parameters."""
     return f"[{name}.state.pop(it) for it in list({name}.state) if not it.requires_grad]"
 
 
@@ -96,7 +98,9 @@ def steps(torch: Any, frame: FrameType, names: Names) -> Iterator[tuple[Any, str
 
 
 def is_zeroed(names: Names, step: Any, name: str) -> bool:
-    """Whether the loop around a step sets the gradients to None again before a backward pass, and reads none of them until then."""
+    """Whether the loop around a step sets the gradients to None before the next backward pass, and does not read them
+    until then.
+    """
     block, loop = block_of(names, step)
     if block is None or not isinstance(loop, LOOPS):
         return False

@@ -1,4 +1,6 @@
-"""Where to insert the line that frees a variable: right after the last statement that uses it. Nothing here runs the program's code."""
+"""Finds where a line that frees a variable can be inserted: right after the statement that uses it last. The program's
+code is never run.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,9 @@ class Insertion(NamedTuple):
 
 
 def after_last_use(names: Names, name: str, peak: ast.stmt, lines: list[str]) -> Insertion | None:
-    """Where `del name` belongs if the name is dead at the peak's statement; None if no line will do.
-
-    It is the last statement before the peak that mentions the name, in the peak's block or one around it; or, in a loop, the last one
-    behind the peak.
+    """Finds where to insert `del name` if the name is dead at the peak's statement. Returns None if no place is
+    suitable. It is after the last statement before the peak that mentions the name, in the peak's block or in one
+    around it. In a loop, it may also be after the last such statement that follows the peak.
     """
     statement: Any = peak
     while statement is not names.scope:
@@ -44,14 +45,14 @@ def after_last_use(names: Names, name: str, peak: ast.stmt, lines: list[str]) ->
 
 
 def of_statement(names: Names, name: str, last: ast.stmt, lines: list[str]) -> Insertion | None:
-    """The place after a statement, if the name is certainly assigned and dead there."""
+    """The place after a statement, if the name is always assigned and dead there."""
     if name in names.after[last] or not is_bound(names, name, last):
         return None
     return behind(names, last, lines)
 
 
 def behind(names: Names, statement: ast.stmt, lines: list[str]) -> Insertion | None:
-    """The place after a statement that has its lines for itself."""
+    """The place after a statement, if the statement shares no line with other code."""
     end = statement.end_lineno or statement.lineno
     if end > len(lines) or isinstance(statement, (ast.Return, ast.Raise, ast.Break, ast.Continue)):
         return None
@@ -78,12 +79,14 @@ def mentions(node: ast.AST, name: str) -> bool:
 
 
 def is_bound(names: Names, name: str, last: ast.stmt) -> bool:
-    """Whether a name is certainly assigned after a statement."""
+    """Whether a name is always assigned after a statement."""
     return any(binds(it, name) for it in before(names, last)) or any(it.arg == name for it in arguments(names.scope))
 
 
 def before(names: Names, statement: Any) -> Iterator[Any]:
-    """The statements that have run whenever this one has; of those around it only what they assign themselves."""
+    """The statements that always run before this one, and this one. Compound statements around it count only for
+    what they assign themselves.
+    """
     yield statement
     while statement is not names.scope and statement is not None:
         block, parent = block_of(names, statement)
@@ -98,7 +101,7 @@ def before(names: Names, statement: Any) -> Iterator[Any]:
 
 
 def binds(statement: Any, name: str) -> bool:
-    """Whether a statement certainly assigns a name."""
+    """Whether a statement always assigns a name."""
     if isinstance(statement, WITH):
         items = (it.optional_vars for it in statement.items if it.optional_vars is not None)
         return any(name in stored(ast.walk(it)) for it in items) or any(binds(it, name) for it in statement.body)
@@ -106,7 +109,7 @@ def binds(statement: Any, name: str) -> bool:
 
 
 def assigned_at(names: Names, name: str, line: int) -> int:
-    """The line that assigned a name last before another line; the function's own for an argument."""
+    """The line of the last assignment to a name before another line. For an argument, the line of the function."""
     lines = [it.lineno for it in ast.walk(names.scope) if isinstance(it, ast.Name) and it.id == name and is_store(it)]
     above = [it for it in lines if it <= line]
     return max(above) if above else max(lines, default=getattr(names.scope, "lineno", 1))

@@ -1,7 +1,7 @@
-"""Which variables of a function are not read again: liveness over its syntax tree. Nothing here runs the program's code.
-
-A name is dead before a statement if no path from there reads it before it is assigned again. Names that a nested function, a lambda, a
-generator expression or a class mentions are never dead, and neither are those of a function that looks names up at run time.
+"""Finds the variables of a function that are not read again: a liveness analysis of its syntax tree. The program's
+code is never run. A name is dead before a statement if every path from there assigns it before reading it, or never
+reads it. Names that a nested function, a lambda, a generator expression or a class mentions are never dead, and
+neither are those of a function that looks names up at run time.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-SHAPES = {"shape", "dtype", "ndim"}  # attributes that need no memory of the GPU
+SHAPES = {"shape", "dtype", "ndim"}  # attributes that need none of the tensor's GPU memory
 SIZES = {"size", "dim", "numel", "element_size", "stride", "is_floating_point"}  # methods
 DYNAMIC = {"locals", "globals", "vars", "eval", "exec", "dir"}
 CLOSED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
-ROUNDS = 20  # of a loop, until nothing changes
+ROUNDS = 20  # the maximum number of passes over a loop
 
 Live = frozenset[str]
 NONE: Live = frozenset()
 
 
 class Exits(NamedTuple):
-    """What is live where a statement may leave its block to: the ends of the loop, and the handlers of exceptions."""
+    """The names that are live where a statement may leave its block: after `break`, after `continue`, and in
+    exception handlers.
+    """
 
     broken: Live
     continued: Live
@@ -29,9 +31,9 @@ class Exits(NamedTuple):
 
 
 class Names:
-    """The variables of a function or a module, and what is live before and after each of its statements.
-
-    With `by_content`, a name counts as read only where more than its tensor's shape or type is.
+    """The variables of a function or a module, and which are live before and after each of its statements.
+    With `by_content`, code that reads only the shape or dtype of a name's tensor does not count as reading
+    the name.
     """
 
     def __init__(self, scope: Any, by_content: bool = False) -> None:
@@ -49,7 +51,7 @@ class Names:
         self.block(scope.body, NONE, Exits(NONE, NONE, NONE))
 
     def find_closed(self) -> Iterator[str]:
-        """Names that something besides this function's own statements may read, and those that it deletes itself."""
+        """Names that code outside this function's own statements may read, and names that the function deletes itself."""
         for node in ast.walk(self.scope):
             if isinstance(node, CLOSED) and node is not self.scope:
                 yield from (it.id for it in ast.walk(node) if isinstance(it, ast.Name))
@@ -64,31 +66,31 @@ class Names:
         return self.stored - self.closed - self.before[statement] if self.is_known else NONE
 
     def block(self, statements: list[Any], after: Live, exits: Exits) -> Live:
-        """What is live before these statements."""
+        """The names that are live before these statements."""
         for statement in reversed(statements):
             after = self.statement(statement, after, exits)
         return after
 
     def statement(self, it: Any, after: Live, exits: Exits) -> Live:
-        """What is live before a statement."""
+        """The names that are live before a statement."""
         self.after[it] = after | exits.raised
         before = self.reads(it, after, exits) | exits.raised
         self.before[it] = before
         return before
 
     def reads(self, it: Any, after: Live, exits: Exits) -> Live:
-        """The same, without what handlers of exceptions read."""
+        """The names that are live before a statement, without those that exception handlers read."""
         if isinstance(it, ast.If):
             return self.read(it.test) | self.block(it.body, after, exits) | self.block(it.orelse, after, exits)
         if isinstance(it, (ast.For, ast.AsyncFor, ast.While)):
             return self.loop(it, after, exits)
         if isinstance(it, (ast.With, ast.AsyncWith)):
-            # It may suppress an exception of its body; then the statement after it runs.
+            # A context manager may suppress an exception of the body, so execution may continue after it.
             inside = self.block(it.body, after, exits) | after
             return inside.union(*(self.read(item) for item in it.items))
         if isinstance(it, ast.Try) or type(it).__name__ == "TryStar":
             return self.guarded(it, after, exits)
-        if type(it).__name__ == "Match":  # Python 3.9 has none
+        if type(it).__name__ == "Match":  # Python 3.9 does not have it
             arms = [self.read(it.subject) | after]
             for case in it.cases:
                 guard = self.read(case.guard) if case.guard is not None else NONE
@@ -105,7 +107,7 @@ class Names:
         return (after - bound(it)) | self.read(it)
 
     def loop(self, it: Any, after: Live, exits: Exits) -> Live:
-        """What is live before a loop."""
+        """The names that are live before a loop."""
         end = self.block(it.orelse, after, exits)
         every = self.read(it.test) if isinstance(it, ast.While) else self.read(it.target)
         targets = NONE if isinstance(it, ast.While) else frozenset(stored(ast.walk(it.target)))
@@ -119,7 +121,7 @@ class Names:
         return head if isinstance(it, ast.While) else head | self.read(it.iter)
 
     def guarded(self, it: Any, after: Live, exits: Exits) -> Live:
-        """What is live before a `try`: any of its statements may be the last before a handler, or before `finally`."""
+        """The names that are live before a `try`. Any of its statements may be the last to run before a handler or `finally`."""
         last = self.block(it.finalbody, after, exits)
         inner = Exits(exits.broken | last, exits.continued | last, exits.raised | last)
         caught = NONE
@@ -130,7 +132,7 @@ class Names:
         return self.block(it.body, self.block(it.orelse, last, inner), inner)
 
     def read(self, node: ast.AST) -> Live:
-        """The names that a node reads; those of the target of `+=`, too."""
+        """The names that a node reads, including the target of `+=`."""
         names = (it for it in ast.walk(node) if isinstance(it, ast.Name) and not isinstance(it.ctx, ast.Store))
         loads = {it.id for it in names if not (self.by_content and self.is_shape(it))}
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
@@ -138,7 +140,7 @@ class Names:
         return frozenset(loads)
 
     def is_shape(self, name: ast.Name) -> bool:
-        """Whether only the shape or the type of a name's tensor is asked for: `x.shape`, `x.size(0)`, `len(x)`."""
+        """Whether this expression uses only the shape or dtype of a name's tensor: `x.shape`, `x.size(0)`, `len(x)`."""
         parent = self.parents.get(name)
         if isinstance(parent, ast.Attribute):
             above = self.parents.get(parent)
@@ -148,7 +150,7 @@ class Names:
         return is_len and name is not parent.func  # type: ignore[union-attr]
 
     def at(self, line: int) -> ast.stmt | None:
-        """The innermost statement at a line: a compound one only where the line is above its body."""
+        """The innermost statement at a line. A compound statement counts only for lines above its body."""
         found: ast.stmt | None = None
         for it in self.before:
             if it.lineno <= line <= (it.end_lineno or it.lineno):
@@ -186,7 +188,7 @@ def stored(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def bound(statement: Any) -> Live:
-    """The names that a simple statement assigns in any case."""
+    """The names that a simple statement always assigns."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
     if isinstance(statement, ast.AnnAssign) and statement.value is None:
         return NONE

@@ -1,8 +1,7 @@
-"""The moment of the highest peak of `predict`: which of the program's variables are live then and not read again.
-
-The stand-in calls a listener after each line that used CUDA (its lines.rs). Where the peak has risen, the line before was the peak's,
-and the frames on the stack are those of the peak. In a backward pass they are looked at when it begins: tensors that are saved for it
-are not freed by a `del` before it.
+"""Finds the moment of `predict`'s highest peak, and which of the program's variables are live then but not read again.
+The stand-in calls a listener after each line that used CUDA (its lines.rs). If the peak has risen, the line that has
+just run caused it, and the frames on the stack are those of the peak. For a peak in a backward pass, the variables are
+examined when the pass begins, because a `del` before it does not free tensors that are saved for it.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from .sole import Sole, address_of, size_of
 
 LISTENER = ctypes.PYFUNCTYPE(None, ctypes.c_int)
 NEW = -1  # the frame has not run a line yet
-LEAST_PART = 100  # of the peak: smaller blocks are not named
-SECONDS = 1.5  # of looking at variables
-VIEW = 4  # a view of less than one part in so many of its memory keeps the rest alive
-MOST = 6  # rows
-MANY = 100  # objects: a variable that reaches so many, such as a model, is not examined again after LOOKS times in vain
+LEAST_PART = 100  # of the peak: smaller amounts are not reported
+SECONDS = 1.5  # the time limit for examining variables
+VIEW = 4  # a view is reported if it uses less than 1/4 of the storage that it keeps alive
+MOST = 6  # the maximum number of rows
+MANY = 100  # objects: a model that other variables also keep is examined only LOOKS times
 LOOKS = 3
 
 
 class Place:
-    """A line of the program on the stack at the peak: its function's names, and which are dead there."""
+    """A line of the program on the stack at the peak: the names of its function, and which of them are dead there."""
 
     def __init__(self, code: CodeType, names: Names, contents: Names, line: int, lines: list[str]) -> None:
         self.code, self.names, self.contents, self.line, self.lines = code, names, contents, line, lines
         self.statement = names.at(line)
         there = contents.at(line)
         self.dead = names.dead(self.statement) if self.statement else frozenset()
-        # Names of which only the shape is read later.
+        # Tensors that are read again only for their shape.
         self.shapes = (contents.dead(there) - self.dead) if there else frozenset()
 
     def assigned(self) -> frozenset[str]:
@@ -50,7 +49,7 @@ class Place:
         return bound(self.statement) if self.statement is not None else frozenset()
 
     def insertion(self, name: str) -> Insertion | None:
-        """Where the line that frees a name belongs."""
+        """The place to insert the line that frees a name."""
         names = self.names if name in self.dead else self.contents
         statement = self.statement if names is self.names else self.contents.at(self.line)
         return after_last_use(names, name, statement, self.lines) if statement is not None else None
@@ -64,11 +63,12 @@ class Peak:
         self.gradients = Gradients(torch, self.known, optimizers)
         self.best = 0
         self.rows: list[protocol.Waste] = []
-        self.at_backward: tuple[tuple[CodeType, int], list[protocol.Waste]] | None = None  # its line, and rows
+        self.at_backward: tuple[tuple[CodeType, int], list[protocol.Waste]] | None = None  # the line, and its rows
         self.places: dict[tuple[CodeType, int], Place | None] = {}
         self.scopes: dict[CodeType, tuple[Names, Names, list[str]] | None] = {}
-        # In vain, at a variable with MANY objects.
-        self.looks: collections.Counter[tuple[CodeType, str]] = collections.Counter()
+        self.looks: collections.Counter[tuple[CodeType, str]] = (
+            collections.Counter()
+        )  # examinations of a variable with MANY objects that found nothing
         self.spent = 0.0
         self.risen: set[tuple[CodeType, int]] = set()  # lines where the peak has risen
         self.listener = LISTENER(self.called)
@@ -80,8 +80,8 @@ class Peak:
             library.plimsoll_standin_watch("\n".join(frames.LIBRARIES).encode(), self.listener)
 
     def report(self) -> list[protocol.Waste]:
-        """Rows for the report: none if the program made a stream. A CUDA graph needs one, too. Work on another stream may read memory
-        after the last line that names it.
+        """Rows for the report. There are none if the program created a stream, or captured a graph, which creates one:
+        they may read memory after the last line that names it.
         """
         return [] if standin.has_streams() else self.rows
 
@@ -93,7 +93,7 @@ class Peak:
             self.rows = []
 
     def used(self, frame: FrameType | None, line: int) -> None:
-        """The same, with the frame that Python runs now."""
+        """Handles such a line; `frame` is the frame that Python runs now."""
         device = self.torch.cuda.current_device()
         peak = int(self.torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["peak"])
         if peak <= self.best:
@@ -109,7 +109,7 @@ class Peak:
         self.risen.update((it.f_code, number) for it, number in stack[:1])
 
     def stack(self, frame: FrameType | None, line: int) -> list[tuple[FrameType, int]]:
-        """The program's frames, the innermost first, each with the line that it runs."""
+        """The program's frames, the innermost first, each with its current line."""
         found = [(it, it.f_lineno) for it in frames.of_program(frame)]
         if found and found[0][0] is frame and line:
             found[0] = frame, line
@@ -128,7 +128,9 @@ class Peak:
             self.at_backward = None
 
     def look(self, stack: list[tuple[FrameType, int]], is_done: bool = False) -> list[protocol.Waste]:
-        """Rows for the variables that are live and not read again. `is_done`: the innermost line has run, and assigned its names."""
+        """Rows for the variables that are live but not read again. `is_done`: the innermost line has run, and has
+        assigned its names.
+        """
         if self.spent > SECONDS:
             return []
         began = time.perf_counter()
@@ -139,7 +141,7 @@ class Peak:
             self.spent += time.perf_counter() - began
 
     def found(self, stack: list[tuple[FrameType, int]], is_done: bool) -> list[protocol.Waste]:
-        """The same."""
+        """Does the work of `look`, without its time limit."""
         sole, values = Sole(self.known), []
         for frame, line in stack:
             place = self.place(frame.f_code, line, frame.f_globals)
@@ -165,14 +167,14 @@ class Peak:
         return sorted(rows, key=lambda it: -it["bytes"])[:MOST]
 
     def freed(self, places: list[Place], sole: Sole) -> list[protocol.Waste]:
-        """Rows for the variables without which memory is freed."""
+        """Rows for the variables whose deletion frees memory."""
         least = self.least()
         large = [key for key in sole.roots if sole.most([key]) >= least]
         sizes = {key: sole.bytes([key]) for key in large}
         rest = [key for key in large if sizes[key] < least]
         shared = sole.bytes(rest) if len(rest) > 1 else 0
         if shared >= least:
-            # Names of the same memory, such as a tensor and its view.
+            # Several names for the same memory, such as a tensor and its view.
             sizes.update({key: shared - sole.bytes([it for it in rest if it != key]) for key in rest})
         for key in sole.roots:
             if sizes.get(key, 0) < least and sole.count(key) >= MANY:
@@ -181,11 +183,11 @@ class Peak:
         return [row for (nth, name), size in found for row in self.row(places[nth], name, size)]
 
     def least(self) -> int:
-        """The fewest bytes that are named."""
+        """The smallest number of bytes to report."""
         return self.best // LEAST_PART
 
     def row(self, place: Place, name: str, size: int) -> list[protocol.Waste]:
-        """A row for a dead variable, if a line can free it."""
+        """A row for a dead variable, if inserting a line can free it."""
         there = place.insertion(name)
         if there is None:
             return []
@@ -195,8 +197,8 @@ class Peak:
         return [waste(kind, place, name, size, there, text)]
 
     def renewed(self, place: Place, name: str, value: Any) -> list[protocol.Waste]:
-        """A row for a variable that kept its tensor of a loop's last round until the line of the peak assigned it again. That tensor is
-        taken to have the size of the new one.
+        """A row for a variable that still held the previous iteration's tensor when the peak's line assigned it again.
+        Its size is taken from the new tensor.
         """
         is_again = (place.code, place.line) in self.risen and name in place.dead
         if not is_again or not self.known.is_tensor(value) or not self.known.get(value, "is_cuda"):
@@ -205,7 +207,7 @@ class Peak:
         return [waste("del", place, name, size, there, f"del {name}")] if there and size >= self.least() else []
 
     def view(self, place: Place, name: str, tensor: Any) -> list[protocol.Waste]:
-        """A row for a variable that is a small view and the last to keep its large memory."""
+        """A row for a variable that holds a small view and is the last to keep a large storage alive."""
         get = self.known.get
         if not get(tensor, "is_cuda") or get(tensor, "is_leaf") and get(tensor, "requires_grad"):
             return []
@@ -222,7 +224,7 @@ class Peak:
         return [waste("view", place, name, size - own, there, f"{name} = {name}.clone()")] if there else []
 
     def place(self, code: CodeType, line: int, variables: dict[str, Any]) -> Place | None:
-        """What is known of a line; None if its source is unknown."""
+        """The `Place` of a line; None if its source is unknown."""
         key = code, line
         if key not in self.places:
             scope = self.scope(code, variables)
@@ -235,7 +237,9 @@ class Peak:
         return scope and (scope[0], scope[2])
 
     def scope(self, code: CodeType, variables: dict[str, Any]) -> tuple[Names, Names, list[str]] | None:
-        """The names of a code object's function. A module counts only if it is the program's first: others read the rest."""
+        """The names of a code object's function. Of modules, only the main program counts: names of other modules may
+        be read elsewhere.
+        """
         if code not in self.scopes:
             self.scopes[code] = None
             source = Source.of(code, variables)
@@ -248,12 +252,12 @@ class Peak:
 
 
 def pick(variables: Any, names: Any) -> dict[str, Any]:
-    """Those of a frame's variables that have one of these names."""
+    """The variables of a frame that have one of these names."""
     return {it: variables[it] for it in names if it in variables}
 
 
 def waste(kind: str, place: Place, name: str, size: int, there: Insertion, text: str) -> protocol.Waste:
-    """A row."""
+    """Builds a row."""
     return protocol.Waste(
         kind=kind,
         name=name,

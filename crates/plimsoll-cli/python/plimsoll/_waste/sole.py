@@ -1,5 +1,5 @@
-"""What only some variables keep alive: the objects that would be freed with them, by the same count as the garbage collector's, and
-the memory of their tensors. No code of the program runs.
+"""Finds what some variables alone keep alive: the objects that deleting them would free, from reference counts as in
+the garbage collector, and the memory of their tensors. The program's code is never run.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from .._holding.live import Tensors
 from .._holding.objects import is_a
 from ..allocator import rounded
 
-MOST = 5000  # objects that are looked at
+MOST = 5000  # the maximum number of objects to examine
 SKIPPED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.FrameType)
 ATOMS = (str, bytes, int, float, complex, bool, type(None))
-# To an argument of `Sole.is_hidden`, if only `Sole.bytes` has it. Before Python 3.11 the caller's stack has another.
+# The references to an argument of `Sole.is_hidden` if only `Sole.bytes` has the object. Before Python 3.11 the
+# caller's stack has another.
 HIDDEN_REFERENCES = 3 if sys.version_info >= (3, 11) else 4
-OWN_REFERENCES = 2  # to an object in `Sole.objects`: the dictionary's, and that of the call of `getrefcount`
+OWN_REFERENCES = 2  # to an object in `Sole.objects`: from the dictionary, and from the call of `getrefcount`
 
 
 class Sole:
@@ -32,14 +33,14 @@ class Sole:
         self.roots: dict[Any, int] = {}
 
     def add(self, key: Any, value: Any) -> None:
-        """Adds a variable, unless its value cannot keep GPU memory."""
+        """Adds a variable. Its value may keep GPU memory."""
         if type(value) in ATOMS or is_a(value, *SKIPPED):
             return
         self.roots[key] = id(value)
         self.objects.setdefault(id(value), value)
 
     def explore(self) -> bool:
-        """Finds the objects. Returns whether there are few enough."""
+        """Finds the reachable objects. Returns False if there are more than MOST."""
         left = list(dict.fromkeys(self.roots.values()))
         while left:
             at = left.pop()
@@ -56,13 +57,13 @@ class Sole:
         return True
 
     def below(self, owner: Any) -> list[Any]:
-        """The objects that one refers to, without classes, functions and what has no references of its own."""
+        """The objects that an object refers to, without classes, functions, and simple values such as numbers."""
         if self.known.is_tensor(owner) or not gc.is_tracked(owner) or is_a(owner, *SKIPPED):
             return []
         return [it for it in gc.get_referents(owner) if type(it) not in ATOMS and not is_a(it, *SKIPPED)]
 
     def most(self, keys: Any) -> int:
-        """The memory of the GPU that can be reached from these variables: at most this is freed without them."""
+        """The GPU memory that can be reached from these variables: the most that deleting them can free."""
         tensors = (self.objects[at] for at in self.reached(keys) if self.known.is_tensor(self.objects[at]))
         return sum(size_of(it) for it in tensors if self.known.get(it, "is_cuda"))
 
@@ -82,7 +83,7 @@ class Sole:
         return found
 
     def freed(self, keys: Any) -> set[int]:
-        """The addresses of the objects that are freed without these variables."""
+        """The addresses of the objects that deleting these variables frees."""
         found = self.reached(keys)
         while True:
             inside = collections.Counter(self.roots[key] for key in keys)
@@ -94,24 +95,26 @@ class Sole:
             found -= kept
 
     def is_free(self, at: int, inside: int) -> bool:
-        """Whether all references to an object are among those counted."""
+        """Whether all references to an object are among the counted ones: `inside` of them."""
         outside = sys.getrefcount(self.objects[at]) - OWN_REFERENCES - inside
         if outside and self.known.is_tensor(self.objects[at]):
-            # From PyTorch 2.10 on, a tensor that C++ holds as well has a reference from there.
+            # From PyTorch 2.10 on, C++ owners of a tensor hold one reference to its Python object.
             outside -= self.objects[at]._use_count() > 1
         return outside <= 0
 
     def is_hidden(self, base: Any) -> bool:
-        """Whether only its views have this tensor: the references are those of `bytes`'s dictionary, this argument, and two calls."""
+        """Whether only its views refer to this tensor: the other references come from the dictionary in `bytes`, this
+        argument, and two calls.
+        """
         return bool(sys.getrefcount(base) - (base._use_count() > 1) <= HIDDEN_REFERENCES)
 
     def bytes(self, keys: Any) -> int:
-        """The memory of the GPU that these variables alone keep."""
+        """The GPU memory that these variables alone keep."""
         freed = self.freed(keys)
         plain = [self.objects[at] for at in freed if self.known.is_tensor(self.objects[at])]
         tensors = [it for it in plain if self.known.get(it, "is_cuda")]
         views = collections.Counter(id(it._base) for it in tensors if it._is_view())
-        # Where nothing else has the base of a view, it goes with it.
+        # If only views refer to their base, it is freed with them.
         bases = {id(it._base): it._base for it in tensors if it._is_view()}
         tensors += [bases[at] for at in list(bases) if at not in freed and self.is_hidden(bases[at])]
         del bases
@@ -129,8 +132,8 @@ class Sole:
 
 
 def size_of(tensor: Any) -> int:
-    """The bytes of a tensor's storage, computed from its strides: a Python object for the storage would stop autograd from adding to a
-    gradient in place.
+    """The bytes of a tensor's storage, computed from its strides. A Python object for the storage would prevent
+    autograd from adding to a gradient in place.
     """
     whole = tensor._base if tensor._is_view() else tensor
     if not whole.numel():
@@ -140,6 +143,6 @@ def size_of(tensor: Any) -> int:
 
 
 def address_of(torch: Any, tensor: Any) -> int:
-    """The address of a tensor's storage, without a Python object for it if this PyTorch can."""
+    """The address of a tensor's storage, without a Python object for it if this PyTorch supports that."""
     known = getattr(torch._C, "_storage_address", None)
     return int(known(tensor)) if known is not None else int(tensor.untyped_storage()._cdata)

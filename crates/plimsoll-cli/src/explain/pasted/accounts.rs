@@ -1,12 +1,12 @@
-//! Where the GPU's bytes are, as far as a message says.
+//! Accounts for the GPU's bytes, as far as a message shows.
 
 use plimsoll_trace::message::{OutOfMemory, Source};
 
 use crate::shown::Shown;
 
-/// No CUDA context takes less: a figure below this is one that the message does not give.
+/// No CUDA context is smaller. A smaller figure means that the message does not give the size.
 const LEAST_CONTEXT_BYTES: u64 = 32 << 20;
-/// The driver keeps as much for itself.
+/// The driver usually reserves this much for itself.
 const USUAL_DRIVER_BYTES: u64 = 256 << 20;
 
 /// A line for each part of the GPU's memory.
@@ -51,7 +51,8 @@ pub(super) fn lines(message: &OutOfMemory, shown: Shown) -> Vec<String> {
     rows.into_iter().filter_map(row).collect()
 }
 
-/// What is used outside PyTorch's allocator, and by whom; the listed processes have lines of their own.
+/// The bytes that are used outside PyTorch's allocator, and by whom. The listed processes have separate
+/// lines.
 fn outside(message: &OutOfMemory) -> (Option<u64>, &'static str) {
     let own = "this process outside PyTorch's allocator: the CUDA context and libraries";
     let all =

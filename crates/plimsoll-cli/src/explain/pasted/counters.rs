@@ -1,4 +1,4 @@
-//! The allocator's counters: peaks, cached memory, and what the counters do not say.
+//! The allocator's counters: the peaks, the cached memory, and the facts that the counters do not show.
 
 use plimsoll_trace::message::{Counter, Counters};
 use plimsoll_trace::render::words::counted;

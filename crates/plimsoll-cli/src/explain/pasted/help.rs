@@ -1,4 +1,4 @@
-//! What would help after an out-of-memory message, and the next commands.
+//! Advice after an out-of-memory message, and the next commands.
 
 use plimsoll_trace::explain::{Cause, OWN_CONTEXT_BYTES};
 use plimsoll_trace::message::{OutOfMemory, Shortage, Source};
@@ -27,7 +27,7 @@ pub(super) fn help(message: &OutOfMemory, shortage: Shortage, shown: Shown) -> V
                  on Windows)"
                     .to_owned(),
             );
-            // What others return can serve the request.
+            // Memory that other processes release can serve the request.
             if is_held(message, message.requested_bytes) {
                 help.extend(others(message, shown));
             }
@@ -68,18 +68,18 @@ pub(super) fn help(message: &OutOfMemory, shortage: Shortage, shown: Shown) -> V
     help
 }
 
-/// Whether as much is held outside this process, as far as the message shows.
+/// Whether at least this much is held outside this process, as far as the message shows.
 fn is_held(message: &OutOfMemory, needed_bytes: Option<u64>) -> bool {
     let held = message.elsewhere_bytes().or(message.outside_bytes());
     held.zip(needed_bytes).is_some_and(|(held, needed)| held >= needed)
 }
 
-/// Whether more is held outside this process than the driver and a CUDA context take.
+/// Whether more memory is held outside this process than the driver and a CUDA context take.
 fn is_held_much(message: &OutOfMemory) -> bool {
     is_held(message, Some(OWN_CONTEXT_BYTES))
 }
 
-/// What to do about memory that other processes hold, if it is much.
+/// Advice about memory that other processes hold, if they hold a lot.
 fn others(message: &OutOfMemory, shown: Shown) -> Vec<String> {
     let list = |all: &[(u32, u64)]| {
         let rows: Vec<String> =
@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// A GPU of 24 GiB; what its processes hold, and what is reserved without a tensor in it.
+    /// A GPU of 24 GiB: the memory of its processes, and the reserved memory without tensors.
     fn answer(processes: &str, free: &str, unallocated: &str) -> Vec<String> {
         let text = format!(
             "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 24.00 GiB of which {free} is free. {processes}Of the \

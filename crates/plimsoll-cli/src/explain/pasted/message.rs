@@ -97,7 +97,7 @@ fn verdict(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> Stri
     }
 }
 
-/// The error that ended the program later: lack of memory did not.
+/// The error that ended the program later, so that running out of memory did not end it.
 fn ended(ended: &Ended) -> String {
     let error = words::plain(&ended.error);
     let at = ended

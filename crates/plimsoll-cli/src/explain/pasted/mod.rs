@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `said.rs` | [`said::Said`]: an answer as lines and as JSON |
 //! | `next.rs` | the next command |
-//! | `accounts.rs` | where the GPU's bytes are, by a message |
-//! | `help.rs` | what would help after a message |
+//! | `accounts.rs` | an account of the GPU's bytes, from a message |
+//! | `help.rs` | advice after a message |
 //! | `message.rs` | an out-of-memory message: capacity or fragmentation, who uses the memory, the line |
 //! | `counters.rs` | memory_stats() and memory_summary() |
 //! | `profile.rs` | memory events of torch.profiler |

@@ -156,7 +156,7 @@ fn asked_bytes(message: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The hint after a failure, where this operator selected by GPU values at `train.py:4`.
+    /// The hint after a failure, if this operator selected by GPU values at `train.py:4`.
     fn hint_after(operator: &str) -> String {
         let report = serde_json::json!({
             "pid": 7, "rank": null, "alone": false, "state": "failed", "torch": "2.15.0", "cuda": "13.2",

@@ -23,13 +23,14 @@ pub(crate) struct Growth {
     pub(crate) each: Each,
     /// Bytes for each step or batch in which it grows.
     pub(crate) bytes: u64,
-    /// It grows in one of this many steps or batches.
+    /// Memory grows in one of this many steps or batches.
     pub(crate) every: u64,
     /// How many steps or batches ran.
     pub(crate) seen: u64,
-    /// How many steps or batches the program has, or one round of the loop that drops the memory; `None` if unknown.
+    /// The number of steps or batches of the program, or of one round of the loop that drops the memory; `None` if
+    /// unknown.
     pub(crate) total: Option<u64>,
-    /// Whether it is dropped after `total` steps.
+    /// Whether the memory is dropped after `total` steps.
     pub(crate) resets: bool,
     /// The responsible line: for growth by step, the line that allocates the kept blocks; for growth by
     /// batch, the loop's line.
@@ -95,7 +96,8 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     })
 }
 
-/// How often memory can grow in `room` bytes: by `bytes`, and each time by `quickens` more.
+/// The number of times that memory can grow within `room` bytes: first by `bytes`, then each time by
+/// `quickens` more.
 fn times_until(room: u64, bytes: u64, quickens: u64) -> u64 {
     if quickens == 0 {
         return room / bytes.max(1);
@@ -142,7 +144,7 @@ fn of_batches(judged: &Judged, capacity_bytes: u64) -> Option<Growth> {
             Some(total) => {
                 let (rest, times) = (bytes * cut.left, total as f64 / cut.given.max(1) as f64);
                 let scaled = |more: u64| (more as f64 * times) as u64;
-                // Results that an earlier run of the same loop left.
+                // Results that an earlier run of the same loop left behind.
                 let before = cut_before(&judged.report.loops, cut, device).unwrap_or(first_bytes);
                 let kept = first_bytes.saturating_sub(before);
                 let kept = if kept * 2 > bytes * cut.given { scaled(kept) - kept } else { 0 };

@@ -78,11 +78,11 @@ impl Judged {
     }
 }
 
-/// The process and device that decide the verdict: the one that ran out of memory, otherwise the one that took the most, with what it has
-/// outside the allocator.
+/// The process and device that decide the verdict: the one that ran out of memory, otherwise the one that used the
+/// most, including memory outside the allocator.
 fn worst(reports: &[Report]) -> Option<(&Report, Peaks)> {
     let all = reports.iter().flat_map(|report| report.devices.iter().map(move |&peaks| (report, peaks)));
-    // On a tie the first, which has the lowest rank.
+    // On a tie the first one counts, which has the lowest rank.
     let taken = |peaks: &Peaks| peaks.counted_bytes() + peaks.outside_bytes.unwrap_or(0);
     all.rev().max_by_key(|(report, peaks)| (report.failures > 0, taken(peaks)))
 }

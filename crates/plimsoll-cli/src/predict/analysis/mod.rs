@@ -10,9 +10,9 @@
 //! | `warm.rs` | the peaks with warm compile caches |
 //! | `shortage.rs` | the request that failed |
 //! | `verdict.rs` | whether the program fits |
-//! | `failed.rs`, `judge.rs` | the verdict of a program that failed; that of any other |
+//! | `failed.rs`, `judge.rs` | the verdict of a program that failed; the verdict of any other |
 //! | `need.rs` | what a program that ran out needs |
-//! | `waste.rs` | memory that is live at the peak and not needed there: the program's source with the lines that free it |
+//! | `waste.rs` | memory that is live at the peak but not needed there: the program's source with lines that free it |
 
 mod failed;
 pub(super) mod growth;

@@ -3,16 +3,17 @@
 use super::growth::Growth;
 use super::judged::Judged;
 
-/// The peaks of a program with all the memory that it asks for.
+/// The peaks of a program that gets all the memory that it requests.
 pub(crate) struct Need {
     /// The process and the device.
     pub(crate) judged: Judged,
-    /// The need, including the computed part of loops: the allocated bytes if they alone exceed what
-    /// the GPU offers, otherwise the reserved ones. If memory outside the allocator peaked before PyTorch's, all of the process.
+    /// The need, including the computed part of loops. It is the allocated bytes if they alone exceed what the GPU
+    /// offers, otherwise the reserved bytes. If memory outside the allocator peaked before PyTorch's, it is the memory
+    /// of the complete process.
     pub(crate) bytes: u64,
     /// How many of these bytes the GPU lacks.
     pub(crate) more_bytes: u64,
-    /// Whether this run did not end either, so that the program needs at least this much.
+    /// Whether the need is only a lower bound, because this run did not reach its end either.
     pub(crate) is_least: bool,
     /// Memory that grows in that run, if any.
     pub(crate) growth: Option<Growth>,

@@ -16,7 +16,7 @@ pub(crate) struct Shortage {
     /// The line that made the request, if it is known.
     pub(crate) line: Option<String>,
     pub(crate) asked_bytes: u64,
-    /// For what outside of PyTorch's allocator it was, if it was.
+    /// The owner of the request, if it was made outside PyTorch's allocator.
     pub(crate) owner: Option<String>,
     /// Why it failed.
     pub(crate) cause: Cause,
@@ -27,7 +27,7 @@ pub(crate) struct Shortage {
 }
 
 impl Report {
-    /// What did not fit outside PyTorch's allocator and ended this process, if that is so.
+    /// The request outside PyTorch's allocator that did not fit and ended this process, if there was one.
     pub(crate) fn outside_shortage(&self) -> Option<Shortage> {
         let (Refused { row, free_bytes }, error) = (self.refused.as_ref()?, self.error.as_ref()?);
         let line = error.file.as_ref().zip(error.line).map(|(file, line)| format!("{file}:{line}"));

@@ -1,5 +1,5 @@
-//! Memory that is live at the peak and not needed there: the program's source with the lines that free it ([`edited`]), and the peaks with
-//! them ([`Savings`]).
+//! Memory that is live at the peak but not needed there: the program's source with lines that free it ([`edited`]),
+//! and the peaks with these lines ([`Savings`]).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 use crate::predict::view::Replaced;
 use crate::protocol::{Waste, WasteKind};
 
-/// Memory that a program can free, and the peaks if it does.
+/// The memory that a program can free, and the effect.
 #[derive(Debug, Clone)]
 pub(crate) struct Savings {
-    /// The peak of allocated bytes without the lines.
+    /// The peak of allocated bytes of the unchanged program.
     pub(crate) before_bytes: u64,
-    /// The lines, the one that frees the most first.
+    /// One row for each line, the largest first.
     pub(crate) rows: Vec<Saving>,
-    /// The peaks with the lines of all rows; `None` if it did not run.
+    /// The peaks with the lines of all rows; `None` if there was no such run.
     pub(crate) together: Option<Freed>,
 }
 
-/// One line, and what it frees.
+/// One line, and the bytes that it frees.
 #[derive(Debug, Clone)]
 pub(crate) struct Saving {
     pub(crate) waste: Waste,
@@ -32,11 +32,11 @@ pub(crate) struct Saving {
 pub(crate) struct Freed {
     pub(crate) allocated_bytes: u64,
     pub(crate) reserved_bytes: u64,
-    /// Whether memory suffices to the program's end.
+    /// Whether the program fits.
     pub(crate) fits: bool,
 }
 
-/// The files of these rows, with the rows' lines in them.
+/// The files of these rows, with the new lines inserted.
 ///
 /// # Errors
 /// A file cannot be read, or has fewer lines.
@@ -53,14 +53,14 @@ pub(crate) fn replaced(rows: &[&Waste]) -> io::Result<Vec<Replaced>> {
     files.into_iter().map(replaced).collect()
 }
 
-/// A source with the lines of these rows; `None` if it has fewer lines than they say.
+/// A source with the lines of these rows inserted; `None` if the source has fewer lines than the rows say.
 fn edited(source: &str, rows: &[&Waste]) -> Option<String> {
     let mut lines: Vec<String> = source.split_inclusive('\n').map(str::to_owned).collect();
     let mut new: Vec<(u64, String)> = Vec::new();
     for place in places(rows) {
         new.push((place.after, format!("{}{}\n", place.indent, place.text)));
     }
-    // From the last one up, so that the numbers of the others stay.
+    // Starts with the last line, so that the numbers of the others stay valid.
     new.sort_by_key(|(after, _)| std::cmp::Reverse(*after));
     for (after, line) in new {
         let after = usize::try_from(after).ok().filter(|after| (1..=lines.len()).contains(after))?;
@@ -72,7 +72,7 @@ fn edited(source: &str, rows: &[&Waste]) -> Option<String> {
     Some(lines.concat())
 }
 
-/// A new line, and where it belongs.
+/// A new line, and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NewLine {
     pub(crate) file: PathBuf,
@@ -81,7 +81,7 @@ pub(crate) struct NewLine {
     pub(crate) text: String,
 }
 
-/// The new lines of these rows, in the order of the program; variables that are deleted at one place share a line.
+/// The new lines of these rows, in the program's order. Variables that are deleted at the same place share a line.
 pub(crate) fn places(rows: &[&Waste]) -> Vec<NewLine> {
     let mut found: Vec<NewLine> = Vec::new();
     let mut sorted = rows.to_vec();

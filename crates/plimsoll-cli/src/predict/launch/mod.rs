@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `embedded.rs` | the shared library that a release build contains |
 //! | `standin.rs` | finds the shared library and checks its version |
-//! | `signals.rs` | Ctrl-C and its like |
+//! | `signals.rs` | Ctrl-C and similar signals |
 //! | `session.rs` | what all runs of one command share: the library, a folder, the signals |
 //! | `surroundings.rs` | private caches, and an `nvidia-smi` |
 //! | `ended.rs` | how a program ended |

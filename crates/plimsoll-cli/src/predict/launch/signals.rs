@@ -15,8 +15,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator;
 use signal_hook::low_level::emulate_default_handler;
 
-/// Catches signals until this program ends. Each signal counts once: [`Signals::heard`] returns it, or it ends this
-/// program.
+/// Catches signals until this program ends. Each signal has one effect: either [`Signals::heard`] reports it, or it
+/// ends this program.
 pub(super) struct Signals {
     heard: Arc<AtomicBool>,
     is_running: Arc<AtomicBool>,

@@ -1,7 +1,7 @@
 //! Runs a command under the supervisor (`view/supervise.rs`), and waits for its end: [`Session::supervised`].
 //!
 //! The program's stdout is our stderr, so that our stdout contains only the answer. It runs in its own process group,
-//! so that it does not receive Ctrl-C: many trainers save their model then, which here would be zeros. Reading from
+//! so that it does not receive Ctrl-C: many trainers would then save their model, which consists of zeros here. Reading from
 //! the terminal would stop such a group, so its stdin is not the terminal.
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Values that the program read from the device, and what depends on them: [`Read`], as `reads.py` reports
+//! Values that the program read from the device, and the decisions that depend on them: [`Read`], as `reads.py` reports
 //! it.
 
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Code of the training loop that did not run in its first steps and may need more memory, in at most three lines.
+//! Lines about code of the training loop that did not run in its first steps and may need more memory: at most three.
 
 use super::reads;
 use super::sentences::thousands;

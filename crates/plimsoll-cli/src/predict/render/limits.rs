@@ -1,4 +1,4 @@
-//! The limits of a run's figures: their assumptions and omissions, for the text and JSON reports.
+//! The limits of a run's figures: the assumptions behind them and the memory that they leave out, for the text and JSON reports.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
     }
     limits.extend(cut_loops(reports));
     limits.extend(outcome.judged.as_ref().and_then(|judged| waits(judged.analysis.as_ref()?, &size)));
-    // A library that was only imported holds no memory. What others request is counted.
+    // A library that was only imported holds no memory. Requests of other libraries are counted.
     let may_take = reports.iter().filter(|report| report.outside_bytes != Some(0));
     let mut libraries: Vec<&str> =
         may_take.flat_map(|report| report.libraries.iter().map(String::as_str)).collect();

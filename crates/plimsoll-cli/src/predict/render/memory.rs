@@ -97,7 +97,7 @@ pub(super) fn account(
     short.extend(left.filter(|row| row.name != "free"));
     let [short, all] = [short, rows].map(|rows| Table::of(vec![BYTES, WHAT], rows));
     let heading = format!("Memory of {}", target.name);
-    // Programs have the rows of the outside by themselves.
+    // The JSON report has the rows for memory outside the allocator in a separate section.
     let value = Section::table("memory", Rank::Screen, "", short.clone()).value;
     Section::table("memory", Rank::Screen, heading, all)
         .valued(value)

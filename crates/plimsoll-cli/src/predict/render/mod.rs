@@ -7,9 +7,9 @@
 //! | `reads.rs`, `cut_loops.rs`, `traces.rs` | values that were read, loops that were cut, files that were not written |
 //! | `sentences.rs` | the verdict, and growth |
 //! | `late.rs` | code of the training loop that did not run |
-//! | `graphs.rs`, `waste.rs` | graphs that no backward pass uses; memory at the peak that is not read again |
-//! | `limits.rs`, `warnings.rs` | what the figures assume and leave out |
-//! | `outside.rs` | what the process has outside the allocator |
+//! | `graphs.rs`, `waste.rs` | graphs that no backward pass uses; memory at the peak that the program does not read again |
+//! | `limits.rs`, `warnings.rs` | the assumptions behind the figures, and the memory that they leave out |
+//! | `outside.rs` | the memory that the process uses outside the allocator |
 //! | `memory.rs` | the ledger of the GPU, the peaks, the processes, the largest owners |
 //! | `next.rs` | the next command |
 //! | `json.rs` | values for programs |

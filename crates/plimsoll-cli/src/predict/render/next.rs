@@ -30,8 +30,8 @@ pub(super) fn command(outcome: &Outcome, target: &Target, args: &PredictArgs) ->
     }
 }
 
-/// A recording of more steps, and what grows in it. Here `predict` exits with 4, so `&&` would end there; and a second try finds the
-/// first one's file.
+/// The commands that record more steps, and show what grows in them. They are joined by `;`, because `predict` exits
+/// with 4 here, after which `&&` would stop. `--force` replaces the file of an earlier try.
 fn leaks(options: &str, command: &str) -> String {
     let file = "grows.pickle";
     format!(

@@ -1,5 +1,5 @@
-//! Memory that the process that decides has on the GPU outside PyTorch's allocator: rows of the report, values for programs, and advice
-//! that saves some.
+//! The memory that the deciding process uses on the GPU outside PyTorch's allocator: the rows, their values for
+//! programs, and advice that would save memory there.
 
 use plimsoll_gpu::outside::{self, Basis};
 use plimsoll_trace::report::{Cell, Rank, Row, Section};
@@ -21,7 +21,7 @@ struct Owner<'judged> {
     parts: Vec<&'judged Outside>,
 }
 
-/// The owners on the judged device, in the order of their first rows.
+/// The owners on the judged device, in order of appearance.
 fn owners(judged: &Judged) -> Vec<Owner<'_>> {
     let mut owners: Vec<Owner<'_>> = Vec::new();
     for row in judged.report.outside.iter().filter(|row| row.device == judged.peaks.device) {
@@ -67,12 +67,12 @@ pub(super) fn rows(judged: &Judged, size: impl Fn(u64) -> String) -> Vec<Row> {
     owners(judged).iter().map(row).collect()
 }
 
-/// Bytes that libraries requested from CUDA directly, when the process's memory peaked.
+/// The bytes that libraries requested from CUDA themselves, at the peak of the process.
 pub(super) fn requested_bytes(judged: &Judged) -> u64 {
     judged.peaks.requested_bytes.saturating_sub(judged.peaks.reserved_bytes)
 }
 
-/// The rows of CUDA's total and of `nvidia-smi`'s, which includes the driver's reserve.
+/// The rows of CUDA's total and of the total in `nvidia-smi`, which includes the driver's reserve.
 pub(super) fn totals(target: &Target, size: impl Fn(u64) -> String, used_bytes: u64) -> [Row; 3] {
     let reserve = outside::reserve(target.listed, target.total_bytes);
     let row = |name, bytes, what| Row::named(name, [Cell::Bytes(bytes), Cell::Text(what)]);
@@ -100,7 +100,7 @@ pub(super) fn sections(judged: Option<&Judged>, target: &Target) -> [Section; 2]
     [Section::data("outside", Value::Array(rows)), Section::data("totals", totals)]
 }
 
-/// What would save at least 1 % of the GPU outside the allocator, with its bytes.
+/// Advice that would save at least 1 % of the GPU outside the allocator, with the bytes that it saves.
 pub(super) fn advice(judged: Option<&Judged>, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let owners = judged.map_or_else(Vec::new, owners);
     let communicators: Vec<(&Owner<'_>, u64)> =
@@ -109,12 +109,12 @@ pub(super) fn advice(judged: Option<&Judged>, target: &Target, size: impl Fn(u64
         communicators.iter().map(|(owner, ranks)| wanted(owner, *ranks)).sum::<u64>()
     };
     let alone = sum(&|owner, ranks| if ranks == 1 { owner.bytes() } else { 0 });
-    // Two ranks that only send and receive, although they have a communicator with all ranks.
+    // A pair of ranks that only sends or receives, although a communicator of all ranks exists.
     let is_pair = |owner: &Owner<'_>, ranks| {
         ranks == 2 && owner.part("peers") > 0 && owner.part("ring") == 0 && communicators.len() > 1
     };
     let pairs = sum(&|owner, ranks| if is_pair(owner, ranks) { owner.part("base") } else { 0 });
-    // A buffer of 1 MiB in place of 4 takes 2 of the 12 MiB of a channel.
+    // With a buffer of 1 MiB in place of 4 MiB, a channel takes 2 MiB instead of 12.
     let is_default = std::env::var_os("NCCL_BUFFSIZE").is_none();
     let buffers = sum(&|owner, _| (owner.part("ring") + owner.part("peers")) / 6);
     let saves = [

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::protocol::{Fate, Place, Read, Report};
 
-/// A sentence with what the value decides, where, and the assumed value.
+/// A sentence about a value: the lines where it decides something, and the assumed value.
 fn sentence(read: &Read) -> String {
     let decides = match read.fate {
         Fate::Shown => "decides nothing",
@@ -66,7 +66,7 @@ fn is_plain(operator: &str) -> bool {
             .contains(&operator)
 }
 
-/// A short path: from the package's name on, otherwise the file name.
+/// A short path: it begins at the package's name, or is only the file name.
 fn short(file: &str) -> &str {
     let package = file.split_once("-packages/").map(|(_, rest)| rest);
     package.or_else(|| file.rsplit('/').next()).unwrap_or(file)
@@ -115,7 +115,7 @@ pub(crate) struct SizedLine {
     pub(crate) stake: Stake,
 }
 
-/// The knowledge about the bytes at stake at a line.
+/// How much is known about the bytes at stake at a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stake {
     /// The value is from `--assume`.

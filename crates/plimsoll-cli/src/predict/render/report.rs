@@ -12,7 +12,7 @@ use crate::predict::args::PredictArgs;
 use crate::predict::gpu::Target;
 use crate::shown::Shown;
 
-/// The report, its sections in the order in which a person reads them. `shown` is how sizes are printed.
+/// The report, with its sections in reading order. `shown` determines how sizes are printed.
 pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, shown: Shown) -> Report {
     let size = |bytes: u64| shown.size(bytes);
     let verdict = sentences::verdict(outcome, target, size);
@@ -157,7 +157,7 @@ fn code_and_files(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Sectio
     ]
 }
 
-/// The omissions of the figures. The short text has only the number of these items.
+/// The memory that the figures leave out. The short text has only the number of these items.
 fn not_included(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let limits = limits(outcome, size);
     let exact = if outcome.is_exact(target) { "" } else { ", and why the figures are not exact" };

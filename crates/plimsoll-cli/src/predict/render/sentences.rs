@@ -171,7 +171,7 @@ fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> Str
     }
 }
 
-/// The sentence for memory that grows but suffices.
+/// The sentence for memory that grows but does not run out.
 fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> String {
     let Growth { each, bytes, every, line, end_bytes, spare_bytes, .. } = growth;
     let often = a_step(*every);
@@ -204,7 +204,7 @@ pub(crate) fn growth(growth: &Growth) -> Option<String> {
     Some(format!("grows by {bytes} {often}{place}, to {end}{}", at_the_end(growth)))
 }
 
-/// When growth from step to step ends.
+/// A phrase for the moment when growth from step to step ends.
 fn at_the_end(growth: &Growth) -> String {
     let total = thousands(growth.total.unwrap_or(0));
     if growth.resets {
@@ -214,7 +214,7 @@ fn at_the_end(growth: &Growth) -> String {
     }
 }
 
-/// The batches or steps from which the need was computed.
+/// A phrase for the batches or steps from which the need was computed.
 fn computed(growth: &Growth) -> String {
     match (growth.each, growth.total) {
         (Each::Batch, Some(total)) => {
@@ -255,7 +255,7 @@ fn at_most(judged: &Judged, size: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// The step of a peak, to end a sentence; empty for a program without steps.
+/// The step of a peak, as the end of a sentence. Empty for a program without steps.
 pub(crate) fn when(step: u64, report: &Report) -> String {
     match report.steps {
         0 => String::new(),

@@ -1,4 +1,5 @@
-//! Memory that is live at the peak and not read again: which, the line that frees it, and the peak with that line.
+//! Memory that is live at the peak but not read again: the variables, the line that frees it, and the peak with
+//! that line.
 
 use serde_json::{Value, json};
 
@@ -7,7 +8,7 @@ use crate::predict::answer::Outcome;
 use crate::predict::recording::read::{file_name, place};
 use crate::protocol::{Waste, WasteKind};
 
-/// A sentence for all variables that can be deleted, one for each other line, and one for all together.
+/// A sentence for all variables that can be deleted, one for each other line, and one for all lines together.
 pub(super) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     let Some(savings) = &outcome.savings else { return Vec::new() };
     let (dels, others): (Vec<&Saving>, Vec<&Saving>) =
@@ -35,7 +36,7 @@ pub(super) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<
     found
 }
 
-/// Whether the program runs out of memory, and does not with the lines.
+/// Whether the program runs out of memory, but fits with the new lines.
 fn fits_now(outcome: &Outcome, savings: &Savings) -> bool {
     outcome.shortage.is_some() && savings.together.is_some_and(|freed| freed.fits)
 }
@@ -71,7 +72,7 @@ fn deleted(
     )
 }
 
-/// What a line other than `del` is for.
+/// The reason for a line other than `del`.
 fn what(row: &Waste, size: &impl Fn(u64) -> String) -> String {
     let (bytes, name, place) = (size(row.bytes), &row.name, at(row));
     match row.kind {

@@ -10,10 +10,10 @@
 //! | file | contents |
 //! |---|---|
 //! | `caches.rs` | caches of downloads and compilers, in which new files stay |
-//! | `spec.rs` | the options about writes, and what the supervisor is asked for |
+//! | `spec.rs` | the options about writes, and the supervisor's instructions |
 //! | `written.rs` | the list of what would have been written |
 //! | `places.rs` | which folders get an overlay, from the table of mounts |
-//! | `namespace.rs` | the mount namespace, and what an overlay is made of |
+//! | `namespace.rs` | the mount namespace, and the parts of an overlay |
 //! | `overlay.rs` | an overlay on each writable folder, in a mount namespace |
 //! | `redirect.rs` | the same by a library that is loaded into the program, if there is no overlay |
 //! | `supervise.rs` | the supervisor, and how a run ends |

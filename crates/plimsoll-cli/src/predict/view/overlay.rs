@@ -222,7 +222,7 @@ impl Overlay {
         fs::write(spec.run.join("view.json"), view).map_err(because("a file"))
     }
 
-    /// Gives a file another text, in the private folder of its overlay.
+    /// Gives a file new content, in the private folder of its overlay.
     ///
     /// # Errors
     /// It has no overlay, so the disk would change; it cannot be written.

@@ -49,7 +49,7 @@ pub(super) struct Mount {
 }
 
 impl Mount {
-    /// The mounts of this process that are visible, by `/proc/self/mountinfo`.
+    /// The visible mounts of this process, according to `/proc/self/mountinfo`.
     pub(super) fn all(table: &[u8]) -> Vec<Mount> {
         let mut all: Vec<Mount> = Vec::new();
         for line in table.split(|byte| *byte == b'\n') {

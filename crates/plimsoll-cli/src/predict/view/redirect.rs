@@ -97,7 +97,7 @@ impl Redirect {
         Ok(command)
     }
 
-    /// Gives a file another text, in the private folder.
+    /// Gives a file new content, in the private folder.
     ///
     /// # Errors
     /// The system's.

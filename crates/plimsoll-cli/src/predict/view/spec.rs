@@ -44,7 +44,7 @@ pub(crate) struct Writes {
     pub(crate) replaced: Vec<Replaced>,
 }
 
-/// A file with another text.
+/// A file with new content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Replaced {
     pub(crate) path: PathBuf,
@@ -74,7 +74,7 @@ pub(crate) struct Spec {
     pub(crate) scratch_bytes: u64,
     /// Folders whose new files are kept.
     pub(super) caches: Vec<Cache>,
-    /// Written to the view before the program starts.
+    /// Files whose content is replaced in the view before the program starts.
     pub(super) replaced: Vec<Replaced>,
 }
 

@@ -1,6 +1,6 @@
 //! The supervisor: the process that sets up the view and starts the user's program in it. It stays until the program
 //! has ended, lists what was written, and ends every process that the program started, even if its own parent is
-//! killed: the guard cannot recognize a child with an empty environment.
+//! killed: `Guard` cannot recognize a child with an empty environment.
 
 use std::ffi::OsString;
 use std::fs;
@@ -54,11 +54,11 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     let spec: Spec = serde_json::from_slice(&fs::read(place).ok()?).ok()?;
     let command: Vec<OsString> = arguments.collect();
     let parent = getppid();
-    // Before an overlay may hide the folder.
+    // This must come before an overlay may hide the folder.
     let mut file = fs::File::create(spec.run.join(ENDING)).ok()?;
     let ending = supervised(&spec, &command);
     if getppid() != parent {
-        // The process that would have read the answer is gone.
+        // The process that would have read the answer has ended.
         return Some(Exit::Program);
     }
     let text = serde_json::to_string(&ending).unwrap_or_default();
@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
 enum View {
     Overlay(Overlay),
     Redirect(Redirect),
-    /// Nothing.
+    /// They are not kept off the disk.
     Disk,
 }
 
@@ -114,7 +114,7 @@ impl View {
         }
     }
 
-    /// Gives the program's files other texts.
+    /// Gives the program's files new content.
     ///
     /// # Errors
     /// The disk itself would change; a file cannot be written.

@@ -12,7 +12,7 @@ use super::caches::{self, Cache};
 /// The maximum number of files in the list.
 const MOST: usize = 200;
 
-/// A program's changes to files. Its own temporary files that are gone at the end are not included.
+/// A program's changes to files. Temporary files that no longer exist at the end are not included.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(in crate::predict) struct Written {
     /// The changed files, the largest first.

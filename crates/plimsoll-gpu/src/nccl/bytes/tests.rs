@@ -1,4 +1,4 @@
-//! The model beside NCCL 2.28.9 on two H100s in six modes, to the byte; and four worked examples.
+//! Compares the model with NCCL 2.28.9 on two H100s in six modes, to the byte. Also has four worked examples.
 
 use super::*;
 use crate::named;
@@ -31,7 +31,7 @@ fn mib(bytes: Bytes) -> u64 {
     bytes.device / MIB
 }
 
-/// By mode: base, ring, all-to-all, send and receive of two H100s, on the device.
+/// The bytes on the device, for each mode: base, ring, send and receive of two H100s.
 #[test]
 fn the_six_measured_modes() {
     let default = Variables::default;
@@ -47,19 +47,19 @@ fn the_six_measured_modes() {
     assert_eq!((comm.at_init() + comm.ring()).device, 507_510_784);
     assert_eq!(all_to_all(&comm, 1).device, 402_653_184);
     assert_eq!(comm.tree(TreePlace::Root), Bytes::default());
-    // Through the host's shared memory.
+    // Over the host's shared memory.
     let comm = check(Variables { p2p: false, ..default() }, [29_360_128, 0, 0, 0]);
     assert_eq!(comm.ring().host, 50_331_648);
-    // Sockets.
+    // Over sockets.
     let comm = check(Variables { p2p: false, shm: false, ..default() }, [16_777_216, 0, 0, 0]);
     assert_eq!(comm.ring().host, 2 * 2 * 9_641_984);
     assert!(comm.is_network_only());
-    // Without cuMem, and connected when it is made: together.
+    // Without cuMem, or with `NCCL_RUNTIME_CONNECT=0`, base and buffers are allocated together.
     let comm = two_h100(Variables { cumem: false, ..default() });
     assert_eq!(comm.at_init().device, 570_425_344);
     let comm = two_h100(Variables { runtime_connect: false, ..default() });
     assert_eq!(comm.at_init().device, 775_946_240);
-    // Four channels.
+    // With four channels.
     let four = Variables { max_channels: Some(4), ..default() };
     check(four, [28 * MIB, 50_331_648, 8 * MIB, 40 * MIB]);
 }
@@ -77,14 +77,14 @@ fn a_communicator_of_one_rank_takes_388_mib_and_nothing_more() {
     assert_eq!(comm.at_init().device, 406_847_488);
     assert_eq!(comm.ring(), Bytes::default());
     assert!(!comm.is_connected_at_init());
-    // Buffers of all channels, where they come when it is made. Measured, as the rest.
+    // Modes that allocate the buffers of all channels at creation, and a mode with four channels. These are measured as well.
     let made = |variables| mib(comm_of(Topology::node(named("H100").unwrap(), 1), variables).at_init());
     assert_eq!(made(Variables { runtime_connect: false, ..Variables::default() }), 388 + 512);
     assert_eq!(made(Variables { cumem: false, ..Variables::default() }), 512);
     assert_eq!(made(Variables { max_channels: Some(4), ..Variables::default() }), 28);
 }
 
-/// Each step of the measured run on two H100s, whose differences are those that the driver counted. Streams are in `libraries.rs`.
+/// Each step of the measured run on two H100s: the increase in bytes that the driver reported. Streams are in `libraries.rs`.
 #[test]
 fn the_steps_of_the_measured_run() {
     let gpu = named("H100").unwrap();
@@ -100,7 +100,7 @@ fn the_steps_of_the_measured_run() {
     assert_eq!(local_mib("H100", Some(Kernel::Ring), Kernel::Broadcast) * MIB, 4_194_304, "broadcast");
     let local = local_mib("H100", Some(Kernel::Broadcast), Kernel::SendReceive) * MIB;
     assert_eq!(all_to_all(&comm, 1).device + local, 463_470_592, "all-to-all");
-    // An unbatched send makes a communicator of its own: its base, and the sender's ends.
+    // An unbatched send creates a new communicator: its base, and the sender's ends.
     assert_eq!((comm.at_init() + comm.send_to_peer(true)).device + stream_page, 274_726_912, "send");
     assert_eq!((comm.at_init() + comm.ring()).device, 507_510_784, "a second group");
     assert_eq!((comm.at_init() + all_to_all(&comm, 1)).device + stream_page, 610_271_232, "a third");
@@ -136,7 +136,7 @@ fn worked_example_eight_h100_by_nvswitch() {
     assert_eq!(mib(comm.base() + comm.ring()), 518, "a further group");
     assert_eq!(mib(all_to_all(&comm, 2)), 768, "a stage with two neighbours");
     assert_eq!(mib((comm.base() + all_to_all(&comm, 1)) * 2), 1_228, "lazy, not batched");
-    // With the library, all local memory and PyTorch's streams: 3.26 GiB, where NVIDIA/nccl#1685 reports 3.28.
+    // With the library, all local memory and PyTorch's streams: 3.26 GiB. NVIDIA/nccl#1685 reports 3.28 GiB.
     let local = 186 + local_mib("H100", Some(Kernel::Ring), Kernel::SendReceive);
     assert_eq!(106 + 230 + 2_688 + local + 70, 3_342);
 }

@@ -1,9 +1,9 @@
-"""Bytes that one process takes of a GPU outside PyTorch's allocator, after each first use, in one of three orders.
+"""Prints the GPU memory that one process uses outside PyTorch's allocator, after each first use of a feature, in one of 3 orders.
 
     python one_process.py ORDER
 
-Prints a line of JSON for each use. h100.jsonl has the answers of an H100; under `plimsoll predict --gpu H100 --whole` the lines are the
-stand-in's.
+It prints one JSON line for each use. h100.jsonl has the lines from an H100. Under `plimsoll predict --gpu H100 --whole`, it
+prints those of the stand-in.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""Bytes that each first use of NCCL takes of a GPU outside PyTorch's allocator, on the first of two ranks.
+"""Prints the GPU memory that each first use of NCCL takes outside PyTorch's allocator, on the first of two ranks.
 
     torchrun --nproc-per-node 2 two_ranks.py MODE
 
-MODE names the variables of the environment: see MODES. Prints a line of JSON for each use. h100.jsonl has the answers of two H100 with
-NVLink (NCCL 2.28.9, driver 580.159, NVLink multicast off).
+MODE selects environment variables; see MODES. The program prints one JSON line for each use. h100.jsonl has the lines from two
+H100s with NVLink (NCCL 2.28.9, driver 580.159, NVLink multicast off).
 """
 
 import json

@@ -1,4 +1,4 @@
-//! Sums of parts in one order.
+//! Sums of parts, in a fixed order.
 
 use plimsoll_cuda::Args;
 

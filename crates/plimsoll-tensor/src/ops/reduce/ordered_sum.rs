@@ -1,4 +1,5 @@
-//! The sum over the first dimension in one order: so sums over ranks have the same bits on any device and with any transport.
+//! The sum over the first dimension, in a fixed order, so that a sum over ranks has the same bits on any device and with any
+//! transport.
 
 use smallvec::smallvec;
 
@@ -15,7 +16,7 @@ use crate::ops::want_float;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
-/// `x -> out`, over the first dimension.
+/// `x -> out`: the sum over the first dimension, times `scale`.
 #[derive(Clone, Copy, Debug)]
 struct OrderedSum {
     scale: f64,
@@ -68,9 +69,9 @@ impl Operator for OrderedSum {
 }
 
 impl Tensor {
-    /// The sum over the first dimension, times `scale`, in one order: a balanced tree, in which n parts are the tree of the
-    /// largest power of two below n plus that of the rest. Short floats are added in 32 bits and rounded once. The same values
-    /// give the same bits on every device.
+    /// The sum over the first dimension, times `scale`, in a fixed order. The order is a balanced tree. For n parts, it adds two
+    /// trees: one over the first k parts, where k is the largest power of two below n, and one over the rest. 16-bit floats are
+    /// added in 32 bits and rounded once. The same values give the same bits on every device.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -80,13 +81,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A tensor without a first dimension, or of which it is 0; a type that is not of floating point; out of memory.
+    /// The tensor has no dimensions, or its first dimension is 0; the type is not a floating-point type; or out of memory.
     pub fn ordered_sum(&self, scale: f64) -> Result<Tensor> {
         call_one(OrderedSum { scale }, &[self])
     }
 }
 
-/// What the conformance suite runs.
+/// The cases that the conformance suite runs.
 pub(crate) fn cases() -> Vec<Case> {
     let run = |ins: &[&Tensor]| call(OrderedSum { scale: 0.25 }, ins);
     let sum = |ins: &[Vec<f64>], len: usize| {

@@ -1,29 +1,29 @@
-//! Buckets of gradients: flat buffers that are exchanged in one piece.
+//! Buckets of gradients: flat buffers, each of which is all-reduced as one tensor.
 
 use plimsoll_tensor::label::{Category, Span, intern};
 use plimsoll_tensor::{ProcessGroup, ReduceOp, Result, Tensor, no_grad};
 
-/// Gradients begin at multiples of this, so that wide loads work.
+/// The alignment of gradients in a bucket, so that kernels can use wide loads.
 const ALIGN_BYTES: usize = 16;
 
-/// A flat buffer with the gradients of some parameters, one behind the other.
+/// A flat buffer that holds the gradients of some parameters, one after another.
 pub(super) struct GradientBucket {
     buffer: Tensor,
     pub(super) slots: Vec<Slot>,
-    /// How many gradients of this pass have not come.
+    /// The number of gradients that have not arrived yet in this pass.
     pub(super) missing: usize,
 }
 
 /// The place of one gradient.
 pub(super) struct Slot {
-    /// Number of its parameter.
+    /// The number of its parameter.
     pub(super) parameter: usize,
-    /// The part of the buffer, in the parameter's shape.
+    /// The part of the buffer that holds it, viewed in the parameter's shape.
     view: Tensor,
 }
 
 impl GradientBucket {
-    /// A bucket for these parameters, which have one type and device, filled with zeros. It divides into `ranks` equal parts.
+    /// A bucket for these parameters, which must have the same type. It is filled with zeros.
     pub(super) fn new(
         number: usize,
         members: &[usize],
@@ -57,7 +57,8 @@ impl GradientBucket {
         self.buffer.storage_bytes()
     }
 
-    /// Moves a parameter's gradient here, unless it is here already; one without a gradient is zero.
+    /// Moves a parameter's gradient into the bucket, unless it is already there. For a parameter without a gradient, writes
+    /// zeros.
     pub(super) fn put(&self, slot: usize, parameter: &Tensor) -> Result<()> {
         let Slot { view, .. } = &self.slots[slot];
         no_grad(|| match parameter.grad() {
@@ -73,12 +74,12 @@ impl GradientBucket {
         })
     }
 
-    /// Makes a parameter without a gradient have the one that came here from other ranks.
+    /// Gives a parameter that has no gradient on this rank the mean gradient from the bucket.
     pub(super) fn give(&self, slot: usize, parameter: &Tensor) -> Result<()> {
         parameter.set_grad(Some(self.slots[slot].view.clone()))
     }
 
-    /// Makes all gradients the means of all ranks'.
+    /// Replaces each gradient by its mean over all ranks.
     pub(super) fn exchange(&self, group: &ProcessGroup) -> Result<()> {
         group.all_reduce(&self.buffer, ReduceOp::Avg)
     }

@@ -1,7 +1,7 @@
-//! Data parallel training: [`DistributedDataParallel`].
+//! Data-parallel training: [`DistributedDataParallel`].
 //!
-//! `bucket.rs` has the buffers of gradients, `reducer.rs` what happens in a backward pass. This file has what users see, and
-//! compares the models of all ranks before they train.
+//! `bucket.rs` has the buckets that hold the gradients, and `reducer.rs` the work during a backward pass. This file has the
+//! public interface, and compares the models of all ranks before training starts.
 
 mod bucket;
 mod reducer;
@@ -20,14 +20,15 @@ const NAME: &str = "DistributedDataParallel";
 /// How gradients are exchanged. The defaults are PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DdpOptions {
-    /// Bytes of gradients that fill a bucket. As `bucket_cap_mb`.
+    /// The bytes of gradients at which a bucket is full. As `bucket_cap_mb`.
     pub bucket_cap_bytes: u64,
-    /// The same for the first bucket, which is smaller so that the exchange starts early.
+    /// The bytes of gradients at which the first bucket is full. Its default is smaller, so that its exchange starts early.
     pub first_bucket_bytes: u64,
-    /// Whether a backward pass may leave out parameters that another pass, or another rank, has a gradient of. Its gradient there
-    /// counts as zero. All buckets are then exchanged at the end of the pass.
+    /// Whether a backward pass may skip parameters that get a gradient in another pass or on another rank. Such a parameter's
+    /// gradient then counts as zero, and all buckets are exchanged at the end of the pass.
     pub find_unused_parameters: bool,
-    /// Whether buffers, such as the running statistics of batch normalization, become those of rank 0 after each backward pass.
+    /// Whether rank 0's buffers, such as the running statistics of batch normalization, are copied to all ranks after each
+    /// backward pass.
     pub broadcast_buffers: bool,
 }
 
@@ -42,13 +43,13 @@ impl Default for DdpOptions {
     }
 }
 
-/// Makes the gradients of a model, after each backward pass, the means over all ranks. As
-/// `torch.nn.parallel.DistributedDataParallel`. The model is used as before: hooks on its parameters do the work, until this is
-/// dropped.
+/// Averages the gradients of a model over all ranks in each backward pass. As `torch.nn.parallel.DistributedDataParallel`. The
+/// model is used as before: until this is dropped, hooks on the model's parameters do the work.
 ///
-/// Each rank trains on its part of the batch with a loss that is a mean over that part. So the gradients are those of the whole batch,
-/// if the parts have one size; and ranks that start with the same values, draw their own dropout and step their own optimizer keep the
-/// same parameters, bit for bit. Bits do not depend on the sizes of buckets nor on how ranks are connected.
+/// Each rank trains on its part of the batch, with a loss that is the mean over that part. If all parts have the same size, the
+/// averaged gradients are those of the full batch. Ranks start with the same values and step their own optimizers, so their
+/// parameters stay equal, bit for bit, even if each rank draws its own dropout masks. The bits depend neither on the sizes of
+/// buckets nor on how ranks are connected.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope};
@@ -77,14 +78,14 @@ impl Default for DdpOptions {
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 ///
-/// Memory: the buckets, as large as the gradients, which lie in them and stay when gradients are dropped; while a bucket is exchanged, as
-/// much again for what arrives.
+/// Memory: the buckets hold the gradients and are as large as these. They stay allocated when gradients are dropped. While a
+/// bucket is exchanged, the received parts take as much memory again.
 pub struct DistributedDataParallel {
     reducer: Shared,
     hooks: Vec<HookHandle>,
 }
 
-/// A bucket of gradients, as it was made in the first backward pass.
+/// A bucket of gradients. The buckets are created in the first backward pass.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope};
@@ -100,18 +101,18 @@ pub struct DistributedDataParallel {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// The names of the parameters whose gradients lie in it, in the order in which they came.
+    /// The names of the parameters whose gradients it holds, in the order in which the gradients arrived.
     pub parameters: Vec<String>,
     /// Bytes of its buffer.
     pub bytes: u64,
 }
 
 impl DistributedDataParallel {
-    /// Registers the hooks. All ranks call this with the same model: names, shapes and types are compared, and so are the values, of
-    /// which those that differ become rank 0's.
+    /// Registers the hooks. All ranks must call this with the same model: names, shapes and types are compared. Values are
+    /// compared as well, and tensors that differ get rank 0's values.
     ///
     /// # Errors
-    /// A model without parameters that want a gradient; a rank with another model; [`Error::Distributed`].
+    /// No parameter of the model requires a gradient; a rank has another model; or [`Error::Distributed`].
     pub fn new(
         module: &dyn Module,
         group: &ProcessGroup,
@@ -140,10 +141,10 @@ impl DistributedDataParallel {
         Ok(ddp)
     }
 
-    /// Runs `f`, whose backward passes only add to this rank's gradients: the next pass outside exchanges their sum. For accumulation.
-    /// As `DistributedDataParallel.no_sync`.
+    /// Runs `f` without exchanging gradients, for gradient accumulation. Backward passes in `f` only add to this rank's
+    /// gradients; the next pass after `f` exchanges the sum. As `DistributedDataParallel.no_sync`.
     pub fn no_sync<T>(&self, f: impl FnOnce() -> T) -> T {
-        /// Also when `f` panics.
+        /// Restores the setting when dropped, even if `f` panics.
         struct Restore<'a>(&'a Shared, bool);
         impl Drop for Restore<'_> {
             fn drop(&mut self) {
@@ -155,7 +156,7 @@ impl DistributedDataParallel {
         f()
     }
 
-    /// The buckets, in the order in which they are exchanged; none before the first backward pass.
+    /// The buckets, in the order in which they are exchanged. There are none before the first backward pass.
     pub fn buckets(&self) -> Vec<Bucket> {
         let reducer = locked(&self.reducer);
         let seen = |bucket| Bucket { parameters: reducer.names(bucket), bytes: bucket.bytes() };
@@ -177,7 +178,7 @@ impl fmt::Debug for DistributedDataParallel {
     }
 }
 
-/// Compares names, shapes and types with the other ranks'.
+/// Compares the names, shapes and types of this rank's tensors with those of the other ranks.
 fn same_model(tensors: &[&(String, Tensor)], group: &ProcessGroup) -> Result<()> {
     let line = |(name, tensor): &&(String, Tensor)| {
         format!("{name} {:?} {} {}\n", tensor.shape(), tensor.dtype(), tensor.requires_grad())
@@ -197,7 +198,7 @@ fn same_model(tensors: &[&(String, Tensor)], group: &ProcessGroup) -> Result<()>
     }
 }
 
-/// Makes the values that differ on any rank those of rank 0.
+/// Copies each tensor whose values differ between ranks from rank 0 to all ranks.
 fn same_values(tensors: &[&(String, Tensor)], group: &ProcessGroup) -> Result<()> {
     if group.size() == 1 || !tensors.iter().all(|(_, tensor)| tensor.device().has_values()) {
         return Ok(());

@@ -1,8 +1,8 @@
-//! The backward pass on several ranks: gradients arrive, and full buckets are exchanged.
+//! The work during a backward pass: as gradients arrive, they fill buckets, and full buckets are exchanged.
 //!
-//! The first pass makes the buckets, in the order in which gradients come, and exchanges each as soon as it is full: nothing is built
-//! again in the second. Buckets are exchanged in their order, which is the same on all ranks; a bucket that is full before an earlier
-//! one waits.
+//! The first pass creates the buckets in the order in which gradients arrive, and exchanges each as soon as it is full. Later
+//! passes use the same buckets. Buckets are exchanged in a fixed order, which is the same on all ranks. A bucket that is full
+//! waits until all earlier ones have been exchanged.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,36 +17,36 @@ use super::{DdpOptions, NAME};
 pub(super) struct Reducer {
     pub(super) group: ProcessGroup,
     options: DdpOptions,
-    /// Those that want a gradient.
+    /// The parameters that require a gradient, with their names.
     parameters: Vec<(String, Tensor)>,
     buffers: Vec<Tensor>,
     pub(super) buckets: Vec<GradientBucket>,
     /// The bucket and slot of each parameter.
     places: Vec<Option<(usize, usize)>>,
-    /// Whether a pass has made all buckets.
+    /// Whether the first pass has finished, so that all buckets exist.
     is_built: bool,
-    /// Whether passes exchange: not in `no_sync`.
+    /// Whether passes exchange gradients. False inside `no_sync`.
     pub(super) syncs: bool,
     pass: Option<Pass>,
 }
 
-/// The pass that runs.
+/// The state of the running backward pass.
 struct Pass {
     arrived: Vec<bool>,
-    /// In the first pass: those that have no bucket yet, by type, in the order of their buckets.
+    /// In the first pass, the parameters that have no bucket yet: by type, in the order in which their gradients arrived.
     waiting: Vec<(DType, Vec<usize>)>,
-    /// The first bucket that is not exchanged.
+    /// The first bucket that has not been exchanged.
     next: usize,
 }
 
-/// A reducer that its hooks share.
+/// A reducer that the hooks of its parameters share.
 pub(super) type Shared = Arc<Mutex<Reducer>>;
 
 pub(super) fn locked(reducer: &Shared) -> MutexGuard<'_, Reducer> {
     reducer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends a pass. If it failed before all buckets were made, there are none.
+/// Resets the state of a failed pass when dropped.
 struct Ends(Shared);
 
 impl Drop for Ends {
@@ -61,7 +61,7 @@ impl Drop for Ends {
     }
 }
 
-/// The hook of a parameter: its gradient is whole.
+/// The hook of a parameter. It runs when the parameter's gradient is complete.
 pub(super) fn arrived(shared: &Shared, parameter: usize) -> Result<()> {
     let mut reducer = locked(shared);
     if !reducer.syncs {
@@ -119,7 +119,7 @@ impl Reducer {
             return Err(Error::autograd(NAME, message));
         }
         if self.options.find_unused_parameters {
-            return Ok(()); // all buckets are made at the end of the pass
+            return Ok(()); // the buckets are created at the end of the pass
         }
         self.collect(parameter)?;
         self.exchange_full()
@@ -176,11 +176,11 @@ impl Reducer {
         Ok(())
     }
 
-    /// Exchanges the buckets that are full and whose turn it is.
+    /// Exchanges the next buckets in order, up to the first that is not full.
     fn exchange_full(&mut self) -> Result<()> {
         let Some(pass) = &mut self.pass else { return Ok(()) };
         if self.options.find_unused_parameters {
-            return Ok(()); // at the end
+            return Ok(()); // they are exchanged at the end of the pass
         }
         while let Some(bucket) = self.buckets.get(pass.next)
             && bucket.missing == 0
@@ -191,7 +191,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// The end of a backward pass.
+    /// Finishes a backward pass.
     fn finish(&mut self) -> Result<()> {
         if self.options.find_unused_parameters {
             self.finish_with_unused()?;
@@ -212,7 +212,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// The end of the first pass: checks that all ranks left out the same parameters, and makes the last buckets.
+    /// Finishes the first pass: checks that all ranks left out the same parameters, and creates the last buckets from the
+    /// remaining gradients.
     fn finish_building(&mut self) -> Result<()> {
         let Some(pass) = &self.pass else { return Ok(()) };
         let unused: Vec<&str> = pass
@@ -227,7 +228,7 @@ impl Reducer {
         self.make_rest()
     }
 
-    /// All parameters of the first pass must come in each later one.
+    /// Returns an error unless every parameter that had a gradient in the first pass has one in this pass.
     fn want_all(&self) -> Result<()> {
         let Some(pass) = &self.pass else { return Ok(()) };
         let missing: Vec<&str> = (0..self.parameters.len())
@@ -245,7 +246,8 @@ impl Reducer {
         Err(Error::autograd(NAME, message))
     }
 
-    /// Makes the buckets, the first time, of all parameters, last first; fills in zeros for those that did not come.
+    /// In the first pass, creates the buckets from all parameters, in reverse order. In later passes, fills in zeros for
+    /// parameters without a gradient.
     fn finish_with_unused(&mut self) -> Result<()> {
         if !self.is_built {
             (0..self.parameters.len()).rev().try_for_each(|parameter| self.collect(parameter))?;
@@ -273,7 +275,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// Compares names with the other ranks'.
+    /// Returns an error unless all ranks have the same names, in the same order.
     fn agree(&self, names: &[&str], what: &str, message: impl Fn() -> String) -> Result<()> {
         match first_other(&self.group, &names.join("\n"), what)? {
             None => Ok(()),
@@ -300,7 +302,7 @@ fn bytes_of(tensor: &Tensor) -> u64 {
     (tensor.numel() * tensor.dtype().size()) as u64
 }
 
-/// Some names.
+/// Formats a list of names, of which it shows at most 8.
 fn shown(names: &[&str]) -> String {
     const SHOWN: usize = 8;
     match names.len() {
