@@ -73,6 +73,13 @@ fn in_words(report: &CudaReport, test: Option<&Comparison>) -> String {
             Err(error) => without_dnn(error),
         },
     );
+    row(
+        "NCCL",
+        match &libraries.nccl {
+            Ok((version, path)) => format!("{version}, {path}"),
+            Err(error) => format!("{error}; needed for several GPUs only"),
+        },
+    );
     match test {
         None => row("self-test", "not run: kernels cannot be compiled".to_owned()),
         Some(Comparison { agree, differ, missing }) => {
@@ -116,6 +123,10 @@ fn in_json(report: &CudaReport, test: Option<&Comparison>) -> String {
             Err(error) => json!({ "error": error.to_string() }),
         },
         "cudnn": match &libraries.dnn {
+            Ok((version, path)) => json!({ "path": path, "version": version }),
+            Err(error) => json!({ "error": error.to_string() }),
+        },
+        "nccl": match &libraries.nccl {
             Ok((version, path)) => json!({ "path": path, "version": version }),
             Err(error) => json!({ "error": error.to_string() }),
         },

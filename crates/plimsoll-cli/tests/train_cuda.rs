@@ -21,7 +21,7 @@ use python::environment_of_python;
 fn on_standin(folder: &Folder) -> Command {
     let tests = std::env::current_exe().expect("a path");
     let library = tests.with_file_name(place::LIBRARY); // Cargo puts it next to the tests
-    for name in ["libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9"] {
+    for name in ["libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9", "libnccl.so.2"] {
         let link = folder.0.join(name);
         if !link.exists() {
             std::os::unix::fs::symlink(&library, link).expect("a link");
@@ -89,6 +89,35 @@ fn captured_steps_have_the_account_of_the_simulated_gpu() {
     let image = image_job(&folder);
     let image: Vec<&str> = image.iter().map(String::as_str).chain(["--epochs", "3"]).collect();
     has_the_account_of_the_simulated_gpu(&folder, &image);
+}
+
+#[needs(nvrtc)]
+#[test]
+fn two_gpus_have_the_account_of_simulated_ranks_with_nccl() {
+    let folder = Folder::new("train-cuda-ranks");
+    let job = ["gpt", "--layers", "2", "--width", "64", "--steps", "8", "--sample", "0", "--batch-size", "8"];
+    let of = |device: &str, more: &[&str]| {
+        let mut command = on_standin(&folder);
+        command.env("PLIMSOLL_STANDIN_DEVICES", "2").arg("train").args(job);
+        command.args(["--device", device, "--no-live", "--json", "--parallel", "ddp"]).args(more);
+        command.output().expect("it runs")
+    };
+    for more in [&[][..], &["--capture"]] {
+        let of = |device, ranks| {
+            let output = of(device, &[&[ranks, "2"], more].concat());
+            assert_eq!(output.status.code(), Some(0), "{device}: {}", stderr(&output));
+            json(&output)
+        };
+        let (cuda, sim) = (of("cuda", "--ranks"), of("sim:H200", "--sim-ranks"));
+        for field in ["peak_allocated_bytes", "peak_reserved_bytes", "peak_by_category", "owners_at_peak"] {
+            let (cuda, sim) = (&cuda["memory"][field], &sim["memory"][field]);
+            assert!(!sim.is_null() && cuda == sim, "{more:?}: {field}: {cuda} {sim}");
+        }
+        assert_eq!(cuda["ranks"]["buckets"], sim["ranks"]["buckets"]);
+    }
+    let output = of("cuda", &["--ranks", "4"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("4 ranks on this machine, and 2 GPUs"), "{}", stderr(&output));
 }
 
 /// Starts a long job with captured steps, and sends it a signal once it has saved.

@@ -23,6 +23,7 @@ functions! {
         cuGetErrorString(c_int, *mut *const c_char);
         cuDeviceGetCount(*mut c_int);
         cuDeviceGet(*mut c_int, c_int);
+        cuDeviceGetPCIBusId(*mut c_char, c_int, c_int);
         cuDeviceGetName(*mut c_char, c_int, c_int);
         cuDeviceGetAttribute(*mut c_int, c_int, c_int);
         cuDeviceTotalMem_v2(*mut usize, c_int);
@@ -136,7 +137,7 @@ impl Driver {
         // SAFETY: Note [Calls of the driver].
         match unsafe { (driver.functions.cuInit)(0) } {
             0 => driver.check_version().map(|()| driver),
-            NO_DEVICE => Err(no_device()),
+            NO_DEVICE => Err(CudaError::no_device()),
             code => Err(driver.error("cuInit", code)),
         }
     }
@@ -196,7 +197,7 @@ impl Driver {
     pub(crate) fn device(&self, ordinal: u32) -> Result<c_int> {
         let count = self.device_count()?;
         if count == 0 {
-            return Err(no_device());
+            return Err(CudaError::no_device());
         }
         let mut device = 0;
         let number = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
@@ -210,6 +211,14 @@ impl Driver {
         call!(self, cuDeviceGetName(name.as_mut_ptr(), 127, device))?;
         // SAFETY: the array is zero where the driver did not write, and the driver was given one byte less than its size.
         Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
+    }
+
+    /// The device's address on the PCI bus, such as `0000:1b:00.0`.
+    pub(crate) fn pci_bus_id(&self, device: c_int) -> Result<String> {
+        let mut id = [0 as c_char; 32];
+        call!(self, cuDeviceGetPCIBusId(id.as_mut_ptr(), 31, device))?;
+        // SAFETY: as in `name`.
+        Ok(unsafe { CStr::from_ptr(id.as_ptr()) }.to_string_lossy().into_owned())
     }
 
     pub(crate) fn attribute(&self, attribute: c_int, device: c_int) -> Result<c_int> {
@@ -466,16 +475,6 @@ fn too_old(version: i32) -> Option<String> {
             "it supports CUDA up to {major}.{minor}, and at least 12.0 is needed: install driver 525 or newer"
         )
     })
-}
-
-fn no_device() -> CudaError {
-    let why = match std::env::var("CUDA_VISIBLE_DEVICES") {
-        Ok(devices) => {
-            format!("CUDA_VISIBLE_DEVICES is \"{devices}\": unset it, or name devices that are there")
-        }
-        Err(_) => "`nvidia-smi` lists those that are there".to_owned(),
-    };
-    CudaError::NoDevice { why }
 }
 
 fn size(bytes: u64) -> usize {

@@ -111,6 +111,17 @@ pub enum CudaError {
 }
 
 impl CudaError {
+    /// The error for a driver that finds no device, with the likely reason.
+    pub(crate) fn no_device() -> CudaError {
+        let why = match std::env::var("CUDA_VISIBLE_DEVICES") {
+            Ok(devices) => {
+                format!("CUDA_VISIBLE_DEVICES is \"{devices}\": unset it, or name devices that are there")
+            }
+            Err(_) => "`nvidia-smi` lists those that are there".to_owned(),
+        };
+        CudaError::NoDevice { why }
+    }
+
     /// Whether the context is lost: the device can be used again only by a new process.
     pub fn is_sticky(&self) -> bool {
         matches!(self, CudaError::Call { is_sticky: true, .. })

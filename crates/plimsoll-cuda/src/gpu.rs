@@ -17,6 +17,7 @@ use crate::error::{CudaError, Result};
 use crate::faults::{Fault, Faults};
 use crate::graph_functions::Functions;
 use crate::kernels::Kernels;
+use crate::nccl::Nccl;
 use crate::nvrtc::Nvrtc;
 use crate::pinned::Staging;
 use crate::search::Search;
@@ -30,6 +31,8 @@ pub struct GpuFacts {
     pub ordinal: u32,
     /// The product's name.
     pub name: String,
+    /// The address on the PCI bus, such as `0000:1b:00.0`.
+    pub pci_bus_id: String,
     /// The compute capability (major, minor).
     pub capability: (i32, i32),
     /// The number of streaming multiprocessors.
@@ -51,6 +54,8 @@ pub struct Libraries {
     pub blas: Result<String>,
     /// cuDNN's version and file.
     pub dnn: Result<(String, String)>,
+    /// NCCL's version and file.
+    pub nccl: Result<(String, String)>,
 }
 
 /// A device.
@@ -67,6 +72,7 @@ pub struct Gpu {
     nvrtc: OnceLock<Result<Nvrtc>>,
     blas: OnceLock<Result<Mutex<Blas>>>,
     dnn: OnceLock<Result<Mutex<Dnn>>>,
+    nccl: OnceLock<Result<Arc<Nccl>>>,
     /// The workspace of each stream. cuBLASLt and cuDNN share it, since their work on a stream is sequential.
     workspaces: Mutex<BTreeMap<StreamId, u64>>,
     workspace_bytes: u64,
@@ -95,6 +101,7 @@ impl Gpu {
         let facts = GpuFacts {
             ordinal,
             name: driver.name(device)?,
+            pci_bus_id: driver.pci_bus_id(device)?,
             capability: (major?, minor?),
             multiprocessors: multiprocessors?.unsigned_abs(),
             total_bytes: driver.total_bytes(device)?,
@@ -117,6 +124,7 @@ impl Gpu {
             nvrtc: OnceLock::new(),
             blas: OnceLock::new(),
             dnn: OnceLock::new(),
+            nccl: OnceLock::new(),
             workspaces: Mutex::default(),
             workspace_bytes,
             launches: AtomicU64::new(0),
@@ -150,7 +158,8 @@ impl Gpu {
             let dnn = lock(dnn);
             (dnn.version(), dnn.path())
         });
-        Libraries { driver: self.driver.path(), nvrtc, blas, dnn }
+        let nccl = self.nccl().map(|nccl| (nccl.version(), nccl.path().display().to_string()));
+        Libraries { driver: self.driver.path(), nvrtc, blas, dnn, nccl }
     }
 
     /// Why cuDNN could not be opened when a convolution needed it; `None` if it was found or not needed so far.
@@ -225,6 +234,10 @@ impl Gpu {
         self.dnn.get_or_init(open).as_ref().map_err(Clone::clone)
     }
 
+    pub(crate) fn nccl(&self) -> Result<&Arc<Nccl>> {
+        self.nccl.get_or_init(|| Nccl::open(&self.search)).as_ref().map_err(Clone::clone)
+    }
+
     /// Queues a piece of work. An error that its kernel detects is returned by [`Gpu::take_fault`] with `id`.
     ///
     /// # Errors
@@ -237,6 +250,7 @@ impl Gpu {
             Step::Launch(launch) => self.launch(launch, stream, id),
             Step::Product(product) => self.product(&product, on, stream),
             Step::Convolution(step) => self.convolution(*step, on, stream, id),
+            Step::Collective(step) => step.communicator.run(step.collective, stream),
             Step::Clear { address, bytes } => self.driver.clear(address, bytes, stream),
         }
     }

@@ -1,6 +1,6 @@
 //! NVIDIA's libraries, opened at run time: a GPU's memory, streams, kernels from source text, matrix products.
 //!
-//! The interface between Plimsoll and CUDA. The build does not need CUDA: `libcuda`, NVRTC and cuBLASLt are looked for
+//! The interface between Plimsoll and CUDA. The build does not need CUDA: `libcuda`, NVRTC, cuBLASLt, cuDNN and NCCL are looked for
 //! when a device is opened or first needs them. If one is missing, the error names it and every place that was searched.
 //! This crate deals in addresses and bytes; tensors and operators are in `plimsoll-tensor`.
 //!
@@ -12,7 +12,8 @@
 //! | `search.rs`, `library.rs` | where to look for libraries; an open library |
 //! | `driver.rs` | the calls of `libcuda` that are used, with error checks |
 //! | `cubin.rs`, `nvrtc.rs` | the cache of machine code; the compiler from source text to machine code |
-//! | `step.rs` | descriptions of work: launches, products, fills |
+//! | `nccl.rs` | collectives between GPUs with NCCL |
+//! | `step.rs` | descriptions of work: launches, products, fills, collectives |
 //! | `algorithm.rs`, `blas.rs` | the choice of cuBLASLt's algorithm for a product; products with cuBLASLt |
 //! | `dnn/` | convolutions with cuDNN's graph API, with a plan for each shape |
 //! | `streams.rs` | streams and events |
@@ -20,10 +21,11 @@
 //! | `pinned.rs`, `faults.rs` | host memory that the device can access, for copies and for errors that kernels detect |
 //! | `graph_functions.rs` | the driver's functions for graphs |
 //! | `gpu.rs` | [`Gpu`]: a device with all of the above |
+//! | `ranks.rs` | a GPU as one of several ranks |
 //! | `graph.rs` | captured work: [`CapturedGraph`] |
 //! | `memory.rs` | [`CudaMemory`]: the device's memory for the allocator |
 //!
-//! Unsafe code is in `library.rs`, `driver.rs`, `nvrtc.rs`, `blas.rs`, `dnn/descriptor.rs`, `pinned.rs`, `graph.rs` and
+//! Unsafe code is in `library.rs`, `driver.rs`, `nvrtc.rs`, `blas.rs`, `dnn/descriptor.rs`, `nccl.rs`, `pinned.rs`, `graph.rs` and
 //! `graph_functions.rs`.
 
 #![deny(unsafe_code)]
@@ -47,9 +49,12 @@ mod kernels;
 mod library;
 mod memory;
 #[allow(unsafe_code)]
+mod nccl;
+#[allow(unsafe_code)]
 mod nvrtc;
 #[allow(unsafe_code)]
 mod pinned;
+mod ranks;
 mod search;
 mod step;
 mod streams;
@@ -59,6 +64,7 @@ pub use faults::Fault;
 pub use gpu::{Gpu, GpuFacts, Libraries};
 pub use graph::{CapturedGraph, GraphNode};
 pub use memory::CudaMemory;
+pub use nccl::{Collective, CollectiveStep, NcclCommunicator, NcclId};
 pub use nvrtc::compile;
 pub use search::Search;
 pub use step::{

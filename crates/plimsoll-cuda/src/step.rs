@@ -8,6 +8,8 @@ use std::fmt::Write;
 
 use smallvec::SmallVec;
 
+use crate::nccl::CollectiveStep;
+
 /// A piece of work.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "most of them are launches")]
@@ -18,6 +20,8 @@ pub enum Step {
     Product(Product),
     /// A convolution, by cuDNN.
     Convolution(Box<ConvolutionStep>),
+    /// A collective, by NCCL.
+    Collective(CollectiveStep),
     /// Sets a range of memory to zero.
     Clear {
         /// The address of the first byte.

@@ -83,7 +83,15 @@ impl Streams {
 
     /// Records an event after the work that is now on a stream.
     pub(crate) fn record(&self, driver: &Driver, on: StreamId) -> Result<EventId> {
-        let stream = self.get(driver, on)?;
+        self.record_on(driver, self.get(driver, on)?)
+    }
+
+    /// Records an event on each stream except those that capture.
+    pub(crate) fn record_all(&self, driver: &Driver) -> Result<Vec<EventId>> {
+        self.all().into_iter().map(|stream| self.record_on(driver, stream)).collect()
+    }
+
+    fn record_on(&self, driver: &Driver, stream: Handle) -> Result<EventId> {
         let spare = lock(&self.spare).pop();
         let event = spare.map_or_else(|| driver.create_event(false), Ok)?;
         driver.record(event, stream).map(|()| EventId(event as u64))

@@ -149,6 +149,33 @@ impl Communicator {
         self.transport.exchange(&call.call, &vec![&[][..]; self.size()], &mut receive)
     }
 
+    /// Records a collective whose bytes the caller moves by other means, such as GPUs do. With `checks`, first waits until all
+    /// ranks have made this call, and compares it with theirs.
+    ///
+    /// # Errors
+    /// With `checks`: a rank is lost, late, or in another collective.
+    pub fn announce<'a>(
+        &self,
+        op: Op,
+        bytes: usize,
+        content: impl Into<Content<'a>>,
+        checks: bool,
+    ) -> Result<()> {
+        let call = self.begin(op, bytes, content.into());
+        if !checks {
+            return Ok(());
+        }
+        let mut receive: Vec<&mut [u8]> = (0..self.size()).map(|_| &mut [][..]).collect();
+        self.transport.exchange(&call.call, &vec![&[][..]; self.size()], &mut receive)
+    }
+
+    /// Why this rank should not wait any longer for collectives that it announced, if it has waited for `waited`: another rank is
+    /// lost, or the time for a collective is over. The error names the latest call.
+    pub fn gave_up(&self, waited: Duration) -> Option<Error> {
+        let call = || self.record.lock().unwrap_or_else(PoisonError::into_inner).last().cloned();
+        self.transport.gave_up(waited, &call)
+    }
+
     fn part(&self, op: Op, bytes: usize) -> Result<usize> {
         if bytes.is_multiple_of(self.size()) {
             return Ok(bytes / self.size());

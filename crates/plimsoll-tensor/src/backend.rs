@@ -6,8 +6,10 @@
 //! device also implements [`Queues`]; `testing/late.rs` is an example.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use plimsoll_alloc::{DeviceMemory, EventId, LabelId, StreamId};
+use plimsoll_cuda::Gpu;
 
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
@@ -60,6 +62,17 @@ pub(crate) trait Backend: Send + Sync {
     /// is done. Called only if `has_values`.
     fn copy(&self, from: View<'_>, to: View<'_>, on: StreamId) -> Result<()>;
 
+    /// The GPU whose collectives NCCL runs; `None` if collectives run on the host.
+    fn gpu(&self) -> Option<&Arc<Gpu>> {
+        None
+    }
+
+    /// From now on, while the host waits for the device, it calls `gives_up` with the time that it has waited, and returns its
+    /// error. Collectives need this, because their work does not end if a rank is gone.
+    fn wait_unless(&self, gives_up: GivesUp) {
+        drop(gives_up);
+    }
+
     /// Resets everything that this process has on the device, and returns the device's number; `None` for a device that
     /// cannot fault.
     fn reset(&self) -> Option<Result<u32>> {
@@ -79,6 +92,9 @@ pub(crate) trait Backend: Send + Sync {
     /// Bytes of this device's segments that are resident in host memory now, if its memory is host memory.
     fn resident_bytes(&self) -> Option<u64>;
 }
+
+/// Why the host should not wait any longer for a device, if it has waited this long.
+pub(crate) type GivesUp = Box<dyn Fn(Duration) -> Option<Error> + Send + Sync>;
 
 /// The workspace of cuBLASLt and cuDNN on each stream of a GPU: the size that PyTorch uses on Hopper and newer GPUs.
 pub(crate) const WORKSPACE_BYTES: u64 = 32 << 20;

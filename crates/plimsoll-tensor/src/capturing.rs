@@ -20,6 +20,8 @@ thread_local! {
 
 struct Capturing {
     stream: StreamId,
+    /// A second stream, which waits for the captured one, and which the captured one waits for.
+    branch: Option<StreamId>,
     draws: Draws,
 }
 
@@ -78,7 +80,7 @@ pub(crate) fn begin(device: usize, stream: StreamId) -> bool {
         return false;
     }
     DEVICE.set(device);
-    CURRENT.set(Some(Capturing { stream, draws: Draws::default() }));
+    CURRENT.set(Some(Capturing { stream, branch: None, draws: Draws::default() }));
     true
 }
 
@@ -120,7 +122,18 @@ pub(crate) fn refuse(device: usize, op: &'static str, why: &'static str) -> Resu
     if is_open(device) { Err(Error::Captured { op, why }.in_layer()) } else { Ok(()) }
 }
 
-/// Refuses work on a stream other than the captured one.
+/// Allows work on another stream during the capture: a branch of the graph. The caller orders it with events at both ends.
+pub(crate) fn allow_branch(device: usize, stream: StreamId) {
+    if is_open(device) {
+        CURRENT.with_borrow_mut(|current| {
+            if let Some(capturing) = current {
+                capturing.branch = Some(stream);
+            }
+        });
+    }
+}
+
+/// Refuses work on a stream other than the captured one and its branch.
 ///
 /// # Errors
 /// As [`refuse`].
@@ -129,10 +142,11 @@ pub(crate) fn check_stream(device: usize, on: StreamId, op: &'static str) -> Res
     if !is_open(device) {
         return Ok(());
     }
-    let captured = CURRENT.with_borrow(|current| current.as_ref().map(|capturing| capturing.stream));
-    if captured == Some(on) {
-        Ok(())
-    } else {
-        refuse(device, op, "all of it goes to one stream: end `with_stream` before")
+    let is_captured = CURRENT.with_borrow(|current| {
+        current.as_ref().is_some_and(|capturing| capturing.stream == on || capturing.branch == Some(on))
+    });
+    match is_captured {
+        true => Ok(()),
+        false => refuse(device, op, "all of it goes to one stream: end `with_stream` before"),
     }
 }

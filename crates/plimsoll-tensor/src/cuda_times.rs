@@ -90,6 +90,7 @@ fn described(step: &Step) -> String {
             let of = &step.convolution;
             format!("{:?} {:?} by {:?}", of.pass, of.x.sizes, of.w.sizes)
         }
+        Step::Collective(step) => format!("{:?}", step.collective),
         Step::Clear { bytes, .. } => format!("{bytes} zero bytes"),
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct Inner {
     seed: AtomicU64,
     /// The next random stream of `seed`; each random tensor uses one.
     next_stream: AtomicU64,
+    /// Bytes of a simulated GPU that NCCL would have taken.
+    nccl_bytes: AtomicU64,
 }
 
 /// The bytes that one owner held in one category at the peak.
@@ -102,10 +104,19 @@ impl Device {
             None if backend.has_values() => Computes::AtOnce,
             None => Computes::Nothing,
         };
-        let [streams, seed, next_stream] = [const { AtomicU64::new(0) }; 3];
+        let [streams, seed, next_stream, nccl_bytes] = [const { AtomicU64::new(0) }; 4];
         let shares_operators = AtomicBool::new(computes == Computes::Later);
         let watch = OnceLock::new();
-        Device(Arc::new(Inner { backend, computes, shares_operators, watch, streams, seed, next_stream }))
+        Device(Arc::new(Inner {
+            backend,
+            computes,
+            shares_operators,
+            watch,
+            streams,
+            seed,
+            next_stream,
+            nccl_bytes,
+        }))
     }
 
     /// Whether an operator may outlive its call.
@@ -401,7 +412,7 @@ impl Device {
 
     /// Bytes of a GPU's memory that are in use outside this allocator: the context, kernels, workspaces of libraries, and other
     /// processes. For a simulated GPU, the expected value for one process, as measured on an H200 (driver 580): 561 MB for the
-    /// context and kernels, and a workspace; cuDNN adds 8 MB. `None` if the device is not a GPU.
+    /// context and kernels, and a workspace; cuDNN adds 8 MB, and NCCL what the collectives so far would take. `None` if the device is not a GPU.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, SimConfig};
@@ -414,10 +425,16 @@ impl Device {
             return None;
         }
         if !self.has_values() {
-            return Some(CONTEXT_BYTES + self.workspace_bytes());
+            let nccl_bytes = self.0.nccl_bytes.load(Ordering::Relaxed);
+            return Some(CONTEXT_BYTES + self.workspace_bytes() + nccl_bytes);
         }
         let MemoryInfo { free_bytes, total_bytes } = self.memory_info();
         Some(total_bytes.saturating_sub(free_bytes).saturating_sub(self.memory_reserved()))
+    }
+
+    /// Counts memory that NCCL would take on a simulated GPU.
+    pub(crate) fn take_outside(&self, bytes: u64) {
+        self.0.nccl_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Bytes of the libraries' workspaces, which are outside the allocator. On a GPU, 32 MiB for each stream with matrix products

@@ -12,6 +12,8 @@
 //!   `layers=N`: number of layers;
 //! - `settings=…`: allocator settings in the format of `PYTORCH_ALLOC_CONF`; by default that variable's value, or expandable
 //!   segments if it is not set;
+//! - under torchrun, with the device `cuda`, or with `sim-ranks=N` on a simulated device: data parallel; the batch size is of one rank; `bucket=BYTES` is
+//!   the size of a bucket of gradients;
 //! - `--capture`: steps are captured after the third and replayed;
 //! - `snapshot=FILE`: the device's memory history, for `plimsoll explain`;
 //! - `checksum` shows a checksum of the bits of all losses and parameters after the steps;
@@ -25,7 +27,8 @@ use plimsoll::autocast::autocast;
 use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
-use plimsoll::{CapturedStep, DType, Device, Result, Tensor};
+use plimsoll::parallel::{DdpOptions, DistributedDataParallel};
+use plimsoll::{CapturedStep, DType, Device, ProcessGroup, Result, Tensor};
 use support::{Arguments, Failure, Trained};
 
 /// A language model: GPT-2 or Llama.
@@ -59,10 +62,18 @@ struct Training<M> {
     targets: Tensor,
     /// Whether the forward pass runs under autocast.
     short: bool,
+    /// The ranks, and what averages their gradients.
+    ranks: Option<(ProcessGroup, DistributedDataParallel)>,
 }
 
 impl<M: Language> Training<M> {
-    fn new(arguments: &Arguments, device: &Device, mut model: M, vocabulary: usize) -> Result<Training<M>> {
+    fn new(
+        arguments: &Arguments,
+        device: &Device,
+        group: &ProcessGroup,
+        mut model: M,
+        vocabulary: usize,
+    ) -> Result<Training<M>> {
         let (count, length) = batch(arguments);
         if arguments.get(4, "f32") == "bf16-model" {
             model.bfloat16()?;
@@ -73,9 +84,21 @@ impl<M: Language> Training<M> {
             let all: Vec<i64> = (0..(count * length) as i64).map(token).collect();
             Tensor::from_slice(&all, &[count, length], device)
         };
-        let (tokens, targets) = (draw(1)?, draw(2)?);
+        let rank = group.rank() as i64;
+        let (tokens, targets) = (draw(2 * rank + 1)?, draw(2 * rank + 2)?);
+        let ranks = match group.size() {
+            1 => None,
+            _ => {
+                let mut options = DdpOptions::default();
+                if let Some(bytes) = arguments.option("bucket").and_then(|bytes| bytes.parse().ok()) {
+                    options.bucket_cap_bytes = bytes;
+                }
+                let ddp = DistributedDataParallel::new(&model, group, options)?;
+                Some((group.clone(), ddp))
+            }
+        };
         let short = arguments.get(4, "f32") == "bf16";
-        Ok(Training { model, adam: adam.with_master_weights(), tokens, targets, short })
+        Ok(Training { model, adam: adam.with_master_weights(), tokens, targets, short, ranks })
     }
 }
 
@@ -84,8 +107,12 @@ impl<M: Language> Trained for Training<M> {
         &self.model
     }
 
+    fn group(&self) -> Option<&ProcessGroup> {
+        self.ranks.as_ref().map(|(group, _)| group)
+    }
+
     fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor> {
-        let Training { model, adam, tokens, targets, short } = self;
+        let Training { model, adam, tokens, targets, short, .. } = self;
         let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
             let loss = || model.loss(&inputs[0], &inputs[1]);
             let loss = if *short { autocast(DType::BF16, loss)? } else { loss()? };
@@ -109,15 +136,17 @@ fn run<M: Language>(
     [layers, vocabulary]: [usize; 2],
     make: impl Fn(&Scope, usize) -> Result<M>,
 ) -> std::result::Result<(), Failure> {
-    let training = |recompute: usize, device: &Device| {
-        Training::new(arguments, device, make(&Scope::new(device, 1), recompute)?, vocabulary)
+    let world = arguments.world()?;
+    let training = |recompute: usize, device: &Device, group: &ProcessGroup| {
+        Training::new(arguments, device, group, make(&Scope::new(device, 1), recompute)?, vocabulary)
     };
     let recompute = arguments.recomputed(layers, |recompute, device| {
-        let mut training = training(recompute, device)?;
+        let group = ProcessGroup::simulated(0, world.size());
+        let mut training = training(recompute, device, &group)?;
         (0..3).try_for_each(|_| training.step(None).map(drop))
     })?;
     let device = arguments.device()?;
-    let mut training = training(recompute, &device)?;
+    let mut training = training(recompute, &device, world.group())?;
     let (count, length) = batch(arguments);
     let steps = arguments.get(5, "10").parse()?;
     support::show(arguments, &device, steps, (count * length, "tokens"), &mut training)

@@ -105,6 +105,11 @@ impl World {
         self.joined.as_ref().map(plimsoll_dist::World::environment)
     }
 
+    /// All ranks, in order of rank, as they introduced themselves. Empty for a single process or a simulated rank.
+    pub fn members(&self) -> &[Member] {
+        self.joined.as_ref().map_or(&[], plimsoll_dist::World::members)
+    }
+
     /// Whether all ranks are alive. [`Health::wait`] waits for a failure. `None` for a single process or a simulated rank.
     pub fn health(&self) -> Option<&Arc<Health>> {
         self.joined.as_ref().map(plimsoll_dist::World::health)

@@ -32,8 +32,8 @@ enum On {
     Sim,
     /// The same with the memory of a GPU.
     Like(Box<SimConfig>),
-    /// An NVIDIA GPU.
-    Cuda(u32),
+    /// An NVIDIA GPU: this one, or the first; of several ranks, each its own.
+    Cuda(Option<u32>),
 }
 
 impl FromStr for On {
@@ -43,7 +43,8 @@ impl FromStr for On {
         match (text, text.strip_prefix("sim:")) {
             ("cpu", _) => Ok(On::Cpu),
             ("sim", _) => Ok(On::Sim),
-            _ if text == "cuda" || text.starts_with("cuda:") => crate::cuda::ordinal(text).map(On::Cuda),
+            ("cuda", _) => Ok(On::Cuda(None)),
+            _ if text.starts_with("cuda:") => crate::cuda::ordinal(text).map(|number| On::Cuda(Some(number))),
             (_, Some(gpu)) => {
                 SimConfig::like(gpu).map(|gpu| On::Like(Box::new(gpu))).map_err(|error| error.to_string())
             }
@@ -66,11 +67,16 @@ impl DeviceArgs {
         matches!(self.device, On::Cuda(_))
     }
 
-    /// The device, within its limit.
-    pub(super) fn open(&self) -> Result<Device, Failure> {
+    /// Whether it is one GPU by its number.
+    pub(super) fn is_numbered_gpu(&self) -> bool {
+        matches!(self.device, On::Cuda(Some(_)))
+    }
+
+    /// The device, within its limit. `rank_gpu` is the number of this rank's GPU.
+    pub(super) fn open(&self, rank_gpu: u32) -> Result<Device, Failure> {
         let device = match (&self.device, self.capacity) {
             (On::Cpu, None) => Device::cpu(),
-            (On::Cuda(ordinal), None) => Device::cuda(*ordinal)?,
+            (On::Cuda(ordinal), None) => Device::cuda(ordinal.unwrap_or(rank_gpu))?,
             (On::Cpu | On::Cuda(_), Some(_)) => {
                 let message = "--capacity is the size of a simulated device: add `--device sim`, or bound this one \
                                with `--memory-limit`";

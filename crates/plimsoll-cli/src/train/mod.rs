@@ -34,7 +34,8 @@ use self::job::Job;
 pub(crate) use self::json::SCHEMA;
 use self::parallel::Start;
 use self::settings::Settings;
-use crate::exit::{Answer, Failure};
+use crate::exit::{Answer, Exit, Failure};
+use crate::output;
 
 /// What can be trained.
 #[derive(Subcommand)]
@@ -77,17 +78,20 @@ impl What {
 /// Runs the job. Returns the text for stdout.
 pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
     let settings = what.settings();
-    let world = match settings.parallel.start(&settings.device, what.batch_size())? {
-        Start::Rank(world) => world,
+    let (world, device) = match settings.parallel.start(&settings.device, what.batch_size())? {
+        Start::Rank(world, device) => (world, device),
         Start::Launcher(ranks) => return spawn::run(ranks),
     };
-    let outcome = settings.device.open().and_then(|device| {
-        let mut job = what.job()?;
+    let outcome = what.job().and_then(|mut job| {
         job.group = world.group().clone();
         command::run(&job, settings, &device, &world)
     });
     if let Err(failure) = &outcome {
         parallel::tell(&world, failure);
+        if failure.exit == Exit::RankLost && settings.device.is_cuda() {
+            output::failure(failure, None);
+            parallel::end_now(failure.exit);
+        }
     }
     outcome
 }

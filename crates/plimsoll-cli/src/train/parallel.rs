@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use plimsoll::dist::{Environment, JoinOptions, World};
-use plimsoll::{Error, ProcessGroup};
+use plimsoll::dist::{Environment, JoinOptions, Member, World};
+use plimsoll::{Device, Error, ProcessGroup};
 
 use super::device::DeviceArgs;
 use crate::exit::{Exit, Failure};
@@ -16,6 +17,8 @@ use crate::output;
 
 /// How long a rank may take to end by itself after another one failed.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long joining takes before the program says what it waits for.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Which ranks, and how they share the work.
 #[derive(Args)]
@@ -36,15 +39,15 @@ pub(crate) struct ParallelArgs {
 /// How ranks share the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Parallel {
-    /// Data parallel: each rank has the whole model and an equal part of every batch; gradients are averaged. On the CPU, over
-    /// sockets
+    /// Data parallel: each rank has the whole model and an equal part of every batch; gradients are averaged, over NCCL on GPUs,
+    /// over sockets on the CPU
     Ddp,
 }
 
 /// The role of this process.
 pub(super) enum Start {
-    /// A rank.
-    Rank(Box<World>),
+    /// A rank, with its device.
+    Rank(Box<World>, Device),
     /// The launcher of this many ranks.
     Launcher(u16),
 }
@@ -62,12 +65,12 @@ impl ParallelArgs {
                     "this is rank {rank} of {size} by {launcher}: add --parallel ddp to train together, or unset the launcher's \
                      variables"
                 )),
-                _ => Ok(Start::Rank(Box::new(World::single()))),
+                _ => Ok(Start::Rank(Box::new(World::single()), device.open(0)?)),
             };
         }
-        if device.is_cuda() {
+        if device.is_numbered_gpu() {
             return usage(
-                "--parallel ddp trains on `cpu`, and simulates on `sim`: not on GPUs yet".to_owned(),
+                "each rank has a GPU of its own: give --device cuda, and CUDA_VISIBLE_DEVICES to choose among them".to_owned(),
             );
         }
         if !device.has_values() {
@@ -75,7 +78,7 @@ impl ParallelArgs {
                 return usage("on a simulated device add --sim-ranks N: no processes are started".to_owned());
             };
             divides(batch_size, ranks as usize)?;
-            return Ok(Start::Rank(Box::new(World::simulated(ranks as usize))));
+            return Ok(Start::Rank(Box::new(World::simulated(ranks as usize)), device.open(0)?));
         }
         if self.sim_ranks.is_some() {
             return usage(
@@ -88,6 +91,9 @@ impl ParallelArgs {
             ),
             (None, Some(ranks)) => {
                 divides(batch_size, usize::from(ranks))?;
+                if device.is_cuda() {
+                    rank_gpu(0, usize::from(ranks))?;
+                }
                 Ok(Start::Launcher(ranks))
             }
             (Some(Environment { size, launcher, .. }), Some(ranks)) if size != usize::from(ranks) => {
@@ -95,12 +101,78 @@ impl ParallelArgs {
             }
             (Some(environment), _) => {
                 divides(batch_size, environment.size)?;
+                let gpu = match device.is_cuda() {
+                    true => rank_gpu(environment.local_rank, environment.local_size)?,
+                    false => 0,
+                };
+                let device = device.open(gpu)?;
                 let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-                let options = JoinOptions { options: words.join(" "), ..JoinOptions::default() };
-                Ok(Start::Rank(Box::new(World::join(Some(environment), options)?)))
+                let name = match device.pci_bus_id() {
+                    Some(bus) => format!("{} at {bus}", device.name()),
+                    None => device.name().to_owned(),
+                };
+                let options = JoinOptions { options: words.join(" "), device: name, ..JoinOptions::default() };
+                let world = joined(environment, options)?;
+                each_has_a_gpu(world.members())?;
+                Ok(Start::Rank(Box::new(world), device))
             }
         }
     }
+}
+
+/// Joins the other ranks. If that takes a while, says for what it waits.
+fn joined(environment: Environment, options: JoinOptions) -> Result<World, Failure> {
+    let Environment { size, address, port, .. } = &environment;
+    let waits = format!(
+        "waiting for all {size} ranks to join through {address}:{port}, for at most {} s",
+        options.timeout.as_secs()
+    );
+    let (joined, over) = mpsc::channel::<()>();
+    let reminder = thread::spawn(move || {
+        if over.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            output::progress(&waits);
+        }
+    });
+    let world = World::join(Some(environment), options);
+    drop(joined);
+    // The thread returns nothing.
+    let _ = reminder.join();
+    Ok(world?)
+}
+
+/// The number of a rank's GPU: its local rank, or 0 if the launcher shows each rank one GPU.
+fn rank_gpu(local_rank: usize, local_size: usize) -> Result<u32, Failure> {
+    let count = Device::cuda_count()?;
+    match u32::try_from(local_rank) {
+        Ok(number) if local_size <= count as usize => Ok(number),
+        _ if count == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some() => Ok(0),
+        _ => {
+            let message = format!(
+                "{local_size} ranks on this machine, and {count} {}: start as many ranks as there are GPUs",
+                if count == 1 { "GPU" } else { "GPUs" }
+            );
+            Err(Failure::new(Exit::Usage, message))
+        }
+    }
+}
+
+/// Returns an error if two ranks have one GPU.
+fn each_has_a_gpu(members: &[Member]) -> Result<(), Failure> {
+    let gpu = |member: &Member| {
+        let (_, bus) = member.device.split_once(" at ")?;
+        Some((member.host.clone(), bus.to_owned()))
+    };
+    for (rank, member) in members.iter().enumerate() {
+        let Some(own) = gpu(member) else { continue };
+        if let Some(other) = members[..rank].iter().position(|other| gpu(other).as_ref() == Some(&own)) {
+            let message = format!(
+                "ranks {other} and {rank} of {} both have the GPU at {}: let the launcher show each rank a GPU of its own",
+                own.0, own.1
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        }
+    }
+    Ok(())
 }
 
 fn divides(batch_size: usize, ranks: usize) -> Result<(), Failure> {
@@ -135,10 +207,15 @@ pub(super) fn end_with_others(world: &World) -> Watched {
             return;
         }
         output::failure(&Failure::new(Exit::RankLost, lost.to_string()), None);
-        #[expect(clippy::exit, reason = "the thread that computes cannot be interrupted")]
-        std::process::exit(Exit::RankLost as i32);
+        end_now(Exit::RankLost);
     });
     watched
+}
+
+/// Ends this process at once: the thread that computes cannot be interrupted, and a GPU that waits for a lost rank would keep
+/// an orderly end waiting too.
+pub(super) fn end_now(exit: Exit) -> ! {
+    signal_hook::low_level::exit(exit as i32)
 }
 
 /// Tells the other ranks why this one ends, unless one of them is the cause.

@@ -28,7 +28,7 @@ pub(crate) struct Settings {
     workers: u16,
     /// Capture the training step on a GPU after three steps, and replay it from then on: the same results with less work for the
     /// host. No effect on other devices
-    #[arg(long, conflicts_with = "parallel")]
+    #[arg(long)]
     capture: bool,
     #[command(flatten)]
     pub(super) saves: SaveArgs,

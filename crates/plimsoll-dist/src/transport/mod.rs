@@ -9,8 +9,9 @@ mod sockets;
 mod threads;
 
 use std::fmt;
+use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::record::Call;
 
 pub use simulated::Simulated;
@@ -53,6 +54,13 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// [`RankLost`](crate::Error::RankLost), [`Timeout`](crate::Error::Timeout), [`Mismatch`](crate::Error::Mismatch). After
     /// an error, the group can no longer be used.
     fn exchange(&self, call: &Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()>;
+
+    /// Why this rank should not wait any longer for work on its device, after it has waited for `waited`. `call` returns the latest
+    /// collective. By default it waits.
+    fn gave_up(&self, waited: Duration, call: &dyn Fn() -> Option<Call>) -> Option<Error> {
+        let _ = (waited, call);
+        None
+    }
 
     /// Stops sending, so that the other ranks do not wait for this one.
     fn close(&self) {}

@@ -23,6 +23,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const SMALL_BYTES: usize = 16 << 10;
 /// The first collective waits this many times as long, because some ranks build their models faster than others.
 const FIRST_FACTOR: u32 = 4;
+/// How long a rank that has waited in vain for its device waits for the others to say where they are.
+const ROLL_CALL: Duration = Duration::from_secs(5);
 /// Number, operation, bytes and hash, each in little endian.
 type Header = [[u8; 8]; 4];
 
@@ -41,6 +43,8 @@ struct Exchange<'a> {
     header: Header,
     start: Instant,
     timeout: Duration,
+    /// The time for a collective, for messages.
+    seconds: u64,
     /// Set when receiving fails, so that sending stops.
     is_over: AtomicBool,
 }
@@ -131,7 +135,7 @@ impl Sockets {
         if let Some(lost) = self.health.lost() {
             return Err(Error::RankLost { lost: Box::new(lost), call: Some(exchange.call.clone()) });
         }
-        let (call, seconds) = (exchange.call.clone(), exchange.timeout.as_secs());
+        let (call, seconds) = (exchange.call.clone(), exchange.seconds);
         if exchange.is_over.load(Ordering::SeqCst) {
             return Err(Error::Timeout { rank: peer, call, seconds });
         }
@@ -167,8 +171,8 @@ impl Transport for Sockets {
             return Err(Error::RankLost { lost: Box::new(lost), call: Some(call.clone()) });
         }
         let timeout = self.timeout * if call.number == 0 { FIRST_FACTOR } else { 1 };
-        let (header, start, is_over) = (header(call), Instant::now(), AtomicBool::new(false));
-        let exchange = Exchange { call, header, start, timeout, is_over };
+        let (header, start, seconds) = (header(call), Instant::now(), timeout.as_secs());
+        let exchange = Exchange { call, header, start, timeout, seconds, is_over: AtomicBool::new(false) };
         if send.iter().all(|bytes| bytes.len() < SMALL_BYTES) {
             self.send_all(&exchange, send)?;
             return self.receive_all(&exchange, receive);
@@ -180,6 +184,23 @@ impl Transport for Sockets {
             let sent = sender.join().unwrap_or_else(|panic| resume_unwind(panic));
             received.and(sent)
         })
+    }
+
+    /// A rank whose device does not finish in time does not know which rank is missing, so all ranks that wait tell each other
+    /// their latest collective. One that does not answer is stopped or busy; one with another answer left the others.
+    fn gave_up(&self, waited: Duration, call: &dyn Fn() -> Option<Call>) -> Option<Error> {
+        if let Some(lost) = self.health.lost() {
+            return Some(Error::RankLost { lost: Box::new(lost), call: call() });
+        }
+        let call = call().filter(|_| waited >= self.timeout)?;
+        let (header, start, seconds) = (header(&call), Instant::now(), self.timeout.as_secs());
+        let is_over = AtomicBool::new(false);
+        let exchange = Exchange { call: &call, header, start, timeout: ROLL_CALL, seconds, is_over };
+        let none = vec![&[][..]; self.streams.len()];
+        let mut receive: Vec<&mut [u8]> = none.iter().map(|_| &mut [][..]).collect();
+        let met = self.send_all(&exchange, &none).and_then(|()| self.receive_all(&exchange, &mut receive));
+        let here = self.rank;
+        Some(met.err().unwrap_or(Error::Timeout { rank: here, call, seconds }))
     }
 
     fn close(&self) {

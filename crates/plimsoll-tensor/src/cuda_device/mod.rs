@@ -6,6 +6,7 @@
 
 mod captured;
 mod shared;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -17,7 +18,7 @@ use plimsoll_cuda::{CudaError, CudaMemory, Gpu, GpuFacts, Libraries, Search};
 use self::captured::{Captured, Captures};
 use self::shared::{Cause, Shared, lock};
 use crate::alloc_conf;
-use crate::backend::{Backend, Queues, Replays, WORKSPACE_BYTES};
+use crate::backend::{Backend, GivesUp, Queues, Replays, WORKSPACE_BYTES};
 use crate::device::{Device, Inner};
 use crate::error::{Error, Result};
 use crate::facts::DeviceFacts;
@@ -53,6 +54,27 @@ impl Device {
         let device = Device::new(Box::new(Cuda::open(ordinal)?));
         open.insert(ordinal, Arc::downgrade(&device.0));
         Ok(device)
+    }
+
+    /// The number of NVIDIA GPUs that this process sees, as `torch.cuda.device_count`.
+    ///
+    /// ```no_run
+    /// use plimsoll_tensor::Device;
+    /// let gpus = (0..Device::cuda_count()?).map(Device::cuda).collect::<Result<Vec<_>, _>>()?;
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The driver is missing or finds no GPU.
+    pub fn cuda_count() -> Result<u32> {
+        let failed = |source| Error::Cuda { device: "cuda".to_owned(), op: "device_count", source };
+        Gpu::count(&Search::from_env()).map_err(failed)
+    }
+
+    /// The address of a GPU on the PCI bus, such as `0000:1b:00.0`. Two processes that use one GPU see the same address. `None` for
+    /// other devices.
+    pub fn pci_bus_id(&self) -> Option<String> {
+        self.backend().gpu().map(|gpu| gpu.facts().pci_bus_id.clone())
     }
 }
 
@@ -141,8 +163,9 @@ impl Cuda {
         let memory = DeviceMemory::new(config, CudaMemory::new(gpu.clone()));
         let waits =
             std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|value| value != "0" && !value.is_empty());
-        let (causes, recent, lost) = Default::default();
-        let shared = Arc::new(Shared { name, gpu, memory, properties, waits, causes, recent, lost });
+        let (causes, recent, lost, gives_up) = Default::default();
+        let shared =
+            Arc::new(Shared { name, gpu, memory, properties, waits, causes, recent, lost, gives_up });
         Ok(Cuda { shared, captures: Captures::default() })
     }
 }
@@ -195,12 +218,22 @@ impl Backend for Cuda {
 
     fn read(&self, from: View<'_>, bytes: &mut Vec<u8>, on: StreamId) -> Result<()> {
         let count = from.layout().len() * from.dtype().size();
+        self.wait_for_stream(on)?;
         self.done(self.gpu.read(from.first_address(), count, bytes, on), "to_host")
     }
 
     fn copy(&self, from: View<'_>, to: View<'_>, on: StreamId) -> Result<()> {
         let bytes = (from.layout().len() * from.dtype().size()) as u64;
         self.done(self.gpu.copy(from.first_address(), to.first_address(), bytes, on), "copy")
+    }
+
+    fn gpu(&self) -> Option<&Arc<Gpu>> {
+        Some(&self.shared.gpu)
+    }
+
+    fn wait_unless(&self, gives_up: GivesUp) {
+        // The first group's answer holds for the others, which have the same ranks or fewer.
+        let _ = self.shared.gives_up.set(gives_up);
     }
 
     fn reset(&self) -> Option<Result<u32>> {
@@ -268,6 +301,7 @@ impl Queues for Cuda {
     }
 
     fn wait(&self, event: EventId) -> Result<()> {
+        self.wait_for(&[event])?;
         self.done(self.gpu.wait(event), "synchronize")
     }
 
@@ -276,6 +310,7 @@ impl Queues for Cuda {
     }
 
     fn wait_all(&self) -> Result<()> {
+        self.wait_for_all()?;
         self.done(self.gpu.wait_all(), "synchronize")?;
         self.forget();
         Ok(())

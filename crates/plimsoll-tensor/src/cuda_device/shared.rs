@@ -2,11 +2,12 @@
 //! have caused an error.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use plimsoll_alloc::{DeviceMemory, DriverError, LabelId, StreamId};
 use plimsoll_cuda::{CudaError, Fault, Gpu, Step};
 
+use crate::backend::GivesUp;
 use crate::cuda::{CudaCall, fault};
 use crate::cuda_times;
 use crate::error::{Error, Result};
@@ -56,6 +57,8 @@ pub(super) struct Shared {
     pub(super) causes: Mutex<Causes>,
     pub(super) recent: Mutex<VecDeque<Cause>>,
     pub(super) lost: Mutex<Option<LostContext>>,
+    /// Why the host should not wait any longer, where other ranks take part in the device's work.
+    pub(super) gives_up: OnceLock<GivesUp>,
 }
 
 impl Shared {

@@ -2,8 +2,11 @@
 //!
 //! A transport only moves bytes. All sums are computed by [`Tensor::ordered_sum`], in a fixed order of ranks. So the bits of a
 //! sum do not depend on the transport, the hosts, or how a tensor is split for sending. `operators.rs` defines the collectives as
-//! operators, which dispatch runs like any other. On a simulated device, their memory is requested and nothing is moved.
+//! operators, which dispatch runs like any other. `engine.rs` has what moves the bytes. On a simulated device, memory is requested,
+//! nothing is moved, and `nccl_bytes.rs` counts what NCCL would take.
 
+mod engine;
+mod nccl_bytes;
 mod operators;
 
 use std::sync::Arc;
@@ -12,12 +15,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use plimsoll_dist::{Communicator, Content};
 
 use crate::autograd::no_grad;
+use crate::device::Device;
 use crate::dispatch::{call, into_out};
 use crate::error::{Error, Result};
 use crate::label::{Category, Span, intern};
 use crate::ops::{want_dtype, want_float};
+use crate::stream::Stream;
 use crate::tensor::Tensor;
 
+use engine::Engine;
 use operators::{Collective, Move};
 
 /// How the values of all ranks are combined. As `torch.distributed.ReduceOp`.
@@ -42,8 +48,9 @@ pub struct Traffic {
 /// names; outputs are passed as arguments. Clones refer to the same rank.
 ///
 /// All ranks must call the same collectives, in the same order, with tensors of the same sizes and types. Autograd does not
-/// record collectives. Tensors must be on the host or on a simulated device, where a collective requests memory and moves
-/// nothing.
+/// record collectives. NCCL moves the bytes of tensors on GPUs, of which each rank has one: a collective is queued on the current
+/// stream, and a later wait for the device returns an error if a rank is lost. With `PLIMSOLL_CHECK_COLLECTIVES=1`, all ranks
+/// compare each call before it is queued. On a simulated device, a collective requests memory and moves nothing.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, ProcessGroup, ReduceOp, Tensor};
@@ -67,10 +74,9 @@ pub struct ProcessGroup(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    communicator: Arc<Communicator>,
+    engine: Engine,
     collectives: AtomicU64,
     sent_bytes: AtomicU64,
-    is_simulated: bool,
 }
 
 impl ProcessGroup {
@@ -92,17 +98,21 @@ impl ProcessGroup {
 
     fn with(communicator: Arc<Communicator>, is_simulated: bool) -> ProcessGroup {
         let (collectives, sent_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        ProcessGroup(Arc::new(Inner { communicator, collectives, sent_bytes, is_simulated }))
+        ProcessGroup(Arc::new(Inner {
+            engine: Engine::new(communicator, is_simulated),
+            collectives,
+            sent_bytes,
+        }))
     }
 
     /// This rank's number, from 0.
     pub fn rank(&self) -> usize {
-        self.0.communicator.rank()
+        self.0.engine.communicator.rank()
     }
 
     /// The number of ranks.
     pub fn size(&self) -> usize {
-        self.0.communicator.size()
+        self.0.engine.communicator.size()
     }
 
     /// The number of collectives that this rank has called so far, and of bytes that it has sent.
@@ -113,16 +123,36 @@ impl ProcessGroup {
         }
     }
 
+    /// A stream of a device for collectives that run beside computation. The caller orders the two:
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, ProcessGroup, ReduceOp, Tensor, with_stream};
+    /// let device = Device::cpu();
+    /// let group = ProcessGroup::threads(1).remove(0);
+    /// let gradient = Tensor::ones(&[4], &device)?;
+    /// let side = group.stream(&device);
+    /// side.wait_stream(&device.current_stream())?; // `gradient` is computed there
+    /// with_stream(&side, || group.all_reduce(&gradient, ReduceOp::Avg))?;
+    /// // … other work …
+    /// device.current_stream().wait_stream(&side)?;
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// While this thread captures its work on a GPU, the stream is a branch of the captured graph.
+    pub fn stream(&self, device: &Device) -> Stream {
+        self.0.engine.stream(device)
+    }
+
     /// Waits until all ranks have called this. In a simulated group it returns at once.
     ///
     /// # Errors
     /// [`Error::Distributed`].
     pub fn barrier(&self) -> Result<()> {
-        if self.0.is_simulated {
+        if self.0.engine.is_simulated {
             return Ok(());
         }
         let lost = |source| Error::Distributed { op: "barrier", source: Box::new(source) };
-        self.0.communicator.barrier().map_err(lost)
+        self.0.engine.communicator.barrier().map_err(lost)
     }
 
     /// Gathers bytes that are not a tensor. Every rank passes the same number of bytes, and receives those of all ranks, in order
@@ -132,10 +162,10 @@ impl ProcessGroup {
     /// [`Error::Distributed`].
     pub fn all_gather_bytes(&self, own: &[u8], label: &str) -> Result<Vec<Vec<u8>>> {
         let mut all = own.repeat(self.size());
-        if !self.0.is_simulated {
+        if !self.0.engine.is_simulated {
             let content = Content { label, dtype: "bytes" };
             let lost = |source| Error::Distributed { op: "all_gather", source: Box::new(source) };
-            self.0.communicator.all_gather(&mut all, content).map_err(lost)?;
+            self.0.engine.communicator.all_gather(&mut all, content).map_err(lost)?;
         }
         Ok((0..self.size()).map(|rank| all[rank * own.len()..(rank + 1) * own.len()].to_vec()).collect())
     }
@@ -246,7 +276,10 @@ impl ProcessGroup {
         };
         self.0.collectives.fetch_add(1, Ordering::Relaxed);
         self.0.sent_bytes.fetch_add(sent, Ordering::Relaxed);
-        let collective = Collective { what, communicator: Arc::clone(&self.0.communicator), label };
+        let engine = &self.0.engine;
+        let content = Content { label: &label, dtype: tensors[0].dtype().name() };
+        let nccl = engine.nccl(tensors[0].device(), what, bytes, content)?;
+        let collective = Collective { what, communicator: Arc::clone(&engine.communicator), nccl, label };
         call(collective, tensors).map(drop)
     }
 

@@ -1,10 +1,12 @@
-//! Collectives as operators without derivatives. Each moves bytes in host memory. A simulated device skips them, as it skips
-//! every kernel.
+//! Collectives as operators without derivatives. The communicator moves the bytes of host memory, and NCCL those of GPUs. A
+//! simulated device skips them, as it skips every kernel.
 
 use std::sync::Arc;
 
+use plimsoll_cuda::{self as gpu, CollectiveStep, NcclCommunicator, Step};
 use plimsoll_dist::{Communicator, Content};
 
+use crate::cuda::CudaCall;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -27,6 +29,8 @@ pub(super) enum Move {
 pub(super) struct Collective {
     pub(super) what: Move,
     pub(super) communicator: Arc<Communicator>,
+    /// Moves the bytes if the tensors are on a GPU.
+    pub(super) nccl: Option<Arc<NcclCommunicator>>,
     /// The owner of the bytes, for messages.
     pub(super) label: String,
 }
@@ -42,6 +46,22 @@ impl Kernel for Collective {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let Some(communicator) = self.nccl.clone() else { return call.missing() };
+        let out = call.outs[0];
+        let bytes = (out.len() * out.dtype.size()) as u64;
+        let part_bytes = bytes / communicator.size() as u64;
+        let collective = match self.what {
+            Move::AllGather => gpu::Collective::AllGather { buffer: out.address, part_bytes },
+            Move::AllToAll => {
+                gpu::Collective::AllToAll { send: call.ins[0].address, receive: out.address, part_bytes }
+            }
+            Move::Broadcast { root } => gpu::Collective::Broadcast { buffer: out.address, bytes, root },
+        };
+        call.push(Step::Collective(CollectiveStep { communicator, collective }));
+        Ok(())
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

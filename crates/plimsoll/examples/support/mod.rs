@@ -5,6 +5,7 @@ mod steps;
 use std::error::Error;
 use std::fmt;
 
+use plimsoll::dist::{self, World};
 use plimsoll::models::layers_to_recompute;
 use plimsoll::{Device, SimConfig};
 
@@ -74,13 +75,24 @@ impl Arguments {
             .unwrap_or_else(|| "expandable_segments:True".to_owned())
     }
 
-    /// The first argument: `cpu`, `cuda:N` or `sim:GPU`.
+    /// The ranks that a launcher such as torchrun has started, or `sim-ranks=N` simulated ones. Without either, one.
+    pub(crate) fn world(&self) -> Result<World, Failure> {
+        match self.option("sim-ranks") {
+            Some(ranks) => Ok(World::simulated(ranks.parse()?)),
+            None => Ok(dist::init_from_env()?),
+        }
+    }
+
+    /// The first argument: `cpu`, `cuda:N` or `sim:GPU`. `cuda` is the first GPU, or the one of this local rank.
     pub(crate) fn device(&self) -> Result<Device, Failure> {
         let name = self.get(0, "cpu");
         let device = match (name.as_str(), name.strip_prefix("sim:"), name.strip_prefix("cuda")) {
             ("cpu", ..) => Device::cpu(),
             (_, Some(gpu), _) => Device::sim(SimConfig::like(gpu)?),
-            (_, _, Some(number)) => Device::cuda(number.trim_start_matches(':').parse().unwrap_or(0))?,
+            (_, _, Some("")) => {
+                Device::cuda(std::env::var("LOCAL_RANK").map_or(Ok(0), |rank| rank.parse())?)?
+            }
+            (_, _, Some(number)) => Device::cuda(number.trim_start_matches(':').parse()?)?,
             _ => return Err("a device is cpu, cuda:N or sim:GPU".into()),
         };
         if name != "cpu" {

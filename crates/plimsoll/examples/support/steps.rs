@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use plimsoll::memory::{self, HistoryOptions};
 use plimsoll::nn::Module;
-use plimsoll::{CapturedStep, Device, Result, Tensor};
+use plimsoll::{CapturedStep, Device, ProcessGroup, Result, Tensor};
 
 use super::{Arguments, Failure};
 
@@ -14,9 +14,14 @@ pub(crate) trait Trained {
     /// Takes one step, captured or not, and returns its loss.
     fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor>;
     fn model(&self) -> &dyn Module;
+    /// The ranks that train together.
+    fn group(&self) -> Option<&ProcessGroup> {
+        None
+    }
 }
 
-/// Takes `count` steps and prints their losses, times and peaks; `per_step` is the number of `unit`s in a step. With `checksum`
+/// Takes `count` steps and prints their losses, times and peaks; `per_step` is the number of `unit`s in a step. Of several ranks,
+/// the first prints its own, the units of all ranks, and peaks that differ. With `checksum`
 /// it prints a checksum of losses and parameters, with `snapshot=FILE` it saves the device's history, and with `times` it shows
 /// the slowest kernels of one more step.
 #[allow(dead_code, reason = "each example uses a part of them")]
@@ -46,21 +51,41 @@ pub(crate) fn show(
             losses.push(loss.float()?.item::<f32>()?);
         }
     }
+    let (rank, ranks) = training.group().map_or((0, 1), |group| (group.rank(), group.size()));
+    let peaks = [device.max_memory_allocated(), device.max_memory_reserved()];
+    let own = peaks.map(u64::to_le_bytes);
+    let all =
+        training.group().map(|group| group.all_gather_bytes(own.as_flattened(), "peaks")).transpose()?;
+    let sum = if arguments.checksum { Some(checksum(&losses, training.model())?) } else { None };
+    if rank > 0 {
+        if let Some(sum) = sum {
+            println!("rank {rank}: checksum {sum:016x}");
+        }
+        if arguments.times {
+            // All ranks take the step that the first one measures.
+            training.step(None)?;
+            device.synchronize()?;
+        }
+        return Ok(());
+    }
     let shown: Vec<String> = losses.iter().take(20).map(|loss| format!("{loss:.5}")).collect();
     println!("losses {}", shown.join(" "));
     let first = times.first().copied().unwrap_or(0.0);
     [&mut times, &mut hosts].into_iter().for_each(|all| all.sort_by(f64::total_cmp));
     let median = |all: &[f64]| all.get(all.len() / 2).copied().unwrap_or(0.0);
     println!("the host queues a step in {:.3} ms", median(&hosts));
-    let rate = per_step as f64 / median(&times) * 1e3;
+    let rate = (per_step * ranks) as f64 / median(&times) * 1e3;
     println!("first step {first:.1} ms, median {:.2} ms, {rate:.0} {unit}/s", median(&times));
-    println!("peak allocated {} reserved {}", device.max_memory_allocated(), device.max_memory_reserved());
+    println!("peak allocated {} reserved {}", peaks[0], peaks[1]);
+    if let Some(other) = all.iter().flatten().position(|peaks| peaks[..] != *own.as_flattened()) {
+        println!("rank {other} has other peaks");
+    }
     if let Some(outside) = device.outside_bytes() {
         let reserved = device.memory_reserved();
         println!("of the GPU {} in use: reserved {reserved}, outside {outside}", reserved + outside);
     }
-    if arguments.checksum {
-        println!("checksum {:016x}", checksum(&losses, training.model())?);
+    if let Some(sum) = sum {
+        println!("checksum {sum:016x}");
     }
     if let Some(path) = arguments.option("snapshot") {
         memory::save_snapshot(device, path)?;

@@ -1,25 +1,58 @@
 // The sum of parts, element by element, as a balanced tree over the parts: the order of ordered_sum.rs in plimsoll-kernels.
 //
 // Defined before:
-//   T  the type of the elements
-//   A  the type in which they are added
+//   T      the type of the elements
+//   A      the type in which they are added
+//   WIDTH  the number of neighbouring elements that a thread adds, which are aligned as a unit
+//   PARTS  the number of parts, if the code is unrolled for it; else 0
+
+#if PARTS
+// The largest power of two below N.
+template <int N, int HALF = 1, bool FITS = (2 * HALF < N)> struct Left { static constexpr int value = Left<N, 2 * HALF>::value; };
+template <int N, int HALF> struct Left<N, HALF, false> { static constexpr int value = HALF; };
+
+template <int N> struct Tree {
+    static constexpr int LEFT = Left<N>::value;
+    static __device__ A sum(const A* x) { return Tree<LEFT>::sum(x) + Tree<N - LEFT>::sum(x + LEFT); }
+};
+template <> struct Tree<1> {
+    static __device__ A sum(const A* x) { return x[0]; }
+};
+#endif
 
 extern "C" __global__ void __launch_bounds__(256) kernel(T* out, const T* x, i64 n, i64 parts, double scale) {
-    i64 i = (i64)blockIdx.x * 256 + threadIdx.x;
+    i64 i = ((i64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
     if (i >= n) return;
-    A nodes[32];
-    int depth = 0;
-    for (i64 part = 0; part < parts; part++) {
-        nodes[depth++] = load<A>(x + part * n + i);
-        // As many complete subtrees end here as the number of parts so far has zeros at its end.
-        for (i64 rest = part + 1; !(rest & 1); rest >>= 1) {
+    Pack<T, WIDTH> sums;
+#if PARTS
+    Pack<T, WIDTH> terms[PARTS];
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) terms[part] = *(const Pack<T, WIDTH>*)(x + part * n + i);
+#pragma unroll
+    for (int at = 0; at < WIDTH; at++) {
+        A wide[PARTS];
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) wide[part] = load<A>(&terms[part].v[at]);
+        store(&sums.v[at], Tree<PARTS>::sum(wide) * (A)scale);
+    }
+#else
+    for (int at = 0; at < WIDTH; at++) {
+        A nodes[32];
+        int depth = 0;
+        for (i64 part = 0; part < parts; part++) {
+            nodes[depth++] = load<A>(x + part * n + i + at);
+            // As many complete subtrees end here as the number of parts so far has zeros at its end.
+            for (i64 rest = part + 1; !(rest & 1); rest >>= 1) {
+                depth--;
+                nodes[depth - 1] += nodes[depth];
+            }
+        }
+        while (depth > 1) {
             depth--;
             nodes[depth - 1] += nodes[depth];
         }
+        store(&sums.v[at], nodes[0] * (A)scale);
     }
-    while (depth > 1) {
-        depth--;
-        nodes[depth - 1] += nodes[depth];
-    }
-    store(out + i, nodes[0] * (A)scale);
+#endif
+    *(Pack<T, WIDTH>*)(out + i) = sums;
 }

@@ -7,6 +7,18 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("ordered_sum.cu");
 
+/// The largest number of parts for which the code is unrolled: the ranks of one machine.
+const MOST_UNROLLED: usize = 8;
+/// The widest load of a thread.
+const LOAD_BYTES: usize = 16;
+
+/// The number of elements of a thread: as many as one load has, if all loads are aligned.
+fn width(element_bytes: usize, len: usize, addresses: [u64; 2]) -> usize {
+    let width = LOAD_BYTES / element_bytes;
+    let is_aligned = addresses.iter().all(|address| address.is_multiple_of(LOAD_BYTES as u64));
+    if is_aligned && len.is_multiple_of(width) { width } else { 1 }
+}
+
 /// `x -> out`: the sum of the `parts` parts of `x`, times `scale`.
 pub(crate) fn ordered_sum(call: &mut CudaCall<'_>, parts: usize, scale: f64) -> Result<()> {
     let (ins, out) = (call.ins.clone(), call.outs[0]);
@@ -14,8 +26,11 @@ pub(crate) fn ordered_sum(call: &mut CudaCall<'_>, parts: usize, scale: f64) -> 
         return Ok(());
     }
     let dtype = call.float(&ins)?;
+    let width = width(dtype.size(), out.len(), [out.address, ins[0].address]);
+    let unrolled = if parts <= MOST_UNROLLED { parts } else { 0 };
     let source = call.source(TEXT).with("A", name(dtype.accumulator())).with("T", name(dtype));
+    let source = source.with("WIDTH", width.to_string()).with("PARTS", unrolled.to_string());
     let args =
         Args::new().address(out.address).address(ins[0].address).size(out.len()).size(parts).f64(scale);
-    call.launch(source, [out.len().div_ceil(256), 1, 1], 256, args)
+    call.launch(source, [out.len().div_ceil(256 * width), 1, 1], 256, args)
 }

@@ -1,7 +1,7 @@
 //! Buckets of gradients: flat buffers, each of which is all-reduced as one tensor.
 
 use plimsoll_tensor::label::{Category, Span, intern};
-use plimsoll_tensor::{ProcessGroup, ReduceOp, Result, Tensor, no_grad};
+use plimsoll_tensor::{ProcessGroup, ReduceOp, Result, Tensor, no_grad, with_stream};
 
 /// The alignment of gradients in a bucket, so that kernels can use wide loads.
 const ALIGN_BYTES: usize = 16;
@@ -79,8 +79,17 @@ impl GradientBucket {
         parameter.set_grad(Some(self.slots[slot].view.clone()))
     }
 
-    /// Replaces each gradient by its mean over all ranks.
+    /// Replaces each gradient by its mean over all ranks, beside the rest of the backward pass: [`GradientBucket::wait`].
     pub(super) fn exchange(&self, group: &ProcessGroup) -> Result<()> {
-        group.all_reduce(&self.buffer, ReduceOp::Avg)
+        let device = self.buffer.device();
+        let side = group.stream(device);
+        side.wait_stream(&device.current_stream())?;
+        with_stream(&side, || group.all_reduce(&self.buffer, ReduceOp::Avg))
+    }
+
+    /// Makes later work on the current stream wait for all exchanges so far.
+    pub(super) fn wait(&self, group: &ProcessGroup) -> Result<()> {
+        let device = self.buffer.device();
+        device.current_stream().wait_stream(&group.stream(device))
     }
 }

@@ -139,12 +139,21 @@ impl Reducer {
             pass.waiting.push((dtype, Vec::new()));
             pass.waiting.len() - 1
         });
-        pass.waiting[at].1.push(parameter);
-        let members = &pass.waiting[at].1;
-        let bytes: u64 = members.iter().map(|member| bytes_of(&self.parameters[*member].1)).sum();
-        if bytes < limit {
-            return Ok(());
+        let size = |member: &usize| bytes_of(&self.parameters[*member].1);
+        let bytes: u64 = pass.waiting[at].1.iter().map(size).sum();
+        // A gradient that is a bucket by itself does not hold back those that came before.
+        if bytes > 0 && bytes_of(tensor) >= limit {
+            let earlier = std::mem::replace(&mut pass.waiting[at].1, vec![parameter]);
+            self.make(&earlier)?;
+            return self.make_waiting(at);
         }
+        pass.waiting[at].1.push(parameter);
+        if bytes + bytes_of(tensor) < limit { Ok(()) } else { self.make_waiting(at) }
+    }
+
+    /// Makes a bucket of the gradients of one type that wait for one.
+    fn make_waiting(&mut self, at: usize) -> Result<()> {
+        let Some(pass) = &mut self.pass else { return Ok(()) };
         let members = std::mem::take(&mut pass.waiting[at].1);
         self.make(&members)
     }
@@ -202,6 +211,8 @@ impl Reducer {
         }
         let Some(pass) = &self.pass else { return Ok(()) };
         self.buckets[pass.next..].iter().try_for_each(|bucket| bucket.exchange(&self.group))?;
+        // All buckets that are on one device share a stream.
+        self.buckets.iter().try_for_each(|bucket| bucket.wait(&self.group))?;
         if self.options.broadcast_buffers {
             self.buffers.iter().try_for_each(|buffer| self.group.broadcast(buffer, 0))?;
         }

@@ -1,0 +1,36 @@
+//! A GPU as one of several ranks: joining a communicator, and events with which the host can wait without blocking in the driver.
+
+use plimsoll_alloc::EventId;
+
+use crate::error::Result;
+use crate::gpu::Gpu;
+use crate::nccl::{NcclCommunicator, NcclId};
+
+impl Gpu {
+    /// A new id for a communicator. One rank makes it and sends it to the others, for [`Gpu::join`].
+    ///
+    /// # Errors
+    /// NCCL is missing or too old; its errors.
+    pub fn nccl_id(&self) -> Result<NcclId> {
+        self.bind()?;
+        self.nccl()?.unique_id()
+    }
+
+    /// Joins the other ranks of a communicator, and waits until all have joined. Each rank has another GPU.
+    ///
+    /// # Errors
+    /// As [`Gpu::nccl_id`].
+    pub fn join(&self, id: NcclId, rank: usize, size: usize) -> Result<NcclCommunicator> {
+        self.bind()?;
+        NcclCommunicator::join(self.nccl()?, id, rank, size)
+    }
+
+    /// Records an event on each stream. When all are done, so is the work that is now on the device.
+    ///
+    /// # Errors
+    /// The driver's errors.
+    pub fn record_all(&self) -> Result<Vec<EventId>> {
+        self.bind()?;
+        self.streams().record_all(self.driver())
+    }
+}

@@ -1,0 +1,64 @@
+//! Waiting for a GPU whose work other ranks take part in. The driver waits forever for a rank that is gone, so the host asks
+//! again and again instead, and gives up if a rank is lost.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plimsoll_alloc::{EventId, StreamId};
+
+use super::shared::Shared;
+use crate::error::Result;
+
+/// How long the host asks without a pause.
+const EAGER: Duration = Duration::from_micros(200);
+/// The pause between two questions after that.
+const PAUSE: Duration = Duration::from_micros(50);
+/// How often the host asks whether a rank is lost.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Shared {
+    /// Waits until the work before these events is done. Returns at once if no other ranks take part: the driver waits then.
+    pub(super) fn wait_for(&self, events: &[EventId]) -> Result<()> {
+        let Some(gives_up) = self.gives_up.get() else { return Ok(()) };
+        let (start, mut looked) = (Instant::now(), Duration::ZERO);
+        for &event in events {
+            while !self.done(self.gpu.is_done(event), "synchronize")? {
+                let waited = start.elapsed();
+                if waited < EAGER {
+                    thread::yield_now();
+                    continue;
+                }
+                if waited - looked >= LOOK {
+                    looked = waited;
+                    if let Some(error) = gives_up(waited) {
+                        return Err(error);
+                    }
+                }
+                thread::sleep(PAUSE);
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Shared::wait_for`], for the work that is now on a stream.
+    pub(super) fn wait_for_stream(&self, on: StreamId) -> Result<()> {
+        if self.gives_up.get().is_none() {
+            return Ok(());
+        }
+        let event = self.done(self.gpu.record(on), "synchronize")?;
+        let waited = self.wait_for(&[event]);
+        self.gpu.release(event);
+        waited
+    }
+
+    /// As [`Shared::wait_for`], for the work that is now on the device.
+    pub(super) fn wait_for_all(&self) -> Result<()> {
+        if self.gives_up.get().is_none() {
+            return Ok(());
+        }
+        let events = self.done(self.gpu.record_all(), "synchronize")?;
+        let waited = self.wait_for(&events);
+        events.into_iter().for_each(|event| self.gpu.release(event));
+        waited
+    }
+}

@@ -1,0 +1,118 @@
+//! What moves the bytes of a group: its communicator on the host, NCCL on GPUs, nothing on simulated devices.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use plimsoll_cuda::{NcclCommunicator, NcclId};
+use plimsoll_dist::{Communicator, Content, Op};
+
+use super::nccl_bytes::NcclBytes;
+use super::operators::Move;
+use crate::capturing;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::stream::Stream;
+
+/// The connections of one rank of a group.
+#[derive(Debug)]
+pub(super) struct Engine {
+    pub(super) communicator: Arc<Communicator>,
+    pub(super) is_simulated: bool,
+    /// Whether all ranks compare each collective of their GPUs before it is queued.
+    checks: bool,
+    /// The number of the device that NCCL was joined with. A rank uses one GPU.
+    nccl: Mutex<Option<(usize, Arc<NcclCommunicator>)>>,
+    /// The stream for collectives that run beside computation.
+    side: Mutex<Option<Stream>>,
+    /// What NCCL would have, if the group is simulated.
+    simulated: Mutex<NcclBytes>,
+}
+
+impl Engine {
+    pub(super) fn new(communicator: Arc<Communicator>, is_simulated: bool) -> Engine {
+        let checks = std::env::var_os("PLIMSOLL_CHECK_COLLECTIVES").is_some_and(|value| value != "0");
+        let (nccl, side, simulated) = Default::default();
+        Engine { communicator, is_simulated, checks, nccl, side, simulated }
+    }
+
+    /// A stream for collectives, apart from the computation. In a capture, it is a branch of the graph.
+    pub(super) fn stream(&self, device: &Device) -> Stream {
+        let branches = device.backend().gpu().is_some() || !device.has_values();
+        if !branches && capturing::is_open(device.number()) {
+            return device.current_stream();
+        }
+        let mut side = self.side.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = match &*side {
+            Some(stream) if stream.device() == device => stream.clone(),
+            _ => side.insert(Stream::new(device)).clone(),
+        };
+        capturing::allow_branch(device.number(), stream.id());
+        stream
+    }
+
+    /// What moves the bytes of tensors on `device`, if it is a GPU. Records the collective, which the host's communicator does
+    /// itself.
+    pub(super) fn nccl(
+        &self,
+        device: &Device,
+        what: Move,
+        bytes: u64,
+        content: Content<'_>,
+    ) -> Result<Option<Arc<NcclCommunicator>>> {
+        if self.is_simulated {
+            let mut simulated = self.simulated.lock().unwrap_or_else(PoisonError::into_inner);
+            simulated.add(device, self.communicator.size(), what);
+        }
+        if device.backend().gpu().is_none() {
+            return Ok(None);
+        }
+        let nccl = self.joined(device)?;
+        let op = match what {
+            Move::AllGather => Op::AllGather,
+            Move::AllToAll => Op::AllToAll,
+            Move::Broadcast { .. } => Op::Broadcast,
+        };
+        let checks = self.checks && !capturing::is_open(device.number());
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let announced = self.communicator.announce(op, bytes, content, checks);
+        announced.map_err(|source| Error::Distributed { op: op.name(), source: Box::new(source) })?;
+        Ok(Some(nccl))
+    }
+
+    /// This rank's communicator of GPUs. The first call on each rank joins them.
+    fn joined(&self, device: &Device) -> Result<Arc<NcclCommunicator>> {
+        const OP: &str = "ncclCommInitRank";
+        let mut joined = self.nccl.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*joined {
+            Some((number, nccl)) if *number == device.number() => return Ok(Arc::clone(nccl)),
+            Some(_) => {
+                let message = format!("{}: this rank's collectives already use another GPU", device.name());
+                return Err(Error::argument(OP, message));
+            }
+            None => {}
+        }
+        let Some(gpu) = device.backend().gpu() else {
+            return Err(Error::NoKernel { op: OP, device: "host" });
+        };
+        capturing::refuse(device.number(), OP, "it waits for other ranks: run the step once before")?;
+        let failed = |source| Error::Cuda { device: device.name().to_owned(), op: OP, source };
+        let (rank, size) = (self.communicator.rank(), self.communicator.size());
+        let mut id = NcclId([0; 128]);
+        if rank == 0 {
+            id = gpu.nccl_id().map_err(failed)?;
+        }
+        let content = Content { label: "NCCL's id", dtype: "bytes" };
+        let sent = self.communicator.broadcast(&mut id.0, 0, content);
+        sent.map_err(|source| Error::Distributed { op: OP, source: Box::new(source) })?;
+        let nccl = Arc::new(gpu.join(id, rank, size).map_err(failed)?);
+        let (communicator, ours) = (Arc::downgrade(&self.communicator), Arc::downgrade(&nccl));
+        device.backend().wait_unless(Box::new(move |waited| {
+            let source = communicator.upgrade()?.gave_up(waited)?;
+            if let Some(nccl) = ours.upgrade() {
+                nccl.abort();
+            }
+            Some(Error::Distributed { op: "synchronize", source: Box::new(source) })
+        }));
+        *joined = Some((device.number(), Arc::clone(&nccl)));
+        Ok(nccl)
+    }
+}
