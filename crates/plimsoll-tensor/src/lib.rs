@@ -131,6 +131,8 @@ pub mod op {
         AdafactorStep, AdagradStep, AdamStep, Decay, LionStep, LrAdjustment, MuonStep, RmsPropStep, Rule,
         SgdStep,
     };
-    pub use crate::ops::{Slot, clip_norm_, clip_value_, optimizer_step, optimizer_step_rounded};
+    pub use crate::ops::{
+        Slot, clip_norm_, clip_value_, foreach_copy_, optimizer_step, optimizer_step_rounded,
+    };
     pub use crate::random::{Distribution, RandomStream};
 }

@@ -100,7 +100,7 @@ impl Engine {
         if rank == 0 {
             id = gpu.nccl_id().map_err(failed)?;
         }
-        let content = Content { label: "NCCL's id", dtype: "bytes" };
+        let content = Content { label: "NCCL's id", dtype: "uint8" };
         let sent = self.communicator.broadcast(&mut id.0, 0, content);
         sent.map_err(|source| Error::Distributed { op: OP, source: Box::new(source) })?;
         let nccl = Arc::new(gpu.join(id, rank, size).map_err(failed)?);

@@ -83,6 +83,7 @@ pub use matmul::activation_linear::Activation;
 pub use normalization::batch_norm::{BatchNormArgs, BatchNormOptions};
 pub(crate) use optimizer::captured_step::{CapturedStep, take as take_captured_steps};
 pub use optimizer::clip::{clip_norm_, clip_value_};
+pub use optimizer::foreach_copy::foreach_copy_;
 pub use optimizer::step::{Slot, optimizer_step, optimizer_step_rounded};
 pub use optimizer::unscale::unscale_;
 pub use recurrent::{Cell, RecurrentLayer, RecurrentState};

@@ -6,14 +6,20 @@
 //! | `one_by_one` | rules that a GPU's kernels apply to one parameter at a time |
 //! | `captured_step` | optimizer steps in a captured graph |
 //! | `clip` | gradient clipping |
+//! | `foreach_copy` | copies of many tensors in one call |
 //! | `unscale` | unscaling the gradients of a scaled loss |
 
 pub(super) mod captured_step;
 pub(super) mod clip;
+pub(super) mod foreach_copy;
 pub(super) mod one_by_one;
 pub(super) mod step;
 pub(super) mod unscale;
 
 /// The conformance suite's cases for these operators, by file.
-pub(super) static CASES: &[(&str, crate::suite::Cases)] =
-    &[("clip", clip::cases), ("step", step::cases), ("unscale", unscale::cases)];
+pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
+    ("clip", clip::cases),
+    ("foreach_copy", foreach_copy::cases),
+    ("step", step::cases),
+    ("unscale", unscale::cases),
+];

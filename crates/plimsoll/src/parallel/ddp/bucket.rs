@@ -1,6 +1,7 @@
 //! Buckets of gradients: flat buffers, each of which is all-reduced as one tensor.
 
 use plimsoll_tensor::label::{Category, Span, intern};
+use plimsoll_tensor::op::foreach_copy_;
 use plimsoll_tensor::{ProcessGroup, ReduceOp, Result, Tensor, no_grad, with_stream};
 
 /// The alignment of gradients in a bucket, so that kernels can use wide loads.
@@ -57,21 +58,25 @@ impl GradientBucket {
         self.buffer.storage_bytes()
     }
 
-    /// Moves a parameter's gradient into the bucket, unless it is already there. For a parameter without a gradient, writes
-    /// zeros.
-    pub(super) fn put(&self, slot: usize, parameter: &Tensor) -> Result<()> {
-        let Slot { view, .. } = &self.slots[slot];
-        no_grad(|| match parameter.grad() {
-            Some(grad) if grad.shares_storage(view) && grad.storage_offset() == view.storage_offset() => {
-                Ok(())
+    /// Moves the gradients that are not in the bucket yet into it. For parameters without a gradient, writes zeros.
+    pub(super) fn fill(&self, parameters: &[(String, Tensor)]) -> Result<()> {
+        let (mut to, mut from, mut moved) = (Vec::new(), Vec::new(), Vec::new());
+        for Slot { parameter, view } in &self.slots {
+            let parameter = &parameters[*parameter].1;
+            match parameter.grad() {
+                Some(grad) if grad.shares_storage(view) && grad.storage_offset() == view.storage_offset() => {
+                }
+                Some(grad) => {
+                    to.push(view.clone());
+                    from.push(grad.detach().contiguous()?);
+                    moved.push(parameter);
+                }
+                None => no_grad(|| view.zero_())?,
             }
-            Some(grad) => {
-                view.copy_(&grad)?;
-                drop(grad);
-                parameter.set_grad(Some(view.clone()))
-            }
-            None => view.zero_(),
-        })
+        }
+        foreach_copy_(&to, &from)?;
+        drop(from);
+        moved.iter().zip(to).try_for_each(|(parameter, view)| parameter.set_grad(Some(view)))
     }
 
     /// Gives a parameter that has no gradient on this rank the mean gradient from the bucket.
@@ -80,7 +85,8 @@ impl GradientBucket {
     }
 
     /// Replaces each gradient by its mean over all ranks, beside the rest of the backward pass: [`GradientBucket::wait`].
-    pub(super) fn exchange(&self, group: &ProcessGroup) -> Result<()> {
+    pub(super) fn exchange(&self, parameters: &[(String, Tensor)], group: &ProcessGroup) -> Result<()> {
+        self.fill(parameters)?;
         let device = self.buffer.device();
         let side = group.stream(device);
         side.wait_stream(&device.current_stream())?;

@@ -104,8 +104,7 @@ impl Reducer {
     fn arrived(&mut self, parameter: usize) -> Result<()> {
         let Some(pass) = &mut self.pass else { return Ok(()) };
         pass.arrived[parameter] = true;
-        if let Some((bucket, slot)) = self.places[parameter] {
-            self.buckets[bucket].put(slot, &self.parameters[parameter].1)?;
+        if let Some((bucket, _)) = self.places[parameter] {
             let missing = &mut self.buckets[bucket].missing;
             *missing = missing.saturating_sub(1);
             return self.exchange_full();
@@ -168,7 +167,7 @@ impl Reducer {
             .try_for_each(|(_, members)| self.make(members))
     }
 
-    /// Makes a bucket of these parameters, and moves the gradients that have come there.
+    /// Makes a bucket of these parameters.
     fn make(&mut self, members: &[usize]) -> Result<()> {
         let names: Vec<&str> = members.iter().map(|member| self.parameters[*member].0.as_str()).collect();
         let number = self.buckets.len();
@@ -179,7 +178,6 @@ impl Reducer {
         self.buckets.push(bucket);
         for (slot, &member) in members.iter().enumerate() {
             self.places[member] = Some((number, slot));
-            self.buckets[number].put(slot, &self.parameters[member].1)?;
         }
         self.buckets[number].missing = 0;
         Ok(())
@@ -194,7 +192,7 @@ impl Reducer {
         while let Some(bucket) = self.buckets.get(pass.next)
             && bucket.missing == 0
         {
-            bucket.exchange(&self.group)?;
+            bucket.exchange(&self.parameters, &self.group)?;
             pass.next += 1;
         }
         Ok(())
@@ -210,7 +208,9 @@ impl Reducer {
             self.finish_building()?;
         }
         let Some(pass) = &self.pass else { return Ok(()) };
-        self.buckets[pass.next..].iter().try_for_each(|bucket| bucket.exchange(&self.group))?;
+        self.buckets[pass.next..]
+            .iter()
+            .try_for_each(|bucket| bucket.exchange(&self.parameters, &self.group))?;
         // All buckets that are on one device share a stream.
         self.buckets.iter().try_for_each(|bucket| bucket.wait(&self.group))?;
         if self.options.broadcast_buffers {
@@ -257,18 +257,11 @@ impl Reducer {
         Err(Error::autograd(NAME, message))
     }
 
-    /// In the first pass, creates the buckets from all parameters, in reverse order. In later passes, fills in zeros for
-    /// parameters without a gradient.
+    /// In the first pass, creates the buckets from all parameters, in reverse order.
     fn finish_with_unused(&mut self) -> Result<()> {
         if !self.is_built {
             (0..self.parameters.len()).rev().try_for_each(|parameter| self.collect(parameter))?;
             return self.make_rest();
-        }
-        let Some(pass) = &self.pass else { return Ok(()) };
-        for (i, _) in pass.arrived.iter().enumerate().filter(|(_, came)| !**came) {
-            if let Some((bucket, slot)) = self.places[i] {
-                self.buckets[bucket].put(slot, &self.parameters[i].1)?;
-            }
         }
         Ok(())
     }

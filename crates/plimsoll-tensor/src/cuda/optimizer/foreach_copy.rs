@@ -1,0 +1,51 @@
+//! Copies of many tensors in one launch.
+
+use plimsoll_cuda::Args;
+
+use crate::cuda::{CudaCall, Placed};
+use crate::error::Result;
+
+const TEXT: &str = include_str!("foreach_copy.cu");
+/// Bytes per block; the same value as in the kernel text.
+const CHUNK: u64 = 16_384;
+/// The maximum number of tensors per launch: a kernel's arguments can have at most 32,764 bytes.
+const MOST: usize = 512;
+
+/// A tensor, and the one whose values it gets.
+type Pair<'a> = (Placed<'a>, Placed<'a>);
+
+/// `to…, from… -> to…` in place. Both lists have the same shapes and types, without gaps.
+pub(crate) fn foreach_copy(call: &mut CudaCall<'_>) -> Result<()> {
+    let pairs: Vec<Pair<'_>> = call.outs.iter().copied().zip(call.ins.iter().copied()).collect();
+    let pairs: Vec<_> = pairs.into_iter().filter(|(to, _)| !to.is_empty()).collect();
+    for alike in pairs.chunk_by(|(a, _), (b, _)| a.dtype.size() == b.dtype.size()) {
+        alike.chunks(MOST).try_for_each(|some| launch(call, some))?;
+    }
+    Ok(())
+}
+
+fn launch(call: &mut CudaCall<'_>, pairs: &[Pair<'_>]) -> Result<()> {
+    let most = [16, 64, 192, MOST].into_iter().find(|&most| most >= pairs.len()).unwrap_or(MOST);
+    let element = match pairs[0].0.dtype.size() {
+        8 => "u64",
+        4 => "u32",
+        2 => "u16",
+        _ => "u8",
+    };
+    let source = call.source(TEXT).with("T", element).with("MOST", most.to_string());
+    let bytes = |to: &Placed<'_>| (to.len() * to.dtype.size()) as u64;
+    let mut words = vec![pairs.len() as u64];
+    let mut chunks = 0;
+    for (to, _) in pairs {
+        words.push(chunks);
+        chunks += bytes(to).div_ceil(CHUNK);
+    }
+    words.resize(most + 2, chunks);
+    let columns: [&dyn Fn(&Pair<'_>) -> u64; 3] =
+        [&|(to, _)| bytes(to), &|(to, _)| to.address, &|(_, from)| from.address];
+    for (nth, column) in columns.into_iter().enumerate() {
+        words.extend(pairs.iter().map(column));
+        words.resize(2 + most + (nth + 1) * most, 0);
+    }
+    call.launch(source, [usize::try_from(chunks).unwrap_or(usize::MAX), 1, 1], 256, Args::new().words(&words))
+}
