@@ -84,6 +84,7 @@ pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
     let outcome = settings.device.open().and_then(|device| {
         let mut job = what.job()?;
         job.group = world.group().clone();
+        job.shard = settings.parallel.shard();
         command::run(&job, settings, &device, &world)
     });
     if let Err(failure) = &outcome {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use plimsoll::dist::World;
+use plimsoll::parallel::Shard;
 
 use super::device::DeviceArgs;
 use super::job::{Job, Length, Precision};
@@ -56,6 +57,7 @@ impl Settings {
         let workers = usize::from(self.workers);
         let Settings { precision, seed, capture, .. } = *self;
         let group = World::single().group().clone();
-        Job { task, length, batch_size, lr, precision, seed, workers, capture, group }
+        let shard = Shard::Nothing;
+        Job { task, length, batch_size, lr, precision, seed, workers, capture, group, shard }
     }
 }

@@ -8,6 +8,8 @@ use crate::device::Device;
 use crate::pinned::Block;
 use crate::stream::Event;
 
+use super::moves::Guard;
+
 /// Where the bytes of a tensor are. Operations bring them back automatically.
 ///
 /// ```
@@ -27,6 +29,8 @@ pub enum State {
     Offloaded,
     /// Nowhere; they will be computed again: [`Tensor::evict_with`](crate::Tensor::evict_with).
     Evicted,
+    /// Nowhere; they will be gathered from several ranks: [`Tensor::lent`](crate::Tensor::lent).
+    Lent,
 }
 
 /// The owner of the bytes; `R` computes evicted bytes again.
@@ -39,6 +43,10 @@ pub(super) enum Backing<R> {
     Offloaded { block: Arc<Block>, copied: Arc<Event> },
     /// The recipe for evicted bytes.
     Evicted(R),
+    /// Nothing. The storage has no memory of its own, and borrows none now.
+    Lent,
+    /// The memory of another storage, which cannot leave its device meanwhile.
+    Borrowed(#[allow(dead_code, reason = "held for its drop")] Guard),
     /// Nothing: the storage is being dropped.
     Gone,
 }
@@ -50,9 +58,10 @@ impl<R> Backing<R> {
 
     pub(super) fn state(&self) -> State {
         match self {
-            Backing::Device(_) | Backing::Pinned { .. } | Backing::Gone => State::Resident,
+            Backing::Device(_) | Backing::Pinned { .. } | Backing::Borrowed(_) | Backing::Gone => State::Resident,
             Backing::Offloaded { .. } => State::Offloaded,
             Backing::Evicted(_) => State::Evicted,
+            Backing::Lent => State::Lent,
         }
     }
 

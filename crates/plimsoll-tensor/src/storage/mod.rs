@@ -2,15 +2,16 @@
 //!
 //! A storage has a category and a label, which it passes to the allocator, and counts in-place changes, so that a
 //! change to a tensor saved for the backward pass is detected. It also knows where its bytes are (`backing.rs`): on
-//! their device or elsewhere, from where they are brought back (`moves.rs`). Its address is read only under its lock
-//! (`locks.rs`).
+//! their device or elsewhere, from where they are brought back (`moves.rs`), or in the memory of another storage (`lent.rs`).
+//! Its address is read only under its lock (`locks.rs`).
 
 mod backing;
+mod lent;
 mod locks;
 mod moves;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
 use plimsoll_alloc::{Allocation, Category, Error as AllocError, LabelId, Request, StreamId, Tag};
 
@@ -24,6 +25,7 @@ use crate::stream;
 
 use backing::Backing;
 pub use backing::State;
+use lent::Lent;
 pub(crate) use locks::Locks;
 pub(crate) use moves::Guard;
 
@@ -67,6 +69,10 @@ struct Inner {
     /// Whether it was requested in inference mode.
     inference: bool,
     account: Mutex<Account>,
+    /// Set if the storage has no memory of its own.
+    lent: OnceLock<Lent>,
+    /// The storage whose bytes are gathered from these, which a change here makes out of date.
+    gathered: OnceLock<WeakStorage>,
     /// Protects the bytes, for many readers or one writer. The bytes themselves are in device memory.
     lock: RwLock<()>,
 }
@@ -160,6 +166,8 @@ impl Storage {
                     backing,
                     recompute: None,
                 }),
+                lent: OnceLock::new(),
+                gathered: OnceLock::new(),
                 lock: RwLock::new(()),
             }),
             None,
@@ -211,19 +219,24 @@ impl Storage {
         Arc::strong_count(&self.0)
     }
 
+    /// The number of in-place changes. A lent storage changes with the rows that it is gathered from.
     pub(crate) fn version(&self) -> u32 {
-        self.0.version.load(Ordering::Acquire)
+        let own = self.0.version.load(Ordering::Acquire);
+        self.rows().map_or(own, |rows| own.wrapping_add(rows.version()))
     }
 
     /// Records an in-place change by the operation `op`.
     pub(crate) fn changed(&self, op: &'static str) {
         self.account().changed_by = op;
         self.0.version.fetch_add(1, Ordering::AcqRel);
+        if let Some(gathered) = self.0.gathered.get().and_then(WeakStorage::upgrade) {
+            gathered.take_back();
+        }
     }
 
     /// The operation that last changed the bytes, for an error message.
     pub(crate) fn changed_by(&self) -> &'static str {
-        self.account().changed_by
+        self.rows().unwrap_or(self).account().changed_by
     }
 
     /// Whether it was requested in inference mode.

@@ -57,10 +57,15 @@ impl Storage {
     /// # Errors
     /// As [`Storage::make_resident`].
     pub(crate) fn guard(&self, op: &'static str) -> Result<Guard> {
-        self.account().guards += 1;
-        let guard = Guard(self.clone());
+        let guard = self.stay();
         self.make_resident(op)?;
         Ok(guard)
+    }
+
+    /// Keeps the bytes on their device once they are there.
+    pub(super) fn stay(&self) -> Guard {
+        self.account().guards += 1;
+        Guard(self.clone())
     }
 
     /// Moves the bytes to pinned host memory and frees them on their device; does nothing if they are not on the device.
@@ -113,6 +118,10 @@ impl Storage {
     fn may_leave(&self, guards: u32, backing: &Backing<Recipe>, op: &'static str) -> Result<()> {
         let why = match backing {
             Backing::Pinned { .. } => "a tensor in pinned memory is on the host already",
+            Backing::Lent | Backing::Borrowed(_) => {
+                "a parameter of a sharded model has no memory of its own: its rows can be moved neither to the host nor into a \
+                 recipe"
+            }
             _ if guards > 0 => "a guard or an operation keeps the tensor on its device: drop the guard first",
             _ => return Ok(()),
         };
@@ -146,17 +155,20 @@ impl Storage {
             Copies(Vec<Arc<Event>>),
             Block(Arc<Block>, Arc<Event>),
             Recipe(Recipe),
+            Ranks,
         }
         let from = match &self.account().backing {
             Backing::Pinned { copies, .. } => From::Copies(copies.clone()),
             Backing::Offloaded { block, copied } => From::Block(block.clone(), copied.clone()),
             Backing::Evicted(recipe) => From::Recipe(recipe.clone()),
-            Backing::Device(_) | Backing::Gone => return Ok(()),
+            Backing::Lent => From::Ranks,
+            Backing::Device(_) | Backing::Borrowed(_) | Backing::Gone => return Ok(()),
         };
         match from {
             From::Copies(copies) => self.wait_for(&copies),
             From::Block(block, copied) => self.copy_back(&block, &copied, op),
             From::Recipe(recipe) => self.recompute(&recipe),
+            From::Ranks => self.gather(),
         }
     }
 
@@ -220,7 +232,7 @@ impl Storage {
 
     /// Switches to another backing if `expected` still holds for the current one; another thread may have changed it
     /// first.
-    fn settle(
+    pub(super) fn settle(
         &self,
         backing: Backing<Recipe>,
         at: Addr,
@@ -281,11 +293,11 @@ thread_local! {
     static RESTORING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A running recipe.
-struct Restoring(());
+/// A running recipe, or source of a lent storage.
+pub(super) struct Restoring(());
 
 impl Restoring {
-    fn begin(storage: &Storage) -> Result<Restoring> {
+    pub(super) fn begin(storage: &Storage) -> Result<Restoring> {
         RESTORING.with_borrow_mut(|running| {
             if running.contains(&storage.id()) {
                 let message = "its recipe needs the tensor itself: let it use other tensors only";
