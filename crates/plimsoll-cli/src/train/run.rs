@@ -395,7 +395,7 @@ impl<'a> Run<'a> {
                 optimizers[0].zero_grad();
                 loss.backward()?;
                 if let Some(norm) = job.task.clip() {
-                    match sharded {
+                    match sharded.as_ref() {
                         Some(sharded) => sharded.clip_grad_norm_(norm)?,
                         None => clip_grad_norm_(parameters, norm, 2.0)?,
                     };

@@ -10,7 +10,7 @@ use plimsoll_tensor::autograd::queue_callback;
 use plimsoll_tensor::label::{Category, Span, intern};
 use plimsoll_tensor::{Error, ReduceOp, Result, Tensor, no_grad};
 
-use super::gather::{Gatherer, Unit, slots_of, want_eager};
+use super::gather::{Gatherer, Unit, slots_for, slots_of, want_eager};
 use super::slots::Slots;
 use super::{NAME, Shard, ShardedParameter};
 use crate::parallel::agree::{first_other, shown};
@@ -106,13 +106,8 @@ impl Reducer {
             unit.members.iter().enumerate().for_each(|(at, member)| places[*member] = (number, at));
         }
         let device = parameters[0].device().clone();
-        let slots_of_all = super::gather::slots_for(
-            units,
-            &device,
-            |_| shard != Shard::OptimizerState,
-            Category::Gradient,
-            "gradients",
-        )?;
+        let takes_turns = |_: &Unit| shard != Shard::OptimizerState;
+        let slots = slots_for(units, &device, takes_turns, Category::Gradient, "gradients")?;
         let own = |unit: &Unit| {
             let label = format!("{} gradients", unit.name);
             (shard == Shard::OptimizerState)
@@ -126,7 +121,7 @@ impl Reducer {
             rows,
             places,
             buffers,
-            slots: slots_of_all,
+            slots,
             syncs: true,
             pass: None,
             agreed: None,
