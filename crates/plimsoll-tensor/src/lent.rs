@@ -53,7 +53,8 @@ impl Tensor {
         let storage = move || -> Result<Storage> {
             let slot = no_grad(|| caught("lent", "its source", &source))?;
             if slot.dtype() != dtype || slot.storage_offset() != 0 {
-                let message = format!("its source gave {slot:?}, not a tensor of {dtype} at the start of its memory");
+                let message =
+                    format!("its source gave {slot:?}, not a tensor of {dtype} at the start of its memory");
                 return Err(Error::argument("lent", message));
             }
             Ok(slot.data().storage.clone())
@@ -98,7 +99,9 @@ impl Tensor {
     /// The tensor is not contiguous, or has fewer elements.
     pub fn window(&self, start: usize, len: usize) -> Result<Tensor> {
         if !self.is_contiguous() || start.checked_add(len).is_none_or(|end| end > self.numel()) {
-            let message = format!("elements {start} to {start} + {len} of {self:?}: it must be contiguous and have them");
+            let message = format!(
+                "elements {start} to {start} + {len} of {self:?}: it must be contiguous and have them"
+            );
             return Err(Error::shape("window", message));
         }
         let (size, dtype) = (self.dtype().size() as u64, self.dtype());

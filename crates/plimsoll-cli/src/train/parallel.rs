@@ -132,12 +132,12 @@ impl ParallelArgs {
             };
         }
         if let (Some(Parallel::Ddp), Some(_)) = (self.parallel, self.shard) {
-            return usage("--shard is for --parallel shard: with ddp each rank has the whole model".to_owned());
+            return usage(
+                "--shard is for --parallel shard: with ddp each rank has the whole model".to_owned(),
+            );
         }
         if device.is_cuda() {
-            return usage(
-                "--parallel trains on `cpu`, and simulates on `sim`: not on GPUs yet".to_owned(),
-            );
+            return usage("--parallel trains on `cpu`, and simulates on `sim`: not on GPUs yet".to_owned());
         }
         if !device.has_values() {
             let Some(ranks) = self.sim_ranks else {
@@ -153,7 +153,8 @@ impl ParallelArgs {
         }
         match (environment, self.ranks) {
             (None, None) => usage(
-                "--parallel needs ranks: add --ranks N, or start the program with torchrun, srun or mpirun".to_owned(),
+                "--parallel needs ranks: add --ranks N, or start the program with torchrun, srun or mpirun"
+                    .to_owned(),
             ),
             (None, Some(ranks)) => {
                 self.fits(batch_size, usize::from(ranks))?;
@@ -164,7 +165,8 @@ impl ParallelArgs {
             }
             (Some(environment), _) => {
                 self.fits(batch_size, environment.size)?;
-                let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+                let words: Vec<String> =
+                    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
                 let options = JoinOptions { options: words.join(" "), ..JoinOptions::default() };
                 Ok(Start::Rank(Box::new(World::join(Some(environment), options)?)))
             }

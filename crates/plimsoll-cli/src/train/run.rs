@@ -305,12 +305,7 @@ impl<'a> Run<'a> {
         let Some(saves) = self.saves.as_deref_mut() else { return Ok(()) };
         let Some(from) = saves.take_checkpoint() else { return Ok(()) };
         let (progress, not_finite) =
-            from.load(
-            self.network.module(),
-            self.optimizer.as_mut(),
-            self.device,
-            self.sharded.as_ref(),
-        )?;
+            from.load(self.network.module(), self.optimizer.as_mut(), self.device, self.sharded.as_ref())?;
         self.progress = progress;
         // The checkpoint has the state of rank 0's generator. The others are as far, with their own seeds.
         let state = self.device.rng_state();

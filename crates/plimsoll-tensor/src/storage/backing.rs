@@ -58,7 +58,9 @@ impl<R> Backing<R> {
 
     pub(super) fn state(&self) -> State {
         match self {
-            Backing::Device(_) | Backing::Pinned { .. } | Backing::Borrowed(_) | Backing::Gone => State::Resident,
+            Backing::Device(_) | Backing::Pinned { .. } | Backing::Borrowed(_) | Backing::Gone => {
+                State::Resident
+            }
             Backing::Offloaded { .. } => State::Offloaded,
             Backing::Evicted(_) => State::Evicted,
             Backing::Lent => State::Lent,

@@ -141,7 +141,7 @@ pub trait Module: Any + Send + Sync {
     /// # Errors
     /// Out of memory; a source without values, unless the target has none either. On an error the model is unchanged.
     fn to(&mut self, device: &Device) -> Result<()> {
-        want_own_memory("to", self.parameters())?;
+        want_own_memory("to", &self.parameters())?;
         let mut moved: BTreeMap<usize, Tensor> = BTreeMap::new();
         for (_, tensor) in self.named_parameters().into_iter().chain(self.named_buffers()) {
             moved.insert(tensor.id(), tensor.leaf_to_device(device)?);
@@ -159,7 +159,7 @@ pub trait Module: Any + Send + Sync {
         if !dtype.is_float() {
             return Err(Error::DType { op: "to_dtype", expected: "a type of floating point", got: dtype });
         }
-        want_own_memory("to_dtype", self.parameters())?;
+        want_own_memory("to_dtype", &self.parameters())?;
         let tensors = self.named_parameters().into_iter().chain(self.named_buffers());
         for (_, tensor) in tensors.filter(|(_, tensor)| tensor.dtype().is_float()) {
             let (id, grad) = (tensor.id(), tensor.grad());
@@ -185,7 +185,7 @@ pub trait Module: Any + Send + Sync {
     /// # Errors
     /// Out of memory; in this case some tensors are already converted.
     fn to_memory_format(&mut self, format: MemoryFormat) -> Result<()> {
-        want_own_memory("to_memory_format", self.parameters())?;
+        want_own_memory("to_memory_format", &self.parameters())?;
         let tensors = self.named_parameters().into_iter().chain(self.named_buffers());
         for (_, tensor) in tensors.filter(|(_, tensor)| matches!(tensor.rank(), 4 | 5)) {
             let converted = BTreeMap::from([(tensor.id(), tensor.leaf_to_memory_format(format)?)]);
@@ -312,11 +312,12 @@ fn convert(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
 
 /// # Errors
 /// A parameter is sharded: its rows are elsewhere, and would not be moved.
-fn want_own_memory(op: &'static str, parameters: Vec<Tensor>) -> Result<()> {
+fn want_own_memory(op: &'static str, parameters: &[Tensor]) -> Result<()> {
     match parameters.iter().find(|parameter| parameter.is_lent()) {
         None => Ok(()),
         Some(parameter) => {
-            let message = format!("{} is sharded: move and convert a model before `fully_shard`", parameter.label());
+            let message =
+                format!("{} is sharded: move and convert a model before `fully_shard`", parameter.label());
             Err(Error::argument(op, message))
         }
     }

@@ -24,8 +24,14 @@ fn all_are_equal(case: Case, sizes: &[usize]) {
         for shard in [Shard::Nothing].into_iter().chain(SHARDED) {
             let found = on_ranks(size, |group| train(group, Some(shard), case));
             for rank in 0..size {
-                assert_eq!(found[rank].0, ddp[rank].0, "losses of {case:?}, {shard:?}, rank {rank} of {size}");
-                assert!(found[rank].1 == ddp[0].1, "parameters of {case:?}, {shard:?}, rank {rank} of {size}");
+                assert_eq!(
+                    found[rank].0, ddp[rank].0,
+                    "losses of {case:?}, {shard:?}, rank {rank} of {size}"
+                );
+                assert!(
+                    found[rank].1 == ddp[0].1,
+                    "parameters of {case:?}, {shard:?}, rank {rank} of {size}"
+                );
             }
         }
     }
@@ -84,7 +90,7 @@ fn a_parameter_that_no_rank_uses_keeps_no_gradient() {
 #[test]
 fn buffers_are_rank_0s() {
     let run = |group: &ProcessGroup, shard: Shard| -> Result<Vec<Vec<u8>>> {
-        let device = Device::cpu();
+        let device = Device::cpu_with(Default::default());
         let mut model = Sequential::new(&Scope::new(&device, 1 + group.rank() as u64))
             .add("0", |s| Linear::new(s, 128, 256))?
             .add("norm", |s| BatchNorm1d::new(s, 256))?;
@@ -112,14 +118,14 @@ fn a_run_is_resumed_however_it_was_sharded_and_is_now() {
     std::fs::create_dir_all(&folder).unwrap();
     let expected = on_ranks(2, |group| {
         let mut training = Training::new(group, None, Case::default(), 1).unwrap();
-        (0..4).for_each(|step| drop(training.step(group, step).unwrap()));
+        training.steps(group, 0..4);
         training.values().unwrap()
     });
     for saved_by in [Shard::Nothing, Shard::OptimizerState, Shard::Parameters] {
         let path = folder.join("checkpoint.safetensors");
         on_ranks(2, |group| {
             let mut training = Training::new(group, Some(saved_by), Case::default(), 1).unwrap();
-            (0..2).for_each(|step| drop(training.step(group, step).unwrap()));
+            training.steps(group, 0..2);
             let Way::Sharded(sharded) = &training.way else { unreachable!() };
             let model = sharded.state_dict(&training.model).unwrap();
             let adamw = sharded.optimizer_state_dict(&training.adamw).unwrap();
@@ -136,7 +142,7 @@ fn a_run_is_resumed_however_it_was_sharded_and_is_now() {
                     sharded.load_state_dict(&training.model, &file.model_source(), Strict::Yes).unwrap();
                     let state = file.read_optimizer_state(&training.device).unwrap();
                     sharded.load_optimizer_state_dict(&mut training.adamw, &state).unwrap();
-                    (2..4).for_each(|step| drop(training.step(group, step).unwrap()));
+                    training.steps(group, 2..4);
                     training.values().unwrap()
                 });
                 let (saved, loaded) = (saved_by, loaded_by);

@@ -139,6 +139,12 @@ impl Training {
         Ok(loss.to_dtype(DType::F32)?.item::<f32>()?.to_bits())
     }
 
+    fn steps(&mut self, group: &ProcessGroup, steps: std::ops::Range<usize>) {
+        for step in steps {
+            self.step(group, step).unwrap();
+        }
+    }
+
     /// All whole parameters.
     fn values(&self) -> Result<Vec<Vec<u8>>> {
         self.model.parameters().iter().map(|parameter| parameter.to_bytes()).collect()
@@ -166,7 +172,12 @@ impl Net {
     }
 
     fn loss(&self, group: &ProcessGroup, with_extra: bool) -> Result<Tensor> {
-        let x = Tensor::full(&[4, 128], 0.1 * (1 + group.rank()) as f64, DType::F32, self.first.weight().device())?;
+        let x = Tensor::full(
+            &[4, 128],
+            0.1 * (1 + group.rank()) as f64,
+            DType::F32,
+            self.first.weight().device(),
+        )?;
         let x = self.first.forward(&x)?.tanh()?;
         let x = if with_extra { self.extra.forward(&x)?.tanh()? } else { x };
         self.second.forward(&x)?.square()?.mean()

@@ -4,7 +4,7 @@ use plimsoll::amp::GradScaler;
 use plimsoll::nn::{Linear, Module, ModuleList, Scope};
 use plimsoll::optim::{Muon, MuonOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm_, step_in_backward};
 use plimsoll::parallel::{DdpOptions, DistributedDataParallel, FullyShardOptions, Shard, fully_shard};
-use plimsoll::{Device, Error, ProcessGroup, Result, SimConfig, Tensor, no_grad};
+use plimsoll::{Device, ProcessGroup, Result, SimConfig, Tensor, no_grad};
 
 use super::{Net, SHARDED, on_ranks, options};
 
@@ -50,7 +50,10 @@ fn what_sharding_cannot_do_is_refused_by_name() {
     let unscaled = GradScaler::default().unscale_(&sgd);
     assert!(text(unscaled).contains("train a sharded model in bfloat16"));
 
-    for written in [no_grad(|| whole[0].fill_(0.0)), no_grad(|| plimsoll::into_out(&whole[0].detach(), || whole[0].neg()))] {
+    for written in [
+        no_grad(|| whole[0].fill_(0.0)),
+        no_grad(|| plimsoll::into_out(&whole[0].detach(), || whole[0].neg())),
+    ] {
         assert!(text(written).contains("a whole parameter of a sharded model is only read"));
     }
     assert!(text(whole[0].offload()).contains("has no memory of its own"));
@@ -78,7 +81,7 @@ fn a_backward_pass_after_a_step_notices_that_parameters_have_changed() {
         net.loss(&group, true).unwrap().backward().unwrap();
         sgd.step().unwrap();
         let error = loss.backward().unwrap_err();
-        assert!(matches!(error, Error::SavedModified { .. }), "{shard:?}: {error}");
+        assert!(error.to_string().contains("was changed in place by sgd"), "{shard:?}: {error}");
         // A step also counts for an evaluation between the backward pass and the step.
         net.loss(&group, true).unwrap().backward().unwrap();
         let old = no_grad(|| net.loss(&group, true)).unwrap().item::<f32>().unwrap();

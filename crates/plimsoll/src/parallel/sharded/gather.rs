@@ -159,9 +159,12 @@ pub(super) fn slots_for(
         if made.iter().any(|(is_root, slots)| alike(unit, *is_root, slots)) {
             continue;
         }
-        let of_kind = || units.iter().filter(|other| wanted(other)).filter(|other| {
-            other.is_root == unit.is_root && other.rows.dtype() == unit.rows.dtype()
-        });
+        let of_kind = || {
+            units
+                .iter()
+                .filter(|other| wanted(other))
+                .filter(|other| other.is_root == unit.is_root && other.rows.dtype() == unit.rows.dtype())
+        };
         let len = of_kind().map(|unit| unit.layout.len()).max().unwrap_or(0);
         let label = format!("{label}{}", if unit.is_root { " root" } else { "" });
         let mut slots = Slots::new(device, unit.rows.dtype(), len, category, &label);

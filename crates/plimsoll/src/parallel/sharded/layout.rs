@@ -38,20 +38,33 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Lays out parameters whose elements have `element_bytes` bytes each. Tries longer and longer parts until all fit.
+    /// Lays out parameters whose elements have `element_bytes` bytes each, in parts that are as short as possible.
     pub(super) fn of(matrices: &[Matrix], ranks: usize, element_bytes: usize) -> Layout {
-        let (align, cut_from) = (ALIGN_BYTES / element_bytes, CUT_FROM_BYTES / element_bytes);
         let longest = matrices.iter().map(|matrix| matrix.len()).max().unwrap_or(0);
         let total: usize = matrices.iter().map(|matrix| matrix.len()).sum();
         let shortest = total.div_ceil(ranks).max(1);
         // A parameter that crosses several borders needs parts of whole rows.
         let long = matrices.iter().filter(|matrix| matrix.len() > shortest);
         let grain = long.fold(PART_GRAIN, |grain, matrix| lcm(grain, matrix.row_len));
-        let (mut step, mut part_len) = if grain <= 2 * shortest {
-            (grain, shortest.next_multiple_of(grain))
-        } else {
-            (PART_GRAIN, shortest.max(longest).next_multiple_of(PART_GRAIN)) // no parameter crosses two borders
-        };
+        let in_rows = Layout::from(matrices, ranks, element_bytes, shortest, grain);
+        if in_rows.part_len <= 2 * shortest {
+            return in_rows;
+        }
+        // In parts as long as the longest parameter, none crosses two borders.
+        let whole = Layout::from(matrices, ranks, element_bytes, longest.max(shortest), PART_GRAIN);
+        if whole.part_len < in_rows.part_len { whole } else { in_rows }
+    }
+
+    /// Tries longer and longer parts, of multiples of `grain`, until all parameters fit.
+    fn from(
+        matrices: &[Matrix],
+        ranks: usize,
+        element_bytes: usize,
+        shortest: usize,
+        grain: usize,
+    ) -> Layout {
+        let (align, cut_from) = (ALIGN_BYTES / element_bytes, CUT_FROM_BYTES / element_bytes);
+        let (mut part_len, mut step) = (shortest.next_multiple_of(grain), grain);
         for attempt in 1usize.. {
             if let Some(starts) = placed(matrices, ranks, part_len, align, cut_from) {
                 return Layout { part_len, starts, matrices: matrices.to_vec(), ranks };
@@ -164,6 +177,15 @@ mod tests {
         assert_eq!(rows, [0..65, 65..130, 130..195, 195..256]);
         assert_eq!((found.rows(1, 2), found.rows(1, 3)), (0..0, 0..256));
         assert_eq!(found.place_in_part(1, 3), 15_616..15_872);
+    }
+
+    #[test]
+    fn more_ranks_than_rows_have_short_parts() {
+        // 256 rows of 768 elements, and 37 more, on 1,024 ranks: one row or none.
+        let found = layout(&[(256, 768), (37, 768)], 1024);
+        assert_eq!(found.part_len, 768);
+        assert_eq!(found.rows(0, 255), 255..256);
+        assert_eq!((found.rows(1, 256).len(), found.rows(1, 1023).len()), (37, 0));
     }
 
     #[test]

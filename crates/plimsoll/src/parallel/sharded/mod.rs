@@ -194,7 +194,11 @@ pub fn fully_shard(
             ShardedParameter { name, rows, offset: 0, full_shape }
         };
         let parameters = all.into_iter().map(whole).collect();
-        return Ok(FullyShardedDataParallel { kind: Kind::Replicated(ddp), group: group.clone(), parameters });
+        return Ok(FullyShardedDataParallel {
+            kind: Kind::Replicated(ddp),
+            group: group.clone(),
+            parameters,
+        });
     }
     let tensors: Vec<&(String, Tensor)> = all.iter().chain(&buffers).collect();
     same_model(NAME, &tensors, group)?;
@@ -260,15 +264,15 @@ fn may_be_sharded(parameters: &[(String, Tensor)]) -> Result<()> {
 
 /// The whole parameter, as a view of its unit.
 fn whole_of(unit: &gather::Unit, at: usize, before: &Tensor) -> Result<Tensor> {
-    let flat = no_grad(|| unit.whole.narrow(0, unit.layout.starts[at], before.numel())?.view(before.shape()))?;
+    let flat =
+        no_grad(|| unit.whole.narrow(0, unit.layout.starts[at], before.numel())?.view(before.shape()))?;
     flat.detach().requires_grad_(before.requires_grad())
 }
 
 /// This rank's rows of a parameter, as a view of its part of the unit.
 fn rows_of(unit: &gather::Unit, at: usize, rank: usize, before: &Tensor) -> Result<Tensor> {
     let (rows, place) = (unit.layout.rows(at, rank), unit.layout.place_in_part(at, rank));
-    let shape: Vec<usize> =
-        [rows.len()].into_iter().chain(before.shape().iter().skip(1).copied()).collect();
+    let shape: Vec<usize> = [rows.len()].into_iter().chain(before.shape().iter().skip(1).copied()).collect();
     Ok(no_grad(|| unit.rows.narrow(0, place.start, place.len())?.view(&shape[..]))?.detach())
 }
 
@@ -351,6 +355,7 @@ impl FullyShardedDataParallel {
 
 impl Drop for FullyShardedDataParallel {
     fn drop(&mut self) {
+        self.reshard(); // so that each further use of a parameter is an error
         if let Kind::Sharded { hooks, .. } = &self.kind {
             hooks.iter().for_each(HookHandle::remove);
         }

@@ -8,8 +8,8 @@ use crate::parallel::norm::row_len;
 
 /// A block of more bytes is cut into several units.
 const UNIT_BYTES: usize = 256 << 20;
-/// Padding above this share of a unit makes it worth trying units of parameters with equal rows.
-const PADDING: f64 = 0.03;
+/// The share of a unit that must be saved for it to be split into units of parameters with equal rows. Each is gathered apart.
+const SAVED: f64 = 0.05;
 
 /// The parameters of a unit, by their numbers in the model.
 #[derive(Debug)]
@@ -68,7 +68,12 @@ pub(super) fn plan(
             .flat_map(|members| laid_out(members, parameters, ranks))
             .map(|(members, layout)| {
                 let is_root = kind.block.is_empty();
-                UnitPlan { name: if is_root { "root" } else { kind.block }.to_owned(), is_root, members, layout }
+                UnitPlan {
+                    name: if is_root { "root" } else { kind.block }.to_owned(),
+                    is_root,
+                    members,
+                    layout,
+                }
             })
             .collect();
         plans.extend(parts);
@@ -111,17 +116,14 @@ fn by_bytes(members: Vec<usize>, parameters: &[(String, Tensor)]) -> Vec<Vec<usi
 }
 
 /// Lays out a unit. If that needs much padding, tries a unit for each length of rows.
-fn laid_out(
-    members: Vec<usize>,
-    parameters: &[(String, Tensor)],
-    ranks: usize,
-) -> Vec<(Vec<usize>, Layout)> {
+fn laid_out(members: Vec<usize>, parameters: &[(String, Tensor)], ranks: usize) -> Vec<(Vec<usize>, Layout)> {
     let layout_of = |members: &[usize]| {
         let matrices: Vec<Matrix> = members.iter().map(|member| matrix(&parameters[*member].1)).collect();
         Layout::of(&matrices, ranks, parameters[members[0]].1.dtype().size())
     };
     let whole = layout_of(&members);
-    if whole.padding() as f64 <= PADDING * whole.len() as f64 {
+    let worth = SAVED * whole.len() as f64;
+    if (whole.padding() as f64) < worth {
         return vec![(members, whole)];
     }
     let mut by_rows: Vec<(usize, Vec<usize>)> = Vec::new();
@@ -139,8 +141,8 @@ fn laid_out(
             (members, layout)
         })
         .collect();
-    let bytes: usize = apart.iter().map(|(_, layout)| layout.len()).sum();
-    if bytes < whole.len() { apart } else { vec![(members, whole)] }
+    let len: usize = apart.iter().map(|(_, layout)| layout.len()).sum();
+    if len as f64 <= whole.len() as f64 - worth { apart } else { vec![(members, whole)] }
 }
 
 /// A parameter as rows. A scalar is one row of one element.

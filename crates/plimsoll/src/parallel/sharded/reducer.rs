@@ -110,8 +110,9 @@ impl Reducer {
         let slots = slots_for(units, &device, takes_turns, Category::Gradient, "gradients")?;
         let own = |unit: &Unit| {
             let label = format!("{} gradients", unit.name);
-            (shard == Shard::OptimizerState)
-                .then(|| Slots::new(&device, unit.rows.dtype(), unit.layout.len(), Category::Gradient, &label))
+            (shard == Shard::OptimizerState).then(|| {
+                Slots::new(&device, unit.rows.dtype(), unit.layout.len(), Category::Gradient, &label)
+            })
         };
         Ok(Reducer {
             own_slots: units.iter().map(own).collect(),

@@ -61,7 +61,8 @@ impl FullyShardedDataParallel {
             SerializeError::Keys(mut keys) => {
                 for one in &mut keys.misshaped {
                     let known = rows_of.iter().find(|(name, _)| *name == one.name);
-                    one.expected = known.map_or_else(|| one.expected.clone(), |(_, it)| it.full_shape.clone());
+                    one.expected =
+                        known.map_or_else(|| one.expected.clone(), |(_, it)| it.full_shape.clone());
                 }
                 SerializeError::Keys(keys)
             }
@@ -111,7 +112,8 @@ impl FullyShardedDataParallel {
             for (name, tensor) in tensors.iter_mut() {
                 if tensor.shape() != parameter.full_shape {
                     let (found, wanted) = (tensor.shape(), &parameter.full_shape);
-                    let message = format!("`{name}` of {} has shape {found:?}, not {wanted:?}", parameter.name);
+                    let message =
+                        format!("`{name}` of {} has shape {found:?}, not {wanted:?}", parameter.name);
                     return Err(Error::argument(LOAD, message));
                 }
                 *tensor = rows_of(tensor, parameter)?;
@@ -144,7 +146,8 @@ impl FullyShardedDataParallel {
             );
             return Err(Error::argument(STATE_DICT, message));
         }
-        let own = (parameter.offset as u64).to_le_bytes().into_iter().chain((rows.numel() as u64).to_le_bytes());
+        let own =
+            (parameter.offset as u64).to_le_bytes().into_iter().chain((rows.numel() as u64).to_le_bytes());
         let own: Vec<u8> = own.collect();
         let ranks = self.group.all_gather_bytes(&own, "rows")?;
         let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes) as usize;
