@@ -8,8 +8,6 @@ use crate::device::Device;
 use crate::pinned::Block;
 use crate::stream::Event;
 
-use super::moves::Guard;
-
 /// Where the bytes of a tensor are. Operations bring them back automatically.
 ///
 /// ```
@@ -33,8 +31,8 @@ pub enum State {
     Lent,
 }
 
-/// The owner of the bytes; `R` computes evicted bytes again.
-pub(super) enum Backing<R> {
+/// The owner of the bytes. `R` computes evicted bytes again, and `G` keeps another storage on its device.
+pub(super) enum Backing<R, G> {
     /// The device's allocator.
     Device(Allocation),
     /// Pinned memory that holds a host tensor, with device copies to or from it that may be in progress.
@@ -46,12 +44,12 @@ pub(super) enum Backing<R> {
     /// Nothing. The storage has no memory of its own, and borrows none now.
     Lent,
     /// The memory of another storage, which cannot leave its device meanwhile.
-    Borrowed(#[allow(dead_code, reason = "held for its drop")] Guard),
+    Borrowed(#[allow(dead_code, reason = "held for its drop")] G),
     /// Nothing: the storage is being dropped.
     Gone,
 }
 
-impl<R> Backing<R> {
+impl<R, G> Backing<R, G> {
     pub(super) fn pinned(block: Block) -> Self {
         Backing::Pinned { block, copies: Vec::new() }
     }

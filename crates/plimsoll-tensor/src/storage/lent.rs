@@ -6,24 +6,11 @@
 //! rows change.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
-use plimsoll_alloc::{Addr, Tag};
+use plimsoll_alloc::Tag;
 
-use super::backing::Backing;
-use super::moves::Restoring;
-use super::{AWAY, Storage};
+use super::{AWAY, Held, Lent, Source, Storage};
 use crate::error::{Error, Result};
-
-/// Gathers the bytes of a lent storage. Returns the storage that has them.
-pub(crate) type Source = Arc<dyn Fn() -> Result<Storage> + Send + Sync>;
-
-/// What a lent storage is gathered from.
-pub(super) struct Lent {
-    source: Source,
-    /// This rank's part.
-    rows: Storage,
-}
 
 impl Storage {
     /// A storage of `bytes`, gathered by `source` from these rows and those of other ranks.
@@ -31,7 +18,7 @@ impl Storage {
     /// # Errors
     /// Another storage is already gathered from these rows.
     pub(crate) fn lent(rows: &Storage, bytes: u64, tag: Tag, source: Source) -> Result<Storage> {
-        let storage = Storage::new(rows.device(), bytes, AWAY, rows.stream(), tag, Backing::Lent);
+        let storage = Storage::new(rows.device(), bytes, AWAY, rows.stream(), tag, Held::Lent);
         if rows.0.gathered.set(storage.downgrade()).is_err() {
             let message = "another tensor is already gathered from these rows";
             return Err(Error::argument("lent", message));
@@ -49,7 +36,7 @@ impl Storage {
         let guard = self.guard("window")?;
         let address = self.0.address.load(Ordering::Acquire) + start;
         let (device, stream) = (&self.0.device, self.stream());
-        Ok(Storage::new(device, bytes, address, stream, self.tag(), Backing::Borrowed(guard)))
+        Ok(Storage::new(device, bytes, address, stream, self.tag(), Held::Borrowed(guard)))
     }
 
     /// Whether it is gathered from the rows of several ranks.
@@ -60,45 +47,6 @@ impl Storage {
     /// Whether a lent storage is gathered from these bytes.
     pub(crate) fn is_gathered(&self) -> bool {
         self.0.gathered.get().is_some()
-    }
-
-    /// The rows of this rank that a lent storage is gathered from.
-    pub(super) fn rows(&self) -> Option<&Storage> {
-        self.0.lent.get().map(|lent| &lent.rows)
-    }
-
-    /// Gathers the bytes of a lent storage.
-    pub(super) fn gather(&self) -> Result<()> {
-        let Some(lent) = self.0.lent.get() else { unreachable!("only a lent storage has this backing") };
-        let _once = Restoring::begin(self)?;
-        let slot = (lent.source)()?;
-        if slot.bytes() < self.bytes() || slot.device() != self.device() {
-            let (bytes, needed) = (slot.bytes(), self.bytes());
-            let message = format!("its source gave {bytes} bytes, not {needed} on the same device");
-            return Err(Error::argument("lent", message));
-        }
-        let guard = slot.guard("lent")?;
-        let at = Addr(slot.0.address.load(Ordering::Acquire));
-        self.settle(Backing::Borrowed(guard), at, slot.stream(), |backing| matches!(backing, Backing::Lent));
-        Ok(())
-    }
-
-    /// Takes the memory from a lent storage, whose next reader gathers the bytes again. Returns false, and does nothing, if an
-    /// operation is about to read it.
-    pub(crate) fn take_back(&self) -> bool {
-        let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
-        let mut account = self.account();
-        let taken = match account.backing {
-            Backing::Borrowed(_) if account.guards == 0 => {
-                self.0.address.store(AWAY, Ordering::Release);
-                std::mem::replace(&mut account.backing, Backing::Lent)
-            }
-            Backing::Lent => Backing::Lent,
-            _ => return false,
-        };
-        drop((account, writing));
-        taken.free(&self.0.device);
-        true
     }
 
     /// # Errors

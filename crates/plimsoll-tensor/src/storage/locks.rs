@@ -9,8 +9,7 @@ use std::sync::{PoisonError, RwLockReadGuard, RwLockWriteGuard};
 use plimsoll_alloc::Addr;
 use smallvec::SmallVec;
 
-use super::moves::Guard;
-use super::{AWAY, Storage};
+use super::{AWAY, Guard, Storage};
 use crate::error::Result;
 use crate::few::fill;
 

@@ -25,9 +25,7 @@ use crate::stream;
 
 use backing::Backing;
 pub use backing::State;
-use lent::Lent;
 pub(crate) use locks::Locks;
-pub(crate) use moves::Guard;
 
 /// A reference-counted piece of device memory. The second field is set on handles of a result that was computed into memory
 /// supplied by the caller ([`Storage::computed`]), and on their clones.
@@ -80,6 +78,28 @@ struct Inner {
 /// Computes evicted bytes again. Returns a storage of the same size, to which the caller has the only handle.
 pub(crate) type Recipe = Arc<dyn Fn() -> Result<Storage> + Send + Sync>;
 
+/// Keeps a storage's bytes on their device.
+pub(crate) struct Guard(Storage);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.account().guards -= 1;
+    }
+}
+
+/// The owner of a storage's bytes.
+type Held = Backing<Recipe, Guard>;
+
+/// Gathers the bytes of a lent storage. Returns the storage that has them.
+pub(crate) type Source = Arc<dyn Fn() -> Result<Storage> + Send + Sync>;
+
+/// What a lent storage is gathered from.
+struct Lent {
+    source: Source,
+    /// This rank's part.
+    rows: Storage,
+}
+
 /// Computes the bytes of a saved tensor again, so that they need not be kept.
 pub(crate) trait Recompute: Send + Sync {
     /// Another saved tensor will read the bytes.
@@ -104,7 +124,7 @@ struct Account {
     guards: u32,
     /// The operation that changed them last.
     changed_by: &'static str,
-    backing: Backing<Recipe>,
+    backing: Held,
     /// Recomputes the bytes instead of saving them, and the version for which this is valid.
     recompute: Option<Box<(Weak<dyn Recompute>, u32)>>,
 }
@@ -141,14 +161,7 @@ impl Storage {
         Ok(Storage::new(host, bytes, address, StreamId::default(), tag, backing))
     }
 
-    fn new(
-        device: &Device,
-        bytes: u64,
-        address: u64,
-        stream: StreamId,
-        tag: Tag,
-        backing: Backing<Recipe>,
-    ) -> Storage {
+    fn new(device: &Device, bytes: u64, address: u64, stream: StreamId, tag: Tag, backing: Held) -> Storage {
         Storage(
             Arc::new(Inner {
                 device: device.clone(),
@@ -242,6 +255,29 @@ impl Storage {
     /// Whether it was requested in inference mode.
     pub(crate) fn is_inference(&self) -> bool {
         self.0.inference
+    }
+
+    /// The rows of this rank that a lent storage is gathered from.
+    fn rows(&self) -> Option<&Storage> {
+        self.0.lent.get().map(|lent| &lent.rows)
+    }
+
+    /// Takes the memory from a lent storage, whose next reader gathers the bytes again. Returns false, and does nothing, if an
+    /// operation is about to read it.
+    pub(crate) fn take_back(&self) -> bool {
+        let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
+        let mut account = self.account();
+        let taken = match account.backing {
+            Backing::Borrowed(_) if account.guards == 0 => {
+                self.0.address.store(AWAY, Ordering::Release);
+                std::mem::replace(&mut account.backing, Backing::Lent)
+            }
+            Backing::Lent => Backing::Lent,
+            _ => return false,
+        };
+        drop((account, writing));
+        taken.free(&self.0.device);
+        true
     }
 
     fn account(&self) -> MutexGuard<'_, Account> {

@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 use plimsoll_alloc::{Addr, StreamId};
 
 use super::backing::{Backing, State};
-use super::{AWAY, Recipe, Storage, request};
+use super::{AWAY, Guard, Held, Recipe, Storage, request};
 use crate::capturing;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -20,15 +20,6 @@ use crate::layout::Layout;
 use crate::pinned::{self, Block};
 use crate::stream::Event;
 use crate::view::View;
-
-/// Keeps a storage's bytes on their device.
-pub(crate) struct Guard(Storage);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.0.account().guards -= 1;
-    }
-}
 
 impl Storage {
     /// The place of the bytes.
@@ -115,7 +106,7 @@ impl Storage {
         Ok(())
     }
 
-    fn may_leave(&self, guards: u32, backing: &Backing<Recipe>, op: &'static str) -> Result<()> {
+    fn may_leave(&self, guards: u32, backing: &Held, op: &'static str) -> Result<()> {
         let why = match backing {
             Backing::Pinned { .. } => "a tensor in pinned memory is on the host already",
             Backing::Lent | Backing::Borrowed(_) => {
@@ -230,15 +221,25 @@ impl Storage {
         Ok(())
     }
 
+    /// Gathers the bytes of a lent storage.
+    fn gather(&self) -> Result<()> {
+        let Some(lent) = self.0.lent.get() else { unreachable!("only a lent storage has this backing") };
+        let _once = Restoring::begin(self)?;
+        let slot = (lent.source)()?;
+        if slot.bytes() < self.bytes() || slot.device() != self.device() {
+            let (bytes, needed) = (slot.bytes(), self.bytes());
+            let message = format!("its source gave {bytes} bytes, not {needed} on the same device");
+            return Err(Error::argument("lent", message));
+        }
+        let guard = slot.guard("lent")?;
+        let at = Addr(slot.0.address.load(Ordering::Acquire));
+        self.settle(Backing::Borrowed(guard), at, slot.stream(), |backing| matches!(backing, Backing::Lent));
+        Ok(())
+    }
+
     /// Switches to another backing if `expected` still holds for the current one; another thread may have changed it
     /// first.
-    pub(super) fn settle(
-        &self,
-        backing: Backing<Recipe>,
-        at: Addr,
-        stream: StreamId,
-        expected: impl FnOnce(&Backing<Recipe>) -> bool,
-    ) {
+    fn settle(&self, backing: Held, at: Addr, stream: StreamId, expected: impl FnOnce(&Held) -> bool) {
         let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
         let mut account = self.account();
         let old = if expected(&account.backing) {
@@ -294,10 +295,10 @@ thread_local! {
 }
 
 /// A running recipe, or source of a lent storage.
-pub(super) struct Restoring(());
+struct Restoring(());
 
 impl Restoring {
-    pub(super) fn begin(storage: &Storage) -> Result<Restoring> {
+    fn begin(storage: &Storage) -> Result<Restoring> {
         RESTORING.with_borrow_mut(|running| {
             if running.contains(&storage.id()) {
                 let message = "its recipe needs the tensor itself: let it use other tensors only";
