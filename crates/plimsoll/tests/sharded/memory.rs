@@ -125,11 +125,12 @@ fn a_rank_of_many_has_its_part_of_the_memory() {
         // Rows, and slots for two blocks and the root.
         let buffers = 12 << 20; // room for the masks of attention and the tables of this model
         assert!(start >= whole / ranks as u64 + slots && start <= whole / ranks as u64 + slots + buffers);
-        // Two moments of the rows, and a slot of gradients for the blocks and one for the root, which are kept.
+        // Two moments of the rows, and slots of gradients, which are kept: one for the root, and one for each unit of a block. With
+        // 1,024 ranks, rows of one length are a unit.
         let state = 2 * whole / ranks as u64;
         assert!(
-            added >= state && added <= state + slots + (8 << 20),
-            "{ranks} ranks: {added} for {state} of state and at most {slots} of slots"
+            added >= state && added <= state + 2 * slots + (8 << 20),
+            "{ranks} ranks: {added} for {state} of state and at most twice {slots} of slots"
         );
     }
     let (start, .., whole) = bytes(64, Shard::OptimizerState);
