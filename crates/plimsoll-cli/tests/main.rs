@@ -51,5 +51,6 @@ mod train_cuda;
 mod train_gpt;
 mod train_image;
 mod train_ranks;
+mod train_sharded;
 mod waste;
 mod whatif;

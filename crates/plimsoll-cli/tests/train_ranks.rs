@@ -309,7 +309,8 @@ fn what_cannot_be_is_refused_before_any_file_is_read() {
         &[],
         "--sim-ranks is for `--device sim`",
     );
-    refused(&["--ranks", "2"], &[], "--parallel <HOW>");
+    refused(&["--ranks", "2"], &[], "--parallel <ddp|shard[=N]>");
+    refused(&["--parallel", "shard", "--ranks", "2", "--capture"], &[], "not with shard");
     let two = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")];
     refused(&["--data", nowhere], &two, "this is rank 0 of 2 by RANK and WORLD_SIZE: add --parallel ddp");
     refused(&["--parallel", "ddp", "--ranks", "4"], &two, "--ranks 4, but RANK and WORLD_SIZE started 2");

@@ -23,6 +23,7 @@
 //! | `checkpoint/` | [`checkpoint`](checkpoint::checkpoint): saved tensors are dropped and computed again; [`recompute_output`](checkpoint::recompute_output): the same for an operation's output |
 //! | `save_on_cpu.rs` | [`save_on_cpu`](save_on_cpu::save_on_cpu): saved tensors wait in host memory |
 //! | `residency.rs` | tensors whose bytes are moved off their device and come back: [`State`], [`PinGuard`] |
+//! | `lent.rs` | [`Tensor::lent`]: tensors that are gathered from the rows of several ranks while operations read them |
 //! | `function.rs` | [`Function`]: a user-defined derivative for code made of tensor operations |
 //! | `testing/` | asynchronous devices for tests |
 //! | `gradcheck.rs` | checks derivatives of user-defined functions against finite differences |
@@ -63,6 +64,7 @@ mod inference;
 mod kernel;
 pub mod label;
 mod layout;
+mod lent;
 mod operator;
 mod ops;
 pub mod pinned;

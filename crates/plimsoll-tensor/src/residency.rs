@@ -40,8 +40,12 @@ impl Tensor {
     /// Brings the bytes back to their device and keeps them there until the guard is dropped.
     ///
     /// # Errors
-    /// [`Error::NotResident`] with its cause: out of memory, or a failed recipe.
+    /// [`Error::NotResident`] with its cause: out of memory, or a failed recipe. A lent tensor ([`Tensor::lent`]).
     pub fn pin(&self) -> Result<PinGuard> {
+        if self.is_lent() {
+            let message = "a parameter of a sharded model has no memory of its own, so it cannot be kept there: copy it";
+            return Err(Error::argument("pin", message));
+        }
         self.data().storage.guard("pin").map(PinGuard)
     }
 

@@ -13,7 +13,7 @@
 //! - `settings=…`: allocator settings in the format of `PYTORCH_ALLOC_CONF`; by default that variable's value, or expandable
 //!   segments if it is not set;
 //! - under torchrun, with the device `cuda`, or with `sim-ranks=N` on a simulated device: data parallel; the batch size is of one rank; `bucket=BYTES` is
-//!   the size of a bucket of gradients;
+//!   the size of a bucket of gradients, and `shard=parameters`, `shard=gradients` or `shard=optimizer-state` shards these;
 //! - `--capture`: steps are captured after the third and replayed;
 //! - `snapshot=FILE`: the device's memory history, for `plimsoll explain`;
 //! - `checksum` shows a checksum of the bits of all losses and parameters after the steps;
@@ -23,11 +23,13 @@
 
 mod support;
 
+use std::any::Any;
+
 use plimsoll::autocast::autocast;
 use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
-use plimsoll::parallel::{DdpOptions, DistributedDataParallel};
+use plimsoll::parallel::{DdpOptions, DistributedDataParallel, FullyShardOptions, Shard, fully_shard};
 use plimsoll::{CapturedStep, DType, Device, ProcessGroup, Result, Tensor};
 use support::{Arguments, Failure, Trained};
 
@@ -62,8 +64,8 @@ struct Training<M> {
     targets: Tensor,
     /// Whether the forward pass runs under autocast.
     short: bool,
-    /// The ranks, and what averages their gradients.
-    ranks: Option<(ProcessGroup, DistributedDataParallel)>,
+    /// The ranks, and what averages their gradients: kept until the end.
+    ranks: Option<(ProcessGroup, Box<dyn Any>)>,
 }
 
 impl<M: Language> Training<M> {
@@ -78,7 +80,27 @@ impl<M: Language> Training<M> {
         if arguments.get(4, "f32") == "bf16-model" {
             model.bfloat16()?;
         }
-        let adam = AdamW::new(model.parameters(), AdamWOptions { lr: 3e-4, ..AdamWOptions::default() });
+        let mut parameters = model.parameters();
+        let mut ranks: Option<(ProcessGroup, Box<dyn Any>)> = None;
+        if let (2.., Some(what)) = (group.size(), arguments.option("shard")) {
+            let shard = match what {
+                "optimizer-state" => Shard::OptimizerState,
+                "gradients" => Shard::Gradients,
+                _ => Shard::Parameters,
+            };
+            let options = FullyShardOptions { shard, ..FullyShardOptions::default() };
+            let sharded = fully_shard(&mut model, group, options)?;
+            parameters = sharded.parameters();
+            ranks = Some((group.clone(), Box::new(sharded)));
+        } else if group.size() > 1 {
+            let mut options = DdpOptions::default();
+            if let Some(bytes) = arguments.option("bucket").and_then(|bytes| bytes.parse().ok()) {
+                options.bucket_cap_bytes = bytes;
+            }
+            let ddp = DistributedDataParallel::new(&model, group, options)?;
+            ranks = Some((group.clone(), Box::new(ddp)));
+        }
+        let adam = AdamW::new(parameters, AdamWOptions { lr: 3e-4, ..AdamWOptions::default() });
         let draw = |seed: i64| {
             let token = |i: i64| (i * 7919 + seed * 104_729) * 31 % 65_537 % vocabulary as i64;
             let all: Vec<i64> = (0..(count * length) as i64).map(token).collect();
@@ -86,17 +108,6 @@ impl<M: Language> Training<M> {
         };
         let rank = group.rank() as i64;
         let (tokens, targets) = (draw(2 * rank + 1)?, draw(2 * rank + 2)?);
-        let ranks = match group.size() {
-            1 => None,
-            _ => {
-                let mut options = DdpOptions::default();
-                if let Some(bytes) = arguments.option("bucket").and_then(|bytes| bytes.parse().ok()) {
-                    options.bucket_cap_bytes = bytes;
-                }
-                let ddp = DistributedDataParallel::new(&model, group, options)?;
-                Some((group.clone(), ddp))
-            }
-        };
         let short = arguments.get(4, "f32") == "bf16";
         Ok(Training { model, adam: adam.with_master_weights(), tokens, targets, short, ranks })
     }
@@ -137,8 +148,13 @@ fn run<M: Language>(
     make: impl Fn(&Scope, usize) -> Result<M>,
 ) -> std::result::Result<(), Failure> {
     let world = arguments.world()?;
+    // A rank of a sharded model never has all parameters.
+    let scope = |device: &Device| match arguments.option("shard") {
+        Some(_) if world.size() > 1 => Scope::new(device, 1).deferred(),
+        _ => Scope::new(device, 1),
+    };
     let training = |recompute: usize, device: &Device, group: &ProcessGroup| {
-        Training::new(arguments, device, group, make(&Scope::new(device, 1), recompute)?, vocabulary)
+        Training::new(arguments, device, group, make(&scope(device), recompute)?, vocabulary)
     };
     let recompute = arguments.recomputed(layers, |recompute, device| {
         let group = ProcessGroup::simulated(0, world.size());

@@ -92,13 +92,18 @@ impl GradScaler {
     /// [`GradScaler::step`].
     ///
     /// # Errors
-    /// A second call for the same optimizer before [`GradScaler::update`].
+    /// A second call for the same optimizer before [`GradScaler::update`]; rows of sharded parameters.
     pub fn unscale_(&mut self, optimizer: &dyn Optimizer) -> Result<()> {
         let parameters = optimizer.parameters();
         let key = key(&parameters);
         if self.seen.contains_key(&key) {
             let message = "these gradients were unscaled already: call `update` between steps".to_owned();
             return Err(Error::Argument { op: "unscale_", message });
+        }
+        if parameters.iter().any(Tensor::is_shard) {
+            let message = "each rank would find infinite values in its own rows only, and skip other steps than the others: train a \
+                           sharded model in bfloat16, which needs no scaling";
+            return Err(Error::argument("unscale_", message));
         }
         let gradients: Vec<Tensor> = parameters.iter().filter_map(Tensor::grad).collect();
         let mut finite = true;

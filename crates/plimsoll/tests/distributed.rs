@@ -6,7 +6,9 @@ use std::thread;
 use plimsoll::dist::{Environment, JoinOptions, Launcher, StoreHost, World, store};
 use plimsoll::nn::{BatchNorm1d, Linear, Module, Scope, Sequential};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm_};
-use plimsoll::parallel::{DdpOptions, DistributedDataParallel};
+use plimsoll::parallel::{
+    DdpOptions, DistributedDataParallel, FullyShardOptions, FullyShardedDataParallel, fully_shard,
+};
 use plimsoll::{DType, Device, Error, ProcessGroup, Result, SimConfig, Tensor, members, no_grad};
 use serde_json::Value;
 
@@ -74,9 +76,16 @@ fn target(seed: usize) -> Tensor {
     Tensor::from_slice(&classes, &[ROWS], &Device::cpu()).unwrap()
 }
 
+/// The way in which the ranks of a program work together.
+enum Way {
+    Ddp(DistributedDataParallel),
+    Sharded(FullyShardedDataParallel),
+}
+
 /// Runs one of the programs of `make_distributed.py`. Returns its losses, and its parameters at the end.
 fn program(group: &ProcessGroup, name: &str, options: DdpOptions) -> Result<(Vec<f64>, Vec<f64>)> {
-    let net = Net::new(&Device::cpu())?;
+    let mut net = Net::new(&Device::cpu())?;
+    let (is_sharded, name) = (name.starts_with("fsdp_"), name.trim_start_matches("fsdp_"));
     let parameters = net.named_parameters();
     for (name_of, parameter) in &parameters {
         let is_frozen = (name == "frozen" && name_of.starts_with("first"))
@@ -84,9 +93,17 @@ fn program(group: &ProcessGroup, name: &str, options: DdpOptions) -> Result<(Vec
         parameter.requires_grad_(!is_frozen)?;
     }
     let unused = name == "unused";
-    let ddp =
-        DistributedDataParallel::new(&net, group, DdpOptions { find_unused_parameters: unused, ..options })?;
-    let trained: Vec<Tensor> = net.parameters().into_iter().filter(Tensor::requires_grad).collect();
+    let (way, trained) = if is_sharded {
+        let units = ["first", "second", "extra"].map(str::to_owned).to_vec();
+        let options = FullyShardOptions { units, ..FullyShardOptions::default() };
+        let sharded = fully_shard(&mut net, group, options)?;
+        let rows = sharded.parameters();
+        (Way::Sharded(sharded), rows)
+    } else {
+        let options = DdpOptions { find_unused_parameters: unused, ..options };
+        let ddp = DistributedDataParallel::new(&net, group, options)?;
+        (Way::Ddp(ddp), net.parameters().into_iter().filter(Tensor::requires_grad).collect())
+    };
     let mut adamw =
         AdamW::new(trained.clone(), AdamWOptions { lr: 0.01, weight_decay: 0.1, ..AdamWOptions::default() });
     let always = ["clipped", "accumulated", "frozen"].contains(&name);
@@ -99,7 +116,15 @@ fn program(group: &ProcessGroup, name: &str, options: DdpOptions) -> Result<(Vec
     for step in 0..STEPS {
         adamw.zero_grad();
         let loss = if name == "accumulated" {
-            ddp.no_sync(|| loss_of(step, 1)?.mul_scalar(0.5)?.backward())?;
+            let first = || loss_of(step, 1)?.mul_scalar(0.5)?.backward();
+            match &way {
+                Way::Ddp(ddp) => ddp.no_sync(first)?,
+                Way::Sharded(sharded) => {
+                    sharded.set_requires_gradient_sync(false);
+                    first()?;
+                    sharded.set_requires_gradient_sync(true);
+                }
+            }
             let loss = loss_of(step, 0)?;
             loss.mul_scalar(0.5)?.backward()?;
             loss
@@ -109,7 +134,10 @@ fn program(group: &ProcessGroup, name: &str, options: DdpOptions) -> Result<(Vec
             loss
         };
         if name == "clipped" {
-            clip_grad_norm_(&trained, 0.05, 2.0)?;
+            match &way {
+                Way::Ddp(_) => clip_grad_norm_(&trained, 0.05, 2.0)?,
+                Way::Sharded(sharded) => sharded.clip_grad_norm_(0.05)?,
+            };
         }
         adamw.step()?;
         losses.push(loss.to_dtype(DType::F64)?.item::<f64>()?);
@@ -132,15 +160,22 @@ fn apart(a: &[f64], b: &[f64]) -> f64 {
 }
 
 #[test]
-fn losses_and_parameters_are_those_of_pytorchs_ddp() {
+fn losses_and_parameters_are_those_of_pytorchs_ddp_and_fsdp2() {
     let text =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/distributed.json"))
             .unwrap();
     let recorded: Value = serde_json::from_str(&text).unwrap();
-    for (size, name) in [2, 4]
-        .into_iter()
-        .flat_map(|size| ["plain", "clipped", "accumulated", "frozen", "unused"].map(|name| (size, name)))
-    {
+    const PROGRAMS: [&str; 8] = [
+        "plain",
+        "clipped",
+        "accumulated",
+        "frozen",
+        "unused",
+        "fsdp_clipped",
+        "fsdp_accumulated",
+        "fsdp_frozen",
+    ];
+    for (size, name) in [2, 4].into_iter().flat_map(|size| PROGRAMS.map(|name| (size, name))) {
         let of = |dtype: &str| &recorded[size.to_string()][name][dtype];
         let (short, long) = (of("float32"), of("float64"));
         let ours = on_ranks(size, |group| program(group, name, DdpOptions::default()).unwrap());

@@ -28,6 +28,7 @@ mod recorded;
 mod recorded_steps;
 mod scripts;
 mod serialize;
+mod sharded;
 mod snapshot;
 mod techniques;
 #[cfg(feature = "tokenizers")]

@@ -19,6 +19,10 @@ impl Network for Classifier {
         self.0.as_ref()
     }
 
+    fn module_mut(&mut self) -> &mut dyn Module {
+        self.0.as_mut()
+    }
+
     fn loss(&self, batch: &[Tensor]) -> Result<Tensor> {
         let [images, labels] = batch else { unreachable!("a batch has images and labels") };
         self.0.forward(images)?.cross_entropy(labels)

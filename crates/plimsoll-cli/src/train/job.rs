@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use plimsoll::autocast::autocast;
 use plimsoll::data::DataError;
 use plimsoll::memory::Report;
-use plimsoll::parallel::Bucket;
+use plimsoll::parallel::{Bucket, Shard, ShardedUnit};
 use plimsoll::serialize::SerializeError;
 use plimsoll::{DType, Device, ProcessGroup};
 
@@ -33,6 +33,8 @@ pub(crate) struct Job {
     pub(crate) capture: bool,
     /// The ranks that train together; one, most often.
     pub(crate) group: ProcessGroup,
+    /// What each of them has only a part of.
+    pub(crate) shard: Shard,
 }
 
 impl Job {
@@ -56,8 +58,14 @@ impl Job {
 /// What several ranks did together.
 #[derive(Clone, Debug)]
 pub(crate) struct Together {
-    /// The buckets of gradients.
+    /// What each has only a part of.
+    pub(crate) shard: Shard,
+    /// The buckets of gradients, if all are whole.
     pub(crate) buckets: Vec<Bucket>,
+    /// The units of which each rank has a part.
+    pub(crate) units: Vec<ShardedUnit>,
+    /// Bytes of the memory in which units are gathered.
+    pub(crate) slot_bytes: u64,
     /// Bytes that a rank sends in a step.
     pub(crate) sent_bytes_per_step: u64,
     /// Allocated and reserved bytes at the peak of each rank.

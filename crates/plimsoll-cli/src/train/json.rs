@@ -1,6 +1,7 @@
 //! A finished or failed job for programs. All sizes are bytes. The schema's name contains its version.
 
 use plimsoll::memory::Report;
+use plimsoll::parallel::Shard;
 use plimsoll::{Category, CategoryBytes, OutOfMemory};
 use serde_json::{Map, Value, json};
 
@@ -95,14 +96,25 @@ pub(crate) fn out_of_memory(
 }
 
 fn of_ranks(together: &Together) -> Value {
-    let Together { buckets, sent_bytes_per_step, peaks } = together;
+    let Together { shard, buckets, units, slot_bytes, sent_bytes_per_step, peaks } = together;
     let buckets =
         buckets.iter().map(|bucket| json!({ "bytes": bucket.bytes, "parameters": bucket.parameters }));
+    let units = units
+        .iter()
+        .map(|unit| json!({ "name": unit.name, "bytes": unit.bytes, "parameters": unit.parameters }));
     let peaks = peaks
         .iter()
         .map(|(allocated, reserved)| json!({ "allocated_bytes": allocated, "reserved_bytes": reserved }));
     json!({
-        "parallel": "ddp",
+        "parallel": if *shard == Shard::Nothing { "ddp" } else { "shard" },
+        "shard": match shard {
+            Shard::Nothing => "nothing",
+            Shard::OptimizerState => "optimizer-state",
+            Shard::Gradients => "gradients",
+            Shard::Parameters => "parameters",
+        },
+        "units": units.collect::<Vec<_>>(),
+        "slot_bytes": slot_bytes,
         "size": peaks.len(),
         "buckets": buckets.collect::<Vec<_>>(),
         "sent_bytes_per_step": sent_bytes_per_step,

@@ -78,12 +78,14 @@ impl What {
 /// Runs the job. Returns the text for stdout.
 pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
     let settings = what.settings();
-    let (world, device) = match settings.parallel.start(&settings.device, what.batch_size())? {
-        Start::Rank(world, device) => (world, device),
-        Start::Launcher(ranks) => return spawn::run(ranks),
-    };
+    let (world, device) =
+        match settings.parallel.start(&settings.device, what.batch_size(), settings.capture)? {
+            Start::Rank(world, device) => (world, device),
+            Start::Launcher(ranks) => return spawn::run(ranks),
+        };
     let outcome = what.job().and_then(|mut job| {
         job.group = world.group().clone();
+        job.shard = settings.parallel.shard();
         command::run(&job, settings, &device, &world)
     });
     if let Err(failure) = &outcome {

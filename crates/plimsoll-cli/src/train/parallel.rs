@@ -1,6 +1,7 @@
 //! `--parallel`: the ranks that train together. A launcher's environment variables show whether this process is one of
 //! several; `spawn.rs` is the launcher of `--ranks`.
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -9,7 +10,10 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use plimsoll::dist::{Environment, JoinOptions, Member, World};
+use plimsoll::parallel::Shard;
 use plimsoll::{Device, Error, ProcessGroup};
+
+use plimsoll_trace::render::words::counted;
 
 use super::device::DeviceArgs;
 use crate::exit::{Exit, Failure};
@@ -24,8 +28,15 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Args)]
 pub(crate) struct ParallelArgs {
     /// Train on several ranks: processes that torchrun, srun or mpirun has started, or --ranks starts
-    #[arg(long, value_enum, value_name = "HOW", help_heading = "Ranks")]
+    ///
+    /// `ddp` is data parallel: each rank has the whole model and an equal part of every batch; gradients are averaged. `shard` does
+    /// the same, but each rank has only its part of what --shard names; `shard=N` also checks that there are N ranks. NCCL connects
+    /// GPUs, sockets connect processors
+    #[arg(long, value_name = "ddp|shard[=N]", help_heading = "Ranks")]
     parallel: Option<Parallel>,
+    /// With `--parallel shard`: what each rank has only its part of [default: parameters]
+    #[arg(long, value_enum, value_name = "WHAT", requires = "parallel", help_heading = "Ranks")]
+    shard: Option<Sharded>,
     /// Start N processes on this machine, each a rank; their stderr is prefixed with [rank N]
     #[arg(long, value_name = "N", requires = "parallel", conflicts_with = "sim_ranks", help_heading = "Ranks",
           value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -37,11 +48,41 @@ pub(crate) struct ParallelArgs {
 }
 
 /// How ranks share the work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parallel {
-    /// Data parallel: each rank has the whole model and an equal part of every batch; gradients are averaged, over NCCL on GPUs,
-    /// over sockets on the CPU
+    /// Each rank has the whole model.
     Ddp,
+    /// Each rank has a part of it; all ranks form one group, of this size if one is given.
+    Shard(Option<usize>),
+}
+
+impl FromStr for Parallel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Parallel, String> {
+        match text.split_once('=') {
+            None if text == "ddp" => Ok(Parallel::Ddp),
+            None if text == "shard" => Ok(Parallel::Shard(None)),
+            Some(("shard", size)) => match size.parse() {
+                Ok(size) if size > 0 => Ok(Parallel::Shard(Some(size))),
+                _ => Err(format!("`{size}` is no number of ranks: give shard=N")),
+            },
+            _ => Err("give ddp, shard or shard=N".to_owned()),
+        }
+    }
+}
+
+/// What each rank has only a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Sharded {
+    /// Nothing, as `--parallel ddp`
+    Nothing,
+    /// The optimizer's state (ZeRO-1)
+    OptimizerState,
+    /// Also gradients (ZeRO-2)
+    Gradients,
+    /// Also parameters (ZeRO-3, FSDP)
+    Parameters,
 }
 
 /// The role of this process.
@@ -53,8 +94,38 @@ pub(super) enum Start {
 }
 
 impl ParallelArgs {
+    /// What each rank has only a part of.
+    pub(super) fn shard(&self) -> Shard {
+        match (self.parallel, self.shard) {
+            (None | Some(Parallel::Ddp), _) | (_, Some(Sharded::Nothing)) => Shard::Nothing,
+            (_, Some(Sharded::OptimizerState)) => Shard::OptimizerState,
+            (_, Some(Sharded::Gradients)) => Shard::Gradients,
+            (_, Some(Sharded::Parameters) | None) => Shard::Parameters,
+        }
+    }
+
+    /// # Errors
+    /// A number of ranks that does not fit the options.
+    fn fits(&self, batch_size: usize, ranks: usize) -> Result<(), Failure> {
+        if let Some(Parallel::Shard(Some(size))) = self.parallel
+            && size != ranks
+        {
+            let message = format!(
+                "--parallel shard={size}, but there are {}: all ranks form one group, so N must be their number",
+                counted(ranks as u64, "rank")
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        divides(batch_size, ranks)
+    }
+
     /// Joins the other ranks, unless they must be started first. `batch_size` is the total of all ranks.
-    pub(super) fn start(&self, device: &DeviceArgs, batch_size: usize) -> Result<Start, Failure> {
+    pub(super) fn start(
+        &self,
+        device: &DeviceArgs,
+        batch_size: usize,
+        captures: bool,
+    ) -> Result<Start, Failure> {
         let usage = |message: String| Err(Failure::new(Exit::Usage, message));
         let environment = Environment::of_process().map_err(|source| {
             Failure::from(Error::Distributed { op: "--parallel", source: Box::new(source) })
@@ -73,11 +144,19 @@ impl ParallelArgs {
                 "each rank has a GPU of its own: give --device cuda, and CUDA_VISIBLE_DEVICES to choose among them".to_owned(),
             );
         }
+        if let (Some(Parallel::Shard(_)), true) = (self.parallel, captures) {
+            return usage("--capture works with --parallel ddp, not with shard".to_owned());
+        }
+        if let (Some(Parallel::Ddp), Some(_)) = (self.parallel, self.shard) {
+            return usage(
+                "--shard is for --parallel shard: with ddp each rank has the whole model".to_owned(),
+            );
+        }
         if !device.has_values() {
             let Some(ranks) = self.sim_ranks else {
                 return usage("on a simulated device add --sim-ranks N: no processes are started".to_owned());
             };
-            divides(batch_size, ranks as usize)?;
+            self.fits(batch_size, ranks as usize)?;
             return Ok(Start::Rank(Box::new(World::simulated(ranks as usize)), device.open(0)?));
         }
         if self.sim_ranks.is_some() {
@@ -87,10 +166,11 @@ impl ParallelArgs {
         }
         match (environment, self.ranks) {
             (None, None) => usage(
-                "--parallel ddp needs ranks: add --ranks N, or start the program with torchrun, srun or mpirun".to_owned(),
+                "--parallel needs ranks: add --ranks N, or start the program with torchrun, srun or mpirun"
+                    .to_owned(),
             ),
             (None, Some(ranks)) => {
-                divides(batch_size, usize::from(ranks))?;
+                self.fits(batch_size, usize::from(ranks))?;
                 if device.is_cuda() {
                     rank_gpu(0, usize::from(ranks))?;
                 }
@@ -100,18 +180,20 @@ impl ParallelArgs {
                 usage(format!("--ranks {ranks}, but {launcher} started {size}: leave --ranks out"))
             }
             (Some(environment), _) => {
-                divides(batch_size, environment.size)?;
+                self.fits(batch_size, environment.size)?;
                 let gpu = match device.is_cuda() {
                     true => rank_gpu(environment.local_rank, environment.local_size)?,
                     false => 0,
                 };
                 let device = device.open(gpu)?;
-                let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+                let words: Vec<String> =
+                    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
                 let name = match device.pci_bus_id() {
                     Some(bus) => format!("{} at {bus}", device.name()),
                     None => device.name().to_owned(),
                 };
-                let options = JoinOptions { options: words.join(" "), device: name, ..JoinOptions::default() };
+                let options =
+                    JoinOptions { options: words.join(" "), device: name, ..JoinOptions::default() };
                 let world = joined(environment, options)?;
                 each_has_a_gpu(world.members())?;
                 Ok(Start::Rank(Box::new(world), device))

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use plimsoll::memory::{self, Report};
+use plimsoll::parallel::Shard;
 use plimsoll::{Bytes, Category, OutOfMemory};
 use plimsoll_trace::render::words::counted;
 
@@ -136,17 +137,27 @@ fn reserved(out: &mut String, outcome: &Outcome) {
 
 /// What the ranks did together.
 fn ranks(out: &mut String, outcome: &Outcome) {
-    let Some(Together { buckets, sent_bytes_per_step, peaks }) = &outcome.together else { return };
+    let Some(Together { shard, buckets, units, slot_bytes, sent_bytes_per_step, peaks }) = &outcome.together
+    else {
+        return;
+    };
     let _ = writeln!(out, "\n{BOLD}Ranks{RESET} (the account above is rank 0's)");
     let mut line = |name: &str, bytes: u64, note: String| {
         let _ = writeln!(out, "  {name:<28} {:>12}             {note}", Bytes(bytes).to_string());
     };
-    let total = buckets.iter().map(|bucket| bucket.bytes).sum();
-    line(
-        "buckets of gradients",
-        total,
-        format!("in {}, exchanged as they fill", counted(buckets.len() as u64, "bucket")),
-    );
+    if *shard == Shard::Nothing {
+        let total = buckets.iter().map(|bucket| bucket.bytes).sum();
+        let note = format!("in {}, exchanged as they fill", counted(buckets.len() as u64, "bucket"));
+        line("buckets of gradients", total, note);
+    } else {
+        let (total, ranks) = (units.iter().map(|unit| unit.bytes).sum::<u64>(), peaks.len() as u64);
+        let note = format!("in {}, padded", counted(units.len() as u64, "unit"));
+        line("whole parameters", total, note);
+        line("a rank's rows of them", total / ranks, words(*shard).to_owned());
+        if *slot_bytes > 0 {
+            line("slots to gather them", *slot_bytes, "for two blocks and the rest".to_owned());
+        }
+    }
     line(
         "sent by a rank in a step",
         *sent_bytes_per_step,
@@ -159,6 +170,16 @@ fn ranks(out: &mut String, outcome: &Outcome) {
     } else {
         line("reserved at the peak, most", most, format!("of {} ranks", peaks.len()));
         line("reserved at the peak, least", least, String::new());
+    }
+}
+
+/// What is sharded.
+fn words(shard: Shard) -> &'static str {
+    match shard {
+        Shard::Nothing => "nothing is sharded",
+        Shard::OptimizerState => "and so of the optimizer's state",
+        Shard::Gradients => "and so of gradients and the optimizer's state",
+        Shard::Parameters => "and of gradients and the optimizer's state",
     }
 }
 

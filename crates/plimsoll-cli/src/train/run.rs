@@ -7,14 +7,14 @@ use plimsoll::data::{DataError, DataLoader, Order, Sampler};
 use plimsoll::memory::{self, Report};
 use plimsoll::nn::Scope;
 use plimsoll::optim::{Optimizer, clip_grad_norm_};
-use plimsoll::parallel::{DdpOptions, DistributedDataParallel};
+use plimsoll::parallel::{FullyShardOptions, FullyShardedDataParallel, Shard, fully_shard};
 use plimsoll::{CapturedStep, Device, ProcessGroup, RngState, Segment, Tensor, no_grad};
 
 use super::job::{Error, Job, Outcome, Place, Together};
 use super::parallel::rank_seed;
 use super::saves::{Progress, Saved, Saves};
 use super::stop::{Signal, Stop};
-use super::task::Network;
+use super::task::{Network, Sampled};
 use super::watch::Watch;
 use crate::cuda::without_dnn;
 
@@ -25,6 +25,7 @@ use crate::cuda::without_dnn;
 // the previous one.)
 
 /// A rank's share of the test samples: consecutive ones, which no other rank has.
+#[derive(Clone, Copy)]
 struct Share {
     start: usize,
     len: usize,
@@ -51,6 +52,11 @@ fn share(testing: DataLoader, group: &ProcessGroup) -> DataLoader {
     testing.sampler(Share { start: border(rank), len: border(rank + 1) - border(rank) })
 }
 
+/// Test batches of the rank that has the most, of `batch_size` samples.
+fn most_batches(testing: &DataLoader, group: &ProcessGroup, batch_size: usize) -> usize {
+    testing.dataset().len().div_ceil(group.size()).div_ceil(batch_size)
+}
+
 /// A job on its device.
 struct Run<'a> {
     job: &'a Job,
@@ -58,15 +64,18 @@ struct Run<'a> {
     stop: &'a Stop,
     saves: Option<&'a mut Saves>,
     group: ProcessGroup,
-    /// Averages gradients, where there are several ranks.
-    ddp: Option<DistributedDataParallel>,
+    /// The sharding of the network, where there are several ranks. It averages gradients.
+    sharded: Option<FullyShardedDataParallel>,
     network: Box<dyn Network>,
     parameters: Vec<Tensor>,
     optimizer: Box<dyn Optimizer>,
     captured: Option<CapturedStep>,
     training: DataLoader,
     testing: DataLoader,
+    /// Test batches of the rank that has the most. All ranks gather parameters as often.
+    most_batches: usize,
     parameter_bytes: u64,
+    parameter_count: u64,
     progress: Progress,
     trained: Trained,
     /// The signal that all ranks have heard of, where there are several.
@@ -106,28 +115,39 @@ impl<'a> Run<'a> {
         let group = job.group_on(device);
         let (rank, size) = (group.rank(), group.size());
         device.manual_seed(rank_seed(job.seed, &group));
-        let network = job.task.network(&Scope::new(device, job.seed))?;
-        let parameters = network.module().parameters();
-        let parameter_bytes = device.memory_allocated();
-        let ddp = match size {
+        // A rank never has all parameters, if it does not need them.
+        let (is_sharded, scope) = (size > 1 && job.shard != Shard::Nothing, Scope::new(device, job.seed));
+        let scope = if is_sharded { scope.deferred() } else { scope };
+        let mut network = job.task.network(&scope)?;
+        let whole = network.module().parameters();
+        let parameter_count = whole.iter().map(|parameter| parameter.numel() as u64).sum();
+        let sharded = match size {
             1 => None,
-            _ => Some(DistributedDataParallel::new(network.module(), &group, DdpOptions::default())?),
+            _ => {
+                let options = FullyShardOptions { shard: job.shard, ..FullyShardOptions::default() };
+                Some(fully_shard(network.module_mut(), &group, options)?)
+            }
         };
+        let parameters = sharded.as_ref().map_or(whole, FullyShardedDataParallel::parameters);
+        let parameter_bytes = device.memory_allocated();
         let ready = |loader: DataLoader| {
             if device.has_values() { loader.workers(job.workers) } else { loader.shapes_only() }
         };
+        let testing = job.task.testing(job.batch_size / size)?;
         Ok(Run {
+            most_batches: most_batches(&testing, &group, job.batch_size / size),
             optimizer: job.task.optimizer(parameters.clone(), job.lr),
             captured: job.capture.then(|| CapturedStep::new(device)),
             training: ready(job.task.training(job.batch_size, job.seed)?.replica(rank, size)?),
-            testing: ready(share(job.task.testing(job.batch_size / size)?, &group)),
+            testing: ready(share(testing, &group)),
             parameter_bytes,
+            parameter_count,
             progress: Progress::default(),
             trained: Trained::default(),
             agreed: None,
             outside_bytes: None,
             group,
-            ddp,
+            sharded,
             parameters,
             network,
             job,
@@ -146,7 +166,7 @@ impl<'a> Run<'a> {
             self.train(watch)?;
             let over = self.progress.step >= self.steps();
             if over || self.ended().is_some() {
-                self.save(watch);
+                self.save(watch)?;
             }
             let Some(score) = self.test()? else { break };
             let loss = self.device.has_values().then(|| self.mean_loss()).flatten();
@@ -185,19 +205,14 @@ impl<'a> Run<'a> {
         let units = self.trained.samples * self.job.task.unit().per_sample;
         let is_measured = self.device.has_values() && units > 0 && seconds > 0.0;
         let together = self.together(&memory)?;
-        let is_first = self.group.rank() == 0;
-        let sample = match self.device.has_values() && self.ended().is_none() && is_first {
-            true => {
-                // This makes the sample independent of how many random numbers training drew.
-                self.device.manual_seed(self.job.seed);
-                no_grad(|| self.job.precision.run(|| self.network.sample(self.stop)))?
-            }
+        let sample = match self.device.has_values() && self.ended().is_none() {
+            true => self.sample()?,
             false => None,
         };
         Ok(Outcome {
             memory,
             parameters: self.parameter_bytes,
-            parameter_count: self.parameters.iter().map(|parameter| parameter.numel() as u64).sum(),
+            parameter_count: self.parameter_count,
             data_set_bytes,
             batches_bytes,
             steps: self.progress.step,
@@ -213,14 +228,35 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// A sample of rank 0. If parameters are gathered, all ranks draw the same one; a signal to one of them must not end it early.
+    fn sample(&self) -> Result<Option<Sampled>, Error> {
+        let (is_first, gathers) = (self.group.rank() == 0, self.gathers());
+        if !is_first && !gathers {
+            return Ok(None);
+        }
+        let never = Stop::default();
+        // This makes the sample independent of how many random numbers training drew.
+        self.device.manual_seed(self.job.seed);
+        let stop = if gathers { &never } else { self.stop };
+        Ok(no_grad(|| self.job.precision.run(|| self.network.sample(stop)))?)
+    }
+
+    /// Whether reading a parameter may gather it from all ranks.
+    fn gathers(&self) -> bool {
+        self.sharded.is_some() && self.job.shard != Shard::Nothing
+    }
+
     /// What the ranks did. Waits until all have come to the end.
     fn together(&self, memory: &Report) -> Result<Option<Together>, Error> {
-        let Some(ddp) = &self.ddp else { return Ok(None) };
+        let Some(sharded) = &self.sharded else { return Ok(None) };
         let own = [memory.peak_allocated_bytes.to_le_bytes(), memory.peak_reserved_bytes.to_le_bytes()];
         let all = self.group.all_gather_bytes(own.as_flattened(), "peaks")?;
         let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
         Ok(Some(Together {
-            buckets: ddp.buckets(),
+            shard: self.job.shard,
+            buckets: sharded.buckets(),
+            units: sharded.units(),
+            slot_bytes: sharded.gathered().1,
             sent_bytes_per_step: self.group.traffic().sent_bytes / self.trained.steps.max(1),
             peaks: all.iter().map(|rank| (number(&rank[..8]), number(&rank[8..]))).collect(),
         }))
@@ -228,12 +264,12 @@ impl<'a> Run<'a> {
 
     /// The signal that ends the run. With several ranks, the one that all have heard of, so that all end after the same step.
     fn ended(&self) -> Option<Signal> {
-        if self.ddp.is_some() { self.agreed } else { self.stop.signal() }
+        if self.sharded.is_some() { self.agreed } else { self.stop.signal() }
     }
 
     /// The sum of a value of each rank, in their order; all hear of a signal that one of them got.
     fn agree(&mut self, own: f64) -> plimsoll::Result<f64> {
-        if self.ddp.is_none() {
+        if self.sharded.is_none() {
             return Ok(own);
         }
         let mut message = own.to_le_bytes().to_vec();
@@ -269,7 +305,7 @@ impl<'a> Run<'a> {
         let Some(saves) = self.saves.as_deref_mut() else { return Ok(()) };
         let Some(from) = saves.take_checkpoint() else { return Ok(()) };
         let (progress, not_finite) =
-            from.load(self.network.module(), self.optimizer.as_mut(), self.device)?;
+            from.load(self.network.module(), self.optimizer.as_mut(), self.device, self.sharded.as_ref())?;
         self.progress = progress;
         // The checkpoint has the state of rank 0's generator. The others are as far, with their own seeds.
         let state = self.device.rng_state();
@@ -287,20 +323,25 @@ impl<'a> Run<'a> {
 
     /// Saves the run, unless this step is saved already. A failed save does not stop training: [`Saves`] keeps the
     /// error.
-    fn save(&mut self, watch: &mut impl Watch) {
-        let Some(saves) = self.saves.as_deref_mut() else { return };
-        if saves.last_step() == Some(self.progress.step) {
-            return;
+    fn save(&mut self, watch: &mut impl Watch) -> Result<(), Error> {
+        let gathers = self.gathers();
+        let Some(saves) = self.saves.as_deref_mut() else { return Ok(()) };
+        let last = if gathers { saves.tried_step() } else { saves.last_step() };
+        if last == Some(self.progress.step) {
+            return Ok(());
         }
-        let saved = Saved {
-            module: self.network.module(),
-            optimizer: self.optimizer.as_ref(),
-            device: self.device,
-            progress: &self.progress,
+        let module = self.network.module();
+        let (model, optimizer) = match &self.sharded {
+            Some(sharded) if gathers => {
+                (sharded.state_dict(module)?, sharded.optimizer_state_dict(self.optimizer.as_ref())?)
+            }
+            _ => (module.state_dict(), self.optimizer.state_dict()),
         };
+        let saved = Saved { model, optimizer, device: self.device, progress: &self.progress };
         if let Err(why) = saves.save(&saved) {
             watch.note(&format!("step {}: {why}", self.progress.step));
         }
+        Ok(())
     }
 
     /// Trains for the rest of the epoch, or until the job ends.
@@ -332,7 +373,7 @@ impl<'a> Run<'a> {
             training.recycle(batch);
             self.progress.loader = Some(epoch.state());
             if self.saves.as_ref().is_some_and(|saves| saves.is_due(self.progress.step)) {
-                self.save(watch);
+                self.save(watch)?;
             }
         }
         self.trained.elapsed += start.elapsed();
@@ -342,14 +383,17 @@ impl<'a> Run<'a> {
     /// Takes one step on one batch. Returns the loss, if the device has values.
     fn step(&mut self, batch: &[Tensor]) -> plimsoll::Result<Option<f32>> {
         self.optimizer.set_lr(self.job.lr * self.job.task.schedule(self.progress.step, self.horizon()));
-        let Run { job, network, parameters, optimizer, captured, .. } = self;
+        let Run { job, network, parameters, optimizer, captured, sharded, .. } = self;
         let step =
             |batch: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> plimsoll::Result<Vec<Tensor>> {
                 let loss = job.precision.run(|| network.loss(batch))?;
                 optimizers[0].zero_grad();
                 loss.backward()?;
                 if let Some(norm) = job.task.clip() {
-                    clip_grad_norm_(parameters, norm, 2.0)?;
+                    match sharded.as_ref() {
+                        Some(sharded) => sharded.clip_grad_norm_(norm)?,
+                        None => clip_grad_norm_(parameters, norm, 2.0)?,
+                    };
                 }
                 optimizers[0].step()?;
                 Ok(vec![loss])
@@ -384,7 +428,7 @@ impl<'a> Run<'a> {
             return Ok(None);
         }
         self.network.module().eval();
-        let mut sum = 0.0;
+        let (mut sum, mut batches) = (0.0, 0);
         for batch in self.testing.epoch(self.progress.epoch) {
             if self.ended().is_some() {
                 return Ok(None);
@@ -394,12 +438,28 @@ impl<'a> Run<'a> {
             let score = no_grad(|| self.job.precision.run(|| self.network.score(&tensors)))?;
             sum += score.unwrap_or(0.0);
             self.testing.recycle(batch);
+            batches += 1;
+        }
+        if self.gathers() && self.device.has_values() {
+            self.gather_with_others(batches)?;
         }
         self.look_outside();
         if !self.device.has_values() {
             return Ok(Some(None));
         }
         Ok(Some(Some(self.agree(sum)?)))
+    }
+
+    /// Runs as many forward passes more as the rank with the most test batches has, for the parameters that those gather. Their
+    /// scores do not count.
+    fn gather_with_others(&mut self, batches: usize) -> Result<(), Error> {
+        let first = Share { start: 0, len: 1 };
+        for _ in batches..self.most_batches {
+            let Some(batch) = self.testing.clone().sampler(first).epoch(0).next() else { return Ok(()) };
+            let tensors = batch?.to_device(self.device)?;
+            no_grad(|| self.job.precision.run(|| self.network.score(&tensors)))?;
+        }
+        Ok(())
     }
 
     /// Records the process's memory outside the allocator, if it is a new maximum.

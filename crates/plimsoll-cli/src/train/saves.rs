@@ -11,8 +11,9 @@ use clap::Args;
 use plimsoll::Device;
 use plimsoll::data::LoaderState;
 use plimsoll::nn::Module;
-use plimsoll::optim::Optimizer;
-use plimsoll::serialize::{self, Checkpoint, FolderLock, SerializeError};
+use plimsoll::optim::{Optimizer, OptimizerState};
+use plimsoll::parallel::FullyShardedDataParallel;
+use plimsoll::serialize::{self, Checkpoint, FolderLock, SerializeError, StateDict, Strict};
 use plimsoll_trace::output::replace;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -65,6 +66,8 @@ pub(crate) struct Saves {
     lock: Option<FolderLock>,
     /// The step of the checkpoint in the folder, if this run wrote it or resumed from it.
     last_step: Option<u64>,
+    /// The step of the last attempt to save, which is the same on all ranks.
+    tried_step: Option<u64>,
 }
 
 /// The description of its job that a checkpoint contains.
@@ -94,8 +97,8 @@ pub(super) struct Progress {
 
 /// The content of a save.
 pub(super) struct Saved<'a> {
-    pub(super) module: &'a dyn Module,
-    pub(super) optimizer: &'a dyn Optimizer,
+    pub(super) model: StateDict,
+    pub(super) optimizer: OptimizerState,
     pub(super) device: &'a Device,
     pub(super) progress: &'a Progress,
 }
@@ -151,6 +154,7 @@ impl SaveArgs {
         let companions = job.task.companions();
         // A run that resumes from the previous checkpoint replaces the newest one, even at the same step.
         let starts_here = is_same && file.is_some_and(|file| file.ends_with(CHECKPOINT));
+        let last_step = checkpoint.as_ref().filter(|_| starts_here).map(|it| it.progress.step);
         Ok(Some(Saves {
             folder: folder.to_owned(),
             every: self.save_every,
@@ -158,7 +162,8 @@ impl SaveArgs {
             companions,
             is_own: is_same,
             failure: None,
-            last_step: checkpoint.as_ref().filter(|_| starts_here).map(|it| it.progress.step),
+            last_step,
+            tried_step: last_step,
             checkpoint,
             lock,
         }))
@@ -203,6 +208,11 @@ impl Saves {
         self.last_step
     }
 
+    /// The step of the last attempt to save. Ranks that save together must agree on it, even if it failed on one.
+    pub(super) fn tried_step(&self) -> Option<u64> {
+        self.tried_step
+    }
+
     /// Whether a checkpoint is due after this many steps.
     pub(super) fn is_due(&self, step: u64) -> bool {
         step.is_multiple_of(self.every)
@@ -215,6 +225,7 @@ impl Saves {
 
     /// Saves everything, on one rank. If it fails, the previous save stays intact.
     pub(super) fn save(&mut self, saved: &Saved<'_>) -> Result<(), String> {
+        self.tried_step = Some(saved.progress.step);
         let outcome = if self.lock.is_some() { self.write(saved) } else { Ok(()) };
         let message = outcome.as_ref().map_err(ToString::to_string).map(|&()| ());
         if outcome.is_ok() {
@@ -230,15 +241,15 @@ impl Saves {
         let train = json!({ "task": task, "options": options, "data": data, "progress": saved.progress });
         let path = self.folder.join(CHECKPOINT);
         let checkpoint = Checkpoint::default()
-            .model(saved.module)
-            .optimizer(saved.optimizer)
+            .model_state(&saved.model)
+            .optimizer_state(saved.optimizer.clone())
             .generator(GENERATOR, saved.device)
             .value(KEY, train);
         if self.is_own {
             self.keep_previous(&path)?;
         }
         checkpoint.save(path)?;
-        serialize::save(&saved.module.state_dict(), self.folder.join(WEIGHTS))?;
+        serialize::save(&saved.model, self.folder.join(WEIGHTS))?;
         for (name, text) in &self.companions {
             let path = self.folder.join(name);
             replace(&path, |out| out.write_all(text.as_bytes()))
@@ -331,9 +342,18 @@ impl Loaded {
         module: &dyn Module,
         optimizer: &mut dyn Optimizer,
         device: &Device,
+        sharded: Option<&FullyShardedDataParallel>,
     ) -> Result<(Progress, Vec<String>), Error> {
-        self.file.load_model(module)?;
-        self.file.load_optimizer(optimizer)?;
+        match sharded {
+            None => {
+                self.file.load_model(module)?;
+                self.file.load_optimizer(optimizer)?;
+            }
+            Some(sharded) => {
+                sharded.load_state_dict(module, &self.file.model_source(), Strict::Yes)?;
+                sharded.load_optimizer_state_dict(optimizer, &self.file.read_optimizer_state(device)?)?;
+            }
+        }
         self.file.load_generator(GENERATOR, device)?;
         Ok((self.progress, self.file.not_finite()))
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use plimsoll::dist::World;
+use plimsoll::parallel::Shard;
 
 use super::device::DeviceArgs;
 use super::job::{Job, Length, Precision};
@@ -29,7 +30,7 @@ pub(crate) struct Settings {
     /// Capture the training step on a GPU after three steps, and replay it from then on: the same results with less work for the
     /// host. No effect on other devices
     #[arg(long)]
-    capture: bool,
+    pub(super) capture: bool,
     #[command(flatten)]
     pub(super) saves: SaveArgs,
     /// Save the memory history, for PyTorch's viewer; also when memory runs out. With several ranks, that of rank 0
@@ -56,6 +57,7 @@ impl Settings {
         let workers = usize::from(self.workers);
         let Settings { precision, seed, capture, .. } = *self;
         let group = World::single().group().clone();
-        Job { task, length, batch_size, lr, precision, seed, workers, capture, group }
+        let shard = Shard::Nothing;
+        Job { task, length, batch_size, lr, precision, seed, workers, capture, group, shard }
     }
 }

@@ -81,6 +81,9 @@ pub(crate) trait Network {
     /// Its parameters and buffers, by PyTorch's names.
     fn module(&self) -> &dyn Module;
 
+    /// The same, to replace its parameters.
+    fn module_mut(&mut self) -> &mut dyn Module;
+
     /// The mean loss of a batch.
     ///
     /// # Errors

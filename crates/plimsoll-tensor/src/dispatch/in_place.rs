@@ -130,6 +130,7 @@ fn may_change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool
             "an inference tensor (made in `inference_mode`) cannot be changed in place outside of that mode: `copy` it first",
         ));
     }
+    targets().try_for_each(|target| target.storage.may_be_written(op.name()))?;
     // Views of one storage may change together if they do not overlap, as the gradients in a bucket. Gaps count as parts of a view.
     let span = |target: &Data| {
         let (layout, size) = (&target.layout, target.dtype.size());

@@ -66,6 +66,7 @@ pub fn into_out(out: &Tensor, f: impl FnOnce() -> Result<Tensor>) -> Result<()> 
     if out.requires_grad() && is_grad_enabled() {
         return Err(no_gradient(NAME));
     }
+    out.data().storage.may_be_written(NAME)?;
     let result = {
         let target = Target { data: out.data().clone(), taken_by: None };
         let _before = Restore(OPEN.replace(true), TARGET.replace(Some(target)));

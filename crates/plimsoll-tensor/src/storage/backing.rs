@@ -27,10 +27,12 @@ pub enum State {
     Offloaded,
     /// Nowhere; they will be computed again: [`Tensor::evict_with`](crate::Tensor::evict_with).
     Evicted,
+    /// Nowhere; they will be gathered from several ranks: [`Tensor::lent`](crate::Tensor::lent).
+    Lent,
 }
 
-/// The owner of the bytes; `R` computes evicted bytes again.
-pub(super) enum Backing<R> {
+/// The owner of the bytes. `R` computes evicted bytes again, and `G` keeps another storage on its device.
+pub(super) enum Backing<R, G> {
     /// The device's allocator.
     Device(Allocation),
     /// Pinned memory that holds a host tensor, with device copies to or from it that may be in progress.
@@ -39,20 +41,27 @@ pub(super) enum Backing<R> {
     Offloaded { block: Arc<Block>, copied: Arc<Event> },
     /// The recipe for evicted bytes.
     Evicted(R),
+    /// Nothing. The storage has no memory of its own, and borrows none now.
+    Lent,
+    /// The memory of another storage, which cannot leave its device meanwhile.
+    Borrowed(#[allow(dead_code, reason = "held for its drop")] G),
     /// Nothing: the storage is being dropped.
     Gone,
 }
 
-impl<R> Backing<R> {
+impl<R, G> Backing<R, G> {
     pub(super) fn pinned(block: Block) -> Self {
         Backing::Pinned { block, copies: Vec::new() }
     }
 
     pub(super) fn state(&self) -> State {
         match self {
-            Backing::Device(_) | Backing::Pinned { .. } | Backing::Gone => State::Resident,
+            Backing::Device(_) | Backing::Pinned { .. } | Backing::Borrowed(_) | Backing::Gone => {
+                State::Resident
+            }
             Backing::Offloaded { .. } => State::Offloaded,
             Backing::Evicted(_) => State::Evicted,
+            Backing::Lent => State::Lent,
         }
     }
 

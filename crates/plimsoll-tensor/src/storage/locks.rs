@@ -9,8 +9,7 @@ use std::sync::{PoisonError, RwLockReadGuard, RwLockWriteGuard};
 use plimsoll_alloc::Addr;
 use smallvec::SmallVec;
 
-use super::moves::Guard;
-use super::{AWAY, Storage};
+use super::{AWAY, Guard, Storage};
 use crate::error::Result;
 use crate::few::fill;
 
@@ -27,8 +26,8 @@ enum Held<'a> {
     Resident(Guard),
 }
 
-/// Storages, each with whether it is only read.
-type Wanted<'a> = SmallVec<[(&'a Storage, bool); 4]>;
+/// Storages, each with whether it is only read, and its place among the operands.
+type Wanted<'a> = SmallVec<[(&'a Storage, bool, usize); 4]>;
 
 impl<'a> Locks<'a> {
     /// An empty set of locks.
@@ -48,20 +47,21 @@ impl<'a> Locks<'a> {
         op: &'static str,
     ) -> Result<()> {
         let mut wanted = Wanted::new();
-        fill(&mut wanted, writes.map(|storage| (storage, false)));
-        fill(&mut wanted, reads.map(|storage| (storage, true)));
+        fill(&mut wanted, writes.enumerate().map(|(at, storage)| (storage, false, at)));
+        let written = wanted.len();
+        fill(&mut wanted, reads.enumerate().map(|(at, storage)| (storage, true, written + at)));
         sort(&mut wanted);
         // Writers sort before readers of the same storage, so the write lock is kept.
-        wanted.dedup_by_key(|(storage, _)| storage.id());
+        wanted.dedup_by_key(|(storage, ..)| storage.id());
         self.lock(&wanted);
-        if wanted.iter().all(|(storage, _)| storage.is_here()) {
+        if wanted.iter().all(|(storage, ..)| storage.is_here()) {
             return Ok(());
         }
         self.make_resident(&wanted, op)
     }
 
     fn lock(&mut self, wanted: &Wanted<'a>) {
-        let held = wanted.iter().map(|&(storage, reads)| match reads {
+        let held = wanted.iter().map(|&(storage, reads, _)| match reads {
             true => Held::Reading(storage.0.lock.read().unwrap_or_else(PoisonError::into_inner)),
             false => Held::Writing(storage.0.lock.write().unwrap_or_else(PoisonError::into_inner)),
         });
@@ -71,21 +71,22 @@ impl<'a> Locks<'a> {
     #[cold]
     fn make_resident(&mut self, wanted: &Wanted<'a>, op: &'static str) -> Result<()> {
         self.0.clear();
-        let mut resident = Vec::new();
-        for (storage, _) in wanted {
-            resident.push(storage.guard(op)?);
-        }
+        // All stay before the first comes back, because that may take memory from another. They come back in the order of the
+        // operands, which is the same on all ranks; the order of ids is not.
+        let resident: Vec<Guard> = wanted.iter().map(|(storage, ..)| storage.stay()).collect();
+        let mut in_order: SmallVec<[(usize, &Storage); 4]> =
+            wanted.iter().map(|&(storage, _, at)| (at, storage)).collect();
+        in_order.sort_unstable_by_key(|(at, _)| *at);
+        in_order.iter().try_for_each(|(_, storage)| storage.make_resident(op))?;
         loop {
             self.lock(wanted);
-            if wanted.iter().all(|(storage, _)| storage.is_here()) {
+            if wanted.iter().all(|(storage, ..)| storage.is_here()) {
                 self.0.extend(resident.into_iter().map(Held::Resident));
                 return Ok(());
             }
             // A copy to or from pinned memory has begun in the meantime.
             self.0.clear();
-            for (storage, _) in wanted {
-                storage.make_resident(op)?;
-            }
+            in_order.iter().try_for_each(|(_, storage)| storage.make_resident(op))?;
         }
     }
 
@@ -100,7 +101,7 @@ impl<'a> Locks<'a> {
 
 /// Sorts by id, with writers of a storage first. Most operations have three storages or fewer.
 fn sort(wanted: &mut Wanted<'_>) {
-    let key = |&(storage, reads): &(&Storage, bool)| (storage.id(), reads);
+    let key = |&(storage, reads, at): &(&Storage, bool, usize)| (storage.id(), reads, at);
     if wanted.len() > 4 {
         return wanted.sort_unstable_by_key(key);
     }

@@ -2,15 +2,16 @@
 //!
 //! A storage has a category and a label, which it passes to the allocator, and counts in-place changes, so that a
 //! change to a tensor saved for the backward pass is detected. It also knows where its bytes are (`backing.rs`): on
-//! their device or elsewhere, from where they are brought back (`moves.rs`). Its address is read only under its lock
-//! (`locks.rs`).
+//! their device or elsewhere, from where they are brought back (`moves.rs`), or in the memory of another storage (`lent.rs`).
+//! Its address is read only under its lock (`locks.rs`).
 
 mod backing;
+mod lent;
 mod locks;
 mod moves;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
 use plimsoll_alloc::{Allocation, Category, Error as AllocError, LabelId, Request, StreamId, Tag};
 
@@ -25,7 +26,6 @@ use crate::stream;
 use backing::Backing;
 pub use backing::State;
 pub(crate) use locks::Locks;
-pub(crate) use moves::Guard;
 
 /// A reference-counted piece of device memory. The second field is set on handles of a result that was computed into memory
 /// supplied by the caller ([`Storage::computed`]), and on their clones.
@@ -67,12 +67,38 @@ struct Inner {
     /// Whether it was requested in inference mode.
     inference: bool,
     account: Mutex<Account>,
+    /// Set if the storage has no memory of its own.
+    lent: OnceLock<Lent>,
+    /// The storage whose bytes are gathered from these, which a change here makes out of date.
+    gathered: OnceLock<WeakStorage>,
     /// Protects the bytes, for many readers or one writer. The bytes themselves are in device memory.
     lock: RwLock<()>,
 }
 
 /// Computes evicted bytes again. Returns a storage of the same size, to which the caller has the only handle.
 pub(crate) type Recipe = Arc<dyn Fn() -> Result<Storage> + Send + Sync>;
+
+/// Keeps a storage's bytes on their device.
+pub(crate) struct Guard(Storage);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.account().guards -= 1;
+    }
+}
+
+/// The owner of a storage's bytes.
+type Held = Backing<Recipe, Guard>;
+
+/// Gathers the bytes of a lent storage. Returns the storage that has them.
+pub(crate) type Source = Arc<dyn Fn() -> Result<Storage> + Send + Sync>;
+
+/// What a lent storage is gathered from.
+struct Lent {
+    source: Source,
+    /// This rank's part.
+    rows: Storage,
+}
 
 /// Computes the bytes of a saved tensor again, so that they need not be kept.
 pub(crate) trait Recompute: Send + Sync {
@@ -98,7 +124,7 @@ struct Account {
     guards: u32,
     /// The operation that changed them last.
     changed_by: &'static str,
-    backing: Backing<Recipe>,
+    backing: Held,
     /// Recomputes the bytes instead of saving them, and the version for which this is valid.
     recompute: Option<Box<(Weak<dyn Recompute>, u32)>>,
 }
@@ -135,14 +161,7 @@ impl Storage {
         Ok(Storage::new(host, bytes, address, StreamId::default(), tag, backing))
     }
 
-    fn new(
-        device: &Device,
-        bytes: u64,
-        address: u64,
-        stream: StreamId,
-        tag: Tag,
-        backing: Backing<Recipe>,
-    ) -> Storage {
+    fn new(device: &Device, bytes: u64, address: u64, stream: StreamId, tag: Tag, backing: Held) -> Storage {
         Storage(
             Arc::new(Inner {
                 device: device.clone(),
@@ -160,6 +179,8 @@ impl Storage {
                     backing,
                     recompute: None,
                 }),
+                lent: OnceLock::new(),
+                gathered: OnceLock::new(),
                 lock: RwLock::new(()),
             }),
             None,
@@ -211,24 +232,52 @@ impl Storage {
         Arc::strong_count(&self.0)
     }
 
+    /// The number of in-place changes. A lent storage changes with the rows that it is gathered from.
     pub(crate) fn version(&self) -> u32 {
-        self.0.version.load(Ordering::Acquire)
+        let own = self.0.version.load(Ordering::Acquire);
+        self.rows().map_or(own, |rows| own.wrapping_add(rows.version()))
     }
 
     /// Records an in-place change by the operation `op`.
     pub(crate) fn changed(&self, op: &'static str) {
         self.account().changed_by = op;
         self.0.version.fetch_add(1, Ordering::AcqRel);
+        if let Some(gathered) = self.0.gathered.get().and_then(WeakStorage::upgrade) {
+            gathered.take_back();
+        }
     }
 
     /// The operation that last changed the bytes, for an error message.
     pub(crate) fn changed_by(&self) -> &'static str {
-        self.account().changed_by
+        self.rows().unwrap_or(self).account().changed_by
     }
 
     /// Whether it was requested in inference mode.
     pub(crate) fn is_inference(&self) -> bool {
         self.0.inference
+    }
+
+    /// The rows of this rank that a lent storage is gathered from.
+    fn rows(&self) -> Option<&Storage> {
+        self.0.lent.get().map(|lent| &lent.rows)
+    }
+
+    /// Takes the memory from a lent storage, whose next reader gathers the bytes again. Returns false, and does nothing, if an
+    /// operation is about to read it.
+    pub(crate) fn take_back(&self) -> bool {
+        let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
+        let mut account = self.account();
+        let taken = match account.backing {
+            Backing::Borrowed(_) if account.guards == 0 => {
+                self.0.address.store(AWAY, Ordering::Release);
+                std::mem::replace(&mut account.backing, Backing::Lent)
+            }
+            Backing::Lent => Backing::Lent,
+            _ => return false,
+        };
+        drop((account, writing));
+        taken.free(&self.0.device);
+        true
     }
 
     fn account(&self) -> MutexGuard<'_, Account> {

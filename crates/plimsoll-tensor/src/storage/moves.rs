@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 use plimsoll_alloc::{Addr, StreamId};
 
 use super::backing::{Backing, State};
-use super::{AWAY, Recipe, Storage, request};
+use super::{AWAY, Guard, Held, Recipe, Storage, request};
 use crate::capturing;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -20,15 +20,6 @@ use crate::layout::Layout;
 use crate::pinned::{self, Block};
 use crate::stream::Event;
 use crate::view::View;
-
-/// Keeps a storage's bytes on their device.
-pub(crate) struct Guard(Storage);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.0.account().guards -= 1;
-    }
-}
 
 impl Storage {
     /// The place of the bytes.
@@ -57,10 +48,15 @@ impl Storage {
     /// # Errors
     /// As [`Storage::make_resident`].
     pub(crate) fn guard(&self, op: &'static str) -> Result<Guard> {
-        self.account().guards += 1;
-        let guard = Guard(self.clone());
+        let guard = self.stay();
         self.make_resident(op)?;
         Ok(guard)
+    }
+
+    /// Keeps the bytes on their device once they are there.
+    pub(super) fn stay(&self) -> Guard {
+        self.account().guards += 1;
+        Guard(self.clone())
     }
 
     /// Moves the bytes to pinned host memory and frees them on their device; does nothing if they are not on the device.
@@ -110,9 +106,13 @@ impl Storage {
         Ok(())
     }
 
-    fn may_leave(&self, guards: u32, backing: &Backing<Recipe>, op: &'static str) -> Result<()> {
+    fn may_leave(&self, guards: u32, backing: &Held, op: &'static str) -> Result<()> {
         let why = match backing {
             Backing::Pinned { .. } => "a tensor in pinned memory is on the host already",
+            Backing::Lent | Backing::Borrowed(_) => {
+                "a parameter of a sharded model has no memory of its own: its rows can be moved neither to the host nor into a \
+                 recipe"
+            }
             _ if guards > 0 => "a guard or an operation keeps the tensor on its device: drop the guard first",
             _ => return Ok(()),
         };
@@ -146,17 +146,20 @@ impl Storage {
             Copies(Vec<Arc<Event>>),
             Block(Arc<Block>, Arc<Event>),
             Recipe(Recipe),
+            Ranks,
         }
         let from = match &self.account().backing {
             Backing::Pinned { copies, .. } => From::Copies(copies.clone()),
             Backing::Offloaded { block, copied } => From::Block(block.clone(), copied.clone()),
             Backing::Evicted(recipe) => From::Recipe(recipe.clone()),
-            Backing::Device(_) | Backing::Gone => return Ok(()),
+            Backing::Lent => From::Ranks,
+            Backing::Device(_) | Backing::Borrowed(_) | Backing::Gone => return Ok(()),
         };
         match from {
             From::Copies(copies) => self.wait_for(&copies),
             From::Block(block, copied) => self.copy_back(&block, &copied, op),
             From::Recipe(recipe) => self.recompute(&recipe),
+            From::Ranks => self.gather(),
         }
     }
 
@@ -218,15 +221,25 @@ impl Storage {
         Ok(())
     }
 
+    /// Gathers the bytes of a lent storage.
+    fn gather(&self) -> Result<()> {
+        let Some(lent) = self.0.lent.get() else { unreachable!("only a lent storage has this backing") };
+        let _once = Restoring::begin(self)?;
+        let slot = (lent.source)()?;
+        if slot.bytes() < self.bytes() || slot.device() != self.device() {
+            let (bytes, needed) = (slot.bytes(), self.bytes());
+            let message = format!("its source gave {bytes} bytes, not {needed} on the same device");
+            return Err(Error::argument("lent", message));
+        }
+        let guard = slot.guard("lent")?;
+        let at = Addr(slot.0.address.load(Ordering::Acquire));
+        self.settle(Backing::Borrowed(guard), at, slot.stream(), |backing| matches!(backing, Backing::Lent));
+        Ok(())
+    }
+
     /// Switches to another backing if `expected` still holds for the current one; another thread may have changed it
     /// first.
-    fn settle(
-        &self,
-        backing: Backing<Recipe>,
-        at: Addr,
-        stream: StreamId,
-        expected: impl FnOnce(&Backing<Recipe>) -> bool,
-    ) {
+    fn settle(&self, backing: Held, at: Addr, stream: StreamId, expected: impl FnOnce(&Held) -> bool) {
         let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
         let mut account = self.account();
         let old = if expected(&account.backing) {
@@ -281,7 +294,7 @@ thread_local! {
     static RESTORING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A running recipe.
+/// A running recipe, or source of a lent storage.
 struct Restoring(());
 
 impl Restoring {

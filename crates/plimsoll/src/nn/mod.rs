@@ -66,6 +66,7 @@ pub use member::field_name;
 pub use member::{IsMember, Member, MemberMut, Members, MembersMut};
 pub use mode::Mode;
 pub use module::Module;
+pub(crate) use module::replace;
 pub use multihead_attention::{MultiheadAttention, MultiheadAttentionOptions, MultiheadOptions};
 pub use norm::{GroupNorm, LayerNorm, LocalResponseNorm, RmsNorm};
 pub use pad::Pad;

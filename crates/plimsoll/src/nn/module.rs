@@ -3,7 +3,8 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_tensor::{DType, Device, Error, MemoryFormat, Result, Tensor};
+use plimsoll_tensor::label::intern;
+use plimsoll_tensor::{DType, Device, Error, MemoryFormat, Result, State, Tensor};
 
 use super::member::{Member, MemberMut, Members, MembersMut};
 use super::summary::Summary;
@@ -140,6 +141,7 @@ pub trait Module: Any + Send + Sync {
     /// # Errors
     /// Out of memory; a source without values, unless the target has none either. On an error the model is unchanged.
     fn to(&mut self, device: &Device) -> Result<()> {
+        want_own_memory("to", &self.parameters())?;
         let mut moved: BTreeMap<usize, Tensor> = BTreeMap::new();
         for (_, tensor) in self.named_parameters().into_iter().chain(self.named_buffers()) {
             moved.insert(tensor.id(), tensor.leaf_to_device(device)?);
@@ -157,12 +159,13 @@ pub trait Module: Any + Send + Sync {
         if !dtype.is_float() {
             return Err(Error::DType { op: "to_dtype", expected: "a type of floating point", got: dtype });
         }
+        want_own_memory("to_dtype", &self.parameters())?;
         let tensors = self.named_parameters().into_iter().chain(self.named_buffers());
         for (_, tensor) in tensors.filter(|(_, tensor)| tensor.dtype().is_float()) {
             let (id, grad) = (tensor.id(), tensor.grad());
             // The gradient is converted after the old values are freed.
             tensor.clear_grad();
-            let converted = match tensor.leaf_to_dtype(dtype) {
+            let converted = match convert(&tensor, dtype) {
                 Ok(converted) => converted,
                 Err(error) => {
                     tensor.set_grad(grad)?;
@@ -182,6 +185,7 @@ pub trait Module: Any + Send + Sync {
     /// # Errors
     /// Out of memory; in this case some tensors are already converted.
     fn to_memory_format(&mut self, format: MemoryFormat) -> Result<()> {
+        want_own_memory("to_memory_format", &self.parameters())?;
         let tensors = self.named_parameters().into_iter().chain(self.named_buffers());
         for (_, tensor) in tensors.filter(|(_, tensor)| matches!(tensor.rank(), 4 | 5)) {
             let converted = BTreeMap::from([(tensor.id(), tensor.leaf_to_memory_format(format)?)]);
@@ -294,6 +298,31 @@ pub trait Module: Any + Send + Sync {
     }
 }
 
+/// A tensor of another type. One whose values are not drawn yet stays so.
+fn convert(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+    if tensor.state() != State::Evicted || tensor.dtype() == dtype {
+        return tensor.leaf_to_dtype(dtype);
+    }
+    let converted = Tensor::empty(tensor.shape(), dtype, tensor.device())?;
+    converted.set_owner(tensor.category(), intern(&tensor.label()));
+    let from = tensor.detach();
+    converted.evict_with(move || from.to_dtype(dtype))?;
+    converted.requires_grad_(tensor.requires_grad())
+}
+
+/// # Errors
+/// A parameter is sharded: its rows are elsewhere, and would not be moved.
+fn want_own_memory(op: &'static str, parameters: &[Tensor]) -> Result<()> {
+    match parameters.iter().find(|parameter| parameter.is_lent()) {
+        None => Ok(()),
+        Some(parameter) => {
+            let message =
+                format!("{} is sharded: move and convert a model before `fully_shard`", parameter.label());
+            Err(Error::argument(op, message))
+        }
+    }
+}
+
 fn apply(module: &mut dyn Module, f: &mut dyn FnMut(&mut dyn Module) -> Result<()>) -> Result<()> {
     let mut list = MembersMut::default();
     module.members_mut(&mut list);
@@ -306,7 +335,7 @@ fn apply(module: &mut dyn Module, f: &mut dyn FnMut(&mut dyn Module) -> Result<(
 }
 
 /// Replaces parameters and buffers, which are identified by their ids.
-fn replace<M: Module + ?Sized>(module: &mut M, by: &BTreeMap<usize, Tensor>) {
+pub(crate) fn replace<M: Module + ?Sized>(module: &mut M, by: &BTreeMap<usize, Tensor>) {
     walk_mut(module, &mut |member| match member {
         MemberMut::Parameter(parameter) => {
             if let Some(tensor) = by.get(&parameter.id()) {

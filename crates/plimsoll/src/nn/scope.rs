@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_tensor::label::{self, Category, LabelId, Span};
 use plimsoll_tensor::op::RandomStream;
-use plimsoll_tensor::{DType, Device, Error, Result, Tensor, no_grad};
+use plimsoll_tensor::{DType, Device, Error, Result, State, Tensor, no_grad};
 
 use super::made::Model;
 use super::{Buffer, Init, Parameter};
@@ -30,6 +30,8 @@ pub struct Scope {
     taken: Arc<Mutex<BTreeSet<String>>>,
     /// The parameters made from this root that still exist.
     model: Arc<Model>,
+    /// Whether parameters get memory only when they are used.
+    is_deferred: bool,
 }
 
 impl Scope {
@@ -41,7 +43,28 @@ impl Scope {
             path: String::new(),
             taken: Arc::default(),
             model: Arc::default(),
+            is_deferred: false,
         }
+    }
+
+    /// The same place, whose parameters have no memory until an operation uses them. Their initial values are drawn then, with the
+    /// same bits. So a model that is too large for a device can be built, and then sharded by
+    /// [`fully_shard`](crate::parallel::fully_shard), one unit at a time. As PyTorch's `meta` device.
+    ///
+    /// ```
+    /// use plimsoll::nn::{Linear, Module, Scope};
+    /// use plimsoll::{Device, State, Tensor};
+    /// let device = Device::cpu_with(Default::default());
+    /// let fc = Linear::new(&Scope::new(&device, 1).deferred(), 64, 32)?;
+    /// assert_eq!((fc.weight().state(), device.memory_allocated()), (State::Evicted, 0));
+    /// fc.forward(&Tensor::ones(&[1, 64], &device)?)?;
+    /// assert_eq!(fc.weight().state(), State::Resident);
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    #[must_use]
+    pub fn deferred(mut self) -> Scope {
+        self.is_deferred = true;
+        self
     }
 
     /// The place called `name` inside this one.
@@ -74,7 +97,12 @@ impl Scope {
         self.take(&path)?;
         let _owner = Span::of(Category::Parameter, label::intern(&path));
         let tensor = Tensor::empty(shape, DType::F32, &self.device)?;
-        init.fill(&tensor, RandomStream { seed: self.seed, stream: stream_of(&path) })?;
+        let from = RandomStream { seed: self.seed, stream: stream_of(&path) };
+        if self.is_deferred {
+            draw_later(&tensor, init, from)?;
+        } else {
+            init.fill(&tensor, from)?;
+        }
         Parameter::made(&tensor, &path, Some(&self.model))
     }
 
@@ -85,7 +113,10 @@ impl Scope {
     /// Out of memory.
     pub fn redraw(&self, name: &str, parameter: &Parameter, init: Init) -> Result<()> {
         let from = RandomStream { seed: self.seed, stream: stream_of(&self.name(name)) };
-        no_grad(|| init.fill(parameter, from))
+        match parameter.state() {
+            State::Evicted if self.is_deferred => draw_later(parameter, init, from),
+            _ => no_grad(|| init.fill(parameter, from)),
+        }
     }
 
     /// Makes a buffer at this place by calling `make` with the scope's device.
@@ -114,6 +145,16 @@ impl Scope {
     fn name(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
+}
+
+/// Frees the memory of a parameter. Its first use draws its values.
+fn draw_later(parameter: &Tensor, init: Init, from: RandomStream) -> Result<()> {
+    let (shape, dtype, device) = (parameter.shape().to_vec(), parameter.dtype(), parameter.device().clone());
+    parameter.evict_with(move || {
+        let values = Tensor::empty(&shape, dtype, &device)?;
+        init.fill(&values, from)?;
+        Ok(values)
+    })
 }
 
 /// FNV-1a, 64 bits: the same number for the same path on every machine and in every version.

@@ -1,6 +1,6 @@
 //! Clipping of the gradients of parameters, in place.
 
-use plimsoll_tensor::{Result, Tensor, op};
+use plimsoll_tensor::{Error, Result, Tensor, op};
 
 fn gradients(parameters: &[Tensor]) -> Vec<Tensor> {
     parameters.iter().filter_map(Tensor::grad).collect()
@@ -22,8 +22,13 @@ fn gradients(parameters: &[Tensor]) -> Vec<Tensor> {
 /// ```
 ///
 /// # Errors
-/// A bound that is negative or NaN; gradients on two devices.
+/// A bound that is negative or NaN; gradients on two devices; rows of sharded parameters.
 pub fn clip_grad_norm_(parameters: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Option<Tensor>> {
+    if parameters.iter().any(Tensor::is_shard) {
+        let message =
+            "each rank would get the norm of its own rows: call `FullyShardedDataParallel::clip_grad_norm_`";
+        return Err(Error::argument("clip_grad_norm_", message));
+    }
     op::clip_norm_(&gradients(parameters), max_norm, norm_type)
 }
 

@@ -83,7 +83,7 @@ impl<O: Algorithm> ParamGroup<O> {
 
     /// Allocates the missing state of all parameters that have a gradient, or nothing on an error.
     pub(super) fn missing(&self) -> Result<Vec<Fresh>> {
-        let mut fresh = Vec::new();
+        let (mut fresh, mut memory) = (Vec::new(), StateMemory::default());
         for (i, (parameter, state)) in self.parameters.iter().zip(&self.states).enumerate() {
             if parameter.grad().is_none() {
                 continue;
@@ -94,7 +94,7 @@ impl<O: Algorithm> ParamGroup<O> {
                     let why = "the first step makes the optimizer's state, which each replay would make again: take a step before";
                     return Err(Error::Captured { op: O::NAME, why });
                 }
-                let tensor = allocate(parameter, wanted, dtype)?;
+                let tensor = memory.allocate(parameter, wanted, dtype)?;
                 if wanted.name == MASTER {
                     tensor.copy_(parameter)?;
                 }
@@ -155,14 +155,47 @@ impl<O: Algorithm> ParamGroup<O> {
     }
 }
 
-/// Allocates one tensor of a parameter's state, named after both: `conv2.weight exp_avg`.
-pub(super) fn allocate(parameter: &Tensor, wanted: &StateTensor, dtype: DType) -> Result<Tensor> {
-    let label = label::intern(&format!("{} {}", parameter.label(), wanted.name));
-    let _owner = Span::of(Category::OptimizerState, label);
-    let tensor = match wanted.shape == parameter.shape() {
-        true => parameter.empty_like_of(dtype)?,
-        false => Tensor::empty(&wanted.shape, dtype, parameter.device())?,
-    };
-    wanted.start.map_or(Ok(()), |start| tensor.fill_(start))?;
-    Ok(tensor)
+/// Allocates state. The rows of a sharded unit get one allocation for each kind of state, in which state lies as the rows do in
+/// theirs, so all ranks request the same memory.
+#[derive(Default)]
+pub(super) struct StateMemory {
+    /// The state of a unit: one of its parameters, the name and type of the state, the memory.
+    units: Vec<(Tensor, &'static str, DType, Tensor)>,
+}
+
+impl StateMemory {
+    /// Allocates one tensor of a parameter's state, named after both: `conv2.weight exp_avg`.
+    pub(super) fn allocate(
+        &mut self,
+        parameter: &Tensor,
+        wanted: &StateTensor,
+        dtype: DType,
+    ) -> Result<Tensor> {
+        let label = label::intern(&format!("{} {}", parameter.label(), wanted.name));
+        let _owner = Span::of(Category::OptimizerState, label);
+        let tensor = match wanted.shape == parameter.shape() {
+            true if parameter.is_shard() => self.in_unit(parameter, wanted, dtype)?,
+            true => parameter.empty_like_of(dtype)?,
+            false => Tensor::empty(&wanted.shape, dtype, parameter.device())?,
+        };
+        wanted.start.map_or(Ok(()), |start| tensor.fill_(start))?;
+        Ok(tensor)
+    }
+
+    fn in_unit(&mut self, parameter: &Tensor, wanted: &StateTensor, dtype: DType) -> Result<Tensor> {
+        let known = self.units.iter().find(|(other, name, of, _)| {
+            (*name, *of) == (wanted.name, dtype) && other.shares_storage(parameter)
+        });
+        let memory = match known {
+            Some((.., memory)) => memory.clone(),
+            None => {
+                let len = parameter.storage_bytes() as usize / parameter.dtype().size();
+                let memory = Tensor::empty(&[len], dtype, parameter.device())?;
+                self.units.push((parameter.clone(), wanted.name, dtype, memory.clone()));
+                memory
+            }
+        };
+        let flat = memory.narrow(0, parameter.storage_offset(), parameter.numel())?;
+        Ok(flat.view(parameter.shape())?.detach())
+    }
 }

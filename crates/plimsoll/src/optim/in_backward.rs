@@ -32,12 +32,17 @@ use super::optimizer_of::OptimizerOf;
 /// ```
 ///
 /// # Errors
-/// No parameters; one that does not require a gradient; options that PyTorch rejects.
+/// No parameters; sharded ones; one that does not require a gradient; options that PyTorch rejects.
 #[allow(clippy::needless_pass_by_value, reason = "as every optimizer takes its options")]
 pub fn step_in_backward<O: Algorithm>(parameters: &[Tensor], options: O) -> Result<StepInBackward<O>> {
     options.check()?;
     if parameters.is_empty() {
         let message = "there are no parameters to step: give it those of a model, `model.parameters()`";
+        return Err(Error::argument(O::NAME, message));
+    }
+    if parameters.iter().any(|parameter| parameter.is_lent() || parameter.is_shard()) {
+        let message = "a sharded parameter cannot be stepped in the backward pass: use an ordinary optimizer of \
+                       `FullyShardedDataParallel::parameters`";
         return Err(Error::argument(O::NAME, message));
     }
     let mut steps = StepInBackward { optimizers: Vec::new(), hooks: Vec::new() };

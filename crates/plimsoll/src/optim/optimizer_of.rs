@@ -92,6 +92,14 @@ impl<O: Algorithm> OptimizerOf<O> {
             return Err(Error::argument(O::NAME, message));
         }
         check_current(O::NAME, all())?;
+        if let Some(parameter) = all().find(|parameter| parameter.is_lent()) {
+            let message = format!(
+                "the whole parameters of {} are sharded, and get no gradients: make the optimizer from \
+                 `FullyShardedDataParallel::parameters`",
+                parameter.label()
+            );
+            return Err(Error::argument(O::NAME, message));
+        }
         if !self.is_checked {
             check_listed(O::NAME, all())?;
             self.is_checked = true;
@@ -105,6 +113,15 @@ impl<O: Algorithm> Optimizer for OptimizerOf<O> {
         self.check_parameters()?;
         for group in &self.param_groups {
             group.options.check()?;
+            if group.options.rule().is_whole()
+                && let Some(parameter) = group.parameters.iter().find(|parameter| parameter.is_shard())
+            {
+                let message = format!(
+                    "{} is sharded, and this optimizer needs complete matrices: use AdamW, or `Shard::Nothing`",
+                    parameter.label()
+                );
+                return Err(Error::argument(O::NAME, message));
+            }
             group.parameters.iter().try_for_each(|parameter| group.options.check_parameter(parameter))?;
         }
         let fresh: Vec<Vec<Fresh>> =

@@ -6,7 +6,7 @@ use plimsoll_tensor::{DType, Error, Result, Tensor};
 use serde_json::{Map, Value};
 
 use super::algorithm::{Algorithm, StateTensor};
-use super::groups::{ParamGroup, State, allocate};
+use super::groups::{ParamGroup, State, StateMemory};
 
 /// The state and options of an optimizer. As `torch.optim.Optimizer.state_dict()`.
 ///
@@ -115,6 +115,7 @@ fn copied<O: Algorithm>(
     parameter: &Tensor,
     (wanted, dtype): (Vec<StateTensor>, DType),
     saved: &ParamState,
+    memory: &mut StateMemory,
 ) -> Result<State> {
     let mut state = State { steps: saved.step.unwrap_or(1), tensors: Vec::new() };
     let names = || wanted.iter().map(|wanted| wanted.name).collect::<Vec<_>>().join(", ");
@@ -136,7 +137,7 @@ fn copied<O: Algorithm>(
                 format!("`{}` of parameter {number} has shape {found:?}, not {expected:?}", wanted.name);
             return Err(wrong::<O>(&message));
         }
-        let own = allocate(parameter, &StateTensor { start: None, ..wanted.clone() }, dtype)?;
+        let own = memory.allocate(parameter, &StateTensor { start: None, ..wanted.clone() }, dtype)?;
         own.copy_(&tensor.to_device(parameter.device())?)?;
         state.tensors.push((wanted.name, own));
     }
@@ -148,7 +149,7 @@ pub(super) fn load<O: Algorithm>(groups: &mut [ParamGroup<O>], saved: &Optimizer
     if here != there {
         return Err(wrong::<O>(&format!("{there} parameter groups were saved, this optimizer has {here}")));
     }
-    let mut loaded = Vec::new();
+    let (mut loaded, mut memory) = (Vec::new(), StateMemory::default());
     for (at, (group, saved_group)) in groups.iter().zip(&saved.param_groups).enumerate() {
         let (here, there) = (group.parameters.len(), saved_group.params.len());
         if here != there {
@@ -164,7 +165,7 @@ pub(super) fn load<O: Algorithm>(groups: &mut [ParamGroup<O>], saved: &Optimizer
         };
         let states = group.parameters.iter().zip(&saved_group.params).map(|(parameter, number)| {
             let state = saved.state.get(number);
-            let copy = |state| copied::<O>(*number, parameter, kept.wanted(parameter), state);
+            let copy = |state| copied::<O>(*number, parameter, kept.wanted(parameter), state, &mut memory);
             state.map_or(Ok(State::default()), copy)
         });
         let states = states.collect::<Result<Vec<State>>>()?;

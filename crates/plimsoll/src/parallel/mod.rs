@@ -2,8 +2,17 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `agree.rs` | comparing the models of all ranks |
+//! | `norm.rs` | clipping gradients by their norm, however they are sharded |
 //! | `ddp/` | data-parallel training, where each rank has the full model and a part of the batch: [`DistributedDataParallel`] |
+//! | `sharded/` | the same, but each rank has only its rows of the optimizer state, gradients or parameters: [`fully_shard`] |
 
+mod agree;
 mod ddp;
+mod norm;
+mod sharded;
 
 pub use ddp::{Bucket, DdpOptions, DistributedDataParallel};
+pub use sharded::{
+    FullyShardOptions, FullyShardedDataParallel, Shard, ShardedParameter, ShardedUnit, fully_shard,
+};

@@ -53,8 +53,14 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Adds the parameters and buffers of a model.
     #[must_use]
-    pub fn model(mut self, model: &dyn Module) -> Checkpoint {
-        for (name, tensor) in model.state_dict().iter() {
+    pub fn model(self, model: &dyn Module) -> Checkpoint {
+        self.model_state(&model.state_dict())
+    }
+
+    /// Adds the state dict of a model.
+    #[must_use]
+    pub fn model_state(mut self, state: &StateDict) -> Checkpoint {
+        for (name, tensor) in state.iter() {
             self.tensors.insert(format!("model.{name}"), tensor.clone());
         }
         self
@@ -62,8 +68,14 @@ impl Checkpoint {
 
     /// Adds the state and options of an optimizer.
     #[must_use]
-    pub fn optimizer(mut self, optimizer: &dyn Optimizer) -> Checkpoint {
-        let OptimizerState { state, param_groups } = optimizer.state_dict();
+    pub fn optimizer(self, optimizer: &dyn Optimizer) -> Checkpoint {
+        self.optimizer_state(optimizer.state_dict())
+    }
+
+    /// Adds the state dict of an optimizer.
+    #[must_use]
+    pub fn optimizer_state(mut self, state: OptimizerState) -> Checkpoint {
+        let OptimizerState { state, param_groups } = state;
         for (number, ParamState { step, tensors }) in state {
             self.optimizer_steps.extend(step.map(|step| (number, step)));
             for (name, tensor) in tensors {
@@ -163,7 +175,12 @@ impl Checkpoint {
     /// Another model, with all names and shapes that do not match; in this case nothing has changed. A damaged file; out of
     /// memory.
     pub fn load_model(&self, model: &dyn Module) -> Result<(), SerializeError> {
-        model.load_state_dict(&Part { of: self, prefix: "model." }, Strict::Yes).map(drop)
+        model.load_state_dict(&self.model_source(), Strict::Yes).map(drop)
+    }
+
+    /// The parameters and buffers of the model, to load them in another way.
+    pub fn model_source(&self) -> impl TensorSource + '_ {
+        Part { of: self, prefix: "model." }
     }
 
     /// Loads the state and options of the optimizer.
@@ -172,6 +189,23 @@ impl Checkpoint {
     /// As [`Optimizer::load_state_dict`]; a damaged file.
     pub fn load_optimizer(&self, optimizer: &mut dyn Optimizer) -> Result<(), SerializeError> {
         let parameters = optimizer.parameters();
+        let device_of = |number: usize| {
+            parameters.get(number).map_or_else(Device::cpu, |parameter| parameter.device().clone())
+        };
+        let state = self.read_optimizer(&device_of)?;
+        Ok(optimizer.load_state_dict(&state)?)
+    }
+
+    /// Reads the state and options of the optimizer, to load them in another way.
+    ///
+    /// # Errors
+    /// A damaged file; out of memory.
+    pub fn read_optimizer_state(&self, device: &Device) -> Result<OptimizerState, SerializeError> {
+        self.read_optimizer(&|_| device.clone())
+    }
+
+    /// Reads the optimizer's state, that of each parameter onto a device.
+    fn read_optimizer(&self, device_of: &dyn Fn(usize) -> Device) -> Result<OptimizerState, SerializeError> {
         let mut state =
             OptimizerState { param_groups: self.optimizer_groups.clone(), ..OptimizerState::default() };
         for (&number, &step) in &self.optimizer_steps {
@@ -184,12 +218,10 @@ impl Checkpoint {
             else {
                 continue;
             };
-            let device =
-                parameters.get(number).map_or_else(Device::cpu, |parameter| parameter.device().clone());
-            let tensor = part.tensor(&name, &device)?;
+            let tensor = part.tensor(&name, &device_of(number))?;
             state.state.entry(number).or_default().tensors.insert(key.to_owned(), tensor);
         }
-        Ok(optimizer.load_state_dict(&state)?)
+        Ok(state)
     }
 
     /// Restores the state of a device's random generator.

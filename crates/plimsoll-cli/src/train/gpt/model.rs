@@ -25,6 +25,10 @@ impl Network for LanguageModel {
         &self.gpt
     }
 
+    fn module_mut(&mut self) -> &mut dyn Module {
+        &mut self.gpt
+    }
+
     fn loss(&self, batch: &[Tensor]) -> Result<Tensor> {
         let [x, y] = batch else { unreachable!("a batch has tokens and their successors") };
         self.gpt.loss(x, y)

@@ -1,7 +1,7 @@
 //! Data-parallel training: [`DistributedDataParallel`].
 //!
 //! `bucket.rs` has the buckets that hold the gradients, and `reducer.rs` the work during a backward pass. This file has the
-//! public interface, and compares the models of all ranks before training starts.
+//! public interface.
 
 mod bucket;
 mod reducer;
@@ -10,9 +10,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use plimsoll_tensor::{Error, HookHandle, ProcessGroup, Result, Tensor};
-use twox_hash::XxHash3_64;
 
-use self::reducer::{Reducer, Shared, arrived, first_other, locked};
+use self::reducer::{Reducer, Shared, arrived, locked};
+use super::agree::{same_model, same_values};
+use super::norm;
 use crate::nn::Module;
 
 const NAME: &str = "DistributedDataParallel";
@@ -119,6 +120,10 @@ impl DistributedDataParallel {
         options: DdpOptions,
     ) -> Result<DistributedDataParallel> {
         let all = module.named_parameters();
+        if let Some((name, _)) = all.iter().find(|(_, parameter)| parameter.is_lent()) {
+            let message = format!("{name} is sharded already: `fully_shard` averages its gradient");
+            return Err(Error::argument(NAME, message));
+        }
         let buffers: Vec<(String, Tensor)> = module.named_buffers();
         let parameters: Vec<_> =
             all.iter().filter(|(_, parameter)| parameter.requires_grad()).cloned().collect();
@@ -127,7 +132,7 @@ impl DistributedDataParallel {
             return Err(Error::autograd(NAME, message));
         }
         let tensors: Vec<&(String, Tensor)> = all.iter().chain(&buffers).collect();
-        same_model(&tensors, group)?;
+        same_model(NAME, &tensors, group)?;
         same_values(&tensors, group)?;
         let leaves: Vec<Tensor> = parameters.iter().map(|(_, parameter)| parameter.clone()).collect();
         let buffers = buffers.into_iter().map(|(_, buffer)| buffer).collect();
@@ -156,6 +161,29 @@ impl DistributedDataParallel {
         f()
     }
 
+    /// Sets whether the next backward passes exchange gradients.
+    pub(in crate::parallel) fn set_syncs(&self, syncs: bool) {
+        locked(&self.reducer).syncs = syncs;
+    }
+
+    /// Scales all gradients so that their total norm is at most `max_norm`. Returns the norm before scaling, as a scalar tensor,
+    /// or `None` if there are no gradients. It has the bits of [`FullyShardedDataParallel::clip_grad_norm_`], because both add
+    /// the squares of each row in 64 bits and then the rows in the order of parameters. On a device that computes later, it does
+    /// not wait.
+    ///
+    /// [`FullyShardedDataParallel::clip_grad_norm_`]: super::FullyShardedDataParallel::clip_grad_norm_
+    ///
+    /// # Errors
+    /// A bound that is negative or NaN; out of memory.
+    pub fn clip_grad_norm_(&self, max_norm: f64) -> Result<Option<Tensor>> {
+        let parameters = locked(&self.reducer).parameters.clone();
+        let mut rows = norm::RowSums::new();
+        for (_, parameter) in &parameters {
+            rows.add(parameter.shape(), 0, parameter.grad());
+        }
+        rows.clip(None, max_norm)
+    }
+
     /// The buckets, in the order in which they are exchanged. There are none before the first backward pass.
     pub fn buckets(&self) -> Vec<Bucket> {
         let reducer = locked(&self.reducer);
@@ -176,43 +204,4 @@ impl fmt::Debug for DistributedDataParallel {
         let (rank, size) = (reducer.group.rank(), reducer.group.size());
         write!(f, "DistributedDataParallel(rank {rank} of {size}, {} buckets)", reducer.buckets.len())
     }
-}
-
-/// Compares the names, shapes and types of this rank's tensors with those of the other ranks.
-fn same_model(tensors: &[&(String, Tensor)], group: &ProcessGroup) -> Result<()> {
-    let line = |(name, tensor): &&(String, Tensor)| {
-        format!("{name} {:?} {} {}\n", tensor.shape(), tensor.dtype(), tensor.requires_grad())
-    };
-    let text: String = tensors.iter().map(line).collect();
-    match first_other(group, &text, "names of parameters")? {
-        None => Ok(()),
-        Some(rank) => {
-            let message = format!(
-                "rank {rank} has another model than this rank, whose {} tensors begin with {}: names, shapes, types and which ones \
-                 want a gradient must be the same on all ranks",
-                tensors.len(),
-                tensors.first().map_or("nothing", |(name, _)| name.as_str())
-            );
-            Err(Error::argument(NAME, message))
-        }
-    }
-}
-
-/// Copies each tensor whose values differ between ranks from rank 0 to all ranks.
-fn same_values(tensors: &[&(String, Tensor)], group: &ProcessGroup) -> Result<()> {
-    if group.size() == 1 || !tensors.iter().all(|(_, tensor)| tensor.device().has_values()) {
-        return Ok(());
-    }
-    let mut own = Vec::with_capacity(8 * tensors.len());
-    for (_, tensor) in tensors {
-        own.extend(XxHash3_64::oneshot(&tensor.to_bytes()?).to_le_bytes());
-    }
-    let all = group.all_gather_bytes(&own, "checksums of parameters")?;
-    for (i, (_, tensor)) in tensors.iter().enumerate() {
-        let sum = |rank: &Vec<u8>| rank[8 * i..8 * i + 8].to_vec();
-        if all.iter().any(|rank| sum(rank) != sum(&all[0])) {
-            group.broadcast(tensor, 0)?;
-        }
-    }
-    Ok(())
 }

@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_tensor::autograd::queue_callback;
 use plimsoll_tensor::{DType, Error, ProcessGroup, Result, Tensor};
-use twox_hash::XxHash3_64;
 
 use super::bucket::GradientBucket;
 use super::{DdpOptions, NAME};
+use crate::parallel::agree::{first_other, shown};
 
 /// The gradients of one model on one rank.
 pub(super) struct Reducer {
     pub(super) group: ProcessGroup,
     options: DdpOptions,
     /// The parameters that require a gradient, with their names.
-    parameters: Vec<(String, Tensor)>,
+    pub(super) parameters: Vec<(String, Tensor)>,
     buffers: Vec<Tensor>,
     pub(super) buckets: Vec<GradientBucket>,
     /// The bucket and slot of each parameter.
@@ -295,23 +295,6 @@ impl Reducer {
     }
 }
 
-/// The first rank whose text differs from this rank's; `None` if all are the same.
-pub(super) fn first_other(group: &ProcessGroup, text: &str, label: &str) -> Result<Option<usize>> {
-    let own = XxHash3_64::oneshot(text.as_bytes()).to_le_bytes();
-    let all = group.all_gather_bytes(&own, label)?;
-    Ok(all.iter().position(|other| *other != own))
-}
-
 fn bytes_of(tensor: &Tensor) -> u64 {
     (tensor.numel() * tensor.dtype().size()) as u64
-}
-
-/// Formats a list of names, of which it shows at most 8.
-fn shown(names: &[&str]) -> String {
-    const SHOWN: usize = 8;
-    match names.len() {
-        0 => "none".to_owned(),
-        n if n <= SHOWN => names.join(", "),
-        n => format!("{} and {} more", names[..SHOWN].join(", "), n - SHOWN),
-    }
 }

@@ -1,0 +1,82 @@
+//! The norm of all gradients, with the same bits however parameters are sharded.
+//!
+//! The squares of each row are added in 64 bits. A row is never cut, so its sum does not depend on the rank that has it. Then the
+//! sums of all rows are added, in the order of the parameters.
+
+use plimsoll_tensor::label::{Category, Span, intern};
+use plimsoll_tensor::{DType, Error, ProcessGroup, ReduceOp, Result, Tensor, no_grad};
+
+const NAME: &str = "clip_grad_norm_";
+
+/// Elements that are squared at a time, which bounds the temporary memory.
+const CHUNK: usize = 1 << 20;
+
+/// The rows of all gradients, of which this rank has some.
+pub(super) struct RowSums {
+    /// The number of rows of all parameters so far.
+    rows: usize,
+    /// This rank's gradients: the number of their first row, the length of a row, the gradient.
+    own: Vec<(usize, usize, Tensor)>,
+}
+
+/// The length of a row of a parameter: of its elements with the same first index.
+pub(super) fn row_len(shape: &[usize]) -> usize {
+    shape.get(1..).unwrap_or_default().iter().product()
+}
+
+impl RowSums {
+    pub(super) fn new() -> RowSums {
+        RowSums { rows: 0, own: Vec::new() }
+    }
+
+    /// Adds a parameter of this full shape, and this rank's rows of its gradient, which begin with row `first`.
+    pub(super) fn add(&mut self, full_shape: &[usize], first: usize, grad: Option<Tensor>) {
+        let len = row_len(full_shape);
+        self.own.extend(grad.map(|grad| (self.rows + first, len, grad)));
+        self.rows += full_shape.first().copied().unwrap_or(1);
+    }
+
+    /// Scales the gradients so that the norm of all is at most `max_norm`. With a group, the other ranks have the other rows.
+    /// Returns the norm before scaling; `None` if there are no gradients.
+    pub(super) fn clip(&self, group: Option<&ProcessGroup>, max_norm: f64) -> Result<Option<Tensor>> {
+        if max_norm.is_nan() || max_norm < 0.0 {
+            return Err(Error::argument(NAME, format!("max_norm is {max_norm}; it must be 0 or more")));
+        }
+        let Some((.., first)) = self.own.first() else { return Ok(None) };
+        let _owner = Span::of(Category::Workspace, intern(NAME));
+        no_grad(|| {
+            let sums = Tensor::full(&[self.rows], 0.0, DType::F64, first.device())?;
+            for (at, len, grad) in &self.own {
+                square_sums(&sums, *at, *len, grad)?;
+            }
+            if let Some(group) = group {
+                group.all_reduce(&sums, ReduceOp::Sum)?; // adds zeros, so it is exact
+            }
+            let norm = sums.sum()?.sqrt()?;
+            let factor = norm.add_scalar(1e-6)?.reciprocal()?.mul_scalar(max_norm)?.clamp_max(1.0)?;
+            for (.., grad) in self.own.iter().filter(|(.., grad)| grad.numel() > 0) {
+                grad.mul_(&factor.to_dtype(grad.dtype())?)?;
+            }
+            norm.to_dtype(DType::F32).map(Some)
+        })
+    }
+}
+
+/// Writes the sums of squares of the rows of a gradient to `sums`, from `at` on.
+fn square_sums(sums: &Tensor, at: usize, row_len: usize, grad: &Tensor) -> Result<()> {
+    if grad.numel() == 0 {
+        return Ok(());
+    }
+    let rows = grad.numel() / row_len;
+    let grad = grad.reshape(&[rows, row_len])?;
+    let chunk = (CHUNK / row_len).max(1);
+    for start in (0..rows).step_by(chunk) {
+        let count = chunk.min(rows - start);
+        let part = grad.narrow(0, start, count)?;
+        // A single row is added twice: the sum of all elements is computed in another order than those of several rows.
+        let several = if count == 1 { part.expand(&[2, row_len])? } else { part };
+        let found = several.to_dtype(DType::F64)?.square()?.sum_dims(&[1])?;
+        sums.narrow(0, at + start, count)?.copy_(&found.narrow(0, 0, count)?)?;
+    }
+    Ok(())
+}

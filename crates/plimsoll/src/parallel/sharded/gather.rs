@@ -1,0 +1,199 @@
+//! Units, and how they are gathered: [`Gatherer`].
+//!
+//! The parameters of a unit are views of one flat *lent* tensor ([`Tensor::lent`]). It has no memory until an operation reads a
+//! parameter. Then the unit is gathered from the rows of all ranks, into a slot, which another unit takes over later. If whole
+//! parameters are kept, each unit has a buffer of its own, of which this rank's part is its rows; the other parts are gathered
+//! after the rows have changed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use plimsoll_tensor::label::{Category, Span, intern};
+use plimsoll_tensor::{Device, Error, ProcessGroup, Result, Tensor, no_grad};
+
+use super::NAME;
+use super::layout::Layout;
+use super::plan::UnitPlan;
+use super::slots::Slots;
+
+/// A unit on this rank.
+pub(super) struct Unit {
+    pub(super) name: String,
+    pub(super) is_root: bool,
+    /// Its parameters, by their numbers in the model.
+    pub(super) members: Vec<usize>,
+    pub(super) layout: Layout,
+    /// The lent tensor of all parameters.
+    pub(super) whole: Tensor,
+    /// This rank's part.
+    pub(super) rows: Tensor,
+    /// The memory of whole parameters that are kept.
+    buffer: Option<Tensor>,
+}
+
+/// The units of a model on one rank.
+pub(super) struct Gatherer {
+    pub(super) group: ProcessGroup,
+    pub(super) units: OnceLock<Vec<Unit>>,
+    /// The slots of each kind of units: by type, apart for root units and blocks.
+    slots: Mutex<Vec<(bool, Slots)>>,
+    gathered: AtomicU64,
+}
+
+impl Gatherer {
+    pub(super) fn new(group: &ProcessGroup) -> Gatherer {
+        let (units, slots, gathered) = (OnceLock::new(), Mutex::default(), AtomicU64::new(0));
+        Gatherer { group: group.clone(), units, slots, gathered }
+    }
+
+    pub(super) fn units(&self) -> &[Unit] {
+        self.units.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Makes unit `number` of these parameters, which may be dropped afterwards. With `keep`, whole parameters stay.
+    pub(super) fn make(
+        self: &Arc<Gatherer>,
+        number: usize,
+        plan: UnitPlan,
+        parameters: &[(String, Tensor)],
+        keep: bool,
+    ) -> Result<Unit> {
+        let UnitPlan { name, is_root, members, layout } = plan;
+        let (rank, part_len) = (self.group.rank(), layout.part_len);
+        let (dtype, device) = (parameters[0].1.dtype(), parameters[0].1.device());
+        let label = intern(&name);
+        let (rows, buffer) = no_grad(|| {
+            let _owner = Span::of(Category::Parameter, label);
+            let len = if keep { layout.len() } else { part_len };
+            let memory = Tensor::full(&[len], 0.0, dtype, device)?;
+            for (i, (_, parameter)) in parameters.iter().enumerate().filter(|(_, (_, it))| it.numel() > 0) {
+                let flat = parameter.reshape(&[-1])?;
+                let (from, place) = if keep {
+                    (0, layout.starts[i]..layout.starts[i] + flat.numel())
+                } else {
+                    let place = layout.place_in_part(i, rank);
+                    ((rank * part_len + place.start).saturating_sub(layout.starts[i]), place)
+                };
+                if !place.is_empty() {
+                    let own = flat.narrow(0, from, place.len())?;
+                    memory.narrow(0, place.start, place.len())?.copy_(&own)?;
+                }
+            }
+            match keep {
+                true => Ok::<_, Error>((memory.window(rank * part_len, part_len)?, Some(memory))),
+                false => Ok((memory, None)),
+            }
+        })?;
+        let source = {
+            let (gatherer, name) = (Arc::downgrade(self), name.clone());
+            move || match gatherer.upgrade() {
+                Some(gatherer) => gatherer.gather(number),
+                None => {
+                    let message = format!(
+                        "{name} was sharded by a `FullyShardedDataParallel` that was dropped: keep it as long as the model"
+                    );
+                    Err(Error::argument(NAME, message))
+                }
+            }
+        };
+        let whole = Tensor::lent(&rows, layout.len(), label, source)?;
+        Ok(Unit { name, is_root, members, layout, whole, rows, buffer })
+    }
+
+    /// Sets the units, and makes the slots in which those without a buffer are gathered: two for the blocks of a type, so that the
+    /// last one stays, and one for the root's.
+    pub(super) fn set_units(&self, units: Vec<Unit>, device: &Device) -> Result<()> {
+        let slots = slots_for(&units, device, |unit| unit.buffer.is_none(), Category::Parameter, "gathered")?;
+        *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
+        let _ = self.units.set(units); // only set once, by the constructor
+        Ok(())
+    }
+
+    /// Gathers a unit, because an operation reads one of its parameters. Returns the memory that has it.
+    fn gather(&self, number: usize) -> Result<Tensor> {
+        let Some(unit) = self.units().get(number) else {
+            return Err(Error::argument(NAME, "parameters are read while the model is being sharded"));
+        };
+        want_eager(&unit.rows)?;
+        self.gathered.fetch_add(1, Ordering::Relaxed);
+        if let Some(buffer) = &unit.buffer {
+            let (rank, part_len) = (self.group.rank(), unit.layout.part_len);
+            self.group.all_gather_into_tensor(buffer, &buffer.narrow(0, rank * part_len, part_len)?)?;
+            return Ok(buffer.clone());
+        }
+        let slot = {
+            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let units = self.units();
+            slots_of(&mut slots, unit).take(number, |other| units[other].whole.take_back())?
+        };
+        self.group.all_gather_into_tensor(&slot.narrow(0, 0, unit.layout.len())?, &unit.rows)?;
+        Ok(slot)
+    }
+
+    /// How often a unit was gathered so far.
+    pub(super) fn gathered(&self) -> u64 {
+        self.gathered.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the memory in which units take turns.
+    pub(super) fn slot_bytes(&self) -> u64 {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.iter().map(|(_, slots)| slots.count() as u64 * slots.bytes()).sum()
+    }
+}
+
+/// The slots that some of these units take turns in. Those of the root are apart, because its parameters are often larger and used
+/// at both ends of the model.
+pub(super) fn slots_for(
+    units: &[Unit],
+    device: &Device,
+    wanted: impl Fn(&Unit) -> bool,
+    category: Category,
+    label: &str,
+) -> Result<Vec<(bool, Slots)>> {
+    let mut made: Vec<(bool, Slots)> = Vec::new();
+    let alike = |unit: &Unit, is_root: bool, slots: &Slots| {
+        unit.is_root == is_root && unit.rows.dtype() == slots.dtype()
+    };
+    for unit in units.iter().filter(|unit| wanted(unit)) {
+        if made.iter().any(|(is_root, slots)| alike(unit, *is_root, slots)) {
+            continue;
+        }
+        let of_kind = || {
+            units
+                .iter()
+                .filter(|other| wanted(other))
+                .filter(|other| other.is_root == unit.is_root && other.rows.dtype() == unit.rows.dtype())
+        };
+        let len = of_kind().map(|unit| unit.layout.len()).max().unwrap_or(0);
+        let label = format!("{label}{}", if unit.is_root { " root" } else { "" });
+        let mut slots = Slots::new(device, unit.rows.dtype(), len, category, &label);
+        if category == Category::Parameter {
+            let count = if unit.is_root { 1 } else { of_kind().count().min(2) };
+            (0..count).try_for_each(|_| slots.grow())?;
+        }
+        made.push((unit.is_root, slots));
+    }
+    Ok(made)
+}
+
+/// The slots that a unit takes turns in.
+pub(super) fn slots_of<'a>(slots: &'a mut [(bool, Slots)], unit: &Unit) -> &'a mut Slots {
+    let alike = |(is_root, slots): &&mut (bool, Slots)| {
+        *is_root == unit.is_root && slots.dtype() == unit.rows.dtype()
+    };
+    match slots.iter_mut().find(alike) {
+        Some((_, slots)) => slots,
+        None => unreachable!("there are slots for each kind of unit"),
+    }
+}
+
+/// # Errors
+/// If this thread captures the device's work: collectives are called by the host, so a replay would leave them out.
+pub(super) fn want_eager(tensor: &Tensor) -> Result<()> {
+    if !tensor.device().is_capturing() {
+        return Ok(());
+    }
+    let why = "the collectives of a sharded model cannot be replayed yet: use `DistributedDataParallel`, or do not capture";
+    Err(Error::Captured { op: NAME, why })
+}

@@ -1,0 +1,370 @@
+//! Sharded data-parallel training: [`fully_shard`].
+//!
+//! | file | contents |
+//! |---|---|
+//! | `layout.rs` | where parameters lie in the flat buffer of their unit, and which rows a rank has |
+//! | `plan.rs` | which parameters form a unit |
+//! | `slots.rs` | fixed memory that units take turns in |
+//! | `gather.rs` | units, and how they are gathered when an operation reads a parameter |
+//! | `reducer.rs` | the work during a backward pass |
+//! | `state.rs` | saving and loading |
+//! | this one | the public interface |
+
+mod gather;
+mod layout;
+mod plan;
+mod reducer;
+mod slots;
+mod state;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use plimsoll_tensor::{Error, HookHandle, ProcessGroup, Result, Tensor, no_grad};
+
+use self::gather::Gatherer;
+use self::reducer::{Reducer, Shared, arrived, locked};
+use super::agree::{same_model, same_values};
+use super::ddp::{Bucket, DdpOptions, DistributedDataParallel};
+use super::norm::RowSums;
+use crate::nn::{Module, check_listed, replace};
+
+const NAME: &str = "fully_shard";
+
+/// What each rank has only a part of. All give the same bits; each needs less memory than the one before it.
+///
+/// ```
+/// use plimsoll::parallel::Shard;
+/// assert_eq!(Shard::default(), Shard::Parameters);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shard {
+    /// Nothing, as [`DistributedDataParallel`].
+    Nothing,
+    /// The optimizer's state. Parameters and gradients are whole. Gradients are exchanged at the end of a backward pass, and
+    /// parameters are gathered after each step. Known as ZeRO-1.
+    OptimizerState,
+    /// Also gradients, which are exchanged when those of a unit are complete. Known as ZeRO-2.
+    Gradients,
+    /// Also parameters. A unit is gathered when an operation reads one of its parameters, and its memory is used for another unit
+    /// afterwards. Known as ZeRO-3, and as PyTorch's `fully_shard`.
+    #[default]
+    Parameters,
+}
+
+/// How a model is sharded.
+///
+/// ```
+/// use plimsoll::parallel::{FullyShardOptions, Shard};
+/// let options = FullyShardOptions { shard: Shard::Gradients, ..FullyShardOptions::default() };
+/// assert!(options.units.is_empty());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FullyShardOptions {
+    /// What each rank has only a part of.
+    pub shard: Shard,
+    /// The names of the modules whose parameters are gathered together, such as `encoder.layers.0`. If the list is empty, these are
+    /// the modules whose names are numbers, such as the elements of a [`ModuleList`](crate::nn::ModuleList). The other parameters
+    /// form the root unit. A unit of more than 256 MiB is cut into several.
+    pub units: Vec<String>,
+}
+
+/// A rank's rows of a parameter.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Scope};
+/// use plimsoll::parallel::{FullyShardOptions, fully_shard};
+/// use plimsoll::{Device, ProcessGroup};
+/// let mut model = Linear::new(&Scope::new(&Device::cpu(), 1), 4, 2)?;
+/// let group = ProcessGroup::threads(1).remove(0);
+/// let sharded = fully_shard(&mut model, &group, FullyShardOptions::default())?;
+/// let weight = &sharded.named_parameters()[0];
+/// assert_eq!((weight.name.as_str(), weight.offset, weight.full_shape.as_slice()), ("weight", 0, &[2, 4][..]));
+/// assert_eq!(weight.rows.shape(), [2, 4]); // all of them, because there is one rank
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ShardedParameter {
+    /// The parameter's name in the model.
+    pub name: String,
+    /// This rank's rows, perhaps none.
+    pub rows: Tensor,
+    /// The number of the first of these rows in the full parameter.
+    pub offset: usize,
+    /// The shape of the full parameter.
+    pub full_shape: Vec<usize>,
+}
+
+/// Parameters that are gathered together.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Scope};
+/// use plimsoll::parallel::{FullyShardOptions, fully_shard};
+/// use plimsoll::{Device, ProcessGroup};
+/// let mut model = Linear::new(&Scope::new(&Device::cpu(), 1), 4, 2)?;
+/// let group = ProcessGroup::threads(1).remove(0);
+/// let units = fully_shard(&mut model, &group, FullyShardOptions::default())?.units();
+/// assert_eq!((units[0].name.as_str(), units[0].parameters.as_slice()), ("root", &["weight".to_owned(), "bias".to_owned()][..]));
+/// assert_eq!(units[0].bytes, 1024); // the bias begins at byte 512
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardedUnit {
+    /// The name of its module; `root` for the parameters of no other unit.
+    pub name: String,
+    /// The names of its parameters.
+    pub parameters: Vec<String>,
+    /// Bytes of the whole unit. Each rank has an equal part.
+    pub bytes: u64,
+}
+
+/// The sharding of a model on one rank: [`fully_shard`]. Keep it as long as the model is used.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Module, Scope};
+/// use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
+/// use plimsoll::parallel::{FullyShardOptions, fully_shard};
+/// use plimsoll::{Device, ProcessGroup, Result, Tensor};
+/// let train = |group: &ProcessGroup| -> Result<Vec<f32>> {
+///     let device = Device::cpu();
+///     let mut model = Linear::new(&Scope::new(&device, 1), 256, 128)?;
+///     let sharded = fully_shard(&mut model, group, FullyShardOptions::default())?;
+///     let mut adamw = AdamW::new(sharded.parameters(), AdamWOptions::default());
+///     for step in 0..3 {
+///         let x = Tensor::full(&[8, 256], (step + group.rank()) as f64, plimsoll::DType::F32, &device)?; // this rank's part
+///         model.forward(&x)?.square()?.mean()?.backward()?; // gathers and exchanges by itself
+///         sharded.clip_grad_norm_(1.0)?;
+///         adamw.step()?;
+///         adamw.zero_grad();
+///     }
+///     model.parameters()[0].to_vec() // gathers, on all ranks
+/// };
+/// let ranks = ProcessGroup::threads(2); // processes: `dist::init_from_env`
+/// let weights: Vec<Vec<f32>> = std::thread::scope(|scope| {
+///     let each: Vec<_> = ranks.iter().map(|rank| scope.spawn(|| train(rank))).collect();
+///     each.into_iter().map(|rank| rank.join().unwrap()).collect::<Result<_>>()
+/// })?;
+/// assert_eq!(weights[0], weights[1]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+pub struct FullyShardedDataParallel {
+    kind: Kind,
+    group: ProcessGroup,
+    parameters: Vec<ShardedParameter>,
+}
+
+enum Kind {
+    Replicated(DistributedDataParallel),
+    Sharded { gatherer: Arc<Gatherer>, reducer: Shared, hooks: Vec<HookHandle> },
+}
+
+/// Shards a model over all ranks of a group: each rank keeps an equal part of its optimizer state, gradients and parameters. The
+/// model is used as before. As PyTorch's `fully_shard`, which is called for each block; here one call shards all blocks.
+///
+/// Each rank trains on its part of the batch, with a loss that is the mean over that part. All ranks must call the same operations
+/// on the model, in the same order: an operation that reads a parameter gathers its unit from all ranks. That includes
+/// evaluation, printing, and [`Module::state_dict`]. Make the optimizer from [`FullyShardedDataParallel::parameters`]. Freeze,
+/// move and convert a model before it is sharded. The bits are those of [`DistributedDataParallel`].
+///
+/// Parameters are replaced by new tensors, one unit after another, so the peak is the model and one unit. With
+/// [`Scope::deferred`](crate::nn::Scope::deferred) it is the rows and one unit. Then a rank has, of `P` bytes of parameters on `N`
+/// ranks, `P / N` of rows, and slots for two blocks and the root.
+///
+/// These are refused with an error: captured steps, `GradScaler`, `step_in_backward`, `Muon` and `Adafactor`, `offload`, and
+/// operations that change a whole parameter. With [`Shard::Nothing`] all but the first work.
+///
+/// # Errors
+/// The ranks have different models; parameters on several devices; a model that is sharded already; a name in
+/// [`FullyShardOptions::units`] that is no module with parameters; out of memory, in which case a part of the parameters may be
+/// sharded; or [`Error::Distributed`].
+#[allow(clippy::needless_pass_by_value, reason = "as all options")]
+pub fn fully_shard(
+    module: &mut dyn Module,
+    group: &ProcessGroup,
+    options: FullyShardOptions,
+) -> Result<FullyShardedDataParallel> {
+    let all = module.named_parameters();
+    let (shard, buffers) = (options.shard, module.named_buffers());
+    may_be_sharded(&all)?;
+    if shard == Shard::Nothing {
+        let ddp = DistributedDataParallel::new(module, group, DdpOptions::default())?;
+        let whole = |(name, rows): (String, Tensor)| {
+            let full_shape = rows.shape().to_vec();
+            ShardedParameter { name, rows, offset: 0, full_shape }
+        };
+        let parameters = all.into_iter().map(whole).collect();
+        return Ok(FullyShardedDataParallel {
+            kind: Kind::Replicated(ddp),
+            group: group.clone(),
+            parameters,
+        });
+    }
+    let tensors: Vec<&(String, Tensor)> = all.iter().chain(&buffers).collect();
+    same_model(NAME, &tensors, group)?;
+    same_values(&buffers.iter().collect::<Vec<_>>(), group)?;
+    let device = all[0].1.device().clone();
+    let buffers: Vec<Tensor> = buffers.into_iter().map(|(_, buffer)| buffer).collect();
+    let plans = plan::plan(&all, &options.units, group.size())?;
+    let keep = shard != Shard::Parameters;
+    let gatherer = Arc::new(Gatherer::new(group));
+    let (names, mut old): (Vec<String>, Vec<Option<Tensor>>) =
+        all.into_iter().map(|(name, parameter)| (name, Some(parameter))).unzip();
+    let (mut units, mut made) = (Vec::new(), BTreeMap::new());
+    for plan in plans {
+        let members: Vec<(String, Tensor)> =
+            plan.members.iter().filter_map(|at| Some((names[*at].clone(), old[*at].take()?))).collect();
+        // The values of deferred parameters are drawn here, on all ranks.
+        members.iter().try_for_each(|(_, parameter)| parameter.pin().map(drop))?;
+        same_values(&members.iter().collect::<Vec<_>>(), group)?;
+        let unit = gatherer.make(units.len(), plan, &members, keep)?;
+        for (at, (name, before)) in members.iter().enumerate() {
+            let whole = whole_of(&unit, at, before)?;
+            replace(module, &BTreeMap::from([(before.id(), whole.clone())]));
+            let rows = rows_of(&unit, at, group.rank(), before)?;
+            let offset = unit.layout.rows(at, group.rank()).start;
+            let (name, full_shape) = (name.clone(), before.shape().to_vec());
+            made.insert(unit.members[at], (whole, ShardedParameter { name, rows, offset, full_shape }));
+        }
+        units.push(unit); // the old parameters are dropped here
+    }
+    gatherer.set_units(units, &device)?;
+    let (wholes, parameters): (Vec<Tensor>, Vec<ShardedParameter>) = made.into_values().unzip();
+    let reducer = Reducer::new(&gatherer, shard, (wholes.clone(), parameters.clone()), buffers)?;
+    let reducer = Arc::new(Mutex::new(reducer));
+    let mut hooks = Vec::new();
+    for (i, whole) in wholes.iter().enumerate().filter(|(_, whole)| whole.requires_grad()) {
+        let reducer = Arc::downgrade(&reducer);
+        let hook = move |_: &Tensor| reducer.upgrade().map_or(Ok(()), |reducer| arrived(&reducer, i));
+        hooks.push(whole.register_post_accumulate_grad_hook(hook)?);
+    }
+    let kind = Kind::Sharded { gatherer, reducer, hooks };
+    Ok(FullyShardedDataParallel { kind, group: group.clone(), parameters })
+}
+
+/// # Errors
+/// There are no parameters, they are on several devices, or they are sharded already.
+fn may_be_sharded(parameters: &[(String, Tensor)]) -> Result<()> {
+    let Some((first, tensor)) = parameters.first() else {
+        return Err(Error::argument(NAME, "the model has no parameters"));
+    };
+    check_listed(NAME, parameters.iter().map(|(_, parameter)| parameter))?;
+    for (name, parameter) in parameters {
+        if parameter.is_lent() {
+            return Err(Error::argument(NAME, format!("{name} is sharded already")));
+        }
+        if parameter.device() != tensor.device() {
+            let (here, there) = (tensor.device().name(), parameter.device().name());
+            let message = format!("{first} is on {here} and {name} on {there}: move the model to one device");
+            return Err(Error::argument(NAME, message));
+        }
+    }
+    Ok(())
+}
+
+/// The whole parameter, as a view of its unit.
+fn whole_of(unit: &gather::Unit, at: usize, before: &Tensor) -> Result<Tensor> {
+    let flat =
+        no_grad(|| unit.whole.narrow(0, unit.layout.starts[at], before.numel())?.view(before.shape()))?;
+    flat.detach().requires_grad_(before.requires_grad())
+}
+
+/// This rank's rows of a parameter, as a view of its part of the unit.
+fn rows_of(unit: &gather::Unit, at: usize, rank: usize, before: &Tensor) -> Result<Tensor> {
+    let (rows, place) = (unit.layout.rows(at, rank), unit.layout.place_in_part(at, rank));
+    let shape: Vec<usize> = [rows.len()].into_iter().chain(before.shape().iter().skip(1).copied()).collect();
+    Ok(no_grad(|| unit.rows.narrow(0, place.start, place.len())?.view(&shape[..]))?.detach())
+}
+
+impl FullyShardedDataParallel {
+    /// This rank's rows of all parameters, in the order of [`Module::parameters`], for an optimizer.
+    pub fn parameters(&self) -> Vec<Tensor> {
+        self.parameters.iter().map(|parameter| parameter.rows.clone()).collect()
+    }
+
+    /// This rank's rows of all parameters, with their names, in the order of [`Module::named_parameters`].
+    pub fn named_parameters(&self) -> &[ShardedParameter] {
+        &self.parameters
+    }
+
+    /// Scales all gradients so that their total norm is at most `max_norm`. Returns the norm before scaling, as a scalar tensor,
+    /// or `None` if there are no gradients. All ranks must call it. The norm is that of the whole gradients, with the same bits
+    /// for each [`Shard`].
+    ///
+    /// # Errors
+    /// A bound that is negative or NaN; out of memory; or [`Error::Distributed`].
+    pub fn clip_grad_norm_(&self, max_norm: f64) -> Result<Option<Tensor>> {
+        if let Kind::Replicated(ddp) = &self.kind {
+            return ddp.clip_grad_norm_(max_norm);
+        }
+        let mut sums = RowSums::new();
+        for parameter in &self.parameters {
+            sums.add(&parameter.full_shape, parameter.offset, parameter.rows.grad());
+        }
+        sums.clip(Some(&self.group), max_norm)
+    }
+
+    /// Sets whether the next backward passes exchange gradients. Without, a pass only adds to this rank's gradients, which are
+    /// whole; the next pass that exchanges sends the sum. For gradient accumulation with less communication and more memory. As
+    /// `FSDPModule.set_requires_gradient_sync`.
+    pub fn set_requires_gradient_sync(&self, syncs: bool) {
+        match &self.kind {
+            Kind::Replicated(ddp) => ddp.set_syncs(syncs),
+            Kind::Sharded { reducer, .. } => locked(reducer).syncs = syncs,
+        }
+    }
+
+    /// Takes the memory of whole parameters back, so that the next operation that reads one gathers its unit again. Not needed in
+    /// training. As `FSDPModule.reshard`.
+    pub fn reshard(&self) {
+        if let Kind::Sharded { gatherer, .. } = &self.kind {
+            gatherer.units().iter().for_each(|unit| {
+                unit.whole.take_back();
+            });
+        }
+    }
+
+    /// The units, in the order of their first parameters. Empty for [`Shard::Nothing`].
+    pub fn units(&self) -> Vec<ShardedUnit> {
+        let Kind::Sharded { gatherer, .. } = &self.kind else { return Vec::new() };
+        let name = |member: &usize| self.parameters[*member].name.clone();
+        let shown = |unit: &gather::Unit| ShardedUnit {
+            name: unit.name.clone(),
+            parameters: unit.members.iter().map(name).collect(),
+            bytes: (unit.layout.len() * unit.rows.dtype().size()) as u64,
+        };
+        gatherer.units().iter().map(shown).collect()
+    }
+
+    /// The buckets of gradients of [`Shard::Nothing`]. Empty for the others.
+    pub fn buckets(&self) -> Vec<Bucket> {
+        match &self.kind {
+            Kind::Replicated(ddp) => ddp.buckets(),
+            Kind::Sharded { .. } => Vec::new(),
+        }
+    }
+
+    /// How often a unit was gathered so far, and the bytes of the slots in which units take turns.
+    pub fn gathered(&self) -> (u64, u64) {
+        match &self.kind {
+            Kind::Replicated(_) => (0, 0),
+            Kind::Sharded { gatherer, .. } => (gatherer.gathered(), gatherer.slot_bytes()),
+        }
+    }
+}
+
+impl Drop for FullyShardedDataParallel {
+    fn drop(&mut self) {
+        self.reshard(); // so that each further use of a parameter is an error
+        if let Kind::Sharded { hooks, .. } = &self.kind {
+            hooks.iter().for_each(HookHandle::remove);
+        }
+    }
+}
+
+impl fmt::Debug for FullyShardedDataParallel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rank, size) = (self.group.rank(), self.group.size());
+        write!(f, "FullyShardedDataParallel(rank {rank} of {size}, {} units)", self.units().len())
+    }
+}
