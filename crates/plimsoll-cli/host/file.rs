@@ -46,7 +46,17 @@ impl<const ROOM: usize> Write for Text<ROOM> {
 
 static TEXT: Spin<Text<{ 64 << 10 }>> = Spin::new(Text::new());
 
-/// Writes the file `PID.host` into the folder of `PLIMSOLL_HOST_FOLDER`, if there is one:
+/// The folder for the files; our hooks hide the variable from processes that they start themselves.
+static FOLDER: Spin<Text<4096>> = Spin::new(Text::new());
+
+/// Sets the folder.
+pub(crate) fn set_folder(path: &[u8]) {
+    let mut folder = FOLDER.lock();
+    folder.length = 0;
+    folder.push(path);
+}
+
+/// Writes the file `PID.host` into the folder:
 ///
 /// ```text
 /// process  PID  PARENT  RANK or -  1 if forked  the program's path
@@ -59,10 +69,13 @@ static TEXT: Spin<Text<{ 64 << 10 }>> = Spin::new(Text::new());
 /// ```
 pub(crate) fn write(samples: &Samples) {
     let most = samples.peaks.iter().map(|peak| peak.must()).max().unwrap_or(0);
-    let Some(folder) = sys::variable(c"PLIMSOLL_HOST_FOLDER").filter(|_| most >= LEAST_BYTES) else { return };
+    if most < LEAST_BYTES {
+        return;
+    }
     let process = sys::process();
     let mut path = Text::<4096>::new();
-    path.push(folder);
+    let folder = FOLDER.lock();
+    path.push(&folder.bytes[..folder.length]);
     path.line(format_args!("/{process}.host"));
     let mut text = TEXT.lock();
     text.length = 0;

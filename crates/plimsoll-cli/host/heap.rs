@@ -16,11 +16,12 @@ const ENOMEM: c_int = 12;
 /// Records a request that was answered with this memory.
 fn made(memory: *mut c_void, bytes: usize, without: Owner) -> *mut c_void {
     if bytes >= MEDIUM && !memory.is_null() && moments::is_on() {
+        // Without it: none of its pages is resident yet.
+        moments::now_and_then();
         if bytes >= LARGE {
             let (begin, bytes, owner) = (memory.addr() as u64, bytes as u64, owners::current(without));
             LEDGER.lock().add(Piece { begin, bytes, kind: Kind::Private, owner });
         }
-        moments::now_and_then();
     }
     memory
 }

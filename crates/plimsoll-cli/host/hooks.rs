@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 use crate::ledger::LEDGER;
-use crate::moments;
+use crate::{file, moments};
 use crate::owners::{self, NAMES, Owner};
 use crate::resident::Counters;
 use crate::sample::SAMPLES;
@@ -81,10 +81,13 @@ pub extern "C" fn plimsoll_host_end() {
     moments::settle(|samples| samples.is_over = true);
 }
 
-/// A fork that goes on as the program itself, made without the handlers of forks: threads that held a lock are not in it.
+/// A fork that goes on as the program itself, made without the handlers of forks: threads that held a lock are not in it. Its
+/// file is in this folder.
 #[unsafe(no_mangle)]
-pub extern "C" fn plimsoll_host_continue() {
+pub unsafe extern "C" fn plimsoll_host_continue(folder: *const c_char) {
     moments::release();
+    // SAFETY: the caller passes a text that ends with NUL.
+    file::set_folder(unsafe { CStr::from_ptr(folder) }.to_bytes());
 }
 
 /// An event in the recording of PyTorch's allocator takes this many bytes. Called after `plimsoll_host_end`.

@@ -28,8 +28,9 @@ pub unsafe extern "C" fn mmap(
     if memory.addr() != usize::MAX && bytes >= LARGE && protection != NO_ACCESS && moments::is_on() {
         let code = sys::errno();
         if let Some((kind, owner)) = kind(bytes, protection, flags, file) {
-            LEDGER.lock().add(Piece { begin: memory.addr() as u64, bytes: bytes as u64, kind, owner });
+            // Without it: none of its pages is resident yet.
             moments::now_and_then();
+            LEDGER.lock().add(Piece { begin: memory.addr() as u64, bytes: bytes as u64, kind, owner });
         }
         sys::set_errno(code);
     }

@@ -30,7 +30,8 @@ static BEGIN: extern "C" fn() = begin;
 static END: extern "C" fn() = end;
 
 extern "C" fn begin() {
-    if sys::variable(c"PLIMSOLL_HOST_FOLDER").is_some() {
+    if let Some(folder) = sys::variable(c"PLIMSOLL_HOST_FOLDER") {
+        file::set_folder(folder);
         IS_ON.store(true, Ordering::Relaxed);
         sys::at_fork(hold, release, inherit);
     }

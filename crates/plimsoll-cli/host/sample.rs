@@ -18,8 +18,10 @@ pub(crate) const PHASES: usize = 3;
 /// The share of the process's time that sampling now and then, and looking at single pages, may take: one part of this many.
 const SHARE: u64 = 40;
 
-/// The least time between two samples that were taken only because time has passed.
+/// The least time between two samples that were taken only because time has passed: in general, and if all that was requested
+/// would be a peak.
 const PAUSE_NS: u64 = 50_000_000;
+const SHORT_PAUSE_NS: u64 = 5_000_000;
 
 /// An estimate above the peak by less than this does not cause a sample.
 const STEP_BYTES: u64 = 2 << 20;
@@ -97,22 +99,29 @@ pub(crate) static SAMPLES: Spin<Samples> = Spin::new(Samples {
     spent_ns: 0,
 });
 
-/// The peak of this phase; what the last sample had above the requests; when it was. For a look without the lock.
+/// The peak of this phase; what the last sample had above the requests, which is negative if much of them was not touched yet, and the
+/// most that one had; when the last one was. For a look without the lock.
 static PEAK: AtomicU64 = AtomicU64::new(0);
 static ABOVE: AtomicI64 = AtomicI64::new(0);
+static MOST_ABOVE: AtomicI64 = AtomicI64::new(0);
 static LAST_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a new peak is likely, by what was requested.
+/// Whether a new peak is likely, by what was requested and untouched at the last sample.
 pub(crate) fn is_likely() -> bool {
+    would_be_peak(&ABOVE)
+}
+
+fn would_be_peak(above: &AtomicI64) -> bool {
     let requested = REQUESTED.load(Ordering::Relaxed) as i64;
-    let estimate = requested + ABOVE.load(Ordering::Relaxed);
+    let estimate = requested + above.load(Ordering::Relaxed);
     let peak = PEAK.load(Ordering::Relaxed);
     u64::try_from(estimate).unwrap_or(0) > peak + peak / 256 + STEP_BYTES
 }
 
 /// Whether it is time for a sample.
 pub(crate) fn is_due() -> bool {
-    sys::now_ns() > LAST_NS.load(Ordering::Relaxed) + PAUSE_NS
+    let pause_ns = if would_be_peak(&MOST_ABOVE) { SHORT_PAUSE_NS } else { PAUSE_NS };
+    sys::now_ns() > LAST_NS.load(Ordering::Relaxed) + pause_ns
 }
 
 impl Samples {
@@ -163,7 +172,9 @@ impl Samples {
             files: *ledger.files(),
         };
         let must = moment.must();
-        ABOVE.store(must as i64 - REQUESTED.load(Ordering::Relaxed) as i64, Ordering::Relaxed);
+        let above = must as i64 - REQUESTED.load(Ordering::Relaxed) as i64;
+        ABOVE.store(above, Ordering::Relaxed);
+        MOST_ABOVE.fetch_max(above, Ordering::Relaxed);
         let peak = &mut self.peaks[self.phase];
         if must <= peak.must() {
             return false;
@@ -199,6 +210,7 @@ impl Samples {
         (self.is_forked, self.depth, self.began_ns) = (true, 0, sys::now_ns());
         PEAK.store(0, Ordering::Relaxed);
         ABOVE.store(0, Ordering::Relaxed);
+        MOST_ABOVE.store(0, Ordering::Relaxed);
     }
 }
 

@@ -20,17 +20,20 @@ impl Machine {
     pub(crate) fn for_plan(given_bytes: Option<u64>, runs_here: bool) -> Machine {
         let is_this = given_bytes.is_none() && runs_here;
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let here = || memory(&read("/proc/meminfo"), &read("/sys/fs/cgroup/memory.max"));
+        // The limits of version 2 and version 1 of control groups.
+        let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"].map(read);
+        let here = || memory(&read("/proc/meminfo"), &limits);
         let memory_bytes = given_bytes.or_else(|| if is_this { here() } else { None });
         Machine { memory_bytes, is_this, ..Machine::default() }
     }
 }
 
-/// This machine's memory, or the limit of the container if that is less. `meminfo` counts in kB.
-fn memory(meminfo: &str, limit: &str) -> Option<u64> {
+/// This machine's memory, or a limit of the container if that is less. `meminfo` counts in kB.
+fn memory(meminfo: &str, limits: &[String]) -> Option<u64> {
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let total_bytes = 1024 * total.trim().trim_end_matches("kB").trim().parse::<u64>().ok()?;
-    Some(limit.trim().parse().map_or(total_bytes, |limit: u64| limit.min(total_bytes)))
+    let limits = limits.iter().filter_map(|limit| limit.trim().parse().ok());
+    Some(limits.fold(total_bytes, u64::min))
 }
 
 #[cfg(test)]
@@ -41,9 +44,9 @@ mod tests {
     fn a_containers_limit_is_this_machines_memory_if_it_is_less() {
         let meminfo = "MemTotal:        2048 kB\nMemFree:  7 kB\n";
         for (limit, bytes) in [("max\n", 2 << 20), ("", 2 << 20), ("4096\n", 4096), ("9999999999", 2 << 20)] {
-            assert_eq!(memory(meminfo, limit), Some(bytes), "{limit}");
+            assert_eq!(memory(meminfo, &["max".to_owned(), limit.to_owned()]), Some(bytes), "{limit}");
         }
-        assert_eq!(memory("", "4096"), None);
+        assert_eq!(memory("", &[]), None);
     }
 
     #[test]

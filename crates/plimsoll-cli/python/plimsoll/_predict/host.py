@@ -15,6 +15,7 @@ from typing import Any
 from ..frames import of_program
 from . import settings
 
+FOLDER = "PLIMSOLL_HOST_FOLDER"  # the variable with the folder for the library's files
 LOAD, STEP, AFTER = range(3)  # phases
 LARGE = 1 << 20  # smaller pieces have no owners
 EVENT = 620  # bytes of an event in the recording of PyTorch's allocator, where they are not measured
@@ -30,6 +31,7 @@ def loaded() -> Any:
     library.plimsoll_host_enter.argtypes = [ctypes.c_char_p]
     library.plimsoll_host_leave.argtypes = [ctypes.c_int]
     library.plimsoll_host_own.argtypes = [ctypes.c_uint64, ctypes.c_char_p]
+    library.plimsoll_host_continue.argtypes = [ctypes.c_char_p]
     library.plimsoll_host_phase.argtypes = [ctypes.c_int]
     library.plimsoll_host_pause.restype = ctypes.c_uint64
     for name in ("resume", "events", "event_bytes"):
@@ -46,10 +48,13 @@ def ours() -> Iterator[None]:
     if COUNTER is None:
         yield
         return
-    before = COUNTER.plimsoll_host_pause()
+    # Processes that are started here are ours, too.
+    before, folder = COUNTER.plimsoll_host_pause(), os.environ.pop(FOLDER, None)
     try:
         yield
     finally:
+        if folder is not None:
+            os.environ[FOLDER] = folder
         COUNTER.plimsoll_host_resume(before)
 
 
@@ -169,6 +174,7 @@ class Host:
         """Nothing counts from now on."""
         if COUNTER is not None:
             COUNTER.plimsoll_host_end()
+            os.environ.pop(FOLDER, None)
 
     def weigh(self) -> None:
         """Measures the recording's bytes, by ending it. Its snapshot is written."""
@@ -228,5 +234,5 @@ def safetensors(module: Any) -> None:
 def continue_as_program(folder: str) -> None:
     """A fork that serves a trial of `plan` goes on as the program."""
     if COUNTER is not None:
-        os.environ["PLIMSOLL_HOST_FOLDER"] = folder
-        COUNTER.plimsoll_host_continue()
+        os.environ[FOLDER] = folder
+        COUNTER.plimsoll_host_continue(os.fsencode(folder))

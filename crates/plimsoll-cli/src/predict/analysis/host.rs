@@ -264,3 +264,107 @@ fn nccl_bytes(report: &Report) -> u64 {
         count => NCCL_BYTES + count * NCCL_COMMUNICATOR_BYTES,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peak(phase: Phase, anonymous_bytes: u64) -> Peak {
+        Peak {
+            phase,
+            anonymous_bytes,
+            pinned_bytes: 8,
+            shared_bytes: 0,
+            file_bytes: 50,
+            shm_bytes: 4,
+            owners: vec![("torch.load at a.py:1".to_owned(), anonymous_bytes / 2), ("pinned memory".to_owned(), 8)],
+            files: vec![("a.safetensors".to_owned(), 40)],
+        }
+    }
+
+    fn process(pid: u32, rank: Option<u32>, peaks: Vec<Peak>) -> Process {
+        Process { pid, parent: 1, rank, is_forked: false, began_ns: 0, ended_ns: 100, peaks }
+    }
+
+    /// A worker that runs from one moment to another.
+    fn worker(pid: u32, parent: u32, (began_ns, ended_ns): (u64, u64), bytes: u64) -> Process {
+        let peaks = vec![Peak { pinned_bytes: 0, owners: Vec::new(), ..peak(Phase::Step, bytes) }];
+        Process { parent, is_forked: true, began_ns, ended_ns, ..process(pid, None, peaks) }
+    }
+
+    /// The report of a process that used CUDA, with these rows outside the allocator.
+    fn report(pid: u32, owners: &[&str]) -> Report {
+        let row = |owner: &&str| {
+            serde_json::json!({ "device": 0, "owner": owner, "part": "base", "bytes": 1, "basis": "derived", "call": "" })
+        };
+        let rows: Vec<serde_json::Value> = owners.iter().map(row).collect();
+        serde_json::from_value(serde_json::json!({
+            "pid": pid, "rank": null, "alone": false, "command": ["train.py"], "state": "stopped",
+            "torch": "2.15.0", "cuda": "13.2", "standin": true, "started": true, "steps": 3, "failures": 0,
+            "failed_step": 0, "devices": [], "cudnn_search": false, "libraries": [], "error": null, "outside": rows,
+        }))
+        .expect("a report")
+    }
+
+    fn node(processes: &[Process], reports: &[Report], machine: Machine) -> Node {
+        Node::of(processes, reports, machine).expect("processes")
+    }
+
+    #[test]
+    fn ranks_are_added_in_the_phase_that_needs_the_most() {
+        let load = || vec![peak(Phase::Load, 1000), peak(Phase::Step, 300)];
+        let processes = [process(10, Some(0), load()), process(11, Some(1), load())];
+        let node = node(&processes, &[report(10, &[]), report(11, &[])], Machine::default());
+        assert_eq!((node.phase, node.ranks(), node.must_bytes()), (Phase::Load, 2, 2 * 1008 + 4));
+        assert_eq!(node.may_bytes(), node.must_bytes() + 50, "pages of files exist once");
+        assert_eq!(node.must_bytes_in(Phase::Step), 2 * 308 + 4);
+        let owners: u64 = node.owners().iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(owners, node.must_bytes());
+        assert_eq!(node.owners()[0], ("torch.load at a.py:1".to_owned(), 1000));
+        assert_eq!(node.files(), [("a.safetensors".to_owned(), 40)]);
+        assert_eq!((node.short_bytes(), node.is_short()), (None, false), "nothing is claimed without a limit");
+    }
+
+    #[test]
+    fn one_rank_stands_for_all_of_its_machine() {
+        let machine =
+            Machine { memory_bytes: Some(10_000), alike: Some(16), shm_bytes: Some(60), ..Machine::default() };
+        let processes = [process(10, Some(3), vec![peak(Phase::Load, 1000)])];
+        let node = node(&processes, &[report(10, &[])], machine);
+        assert_eq!((node.ranks(), node.must_bytes()), (16, 16 * 1008 + 64));
+        assert_eq!(node.short_bytes(), Some(16 * 1008 + 64 - 10_000));
+        assert_eq!(node.shm_short_bytes(), Some(4));
+    }
+
+    #[test]
+    fn workers_count_with_those_of_their_time() {
+        let main = process(10, None, vec![peak(Phase::Load, 100), peak(Phase::Step, 100)]);
+        // Two epochs with two workers each, and a worker of a worker.
+        let workers = [
+            worker(20, 10, (10, 40), 30),
+            worker(21, 10, (11, 40), 31),
+            worker(22, 10, (50, 80), 32),
+            worker(23, 10, (51, 80), 33),
+            worker(24, 23, (52, 80), 5),
+        ];
+        let processes: Vec<Process> = [main].into_iter().chain(workers).collect();
+        let node = node(&processes, &[report(10, &["NCCL communicator 1, 2 ranks"])], Machine::default());
+        let step = node.groups[0].part(Phase::Step).expect("it stepped");
+        assert_eq!(step.workers, Together { count: 3, bytes: 70 });
+        assert_eq!(step.nccl_bytes, NCCL_BYTES + NCCL_COMMUNICATOR_BYTES);
+        assert_eq!((node.workers(), node.phase), (3, Phase::Step));
+        assert_eq!(node.must_bytes_in(Phase::Load), 108 + 4, "the workers came later");
+    }
+
+    #[test]
+    fn a_launcher_counts_all_the_time_and_a_program_without_cuda_is_its_largest_process() {
+        let launcher = process(9, None, vec![peak(Phase::Load, 50)]);
+        let rank = process(10, Some(0), vec![peak(Phase::Load, 70), peak(Phase::Step, 90)]);
+        let both = [launcher.clone(), rank];
+        let job = node(&both, &[report(10, &[])], Machine::default());
+        assert_eq!((job.helpers.bytes, job.must_bytes()), (58, 58 + 98 + 4));
+        let alone = node(&both, &[], Machine::default());
+        assert_eq!((alone.groups[0].pid, alone.must_bytes()), (10, 58 + 98 + 4));
+        assert_eq!(Node::of(&[], &[], Machine::default()), None);
+    }
+}
