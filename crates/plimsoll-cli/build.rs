@@ -14,8 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The folders of libraries that are compiled separately, because they have no dependencies; what does not work without.
-const ALONE: [(&str, &str); 2] =
-    [("redirect", "`--isolation redirect` will not work"), ("host", "memory on the host will not be predicted")];
+const ALONE: [(&str, &str); 2] = [
+    ("redirect", "`--isolation redirect` will not work"),
+    ("host", "memory on the host will not be predicted"),
+];
 
 const LIBRARY: &str = "libplimsoll_standin.so";
 

@@ -30,7 +30,11 @@ fn made(memory: *mut c_void, bytes: usize, without: Owner) -> *mut c_void {
 fn ends(memory: *mut c_void) -> Option<Piece> {
     let usable = real!(c"malloc_usable_size": fn(*mut c_void) -> usize)?;
     // SAFETY: the program's own memory, which it is about to free.
-    if !moments::is_on() || unsafe { usable(memory) } < LARGE {
+    let bytes = if moments::is_on() { unsafe { usable(memory) } } else { 0 };
+    if bytes < LARGE {
+        if bytes >= MEDIUM {
+            moments::now_and_then();
+        }
         return None;
     }
     moments::before_free();

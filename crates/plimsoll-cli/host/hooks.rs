@@ -3,10 +3,10 @@
 use std::ffi::{CStr, c_char, c_int};
 
 use crate::ledger::LEDGER;
-use crate::{file, moments};
 use crate::owners::{self, NAMES, Owner};
 use crate::resident::Counters;
 use crate::sample::SAMPLES;
+use crate::{file, moments};
 
 /// The number of no owner.
 const NONE: c_int = -1;

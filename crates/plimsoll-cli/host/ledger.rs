@@ -46,8 +46,13 @@ pub(crate) struct Ledger {
     by_file: [u64; MOST],
 }
 
-pub(crate) static LEDGER: Spin<Ledger> =
-    Spin::new(Ledger { pieces: [NONE; PLACES], count: 0, by_kind: [0; KINDS], by_owner: [0; MOST], by_file: [0; MOST] });
+pub(crate) static LEDGER: Spin<Ledger> = Spin::new(Ledger {
+    pieces: [NONE; PLACES],
+    count: 0,
+    by_kind: [0; KINDS],
+    by_owner: [0; MOST],
+    by_file: [0; MOST],
+});
 
 /// Requested bytes that must be resident, for a look without the lock.
 pub(crate) static REQUESTED: AtomicU64 = AtomicU64::new(0);

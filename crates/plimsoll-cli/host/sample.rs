@@ -35,7 +35,7 @@ pub(crate) struct Moment {
     pub(crate) pinned: u64,
     /// Bytes of shared memory without a file, that this process requested.
     pub(crate) shared: u64,
-    /// Pages of files, of which mapped data files count with all their bytes.
+    /// Pages of files, of which mapped data files count with all their bytes: the most in the phase.
     pub(crate) file: u64,
     /// Resident bytes of our own hooks, which are left out.
     pub(crate) ours: u64,
@@ -44,13 +44,22 @@ pub(crate) struct Moment {
     pub(crate) at_ns: u64,
     /// Bytes of each owner, without pages of files.
     pub(crate) owners: [u64; MOST],
-    /// Bytes of each mapped data file.
+    /// Bytes of each data file that was mapped then.
     pub(crate) files: [u64; MOST],
 }
 
 impl Moment {
-    const NONE: Moment =
-        Moment { anonymous: 0, pinned: 0, shared: 0, file: 0, ours: 0, events: 0, at_ns: 0, owners: [0; MOST], files: [0; MOST] };
+    const NONE: Moment = Moment {
+        anonymous: 0,
+        pinned: 0,
+        shared: 0,
+        file: 0,
+        ours: 0,
+        events: 0,
+        at_ns: 0,
+        owners: [0; MOST],
+        files: [0; MOST],
+    };
 
     /// The bytes that the kernel cannot drop.
     pub(crate) fn must(&self) -> u64 {
@@ -67,6 +76,8 @@ pub(crate) struct Samples {
     /// The most resident bytes of all kinds, by the kernel and by our samples.
     pub(crate) most: u64,
     pub(crate) most_seen: u64,
+    /// Pages of files when no data file was mapped.
+    libraries: u64,
     /// Bytes of our hooks' small requests.
     pub(crate) ours: u64,
     /// Events in the recording of PyTorch's allocator so far.
@@ -89,6 +100,7 @@ pub(crate) static SAMPLES: Spin<Samples> = Spin::new(Samples {
     first_shm: None,
     most: 0,
     most_seen: 0,
+    libraries: 0,
     ours: 0,
     events: 0,
     event_bytes: 0,
@@ -140,7 +152,9 @@ impl Samples {
         }
         let is_peak = self.look(begin, is_forced || is_idle);
         let end = sys::now_ns();
-        self.spent_ns += end - begin;
+        if !is_forced {
+            self.spent_ns += end - begin;
+        }
         LAST_NS.store(end, Ordering::Relaxed);
         is_peak
     }
@@ -151,20 +165,21 @@ impl Samples {
         self.most = self.most.max(counters.most);
         self.most_seen = self.most_seen.max(counters.anonymous + counters.file + counters.shared);
         let ledger = LEDGER.lock();
-        let resident = |kind| {
-            let of_kind = ledger.pieces().filter(|piece| piece.kind == kind);
-            of_kind.map(|piece| sys::resident_bytes(piece.begin, piece.bytes)).sum::<u64>()
-        };
         let ours = self.ours + ledger.owned()[usize::from(Owner::OURS.0)];
         let pinned = ledger.bytes(Kind::Pinned);
-        let pinned_here = if pinned > 0 { resident(Kind::Pinned) } else { 0 };
+        // Looks through the table only if there is some.
+        let pieces = ledger.pieces().take(if pinned > 0 { usize::MAX } else { 0 });
+        let pieces = pieces.filter(|piece| piece.kind == Kind::Pinned);
+        let pinned_here: u64 = pieces.map(|piece| sys::resident_bytes(piece.begin, piece.bytes)).sum();
         let file = ledger.bytes(Kind::File);
-        let file_here = if file > 0 { resident(Kind::File) } else { 0 };
+        if file == 0 {
+            self.libraries = counters.file;
+        }
         let moment = Moment {
             anonymous: counters.anonymous.saturating_sub(pinned_here).saturating_sub(ours),
             pinned,
             shared: ledger.bytes(Kind::Shared),
-            file: counters.file.saturating_sub(file_here) + file,
+            file: counters.file.max(self.libraries + file),
             ours,
             events: self.events,
             at_ns: at_ns - self.began_ns,
@@ -176,10 +191,14 @@ impl Samples {
         ABOVE.store(above, Ordering::Relaxed);
         MOST_ABOVE.fetch_max(above, Ordering::Relaxed);
         let peak = &mut self.peaks[self.phase];
+        // The kernel may keep pages of files from one moment to the other.
+        if moment.file > peak.file {
+            (peak.file, peak.files) = (moment.file, moment.files);
+        }
         if must <= peak.must() {
             return false;
         }
-        *peak = moment;
+        *peak = Moment { file: peak.file, files: peak.files, ..moment };
         let pageable = ledger.bytes(Kind::Private);
         if has_time && pageable > moment.anonymous / 16 {
             peak.owners = touched(&ledger);

@@ -100,7 +100,13 @@ pub(crate) fn unmap(begin: *mut c_void, bytes: usize) -> c_int {
     unsafe { syscall(MUNMAP, begin, bytes) as c_int }
 }
 
-pub(crate) fn remap(begin: *mut c_void, old: usize, new: usize, flags: c_int, to: *mut c_void) -> *mut c_void {
+pub(crate) fn remap(
+    begin: *mut c_void,
+    old: usize,
+    new: usize,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
     // SAFETY: the program's own call.
     unsafe { syscall(MREMAP, begin, old, new, c_long::from(flags), to) as *mut c_void }
 }

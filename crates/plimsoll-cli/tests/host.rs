@@ -18,9 +18,9 @@ const MIB: u64 = 1 << 20;
 /// The bytes by which the kernel's counters of a process may be off, and what an interpreter itself allocates meanwhile.
 const NEAR: u64 = 3 * MIB;
 
-/// What every program begins with: `truth()` prints what is resident now and cannot be dropped.
+/// What every program begins with: `truth()` prints what is resident now and cannot be dropped, and leaves time for a sample.
 const BEGIN: &str = "
-import ctypes, mmap, os, sys
+import ctypes, mmap, os, sys, time
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 MIB = 1 << 20
@@ -29,6 +29,7 @@ def resident(*kinds):
     return sum(int(line[1]) << 10 for line in lines if line[0] in kinds)
 def truth():
     print('truth', resident('RssAnon:', 'RssShmem:'), flush=True)
+    time.sleep(0.06)
 ";
 
 /// The lines of a process's file, and the bytes that the program said were resident.

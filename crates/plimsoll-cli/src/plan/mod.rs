@@ -281,7 +281,11 @@ impl Plan {
     fn exit(&self) -> Exit {
         match self.candidates.first().map(|base| &base.trial.end) {
             Some(End::Failed(_)) => Exit::Program,
-            Some(End::Ran) if self.chosen.is_some() && !self.is_interrupted && self.lacks_host().is_none() => Exit::Done,
+            Some(End::Ran)
+                if self.chosen.is_some() && !self.is_interrupted && self.lacks_host().is_none() =>
+            {
+                Exit::Done
+            }
             _ => Exit::OutOfMemory,
         }
     }

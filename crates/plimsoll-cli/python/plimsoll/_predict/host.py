@@ -166,7 +166,9 @@ class Host:
         cuda, count = self.torch.cuda, 0
         for device in range(cuda.device_count()):
             stats = cuda.memory_stats(device)
-            count += sum(stats.get(f"{it}.all.{what}", 0) for it in ("allocation", "segment") for what in ("allocated", "freed"))
+            count += sum(
+                stats.get(f"{it}.all.{what}", 0) for it in ("allocation", "segment") for what in ("allocated", "freed")
+            )
         COUNTER.plimsoll_host_events(count)
         return count
 

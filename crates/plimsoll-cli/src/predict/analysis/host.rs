@@ -277,7 +277,10 @@ mod tests {
             shared_bytes: 0,
             file_bytes: 50,
             shm_bytes: 4,
-            owners: vec![("torch.load at a.py:1".to_owned(), anonymous_bytes / 2), ("pinned memory".to_owned(), 8)],
+            owners: vec![
+                ("torch.load at a.py:1".to_owned(), anonymous_bytes / 2),
+                ("pinned memory".to_owned(), 8),
+            ],
             files: vec![("a.safetensors".to_owned(), 40)],
         }
     }
@@ -294,9 +297,7 @@ mod tests {
 
     /// The report of a process that used CUDA, with these rows outside the allocator.
     fn report(pid: u32, owners: &[&str]) -> Report {
-        let row = |owner: &&str| {
-            serde_json::json!({ "device": 0, "owner": owner, "part": "base", "bytes": 1, "basis": "derived", "call": "" })
-        };
+        let row = |owner: &&str| serde_json::json!({ "device": 0, "owner": owner, "part": "base", "bytes": 1, "basis": "derived", "call": "" });
         let rows: Vec<serde_json::Value> = owners.iter().map(row).collect();
         serde_json::from_value(serde_json::json!({
             "pid": pid, "rank": null, "alone": false, "command": ["train.py"], "state": "stopped",
@@ -322,13 +323,21 @@ mod tests {
         assert_eq!(owners, node.must_bytes());
         assert_eq!(node.owners()[0], ("torch.load at a.py:1".to_owned(), 1000));
         assert_eq!(node.files(), [("a.safetensors".to_owned(), 40)]);
-        assert_eq!((node.short_bytes(), node.is_short()), (None, false), "nothing is claimed without a limit");
+        assert_eq!(
+            (node.short_bytes(), node.is_short()),
+            (None, false),
+            "nothing is claimed without a limit"
+        );
     }
 
     #[test]
     fn one_rank_stands_for_all_of_its_machine() {
-        let machine =
-            Machine { memory_bytes: Some(10_000), alike: Some(16), shm_bytes: Some(60), ..Machine::default() };
+        let machine = Machine {
+            memory_bytes: Some(10_000),
+            alike: Some(16),
+            shm_bytes: Some(60),
+            ..Machine::default()
+        };
         let processes = [process(10, Some(3), vec![peak(Phase::Load, 1000)])];
         let node = node(&processes, &[report(10, &[])], machine);
         assert_eq!((node.ranks(), node.must_bytes()), (16, 16 * 1008 + 64));

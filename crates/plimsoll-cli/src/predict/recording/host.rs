@@ -153,7 +153,10 @@ mod tests {
     #[test]
     fn a_file_has_the_peaks_of_each_phase_without_our_recording() {
         let (process, program) = Process::read(TEXT).expect("a complete file");
-        assert_eq!((process.pid, process.parent, process.rank, process.peaks[0].shm_bytes), (7, 5, Some(1), 64));
+        assert_eq!(
+            (process.pid, process.parent, process.rank, process.peaks[0].shm_bytes),
+            (7, 5, Some(1), 64)
+        );
         assert_eq!((process.began_ns, process.ended_ns), (3, 9));
         assert_eq!(program, "/usr/bin/python");
         let must: Vec<u64> = process.peaks.iter().map(Peak::must_bytes).collect();

@@ -54,13 +54,24 @@ pub(super) fn section(node: Option<&Node>, size: impl Fn(u64) -> String) -> Sect
         rows.push(row("owner", Cell::Bytes(more), none(), "  other owners (measured)".to_owned()));
     }
     let file = |(name, bytes): &(String, u64)| {
-        row("file", none(), Cell::Bytes(*bytes), format!("  pages of {name}, once for all processes (measured)"))
+        row(
+            "file",
+            none(),
+            Cell::Bytes(*bytes),
+            format!("  pages of {name}, once for all processes (measured)"),
+        )
     };
     rows.extend(node.files().iter().take(OWNERS).map(file));
     let bytes = |title| Column { key: title, title, width: 12, unit: "" };
-    let columns = vec![bytes("must"), bytes("may"), Column { key: "what", title: "what", width: 0, unit: "" }];
+    let columns =
+        vec![bytes("must"), bytes("may"), Column { key: "what", title: "what", width: 0, unit: "" }];
     let mut table = Table::of(columns, rows);
-    table.notes = vec!["must: anonymous, pinned and shared memory. may: with pages of files, which the kernel can drop".to_owned()];
+    table.notes = [
+        "must: anonymous, pinned and shared memory. may: with pages of files, which the kernel can drop",
+        "not counted: what the CUDA driver and its libraries take on the host of a machine with a GPU",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     Section::table("host", Rank::Screen, format!("Memory of the host{}", processes(node)), table)
         .valued(value(node))
         .briefly(Some(Brief::Line(brief(node, &size))))
@@ -70,7 +81,8 @@ pub(super) fn section(node: Option<&Node>, size: impl Fn(u64) -> String) -> Sect
 fn brief(node: &Node, size: impl Fn(u64) -> String) -> String {
     let (must, may) = (size(node.must_bytes()), size(node.may_bytes()));
     let owners = node.owners();
-    let largest = owners.first().map_or_else(String::new, |(name, bytes)| format!("; {} for {name}", size(*bytes)));
+    let largest =
+        owners.first().map_or_else(String::new, |(name, bytes)| format!("; {} for {name}", size(*bytes)));
     let shm = match node.shm_bytes() {
         bytes if bytes > node.machine.shm_bytes.unwrap_or(CONTAINERS_SHM_BYTES) => {
             format!("; {} in /dev/shm{}", size(bytes), shm_limit(node, &size))
@@ -84,7 +96,9 @@ fn brief(node: &Node, size: impl Fn(u64) -> String) -> String {
 fn group(node: &Node, group: &Group, size: impl Fn(u64) -> String) -> Option<Row> {
     let most = group.phases.iter().max_by_key(|part| part.must_bytes())?;
     let name = match (group.rank, node.machine.alike) {
-        (Some(rank), Some(alike)) if alike > 1 => format!("rank {rank}, which stands for {alike} alike, each"),
+        (Some(rank), Some(alike)) if alike > 1 => {
+            format!("rank {rank}, which stands for {alike} alike, each")
+        }
         (Some(rank), _) => format!("rank {rank}"),
         (None, _) => format!("process {}", group.pid),
     };
@@ -94,11 +108,14 @@ fn group(node: &Node, group: &Group, size: impl Fn(u64) -> String) -> Option<Row
         0 => String::new(),
         count => format!("; {count} workers with {} of their own", size(most.workers.bytes)),
     };
-    Some(Row::named("group", [
-        Cell::Bytes(most.must_bytes()),
-        Cell::Bytes(most.must_bytes() + most.peak.file_bytes),
-        Cell::Text(format!("{name}: {}{workers}", phases.join(", "))),
-    ]))
+    Some(Row::named(
+        "group",
+        [
+            Cell::Bytes(most.must_bytes()),
+            Cell::Bytes(most.must_bytes() + most.peak.file_bytes),
+            Cell::Text(format!("{name}: {}{workers}", phases.join(", "))),
+        ],
+    ))
 }
 
 /// Whether `/dev/shm` is large enough, as far as it is known.
@@ -163,7 +180,8 @@ fn value(node: &Node) -> Value {
         let phases: Vec<Value> = group.phases.iter().map(phase).collect();
         json!({ "pid": group.pid, "rank": group.rank, "phases": phases })
     });
-    let owner = |(name, bytes): &(String, u64)| json!({ "owner": name, "bytes": bytes, "basis": basis(name) });
+    let owner =
+        |(name, bytes): &(String, u64)| json!({ "owner": name, "bytes": bytes, "basis": basis(name) });
     let file = |(name, bytes): &(String, u64)| json!({ "file": name, "bytes": bytes });
     json!({
         "phase": node.phase.name(),

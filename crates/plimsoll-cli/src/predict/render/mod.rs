@@ -18,8 +18,8 @@
 
 pub(super) mod cut_loops;
 pub(super) mod graphs;
-pub(super) mod json;
 pub(crate) mod host;
+pub(super) mod json;
 mod late;
 mod limits;
 mod memory;
