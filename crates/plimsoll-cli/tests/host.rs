@@ -7,7 +7,7 @@ use std::process::Command;
 use plimsoll_needs::needs;
 use serde_json::Value;
 
-use crate::program::Folder;
+use crate::program::{Folder, plimsoll};
 use crate::torch::{Torch, answer};
 
 /// The library; this package's build script compiles it.
@@ -120,7 +120,8 @@ p = ctypes.c_void_p()
 assert libc.posix_memalign(ctypes.byref(p), 64, 48 * MIB) == 0
 ctypes.memset(p, 1, 48 * MIB)
 s = mmap.mmap(-1, 24 * MIB); s.write(b'x' * (24 * MIB))
-open('weights.bin', 'wb').write(b'x' * (40 * MIB))
+with open('weights.bin', 'wb') as file:
+    for _ in range(40): file.write(b'x' * MIB)
 f = open('weights.bin', 'rb'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
 l = libc.plimsoll_host_enter(b'named')
 libc.plimsoll_host_own(ctypes.c_uint64(p.value), b'weights')
@@ -274,4 +275,44 @@ fn a_prediction_adds_up_the_machine_and_says_what_it_lacks() {
     for words in ["runs OUT of memory on the host: needs ", " more than --host-memory", " more than --shm"] {
         assert!(said.contains(words), "{said}");
     }
+}
+
+/// A training whose saved activations are the largest part of its memory.
+const DEEP: &str = "
+import torch
+from torch import nn
+block = lambda: nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024))
+model = nn.Sequential(*[block() for _ in range(6)]).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(3):
+    model(torch.randn(8192, 1024, device='cuda')).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+";
+
+#[needs(pytorch, nightly)]
+#[test]
+fn a_plan_offloads_only_what_the_host_has_room_for() {
+    let torch = Torch::new("host-plan", DEEP);
+    let program = torch.folder.file("train.py");
+    let plan = |host: &str| {
+        let mut args = vec!["plan", "--gpu", "1792MiB", "--json", "--host-memory", host, "--"];
+        args.extend(torch.python.iter().map(String::as_str).chain([program.as_str()]));
+        answer(&plimsoll(&args), 0)
+    };
+    let offloaded = |plan: &Value| {
+        let tried = plan["tried"].as_array().expect("rows").iter();
+        let mut rows = tried.filter(|row| row["set"] == "offload");
+        rows.next().expect("it was tried").clone()
+    };
+    let large = plan("64GiB");
+    let row = offloaded(&large);
+    assert!(row["objection"].is_null(), "{row:#}");
+    let pinned = row["pinned_host_bytes"].as_u64().expect("bytes");
+    assert!(pinned > 100 * MIB && pinned.is_multiple_of(MIB), "{pinned}");
+    let small = plan("600MiB");
+    let objection = offloaded(&small)["objection"].as_str().map(str::to_owned).unwrap_or_default();
+    assert!(objection.contains("more than --host-memory"), "{objection}");
+    let chosen = small["chosen"].as_str().expect("another set");
+    assert!(!chosen.contains("offload"), "{chosen}");
 }

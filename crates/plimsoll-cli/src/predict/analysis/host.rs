@@ -278,7 +278,7 @@ mod tests {
             file_bytes: 50,
             shm_bytes: 4,
             owners: vec![
-                ("torch.load at a.py:1".to_owned(), anonymous_bytes / 2),
+                ("torch.load at a.py:1".to_owned(), anonymous_bytes * 3 / 4),
                 ("pinned memory".to_owned(), 8),
             ],
             files: vec![("a.safetensors".to_owned(), 40)],
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(node.must_bytes_in(Phase::Step), 2 * 308 + 4);
         let owners: u64 = node.owners().iter().map(|(_, bytes)| bytes).sum();
         assert_eq!(owners, node.must_bytes());
-        assert_eq!(node.owners()[0], ("torch.load at a.py:1".to_owned(), 1000));
+        assert_eq!(node.owners()[0], ("torch.load at a.py:1".to_owned(), 1500));
         assert_eq!(node.files(), [("a.safetensors".to_owned(), 40)]);
         assert_eq!(
             (node.short_bytes(), node.is_short()),
