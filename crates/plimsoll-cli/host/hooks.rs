@@ -86,6 +86,7 @@ pub extern "C" fn plimsoll_host_end() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_host_continue(folder: *const c_char) {
     moments::release();
+    moments::own();
     // SAFETY: the caller passes a text that ends with NUL.
     file::set_folder(unsafe { CStr::from_ptr(folder) }.to_bytes());
 }

@@ -3,7 +3,7 @@
 //! Resident memory only falls when some is freed, so each peak is just before that. A sample is taken there if the requests suggest a
 //! new peak, and now and then for what they do not show: small requests, and pages that are touched late.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::ledger::LEDGER;
 use crate::owners::NAMES;
@@ -17,6 +17,9 @@ static WRITTEN_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether there was a peak since then.
 static IS_NEW: AtomicBool = AtomicBool::new(false);
+
+/// The process whose figures these are. A child of `vfork` has the same memory for a while, and must leave it alone.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the launcher wants the figures.
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -32,6 +35,7 @@ static END: extern "C" fn() = end;
 extern "C" fn begin() {
     if let Some(folder) = sys::variable(c"PLIMSOLL_HOST_FOLDER") {
         file::set_folder(folder);
+        own();
         IS_ON.store(true, Ordering::Relaxed);
         sys::at_fork(hold, release, inherit);
     }
@@ -84,12 +88,17 @@ pub(crate) fn look_at_shm() {
 
 /// Samples, changes the samples, and writes the file.
 pub(crate) fn settle(change: impl FnOnce(&mut Samples)) {
-    if is_on() {
+    if is_on() && PROCESS.load(Ordering::Relaxed) == sys::process() {
         let mut samples = SAMPLES.lock();
         samples.take(true);
         change(&mut samples);
         file::write(&samples);
     }
+}
+
+/// The figures are this process's from now on.
+pub(crate) fn own() {
+    PROCESS.store(sys::process(), Ordering::Relaxed);
 }
 
 extern "C" fn hold() {
@@ -106,6 +115,7 @@ pub(crate) extern "C" fn release() {
 
 extern "C" fn inherit() {
     release();
+    own();
     SAMPLES.lock().inherit();
     LEDGER.lock().inherit();
 }

@@ -151,8 +151,13 @@ if (pid := os.fork()) == 0:
     own = b'x' * (24 * MIB)
     os._exit(0)
 os.waitpid(pid, 0)
+import subprocess
+try: subprocess.run(['/no/such/program'])
+except FileNotFoundError: pass
+assert sum(name.endswith('.host') for name in os.listdir('.')) == 2
 truth()
 ";
+    // A child that shares all memory with its parent, and ends at once, has no file.
     let (parent, fork) = counted(&["python3"], "fork", program);
     let [anonymous, ..] = parent.peak("step");
     check_near(anonymous, parent.truth.expect("it printed it"), NEAR);
