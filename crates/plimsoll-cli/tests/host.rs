@@ -119,7 +119,8 @@ fn aligned_memory_shared_memory_and_pages_of_files_are_kept_apart() {
 p = ctypes.c_void_p()
 assert libc.posix_memalign(ctypes.byref(p), 64, 48 * MIB) == 0
 ctypes.memset(p, 1, 48 * MIB)
-s = mmap.mmap(-1, 24 * MIB); s.write(b'x' * (24 * MIB))
+s = mmap.mmap(-1, 24 * MIB)
+for _ in range(24): s.write(b'x' * MIB)
 with open('weights.bin', 'wb') as file:
     for _ in range(40): file.write(b'x' * MIB)
 f = open('weights.bin', 'rb'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
