@@ -62,17 +62,19 @@ pub(crate) struct Together {
 }
 
 impl Together {
-    fn of<'job>(processes: impl Iterator<Item = &'job Process> + Clone) -> Together {
+    fn of<'job>(processes: impl Iterator<Item = &'job Process>) -> Together {
+        let processes: Vec<&Process> = processes.collect();
         let bytes = |it: &Process| it.peaks.iter().map(Peak::must_bytes).max().unwrap_or(0);
         let at = |time: u64| {
-            let running = processes.clone().filter(move |it| (it.began_ns..=it.ended_ns).contains(&time));
+            let running = processes.iter().copied();
+            let running = running.filter(|it| (it.began_ns..=it.ended_ns).contains(&time));
             running.fold(Together::default(), |sum, it| Together {
                 count: sum.count + 1,
                 bytes: sum.bytes + bytes(it),
             })
         };
         // The sum is highest when one of them has just begun.
-        processes.clone().map(|it| at(it.began_ns)).max_by_key(|it| it.bytes).unwrap_or_default()
+        processes.iter().map(|it| at(it.began_ns)).max_by_key(|it| it.bytes).unwrap_or_default()
     }
 }
 
