@@ -1,5 +1,6 @@
 //! Builds the stand-in for release builds, so that the installed program contains it
-//! (`src/predict/launch/embedded.rs`), and the library of `redirect/` for all builds (`src/predict/view/redirect.rs`).
+//! (`src/predict/launch/embedded.rs`), and the libraries of `redirect/` and `host/` for all builds
+//! (`src/predict/view/redirect.rs`, `src/predict/launch/host.rs`).
 //! Lists the Python files that the program contains (`src/inject/mod.rs`).
 //!
 //! `cargo install` installs only programs, without libraries. Other builds embed nothing: they find the library that
@@ -12,8 +13,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder of a library that is compiled separately, because it has no dependencies.
-const REDIRECT: &str = "redirect";
+/// The folders of libraries that are compiled separately, because they have no dependencies; what does not work without.
+const ALONE: [(&str, &str); 2] = [
+    ("redirect", "`--isolation redirect` will not work"),
+    ("host", "memory on the host will not be predicted"),
+];
 
 const LIBRARY: &str = "libplimsoll_standin.so";
 
@@ -38,8 +42,10 @@ fn main() {
     // unpacked the package.
     let (sources, out) = (folder("DEP_PLIMSOLL_STANDIN_FOLDER"), folder("OUT_DIR"));
     println!("cargo::rerun-if-changed=build.rs");
-    let redirect = if is_for_linux() { redirect(&out) } else { Vec::new() };
-    fs::write(out.join("redirect.bin"), redirect).expect("the output folder can be written");
+    for (name, without) in ALONE {
+        let bytes = if is_for_linux() { alone(name, without, &out) } else { Vec::new() };
+        fs::write(out.join(format!("{name}.bin")), bytes).expect("the output folder can be written");
+    }
     fs::write(out.join("python.rs"), python(&folder("CARGO_MANIFEST_DIR")))
         .expect("the output folder can be written");
     let is_release = env::var("PROFILE").is_ok_and(|it| it == "release");
@@ -74,25 +80,24 @@ fn python(crate_folder: &Path) -> String {
     list + "]\n"
 }
 
-/// The bytes of the library that redirects files. If it cannot be built, warns and returns none.
-fn redirect(out: &Path) -> Vec<u8> {
-    println!("cargo::rerun-if-changed={REDIRECT}");
-    let library = out.join("libplimsoll_redirect.so");
+/// The bytes of the library in this folder. If it cannot be built, warns and returns none.
+fn alone(folder: &str, without: &str, out: &Path) -> Vec<u8> {
+    println!("cargo::rerun-if-changed={folder}");
+    let name = format!("plimsoll_{folder}");
+    let library = out.join(format!("lib{name}.so"));
     let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-    rustc.args(["--edition=2024", "--crate-type=cdylib", "--crate-name=plimsoll_redirect", "-Copt-level=2"]);
+    rustc.args(["--edition=2024", "--crate-type=cdylib", "--crate-name", &name, "-Copt-level=2"]);
     rustc.args(["-Cpanic=abort", "-Cstrip=symbols", "--target", &env::var("TARGET").unwrap_or_default()]);
     if let Some(linker) = env::var_os("RUSTC_LINKER") {
         let mut option = OsString::from("-Clinker=");
         option.push(linker);
         rustc.arg(option);
     }
-    rustc.arg("-o").arg(&library).arg(Path::new(REDIRECT).join("lib.rs"));
+    rustc.arg("-o").arg(&library).arg(Path::new(folder).join("lib.rs"));
     match rustc.status() {
         Ok(status) if status.success() => fs::read(&library).unwrap_or_default(),
         _ => {
-            println!(
-                "cargo::warning=libplimsoll_redirect.so could not be built: `--isolation redirect` will not work"
-            );
+            println!("cargo::warning=lib{name}.so could not be built: {without}");
             Vec::new()
         }
     }

@@ -15,6 +15,7 @@ mod explain_page;
 mod export;
 mod failures;
 mod golden;
+mod host;
 mod isolation;
 mod isolation_limits;
 mod leaks;

@@ -52,6 +52,7 @@ const UNSAFE: [&str; 14] = [
     "plimsoll-cuda/src/graph.rs",
     "plimsoll-standin/",
     "plimsoll-cli/redirect/",
+    "plimsoll-cli/host/",
     "plimsoll-alloc/tests/no_heap.rs",
 ];
 

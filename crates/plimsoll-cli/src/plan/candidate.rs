@@ -47,10 +47,16 @@ impl Candidate {
         self.fit.has_room() && self.is_effective()
     }
 
-    /// Pinned host memory, in bytes, for the tensors that a step moves to the host.
+    /// Pinned host memory, in bytes, if the set moves tensors there: all that the program has, in blocks of PyTorch's sizes, which
+    /// are powers of two. Where that is not known, the bytes of the tensors.
     pub(super) fn pinned_bytes(&self) -> u64 {
         let moves =
             |it: &Technique| matches!(it.row().time, Time::Copies | Time::WeightCopies | Time::StepCopies);
+        if self.set.techniques().any(|it| moves(&it))
+            && let Some(bytes) = self.trial.pinned_bytes
+        {
+            return bytes;
+        }
         let copying = self.set.techniques().filter(moves);
         copying.filter_map(|it| self.trial.technique(it.name())).map(|it| it.bytes).sum()
     }

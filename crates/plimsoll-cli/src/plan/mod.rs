@@ -54,6 +54,7 @@ use crate::output;
 use crate::page::quoted;
 use crate::predict::assume::Assumption;
 use crate::predict::gpu::{Target, Workspaces};
+use crate::predict::node::Machine;
 use crate::predict::trial::{End, Trial};
 use crate::predict::trials::{self, Program};
 use crate::predict::view::Writes;
@@ -76,6 +77,10 @@ pub(crate) struct PlanArgs {
     /// computed for the GPU]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     context: Option<u64>,
+    /// Memory of the machine that will run the program: no set that needs more is chosen [default: this machine's, if --gpu
+    /// names no other GPU]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
+    host_memory: Option<u64>,
     /// Workspaces of cuDNN and cuFFT
     #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     cudnn_workspace: Workspaces,
@@ -208,6 +213,7 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
         cc: args.cc.clone(),
         devices: args.devices,
         context: args.context,
+        machine: Machine::for_plan(args.host_memory, args.gpu.is_none()),
         workspaces: args.cudnn_workspace,
         steps: args.steps,
         alloc_conf: args.alloc_conf.clone(),
@@ -263,6 +269,11 @@ impl Plan {
         self.instead_of.and_then(|place| self.candidates.get(place))
     }
 
+    /// What the machine lacks on the host for the program as it is, which no technique changes.
+    fn lacks_host(&self) -> Option<&str> {
+        self.candidates.first()?.trial.lacks_host.as_deref()
+    }
+
     fn base_cost(&self) -> Option<Cost> {
         self.candidates.first().and_then(|it| it.cost)
     }
@@ -270,7 +281,11 @@ impl Plan {
     fn exit(&self) -> Exit {
         match self.candidates.first().map(|base| &base.trial.end) {
             Some(End::Failed(_)) => Exit::Program,
-            Some(End::Ran) if self.chosen.is_some() && !self.is_interrupted => Exit::Done,
+            Some(End::Ran)
+                if self.chosen.is_some() && !self.is_interrupted && self.lacks_host().is_none() =>
+            {
+                Exit::Done
+            }
             _ => Exit::OutOfMemory,
         }
     }

@@ -19,6 +19,8 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
     let has_set = chosen.is_some_and(|it| !it.set.is_empty());
     let mut sections = facts(plan, &verdict);
     sections.push(Section::lines("checked", Rank::Head, plan.checked.clone()).valued(plan.checked.clone()));
+    let lacks = plan.lacks_host().map(|lacks| format!("the program {lacks}; no technique changes that"));
+    sections.push(Section::lines("host", Rank::Head, lacks.clone()).valued(lacks));
     let other = other(plan);
     sections.push(Section::lines("alternative", Rank::Head, other.clone()).valued(other));
     let unused = plan.candidates.first().map_or(&[][..], |base| &base.trial.graphs);

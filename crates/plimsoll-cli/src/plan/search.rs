@@ -154,6 +154,9 @@ impl<'a, 'scope> Search<'a, 'scope> {
     /// Tries a set, and finds out whether it fits.
     fn try_next(&mut self, set: &Set) -> Result<(), Failure> {
         let mut trial = self.trials.of(set, How::Ample)?;
+        if let Some(lacks) = self.lacks_host(set, &trial) {
+            trial.end = End::RanOut(lacks);
+        }
         let limits = self.limits(&trial);
         let capacity_bytes = limits.capacity_bytes;
         if set.is_empty() && trial.end == End::Ran && trial.reserved_bytes > capacity_bytes {
@@ -203,6 +206,12 @@ impl<'a, 'scope> Search<'a, 'scope> {
             self.tried.add(candidate);
         }
         Ok(())
+    }
+
+    /// What the machine lacks on the host for a set, if it is enough for the program as it is.
+    fn lacks_host(&self, set: &Set, trial: &Trial) -> Option<String> {
+        let is_enough = self.tried.candidates().first().is_some_and(|base| base.trial.lacks_host.is_none());
+        trial.lacks_host.clone().filter(|_| !set.is_empty() && is_enough && trial.end == End::Ran)
     }
 
     /// Estimates the time of the program as it is.

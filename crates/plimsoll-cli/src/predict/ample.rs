@@ -2,6 +2,7 @@
 //! The GPU still reports its own size to the program, and a request whose failure the program caught fails
 //! again.
 
+use super::analysis::host::Node;
 use super::analysis::need::Need;
 use super::analysis::verdict::Verdict;
 use super::answer::Outcome;
@@ -43,7 +44,11 @@ impl Outcome {
         if run.job.ended == Ended::Interrupted {
             return Ok(());
         }
-        let ample = Outcome::of(&run.job, target)?;
+        let mut ample = Outcome::of(&run.job, target)?;
+        // It comes further, and so may need more on the host, too.
+        if ample.host.as_ref().map(Node::must_bytes) > self.host.as_ref().map(Node::must_bytes) {
+            self.host = ample.host.take();
+        }
         let Some(judged) = ample.judged else { return Ok(()) };
         if matches!(self.verdict, Verdict::Fits { .. }) {
             if judged.report.steps == 0 {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use plimsoll_standin::notice::{self, Kind, Notice};
 
 use super::analysis::growth::Growth;
+use super::analysis::host::Node;
 use super::analysis::judge::{caught, with_growth, without_shortage};
 use super::analysis::judged::Judged;
 use super::analysis::need::Need;
@@ -46,6 +47,8 @@ pub(super) struct Outcome {
     pub(super) savings: Option<Savings>,
     /// The files that it would have written, and the hosts that it contacted.
     pub(super) traces: Traces,
+    /// The memory of the machine, if the program's processes report it.
+    pub(super) host: Option<Node>,
 }
 
 impl Outcome {
@@ -54,7 +57,8 @@ impl Outcome {
     /// # Errors
     /// A snapshot that cannot be read.
     pub(super) fn of(job: &Job, target: &Target) -> Result<Outcome, Failure> {
-        let Job { ended, reports } = job;
+        let Job { ended, reports, host } = job;
+        let host = Node::of(host, reports, target.machine);
         let judged = Judged::among(reports, target)?;
         let outside_bytes = judged.as_ref().and_then(|judged| judged.peaks.outside_bytes);
         let target = &target.charged(outside_bytes);
@@ -90,6 +94,7 @@ impl Outcome {
             need: None,
             savings: None,
             traces: Traces::default(),
+            host,
         })
     }
 
@@ -204,8 +209,16 @@ impl Outcome {
         matches!(self.verdict, Verdict::Fits { spare_bytes, .. } if self.stake_bytes() > spare_bytes)
     }
 
+    /// Whether the machine that will run it has too little memory.
+    pub(super) fn lacks_host(&self) -> bool {
+        self.host.as_ref().is_some_and(Node::is_short)
+    }
+
     pub(super) fn exit(&self) -> Exit {
-        if self.may_not_fit() { Exit::OutOfMemory } else { self.verdict.exit() }
+        match self.verdict.exit() {
+            Exit::Done if self.may_not_fit() || self.lacks_host() => Exit::OutOfMemory,
+            exit => exit,
+        }
     }
 
     /// Whether the peaks are exact: they consist of PyTorch's own requests, and none depends on an unknown value.
@@ -270,7 +283,7 @@ mod tests {
     }
 
     fn outcome(ended: Ended, reports: &[Report]) -> Outcome {
-        let job = Job { ended, reports: reports.to_vec() };
+        let job = Job { ended, reports: reports.to_vec(), host: Vec::new() };
         Outcome::of(&job, &target()).expect("nothing to read")
     }
 

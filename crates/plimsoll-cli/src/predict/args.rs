@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::assume::Assumption;
 use super::gpu::{Target, Workspaces};
+use super::node::Machine;
 use super::placeholder::Placeholder;
 use super::view::Writes;
 use crate::bytes;
@@ -37,6 +38,12 @@ pub(crate) struct PredictArgs {
     /// computed for what the program uses]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     pub(super) context: Option<u64>,
+    /// Memory of the machine that will run the program, as far as the program may have it
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
+    pub(super) host_memory: Option<u64>,
+    /// Size of /dev/shm on that machine; Docker's default is 64MiB
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
+    pub(super) shm: Option<u64>,
     /// Workspaces of cuDNN (convolutions, recurrent networks, batch normalization, CTC loss) and cuFFT
     #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     pub(super) cudnn_workspace: Workspaces,
@@ -128,7 +135,13 @@ impl PredictArgs {
     /// An unknown name, an invalid compute capability, a device smaller than the context.
     pub(super) fn target(&self) -> Result<Target, Failure> {
         let target = Target::of(self.gpu.as_deref(), self.cc.as_deref(), self.context)?;
-        Ok(target.with_devices(self.devices, self.cudnn_workspace))
+        let machine = Machine {
+            memory_bytes: self.host_memory,
+            is_this: false,
+            shm_bytes: self.shm,
+            alike: self.rank.map(|_| self.devices),
+        };
+        Ok(target.with_devices(self.devices, self.cudnn_workspace).in_machine(machine))
     }
 }
 

@@ -21,13 +21,15 @@ struct Tried {
     value: u64,
     verdict: Verdict,
     peaks: Option<Peaks>,
+    /// Whether the machine has enough memory on the host.
+    has_host: bool,
     /// The verdict as text.
     said: String,
 }
 
 impl Tried {
     fn fits(&self) -> bool {
-        matches!(self.verdict, Verdict::Fits { .. })
+        matches!(self.verdict, Verdict::Fits { .. }) && self.has_host
     }
 }
 
@@ -49,6 +51,7 @@ pub(super) fn run(
         let outcome = Outcome::of(&run.job, target)?;
         let said = format!("{name}={value}: {}", sentences::verdict(&outcome, target, size));
         output::progress(&said);
+        let has_host = !outcome.lacks_host();
         let Outcome { verdict, judged, .. } = outcome;
         if run.job.ended == Ended::Interrupted {
             return Err(Failure::new(Exit::OutOfMemory, format!("interrupted at {said}")));
@@ -57,7 +60,7 @@ pub(super) fn run(
             return Err(Failure::new(verdict.exit(), format!("at {said}")));
         }
         let peaks = judged.map(|judged| judged.peaks);
-        let now = Tried { value, verdict, peaks, said };
+        let now = Tried { value, verdict, peaks, has_host, said };
         let peak_bytes = now.peaks.filter(|_| now.fits()).map(|peaks| peaks.reserved_bytes);
         tried.push(now);
         Ok(peak_bytes)

@@ -8,6 +8,7 @@ use plimsoll_gpu::{GPUS, Gpu, UnknownGpu};
 use plimsoll_standin::settings;
 
 use super::machine::{self, Named};
+use super::node::Machine;
 use crate::bytes;
 use crate::exit::{Exit, Failure};
 
@@ -69,6 +70,8 @@ pub(crate) struct Target {
     pub(crate) workspaces: Workspaces,
     /// The variables that configure the stand-in.
     environment: Vec<(&'static str, String)>,
+    /// The machine in which it is.
+    pub(crate) machine: Machine,
 }
 
 impl Target {
@@ -91,6 +94,11 @@ impl Target {
         self.environment.push((settings::DEVICES, devices.to_string()));
         self.workspaces = workspaces;
         self
+    }
+
+    /// The same GPU in this machine.
+    pub(super) fn in_machine(self, machine: Machine) -> Target {
+        Target { machine, ..self }
     }
 
     /// The variables that configure the stand-in.
@@ -178,6 +186,7 @@ impl Target {
             listed,
             workspaces,
             environment,
+            machine: Machine::default(),
         })
     }
 

@@ -18,7 +18,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `assume.rs`, `placeholder.rs`, `search.rs` | values from `--assume`; the name that `--find` replaces; the search for its largest value |
-//! | `machine.rs`, `gpu.rs` | the GPU of this machine; the simulated GPU, and its memory for the allocator |
+//! | `node.rs`, `machine.rs`, `gpu.rs` | the machine that will run the program; the GPU of this machine; the simulated GPU, and its memory for the allocator |
 //! | `planner.rs` | this program as cuDNN's planner |
 //! | `view/` | the file system as the program sees it: its writes do not reach the disk |
 //! | `args.rs` | the options |
@@ -64,6 +64,7 @@ pub(crate) mod gpu;
 mod keep;
 mod launch;
 pub(crate) mod machine;
+pub(crate) mod node;
 mod placeholder;
 pub(crate) mod planner;
 pub(crate) mod recording;

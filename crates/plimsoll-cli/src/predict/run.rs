@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::args::PredictArgs;
 use super::assume::Assumption;
 use super::gpu::Target;
+use super::launch::host;
 use super::launch::session::Session;
 use super::launch::supervised::Unrun;
 use super::launch::surroundings;
@@ -62,6 +63,7 @@ impl Run {
         }
         let stop = place.reports.join(STOP);
         let mut child = prepared(args, command, target, &place);
+        child.envs(place.counted(session.host()));
         if !assumptions.is_empty() {
             let assumed = serde_json::to_string(assumptions).unwrap_or_default();
             child.env("PLIMSOLL_PREDICT_ASSUME", assumed);
@@ -113,6 +115,18 @@ impl Folder {
         let surroundings = surroundings::laid_out(folder, |name| std::env::var_os(name))?;
         Ok(Folder { standin, python, reports, shared, surroundings })
     }
+
+    /// The variables that load the stand-in.
+    fn loading(&self) -> [(&'static str, OsString); 4] {
+        place::environment(&self.standin, |name| std::env::var_os(name))
+    }
+
+    /// The variables that also load the library that counts memory on the host, if there is one.
+    fn counted(&self, library: Option<&Path>) -> impl Iterator<Item = (&'static str, OsString)> {
+        let preloaded = self.loading().into_iter().find(|(name, _)| *name == "LD_PRELOAD");
+        let preloaded = preloaded.map(|(_, value)| value).unwrap_or_default();
+        library.into_iter().flat_map(move |it| host::environment(it, &preloaded, &self.reports))
+    }
 }
 
 /// The command in its environment.
@@ -129,7 +143,7 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
         _ => Command::new(words.next().map_or_else(OsString::new, Clone::clone)),
     };
     child.args(words);
-    child.envs(place::environment(&place.standin, |name| std::env::var_os(name)));
+    child.envs(place.loading());
     child.envs(target.environment());
     child.envs(place.surroundings.iter().map(|(name, value)| (*name, value)));
     if args.rank.is_none() {

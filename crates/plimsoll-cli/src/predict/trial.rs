@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use plimsoll_trace::render::{phases, words};
 
+use super::analysis::host::Node;
 use super::analysis::judge::caught;
 use super::analysis::judged::Analysis;
 use super::analysis::verdict::Verdict;
@@ -13,7 +14,7 @@ use super::answer::Outcome;
 use super::gpu::Target;
 use super::launch::ended::Ended;
 use super::recording::job::Job;
-use super::render::{graphs, reads, sentences};
+use super::render::{graphs, host, reads, sentences};
 use super::run::Run;
 use crate::bytes;
 use crate::contents::Contents;
@@ -49,6 +50,10 @@ pub(crate) struct Trial {
     pub(crate) contents: Option<Contents>,
     /// Growth from step to step as a sentence, if it is known when memory runs out.
     pub(crate) grows: Option<String>,
+    /// The most pinned memory on the host, if it is known.
+    pub(crate) pinned_bytes: Option<u64>,
+    /// What the machine lacks on the host, as a sentence, if its memory is known and not enough.
+    pub(crate) lacks_host: Option<String>,
     /// Where the peak is, if the run was recorded: the phase, the largest category, the largest line.
     pub(crate) peak: Option<String>,
     /// The files that it would have written, the largest first.
@@ -92,6 +97,8 @@ impl Trial {
             decided: Vec::new(),
             contents: None,
             grows: None,
+            pinned_bytes: None,
+            lacks_host: None,
             peak: None,
             writes: Vec::new(),
             hosts: Vec::new(),
@@ -108,9 +115,10 @@ impl Trial {
     }
 
     pub(super) fn of(job: &Job, target: &Target) -> Result<Trial, Failure> {
-        let Job { ended, reports } = job;
+        let Job { ended, reports, .. } = job;
         let outcome = Outcome::of(job, target)?;
-        let said = sentences::verdict(&outcome, target, |bytes| bytes::shown(bytes, false));
+        let size = |bytes| bytes::shown(bytes, false);
+        let said = sentences::gpus_verdict(&outcome, target, &size);
         let peaks = outcome.judged.as_ref().map(|judged| judged.peaks);
         let end = match &outcome.verdict {
             _ if *ended == Ended::Interrupted => End::Interrupted,
@@ -149,6 +157,8 @@ impl Trial {
             decided: reads::rows(reports),
             contents: analysis.map(|analysis| Contents::of(&analysis.explained)),
             grows: outcome.growth.as_ref().and_then(sentences::growth),
+            pinned_bytes: outcome.host.as_ref().map(Node::pinned_bytes),
+            lacks_host: outcome.host.as_ref().and_then(|node| host::shortage(node, size)),
             peak: analysis.and_then(where_the_peak_is),
             writes: writes(reports.iter().flat_map(|report| report.written.clone())),
             hosts: hosts(reports.iter().flat_map(|report| report.hosts.clone())),

@@ -15,6 +15,7 @@ use super::assume::Assumption;
 use super::gpu::{Target, Workspaces};
 use super::launch::ended::Ended;
 use super::launch::session::Session;
+use super::node::Machine;
 use super::recording::job::Job;
 use super::run::Run;
 pub(crate) use super::served::How;
@@ -49,6 +50,8 @@ pub(crate) struct Program {
     pub(crate) cc: Option<String>,
     pub(crate) devices: u32,
     pub(crate) context: Option<u64>,
+    /// The machine that will run it.
+    pub(crate) machine: Machine,
     pub(crate) workspaces: Workspaces,
     pub(crate) steps: u64,
     pub(crate) alloc_conf: Option<String>,
@@ -70,6 +73,8 @@ impl Program {
             nodes: 1,
             rank: None,
             context: self.context,
+            host_memory: None,
+            shm: None,
             cudnn_workspace: self.workspaces,
             steps: Some(self.steps),
             whole: false,
@@ -98,7 +103,7 @@ impl Program {
     /// # Errors
     /// An unknown name, an invalid compute capability, a device smaller than the context.
     pub(crate) fn target(&self) -> Result<Target, Failure> {
-        self.args(&Set::default(), Vec::new()).target()
+        Ok(self.args(&Set::default(), Vec::new()).target()?.in_machine(self.machine))
     }
 }
 

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from .. import protocol
-from . import patches, settings, view
+from . import host, patches, settings, view
 from .questions import Questions
 
 ASKED = "asked"  # a file in the stand-in's folder: the program has asked for the memory's size
@@ -243,6 +243,7 @@ class Serve:
         settings.FOLDER = request["reports"]
         settings.RECORDS, settings.SETTLES, settings.STOPS = request["records"], request["settles"], request["stops"]
         os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
+        host.continue_as_program(request["reports"])
         self.watch.places = view.fork(request["view"])
         self.take_device(request["memory_bytes"] or 0, request["shared"])
         self.torch.set_num_threads(1)  # The threads of the parent's pool are not in the child.

@@ -28,6 +28,8 @@ def begin() -> None:
         "transformers.generation.utils": end_generation,
         "transformers.trainer_callback": trainer,
         "safetensors.torch": safetensors,
+        "transformers.modeling_utils": pretrained,
+        "torch.distributed.checkpoint.state_dict": state_dicts,
         "torch._inductor.runtime.cache_dir_utils": keep_inductor,
         "triton.knobs": keep_triton,
     }
@@ -37,9 +39,12 @@ def begin() -> None:
 
 def watch(torch: Any) -> None:
     """PyTorch is imported: watches this process."""
-    from .watch import Watch
+    from . import host
 
-    WATCH.append(Watch(torch))
+    with host.ours():
+        from .watch import Watch
+
+        WATCH.append(Watch(torch))
 
 
 def note_status(module: Any) -> None:
@@ -72,9 +77,24 @@ def trainer(module: Any) -> None:
 
 def safetensors(module: Any) -> None:
     """Saved models take no space."""
-    from . import sparse
+    from . import host, sparse
 
     sparse.safetensors(module)
+    host.safetensors(module)
+
+
+def pretrained(module: Any) -> None:
+    """Weights that transformers loads on the host have an owner."""
+    from . import host
+
+    host.pretrained(module)
+
+
+def state_dicts(module: Any) -> None:
+    """State dicts that are gathered on the host have an owner."""
+    from . import host
+
+    host.state_dicts(module)
 
 
 def keep_inductor(module: Any) -> None:

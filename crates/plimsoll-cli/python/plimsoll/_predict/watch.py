@@ -34,6 +34,7 @@ from .failure import described
 from .finish import Finish
 from .graphs import Graphs
 from .growth import Growth
+from .host import AFTER, STEP, Host, ours
 from .late import Late
 from .optimizers import Hosted, shares_parameters
 from .reads import Reads
@@ -41,8 +42,7 @@ from .settings import number
 from .shadows import Known
 from .warnings import Warnings
 
-# Exit once this file exists; also in forks, whose folder is another.
-STOP = os.path.join(settings.FOLDER, protocol.STOP)
+STOP = os.path.join(settings.FOLDER, protocol.STOP)  # exit once it exists; also in forks, whose folder is another
 PATIENCE = 10  # an optimizer without a step is ignored after this many times the steps
 QUIET = 6  # reserved bytes have settled if they did not grow for this many steps
 LATEST = 60  # steps after which to stop waiting for that
@@ -75,8 +75,9 @@ class Watch:
         self.warnings = Warnings(torch, self.reads)
         self.graphs = Graphs(torch, self.count)
         self.hosted = Hosted(torch)
-        self.peak: Peak | None = None
         sparse.torch_save(torch)
+        self.host = Host(torch)
+        self.peak: Peak | None = None
         # The process whose thread waits for the stop file: a fork does not copy the thread.
         self.listening: int | None = None
         self.begin()
@@ -120,8 +121,7 @@ class Watch:
         self.after_error: protocol.Thrown | None = None  # the exception that ended the code after the steps
         self.peaks: dict[tuple[int, str], tuple[int, int]] = {}  # by device: bytes, and the step
         self.peaks_of_steps: dict[tuple[int, str], tuple[int, int]] = {}  # the same, where code runs after the steps
-        # By device: how often the allocator gave cached memory back because memory was short.
-        self.retries: dict[int, int] = {}
+        self.retries: dict[int, int] = {}  # by device: how often cached memory was given back, because memory was short
         self.error: protocol.Thrown | None = None
         self.refusal: protocol.Refusal | None = None  # the technique that cannot be applied, and why
 
@@ -204,6 +204,7 @@ class Watch:
         if self.state != "running" or self.hosted.is_one(optimizer):
             return
         step = self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
+        self.host.stepped(optimizer, step)
         if self.peak is not None:
             self.peak.gradients.stepped(optimizer)
             self.falling.stepped(optimizer, step, max(levels(self.torch), default=0))
@@ -214,6 +215,7 @@ class Watch:
 
     def backward_begins(self) -> None:
         """A backward pass begins. A step is done when the first of the lines that call `backward` is reached again."""
+        self.host.enter(STEP)
         if self.peak is not None:
             self.peak.backward(sys._getframe(2))
         if self.state != "running" or len(self.steps):
@@ -256,6 +258,7 @@ class Watch:
             self.peaks_of_steps = dict(self.peaks)
             self.late.end()
             finish.begin()
+            self.host.enter(AFTER)
         elif is_last:
             self.stop("stopped", 0)
         self.report()
@@ -277,7 +280,8 @@ class Watch:
         for name in ("allocated", "reserved"):
             # A device without any memory so far also gets a row.
             self.peaks.setdefault((device, name), (0, self.failed_step))
-        self.dump()
+        with ours():
+            self.dump()
         self.is_dumped = True
         self.report()
 
@@ -367,10 +371,12 @@ class Watch:
         """Makes the last measurement and report, and a snapshot if `dump`. Must not fail the program."""
         try:
             self.measure(self.count() + 1)
+            self.host.end()
             if self.started and dump:
                 self.dump()
             self.report()
             if self.started:
+                self.host.weigh()
                 self.mark(protocol.DONE)
         except Exception as why:
             print(f"plimsoll: the memory of process {self.pid} is not recorded: {why}", file=sys.stderr)
@@ -393,6 +399,7 @@ class Watch:
                 peak = stats.get(f"{name}_bytes.all.peak", 0) or taken
                 if peak > self.peaks.get((device, name), (0, 0))[0]:
                     self.peaks[device, name] = (peak, step)
+        self.host.events()
 
     def measure_outside(self, device: int, reserved: int) -> None:
         """The bytes that libraries requested of CUDA themselves."""

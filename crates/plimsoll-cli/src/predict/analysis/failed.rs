@@ -14,7 +14,7 @@ use crate::protocol::{Read, Report, Thrown};
 
 /// The verdict for a program that failed.
 pub(crate) fn failed(job: &Job) -> Verdict {
-    let Job { ended, reports } = job;
+    let Job { ended, reports, .. } = job;
     // A job's launcher also fails if one of its ranks does.
     let failed = reports.iter().filter(|report| report.error.is_some());
     let error = failed.min_by_key(|report| report.rank.is_none()).and_then(|report| report.error.as_ref());
@@ -172,7 +172,7 @@ mod tests {
             }],
         });
         let report: Report = serde_json::from_value(report).expect("a report");
-        match failed(&Job { ended: Ended::Status(1), reports: vec![report] }) {
+        match failed(&Job { ended: Ended::Status(1), reports: vec![report], host: Vec::new() }) {
             Verdict::Failed { hint: Some(hint), .. } => hint,
             other => panic!("{other:?}"),
         }

@@ -10,7 +10,7 @@ use crate::protocol::{Peaks, ProcessState, Report};
 
 /// The verdict if no request failed.
 pub(crate) fn without_shortage(job: &Job, target: &Target, peaks: Option<Peaks>) -> Verdict {
-    let Job { ended, reports } = job;
+    let Job { ended, reports, .. } = job;
     let unknown = |why: &str| Verdict::Unknown(why.to_owned());
     if let Some(report) = reports.iter().find(|report| report.cuda.is_none()) {
         return Verdict::Unknown(format!(
@@ -59,7 +59,7 @@ pub(crate) fn without_shortage(job: &Job, target: &Target, peaks: Option<Peaks>)
 
 /// Whether a finished program was aborted during interpreter shutdown: PyTorch aborts some short programs when a thread
 /// of the backward pass outlives the interpreter.
-fn is_late_abort(Job { ended, reports }: &Job) -> bool {
+fn is_late_abort(Job { ended, reports, .. }: &Job) -> bool {
     let is_abort = matches!(ended, Ended::Signal(6) | Ended::Status(134));
     is_abort && !reports.is_empty() && reports.iter().all(|report| report.state == ProcessState::Ended)
 }
@@ -90,7 +90,7 @@ pub(crate) fn with_growth(verdict: Verdict, growth: Option<&Growth>, reports: &[
 
 /// Requests that ran out of memory in a run that still succeeded: the program caught them, and a step
 /// followed (if it has steps).
-pub(crate) fn caught(Job { ended, reports }: &Job) -> u64 {
+pub(crate) fn caught(Job { ended, reports, .. }: &Job) -> u64 {
     let went_on = |report: &Report| {
         let is_well = matches!(report.state, ProcessState::Stopped | ProcessState::Ended)
             && report.error.is_none()

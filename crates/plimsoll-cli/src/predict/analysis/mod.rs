@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `judged.rs` | the process and device that decide, and the analysis of its snapshot |
 //! | `growth.rs` | memory that grows where the run was cut |
+//! | `host.rs` | the memory of the machine: the sum over all processes |
 //! | `without.rs` | the peaks without workspaces |
 //! | `warm.rs` | the peaks with warm compile caches |
 //! | `shortage.rs` | the request that failed |
@@ -16,6 +17,7 @@
 
 mod failed;
 pub(super) mod growth;
+pub(crate) mod host;
 pub(super) mod judge;
 pub(super) mod judged;
 pub(super) mod need;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::signals::Signals;
-use super::standin;
+use super::{host, standin};
 use crate::exit::Failure;
 use crate::predict::view::Isolation;
 use crate::scratch::{Scratch, unreadable};
@@ -13,6 +13,8 @@ use crate::scratch::{Scratch, unreadable};
 pub(crate) struct Session {
     /// The shared library.
     standin: PathBuf,
+    /// The library that counts memory on the host; `None` if this build contains none.
+    host: Option<PathBuf>,
     /// The parent of the runs' folders.
     folder: Scratch,
     pub(super) signals: Signals,
@@ -28,13 +30,19 @@ impl Session {
     pub(crate) fn begin() -> Result<Session, Failure> {
         let folder = Scratch::begin()?;
         let standin = standin::find(folder.path())?;
+        let host = host::installed(folder.path())?;
         let signals = Signals::hear(folder.path().to_path_buf()).map_err(|why| unreadable(&why))?;
-        Ok(Session { standin, folder, signals, isolation: OnceLock::new() })
+        Ok(Session { standin, host, folder, signals, isolation: OnceLock::new() })
     }
 
     /// The shared library.
     pub(crate) fn standin(&self) -> &Path {
         &self.standin
+    }
+
+    /// The library that counts memory on the host, if there is one.
+    pub(crate) fn host(&self) -> Option<&Path> {
+        self.host.as_deref()
     }
 
     /// Ends the run of another thread, as Ctrl-C does.

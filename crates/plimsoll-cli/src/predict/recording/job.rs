@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use super::host::Process;
 use crate::predict::launch::ended::Ended;
 use crate::protocol::Report;
 
@@ -12,6 +13,8 @@ pub(crate) struct Job {
     pub(crate) ended: Ended,
     /// By rank, then by process ID.
     pub(crate) reports: Vec<Report>,
+    /// Their memory on the host, by process ID.
+    pub(crate) host: Vec<Process>,
 }
 
 impl Job {
@@ -20,6 +23,7 @@ impl Job {
     /// # Errors
     /// I/O errors; a malformed report.
     pub(crate) fn read(ended: Ended, reports: &Path, shared: &Path) -> io::Result<Job> {
-        Ok(Job { ended, reports: Report::all(reports, shared)? })
+        let host = Process::all(reports)?;
+        Ok(Job { ended, reports: Report::all(reports, shared)?, host })
     }
 }

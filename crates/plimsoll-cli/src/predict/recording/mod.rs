@@ -7,9 +7,11 @@
 //! |---|---|
 //! | `read.rs` | values that the program read from the device |
 //! | `report.rs` | the report of one process: its state, its peaks, its failure |
+//! | `host.rs` | the memory of one process on the host |
 //! | `job.rs` | all processes, and how the program ended |
 //! | `traces.rs` | the files that the program would have written, and the hosts that it contacted |
 
+pub(super) mod host;
 pub(super) mod job;
 pub(super) mod read;
 pub(crate) mod report;

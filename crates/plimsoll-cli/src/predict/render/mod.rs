@@ -5,6 +5,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `reads.rs`, `cut_loops.rs`, `traces.rs` | values that were read, loops that were cut, files that were not written |
+//! | `host.rs` | the memory of the machine on the host |
 //! | `sentences.rs` | the verdict, and growth |
 //! | `late.rs` | code of the training loop that did not run |
 //! | `graphs.rs`, `waste.rs` | graphs that no backward pass uses; memory at the peak that the program does not read again |
@@ -17,6 +18,7 @@
 
 pub(super) mod cut_loops;
 pub(super) mod graphs;
+pub(crate) mod host;
 pub(super) mod json;
 mod late;
 mod limits;

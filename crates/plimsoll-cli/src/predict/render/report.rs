@@ -3,7 +3,7 @@
 use plimsoll_trace::report::{Brief, Rank, Report, Section};
 
 use super::limits::limits;
-use super::{graphs, json, late, memory, next, outside, reads, sentences, traces, warnings, waste};
+use super::{graphs, host, json, late, memory, next, outside, reads, sentences, traces, warnings, waste};
 use crate::explain;
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::analysis::without::Without;
@@ -48,6 +48,7 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let is_failed = matches!(outcome.verdict, Verdict::Failed { .. } | Verdict::Refused(_));
     let judged = outcome.measured();
     sections.extend(judged.map(|judged| memory::account(outcome, judged, target, size)));
+    sections.push(host::section(outcome.host.as_ref().filter(|_| !is_failed), size));
     sections.push(memory::processes(outcome).valued(json::processes(&outcome.reports)));
     sections.extend(outside::sections(judged, target));
     sections.push(outside::advice(judged, target, size));
@@ -62,7 +63,8 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     sections.extend(tables.map(|section| Section { key: "", ..section }));
     sections.extend(code_and_files(outcome, size));
     sections.push(not_included(outcome, target, size));
-    let is_bad = !matches!(outcome.verdict, Verdict::Fits { .. }) || outcome.may_not_fit();
+    let is_bad =
+        !matches!(outcome.verdict, Verdict::Fits { .. }) || outcome.may_not_fit() || outcome.lacks_host();
     Report { verdict, is_bad, sections }
 }
 

@@ -2,7 +2,7 @@
 
 use plimsoll_trace::explain::Cause;
 
-use super::reads;
+use super::{host, reads};
 use crate::bytes;
 use crate::predict::analysis::growth::{Each, Growth};
 use crate::predict::analysis::judged::Judged;
@@ -25,6 +25,19 @@ fn scope(outcome: &Outcome) -> String {
 
 /// The verdict in one sentence.
 pub(crate) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> String {
+    let gpus = gpus_verdict(outcome, target, &size);
+    let lacks = outcome.host.as_ref().and_then(|node| host::shortage(node, &size));
+    match (lacks, &outcome.verdict) {
+        (None, _) | (_, Verdict::Failed { .. } | Verdict::Refused(_)) => gpus,
+        (Some(lacks), Verdict::Fits { .. }) => {
+            format!("runs OUT of memory on the host: {lacks}; the GPU is large enough: {gpus}")
+        }
+        (Some(lacks), _) => format!("{gpus}; it also {lacks}"),
+    }
+}
+
+/// The same for the GPU alone.
+pub(crate) fn gpus_verdict(outcome: &Outcome, target: &Target, size: &impl Fn(u64) -> String) -> String {
     let name = &target.name;
     let who = match &outcome.judged {
         Some(judged) if outcome.rows().len() > 1 => {
@@ -32,7 +45,7 @@ pub(crate) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
         }
         _ => String::new(),
     };
-    let at_most = || outcome.judged.as_ref().map_or_else(String::new, |judged| at_most(judged, &size) + &who);
+    let at_most = || outcome.judged.as_ref().map_or_else(String::new, |judged| at_most(judged, size) + &who);
     match &outcome.verdict {
         Verdict::Fits { spare_bytes, caught } => {
             let caught = match caught {
@@ -41,7 +54,7 @@ pub(crate) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
                 count => format!("; the program caught {count} out-of-memory errors"),
             };
             match &outcome.growth {
-                Some(growth) => format!("{}{who}{caught}", ends_well(growth, target, &size)),
+                Some(growth) => format!("{}{who}{caught}", ends_well(growth, target, size)),
                 None => {
                     let scope = scope(outcome);
                     if outcome.may_not_fit() {
@@ -64,8 +77,8 @@ pub(crate) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
                 }
             }
         }
-        Verdict::RunsOut(shortage) => runs_out(outcome, shortage, target, &who, &size),
-        Verdict::Grows(growth) => grows(growth, target, &size) + &who,
+        Verdict::RunsOut(shortage) => runs_out(outcome, shortage, target, &who, size),
+        Verdict::Grows(growth) => grows(growth, target, size) + &who,
         Verdict::Refused(Refusal { technique, reason }) => {
             format!("{technique} cannot be applied to this program: {reason}; leave it out of --with")
         }

@@ -1,0 +1,98 @@
+//! What our Python in the process calls: owners, phases, and what belongs to our hooks.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use crate::ledger::LEDGER;
+use crate::owners::{self, NAMES, Owner};
+use crate::resident::Counters;
+use crate::sample::SAMPLES;
+use crate::{file, moments};
+
+/// The number of no owner.
+const NONE: c_int = -1;
+
+/// The owner of this name.
+///
+/// # Safety
+/// The name ends with NUL.
+unsafe fn named(name: *const c_char) -> Owner {
+    // SAFETY: the caller's promise.
+    NAMES.lock().numbered(unsafe { CStr::from_ptr(name) }.to_bytes())
+}
+
+/// From now on, the large requests of this thread belong to this owner. Returns the number of the one before, for
+/// `plimsoll_host_leave`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_host_enter(name: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let before = owners::enter(Some(unsafe { named(name) }));
+    before.map_or(NONE, |owner| c_int::from(owner.0))
+}
+
+/// Goes back to an owner.
+#[unsafe(no_mangle)]
+pub extern "C" fn plimsoll_host_leave(before: c_int) {
+    owners::enter(u16::try_from(before).ok().map(Owner));
+}
+
+/// The large piece that begins at this address belongs to this owner.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_host_own(begin: u64, name: *const c_char) {
+    // SAFETY: the caller's promise.
+    let owner = unsafe { named(name) };
+    LEDGER.lock().own(begin, owner, None);
+}
+
+/// Begins a phase: 0 before the first step, 1 the steps, 2 after them.
+#[unsafe(no_mangle)]
+pub extern "C" fn plimsoll_host_phase(phase: c_int) {
+    moments::settle(|samples| samples.enter(usize::try_from(phase).unwrap_or(0)));
+}
+
+/// Our hooks begin something that takes memory of its own. Nothing is sampled until `plimsoll_host_resume`, which needs the
+/// result.
+#[unsafe(no_mangle)]
+pub extern "C" fn plimsoll_host_pause() -> u64 {
+    let mut samples = SAMPLES.lock();
+    samples.depth += 1;
+    Counters::now(samples.is_forked).anonymous
+}
+
+/// Ends `plimsoll_host_pause`: what has become resident since then is left out.
+#[unsafe(no_mangle)]
+pub extern "C" fn plimsoll_host_resume(before: u64) {
+    let mut samples = SAMPLES.lock();
+    samples.depth = samples.depth.saturating_sub(1);
+    if samples.depth == 0 {
+        let now = Counters::now(samples.is_forked).anonymous;
+        samples.ours += now.saturating_sub(before);
+    }
+}
+
+/// The recording of PyTorch's allocator has this many events by now.
+#[unsafe(no_mangle)]
+pub extern "C" fn plimsoll_host_events(count: u64) {
+    SAMPLES.lock().events = count;
+}
+
+/// Nothing counts any more: our hooks write their reports.
+#[unsafe(no_mangle)]
+pub extern "C" fn plimsoll_host_end() {
+    moments::settle(|samples| samples.is_over = true);
+}
+
+/// A fork that goes on as the program itself, made without the handlers of forks: threads that held a lock are not in it. Its
+/// file is in this folder.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_host_continue(folder: *const c_char) {
+    moments::release();
+    moments::own();
+    // SAFETY: the caller passes a text that ends with NUL.
+    file::set_folder(unsafe { CStr::from_ptr(folder) }.to_bytes());
+}
+
+/// An event in the recording of PyTorch's allocator takes this many bytes. Called after `plimsoll_host_end`.
+#[unsafe(no_mangle)]
+pub extern "C" fn plimsoll_host_event_bytes(bytes: u64) {
+    moments::settle(|samples| samples.event_bytes = bytes);
+}

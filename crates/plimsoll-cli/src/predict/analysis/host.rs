@@ -1,0 +1,381 @@
+//! The memory of the machine on which the program runs: [`Node`], the sum over all of its processes.
+//!
+//! Ranks reach their peaks at about the same time, so their peaks are added for each phase. Workers and helpers (launchers,
+//! compilers) count in all phases, with what those of one time have together. Pages of files exist once, whichever processes
+//! map them.
+
+use std::collections::BTreeMap;
+
+use crate::predict::node::Machine;
+use crate::predict::recording::host::{Peak, Phase, Process};
+use crate::protocol::Report;
+
+/// The size of `/dev/shm` in a container, unless it is given: Docker's default.
+pub(crate) const CONTAINERS_SHM_BYTES: u64 = 64 << 20;
+
+/// NCCL's own memory on the host, for a process and for each communicator: measured on two H100s with 2.28.9.
+const NCCL_BYTES: u64 = 360_000_000;
+const NCCL_COMMUNICATOR_BYTES: u64 = 1_179_652;
+
+/// A process that uses the GPU, with its workers: a rank, or the program itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) pid: u32,
+    pub(crate) rank: Option<u32>,
+    /// Its memory in each phase that it reached.
+    pub(crate) phases: Vec<Part>,
+}
+
+/// The memory of a group in one phase.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// The peak of its main process.
+    pub(crate) peak: Peak,
+    pub(crate) workers: Together,
+    /// NCCL's memory, which the process does not have here.
+    pub(crate) nccl_bytes: u64,
+}
+
+impl Part {
+    /// The bytes that the kernel cannot drop.
+    pub(crate) fn must_bytes(&self) -> u64 {
+        self.peak.must_bytes() + self.workers.bytes + self.nccl_bytes
+    }
+}
+
+impl Group {
+    pub(crate) fn part(&self, phase: Phase) -> Option<&Part> {
+        self.phases.iter().find(|part| part.peak.phase == phase)
+    }
+
+    fn must_bytes(&self, phase: Phase) -> u64 {
+        self.part(phase).map_or(0, Part::must_bytes)
+    }
+}
+
+/// Processes that do not all run at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Together {
+    /// The most that run at one time, and their bytes.
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Together {
+    fn of<'job>(processes: impl Iterator<Item = &'job Process>) -> Together {
+        let processes: Vec<&Process> = processes.collect();
+        let bytes = |it: &Process| it.peaks.iter().map(Peak::must_bytes).max().unwrap_or(0);
+        let at = |time: u64| {
+            let running = processes.iter().copied();
+            let running = running.filter(|it| (it.began_ns..=it.ended_ns).contains(&time));
+            running.fold(Together::default(), |sum, it| Together {
+                count: sum.count + 1,
+                bytes: sum.bytes + bytes(it),
+            })
+        };
+        // The sum is highest when one of them has just begun.
+        processes.iter().map(|it| at(it.began_ns)).max_by_key(|it| it.bytes).unwrap_or_default()
+    }
+}
+
+/// The machine's memory at the program's peak.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) machine: Machine,
+    /// By rank, then by process ID.
+    pub(crate) groups: Vec<Group>,
+    /// Other processes, such as launchers and compilers.
+    pub(crate) helpers: Together,
+    /// The phase in which the most is needed.
+    pub(crate) phase: Phase,
+    /// The most bytes in `/dev/shm` in each phase.
+    shm: [u64; 3],
+    /// Pages of files.
+    pub(crate) file_bytes: u64,
+}
+
+impl Node {
+    /// The sum over the processes of a run; `None` if nothing is known of them. The reports say which ones use NCCL.
+    pub(crate) fn of(processes: &[Process], reports: &[Report], machine: Machine) -> Option<Node> {
+        let by_pid: BTreeMap<u32, &Process> = processes.iter().map(|it| (it.pid, it)).collect();
+        // A fork belongs to the process that it is a fork of.
+        let leader = |process: &Process| {
+            let mut leader = process;
+            while leader.is_forked
+                && let Some(parent) = by_pid.get(&leader.parent)
+            {
+                leader = parent;
+            }
+            leader.pid
+        };
+        let report = |process: &Process| reports.iter().find(|report| report.pid == process.pid);
+        let is_main = |process: &&Process| {
+            let uses_gpu = report(process).is_some_and(|report| report.started || report.steps > 0);
+            uses_gpu && leader(process) == process.pid
+        };
+        let mut mains: Vec<&Process> = processes.iter().filter(is_main).collect();
+        if mains.is_empty() {
+            let most = |it: &&Process| it.peaks.iter().map(Peak::must_bytes).max();
+            mains.extend(processes.iter().filter(|it| leader(it) == it.pid).max_by_key(most));
+        }
+        let is_known = |pid: u32| mains.iter().any(|main| main.pid == pid);
+        let part = |main: &Process, peak: &Peak| {
+            let is_fork = |it: &&Process| it.pid != main.pid && leader(it) == main.pid;
+            let forks = processes.iter().filter(is_fork);
+            // A fork begins in its parent's phase, and has no others.
+            let forks = forks.filter(|it| it.peaks.iter().any(|its| its.phase == peak.phase));
+            let nccl_bytes = report(main).filter(|_| peak.phase != Phase::Load).map_or(0, nccl_bytes);
+            Part { peak: peak.clone(), workers: Together::of(forks), nccl_bytes }
+        };
+        let group = |main: &&Process| Group {
+            pid: main.pid,
+            rank: main.rank,
+            phases: main.peaks.iter().map(|peak| part(main, peak)).collect(),
+        };
+        let helpers = Together::of(processes.iter().filter(|it| !is_known(leader(it))));
+        let mut groups: Vec<Group> = mains.iter().map(group).collect();
+        groups.sort_by_key(|group| (group.rank, group.pid));
+        let peaks = processes.iter().flat_map(|process| &process.peaks);
+        let file_bytes = peaks.clone().map(|peak| peak.file_bytes).max()?;
+        let shm = |phase: Phase| {
+            let of_phase = peaks.clone().filter(|peak| peak.phase == phase);
+            u64::from(machine.alike.unwrap_or(1)) * of_phase.map(|peak| peak.shm_bytes).max().unwrap_or(0)
+        };
+        let shm = Phase::ALL.map(shm);
+        let mut node = Node { machine, groups, helpers, phase: Phase::Load, shm, file_bytes };
+        // Of phases that need the same, the first.
+        let most = Phase::ALL.into_iter().rev().max_by_key(|phase| node.must_bytes_in(*phase));
+        node.phase = most.unwrap_or(Phase::Load);
+        Some(node)
+    }
+
+    /// How many processes a group stands for.
+    fn alike(&self, group: &Group) -> u64 {
+        u64::from(self.machine.alike.filter(|_| group.rank.is_some()).unwrap_or(1))
+    }
+
+    /// The bytes that the kernel cannot drop, of all processes and in `/dev/shm`, in a phase.
+    pub(crate) fn must_bytes_in(&self, phase: Phase) -> u64 {
+        let groups: u64 = self.groups.iter().map(|group| self.alike(group) * group.must_bytes(phase)).sum();
+        groups + self.helpers.bytes + self.shm[phase as usize]
+    }
+
+    /// The same at the peak.
+    pub(crate) fn must_bytes(&self) -> u64 {
+        self.must_bytes_in(self.phase)
+    }
+
+    /// The most bytes that are in `/dev/shm`.
+    pub(crate) fn shm_bytes(&self) -> u64 {
+        self.shm.into_iter().max().unwrap_or(0)
+    }
+
+    /// These, and all pages of files.
+    pub(crate) fn may_bytes(&self) -> u64 {
+        self.must_bytes() + self.file_bytes
+    }
+
+    /// The bytes that the machine's memory lacks, if it is known and not enough.
+    pub(crate) fn short_bytes(&self) -> Option<u64> {
+        let short = self.must_bytes().checked_sub(self.machine.memory_bytes?)?;
+        (short > 0).then_some(short)
+    }
+
+    /// The bytes that `/dev/shm` lacks, if its size is given and not enough.
+    pub(crate) fn shm_short_bytes(&self) -> Option<u64> {
+        let short = self.shm_bytes().checked_sub(self.machine.shm_bytes?)?;
+        (short > 0).then_some(short)
+    }
+
+    /// Whether the machine has too little of something.
+    pub(crate) fn is_short(&self) -> bool {
+        self.short_bytes().is_some() || self.shm_short_bytes().is_some()
+    }
+
+    /// The number of ranks on the machine; 0 for a program that is not started as ranks.
+    pub(crate) fn ranks(&self) -> u64 {
+        self.groups.iter().filter(|group| group.rank.is_some()).map(|group| self.alike(group)).sum()
+    }
+
+    /// The most pinned memory that its processes have, in a phase.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        let most = |group: &Group| group.phases.iter().map(|part| part.peak.pinned_bytes).max().unwrap_or(0);
+        self.groups.iter().map(|group| self.alike(group) * most(group)).sum()
+    }
+
+    /// The most workers of all processes.
+    pub(crate) fn workers(&self) -> u64 {
+        let most = |group: &Group| group.phases.iter().map(|part| part.workers.count).max().unwrap_or(0);
+        self.groups.iter().map(|group| self.alike(group) * most(group)).sum()
+    }
+
+    /// The owners of memory that the kernel cannot drop, at the peak, summed over the processes; the largest first. Their sum is
+    /// [`Node::must_bytes`].
+    pub(crate) fn owners(&self) -> Vec<(String, u64)> {
+        let mut owners: BTreeMap<&str, u64> = BTreeMap::new();
+        for group in &self.groups {
+            let Some(part) = group.part(self.phase) else { continue };
+            let alike = self.alike(group);
+            let mut add = |name, bytes: u64| *owners.entry(name).or_insert(0) += alike * bytes;
+            // Together they may be a little more than what is resident.
+            let mut left = part.peak.must_bytes();
+            for (name, bytes) in &part.peak.owners {
+                let bytes = left.min(*bytes);
+                left -= bytes;
+                add(name, bytes);
+            }
+            add(BASE, left);
+            add("workers' own pages", part.workers.bytes);
+            add("NCCL", part.nccl_bytes);
+        }
+        owners.insert("other processes", self.helpers.bytes);
+        owners.insert("/dev/shm", self.shm[self.phase as usize]);
+        sorted(owners)
+    }
+
+    /// The data files that are mapped at the peak.
+    pub(crate) fn files(&self) -> Vec<(String, u64)> {
+        let parts = self.groups.iter().filter_map(|group| group.part(self.phase));
+        let mut files: BTreeMap<&str, u64> = BTreeMap::new();
+        for (name, bytes) in parts.flat_map(|part| &part.peak.files) {
+            let most = files.entry(name).or_insert(0);
+            *most = (*most).max(*bytes);
+        }
+        sorted(files)
+    }
+}
+
+fn sorted(bytes: BTreeMap<&str, u64>) -> Vec<(String, u64)> {
+    let named = bytes.into_iter().filter(|(_, bytes)| *bytes > 0);
+    let mut list: Vec<(String, u64)> = named.map(|(name, bytes)| (name.to_owned(), bytes)).collect();
+    list.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    list
+}
+
+/// The owner of what is resident and not in a large piece.
+const BASE: &str = "interpreter, libraries and small objects";
+
+/// NCCL's memory on the host for a process with such communicators.
+fn nccl_bytes(report: &Report) -> u64 {
+    let names = report.outside.iter().map(|row| row.owner.as_str());
+    let mut communicators: Vec<&str> = names.filter(|name| name.starts_with("NCCL communicator")).collect();
+    communicators.sort_unstable();
+    communicators.dedup();
+    match communicators.len() as u64 {
+        0 => 0,
+        count => NCCL_BYTES + count * NCCL_COMMUNICATOR_BYTES,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peak(phase: Phase, anonymous_bytes: u64) -> Peak {
+        Peak {
+            phase,
+            anonymous_bytes,
+            pinned_bytes: 8,
+            shared_bytes: 0,
+            file_bytes: 50,
+            shm_bytes: 4,
+            owners: vec![
+                ("torch.load at a.py:1".to_owned(), anonymous_bytes * 3 / 4),
+                ("pinned memory".to_owned(), 8),
+            ],
+            files: vec![("a.safetensors".to_owned(), 40)],
+        }
+    }
+
+    fn process(pid: u32, rank: Option<u32>, peaks: Vec<Peak>) -> Process {
+        Process { pid, parent: 1, rank, is_forked: false, began_ns: 0, ended_ns: 100, peaks }
+    }
+
+    /// A worker that runs from one moment to another.
+    fn worker(pid: u32, parent: u32, (began_ns, ended_ns): (u64, u64), bytes: u64) -> Process {
+        let peaks = vec![Peak { pinned_bytes: 0, owners: Vec::new(), ..peak(Phase::Step, bytes) }];
+        Process { parent, is_forked: true, began_ns, ended_ns, ..process(pid, None, peaks) }
+    }
+
+    /// The report of a process that used CUDA, with these rows outside the allocator.
+    fn report(pid: u32, owners: &[&str]) -> Report {
+        let row = |owner: &&str| serde_json::json!({ "device": 0, "owner": owner, "part": "base", "bytes": 1, "basis": "derived", "call": "" });
+        let rows: Vec<serde_json::Value> = owners.iter().map(row).collect();
+        serde_json::from_value(serde_json::json!({
+            "pid": pid, "rank": null, "alone": false, "command": ["train.py"], "state": "stopped",
+            "torch": "2.15.0", "cuda": "13.2", "standin": true, "started": true, "steps": 3, "failures": 0,
+            "failed_step": 0, "devices": [], "cudnn_search": false, "libraries": [], "error": null, "outside": rows,
+        }))
+        .expect("a report")
+    }
+
+    fn node(processes: &[Process], reports: &[Report], machine: Machine) -> Node {
+        Node::of(processes, reports, machine).expect("processes")
+    }
+
+    #[test]
+    fn ranks_are_added_in_the_phase_that_needs_the_most() {
+        let load = || vec![peak(Phase::Load, 1000), peak(Phase::Step, 300)];
+        let processes = [process(10, Some(0), load()), process(11, Some(1), load())];
+        let node = node(&processes, &[report(10, &[]), report(11, &[])], Machine::default());
+        assert_eq!((node.phase, node.ranks(), node.must_bytes()), (Phase::Load, 2, 2 * 1008 + 4));
+        assert_eq!(node.may_bytes(), node.must_bytes() + 50, "pages of files exist once");
+        assert_eq!(node.must_bytes_in(Phase::Step), 2 * 308 + 4);
+        let owners: u64 = node.owners().iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(owners, node.must_bytes());
+        assert_eq!(node.owners()[0], ("torch.load at a.py:1".to_owned(), 1500));
+        assert_eq!(node.files(), [("a.safetensors".to_owned(), 40)]);
+        assert_eq!(
+            (node.short_bytes(), node.is_short()),
+            (None, false),
+            "nothing is claimed without a limit"
+        );
+    }
+
+    #[test]
+    fn one_rank_stands_for_all_of_its_machine() {
+        let machine = Machine {
+            memory_bytes: Some(10_000),
+            alike: Some(16),
+            shm_bytes: Some(60),
+            ..Machine::default()
+        };
+        let processes = [process(10, Some(3), vec![peak(Phase::Load, 1000)])];
+        let node = node(&processes, &[report(10, &[])], machine);
+        assert_eq!((node.ranks(), node.must_bytes()), (16, 16 * 1008 + 64));
+        assert_eq!(node.short_bytes(), Some(16 * 1008 + 64 - 10_000));
+        assert_eq!(node.shm_short_bytes(), Some(4));
+    }
+
+    #[test]
+    fn workers_count_with_those_of_their_time() {
+        let main = process(10, None, vec![peak(Phase::Load, 100), peak(Phase::Step, 100)]);
+        // Two epochs with two workers each, and a worker of a worker.
+        let workers = [
+            worker(20, 10, (10, 40), 30),
+            worker(21, 10, (11, 40), 31),
+            worker(22, 10, (50, 80), 32),
+            worker(23, 10, (51, 80), 33),
+            worker(24, 23, (52, 80), 5),
+        ];
+        let processes: Vec<Process> = [main].into_iter().chain(workers).collect();
+        let node = node(&processes, &[report(10, &["NCCL communicator 1, 2 ranks"])], Machine::default());
+        let step = node.groups[0].part(Phase::Step).expect("it stepped");
+        assert_eq!(step.workers, Together { count: 3, bytes: 70 });
+        assert_eq!(step.nccl_bytes, NCCL_BYTES + NCCL_COMMUNICATOR_BYTES);
+        assert_eq!((node.workers(), node.phase), (3, Phase::Step));
+        assert_eq!(node.must_bytes_in(Phase::Load), 108 + 4, "the workers came later");
+    }
+
+    #[test]
+    fn a_launcher_counts_all_the_time_and_a_program_without_cuda_is_its_largest_process() {
+        let launcher = process(9, None, vec![peak(Phase::Load, 50)]);
+        let rank = process(10, Some(0), vec![peak(Phase::Load, 70), peak(Phase::Step, 90)]);
+        let both = [launcher.clone(), rank];
+        let job = node(&both, &[report(10, &[])], Machine::default());
+        assert_eq!((job.helpers.bytes, job.must_bytes()), (58, 58 + 98 + 4));
+        let alone = node(&both, &[], Machine::default());
+        assert_eq!((alone.groups[0].pid, alone.must_bytes()), (10, 58 + 98 + 4));
+        assert_eq!(Node::of(&[], &[], Machine::default()), None);
+    }
+}

@@ -1,0 +1,59 @@
+//! The machine that will run the program, as far as it is known: [`Machine`].
+
+use std::fs;
+
+/// A machine of the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Machine {
+    /// The memory that the program may have of it.
+    pub(crate) memory_bytes: Option<u64>,
+    /// Whether that is this machine's, and not what the user gave.
+    pub(crate) is_this: bool,
+    /// The size of `/dev/shm`.
+    pub(crate) shm_bytes: Option<u64>,
+    /// The ranks that it runs, if one rank stands for all of them.
+    pub(crate) alike: Option<u32>,
+}
+
+impl Machine {
+    /// A machine with the given memory; without a size, this one if the program will run here.
+    pub(crate) fn for_plan(given_bytes: Option<u64>, runs_here: bool) -> Machine {
+        let is_this = given_bytes.is_none() && runs_here;
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        // The limits of version 2 and version 1 of control groups.
+        let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"].map(read);
+        let here = || memory(&read("/proc/meminfo"), &limits);
+        let memory_bytes = given_bytes.or_else(|| if is_this { here() } else { None });
+        Machine { memory_bytes, is_this, ..Machine::default() }
+    }
+}
+
+/// This machine's memory, or a limit of the container if that is less. `meminfo` counts in kB.
+fn memory(meminfo: &str, limits: &[String]) -> Option<u64> {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let total_bytes = 1024 * total.trim().trim_end_matches("kB").trim().parse::<u64>().ok()?;
+    let limits = limits.iter().filter_map(|limit| limit.trim().parse().ok());
+    Some(limits.fold(total_bytes, u64::min))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_containers_limit_is_this_machines_memory_if_it_is_less() {
+        let meminfo = "MemTotal:        2048 kB\nMemFree:  7 kB\n";
+        for (limit, bytes) in [("max\n", 2 << 20), ("", 2 << 20), ("4096\n", 4096), ("9999999999", 2 << 20)] {
+            assert_eq!(memory(meminfo, &["max".to_owned(), limit.to_owned()]), Some(bytes), "{limit}");
+        }
+        assert_eq!(memory("", &[]), None);
+    }
+
+    #[test]
+    fn only_a_plan_for_this_machine_takes_its_memory() {
+        let given = Machine::for_plan(Some(5), true);
+        assert_eq!((given.memory_bytes, given.is_this), (Some(5), false));
+        assert_eq!(Machine::for_plan(None, false), Machine::default());
+        assert!(Machine::for_plan(None, true).memory_bytes.is_none_or(|bytes| bytes > 0));
+    }
+}
