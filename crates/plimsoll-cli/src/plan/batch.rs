@@ -159,6 +159,7 @@ impl Plan {
             devices: args.devices,
             checked: None,
             planned: None,
+            code: None,
             batch: found.batch,
             largest: vec![found],
             table_batch: None,

@@ -14,6 +14,7 @@
 //! | `patience.rs` | how long a search looks for a cheaper set than one that fits |
 //! | `search.rs` | runs what the strategy asks for |
 //! | `check.rs` | the chosen set at the GPU's size |
+//! | `code.rs` | lines of code that save memory, beside the techniques |
 //! | `batch.rs` | the search for the largest `{BATCH}` that fits |
 //! | `report.rs` | the report: its sections, from which text and JSON are made |
 //!
@@ -22,6 +23,7 @@
 mod batch;
 mod candidate;
 mod check;
+mod code;
 mod facts;
 mod fit;
 mod goal;
@@ -42,6 +44,7 @@ use clap::{Args, ValueEnum};
 
 use self::batch::Batches;
 use self::candidate::Candidate;
+use self::code::CodeChange;
 use self::goal::{Goal, Wish};
 use self::largest::Largest;
 use self::report::report;
@@ -160,6 +163,8 @@ struct Plan {
     checked: Option<String>,
     /// The chosen set's run at the GPU's size.
     planned: Option<Trial>,
+    /// Lines of code that save memory, which are not chosen.
+    code: Option<CodeChange>,
     /// The largest batches that fit: of the program as it is, and with the chosen set.
     largest: Vec<Largest>,
     /// The value of {BATCH} in the command.
@@ -222,16 +227,18 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
 fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> Result<Plan, Failure> {
     let words: Vec<_> = program.command.iter().map(|word| word.to_string_lossy()).collect();
     output::progress(&format!("planning for {}: {}", target.name, words.join(" ")));
-    trials::during(program, target, |trials| {
+    let mut first = Duration::ZERO;
+    let mut plan = trials::during(program, target, |trials| {
         let mut search = Search::new(trials, target, program.devices, wish, within);
         let checked = search.checked()?;
+        first = search.trials.first();
         let (is_interrupted, is_late) = (search.is_interrupted, search.is_late);
-        let target = search.trials.target().clone();
+        let charged = search.trials.target().clone();
         let candidates = search.tried.into_candidates();
         let Decision { chosen, instead_of } = checked.decision;
         let planned = chosen.and_then(|place| checked.of(&candidates[place].set)).cloned();
         Ok(Plan {
-            target,
+            target: charged,
             goal: wish.goal,
             candidates,
             chosen,
@@ -241,12 +248,15 @@ fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> R
             devices: program.devices,
             checked: checked.objection,
             planned,
+            code: None,
             largest: Vec::new(),
             batch: None,
             table_batch: None,
             words: program.command.clone(),
         })
-    })
+    })?;
+    plan.change_code(program, target, wish, first)?;
+    Ok(plan)
 }
 
 impl Plan {

@@ -4,11 +4,12 @@ use plimsoll_trace::report::{Cell, Column, Rank, Report, Row, Section, Table};
 
 use super::candidate::Candidate;
 use super::fit::Fit;
-use super::sentences::{named, other, verdict};
+use super::sentences::{code_change, named, other, verdict};
 use super::time::Cost;
 use super::{Plan, json};
 use crate::bytes;
 use crate::exit::Exit;
+use crate::predict::recording::read::place;
 use crate::predict::render::{reads, traces};
 use crate::techniques::Technique;
 
@@ -21,6 +22,8 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
     sections.push(Section::lines("checked", Rank::Head, plan.checked.clone()).valued(plan.checked.clone()));
     let other = other(plan);
     sections.push(Section::lines("alternative", Rank::Head, other.clone()).valued(other));
+    let change = Section::lines("code_change", Rank::Head, code_change(plan));
+    sections.push(change.valued(json::code_change(plan)));
     let unused = plan.candidates.first().map_or(&[][..], |base| &base.trial.graphs);
     let unused = unused.iter().map(|sentence| format!("as it is, {sentence}"));
     sections.push(Section::lines("unused_graphs", Rank::Head, unused));
@@ -81,7 +84,9 @@ fn facts(plan: &Plan, verdict: &str) -> Vec<Section> {
 
 /// The sets that ran, with their memory and time.
 fn table(plan: &Plan, ran: &[&Candidate], notes: Vec<String>, whole_bytes: bool) -> Table {
-    let name_width = ran.iter().map(|it| named(it).len()).max().unwrap_or(0);
+    let edited = plan.code.iter().flat_map(|code| code.tried.iter().map(|it| (edited(&code.what, it), it)));
+    let named: Vec<(String, &Candidate)> = ran.iter().map(|it| (named(it), *it)).chain(edited).collect();
+    let name_width = named.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let column = |title, width| Column { key: title, title, width, unit: "" };
     let columns = vec![
         column("set", name_width.max("set".len())),
@@ -95,11 +100,18 @@ fn table(plan: &Plan, ran: &[&Candidate], notes: Vec<String>, whole_bytes: bool)
         column("numbers", 0),
         column("", 0),
     ];
-    let rows: Vec<Row> = ran.iter().map(|it| row(plan, it, whole_bytes)).collect();
+    let is_chosen = |it: &Candidate| plan.chosen().is_some_and(|chosen| std::ptr::eq(chosen, it));
+    let rows = named.iter().map(|(name, it)| row(plan, name, it, is_chosen(it), whole_bytes)).collect();
     Table { notes, ..Table::of(columns, rows) }
 }
 
-fn row(plan: &Plan, it: &Candidate, whole_bytes: bool) -> Row {
+/// The name of a row whose program has lines of code that save memory.
+fn edited(what: &str, it: &Candidate) -> String {
+    let set = if it.set.is_empty() { String::new() } else { format!(" + {}", it.set) };
+    format!("code change: {what}{set}")
+}
+
+fn row(plan: &Plan, name: &str, it: &Candidate, is_chosen: bool, whole_bytes: bool) -> Row {
     let size = |bytes| bytes::shown(bytes, whole_bytes);
     let taken = it.trial.reserved_bytes + it.trial.target(&plan.target).context_bytes;
     let headroom = match plan.target.total_bytes.checked_sub(taken) {
@@ -112,9 +124,8 @@ fn row(plan: &Plan, it: &Candidate, whole_bytes: bool) -> Row {
         (Some(cost), Some(base)) if base.step_s > 0.0 => format!("×{:.2}", cost.step_s / base.step_s),
         _ => "unknown".to_owned(),
     };
-    let is_chosen = plan.chosen().is_some_and(|chosen| chosen.set == it.set);
     Row::of([
-        Cell::text(named(it)),
+        Cell::text(name),
         Cell::Bytes(it.trial.allocated_bytes),
         Cell::Bytes(it.trial.reserved_bytes),
         Cell::Figure(headroom),
@@ -149,6 +160,12 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
             plan.devices,
             size(sent)
         ));
+    }
+    if let Some(code) = &plan.code {
+        for line in &code.lines {
+            let place = place(&line.file.to_string_lossy(), line.after);
+            note(format!("code change: a run of the program with `{}` after {place}", line.text));
+        }
     }
     if let Some(batch) = plan.table_batch {
         note(format!("batch: all rows are for batch {batch}"));

@@ -6,6 +6,7 @@ use super::goal::Goal;
 use super::largest::Largest;
 use super::time::Cost;
 use crate::bytes;
+use crate::predict::recording::read::place;
 use crate::predict::trial::{End, Trial};
 use crate::techniques::{Numbers, Shown, Technique};
 
@@ -62,15 +63,7 @@ pub(super) fn verdict(plan: &Plan) -> String {
     if plan.goal == Goal::Batch && !plan.largest.is_empty() {
         return format!("{interrupted}{}", largest(plan));
     }
-    let spare = |it: &Candidate| {
-        let trial = it.caught.as_ref().unwrap_or(&it.trial);
-        format!(
-            "{} of {}{}",
-            size(trial.reserved_bytes + trial.target(&plan.target).context_bytes),
-            size(plan.target.total_bytes),
-            it.fit.word()
-        )
-    };
+    let spare = |it: &Candidate| spare(plan, it);
     let sentence = match plan.chosen() {
         None if base.trial.grows.is_some() => {
             let grows = base.trial.grows.as_deref().unwrap_or_default();
@@ -153,6 +146,43 @@ pub(super) fn other(plan: &Plan) -> Option<String> {
     let roomy = all.filter(|it| it.has_room()).min_by(|a, b| a.step_s().total_cmp(&b.step_s()))?;
     let numbers = roomy.set.numbers().name();
     Some(format!("with room to spare: {}{}, numbers {numbers}", named(roomy), slower(roomy)))
+}
+
+/// What the lines of code that save memory achieve, with a cheaper set than the chosen one if they are not enough.
+pub(super) fn code_change(plan: &Plan) -> Option<String> {
+    let code = plan.code.as_ref()?;
+    let places = code.lines.iter().map(|line| {
+        let place = place(&line.file.to_string_lossy(), line.after);
+        format!("`{}` after {place}", line.text)
+    });
+    let lines = places.collect::<Vec<_>>().join(" and ");
+    let (base, edited) = (&plan.candidates.first()?.trial, code.tried.first()?);
+    let gives = format!("{} in place of {}", size(edited.trial.allocated_bytes), size(base.allocated_bytes));
+    let Some(it) = code.fitting() else {
+        return Some(format!("with {lines}, which `run` does not add, the peak is {gives}"));
+    };
+    let used = spare(plan, it);
+    if it.set.is_empty() {
+        return Some(format!("with {lines}, no technique is needed: {used}; the peak is {gives}"));
+    }
+    let verb = if it.set.entries().len() == 1 { "alone suffices" } else { "suffices" };
+    let numbers = it.set.numbers().name();
+    Some(format!(
+        "with {lines}, {} {verb}: {used}{}, numbers {numbers}; without a technique the peak is {gives}",
+        described(it),
+        slower(plan.base_cost(), it.cost)
+    ))
+}
+
+/// `7.37 GiB of 7.78 GiB`: what a set uses of the GPU.
+fn spare(plan: &Plan, it: &Candidate) -> String {
+    let trial = it.caught.as_ref().unwrap_or(&it.trial);
+    format!(
+        "{} of {}{}",
+        size(trial.reserved_bytes + trial.target(&plan.target).context_bytes),
+        size(plan.target.total_bytes),
+        it.fit.word()
+    )
 }
 
 /// The verdict of a search for the largest batch.

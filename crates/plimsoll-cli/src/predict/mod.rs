@@ -55,7 +55,7 @@
 //! The program's own output goes to stderr, as progress messages do: stdout contains only the answer.
 
 mod ample;
-mod analysis;
+pub(crate) mod analysis;
 mod answer;
 pub(crate) mod args;
 pub(crate) mod assume;

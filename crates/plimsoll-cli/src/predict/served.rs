@@ -55,6 +55,8 @@ pub(super) struct Wanted {
     pub(super) settles: bool,
     /// Whether the program ends after its steps, without the code after them.
     pub(super) stops: bool,
+    /// Whether it looks for memory at the peak that is not read again.
+    pub(super) looks: bool,
     pub(super) ranks: u32,
     /// Whether no other trial may run meanwhile.
     pub(super) is_alone: bool,
@@ -150,6 +152,7 @@ impl<'scope> Server<'scope> {
             records: wanted.records,
             settles: wanted.settles,
             stops: wanted.stops,
+            looks: wanted.looks,
             shows: number == 0,
             ranks: wanted.ranks,
             alone: wanted.is_alone,

@@ -122,6 +122,11 @@ fn stops() -> (&'static str, OsString) {
     ("PLIMSOLL_PREDICT_STOPS", "1".into())
 }
 
+/// The variable that makes a program look for memory at the peak that is not read again.
+fn looks() -> (&'static str, OsString) {
+    ("PLIMSOLL_PREDICT_LOOKS", "1".into())
+}
+
 /// Tries sets of techniques on one program.
 pub(crate) struct Trials<'scope> {
     program: &'scope Program,
@@ -149,6 +154,11 @@ pub(crate) struct Trials<'scope> {
     unserved: Option<Trial>,
 }
 
+/// The GPU with ample memory.
+pub(crate) fn ample(target: &Target) -> Target {
+    target.with_memory(AMPLE_BYTES.max(2 * target.total_bytes))
+}
+
 /// Calls the closure, which can try sets.
 ///
 /// # Errors
@@ -159,12 +169,13 @@ pub(crate) fn during<T>(
     work: impl FnOnce(&mut Trials<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let session = Session::begin()?;
-    let ample = target.with_memory(AMPLE_BYTES.max(2 * target.total_bytes));
+    let ample = ample(target);
     thread::scope(|scope| {
         let (session, ample) = (&session, &ample);
         let server = Server::begin(scope, session, move |folder| {
             let variables = vec![
                 peaks_only(),
+                looks(),
                 ("PLIMSOLL_PLAN_FOLDER", folder.into_os_string()),
                 // A fork does not have the threads of a thread pool.
                 ("OMP_NUM_THREADS", "1".into()),
@@ -236,6 +247,11 @@ impl Trials<'_> {
     /// The GPU. After the first trial it includes the memory that the trial used outside the allocator.
     pub(crate) fn target(&self) -> &Target {
         &self.charged
+    }
+
+    /// How long the first trial took.
+    pub(crate) fn first(&self) -> Duration {
+        self.first.unwrap_or_default()
     }
 
     /// Ends trials at this time, a running one as well, but not those at the GPU's size.
@@ -366,6 +382,7 @@ impl Trials<'_> {
             records: how == How::Itself && self.program.records,
             settles: self.settles(how),
             stops: self.stops(how),
+            looks: set.is_empty() && how == How::Ample,
             ranks: if set.has(Technique::Fsdp) { self.program.devices } else { 1 },
             is_alone,
         }

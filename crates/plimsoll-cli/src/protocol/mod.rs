@@ -443,6 +443,8 @@ pub(crate) struct Request<'it> {
     pub(crate) settles: bool,
     /// Whether the program ends after its steps, without the code after them.
     pub(crate) stops: bool,
+    /// Whether to look for memory at the peak that is not read again.
+    pub(crate) looks: bool,
     /// Whether to show the program's output.
     pub(crate) shows: bool,
     pub(crate) ranks: u32,

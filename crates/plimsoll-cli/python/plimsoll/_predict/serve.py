@@ -242,6 +242,7 @@ class Serve:
         """Called in the child: lets the program continue with this set."""
         settings.FOLDER = request["reports"]
         settings.RECORDS, settings.SETTLES, settings.STOPS = request["records"], request["settles"], request["stops"]
+        settings.LOOKS = request["looks"]
         os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
         self.watch.places = view.fork(request["view"])
         self.take_device(request["memory_bytes"] or 0, request["shared"])

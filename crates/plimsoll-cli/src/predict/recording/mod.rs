@@ -11,6 +11,6 @@
 //! | `traces.rs` | the files that the program would have written, and the hosts that it contacted |
 
 pub(super) mod job;
-pub(super) mod read;
+pub(crate) mod read;
 pub(crate) mod report;
 pub(super) mod traces;
