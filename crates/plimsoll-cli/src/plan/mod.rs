@@ -14,6 +14,7 @@
 //! | `patience.rs` | how long a search looks for a cheaper set than one that fits |
 //! | `search.rs` | runs what the strategy asks for |
 //! | `check.rs` | the chosen set at the GPU's size |
+//! | `unmarked.rs` | the largest batch of a program whose command does not contain `{BATCH}` |
 //! | `code.rs` | lines of code that save memory, beside the techniques |
 //! | `batch.rs` | the search for the largest `{BATCH}` that fits |
 //! | `report.rs` | the report: its sections, from which text and JSON are made |
@@ -36,6 +37,7 @@ mod sentences;
 mod strategy;
 mod time;
 mod tried;
+mod unmarked;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -51,6 +53,7 @@ use self::report::report;
 use self::search::Search;
 use self::strategy::Decision;
 use self::time::Cost;
+use self::unmarked::Unmarked;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
@@ -131,6 +134,13 @@ enum Allowed {
     Changed,
 }
 
+/// Whether the command contains {BATCH}.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Marked {
+    Yes,
+    No,
+}
+
 const AFTER_HELP: &str = "\
 The program's own output goes to stderr. Nothing is computed, so every run takes seconds, and no file is changed. Times are
 estimates. Ctrl-C ends the search and prints what is known by then.
@@ -167,7 +177,9 @@ struct Plan {
     code: Option<CodeChange>,
     /// The largest batches that fit: of the program as it is, and with the chosen set.
     largest: Vec<Largest>,
-    /// The value of {BATCH} in the command.
+    /// The search for the largest batch without {BATCH}, or why it found none.
+    unmarked: Option<Result<Unmarked, String>>,
+    /// The value of {BATCH} in the command, or the largest batch without it.
     batch: Option<u64>,
     /// The batch that the trials in the table used.
     table_batch: Option<u64>,
@@ -187,7 +199,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
     let mut plan = match wanted {
         None => {
             let goal = args.goal.unwrap_or(Goal::Fit);
-            search(&program, &target, Wish { goal, numbers }, args.within)?
+            search(&program, &target, Wish { goal, numbers }, args.within, Marked::No)?
         }
         Some(Batches::One(batch)) => {
             let goal = args.goal.unwrap_or(Goal::Fit);
@@ -224,7 +236,13 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
 }
 
 /// Searches, and checks the chosen set at the GPU's size.
-fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> Result<Plan, Failure> {
+fn search(
+    program: &Program,
+    target: &Target,
+    wish: Wish,
+    within: Duration,
+    marked: Marked,
+) -> Result<Plan, Failure> {
     let words: Vec<_> = program.command.iter().map(|word| word.to_string_lossy()).collect();
     output::progress(&format!("planning for {}: {}", target.name, words.join(" ")));
     let mut first = Duration::ZERO;
@@ -232,12 +250,24 @@ fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> R
         let mut search = Search::new(trials, target, program.devices, wish, within);
         let checked = search.checked()?;
         first = search.trials.first();
+        let base = search.tried.candidates().first().filter(|it| it.trial.end == End::Ran);
+        let is_wanted = base.is_some_and(|it| {
+            wish.goal == Goal::Batch || (wish.goal == Goal::Fit && !it.trial.trains && it.caught.is_none())
+        });
+        let unmarked = match marked {
+            Marked::No if is_wanted && !search.is_interrupted && program.devices == 1 => {
+                let chosen =
+                    checked.decision.chosen.map(|place| search.tried.candidates()[place].set.clone());
+                Some(search.largest_batches(chosen.as_ref())?)
+            }
+            _ => None,
+        };
         let (is_interrupted, is_late) = (search.is_interrupted, search.is_late);
         let charged = search.trials.target().clone();
         let candidates = search.tried.into_candidates();
         let Decision { chosen, instead_of } = checked.decision;
         let planned = chosen.and_then(|place| checked.of(&candidates[place].set)).cloned();
-        Ok(Plan {
+        let mut plan = Plan {
             target: charged,
             goal: wish.goal,
             candidates,
@@ -249,11 +279,16 @@ fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> R
             checked: checked.objection,
             planned,
             code: None,
+            unmarked: None,
             largest: Vec::new(),
             batch: None,
             table_batch: None,
             words: program.command.clone(),
-        })
+        };
+        if let Some(found) = unmarked {
+            plan.adopt(found);
+        }
+        Ok(plan)
     })?;
     plan.change_code(program, target, wish, first)?;
     Ok(plan)

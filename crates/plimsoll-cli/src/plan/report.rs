@@ -6,6 +6,7 @@ use super::candidate::Candidate;
 use super::fit::Fit;
 use super::sentences::{code_change, named, other, verdict};
 use super::time::Cost;
+use super::unmarked::Unmarked;
 use super::{Plan, json};
 use crate::bytes;
 use crate::exit::Exit;
@@ -24,6 +25,8 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
     sections.push(Section::lines("alternative", Rank::Head, other.clone()).valued(other));
     let change = Section::lines("code_change", Rank::Head, code_change(plan));
     sections.push(change.valued(json::code_change(plan)));
+    let found_by = plan.unmarked.as_ref().and_then(|it| it.as_ref().ok()).map(Unmarked::sentence);
+    sections.push(Section::lines("batch_found_by", Rank::Head, found_by.clone()).valued(found_by));
     let unused = plan.candidates.first().map_or(&[][..], |base| &base.trial.graphs);
     let unused = unused.iter().map(|sentence| format!("as it is, {sentence}"));
     sections.push(Section::lines("unused_graphs", Rank::Head, unused));

@@ -60,6 +60,11 @@ pub(super) fn verdict(plan: &Plan) -> String {
         (false, true) => "of the sets tried within --within: ",
         (false, false) => "",
     };
+    if let (Goal::Batch, Some(Err(why))) = (plan.goal, &plan.unmarked) {
+        return format!(
+            "{interrupted}no largest batch: {why}; write {{BATCH}} in the command, such as `python train.py --batch-size {{BATCH}}`"
+        );
+    }
     if plan.goal == Goal::Batch && !plan.largest.is_empty() {
         return format!("{interrupted}{}", largest(plan));
     }

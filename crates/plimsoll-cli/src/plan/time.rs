@@ -286,6 +286,8 @@ mod tests {
             nested: 0,
             bytes,
             work: Vec::new(),
+            batch: None,
+            places: Vec::new(),
         };
         Trial { techniques: vec![applied], ..trial() }
     }

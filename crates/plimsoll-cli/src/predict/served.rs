@@ -38,6 +38,19 @@ pub(crate) enum How {
     Counted,
     /// On a simulated device of the GPU's size.
     Itself,
+    /// With another batch; the allocator is limited to the GPU's memory.
+    Batch(Rows),
+}
+
+/// Another batch for a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rows {
+    /// The new batch. With 0, the program keeps its own, which is reported; the allocator is not limited.
+    pub(crate) to: u64,
+    /// The program's own batch.
+    pub(crate) of: u64,
+    /// How the program gets it: `tensors` or `inputs` (`techniques/batch.py`).
+    pub(crate) way: &'static str,
 }
 
 /// A request to a fork: a set, and how to run it.

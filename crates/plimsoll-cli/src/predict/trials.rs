@@ -17,8 +17,8 @@ use super::launch::ended::Ended;
 use super::launch::session::Session;
 use super::recording::job::Job;
 use super::run::Run;
-pub(crate) use super::served::How;
 use super::served::{Answer, GRACE, Server, Wanted};
+pub(crate) use super::served::{How, Rows};
 use super::trial::{End, Trial};
 use super::view::Writes;
 use crate::exit::Failure;
@@ -125,6 +125,15 @@ fn stops() -> (&'static str, OsString) {
 /// The variable that makes a program look for memory at the peak that is not read again.
 fn looks() -> (&'static str, OsString) {
     ("PLIMSOLL_PREDICT_LOOKS", "1".into())
+}
+
+/// A set as Python reads it, with what this trial asks for besides.
+fn wish(set: &Set, how: How) -> String {
+    match how {
+        How::Counted => set.counted(),
+        How::Batch(Rows { to, of, way }) => set.batched(to, of, way),
+        How::Ample | How::Limited | How::Itself => set.json(),
+    }
 }
 
 /// Tries sets of techniques on one program.
@@ -276,11 +285,12 @@ impl Trials<'_> {
     }
 
     fn settles(&self, how: How) -> bool {
-        how == How::Itself || (self.all_settle && how != How::Counted)
+        matches!(how, How::Itself | How::Batch(Rows { to: 1.., .. }))
+            || (self.all_settle && how != How::Counted)
     }
 
     fn stops(&self, how: How) -> bool {
-        how == How::Counted || (self.all_stop && how != How::Itself)
+        matches!(how, How::Counted | How::Batch(Rows { to: 0, .. })) || (self.all_stop && how != How::Itself)
     }
 
     /// Whether the time limit passed during a trial. The trial's end is then [`End::Interrupted`].
@@ -329,13 +339,17 @@ impl Trials<'_> {
             self.server.end()?;
         }
         // Another process's allocator cannot be limited.
-        let target = if matches!(how, How::Limited | How::Itself) { self.target } else { self.ample };
+        let target = if matches!(how, How::Limited | How::Itself | How::Batch(Rows { to: 1.., .. })) {
+            self.target
+        } else {
+            self.ample
+        };
         let is_last = how == How::Itself;
         let mut variables = vec![if is_last && self.program.records { recorded() } else { peaks_only() }];
         variables.extend(self.settles(how).then(settles));
         variables.extend(self.stops(how).then(stops));
-        if how == How::Counted {
-            variables.push(("PLIMSOLL_WITH", set.counted().into()));
+        if matches!(how, How::Counted | How::Batch(_)) {
+            variables.push(("PLIMSOLL_WITH", wish(set, how).into()));
         }
         let (limit, left) = (self.limit(set, is_last), self.left(how));
         let args = PredictArgs {
@@ -373,11 +387,11 @@ impl Trials<'_> {
     }
 
     fn wanted(&self, set: &Set, how: How, is_alone: bool) -> Wanted {
-        let text = if how == How::Counted { set.counted() } else { set.json() };
+        let is_limited = matches!(how, How::Limited | How::Batch(Rows { to: 1.., .. }));
         Wanted {
-            set: serde_json::from_str(&text).unwrap_or_default(),
+            set: serde_json::from_str(&wish(set, how)).unwrap_or_default(),
             limit: self.limit(set, false),
-            limit_bytes: (how == How::Limited).then(|| self.charged.capacity_bytes()),
+            limit_bytes: is_limited.then(|| self.charged.capacity_bytes()),
             memory_bytes: (how == How::Itself).then_some(self.target.total_bytes),
             records: how == How::Itself && self.program.records,
             settles: self.settles(how),

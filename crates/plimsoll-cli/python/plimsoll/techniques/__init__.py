@@ -21,6 +21,7 @@ from . import context
 from .accumulate import Accumulate
 from .adam_8bit import Adam8bit
 from .autocast import Autocast
+from .batch import Batch
 from .checkpoint import Checkpoint, CheckpointNested
 from .checkpoint_segments import CheckpointSegments
 from .chunked_loss import ChunkedLoss
@@ -43,6 +44,7 @@ from .weights import Bf16Weights, Half
 
 # The outermost technique first: each wraps the ones after it.
 ALL = (
+    Batch,
     Count,
     Expandable,
     NoCompile,
