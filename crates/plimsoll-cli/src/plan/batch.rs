@@ -162,6 +162,8 @@ impl Plan {
             devices: args.devices,
             checked: None,
             planned: None,
+            offers: Vec::new(),
+            hints: Vec::new(),
             code: None,
             unmarked: None,
             batch: found.batch,

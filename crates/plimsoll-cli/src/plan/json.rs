@@ -41,6 +41,11 @@ pub(super) fn tried(plan: &Plan) -> Value {
     plan.candidates.iter().map(|it| row(it, &plan.target)).collect()
 }
 
+/// The techniques that change what is trained.
+pub(super) fn offers(plan: &Plan) -> Value {
+    plan.offers.iter().map(|it| row(it, &plan.target)).collect()
+}
+
 /// The lines of code that save memory, and the runs with them.
 pub(super) fn code_change(plan: &Plan) -> Value {
     let Some(code) = &plan.code else { return Value::Null };

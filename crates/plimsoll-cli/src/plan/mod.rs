@@ -9,11 +9,13 @@
 //! | `fit.rs`, `facts.rs` | whether a set fits; what is known of the sets that were tried |
 //! | `strategy/` | which sets are tried, and which is chosen: a function of the facts |
 //! | `time.rs` | the estimate of a step's time |
+//! | `hints.rs` | faster products that the GPU offers |
 //! | `candidate.rs`, `tried.rs` | a set that was tried, and all of them |
 //! | `sentences.rs`, `json.rs` | the sentences of the report, and its values for programs |
 //! | `patience.rs` | how long a search looks for a cheaper set than one that fits |
 //! | `search.rs` | runs what the strategy asks for |
 //! | `check.rs` | the chosen set at the GPU's size |
+//! | `offers.rs` | techniques that change what is trained, which are never chosen |
 //! | `unmarked.rs` | the largest batch of a program whose command does not contain `{BATCH}` |
 //! | `code.rs` | lines of code that save memory, beside the techniques |
 //! | `batch.rs` | the search for the largest `{BATCH}` that fits |
@@ -28,8 +30,10 @@ mod code;
 mod facts;
 mod fit;
 mod goal;
+mod hints;
 mod json;
 mod largest;
+mod offers;
 mod patience;
 mod report;
 mod search;
@@ -173,6 +177,10 @@ struct Plan {
     checked: Option<String>,
     /// The chosen set's run at the GPU's size.
     planned: Option<Trial>,
+    /// Techniques that change what is trained, which are not chosen.
+    offers: Vec<Candidate>,
+    /// Faster products that the program does not use.
+    hints: Vec<String>,
     /// Lines of code that save memory, which are not chosen.
     code: Option<CodeChange>,
     /// The largest batches that fit: of the program as it is, and with the chosen set.
@@ -254,6 +262,8 @@ fn search(
         let is_wanted = base.is_some_and(|it| {
             wish.goal == Goal::Batch || (wish.goal == Goal::Fit && !it.trial.trains && it.caught.is_none())
         });
+        let offers = search.offers()?;
+        let hints = search.hints();
         let unmarked = match marked {
             Marked::No if is_wanted && !search.is_interrupted && program.devices == 1 => {
                 let chosen =
@@ -278,6 +288,8 @@ fn search(
             devices: program.devices,
             checked: checked.objection,
             planned,
+            offers,
+            hints,
             code: None,
             unmarked: None,
             largest: Vec::new(),

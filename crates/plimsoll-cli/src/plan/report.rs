@@ -4,7 +4,7 @@ use plimsoll_trace::report::{Cell, Column, Rank, Report, Row, Section, Table};
 
 use super::candidate::Candidate;
 use super::fit::Fit;
-use super::sentences::{code_change, named, other, verdict};
+use super::sentences::{code_change, named, offers, other, verdict};
 use super::time::Cost;
 use super::unmarked::Unmarked;
 use super::{Plan, json};
@@ -25,6 +25,8 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
     sections.push(Section::lines("alternative", Rank::Head, other.clone()).valued(other));
     let change = Section::lines("code_change", Rank::Head, code_change(plan));
     sections.push(change.valued(json::code_change(plan)));
+    let offers = offers(plan);
+    sections.push(Section::lines("offers", Rank::Head, offers).valued(json::offers(plan)));
     let found_by = plan.unmarked.as_ref().and_then(|it| it.as_ref().ok()).map(Unmarked::sentence);
     sections.push(Section::lines("batch_found_by", Rank::Head, found_by.clone()).valued(found_by));
     let unused = plan.candidates.first().map_or(&[][..], |base| &base.trial.graphs);
@@ -48,6 +50,8 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
         Section::lines("command", Rank::Screen, without_edit).headed("Without an edit").valued(command),
     );
     sections.push(code(chosen));
+    let hints = Section::lines("hints", Rank::Full, plan.hints.clone());
+    sections.push(hints.headed(format!("Faster on {}, by an edit", plan.target.name)));
     sections.extend(files(plan, whole_bytes));
     Report { verdict, is_bad: plan.exit() != Exit::Done, sections }
 }
@@ -88,7 +92,9 @@ fn facts(plan: &Plan, verdict: &str) -> Vec<Section> {
 /// The sets that ran, with their memory and time.
 fn table(plan: &Plan, ran: &[&Candidate], notes: Vec<String>, whole_bytes: bool) -> Table {
     let edited = plan.code.iter().flat_map(|code| code.tried.iter().map(|it| (edited(&code.what, it), it)));
-    let named: Vec<(String, &Candidate)> = ran.iter().map(|it| (named(it), *it)).chain(edited).collect();
+    let offers = plan.offers.iter().filter(|it| it.objection().is_none());
+    let rows = ran.iter().copied().chain(offers).map(|it| (named(it), it));
+    let named: Vec<(String, &Candidate)> = rows.chain(edited).collect();
     let name_width = named.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let column = |title, width| Column { key: title, title, width, unit: "" };
     let columns = vec![
@@ -187,7 +193,8 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
     }
     for technique in Technique::all() {
         let has_run = |it: &&Candidate| it.cost.is_some() && it.set.has(technique);
-        if let Some(text) = technique.row().note.filter(|_| ran.iter().any(has_run)) {
+        let is_there = ran.iter().copied().chain(&plan.offers).any(|it| has_run(&it));
+        if let Some(text) = technique.row().note.filter(|_| is_there) {
             note(format!("{}: {text}", technique.name()));
         }
     }
@@ -197,7 +204,7 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
 /// Why sets are not in the table; a reason is given once, for the smallest set.
 fn objections(plan: &Plan) -> Vec<String> {
     let mut objections: Vec<(String, String)> = Vec::new();
-    for it in &plan.candidates {
+    for it in plan.candidates.iter().chain(&plan.offers) {
         let fresh = it.objection().filter(|why| objections.iter().all(|(_, known)| known != why));
         objections.extend(fresh.map(|why| (named(it), why)));
     }

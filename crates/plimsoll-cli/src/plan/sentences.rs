@@ -179,6 +179,19 @@ pub(super) fn code_change(plan: &Plan) -> Option<String> {
     ))
 }
 
+/// What the techniques that change what is trained would need.
+pub(super) fn offers(plan: &Plan) -> Option<String> {
+    let offers = plan.offers.iter().filter(|it| it.is_effective());
+    let word = |it: &Candidate| {
+        let fits = if it.fit.fits() { "" } else { ", does not fit" };
+        let detail = it.trial.techniques.first().map_or("", |it| it.detail.as_str());
+        format!("{} {}{fits} ({detail})", it.set, spare(plan, it))
+    };
+    let words: Vec<String> = offers.map(word).collect();
+    (!words.is_empty())
+        .then(|| format!("offers that train another part of the model, never chosen: {}", words.join("; ")))
+}
+
 /// `7.37 GiB of 7.78 GiB`: what a set uses of the GPU.
 fn spare(plan: &Plan, it: &Candidate) -> String {
     let trial = it.caught.as_ref().unwrap_or(&it.trial);

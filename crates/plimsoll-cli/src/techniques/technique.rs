@@ -28,6 +28,8 @@ pub(crate) enum Technique {
     OffloadWeights,
     Half,
     Bf16Weights,
+    Freeze,
+    Lora,
 }
 
 /// How much a technique changes losses and parameters, in ascending order.

@@ -29,8 +29,10 @@ from .compile import Compile
 from .count import Count
 from .expandable import Expandable
 from .free_grads import FreeGrads
+from .freeze import Freeze
 from .fsdp import Fsdp
 from .host_outputs import HostOutputs
+from .lora import Lora
 from .memory_budget import MemoryBudget
 from .no_compile import NoCompile
 from .no_grad import NoGrad
@@ -53,6 +55,8 @@ ALL = (
     Half,
     Bf16Weights,
     OffloadWeights,
+    Freeze,
+    Lora,
     FreeGrads,
     MemoryBudget,
     NoForeach,
