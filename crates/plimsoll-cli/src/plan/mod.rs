@@ -68,7 +68,7 @@ use crate::predict::trial::{End, Trial};
 use crate::predict::trials::{self, Program};
 use crate::predict::view::Writes;
 use crate::report::full;
-use crate::techniques::{Numbers, Technique};
+use crate::techniques::Numbers;
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP, override_usage = "plimsoll plan [OPTIONS] -- COMMAND...")]
@@ -341,7 +341,7 @@ impl Plan {
         let command = words.collect::<Vec<_>>().join(" ");
         match candidate.set.is_empty() {
             true => command,
-            false if candidate.set.has(Technique::Fsdp) => {
+            false if candidate.set.needs_ranks() => {
                 format!("plimsoll run --devices {} --with {} -- {command}", self.devices, candidate.set)
             }
             false => format!("plimsoll run --with {} -- {command}", candidate.set),

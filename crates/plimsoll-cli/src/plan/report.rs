@@ -161,7 +161,7 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
     if ran.iter().any(|it| it.caught.is_some()) {
         note("as it is: what the program uses if memory does not run out; on this GPU it catches the error and uses less".to_owned());
     }
-    for it in ran.iter().filter(|it| it.set.has(Technique::Fsdp)) {
+    for it in ran.iter().filter(|it| it.set.needs_ranks()) {
         let sent = it.cost.map_or(0, |cost| cost.wire_bytes);
         note(format!(
             "{}: sizes are per GPU; each of {} GPUs sends {} to the others in a step",

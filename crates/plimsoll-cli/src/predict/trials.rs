@@ -383,7 +383,7 @@ impl Trials<'_> {
 
     /// Whether a fork can run it; it cannot if there are several ranks.
     fn is_served(&self, set: &Set, how: How) -> bool {
-        self.server.is_there() && !(how == How::Itself && set.has(Technique::Fsdp))
+        self.server.is_there() && !(how == How::Itself && set.needs_ranks())
     }
 
     fn wanted(&self, set: &Set, how: How, is_alone: bool) -> Wanted {
@@ -397,7 +397,7 @@ impl Trials<'_> {
             settles: self.settles(how),
             stops: self.stops(how),
             looks: set.is_empty() && how == How::Ample,
-            ranks: if set.has(Technique::Fsdp) { self.program.devices } else { 1 },
+            ranks: if set.needs_ranks() { self.program.devices } else { 1 },
             is_alone,
         }
     }

@@ -15,6 +15,7 @@
 //! | `fsdp.rs` | several GPUs |
 //! | `no_grad.rs`, `host_outputs.rs`, `offload_weights.rs`, `half.rs`, `bf16_weights.rs` | programs that only compute outputs |
 //! | `freeze.rs`, `lora.rs` | another part of the model is trained |
+//! | `tensor_parallel.rs` | several GPUs, each with a part of the layers |
 //! | `table.rs` | all rows, and the methods of a technique that read its row |
 //! | `set.rs` | the set of a `--with` |
 //! | `python.rs` | a set as the Python package reads it |
@@ -52,6 +53,7 @@ mod split;
 mod step_in_backward;
 mod table;
 mod technique;
+mod tensor_parallel;
 
 pub(crate) use self::row::{Alone, Joins, Levels, Operators, Programs, Shown, Time, Value};
 pub(crate) use self::set::Set;

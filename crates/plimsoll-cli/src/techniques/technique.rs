@@ -30,6 +30,7 @@ pub(crate) enum Technique {
     Bf16Weights,
     Freeze,
     Lora,
+    TensorParallel,
 }
 
 /// How much a technique changes losses and parameters, in ascending order.

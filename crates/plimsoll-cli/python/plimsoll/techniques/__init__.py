@@ -42,6 +42,7 @@ from .offload_weights import OffloadWeights
 from .optimizers import Fused, NoForeach
 from .split import Split
 from .step_in_backward import StepInBackward
+from .tensor_parallel import TensorParallel
 from .weights import Bf16Weights, Half
 
 # The outermost technique first: each wraps the ones after it.
@@ -65,6 +66,7 @@ ALL = (
     OffloadOptimizer,
     StepInBackward,
     Fsdp,
+    TensorParallel,
     Compile,
     Autocast,
     Accumulate,
