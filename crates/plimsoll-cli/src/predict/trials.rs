@@ -38,6 +38,9 @@ const LATER_LIMIT: (Duration, u32) = (Duration::from_secs(30), 10);
 /// The minimum time limit of a trial that compiles the model.
 const COMPILE_LIMIT: Duration = Duration::from_secs(300);
 
+/// The minimum time limit of a trial with several ranks, which imports more of PyTorch.
+const RANKS_LIMIT: Duration = Duration::from_secs(120);
+
 /// Time that imports may add to the first trial.
 const SERVING: Duration = Duration::from_secs(30);
 
@@ -182,13 +185,16 @@ pub(crate) fn during<T>(
     thread::scope(|scope| {
         let (session, ample) = (&session, &ample);
         let server = Server::begin(scope, session, move |folder| {
-            let variables = vec![
+            let mut variables = vec![
                 peaks_only(),
                 looks(),
                 ("PLIMSOLL_PLAN_FOLDER", folder.into_os_string()),
                 // A fork does not have the threads of a thread pool.
                 ("OMP_NUM_THREADS", "1".into()),
             ];
+            if program.devices > 1 {
+                variables.push(("PLIMSOLL_PLAN_RANKS", "1".into()));
+            }
             // Each trial has its own time limit.
             let args = PredictArgs { timeout: None, ..program.args(&Set::default(), variables) };
             Run::of(&args, &args.command, ample, session, &program.assume)
@@ -375,6 +381,7 @@ impl Trials<'_> {
         let least = match has_imports {
             true => FIRST_LIMIT,
             false if set.has(Technique::Compile) => COMPILE_LIMIT,
+            false if set.needs_ranks() => RANKS_LIMIT,
             false => least,
         };
         let usual = self.first.map_or(FIRST_LIMIT, |first| least.max(first * multiple));
