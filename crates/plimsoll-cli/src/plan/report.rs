@@ -50,6 +50,7 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
         Section::lines("command", Rank::Screen, without_edit).headed("Without an edit").valued(command),
     );
     sections.push(code(chosen));
+    sections.push(parallel(plan));
     let hints = Section::lines("hints", Rank::Full, plan.hints.clone());
     sections.push(hints.headed(format!("Faster on {}, by an edit", plan.target.name)));
     sections.extend(files(plan, whole_bytes));
@@ -230,4 +231,14 @@ fn code(chosen: Option<&Candidate>) -> Section {
     section.headed("Or in the program").noted(
         " (`model` and `optimizer` stand for your own names; before the first step, unless a line says otherwise)",
     )
+}
+
+/// The code of tensor parallelism, if the program runs with it and it is not chosen.
+fn parallel(plan: &Plan) -> Section {
+    let technique = Technique::TensorParallel;
+    let is_other = |it: &&Candidate| plan.chosen().is_none_or(|chosen| chosen.set != it.set);
+    let mut found = plan.candidates.iter().filter(|it| it.set.has(technique) && it.is_effective());
+    let effect = found.find(is_other).and_then(|it| it.trial.technique(technique.name()));
+    let lines = effect.map_or(&[][..], |it| &it.lines);
+    Section::lines("", Rank::Full, lines.iter().cloned()).headed("Tensor parallelism, in the program")
 }
