@@ -297,3 +297,33 @@ fn a_technique_that_raises_is_a_failed_row_and_ends_a_run_with_its_name() {
         assert!(stderr(&output).contains(said), "{}", stderr(&output));
     }
 }
+
+/// 64 MiB of weights. The argument is the batch; the command has no mark for it.
+const BATCH: &str = "
+import sys, torch, torch.nn as nn
+rows = int(sys.argv[1])
+model = nn.Sequential(nn.Linear(1024, 8192), nn.ReLU(), nn.Linear(8192, 1024)).cuda().eval()
+with torch.no_grad():
+    for _ in range(3):
+        x = torch.randn(rows, 1024, device='cuda')
+        model(x * 2)
+";
+
+#[needs(pytorch, nightly)]
+#[test]
+fn the_largest_batch_is_found_without_a_mark_in_the_command() {
+    let torch = Torch::new("plan-unmarked", BATCH);
+    let train = torch.folder.file("train.py");
+    let mut args = vec!["plan", "--gpu=1GiB", "--cc=8.0", "--context=0", "--goal=batch", "--json", "--"];
+    args.extend(torch.python.iter().map(String::as_str).chain([train.as_str(), "64"]));
+    let plan = answer(&plimsoll(&args), 0);
+    let row = &plan["largest_batch"][0];
+    assert_eq!((&row["set"], &row["from"]), (&"".into(), &64.into()), "{plan:#}");
+    let found = row["batch"].as_u64().expect("a batch");
+    assert!(plan["batch_found_by"].as_str().is_some_and(|it| it.contains("train.py:7")), "{plan:#}");
+    // It is exact to one part in 256.
+    for (rows, code) in [(found, 0), (found + found / 100, 4)] {
+        let options = ["--json", "--gpu=1GiB", "--cc=8.0", "--context=0"];
+        answer(&torch.predict(&options, &[&rows.to_string()]), code);
+    }
+}

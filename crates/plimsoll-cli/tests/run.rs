@@ -18,7 +18,6 @@ fn what_cannot_be_applied_as_asked_is_refused_before_anything_runs() {
         (&["run", "--devices", "2", "--with", "checkpoint", "--", "true"], "for --with fsdp"),
         (&["predict", "--with", "fsdp", "--", "true"], "--devices N"),
         (&["predict", "--with", "checkpoint=0", "--", "true"], "at least 1"),
-        (&["plan", "--goal", "batch", "--", "true"], "{BATCH}"),
         (&["plan", "--batch", "8", "--", "train"], "{BATCH}"),
         (&["plan", "--goal", "memory", "--", "train", "{BATCH}"], "--batch 32"),
         (&["plan", "--goal", "batch", "--batch", "8", "--", "train", "{BATCH}"], "--batch 1..512"),

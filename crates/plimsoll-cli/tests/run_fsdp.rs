@@ -132,6 +132,52 @@ fn the_first_rank_has_the_terminal_and_another_one_is_shown_where_it_fails() {
     assert_eq!(output.status.code(), Some(3));
 }
 
+/// Blocks with the usual names of layers; the argument is the device.
+const BLOCKS: &str = "
+import sys, torch, torch.nn as nn, torch.nn.functional as F
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(64, 64) for _ in range(4))
+        self.up_proj, self.down_proj = nn.Linear(64, 256), nn.Linear(256, 64)
+    def forward(self, x):
+        h = self.norm(x)
+        q, k, v = (it(h).view(4, 16, -1, 16).transpose(1, 2) for it in (self.q_proj, self.k_proj, self.v_proj))
+        x = x + self.o_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return x + self.down_proj(F.gelu(self.up_proj(self.norm(x))))
+torch.manual_seed(0)
+device = sys.argv[1]
+model = nn.Sequential(nn.Embedding(50, 64), *(Block() for _ in range(3)), nn.Linear(64, 50)).to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for step in range(4):
+    index, target = torch.randint(50, (4, 16)).to(device), torch.randint(50, (4, 16)).to(device)
+    loss = F.cross_entropy(model(index).flatten(0, 1), target.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    optimizer.step()
+    if device == 'cpu':
+        print('number', loss.item(), float(norm))
+if device == 'cpu':
+    print('number', sum(it.double().sum().item() for it in model.state_dict().values()))
+    print(tuple(model[1].q_proj.weight.to_local().shape) if '--split' in sys.argv else '')
+";
+
+#[needs(pytorch, nightly)]
+#[test]
+fn split_layers_train_as_whole_ones_do() {
+    let torch = Torch::new("tensor-parallel", BLOCKS);
+    let whole = numbers(&run(&torch, &[], &["cpu"]));
+    let split = run(&torch, &["--devices", "2", "--with", "tensor-parallel"], &["cpu", "--split"]);
+    assert!(stdout(&split).contains("(32, 64)"), "{}", stderr(&split));
+    let split = numbers(&split);
+    assert_eq!((whole.len(), split.len()), (9, 9));
+    for (whole, split) in whole.iter().zip(&split) {
+        assert!((whole - split).abs() < 1e-3 * whole.abs().max(1.0), "{whole} and {split}");
+    }
+}
+
 #[needs(pytorch, nightly)]
 #[test]
 fn a_plan_for_two_gpus_shards_a_program_that_does_not_fit_one() {

@@ -9,7 +9,7 @@ use std::process::Output;
 use plimsoll_needs::needs;
 use serde_json::Value;
 
-use crate::program::{json, stderr, stdout};
+use crate::program::{json, plimsoll, stderr, stdout};
 use crate::torch::{Torch, answer};
 
 /// The programs of a folder, by name.
@@ -69,6 +69,26 @@ fn the_line_that_deletes_what_is_not_read_again_gives_the_printed_peak() {
     let said = "390.62 MiB live at the peak are not read again: `x` (train.py:13): `del x` after line 15 gives\n  \
                 412.02 MiB in place of 796.54 MiB";
     assert!(text.contains(said), "{text}");
+}
+
+#[needs(pytorch, nightly)]
+#[test]
+fn a_plan_shows_the_line_as_a_further_choice_and_does_not_choose_it() {
+    let (_, program) = programs("planted").into_iter().find(|(name, _)| name == "loopcarried").expect("it");
+    let torch = Torch::new("waste-plan", &program);
+    let train = torch.folder.file("train.py");
+    let mut args =
+        vec!["plan", "--gpu=640MiB", "--cc=8.0", "--context=0", "--json", "--numbers=identical", "--"];
+    args.extend(torch.python.iter().map(String::as_str).chain([train.as_str()]));
+    let plan = answer(&plimsoll(&args), 4);
+    let change = &plan["code_change"];
+    assert_eq!((&change["lines"][0]["text"], &change["lines"][0]["after"]), (&"del x".into(), &15.into()));
+    let (row, base) = (&change["tried"][0], &plan["tried"][0]);
+    assert_eq!((&row["set"], &row["fits"], &base["fits"]), (&"".into(), &true.into(), &false.into()));
+    // 100,000 rows of 1,024 values are freed.
+    let peak = |it: &Value| it["peak_allocated_bytes"].as_u64().expect("a peak");
+    assert!(peak(row) + 380 * (1 << 20) < peak(base), "{change:#}");
+    assert!(plan["chosen"].is_null(), "{plan:#}");
 }
 
 /// Names that no line may delete: a closure has one, a generator reads another later, `locals()` reads all of them,

@@ -314,6 +314,7 @@ class Request(TypedDict):
     records: bool
     settles: bool
     stops: bool
+    looks: bool
     shows: bool
     ranks: int
     alone: bool

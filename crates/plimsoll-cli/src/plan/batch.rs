@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use super::goal::{Goal, Wish};
 use super::largest::{Largest, label};
-use super::{Plan, PlanArgs, program, search};
+use super::{Marked, Plan, PlanArgs, program, search};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::predict::gpu::Target;
@@ -45,7 +45,8 @@ impl Batches {
     }
 }
 
-/// The batches that `{BATCH}`, --batch and --goal together request; `None` if the command has no `{BATCH}`.
+/// The batches that `{BATCH}`, --batch and --goal together request; `None` if the command has no `{BATCH}`, and
+/// --batch names none.
 ///
 /// # Errors
 /// They contradict each other.
@@ -53,7 +54,7 @@ pub(super) fn wanted(args: &PlanArgs) -> Result<Option<Batches>, Failure> {
     let has_mark = args.command.iter().any(|word| word.to_string_lossy().contains(MARK));
     let is_largest = args.goal == Some(Goal::Batch);
     let wrong = match (has_mark, args.batch) {
-        (false, None) if !is_largest => return Ok(None),
+        (false, None) => return Ok(None),
         (false, _) => {
             "the command does not contain {BATCH}; for example `python train.py --batch-size {BATCH}`"
         }
@@ -78,7 +79,8 @@ fn with_batch(command: &[OsString], batch: u64) -> Vec<OsString> {
 
 /// Plans for this batch, then searches for the largest one as the program is and with the chosen set.
 pub(super) fn plan_for(args: &PlanArgs, batch: u64, target: &Target, wish: Wish) -> Result<Plan, Failure> {
-    let mut plan = search(&program(args, with_batch(&args.command, batch)), target, wish, args.within)?;
+    let program = program(args, with_batch(&args.command, batch));
+    let mut plan = search(&program, target, wish, args.within, Marked::Yes)?;
     (plan.batch, plan.table_batch) = (Some(batch), Some(batch));
     let Some(base) = plan.candidates.first().filter(|it| it.trial.end == End::Ran) else { return Ok(plan) };
     if wish.goal != Goal::Fit || plan.is_interrupted {
@@ -109,7 +111,8 @@ pub(super) fn plan(args: &PlanArgs, range: (u64, u64), target: &Target, wish: Wi
         Some(batch) => (batch.saturating_mul(2).clamp(from, to), wish),
         None => (from, wish),
     };
-    let mut plan = search(&program(args, with_batch(&args.command, batch)), target, wish, args.within)?;
+    let program = program(args, with_batch(&args.command, batch));
+    let mut plan = search(&program, target, wish, args.within, Marked::Yes)?;
     plan.goal = Goal::Batch;
     plan.largest.push(found);
     (plan.batch, plan.table_batch) = (as_it_is, Some(batch));
@@ -159,6 +162,10 @@ impl Plan {
             devices: args.devices,
             checked: None,
             planned: None,
+            offers: Vec::new(),
+            hints: Vec::new(),
+            code: None,
+            unmarked: None,
             batch: found.batch,
             largest: vec![found],
             table_batch: None,

@@ -6,6 +6,7 @@ use super::Plan;
 use super::candidate::{Candidate, limits};
 use super::fit::Fit;
 use super::largest::Largest;
+use crate::predict::analysis::waste::NewLine;
 use crate::predict::gpu::Target;
 use crate::predict::trial::{End, Trial};
 
@@ -38,6 +39,22 @@ pub(super) fn largest(it: &Largest) -> Value {
 /// The sets that were tried, in order.
 pub(super) fn tried(plan: &Plan) -> Value {
     plan.candidates.iter().map(|it| row(it, &plan.target)).collect()
+}
+
+/// The techniques that change what is trained.
+pub(super) fn offers(plan: &Plan) -> Value {
+    plan.offers.iter().map(|it| row(it, &plan.target)).collect()
+}
+
+/// The lines of code that save memory, and the runs with them.
+pub(super) fn code_change(plan: &Plan) -> Value {
+    let Some(code) = &plan.code else { return Value::Null };
+    let line =
+        |it: &NewLine| json!({ "file": it.file, "after": it.after, "indent": it.indent, "text": it.text });
+    json!({
+        "lines": code.lines.iter().map(line).collect::<Vec<_>>(),
+        "tried": code.tried.iter().map(|it| row(it, &plan.target)).collect::<Vec<_>>(),
+    })
 }
 
 fn row(candidate: &Candidate, target: &Target) -> Value {

@@ -9,11 +9,15 @@
 //! | `fit.rs`, `facts.rs` | whether a set fits; what is known of the sets that were tried |
 //! | `strategy/` | which sets are tried, and which is chosen: a function of the facts |
 //! | `time.rs` | the estimate of a step's time |
+//! | `hints.rs` | faster products that the GPU offers |
 //! | `candidate.rs`, `tried.rs` | a set that was tried, and all of them |
 //! | `sentences.rs`, `json.rs` | the sentences of the report, and its values for programs |
 //! | `patience.rs` | how long a search looks for a cheaper set than one that fits |
 //! | `search.rs` | runs what the strategy asks for |
 //! | `check.rs` | the chosen set at the GPU's size |
+//! | `offers.rs` | techniques that change what is trained, which are never chosen |
+//! | `unmarked.rs` | the largest batch of a program whose command does not contain `{BATCH}` |
+//! | `code.rs` | lines of code that save memory, beside the techniques |
 //! | `batch.rs` | the search for the largest `{BATCH}` that fits |
 //! | `report.rs` | the report: its sections, from which text and JSON are made |
 //!
@@ -22,11 +26,14 @@
 mod batch;
 mod candidate;
 mod check;
+mod code;
 mod facts;
 mod fit;
 mod goal;
+mod hints;
 mod json;
 mod largest;
+mod offers;
 mod patience;
 mod report;
 mod search;
@@ -34,6 +41,7 @@ mod sentences;
 mod strategy;
 mod time;
 mod tried;
+mod unmarked;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -42,12 +50,14 @@ use clap::{Args, ValueEnum};
 
 use self::batch::Batches;
 use self::candidate::Candidate;
+use self::code::CodeChange;
 use self::goal::{Goal, Wish};
 use self::largest::Largest;
 use self::report::report;
 use self::search::Search;
 use self::strategy::Decision;
 use self::time::Cost;
+use self::unmarked::Unmarked;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
@@ -59,7 +69,7 @@ use crate::predict::trial::{End, Trial};
 use crate::predict::trials::{self, Program};
 use crate::predict::view::Writes;
 use crate::report::full;
-use crate::techniques::{Numbers, Technique};
+use crate::techniques::Numbers;
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP, override_usage = "plimsoll plan [OPTIONS] -- COMMAND...")]
@@ -133,6 +143,13 @@ enum Allowed {
     Changed,
 }
 
+/// Whether the command contains {BATCH}.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Marked {
+    Yes,
+    No,
+}
+
 const AFTER_HELP: &str = "\
 The program's own output goes to stderr. Nothing is computed, so every run takes seconds, and no file is changed. Times are
 estimates. Ctrl-C ends the search and prints what is known by then.
@@ -165,9 +182,17 @@ struct Plan {
     checked: Option<String>,
     /// The chosen set's run at the GPU's size.
     planned: Option<Trial>,
+    /// Techniques that change what is trained, which are not chosen.
+    offers: Vec<Candidate>,
+    /// Faster products that the program does not use.
+    hints: Vec<String>,
+    /// Lines of code that save memory, which are not chosen.
+    code: Option<CodeChange>,
     /// The largest batches that fit: of the program as it is, and with the chosen set.
     largest: Vec<Largest>,
-    /// The value of {BATCH} in the command.
+    /// The search for the largest batch without {BATCH}, or why it found none.
+    unmarked: Option<Result<Unmarked, String>>,
+    /// The value of {BATCH} in the command, or the largest batch without it.
     batch: Option<u64>,
     /// The batch that the trials in the table used.
     table_batch: Option<u64>,
@@ -187,7 +212,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
     let mut plan = match wanted {
         None => {
             let goal = args.goal.unwrap_or(Goal::Fit);
-            search(&program, &target, Wish { goal, numbers }, args.within)?
+            search(&program, &target, Wish { goal, numbers }, args.within, Marked::No)?
         }
         Some(Batches::One(batch)) => {
             let goal = args.goal.unwrap_or(Goal::Fit);
@@ -225,19 +250,41 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
 }
 
 /// Searches, and checks the chosen set at the GPU's size.
-fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> Result<Plan, Failure> {
+fn search(
+    program: &Program,
+    target: &Target,
+    wish: Wish,
+    within: Duration,
+    marked: Marked,
+) -> Result<Plan, Failure> {
     let words: Vec<_> = program.command.iter().map(|word| word.to_string_lossy()).collect();
     output::progress(&format!("planning for {}: {}", target.name, words.join(" ")));
-    trials::during(program, target, |trials| {
+    let mut first = Duration::ZERO;
+    let mut plan = trials::during(program, target, |trials| {
         let mut search = Search::new(trials, target, program.devices, wish, within);
         let checked = search.checked()?;
+        first = search.trials.first();
+        let base = search.tried.candidates().first().filter(|it| it.trial.end == End::Ran);
+        let is_wanted = base.is_some_and(|it| {
+            wish.goal == Goal::Batch || (wish.goal == Goal::Fit && !it.trial.trains && it.caught.is_none())
+        });
+        let offers = search.offers()?;
+        let hints = search.hints();
+        let unmarked = match marked {
+            Marked::No if is_wanted && !search.is_interrupted && program.devices == 1 => {
+                let chosen =
+                    checked.decision.chosen.map(|place| search.tried.candidates()[place].set.clone());
+                Some(search.largest_batches(chosen.as_ref())?)
+            }
+            _ => None,
+        };
         let (is_interrupted, is_late) = (search.is_interrupted, search.is_late);
-        let target = search.trials.target().clone();
+        let charged = search.trials.target().clone();
         let candidates = search.tried.into_candidates();
         let Decision { chosen, instead_of } = checked.decision;
         let planned = chosen.and_then(|place| checked.of(&candidates[place].set)).cloned();
-        Ok(Plan {
-            target,
+        let mut plan = Plan {
+            target: charged,
             goal: wish.goal,
             candidates,
             chosen,
@@ -247,12 +294,22 @@ fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> R
             devices: program.devices,
             checked: checked.objection,
             planned,
+            offers,
+            hints,
+            code: None,
+            unmarked: None,
             largest: Vec::new(),
             batch: None,
             table_batch: None,
             words: program.command.clone(),
-        })
-    })
+        };
+        if let Some(found) = unmarked {
+            plan.adopt(found);
+        }
+        Ok(plan)
+    })?;
+    plan.change_code(program, target, wish, first)?;
+    Ok(plan)
 }
 
 impl Plan {
@@ -299,7 +356,7 @@ impl Plan {
         let command = words.collect::<Vec<_>>().join(" ");
         match candidate.set.is_empty() {
             true => command,
-            false if candidate.set.has(Technique::Fsdp) => {
+            false if candidate.set.needs_ranks() => {
                 format!("plimsoll run --devices {} --with {} -- {command}", self.devices, candidate.set)
             }
             false => format!("plimsoll run --with {} -- {command}", candidate.set),

@@ -4,11 +4,13 @@ use plimsoll_trace::report::{Cell, Column, Rank, Report, Row, Section, Table};
 
 use super::candidate::Candidate;
 use super::fit::Fit;
-use super::sentences::{named, other, verdict};
+use super::sentences::{code_change, named, offers, other, verdict};
 use super::time::Cost;
+use super::unmarked::Unmarked;
 use super::{Plan, json};
 use crate::bytes;
 use crate::exit::Exit;
+use crate::predict::recording::read::place;
 use crate::predict::render::{reads, traces};
 use crate::techniques::Technique;
 
@@ -23,6 +25,12 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
     sections.push(Section::lines("host", Rank::Head, lacks.clone()).valued(lacks));
     let other = other(plan);
     sections.push(Section::lines("alternative", Rank::Head, other.clone()).valued(other));
+    let change = Section::lines("code_change", Rank::Head, code_change(plan));
+    sections.push(change.valued(json::code_change(plan)));
+    let offers = offers(plan);
+    sections.push(Section::lines("offers", Rank::Head, offers).valued(json::offers(plan)));
+    let found_by = plan.unmarked.as_ref().and_then(|it| it.as_ref().ok()).map(Unmarked::sentence);
+    sections.push(Section::lines("batch_found_by", Rank::Head, found_by.clone()).valued(found_by));
     let unused = plan.candidates.first().map_or(&[][..], |base| &base.trial.graphs);
     let unused = unused.iter().map(|sentence| format!("as it is, {sentence}"));
     sections.push(Section::lines("unused_graphs", Rank::Head, unused));
@@ -44,6 +52,9 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
         Section::lines("command", Rank::Screen, without_edit).headed("Without an edit").valued(command),
     );
     sections.push(code(chosen));
+    sections.push(parallel(plan));
+    let hints = Section::lines("hints", Rank::Full, plan.hints.clone());
+    sections.push(hints.headed(format!("Faster on {}, by an edit", plan.target.name)));
     sections.extend(files(plan, whole_bytes));
     Report { verdict, is_bad: plan.exit() != Exit::Done, sections }
 }
@@ -83,7 +94,11 @@ fn facts(plan: &Plan, verdict: &str) -> Vec<Section> {
 
 /// The sets that ran, with their memory and time.
 fn table(plan: &Plan, ran: &[&Candidate], notes: Vec<String>, whole_bytes: bool) -> Table {
-    let name_width = ran.iter().map(|it| named(it).len()).max().unwrap_or(0);
+    let edited = plan.code.iter().flat_map(|code| code.tried.iter().map(|it| (edited(&code.what, it), it)));
+    let offers = plan.offers.iter().filter(|it| it.objection().is_none());
+    let rows = ran.iter().copied().chain(offers).map(|it| (named(it), it));
+    let named: Vec<(String, &Candidate)> = rows.chain(edited).collect();
+    let name_width = named.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let column = |title, width| Column { key: title, title, width, unit: "" };
     let columns = vec![
         column("set", name_width.max("set".len())),
@@ -97,11 +112,18 @@ fn table(plan: &Plan, ran: &[&Candidate], notes: Vec<String>, whole_bytes: bool)
         column("numbers", 0),
         column("", 0),
     ];
-    let rows: Vec<Row> = ran.iter().map(|it| row(plan, it, whole_bytes)).collect();
+    let is_chosen = |it: &Candidate| plan.chosen().is_some_and(|chosen| std::ptr::eq(chosen, it));
+    let rows = named.iter().map(|(name, it)| row(plan, name, it, is_chosen(it), whole_bytes)).collect();
     Table { notes, ..Table::of(columns, rows) }
 }
 
-fn row(plan: &Plan, it: &Candidate, whole_bytes: bool) -> Row {
+/// The name of a row whose program has lines of code that save memory.
+fn edited(what: &str, it: &Candidate) -> String {
+    let set = if it.set.is_empty() { String::new() } else { format!(" + {}", it.set) };
+    format!("code change: {what}{set}")
+}
+
+fn row(plan: &Plan, name: &str, it: &Candidate, is_chosen: bool, whole_bytes: bool) -> Row {
     let size = |bytes| bytes::shown(bytes, whole_bytes);
     let taken = it.trial.reserved_bytes + it.trial.target(&plan.target).context_bytes;
     let headroom = match plan.target.total_bytes.checked_sub(taken) {
@@ -114,9 +136,8 @@ fn row(plan: &Plan, it: &Candidate, whole_bytes: bool) -> Row {
         (Some(cost), Some(base)) if base.step_s > 0.0 => format!("×{:.2}", cost.step_s / base.step_s),
         _ => "unknown".to_owned(),
     };
-    let is_chosen = plan.chosen().is_some_and(|chosen| chosen.set == it.set);
     Row::of([
-        Cell::text(named(it)),
+        Cell::text(name),
         Cell::Bytes(it.trial.allocated_bytes),
         Cell::Bytes(it.trial.reserved_bytes),
         Cell::Figure(headroom),
@@ -143,7 +164,7 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
     if ran.iter().any(|it| it.caught.is_some()) {
         note("as it is: what the program uses if memory does not run out; on this GPU it catches the error and uses less".to_owned());
     }
-    for it in ran.iter().filter(|it| it.set.has(Technique::Fsdp)) {
+    for it in ran.iter().filter(|it| it.set.needs_ranks()) {
         let sent = it.cost.map_or(0, |cost| cost.wire_bytes);
         note(format!(
             "{}: sizes are per GPU; each of {} GPUs sends {} to the others in a step",
@@ -151,6 +172,12 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
             plan.devices,
             size(sent)
         ));
+    }
+    if let Some(code) = &plan.code {
+        for line in &code.lines {
+            let place = place(&line.file.to_string_lossy(), line.after);
+            note(format!("code change: a run of the program with `{}` after {place}", line.text));
+        }
     }
     if let Some(batch) = plan.table_batch {
         note(format!("batch: all rows are for batch {batch}"));
@@ -169,7 +196,8 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
     }
     for technique in Technique::all() {
         let has_run = |it: &&Candidate| it.cost.is_some() && it.set.has(technique);
-        if let Some(text) = technique.row().note.filter(|_| ran.iter().any(has_run)) {
+        let is_there = ran.iter().copied().chain(&plan.offers).any(|it| has_run(&it));
+        if let Some(text) = technique.row().note.filter(|_| is_there) {
             note(format!("{}: {text}", technique.name()));
         }
     }
@@ -179,7 +207,7 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
 /// Why sets are not in the table; a reason is given once, for the smallest set.
 fn objections(plan: &Plan) -> Vec<String> {
     let mut objections: Vec<(String, String)> = Vec::new();
-    for it in &plan.candidates {
+    for it in plan.candidates.iter().chain(&plan.offers) {
         let fresh = it.objection().filter(|why| objections.iter().all(|(_, known)| known != why));
         objections.extend(fresh.map(|why| (named(it), why)));
     }
@@ -205,4 +233,14 @@ fn code(chosen: Option<&Candidate>) -> Section {
     section.headed("Or in the program").noted(
         " (`model` and `optimizer` stand for your own names; before the first step, unless a line says otherwise)",
     )
+}
+
+/// The code of tensor parallelism, if the program runs with it and it is not chosen.
+fn parallel(plan: &Plan) -> Section {
+    let technique = Technique::TensorParallel;
+    let is_other = |it: &&Candidate| plan.chosen().is_none_or(|chosen| chosen.set != it.set);
+    let mut found = plan.candidates.iter().filter(|it| it.set.has(technique) && it.is_effective());
+    let effect = found.find(is_other).and_then(|it| it.trial.technique(technique.name()));
+    let lines = effect.map_or(&[][..], |it| &it.lines);
+    Section::lines("", Rank::Full, lines.iter().cloned()).headed("Tensor parallelism, in the program")
 }

@@ -6,6 +6,7 @@ use super::candidate::{Candidate, limits, objection};
 use super::facts::Facts;
 use super::fit::{Fit, Limits};
 use super::goal::Wish;
+use super::hints::hints;
 use super::patience::Patience;
 use super::sentences;
 use super::strategy::{self, Decision, Step};
@@ -139,7 +140,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
 
     /// Starts the trials of sets whose results are needed soon, as many at once as this machine has
     /// processors.
-    fn ahead(&mut self, sets: &[Set]) -> Result<(), Failure> {
+    pub(super) fn ahead(&mut self, sets: &[Set]) -> Result<(), Failure> {
         let mut wanted = Vec::new();
         for set in sets.iter().filter(|set| !set.is_empty() && !self.tried.has(set)) {
             wanted.push((set.clone(), How::Ample));
@@ -224,9 +225,19 @@ impl<'a, 'scope> Search<'a, 'scope> {
         Ok(())
     }
 
+    /// Faster products that the program does not use.
+    pub(super) fn hints(&self) -> Vec<String> {
+        let Some(work) = self.tried.work(&Set::default()).filter(|work| !work.is_empty()) else {
+            return Vec::new();
+        };
+        let infers = self.tried.candidates().first().is_some_and(|it| !it.trial.trains);
+        let capability = self.target.capability.parse().unwrap_or(0.0);
+        hints(work, self.target.listed, capability, infers)
+    }
+
     /// The cost of a set, from the operators that run with it. A separate run counts operators that
     /// techniques replace; recomputed operators are added.
-    fn cost(&mut self, set: &Set, trial: &Trial) -> Result<Option<Cost>, Failure> {
+    pub(super) fn cost(&mut self, set: &Set, trial: &Trial) -> Result<Option<Cost>, Failure> {
         if trial.end != End::Ran || self.is_interrupted {
             return Ok(None);
         }

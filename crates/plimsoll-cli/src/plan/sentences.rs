@@ -6,6 +6,7 @@ use super::goal::Goal;
 use super::largest::Largest;
 use super::time::Cost;
 use crate::bytes;
+use crate::predict::recording::read::place;
 use crate::predict::trial::{End, Trial};
 use crate::techniques::{Numbers, Shown, Technique};
 
@@ -59,18 +60,15 @@ pub(super) fn verdict(plan: &Plan) -> String {
         (false, true) => "of the sets tried within --within: ",
         (false, false) => "",
     };
+    if let (Goal::Batch, Some(Err(why))) = (plan.goal, &plan.unmarked) {
+        return format!(
+            "{interrupted}no largest batch: {why}; write {{BATCH}} in the command, such as `python train.py --batch-size {{BATCH}}`"
+        );
+    }
     if plan.goal == Goal::Batch && !plan.largest.is_empty() {
         return format!("{interrupted}{}", largest(plan));
     }
-    let spare = |it: &Candidate| {
-        let trial = it.caught.as_ref().unwrap_or(&it.trial);
-        format!(
-            "{} of {}{}",
-            size(trial.reserved_bytes + trial.target(&plan.target).context_bytes),
-            size(plan.target.total_bytes),
-            it.fit.word()
-        )
-    };
+    let spare = |it: &Candidate| spare(plan, it);
     let sentence = match plan.chosen() {
         None if base.trial.grows.is_some() => {
             let grows = base.trial.grows.as_deref().unwrap_or_default();
@@ -153,6 +151,56 @@ pub(super) fn other(plan: &Plan) -> Option<String> {
     let roomy = all.filter(|it| it.has_room()).min_by(|a, b| a.step_s().total_cmp(&b.step_s()))?;
     let numbers = roomy.set.numbers().name();
     Some(format!("with room to spare: {}{}, numbers {numbers}", named(roomy), slower(roomy)))
+}
+
+/// What the lines of code that save memory achieve, with a cheaper set than the chosen one if they are not enough.
+pub(super) fn code_change(plan: &Plan) -> Option<String> {
+    let code = plan.code.as_ref()?;
+    let places = code.lines.iter().map(|line| {
+        let place = place(&line.file.to_string_lossy(), line.after);
+        format!("`{}` after {place}", line.text)
+    });
+    let lines = places.collect::<Vec<_>>().join(" and ");
+    let (base, edited) = (&plan.candidates.first()?.trial, code.tried.first()?);
+    let gives = format!("{} in place of {}", size(edited.trial.allocated_bytes), size(base.allocated_bytes));
+    let Some(it) = code.fitting() else {
+        return Some(format!("with {lines}, which `run` does not add, the peak is {gives}"));
+    };
+    let used = spare(plan, it);
+    if it.set.is_empty() {
+        return Some(format!("with {lines}, no technique is needed: {used}; the peak is {gives}"));
+    }
+    let verb = if it.set.entries().len() == 1 { "alone suffices" } else { "suffices" };
+    let numbers = it.set.numbers().name();
+    Some(format!(
+        "with {lines}, {} {verb}: {used}{}, numbers {numbers}; without a technique the peak is {gives}",
+        described(it),
+        slower(plan.base_cost(), it.cost)
+    ))
+}
+
+/// What the techniques that change what is trained would need.
+pub(super) fn offers(plan: &Plan) -> Option<String> {
+    let offers = plan.offers.iter().filter(|it| it.is_effective());
+    let word = |it: &Candidate| {
+        let fits = if it.fit.fits() { "" } else { ", does not fit" };
+        let detail = it.trial.techniques.first().map_or("", |it| it.detail.as_str());
+        format!("{} {}{fits} ({detail})", it.set, spare(plan, it))
+    };
+    let words: Vec<String> = offers.map(word).collect();
+    (!words.is_empty())
+        .then(|| format!("offers that train another part of the model, never chosen: {}", words.join("; ")))
+}
+
+/// `7.37 GiB of 7.78 GiB`: what a set uses of the GPU.
+fn spare(plan: &Plan, it: &Candidate) -> String {
+    let trial = it.caught.as_ref().unwrap_or(&it.trial);
+    format!(
+        "{} of {}{}",
+        size(trial.reserved_bytes + trial.target(&plan.target).context_bytes),
+        size(plan.target.total_bytes),
+        it.fit.word()
+    )
 }
 
 /// The verdict of a search for the largest batch.

@@ -82,6 +82,15 @@ enum Rate {
     Bf16,
 }
 
+/// Products of matrices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Products {
+    /// Of f32, not rounded to TF32.
+    F32,
+    /// Of 16 bits.
+    Narrow,
+}
+
 /// The cost of a set, compared with the program as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Cost {
@@ -120,6 +129,28 @@ impl Work {
 
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty()
+    }
+
+    /// Seconds of a step in which some products have this rate; `None`: all have their own.
+    pub(super) fn products_at(&self, gpu: &Gpu, rate: Option<(Products, u64)>) -> f64 {
+        let host_s: f64 = self.rows.iter().map(|row| row.number * HOST_S).sum();
+        let seconds = |row: &Row| {
+            let products = match row.rate {
+                Rate::F32 => Some(Products::F32),
+                Rate::F16 | Rate::Bf16 => Some(Products::Narrow),
+                Rate::F64 | Rate::Tf32 => None,
+            };
+            let own_s = row.seconds(gpu, false, 1.0);
+            match rate {
+                Some((of, rate)) if products == Some(of) && !row.is_convolution && row.flops > 0.0 => {
+                    let traffic = row.bytes / (TRAFFIC * gpu.bandwidth.memory_bytes_per_s as f64);
+                    let arithmetic = row.flops / (PRODUCTS * rate as f64);
+                    own_s.min(row.number * arithmetic.max(traffic).max(KERNEL_S))
+                }
+                _ => own_s,
+            }
+        };
+        self.rows.iter().map(seconds).sum::<f64>().max(host_s)
     }
 
     fn flops(&self) -> f64 {
@@ -228,8 +259,19 @@ impl Row {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// A step of one product.
+    pub(in crate::plan) fn products(rate: &str, flops: f64) -> Work {
+        let rate = match rate {
+            "tf32" => Rate::Tf32,
+            "bf16" => Rate::Bf16,
+            _ => Rate::F32,
+        };
+        let row = Row { phase: Phase::Root, rate, is_convolution: false, flops, bytes: 1e6, number: 1.0 };
+        Work { rows: vec![row], blocks: 0, nested: 0 }
+    }
 
     fn work() -> Work {
         let row = |phase, flops: f64, bytes: f64| Row {
@@ -286,6 +328,8 @@ mod tests {
             nested: 0,
             bytes,
             work: Vec::new(),
+            batch: None,
+            places: Vec::new(),
         };
         Trial { techniques: vec![applied], ..trial() }
     }

@@ -55,7 +55,7 @@
 //! The program's own output goes to stderr, as progress messages do: stdout contains only the answer.
 
 mod ample;
-mod analysis;
+pub(crate) mod analysis;
 mod answer;
 pub(crate) mod args;
 pub(crate) mod assume;
@@ -97,7 +97,6 @@ use crate::page::quoted;
 use crate::report::{full, short};
 use crate::shown::Shown;
 use crate::sink::Sink;
-use crate::techniques::Technique;
 
 /// The maximum number of GPUs that PyTorch can number in one process: its `DeviceIndex` is a signed 8-bit integer.
 const MOST_DEVICES: u32 = 127;
@@ -111,8 +110,11 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
         let message = "--rank must be less than --nodes times --devices (ranks count from 0)";
         return Err(Failure::new(Exit::Usage, message));
     }
-    if args.devices == 1 && args.with.as_ref().is_some_and(|set| set.has(Technique::Fsdp)) {
-        return Err(Failure::new(Exit::Usage, "--with fsdp needs several GPUs: --devices N"));
+    if args.devices == 1 && args.with.as_ref().is_some_and(|set| set.needs_ranks()) {
+        return Err(Failure::new(
+            Exit::Usage,
+            "--with fsdp or tensor-parallel needs several GPUs: --devices N",
+        ));
     }
     if args.devices > MOST_DEVICES {
         let message = format!(

@@ -132,7 +132,7 @@ impl Folder {
 /// The command in its environment.
 fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &Folder) -> Command {
     let mut words = command.iter();
-    let is_sharded = args.with.as_ref().is_some_and(|set| set.has(Technique::Fsdp)) && args.rank.is_none();
+    let is_sharded = args.with.as_ref().is_some_and(|set| set.needs_ranks()) && args.rank.is_none();
     let mut child = match std::env::current_exe() {
         // One rank for each GPU, as `run --devices` starts them.
         Ok(program) if is_sharded => {

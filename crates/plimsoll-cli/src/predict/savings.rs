@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use super::analysis::verdict::Verdict;
-use super::analysis::waste::{Freed, Saving, Savings, replaced};
+use super::analysis::waste::{Freed, LONGEST, Saving, Savings, least_bytes, replaced, worthwhile};
 use super::answer::Outcome;
 use super::args::PredictArgs;
 use super::gpu::Target;
@@ -14,18 +14,6 @@ use super::launch::session::Session;
 use super::run::Run;
 use crate::output;
 use crate::protocol::Waste;
-
-/// If the first run took longer than this, there is no further one.
-const LONGEST: Duration = Duration::from_secs(60);
-
-/// The maximum number of rows to try.
-const MOST: usize = 4;
-
-/// A line that lowers the peak by less than the peak divided by this is left out.
-const LEAST_PART: u64 = 100;
-
-/// Less than this is not worth a run.
-const LEAST_BYTES: u64 = 8 << 20;
 
 impl Outcome {
     /// Runs the program again with the lines that free memory, all of them and each alone, if it reports such memory and
@@ -40,9 +28,7 @@ impl Outcome {
         let is_known = matches!(self.verdict, Verdict::Fits { .. } | Verdict::RunsOut(_) | Verdict::Grows(_));
         let Some(judged) = self.measured().filter(|_| is_known) else { return };
         let before_bytes = judged.peaks.allocated_bytes;
-        let least_bytes = (before_bytes / LEAST_PART).max(LEAST_BYTES);
-        let rows = judged.report.waste.iter().filter(|row| row.bytes >= least_bytes).take(MOST);
-        let rows: Vec<Waste> = rows.cloned().collect();
+        let rows = worthwhile(&judged.report.waste, before_bytes);
         if rows.is_empty() {
             return;
         }
@@ -56,7 +42,7 @@ impl Outcome {
             args,
             target,
             session,
-            most_bytes: before_bytes.saturating_sub(least_bytes),
+            most_bytes: before_bytes.saturating_sub(least_bytes(before_bytes)),
             began: Instant::now(),
             is_interrupted: false,
         };

@@ -1,6 +1,9 @@
 //! Finds, in few runs, the largest value that fits. Memory grows about linearly with the batch, so two peaks predict
 //! the largest value.
 
+/// How exactly [`largest_above`] finds large values.
+const EXACT: u64 = 256;
+
 /// A value that fits, and the peak of reserved bytes with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Point {
@@ -46,6 +49,44 @@ pub(crate) fn largest<E>(
     Ok(Some(good.value))
 }
 
+/// The largest value from `own` to `most` that fits, to one part in [`EXACT`]; `own` fits with this peak. Otherwise as
+/// [`largest`], but large values are tried only if smaller ones suggest them.
+///
+/// # Errors
+/// The errors of `peak`.
+pub(crate) fn largest_above<E>(
+    (own, own_bytes): (u64, u64),
+    most: u64,
+    capacity_bytes: u64,
+    mut peak: impl FnMut(u64) -> Result<Option<u64>, E>,
+) -> Result<u64, E> {
+    let mut before = Point { value: 0, peak_bytes: 0 };
+    let mut good = Point { value: own, peak_bytes: own_bytes };
+    // The smallest value that is known not to fit.
+    let mut bad: Option<u64> = None;
+    let mut runs = 0_u32;
+    loop {
+        let end = bad.unwrap_or(most.saturating_add(1));
+        if end - good.value <= (good.value / EXACT).max(1) {
+            return Ok(good.value);
+        }
+        let value = match (bad, runs) {
+            (_, ..4) => guess(before, good, capacity_bytes),
+            (Some(bad), _) => good.value + (bad - good.value) / 2,
+            (None, _) => good.value.saturating_mul(2),
+        };
+        let value = value.clamp(good.value + 1, end - 1);
+        runs += 1;
+        match peak(value)? {
+            Some(peak_bytes) => {
+                before = good;
+                good = Point { value, peak_bytes };
+            }
+            None => bad = Some(value),
+        }
+    }
+}
+
 /// The largest value that fits if the peak grows linearly through these two points.
 fn guess(before: Point, good: Point, capacity_bytes: u64) -> u64 {
     let grown = good.peak_bytes.saturating_sub(before.peak_bytes).max(1);
@@ -80,6 +121,35 @@ mod tests {
                 assert_eq!(found(1, 64, capacity_bytes, of).0, steps);
             }
             assert_eq!(found(1, 64, border, |value| value).0, expected);
+        }
+    }
+
+    #[test]
+    fn above_a_value_that_fits_the_border_is_found_in_few_runs() {
+        let even = |value: u64| 1_000_000_000 + value * 40_000_000;
+        let found = |own: u64, most: u64, capacity_bytes: u64, of: &dyn Fn(u64) -> u64| {
+            let mut runs = 0;
+            let value = largest_above::<()>((own, of(own)), most, capacity_bytes, |value| {
+                assert!(value > own && value <= most, "{value} of {own}..{most}");
+                runs += 1;
+                Ok(Some(of(value)).filter(|&peak_bytes| peak_bytes <= capacity_bytes))
+            });
+            (value.expect("no error"), runs)
+        };
+        assert_eq!(found(8, 256, 9_000_000_000, &even).0, 200);
+        assert!(found(8, 256, 9_000_000_000, &even).1 <= 4);
+        assert_eq!(found(8, 256, 90_000_000_000, &even), (256, 1));
+        assert_eq!(found(8, 8, 90_000_000_000, &even), (8, 0));
+        // Growth in steps, and faster than linear: the border to one part in 256.
+        let courses: [fn(u64) -> u64; 3] = [|it| it.div_ceil(100) * 100, |it| it * it, |_| 7];
+        for of in courses {
+            for border in [8_u64, 9, 100, 1000, 30_000] {
+                let capacity_bytes = of(border);
+                let exact = (8..=40_000).rfind(|&value| of(value) <= capacity_bytes).expect("the border");
+                let (value, runs) = found(8, 40_000, capacity_bytes, &of);
+                assert!(value <= exact && exact - value <= (value / EXACT).max(1), "{value} of {exact}");
+                assert!(runs <= 60, "{border}: {runs} runs");
+            }
         }
     }
 

@@ -38,6 +38,19 @@ pub(crate) enum How {
     Counted,
     /// On a simulated device of the GPU's size.
     Itself,
+    /// With another batch; the allocator is limited to the GPU's memory.
+    Batch(Rows),
+}
+
+/// Another batch for a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rows {
+    /// The new batch. With 0, the program keeps its own, which is reported; the allocator is not limited.
+    pub(crate) to: u64,
+    /// The program's own batch.
+    pub(crate) of: u64,
+    /// How the program gets it: `tensors` or `inputs` (`techniques/batch.py`).
+    pub(crate) way: &'static str,
 }
 
 /// A request to a fork: a set, and how to run it.
@@ -55,6 +68,8 @@ pub(super) struct Wanted {
     pub(super) settles: bool,
     /// Whether the program ends after its steps, without the code after them.
     pub(super) stops: bool,
+    /// Whether it looks for memory at the peak that is not read again.
+    pub(super) looks: bool,
     pub(super) ranks: u32,
     /// Whether no other trial may run meanwhile.
     pub(super) is_alone: bool,
@@ -150,6 +165,7 @@ impl<'scope> Server<'scope> {
             records: wanted.records,
             settles: wanted.settles,
             stops: wanted.stops,
+            looks: wanted.looks,
             shows: number == 0,
             ranks: wanted.ranks,
             alone: wanted.is_alone,

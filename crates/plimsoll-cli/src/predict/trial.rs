@@ -10,6 +10,7 @@ use super::analysis::host::Node;
 use super::analysis::judge::caught;
 use super::analysis::judged::Analysis;
 use super::analysis::verdict::Verdict;
+use super::analysis::waste::worthwhile;
 use super::answer::Outcome;
 use super::gpu::Target;
 use super::launch::ended::Ended;
@@ -19,7 +20,7 @@ use super::run::Run;
 use crate::bytes;
 use crate::contents::Contents;
 use crate::exit::Failure;
-use crate::protocol::{Applied, Refusal, Wrote};
+use crate::protocol::{Applied, Refusal, Waste, Wrote};
 
 /// The result of one set.
 #[derive(Debug, Clone)]
@@ -44,6 +45,8 @@ pub(crate) struct Trial {
     pub(crate) trains: bool,
     /// Graphs that no backward pass uses, as sentences.
     pub(crate) graphs: Vec<String>,
+    /// Memory at the peak that is not read again, if the trial looked for it.
+    pub(crate) waste: Vec<Waste>,
     /// Lines where a value read from the GPU decides a size or a branch.
     pub(crate) decided: Vec<reads::Row>,
     /// The contents of the peak, if the run was recorded.
@@ -94,6 +97,7 @@ impl Trial {
             techniques: Vec::new(),
             trains: false,
             graphs: Vec::new(),
+            waste: Vec::new(),
             decided: Vec::new(),
             contents: None,
             grows: None,
@@ -154,6 +158,9 @@ impl Trial {
             techniques: outcome.techniques().to_vec(),
             trains: reports.iter().any(|report| report.trains),
             graphs: graphs::sentences(&outcome, |bytes| bytes::shown(bytes, false)),
+            waste: outcome.judged.as_ref().map_or_else(Vec::new, |judged| {
+                worthwhile(&judged.report.waste, judged.peaks.allocated_bytes)
+            }),
             decided: reads::rows(reports),
             contents: analysis.map(|analysis| Contents::of(&analysis.explained)),
             grows: outcome.growth.as_ref().and_then(sentences::growth),

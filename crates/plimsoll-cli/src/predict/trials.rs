@@ -18,8 +18,8 @@ use super::launch::session::Session;
 use super::node::Machine;
 use super::recording::job::Job;
 use super::run::Run;
-pub(crate) use super::served::How;
 use super::served::{Answer, GRACE, Server, Wanted};
+pub(crate) use super::served::{How, Rows};
 use super::trial::{End, Trial};
 use super::view::Writes;
 use crate::exit::Failure;
@@ -38,6 +38,9 @@ const LATER_LIMIT: (Duration, u32) = (Duration::from_secs(30), 10);
 
 /// The minimum time limit of a trial that compiles the model.
 const COMPILE_LIMIT: Duration = Duration::from_secs(300);
+
+/// The minimum time limit of a trial with several ranks, which imports more of PyTorch.
+const RANKS_LIMIT: Duration = Duration::from_secs(120);
 
 /// Time that imports may add to the first trial.
 const SERVING: Duration = Duration::from_secs(30);
@@ -127,6 +130,20 @@ fn stops() -> (&'static str, OsString) {
     ("PLIMSOLL_PREDICT_STOPS", "1".into())
 }
 
+/// The variable that makes a program look for memory at the peak that is not read again.
+fn looks() -> (&'static str, OsString) {
+    ("PLIMSOLL_PREDICT_LOOKS", "1".into())
+}
+
+/// A set as Python reads it, with what this trial asks for besides.
+fn wish(set: &Set, how: How) -> String {
+    match how {
+        How::Counted => set.counted(),
+        How::Batch(Rows { to, of, way }) => set.batched(to, of, way),
+        How::Ample | How::Limited | How::Itself => set.json(),
+    }
+}
+
 /// Tries sets of techniques on one program.
 pub(crate) struct Trials<'scope> {
     program: &'scope Program,
@@ -154,6 +171,11 @@ pub(crate) struct Trials<'scope> {
     unserved: Option<Trial>,
 }
 
+/// The GPU with ample memory.
+pub(crate) fn ample(target: &Target) -> Target {
+    target.with_memory(AMPLE_BYTES.max(2 * target.total_bytes))
+}
+
 /// Calls the closure, which can try sets.
 ///
 /// # Errors
@@ -164,16 +186,20 @@ pub(crate) fn during<T>(
     work: impl FnOnce(&mut Trials<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let session = Session::begin()?;
-    let ample = target.with_memory(AMPLE_BYTES.max(2 * target.total_bytes));
+    let ample = ample(target);
     thread::scope(|scope| {
         let (session, ample) = (&session, &ample);
         let server = Server::begin(scope, session, move |folder| {
-            let variables = vec![
+            let mut variables = vec![
                 peaks_only(),
+                looks(),
                 ("PLIMSOLL_PLAN_FOLDER", folder.into_os_string()),
                 // A fork does not have the threads of a thread pool.
                 ("OMP_NUM_THREADS", "1".into()),
             ];
+            if program.devices > 1 {
+                variables.push(("PLIMSOLL_PLAN_RANKS", "1".into()));
+            }
             // Each trial has its own time limit.
             let args = PredictArgs { timeout: None, ..program.args(&Set::default(), variables) };
             Run::of(&args, &args.command, ample, session, &program.assume)
@@ -243,6 +269,11 @@ impl Trials<'_> {
         &self.charged
     }
 
+    /// How long the first trial took.
+    pub(crate) fn first(&self) -> Duration {
+        self.first.unwrap_or_default()
+    }
+
     /// Ends trials at this time, a running one as well, but not those at the GPU's size.
     pub(crate) fn end_at(&mut self, until: Option<Instant>) {
         self.until = until;
@@ -265,11 +296,12 @@ impl Trials<'_> {
     }
 
     fn settles(&self, how: How) -> bool {
-        how == How::Itself || (self.all_settle && how != How::Counted)
+        matches!(how, How::Itself | How::Batch(Rows { to: 1.., .. }))
+            || (self.all_settle && how != How::Counted)
     }
 
     fn stops(&self, how: How) -> bool {
-        how == How::Counted || (self.all_stop && how != How::Itself)
+        matches!(how, How::Counted | How::Batch(Rows { to: 0, .. })) || (self.all_stop && how != How::Itself)
     }
 
     /// Whether the time limit passed during a trial. The trial's end is then [`End::Interrupted`].
@@ -318,13 +350,17 @@ impl Trials<'_> {
             self.server.end()?;
         }
         // Another process's allocator cannot be limited.
-        let target = if matches!(how, How::Limited | How::Itself) { self.target } else { self.ample };
+        let target = if matches!(how, How::Limited | How::Itself | How::Batch(Rows { to: 1.., .. })) {
+            self.target
+        } else {
+            self.ample
+        };
         let is_last = how == How::Itself;
         let mut variables = vec![if is_last && self.program.records { recorded() } else { peaks_only() }];
         variables.extend(self.settles(how).then(settles));
         variables.extend(self.stops(how).then(stops));
-        if how == How::Counted {
-            variables.push(("PLIMSOLL_WITH", set.counted().into()));
+        if matches!(how, How::Counted | How::Batch(_)) {
+            variables.push(("PLIMSOLL_WITH", wish(set, how).into()));
         }
         let (limit, left) = (self.limit(set, is_last), self.left(how));
         let args = PredictArgs {
@@ -350,6 +386,7 @@ impl Trials<'_> {
         let least = match has_imports {
             true => FIRST_LIMIT,
             false if set.has(Technique::Compile) => COMPILE_LIMIT,
+            false if set.needs_ranks() => RANKS_LIMIT,
             false => least,
         };
         let usual = self.first.map_or(FIRST_LIMIT, |first| least.max(first * multiple));
@@ -358,20 +395,21 @@ impl Trials<'_> {
 
     /// Whether a fork can run it; it cannot if there are several ranks.
     fn is_served(&self, set: &Set, how: How) -> bool {
-        self.server.is_there() && !(how == How::Itself && set.has(Technique::Fsdp))
+        self.server.is_there() && !(how == How::Itself && set.needs_ranks())
     }
 
     fn wanted(&self, set: &Set, how: How, is_alone: bool) -> Wanted {
-        let text = if how == How::Counted { set.counted() } else { set.json() };
+        let is_limited = matches!(how, How::Limited | How::Batch(Rows { to: 1.., .. }));
         Wanted {
-            set: serde_json::from_str(&text).unwrap_or_default(),
+            set: serde_json::from_str(&wish(set, how)).unwrap_or_default(),
             limit: self.limit(set, false),
-            limit_bytes: (how == How::Limited).then(|| self.charged.capacity_bytes()),
+            limit_bytes: is_limited.then(|| self.charged.capacity_bytes()),
             memory_bytes: (how == How::Itself).then_some(self.target.total_bytes),
             records: how == How::Itself && self.program.records,
             settles: self.settles(how),
             stops: self.stops(how),
-            ranks: if set.has(Technique::Fsdp) { self.program.devices } else { 1 },
+            looks: set.is_empty() && how == How::Ample,
+            ranks: if set.needs_ranks() { self.program.devices } else { 1 },
             is_alone,
         }
     }

@@ -408,6 +408,12 @@ pub(crate) struct Applied {
     /// The operators of a step: place, type, FLOPs, bytes, number.
     #[serde(default)]
     pub(crate) work: Vec<(String, String, u64, u64, u64)>,
+    /// The batch of the model's first call, in a run that looks for it.
+    #[serde(default)]
+    pub(crate) batch: Option<u64>,
+    /// The lines that make or move tensors of that batch.
+    #[serde(default)]
+    pub(crate) places: Vec<String>,
 }
 
 /// Why a technique cannot be applied to the program.
@@ -443,6 +449,8 @@ pub(crate) struct Request<'it> {
     pub(crate) settles: bool,
     /// Whether the program ends after its steps, without the code after them.
     pub(crate) stops: bool,
+    /// Whether to look for memory at the peak that is not read again.
+    pub(crate) looks: bool,
     /// Whether to show the program's output.
     pub(crate) shows: bool,
     pub(crate) ranks: u32,

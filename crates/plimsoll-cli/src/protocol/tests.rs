@@ -51,6 +51,7 @@ fn what_python_reads_has_the_recorded_fields() {
         records: true,
         settles: false,
         stops: true,
+        looks: true,
         shows: true,
         ranks: 1,
         alone: true,

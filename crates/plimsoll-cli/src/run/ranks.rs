@@ -21,7 +21,7 @@ use super::ending::end_as;
 use crate::exit::{Answer, Exit, Failure};
 use crate::guard::Guard;
 use crate::output;
-use crate::techniques::{Set, Technique};
+use crate::techniques::Set;
 
 /// How long the other ranks may take to end once one has failed.
 const GRACE: Duration = Duration::from_secs(10);
@@ -40,13 +40,13 @@ struct Rank {
 /// Checks that a set can use this many GPUs.
 ///
 /// # Errors
-/// fsdp needs several GPUs, and without it several GPUs are useless.
+/// fsdp and tensor-parallel need several GPUs, and without them several GPUs are useless.
 pub(super) fn check(devices: u32, set: Option<&Set>) -> Result<(), Failure> {
-    let is_sharded = set.is_some_and(|set| set.has(Technique::Fsdp));
+    let is_sharded = set.is_some_and(|set| set.needs_ranks());
     let message = match (is_sharded, devices) {
-        (true, 1) => "fsdp needs several GPUs: --devices N, without torchrun",
+        (true, 1) => "fsdp and tensor-parallel need several GPUs: --devices N, without torchrun",
         (false, 2..) => {
-            "--devices starts a rank for each GPU, for --with fsdp; a program that uses several GPUs itself needs no --devices"
+            "--devices starts a rank for each GPU, for --with fsdp or tensor-parallel; a program that uses several GPUs itself needs no --devices"
         }
         _ => return Ok(()),
     };

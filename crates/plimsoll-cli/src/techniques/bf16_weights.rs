@@ -20,5 +20,7 @@ pub(super) const ROW: Row = Row {
     time: Time::Narrow,
     operators: Operators::Other,
     shown: Shown::Name,
-    note: None,
+    note: Some(
+        "the largest difference of the outputs is not known here; `plimsoll run --with bf16-weights` measures it on the first batch",
+    ),
 };

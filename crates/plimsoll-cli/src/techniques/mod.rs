@@ -14,6 +14,8 @@
 //! | `compile.rs`, `memory_budget.rs`, `no_compile.rs` | `torch.compile`, or none |
 //! | `fsdp.rs` | several GPUs |
 //! | `no_grad.rs`, `host_outputs.rs`, `offload_weights.rs`, `half.rs`, `bf16_weights.rs` | programs that only compute outputs |
+//! | `freeze.rs`, `lora.rs` | another part of the model is trained |
+//! | `tensor_parallel.rs` | several GPUs, each with a part of the layers |
 //! | `table.rs` | all rows, and the methods of a technique that read its row |
 //! | `set.rs` | the set of a `--with` |
 //! | `python.rs` | a set as the Python package reads it |
@@ -31,10 +33,12 @@ mod chunked_loss;
 mod compile;
 mod expandable;
 mod free_grads;
+mod freeze;
 mod fsdp;
 mod fused;
 mod half;
 mod host_outputs;
+mod lora;
 mod memory_budget;
 mod no_compile;
 mod no_foreach;
@@ -49,6 +53,7 @@ mod split;
 mod step_in_backward;
 mod table;
 mod technique;
+mod tensor_parallel;
 
 pub(crate) use self::row::{Alone, Joins, Levels, Operators, Programs, Shown, Time, Value};
 pub(crate) use self::set::Set;

@@ -80,6 +80,8 @@ pub(crate) enum Alone {
     Optimizer,
     /// At the beginning, if the numbers may change.
     Changed,
+    /// After the search, to show what it would save: it changes what is trained, so it is never chosen.
+    Offered,
     /// Never: the search handles it separately.
     Never,
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::row::Value;
+use super::row::{Alone, Value};
 use super::technique::{Numbers, Technique};
 
 /// Techniques with their values.
@@ -66,6 +66,11 @@ impl Set {
     /// The value of a technique, if it has one.
     pub(crate) fn value(&self, technique: Technique) -> Option<u64> {
         self.entries.iter().find(|(it, _)| *it == technique).and_then(|(_, value)| *value)
+    }
+
+    /// Whether it needs several GPUs, with a process for each.
+    pub(crate) fn needs_ranks(&self) -> bool {
+        self.techniques().any(|it| it.row().alone == Alone::SeveralGpus)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -4,12 +4,13 @@ use super::row::{Row, Value};
 use super::technique::Technique;
 use super::{
     accumulate, adam_8bit, bf16, bf16_weights, checkpoint, checkpoint_nested, checkpoint_segments,
-    chunked_loss, compile, expandable, free_grads, fsdp, fused, half, host_outputs, memory_budget,
-    no_compile, no_foreach, no_grad, offload, offload_optimizer, offload_weights, split, step_in_backward,
+    chunked_loss, compile, expandable, free_grads, freeze, fsdp, fused, half, host_outputs, lora,
+    memory_budget, no_compile, no_foreach, no_grad, offload, offload_optimizer, offload_weights, split,
+    step_in_backward, tensor_parallel,
 };
 
 /// The rows of all techniques.
-static ROWS: [Row; 24] = [
+static ROWS: [Row; 27] = [
     expandable::ROW,
     free_grads::ROW,
     step_in_backward::ROW,
@@ -34,6 +35,9 @@ static ROWS: [Row; 24] = [
     offload_weights::ROW,
     half::ROW,
     bf16_weights::ROW,
+    freeze::ROW,
+    lora::ROW,
+    tensor_parallel::ROW,
 ];
 
 impl Technique {

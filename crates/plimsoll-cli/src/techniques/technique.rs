@@ -28,6 +28,9 @@ pub(crate) enum Technique {
     OffloadWeights,
     Half,
     Bf16Weights,
+    Freeze,
+    Lora,
+    TensorParallel,
 }
 
 /// How much a technique changes losses and parameters, in ascending order.

@@ -156,6 +156,9 @@ class Serve:
         # Every optimizer imports it, which takes a second or two: import it once, before the forks.
         with contextlib.suppress(Exception):
             importlib.import_module("torch._dynamo")
+            if os.environ.get("PLIMSOLL_PLAN_RANKS"):
+                importlib.import_module("torch.distributed.fsdp")
+                importlib.import_module("torch.distributed.tensor.parallel")
         number, most = 0, min(len(os.sched_getaffinity(0)), MOST)
         children: list[Child] = []
         while os.path.isdir(self.folder) and not self.has(protocol.END):
@@ -242,6 +245,7 @@ class Serve:
         """Called in the child: lets the program continue with this set."""
         settings.FOLDER = request["reports"]
         settings.RECORDS, settings.SETTLES, settings.STOPS = request["records"], request["settles"], request["stops"]
+        settings.LOOKS = request["looks"]
         os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
         host.continue_as_program(request["reports"])
         self.watch.places = view.fork(request["view"])

@@ -9,6 +9,7 @@ STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # stop after this ma
 FURTHER = bool(os.environ.get("PLIMSOLL_PREDICT_FURTHER"))  # whether to run further steps for code that did not run
 SETTLES = bool(os.environ.get("PLIMSOLL_PREDICT_SETTLES"))  # whether to run until the reserved bytes no longer grow
 STOPS = bool(os.environ.get("PLIMSOLL_PREDICT_STOPS"))  # whether to leave out the code after the steps
+LOOKS = bool(os.environ.get("PLIMSOLL_PREDICT_LOOKS"))  # whether to look for memory at the peak that is not read again
 # Bytes that the device has in addition to those that it reports.
 BEYOND = int(os.environ.get("PLIMSOLL_PREDICT_BEYOND") or 0)
 AFTER = int(os.environ.get("PLIMSOLL_PREDICT_AFTER") or 0)  # after this many failed requests of a process

@@ -166,16 +166,23 @@ class Watch:
             return self.report()
         if not settings.RECORDS:
             self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
+            if settings.LOOKS:
+                self.look()
             self.mark(protocol.STARTED)
             return self.report()
         record_history(self.torch, stacks="all", max_entries=ENTRIES)
         self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
         self.listen()
-        if settings.PLAN is None and settings.ranks() == 1:
-            self.peak = Peak(self.torch, self.steps)
-            self.peak.start()
+        if settings.PLAN is None:
+            self.look()
         self.mark(protocol.STARTED)
         self.report()
+
+    def look(self) -> None:
+        """Looks for memory at the peak that is not read again."""
+        if settings.ranks() == 1:
+            self.peak = Peak(self.torch, self.steps)
+            self.peak.start()
 
     def watch_optimizers(self) -> None:
         """Counts steps. A step counts once every optimizer has stepped, except those that wrap another one; without

@@ -88,6 +88,10 @@ class Attend:
             stream.flush()
         os._exit(2)
 
+    def note(self, text: str) -> None:
+        """Prints a measurement of a technique."""
+        say(text)
+
     def unread(self) -> AbstractContextManager[None]:
         """Does nothing, because reads are not followed on a real device."""
         import contextlib

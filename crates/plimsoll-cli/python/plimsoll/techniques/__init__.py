@@ -21,6 +21,7 @@ from . import context
 from .accumulate import Accumulate
 from .adam_8bit import Adam8bit
 from .autocast import Autocast
+from .batch import Batch
 from .checkpoint import Checkpoint, CheckpointNested
 from .checkpoint_segments import CheckpointSegments
 from .chunked_loss import ChunkedLoss
@@ -28,8 +29,10 @@ from .compile import Compile
 from .count import Count
 from .expandable import Expandable
 from .free_grads import FreeGrads
+from .freeze import Freeze
 from .fsdp import Fsdp
 from .host_outputs import HostOutputs
+from .lora import Lora
 from .memory_budget import MemoryBudget
 from .no_compile import NoCompile
 from .no_grad import NoGrad
@@ -39,10 +42,12 @@ from .offload_weights import OffloadWeights
 from .optimizers import Fused, NoForeach
 from .split import Split
 from .step_in_backward import StepInBackward
+from .tensor_parallel import TensorParallel
 from .weights import Bf16Weights, Half
 
 # The outermost technique first: each wraps the ones after it.
 ALL = (
+    Batch,
     Count,
     Expandable,
     NoCompile,
@@ -51,6 +56,8 @@ ALL = (
     Half,
     Bf16Weights,
     OffloadWeights,
+    Freeze,
+    Lora,
     FreeGrads,
     MemoryBudget,
     NoForeach,
@@ -59,6 +66,7 @@ ALL = (
     OffloadOptimizer,
     StepInBackward,
     Fsdp,
+    TensorParallel,
     Compile,
     Autocast,
     Accumulate,

@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from . import observers
+from .difference import Difference
 from .dtypes import converted, need_bf16
 from .inference import Inference
 
@@ -26,6 +27,7 @@ class Half(Inference):
 
     def begin(self) -> None:
         super().begin()
+        self.difference = Difference(self.name)
         kind = torch.nn.Module
         for name in ("to", "cuda"):
             setattr(kind, name, self.moved(getattr(kind, name)))
@@ -45,6 +47,7 @@ class Half(Inference):
 
     def convert(self, module: Any) -> None:
         """Converts the weights of a module."""
+        self.difference.keep(module, WIDE)
         narrow: Callable[..., Any] = lambda it: it.to(self.dtype) if it.dtype in WIDE else it
         module._apply(narrow)
 
@@ -58,8 +61,12 @@ class Half(Inference):
         if self.dtype == torch.bfloat16:
             need_bf16(self.name, next(it.device for it in root.parameters()))
         self.calls += 1
-        args, kwargs = tree_map(lambda it: converted(it, WIDE, self.dtype), (args, kwargs))
-        return tree_map(lambda it: converted(it, (self.dtype,), torch.float32), following(*args, **kwargs))
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = tree_map(lambda it: converted(it, WIDE, self.dtype), (args, kwargs))
+            return tree_map(lambda it: converted(it, (self.dtype,), torch.float32), following(*args, **kwargs))
+
+        return self.difference.around(root, call, args, kwargs)
 
     def lines(self) -> list[str]:
         name = str(self.dtype)

@@ -8,7 +8,7 @@ use crate::techniques::{Alone, Joins, Numbers, Set, Technique};
 impl Pass<'_> {
     /// Tries each technique alone, then the useful ones together, from those that change least to all.
     pub(super) fn inference(&mut self) -> Result<(), Missing> {
-        let is_alone = |it: &Technique| it.row().alone != Alone::Never && self.is_meant(*it);
+        let is_alone = |it: &Technique| it.row().alone < Alone::Offered && self.is_meant(*it);
         let alone: Vec<Technique> = Technique::all().filter(is_alone).collect();
         self.alone(&alone)?;
         let mut all = Set::default();

@@ -63,7 +63,7 @@ impl Pass<'_> {
             Alone::SeveralGpus => self.facts.devices > 1,
             Alone::Optimizer => self.goal() != Goal::Fit,
             Alone::Changed => self.facts.wish.numbers == Numbers::Changed,
-            Alone::Never => false,
+            Alone::Offered | Alone::Never => false,
         };
         let mut first: Vec<Technique> =
             Technique::all().filter(|it| self.is_meant(*it)).filter(is_first).collect();

@@ -14,7 +14,7 @@ use super::super::fit::{Fit, Limits};
 use super::super::goal::{Goal, Wish};
 use super::near::MOST_EFFORT;
 use super::{MOST_TRIALS, Step, choice, next};
-use crate::techniques::{Levels, Numbers, Programs, Set, Technique, Time};
+use crate::techniques::{Alone, Levels, Numbers, Programs, Set, Technique, Time};
 
 /// Random numbers that depend only on their seed.
 #[derive(Clone, Copy)]
@@ -215,7 +215,9 @@ impl World {
     fn sets(&self, with_all_values: bool) -> Vec<Set> {
         let mut sets = vec![Set::default()];
         let is_allowed = |it: &Technique| {
-            it.row().numbers <= self.wish.numbers && self.run(*it) == Ran::Well && *it != Technique::Fsdp
+            it.row().numbers <= self.wish.numbers
+                && self.run(*it) == Ran::Well
+                && it.row().alone != Alone::SeveralGpus
         };
         for technique in Technique::all().filter(is_allowed) {
             let mut values: Vec<Option<u64>> = match technique.row().levels {

@@ -24,5 +24,5 @@ pub(super) mod need;
 pub(super) mod shortage;
 pub(super) mod verdict;
 pub(super) mod warm;
-pub(super) mod waste;
+pub(crate) mod waste;
 pub(super) mod without;

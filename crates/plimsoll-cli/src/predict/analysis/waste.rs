@@ -1,9 +1,10 @@
-//! Memory that is live at the peak but not needed there: the program's source with lines that free it ([`edited`]),
-//! and the peaks with these lines ([`Savings`]).
+//! Memory that is live at the peak but not needed there: the rows that are worth a run ([`worthwhile`]), the program's
+//! source with the lines that free it ([`edited`]), and the peaks with these lines ([`Savings`]).
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::predict::view::Replaced;
 use crate::protocol::{Waste, WasteKind};
@@ -34,6 +35,29 @@ pub(crate) struct Freed {
     pub(crate) reserved_bytes: u64,
     /// Whether the program fits.
     pub(crate) fits: bool,
+}
+
+/// If the first run took longer than this, there is no further one.
+pub(crate) const LONGEST: Duration = Duration::from_secs(60);
+
+/// The maximum number of rows to try.
+const MOST: usize = 4;
+
+/// A line that lowers the peak by less than the peak divided by this is left out.
+const LEAST_PART: u64 = 100;
+
+/// Less than this is not worth a run.
+const LEAST_BYTES: u64 = 8 << 20;
+
+/// The smallest saving that counts, for a peak of this many bytes.
+pub(crate) fn least_bytes(peak_bytes: u64) -> u64 {
+    (peak_bytes / LEAST_PART).max(LEAST_BYTES)
+}
+
+/// The rows that are worth a run, for a peak of this many bytes.
+pub(crate) fn worthwhile(rows: &[Waste], peak_bytes: u64) -> Vec<Waste> {
+    let rows = rows.iter().filter(|row| row.bytes >= least_bytes(peak_bytes));
+    rows.take(MOST).cloned().collect()
 }
 
 /// The files of these rows, with the new lines inserted.

@@ -13,6 +13,6 @@
 
 pub(super) mod host;
 pub(super) mod job;
-pub(super) mod read;
+pub(crate) mod read;
 pub(crate) mod report;
 pub(super) mod traces;

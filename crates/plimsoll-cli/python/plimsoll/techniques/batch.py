@@ -1,0 +1,158 @@
+"""Changes the batch of an unmodified program, for the runs in which `plan` searches for the largest batch. It is not a
+technique of `--with`.
+
+The batch is the first dimension of the first tensor that the first outermost module call gets. There are two ways to
+change it, which `plan` tries in this order:
+
+    tensors    tensors with that many rows get more rows, or fewer, where the program makes them (torch.randn and
+               others, outside constructors) or moves them to a GPU
+    inputs     the same for the arguments of outermost module calls and of `generate`; the targets of losses follow
+
+A run counts only if the model really got the wanted batch. The new rows are copies: on the stand-in, values do not
+matter.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ..frames import is_library, of_program
+from . import context, observers
+
+FACTORIES = "randn rand randint zeros ones empty full arange tensor as_tensor from_numpy normal randperm".split()
+MOVES = "to cuda".split()
+MOST = 3  # places to name
+
+
+class Batch:
+    """Gives the model another batch."""
+
+    name = "batch"
+    serves = True
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self.rows, self.of, self.way = value["rows"], value["of"], value["way"]  # 0 rows: only look
+        self.seen: int | None = None  # the first model call's batch
+        self.is_called = self.is_generating = False
+        self.places: dict[int, list[str]] = {}  # where tensors with so many rows are made or moved
+
+    def begin(self) -> None:
+        for name in FACTORIES:
+            if hasattr(torch, name):
+                setattr(torch, name, self.made(getattr(torch, name)))
+        for name in MOVES:
+            setattr(torch.Tensor, name, self.moved(getattr(torch.Tensor, name)))
+        if self.way == "inputs":
+            self.follow_losses()
+        mixin = getattr(sys.modules.get("transformers.generation.utils"), "GenerationMixin", None)
+        if mixin is not None:
+            mixin.generate = self.generating(mixin.generate)
+
+    def made(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that makes tensors, for calls from the program's own lines."""
+
+        @functools.wraps(original)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            frame = sys._getframe(1)
+            if is_library(frame.f_code.co_filename) or is_constructing(frame):
+                return result
+            return self.changed(result)
+
+        return make
+
+    def moved(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A method that moves a tensor."""
+
+        @functools.wraps(original)
+        def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(tensor, *args, **kwargs)
+            is_data = tensor.is_cpu and not result.is_cpu and not observers.moving
+            return self.changed(result) if is_data else result
+
+        return move
+
+    def changed(self, tensor: Any) -> Any:
+        """A tensor with the wanted number of rows, if it is a batch."""
+        if not isinstance(tensor, torch.Tensor) or not tensor.dim() or tensor.requires_grad:
+            return tensor
+        if not self.rows:
+            place = context.program_line()
+            known = self.places.setdefault(tensor.size(0), [])
+            if place is not None and place not in known and len(known) < MOST:
+                known.append(place)
+            return tensor
+        return self.with_rows(tensor) if self.way == "tensors" else tensor
+
+    def with_rows(self, value: Any) -> Any:
+        """A batch with the wanted number of rows; other values unchanged."""
+        if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
+            return value
+        if not value.dim() or value.size(0) != self.of or self.of == self.rows:
+            return value
+        if self.rows < self.of:
+            return value[: self.rows].clone()
+        whole, rest = divmod(self.rows, self.of)
+        return torch.cat([value] * whole + ([value[:rest]] if rest else []))
+
+    def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.is_called = True
+        if self.rows and self.way == "inputs" and not self.is_generating:
+            args, kwargs = tree_map(self.with_rows, (args, kwargs))
+        if self.seen is None:
+            tensors = (it for it in tree_leaves((args, kwargs)) if isinstance(it, torch.Tensor) and it.dim())
+            self.seen = next((it.size(0) for it in tensors), None)
+        return following(*args, **kwargs)
+
+    def generating(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The `generate` of transformers, which calls the model with its own tensors."""
+
+        @functools.wraps(original)
+        def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.rows and self.way == "inputs":
+                args, kwargs = tree_map(self.with_rows, (args, kwargs))
+            self.is_generating = True
+            try:
+                return original(model, *args, **kwargs)
+            finally:
+                self.is_generating = False
+
+        return generate
+
+    def follow_losses(self) -> None:
+        """Gives the target of a loss as many rows as its input, if the model's batch was changed in between."""
+        place = torch.nn.functional
+        for name in observers.LOSSES:
+            original = getattr(place, name, None)
+            if original is not None:
+                setattr(place, name, self.following(original))
+
+    def following(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def loss(input: Any, target: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(input, torch.Tensor) and isinstance(target, torch.Tensor) and input.dim() and target.dim():
+                rows = input.size(0)
+                if rows != target.size(0) and rows * self.of == target.size(0) * self.rows:
+                    times = -(-rows // target.size(0))
+                    target = torch.cat([target] * times)[:rows]
+            return original(input, target, *args, **kwargs) if target is not None else original(input, *args, **kwargs)
+
+        return loss
+
+    def report(self) -> dict[str, Any]:
+        if self.seen is None:
+            detail = "the model is called without a tensor" if self.is_called else "no module was called"
+            return dict(applied=False, detail=detail, lines=[])
+        places = self.places.get(self.seen, [])
+        return dict(applied=True, detail="", lines=[], batch=self.seen, places=places)
+
+
+def is_constructing(frame: Any) -> bool:
+    """Whether the program is in a constructor, such as a module's, whose tensors are no batches."""
+    return any(it.f_code.co_name == "__init__" for it in of_program(frame))
