@@ -132,3 +132,15 @@ fn nothing_is_said_about_honest_programs() {
         assert!(found["waste"].is_null(), "{name}: {:#}", found["waste"]);
     }
 }
+
+/// Work on a second stream may still read memory after the last line that names it.
+#[needs(pytorch)]
+#[test]
+fn nothing_is_said_about_a_program_that_makes_a_stream() {
+    let (_, program) = programs("planted").into_iter().find(|(name, _)| name == "loopcarried").expect("it");
+    for (name, stream) in [("generic", "torch.Stream(device='cuda')"), ("cuda", "torch.cuda.Stream()")] {
+        let torch = Torch::new(&format!("waste-stream-{name}"), &format!("{program}\nside = {stream}\n"));
+        let output = predict(&torch);
+        assert!(json(&output)["waste"].is_null(), "{stream}: {}", stdout(&output));
+    }
+}
