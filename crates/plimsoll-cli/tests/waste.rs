@@ -10,6 +10,7 @@ use plimsoll_needs::needs;
 use serde_json::Value;
 
 use crate::program::{json, stderr, stdout};
+use crate::standin;
 use crate::torch::{Torch, answer};
 
 /// The programs of a folder, by name.
@@ -143,4 +144,30 @@ fn nothing_is_said_about_a_program_that_makes_a_stream() {
         let output = predict(&torch);
         assert!(json(&output)["waste"].is_null(), "{stream}: {}", stdout(&output));
     }
+}
+
+/// Keeps the graphs of 40 steps.
+const SUMMED: &str = "
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.Tanh(), torch.nn.Linear(1024, 10)).cuda()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+running = 0
+for step in range(40):
+    loss = net(torch.randn(1024, 256, device='cuda')).square().mean()
+    opt.zero_grad()
+    loss.backward(retain_graph=True)
+    opt.step()
+    running = running + loss
+print(running.item())
+";
+
+#[needs(pytorch)]
+#[test]
+fn run_names_a_sum_that_keeps_graphs() {
+    let torch = Torch::new("waste-run", SUMMED);
+    let output = standin::run(&torch, &[], &[]).output().expect("it starts");
+    let said = "plimsoll: `running` (train.py:11) keeps the graph of each loss, 5.04 MiB each: `running = running + \
+                loss.detach()` in its place keeps none\n";
+    let text = stderr(&output);
+    assert!(text.contains("plimsoll: memory grew by 5.04 MiB a step\n") && text.contains(said), "{text}");
 }

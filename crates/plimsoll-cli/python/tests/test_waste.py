@@ -54,6 +54,16 @@ def train(data):
         ("def f():\n    x = a()\n    g = (it + x for it in b)\n    c()\n    return g", 4, "x", None),
         ("def f():\n    global x\n    x = a()\n    b(x)\n    c()", 5, "x", None),
         ("def f():\n    x = a()\n    b()\n    return locals()", 3, "x", None),
+        ("def f():\n    x = a()\n    def g():\n        x = b()\n        return x\n    c(x)\n    d()", 7, "x", 6),
+        ("def f():\n    x = a()\n    def g():\n        nonlocal x\n        x = b()\n    c(x)\n    d()", 7, "x", None),
+        ("def f():\n    x = a()\n    def g(y=x):\n        x = b()\n    c(x)\n    d()", 6, "x", None),
+        ("def f():\n    x = a()\n    def g():\n        y = [x for x in b]\n        return x\n    c()", 6, "x", None),
+        (
+            "def f():\n    x = a()\n    def g():\n        x = b()\n        return lambda: x\n    c(x)\n    d()",
+            7,
+            "x",
+            6,
+        ),
         # The program deletes the name itself.
         ("def f():\n    x = a()\n    b(x)\n    c()\n    del x", 4, "x", None),
         # An exception handler reads it.

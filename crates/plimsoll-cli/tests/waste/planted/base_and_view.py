@@ -1,5 +1,6 @@
 # not needed at the peak: big, small
 import torch
+
 big = torch.randn(200_000, 256, device="cuda")
 small = big[:1000]
 net = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1)).cuda()

@@ -1,10 +1,14 @@
 # not needed at the peak: train, val
 import torch
+
+
 def load():
     big = torch.randn(200_000, 256, device="cuda")
     train = big[:1000]
     val = big[1000:1100]
     return train, val
+
+
 train, val = load()
 net = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1)).cuda()
 opt = torch.optim.SGD(net.parameters(), lr=0.1)
