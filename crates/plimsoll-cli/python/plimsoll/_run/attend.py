@@ -39,6 +39,8 @@ class Attend:
                     "without techniques: plimsoll run -- COMMAND",
                 )
                 os._exit(2)
+        if settings.NVTX:
+            self.name_ranges()
         if settings.LIMIT:
             torch.cuda._lazy_call(self.limit)
         self.live = self.check = None
@@ -67,6 +69,15 @@ class Attend:
         techniques.install(self.torch)
         techniques.activate(json_of(settings.WITH), self)
         answer(protocol.APPLIED)
+
+    def name_ranges(self) -> None:
+        """Makes the NVTX ranges of `--nvtx`."""
+        from .nvtx import Ranges
+
+        try:
+            Ranges(self.torch)
+        except Exception as why:
+            say(f"--nvtx: no ranges in this process: {why}")
 
     def limit(self) -> None:
         """Limits the allocator of each GPU to `--memory-limit`."""

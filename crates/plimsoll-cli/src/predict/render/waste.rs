@@ -85,11 +85,15 @@ fn what(row: &Waste, size: &impl Fn(u64) -> String) -> String {
             format!("{bytes} of gradients that `{name}` has used are live at the peak of the next pass")
         }
         WasteKind::Unread => {
-            format!("{bytes} live at the peak are in `{name}` ({place}), which is only added to and never read")
+            format!(
+                "{bytes} live at the peak are in `{name}` ({place}), which is only added to and never read"
+            )
         }
         WasteKind::Graph => {
             let each = size(row.each);
-            format!("`{name}` ({place}) keeps the graph of each loss, {each} each, without `.detach()` or `.item()`")
+            format!(
+                "`{name}` ({place}) keeps the graph of each loss, {each} each, without `.detach()` or `.item()`"
+            )
         }
         WasteKind::States => format!(
             "{bytes} of the state of `{name}` are of frozen parameters (a later training of them starts without it)"
