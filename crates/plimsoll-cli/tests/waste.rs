@@ -45,11 +45,13 @@ fn check_planted(name: &str, program: &str) -> Value {
     assert_eq!(Some(names.join(", ").as_str()), planted, "{name}: {waste:#}");
     let mut lines: Vec<String> = program.lines().map(str::to_owned).collect();
     let mut rows = rows.clone();
-    rows.sort_by_key(|row| std::cmp::Reverse(row["after"].as_u64()));
+    rows.sort_by_key(|row| (std::cmp::Reverse(row["after"].as_u64()), row["replaces"].as_u64()));
     for row in rows {
-        let after = usize::try_from(row["after"].as_u64().expect("a line")).expect("a number");
+        let number = |key: &str| usize::try_from(row[key].as_u64().expect("a number")).expect("a number");
+        let (after, replaces) = (number("after"), number("replaces"));
         let indent = lines[after - 1].len() - lines[after - 1].trim_start().len();
-        lines.insert(after, format!("{}{}", " ".repeat(indent), row["text"].as_str().expect("a line")));
+        let line = format!("{}{}", " ".repeat(indent), row["text"].as_str().expect("a line"));
+        lines.splice(after - replaces..after, [line]);
     }
     let pasted = Torch::new(&format!("waste-pasted-{name}"), &lines.join("\n"));
     let again = answer(&predict(&pasted), 0);
