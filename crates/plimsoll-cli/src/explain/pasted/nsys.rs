@@ -203,7 +203,6 @@ fn pid(global: i64) -> i64 {
 }
 
 /// A time since the start of the profile: `4.213 s`.
-#[expect(clippy::cast_precision_loss, reason = "a time to print")]
 fn seconds(ns: i64) -> String {
     format!("{:.3} s", ns as f64 / 1e9)
 }
