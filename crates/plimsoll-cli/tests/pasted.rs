@@ -187,3 +187,60 @@ fn options_of_snapshots_are_refused_and_other_texts_are_no_snapshot() {
     assert!(text(&["explain", &kept("little.json.gz")]).contains("Live memory"));
     assert_eq!(plimsoll(&["explain", &kept("features.bare.pickle.gz")]).status.code(), Some(0));
 }
+
+/// The tables of `nsys export --type sqlite`, as far as they are read. The process is 4711.
+const NSYS: &str = "
+CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, \"end\" INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER, textId INTEGER);
+CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS (start INTEGER NOT NULL, globalPid INTEGER, deviceId INTEGER NOT NULL,
+    contextId INTEGER NOT NULL, address INTEGER NOT NULL, pc INTEGER NOT NULL, bytes INTEGER NOT NULL,
+    memKind INTEGER NOT NULL, memoryOperationType INTEGER NOT NULL, name TEXT, correlationId INTEGER, streamId INTEGER);
+INSERT INTO StringIds VALUES (1, 'forward: 0 (Linear)');
+INSERT INTO NVTX_EVENTS VALUES (0, 9000000000, 59, 'forward: Sequential', (4711 << 24) | 5000, NULL),
+    (1000000000, 2500000000, 59, NULL, (4711 << 24) | 5000, 1), (0, 9000000000, 59, 'another process', 42 << 24, NULL);
+INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS VALUES
+    (500000000, 4711 << 24, 0, 1, 4096, 0, 2097152, 2, 0, NULL, 1, 0), (2000000000, 4711 << 24, 0, 1, 8192, 0, 20971520, 2, 0, NULL, 2, 0),
+    (2100000000, 4711 << 24, 0, 1, 12288, 0, 1073741824, 1, 0, NULL, 3, 0), (3000000000, 4711 << 24, 0, 1, 4096, 0, 2097152, 2, 1, NULL, 4, 0),
+    (3000000001, 4711 << 24, 0, 1, 99, 0, 2097152, 2, 1, NULL, 4, 0), (4000000000, 4711 << 24, 0, 1, 4096, 0, 1048576, 2, 0, NULL, 5, 0);
+";
+
+#[test]
+fn an_export_of_nsight_systems_shows_the_peak_and_the_ranges_of_its_allocations() {
+    let folder = Folder::new("nsys");
+    let file = folder.file("it.sqlite");
+    rusqlite::Connection::open(&file).and_then(|it| it.execute_batch(NSYS)).expect("a database");
+    let said = "GPU 0: process 4711 had at most 22.00 MiB of device memory, at 2.000 s of the profile\n  \
+                GPU 0, process 4711: peak 22.00 MiB at 2.000 s; 21.00 MiB at the end of the profile; 3 allocations\n    \
+                20.00 MiB at 2.000 s in `forward: 0 (Linear)`\n    2.00 MiB at 0.500 s in `forward: Sequential`\n";
+    let answer = stdout(&plimsoll(&["explain", &file]));
+    assert!(answer.starts_with(said), "{answer}");
+    let answer = json(&plimsoll(&["explain", "--json", &file]));
+    assert_eq!((&answer["kind"], &answer["devices"][0]["peak_bytes"]), (&"nsys".into(), &(22 << 20).into()));
+    let refused = plimsoll(&["explain", "--device", "0", &file]);
+    assert!(
+        refused.status.code() == Some(2) && stderr(&refused).contains("an SQLite database"),
+        "{}",
+        stderr(&refused)
+    );
+}
+
+#[test]
+fn a_database_without_memory_events_is_an_error_and_its_views_are_not_run() {
+    let folder = Folder::new("nsys-bad");
+    let view = "CREATE VIEW CUDA_GPU_MEMORY_USAGE_EVENTS AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) \
+                SELECT i AS start FROM n";
+    for (name, tables) in [("empty", "CREATE TABLE other (id INTEGER)"), ("view", view)] {
+        let file = folder.file(name);
+        rusqlite::Connection::open(&file).and_then(|it| it.execute_batch(tables)).expect("a database");
+        let output = plimsoll(&["explain", &file]);
+        assert!(
+            output.status.code() == Some(3) && stderr(&output).contains("--cuda-memory-usage=true"),
+            "{}",
+            stderr(&output)
+        );
+    }
+    let file = folder.file("cut");
+    fs::write(&file, b"SQLite format 3\0 and no more").expect("written");
+    let output = plimsoll(&["explain", &file]);
+    assert!(output.status.code() == Some(3) && stderr(&output).contains("SQLite"), "{}", stderr(&output));
+}

@@ -210,16 +210,18 @@ class Graph(TypedDict):
 
 
 class Waste(TypedDict):
-    """Memory that is live at the peak but not needed there, and the line that frees it: insert `text` after line
-    `after` of the file.
+    """Memory that is live at the peak but not needed there, and the line that frees it: `text` is inserted after line
+    `after` of the file, in place of the last `replaces` lines.
     """
 
-    kind: str  # del, shape, view, gradients or states
+    kind: str  # del, shape, view, gradients, states, unread or graph
     name: str
     file: str
     line: int  # where the name was assigned
     bytes: int
+    each: int  # the bytes of one step's graph
     after: int
+    replaces: int
     indent: str
     text: str
 

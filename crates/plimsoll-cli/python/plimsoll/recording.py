@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from ._holding.falling import Skipped
+from ._holding.skipped import Skipped
 from ._program import answer
 from .allocator import record_history, write_snapshot
 from .errors import PlimsollError
@@ -79,6 +79,8 @@ class Recording:
                 snapshot["device_traces"][nth] = [it for it in events if it.get("time_us", 0) >= self.began_us]
         if self.marks_before:
             mark_before(snapshot, self.max_entries)
+        if skipped:
+            skipped[0].settle()
         count = skipped[0].count if skipped and skipped[0].tried else None
         write_snapshot(torch, snapshot, self.path, self.max_entries, count)
 

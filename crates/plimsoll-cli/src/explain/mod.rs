@@ -31,7 +31,7 @@ use crate::shown::Shown;
 #[command(after_help = "Example: plimsoll explain snapshot.pickle")]
 pub(crate) struct ExplainArgs {
     /// A log with an out-of-memory message, or a snapshot (pickle or JSON, plain, gzip or zstd); `-` is stdin. Also
-    /// torch.cuda.memory_stats(), memory_summary(), or a torch.profiler trace with memory events. Several files, or a
+    /// torch.cuda.memory_stats(), memory_summary(), a torch.profiler trace or an SQLite export of nsys with memory events. Several files, or a
     /// folder: the ranks of one job
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -71,6 +71,9 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
         }
         return job::run(&files, args, sink);
     };
+    if pasted::nsys::is_database(file) {
+        return pasted::of_database(file, args);
+    }
     let recording = match Opened::open(file, args.device)? {
         Opened::Recording(recording) => *recording,
         Opened::Pasted(name, pasted) => return pasted::answer(&name, &pasted, args),

@@ -32,15 +32,19 @@ pub(crate) struct UnusedGraph {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Waste {
     pub(crate) kind: WasteKind,
-    /// The variable, or the optimizer's expression.
+    /// The variable, the attribute, or the optimizer's expression.
     pub(crate) name: String,
     pub(crate) file: PathBuf,
     /// The line that assigned the variable.
     pub(crate) line: u64,
     /// An estimate of the bytes that it keeps.
     pub(crate) bytes: u64,
+    /// The bytes of one step's graph; 0 for other kinds.
+    pub(crate) each: u64,
     /// The new line is inserted after this one.
     pub(crate) after: u64,
+    /// The number of lines, up to `after`, that the new line replaces.
+    pub(crate) replaces: u64,
     pub(crate) indent: String,
     pub(crate) text: String,
 }
@@ -59,6 +63,10 @@ pub(crate) enum WasteKind {
     Gradients,
     /// An optimizer's state for frozen parameters.
     States,
+    /// A container that is only added to.
+    Unread,
+    /// A sum or a list of losses that keeps the graph of each step.
+    Graph,
 }
 
 /// Training memory that was dropped for good (`_holding/falling.py`).

@@ -56,6 +56,9 @@ pub(crate) struct RunArgs {
     /// Limit PyTorch's allocator to this much of each GPU, such as 22GiB, as on a smaller GPU
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     memory_limit: Option<u64>,
+    /// Make NVTX ranges for each layer, backward pass and optimizer step, which Nsight Systems shows
+    #[arg(long)]
+    nvtx: bool,
     /// Folder for snapshots, written when memory runs out
     #[arg(long, value_name = "DIR", default_value = ".")]
     snapshots: PathBuf,
@@ -87,6 +90,7 @@ Examples:
   plimsoll run --no-watch --with expandable -- torchrun --nproc-per-node 8 train.py
   plimsoll run --devices 2 --with fsdp,checkpoint -- python train.py
   plimsoll run --check plan.json -- python train.py
+  nsys profile --cuda-memory-usage=true plimsoll run --nvtx -- python train.py
   plimsoll run --memory-limit 22GiB --with checkpoint -- python train.py",
         techniques::help()
     )
@@ -111,7 +115,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
     ranks::check(args.devices, set.as_ref())?;
     let attended = || {
         let mut command = prepared();
-        if set.is_some() || !args.no_watch || plan.is_some() || args.memory_limit.is_some() {
+        if set.is_some() || !args.no_watch || plan.is_some() || args.memory_limit.is_some() || args.nvtx {
             attend(args, set.as_ref(), &mut command)?;
         }
         Ok(command)
@@ -173,6 +177,10 @@ fn attend(args: &RunArgs, set: Option<&Set>, command: &mut Command) -> Result<()
     match args.memory_limit {
         Some(bytes) => command.env("PLIMSOLL_RUN_LIMIT", bytes.to_string()),
         None => command.env_remove("PLIMSOLL_RUN_LIMIT"),
+    };
+    match args.nvtx {
+        true => command.env("PLIMSOLL_RUN_NVTX", "1"),
+        false => command.env_remove("PLIMSOLL_RUN_NVTX"),
     };
     match &args.check {
         Some(plan) => command.env("PLIMSOLL_RUN_CHECK", std::path::absolute(plan).map_err(unreadable)?),

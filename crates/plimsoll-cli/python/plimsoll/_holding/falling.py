@@ -1,10 +1,9 @@
 """Finds training memory that was dropped for good: gradients, optimizer states and buffers that existed in earlier
-steps but not in the latest ones. It also counts the steps that GradScaler skipped.
+steps but not in the latest ones.
 """
 
 from __future__ import annotations
 
-import functools
 import weakref
 from typing import Any
 
@@ -134,35 +133,3 @@ class Falling:
                     if parameter is not None:
                         found.setdefault(id(parameter), f"{name}.{own}" if name else own)
         return [found[it] for it in wanted if it in found]
-
-
-class Skipped:
-    """Counts the steps that GradScaler skipped because a gradient was infinite or NaN. Optimizers that skip such steps
-    themselves (`fused=True`) are not counted: whether they did is known only on the GPU.
-    """
-
-    def __init__(self, torch: Any) -> None:
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
-        self.count = self.tried = 0
-        self.steps = 0  # of all optimizers
-        register_optimizer_step_post_hook(self.stepped)
-        module = getattr(torch.amp, "grad_scaler", None) or torch.cuda.amp.grad_scaler  # before 2.3
-        scaler, skipped = module.GradScaler, self
-        original = getattr(scaler, "_maybe_opt_step", None)
-        if original is None:
-            return  # this PyTorch does not have the function
-
-        @functools.wraps(original)
-        def _maybe_opt_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            before = skipped.steps
-            result = original(self, optimizer, *args, **kwargs)
-            skipped.tried += 1
-            skipped.count += skipped.steps == before
-            return result
-
-        scaler._maybe_opt_step = _maybe_opt_step
-
-    def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An optimizer has stepped."""
-        self.steps += 1

@@ -39,7 +39,11 @@ class Source:
     @classmethod
     def of(cls, code: CodeType, module: dict[str, Any]) -> Source | None:
         """The source of a code object; None if there is none."""
-        file = code.co_filename
+        return cls.at(code.co_filename, module)
+
+    @classmethod
+    def at(cls, file: str, module: dict[str, Any]) -> Source | None:
+        """The source of a file; None if there is none."""
         if file not in cls.known:
             text = "".join(linecache.getlines(file, module))
             try:

@@ -78,8 +78,7 @@ class Watch:
         sparse.torch_save(torch)
         self.host = Host(torch)
         self.peak: Peak | None = None
-        # The process whose thread waits for the stop file: a fork does not copy the thread.
-        self.listening: int | None = None
+        self.listening: int | None = None  # the process whose thread waits for the stop file: forks do not copy it
         self.begin()
         self.listen()
         os.register_at_fork(after_in_child=self.begin)
@@ -164,16 +163,12 @@ class Watch:
             self.listen()
             self.mark(protocol.STARTED)
             return self.report()
-        if not settings.RECORDS:
-            self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
-            if settings.LOOKS:
-                self.look()
-            self.mark(protocol.STARTED)
-            return self.report()
-        record_history(self.torch, stacks="all", max_entries=ENTRIES)
+        if settings.RECORDS:
+            record_history(self.torch, stacks="all", max_entries=ENTRIES)
         self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
-        self.listen()
-        if settings.PLAN is None:
+        if settings.RECORDS:
+            self.listen()
+        if settings.PLAN is None if settings.RECORDS else settings.LOOKS:
             self.look()
         self.mark(protocol.STARTED)
         self.report()
@@ -216,8 +211,7 @@ class Watch:
             self.peak.gradients.stepped(optimizer)
             self.falling.stepped(optimizer, step, max(levels(self.torch), default=0))
         steps = [n for it, n in self.steps.items() if n or not shares_parameters(it, optimizer)]
-        # An optimizer that never steps is ignored after a while.
-        is_waiting = max(steps) < PATIENCE * max(settings.STEPS, 3)
+        is_waiting = max(steps) < PATIENCE * max(settings.STEPS, 3)  # for an optimizer that has not stepped
         self.count_steps(min(it for it in steps if it or is_waiting))
 
     def backward_begins(self) -> None:
@@ -285,8 +279,7 @@ class Watch:
         if settings.PLAN is None:
             self.growing.ran_out(device, allocated(self.torch, device))
         for name in ("allocated", "reserved"):
-            # A device without any memory so far also gets a row.
-            self.peaks.setdefault((device, name), (0, self.failed_step))
+            self.peaks.setdefault((device, name), (0, self.failed_step))  # a row even without any memory so far
         with ours():
             self.dump()
         self.is_dumped = True

@@ -39,6 +39,8 @@ class Attend:
                     "without techniques: plimsoll run -- COMMAND",
                 )
                 os._exit(2)
+        if settings.NVTX:
+            self.name_ranges()
         if settings.LIMIT:
             torch.cuda._lazy_call(self.limit)
         self.live = self.check = None
@@ -67,6 +69,15 @@ class Attend:
         techniques.install(self.torch)
         techniques.activate(json_of(settings.WITH), self)
         answer(protocol.APPLIED)
+
+    def name_ranges(self) -> None:
+        """Makes the NVTX ranges of `--nvtx`."""
+        from .nvtx import Ranges
+
+        try:
+            Ranges(self.torch)
+        except Exception as why:
+            say(f"--nvtx: no ranges in this process: {why}")
 
     def limit(self) -> None:
         """Limits the allocator of each GPU to `--memory-limit`."""
@@ -129,7 +140,9 @@ class Attend:
             self.path = self.dump(os.path.join(settings.SNAPSHOTS, f"oom-{self.name()}.pickle"))
         except Exception as why:
             say(f"no snapshot of this moment: {why}")
-        self.gauges.growing.ran_out(device, allocated(self.torch, device))
+        level = allocated(self.torch, device)
+        self.gauges.growing.ran_out(device, level)
+        self.gauges.graphs.look(sys._getframe(1), level)
 
     def name(self) -> str:
         """The process's name in file names: its rank, or its process ID."""
@@ -148,6 +161,8 @@ class Attend:
         """Writes a snapshot, and returns its path."""
         snapshot = self.torch.cuda.memory._snapshot()
         skipped = self.gauges.skipped
+        if not self.gauges.capturing:
+            skipped.settle()
         write_snapshot(self.torch, snapshot, path, ENTRIES, skipped.count if skipped.tried else None)
         return path
 
@@ -187,6 +202,7 @@ class Attend:
         rows = self.gauges.falling.rows()
         found = [f"{sizes.shown(it['bytes'])} are gone since step {it['step']}: {it['text']}" for it in rows]
         skipped = self.gauges.skipped
+        skipped.settle()
         if skipped.count:
             found.append(f"GradScaler skipped {skipped.count} of {skipped.tried} steps: gradients were infinite or NaN")
         return found
@@ -214,9 +230,9 @@ class Attend:
         )
 
     def kept(self) -> list[str]:
-        """The owners of memory that grew, or that was live when memory ran out."""
+        """The owners of memory that grew, or that was live when memory ran out, and sums that keep graphs."""
         rows = [it for found in self.gauges.growing.found.values() for it in found]
-        return [f"kept by {it}: {sizes.shown(it.bytes)}" for it in rows]
+        return [f"kept by {it}: {sizes.shown(it.bytes)}" for it in rows] + self.gauges.graphs.lines
 
     def gpu(self) -> str:
         """The `--gpu` option for the GPU that this process runs on: its name if `plimsoll` knows it, otherwise its

@@ -13,8 +13,10 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from .._holding.falling import Falling, Skipped
+from .._holding.falling import Falling
 from .._holding.growing import Growing
+from .._holding.skipped import Skipped
+from .._waste.kept import Graphs
 from ..allocator import LEAST_GROWTH, allocated, rounded
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Gauges:
         self.capturing = 0  # CUDA graphs that are being captured: their thread must not be disturbed
         self.free: dict[int, int] = {}  # free bytes by device, from the last query
         self.growing = Growing(torch)  # finds the owners of growing memory
+        self.graphs = Graphs(torch)
         self.falling, self.skipped = Falling(torch), Skipped(torch)
         self.growth = 0  # bytes per step, from the last look-up
         self.stacks: Stacks | None = None  # which steps have stacks, if that varies (stacks.py)
@@ -76,6 +79,7 @@ class Gauges:
             self.growth = growth
             self.growing.grew(device, last[-1])
             self.growing.begins(device, last[-1])
+            self.graphs.look(sys._getframe(1), last[-1])
 
     def watch_captures(self) -> None:
         """Counts CUDA graphs that are being captured."""

@@ -70,7 +70,9 @@ class Gradients:
                             file=frame.f_code.co_filename,
                             line=step.lineno,
                             bytes=size,
+                            each=0,
                             after=there.line,
+                            replaces=0,
                             indent=there.indent,
                             text=f"{name}.zero_grad()" if kind == "gradients" else forget(name),
                         )

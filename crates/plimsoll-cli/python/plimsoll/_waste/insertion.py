@@ -12,6 +12,7 @@ from .._predict import source
 from .names import Names, arguments, bound, stored
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
+JUMPS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 WITH = (ast.With, ast.AsyncWith)
 
 
@@ -48,21 +49,36 @@ def of_statement(names: Names, name: str, last: ast.stmt, lines: list[str]) -> I
     """The place after a statement, if the name is always assigned and dead there."""
     if name in names.after[last] or not is_bound(names, name, last):
         return None
-    return behind(names, last, lines)
+    return behind(names, last, lines, name)
 
 
-def behind(names: Names, statement: ast.stmt, lines: list[str]) -> Insertion | None:
-    """The place after a statement, if the statement shares no line with other code."""
+def behind(names: Names, statement: ast.stmt, lines: list[str], name: str | None = None) -> Insertion | None:
+    """The place after a statement. Other statements may share its line (`a(); b()`): those after it only if they do not
+    mention the name that the new line is about.
+    """
     end = statement.end_lineno or statement.lineno
-    if end > len(lines) or isinstance(statement, (ast.Return, ast.Raise, ast.Break, ast.Continue)):
+    here = of_line(names, statement)
+    if end > len(lines) or not here or any(isinstance(it, JUMPS) or it.end_lineno != end for it in here):
         return None
-    indent = lines[statement.lineno - 1][: statement.col_offset]
-    block, _ = block_of(names, statement)
-    others = [it for it in block or () if it is not statement and it.lineno <= end <= (it.end_lineno or it.lineno)]
-    tail = lines[end - 1].encode()[statement.end_col_offset or 0 :].decode(errors="replace").strip()
-    if indent.strip() or others or (tail and not tail.startswith("#")):
+    if any(name is None or mentions(it, name) for it in here[here.index(statement) + 1 :]):
+        return None
+    indent = lines[here[0].lineno - 1][: here[0].col_offset]
+    tail = lines[end - 1].encode()[here[-1].end_col_offset or 0 :].decode(errors="replace").strip()
+    if indent.strip() or (tail and not tail.startswith("#")):
         return None
     return Insertion(end, indent)
+
+
+def instead(names: Names, statement: ast.stmt, lines: list[str]) -> Insertion | None:
+    """The place of a new line that replaces a statement, if no other one shares its lines."""
+    return behind(names, statement, lines) if len(of_line(names, statement)) == 1 else None
+
+
+def of_line(names: Names, statement: ast.stmt) -> list[Any]:
+    """The statements of a block that share the last line of one of them."""
+    block, _ = block_of(names, statement)
+    end = statement.end_lineno or statement.lineno
+    return [it for it in block or () if it.lineno <= end <= (it.end_lineno or it.lineno)]
 
 
 def block_of(names: Names, statement: ast.stmt) -> tuple[list[Any] | None, Any]:

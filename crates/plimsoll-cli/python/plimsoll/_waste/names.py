@@ -14,6 +14,7 @@ SHAPES = {"shape", "dtype", "ndim"}  # attributes that need none of the tensor's
 SIZES = {"size", "dim", "numel", "element_size", "stride", "is_floating_point"}  # methods
 DYNAMIC = {"locals", "globals", "vars", "eval", "exec", "dir"}
 CLOSED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp)  # their targets are not variables of the function
 ROUNDS = 20  # the maximum number of passes over a loop
 
 Live = frozenset[str]
@@ -52,10 +53,9 @@ class Names:
 
     def find_closed(self) -> Iterator[str]:
         """Names that code outside this function's own statements may read, and names that the function deletes itself."""
-        for node in ast.walk(self.scope):
-            if isinstance(node, CLOSED) and node is not self.scope:
-                yield from (it.id for it in ast.walk(node) if isinstance(it, ast.Name))
-                yield from (it for part in ast.walk(node) for it in declared(part))
+        for node in own(self.scope):
+            if isinstance(node, CLOSED):
+                yield from free(node)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del):
                 yield node.id
             else:
@@ -167,6 +167,21 @@ def own(scope: Any) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, CLOSED):
             left += ast.iter_child_nodes(node)
+
+
+def free(scope: Any) -> set[str]:
+    """The names of the surrounding scopes that a function, or other code with its own names, may use."""
+    if not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        nodes = list(ast.walk(scope))
+        return {it.id for it in nodes if isinstance(it, ast.Name)} | {it for part in nodes for it in declared(part)}
+    nodes = list(own(scope))
+    used = {it.id for it in nodes if isinstance(it, ast.Name)}
+    used |= {it for part in nodes if isinstance(part, CLOSED) for it in free(part)}
+    inner = {id(it) for part in nodes if isinstance(part, COMPREHENSIONS) for it in ast.walk(part)}
+    local = set(stored(it for it in nodes if id(it) not in inner)) | {it.arg for it in arguments(scope)}
+    outer = [*scope.decorator_list, scope.args, *([scope.returns] if scope.returns is not None else [])]
+    used = used - local | {it for part in nodes for it in declared(part)}
+    return used | {it.id for part in outer for it in ast.walk(part) if isinstance(it, ast.Name)}
 
 
 def arguments(scope: Any) -> list[ast.arg]:

@@ -18,16 +18,17 @@ from .. import frames, protocol
 from .._holding.live import Tensors
 from .._predict import device as standin
 from .._predict.source import Source, scope_of
+from .further import Further, Row
 from .gradients import Gradients
 from .insertion import Insertion, after_last_use, assigned_at, behind
 from .names import Names, bound
-from .sole import Sole, address_of, size_of
+from .sole import Sole, size_of
+from .views import Views
 
 LISTENER = ctypes.PYFUNCTYPE(None, ctypes.c_int)
 NEW = -1  # the frame has not run a line yet
 LEAST_PART = 100  # of the peak: smaller amounts are not reported
-SECONDS = 1.5  # the time limit for examining variables
-VIEW = 4  # a view is reported if it uses less than 1/4 of the storage that it keeps alive
+SECONDS = 1.5  # of processor time for examining variables
 MOST = 6  # the maximum number of rows
 MANY = 100  # objects: a model that other variables also keep is examined only LOOKS times
 LOOKS = 3
@@ -61,6 +62,7 @@ class Peak:
     def __init__(self, torch: Any, optimizers: Any) -> None:
         self.torch, self.known = torch, Tensors(torch)
         self.gradients = Gradients(torch, self.known, optimizers)
+        self.further = Further(self.known)
         self.best = 0
         self.rows: list[protocol.Waste] = []
         self.at_backward: tuple[tuple[CodeType, int], list[protocol.Waste]] | None = None  # the line, and its rows
@@ -133,12 +135,12 @@ class Peak:
         """
         if self.spent > SECONDS:
             return []
-        began = time.perf_counter()
+        began = time.thread_time()
         try:
             with self.known.quiet():
                 return self.found(stack, is_done)
         finally:
-            self.spent += time.perf_counter() - began
+            self.spent += time.thread_time() - began
 
     def found(self, stack: list[tuple[FrameType, int]], is_done: bool) -> list[protocol.Waste]:
         """Does the work of `look`, without its time limit."""
@@ -148,26 +150,31 @@ class Peak:
             if place is not None:
                 names = place.dead | place.shapes | place.names.stored
                 values.append((place, frames.read(frame, lambda variables: pick(variables, names))))
-        views: list[protocol.Waste] = []
+        rows: list[protocol.Waste] = []
+        views: Views[Place] = Views(self.known)
         for nth, (place, variables) in enumerate(values):
             new = place.assigned() if is_done and nth == 0 and stack[0][1] == place.line else frozenset()
             for name in list(variables):
                 if name in new:
-                    views += self.renewed(place, name, variables[name])
+                    rows += self.renewed(place, name, variables[name])
                 elif self.looks[place.code, name] >= LOOKS:
                     continue
                 elif name in place.dead or name in place.shapes and self.known.is_tensor(variables[name]):
+                    views.add_dead(place, name, variables[name])
                     sole.add((nth, name), variables.pop(name))
                 elif self.known.is_tensor(variables[name]):
-                    views += self.view(place, name, variables[name])
+                    views.add(place, name, variables[name])
             variables.clear()
-        rows = views + self.gradients.rows(stack, self.scope_of_frame, self.least())
+        rows += self.views(views, sole) + self.gradients.rows(stack, self.scope_of_frame, self.least())
+        del views  # it refers to tensors
+        rows += self.further.graphs(stack, self.least())
+        others = self.further.add(sole, stack, set(sole.roots.values()))
         if sole.explore():
-            rows += self.freed([place for place, _ in values], sole)
-        return sorted(rows, key=lambda it: -it["bytes"])[:MOST]
+            rows += self.freed([place for place, _ in values], sole, others)
+        return sorted(merged(rows), key=lambda it: -it["bytes"])[:MOST]
 
-    def freed(self, places: list[Place], sole: Sole) -> list[protocol.Waste]:
-        """Rows for the variables whose deletion frees memory."""
+    def freed(self, places: list[Place], sole: Sole, others: dict[Any, Row]) -> list[protocol.Waste]:
+        """Rows for the variables whose deletion frees memory, and for the `others` by key."""
         least = self.least()
         large = [key for key in sole.roots if sole.most([key]) >= least]
         sizes = {key: sole.bytes([key]) for key in large}
@@ -176,25 +183,28 @@ class Peak:
         if shared >= least:
             # Several names for the same memory, such as a tensor and its view.
             sizes.update({key: shared - sole.bytes([it for it in rest if it != key]) for key in rest})
-        for key in sole.roots:
+        for key in sole.roots.keys() - others.keys():
             if sizes.get(key, 0) < least and sole.count(key) >= MANY:
                 self.looks[places[key[0]].code, key[1]] += 1
-        found = [(key, size) for key, size in sizes.items() if size >= least]
-        return [row for (nth, name), size in found for row in self.row(places[nth], name, size)]
+        found: list[protocol.Waste] = []
+        for key, size in ((key, size) for key, size in sizes.items() if size >= least):
+            row = others[key](size) if key in others else self.row(places[key[0]], key[1], size)
+            found += [row] if row is not None else []
+        return found
 
     def least(self) -> int:
         """The smallest number of bytes to report."""
         return self.best // LEAST_PART
 
-    def row(self, place: Place, name: str, size: int) -> list[protocol.Waste]:
+    def row(self, place: Place, name: str, size: int) -> protocol.Waste | None:
         """A row for a dead variable, if inserting a line can free it."""
         there = place.insertion(name)
         if there is None:
-            return []
+            return None
         kind, text = "del", f"del {name}"
         if name in place.shapes:
             kind, text = "shape", f'{name} = {name}.detach().to("meta")'
-        return [waste(kind, place, name, size, there, text)]
+        return waste(kind, place, name, size, there, text)
 
     def renewed(self, place: Place, name: str, value: Any) -> list[protocol.Waste]:
         """A row for a variable that still held the previous iteration's tensor when the peak's line assigned it again.
@@ -206,22 +216,24 @@ class Peak:
         size, there = size_of(value), place.insertion(name)
         return [waste("del", place, name, size, there, f"del {name}")] if there and size >= self.least() else []
 
-    def view(self, place: Place, name: str, tensor: Any) -> list[protocol.Waste]:
-        """A row for a variable that holds a small view and is the last to keep a large storage alive."""
-        get = self.known.get
-        if not get(tensor, "is_cuda") or get(tensor, "is_leaf") and get(tensor, "requires_grad"):
-            return []
-        own, size = tensor.numel() * tensor.element_size(), size_of(tensor)
-        if own * VIEW > size or size - own < self.least():
-            return []
-        if self.torch._C._storage_Use_Count(address_of(self.torch, tensor)) > 2:  # its own, and its base's
-            return []
+    def views(self, views: Views[Place], sole: Sole) -> list[protocol.Waste]:
+        """Rows for variables with small views that alone keep a large storage, and for dead ones that have it as well."""
+        rows: list[protocol.Waste] = []
+        for size, small, dead in views.large(sole, self.least()):
+            copies = [self.copy(place, name, size) for place, name in small]
+            dels = [self.row(place, name, size) for place, name in dead]
+            if all(copies) and all(dels):
+                rows += [it for it in copies + dels if it is not None]
+        return rows
+
+    def copy(self, place: Place, name: str, size: int) -> protocol.Waste | None:
+        """A row for a variable whose view should be a copy."""
         if name in place.names.closed or not place.names.is_known:
-            return []
+            return None
         line = assigned_at(place.names, name, place.line)
         statement = place.names.at(line)
-        there = behind(place.names, statement, place.lines) if statement is not None else None
-        return [waste("view", place, name, size - own, there, f"{name} = {name}.clone()")] if there else []
+        there = behind(place.names, statement, place.lines, name) if statement is not None else None
+        return waste("view", place, name, size, there, f"{name} = {name}.clone()") if there else None
 
     def place(self, code: CodeType, line: int, variables: dict[str, Any]) -> Place | None:
         """The `Place` of a line; None if its source is unknown."""
@@ -244,11 +256,23 @@ class Peak:
             self.scopes[code] = None
             source = Source.of(code, variables)
             found = source and scope_of(source.tree, code)
-            is_alone = code.co_name != "<module>" or variables.get("__name__") == "__main__"
+            is_alone = (
+                code.co_name != "<module>" or variables.get("__name__") == "__main__" and not self.further.reads_main()
+            )
             if source and found is not None and isinstance(getattr(found, "body", None), list) and is_alone:
                 lines = linecache.getlines(code.co_filename, variables)
                 self.scopes[code] = Names(found), Names(found, by_content=True), lines
         return self.scopes[code]
+
+
+def merged(rows: list[protocol.Waste]) -> list[protocol.Waste]:
+    """The rows, with one for each new line: several objects may have the same attribute."""
+    found: dict[tuple[str, int, str], protocol.Waste] = {}
+    for row in rows:
+        same = found.setdefault((row["file"], row["after"], row["text"]), row)
+        if same is not row:
+            same["bytes"] += row["bytes"]
+    return list(found.values())
 
 
 def pick(variables: Any, names: Any) -> dict[str, Any]:
@@ -264,7 +288,9 @@ def waste(kind: str, place: Place, name: str, size: int, there: Insertion, text:
         file=place.code.co_filename,
         line=assigned_at(place.names, name, place.line),
         bytes=size,
+        each=0,
         after=there.line,
+        replaces=0,
         indent=there.indent,
         text=text,
     )

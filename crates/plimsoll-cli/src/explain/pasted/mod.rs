@@ -9,14 +9,18 @@
 //! | `message.rs` | an out-of-memory message: capacity or fragmentation, who uses the memory, the line |
 //! | `counters.rs` | memory_stats() and memory_summary() |
 //! | `profile.rs` | memory events of torch.profiler |
+//! | `nsys.rs` | memory events of Nsight Systems, from its SQLite export |
 
 mod accounts;
 mod counters;
 mod help;
 mod message;
 mod next;
+pub(super) mod nsys;
 mod profile;
 mod said;
+
+use std::path::Path;
 
 use plimsoll_trace::message::Pasted;
 
@@ -28,17 +32,35 @@ use crate::exit::{Answer, Exit, Failure};
 /// # Errors
 /// An option that applies only to snapshots was given, or a profile has no memory events.
 pub(super) fn answer(file: &str, pasted: &Pasted, args: &ExplainArgs) -> Result<Answer, Failure> {
-    if args.is_for_snapshots() {
-        let message = format!(
-            "{file} is text, not a snapshot, and takes only --json, --bytes and --rows; `plimsoll record` prints \
-             code that records a snapshot"
-        );
-        return Err(Failure::new(Exit::Usage, message));
-    }
+    check(file, "text", args)?;
     let said = match pasted {
         Pasted::Log(log) => message::said(log, args.shown),
         Pasted::Counters(counters) => counters::said(counters, args.shown),
         Pasted::Profile(profile) => profile::said(file, profile, args.shown)?,
     };
     Ok(Answer::from(if args.json { said.as_json(file) } else { said.as_text(file) }))
+}
+
+/// The answer about an SQLite database: an export of Nsight Systems.
+///
+/// # Errors
+/// An option that applies only to snapshots was given, or the database has no memory events.
+pub(super) fn of_database(path: &Path, args: &ExplainArgs) -> Result<Answer, Failure> {
+    let file = path.display().to_string();
+    check(&file, "an SQLite database", args)?;
+    let said = nsys::said(path, args.shown)?;
+    Ok(Answer::from(if args.json { said.as_json(&file) } else { said.as_text(&file) }))
+}
+
+/// # Errors
+/// An option that applies only to snapshots was given.
+fn check(file: &str, kind: &str, args: &ExplainArgs) -> Result<(), Failure> {
+    if !args.is_for_snapshots() {
+        return Ok(());
+    }
+    let message = format!(
+        "{file} is {kind}, not a snapshot, and takes only --json, --bytes and --rows; `plimsoll record` prints \
+         code that records a snapshot"
+    );
+    Err(Failure::new(Exit::Usage, message))
 }

@@ -80,18 +80,17 @@ pub(crate) fn replaced(rows: &[&Waste]) -> io::Result<Vec<Replaced>> {
 /// A source with the lines of these rows inserted; `None` if the source has fewer lines than the rows say.
 fn edited(source: &str, rows: &[&Waste]) -> Option<String> {
     let mut lines: Vec<String> = source.split_inclusive('\n').map(str::to_owned).collect();
-    let mut new: Vec<(u64, String)> = Vec::new();
-    for place in places(rows) {
-        new.push((place.after, format!("{}{}\n", place.indent, place.text)));
-    }
-    // Starts with the last line, so that the numbers of the others stay valid.
-    new.sort_by_key(|(after, _)| std::cmp::Reverse(*after));
-    for (after, line) in new {
-        let after = usize::try_from(after).ok().filter(|after| (1..=lines.len()).contains(after))?;
+    let mut new = places(rows);
+    // Starts with the last line, so that the numbers of the others stay valid. What replaces a line comes after what
+    // is inserted behind it.
+    new.sort_by_key(|place| (std::cmp::Reverse(place.after), place.replaces));
+    for place in new {
+        let after = usize::try_from(place.after).ok().filter(|after| (1..=lines.len()).contains(after))?;
+        let first = after.checked_sub(usize::try_from(place.replaces).ok()?)?;
         if !lines[after - 1].ends_with('\n') {
             lines[after - 1].push('\n');
         }
-        lines.insert(after, line);
+        lines.splice(first..after, [format!("{}{}\n", place.indent, place.text)]);
     }
     Some(lines.concat())
 }
@@ -101,6 +100,8 @@ fn edited(source: &str, rows: &[&Waste]) -> Option<String> {
 pub(crate) struct NewLine {
     pub(crate) file: PathBuf,
     pub(crate) after: u64,
+    /// The number of lines, up to `after`, that it replaces.
+    pub(crate) replaces: u64,
     pub(crate) indent: String,
     pub(crate) text: String,
 }
@@ -121,6 +122,7 @@ pub(crate) fn places(rows: &[&Waste]) -> Vec<NewLine> {
             _ => found.push(NewLine {
                 file: row.file.clone(),
                 after: row.after,
+                replaces: row.replaces,
                 indent: row.indent.clone(),
                 text: row.text.clone(),
             }),
@@ -135,7 +137,20 @@ mod tests {
 
     fn row(name: &str, after: u64, kind: WasteKind, text: &str) -> Waste {
         let (name, indent, text) = (name.to_owned(), "  ".to_owned(), text.to_owned());
-        Waste { kind, name, file: "train.py".into(), line: 1, bytes: 7, after, indent, text }
+        let file = "train.py".into();
+        Waste { kind, name, file, line: 1, bytes: 7, each: 0, after, replaces: 0, indent, text }
+    }
+
+    #[test]
+    fn a_new_line_may_replace_others() {
+        let source = "for it in data:\n  total += net(\n    it)\n  more()\n";
+        let sum = Waste { replaces: 2, ..row("total", 3, WasteKind::Graph, "total += net(it).detach()") };
+        let rows = [sum, row("it", 3, WasteKind::Del, "del it")];
+        let rows: Vec<&Waste> = rows.iter().collect();
+        let expected = "for it in data:\n  total += net(it).detach()\n  del it\n  more()\n";
+        assert_eq!(edited(source, &rows).as_deref(), Some(expected));
+        let all = Waste { replaces: 4, ..row("x", 3, WasteKind::Unread, "pass") };
+        assert_eq!(edited(source, &[&all]), None);
     }
 
     #[test]

@@ -84,6 +84,17 @@ fn what(row: &Waste, size: &impl Fn(u64) -> String) -> String {
         WasteKind::Gradients => {
             format!("{bytes} of gradients that `{name}` has used are live at the peak of the next pass")
         }
+        WasteKind::Unread => {
+            format!(
+                "{bytes} live at the peak are in `{name}` ({place}), which is only added to and never read"
+            )
+        }
+        WasteKind::Graph => {
+            let each = size(row.each);
+            format!(
+                "`{name}` ({place}) keeps the graph of each loss, {each} each, without `.detach()` or `.item()`"
+            )
+        }
         WasteKind::States => format!(
             "{bytes} of the state of `{name}` are of frozen parameters (a later training of them starts without it)"
         ),
@@ -97,9 +108,14 @@ fn gives(rows: &[&Saving], freed: Option<Freed>, savings: &Savings, size: &impl 
     let is_one_file = rows.iter().all(|row| row.file == rows[0].file);
     let said: Vec<String> = lines
         .iter()
-        .map(|line| match (is_one_file, line.file.to_string_lossy()) {
-            (true, _) => format!("`{}` after line {}", line.text, line.after),
-            (false, file) => format!("`{}` after {}", line.text, place(&file, line.after)),
+        .map(|line| {
+            let at = match (is_one_file, line.replaces) {
+                (true, 0 | 1) => format!("line {}", line.after),
+                (true, many) => format!("lines {} to {}", line.after + 1 - many, line.after),
+                (false, _) => place(&line.file.to_string_lossy(), line.after),
+            };
+            let how = if line.replaces == 0 { "after" } else { "in place of" };
+            format!("`{}` {how} {at}", line.text)
         })
         .collect();
     let verb = if said.len() == 1 { "gives" } else { "give" };
@@ -124,9 +140,10 @@ fn at(row: &Waste) -> String {
 pub(super) fn json(outcome: &Outcome) -> Option<Value> {
     let savings = outcome.savings.as_ref()?;
     let row = |row: &Saving| {
-        let Waste { kind, name, file, line, bytes, after, text, .. } = &row.waste;
+        let Waste { kind, name, file, line, bytes, each, after, replaces, text, .. } = &row.waste;
         json!({ "kind": kind, "name": name, "file": file_name(&file.to_string_lossy()), "line": line,
-            "bytes": bytes, "after": after, "text": text, "peak_allocated_bytes": row.alone.map(|it| it.allocated_bytes) })
+            "bytes": bytes, "bytes_of_each_graph": (*each > 0).then_some(each), "after": after, "replaces": replaces,
+            "text": text, "peak_allocated_bytes": row.alone.map(|it| it.allocated_bytes) })
     };
     let together = savings.together.map(|it| {
         json!({ "peak_allocated_bytes": it.allocated_bytes, "peak_reserved_bytes": it.reserved_bytes, "fits": it.fits })

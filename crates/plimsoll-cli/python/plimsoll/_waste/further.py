@@ -1,0 +1,190 @@
+"""The memory at the peak that not only variables keep: attributes that are not read again, containers that are only added
+to, and graphs that sums of losses keep. `attributes.py`, `containers.py` and `sums.py` find them in the source.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import linecache
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from .. import frames, protocol
+from .._holding.live import Tensors
+from .._predict.source import looked_up, scope_of
+from .attributes import Attribute, dead
+from .containers import Unread, unread
+from .insertion import instead
+from .names import Names
+from .owners import Owners
+from .program import Program, loaded
+from .sole import Sole
+from .sums import Sum, graph_of, sums
+
+Stack = list[tuple[FrameType, int]]  # the innermost frame first, each with its line
+LOOKS = 3  # a sum whose graphs keep little this often is not examined again
+Row = Callable[[int], "protocol.Waste | None"]
+
+
+class Further:
+    """What the source of the program says, and the rows for what is live."""
+
+    def __init__(self, known: Tensors) -> None:
+        self.known = known
+        self.modules: dict[str, str] = {}
+        self.read(Program({}))
+
+    def read(self, program: Program) -> None:
+        """Searches the source."""
+        self.program = program
+        self.owners = Owners(self.modules)
+        self.attributes = {it.name: it for it in dead(program)}
+        self.containers = unread(program)
+        self.sums = sums(program)
+        self.looks: collections.Counter[int] = collections.Counter()
+        self.named = {it.name for it in self.containers if it.scope is None} | self.attributes.keys()
+
+    def reads_main(self) -> bool:
+        """Whether a module of the program may read the variables of the main program: `import __main__`."""
+        self.refresh()
+        return self.program.reads_main
+
+    def refresh(self) -> None:
+        """Searches again if the program has loaded further modules."""
+        now = loaded()
+        if now != self.modules:
+            self.modules = now
+            self.read(Program(now))
+
+    def add(self, sole: Sole, stack: Stack, names: set[int]) -> dict[Any, Row]:
+        """Adds what may be freed to `sole`, unless a variable has it whose value is at one of the addresses in `names`.
+        Returns the rows for it by key.
+        """
+        self.refresh()
+        rows: dict[Any, Row] = {}
+        for it in self.containers:
+            value = self.variable(it, stack) if it.scope is not None else None
+            if value is not None and id(value) not in names:
+                sole.add(("container", id(value)), value)
+                rows["container", id(value)] = row_of_container(it)
+        for owner, name, value in self.owners.values(stack, self.named):
+            attribute = self.attributes.get(name)
+            there = attribute and self.owners.has(owner, attribute.kind) and attribute.insertion(stack)
+            if attribute and there:
+                sole.add(("attribute", id(owner), name), value)
+                rows["attribute", id(owner), name] = row_of_attribute(attribute, there)
+            for container in self.containers:
+                if container.scope is None and container.name == name and self.owners.has(owner, container.kind):
+                    sole.add(("container", id(owner), name), value)
+                    rows["container", id(owner), name] = row_of_container(container)
+        return rows
+
+    def graphs(self, stack: Stack, least: int) -> list[protocol.Waste]:
+        """Rows for the sums whose graphs keep at least `least` bytes."""
+        self.refresh()
+        found: list[protocol.Waste] = []
+        for it in self.sums:
+            frame = next((frame for frame, _ in stack if scope_at(it, frame)), None)
+            if frame is not None and isinstance(it.base, ast.Name):
+                found += self.summed(it, looked_up(it.base, frame), least)
+        summed = {it.base.attr for it in self.sums if isinstance(it.base, ast.Attribute)}
+        for _, name, value in self.owners.values(stack, summed):
+            for it in self.sums:
+                if isinstance(it.base, ast.Attribute) and it.base.attr == name:
+                    found += self.summed(it, value, least)
+        return found
+
+    def variable(self, it: Unread, stack: Stack) -> Any:
+        """The container that a variable has now."""
+        for frame, _ in stack:
+            if isinstance(it.scope, ast.Module):
+                variables = frame.f_globals
+                if variables.get("__name__") == "__main__" and variables.get("__file__") == it.source.file:
+                    return variables.get(it.name)
+            elif frame.f_code.co_filename == it.source.file and scope_of(it.source.tree, frame.f_code) is it.scope:
+                return frames.read(frame, lambda variables: variables.get(it.name))
+        return None
+
+    def summed(self, it: Sum, value: Any, least: int) -> list[protocol.Waste]:
+        """A row for a sum or a list whose graphs keep at least `least` bytes."""
+        value = it.element(value)
+        if self.looks[id(it.statement)] >= LOOKS or value is None:
+            return []
+        size, count = graph_of(self.known, value)
+        if count < 2:
+            return []
+        if size < least:
+            self.looks[id(it.statement)] += 1
+            return []
+        edited = it.edited()
+        if edited is None:
+            return []
+        there, text = edited
+        statement = it.statement
+        return [
+            protocol.Waste(
+                kind="graph",
+                name=ast.unparse(it.target),
+                file=it.source.file,
+                line=statement.lineno,
+                bytes=size,
+                each=size // count,
+                after=there.line,
+                replaces=there.line - statement.lineno + 1,
+                indent=there.indent,
+                text=text,
+            )
+        ]
+
+
+def scope_at(it: Sum, frame: FrameType) -> bool:
+    """Whether a frame runs the function or the module of a sum."""
+    if frame.f_code.co_filename != it.source.file:
+        return False
+    return scope_of(it.source.tree, frame.f_code) is it.source.scope(it.statement)
+
+
+def row_of_attribute(it: Attribute, there: Any) -> Row:
+    """Makes the row for a dead attribute."""
+
+    def row(size: int) -> protocol.Waste:
+        return protocol.Waste(
+            kind="del",
+            name=it.text,
+            file=it.source.file,
+            line=it.line,
+            bytes=size,
+            each=0,
+            after=there.line,
+            replaces=0,
+            indent=there.indent,
+            text=f"del {it.text}",
+        )
+
+    return row
+
+
+def row_of_container(it: Unread) -> Row:
+    """Makes the row for a container that is only added to."""
+
+    def row(size: int) -> protocol.Waste | None:
+        scope = it.source.scope(it.statement)
+        there = instead(Names(scope), it.statement, linecache.getlines(it.source.file))
+        if there is None:
+            return None
+        return protocol.Waste(
+            kind="unread",
+            name=it.name if it.scope is not None else it.own,
+            file=it.source.file,
+            line=it.line,
+            bytes=size,
+            each=0,
+            after=there.line,
+            replaces=there.line - it.statement.lineno + 1,
+            indent=there.indent,
+            text=it.text,
+        )
+
+    return row

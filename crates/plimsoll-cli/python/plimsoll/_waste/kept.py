@@ -1,0 +1,38 @@
+"""For `run`: the sums of losses that keep graphs when memory grows or runs out, with the line that keeps none."""
+
+from __future__ import annotations
+
+import os
+from types import FrameType
+from typing import Any
+
+from .. import frames, sizes
+from .._holding.live import Tensors
+from .further import Further
+
+LEAST_PART = 10  # of the allocated bytes: smaller graphs are not reported
+
+
+class Graphs:
+    """The sums whose graphs are large, as found last."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.further: Further | None = None
+        self.lines: list[str] = []
+
+    def look(self, frame: FrameType | None, level: int) -> None:
+        """Examines the variables on the stack, with so many bytes allocated. A failure here must not end the program."""
+        try:
+            if self.further is None:
+                self.further = Further(Tensors(self.torch))
+            stack = [(it, it.f_lineno) for it in frames.of_program(frame)]
+            with self.further.known.quiet():
+                rows = self.further.graphs(stack, level // LEAST_PART)
+            self.lines = [
+                f"`{it['name']}` ({os.path.basename(it['file'])}:{it['line']}) keeps the graph of each loss,"
+                f" {sizes.shown(it['each'])} each: `{it['text']}` in its place keeps none"
+                for it in rows
+            ]
+        except Exception:
+            self.lines = []
