@@ -1,4 +1,4 @@
-//! Confines a process and all processes that it starts: they may write only below the session's folder. Landlock
+//! Confines a process and all processes that it starts: they may write only below the session's folder, and to devices. Landlock
 //! refuses writes elsewhere. It does not cover modes, owners, times and attributes, so a filter refuses the system
 //! calls that change those by path.
 
@@ -10,6 +10,9 @@ use crate::sys::{self, *};
 const WRITES: u64 =
     0x2 | 0x10 | 0x20 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | TRUNCATE;
 const TRUNCATE: u64 = 0x4000;
+
+/// Those that a rule for a file, not a folder, may allow.
+const OF_FILES: u64 = 0x2 | TRUNCATE;
 
 /// Confines the process if the launcher requests it, before any other code runs.
 #[used]
@@ -37,21 +40,36 @@ fn confined(session: &[u8]) -> Result<()> {
     }
     let handled = if version < 3 { WRITES & !TRUNCATE } else { WRITES };
     let rules = call!(LANDLOCK_CREATE, &raw const handled, 8, 0)?;
-    for place in [session, b"/dev", b"/proc"] {
-        #[repr(C, packed)]
-        struct Beneath {
-            allowed: u64,
-            folder: i32,
+    allow(rules, session, handled)?;
+    allow(rules, b"/proc", handled)?;
+    // Devices and terminals, but not the shared memory of other programs.
+    for entry in std::fs::read_dir("/dev").map_err(|why| why.raw_os_error().unwrap_or(ENOENT))?.flatten() {
+        let name = entry.file_name();
+        let is_folder = entry.file_type().is_ok_and(|it| it.is_dir());
+        let rights = if is_folder { handled } else { handled & OF_FILES };
+        if name != "shm" {
+            // A link, or an entry that is gone.
+            let _skipped = allow(rules, &[b"/dev/", name.as_encoded_bytes()].concat(), rights);
         }
-        const PATH: i32 = 0o10000000;
-        let folder = sys::open(place, PATH, 0)?;
-        let rule = Beneath { allowed: handled, folder };
-        call!(LANDLOCK_ADD, rules, 1, &raw const rule, 0)?;
-        sys::close(folder);
     }
     call!(LANDLOCK_RESTRICT, rules, 0)?;
     sys::close(rules as i32);
     filter()
+}
+
+/// Adds a rule that allows these rights in a folder, or of a file.
+fn allow(rules: i64, place: &[u8], allowed: u64) -> Result<()> {
+    #[repr(C, packed)]
+    struct Beneath {
+        allowed: u64,
+        place: i32,
+    }
+    const PATH: i32 = 0o10000000;
+    let place = sys::open(place, PATH | O_NOFOLLOW, 0)?;
+    let rule = Beneath { allowed, place };
+    let added = call!(LANDLOCK_ADD, rules, 1, &raw const rule, 0);
+    sys::close(place);
+    added.map(|_| ())
 }
 
 /// Refuses changes of modes, owners, times and attributes by path. This library makes them by descriptor.

@@ -2,7 +2,7 @@
 //! program's writes go to a private tree (`tree.rs`, `change.rs`), and it finds its files there; the disk stays
 //! unchanged.
 //!
-//! It replaces functions of the C library (`exports.rs`, `folders.rs`, `names.rs`; `calls.rs` has the mechanism). Code
+//! It replaces functions of the C library (`exports.rs`, `folders.rs`, `names.rs`, `shared.rs`; `calls.rs` has the mechanism). Code
 //! that does not call those functions cannot write, because Landlock and a filter of system calls refuse it
 //! (`confine.rs`). `build.rs` compiles this folder separately, without dependencies.
 //!
@@ -17,6 +17,7 @@ mod confine;
 mod exports;
 mod folders;
 mod names;
+mod shared;
 mod sys;
 mod tree;
 

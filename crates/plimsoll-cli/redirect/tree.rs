@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use crate::sys::{self, *};
 
-/// Interfaces of the kernel, where nothing is redirected.
+/// Interfaces of the kernel, where nothing is redirected, except the files of shared memory.
 const INTERFACES: [&[u8]; 3] = [b"/proc", b"/sys", b"/dev"];
+const SHARED: &[u8] = b"/dev/shm";
 
 /// The name of a mark in `gone`.
 const MARK: &[u8] = b"/\x01";
@@ -110,7 +111,7 @@ impl Tree {
     fn is_real(&self, path: &[u8]) -> bool {
         let is_below =
             |folder: &[u8]| path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
-        INTERFACES.iter().any(|folder| is_below(folder))
+        INTERFACES.iter().any(|folder| is_below(folder)) && path != b"/dev" && !is_below(SHARED)
             || (!self.session.is_empty() && is_below(&self.session))
     }
 

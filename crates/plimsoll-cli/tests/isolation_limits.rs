@@ -96,3 +96,74 @@ except OSError as why:
         assert_eq!(folder.names(), ["home"]);
     }
 }
+
+/// Changes a file of another program in /dev/shm in each way. Uses shared memory, locks, queues and workers of its own.
+const SHARED: &str = r##"
+import ctypes, multiprocessing, multiprocessing.shared_memory as shared, os, sys
+old = sys.argv[1]
+
+def check(name, found, wanted):
+    if found != wanted:
+        print("WRONG", name, repr(found), flush=True)
+
+def tried(work):
+    try:
+        return work()
+    except OSError as why:
+        return type(why).__name__
+
+def syscall():
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = 56 if os.uname().machine == "aarch64" else 257
+    fd = libc.syscall(number, -100, old.encode(), os.O_RDWR)
+    return "opened" if fd >= 0 and os.write(fd, b"raw") else "refused"
+
+def child(name, lock, queue):
+    memory = shared.SharedMemory(name)
+    with lock:
+        memory.buf[0] += 1
+    memory.close()
+    queue.put(os.getpid())
+
+if __name__ == "__main__":
+    check("content", open(old).read(), "old")
+    open(old, "w").write("new")
+    check("open", open(old).read(), "new")
+    memory = shared.SharedMemory(os.path.basename(old))
+    memory.buf[:3] = b"shm"
+    check("memory", open(old).read(), "shm")
+    memory.close()
+    if os.environ["PLIMSOLL_ISOLATION"] == "redirect":
+        check("system call", syscall(), "refused")
+    memory.unlink()
+    check("unlink", os.path.exists(old), False)
+    for method in ("fork", "spawn"):
+        context = multiprocessing.get_context(method)
+        memory, lock, queue = shared.SharedMemory(create=True, size=4096), context.Lock(), context.Queue()
+        workers = [context.Process(target=child, args=(memory.name, lock, queue)) for _ in range(2)]
+        [it.start() for it in workers], [it.join() for it in workers]
+        check(method, (memory.buf[0], len({queue.get() for _ in workers})), (2, 2))
+        memory.close(), memory.unlink()
+        with context.Pool(2) as pool:
+            check("pool", pool.map(abs, [-1, -2]), [1, 2])
+    print("DONE", flush=True)
+"##;
+
+#[needs(python3)]
+#[test]
+fn a_program_uses_shared_memory_and_changes_none_of_another_program() {
+    let folder = laid_out("isolation-shared");
+    fs::write(folder.file("shared.py"), SHARED).expect("written");
+    for isolation in ISOLATIONS {
+        let old = format!("/dev/shm/plimsoll-test-{isolation}-{}", std::process::id());
+        fs::write(&old, "old").expect("written");
+        let mut command =
+            predict(isolation, &[], &folder, &["python3", folder.file("shared.py").as_str(), old.as_str()]);
+        let output = command.env("PLIMSOLL_ISOLATION", isolation).output().expect("it starts");
+        let (said, left) = (stderr(&output), fs::read_to_string(&old));
+        fs::remove_file(&old).expect("there");
+        assert!(said.contains("DONE") && !said.contains("WRONG"), "{isolation}: {said}");
+        assert_eq!(left.ok().as_deref(), Some("old"), "{isolation}");
+        answer(&output);
+    }
+}

@@ -115,7 +115,12 @@ impl Redirect {
         // Forks that serve trials of `plan` have their own folders.
         let forks = fs::read_dir(self.session.join("plan")).into_iter().flatten().flatten();
         let forks = forks.map(|fork| fork.path().join("redirect"));
-        let is_over = |folder: PathBuf| written::disk_bytes(&folder.join("files")) >= self.scratch_bytes;
+        // Shared memory is not limited.
+        let bytes_of = |folder: &Path, name: &str| written::disk_bytes(&folder.join(name));
+        let is_over = |folder: PathBuf| {
+            bytes_of(&folder, "files").saturating_sub(bytes_of(&folder, "files/dev/shm"))
+                >= self.scratch_bytes
+        };
         let is_full = forks.chain([self.folder.clone()]).any(is_over);
         // The library reads this byte; if it cannot be written, nothing can be done.
         let _unwritten = self.full.write_all_at(&[u8::from(is_full)], 0);
