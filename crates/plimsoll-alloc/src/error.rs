@@ -61,7 +61,7 @@ impl fmt::Display for Error {
             }
             Self::Rejected { segment_bytes, reserved_bytes, allowed_bytes } => write!(
                 f,
-                "refused: {} more than the {} that are reserved would pass the {} of \
+                "refused: {} on top of the {} that are reserved would exceed the {} of \
                  per_process_memory_fraction",
                 Bytes(*segment_bytes),
                 Bytes(*reserved_bytes),

@@ -56,7 +56,7 @@ impl PendingFrees {
         !self.deferred.is_empty()
     }
 
-    /// Records that a block is used by another stream than its own.
+    /// Records that a block is used by a stream other than its own.
     pub(crate) fn record_use<O>(
         &mut self,
         heap: &mut Heap<O>,

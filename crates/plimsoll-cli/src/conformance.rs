@@ -15,7 +15,7 @@ pub(crate) struct ConformanceArgs {
     /// Recordings (streams in CSV, programs in JSON lines; plain or gzip), or folders of them
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -17,12 +17,12 @@ pub(crate) fn ordinal(text: &str) -> Result<u32, String> {
         Some(rest) => rest.strip_prefix(':').and_then(|number| number.parse().ok()),
         None => None,
     };
-    number.ok_or_else(|| format!("`{text}`: a GPU is `cuda`, or `cuda:N` with its number from 0"))
+    number.ok_or_else(|| format!("`{text}` is not a GPU: give `cuda`, or `cuda:N` with a number from 0"))
 }
 
 /// The consequence of a missing cuDNN, after the reason.
 pub(crate) fn without_dnn(why: &impl Display) -> String {
-    format!("{why}; convolutions run by plain kernels, which are slow")
+    format!("{why}; convolutions use plain kernels, which are slow")
 }
 
 /// Runs every case of the operator suite on a device and on the host.

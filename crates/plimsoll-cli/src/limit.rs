@@ -18,8 +18,8 @@ use crate::output;
 /// `--limit`.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct Limit {
-    /// Stop if reading a file takes more memory than this, such as 4GiB, or 10 s of processor time for each 256 MiB
-    /// of it; or `none` [default: 256MiB, but none for files over 10 MB]
+    /// Stop if reading a file takes more memory than this, such as 4GiB, or more than 10 s of processor time for each
+    /// 256 MiB of this limit; `none` turns it off [default: 256MiB, but none for files over 10 MB]
     #[arg(long, value_name = "SIZE", value_parser = parse)]
     limit: Option<Most>,
 }
@@ -98,7 +98,7 @@ fn look(name: &str, most_bytes: u64, most_time: Duration, schema: Option<&'stati
             }
         };
         let message = format!(
-            "{name}: stopped, as it would take more than {spent}, which is much for a file of its size. If you trust it, add \
+            "{name}: stopped: reading it would take more than {spent}, too much for a file of its size. If you trust it, add \
              --limit 4GiB, or --limit none"
         );
         output::failure(&Failure::new(Exit::Unreadable, message), schema);

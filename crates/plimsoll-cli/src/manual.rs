@@ -21,7 +21,7 @@ pub(crate) struct CompletionsArgs {
 
 #[derive(Args)]
 pub(crate) struct ManArgs {
-    /// A folder for the pages, one for each verb [default: the first page, to stdout]
+    /// Write one page per command to this folder [default: print the main page to stdout]
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Overwrite existing pages

@@ -74,7 +74,7 @@ impl AsRef<Path> for Scratch {
 pub(crate) struct Owned(PathBuf);
 
 impl Owned {
-    /// `None` if the parent did not make it, so that a folder is never removed only because it was named.
+    /// `None` if the parent process did not create the folder. So naming a folder is not enough to have it deleted.
     pub(crate) fn of(folder: &Path) -> Option<Owned> {
         let owner = fs::read_to_string(folder.join(LOCK)).ok()?.parse::<i32>().ok();
         let is_parents = owner.is_some() && owner == getppid().map(|parent| parent.as_raw_nonzero().get());

@@ -13,7 +13,7 @@ fn an_end_by_a_signal_is_named() {
         ("KILL", "plimsoll: ended by SIGKILL: a scheduler, a container or a person killed it\n"),
         (
             "ABRT",
-            "plimsoll: ended by SIGABRT: C++ code gave up, and the lines above say why; memory was the cause only if they say so\n",
+            "plimsoll: ended by SIGABRT: C++ code aborted, and the lines above say why; memory was the cause only if they say so\n",
         ),
         ("BUS", "plimsoll: ended by SIGBUS: most often /dev/shm is full, "),
         ("SEGV", "plimsoll: ended by SIGSEGV: native code crashed; a lack of memory was not the cause\n"),

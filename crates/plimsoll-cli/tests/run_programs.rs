@@ -75,7 +75,7 @@ fn parameters_that_a_first_call_makes_are_no_obstacle() {
 #[test]
 fn a_batch_of_one_row_is_not_divided_and_the_others_are() {
     let torch = Torch::new("run-one-row", ROWS);
-    // The last batch of the one program, and the call that makes the parameters of the other.
+    // Batches of one row: the last one of the program `ends`, and the call of `lazy` that creates its parameters.
     for kind in ["ends", "lazy"] {
         let (plain, split) = (run(&torch, "", &[kind]), run(&torch, "split=2", &[kind]));
         let expected = losses(&plain);
@@ -92,7 +92,7 @@ fn a_batch_of_one_row_is_not_divided_and_the_others_are() {
 fn a_batch_whose_rows_belong_together_is_not_divided() {
     let torch = Torch::new("run-together", ROWS);
     for (kind, set, said) in [
-        ("graph", "split=2", "20 integers are passed beside a batch of 8 rows"),
+        ("graph", "split=2", "20 integers are passed with a batch of 8 rows"),
         ("contrasts", "accumulate=2", "cross_entropy compares the rows of the batch with each other"),
         ("hooks", "split=2", "the program's hook on blocks.1 would see parts of the batch"),
     ] {

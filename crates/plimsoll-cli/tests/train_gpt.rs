@@ -135,9 +135,9 @@ fn another_job_is_refused_and_its_checkpoint_stays() {
     check(&["--resume", &saved, "--seed", "2"], 2, "--seed is 1 there and 2 here");
     check(&["--resume", &saved, "--data", &text], 2, "the training data differ");
     check(&["--resume", &saved, "--dropout", "0.5"], 2, "--dropout is 0.0 there and 0.5 here");
-    check(&["--save", &saved], 2, "add --resume to go on from it, --force to replace it");
+    check(&["--save", &saved], 2, "add --resume to continue from it, --force to replace it");
     check(&["--resume"], 2, "name its folder, or give --save DIR");
-    check(&["--resume", &folder.file("none")], 3, "to go on from: leave --resume out");
+    check(&["--resume", &folder.file("none")], 3, "to resume from: leave --resume out");
     check(&["--save", &saved, "--device", "sim"], 2, "sim computes no values, so there is nothing to save");
     check(&["--save", &folder.file("text.txt/x")], 3, "cannot write there: Not a directory");
     let mnist = plimsoll(&["train", "mnist", "--images", "20", "--resume", &saved]);
@@ -176,10 +176,10 @@ fn bad_texts_and_options_have_clear_errors() {
     );
     check(&["--data", folder.path()], 3, "Is a directory");
     check(&["--steps", "0"], 2, "--steps");
-    check(&["--heads", "3"], 2, "--heads 3 does not divide --width 128");
+    check(&["--heads", "3"], 2, "--width 128 is not a multiple of --heads 3");
     check(&["--prompt", "%"], 2, "--prompt: character 0 is '%'");
     check(&["--dtype", "int8"], 2, "[possible values: float32, bfloat16]");
-    check(&["--temperature=-1"], 2, "a temperature is a number from 0 to 100");
+    check(&["--temperature=-1"], 2, "a temperature must be from 0 to 100");
     check(&["--memory-limit", "4MiB"], 4, "or a smaller --batch-size or --context, or --checkpoint");
 }
 
@@ -219,7 +219,7 @@ fn ctrl_c_and_sigterm_save_and_end_cleanly() {
         assert_eq!(run["saved"], saved);
         let summary = run["summary"].as_str().expect("a summary");
         assert!(summary.starts_with(&format!("stopped by SIG{name} after step ")), "{summary}");
-        assert!(summary.contains(&format!(": go on with --resume {saved}; fits with ")), "{summary}");
+        assert!(summary.contains(&format!(": continue with --resume {saved}; fits with ")), "{summary}");
         let steps = run["steps"].as_u64().expect("steps") + 1;
         let resumed = result(&["--resume", &saved, "--steps", &steps.to_string()]);
         assert_eq!(resumed["steps"], steps);

@@ -234,7 +234,7 @@ fn the_launcher_ends_with_a_killed_rank_and_passes_signals_on() {
     assert_eq!(output.status.code(), Some(143), "{}", stderr(&output));
     let text = stdout(&output);
     assert!(text.starts_with("stopped by SIGTERM after step "), "{text}");
-    assert!(text.contains(&format!("go on with --resume {saved}")), "{text}");
+    assert!(text.contains(&format!("continue with --resume {saved}")), "{text}");
 }
 
 #[test]
@@ -283,15 +283,11 @@ fn what_cannot_be_is_refused_before_any_file_is_read() {
         assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
     };
     let nowhere = "/nowhere/text";
-    refused(
-        &["--data", nowhere, "--parallel", "ddp", "--ranks", "3"],
-        &[],
-        "does not divide into 3 equal parts",
-    );
+    refused(&["--data", nowhere, "--parallel", "ddp", "--ranks", "3"], &[], "must be a multiple of 3");
     refused(
         &["--data", nowhere, "--parallel", "ddp", "--device", "sim", "--sim-ranks", "8"],
         &[],
-        "does not divide into 8 equal parts",
+        "must be a multiple of 8",
     );
     refused(
         &["--data", nowhere, "--parallel", "ddp"],
@@ -316,7 +312,7 @@ fn what_cannot_be_is_refused_before_any_file_is_read() {
     refused(&["--parallel", "ddp", "--ranks", "4"], &two, "--ranks 4, but RANK and WORLD_SIZE started 2");
     refused(&DDP, &[("RANK", "0"), ("WORLD_SIZE", "2")], "set MASTER_PORT");
     let three = [("RANK", "0"), ("WORLD_SIZE", "3"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")];
-    refused(&["--data", nowhere, "--parallel", "ddp"], &three, "does not divide into 3 equal parts");
+    refused(&["--data", nowhere, "--parallel", "ddp"], &three, "must be a multiple of 3");
 }
 
 #[test]

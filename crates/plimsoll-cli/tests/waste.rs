@@ -70,7 +70,7 @@ fn the_line_that_deletes_what_is_not_read_again_gives_the_printed_peak() {
     let torch = Torch::new("waste-text", &program);
     let text = stdout(&torch.predict(&[], &[]));
     let said = "390.62 MiB live at the peak are not read again: `x` (train.py:13): `del x` after line 15 gives\n  \
-                412.02 MiB in place of 796.54 MiB";
+                412.02 MiB instead of 796.54 MiB";
     assert!(text.contains(said), "{text}");
 }
 

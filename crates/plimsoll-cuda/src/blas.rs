@@ -126,8 +126,8 @@ fn checked(call: &'static str, code: c_int) -> Result<()> {
     }
     let (name, text) = match code {
         1 => ("CUBLAS_STATUS_NOT_INITIALIZED", "the library could not be started"),
-        3 => ("CUBLAS_STATUS_ALLOC_FAILED", "the library got no memory"),
-        7 => ("CUBLAS_STATUS_INVALID_VALUE", "an argument that the library does not take"),
+        3 => ("CUBLAS_STATUS_ALLOC_FAILED", "the library could not allocate memory"),
+        7 => ("CUBLAS_STATUS_INVALID_VALUE", "an argument that the library does not accept"),
         13 => ("CUBLAS_STATUS_EXECUTION_FAILED", "the product could not be queued"),
         15 => ("CUBLAS_STATUS_NOT_SUPPORTED", "not supported for these sizes and types"),
         _ => ("cuBLAS", "an error of the library"),

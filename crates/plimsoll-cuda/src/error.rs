@@ -115,9 +115,9 @@ impl CudaError {
     pub(crate) fn no_device() -> CudaError {
         let why = match std::env::var("CUDA_VISIBLE_DEVICES") {
             Ok(devices) => {
-                format!("CUDA_VISIBLE_DEVICES is \"{devices}\": unset it, or name devices that are there")
+                format!("CUDA_VISIBLE_DEVICES is \"{devices}\": unset it, or name devices that exist")
             }
-            Err(_) => "`nvidia-smi` lists those that are there".to_owned(),
+            Err(_) => "`nvidia-smi` lists the devices that exist".to_owned(),
         };
         CudaError::NoDevice { why }
     }

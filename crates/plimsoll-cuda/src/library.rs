@@ -18,13 +18,13 @@ pub(crate) struct Wanted {
     pub(crate) advice: &'static str,
 }
 
-/// The pip package that brings NVRTC, cuBLASLt and cuDNN (through its dependencies) for a driver of this version, such as
+/// The pip package that installs NVRTC, cuBLASLt and cuDNN (through its dependencies) for a driver of this version, such as
 /// `13000`.
 pub(crate) fn package(driver: i32) -> &'static str {
     match driver {
-        13_000.. => "`pip install nvidia-cudnn-cu13` brings NVRTC, cuBLASLt and cuDNN, and so does `torch`",
+        13_000.. => "`pip install nvidia-cudnn-cu13` installs NVRTC, cuBLASLt and cuDNN, and so does `torch`",
         _ => {
-            "`pip install nvidia-cudnn-cu12` brings NVRTC, cuBLASLt and cuDNN, and so does `torch` for CUDA 12"
+            "`pip install nvidia-cudnn-cu12` installs NVRTC, cuBLASLt and cuDNN, and so does `torch` for CUDA 12"
         }
     }
 }

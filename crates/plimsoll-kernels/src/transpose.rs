@@ -48,8 +48,8 @@ pub(super) fn transpose(
 #[target_feature(enable = "avx")]
 unsafe fn transpose_8x8(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
     use std::arch::x86_64::*;
-    // Row i's left half below row i+4's, then the same of the right halves: as the lane-wise shuffles
-    // require.
+    // A register holds half of row i and the same half of row i + 4: first the left halves, then the right ones. The
+    // lane-wise shuffles require this.
     let halves = |row: usize, col: usize| {
         // SAFETY: rows and columns go up to 7, which the caller guarantees to be valid.
         unsafe {

@@ -175,7 +175,7 @@ impl Device {
         capturing::refuse(
             self.number(),
             "synchronize",
-            "nothing of it runs before it is replayed: wait afterwards",
+            "none of it runs before it is replayed: wait afterwards",
         )?;
         if let Some(queues) = self.queues() {
             queues.wait_all()?;

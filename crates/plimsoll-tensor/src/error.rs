@@ -94,7 +94,7 @@ pub enum Error {
     /// A backward pass through a graph that an earlier one freed.
     #[error(
         "backward of {node}: its saved tensors were freed by an earlier backward pass, finished or failed; \
-         ask that one to retain the graph if a second is meant, or run forward again"
+         retain the graph in that pass to allow a second one, or run the forward pass again"
     )]
     GraphFreed {
         /// The operation that was reached.
@@ -109,7 +109,7 @@ pub enum Error {
         message: String,
     },
     /// A derivative produced NaN, in anomaly mode.
-    #[error("backward of {op}{}: the gradient of input {input} has a value that is not a number; the operation was called here:\n{place}", owned(.owner))]
+    #[error("backward of {op}{}: the gradient of input {input} contains NaN; the operation was called here:\n{place}", owned(.owner))]
     Anomaly {
         /// The operation whose derivative it is.
         op: &'static str,
@@ -377,7 +377,7 @@ impl std::fmt::Display for OutOfMemory {
             }
         }
         match self.is_system_refusal() && self.held_by_others_bytes().is_none() {
-            true => write!(f, "the system gave no segment of {}", Bytes(n.segment_bytes))?,
+            true => write!(f, "the system refused a segment of {}", Bytes(n.segment_bytes))?,
             false => write!(f, "the request needs a segment of {}", Bytes(n.segment_bytes))?,
         }
         write!(

@@ -112,7 +112,7 @@ pub fn gradgradcheck<O: CheckedOutputs>(
     let found = outputs(&all)?;
     match grad_outputs {
         Some(given) if given.len() != found.len() => {
-            let message = format!("{} gradients for {} outputs that want one", given.len(), found.len());
+            let message = format!("{} gradients for {} outputs that require one", given.len(), found.len());
             return Err(Error::argument(NAME, message));
         }
         Some(given) => all.extend_from_slice(given),
@@ -143,7 +143,7 @@ type Checked<'a> = &'a dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>;
 
 fn check(name: &'static str, f: Checked<'_>, inputs: &[Tensor], options: GradcheckOptions) -> Result<()> {
     if !inputs.iter().any(Tensor::requires_grad) {
-        return Err(Error::autograd(name, "no input wants a gradient: mark one with `requires_grad_`"));
+        return Err(Error::autograd(name, "no input requires a gradient: mark one with `requires_grad_`"));
     }
     for (i, input) in inputs.iter().enumerate().filter(|(_, input)| input.requires_grad()) {
         let lies = input.shape().iter().zip(input.strides());
@@ -205,7 +205,7 @@ fn numerical(
         // A function that computes derivatives itself needs the graph, so the run is recorded; its graph is dropped here.
         let found = enable_grad(|| f(inputs))?;
         if found.len() != outputs {
-            let message = format!("the function gave {outputs} outputs first, then {}", found.len());
+            let message = format!("the function returned {outputs} outputs first, then {}", found.len());
             return Err(Error::autograd(name, message));
         }
         found.iter().map(|output| output.detach().to_dtype(DType::F64)?.to_vec::<f64>()).collect()

@@ -89,7 +89,8 @@ impl Tensor {
         let storage = move || -> Result<Storage> {
             let computed = no_grad(|| caught(NAME, "its recipe", &recipe))?;
             if (computed.shape(), computed.dtype(), computed.device()) != (&shape[..], dtype, &device) {
-                let message = format!("its recipe gave {computed:?} for {shape:?} of {dtype} on {device}");
+                let message =
+                    format!("its recipe returned {computed:?} for {shape:?} of {dtype} on {device}");
                 return Err(Error::shape(NAME, message));
             }
             let own = computed.is_unique() && computed.is_whole() && !computed.is_pinned();

@@ -247,7 +247,7 @@ impl Event {
         capturing::refuse(
             device.number(),
             "synchronize",
-            "nothing of it runs before it is replayed: wait afterwards",
+            "none of it runs before it is replayed: wait afterwards",
         )?;
         if let (Some(queues), Some(id)) = (device.queues(), id) {
             queues.wait(*id)?;
@@ -265,7 +265,7 @@ impl Event {
         capturing::refuse(
             device.number(),
             "query",
-            "nothing of it runs before it is replayed: ask afterwards",
+            "none of it runs before it is replayed: query it afterwards",
         )?;
         device.late_error()?;
         match (device.queues(), id) {

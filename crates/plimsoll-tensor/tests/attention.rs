@@ -146,7 +146,8 @@ fn what_does_not_fit_is_refused_with_the_shapes() {
     assert!(refused(&q, &q, both).contains("both attn_mask and is_causal"));
     for dropout_p in [-0.1, 1.5, f64::NAN] {
         assert!(
-            refused(&q, &q, AttentionOptions { dropout_p, ..plain }).contains("a probability is in 0 to 1")
+            refused(&q, &q, AttentionOptions { dropout_p, ..plain })
+                .contains("a probability must be from 0 to 1")
         );
     }
     let error = zeros(&[1, 3, 10]).packed_attention(2, 2, plain).unwrap_err().to_string();

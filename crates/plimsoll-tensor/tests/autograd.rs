@@ -96,8 +96,8 @@ fn a_second_backward_pass_names_where_the_graph_ended() {
     y.sum().unwrap().backward().unwrap();
     assert_eq!(
         text(y.sum().unwrap().backward()),
-        "backward of exp: its saved tensors were freed by an earlier backward pass, finished or failed; ask \
-         that one to retain the graph if a second is meant, or run forward again"
+        "backward of exp: its saved tensors were freed by an earlier backward pass, finished or failed; retain \
+         the graph in that pass to allow a second one, or run the forward pass again"
     );
     assert_eq!(grad(&x), y.to_vec::<f32>().unwrap(), "the failed pass added nothing");
 }
@@ -198,7 +198,7 @@ fn a_root_without_a_way_back_says_why() {
     let constant = no_grad(|| x.sum()).unwrap();
     assert_eq!(
         text(constant.backward()),
-        "backward: this tensor wants no gradient: nothing it was made from requires one, or it was made without \
+        "backward: this tensor does not require a gradient: nothing it was made from requires one, or it was made without \
          recording"
     );
     assert!(x.grad().is_none());

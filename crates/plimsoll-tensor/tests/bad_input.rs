@@ -160,7 +160,7 @@ fn a_function_that_fails_or_panics_or_gives_a_gradient_of_the_wrong_shape() {
         "`forward` panicked: in its forward pass",
         "not back",
         "`backward` panicked: on its way back",
-        "gave a gradient [1, 4] of float32 for input 0, which is [4] of float32",
+        "returned a gradient [1, 4] of float32 for input 0, which is [4] of float32",
         "gave 2 gradients for 1 inputs",
     ]) {
         let expected = |error: &Error| matches!(error, Error::Argument { .. } | Error::Autograd { .. });

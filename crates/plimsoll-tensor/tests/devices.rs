@@ -294,7 +294,7 @@ fn a_change_of_a_view_leaves_its_surroundings_alone() {
 #[test]
 fn an_expanded_tensor_refuses_a_change_in_place() {
     let x = tensor(&[1.0], &[1]).expand(&[3]).unwrap();
-    let text = "fill: several elements of an expanded tensor are one: copy it first";
+    let text = "fill: several elements of an expanded tensor share memory: copy it first";
     assert_eq!(x.fill_(1.0).unwrap_err().to_string(), text);
 }
 

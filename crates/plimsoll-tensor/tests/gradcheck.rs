@@ -106,7 +106,7 @@ fn what_cannot_be_checked_is_refused() {
     let none = x.detach();
     assert_eq!(
         text(gradcheck(|x| x[0].exp(), &[&none], DEFAULT)),
-        "gradcheck: no input wants a gradient: mark one with `requires_grad_`"
+        "gradcheck: no input requires a gradient: mark one with `requires_grad_`"
     );
     let wide = x.detach().expand(&[3]).unwrap().requires_grad_(true).unwrap();
     assert!(text(gradcheck(|x| x[0].exp(), &[&wide], DEFAULT)).contains("share memory"));

@@ -162,10 +162,7 @@ fn what_does_not_fit_together_is_refused() {
     refused(group.all_to_all_single(&zeros(&[6]), &zeros(&[6])), "6 elements to send and room for 6");
     refused(group.broadcast(&zeros(&[1]), 4), "broadcast: rank 4 of 4");
     let whole = Tensor::full(&[8], 1.0, DType::I64, &device).unwrap();
-    refused(
-        group.all_reduce(&whole, ReduceOp::Sum),
-        "all_reduce: expected a type of floating point, got int64",
-    );
+    refused(group.all_reduce(&whole, ReduceOp::Sum), "all_reduce: expected a floating-point type, got int64");
     refused(group.all_gather_into_tensor(&whole, &zeros(&[2])), "all_gather_into_tensor");
     assert!(
         group.all_gather_into_tensor(&whole, &Tensor::full(&[2], 1.0, DType::I64, &device).unwrap()).is_ok()

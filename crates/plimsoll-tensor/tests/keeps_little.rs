@@ -47,7 +47,7 @@ fn dropout_drops_the_same_forward_and_backward_and_follows_the_seed() {
     assert!((200..300).contains(&zeros) && values.iter().all(|&x| x == 0.0 || (x - 4.0 / 3.0).abs() < 1e-6));
     device.manual_seed(3);
     assert_eq!(x.dropout(0.25, true).unwrap().to_vec::<f32>().unwrap(), values);
-    assert!(x.dropout(1.5, true).unwrap_err().to_string().contains("a probability is in 0 to 1"));
+    assert!(x.dropout(1.5, true).unwrap_err().to_string().contains("a probability must be from 0 to 1"));
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn parts_that_are_not_there_are_named() {
     let x = zeros(&[2, 3]);
     assert_eq!(text(x.select(1, 3)), "select: index 3 is out of range for dimension 1 of size 3");
     assert_eq!(text(x.select(0, -3)), "select: index -3 is out of range for dimension 0 of size 2");
-    assert_eq!(text(x.slice(0, .., 0)), "slice: a step of 0 never arrives: use at least 1");
+    assert_eq!(text(x.slice(0, .., 0)), "slice: a step of 0 never reaches the end: use at least 1");
     assert!(
         text(x.unfold(1, 4, 1)).starts_with("unfold: windows of 4 by steps of 1 in dimension 1 of size 3")
     );

@@ -171,7 +171,7 @@ fn a_hook_sees_the_whole_gradient_once_and_may_change_it() {
     x.clear_grad();
     loss.backward().unwrap();
     assert_eq!((seen.lock().unwrap().len(), gradient(&x)), (3, vec![9.0, 17.0]));
-    assert!(x.detach().register_hook(|_| Ok(None)).is_err(), "it wants no gradient");
+    assert!(x.detach().register_hook(|_| Ok(None)).is_err(), "it requires no gradient");
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn a_derivative_of_the_wrong_shape_is_named_with_its_owner() {
     let error = y.sum().unwrap().backward().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "x_exp: its derivative gave a gradient [1, 2] of float32 for input 0, which is [2] of float32 (in head)"
+        "x_exp: its derivative returned a gradient [1, 2] of float32 for input 0, which is [2] of float32 (in head)"
     );
     assert!(x.grad().is_none());
 }

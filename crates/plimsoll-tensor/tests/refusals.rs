@@ -60,18 +60,15 @@ fn errors_name_the_method_that_was_called() {
 fn truth_values_have_no_difference() {
     let (x, truths) = (zeros(&[2]), zeros(&[2]).eq_scalar(0).unwrap());
     for result in [&x - &truths, &truths - &x, &truths - &truths, &truths - 1, 1 - &truths, 1.5 - &truths] {
-        assert_eq!(text(result), "sub: expected a type of numbers, got bool; convert with `to_dtype`");
+        assert_eq!(text(result), "sub: expected a numeric type, got bool; convert with `to_dtype`");
     }
-    assert!(text(x.sub_(&truths)).starts_with("sub_: expected a type of numbers, got bool"));
+    assert!(text(x.sub_(&truths)).starts_with("sub_: expected a numeric type, got bool"));
 }
 
 #[test]
 fn whole_numbers_are_not_multiplied_by_fractions() {
     let x = Tensor::full(&[1, 2, 2], 3.0, DType::U8, &Device::cpu()).unwrap();
-    assert_eq!(
-        text(x.baddbmm(&x, &x, 0.5, 1.0)),
-        "baddbmm: beta 0.5 and alpha 1 for uint8: need whole numbers"
-    );
+    assert_eq!(text(x.baddbmm(&x, &x, 0.5, 1.0)), "baddbmm: beta 0.5 and alpha 1 for uint8: need integers");
     assert!(text(x.baddbmm(&x.long().unwrap(), &x.long().unwrap(), 1.0, 1.0)).starts_with("baddbmm: "));
 }
 
@@ -109,13 +106,13 @@ fn shapes_that_do_not_go_together_are_named() {
 fn a_type_that_an_operation_does_not_take_is_named() {
     let (x, n) = (zeros(&[2]), Tensor::arange(2, &Device::cpu()).unwrap());
     let expected =
-        |op: &str| format!("{op}: expected a type of floating point, got int64; convert with `to_dtype`");
+        |op: &str| format!("{op}: expected a floating-point type, got int64; convert with `to_dtype`");
     assert_eq!(text(n.gelu()), expected("gelu"));
     assert_eq!(text(n.mean()), expected("mean"));
     assert_eq!(text(n.softmax(0)), expected("softmax"));
     assert_eq!(text(n.layer_norm(None, None, 1e-5)), expected("layer_norm"));
     let truth = n.eq(&n).unwrap();
-    let message = "sub: expected a type of numbers, got bool; convert with `to_dtype`";
+    let message = "sub: expected a numeric type, got bool; convert with `to_dtype`";
     assert_eq!(text(&truth - &truth), message);
     let message = "matmul: expected float32, got float64; convert with `to_dtype`";
     assert_eq!(text(zeros(&[2, 2]).matmul(&zeros(&[2, 2]).double().unwrap())), message);
@@ -160,7 +157,7 @@ fn a_probability_outside_0_to_1_is_refused_and_the_logits_loss_is_named() {
     for (x, shown) in [([0.5, 1.5], "1.5"), ([0.5, -0.25], "-0.25"), ([0.5, f32::NAN], "NaN")] {
         let message = loss(&x, &[1.0, 0.0]).unwrap_err().to_string();
         let expected = format!(
-            "binary_cross_entropy: input {shown} (element 1) is no probability: needs 0 to 1; of logits"
+            "binary_cross_entropy: input {shown} (element 1) is not a probability: needs 0 to 1; for logits"
         );
         assert!(message.starts_with(&expected), "{message}");
     }

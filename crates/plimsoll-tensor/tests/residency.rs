@@ -159,7 +159,9 @@ fn a_recipe_that_fails_or_gives_something_else_is_an_error_and_can_be_replaced()
     assert_eq!(text(&x), "sum: the bytes of full cannot be brought back to cpu: users: lost the input");
     let there = device.clone();
     x.evict_with(move || Tensor::ones(&[3], &there)).unwrap();
-    assert!(text(&x).contains("its recipe gave Tensor([3], float32, cpu) for [262144] of float32 on cpu"));
+    assert!(
+        text(&x).contains("its recipe returned Tensor([3], float32, cpu) for [262144] of float32 on cpu")
+    );
     let itself = Arc::new(Mutex::new(Some(x.clone())));
     let inside = itself.clone();
     x.evict_with(move || inside.lock().unwrap().as_ref().unwrap().add_scalar(1.0)).unwrap();

@@ -24,7 +24,7 @@ pub enum Why {
     Ends,
     /// The file is empty.
     Empty,
-    /// A text, such as a log, has no letter.
+    /// A text file, such as a log, that contains no letter.
     EmptyText,
     /// Neither a pickle nor JSON, according to its first bytes.
     NotASnapshot([u8; 2]),
@@ -202,15 +202,15 @@ impl fmt::Display for Why {
                          TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records"
                     }
                     Absent::Lost => {
-                        ", but the GPU's context was lost, for which a lack of memory is not the cause: start the process anew; \
+                        ", but the GPU's context was lost; a lack of memory was not the cause: restart the process; \
                          the kernel's log (dmesg | grep Xid) says whether the hardware failed"
                     }
                     Absent::Illegal => {
-                        ", but a kernel accessed memory that is not its own (illegal memory access), for which a lack of memory \
-                         is not the cause: CUDA_LAUNCH_BLOCKING=1 names the call, compute-sanitizer the kernel"
+                        ", but a kernel accessed memory that is not its own (illegal memory access); a lack of memory \
+                         was not the cause: CUDA_LAUNCH_BLOCKING=1 names the call, compute-sanitizer the kernel"
                     }
                     Absent::Assert => {
-                        ", but an assertion in a kernel failed (device-side assert), for which a lack of memory is not the \
+                        ", but an assertion in a kernel failed (device-side assert); a lack of memory was not the \
                          cause: most often an index or a label is out of range; CUDA_LAUNCH_BLOCKING=1 names the line"
                     }
                     Absent::Jax => {
@@ -221,12 +221,12 @@ impl fmt::Display for Why {
             }
             Self::Protocol(version) => write!(
                 f,
-                "a pickle of protocol {version}; 2 to 5 are read: dump again with a protocol among these"
+                "pickle protocol {version} is not supported: dump again with protocol 2 to 5"
             ),
             Self::Global(name) => write!(
                 f,
                 "the pickle asks for the Python object `{name}`, which could run code; a snapshot holds only \
-                 dicts, lists, texts and numbers. Nothing was run"
+                 dicts, lists, strings and numbers. Nothing was run"
             ),
             Self::Opcode { byte, name } => write!(
                 f,
@@ -235,20 +235,20 @@ impl fmt::Display for Why {
             ),
             Self::Broken(how) => write!(f, "the pickle is damaged: {how}"),
             Self::WrongType { key, expected, found } => {
-                write!(f, "`{}` should be {expected}, and is {found}", key.name())
+                write!(f, "`{}` should be {expected}, but is {found}", key.name())
             }
-            Self::Mixed { list, found } => write!(f, "{list} goes on with {found}"),
+            Self::Mixed { list, found } => write!(f, "{list} also contains {found}"),
             Self::Missing { kind, key } => write!(f, "a {} without `{}`", kind.name(), key.name()),
-            Self::Word { key, found } => write!(f, "`{}` is {found:?}, a word that is not known", key.name()),
-            Self::Twice(what) => write!(f, "{what} stands in two places of the file"),
+            Self::Word { key, found } => write!(f, "`{}` has the unknown value {found:?}", key.name()),
+            Self::Twice(what) => write!(f, "{what} appears twice in the file"),
             Self::Top(found) => {
-                write!(f, "a snapshot is a dict with `segments` or a list of segments, and this is {found}")
+                write!(f, "a snapshot is a dict with `segments` or a list of segments, but this is {found}")
             }
             Self::TooMany { what, most } => write!(f, "more than {most} {what}"),
             Self::TooLarge { heap_bytes, most_bytes } => write!(
                 f,
-                "the file unpacks to {heap_bytes} bytes of memory and more; for its length {most_bytes} are \
-                 granted. If you trust it, unpack it first"
+                "unpacking the file takes more than {heap_bytes} bytes of memory; for a file of this length {most_bytes} are \
+                 allowed. If you trust it, unpack it first"
             ),
             Self::Json(why) => write!(f, "not the JSON of a snapshot: {why}"),
             Self::InJson { line, column, why } => write!(f, "line {line}, column {column}: {why}"),

@@ -148,8 +148,8 @@ fn a_wrong_value_is_named_with_its_key_and_place() {
     check(event(r#""action": "alloc", "addr": 1, "size": 2"#).as_bytes(), "a trace entry without `stream`");
     check(event(r#""action": "oom", "stream": 1"#).as_bytes(), "a trace entry without `size`");
     check(event(r#""action": "alloc", "frames": [1]"#).as_bytes(), "`frames` should be a list of frames");
-    check(br#"{"segments": {}}"#, "`segments` should be a list of segments, and is an empty dict");
-    check(br#"{"segments": [], "device_traces": [[], 1]}"#, "a list of lists goes on with an integer");
+    check(br#"{"segments": {}}"#, "`segments` should be a list of segments, but is an empty dict");
+    check(br#"{"segments": [], "device_traces": [[], 1]}"#, "a list of lists also contains an integer");
     let why = read(&operations(&[b"}(\x8c\x06action\x8c\x05allocu"])).expect_err("no address");
     assert!(matches!(why.why, Why::Missing { .. }), "{why}");
 }
@@ -222,13 +222,13 @@ fn memory_that_stands_in_the_file_again_is_refused_and_not_copied() {
     .concat();
     let again = b"h\x00".repeat(1000);
     let segments = [b"\x80\x04](", segment.as_slice(), block, b"eu\x94", &again, b"e."].concat();
-    check(&segments, "a segment stands in two places");
+    check(&segments, "a segment appears twice");
     let blocks = [b"\x80\x04](", segment.as_slice(), block, b"\x94", &again, b"eue."].concat();
-    check(&blocks, "a block stands in two places");
+    check(&blocks, "a block appears twice");
     // The same block in the lists of two segments.
     let other = [segment.as_slice(), b"h\x00eu"].concat();
     let shared = [b"\x80\x04](", segment.as_slice(), block, b"\x94eu", &other, b"e."].concat();
-    check(&shared, "a block stands in two places");
+    check(&shared, "a block appears twice");
 }
 
 #[test]

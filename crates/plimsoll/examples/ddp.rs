@@ -18,7 +18,7 @@ use plimsoll::parallel::{DdpOptions, DistributedDataParallel};
 use plimsoll::{Device, ProcessGroup, Tensor, dist};
 
 const CONTEXT: usize = 32;
-/// The batch size of all ranks together.
+/// The batch size, in total over all ranks.
 const BATCH: usize = 16;
 const STEPS: usize = 100;
 

@@ -64,7 +64,7 @@ impl World {
             let seconds = text.parse().map_err(|_| {
                 tensor::Error::argument(
                     NAME,
-                    format!("PLIMSOLL_COLLECTIVE_TIMEOUT_S={text} is no number of seconds"),
+                    format!("PLIMSOLL_COLLECTIVE_TIMEOUT_S={text} is not a number of seconds"),
                 )
             })?;
             options.collective_timeout = Duration::from_secs(seconds);

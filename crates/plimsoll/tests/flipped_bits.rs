@@ -76,7 +76,7 @@ fn the_error_names_the_tensor_the_file_and_the_last_good_checkpoint() {
     }
     fs::remove_file(&first).unwrap();
     let said = loaded(&latest).unwrap_err().to_string();
-    assert!(said.contains("no other whole checkpoint"), "{said}");
+    assert!(said.contains("no other complete checkpoint"), "{said}");
 }
 
 #[test]

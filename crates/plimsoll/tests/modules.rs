@@ -75,7 +75,7 @@ fn a_module_without_a_forward_of_one_tensor_says_so() {
     let model = Everything::new(&Scope::new(&Device::cpu(), 1)).unwrap();
     let error = model.forward(&Tensor::ones(&[1, 4], &Device::cpu()).unwrap()).unwrap_err();
     assert!(matches!(error, Error::Argument { op: "forward", .. }));
-    assert!(error.to_string().contains("Everything takes something else than one tensor"), "{error}");
+    assert!(error.to_string().contains("Everything does not take a single tensor"), "{error}");
 }
 
 #[test]

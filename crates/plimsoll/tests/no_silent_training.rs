@@ -53,7 +53,7 @@ fn file(name: &str) -> std::path::PathBuf {
 }
 
 const MISSING: &str = "the parameter `head.weight` is in no `members!`, so it would be neither trained nor saved: add the field \
-                       `head` to the `members!`; if it belongs to another model, make that from a Scope of its own";
+                       `head` to the `members!`; if it belongs to another model, make that from its own Scope";
 
 #[test]
 fn a_field_that_no_list_has_is_named_in_the_first_step_and_save() {
@@ -134,7 +134,7 @@ fn a_gradient_that_does_not_fit_is_refused_and_the_old_one_stays() {
     w.set_grad(Some(Tensor::ones(&[2], &device).unwrap())).unwrap();
     let other = Device::cpu_with(plimsoll::CpuConfig::default());
     let refused = [
-        (Tensor::ones(&[3], &device), "a gradient [3] of a tensor [2]: both need one shape"),
+        (Tensor::ones(&[3], &device), "a gradient [3] of a tensor [2]: both need the same shape"),
         (Tensor::ones(&[2], &device).and_then(|x| x.to_dtype(DType::F64)), "float64"),
         (Tensor::ones(&[2], &other), "cpu"),
     ];

@@ -36,7 +36,7 @@ fn a_config_that_asks_for_something_else_is_refused_with_its_name() {
         ),
         (
             llama(r#"{"hidden_act": "gelu"}"#),
-            "llama: config.json: `hidden_act` is \"gelu\"; needs \"silu\": this model has nothing else",
+            "llama: config.json: `hidden_act` is \"gelu\"; needs \"silu\": no other value is supported",
         ),
         (
             llama(r#"{"rope_scaling": {"type": "su"}}"#),
@@ -44,7 +44,7 @@ fn a_config_that_asks_for_something_else_is_refused_with_its_name() {
         ),
         (
             bert(r#"{"position_embedding_type": "relative_key"}"#),
-            "bert: config.json: `position_embedding_type` is \"relative_key\"; needs \"absolute\": this model has nothing else",
+            "bert: config.json: `position_embedding_type` is \"relative_key\"; needs \"absolute\": no other value is supported",
         ),
     ] {
         assert_eq!(message, expected);

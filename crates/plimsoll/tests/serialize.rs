@@ -210,7 +210,7 @@ fn a_safetensors_file_that_is_cut_longer_or_overlapping_is_an_error() {
         fs::write(&path, &whole[..length]).unwrap();
         let message = refusal(serialize::open(&path));
         assert!(
-            message.contains("cut short") || message.contains("no safetensors file"),
+            message.contains("cut short") || message.contains("not a safetensors file"),
             "{length}: {message}"
         );
     }
@@ -254,8 +254,11 @@ fn a_model_in_shards_loads_from_its_folder_and_a_wrong_index_is_an_error() {
         let found = refusal(serialize::open(&folder.0));
         assert!(found.contains(message), "{found}");
     };
-    check(text.replace("model-00001", "model-00009"), "it names files that are not there: model-00009");
-    check(text.replace("\"model-00001", "\"../model-00001"), "which is not the name of a file beside it");
+    check(text.replace("model-00001", "model-00009"), "it names files that do not exist: model-00009");
+    check(
+        text.replace("\"model-00001", "\"../model-00001"),
+        "which is not the name of a file in the same folder",
+    );
     check(text.replace("\"conv.weight\"", "\"conv.other\""), "`conv.other` should be in");
     check("{}".to_owned(), "it has no `weight_map`");
     check("[".to_owned(), "no index");

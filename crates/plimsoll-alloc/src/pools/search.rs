@@ -105,7 +105,7 @@ impl Pools {
         None
     }
 
-    /// Counts a search of a half. The age of cached blocks is measured in searches.
+    /// Counts a search of the small or the large half of a pool. The age of cached blocks is measured in searches.
     pub(crate) fn count_search(&mut self, pool: PoolRef) {
         self.pool_mut(pool).searches += 1;
     }

@@ -1,11 +1,11 @@
 """Records a PyTorch program's GPU memory (PyTorch 2.1 and newer), for `plimsoll explain`.
 
-Save it beside the program, as memory_record.py, and call it from there:
+Save it next to the program, as memory_record.py, and call it from there:
 
     import memory_record
-    memory_record.start()                 # before the model is made
+    memory_record.start()                 # before the model is created
     for n, batch in enumerate(loader):
-        with memory_record.step(n):       # optional: tells one step from the next
+        with memory_record.step(n):       # optional: marks the steps
             ...
 
 It leaves memory-rank0-oom.pickle when memory runs out, and memory-rank0.pickle when the program ends.
@@ -19,21 +19,21 @@ from typing import Any
 
 import torch
 
-ENTRIES = 1_000_000  # The oldest events go when there are more; with them the peak may be lost.
+ENTRIES = 1_000_000  # If there are more events, the oldest are dropped, perhaps with the peak.
 STACKS = "python"  # "all" adds the operators of the backward pass, for slower runs and larger files.
 
 
 def start() -> None:
-    """Starts recording; call it before the model is made."""
-    # An observer is attached to the allocators there are: without init(), none.
+    """Starts recording; call it before the model is created."""
+    # An observer is attached to existing allocators, and there are none before init().
     torch.cuda.init()
     options = dict(enabled="all", context="alloc", stacks=STACKS, max_entries=ENTRIES)
     try:
         # Optimizers and step() below put their names into the recording.
         torch.cuda.memory._record_memory_history(global_record_annotations=True, **options)
-    except TypeError:  # a PyTorch of before that option
+    except TypeError:  # this PyTorch is older than that option
         torch.cuda.memory._record_memory_history(**options)
-    # At the failure itself: when the program ends, all that took the memory is gone.
+    # At the failure itself: when the program ends, the memory is already freed.
     torch._C._cuda_attach_out_of_memory_observer(lambda device, asked, total, free: dump("-oom"))
     atexit.register(dump)
 
@@ -47,9 +47,9 @@ def dump(suffix: str = "") -> None:
     """Writes the snapshot: one file for each process of a job."""
     path = f"memory-rank{os.environ.get('RANK', '0')}{suffix}.pickle"
     try:
-        # Whole or not there, also if the job is killed while it writes.
+        # The file is complete or absent, even if the job is killed while it writes.
         snapshot = torch.cuda.memory._snapshot()
-        # What the file needs beside PyTorch's own: viewers show settings and ask nothing of them.
+        # What plimsoll needs beyond PyTorch's own data; viewers accept any settings.
         snapshot.setdefault("allocator_settings", {})["plimsoll_record"] = {
             "max_entries": ENTRIES,
             "device_total_bytes": {
@@ -61,5 +61,5 @@ def dump(suffix: str = "") -> None:
             pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one.
         os.replace(f"{path}.unfinished", path)
         print(f"memory recorded: plimsoll explain {path}", file=sys.stderr)
-    except Exception as why:  # Not being able to record should not end a program.
+    except Exception as why:  # A failed recording should not end the program.
         print(f"memory not recorded: {why}", file=sys.stderr)

@@ -35,7 +35,7 @@ def program() -> str:
     found = shutil.which("plimsoll")
     if found is None:
         raise PlimsollError(
-            f"the program plimsoll is not installed beside {sys.executable}, and not in PATH:"
+            f"the program plimsoll is not installed next to {sys.executable}, and not in PATH:"
             f" pip install ./crates/plimsoll-cli in a checkout of Plimsoll, or set {PROGRAM} to its path"
         )
     return found

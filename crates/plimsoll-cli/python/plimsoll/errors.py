@@ -42,7 +42,7 @@ class IncompleteError(PlimsollError):
 
 
 class ProgramError(PlimsollError):
-    """The user's program failed for another reason than memory (exit code 5)."""
+    """The user's program failed for a reason other than memory (exit code 5)."""
 
 
 class RefusedError(PlimsollError):

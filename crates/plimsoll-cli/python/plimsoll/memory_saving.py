@@ -39,7 +39,7 @@ def checkpoint_blocks(
     uses the square root of the number of blocks. It does the same as ``torch.utils.checkpoint.checkpoint_sequential``, but in any
     model. A model without repeated blocks is divided along its longest ``nn.Sequential``.
 
-    Losses and parameters keep their bits, even with dropout and batch normalization. Refused if the model has no such
+    Losses and parameters are bit-identical, even with dropout and batch normalization. Refused if the model has no such
     blocks, if ``torch.compile`` compiles it, or if it is already checkpointed. A cache for generation
     (``config.use_cache`` of transformers) is turned off, because it would be filled twice.
     """
@@ -72,7 +72,7 @@ def offload(model: torch.nn.Module, percent: int = 95, least_bytes: int | str = 
     """Moves tensors that the backward pass needs to pinned host memory, and brings them back when it needs them.
 
     ``percent`` of their bytes leave the GPU, starting with the first ones of the forward pass; tensors smaller than
-    ``least_bytes`` stay. Losses and parameters keep their bits. The copies overlap with the computation, on their own
+    ``least_bytes`` stay. Losses and parameters are bit-identical. The copies overlap with the computation, on their own
     streams: a step takes longer only if the copies do, and a lower percentage makes them shorter. Refused with
     ``torch.compile`` and FSDP.
     """
@@ -88,7 +88,8 @@ def offload_weights(model: torch.nn.Module) -> None:
     """Keeps the weights of the model's repeated blocks in pinned host memory, for a model that computes outputs only.
 
     Each block gets its weights for its call, and the next block's are copied meanwhile, so the weights of at most two blocks are on the
-    GPU. The outputs keep their bits. Refused if the model has no repeated blocks, or is called outside of ``torch.no_grad()``.
+    GPU. The outputs are bit-identical. Refused if the model has no repeated blocks, or is called outside of
+    ``torch.no_grad()``.
     """
     from . import _attach  # noqa: F401  (refusals are exceptions)
     from .techniques.offload_weights import OffloadWeights
@@ -124,8 +125,9 @@ def chunked_loss(model: torch.nn.Module, rows: int | None = None) -> Attached:
 def step_in_backward(optimizer: torch.optim.Optimizer) -> None:
     """Updates each parameter as soon as its gradient is complete, and frees the gradient.
 
-    Losses and parameters keep their bits. ``optimizer.step()`` does nothing from then on. Refused for optimizers that do not
-    update each parameter independently, and if the program clips gradients, accumulates them, or uses ``GradScaler`` or DDP.
+    Losses and parameters are bit-identical. ``optimizer.step()`` does nothing from then on. Refused for optimizers that
+    do not update each parameter independently, and if the program clips gradients, accumulates them, or uses
+    ``GradScaler`` or DDP.
     """
     from . import _attach
     from .techniques import context
@@ -189,7 +191,7 @@ def adam_8bit(optimizer: torch.optim.Optimizer) -> None:
 
     why = objection(optimizer)
     if why is None and "step" in vars(optimizer):
-        why = "a learning rate scheduler already has its step: call this before the scheduler is made"
+        why = "a learning rate scheduler already wraps its step: call this before the scheduler is created"
     if why is not None:
         raise RefusedError("adam-8bit", why)
     convert(optimizer)
@@ -198,7 +200,8 @@ def adam_8bit(optimizer: torch.optim.Optimizer) -> None:
 def free_grads(optimizer: torch.optim.Optimizer) -> None:
     """Frees the gradients right after each step of the optimizer, not after the next forward pass.
 
-    Losses and parameters keep their bits if the program reads no gradient between its step and its next backward pass.
+    Losses and parameters are bit-identical if the program reads no gradient between its step and its next backward
+    pass.
     """
     optimizer.register_step_post_hook(lambda stepped, args, kwargs: stepped.zero_grad(set_to_none=True))
 
@@ -225,7 +228,7 @@ def fused(optimizer: torch.optim.Optimizer) -> None:
 
 
 def expandable_segments() -> None:
-    """Turns on PyTorch's expandable segments, which reduces fragmentation. Losses and parameters keep their bits.
+    """Turns on PyTorch's expandable segments, which reduces fragmentation. Losses and parameters are bit-identical.
 
     Call it before the first use of CUDA; it sets ``PYTORCH_ALLOC_CONF``.
     """

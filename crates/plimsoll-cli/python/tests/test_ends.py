@@ -1,4 +1,4 @@
-# Which end of a program an exception tells of, by the texts of PyTorch 2.11.
+# How a program ended, according to its exception: with the messages of PyTorch 2.11.
 
 import pytest
 

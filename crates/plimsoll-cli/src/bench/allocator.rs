@@ -19,16 +19,16 @@ use crate::output::{self, BOLD, RESET};
 
 #[derive(Args)]
 pub(crate) struct AllocatorArgs {
-    /// A built oracle (a folder with `fk.sh` and `bench`), to take turns with PyTorch's own allocator
+    /// Folder of a built oracle (`fk.sh` and `bench`): also measures PyTorch's own allocator, in alternating rounds
     #[arg(long, value_name = "DIR")]
     oracle: Option<PathBuf>,
-    /// Only this mix, by its name in the table
+    /// Measure only this mix, named as in the table
     #[arg(long, value_name = "NAME")]
     mix: Option<Mix>,
-    /// Requests of a mix, if it has as many: a quick run, for tests
+    /// At most this many requests of each mix: a quick run, for tests
     #[arg(long, hide = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     requests: Option<u32>,
-    /// How often each takes its turn
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Print the result as JSON

@@ -22,7 +22,7 @@ const VERB: &str = "allocator-mix";
 pub(crate) struct MixArgs {
     /// Its name in the table
     mix: Mix,
-    /// How many, if the mix has as many
+    /// At most this many requests
     requests: u32,
     history: History,
 }

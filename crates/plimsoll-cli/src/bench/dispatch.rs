@@ -23,7 +23,7 @@ pub(crate) struct DispatchArgs {
     /// Rounds; the fastest counts
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -22,17 +22,17 @@ use crate::exit::Failure;
 /// What can be measured.
 #[derive(Subcommand)]
 pub(crate) enum What {
-    /// The cost of a request to the allocator, beside PyTorch's where it is at hand
+    /// The cost of a request to the allocator, compared with PyTorch's if --oracle is given
     Allocator(allocator::AllocatorArgs),
     #[command(hide = true)]
     AllocatorMix(callgrind::MixArgs),
     /// The cost of dispatching one operation to a device that computes nothing
     Dispatch(dispatch::DispatchArgs),
-    /// Memory of training steps of common models, beside PyTorch's
+    /// Memory of training steps of common models, compared with PyTorch's
     Models(models::ModelsArgs),
-    /// Reading a memory snapshot of PyTorch's; or making a longer one to read
+    /// The speed of reading a PyTorch memory snapshot; --scale writes a longer one to read
     Snapshot(snapshot::SnapshotArgs),
-    /// One training step on this machine's processors, alone or in turn with peers
+    /// One training step on this machine's processors, alone or compared with other programs
     Step(step::StepArgs),
 }
 

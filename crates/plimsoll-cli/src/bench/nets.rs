@@ -13,7 +13,7 @@ use crate::lenet::lenet;
 /// A network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Net {
-    /// LeNet's plan, batch 64, SGD with momentum
+    /// LeNet, batch 64, SGD with momentum
     Lenet,
     /// 784-1024-1024-10, batch 256, Adam
     Mlp,
@@ -22,7 +22,7 @@ pub(crate) enum Net {
     /// ResNet-18 in training mode, 8 images of 224 × 224, channels last, SGD with momentum
     #[allow(clippy::doc_markdown, reason = "the text of --help")]
     Resnet18,
-    /// The same with row-major images
+    /// As resnet18, with row-major images (NCHW)
     #[value(name = "resnet18-nchw")]
     Resnet18RowMajor,
 }

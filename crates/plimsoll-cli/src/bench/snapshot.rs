@@ -18,15 +18,15 @@ use crate::output::{BOLD, RESET};
 
 #[derive(Args)]
 pub(crate) struct SnapshotArgs {
-    /// A snapshot, as torch.cuda.memory._dump_snapshot writes it; packed with gzip or zstd, or JSON
+    /// A snapshot from torch.cuda.memory._dump_snapshot, or as JSON; plain, gzip or zstd
     file: PathBuf,
-    /// Write a run N times as long and stop; read that file to measure
+    /// Write a recording N times as long to --out, and stop; measure with that file afterwards
     #[arg(long, value_name = "N", requires = "out", value_parser = clap::value_parser!(u32).range(1..))]
     scale: Option<u32>,
-    /// Where the longer run goes
+    /// The file for the longer recording
     #[arg(long, value_name = "FILE", requires = "scale")]
     out: Option<PathBuf>,
-    /// How often the file is read; the fastest counts
+    /// How many times to read the file; the fastest counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Print the result as JSON
@@ -97,7 +97,7 @@ fn measure(args: &SnapshotArgs) -> Result<String, Failure> {
     if let Some(peak) = peak_bytes {
         let _ = writeln!(
             out,
-            "{peak:>14} bytes of peak resident memory, {:.2} of the file",
+            "{peak:>14} bytes of peak resident memory, {:.2} times the file",
             peak as f64 / bytes as f64
         );
     }

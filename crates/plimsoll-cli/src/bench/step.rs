@@ -22,16 +22,16 @@ pub(crate) struct StepArgs {
     /// The network
     #[arg(long, value_enum, default_value_t = Net::Lenet)]
     model: Net,
-    /// Steps that are timed
+    /// Number of timed steps
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
-    /// Steps before that
+    /// Steps before those
     #[arg(long, value_name = "N", default_value_t = 10)]
     warmup: u32,
-    /// A command to take turns with, as NAME=COMMAND; it prints one line of JSON with `ms` and `ms_min`
+    /// Another program to compare with, as NAME=COMMAND; it must print one line of JSON with `ms` and `ms_min`
     #[arg(long = "peer", value_name = "NAME=COMMAND", value_parser = peer)]
     peers: Vec<Peer>,
-    /// How often each takes its turn
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Print the result as JSON

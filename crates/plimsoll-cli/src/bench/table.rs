@@ -112,7 +112,7 @@ pub(crate) fn beside(measured: &[(String, Vec<Measured>)], work: Work, floor: Fl
     }
     let _ = writeln!(
         out,
-        "\n{}; medians over {} rounds in turn",
+        "\n{}; medians over {} alternating rounds",
         floor.text(work),
         measured.first().map_or(0, |(_, all)| all.len())
     );

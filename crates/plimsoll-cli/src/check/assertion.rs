@@ -162,7 +162,7 @@ fn decide(
             let of = format!("of {} reserved {moment}", Bytes(all.reserved_bytes));
             let message = if actual > limit {
                 format!(
-                    "fragmentation was limited to {limit} % but {actual:.2} % {of} were cached beside live blocks"
+                    "fragmentation was limited to {limit} % but {actual:.2} % {of} were cached in segments with live blocks"
                 )
             } else {
                 format!("fragmentation is {actual:.2} % {of}, within {limit} %")
@@ -183,7 +183,7 @@ fn decide(
         },
         Want::SkippedAtMost(limit) => {
             let message = match skipped {
-                Some(steps) => format!("GradScaler skipped {steps} steps; at most {limit} may be"),
+                Some(steps) => format!("GradScaler skipped {steps} steps; the limit is {limit}"),
                 None => "no step of GradScaler is recorded: `plimsoll run` and plimsoll.record() count them"
                     .to_owned(),
             };

@@ -36,7 +36,8 @@ pub(crate) struct CheckArgs {
     /// Fail if the reserved peak exceeds this size
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     reserved_below: Option<u64>,
-    /// Fail if more of the reserved memory is cached beside live blocks: at the failure, or else at the peak
+    /// Fail if more than this share of the reserved memory is cached in segments with live blocks, at the failure or
+    /// else at the peak
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     frag_below: Option<f64>,
     /// Fail if a request failed
@@ -45,7 +46,7 @@ pub(crate) struct CheckArgs {
     /// Fail if memory leaks from step to step
     #[arg(long)]
     no_leak: bool,
-    /// Fail if GradScaler skipped more steps (`plimsoll run` and plimsoll.record() count them)
+    /// Fail if GradScaler skipped more steps than this (`plimsoll run` and plimsoll.record() count them)
     #[arg(long, value_name = "N")]
     skipped_at_most: Option<u64>,
     /// Fail if a peak is higher than in this snapshot
@@ -76,7 +77,7 @@ pub(crate) struct CheckArgs {
 fn percent(text: &str) -> Result<f64, String> {
     match text.trim().trim_end_matches('%').trim_end().parse::<f64>() {
         Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(percent),
-        _ => Err("a percentage is a number of 0 or more, such as 15 or 15%".to_owned()),
+        _ => Err("a percentage must be 0 or more, such as 15 or 15%".to_owned()),
     }
 }
 

@@ -38,7 +38,7 @@ fn parts(out: &mut String, table: &RankTable<'_>, shown: Shown) {
     if shared.is_empty() {
         return;
     }
-    let _ = writeln!(out, "\n{BOLD}Lines with blocks on several devices, at the peak of each{RESET}");
+    let _ = writeln!(out, "\n{BOLD}Lines with blocks on several devices, at each device's peak{RESET}");
     let is_wide = count <= COLUMNS;
     if is_wide {
         let names: String = (0..count).map(|nth| format!("{:>COLUMN$} ", table.name(nth))).collect();

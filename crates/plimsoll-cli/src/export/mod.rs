@@ -45,7 +45,7 @@ pub(crate) struct ExportArgs {
     /// Infer nothing: write only what the file says; not for sqlite and memory_viz
     #[arg(long)]
     no_infer: bool,
-    /// For folded: also the frames of C++, if they were recorded
+    /// For folded: also C++ frames, if they were recorded
     #[arg(long)]
     native: bool,
     #[command(flatten)]

@@ -174,7 +174,7 @@ impl Plan {
     }
 }
 
-/// The largest batch of the range that fits with a set; each is a run at the GPU's size.
+/// The largest batch of the range that fits with a set. Each batch that is tried is a run at the GPU's size.
 fn find(args: &PlanArgs, target: &Target, set: &Set, range: (u64, u64)) -> Result<Largest, Failure> {
     let (from, to) = range;
     let label = label(set);

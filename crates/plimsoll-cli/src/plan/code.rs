@@ -145,6 +145,8 @@ fn what(rows: &[&Waste]) -> String {
             WasteKind::View => "clone",
             WasteKind::Gradients => "zero_grad",
             WasteKind::States => "optimizer state",
+            WasteKind::Unread => "an unread container",
+            WasteKind::Graph => "detach",
         };
         if !words.contains(&word) {
             words.push(word);

@@ -49,8 +49,7 @@ pub(super) fn offers(plan: &Plan) -> Value {
 /// The lines of code that save memory, and the runs with them.
 pub(super) fn code_change(plan: &Plan) -> Value {
     let Some(code) = &plan.code else { return Value::Null };
-    let line =
-        |it: &NewLine| json!({ "file": it.file, "after": it.after, "indent": it.indent, "text": it.text });
+    let line = |it: &NewLine| json!({ "file": it.file, "after": it.after, "replaces": it.replaces, "indent": it.indent, "text": it.text });
     json!({
         "lines": code.lines.iter().map(line).collect::<Vec<_>>(),
         "tried": code.tried.iter().map(|it| row(it, &plan.target)).collect::<Vec<_>>(),

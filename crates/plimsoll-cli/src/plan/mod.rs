@@ -124,7 +124,7 @@ pub(crate) struct PlanArgs {
     /// Print sizes in bytes, not in MiB and GiB
     #[arg(long)]
     bytes: bool,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     /// The program and its arguments, after `--`
@@ -135,7 +135,7 @@ pub(crate) struct PlanArgs {
 /// How much techniques may change the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Allowed {
-    /// Losses and parameters keep their bits
+    /// Losses and parameters are bit-identical
     Identical,
     /// The same formulas, rounded differently
     Rounding,
@@ -170,8 +170,7 @@ struct Plan {
     candidates: Vec<Candidate>,
     /// The index of the chosen candidate.
     chosen: Option<usize>,
-    /// The set at the limit that was rejected for the chosen one, which has room and takes about the same
-    /// time.
+    /// The set at the limit that was passed over: the chosen one has room, and takes about the same time.
     instead_of: Option<usize>,
     is_interrupted: bool,
     /// Whether the search ended because its time ran out.

@@ -1,4 +1,4 @@
-//! How long a search looks for a cheaper set than one that fits: [`Patience`].
+//! How long a search continues for a cheaper set, once one fits: [`Patience`].
 
 use std::time::{Duration, Instant};
 

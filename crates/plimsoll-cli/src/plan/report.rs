@@ -176,7 +176,8 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
     if let Some(code) = &plan.code {
         for line in &code.lines {
             let place = place(&line.file.to_string_lossy(), line.after);
-            note(format!("code change: a run of the program with `{}` after {place}", line.text));
+            let how = line.how();
+            note(format!("code change: a run of the program with `{}` {how} {place}", line.text));
         }
     }
     if let Some(batch) = plan.table_batch {
@@ -231,7 +232,7 @@ fn code(chosen: Option<&Candidate>) -> Section {
         return section;
     }
     section.headed("Or in the program").noted(
-        " (`model` and `optimizer` stand for your own names; before the first step, unless a line says otherwise)",
+        " (`model` and `optimizer` stand for your own names; add it before the first step, unless a line says otherwise)",
     )
 }
 

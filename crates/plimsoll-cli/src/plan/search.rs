@@ -30,7 +30,7 @@ pub(super) struct Search<'a, 'scope> {
     within: Duration,
     /// When the search ends and reports what is known.
     until: Option<Instant>,
-    /// How long it looks for cheaper sets than one that fits.
+    /// How long it looks for a cheaper set, once one fits.
     patience: Patience,
     /// Whether it is looking for cheaper sets.
     improves: bool,
@@ -265,7 +265,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
     }
 }
 
-/// The techniques of a set that run other operators than the program's own.
+/// The techniques of a set that run operators other than the program's own.
 fn changed(set: &Set) -> Set {
     set.only(|it| it.row().operators == Operators::Other)
 }

@@ -158,7 +158,7 @@ pub(super) fn code_change(plan: &Plan) -> Option<String> {
     let code = plan.code.as_ref()?;
     let places = code.lines.iter().map(|line| {
         let place = place(&line.file.to_string_lossy(), line.after);
-        format!("`{}` after {place}", line.text)
+        format!("`{}` {} {place}", line.text, line.how())
     });
     let lines = places.collect::<Vec<_>>().join(" and ");
     let (base, edited) = (&plan.candidates.first()?.trial, code.tried.first()?);
@@ -217,7 +217,7 @@ fn largest(plan: &Plan) -> String {
 fn catching(trial: &Trial) -> String {
     let times = if trial.caught == 1 { "once".to_owned() } else { format!("{} times", trial.caught) };
     format!(
-        "catches out of memory {times} and goes on, with a peak of {} allocated",
+        "catches out of memory {times} and continues, with a peak of {} allocated",
         size(trial.allocated_bytes)
     )
 }

@@ -198,7 +198,7 @@ impl Outcome {
         }
     }
 
-    /// The reserved bytes at the peak with the largest values, if these need at least 2 % more.
+    /// The peak of reserved bytes if unknown values are as large as possible; `None` if that is less than 2 % more.
     pub(super) fn largest_bytes(&self) -> Option<u64> {
         let (stake, zero) = (self.stake_bytes(), self.reserved_bytes()?);
         (stake > zero / 50).then_some(zero + stake)

@@ -88,10 +88,10 @@ pub(crate) struct PredictArgs {
     /// Print all tables and limits, not just one screen
     #[arg(long, conflicts_with = "verdict_only")]
     pub(super) full: bool,
-    /// Print the verdict alone
+    /// Print only the verdict
     #[arg(short = 'q', long = "quiet")]
     pub(super) verdict_only: bool,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(super) json: bool,
     /// The program and its arguments, after `--`

@@ -56,7 +56,7 @@ struct Trials<'a> {
     args: &'a PredictArgs,
     target: &'a Target,
     session: &'a Session,
-    /// The highest peak that counts as a gain.
+    /// A run whose peak is higher than this does not count as a gain.
     most_bytes: u64,
     began: Instant,
     /// Whether the user has ended a run: then there is no further one.

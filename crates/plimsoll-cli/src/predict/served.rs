@@ -24,7 +24,7 @@ pub(super) const GRACE: Duration = Duration::from_secs(5);
 /// How often to look for an answer.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The same once it is late: each look then reads the maps of all processes.
+/// The same once it is late: each check then reads the maps of all processes.
 const LATE_PAUSE: Duration = Duration::from_millis(100);
 
 /// How a set is tried.

@@ -338,7 +338,7 @@ impl Trials<'_> {
         self.is_interrupted
     }
 
-    /// Runs the trial as a separate run.
+    /// Runs the program for this trial alone, not as a fork.
     fn run(&mut self, set: &Set, how: How) -> Result<Trial, Failure> {
         if set.is_empty()
             && how == How::Ample

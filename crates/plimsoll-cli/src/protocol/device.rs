@@ -38,7 +38,7 @@ impl Peaks {
         if self.requested_bytes > 0 { self.requested_bytes } else { self.reserved_bytes }
     }
 
-    /// Whether PyTorch's memory peaked at another moment than all memory of the process.
+    /// Whether PyTorch's memory and the process's total memory peaked at different moments.
     pub(crate) fn peaks_apart(&self) -> bool {
         self.counted_bytes() < self.reserved_bytes
     }

@@ -119,7 +119,7 @@ impl Plan {
                 let found: u64 = after.by_category.values().sum();
                 if differs(measured.allocated_bytes, found) {
                     let found = bytes::shown(found, false);
-                    let _ = writeln!(out, "the recording only reaches back to a peak of {found}: its older events were dropped");
+                    let _ = writeln!(out, "the recording covers a peak of only {found}, because its older events were dropped");
                 }
             }
             (true, None) if contents.is_some() => {

@@ -91,22 +91,23 @@ fn sentences(signal: Option<i32>, is_well: bool, killed: Option<bool>) -> Vec<&'
     match (signal, killed) {
         _ if is_well => Vec::new(),
         (Some(SIGKILL), Some(true)) => vec![
-            "ended by the kernel, because the host ran out of memory; the GPU's memory was not the cause",
+            "killed by the kernel, because the host ran out of memory; the GPU's memory was not the cause",
             "fewer DataLoader workers, less prefetched and pinned memory, or more memory for the job",
         ],
         (_, Some(true)) => vec![
-            "the kernel killed a process of this machine meanwhile, because the host ran out of memory: perhaps one of this program",
+            "the kernel killed a process on this machine during the run, because the host ran out of memory: perhaps one of \
+             this program",
         ],
         (Some(SIGKILL), known) => vec![
             "ended by SIGKILL: a scheduler, a container or a person killed it",
             if known.is_some() {
-                "the kernel killed no process for host memory meanwhile"
+                "the kernel killed no process for lack of host memory during the run"
             } else {
                 "whether the host ran out of memory is unknown here: see the kernel's log (dmesg)"
             },
         ],
         (Some(SIGABRT), _) => vec![
-            "ended by SIGABRT: C++ code gave up, and the lines above say why; memory was the cause only if they say so",
+            "ended by SIGABRT: C++ code aborted, and the lines above say why; memory was the cause only if they say so",
             "\"Watchdog caught collective operation timeout\" is NCCL's: look at the first rank that failed; else ranks called different \
              collectives, which TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records",
         ],
@@ -154,10 +155,10 @@ mod tests {
     fn the_end_is_named_by_the_signal_and_the_kernels_counter() {
         let first = |signal, killed| sentences(signal, false, killed).first().copied().unwrap_or_default();
         for (signal, killed, said) in [
-            (Some(SIGKILL), Some(true), "ended by the kernel, because the host ran out of memory"),
+            (Some(SIGKILL), Some(true), "killed by the kernel, because the host ran out of memory"),
             (Some(SIGKILL), Some(false), "ended by SIGKILL"),
             (Some(SIGKILL), None, "ended by SIGKILL"),
-            (None, Some(true), "the kernel killed a process of this machine"),
+            (None, Some(true), "the kernel killed a process on this machine"),
             (Some(SIGABRT), Some(false), "ended by SIGABRT"),
             (Some(SIGBUS), Some(false), "ended by SIGBUS"),
             (Some(SIGSEGV), Some(false), "ended by SIGSEGV"),

@@ -41,7 +41,7 @@ pub(crate) struct RunArgs {
     /// Start a single-process program once for each of N GPUs, for the technique fsdp
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=127))]
     devices: u32,
-    /// The same without our own technique (from `predict`)
+    /// As --devices, without our own technique (from `predict`)
     #[arg(long, value_name = "N", hide = true)]
     ranks: Option<u32>,
     /// Do not record the memory history, and do not explain a failure

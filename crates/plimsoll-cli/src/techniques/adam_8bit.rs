@@ -10,7 +10,7 @@ pub(super) const ROW: Row = Row {
     numbers: Numbers::Changed,
     value: Value::Nothing,
     effort: 2,
-    excludes: &[(Technique::Fsdp, "the 8-bit update knows no sharded parameters")],
+    excludes: &[(Technique::Fsdp, "the 8-bit update does not support sharded parameters")],
     replaces: &[Technique::NoForeach, Technique::Fused],
     programs: Programs::Training,
     alone: Alone::Changed,

@@ -17,7 +17,7 @@ pub(super) const ROW: Row = Row {
     excludes: &[
         (Technique::Checkpoint, SAME),
         (Technique::CheckpointNested, SAME),
-        (Technique::Fsdp, "a segment needs the whole parameters of all its blocks"),
+        (Technique::Fsdp, "a segment needs the complete parameters of all its blocks"),
     ],
     replaces: &[],
     programs: Programs::Training,

@@ -12,7 +12,7 @@ pub(super) const ROW: Row = Row {
     numbers: Numbers::Rounding,
     value: Value::Percent { default: 50 },
     effort: 1,
-    excludes: &[(Technique::Compile, "the second is for programs that compile their model")],
+    excludes: &[(Technique::Compile, "memory-budget is for programs that compile their model")],
     replaces: &[],
     programs: Programs::Compiled,
     alone: Alone::Never,

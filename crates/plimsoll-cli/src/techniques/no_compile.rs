@@ -12,8 +12,8 @@ pub(super) const ROW: Row = Row {
     value: Value::Nothing,
     effort: 1,
     excludes: &[
-        (Technique::Compile, "the second is for programs that compile their model"),
-        (Technique::MemoryBudget, "the first is for what is compiled"),
+        (Technique::Compile, "no-compile is for programs that compile their model"),
+        (Technique::MemoryBudget, "memory-budget needs the compilation"),
     ],
     replaces: &[],
     programs: Programs::Compiled,

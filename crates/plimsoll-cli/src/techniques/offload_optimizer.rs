@@ -13,7 +13,7 @@ pub(super) const ROW: Row = Row {
     effort: 4,
     excludes: &[
         (Technique::Fsdp, "it would move sharded states"),
-        (Technique::Adam8bit, "the 8-bit update has states of its own"),
+        (Technique::Adam8bit, "the 8-bit update has its own states"),
     ],
     replaces: &[],
     programs: Programs::Training,

@@ -54,7 +54,7 @@ fn bound(address: SocketAddr) -> Result<TcpListener, Failure> {
                 ": another program listens there; if it is plimsoll, it serves this program, too"
             }
             ErrorKind::AddrNotAvailable => ": this machine does not have that address",
-            ErrorKind::PermissionDenied => ": ports below 1024 are for root",
+            ErrorKind::PermissionDenied => ": ports below 1024 need root",
             _ => "",
         };
         Failure::new(

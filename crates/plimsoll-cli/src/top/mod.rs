@@ -70,7 +70,7 @@ pub(crate) struct TopArgs {
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.05..=60.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("an interval is a number of seconds from 0.05 to 60".to_owned()),
+        _ => Err("an interval must be from 0.05 to 60 seconds".to_owned()),
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
         return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
     }
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(wrong("a port is a number from 0 to 65535"));
+        return Err(wrong("a port must be from 0 to 65535"));
     }
     let mut found = text.to_socket_addrs().map_err(|why| wrong(&why.to_string()))?;
     found.next().ok_or_else(|| wrong("the host has no address"))

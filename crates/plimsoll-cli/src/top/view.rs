@@ -187,7 +187,7 @@ impl View {
         let title = match (shown.iter().min(), shown.iter().max()) {
             (Some(&least), Some(&most)) => {
                 let [least, most] = [least, most].map(|level| bytes::shown(level, self.whole));
-                format!("Live between steps, the last {}: {least} to {most}", shown.len())
+                format!("Live between steps, last {}: {least} to {most}", shown.len())
             }
             _ => "Live between steps".to_owned(),
         };

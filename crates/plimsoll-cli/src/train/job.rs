@@ -19,7 +19,7 @@ pub(crate) struct Job {
     pub(crate) task: Box<dyn Task>,
     /// When it ends.
     pub(crate) length: Length,
-    /// Samples per step, of all ranks together.
+    /// Samples per step, in total over all ranks.
     pub(crate) batch_size: usize,
     /// The learning rate, which [`Task::schedule`] changes.
     pub(crate) lr: f64,

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use plimsoll::Tensor;
 use plimsoll::optim::{self, Adam, AdamOptions, Sgd, SgdOptions};
 
-/// How to change the weights.
+/// The optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Optimizer {
     /// Stochastic gradient descent with momentum 0.9
@@ -51,6 +51,6 @@ pub(crate) fn cosine(step: u64, horizon: u64) -> f64 {
 pub(crate) fn learning_rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate.is_finite() && rate >= 0.0 => Ok(rate),
-        _ => Err("a learning rate is a number of 0 or more".to_owned()),
+        _ => Err("a learning rate must be 0 or more".to_owned()),
     }
 }

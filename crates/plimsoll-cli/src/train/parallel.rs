@@ -261,9 +261,8 @@ fn divides(batch_size: usize, ranks: usize) -> Result<(), Failure> {
     if batch_size.is_multiple_of(ranks) {
         return Ok(());
     }
-    let message = format!(
-        "--batch-size {batch_size} is of all ranks together and does not divide into {ranks} equal parts: give a multiple of {ranks}"
-    );
+    let message =
+        format!("--batch-size {batch_size} is the total of all ranks, and must be a multiple of {ranks}");
     Err(Failure::new(Exit::Usage, message))
 }
 

@@ -63,7 +63,7 @@ fn stopped(signal: Signal, outcome: &Outcome, saves: Option<&Saves>) -> String {
     let at = format!("stopped by {} after step {steps} of {planned_steps}", signal.name());
     match saves {
         Some(saves) if saves.failure().is_none() => {
-            format!("{at}: go on with --resume {}", saves.folder().display())
+            format!("{at}: continue with --resume {}", saves.folder().display())
         }
         Some(_) => format!("{at}, not saved"),
         None => format!("{at}, not saved: there is no --save"),

@@ -78,7 +78,7 @@ struct Run<'a> {
     parameter_count: u64,
     progress: Progress,
     trained: Trained,
-    /// The signal that all ranks have heard of, where there are several.
+    /// The signal that all ranks know about, if there are several ranks.
     agreed: Option<Signal>,
     /// The maximum seen so far.
     outside_bytes: Option<u64>,
@@ -262,12 +262,13 @@ impl<'a> Run<'a> {
         }))
     }
 
-    /// The signal that ends the run. With several ranks, the one that all have heard of, so that all end after the same step.
+    /// The signal that ends the run. With several ranks, it is one that all ranks know about, so that all end after the
+    /// same step.
     fn ended(&self) -> Option<Signal> {
         if self.sharded.is_some() { self.agreed } else { self.stop.signal() }
     }
 
-    /// The sum of a value of each rank, in their order; all hear of a signal that one of them got.
+    /// The sum of the ranks' values, in rank order. Also tells all ranks about a signal that one of them received.
     fn agree(&mut self, own: f64) -> plimsoll::Result<f64> {
         if self.sharded.is_none() {
             return Ok(own);
@@ -314,7 +315,7 @@ impl<'a> Run<'a> {
             let more = not_finite.len() - 1;
             let more = if more > 0 { format!(" and {more} more tensors") } else { String::new() };
             watch.note(&format!(
-                "the checkpoint has NaN or infinite values in {first}{more}: go on from an older one"
+                "the checkpoint has NaN or infinite values in {first}{more}: resume from an older one"
             ));
         }
         watch.resumed(self.place());

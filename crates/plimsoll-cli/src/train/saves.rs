@@ -43,9 +43,10 @@ pub(crate) struct SaveArgs {
     #[arg(long, value_name = "N", default_value_t = 250, help_heading = "Saving",
           value_parser = clap::value_parser!(u64).range(1..))]
     save_every: u64,
-    /// Go on, bit for bit, from the checkpoint in this folder, or from this file [default: the one of --save]; without --save, save there too
+    /// Resume, bit for bit, from the checkpoint in this folder, or from this file [default: the one of --save]; without
+    /// --save, also save there
     #[arg(long, value_name = "DIR", num_args = 0..=1, help_heading = "Saving")]
-    #[expect(clippy::option_option, reason = "an option that is there with or without a value")]
+    #[expect(clippy::option_option, reason = "an option that can be given with or without a value")]
     resume: Option<Option<PathBuf>>,
     /// Replace the checkpoint of another run, and an existing file of --snapshot or --log
     #[arg(long, help_heading = "Saving")]
@@ -118,7 +119,7 @@ impl SaveArgs {
             None => None,
             Some(Some(folder)) => Some(folder),
             Some(None) => Some(self.save.as_ref().ok_or_else(|| {
-                usage("--resume goes on from a checkpoint: name its folder, or give --save DIR".to_owned())
+                usage("--resume needs a checkpoint: name its folder, or give --save DIR".to_owned())
             })?),
         };
         // A file is itself a checkpoint, for example the previous one of a folder.
@@ -128,7 +129,7 @@ impl SaveArgs {
         let Some(folder) = self.save.as_deref().or(from) else { return Ok(None) };
         if !device.has_values() {
             return Err(usage(format!(
-                "{} computes no values, so there is nothing to save or to go on from: leave --save and --resume out, or \
+                "{} computes no values, so there is nothing to save or to resume from: leave --save and --resume out, or \
                  use --device cpu",
                 device.name()
             )));
@@ -139,7 +140,7 @@ impl SaveArgs {
         let is_same = from.is_some_and(|from| from == folder || same(from, folder));
         if there.exists() && !is_same && !self.force {
             return Err(usage(format!(
-                "{} is there already: add --resume to go on from it, --force to replace it, or save to another folder",
+                "{} already exists: add --resume to continue from it, --force to replace it, or save to another folder",
                 there.display()
             )));
         }
@@ -297,7 +298,11 @@ impl Facts {
         for (option, ours) in &self.options {
             let theirs = saved.options.get(option);
             if theirs != Some(ours) {
-                found.push(format!("{option} is {} there and {} here", shown(theirs), shown(Some(ours))));
+                found.push(format!(
+                    "{option} is {} in the checkpoint and {} here",
+                    shown(theirs),
+                    shown(Some(ours))
+                ));
             }
         }
         if found.is_empty() && self.data != saved.data {
@@ -313,7 +318,7 @@ impl Loaded {
         let unreadable = |message: String| Failure::new(Exit::Unreadable, message);
         if !path.exists() {
             return Err(unreadable(format!(
-                "there is no {} to go on from: leave --resume out to start a training, or name another folder",
+                "there is no {} to resume from: leave --resume out to start a new training, or name another folder",
                 path.display()
             )));
         }

@@ -18,7 +18,7 @@ pub(crate) struct Settings {
     pub(super) device: DeviceArgs,
     #[command(flatten)]
     pub(super) parallel: ParallelArgs,
-    /// What matrix products and convolutions are computed in
+    /// The type in which matrix products and convolutions are computed
     #[arg(long = "dtype", value_enum, value_name = "TYPE", default_value_t = Precision::Float32)]
     pub(super) precision: Precision,
     /// The same seed gives the same result, bit for bit
@@ -33,14 +33,15 @@ pub(crate) struct Settings {
     pub(super) capture: bool,
     #[command(flatten)]
     pub(super) saves: SaveArgs,
-    /// Save the memory history, for PyTorch's viewer; also when memory runs out. With several ranks, that of rank 0
+    /// Save the memory history, for PyTorch's viewer; also when memory runs out. With several ranks, only rank 0 saves it
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(super) snapshot: Option<PathBuf>,
     /// How many events it keeps; when there are more, the oldest are dropped
     #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "snapshot", help_heading = "Output",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) snapshot_entries: u32,
-    /// Write the memory history to a log as it happens: for long runs, and complete up to a crash. With several ranks, that of rank 0
+    /// Write the memory history to a log as it happens: it suits long runs, and survives a crash. With several ranks,
+    /// only rank 0 writes it
     #[arg(long, value_name = "FILE", conflicts_with = "snapshot", help_heading = "Output")]
     pub(super) log: Option<PathBuf>,
     /// Do not let `plimsoll top` watch this run

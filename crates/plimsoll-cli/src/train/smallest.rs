@@ -1,8 +1,8 @@
 //! The smallest memory limit under which a job runs, found by running it on the simulated device.
 //!
 //! Adding the missing bytes to a limit gives a wrong answer, because with more room the allocator places all
-//! later requests differently. So the job itself runs under one limit after another, and the printed limit
-//! has passed. A run on the simulated device takes a fraction of a second, and stops when epochs begin to
+//! later requests differently. So the job itself runs under one limit after another, and the printed limit is one under
+//! which it succeeded. A run on the simulated device takes a fraction of a second, and stops when epochs begin to
 //! repeat (Note [Repeating epochs] in `run.rs`).
 
 use plimsoll::{Device, SimConfig};
@@ -24,7 +24,7 @@ pub(crate) struct Smallest {
     pub(crate) tried: u32,
 }
 
-/// The smallest limit for `job` on a device like `sim` of any size; `None` if the job fails for another reason than
+/// The smallest limit for `job` on a device like `sim` of any size; `None` if the job fails for a reason other than
 /// memory.
 pub(crate) fn limit(job: &Job, mut sim: SimConfig, capacity_bytes: u64) -> Option<Smallest> {
     sim.capacity_bytes = u64::MAX / 4;

@@ -28,8 +28,7 @@ impl SnapshotFile {
         // Reported now rather than after hours of training.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if path.file_name().is_none() || folder.is_some_and(|folder| !folder.is_dir()) || path.is_dir() {
-            let message =
-                format!("--snapshot {}: give a file name in a folder that is there", path.display());
+            let message = format!("--snapshot {}: give a file name in a folder that exists", path.display());
             return Err(Failure::new(Exit::Usage, message));
         }
         let file = Self(Arc::new(State { path: path.to_owned(), saved: Mutex::new(None) }));

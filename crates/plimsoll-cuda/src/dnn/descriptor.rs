@@ -67,7 +67,7 @@ fn checked(call: &'static str, code: c_int) -> Result<()> {
     let (name, text) = match code {
         0 => return Ok(()),
         1001 => ("CUDNN_STATUS_NOT_INITIALIZED", "the library could not be started"),
-        2000..3000 => ("CUDNN_STATUS_BAD_PARAM", "an argument that the library does not take"),
+        2000..3000 => ("CUDNN_STATUS_BAD_PARAM", "an argument that the library does not accept"),
         3000..4000 => ("CUDNN_STATUS_NOT_SUPPORTED", "not supported for these sizes and types"),
         4000..5000 => ("CUDNN_STATUS_INTERNAL_ERROR", "an error inside of the library"),
         5000..6000 => ("CUDNN_STATUS_EXECUTION_FAILED", "the work could not be queued"),

@@ -149,7 +149,7 @@ fn in_parts<T: Copy + Sync, F: Fold<T>>(src: &[T], folded: &Walk<1>, folding: &F
     rest.iter().fold(first[0], |a, &b| folding.join(a, b))
 }
 
-/// The fold of the elements at `positions`. All states start from the first element of all.
+/// The fold of the elements at `positions`. Every state starts from the first element of the whole input.
 #[inline(always)]
 fn one<T: Copy, F: Fold<T>>(src: &[T], folded: &Walk<1>, positions: Range<usize>, folding: &F) -> F::State {
     let [step] = folded.run_strides();

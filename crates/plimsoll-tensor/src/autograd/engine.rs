@@ -191,7 +191,8 @@ fn derive(node: &Arc<Node>, grads: Grads, keep: Keep) -> Result<Grads> {
     drop(grads);
     drop(derivative);
     if results.len() != wanted.len() {
-        let message = format!("its derivative gave {} gradients for {} inputs", results.len(), wanted.len());
+        let message =
+            format!("its derivative returned {} gradients for {} inputs", results.len(), wanted.len());
         return Err(wrong(node, &message));
     }
     for (i, (result, (shape, dtype))) in results.iter_mut().zip(node.ins()).enumerate() {
@@ -202,8 +203,9 @@ fn derive(node: &Arc<Node>, grads: Grads, keep: Keep) -> Result<Grads> {
         }
         if grad.shape() != shape.as_slice() || grad.dtype() != *dtype {
             let got = format!("{:?} of {}", grad.shape(), grad.dtype());
-            let message =
-                format!("its derivative gave a gradient {got} for input {i}, which is {shape:?} of {dtype}");
+            let message = format!(
+                "its derivative returned a gradient {got} for input {i}, which is {shape:?} of {dtype}"
+            );
             return Err(wrong(node, &message));
         }
     }

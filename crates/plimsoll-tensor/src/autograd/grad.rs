@@ -80,8 +80,9 @@ pub fn backward(roots: &[&Tensor], options: GradOptions) -> Result<()> {
 /// `allow_unused` is set.
 pub fn grad(roots: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Option<Tensor>>> {
     let target = |(i, input): (usize, &&Tensor)| {
-        let message =
-            || format!("input {i} wants no gradient: mark it with `requires_grad_` before it is used");
+        let message = || {
+            format!("input {i} does not require a gradient: mark it with `requires_grad_` before it is used")
+        };
         input.edge().ok_or_else(|| Error::autograd("grad", message()))
     };
     let targets: Vec<Edge> = inputs.iter().enumerate().map(target).collect::<Result<_>>()?;
@@ -90,7 +91,7 @@ pub fn grad(roots: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Resu
     match found.iter().position(Option::is_none) {
         Some(i) if !allow_unused => Err(Error::autograd(
             "grad",
-            format!("input {i} was not used to compute the roots; set `allow_unused` if that is meant"),
+            format!("input {i} was not used to compute the roots; set `allow_unused` if that is intended"),
         )),
         _ => Ok(found),
     }
@@ -107,7 +108,7 @@ fn run(roots: &[&Tensor], targets: Option<&[Edge]>, options: GradOptions) -> Res
     }
     let start = |(root, gradient): (&&Tensor, Option<Tensor>)| {
         let Some(edge) = root.edge() else {
-            let message = "this tensor wants no gradient: nothing it was made from requires one, or it was made \
+            let message = "this tensor does not require a gradient: nothing it was made from requires one, or it was made \
                            without recording";
             return Err(Error::autograd("backward", message));
         };

@@ -112,7 +112,7 @@ impl Replays for Captured {
         let steps = varying.describe(of, &*kernel)?;
         let is_like = |(now, (before, _)): (&Step, &(Step, Option<GraphNode>))| is_like(now, before);
         if steps.len() != varying.steps.len() || !steps.iter().zip(&varying.steps).all(is_like) {
-            let why = "its options need other kernels than the captured ones: capture the step again";
+            let why = "its options need kernels other than the captured ones: capture the step again";
             return Err(Error::Captured { op: varying.cause.op, why });
         }
         for (step, (before, node)) in steps.into_iter().zip(&mut varying.steps) {

@@ -150,7 +150,7 @@ fn may_change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool
             continue;
         }
         if layout.shape().iter().zip(layout.strides()).any(|(&n, &stride)| n > 1 && stride == 0) {
-            let message = "several elements of an expanded tensor are one: copy it first";
+            let message = "several elements of an expanded tensor share memory: copy it first";
             return Err(Error::shape(op.name(), message));
         }
     }

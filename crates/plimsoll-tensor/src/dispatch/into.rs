@@ -86,7 +86,7 @@ pub fn into_out(out: &Tensor, f: impl FnOnce() -> Result<Tensor>) -> Result<()> 
     if result.dtype().is_float() && !out.dtype().is_float() {
         return Err(Error::DType {
             op: NAME,
-            expected: "a result of whole numbers for such a tensor",
+            expected: "an integer result for such a tensor",
             got: result.dtype(),
         });
     }

@@ -67,9 +67,9 @@ pub(crate) use watch::{ExecutedOperator, Watch, set_watch};
 /// Runs an operator on tensors of one device. Built-in and user-defined operators both run this way.
 ///
 /// # Errors
-/// Errors of the operator ([`Operator::infer`], its kernel); tensors of two devices; an input changed in place that is
-/// recorded, is expanded, or shares memory with another; out of memory. After an error, outputs that were already allocated are
-/// freed.
+/// Errors of the operator ([`Operator::infer`], its kernel); tensors on different devices; an input to change in place
+/// that is recorded, is expanded, or shares memory with another input; out of memory. After an error, outputs that were
+/// already allocated are freed.
 ///
 /// # Panics
 /// Without tensors: use [`create`] for an operator that has no inputs.

@@ -37,7 +37,7 @@ pub(crate) fn want_values(op: &'static str, what: &str, device: &Device) -> Resu
 pub(crate) fn want_float(op: &'static str, dtype: DType) -> Result<()> {
     match dtype.is_float() {
         true => Ok(()),
-        false => Err(Error::DType { op, expected: "a type of floating point", got: dtype }),
+        false => Err(Error::DType { op, expected: "a floating-point type", got: dtype }),
     }
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn want_float32_or_short(op: &'static str, dtype: DType) -> Result<()
 /// Fails unless the dtype is numeric.
 pub(crate) fn want_number(op: &'static str, dtype: DType) -> Result<()> {
     match dtype {
-        DType::Bool => Err(Error::DType { op, expected: "a type of numbers", got: dtype }),
+        DType::Bool => Err(Error::DType { op, expected: "a numeric type", got: dtype }),
         _ => Ok(()),
     }
 }

@@ -204,7 +204,7 @@ impl Storage {
         let (bytes, needed) = (fresh.bytes(), self.bytes());
         if bytes != needed || fresh.device() != &self.0.device || !fresh.is_unique() {
             let message =
-                format!("its recipe gave {bytes} bytes, not {needed} of its own on the same device");
+                format!("its recipe returned {bytes} bytes, not {needed} of its own on the same device");
             return Err(Error::argument("evict_with", message));
         }
         let _stays = fresh.guard("evict_with")?;

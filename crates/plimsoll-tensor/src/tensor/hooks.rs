@@ -36,7 +36,9 @@ impl Hooks {
                 if (other.shape(), other.dtype()) != (grad.shape(), grad.dtype()) {
                     return Err(Error::autograd(
                         "hook",
-                        format!("a hook gave {other:?} for a gradient {grad:?}: shape and type must stay"),
+                        format!(
+                            "a hook returned {other:?} for a gradient {grad:?}: shape and type must stay"
+                        ),
                     ));
                 }
                 grad = other;

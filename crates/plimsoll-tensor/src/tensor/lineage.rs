@@ -220,7 +220,7 @@ pub(crate) fn gradient_of_base(grad: &Tensor, base: &Layout, view: &Layout) -> R
     }
     if overlaps(&view) {
         let message =
-            "a view that has elements several times lost its history by a change in place: copy it first";
+            "a view with repeated elements lost its history through an in-place change: copy it first";
         return Err(Error::autograd("as_strided", message));
     }
     let (order, inverse) = orders(base);

@@ -116,7 +116,7 @@ impl Tensor {
         if requires_grad && self.is_inference() && !inference::is_enabled() {
             return Err(Error::autograd(
                 "requires_grad_",
-                "an inference tensor (made in `inference_mode`) cannot want a gradient outside of that mode: `copy` it first",
+                "an inference tensor (made in `inference_mode`) cannot require a gradient outside of that mode: `copy` it first",
             ));
         }
         self.0.requires_grad.store(requires_grad, Ordering::Relaxed);
@@ -153,7 +153,7 @@ impl Tensor {
     /// let w = Tensor::ones(&[2], &device)?.requires_grad_(true)?;
     /// w.set_grad(Some(Tensor::ones(&[2], &device)?))?;
     /// let error = w.set_grad(Some(Tensor::ones(&[3], &device)?)).unwrap_err();
-    /// assert_eq!(error.to_string(), "set_grad: a gradient [3] of a tensor [2]: both need one shape");
+    /// assert_eq!(error.to_string(), "set_grad: a gradient [3] of a tensor [2]: both need the same shape");
     /// assert_eq!(w.grad().unwrap().shape(), [2]);
     /// # Ok::<(), plimsoll_tensor::Error>(())
     /// ```
@@ -171,8 +171,11 @@ impl Tensor {
             return Err(Error::Device { op: NAME, first, second });
         }
         if grad.shape() != self.shape() {
-            let message =
-                format!("a gradient {:?} of a tensor {:?}: both need one shape", grad.shape(), self.shape());
+            let message = format!(
+                "a gradient {:?} of a tensor {:?}: both need the same shape",
+                grad.shape(),
+                self.shape()
+            );
             return Err(Error::shape(NAME, message));
         }
         if grad.dtype() != self.dtype() {
@@ -298,9 +301,10 @@ impl Tensor {
         match self.made_by() {
             Some((node, output)) => Ok((node.hooks_or_new().clone(), output)),
             None if self.requires_grad() => Ok((self.0.hooks.get_or_init(Hooks::new).clone(), 0)),
-            None => {
-                Err(Error::autograd(op, "this tensor wants no gradient: mark it with `requires_grad_` first"))
-            }
+            None => Err(Error::autograd(
+                op,
+                "this tensor does not require a gradient: mark it with `requires_grad_` first",
+            )),
         }
     }
 

@@ -67,7 +67,7 @@ fn truth_values_go_in_and_out() {
     assert_eq!((x.dtype(), x.to_vec::<bool>().unwrap()), (DType::Bool, vec![true, false, true]));
     assert_eq!(x.sum().unwrap().item::<i64>().unwrap(), 2);
     let error = Tensor::from_bytes(&[1, 2], DType::Bool, &[2], &device).unwrap_err().to_string();
-    assert_eq!(error, "from_bytes: byte 1 is 2; truth values are 0 or 1");
+    assert_eq!(error, "from_bytes: byte 1 is 2; booleans are 0 or 1");
 }
 
 #[test]

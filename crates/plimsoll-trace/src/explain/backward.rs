@@ -29,8 +29,8 @@ pub struct ForwardLines(BTreeMap<EventIndex, ForwardLine>);
 /// How many passes before a backward pass may have saved something for it. If two models are trained in alternation, a
 /// forward pass is two passes before its backward pass.
 const PASSES_BEFORE: usize = 6;
-/// How many operators are searched beyond the bounds, and between them. No derivative is farther away; a forged file
-/// may have millions.
+/// How many operators are searched beyond the bounds, and between them. In real recordings no derivative is farther
+/// away; without this limit, a forged file could have millions to search.
 const BEYOND: usize = 4;
 const MOST_BETWEEN: usize = 1 << 10;
 /// The most requests that the derivative of one operator makes. If the order alone assigns more to one operator, the

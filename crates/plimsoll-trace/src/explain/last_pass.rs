@@ -62,6 +62,6 @@ fn makes_state_first(snapshot: &Snapshot, stack: Option<StackId>) -> bool {
         let file = file.replace('\\', "/");
         file.split_once("/torch/optim/").map(|(_, name)| name.to_owned())
     });
-    // PyTorch wraps every optimizer's step, also of the user's own optimizers.
+    // PyTorch wraps the step of every optimizer, including the user's own.
     names.next().is_some_and(|name| STATE_IS_MADE_FIRST.contains(&name.as_str()))
 }

@@ -99,7 +99,7 @@ pub struct Course {
     pub held: Vec<u64>,
     /// The bytes of each step's blocks that are still live after the last step.
     pub kept: Vec<u64>,
-    /// How much of each step remains.
+    /// How much memory of each step remains.
     pub growth: Growth,
 }
 

@@ -113,7 +113,7 @@ fn gradients_by_size(lives: &[Life], purposes: &[Purpose], passes: &Passes) -> B
         let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
         let gradients =
             lives.iter().zip(purposes).filter(|(_, purpose)| purpose.category == Some(Category::Gradient));
-        // If an optimizer makes no request, its start is its first free, which is of a gradient.
+        // If an optimizer makes no request, its start is its first free, which frees a gradient.
         let is_there = |life: &Life| life.born <= Some(end) && life.freed.is_none_or(|freed| freed >= end);
         for (life, _) in gradients.filter(|(life, _)| is_there(life)) {
             *sizes.entry(size(life)).or_default() += 1;

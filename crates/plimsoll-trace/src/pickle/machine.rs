@@ -215,7 +215,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
                 let (name, module) = (self.pop()?, self.pop()?);
                 let (Some(module), Some(name)) = (self.builder.text_of(module), self.builder.text_of(name))
                 else {
-                    return Err(Malformed::Broken("an object whose name is no text").into());
+                    return Err(Malformed::Broken("an object whose name is not a string").into());
                 };
                 let known = self.builder.global(&module, &name)?;
                 self.push(known)?;

@@ -43,15 +43,15 @@ fn less_at_failure(device: &DeviceExplanation, short_bytes: u64, size: impl Fn(u
     let all = needed.and_then(|(needed, failure)| Some((needed, needed.short_bytes(&failure)?)));
     match all {
         Some((needed, all_bytes)) => format!(
-            "use at least {} less memory: {} for this request, the rest for {} ({}); no allocator setting makes up \
-             for it",
+            "use at least {} less memory: {} for this request, the remainder for {} ({}); no allocator setting can \
+             help",
             size(all_bytes),
             size(short_bytes),
             needed.rest.name(),
             needed.confidence
         ),
         None => format!(
-            "use at least {} less memory at this request: no allocator setting makes up for it",
+            "use at least {} less memory at this request: no allocator setting can help",
             size(short_bytes)
         ),
     }

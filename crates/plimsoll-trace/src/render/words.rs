@@ -302,7 +302,7 @@ pub fn place(snapshot: &Snapshot, place: Place) -> String {
     match place {
         Place::Line(frame) => line(snapshot, frame),
         Place::Operator(name) => plain(name.of(snapshot)).into_owned(),
-        Place::Stack(_) => "a stack without a line of Python".to_owned(),
+        Place::Stack(_) => "a stack without a Python frame".to_owned(),
         Place::Unknown => "no stack".to_owned(),
     }
 }

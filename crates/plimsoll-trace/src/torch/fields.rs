@@ -121,12 +121,12 @@ impl Objects {
             Value::Segment(at) => (Kind::Segment, at),
             Value::History(at) => (Kind::History, at),
             Value::Annotation(at) => (Kind::Annotation, at),
-            _ => return Err(Why::Broken("what keys are set in is no record")),
+            _ => return Err(Why::Broken("keys are set in something that is not a record")),
         };
         let mut set = KeySet::EMPTY;
         for pair in items.chunks_exact(2) {
             let Value::Text(text) = pair[0] else {
-                return Err(Why::Broken("a dict has a key that is not a text"));
+                return Err(Why::Broken("a dict has a key that is not a string"));
             };
             let known = match Key::of(text) {
                 Some(key) => self.set_field(kind, at as usize, key, pair[1])?.then_some(key),
@@ -367,7 +367,7 @@ impl Objects {
     }
 
     pub(super) fn set_frame(&mut self, frame: &mut Frame, key: Value, value: Value) -> Result<(), Why> {
-        let Value::Text(name) = key else { return Err(Why::Broken("a dict has a key that is not a text")) };
+        let Value::Text(name) = key else { return Err(Why::Broken("a dict has a key that is not a string")) };
         let Some(key) = Key::of(name) else {
             self.snapshot.facts.ignore(Kind::Frame, name);
             return Ok(());

@@ -435,7 +435,7 @@ fn deciding(items: &[Value]) -> Option<Kind> {
 fn push_pairs(pairs: &mut Vec<(TextId, Value)>, items: &[Value]) -> Result<(), Why> {
     for pair in items.chunks_exact(2) {
         let Value::Text(key) = pair[0] else {
-            return Err(Why::Broken("a dict has a key that is not a text"));
+            return Err(Why::Broken("a dict has a key that is not a string"));
         };
         pairs.push((key, pair[1]));
     }

@@ -12,7 +12,7 @@ use crate::still_needed::StillNeeded;
 /// The size of an unlimited device. Address space is reserved in proportion to it, so it is finite.
 const BOUNDLESS_BYTES: u64 = 1 << 50;
 
-/// Counts the figures of a row.
+/// Accumulates the figures of one row.
 #[derive(Default)]
 struct Tally {
     allocated_bytes: u64,

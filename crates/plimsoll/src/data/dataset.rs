@@ -86,7 +86,7 @@ pub(super) struct SampleSeed {
     pub(super) slot: usize,
 }
 
-/// Whether a sample may have another shape than declared.
+/// Whether a sample's shape may differ from the declared one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ShapeRule {
     /// The declared shape: the sample is one of several in a batch.
@@ -115,7 +115,7 @@ impl<'a> Sample<'a> {
         Stream::at(seed, Purpose::SampleSeeds, epoch, place).word()
     }
 
-    /// Gives a field of this sample another shape than the data set declares, filled with zeros. The loader then needs a
+    /// Gives a field of this sample a shape other than the declared one, filled with zeros. The loader then needs a
     /// [`collate`](super::DataLoader::collate) function, unless this is the declared shape.
     ///
     /// # Errors

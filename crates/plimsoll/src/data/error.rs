@@ -50,7 +50,7 @@ pub enum DataError {
     /// An IDX file whose elements are not unsigned bytes.
     #[error(
         "{} holds {name} elements (code {code:#04x} at byte 2); \
-         only u8 (0x08) is read",
+         only u8 (0x08) is supported",
         path.display()
     )]
     ElementType {
@@ -64,8 +64,8 @@ pub enum DataError {
 
     /// The file ends within its header.
     #[error(
-        "{} is cut short: its header takes {expected_bytes} bytes, {found_bytes} are there; \
-         fetch it again",
+        "{} is cut short: its header takes {expected_bytes} bytes, but the file has {found_bytes}; \
+         download it again",
         path.display()
     )]
     HeaderCut {
@@ -80,7 +80,7 @@ pub enum DataError {
     /// The size in the header exceeds what a file of this length can hold, so nothing was read.
     #[error(
         "{} promises {dims:?} bytes, but a file of its length holds {at_most_bytes} at most; \
-         it is damaged or no IDX file",
+         it is damaged, or not an IDX file",
         path.display()
     )]
     Impossible {
@@ -105,8 +105,8 @@ pub enum DataError {
 
     /// The body is shorter than the header says.
     #[error(
-        "{} is cut short: its header promises {expected_bytes} bytes of values, {found_bytes} \
-         are there; fetch it again",
+        "{} is cut short: its header promises {expected_bytes} bytes of values, but it has \
+         {found_bytes}; download it again",
         path.display()
     )]
     Truncated {
@@ -120,8 +120,8 @@ pub enum DataError {
 
     /// The body is longer than the header says.
     #[error(
-        "{} is too long: its header promises {expected_bytes} bytes of values, at least \
-         {found_bytes} are there",
+        "{} is too long: its header promises {expected_bytes} bytes of values, but it has at least \
+         {found_bytes}",
         path.display()
     )]
     TooLong {

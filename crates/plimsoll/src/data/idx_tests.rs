@@ -75,7 +75,7 @@ fn every_truncation_is_an_error() {
 #[test]
 fn a_cut_body_names_both_lengths_and_the_file() {
     let bytes = idx(&[1, 2, 3], &SIX[..4]);
-    let expected = "cut short: its header promises 6 bytes of values, 4 are there";
+    let expected = "cut short: its header promises 6 bytes of values, but it has 4";
     for (name, bytes) in [("short-plain", bytes.clone()), ("short-gzip", gzip(&bytes))] {
         let message = read(name, &bytes).unwrap_err().to_string();
         assert!(message.contains(expected) && message.contains(name), "{message}");

@@ -129,8 +129,8 @@ impl DataLoader {
     }
 
     /// Takes one replica's part of each batch: every `replicas`th sample, starting at `rank`. All replicas together have the
-    /// batches of a loader without this. A last batch that does not divide is filled up with the epoch's first samples. A position
-    /// counts whole batches, so an epoch can be resumed with another number of replicas.
+    /// batches of a loader without this. A last batch that cannot be divided equally is filled up with the epoch's
+    /// first samples. A position counts whole batches, so an epoch can be resumed with another number of replicas.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -227,7 +227,7 @@ impl DataLoader {
     /// the interruption. No earlier sample is read.
     ///
     /// # Errors
-    /// If the state is of a loader with other samples, another batch size, seed or order.
+    /// If the state is from a loader with other samples, another batch size, seed or order.
     pub fn resume(&self, state: &LoaderState) -> Result<Epoch, DataError> {
         let batches = self.batches(state.epoch)?;
         state.check(&self.position(Some(&batches), state.epoch))?;

@@ -66,7 +66,7 @@ fn parse(bytes: &[u8]) -> Result<HostArray, String> {
 
 fn unreadable(descr: &str) -> String {
     format!(
-        "its elements are `{descr}`; f8, f4, f2, i8, i4, i2, i1, u4, u2, u1 and b1 are read: convert it with \
+        "its elements are `{descr}`; f8, f4, f2, i8, i4, i2, i1, u4, u2, u1 and b1 are supported: convert it with \
          numpy's astype"
     )
 }
@@ -76,12 +76,12 @@ fn divide(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
     let Some(rest) = bytes.strip_prefix(b"\x93NUMPY") else {
         return Err("it does not start with \\x93NUMPY; is it another format?".to_owned());
     };
-    let cut = || format!("it has {} bytes, fewer than its header; fetch it again", bytes.len());
+    let cut = || format!("it has {} bytes, fewer than its header; download it again", bytes.len());
     let (&[major, _minor], rest) = rest.split_first_chunk().ok_or_else(cut)?;
     let (length, rest) = match major {
         1 => rest.split_first_chunk().map(|(two, rest)| (usize::from(u16::from_le_bytes(*two)), rest)),
         2 | 3 => rest.split_first_chunk().map(|(four, rest)| (u32::from_le_bytes(*four) as usize, rest)),
-        _ => return Err(format!("its format has version {major}; 1, 2 and 3 are read")),
+        _ => return Err(format!("its format version {major} is not supported, only 1 to 3")),
     }
     .ok_or_else(cut)?;
     let (header, elements) = rest.split_at_checked(length).ok_or_else(cut)?;
@@ -144,7 +144,7 @@ fn read<const N: usize, T: HostElement>(
     if expected != Some(bytes.len()) {
         let expected = expected.map_or("more than fit".to_owned(), |expected| expected.to_string());
         return Err(format!(
-            "its header promises {expected} bytes of values of shape {shape:?}, {} are there; fetch it again",
+            "its header promises {expected} bytes of values of shape {shape:?}, but it has {}; download it again",
             bytes.len()
         ));
     }

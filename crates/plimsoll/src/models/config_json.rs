@@ -99,7 +99,7 @@ impl<'a> Fields<'a> {
         match self.given(name) {
             // A number may be written with or without a decimal point.
             Some(given) if *given != value && given.as_f64().is_none_or(|it| value.as_f64() != Some(it)) => {
-                self.wrong(name, &format!("{value}: this model has nothing else"))
+                self.wrong(name, &format!("{value}: no other value is supported"))
             }
             _ => Ok(()),
         }

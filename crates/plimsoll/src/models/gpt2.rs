@@ -92,7 +92,7 @@ impl Gpt2Config {
     /// let config = Gpt2Config::from_json(r#"{"model_type": "gpt2", "n_layer": 6, "activation_function": "relu"}"#)?;
     /// assert_eq!((config.n_layer, config.n_embd), (6, 768));
     /// let error = Gpt2Config::from_json(r#"{"add_cross_attention": true}"#).unwrap_err().to_string();
-    /// assert_eq!(error, "gpt2: config.json: `add_cross_attention` is true; needs false: this model has nothing else");
+    /// assert_eq!(error, "gpt2: config.json: `add_cross_attention` is true; needs false: no other value is supported");
     /// # Ok::<(), plimsoll::Error>(())
     /// ```
     ///

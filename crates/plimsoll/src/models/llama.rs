@@ -111,7 +111,7 @@ impl LlamaConfig {
             _ => fields.flag("use_sliding_window", false)?,
         };
         if is_windowed {
-            let needs = "null: attention within a window is not here; sequences no longer than the window are the same without it";
+            let needs = "null: sliding-window attention is not supported; sequences up to the window's length do not need it";
             return fields.wrong("sliding_window", needs);
         }
         fields.only("hidden_act", "silu")?;

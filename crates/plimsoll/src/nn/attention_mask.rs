@@ -70,7 +70,7 @@ impl Masks<'_> {
             if mask.dtype() == DType::Bool || mask.dtype().is_float() {
                 return Ok(());
             }
-            let expected = "a mask of bool or of floating point";
+            let expected = "a mask of bool or floating-point type";
             Err(Error::DType { op: "multihead_attention", expected, got: mask.dtype() })
         };
         self.attn.map_or(Ok(()), checked)?;

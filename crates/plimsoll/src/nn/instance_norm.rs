@@ -135,7 +135,7 @@ impl<const D: usize> Module for InstanceNorm<D> {
         }
         let places: usize = input.shape()[2..].iter().product();
         if places == 1 && self.mode.is_training() {
-            return fail(format!("{:?} has one place for each channel: it has no deviation", input.shape()));
+            return fail(format!("{:?} has one element per channel, so it has no deviation", input.shape()));
         }
         if let Some((mean, var)) = running {
             no_grad(|| self.track(input, mean, var))?;

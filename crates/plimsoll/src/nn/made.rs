@@ -97,7 +97,7 @@ pub(crate) fn check_listed<'a>(op: &'static str, tensors: impl Iterator<Item = &
             let owner = if owner.is_empty() { String::new() } else { format!(" of `{owner}`") };
             let message = format!(
                 "the parameter `{}` is in no `members!`, so it would be neither trained nor saved: add the field `{field}` \
-                 to the `members!`{owner}; if it belongs to another model, make that from a Scope of its own",
+                 to the `members!`{owner}; if it belongs to another model, make that from its own Scope",
                 made.path
             );
             return Err(Error::Argument { op, message });

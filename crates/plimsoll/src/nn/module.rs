@@ -39,7 +39,7 @@ pub trait Module: Any + Send + Sync {
     /// The errors of its operations, such as sizes that do not match or out of memory.
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _ = input;
-        let message = format!("{} takes something else than one tensor: call its own method", self.kind());
+        let message = format!("{} does not take a single tensor: call its own method", self.kind());
         Err(Error::Argument { op: "forward", message })
     }
 
@@ -157,7 +157,7 @@ pub trait Module: Any + Send + Sync {
     /// A type that is not floating point; out of memory, in which case some tensors are already converted.
     fn to_dtype(&mut self, dtype: DType) -> Result<()> {
         if !dtype.is_float() {
-            return Err(Error::DType { op: "to_dtype", expected: "a type of floating point", got: dtype });
+            return Err(Error::DType { op: "to_dtype", expected: "a floating-point type", got: dtype });
         }
         want_own_memory("to_dtype", &self.parameters())?;
         let tensors = self.named_parameters().into_iter().chain(self.named_buffers());

@@ -74,7 +74,7 @@ impl<O: Algorithm> OptimizerOf<O> {
     pub fn add_param_group(&mut self, parameters: Vec<Tensor>, options: O) -> Result<()> {
         let mut seen: BTreeSet<usize> = self.parameters().iter().map(Tensor::id).collect();
         if let Some(twice) = parameters.iter().find(|parameter| !seen.insert(parameter.id())) {
-            let message = format!("the parameter {} is in two places of the groups", twice.label());
+            let message = format!("the parameter {} appears twice in the groups", twice.label());
             return Err(Error::Argument { op: O::NAME, message });
         }
         let master_weights = self.param_groups.iter().any(|group| group.master_weights);

@@ -186,13 +186,15 @@ impl SafetensorsFile {
         let file_bytes = file.metadata().map_err(io)?.len();
         let mut beginning = vec![0_u8; 8];
         if file_bytes < 8 {
-            return Err(wrong(format!("{file_bytes} bytes are no safetensors file: copy or save it again")));
+            return Err(wrong(format!(
+                "{file_bytes} bytes are not a safetensors file: copy or save it again"
+            )));
         }
         file.read_exact(&mut beginning).map_err(io)?;
         let header_bytes = beginning.iter().rev().fold(0_u64, |sum, &byte| (sum << 8) | u64::from(byte));
         if header_bytes > LONGEST_HEADER_BYTES || header_bytes > file_bytes - 8 {
             let message = format!(
-                "no safetensors file, or cut short: its header would have {header_bytes} bytes and the file has \
+                "not a safetensors file, or cut short: its header would have {header_bytes} bytes and the file has \
                  {file_bytes}. A .safetensors, .pt or .pth file is expected"
             );
             return Err(wrong(message));

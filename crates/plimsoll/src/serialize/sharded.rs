@@ -132,7 +132,7 @@ impl ShardedFiles {
                 Some(file) => weight_map.insert(name.clone(), file.to_owned()),
                 None => {
                     return Err(wrong(format!(
-                        "`{name}` is in {file}, which is not the name of a file beside it"
+                        "`{name}` is in {file}, which is not the name of a file in the same folder"
                     )));
                 }
             };
@@ -141,7 +141,7 @@ impl ShardedFiles {
         let absent: Vec<&str> =
             wanted.iter().filter(|file| !folder.join(file).is_file()).map(|file| file.as_str()).collect();
         if !absent.is_empty() {
-            return Err(wrong(format!("it names files that are not there: {}", absent.join(", "))));
+            return Err(wrong(format!("it names files that do not exist: {}", absent.join(", "))));
         }
         let open = |file: &String| SafetensorsFile::open(folder.join(file)).map(|open| (file.clone(), open));
         let files: BTreeMap<String, SafetensorsFile> =

@@ -76,7 +76,7 @@ impl SerializeError {
 fn damage(path: &Path, what: &str, good: Option<&Path>) -> String {
     let good = match good {
         Some(good) => format!("the last good checkpoint is {}", good.display()),
-        None => "there is no other whole checkpoint beside it: copy or save it again".to_owned(),
+        None => "there is no other complete checkpoint next to it: copy or save it again".to_owned(),
     };
     format!("{}: {what} is damaged, its checksum differs; {good}", path.display())
 }

@@ -86,7 +86,7 @@ class Falling:
         return sorted(found, key=lambda it: -it["bytes"])
 
     def gone(self, optimizer: Any, kept: Kept) -> list[protocol.Fall]:
-        """Rows for one optimizer: the tensors that earlier looks saw and the latest ones did not."""
+        """Rows for one optimizer: the tensors that earlier checks found and the latest ones did not."""
         parameters = [it for group in optimizer.param_groups for it in group["params"]]
         frozen = {id(it) for it in parameters if not it.requires_grad}
         rows: dict[tuple[str, int, bool], tuple[int, list[int]]] = {}

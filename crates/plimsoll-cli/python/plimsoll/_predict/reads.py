@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FRAMES = 4  # the innermost ones, which identify a site
 MOST = 500  # sites in the report
-# PyTorch's operators that return a value, or a copy, to Python: the value is used as the expression is.
+# PyTorch's operators that return a value, or a copy, to Python: whatever uses the expression uses the value.
 RETURNING = set(
     "item to copy_from _local_scalar_dense copy_ _to_copy to_dtype_layout to_device to_dtype to_other clone contiguous equal is_nonzero"
     " allclose _is_all_true _is_any_true cpu pin_memory _copy_from".split()

@@ -184,7 +184,7 @@ class Attend:
         elif failure is None:
             if self.path:
                 say(
-                    f"memory ran out, and the program went on; the moment is in {self.path} (plimsoll explain {self.path})"
+                    f"memory ran out, and the program continued; the snapshot is {self.path} (plimsoll explain {self.path})"
                 )
             if self.live is not None and self.gauges.growth and self.kept():
                 say(f"memory grew by {sizes.shown(self.gauges.growth)} a step", *self.kept())
@@ -220,7 +220,8 @@ class Attend:
         verdict = said.strip().split("\n\n")[0]
         if self.gauges.stacks is not None and not self.gauges.stacks.are_on:
             say(
-                "this step has no stacks, which make this program's steps longer; with them: plimsoll run --all-stacks -- COMMAND"
+                "this step has no stacks, because they slow this program down;"
+                " to record them: plimsoll run --all-stacks -- COMMAND"
             )
         say(
             verdict,

@@ -30,7 +30,7 @@ ROWS = (
             "CUDA-capable device(s) is/are busy or unavailable",
         ),
         f"ended because the GPU's context was lost; {NOT_MEMORY}",
-        "this process cannot use the GPU again: start it anew. `nvidia-smi -q -d ECC` and the kernel's log (`dmesg | grep Xid`) say "
+        "this process cannot use the GPU again: restart it. `nvidia-smi -q -d ECC` and the kernel's log (`dmesg | grep Xid`) say "
         "whether the hardware failed",
     ),
     (

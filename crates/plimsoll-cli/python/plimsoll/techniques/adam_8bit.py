@@ -206,7 +206,7 @@ class Adam8bit:
         import importlib.util
 
         if not self.optimizers:
-            return dict(applied=False, detail="no optimizer of torch.optim made a step", lines=[])
+            return dict(applied=False, detail="no torch.optim optimizer took a step", lines=[])
         kinds = [type(it).__name__ for it in self.optimizers]
         lines = [context.IMPORT, *each.optimizer("plimsoll.adam_8bit(optimizer)", kinds)]
         if importlib.util.find_spec("bitsandbytes") is not None:
@@ -228,7 +228,7 @@ def convert(optimizer: Any) -> None:
 def objection(optimizer: Any) -> str | None:
     """Why an optimizer's moments cannot be stored in 8 bits; None if they can."""
     if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
-        return f"the program's optimizer is {type(optimizer).__name__}; 8-bit moments are those of Adam and AdamW"
+        return f"the program's optimizer is {type(optimizer).__name__}; only Adam and AdamW can have 8-bit moments"
     for group in optimizer.param_groups:
         for option in ("amsgrad", "capturable", "differentiable"):
             if group.get(option):
@@ -239,5 +239,5 @@ def objection(optimizer: Any) -> str | None:
             if type(it).__name__ == "DTensor":
                 return "the model is sharded (DTensor)"
     if getattr(optimizer, "grad_scale", None) is not None:
-        return "GradScaler hands its scale to a fused optimizer: leave fused=True out"
+        return "GradScaler passes its scale to a fused optimizer: leave fused=True out"
     return None

@@ -109,7 +109,7 @@ class Checkpoint:
         drew = before != again.Generators()
         if drew and not self.draws:
             context.refuse(
-                self.name, "the model draws from a generator of Python or NumPy, and did not in its first step"
+                self.name, "the model draws random numbers from Python or NumPy, but did not in its first step"
             )
         self.drew[root] = drew or (self.draws and root in self.drew)
         return result
@@ -192,7 +192,7 @@ class Checkpoint:
         name = state.end()
         if name is not None:
             context.refuse(
-                self.name, f"{block.__dict__[MARK]} changes its buffer {name}, whose value before is not known"
+                self.name, f"{block.__dict__[MARK]} changes its buffer {name}, whose previous value is unknown"
             )
 
     def inside(self, original: Callable[..., Any], block: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -20,7 +20,7 @@ class CheckpointSegments(Checkpoint):
     """Checkpoints segments of the blocks of each model."""
 
     name = "checkpoint-segments"
-    none = f"the model has no {LEAST} repeated blocks, and no nn.Sequential of as many modules"
+    none = f"the model has fewer than {LEAST} repeated blocks, and no nn.Sequential with that many modules"
     find = staticmethod(blocks.in_a_row)
 
     def __init__(self, value: int | None) -> None:

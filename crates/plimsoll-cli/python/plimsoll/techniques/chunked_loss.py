@@ -97,7 +97,7 @@ class ChunkedLoss:
     def backward(self) -> None:
         if not self.count:
             used = max(otherwise.items(), key=lambda it: it[0].shape[0], default=None)
-            why = "no linear layer with many outputs ends in a cross-entropy"
+            why = "no linear layer with many outputs feeds a cross-entropy"
             if used is not None:
                 weight, (name, line) = used
                 why += f"; the result of that with {weight.shape[0]:,} outputs is used by {name}{at(line)}"

@@ -63,7 +63,7 @@ class FreeGrads:
 
     def report(self) -> dict[str, Any]:
         if not self.steps:
-            return dict(applied=False, detail="no optimizer of torch.optim made a step", lines=[])
+            return dict(applied=False, detail="no torch.optim optimizer took a step", lines=[])
         if not self.count:
             return dict(applied=False, detail="the program frees its gradients before the forward pass", lines=[])
         lines = ["optimizer.zero_grad(set_to_none=True)  # before the forward pass, not after it"]

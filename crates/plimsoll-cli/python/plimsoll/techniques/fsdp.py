@@ -136,7 +136,7 @@ class Fsdp:
         if why is not None:
             context.refuse(self.name, why)
         if any(torch.nn.parameter.is_lazy(it) for it in root.parameters()):
-            context.refuse(self.name, "the model has parameters that its first call makes (LazyLinear and others)")
+            context.refuse(self.name, "the model has parameters that its first call creates (such as LazyLinear)")
         parts.check(self.name, root)
         own = {id(it) for it in root.parameters()}
         for optimizer in list(observers.optimizers):
@@ -190,7 +190,7 @@ class Fsdp:
             if not isinstance(value, torch.Tensor):
                 if value is None or isinstance(value, (bool, int, float, str)):
                     return value
-                context.refuse(self.name, f"the model returns a {type(value).__name__}, which cannot be put together")
+                context.refuse(self.name, f"the model returns a {type(value).__name__}, which cannot be concatenated")
             if value.dim() == 0:
                 return Sum.apply(value if share is None else value * share, rows)
             if value.size(0) != rows.sizes[rows.rank]:

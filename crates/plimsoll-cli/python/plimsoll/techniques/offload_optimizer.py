@@ -17,7 +17,7 @@ from . import context, observers
 from .step_in_backward import SEPARATE, unwrapped
 
 PIECE_BYTES = 64 << 20  # parameters that are updated together; smaller pieces would not be faster
-IDLE = "no optimizer with a state made a step"
+IDLE = "no optimizer with state took a step"
 
 
 class OffloadOptimizer:

@@ -47,7 +47,7 @@ class Setting:
         if not self.set:
             names = ", ".join(sorted(self.others))
             why = (
-                f"{names}: without such copies already, or without this option"
+                f"{names}: makes no such copies, or does not have this option"
                 if names
                 else "the program makes no optimizer"
             )

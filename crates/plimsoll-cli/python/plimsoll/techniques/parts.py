@@ -37,7 +37,7 @@ class Parts:
         for it in tensors:
             is_whole = not (it.is_floating_point() or it.is_complex() or it.dtype == torch.bool)
             if is_whole and it.size(0) not in (1, *tensors[0].shape):
-                why = f"{it.size(0):,} integers are passed beside a batch of {self.batch:,} rows, and may be indices into it"
+                why = f"{it.size(0):,} integers are passed with a batch of {self.batch:,} rows, and may be indices into it"
                 context.refuse(self.name, why)
 
     def __iter__(self) -> Iterator[Any]:
@@ -66,7 +66,7 @@ class Parts:
         if not isinstance(value, torch.Tensor):
             if value is None or isinstance(value, (bool, int, float, str)):
                 return value
-            context.refuse(self.name, f"the model returns a {type(value).__name__}, which cannot be put together")
+            context.refuse(self.name, f"the model returns a {type(value).__name__}, which cannot be concatenated")
         if value.dim() == 0:
             return join(values, weights)
         if any(it.size(0) != size for it, size in zip(values, self.sizes)):
@@ -139,7 +139,7 @@ class Reduction:
         if self.kinds == {"sum"}:
             return None
         if self.kinds != {"mean"}:
-            found = ", ".join(sorted(self.kinds)) or "no loss function of PyTorch's"
+            found = ", ".join(sorted(self.kinds)) or "no PyTorch loss function"
             context.refuse(
                 self.name, f"the model returns a loss, and it is unknown how to add the losses of parts ({found})"
             )

@@ -20,7 +20,7 @@ pub(crate) struct ModelsArgs {
     /// Only programs whose name contains this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &ModelsArgs) -> Result<String, Failure> {
     }
     if rows.is_empty() {
         let names: Vec<&str> = programs::PROGRAMS.iter().map(|program| program.name).collect();
-        let message = format!("no program's name contains that; there are {}", names.join(", "));
+        let message = format!("no program has that in its name; known are {}", names.join(", "));
         return Err(Failure::new(Exit::Usage, message));
     }
     let version = recorded.versions.torch.split('+').next().unwrap_or_default();
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &ModelsArgs) -> Result<String, Failure> {
         return Ok(json.to_string());
     }
     let mut text = format!(
-        "{BOLD}peak memory of three training steps{RESET} on a simulated H200, beside PyTorch {version}'s (GB allocated)\n\
+        "{BOLD}peak memory of three training steps{RESET} on a simulated H200, compared with PyTorch {version}'s (GB allocated)\n\
          {:<34}{:<7}{:<15}{:>8}{:>10}{:>7}\n",
         "program", "steps", "type", "PyTorch", "Plimsoll", "ratio"
     );

@@ -64,7 +64,7 @@ fn decided(recorded: &[Recorded<'_>]) -> Vec<Judged> {
         for &nth in process.iter().filter(|&&nth| nth != used) {
             let why = match (is_of_it(nth), recorded[used].after_failure) {
                 (false, _) => "it ends before the other begins",
-                (true, Some(_)) => "both are from one run, and the other was written nearest to the failure",
+                (true, Some(_)) => "both are from one run, and the other was written closer to the failure",
                 (true, None) => "both are from one run, and the other is later",
             };
             verdicts[nth] = Judged::Unused { used, why };
@@ -156,7 +156,7 @@ mod tests {
         let of_both = [recorded(&at_failure, Some(1)), recorded(&at_end, Some(21))];
         let [used, unused] = decided(&of_both).try_into().expect("two");
         assert_eq!(used, Judged::Used);
-        assert!(matches!(unused, Judged::Unused { used: 0, why } if why.contains("nearest to the failure")));
+        assert!(matches!(unused, Judged::Unused { used: 0, why } if why.contains("closer to the failure")));
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Text<'_> {
         let count = self.job.ranks.ranks.len();
         let is_short = |nth: usize| self.job.name(nth).chars().count() <= COLUMN;
         let fits = count <= COLUMNS && (0..count).all(is_short);
-        let _ = writeln!(out, "\n{BOLD}Lines in which they differ, at the peak of each{RESET}");
+        let _ = writeln!(out, "\n{BOLD}Lines that differ, at each peak{RESET}");
         if fits {
             let names: String = (0..count).map(|nth| format!("{:>COLUMN$} ", self.job.name(nth))).collect();
             let _ = writeln!(out, "  {}", names.trim_end());

@@ -88,8 +88,8 @@ fn verdict(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> Stri
             message.name
         ),
         (Cause::Unknown, _) if message.requested_bytes.is_some() => format!(
-            "out of memory: tried to allocate {requested}; whether memory was short or fragmented is unknown, as the \
-             message does not say what was free"
+            "out of memory: tried to allocate {requested}; whether memory was short or fragmented is unknown, because \
+             the message does not say how much was free"
         ),
         (Cause::Unknown, _) => {
             "out of memory: the message has no figures, so the cause is unknown".to_owned()
@@ -104,7 +104,7 @@ fn ended(ended: &Ended) -> String {
         .traceback
         .place()
         .map_or_else(String::new, |it| format!(" at {}:{}", words::plain(&it.file), it.line));
-    format!("the program went on after this message; what ended it was {error}{at}, not lack of memory")
+    format!("the program continued after this message; it was ended by {error}{at}, not by a lack of memory")
 }
 
 fn place(frame: &Frame) -> String {
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(
             said.lines,
             [
-                "the program went on after this message; what ended it was KeyError at t.py:3, not lack of memory"
+                "the program continued after this message; it was ended by KeyError at t.py:3, not by a lack of memory"
             ]
         );
         assert_eq!(said.figures["failure"]["line"], Value::Null);

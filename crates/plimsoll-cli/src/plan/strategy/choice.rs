@@ -5,16 +5,15 @@ use super::super::fit::Limits;
 use super::super::goal::{Goal, Wish};
 use crate::techniques::Numbers;
 
-/// A set with room is chosen over one at the limit that keeps the numbers better, if it takes at most this
-/// multiple of its time.
+/// If the best set is at the limit, a set with room that takes at most this multiple of its time is chosen instead,
+/// although it changes the numbers more.
 const SAME_TIME: f64 = 1.02;
 
 /// The best set.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice<'a> {
     pub(super) best: &'a Fact,
-    /// The set at the limit that was rejected for the chosen one, which has room and takes about the same
-    /// time.
+    /// The set at the limit that was passed over: the chosen one has room, and takes about the same time.
     pub(super) instead_of: Option<&'a Fact>,
 }
 

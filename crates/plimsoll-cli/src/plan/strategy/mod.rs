@@ -50,8 +50,7 @@ pub(super) enum Step {
 pub(super) struct Decision {
     /// `None` if nothing fits.
     pub(super) chosen: Option<usize>,
-    /// The set at the limit that was rejected for the chosen one, which has room and takes about the same
-    /// time.
+    /// The set at the limit that was passed over: the chosen one has room, and takes about the same time.
     pub(super) instead_of: Option<usize>,
 }
 

@@ -9,7 +9,7 @@ use crate::techniques::{Joins, Programs, Set, Technique};
 #[derive(Debug)]
 pub(super) struct Missing {
     pub(super) sets: Vec<Set>,
-    /// Whether a set that fits is known, and these can only be better.
+    /// Whether a set that fits is already known, so that these can only improve on it.
     pub(super) is_optional: bool,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Pass<'a> {
         choice::of(&self.seen, self.facts.wish, self.facts.limits).map(|it| it.best)
     }
 
-    /// Whether the best set is one that fits with room.
+    /// Whether the best set so far fits with room to spare.
     pub(super) fn has_room(&self) -> bool {
         self.chosen().is_some_and(Fact::has_room)
     }

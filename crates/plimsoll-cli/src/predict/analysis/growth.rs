@@ -44,7 +44,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// The growth with the highest end, which determines the verdict.
+    /// The growth that ends at the highest level: it determines the verdict.
     pub(crate) fn of(judged: &Judged, target: &Target) -> Option<Growth> {
         let capacity_bytes = target.capacity_bytes();
         let steps = judged.report.growth.iter().filter(|it| it.device == judged.peaks.device);

@@ -7,9 +7,9 @@ use super::judged::Judged;
 pub(crate) struct Need {
     /// The process and the device.
     pub(crate) judged: Judged,
-    /// The need, including the computed part of loops. It is the allocated bytes if they alone exceed what the GPU
-    /// offers, otherwise the reserved bytes. If memory outside the allocator peaked before PyTorch's, it is the memory
-    /// of the complete process.
+    /// The bytes that it needs, including the computed part of loops. It is the allocated bytes if they alone exceed
+    /// what the GPU offers, otherwise the reserved bytes. If memory outside the allocator peaked before PyTorch's, it
+    /// is the memory of the complete process.
     pub(crate) bytes: u64,
     /// How many of these bytes the GPU lacks.
     pub(crate) more_bytes: u64,

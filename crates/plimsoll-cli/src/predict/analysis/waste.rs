@@ -106,6 +106,13 @@ pub(crate) struct NewLine {
     pub(crate) text: String,
 }
 
+impl NewLine {
+    /// The word before its place in a sentence.
+    pub(crate) fn how(&self) -> &'static str {
+        if self.replaces == 0 { "after" } else { "in place of" }
+    }
+}
+
 /// The new lines of these rows, in the program's order. Variables that are deleted at the same place share a line.
 pub(crate) fn places(rows: &[&Waste]) -> Vec<NewLine> {
     let mut found: Vec<NewLine> = Vec::new();

@@ -39,7 +39,7 @@ pub(super) fn lines(outcome: &Outcome) -> Vec<String> {
 
 fn climb(climb: &Climb) -> String {
     format!(
-        "not seen: the peak rose in each step so far, by {} in step {}: --whole, or --steps with more of them",
+        "not seen: the peak rose in each step so far, by {} in step {}: --whole, or a larger --steps",
         bytes::shown(climb.bytes, false),
         climb.steps
     )

@@ -72,7 +72,7 @@ fn assumed(outcome: &Outcome) -> Vec<String> {
     let answered = notices.iter().any(|notice| notice.text == notice::ASKED);
     let sentence = |Notice { about, text, .. }: &Notice| match (about.as_str(), text.as_str()) {
         (notice::CUDNN, notice::ASKED) => format!(
-            "{about} {text}; in 98 trainings and inferences on an H200 the peak of reserved bytes was equal to the byte in \
+            "{about} {text}; in 98 trainings and inferences on an H200 the peak of reserved bytes matched to the byte in \
              88; GPUs of one model differ by up to 2 %, because different multiprocessors are disabled"
         ),
         // The model covers the rest, some of it to the byte: recurrent networks, normalization, the CTC loss.

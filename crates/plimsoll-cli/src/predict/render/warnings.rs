@@ -74,7 +74,8 @@ fn rows(outcome: &Outcome) -> Vec<Row> {
     let reached =
         reached.filter(|it| it.stake == Stake::Given && !known.contains(&(it.file.clone(), it.line)));
     let reached = reached.map(|SizedLine { file, line, .. }| {
-        let what = "a value read from the GPU decides a size, with larger values elsewhere".to_owned();
+        let what = "a value read from the GPU decides a size (the line runs only if other values are larger)"
+            .to_owned();
         (Some((file, line)), what, Stake::Open, 0)
     });
     let mut rows: Vec<Row> = Vec::new();
@@ -138,7 +139,7 @@ fn together(
             format!("up to {} more, which does not fit", size(most.saturating_sub(bytes)))
         }
         (None, Some(most)) if most > bytes => format!("up to {} more", size(most - bytes)),
-        (None, Some(_)) => "nothing, with the largest values, too".to_owned(),
+        (None, Some(_)) => "nothing, even with the largest values".to_owned(),
         (None, None) => return None,
     };
     let lines = if share > 1 { format!(", all {share} lines together") } else { String::new() };

@@ -28,7 +28,7 @@ pub(super) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<
     }
     if let (2.., Some(Freed { allocated_bytes, .. })) = (found.len(), savings.together) {
         let before = size(savings.before_bytes);
-        found.push(format!("all of this together gives {} in place of {before}", size(allocated_bytes)));
+        found.push(format!("all of this together gives {} instead of {before}", size(allocated_bytes)));
     }
     if let (Some(last), true) = (found.last_mut(), fits_now(outcome, savings)) {
         last.push_str(", which fits");
@@ -101,7 +101,7 @@ fn what(row: &Waste, size: &impl Fn(u64) -> String) -> String {
     }
 }
 
-/// `` `del x, aug` after line 12 gives 4.58 GiB in place of 5.58 GiB ``.
+/// `` `del x, aug` after line 12 gives 4.58 GiB instead of 5.58 GiB ``.
 fn gives(rows: &[&Saving], freed: Option<Freed>, savings: &Savings, size: &impl Fn(u64) -> String) -> String {
     let rows: Vec<&Waste> = rows.iter().map(|row| &row.waste).collect();
     let lines = places(&rows);
@@ -114,19 +114,18 @@ fn gives(rows: &[&Saving], freed: Option<Freed>, savings: &Savings, size: &impl 
                 (true, many) => format!("lines {} to {}", line.after + 1 - many, line.after),
                 (false, _) => place(&line.file.to_string_lossy(), line.after),
             };
-            let how = if line.replaces == 0 { "after" } else { "in place of" };
-            format!("`{}` {how} {at}", line.text)
+            format!("`{}` {} {at}", line.text, line.how())
         })
         .collect();
     let verb = if said.len() == 1 { "gives" } else { "give" };
     let said = said.join(", ");
     match freed {
         Some(Freed { allocated_bytes, .. }) => {
-            format!("{said} {verb} {} in place of {}", size(allocated_bytes), size(savings.before_bytes))
+            format!("{said} {verb} {} instead of {}", size(allocated_bytes), size(savings.before_bytes))
         }
         None if savings.together.is_some() => said,
         None => format!(
-            "{said} would free it (not tried: that needs a run of at most a minute, without --allow-writes)"
+            "{said} would free it (not tried: the first run took over a minute, or --allow-writes is set)"
         ),
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct Writes {
     /// Limit on the files that the program writes; beyond it a write fails with "no space left on device"
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = bytes::parse_positive)]
     pub(crate) scratch: u64,
-    /// Files that the program finds with other texts than those on the disk
+    /// Files that the program sees with replaced content; the disk keeps the original
     #[arg(skip)]
     pub(crate) replaced: Vec<Replaced>,
 }

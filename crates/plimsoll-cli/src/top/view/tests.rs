@@ -45,7 +45,7 @@ const SCREEN: &str = "\
 │██████████████████████││workspaces             0 bytes    0.0 %               │
 │██████████████████████││inputs                 0 bytes    0.0 %               │
 ╰ 62.5 % reserved ─────╯╰──────────────────────────────────────────────────────╯
-╭ Live between steps, the last 34: 12.00 MiB to 14.06 MiB ─────────────────────╮
+╭ Live between steps, last 34: 12.00 MiB to 14.06 MiB ─────────────────────────╮
 │              ▁▁▁▂▂▂▃▃▄▄▄▅▅▅▆▆▆▇▇█                                            │
 │▄▄▄▅▅▅▆▆▆▇▇███████████████████████                                            │
 │34 steps begun, growth +64.00 KiB a step                                      │

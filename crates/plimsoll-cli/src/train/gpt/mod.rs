@@ -46,7 +46,7 @@ pub(crate) struct GptArgs {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1000),
           help_heading = "Model")]
     layers: u16,
-    /// Attention heads of each block; they divide the width
+    /// Attention heads of each block; the width must be a multiple of this
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "Model")]
     heads: u16,
@@ -67,10 +67,10 @@ pub(crate) struct GptArgs {
     /// Steps to train
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
-    /// Blocks of tokens per step, of all ranks together
+    /// Blocks of tokens per step, in total over all ranks
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) batch_size: u32,
-    /// Learning rate of AdamW after 100 steps; it rises until then, and falls with the root of the steps afterwards
+    /// Learning rate of AdamW after 100 steps; it rises until then, and afterwards falls in proportion to 1/sqrt(step)
     #[arg(long, value_name = "RATE", default_value_t = 3e-3, value_parser = learning_rate)]
     lr: f64,
     /// Characters to write at the end; 0 writes none
@@ -79,7 +79,7 @@ pub(crate) struct GptArgs {
     /// What the sample begins with [default: a line break]
     #[arg(long, value_name = "TEXT", help_heading = "Sample")]
     prompt: Option<String>,
-    /// How bold the sample is: 0 always writes the likeliest token, 1 draws by the model's own probabilities
+    /// Sampling temperature: 0 always picks the likeliest token, 1 samples from the model's own probabilities
     #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature, help_heading = "Sample")]
     temperature: f64,
     #[command(flatten)]
@@ -98,14 +98,14 @@ enum Symbols {
 fn probability(text: &str) -> std::result::Result<f64, String> {
     match text.parse::<f64>() {
         Ok(p) if (0.0..1.0).contains(&p) => Ok(p),
-        _ => Err("a share is a number from 0 to less than 1".to_owned()),
+        _ => Err("a share must be at least 0 and less than 1".to_owned()),
     }
 }
 
 fn temperature(text: &str) -> std::result::Result<f64, String> {
     match text.parse::<f64>() {
         Ok(t) if (0.0..=100.0).contains(&t) => Ok(t),
-        _ => Err("a temperature is a number from 0 to 100".to_owned()),
+        _ => Err("a temperature must be from 0 to 100".to_owned()),
     }
 }
 
@@ -125,8 +125,7 @@ impl GptArgs {
     pub(super) fn job(&self) -> std::result::Result<Job, Failure> {
         let [width, context, heads] = [self.width as usize, self.context as usize, usize::from(self.heads)];
         if !width.is_multiple_of(heads) {
-            let message =
-                format!("--heads {heads} does not divide --width {width}: give a multiple of the heads");
+            let message = format!("--width {width} is not a multiple of --heads {heads}: change one of them");
             return Err(Failure::new(Exit::Usage, message));
         }
         let text = self.text()?;

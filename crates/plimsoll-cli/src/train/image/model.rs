@@ -10,7 +10,7 @@ use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequ
 pub(super) enum Model {
     /// Three convolutions with 32, 64 and 128 channels, each pooled, and a linear layer
     Cnn,
-    /// ResNet-18, with the names of torchvision's
+    /// ResNet-18, with torchvision's parameter names
     #[value(name = "resnet18")]
     ResNet18,
 }

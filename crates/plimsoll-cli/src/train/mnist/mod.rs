@@ -35,10 +35,10 @@ pub(crate) struct MnistArgs {
     /// End after this many steps, even in the middle of an epoch [default: all epochs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// Images per step, of all ranks together
+    /// Images per step, in total over all ranks
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) batch_size: u32,
-    /// How to change the weights
+    /// The optimizer
     #[arg(long, value_enum, default_value_t = Optimizer::Sgd)]
     optimizer: Optimizer,
     /// Learning rate at the start; it falls to 0 along a cosine [default: 0.03 for sgd, 0.001 for adam]

@@ -184,7 +184,8 @@ impl BackwardWeight {
         }
     }
 
-    /// The offset of a row of sums's weight from the start of its window; rows beyond the last repeat the last.
+    /// The offset, from the start of its window, of the weight that a row of sums belongs to; rows beyond the last
+    /// repeat the last.
     fn tap(&self, row: usize) -> usize {
         let (taps, [_, height, width]) = (self.s.taps(), self.s.kernel);
         let row = row.min(self.filter() - 1);

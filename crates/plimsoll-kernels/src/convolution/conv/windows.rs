@@ -74,7 +74,7 @@ impl Pass {
         }
     }
 
-    /// The number of elements that must be added to a dimension of the source before its first and after its last one.
+    /// How many elements of padding a dimension of the source needs before its first and after its last element.
     pub(super) fn lacking(self, s: &ConvShape, dim: usize) -> [usize; 2] {
         let size = match self {
             Pass::Forward => s.input[dim],

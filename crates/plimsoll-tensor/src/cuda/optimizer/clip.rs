@@ -56,7 +56,7 @@ pub(crate) fn norm(call: &mut CudaCall<'_>, most: f64, order: f64) -> Result<()>
     Ok(())
 }
 
-/// Clamps gradients in place to between `-bound` and `bound`.
+/// Clamps gradients to `-bound..=bound`, in place.
 pub(crate) fn values(call: &mut CudaCall<'_>, bound: f64) -> Result<()> {
     for grad in call.outs.clone() {
         let source = source(call, grad.dtype, 0, "3");

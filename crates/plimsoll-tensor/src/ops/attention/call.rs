@@ -36,7 +36,7 @@ pub struct AttentionOptions<'a> {
 impl AttentionOptions<'_> {
     fn operator(&self, arrangement: Arrangement, dim: usize, x: &Tensor) -> Result<Attention> {
         if !(0.0..=1.0).contains(&self.dropout_p) {
-            let message = format!("dropout_p is {}: a probability is in 0 to 1", self.dropout_p);
+            let message = format!("dropout_p is {}: a probability must be from 0 to 1", self.dropout_p);
             return Err(Error::argument(NAME, message));
         }
         if self.is_causal && self.attn_mask.is_some() {
@@ -70,7 +70,7 @@ impl Tensor {
         let rank = self.rank();
         if rank < 2 || [key, value].iter().any(|other| other.rank() != rank) {
             let message = format!(
-                "query {:?}, key {:?} and value {:?}: needs two or more dimensions, as many in each",
+                "query {:?}, key {:?} and value {:?}: needs two or more dimensions, the same number in each",
                 self.shape(),
                 key.shape(),
                 value.shape()

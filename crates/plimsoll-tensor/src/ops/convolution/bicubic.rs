@@ -39,7 +39,7 @@ impl Tensor {
     /// `[batch, channels, height, width]` resampled by cubic convolution.
     pub(super) fn bicubic(&self, axes: [Axis; 2], align_corners: bool) -> Result<Tensor> {
         if !self.dtype().is_float() {
-            let expected = "a type of floating point";
+            let expected = "a floating-point type";
             return Err(Error::DType { op: "interpolate", expected, got: self.dtype() });
         }
         let matrix = |axis: Axis| {

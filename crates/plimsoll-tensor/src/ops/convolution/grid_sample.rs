@@ -214,7 +214,7 @@ impl Tensor {
             return Err(Error::shape(NAME, format!("{:?} has no elements to sample", self.shape())));
         }
         if options.mode == GridSampleMode::Bicubic && spatial == 3 {
-            return Err(Error::argument(NAME, "bicubic sampling is of images with two dimensions"));
+            return Err(Error::argument(NAME, "bicubic sampling needs images with two dimensions"));
         }
         let metas = [self, grid].map(|x| (x.data().layout.clone(), x.dtype()));
         want_same(NAME, &metas.each_ref().map(|(layout, dtype)| Meta { layout, dtype: *dtype }))?;

@@ -134,7 +134,7 @@ impl Operator for Interpolate {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = operands::inputs(NAME, ins)?;
         if !x.dtype.is_float() && x.dtype != DType::U8 {
-            let expected = "a type of floating point, or uint8";
+            let expected = "a floating-point type, or uint8";
             return Err(Error::DType { op: NAME, expected, got: x.dtype });
         }
         let layout = MemoryFormat::for_input(x.layout).layout(&Self::with_sizes(x.shape(), &self.to));
@@ -264,7 +264,7 @@ impl Tensor {
         }
         if let InterpolateMode::Cubic { align_corners } = mode {
             if spatial != 2 {
-                return misfit("cubic resampling is of images of two dimensions");
+                return misfit("cubic resampling needs images with two dimensions");
             }
             let axis = |i: usize| Axis { size: from[i], out: sizes[i], ratio: ratios[i] };
             return self.bicubic([axis(0), axis(1)], align_corners);

@@ -106,14 +106,14 @@ impl Source {
         match self {
             Source::Value(_) => Ok(()),
             Source::Sequence { .. } | Source::Between { .. } if dtype == DType::Bool => {
-                refused("a type of numbers")
+                refused("a numeric type")
             }
             Source::Sequence { .. } | Source::Between { .. } => Ok(()),
             Source::Integers { .. } | Source::Permutation(_) if dtype.is_float() || dtype == DType::Bool => {
-                refused("a type of whole numbers")
+                refused("an integer type")
             }
             Source::Integers { .. } | Source::Permutation(_) => Ok(()),
-            Source::Random(..) if !dtype.is_float() => refused("a type of floating point"),
+            Source::Random(..) if !dtype.is_float() => refused("a floating-point type"),
             Source::Random(..) => Ok(()),
         }
     }
@@ -201,7 +201,7 @@ fn want_elements(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<()> {
     if dtype == DType::Bool
         && let Some(at) = bytes.iter().position(|&byte| byte > 1)
     {
-        let message = format!("byte {at} is {}; truth values are 0 or 1", bytes[at]);
+        let message = format!("byte {at} is {}; booleans are 0 or 1", bytes[at]);
         return Err(Error::argument("from_bytes", message));
     }
     Ok(())

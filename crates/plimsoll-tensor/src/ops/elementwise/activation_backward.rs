@@ -41,7 +41,7 @@ pub(in crate::ops) fn run<F: Row>(row: F, grad: &Tensor, x: &Tensor, sum: bool) 
     Ok(())
 }
 
-/// `() -> grad, x[, sum of the rows of grad]`: the inputs are `grad` and `x`.
+/// `grad, x -> grad, x[, sum of the rows of grad]`: both inputs are changed in place.
 #[derive(Clone, Debug)]
 struct ActivationBackward<F> {
     row: F,

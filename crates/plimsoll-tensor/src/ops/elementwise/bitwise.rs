@@ -92,14 +92,10 @@ impl Operator for Bits {
         let [a, b] = operands::inputs(self.name(), ins)?;
         let dtype = operands::common_type(ins);
         if dtype.is_float() {
-            return Err(Error::DType {
-                op: self.name(),
-                expected: "whole numbers or truth values",
-                got: dtype,
-            });
+            return Err(Error::DType { op: self.name(), expected: "integers or booleans", got: dtype });
         }
         if dtype == DType::Bool && matches!(self, Bits::LeftShift | Bits::RightShift) {
-            return Err(Error::DType { op: self.name(), expected: "whole numbers", got: dtype });
+            return Err(Error::DType { op: self.name(), expected: "integers", got: dtype });
         }
         let shape = layout::broadcast(self.name(), a.shape(), b.shape())?;
         Ok(smallvec![Output::laid_out(operands::layout_for(&shape, ins), dtype)])

@@ -152,7 +152,7 @@ fn want_divisor(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
         return Ok(());
     }
     match b.eq_scalar(0)?.any()?.item::<bool>()? {
-        true => Err(Error::argument(op, "a whole number is divided by 0")),
+        true => Err(Error::argument(op, "an integer is divided by 0")),
         false => Ok(()),
     }
 }

@@ -146,7 +146,7 @@ impl Tensor {
         let value = exponent.to_f64();
         let is_float = exponent.result_type(self.dtype()).is_float();
         if !is_float && value < 0.0 {
-            let message = format!("whole numbers to the power of {value}: convert them with `float` first");
+            let message = format!("integers to the power of {value}: convert them with `float` first");
             return Err(Error::argument("pow", message));
         }
         match is_float {

@@ -59,7 +59,7 @@ impl Types {
             Types::Floats => Ok(dtype.or_float()),
             Types::FloatsOnly => want_float(op, dtype).map(|()| dtype),
             Types::Numbers if dtype == DType::Bool => {
-                Err(Error::DType { op, expected: "a type of numbers", got: dtype })
+                Err(Error::DType { op, expected: "a numeric type", got: dtype })
             }
             Types::Counts if dtype == DType::Bool => Ok(DType::I64),
             Types::Numbers | Types::Counts | Types::All => Ok(dtype),

@@ -104,7 +104,7 @@ impl Tensor {
             return Err(Error::shape(NAME, message));
         }
         if self.dtype().is_float() || self.dtype() == DType::Bool {
-            return Err(Error::DType { op: NAME, expected: "a type of whole numbers", got: self.dtype() });
+            return Err(Error::DType { op: NAME, expected: "an integer type", got: self.dtype() });
         }
         want_values(NAME, "the numbers", self.device())?;
         let index = self.to_dtype(DType::I64)?;

@@ -64,8 +64,8 @@ pub(in crate::ops) fn fits(op: &'static str, x: &[usize], index: &[usize], dim: 
         return Ok(());
     }
     let message = format!(
-        "an index {index:?} for {x:?} along dimension {dim}: needs as many dimensions, no other larger than the \
-         tensor's"
+        "an index {index:?} for {x:?} along dimension {dim}: needs the same number of dimensions, \
+         and no other size larger than the tensor's"
     );
     Err(Error::shape(op, message))
 }
@@ -170,8 +170,11 @@ impl Tensor {
     pub fn take_along_dim(&self, index: &Tensor, dim: isize) -> Result<Tensor> {
         let at = dim_index("take_along_dim", dim, self.rank())?;
         if index.rank() != self.rank() {
-            let message =
-                format!("an index {:?} for {:?}: needs as many dimensions", index.shape(), self.shape());
+            let message = format!(
+                "an index {:?} for {:?}: needs the same number of dimensions",
+                index.shape(),
+                self.shape()
+            );
             return Err(Error::shape("take_along_dim", message));
         }
         let (mut x, mut i) = (Dims::from_slice(self.shape()), Dims::from_slice(index.shape()));

@@ -90,7 +90,10 @@ impl Tensor {
                 want_values("one_hot", "the classes", self.device())?;
                 let largest =
                     self.to_dtype(DType::I64)?.to_vec::<i64>()?.into_iter().max().ok_or_else(|| {
-                        Error::argument("one_hot", "no elements to find the number of classes in: give it")
+                        Error::argument(
+                            "one_hot",
+                            "an empty tensor does not show the number of classes: give it",
+                        )
                     })?;
                 usize::try_from(largest).map_or(0, |largest| largest + 1)
             }

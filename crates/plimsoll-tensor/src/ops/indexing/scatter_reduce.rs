@@ -258,7 +258,7 @@ impl Tensor {
                 if !self.dtype().is_float() {
                     return Err(Error::DType {
                         op: NAME,
-                        expected: "a type of floating point",
+                        expected: "a floating-point type",
                         got: self.dtype(),
                     });
                 }

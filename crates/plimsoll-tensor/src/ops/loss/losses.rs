@@ -282,7 +282,7 @@ fn want_probabilities<T: Float>(op: &'static str, inputs: &[T]) -> Result<()> {
         None => Ok(()),
         Some(at) => {
             let message = format!(
-                "input {} (element {at}) is no probability: needs 0 to 1; of logits it is binary_cross_entropy_with_logits",
+                "input {} (element {at}) is not a probability: needs 0 to 1; for logits, use binary_cross_entropy_with_logits",
                 inputs[at].wide()
             );
             Err(Error::argument(op, message))

@@ -167,7 +167,7 @@ pub(super) fn want_whole_factors(op: &'static str, dtype: DType, beta: f64, alph
     match dtype.is_float() || (beta.fract() == 0.0 && alpha.fract() == 0.0) {
         true => Ok(()),
         false => {
-            let message = format!("beta {beta} and alpha {alpha} for {dtype}: need whole numbers");
+            let message = format!("beta {beta} and alpha {alpha} for {dtype}: need integers");
             Err(Error::argument(op, message))
         }
     }

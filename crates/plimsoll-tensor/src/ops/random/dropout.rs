@@ -89,7 +89,7 @@ impl Operator for Dropout {
 /// Whether any elements are dropped.
 fn drops(op: &'static str, p: f64, training: bool) -> Result<bool> {
     if !(0.0..=1.0).contains(&p) {
-        return Err(Error::argument(op, format!("p is {p}: a probability is in 0 to 1")));
+        return Err(Error::argument(op, format!("p is {p}: a probability must be from 0 to 1")));
     }
     Ok(training && p > 0.0)
 }

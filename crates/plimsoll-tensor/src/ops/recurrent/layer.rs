@@ -207,13 +207,10 @@ impl Tensor {
             projected: layer.projection.is_some(),
         };
         if op.projected && op.cell != Cell::Lstm {
-            return Err(Error::argument(NAME, "a projection belongs to an LSTM, and to no other"));
+            return Err(Error::argument(NAME, "only an LSTM can have a projection"));
         }
         if (op.cell == Cell::Lstm) != state.c.is_some() {
-            return Err(Error::argument(
-                NAME,
-                "a memory `c` belongs to the state of an LSTM, and to no other",
-            ));
+            return Err(Error::argument(NAME, "only the state of an LSTM has a memory `c`"));
         }
         want_float(NAME, self.dtype())?;
         self.fits(&op, &layer, state)?;

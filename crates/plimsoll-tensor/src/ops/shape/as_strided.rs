@@ -29,7 +29,7 @@ impl Operator for AsStrided {
         let [x] = operands::inputs("as_strided", ins)?;
         let layout = x.layout.region(&self.base, &self.view).ok_or_else(|| {
             let message =
-                format!("{:?} is no view of {:?}, for a tensor {:?}", self.view, self.base, x.layout);
+                format!("{:?} is not a view of {:?}, for a tensor {:?}", self.view, self.base, x.layout);
             Error::shape("as_strided", message)
         })?;
         Ok(smallvec![Output::view(0, layout, x.dtype)])

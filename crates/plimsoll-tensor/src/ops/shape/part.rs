@@ -198,7 +198,7 @@ impl Tensor {
     pub fn slice(&self, dim: isize, range: impl RangeBounds<isize>, step: usize) -> Result<Tensor> {
         let dim = dim_index("slice", dim, self.rank())?;
         if step == 0 {
-            return Err(Error::argument("slice", "a step of 0 never arrives: use at least 1"));
+            return Err(Error::argument("slice", "a step of 0 never reaches the end: use at least 1"));
         }
         let size = self.shape()[dim];
         // Sizes are below isize::MAX, which is checked when tensors are made.

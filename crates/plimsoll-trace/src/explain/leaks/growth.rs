@@ -1,7 +1,8 @@
-//! How much of each step remains: [`Growth`], from the bytes of each step's blocks that are still live at the end.
+//! How much memory of each step remains: [`Growth`], from the bytes of each step's blocks that are still live at the
+//! end.
 
-/// How much of each step remains. The first one to three steps, in which programs warm up, do not count, and neither
-/// does the last.
+/// How much memory of each step remains. The first one to three steps, in which programs warm up, do not count, and
+/// neither does the last.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Growth {
     /// The first step that counts, from zero: the first one that left something, or else the first one after the warm-up.

@@ -77,12 +77,12 @@ impl Pattern {
                  retain_graph=True"
             }
             Self::CaughtException { .. } => {
-                "memory ran out in several steps and the program went on: a caught exception keeps the tensors of the \
+                "memory ran out in several steps and the program continued: a caught exception keeps the tensors of the \
                  functions that it went through. Leave the `except` block before the next try, and keep no exception \
                  (`except RuntimeError as error`) and no traceback"
             }
             Self::Hook { .. } => {
-                "a hook keeps a tensor of each step: keep .detach().cpu() or a number instead, clear what it fills, or \
+                "a hook keeps a tensor of each step: keep .detach().cpu() or a number instead, clear the list that it fills, or \
                  remove it (handle.remove())"
             }
             Self::ModuleCache { .. } => {

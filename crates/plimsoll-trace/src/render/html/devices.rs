@@ -49,7 +49,7 @@ fn parts(out: &mut String, table: &RankTable<'_>) -> fmt::Result {
     if shared.is_empty() || count > COLUMNS {
         return Ok(());
     }
-    out.push_str("<h3>Lines with blocks on several devices, at the peak of each</h3><table class=\"across\"><thead><tr>");
+    out.push_str("<h3>Lines with blocks on several devices, at each device's peak</h3><table class=\"across\"><thead><tr>");
     out.push_str("<th>total<th>blocks");
     (0..count).try_for_each(|nth| write!(out, "<th>{}", Text(table.name(nth))))?;
     out.push_str("<th>line<tbody>");

@@ -40,7 +40,7 @@ pub(super) fn kind(origins: &Origins, category: ShownCategory) -> usize {
     }
 }
 
-/// The names of the kinds, by number. Without categories of the user, there are fewer than [`KINDS`].
+/// The names of the kinds, by number. Without user-defined categories, there are fewer than [`KINDS`].
 pub(super) fn names(report: &Report<'_>) -> Vec<String> {
     let built_in = Category::ALL.iter().map(|category| category.plural());
     let mut names: Vec<String> =

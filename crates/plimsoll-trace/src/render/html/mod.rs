@@ -11,7 +11,7 @@
 //! summary.rs         what the first screen has below the verdict: what would help, the largest owners
 //! tables.rs          what is read without a script in a section, part by part
 //!  ├ growth.rs       from step to step: the staircase, the lines that grow
-//!  ├ remaining.rs    what stays at the end, beside the peak
+//!  ├ remaining.rs    what stays at the end, compared with the peak
 //!  ├ peaks.rs        the peaks of phases, and why one step took more than another
 //!  ├ settings.rs     the same requests under other settings
 //!  ├ quality.rs      how far all that can be relied on

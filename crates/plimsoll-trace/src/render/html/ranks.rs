@@ -112,9 +112,9 @@ fn others(out: &mut String, table: &RankTable<'_>, commands: &[String], drawn: &
     }
     let (shown, all) = (without.len(), table.devices.len() - drawn.len());
     let are = plural(all as u64, "rank is", "ranks are");
-    write!(out, "<details><summary>{all} {are} not drawn below: the commands that show them")?;
+    write!(out, "<details><summary>{all} {are} not drawn below; these commands show them")?;
     if shown < all {
-        write!(out, ", of {shown} of them")?;
+        write!(out, " (for {shown} of them)")?;
     }
     out.push_str("</summary><pre>");
     for command in without.iter().filter_map(|&nth| commands.get(nth)) {
@@ -129,9 +129,7 @@ fn lines(out: &mut String, table: &RankTable<'_>) -> fmt::Result {
     if differing.is_empty() {
         return Ok(());
     }
-    out.push_str(
-        "<h3>Lines in which they differ, at the peak of each</h3><table class=\"across\"><thead><tr>",
-    );
+    out.push_str("<h3>Lines that differ, at each peak</h3><table class=\"across\"><thead><tr>");
     out.push_str("<th>spread<th class=\"bar\">of the widest");
     let count = table.devices.len();
     let columns: Vec<String> = if count <= COLUMNS {

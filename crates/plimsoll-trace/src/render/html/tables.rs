@@ -232,7 +232,7 @@ impl Tables<'_> {
         }
         write!(
             out,
-            "<p>{} in {}, the largest {}. {} of it lie beside live blocks ({:.1} % of what is reserved); \
+            "<p>{} in {}, the largest {}. {} of it are in segments with live blocks ({:.1} % of what is reserved); \
              <code>empty_cache</code> would return {}.</p>",
             Size(cached.sum()),
             counted(count as u64, "hole"),

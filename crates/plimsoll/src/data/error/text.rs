@@ -80,8 +80,8 @@ pub enum TextError {
 
     /// A token outside the vocabulary.
     #[error(
-        "token {at} is {token}, but the vocabulary has {symbols} tokens; is it of another tokenizer, or the file's \
-         width not this one?"
+        "token {at} is {token}, but the vocabulary has {symbols} tokens; is it from another tokenizer, or does \
+         the file have another token width?"
     )]
     NoToken {
         /// The token.
@@ -94,8 +94,8 @@ pub enum TextError {
 
     /// A token file that ends within a token.
     #[error(
-        "{} has {bytes} bytes, which is not a multiple of {width}, the size of a token; is it cut short, or of \
-         another width?",
+        "{} has {bytes} bytes, which is not a multiple of {width}, the size of a token; is it cut short, or \
+         does it have another token width?",
         path.display()
     )]
     PartialToken {

@@ -96,7 +96,7 @@ impl Batches {
     /// The sample in a slot of a batch.
     pub(in crate::data) fn index(&self, number: usize, slot: usize) -> usize {
         match self {
-            // A last batch that does not divide goes on with the first samples, so that all parts have one size.
+            // A last batch that cannot be divided equally is filled up with the first samples.
             Batches::Even { order, size, replica } => {
                 order.index((number * size + replica.slot(slot)) % order.len())
             }

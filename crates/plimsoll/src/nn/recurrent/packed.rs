@@ -184,7 +184,7 @@ impl PackedSequence {
         let dtype = self.data.dtype();
         match dtype.is_float() {
             true => Ok(dtype),
-            false => Err(Error::DType { op, expected: "a type of floating point", got: dtype }),
+            false => Err(Error::DType { op, expected: "a floating-point type", got: dtype }),
         }
     }
 }

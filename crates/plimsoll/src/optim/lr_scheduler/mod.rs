@@ -89,7 +89,8 @@ impl<C: Curve> Scheduler<C> {
     pub fn step(&mut self, optimizer: &mut dyn Optimizer) -> Result<()> {
         let (lrs, step) = (optimizer.lrs(), self.last_step + 1);
         if lrs.len() != self.base_lrs.len() {
-            let message = format!("the optimizer had {} groups and has {}", self.base_lrs.len(), lrs.len());
+            let message =
+                format!("the optimizer had {} groups, and now has {}", self.base_lrs.len(), lrs.len());
             return Err(Error::Argument { op: "scheduler", message });
         }
         let groups = lrs.iter().zip(&self.base_lrs).enumerate();
@@ -132,7 +133,8 @@ impl<C: Curve> Scheduler<C> {
         };
         if base_lrs.len() != self.base_lrs.len() {
             let (there, here) = (base_lrs.len(), self.base_lrs.len());
-            let message = format!("load_state_dict: saved with {there} parameter groups, here are {here}");
+            let message =
+                format!("load_state_dict: saved with {there} parameter groups, but there are {here} now");
             return Err(Error::Argument { op: "scheduler", message });
         }
         (self.last_step, self.base_lrs) = (last_step, base_lrs);

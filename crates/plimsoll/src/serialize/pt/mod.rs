@@ -43,7 +43,7 @@ pub struct PtFile {
 pub(super) fn legacy(path: &Path) -> SerializeError {
     SerializeError::format(
         path,
-        "a .pt file in the format before PyTorch 1.6, which is not read: save it again with a newer PyTorch, \
+        "a .pt file in the format before PyTorch 1.6, which is not supported: save it again with a newer PyTorch, \
          torch.save(torch.load(path), path)",
     )
 }

@@ -70,7 +70,9 @@ impl From<Malformed> for Refusal {
         Self(match why {
             Malformed::Io(why) => why.to_string(),
             Malformed::Ends => "it ends in the middle".to_owned(),
-            Malformed::Protocol(version) => format!("a pickle of protocol {version}; 2 to 5 are read"),
+            Malformed::Protocol(version) => {
+                format!("pickle protocol {version} is not supported, only 2 to 5")
+            }
             Malformed::Opcode(byte) => {
                 let name = pickle::opcode_name(byte);
                 format!("the operation {name} ({byte:#04x}), which no state dict needs; nothing was run")
@@ -121,7 +123,7 @@ impl Builder for Objects {
 
     fn append(&mut self, list: Value, items: &[Value]) -> Result<Value, Refusal> {
         let (Value::List(node) | Value::Dict(node)) = list else {
-            return Err("items of what is no list and no dictionary".into());
+            return Err("items of something that is neither a list nor a dictionary".into());
         };
         self.nodes[node].extend_from_slice(items);
         Ok(list)
@@ -139,8 +141,8 @@ impl Builder for Objects {
         match KnownGlobal::of(module, name) {
             Some(known) => Ok(Value::Global(known)),
             None if describes_tensors(module, name) => Err(Refusal(format!(
-                "it has a tensor by `{module}.{name}`, of a type or layout that is not read (complex, 8-bit floats, quantized, \
-                 sparse). Convert it to a dense one of floats or whole numbers, and save again"
+                "it has a tensor by `{module}.{name}`, of a type or layout that is not supported (complex, 8-bit floats, \
+                 quantized, sparse). Convert it to a dense one of floats or integers, and save again"
             ))),
             None => Err(Refusal(format!(
                 "it asks for `{module}.{name}`, which could run code; only state dicts are read. Nothing was run. \
@@ -150,15 +152,14 @@ impl Builder for Objects {
     }
 
     fn persistent(&mut self, id: Value) -> Result<Value, Refusal> {
-        let storage =
-            self.storage(id).ok_or("a storage that is described in another way than PyTorch does")?;
+        let storage = self.storage(id).ok_or("a storage that is not described as PyTorch does it")?;
         self.copied(storage.key.len())?;
         self.storages.push(storage);
         Ok(Value::Storage(self.storages.len() - 1))
     }
 
     fn reduce(&mut self, function: Value, arguments: Value) -> Result<Value, Refusal> {
-        let Value::Tuple(arguments) = arguments else { return Err("arguments that are no tuple".into()) };
+        let Value::Tuple(arguments) = arguments else { return Err("arguments that are not a tuple".into()) };
         let given = &self.nodes[arguments];
         match function {
             Value::Global(KnownGlobal::OrderedDict) => Ok(self.dict()),
@@ -166,12 +167,12 @@ impl Builder for Objects {
                 given.first().copied().ok_or("a function without its arguments".into())
             }
             Value::Global(KnownGlobal::RebuildTensor) => {
-                let tensor = self.tensor(given).ok_or("a tensor that does not lie in its storage")?;
+                let tensor = self.tensor(given).ok_or("a tensor outside of its storage")?;
                 self.copied(tensor.heap_bytes())?;
                 self.tensors.push(tensor);
                 Ok(Value::Tensor(self.tensors.len() - 1))
             }
-            _ => Err("it calls what is no function; nothing was run".into()),
+            _ => Err("it calls something that is not a function; nothing was run".into()),
         }
     }
 
@@ -179,7 +180,7 @@ impl Builder for Objects {
     fn build(&mut self, object: Value, _state: Value) -> Result<(), Refusal> {
         match object {
             Value::Dict(_) | Value::Tensor(_) => Ok(()),
-            _ => Err("attributes of what is no state dict".into()),
+            _ => Err("attributes of something that is not a state dict".into()),
         }
     }
 
@@ -323,7 +324,7 @@ mod tests {
         assert_eq!(refused(b"\x80\x02R."), "byte 2: an operation takes from an empty stack");
         assert_eq!(refused(b"\x80\x02h\x07."), "byte 2: a memo that was never written is read");
         assert_eq!(refused(b"\x80\x02K\x01u."), "byte 4: items end without a mark");
-        assert_eq!(refused(b"\x80\x06}."), "byte 0: a pickle of protocol 6; 2 to 5 are read");
+        assert_eq!(refused(b"\x80\x06}."), "byte 0: pickle protocol 6 is not supported, only 2 to 5");
         assert!(refused(b"\x80\x02ccollections\nOrderedDict\nK\x01R.").contains("no tuple"));
     }
 

@@ -102,8 +102,7 @@ impl Convolution {
         let (op, dtype) = (self.name(), ins[0].dtype);
         let short_whole = self.pass == Pass::Forward && self.shape.dilation == [1; 3];
         if dtype == DType::Bool || (matches!(dtype, DType::I32 | DType::I16 | DType::U8) && !short_whole) {
-            let expected =
-                if short_whole { "a type of numbers" } else { "a type of floating point, or int64" };
+            let expected = if short_whole { "a numeric type" } else { "a floating-point type, or int64" };
             return Err(Error::DType { op, expected, got: dtype });
         }
         want_same(op, ins)

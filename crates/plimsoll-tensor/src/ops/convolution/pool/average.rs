@@ -57,7 +57,7 @@ impl Operator for AvgPool {
         let is_sliding = matches!(self.spec.kind, Kind::Sliding(_));
         let has_means = x.dtype.is_float() || (x.dtype == DType::I64 && is_sliding);
         if !has_means {
-            return Err(Error::DType { op: self.name(), expected: "a type of floating point", got: x.dtype });
+            return Err(Error::DType { op: self.name(), expected: "a floating-point type", got: x.dtype });
         }
         let format = self.spec.format(x.layout);
         let shape = self.spec.shape(self.name(), x.shape(), format)?;

@@ -36,7 +36,7 @@ impl CrossEntropyOptions<'_> {
     pub(super) fn operator(&self) -> Result<CrossEntropy> {
         let smoothing = self.label_smoothing;
         if !(0.0..=1.0).contains(&smoothing) {
-            let message = format!("label_smoothing is {smoothing}: a share is in 0 to 1");
+            let message = format!("label_smoothing is {smoothing}: it must be from 0 to 1");
             return Err(Error::argument(NAME, message));
         }
         Ok(CrossEntropy { reduction: self.reduction, ignored: self.ignore_index, smoothing })
