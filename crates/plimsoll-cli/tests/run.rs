@@ -143,7 +143,7 @@ fn run(torch: &Torch, set: &str, arguments: &[&str]) -> Output {
     plimsoll(&args)
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn losses_and_parameters_keep_their_bits_where_identical_numbers_are_claimed() {
     let torch = Torch::new("identical", TRAINS);

@@ -132,9 +132,9 @@ fn another_job_is_refused_and_its_checkpoint_stays() {
         assert!(stderr(&output).contains(part), "`{part}` is not in: {}", stderr(&output));
         assert!(weights(&folder, "saved") == before);
     };
-    check(&["--resume", &saved, "--seed", "2"], 2, "--seed is 1 there and 2 here");
+    check(&["--resume", &saved, "--seed", "2"], 2, "--seed is 1 in the checkpoint and 2 here");
     check(&["--resume", &saved, "--data", &text], 2, "the training data differ");
-    check(&["--resume", &saved, "--dropout", "0.5"], 2, "--dropout is 0.0 there and 0.5 here");
+    check(&["--resume", &saved, "--dropout", "0.5"], 2, "--dropout is 0.0 in the checkpoint and 0.5 here");
     check(&["--save", &saved], 2, "add --resume to continue from it, --force to replace it");
     check(&["--resume"], 2, "name its folder, or give --save DIR");
     check(&["--resume", &folder.file("none")], 3, "to resume from: leave --resume out");
@@ -279,6 +279,7 @@ fn a_full_disk_ends_with_an_error_and_leaves_the_last_checkpoint() {
     result(&resume);
 }
 
+#[needs(nightly)]
 #[test]
 fn a_long_run_on_the_simulated_device_ends_when_its_rounds_repeat() {
     let output = gpt(&["--steps", "1000000000", "--device", "sim"]);

@@ -70,7 +70,7 @@ fn a_leak_is_a_verdict_that_something_is_wrong() {
 #[test]
 fn what_would_help_and_the_largest_owners_come_right_below_the_verdict() {
     for (name, help) in [
-        ("gpt2_oom", "less memory: 104.93 MiB for this request, the rest for"),
+        ("gpt2_oom", "less memory: 104.93 MiB for this request, the remainder for"),
         ("leak_layer", "A module stores a tensor at each forward call"),
         ("programs/fragmented", "would have served the failed request"),
     ] {

@@ -104,7 +104,8 @@ fn a_whole_model_and_a_legacy_file_are_refused_with_what_to_do() {
 fn tensors_of_other_kinds_and_other_pickles_are_refused_as_such() {
     let message = refusal(serialize::open(fixture("complex.pt")));
     assert!(
-        message.contains("a tensor by `torch.ComplexFloatStorage`, of a type or layout that is not read"),
+        message
+            .contains("a tensor by `torch.ComplexFloatStorage`, of a type or layout that is not supported"),
         "{message}"
     );
     let folder = Folder::new("pickle");

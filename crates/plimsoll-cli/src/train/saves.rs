@@ -378,9 +378,9 @@ mod tests {
         let ours = facts("gpt", 4, 7);
         assert_eq!(ours.differences(&ours), Vec::<String>::new());
         assert_eq!(ours.differences(&facts("mnist", 4, 7)), ["it is of `plimsoll train mnist`"]);
-        assert_eq!(ours.differences(&facts("gpt", 2, 8)), ["--layers is 2 there and 4 here"]);
+        assert_eq!(ours.differences(&facts("gpt", 2, 8)), ["--layers is 2 in the checkpoint and 4 here"]);
         assert_eq!(ours.differences(&facts("gpt", 4, 8)), ["the training data differ"]);
         let none = Facts { options: Map::new(), ..facts("gpt", 4, 7) };
-        assert_eq!(ours.differences(&none), ["--layers is absent there and 4 here"]);
+        assert_eq!(ours.differences(&none), ["--layers is absent in the checkpoint and 4 here"]);
     }
 }

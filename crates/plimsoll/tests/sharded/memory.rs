@@ -118,7 +118,7 @@ fn a_rank_of_many_has_its_part_of_the_memory() {
         (start, device.memory_allocated() - start, sharded.gathered().1, whole)
     };
     let parameters = 124_439_808 * 4;
-    for (ranks, most_padding) in [(1, 0.0001), (8, 0.01), (64, 0.02), (1024, 0.2)] {
+    for (ranks, most_padding) in [(1, 0.0001), (8, 0.01), (64, 0.02), (1024, 0.25)] {
         let (start, added, slots, whole) = bytes(ranks, Shard::Parameters);
         let padding = (whole - parameters) as f64 / parameters as f64;
         assert!(padding < most_padding, "{padding} of padding on {ranks} ranks");

@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(refused(b"\x80\x02h\x07."), "byte 2: a memo that was never written is read");
         assert_eq!(refused(b"\x80\x02K\x01u."), "byte 4: items end without a mark");
         assert_eq!(refused(b"\x80\x06}."), "byte 0: pickle protocol 6 is not supported, only 2 to 5");
-        assert!(refused(b"\x80\x02ccollections\nOrderedDict\nK\x01R.").contains("no tuple"));
+        assert!(refused(b"\x80\x02ccollections\nOrderedDict\nK\x01R.").contains("not a tuple"));
     }
 
     #[test]
