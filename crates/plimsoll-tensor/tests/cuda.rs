@@ -91,7 +91,7 @@ fn compile_for(test: &str, capabilities: &[&str]) {
     }
 }
 
-#[needs(nvrtc)]
+#[needs(nvrtc, nightly)]
 #[test]
 fn every_operator_compiles_for_the_oldest_and_the_newest_architecture() {
     compile_for("every_operator_compiles_for_the_oldest_and_the_newest_architecture", &["7.5", "12.0"]);
