@@ -109,7 +109,7 @@ fn sizes_that_do_not_fit_are_refused_before_any_file_is_read() {
         "--parallel shard=4, but there are 2 ranks: all ranks form one group, so N must be their number",
     );
     refused(&["--parallel", "shard=3", "--device", "sim", "--sim-ranks", "4"], "there are 4 ranks");
-    refused(&["--parallel", "shard", "--ranks", "3"], "does not divide into 3 equal parts");
+    refused(&["--parallel", "shard", "--ranks", "3"], "must be a multiple of 3");
     refused(&["--parallel", "shard=0", "--ranks", "2"], "`0` is no number of ranks: give shard=N");
     refused(&["--parallel", "tp=2", "--ranks", "2"], "give ddp, shard or shard=N");
     refused(
@@ -117,6 +117,6 @@ fn sizes_that_do_not_fit_are_refused_before_any_file_is_read() {
         "--shard is for --parallel shard",
     );
     refused(&["--shard", "gradients"], "--parallel <ddp|shard[=N]>");
-    refused(&["--parallel", "shard", "--ranks", "2", "--capture"], "cannot be used with");
-    refused(&["--parallel", "shard", "--ranks", "2", "--device", "cuda"], "not on GPUs yet");
+    refused(&["--parallel", "shard", "--ranks", "2", "--capture"], "not with shard");
+    refused(&["--parallel", "shard", "--ranks", "2", "--device", "cuda:1"], "each rank has a GPU of its own");
 }

@@ -198,7 +198,7 @@ mod tests {
         for (driver, name) in
             [(12_000, "nvidia-cudnn-cu12"), (12_090, "nvidia-cudnn-cu12"), (13_000, "nvidia-cudnn-cu13")]
         {
-            assert!(package(driver).starts_with(&format!("`pip install {name}` brings ")), "{driver}");
+            assert!(package(driver).starts_with(&format!("`pip install {name}` ")), "{driver}");
         }
     }
 }

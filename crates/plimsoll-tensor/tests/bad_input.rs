@@ -161,7 +161,7 @@ fn a_function_that_fails_or_panics_or_gives_a_gradient_of_the_wrong_shape() {
         "not back",
         "`backward` panicked: on its way back",
         "returned a gradient [1, 4] of float32 for input 0, which is [4] of float32",
-        "gave 2 gradients for 1 inputs",
+        "returned 2 gradients for 1 inputs",
     ]) {
         let expected = |error: &Error| matches!(error, Error::Argument { .. } | Error::Autograd { .. });
         refused("faulty", expected, |device| {

@@ -21,10 +21,16 @@ impl FullyShardedDataParallel {
     /// Out of memory; or [`Error::Distributed`].
     pub fn state_dict(&self, module: &dyn Module) -> Result<StateDict> {
         let mut dict = StateDict::default();
+        // Tied parameters have one copy, so that they are saved once.
+        let mut copied: Vec<(Tensor, Option<Tensor>)> = Vec::new();
         for (name, tensor) in module.state_dict().iter() {
-            let host = to_host(tensor)?; // on each rank, because it gathers
-            if self.group.rank() == 0 {
-                dict.insert(name, host);
+            let at = copied.iter().position(|(known, _)| known.is_same(tensor)).unwrap_or(copied.len());
+            if at == copied.len() {
+                let host = to_host(tensor)?; // on each rank, because it gathers
+                copied.push((tensor.clone(), (self.group.rank() == 0).then_some(host)));
+            }
+            if let Some(host) = &copied[at].1 {
+                dict.insert(name, host.clone());
             }
         }
         Ok(dict)
