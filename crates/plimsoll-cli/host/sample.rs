@@ -222,7 +222,7 @@ impl Samples {
         }
     }
 
-    /// Begins anew, in a forked child, in its parent's phase.
+    /// Starts over in a forked child, in its parent's phase.
     pub(crate) fn inherit(&mut self) {
         (self.peaks, self.shm) = ([Moment::NONE; PHASES], [0; PHASES]);
         (self.most, self.most_seen, self.ours, self.spent_ns) = (0, 0, 0, 0);

@@ -144,9 +144,7 @@ impl Communicator {
     /// # Errors
     /// A rank is lost, late, or in another collective.
     pub fn barrier(&self) -> Result<()> {
-        let call = self.begin(Op::Barrier, 0, Content::default());
-        let mut receive: Vec<&mut [u8]> = (0..self.size()).map(|_| &mut [][..]).collect();
-        self.transport.exchange(&call.call, &vec![&[][..]; self.size()], &mut receive)
+        self.meet(&self.begin(Op::Barrier, 0, Content::default()))
     }
 
     /// Records a collective whose bytes the caller moves by other means, such as GPUs do. With `checks`, first waits until all
@@ -162,11 +160,7 @@ impl Communicator {
         checks: bool,
     ) -> Result<()> {
         let call = self.begin(op, bytes, content.into());
-        if !checks {
-            return Ok(());
-        }
-        let mut receive: Vec<&mut [u8]> = (0..self.size()).map(|_| &mut [][..]).collect();
-        self.transport.exchange(&call.call, &vec![&[][..]; self.size()], &mut receive)
+        if checks { self.meet(&call) } else { Ok(()) }
     }
 
     /// Why this rank should not wait any longer for collectives that it announced, if it has waited for `waited`: another rank is
@@ -174,6 +168,12 @@ impl Communicator {
     pub fn gave_up(&self, waited: Duration) -> Option<Error> {
         let call = || self.record.lock().unwrap_or_else(PoisonError::into_inner).last().cloned();
         self.transport.gave_up(waited, &call)
+    }
+
+    /// Waits until all ranks have made this call, which moves no bytes.
+    fn meet(&self, call: &Turn<'_>) -> Result<()> {
+        let mut receive: Vec<&mut [u8]> = (0..self.size()).map(|_| &mut [][..]).collect();
+        self.transport.exchange(&call.call, &vec![&[][..]; self.size()], &mut receive)
     }
 
     fn part(&self, op: Op, bytes: usize) -> Result<usize> {

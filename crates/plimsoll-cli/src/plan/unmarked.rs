@@ -118,10 +118,7 @@ impl Search<'_, '_> {
         let mut best: Option<(u64, Trial)> = known.clone().map(|trial| (own, trial));
         let (mut objection, mut is_interrupted) = (None, false);
         let peak = |rows| {
-            if rows == own {
-                return Ok(None);
-            }
-            if objection.is_some() || is_interrupted {
+            if rows == own || objection.is_some() || is_interrupted {
                 return Ok(None);
             }
             let trial = self.trials.of(set, How::Batch(Rows { to: rows, of: own, way }))?;

@@ -7,6 +7,9 @@ use super::technique::{Numbers, Technique};
 pub(super) const TRAINED: &str = "both decide what is trained";
 /// Why techniques that act on every parameter exclude them.
 pub(super) const PARAMETERS: &str = "it acts on all parameters before the first step";
+/// What a plan says of them.
+pub(super) const OFFER: &str =
+    "another training, not this one with less memory: an offer, which is never chosen";
 
 pub(super) const ROW: Row = Row {
     technique: Technique::Freeze,
@@ -30,5 +33,5 @@ pub(super) const ROW: Row = Row {
     time: Time::Same,
     operators: Operators::Other,
     shown: Shown::Detail,
-    note: Some("another training, not this one with less memory: an offer, which is never chosen"),
+    note: Some(OFFER),
 };

@@ -1,6 +1,6 @@
 //! Adapters of low rank in place of the model's own weights.
 
-use super::freeze::PARAMETERS;
+use super::freeze::{OFFER, PARAMETERS};
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};
 
@@ -25,5 +25,5 @@ pub(super) const ROW: Row = Row {
     time: Time::Same,
     operators: Operators::Other,
     shown: Shown::Detail,
-    note: Some("another training, not this one with less memory: an offer, which is never chosen"),
+    note: Some(OFFER),
 };

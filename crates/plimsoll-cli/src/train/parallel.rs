@@ -12,7 +12,6 @@ use clap::{Args, ValueEnum};
 use plimsoll::dist::{Environment, JoinOptions, Member, World};
 use plimsoll::parallel::Shard;
 use plimsoll::{Device, Error, ProcessGroup};
-
 use plimsoll_trace::render::words::counted;
 
 use super::device::DeviceArgs;
@@ -230,8 +229,8 @@ fn rank_gpu(local_rank: usize, local_size: usize) -> Result<u32, Failure> {
         _ if count == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some() => Ok(0),
         _ => {
             let message = format!(
-                "{local_size} ranks on this machine, and {count} {}: start as many ranks as there are GPUs",
-                if count == 1 { "GPU" } else { "GPUs" }
+                "{local_size} ranks on this machine, and {}: start as many ranks as there are GPUs",
+                counted(u64::from(count), "GPU")
             );
             Err(Failure::new(Exit::Usage, message))
         }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_cuda::{NcclCommunicator, NcclId};
+use plimsoll_cuda::{Gpu, NcclCommunicator, NcclId};
 use plimsoll_dist::{Communicator, Content, Op};
 
 use super::nccl_bytes::NcclBytes;
@@ -21,8 +21,8 @@ pub(super) struct Engine {
     checks: bool,
     /// The number of the device that NCCL was joined with. A rank uses one GPU.
     nccl: Mutex<Option<(usize, Arc<NcclCommunicator>)>>,
-    /// The stream for collectives that run beside computation.
-    side: Mutex<Option<Stream>>,
+    /// The streams for collectives that run beside computation, one for each device.
+    sides: Mutex<Vec<Stream>>,
     /// What NCCL would have, if the group is simulated.
     simulated: Mutex<NcclBytes>,
 }
@@ -30,8 +30,8 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(communicator: Arc<Communicator>, is_simulated: bool) -> Engine {
         let checks = std::env::var_os("PLIMSOLL_CHECK_COLLECTIVES").is_some_and(|value| value != "0");
-        let (nccl, side, simulated) = Default::default();
-        Engine { communicator, is_simulated, checks, nccl, side, simulated }
+        let (nccl, sides, simulated) = Default::default();
+        Engine { communicator, is_simulated, checks, nccl, sides, simulated }
     }
 
     /// A stream for collectives, apart from the computation. In a capture, it is a branch of the graph.
@@ -40,18 +40,20 @@ impl Engine {
         if !branches && capturing::is_open(device.number()) {
             return device.current_stream();
         }
-        let mut side = self.side.lock().unwrap_or_else(PoisonError::into_inner);
-        let stream = match &*side {
-            Some(stream) if stream.device() == device => stream.clone(),
-            _ => side.insert(Stream::new(device)).clone(),
-        };
+        let mut sides = self.sides.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = sides.iter().find(|side| side.device() == device).cloned();
+        let stream = known.unwrap_or_else(|| {
+            let side = Stream::new(device);
+            sides.push(side.clone());
+            side
+        });
         capturing::allow_branch(device.number(), stream.id());
         stream
     }
 
-    /// What moves the bytes of tensors on `device`, if it is a GPU. Records the collective, which the host's communicator does
-    /// itself.
-    pub(super) fn nccl(
+    /// Begins a collective of tensors on `device`. Returns what moves their bytes, if it is a GPU: then this records the
+    /// collective, which the host's communicator does itself.
+    pub(super) fn begin(
         &self,
         device: &Device,
         what: Move,
@@ -62,10 +64,8 @@ impl Engine {
             let mut simulated = self.simulated.lock().unwrap_or_else(PoisonError::into_inner);
             simulated.add(device, self.communicator.size(), what);
         }
-        if device.backend().gpu().is_none() {
-            return Ok(None);
-        }
-        let nccl = self.joined(device)?;
+        let Some(gpu) = device.backend().gpu() else { return Ok(None) };
+        let nccl = self.joined(device, gpu)?;
         let op = match what {
             Move::AllGather => Op::AllGather,
             Move::AllToAll => Op::AllToAll,
@@ -79,7 +79,7 @@ impl Engine {
     }
 
     /// This rank's communicator of GPUs. The first call on each rank joins them.
-    fn joined(&self, device: &Device) -> Result<Arc<NcclCommunicator>> {
+    fn joined(&self, device: &Device, gpu: &Gpu) -> Result<Arc<NcclCommunicator>> {
         const OP: &str = "ncclCommInitRank";
         let mut joined = self.nccl.lock().unwrap_or_else(PoisonError::into_inner);
         match &*joined {
@@ -90,9 +90,6 @@ impl Engine {
             }
             None => {}
         }
-        let Some(gpu) = device.backend().gpu() else {
-            return Err(Error::NoKernel { op: OP, device: "host" });
-        };
         capturing::refuse(device.number(), OP, "it waits for other ranks: run the step once before")?;
         let failed = |source| Error::Cuda { device: device.name().to_owned(), op: OP, source };
         let (rank, size) = (self.communicator.rank(), self.communicator.size());

@@ -278,7 +278,7 @@ impl ProcessGroup {
         self.0.sent_bytes.fetch_add(sent, Ordering::Relaxed);
         let engine = &self.0.engine;
         let content = Content { label: &label, dtype: tensors[0].dtype().name() };
-        let nccl = engine.nccl(tensors[0].device(), what, bytes, content)?;
+        let nccl = engine.begin(tensors[0].device(), what, bytes, content)?;
         let collective = Collective { what, communicator: Arc::clone(&engine.communicator), nccl, label };
         call(collective, tensors).map(drop)
     }

@@ -141,7 +141,7 @@ class Reads:
         try:
             pending = getattr(state, "pending", None)
             if pending is not None:
-                # An operator that counts elements, of which the number is known.
+                # An operator that counts elements whose number is known.
                 if count in (4, 8):
                     ctypes.memmove(to, pending.to_bytes(count, sys.byteorder), count)
                 if not getattr(state, "even", False) and not getattr(state, "bounded", False):

@@ -2,7 +2,7 @@
 
 use plimsoll_tensor::label::{Category, Span, intern};
 use plimsoll_tensor::op::foreach_copy_;
-use plimsoll_tensor::{ProcessGroup, ReduceOp, Result, Tensor, no_grad, with_stream};
+use plimsoll_tensor::{Device, ProcessGroup, ReduceOp, Result, Tensor, no_grad, with_stream};
 
 /// The alignment of gradients in a bucket, so that kernels can use wide loads.
 const ALIGN_BYTES: usize = 16;
@@ -53,6 +53,10 @@ impl GradientBucket {
         Ok(GradientBucket { missing: slots.len(), buffer, slots })
     }
 
+    pub(super) fn device(&self) -> &Device {
+        self.buffer.device()
+    }
+
     /// Bytes of the buffer.
     pub(super) fn bytes(&self) -> u64 {
         self.buffer.storage_bytes()
@@ -87,7 +91,7 @@ impl GradientBucket {
     /// Replaces each gradient by its mean over all ranks, beside the rest of the backward pass: [`GradientBucket::wait`].
     pub(super) fn exchange(&self, parameters: &[(String, Tensor)], group: &ProcessGroup) -> Result<()> {
         self.fill(parameters)?;
-        let device = self.buffer.device();
+        let device = self.device();
         let side = group.stream(device);
         side.wait_stream(&device.current_stream())?;
         with_stream(&side, || group.all_reduce(&self.buffer, ReduceOp::Avg))
@@ -95,7 +99,7 @@ impl GradientBucket {
 
     /// Makes later work on the current stream wait for all exchanges so far.
     pub(super) fn wait(&self, group: &ProcessGroup) -> Result<()> {
-        let device = self.buffer.device();
+        let device = self.device();
         device.current_stream().wait_stream(&group.stream(device))
     }
 }

@@ -211,8 +211,9 @@ impl Reducer {
         self.buckets[pass.next..]
             .iter()
             .try_for_each(|bucket| bucket.exchange(&self.parameters, &self.group))?;
-        // All buckets that are on one device share a stream.
-        self.buckets.iter().try_for_each(|bucket| bucket.wait(&self.group))?;
+        // The buckets of a device share a stream.
+        let by_device = self.buckets.chunk_by(|one, other| one.device() == other.device());
+        by_device.map(|buckets| &buckets[0]).try_for_each(|bucket| bucket.wait(&self.group))?;
         if self.options.broadcast_buffers {
             self.buffers.iter().try_for_each(|buffer| self.group.broadcast(buffer, 0))?;
         }
