@@ -238,6 +238,41 @@ fn the_launcher_ends_with_a_killed_rank_and_passes_signals_on() {
 }
 
 #[test]
+fn reproducible_training_has_the_same_bits_on_any_number_of_ranks() {
+    let folder = Folder::new("ranks-lanes");
+    let run = |name: &str, args: &[&str]| {
+        let steps = ["--reproducible=4", "--steps", "6", "--dropout", "0.1", "--save"];
+        result(&[&steps[..], &[&folder.file(name)], args].concat())
+    };
+    let one = run("one", &[]);
+    assert!(one["ranks"].is_null());
+    for (name, args) in [
+        ("ddp", &["--parallel", "ddp", "--ranks", "4"][..]),
+        ("sharded", &["--parallel", "shard", "--ranks", "2"]),
+    ] {
+        let many = run(name, args);
+        for key in ["losses", "validation_losses"] {
+            assert_eq!(many[key], one[key], "{name}: {key}");
+        }
+        assert!(weights(&folder, name) == weights(&folder, "one"), "{name}: other weights");
+    }
+    // Saved by two ranks, resumed by one; and by none that cuts its batches in another way.
+    let longer = ["--steps", "9", "--dropout", "0.1"];
+    let whole = result(&[&["--reproducible=4"], &longer[..]].concat());
+    let resume =
+        |args: &[&str]| gpt(&[&longer[..], &["--resume", &folder.file("sharded"), "--json"], args].concat());
+    let resumed = resume(&["--reproducible=4"]);
+    assert_eq!(json(&resumed)["validation_losses"], whole["validation_losses"], "{}", stderr(&resumed));
+    let other = resume(&[]);
+    assert_ne!(other.status.code(), Some(0));
+    assert!(
+        stderr(&other).contains("--reproducible is 4 in the checkpoint and absent here"),
+        "{}",
+        stderr(&other)
+    );
+}
+
+#[test]
 fn a_resumed_training_has_the_bits_of_one_that_was_not_stopped() {
     let folder = Folder::new("ranks-resume");
     let (saved, whole) = (folder.file("saved"), folder.file("whole"));
@@ -307,6 +342,18 @@ fn what_cannot_be_is_refused_before_any_file_is_read() {
     );
     refused(&["--ranks", "2"], &[], "--parallel <ddp|shard[=N]>");
     refused(&["--parallel", "shard", "--ranks", "2", "--capture"], &[], "not with shard");
+    refused(
+        &["--reproducible=3"],
+        &[],
+        "--reproducible=3 with 1 rank: the number of lanes must be a power of two",
+    );
+    refused(&["--reproducible"], &[], "--batch-size 4 must be a multiple of the 8 lanes");
+    refused(
+        &["--reproducible=2", "--parallel", "ddp", "--ranks", "4"],
+        &[],
+        "a multiple of the number of ranks",
+    );
+    refused(&["--reproducible=4", "--capture"], &[], "--capture does not work with --reproducible");
     let two = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")];
     refused(&["--data", nowhere], &two, "this is rank 0 of 2 by RANK and WORLD_SIZE: add --parallel ddp");
     refused(&["--parallel", "ddp", "--ranks", "4"], &two, "--ranks 4, but RANK and WORLD_SIZE started 2");

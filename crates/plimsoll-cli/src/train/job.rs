@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use plimsoll::autocast::autocast;
 use plimsoll::data::DataError;
 use plimsoll::memory::Report;
-use plimsoll::parallel::{Bucket, Shard, ShardedUnit};
+use plimsoll::parallel::{Bucket, Reproducible, Shard, ShardedUnit};
 use plimsoll::serialize::SerializeError;
 use plimsoll::{DType, Device, ProcessGroup};
 
@@ -35,9 +35,16 @@ pub(crate) struct Job {
     pub(crate) group: ProcessGroup,
     /// What each of them has only a part of.
     pub(crate) shard: Shard,
+    /// The lanes of a batch, if the bits must not depend on the number of ranks.
+    pub(crate) reproducible: Option<Reproducible>,
 }
 
 impl Job {
+    /// The number of equal parts of a batch, each of which is a pass of its own. All ranks together run one after another.
+    pub(super) fn lanes(&self) -> usize {
+        self.reproducible.map_or(self.group.size(), |reproducible| reproducible.lanes)
+    }
+
     /// Its ranks on a device; simulated if the device computes nothing.
     pub(super) fn group_on(&self, device: &Device) -> ProcessGroup {
         match device.has_values() {

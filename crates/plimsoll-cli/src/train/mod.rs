@@ -2,9 +2,9 @@
 //!
 //! `mnist/`, `gpt/` and `image/` are the trainings, each a `Task` (`task.rs`). `run.rs` is the training loop, the same for
 //! all of them and on every device; `saves.rs` writes its checkpoints, and `stop.rs` handles signals. `smallest.rs` finds
-//! the smallest limit by running the job on the simulated device. `parallel.rs` finds out which rank this process is, and `spawn.rs` starts ranks.
-//! `progress.rs` shows the progress, `snapshot.rs` saves the
-//! memory history, and `report.rs` and `json.rs` print the result. `command.rs` puts them together.
+//! the smallest limit by running the job on the simulated device. `parallel.rs` finds out which rank this process is,
+//! `spawn.rs` starts ranks, and `lanes.rs` has the data of a rank. `progress.rs` shows the progress, `snapshot.rs` saves
+//! the memory history, and `report.rs` and `json.rs` print the result. `command.rs` puts them together.
 
 mod classifier;
 mod command;
@@ -13,6 +13,7 @@ mod gpt;
 mod image;
 mod job;
 mod json;
+mod lanes;
 mod mnist;
 mod optimizer;
 mod parallel;
@@ -86,6 +87,7 @@ pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
     let outcome = what.job().and_then(|mut job| {
         job.group = world.group().clone();
         job.shard = settings.parallel.shard();
+        job.reproducible = settings.parallel.reproducible();
         command::run(&job, settings, &device, &world)
     });
     if let Err(failure) = &outcome {

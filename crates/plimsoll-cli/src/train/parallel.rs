@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use plimsoll::dist::{Environment, JoinOptions, Member, World};
-use plimsoll::parallel::Shard;
+use plimsoll::parallel::{Reproducible, Shard};
 use plimsoll::{Device, Error, ProcessGroup};
 use plimsoll_trace::render::words::counted;
 
@@ -44,6 +44,11 @@ pub(crate) struct ParallelArgs {
     #[arg(long, value_name = "N", requires = "parallel", help_heading = "Ranks",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     sim_ranks: Option<u32>,
+    /// Give the same bits on any number of ranks that divides LANES, also on one: each batch is trained on in LANES equal passes,
+    /// whose gradients are added in a fixed order. LANES is a power of two
+    #[arg(long, value_name = "LANES", num_args = 0..=1, require_equals = true, default_missing_value = "8",
+          help_heading = "Ranks", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    reproducible: Option<u16>,
 }
 
 /// How ranks share the work.
@@ -103,6 +108,11 @@ impl ParallelArgs {
         }
     }
 
+    /// The lanes of a batch, if there are any.
+    pub(super) fn reproducible(&self) -> Option<Reproducible> {
+        self.reproducible.map(|lanes| Reproducible { lanes: usize::from(lanes) })
+    }
+
     /// # Errors
     /// A number of ranks that does not fit the options.
     fn fits(&self, batch_size: usize, ranks: usize) -> Result<(), Failure> {
@@ -115,7 +125,21 @@ impl ParallelArgs {
             );
             return Err(Failure::new(Exit::Usage, message));
         }
-        divides(batch_size, ranks)
+        let Some(Reproducible { lanes }) = self.reproducible() else { return divides(batch_size, ranks) };
+        if !lanes.is_power_of_two() || !lanes.is_multiple_of(ranks) {
+            let message = format!(
+                "--reproducible={lanes} with {}: the number of lanes must be a power of two and a multiple of the number of ranks",
+                counted(ranks as u64, "rank")
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        if !batch_size.is_multiple_of(lanes) {
+            let message = format!(
+                "--batch-size {batch_size} must be a multiple of the {lanes} lanes of --reproducible"
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        Ok(())
     }
 
     /// Joins the other ranks, unless they must be started first. `batch_size` is the total of all ranks.
@@ -129,7 +153,11 @@ impl ParallelArgs {
         let environment = Environment::of_process().map_err(|source| {
             Failure::from(Error::Distributed { op: "--parallel", source: Box::new(source) })
         })?;
+        if self.reproducible.is_some() && captures {
+            return usage("--capture does not work with --reproducible".to_owned());
+        }
         if self.parallel.is_none() {
+            self.fits(batch_size, 1)?;
             return match environment {
                 Some(Environment { rank, size, launcher, .. }) if size > 1 => usage(format!(
                     "this is rank {rank} of {size} by {launcher}: add --parallel ddp to train together, or unset the launcher's \

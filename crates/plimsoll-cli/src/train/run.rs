@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use plimsoll::data::{DataError, DataLoader, Order, Sampler};
+use plimsoll::data::DataLoader;
 use plimsoll::memory::{self, Report};
 use plimsoll::nn::Scope;
 use plimsoll::optim::{Optimizer, clip_grad_norm_};
@@ -11,6 +11,7 @@ use plimsoll::parallel::{FullyShardOptions, FullyShardedDataParallel, Shard, ful
 use plimsoll::{CapturedStep, Device, ProcessGroup, RngState, Segment, Tensor, no_grad};
 
 use super::job::{Error, Job, Outcome, Place, Together};
+use super::lanes::{Lanes, first_sample};
 use super::parallel::rank_seed;
 use super::saves::{Progress, Saved, Saves};
 use super::stop::{Signal, Stop};
@@ -24,37 +25,9 @@ use crate::cuda::without_dnn;
 // stop, whatever the number of epochs. (Blocks change places between epochs, so the earlier epoch need not be
 // the previous one.)
 
-/// A rank's share of the test samples: consecutive ones, which no other rank has.
-#[derive(Clone, Copy)]
-struct Share {
-    start: usize,
-    len: usize,
-}
-
-impl Sampler for Share {
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    fn order(&self, _: u64) -> Result<Order, DataError> {
-        let start = self.start;
-        Ok(Order::computed(self.len, move |position| start + position))
-    }
-}
-
-/// This rank's part of the test; all of it if there is one rank.
-fn share(testing: DataLoader, group: &ProcessGroup) -> DataLoader {
-    let (rank, size, all) = (group.rank(), group.size(), testing.dataset().len());
-    if size == 1 {
-        return testing;
-    }
-    let border = |rank: usize| all * rank / size;
-    testing.sampler(Share { start: border(rank), len: border(rank + 1) - border(rank) })
-}
-
-/// Test batches of the rank that has the most, of `batch_size` samples.
-fn most_batches(testing: &DataLoader, group: &ProcessGroup, batch_size: usize) -> usize {
-    testing.dataset().len().div_ceil(group.size()).div_ceil(batch_size)
+/// The seed of this rank's random numbers. With lanes, all ranks have the job's seed, from which that of each lane is derived.
+fn job_seed(job: &Job, seed: u64, group: &ProcessGroup) -> u64 {
+    if job.reproducible.is_some() { seed } else { rank_seed(seed, group) }
 }
 
 /// A job on its device.
@@ -64,16 +37,13 @@ struct Run<'a> {
     stop: &'a Stop,
     saves: Option<&'a mut Saves>,
     group: ProcessGroup,
-    /// The sharding of the network, where there are several ranks. It averages gradients.
+    /// The sharding of the network, if there are several ranks or lanes. It averages gradients.
     sharded: Option<FullyShardedDataParallel>,
     network: Box<dyn Network>,
     parameters: Vec<Tensor>,
     optimizer: Box<dyn Optimizer>,
     captured: Option<CapturedStep>,
-    training: DataLoader,
-    testing: DataLoader,
-    /// Test batches of the rank that has the most. All ranks gather parameters as often.
-    most_batches: usize,
+    lanes: Lanes,
     parameter_bytes: u64,
     parameter_count: u64,
     progress: Progress,
@@ -113,33 +83,26 @@ impl<'a> Run<'a> {
         stop: &'a Stop,
     ) -> Result<Run<'a>, Error> {
         let group = job.group_on(device);
-        let (rank, size) = (group.rank(), group.size());
-        device.manual_seed(rank_seed(job.seed, &group));
+        let size = group.size();
+        device.manual_seed(job_seed(job, job.seed, &group));
         // A rank never has all parameters, if it does not need them.
         let (is_sharded, scope) = (size > 1 && job.shard != Shard::Nothing, Scope::new(device, job.seed));
         let scope = if is_sharded { scope.deferred() } else { scope };
         let mut network = job.task.network(&scope)?;
         let whole = network.module().parameters();
         let parameter_count = whole.iter().map(|parameter| parameter.numel() as u64).sum();
-        let sharded = match size {
-            1 => None,
-            _ => {
-                let options = FullyShardOptions { shard: job.shard, ..FullyShardOptions::default() };
-                Some(fully_shard(network.module_mut(), &group, options)?)
-            }
+        let (shard, reproducible) = (job.shard, job.reproducible);
+        let options = FullyShardOptions { shard, reproducible, ..FullyShardOptions::default() };
+        let sharded = match (size, reproducible) {
+            (1, None) => None,
+            _ => Some(fully_shard(network.module_mut(), &group, options)?),
         };
         let parameters = sharded.as_ref().map_or(whole, FullyShardedDataParallel::parameters);
         let parameter_bytes = device.memory_allocated();
-        let ready = |loader: DataLoader| {
-            if device.has_values() { loader.workers(job.workers) } else { loader.shapes_only() }
-        };
-        let testing = job.task.testing(job.batch_size / size)?;
         Ok(Run {
-            most_batches: most_batches(&testing, &group, job.batch_size / size),
+            lanes: Lanes::new(job, &group, device.has_values())?,
             optimizer: job.task.optimizer(parameters.clone(), job.lr),
             captured: job.capture.then(|| CapturedStep::new(device)),
-            training: ready(job.task.training(job.batch_size, job.seed)?.replica(rank, size)?),
-            testing: ready(share(testing, &group)),
             parameter_bytes,
             parameter_count,
             progress: Progress::default(),
@@ -197,7 +160,10 @@ impl<'a> Run<'a> {
         let mut memory = Report::of(self.device);
         memory.outside_bytes = memory.outside_bytes.max(self.outside_bytes);
         let (data_set_bytes, batches_bytes) = match self.device.has_values() {
-            true => (self.job.task.data_set_bytes(), self.training.buffer_bytes()),
+            true => {
+                let buffers = self.lanes.training.iter().map(DataLoader::buffer_bytes).sum();
+                (self.job.task.data_set_bytes(), buffers)
+            }
             false => (0, 0),
         };
         let elapsed = start.elapsed();
@@ -218,7 +184,7 @@ impl<'a> Run<'a> {
             steps: self.progress.step,
             planned_steps: self.steps(),
             scores: self.progress.scores.clone(),
-            tested: self.testing.dataset().len(),
+            tested: self.lanes.testing[0].dataset().len(),
             losses: self.progress.losses.clone(),
             elapsed,
             units_per_second: is_measured.then(|| units as f64 / seconds),
@@ -248,7 +214,7 @@ impl<'a> Run<'a> {
 
     /// What the ranks did. Waits until all have come to the end.
     fn together(&self, memory: &Report) -> Result<Option<Together>, Error> {
-        let Some(sharded) = &self.sharded else { return Ok(None) };
+        let Some(sharded) = self.sharded.as_ref().filter(|_| self.group.size() > 1) else { return Ok(None) };
         let own = [memory.peak_allocated_bytes.to_le_bytes(), memory.peak_reserved_bytes.to_le_bytes()];
         let all = self.group.all_gather_bytes(own.as_flattened(), "peaks")?;
         let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
@@ -268,21 +234,24 @@ impl<'a> Run<'a> {
         if self.sharded.is_some() { self.agreed } else { self.stop.signal() }
     }
 
-    /// The sum of the ranks' values, in rank order. Also tells all ranks about a signal that one of them received.
-    fn agree(&mut self, own: f64) -> plimsoll::Result<f64> {
+    /// The sum of the values of all lanes, in their order. Also tells all ranks about a signal that one of them received.
+    fn agree(&mut self, own: &[f64]) -> plimsoll::Result<f64> {
         if self.sharded.is_none() {
-            return Ok(own);
+            return Ok(own.iter().sum());
         }
-        let mut message = own.to_le_bytes().to_vec();
-        message.push(self.stop.signal().map_or(0, Signal::number));
+        let mut message: Vec<u8> = vec![self.stop.signal().map_or(0, Signal::number)];
+        own.iter().for_each(|value| message.extend(value.to_le_bytes()));
         let all = self.group.all_gather_bytes(&message, "loss and signals")?;
-        self.agreed = self.agreed.or(all.iter().find_map(|rank| Signal::of_number(rank[8])));
-        let value = |rank: &Vec<u8>| rank[..8].try_into().map_or(f64::NAN, f64::from_le_bytes);
-        Ok(all.iter().map(value).sum())
+        self.agreed = self.agreed.or(all.iter().find_map(|rank| Signal::of_number(rank[0])));
+        let value = |rank: &Vec<u8>, at: usize| {
+            let bytes = rank[1 + 8 * at..].first_chunk();
+            bytes.map_or(f64::NAN, |bytes| f64::from_le_bytes(*bytes))
+        };
+        Ok((0..own.len()).flat_map(|at| all.iter().map(move |rank| value(rank, at))).sum())
     }
 
     fn place(&self) -> Place {
-        let per_epoch = self.training.len() as u64;
+        let per_epoch = self.lanes.training[0].len() as u64;
         Place {
             epoch: self.progress.epoch,
             epochs: self.job.length.epochs(per_epoch),
@@ -292,12 +261,12 @@ impl<'a> Run<'a> {
     }
 
     fn steps(&self) -> u64 {
-        self.job.length.steps(self.training.len() as u64)
+        self.job.length.steps(self.lanes.training[0].len() as u64)
     }
 
     /// The number of steps in all epochs, even if the run ends earlier.
     fn horizon(&self) -> u64 {
-        let per_epoch = self.training.len() as u64;
+        let per_epoch = self.lanes.training[0].len() as u64;
         self.job.length.epochs(per_epoch).saturating_mul(per_epoch)
     }
 
@@ -310,7 +279,7 @@ impl<'a> Run<'a> {
         self.progress = progress;
         // The checkpoint has the state of rank 0's generator. The others are as far, with their own seeds.
         let state = self.device.rng_state();
-        self.device.set_rng_state(RngState { seed: rank_seed(state.seed, &self.group), ..state });
+        self.device.set_rng_state(RngState { seed: job_seed(self.job, state.seed, &self.group), ..state });
         if let Some(first) = not_finite.first() {
             let more = not_finite.len() - 1;
             let more = if more > 0 { format!(" and {more} more tensors") } else { String::new() };
@@ -348,18 +317,26 @@ impl<'a> Run<'a> {
     /// Trains for the rest of the epoch, or until the job ends.
     fn train(&mut self, watch: &mut impl Watch) -> Result<(), Error> {
         self.network.module().train();
-        let training = self.training.clone();
-        let mut epoch = match &self.progress.loader {
-            Some(state) => training.resume(state)?,
-            None => training.epoch(self.progress.epoch),
+        let training = self.lanes.training.clone();
+        let begin = |loader: &DataLoader| match &self.progress.loader {
+            Some(state) => loader.resume(state),
+            None => Ok(loader.epoch(self.progress.epoch)),
         };
-        let (start, steps, ranks) = (Instant::now(), self.steps(), self.group.size());
+        let mut epochs = training.iter().map(begin).collect::<Result<Vec<_>, _>>()?;
+        let (start, steps, lanes) = (Instant::now(), self.steps(), self.job.lanes());
         while self.progress.step < steps && self.ended().is_none() {
-            let Some(batch) = epoch.next() else { break };
-            let batch = batch?;
+            // The loaders of all lanes have equally many batches, of equal sizes.
+            let batches: Option<Vec<_>> = epochs.iter_mut().map(Iterator::next).collect();
+            let Some(batches) = batches else { break };
+            let batches = batches.into_iter().collect::<Result<Vec<_>, _>>()?;
             self.device.mark_step(self.progress.step);
-            let loss = self.step(&batch.to_device(self.device)?)?;
-            let samples = batch.samples * ranks;
+            let mut tensors = Vec::new();
+            for batch in &batches {
+                tensors.extend(batch.to_device(self.device)?);
+            }
+            let loss = self.step(&tensors)?;
+            drop(tensors);
+            let samples = batches[0].samples * lanes;
             let sum =
                 f64::from_bits(self.progress.loss_sum_bits) + f64::from(loss.unwrap_or(0.0)) * samples as f64;
             self.progress.loss_sum_bits = sum.to_bits();
@@ -371,8 +348,8 @@ impl<'a> Run<'a> {
             if let (true, Some(why)) = (is_first, self.device.missing_library()) {
                 watch.note(&without_dnn(&why));
             }
-            training.recycle(batch);
-            self.progress.loader = Some(epoch.state());
+            training.iter().zip(batches).for_each(|(loader, batch)| loader.recycle(batch));
+            self.progress.loader = Some(epochs[0].state());
             if self.saves.as_ref().is_some_and(|saves| saves.is_due(self.progress.step)) {
                 self.save(watch)?;
             }
@@ -381,15 +358,32 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Takes one step on one batch. Returns the loss, if the device has values.
+    /// Takes one step on one batch, given as the tensors of each lane, one lane after another. Returns the mean loss of all lanes,
+    /// if the device has values.
     fn step(&mut self, batch: &[Tensor]) -> plimsoll::Result<Option<f32>> {
         self.optimizer.set_lr(self.job.lr * self.job.task.schedule(self.progress.step, self.horizon()));
-        let Run { job, network, parameters, optimizer, captured, sharded, .. } = self;
+        let per_lane = batch.len() / self.lanes.training.len();
+        let Run { job, network, parameters, optimizer, captured, sharded, group, device, .. } = self;
         let step =
             |batch: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> plimsoll::Result<Vec<Tensor>> {
-                let loss = job.precision.run(|| network.loss(batch))?;
-                optimizers[0].zero_grad();
-                loss.backward()?;
+                let losses = match job.reproducible {
+                    None => {
+                        let loss = job.precision.run(|| network.loss(batch))?;
+                        optimizers[0].zero_grad();
+                        loss.backward()?;
+                        vec![loss]
+                    }
+                    Some(reproducible) => {
+                        optimizers[0].zero_grad();
+                        let mut lanes = batch.chunks(per_lane);
+                        reproducible.run(group, device, |_| {
+                            let lane = lanes.next().unwrap_or_default();
+                            let loss = job.precision.run(|| network.loss(lane))?;
+                            loss.backward()?;
+                            Ok(loss.detach())
+                        })?
+                    }
+                };
                 if let Some(norm) = job.task.clip() {
                     match sharded.as_ref() {
                         Some(sharded) => sharded.clip_grad_norm_(norm)?,
@@ -397,7 +391,7 @@ impl<'a> Run<'a> {
                     };
                 }
                 optimizers[0].step()?;
-                Ok(vec![loss])
+                Ok(losses)
             };
         let optimizers: &mut [&mut dyn Optimizer] = &mut [optimizer.as_mut()];
         let outputs = match captured {
@@ -412,9 +406,9 @@ impl<'a> Run<'a> {
         if !self.device.has_values() {
             return Ok(None);
         }
-        let own: f32 = outputs[0].item()?;
-        let ranks = self.group.size() as f64;
-        Ok(Some((self.agree(f64::from(own))? / ranks) as f32))
+        let own = outputs.iter().map(|loss| loss.item().map(|loss: f32| f64::from(loss)));
+        let own = own.collect::<plimsoll::Result<Vec<f64>>>()?;
+        Ok(Some((self.agree(&own)? / self.job.lanes() as f64) as f32))
     }
 
     fn mean_loss(&self) -> Option<f64> {
@@ -429,34 +423,37 @@ impl<'a> Run<'a> {
             return Ok(None);
         }
         self.network.module().eval();
-        let (mut sum, mut batches) = (0.0, 0);
-        for batch in self.testing.epoch(self.progress.epoch) {
-            if self.ended().is_some() {
-                return Ok(None);
+        let mut sums = Vec::new();
+        for loader in &self.lanes.testing {
+            let (mut sum, mut batches) = (0.0, 0);
+            for batch in loader.epoch(self.progress.epoch) {
+                if self.ended().is_some() {
+                    return Ok(None);
+                }
+                let batch = batch?;
+                let tensors = batch.to_device(self.device)?;
+                let score = no_grad(|| self.job.precision.run(|| self.network.score(&tensors)))?;
+                sum += score.unwrap_or(0.0);
+                loader.recycle(batch);
+                batches += 1;
             }
-            let batch = batch?;
-            let tensors = batch.to_device(self.device)?;
-            let score = no_grad(|| self.job.precision.run(|| self.network.score(&tensors)))?;
-            sum += score.unwrap_or(0.0);
-            self.testing.recycle(batch);
-            batches += 1;
-        }
-        if self.gathers() && self.device.has_values() {
-            self.gather_with_others(batches)?;
+            if self.gathers() && self.device.has_values() {
+                self.gather_with_others(loader, batches)?;
+            }
+            sums.push(sum);
         }
         self.look_outside();
         if !self.device.has_values() {
             return Ok(Some(None));
         }
-        Ok(Some(Some(self.agree(sum)?)))
+        Ok(Some(Some(self.agree(&sums)?)))
     }
 
-    /// Runs as many forward passes more as the rank with the most test batches has, for the parameters that those gather. Their
+    /// Runs as many forward passes more as the lane with the most test batches has, for the parameters that those gather. Their
     /// scores do not count.
-    fn gather_with_others(&mut self, batches: usize) -> Result<(), Error> {
-        let first = Share { start: 0, len: 1 };
-        for _ in batches..self.most_batches {
-            let Some(batch) = self.testing.clone().sampler(first).epoch(0).next() else { return Ok(()) };
+    fn gather_with_others(&self, loader: &DataLoader, batches: usize) -> Result<(), Error> {
+        for _ in batches..self.lanes.most_test_batches {
+            let Some(batch) = first_sample(loader).next() else { return Ok(()) };
             let tensors = batch?.to_device(self.device)?;
             no_grad(|| self.job.precision.run(|| self.network.score(&tensors)))?;
         }

@@ -280,6 +280,9 @@ impl Facts {
     fn of(job: &Job) -> Result<Facts, Failure> {
         let Identity { mut options, data } = job.task.identity()?;
         options.insert("--batch-size".to_owned(), job.batch_size.into());
+        if let Some(reproducible) = job.reproducible {
+            options.insert("--reproducible".to_owned(), reproducible.lanes.into());
+        }
         options.insert("--seed".to_owned(), job.seed.into());
         Ok(Facts { task: job.task.name().to_owned(), options, data })
     }
@@ -295,13 +298,14 @@ impl Facts {
             Some(value) => value.to_string(),
         };
         let mut found = Vec::new();
-        for (option, ours) in &self.options {
-            let theirs = saved.options.get(option);
-            if theirs != Some(ours) {
+        let only_theirs = saved.options.keys().filter(|option| !self.options.contains_key(*option));
+        for option in self.options.keys().chain(only_theirs) {
+            let (ours, theirs) = (self.options.get(option), saved.options.get(option));
+            if theirs != ours {
                 found.push(format!(
                     "{option} is {} in the checkpoint and {} here",
                     shown(theirs),
-                    shown(Some(ours))
+                    shown(ours)
                 ));
             }
         }

@@ -58,7 +58,7 @@ impl Settings {
         let workers = usize::from(self.workers);
         let Settings { precision, seed, capture, .. } = *self;
         let group = World::single().group().clone();
-        let shard = Shard::Nothing;
-        Job { task, length, batch_size, lr, precision, seed, workers, capture, group, shard }
+        let (shard, reproducible) = (Shard::Nothing, None);
+        Job { task, length, batch_size, lr, precision, seed, workers, capture, group, shard, reproducible }
     }
 }

@@ -2,6 +2,7 @@
 //! on simulated ranks too. A run is resumed with any number of ranks.
 
 mod bits;
+mod lanes;
 mod memory;
 mod refusals;
 
@@ -11,7 +12,8 @@ use plimsoll::models::{Gpt2, Gpt2Config};
 use plimsoll::nn::{Linear, Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::parallel::{
-    DdpOptions, DistributedDataParallel, FullyShardOptions, FullyShardedDataParallel, Shard, fully_shard,
+    DdpOptions, DistributedDataParallel, FullyShardOptions, FullyShardedDataParallel, Reproducible, Shard,
+    fully_shard,
 };
 use plimsoll::{DType, Device, ProcessGroup, Result, Tensor, members};
 
@@ -53,6 +55,8 @@ struct Case {
     is_bfloat16: bool,
     is_checkpointed: bool,
     drops: bool,
+    /// The bits of any number of ranks.
+    lanes: Option<Reproducible>,
 }
 
 /// How a training shares its work.
@@ -90,11 +94,13 @@ impl Training {
         }
         let (way, parameters) = match shard {
             None => {
-                let ddp = DistributedDataParallel::new(&model, group, DdpOptions::default())?;
+                let options = DdpOptions { reproducible: case.lanes, ..DdpOptions::default() };
+                let ddp = DistributedDataParallel::new(&model, group, options)?;
                 (Way::Ddp(ddp), model.parameters())
             }
             Some(shard) => {
-                let sharded = fully_shard(&mut model, group, options(shard))?;
+                let options = FullyShardOptions { reproducible: case.lanes, ..options(shard) };
+                let sharded = fully_shard(&mut model, group, options)?;
                 let rows = sharded.parameters();
                 (Way::Sharded(sharded), rows)
             }
@@ -106,8 +112,14 @@ impl Training {
         Ok(Training { device, model, way, adamw, case })
     }
 
+    /// The loss of this rank's part of a batch.
     fn loss(&self, group: &ProcessGroup, seed: usize) -> Result<Tensor> {
-        let token = |i: usize| ((i * 31 + seed * 17 + group.rank() * 7) % 200) as i64;
+        self.loss_of(group.rank(), seed)
+    }
+
+    /// The loss of a part of a batch.
+    fn loss_of(&self, part: usize, seed: usize) -> Result<Tensor> {
+        let token = |i: usize| ((i * 31 + seed * 17 + part * 7) % 200) as i64;
         let tokens: Vec<i64> = (0..2 * 17).map(token).collect();
         let all = Tensor::from_slice(&tokens, &[2, 17], &self.device)?;
         self.model.loss(&all.narrow(1, 0, 16)?, &all.narrow(1, 1, 16)?)
@@ -128,6 +140,12 @@ impl Training {
         }
         let loss = self.loss(group, step)?;
         loss.backward()?;
+        self.update()?;
+        Ok(loss.to_dtype(DType::F32)?.item::<f32>()?.to_bits())
+    }
+
+    /// Clips the gradients, and steps the optimizer.
+    fn update(&mut self) -> Result<()> {
         if self.case.clips {
             let norm = match &self.way {
                 Way::Ddp(ddp) => ddp.clip_grad_norm_(0.1)?,
@@ -135,8 +153,7 @@ impl Training {
             };
             assert!(norm.unwrap().item::<f32>()? > 0.1);
         }
-        self.adamw.step()?;
-        Ok(loss.to_dtype(DType::F32)?.item::<f32>()?.to_bits())
+        self.adamw.step()
     }
 
     fn steps(&mut self, group: &ProcessGroup, steps: std::ops::Range<usize>) {

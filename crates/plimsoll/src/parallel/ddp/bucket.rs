@@ -4,6 +4,8 @@ use plimsoll_tensor::label::{Category, Span, intern};
 use plimsoll_tensor::op::foreach_copy_;
 use plimsoll_tensor::{Device, ProcessGroup, ReduceOp, Result, Tensor, no_grad, with_stream};
 
+use crate::parallel::lanes::{LaneSums, Passes};
+
 /// The alignment of gradients in a bucket, so that kernels can use wide loads.
 const ALIGN_BYTES: usize = 16;
 
@@ -13,6 +15,8 @@ pub(super) struct GradientBucket {
     pub(super) slots: Vec<Slot>,
     /// The number of gradients that have not arrived yet in this pass.
     pub(super) missing: usize,
+    /// The sums over the lanes of a batch so far, if there are lanes.
+    pub(super) sums: LaneSums,
 }
 
 /// The place of one gradient.
@@ -50,7 +54,7 @@ impl GradientBucket {
             Ok(Slot { parameter, view })
         };
         let slots = members.iter().zip(starts).map(slot).collect::<Result<Vec<Slot>>>()?;
-        Ok(GradientBucket { missing: slots.len(), buffer, slots })
+        Ok(GradientBucket { missing: slots.len(), buffer, slots, sums: LaneSums::default() })
     }
 
     pub(super) fn device(&self) -> &Device {
@@ -88,13 +92,30 @@ impl GradientBucket {
         parameter.set_grad(Some(self.slots[slot].view.clone()))
     }
 
-    /// Replaces each gradient by its mean over all ranks, beside the rest of the backward pass: [`GradientBucket::wait`].
-    pub(super) fn exchange(&self, parameters: &[(String, Tensor)], group: &ProcessGroup) -> Result<()> {
+    /// Replaces each gradient by its mean over all ranks, beside the rest of the backward pass: [`GradientBucket::wait`]. With
+    /// lanes, adds it to the sums; the last pass replaces it by the mean over all lanes.
+    pub(super) fn exchange(
+        &mut self,
+        parameters: &[(String, Tensor)],
+        group: &ProcessGroup,
+        passes: Option<&Passes>,
+    ) -> Result<()> {
         self.fill(parameters)?;
         let device = self.device();
         let side = group.stream(device);
         side.wait_stream(&device.current_stream())?;
-        with_stream(&side, || group.all_reduce(&self.buffer, ReduceOp::Avg))
+        let GradientBucket { buffer, sums, .. } = self;
+        with_stream(&side, || {
+            let Some(passes) = passes else { return group.all_reduce(buffer, ReduceOp::Avg) };
+            sums.add(buffer, group, &buffer.label())?;
+            if !passes.is_last() {
+                return Ok(());
+            }
+            let len = buffer.numel() / group.size();
+            let own = buffer.narrow(0, group.rank() * len, len)?;
+            sums.mean_into(&own, passes)?;
+            group.all_gather_into_tensor(buffer, &own)
+        })
     }
 
     /// Makes later work on the current stream wait for all exchanges so far.

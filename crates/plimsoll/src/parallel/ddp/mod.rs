@@ -13,7 +13,7 @@ use plimsoll_tensor::{Error, HookHandle, ProcessGroup, Result, Tensor};
 
 use self::reducer::{Reducer, Shared, arrived, locked};
 use super::agree::{same_model, same_values};
-use super::norm;
+use super::{Reproducible, norm};
 use crate::nn::Module;
 
 const NAME: &str = "DistributedDataParallel";
@@ -31,6 +31,8 @@ pub struct DdpOptions {
     /// Whether rank 0's buffers, such as the running statistics of batch normalization, are copied to all ranks after each
     /// backward pass.
     pub broadcast_buffers: bool,
+    /// Asks for the same bits on any number of ranks.
+    pub reproducible: Option<Reproducible>,
 }
 
 impl Default for DdpOptions {
@@ -40,6 +42,7 @@ impl Default for DdpOptions {
             first_bucket_bytes: 1 << 20,
             find_unused_parameters: false,
             broadcast_buffers: true,
+            reproducible: None,
         }
     }
 }
@@ -113,7 +116,8 @@ impl DistributedDataParallel {
     /// compared as well, and tensors that differ get rank 0's values.
     ///
     /// # Errors
-    /// No parameter of the model requires a gradient; a rank has another model; or [`Error::Distributed`].
+    /// No parameter of the model requires a gradient; a rank has another model; [`DdpOptions::reproducible`] does not fit the
+    /// model, the ranks or the other options; or [`Error::Distributed`].
     pub fn new(
         module: &dyn Module,
         group: &ProcessGroup,
@@ -130,6 +134,13 @@ impl DistributedDataParallel {
         if parameters.is_empty() {
             let message = "no parameter of the model wants a gradient, so there is nothing to exchange";
             return Err(Error::autograd(NAME, message));
+        }
+        if let Some(reproducible) = options.reproducible {
+            reproducible.check_model(module, group)?;
+            if options.find_unused_parameters {
+                let message = "`reproducible` needs a gradient of each parameter in each pass: unset `find_unused_parameters`";
+                return Err(Error::argument(NAME, message));
+            }
         }
         let tensors: Vec<&(String, Tensor)> = all.iter().chain(&buffers).collect();
         same_model(NAME, &tensors, group)?;

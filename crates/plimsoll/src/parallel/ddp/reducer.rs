@@ -12,6 +12,7 @@ use plimsoll_tensor::{DType, Error, ProcessGroup, Result, Tensor};
 use super::bucket::GradientBucket;
 use super::{DdpOptions, NAME};
 use crate::parallel::agree::{first_other, shown};
+use crate::parallel::lanes::Passes;
 
 /// The gradients of one model on one rank.
 pub(super) struct Reducer {
@@ -28,6 +29,8 @@ pub(super) struct Reducer {
     /// Whether passes exchange gradients. False inside `no_sync`.
     pub(super) syncs: bool,
     pass: Option<Pass>,
+    /// If a batch is cut into lanes: which pass of the batch this is.
+    passes: Option<Passes>,
 }
 
 /// The state of the running backward pass.
@@ -37,6 +40,7 @@ struct Pass {
     waiting: Vec<(DType, Vec<usize>)>,
     /// The first bucket that has not been exchanged.
     next: usize,
+    is_finished: bool,
 }
 
 /// A reducer that the hooks of its parameters share.
@@ -52,10 +56,16 @@ struct Ends(Shared);
 impl Drop for Ends {
     fn drop(&mut self) {
         let mut reducer = locked(&self.0);
-        reducer.pass = None;
+        let is_finished = reducer.pass.take().is_some_and(|pass| pass.is_finished);
         if !reducer.is_built {
             reducer.buckets.clear();
             reducer.places.fill(None);
+        }
+        if let Some(passes) = &mut reducer.passes {
+            passes.end(is_finished);
+        }
+        if !is_finished {
+            reducer.buckets.iter_mut().for_each(|bucket| bucket.sums.clear());
         }
         reducer.buckets.iter_mut().for_each(|bucket| bucket.missing = bucket.slots.len());
     }
@@ -70,7 +80,7 @@ pub(super) fn arrived(shared: &Shared, parameter: usize) -> Result<()> {
     let is_first = reducer.pass.is_none();
     if is_first {
         let arrived = vec![false; reducer.parameters.len()];
-        reducer.pass = Some(Pass { arrived, waiting: Vec::new(), next: 0 });
+        reducer.pass = Some(Pass { arrived, waiting: Vec::new(), next: 0, is_finished: false });
     }
     drop(reducer);
     if is_first {
@@ -92,8 +102,9 @@ impl Reducer {
         buffers: Vec<Tensor>,
     ) -> Reducer {
         let places = vec![None; parameters.len()];
+        let passes = options.reproducible.map(|reproducible| Passes::new(reproducible, &group));
         let (buckets, is_built, syncs, pass) = (Vec::new(), false, true, None);
-        Reducer { group, options, parameters, buffers, buckets, places, is_built, syncs, pass }
+        Reducer { group, options, parameters, buffers, buckets, places, is_built, syncs, pass, passes }
     }
 
     /// The names of a bucket's parameters.
@@ -189,10 +200,10 @@ impl Reducer {
         if self.options.find_unused_parameters {
             return Ok(()); // they are exchanged at the end of the pass
         }
-        while let Some(bucket) = self.buckets.get(pass.next)
+        while let Some(bucket) = self.buckets.get_mut(pass.next)
             && bucket.missing == 0
         {
-            bucket.exchange(&self.parameters, &self.group)?;
+            bucket.exchange(&self.parameters, &self.group, self.passes.as_ref())?;
             pass.next += 1;
         }
         Ok(())
@@ -209,8 +220,8 @@ impl Reducer {
         }
         let Some(pass) = &self.pass else { return Ok(()) };
         self.buckets[pass.next..]
-            .iter()
-            .try_for_each(|bucket| bucket.exchange(&self.parameters, &self.group))?;
+            .iter_mut()
+            .try_for_each(|bucket| bucket.exchange(&self.parameters, &self.group, self.passes.as_ref()))?;
         // The buckets of a device share a stream.
         let by_device = self.buckets.chunk_by(|one, other| one.device() == other.device());
         by_device.map(|buckets| &buckets[0]).try_for_each(|bucket| bucket.wait(&self.group))?;
@@ -220,7 +231,14 @@ impl Reducer {
         if self.options.find_unused_parameters {
             self.give_what_others_used(&pass.arrived)?;
         }
+        if self.passes.as_ref().is_some_and(|passes| !passes.is_last()) {
+            let placed = self.parameters.iter().zip(&self.places).filter(|(_, place)| place.is_some());
+            placed.for_each(|((_, parameter), _)| parameter.clear_grad());
+        }
         self.is_built = true;
+        if let Some(pass) = &mut self.pass {
+            pass.is_finished = true;
+        }
         Ok(())
     }
 

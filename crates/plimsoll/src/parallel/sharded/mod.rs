@@ -25,8 +25,10 @@ use plimsoll_tensor::{Error, HookHandle, ProcessGroup, Result, Tensor, no_grad};
 
 use self::gather::Gatherer;
 use self::reducer::{Reducer, Shared, arrived, locked};
+use super::Reproducible;
 use super::agree::{same_model, same_values};
 use super::ddp::{Bucket, DdpOptions, DistributedDataParallel};
+use super::lanes::Passes;
 use super::norm::RowSums;
 use crate::nn::{Module, check_listed, replace};
 
@@ -68,6 +70,8 @@ pub struct FullyShardOptions {
     /// the modules whose names are numbers, such as the elements of a [`ModuleList`](crate::nn::ModuleList). The other parameters
     /// form the root unit. A unit of more than 256 MiB is cut into several.
     pub units: Vec<String>,
+    /// Asks for the same bits on any number of ranks.
+    pub reproducible: Option<Reproducible>,
 }
 
 /// A rank's rows of a parameter.
@@ -175,7 +179,7 @@ enum Kind {
 /// operations that change a whole parameter. With [`Shard::Nothing`] all but the first work.
 ///
 /// # Errors
-/// The ranks have different models; parameters on several devices; a model that is sharded already; a name in
+/// The ranks have different models; [`FullyShardOptions::reproducible`] does not fit the model or the ranks; parameters on several devices; a model that is sharded already; a name in
 /// [`FullyShardOptions::units`] that is no module with parameters; out of memory, in which case a part of the parameters may be
 /// sharded; or [`Error::Distributed`].
 #[allow(clippy::needless_pass_by_value, reason = "as all options")]
@@ -185,10 +189,11 @@ pub fn fully_shard(
     options: FullyShardOptions,
 ) -> Result<FullyShardedDataParallel> {
     let all = module.named_parameters();
-    let (shard, buffers) = (options.shard, module.named_buffers());
+    let (shard, reproducible, buffers) = (options.shard, options.reproducible, module.named_buffers());
     may_be_sharded(&all)?;
     if shard == Shard::Nothing {
-        let ddp = DistributedDataParallel::new(module, group, DdpOptions::default())?;
+        let options = DdpOptions { reproducible, ..DdpOptions::default() };
+        let ddp = DistributedDataParallel::new(module, group, options)?;
         let whole = |(name, rows): (String, Tensor)| {
             let full_shape = rows.shape().to_vec();
             ShardedParameter { name, rows, offset: 0, full_shape }
@@ -199,6 +204,9 @@ pub fn fully_shard(
             group: group.clone(),
             parameters,
         });
+    }
+    if let Some(reproducible) = reproducible {
+        reproducible.check_model(module, group)?;
     }
     let tensors: Vec<&(String, Tensor)> = all.iter().chain(&buffers).collect();
     same_model(NAME, &tensors, group)?;
@@ -230,7 +238,8 @@ pub fn fully_shard(
     }
     gatherer.set_units(units, &device)?;
     let (wholes, parameters): (Vec<Tensor>, Vec<ShardedParameter>) = made.into_values().unzip();
-    let reducer = Reducer::new(&gatherer, shard, (wholes.clone(), parameters.clone()), buffers)?;
+    let passes = reproducible.map(|reproducible| Passes::new(reproducible, group));
+    let reducer = Reducer::new(&gatherer, shard, (wholes.clone(), parameters.clone()), buffers, passes)?;
     let reducer = Arc::new(Mutex::new(reducer));
     let mut hooks = Vec::new();
     for (i, whole) in wholes.iter().enumerate().filter(|(_, whole)| whole.requires_grad()) {

@@ -14,6 +14,7 @@ use super::gather::{Gatherer, Unit, slots_for, slots_of, want_eager};
 use super::slots::Slots;
 use super::{NAME, Shard, ShardedParameter};
 use crate::parallel::agree::{first_other, shown};
+use crate::parallel::lanes::{LaneSums, Passes};
 
 /// The gradients of one model on one rank.
 pub(super) struct Reducer {
@@ -33,6 +34,9 @@ pub(super) struct Reducer {
     pass: Option<Pass>,
     /// The parameters that had a gradient in the last pass, which all ranks have agreed on.
     agreed: Option<Vec<bool>>,
+    /// If a batch is cut into lanes: which pass of the batch this is, and the sums of each unit so far.
+    passes: Option<Passes>,
+    sums: Vec<LaneSums>,
 }
 
 /// The state of the running backward pass.
@@ -41,6 +45,7 @@ struct Pass {
     open: Vec<Option<Open>>,
     /// The parameters whose gradient has arrived.
     arrived: Vec<bool>,
+    is_finished: bool,
 }
 
 /// A unit whose gradients arrive.
@@ -66,6 +71,12 @@ impl Drop for Ends {
         for (unit, _) in pass.open.iter().enumerate().filter(|(_, open)| open.is_some()) {
             reducer.give_back(unit);
         }
+        if let Some(passes) = &mut reducer.passes {
+            passes.end(pass.is_finished);
+        }
+        if !pass.is_finished {
+            reducer.sums.iter_mut().for_each(LaneSums::clear);
+        }
     }
 }
 
@@ -79,7 +90,8 @@ pub(super) fn arrived(shared: &Shared, parameter: usize) -> Result<()> {
     let is_first = reducer.pass.is_none();
     if is_first {
         let open = reducer.gatherer.units().iter().map(|_| None).collect();
-        reducer.pass = Some(Pass { open, arrived: vec![false; reducer.parameters.len()] });
+        let arrived = vec![false; reducer.parameters.len()];
+        reducer.pass = Some(Pass { open, arrived, is_finished: false });
     }
     drop(reducer);
     if is_first {
@@ -99,6 +111,7 @@ impl Reducer {
         shard: Shard,
         (parameters, rows): (Vec<Tensor>, Vec<ShardedParameter>),
         buffers: Vec<Tensor>,
+        passes: Option<Passes>,
     ) -> Result<Reducer> {
         let units = gatherer.units();
         let mut places = vec![(0, 0); parameters.len()];
@@ -126,6 +139,8 @@ impl Reducer {
             syncs: true,
             pass: None,
             agreed: None,
+            passes,
+            sums: units.iter().map(|_| LaneSums::default()).collect(),
         })
     }
 
@@ -175,26 +190,37 @@ impl Reducer {
         let Some(open) = self.pass.as_mut().and_then(|pass| pass.open[number].take()) else { return Ok(()) };
         let gatherer = Arc::clone(&self.gatherer);
         let (unit, rank) = (&gatherer.units()[number], gatherer.group.rank());
-        let sum = no_grad(|| {
+        let mean = no_grad(|| {
             let whole = open.slot.narrow(0, 0, unit.layout.len())?;
             for (at, _) in open.arrived.iter().enumerate().filter(|(_, came)| !**came) {
                 let len = self.parameters[unit.members[at]].numel();
                 whole.narrow(0, unit.layout.starts[at], len)?.zero_()?;
             }
-            let sum = {
+            let passes = self.passes.as_ref();
+            if passes.is_some() {
+                self.sums[number].add(&whole, &gatherer.group, &unit.name)?;
+            }
+            if passes.is_some_and(|passes| !passes.is_last()) {
+                return Ok(None);
+            }
+            let mean = {
                 let _owner = Span::of(Category::Gradient, intern(&unit.name));
                 Tensor::empty(&[unit.layout.part_len], whole.dtype(), whole.device())?
             };
-            gatherer.group.reduce_scatter_tensor(&sum, &whole, ReduceOp::Avg)?;
-            Ok::<_, Error>(sum)
+            match passes {
+                Some(passes) => self.sums[number].mean_into(&mean, passes)?,
+                None => gatherer.group.reduce_scatter_tensor(&mean, &whole, ReduceOp::Avg)?,
+            }
+            Ok::<_, Error>(Some(mean))
         })?;
         drop(open.slot);
         self.give_back(number);
+        let Some(mean) = mean else { return Ok(()) };
         for (at, member) in unit.members.iter().enumerate().filter(|(at, _)| open.arrived[*at]) {
             let rows = &self.rows[*member].rows;
             let place = unit.layout.place_in_part(at, rank);
             no_grad(|| {
-                let grad = sum.narrow(0, place.start, place.len())?.view(rows.shape())?;
+                let grad = mean.narrow(0, place.start, place.len())?.view(rows.shape())?;
                 match rows.grad() {
                     Some(before) => before.add_(&grad),
                     None => rows.set_grad(Some(grad)),
@@ -210,7 +236,11 @@ impl Reducer {
         for number in 0..self.gatherer.units().len() {
             self.exchange(number)?;
         }
-        self.buffers.iter().try_for_each(|buffer| self.gatherer.group.broadcast(buffer, 0))
+        self.buffers.iter().try_for_each(|buffer| self.gatherer.group.broadcast(buffer, 0))?;
+        if let Some(pass) = &mut self.pass {
+            pass.is_finished = true;
+        }
+        Ok(())
     }
 
     /// Returns an error unless the same parameters have a gradient on all ranks. Asks the others only if these are not those of
