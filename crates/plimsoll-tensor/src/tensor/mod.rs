@@ -269,6 +269,20 @@ impl Tensor {
         label::text(self.label_id())
     }
 
+    /// The number of in-place changes of the bytes so far, by any tensor that shares them. As `torch.Tensor._version`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// let x = Tensor::zeros(&[4], &Device::cpu())?;
+    /// let before = x.version();
+    /// x.narrow(0, 0, 2)?.mul_scalar_(2.0)?;
+    /// assert_eq!(x.version(), before + 1);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    pub fn version(&self) -> u32 {
+        self.data().storage.version()
+    }
+
     pub(crate) fn label_id(&self) -> LabelId {
         self.data().storage.tag().label
     }

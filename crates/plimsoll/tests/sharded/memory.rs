@@ -40,6 +40,35 @@ fn units_are_gathered_when_they_are_touched() {
 }
 
 #[test]
+fn gathering_ahead_gathers_no_unit_more_often_than_needed() {
+    for (recomputes, shard) in
+        [(false, Shard::Parameters), (true, Shard::Parameters), (false, Shard::Gradients)]
+    {
+        let device = Device::sim(SimConfig::new(8 << 30));
+        let config = Gpt2Config { n_layer: 12, gradient_checkpointing: recomputes, ..config() };
+        let mut model = Gpt2::new(&Scope::new(&device, 1), config).unwrap();
+        let group = ProcessGroup::simulated(0, 2);
+        let sharded = fully_shard(&mut model, &group, options(shard)).unwrap();
+        let mut adamw = AdamW::new(sharded.parameters(), AdamWOptions::default());
+        let mut step = || {
+            let before = sharded.gathered().0;
+            let tokens = Tensor::from_slice(&[7i64; 32], &[2, 16], &device).unwrap();
+            model.loss(&tokens, &tokens).unwrap().backward().unwrap();
+            adamw.step().unwrap();
+            adamw.zero_grad();
+            sharded.gathered().0 - before
+        };
+        let steps = [step(), step(), step(), step()];
+        println!("{recomputes} {shard:?} {steps:?}");
+        // The root and 12 blocks; then the 10 blocks that are no longer there, and at most two that were guessed wrong.
+        let needed = if shard == Shard::Parameters { 23 } else { 13 };
+        assert_eq!(steps[0], needed);
+        assert!(steps.iter().all(|count| *count <= needed + 2), "{steps:?}");
+        assert_eq!(steps[3], steps[2]);
+    }
+}
+
+#[test]
 fn rows_are_the_whole_parameters_cut_between_rows() {
     let size = 2;
     let whole = on_ranks(1, |group| {

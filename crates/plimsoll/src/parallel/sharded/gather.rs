@@ -4,14 +4,18 @@
 //! parameter. Then the unit is gathered from the rows of all ranks, into a slot, which another unit takes over later. If whole
 //! parameters are kept, each unit has a buffer of its own, of which this rank's part is its rows; the other parts are gathered
 //! after the rows have changed.
+//!
+//! Units are gathered on the group's stream. When a unit is used, the next one is queued there, so that it arrives meanwhile. It
+//! goes into the slot of the unit before, whose operations have all been queued.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use plimsoll_tensor::label::{Category, Span, intern};
-use plimsoll_tensor::{Device, Error, ProcessGroup, Result, Tensor, no_grad};
+use plimsoll_tensor::{Device, Error, Event, ProcessGroup, Result, Tensor, no_grad, with_stream};
 
 use super::NAME;
+use super::ahead::Order;
 use super::layout::Layout;
 use super::plan::UnitPlan;
 use super::slots::Slots;
@@ -38,12 +42,30 @@ pub(super) struct Gatherer {
     /// The slots of each kind of units: by type, apart for root units and blocks.
     slots: Mutex<Vec<(bool, Slots)>>,
     gathered: AtomicU64,
+    ahead: Mutex<Ahead>,
+}
+
+/// What is gathered before it is used.
+#[derive(Default)]
+struct Ahead {
+    order: Order,
+    queued: Option<Gathered>,
+}
+
+/// A unit that was queued to be gathered.
+struct Gathered {
+    unit: usize,
+    /// The version of its rows.
+    version: u32,
+    memory: Tensor,
+    /// When it is there.
+    ready: Event,
 }
 
 impl Gatherer {
     pub(super) fn new(group: &ProcessGroup) -> Gatherer {
-        let (units, slots, gathered) = (OnceLock::new(), Mutex::default(), AtomicU64::new(0));
-        Gatherer { group: group.clone(), units, slots, gathered }
+        let (units, slots, gathered, ahead) = Default::default();
+        Gatherer { group: group.clone(), units, slots, gathered, ahead }
     }
 
     pub(super) fn units(&self) -> &[Unit] {
@@ -109,25 +131,80 @@ impl Gatherer {
         Ok(())
     }
 
-    /// Gathers a unit, because an operation reads one of its parameters. Returns the memory that has it.
+    /// Gathers a unit, because an operation reads one of its parameters, and begins with the next one. Returns the memory that has
+    /// it.
     fn gather(&self, number: usize) -> Result<Tensor> {
         let Some(unit) = self.units().get(number) else {
             return Err(Error::argument(NAME, "parameters are read while the model is being sharded"));
         };
         want_eager(&unit.rows)?;
-        self.gathered.fetch_add(1, Ordering::Relaxed);
-        if let Some(buffer) = &unit.buffer {
-            let (rank, part_len) = (self.group.rank(), unit.layout.part_len);
-            self.group.all_gather_into_tensor(buffer, &buffer.narrow(0, rank * part_len, part_len)?)?;
-            return Ok(buffer.clone());
-        }
-        let slot = {
-            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-            let units = self.units();
-            slots_of(&mut slots, unit).take(number, |other| units[other].whole.take_back())?
+        let version = unit.rows.version();
+        let (queued, next) = {
+            let mut ahead = self.ahead();
+            let queued = ahead.queued.take().filter(|it| it.unit == number && it.version == version);
+            let changed = |(last, version): (usize, u32)| self.units()[last].rows.version() != version;
+            if ahead.order.last().is_some_and(changed) {
+                ahead.order.cut();
+            }
+            (queued, ahead.order.used(number, version))
         };
-        self.group.all_gather_into_tensor(&slot.narrow(0, 0, unit.layout.len())?, &unit.rows)?;
-        Ok(slot)
+        let gathered = match queued {
+            Some(queued) => queued,
+            None => {
+                let memory = self.memory(number, |slots, leave| slots.take(number, leave).map(Some))?;
+                self.queue(number, memory.unwrap_or_else(|| unreachable!("a slot is made if none is free")))?
+            }
+        };
+        unit.rows.device().current_stream().wait_event(&gathered.ready)?;
+        if let Some(next) = next {
+            let leaves = |slots: &mut Slots, leave: &dyn Fn(usize) -> bool| {
+                slots.take_free(next, |other| other != number && leave(other))
+            };
+            if let Some(memory) = self.memory(next, leaves)? {
+                let queued = self.queue(next, memory)?;
+                self.ahead().queued = Some(queued);
+            }
+        }
+        Ok(gathered.memory)
+    }
+
+    /// The memory for a whole unit: its buffer, or a slot that `take` chooses among those of its kind. `take` is also given what
+    /// takes a unit's memory back, which returns false if an operation holds it.
+    fn memory(
+        &self,
+        number: usize,
+        take: impl FnOnce(&mut Slots, &dyn Fn(usize) -> bool) -> Result<Option<Tensor>>,
+    ) -> Result<Option<Tensor>> {
+        let units = self.units();
+        if let Some(buffer) = &units[number].buffer {
+            return Ok(Some(buffer.clone()));
+        }
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        take(slots_of(&mut slots, &units[number]), &|other| units[other].whole.take_back())
+    }
+
+    /// Queues a unit to be gathered into this memory, after the work that is now on the current stream, which may use the memory.
+    fn queue(&self, number: usize, memory: Tensor) -> Result<Gathered> {
+        let unit = &self.units()[number];
+        self.gathered.fetch_add(1, Ordering::Relaxed);
+        let device = unit.rows.device();
+        let side = self.group.stream(device);
+        side.wait_stream(&device.current_stream())?;
+        // Rows in a buffer are there already; in a slot, they are copied.
+        let own = match &unit.buffer {
+            Some(buffer) => {
+                buffer.narrow(0, self.group.rank() * unit.layout.part_len, unit.layout.part_len)?
+            }
+            None => unit.rows.clone(),
+        };
+        with_stream(&side, || {
+            self.group.all_gather_into_tensor(&memory.narrow(0, 0, unit.layout.len())?, &own)
+        })?;
+        Ok(Gathered { unit: number, version: unit.rows.version(), memory, ready: side.record_event()? })
+    }
+
+    fn ahead(&self) -> MutexGuard<'_, Ahead> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How often a unit was gathered so far.
@@ -167,10 +244,11 @@ pub(super) fn slots_for(
         };
         let len = of_kind().map(|unit| unit.layout.len()).max().unwrap_or(0);
         let label = format!("{label}{}", if unit.is_root { " root" } else { "" });
-        let mut slots = Slots::new(device, unit.rows.dtype(), len, category, &label);
+        // Two, so that one unit can be used while another one is moved.
+        let most = if unit.is_root { 1 } else { of_kind().count().min(2) };
+        let mut slots = Slots::new(device, unit.rows.dtype(), len, category, &label, most);
         if category == Category::Parameter {
-            let count = if unit.is_root { 1 } else { of_kind().count().min(2) };
-            (0..count).try_for_each(|_| slots.grow())?;
+            (0..most).try_for_each(|_| slots.grow())?;
         }
         made.push((unit.is_root, slots));
     }

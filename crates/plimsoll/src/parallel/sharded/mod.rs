@@ -5,11 +5,13 @@
 //! | `layout.rs` | where parameters lie in the flat buffer of their unit, and which rows a rank has |
 //! | `plan.rs` | which parameters form a unit |
 //! | `slots.rs` | fixed memory that units take turns in |
+//! | `ahead.rs` | the order in which units are used |
 //! | `gather.rs` | units, and how they are gathered when an operation reads a parameter |
 //! | `reducer.rs` | the work during a backward pass |
 //! | `state.rs` | saving and loading |
 //! | this one | the public interface |
 
+mod ahead;
 mod gather;
 mod layout;
 mod plan;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_tensor::autograd::queue_callback;
 use plimsoll_tensor::label::{Category, Span, intern};
-use plimsoll_tensor::{Error, ReduceOp, Result, Tensor, no_grad};
+use plimsoll_tensor::{Error, Event, ReduceOp, Result, Tensor, no_grad, with_stream};
 
 use super::gather::{Gatherer, Unit, slots_for, slots_of, want_eager};
 use super::slots::Slots;
@@ -69,12 +69,14 @@ impl Drop for Ends {
         let mut reducer = locked(&self.0);
         let Some(pass) = reducer.pass.take() else { return };
         for (unit, _) in pass.open.iter().enumerate().filter(|(_, open)| open.is_some()) {
-            reducer.give_back(unit);
+            reducer.give_back(unit, None);
         }
         if let Some(passes) = &mut reducer.passes {
             passes.end(pass.is_finished);
         }
         if !pass.is_finished {
+            // What was queued may still write to memory that is dropped after this failure, which is reported already.
+            let _ = reducer.wait();
             reducer.sums.iter_mut().for_each(LaneSums::clear);
         }
     }
@@ -124,7 +126,7 @@ impl Reducer {
         let own = |unit: &Unit| {
             let label = format!("{} gradients", unit.name);
             (shard == Shard::OptimizerState).then(|| {
-                Slots::new(&device, unit.rows.dtype(), unit.layout.len(), Category::Gradient, &label)
+                Slots::new(&device, unit.rows.dtype(), unit.layout.len(), Category::Gradient, &label, 1)
             })
         };
         Ok(Reducer {
@@ -151,8 +153,8 @@ impl Reducer {
         }
     }
 
-    fn give_back(&mut self, unit: usize) {
-        self.slots(unit).give_back(unit);
+    fn give_back(&mut self, unit: usize, free: Option<Event>) {
+        self.slots(unit).give_back(unit, free);
     }
 
     /// Moves a gradient into its unit's slot.
@@ -190,31 +192,35 @@ impl Reducer {
         let Some(open) = self.pass.as_mut().and_then(|pass| pass.open[number].take()) else { return Ok(()) };
         let gatherer = Arc::clone(&self.gatherer);
         let (unit, rank) = (&gatherer.units()[number], gatherer.group.rank());
-        let mean = no_grad(|| {
+        let (mean, ready) = no_grad(|| {
             let whole = open.slot.narrow(0, 0, unit.layout.len())?;
             for (at, _) in open.arrived.iter().enumerate().filter(|(_, came)| !**came) {
                 let len = self.parameters[unit.members[at]].numel();
                 whole.narrow(0, unit.layout.starts[at], len)?.zero_()?;
             }
-            let passes = self.passes.as_ref();
-            if passes.is_some() {
-                self.sums[number].add(&whole, &gatherer.group, &unit.name)?;
-            }
-            if passes.is_some_and(|passes| !passes.is_last()) {
-                return Ok(None);
-            }
-            let mean = {
+            let (sums, passes) = (&mut self.sums[number], self.passes.as_ref());
+            let has_mean = passes.is_none_or(Passes::is_last);
+            let mean = has_mean.then(|| {
                 let _owner = Span::of(Category::Gradient, intern(&unit.name));
-                Tensor::empty(&[unit.layout.part_len], whole.dtype(), whole.device())?
-            };
-            match passes {
-                Some(passes) => self.sums[number].mean_into(&mean, passes)?,
-                None => gatherer.group.reduce_scatter_tensor(&mean, &whole, ReduceOp::Avg)?,
-            }
-            Ok::<_, Error>(Some(mean))
+                Tensor::empty(&[unit.layout.part_len], whole.dtype(), whole.device())
+            });
+            let mean = mean.transpose()?;
+            let side = gatherer.group.stream(whole.device());
+            side.wait_stream(&whole.device().current_stream())?;
+            with_stream(&side, || match (passes, &mean) {
+                (None, Some(mean)) => gatherer.group.reduce_scatter_tensor(mean, &whole, ReduceOp::Avg),
+                (passes, mean) => {
+                    sums.add(&whole, &gatherer.group, &unit.name)?;
+                    passes.zip(mean.as_ref()).map_or(Ok(()), |(passes, mean)| sums.mean_into(mean, passes))
+                }
+            })?;
+            Ok::<_, Error>((mean, side.record_event()?))
         })?;
+        if unit.members.iter().any(|member| self.rows[*member].rows.grad().is_some()) {
+            open.slot.device().current_stream().wait_event(&ready)?; // to add to it
+        }
         drop(open.slot);
-        self.give_back(number);
+        self.give_back(number, Some(ready));
         let Some(mean) = mean else { return Ok(()) };
         for (at, member) in unit.members.iter().enumerate().filter(|(at, _)| open.arrived[*at]) {
             let rows = &self.rows[*member].rows;
@@ -236,11 +242,18 @@ impl Reducer {
         for number in 0..self.gatherer.units().len() {
             self.exchange(number)?;
         }
+        self.wait()?;
         self.buffers.iter().try_for_each(|buffer| self.gatherer.group.broadcast(buffer, 0))?;
         if let Some(pass) = &mut self.pass {
             pass.is_finished = true;
         }
         Ok(())
+    }
+
+    /// Makes later work on the current stream wait for all exchanges so far.
+    fn wait(&self) -> Result<()> {
+        let device = self.parameters[0].device();
+        device.current_stream().wait_stream(&self.gatherer.group.stream(device))
     }
 
     /// Returns an error unless the same parameters have a gradient on all ranks. Asks the others only if these are not those of

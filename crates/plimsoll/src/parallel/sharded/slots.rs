@@ -3,7 +3,7 @@
 //! A slot is as large as the largest unit that uses it, and is never freed. So the peak does not depend on when units come and go.
 
 use plimsoll_tensor::label::{Category, Span, intern};
-use plimsoll_tensor::{DType, Device, Result, Tensor};
+use plimsoll_tensor::{DType, Device, Event, Result, Tensor};
 
 /// Slots of one size and type.
 pub(super) struct Slots {
@@ -15,6 +15,8 @@ pub(super) struct Slots {
     /// The owner of the bytes.
     label: String,
     slots: Vec<Slot>,
+    /// How many slots there are before a unit waits for one.
+    enough: usize,
     /// Counts the times that a slot was taken.
     taken: u64,
 }
@@ -25,12 +27,21 @@ struct Slot {
     unit: Option<usize>,
     /// When that unit took it.
     since: u64,
+    /// When the unit that had it before is gone, if its bytes are still being sent.
+    free: Option<Event>,
 }
 
 impl Slots {
-    pub(super) fn new(device: &Device, dtype: DType, len: usize, category: Category, label: &str) -> Slots {
+    pub(super) fn new(
+        device: &Device,
+        dtype: DType,
+        len: usize,
+        category: Category,
+        label: &str,
+        enough: usize,
+    ) -> Slots {
         let (device, label) = (device.clone(), label.to_owned());
-        Slots { device, dtype, len, category, label, slots: Vec::new(), taken: 0 }
+        Slots { device, dtype, len, category, label, slots: Vec::new(), enough, taken: 0 }
     }
 
     /// Whether units of this type take turns here.
@@ -44,33 +55,50 @@ impl Slots {
             let _owner = Span::of(self.category, intern(&self.label));
             Tensor::empty(&[self.len], self.dtype, &self.device)?
         };
-        self.slots.push(Slot { memory, unit: None, since: 0 });
+        self.slots.push(Slot { memory, unit: None, since: 0, free: None });
         Ok(())
     }
 
     /// A slot for a unit: its own, if it still has one; one that no unit has; or the one that was taken first of those whose unit can
     /// leave. If no unit can, because operations hold them, there will be one slot more.
     pub(super) fn take(&mut self, unit: usize, leave: impl Fn(usize) -> bool) -> Result<Tensor> {
+        // A slot whose bytes are still being sent would have to be waited for.
+        let is_free = |slot: &Slot| slot.unit.is_none() && slot.free.is_none();
+        let waits = !self.slots.iter().any(|slot| is_free(slot) || slot.unit == Some(unit));
+        if waits && self.slots.iter().any(|slot| slot.free.is_some()) && self.slots.len() < self.enough {
+            self.grow()?;
+        }
+        if let Some(memory) = self.take_free(unit, leave)? {
+            return Ok(memory);
+        }
+        self.grow()?;
+        match self.take_free(unit, |_| false)? {
+            Some(memory) => Ok(memory),
+            None => unreachable!("the new slot is free"),
+        }
+    }
+
+    /// As [`Slots::take`]; `None` in place of one slot more.
+    pub(super) fn take_free(&mut self, unit: usize, leave: impl Fn(usize) -> bool) -> Result<Option<Tensor>> {
         let mut order: Vec<usize> = (0..self.slots.len()).collect();
         order.sort_by_key(|at| (self.slots[*at].unit.is_some(), self.slots[*at].since));
         let own = order.iter().copied().find(|at| self.slots[*at].unit == Some(unit));
         let free = || order.iter().copied().find(|at| self.slots[*at].unit.is_none_or(&leave));
-        let at = match own.or_else(free) {
-            Some(at) => at,
-            None => {
-                self.grow()?;
-                self.slots.len() - 1
-            }
-        };
+        let Some(at) = own.or_else(free) else { return Ok(None) };
         self.taken += 1;
         let slot = &mut self.slots[at];
         (slot.unit, slot.since) = (Some(unit), self.taken);
-        Ok(slot.memory.clone())
+        if let Some(free) = slot.free.take() {
+            self.device.current_stream().wait_event(&free)?;
+        }
+        Ok(Some(slot.memory.clone()))
     }
 
-    /// Gives the slot of a unit back.
-    pub(super) fn give_back(&mut self, unit: usize) {
-        self.slots.iter_mut().filter(|slot| slot.unit == Some(unit)).for_each(|slot| slot.unit = None);
+    /// Gives the slot of a unit back. If its bytes are still being sent, `free` is when they are gone.
+    pub(super) fn give_back(&mut self, unit: usize, free: Option<Event>) {
+        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.unit == Some(unit)) {
+            (slot.unit, slot.free) = (None, free);
+        }
     }
 
     /// The number of slots.
@@ -90,7 +118,7 @@ mod tests {
 
     #[test]
     fn units_take_turns_and_a_held_one_stays() {
-        let mut slots = Slots::new(&Device::cpu(), DType::F32, 4, Category::Parameter, "gathered");
+        let mut slots = Slots::new(&Device::cpu(), DType::F32, 4, Category::Parameter, "gathered", 2);
         slots.grow().unwrap();
         slots.grow().unwrap();
         let address = |slot: Tensor| slot.data_ptr();
@@ -100,7 +128,21 @@ mod tests {
         assert_eq!(address(slots.take(2, |_| true).unwrap()), a);
         assert_eq!(address(slots.take(3, |unit| unit == 2).unwrap()), a);
         assert_eq!((address(slots.take(4, |_| false).unwrap()) == a, slots.count()), (false, 3));
-        slots.give_back(1);
+        slots.give_back(1, None);
         assert_eq!(address(slots.take(5, |_| false).unwrap()), b);
+        assert!(slots.take_free(6, |_| false).unwrap().is_none());
+    }
+    #[test]
+    fn a_slot_that_is_still_being_sent_is_taken_only_if_there_are_enough() {
+        let device = Device::cpu();
+        let mut slots = Slots::new(&device, DType::F32, 4, Category::Gradient, "gradients", 2);
+        let sent = || device.current_stream().record_event().unwrap();
+        let mut addresses = Vec::new();
+        for unit in 0..6 {
+            addresses.push(slots.take(unit, |_| false).unwrap().data_ptr());
+            slots.give_back(unit, Some(sent()));
+        }
+        assert_eq!(slots.count(), 2);
+        assert!(addresses[0] != addresses[1] && addresses[2..4] == addresses[..2]);
     }
 }
