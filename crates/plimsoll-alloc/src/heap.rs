@@ -11,7 +11,7 @@ use crate::block::{Block, BlockId, PoolRef, SlotState};
 use crate::config::{Config, TieOrder};
 use crate::event::{DeviceRange, Event, LiveBlock, Observer};
 use crate::pools::{Cut, NewSegment, Pools, SizedRequest};
-use crate::request::{Addr, PoolId, Request, StackId, Tag};
+use crate::request::{Addr, PoolId, Request, StackId, StreamId, Tag};
 use crate::rounding::is_oversize;
 use crate::size::MIN_BLOCK_BYTES;
 use crate::stream_uses::Waits;
@@ -38,6 +38,17 @@ impl<O> Heap<O> {
     #[inline]
     pub(crate) fn pools(&self) -> &Pools {
         &self.pools
+    }
+
+    /// The cached block of a stream that contains this range of addresses.
+    pub(crate) fn cached_around(
+        &mut self,
+        pool: PoolRef,
+        stream: StreamId,
+        addr: Addr,
+        bytes: u64,
+    ) -> Option<BlockId> {
+        self.pools.cached_around(pool, stream, addr, bytes)
     }
 
     pub(crate) fn reserved_bytes(&self) -> u64 {

@@ -7,12 +7,14 @@
 //! |---|---|
 //! | `pools/pieces.rs` | blocks within their segment: splitting, allocating, freeing, merging |
 //! | `pools/search.rs` | which cached block serves a request, and whether it is split |
+//! | `pools/by_address.rs` | the cached block that contains an address |
 //! | `pools/pages.rs` | mapped and unmapped blocks of expandable segments |
 //! | `pools/import.rs` | segments of another allocator |
 //! | `pools/snapshot.rs`, `pools/check.rs` | snapshots of the state; consistency checks |
 //!
 //! As PyTorch: `BlockPool`.
 
+mod by_address;
 mod check;
 mod import;
 mod pages;
@@ -29,6 +31,7 @@ use crate::request::{Addr, PoolId, StreamId, Tag};
 use crate::size::PoolKind;
 use crate::stream_uses::Waits;
 
+use by_address::ByAddress;
 pub(crate) use pieces::{Cut, NewSegment};
 pub(crate) use search::{SizedRequest, fits_oversize_rules};
 
@@ -55,6 +58,8 @@ pub(crate) struct Pools {
     /// Free indices of removed pools: the first of each pair.
     vacant: Vec<u32>,
     order: TieOrder,
+    /// The cached blocks by pool and address, once a search by address had to look at many blocks: `pools/by_address.rs`.
+    by_address: Option<ByAddress>,
     segments_made: u64,
     /// The number of checkpoint restores so far.
     generation: u32,
@@ -68,6 +73,7 @@ impl Pools {
             pools: Vec::new(),
             vacant: Vec::new(),
             order,
+            by_address: None,
             segments_made: 0,
             generation: 0,
         };
@@ -207,6 +213,9 @@ impl Pools {
             SlotState::Cached => {
                 block.cached_at = pool.searches;
                 pool.cached.insert(&mut self.blocks, id);
+                if self.by_address.is_some() {
+                    self.index(id);
+                }
             }
             _ => self.file_unmapped(id),
         }
@@ -219,7 +228,12 @@ impl Pools {
         let block = &self.blocks[id];
         let pool = &mut self.pools[block.pool.index() as usize];
         match block.state {
-            SlotState::Cached => pool.cached.remove(&mut self.blocks, id),
+            SlotState::Cached => {
+                pool.cached.remove(&mut self.blocks, id);
+                if self.by_address.is_some() {
+                    self.unindex(id);
+                }
+            }
             _ => self.unfile_unmapped(id),
         }
     }
@@ -227,10 +241,16 @@ impl Pools {
     /// Changes a cached block's size and address, as if it were removed and added again.
     #[inline(always)] // Note [Laid out once] in `allocator.rs`
     pub(crate) fn resize(&mut self, id: BlockId, addr: Addr, bytes: u64) {
+        if self.by_address.is_some() {
+            self.unindex(id);
+        }
         let block = &mut self.blocks[id];
         let pool = &mut self.pools[block.pool.index() as usize];
         block.cached_at = pool.searches;
         pool.cached.resize(&mut self.blocks, id, addr, bytes);
+        if self.by_address.is_some() {
+            self.index(id);
+        }
     }
 
     #[inline(never)] // most segments have no unmapped blocks

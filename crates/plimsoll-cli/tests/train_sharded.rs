@@ -120,3 +120,51 @@ fn sizes_that_do_not_fit_are_refused_before_any_file_is_read() {
     refused(&["--parallel", "shard", "--ranks", "2", "--capture"], "not with shard");
     refused(&["--parallel", "shard", "--ranks", "2", "--device", "cuda:1"], "each rank has a GPU of its own");
 }
+
+#[test]
+fn the_timeline_of_a_simulated_step_shows_gathers_beside_kernels() {
+    let folder = Folder::new("sharded-timeline");
+    let file = folder.file("step.json");
+    let wide =
+        ["--layers", "8", "--width", "1024", "--heads", "16", "--context", "512", "--batch-size", "16"];
+    let simulated = ["--parallel", "shard", "--sim-ranks", "2", "--device", "sim:H100", "--steps", "4"];
+    let run = |args: &[&str]| plimsoll(&[&["train", "gpt"], &wide[..], &simulated, args].concat());
+    let output = run(&["--timeline", &file, "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let ms = json(&output)["estimated_step_ms"].as_f64().expect("an estimate");
+    let trace: Value = serde_json::from_slice(&fs::read(&file).expect("a timeline")).expect("JSON");
+    let spans: Vec<(&str, u64, f64, f64)> = trace["traceEvents"]
+        .as_array()
+        .expect("events")
+        .iter()
+        .filter(|event| event["ph"] == "X")
+        .map(|event| {
+            let number = |key: &str| event[key].as_f64().expect("a number");
+            (
+                event["name"].as_str().expect("a name"),
+                event["tid"].as_u64().expect("a stream"),
+                number("ts"),
+                number("dur"),
+            )
+        })
+        .collect();
+    let last = spans.iter().map(|(.., start, long)| start + long).fold(0.0, f64::max);
+    assert!((last / 1e3 - ms).abs() < 0.05 * ms, "{last} µs and {ms} ms");
+    let gathers: Vec<_> = spans.iter().filter(|(name, ..)| *name == "all_gather").collect();
+    assert!(gathers.len() >= 15, "{} gathers", gathers.len());
+    let hidden = gathers.iter().filter(|(_, stream, start, long)| {
+        let beside = |&&(name, other, at, time): &&(&str, u64, f64, f64)| {
+            !name.starts_with("all_") && other != *stream && at < start + long && at + time > *start
+        };
+        spans.iter().filter(beside).count() > 0
+    });
+    let hidden = hidden.count();
+    assert!(hidden * 2 > gathers.len(), "{hidden} of {} gathers are beside kernels", gathers.len());
+
+    let again = run(&["--timeline", &file]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(stderr(&again).contains("already exists: add --force"), "{}", stderr(&again));
+    let on_cpu = gpt(&["--steps", "1", "--timeline", &folder.file("other.json")]);
+    assert_eq!(on_cpu.status.code(), Some(2));
+    assert!(stderr(&on_cpu).contains("--timeline is for a simulated GPU"), "{}", stderr(&on_cpu));
+}

@@ -11,6 +11,7 @@ use std::time::Duration;
 use plimsoll_alloc::{DeviceMemory, EventId, LabelId, StreamId};
 use plimsoll_cuda::Gpu;
 
+use crate::clock::Clocks;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{Kernel, Varies};
@@ -71,6 +72,11 @@ pub(crate) trait Backend: Send + Sync {
     /// error. Collectives need this, because their work does not end if a rank is gone.
     fn wait_unless(&self, gives_up: GivesUp) {
         drop(gives_up);
+    }
+
+    /// The clocks of a simulated GPU.
+    fn clocks(&self) -> Option<&Clocks> {
+        None
     }
 
     /// Resets everything that this process has on the device, and returns the device's number; `None` for a device that

@@ -8,7 +8,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs`, `capturing.rs`, `alloc_conf.rs`, `tf32.rs` | element types, the switches of autocast and inference mode, errors, layouts, owners of bytes, random numbers and generators, the properties of a device and those that an operator may depend on, short lists, panics as errors, whether a thread is capturing, the settings of a GPU's allocator, whether a GPU may multiply `float32` in TF32 |
+//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs`, `capturing.rs`, `alloc_conf.rs`, `tf32.rs`, `cost.rs`, `clock.rs` | element types, the switches of autocast and inference mode, errors, layouts, owners of bytes, random numbers and generators, the properties of a device and those that an operator may depend on, short lists, panics as errors, whether a thread is capturing, the settings of a GPU's allocator, whether a GPU may multiply `float32` in TF32, what an operator computes and moves, the estimated time of a simulated GPU |
 //! | `view.rs`, `cuda/`, `kernel.rs`, `backend.rs` | the views that kernels get, how an operator describes its work on an NVIDIA GPU, an operator's kernels, the device interface |
 //! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device/`, `cuda_times.rs` | the host, simulated devices, the device handle, NVIDIA GPUs, the times of their kernels |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
@@ -44,6 +44,8 @@ mod backend;
 mod capture;
 mod capturing;
 pub mod checkpoint;
+mod clock;
+mod cost;
 #[allow(unsafe_code)]
 mod cpu;
 pub mod cuda;
@@ -90,6 +92,7 @@ pub use autograd::{
     is_inference_mode_enabled, no_grad,
 };
 pub use capture::{Graph, GraphPool};
+pub use clock::TimelineSpan;
 pub use cpu::CpuConfig;
 pub use cpu::kernels::loss::Reduction;
 pub use cuda::CudaCall;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::autograd::{Saved, Unpacked, is_grad_enabled, no_grad};
+pub use crate::cost::Cost;
 use crate::data::Data;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -93,22 +94,11 @@ impl Output {
     }
 }
 
-/// The cost of one run of an operator. It depends only on sizes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// Floating-point operations; a fused multiply-add counts as two.
-    pub flops: u64,
-    /// Bytes that it must read.
-    pub bytes_read: u64,
-    /// Bytes that it must write.
-    pub bytes_written: u64,
-}
-
 impl Cost {
     /// The cost of an operator that passes once over its inputs and outputs.
     pub fn streaming(flops: u64, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
         let bytes = |metas: &[Meta<'_>]| metas.iter().map(Meta::bytes).sum();
-        Cost { flops, bytes_read: bytes(ins), bytes_written: bytes(outs) }
+        Cost { flops, bytes_read: bytes(ins), bytes_written: bytes(outs), ..Cost::default() }
     }
 }
 

@@ -8,6 +8,7 @@ use plimsoll_gpu::{Gpu, UnknownGpu};
 
 use crate::alloc_conf;
 use crate::backend::{Backend, WORKSPACE_BYTES};
+use crate::clock::Clocks;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::Kernel;
@@ -85,6 +86,7 @@ pub(crate) struct Sim {
     memory: DeviceMemory,
     properties: DeviceProperties,
     kind: DeviceKind,
+    clocks: Option<Clocks>,
 }
 
 impl Sim {
@@ -96,7 +98,8 @@ impl Sim {
             None => DeviceProperties::of_memory(&name, capacity_bytes),
         };
         let kind = if gpu.is_some() { DeviceKind::Cuda } else { DeviceKind::Cpu };
-        Sim { name, memory: DeviceMemory::new(allocator, driver), properties, kind }
+        let clocks = Clocks::new(&properties);
+        Sim { name, memory: DeviceMemory::new(allocator, driver), properties, kind, clocks }
     }
 }
 
@@ -119,6 +122,10 @@ impl Backend for Sim {
 
     fn properties(&self) -> &DeviceProperties {
         &self.properties
+    }
+
+    fn clocks(&self) -> Option<&Clocks> {
+        self.clocks.as_ref()
     }
 
     fn run(&self, _: &dyn Kernel, _: Launch<'_>) -> Result<()> {

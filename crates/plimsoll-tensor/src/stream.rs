@@ -1,4 +1,4 @@
-//! Streams, the current stream of each thread, and events.
+//! Streams, the current stream of each thread, events, and the estimated time of a simulated GPU.
 //!
 //! A stream is a queue of a device's work: work on one stream runs in the order in which it was queued, and streams
 //! run concurrently. Work goes to the current stream of its thread and device, the default stream unless
@@ -11,10 +11,12 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use plimsoll_alloc::{EventId, StreamId};
 
 use crate::capturing;
+use crate::clock::{Clocks, TimelineSpan};
 use crate::device::Device;
 use crate::error::Result;
 
@@ -131,6 +133,34 @@ impl Device {
     pub fn current_stream(&self) -> Stream {
         Stream::numbered(self, current(self))
     }
+
+    /// The estimated time of all work so far on a simulated GPU; `None` for other devices. It is the time until the last stream is
+    /// done, without the host's work. Kernels take as long as their arithmetic or memory traffic at rates that were fitted on an
+    /// H200; collectives are those of NCCL on NVLink.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{DType, Device, SimConfig, Tensor};
+    /// let device = Device::sim(SimConfig::like("H200")?);
+    /// let x = Tensor::empty(&[8192, 8192], DType::BF16, &device)?;
+    /// let before = device.estimated_time().unwrap();
+    /// x.matmul(&x)?;
+    /// let ms = (device.estimated_time().unwrap() - before).as_secs_f64() * 1e3;
+    /// assert!(ms > 1.2 && ms < 2.0); // 1.1e12 operations at 989e12 a second would take 1.1 ms
+    /// assert!(Device::cpu().estimated_time().is_none());
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    pub fn estimated_time(&self) -> Option<Duration> {
+        self.backend().clocks().map(Clocks::all_done)
+    }
+
+    /// Runs `f`, and returns the kernels and collectives that a simulated GPU was given meanwhile, with their estimated times. Empty
+    /// on other devices.
+    pub fn record_timeline<T>(&self, f: impl FnOnce() -> T) -> (T, Vec<TimelineSpan>) {
+        let Some(clocks) = self.backend().clocks() else { return (f(), Vec::new()) };
+        clocks.record(true);
+        let result = f();
+        (result, clocks.record(false))
+    }
 }
 
 /// Runs `f`. Meanwhile this thread's work for the stream's device is queued on that stream, and new tensors on the
@@ -192,6 +222,8 @@ struct Recorded {
     device: Device,
     /// `None` on a synchronous device.
     id: Option<EventId>,
+    /// When the work before it is done, on a simulated GPU.
+    at: Option<f64>,
 }
 
 impl Drop for Recorded {
@@ -220,7 +252,8 @@ impl Event {
     /// As [`Event::record`], but leaves the errors of earlier work to the next call.
     pub(crate) fn record_now(&self, stream: &Stream) -> Result<()> {
         let id = stream.device.queues().map(|queues| queues.record(stream.id)).transpose()?;
-        let before = self.replace(Some(Recorded { device: stream.device.clone(), id }));
+        let at = stream.device.backend().clocks().map(|clocks| clocks.done(stream.id));
+        let before = self.replace(Some(Recorded { device: stream.device.clone(), id, at }));
         drop(before); // outside the lock
         Ok(())
     }
@@ -231,7 +264,12 @@ impl Event {
     /// As [`Event::record`].
     pub fn wait(&self, stream: &Stream) -> Result<()> {
         let recorded = self.lock();
-        let Some(Recorded { device, id: Some(id) }) = &*recorded else { return Ok(()) };
+        if let (Some(Recorded { at: Some(at), .. }), Some(clocks)) =
+            (&*recorded, stream.device.backend().clocks())
+        {
+            clocks.wait(stream.id, *at);
+        }
+        let Some(Recorded { device, id: Some(id), .. }) = &*recorded else { return Ok(()) };
         let Some(queues) = device.queues() else { return Ok(()) };
         // A device cannot wait for another device's events, so the host waits instead.
         if *device == stream.device { queues.wait_on(stream.id, *id) } else { queues.wait(*id) }
@@ -243,7 +281,7 @@ impl Event {
     /// As [`Event::record`].
     pub fn synchronize(&self) -> Result<()> {
         let recorded = self.lock();
-        let Some(Recorded { device, id }) = &*recorded else { return Ok(()) };
+        let Some(Recorded { device, id, .. }) = &*recorded else { return Ok(()) };
         capturing::refuse(
             device.number(),
             "synchronize",
@@ -261,7 +299,7 @@ impl Event {
     /// As [`Event::record`].
     pub fn query(&self) -> Result<bool> {
         let recorded = self.lock();
-        let Some(Recorded { device, id }) = &*recorded else { return Ok(true) };
+        let Some(Recorded { device, id, .. }) = &*recorded else { return Ok(true) };
         capturing::refuse(
             device.number(),
             "query",

@@ -17,7 +17,7 @@ use crate::size::MIN_BLOCK_BYTES;
 impl<D: Driver, O: Observer> Allocator<D, O> {
     /// Allocates at a given address, from the cached block that contains it. The part of the block before the address
     /// is allocated and freed again; the observer receives events for both. A request of 0 bytes allocates nothing.
-    /// Scans those of the pool's cached blocks that are large enough. As PyTorch: `allocateWithAddress`.
+    /// As PyTorch: `allocateWithAddress`.
     ///
     /// ```
     /// use plimsoll_alloc::{Addr, Allocator, Config, Request, SimDriver};
@@ -44,7 +44,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
         self.settle_frees(request.stream)?;
         let sized = self.size_request(request)?;
-        let found = self.heap.pools().cached_around(sized.pool, request.stream, addr, sized.block_bytes);
+        let found = self.heap.cached_around(sized.pool, request.stream, addr, sized.block_bytes);
         let Some(found) = found else {
             return Err(AddressError::NotCached { addr, block_bytes: sized.block_bytes }.into());
         };

@@ -62,9 +62,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         let &DeviceRange { addr, bytes, stream, pool: kind, pool_id } = memory;
         let no_memory = AdoptError { why: "this memory is not cached", addr };
         let pool = self.private_pools.half_of(pool_id, kind).map_err(|_| no_memory)?;
-        let pools = self.heap.pools();
-        let id = pools.cached_around(pool, stream, addr, bytes).ok_or(no_memory)?;
-        let block = pools.block(id);
+        let id = self.heap.cached_around(pool, stream, addr, bytes).ok_or(no_memory)?;
+        let block = self.heap.pools().block(id);
         match block.range.map(|range| self.source.ranges().get(range)) {
             Some(range) => {
                 must(range.is_pages(addr, bytes), no_memory.why, addr)?;

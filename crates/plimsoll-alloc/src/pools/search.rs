@@ -6,7 +6,7 @@ use super::pieces::Cut;
 use super::{Pool, Pools};
 use crate::block::{Block, BlockId, PoolRef};
 use crate::config::Config;
-use crate::request::{Addr, Request, StreamId};
+use crate::request::{Request, StreamId};
 use crate::rounding::{is_oversize, is_worth_cutting};
 use crate::size::PoolKind;
 
@@ -69,40 +69,6 @@ impl Pools {
     /// The size of the largest cached block of `stream` in a half, bytes; 0 if there is none.
     pub(crate) fn largest_bytes(&self, pool: PoolRef, stream: StreamId) -> u64 {
         self.pool(pool).cached.largest_bytes(&self.blocks, stream)
-    }
-
-    /// The cached block that contains this range of addresses. Scans the blocks that are large enough from both ends,
-    /// because a recorded request is often served from a new segment, whose block is the largest.
-    pub(crate) fn cached_around(
-        &self,
-        pool: PoolRef,
-        stream: StreamId,
-        addr: Addr,
-        bytes: u64,
-    ) -> Option<BlockId> {
-        let end = addr.0.checked_add(bytes)?;
-        let holds = |id: &BlockId| {
-            let block = &self.blocks[*id];
-            block.addr <= addr && end <= block.addr.0 + block.bytes
-        };
-        let up = std::iter::successors(self.best_fit(pool, stream, bytes), |&id| self.next_fit(id));
-        let largest = self.largest_below(pool, stream, u64::MAX);
-        let down = std::iter::successors(largest, |&id| self.next_smaller(id));
-        let mut before = None;
-        for (small, large) in up.zip(down) {
-            // The scans have met.
-            if Some(small) == before {
-                return None;
-            }
-            if let Some(found) = [small, large].into_iter().find(holds) {
-                return Some(found);
-            }
-            if small == large {
-                return None;
-            }
-            before = Some(large);
-        }
-        None
     }
 
     /// Counts a search of the small or the large half of a pool. The age of cached blocks is measured in searches.

@@ -11,9 +11,10 @@ use super::saves::Saves;
 use super::settings::Settings;
 use super::snapshot::{LogFile, SnapshotFile};
 use super::stop::{Signal, Stop};
-use super::{json, report, smallest};
+use super::{json, report, smallest, timeline};
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
+use crate::sink::Sink;
 
 /// Runs the job. Returns the text for stdout.
 pub(super) fn run(job: &Job, settings: &Settings, device: &Device, world: &World) -> Result<Answer, Failure> {
@@ -27,6 +28,15 @@ pub(super) fn run(job: &Job, settings: &Settings, device: &Device, world: &World
                 format!("{} already exists: add --force to replace it, or name another file", path.display());
             return Err(Failure::new(Exit::Usage, message));
         }
+    }
+    let timeline = settings.timeline.as_ref().map(|path| Sink::new(path.clone(), settings.saves.force));
+    if let Some(sink) = &timeline {
+        if device.estimated_time().is_none() {
+            let message =
+                "--timeline is for a simulated GPU: add --device sim:GPU, such as sim:H100".to_owned();
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        sink.check()?;
     }
     let file = settings.snapshot.as_ref().filter(|_| is_first);
     let file = file.map(|path| SnapshotFile::open(path, settings.snapshot_entries, device)).transpose()?;
@@ -55,6 +65,9 @@ pub(super) fn run(job: &Job, settings: &Settings, device: &Device, world: &World
                     text: String::new(),
                     exit: outcome.signal.map_or(Exit::Done, Signal::exit),
                 });
+            }
+            if let Some(sink) = timeline {
+                sink.write(|out| timeline::write(&outcome.timeline, out))?;
             }
             let exit = ending(&outcome, saves.as_ref());
             let text = match settings.json {

@@ -8,7 +8,7 @@ use plimsoll::data::DataError;
 use plimsoll::memory::Report;
 use plimsoll::parallel::{Bucket, Reproducible, Shard, ShardedUnit};
 use plimsoll::serialize::SerializeError;
-use plimsoll::{DType, Device, ProcessGroup};
+use plimsoll::{DType, Device, ProcessGroup, TimelineSpan};
 
 use super::stop::Signal;
 use super::task::{Sampled, Task};
@@ -207,6 +207,10 @@ pub(crate) struct Outcome {
     /// Units ([`Task::unit`]) trained on per second; `None` if no step was taken, or the device computes
     /// nothing.
     pub(crate) units_per_second: Option<f64>,
+    /// The estimated time of the last training step, on a simulated GPU.
+    pub(crate) estimated_step: Option<Duration>,
+    /// What it consists of.
+    pub(crate) timeline: Vec<TimelineSpan>,
     /// The text that the trained network generated.
     pub(crate) sample: Option<Sampled>,
     /// The signal that ended the run, if one did.

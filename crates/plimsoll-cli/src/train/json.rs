@@ -32,6 +32,7 @@ pub(crate) fn result(
         "job": of_job(job),
         "steps": outcome.steps,
         "planned_steps": outcome.planned_steps,
+        "estimated_step_ms": outcome.estimated_step.map(|step| step.as_secs_f64() * 1e3),
         "elapsed_s": outcome.elapsed.as_secs_f64(),
         "losses": outcome.losses,
         "parameters": outcome.parameter_count,

@@ -4,7 +4,7 @@
 //! all of them and on every device; `saves.rs` writes its checkpoints, and `stop.rs` handles signals. `smallest.rs` finds
 //! the smallest limit by running the job on the simulated device. `parallel.rs` finds out which rank this process is,
 //! `spawn.rs` starts ranks, and `lanes.rs` has the data of a rank. `progress.rs` shows the progress, `snapshot.rs` saves
-//! the memory history, and `report.rs` and `json.rs` print the result. `command.rs` puts them together.
+//! the memory history, `timeline.rs` writes the estimated timeline of a step, and `report.rs` and `json.rs` print the result. `command.rs` puts them together.
 
 mod classifier;
 mod command;
@@ -27,6 +27,7 @@ mod snapshot;
 mod spawn;
 mod stop;
 mod task;
+mod timeline;
 mod watch;
 
 use clap::Subcommand;

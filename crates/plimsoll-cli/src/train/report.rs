@@ -26,6 +26,16 @@ pub(crate) fn text(job: &Job, outcome: &Outcome, saves: Option<&Saves>) -> Strin
         let (seconds, rate) = (outcome.elapsed.as_secs_f64(), progress::rate(rate, job.task.unit()));
         let _ = writeln!(out, "{} steps done in {seconds:.1} s: {rate}", outcome.steps);
     }
+    if let Some(step) = outcome.estimated_step {
+        let unit = job.task.unit();
+        let rate =
+            progress::rate((job.batch_size * unit.per_sample as usize) as f64 / step.as_secs_f64(), unit);
+        let ms = step.as_secs_f64() * 1e3;
+        let _ = writeln!(
+            out,
+            "a step takes about {ms:.1} ms, {rate}: estimated, for a host that keeps up with the GPU"
+        );
+    }
     if let Some(Sampled { prompt, text }) = &outcome.sample {
         let _ = writeln!(out, "\n{BOLD}Sample after {prompt:?}{RESET}\n{text}");
     }

@@ -8,7 +8,7 @@ use plimsoll::memory::{self, Report};
 use plimsoll::nn::Scope;
 use plimsoll::optim::{Optimizer, clip_grad_norm_};
 use plimsoll::parallel::{FullyShardOptions, FullyShardedDataParallel, Shard, fully_shard};
-use plimsoll::{CapturedStep, Device, ProcessGroup, RngState, Segment, Tensor, no_grad};
+use plimsoll::{CapturedStep, Device, ProcessGroup, RngState, Segment, Tensor, TimelineSpan, no_grad};
 
 use super::job::{Error, Job, Outcome, Place, Together};
 use super::lanes::{Lanes, first_sample};
@@ -60,6 +60,9 @@ struct Trained {
     steps: u64,
     samples: u64,
     elapsed: Duration,
+    /// The last step on a simulated GPU: its estimated time, and what it consists of.
+    estimated: Option<Duration>,
+    timeline: Vec<TimelineSpan>,
 }
 
 impl Job {
@@ -156,7 +159,7 @@ impl<'a> Run<'a> {
         self.outcome(start)
     }
 
-    fn outcome(self, start: Instant) -> Result<Outcome, Error> {
+    fn outcome(mut self, start: Instant) -> Result<Outcome, Error> {
         let mut memory = Report::of(self.device);
         memory.outside_bytes = memory.outside_bytes.max(self.outside_bytes);
         let (data_set_bytes, batches_bytes) = match self.device.has_values() {
@@ -176,6 +179,8 @@ impl<'a> Run<'a> {
             false => None,
         };
         Ok(Outcome {
+            estimated_step: self.trained.estimated,
+            timeline: std::mem::take(&mut self.trained.timeline),
             memory,
             parameters: self.parameter_bytes,
             parameter_count: self.parameter_count,
@@ -334,7 +339,12 @@ impl<'a> Run<'a> {
             for batch in &batches {
                 tensors.extend(batch.to_device(self.device)?);
             }
-            let loss = self.step(&tensors)?;
+            let before = self.device.estimated_time();
+            let device = self.device;
+            let (loss, timeline) = device.record_timeline(|| self.step(&tensors));
+            let loss = loss?;
+            self.trained.estimated = device.estimated_time().zip(before).map(|(now, before)| now - before);
+            self.trained.timeline = timeline;
             drop(tensors);
             let samples = batches[0].samples * lanes;
             let sum =

@@ -44,6 +44,9 @@ pub(crate) struct Settings {
     /// only rank 0 writes it
     #[arg(long, value_name = "FILE", conflicts_with = "snapshot", help_heading = "Output")]
     pub(super) log: Option<PathBuf>,
+    /// With `--device sim:GPU`: write the estimated timeline of the last training step, for ui.perfetto.dev
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(super) timeline: Option<PathBuf>,
     /// Do not let `plimsoll top` watch this run
     #[arg(long, help_heading = "Output")]
     pub(super) no_live: bool,

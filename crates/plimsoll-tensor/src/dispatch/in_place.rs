@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::handle::Call;
-use super::launch::{Copy, copy, launch};
+use super::launch::{Copy, charge, copy, launch};
 use super::operands::Inputs;
 use super::run::{Execution, Types, existing, gather, gathered};
 use super::scratch::scratch;
@@ -66,6 +66,7 @@ pub(super) fn execute_in_place(
     if let Some(watch) = watch(device) {
         (0..ins.len()).filter(|&i| changes(i)).try_for_each(|i| watch.will_change(&ins[i].storage))?;
     }
+    charge(call, &lying, outs.iter());
     launch(call, &read, &written, scratch.as_ref())?;
     drop((lying, read, written));
     wide.iter().try_for_each(|(i, data)| copy(device, data, &outs[*i]))?;

@@ -6,6 +6,7 @@ use plimsoll_alloc::StreamId;
 use smallvec::SmallVec;
 
 use super::handle::Call;
+use super::operands::{Metas, meta};
 use super::scratch::Scratch;
 use crate::backend::Queues;
 use crate::capturing;
@@ -28,10 +29,21 @@ use crate::word::by_word;
 /// Copies the values of one tensor into another of the same shape.
 pub(super) fn copy(device: &Device, from: &Data, to: &Data) -> Result<()> {
     let shared = device.queues().map(|_| Arc::new(Copy::AS_IT_IS) as Arc<dyn Operator>);
-    launch(&Call { device, tensors: &[], op: &Copy::AS_IT_IS, shared: shared.as_ref() }, &[from], &[to], None)
+    let call = Call { device, tensors: &[], op: &Copy::AS_IT_IS, shared: shared.as_ref() };
+    charge(&call, &[from], [to].into_iter());
+    launch(&call, &[from], &[to], None)
 }
 
 type Views<'a> = SmallVec<[View<'a>; 4]>;
+
+/// Adds a call to the clocks of a simulated GPU. The tensors are the operator's, in its order.
+pub(super) fn charge<'a>(call: &Call<'_>, ins: &[&Data], outs: impl ExactSizeIterator<Item = &'a Data>) {
+    let Some(clocks) = call.device.backend().clocks() else { return };
+    let ins: Metas<'_> = ins.iter().map(|data| meta(data)).collect();
+    let outs: Metas<'_> = outs.map(meta).collect();
+    let dtype = ins.first().or(outs.first()).map(|first| first.dtype);
+    clocks.run(call.op.name(), call.op.cost(&ins, &outs), dtype, stream::current(call.device));
+}
 
 /// Runs a kernel, or queues it, while it holds the locks of its tensors: so kernels that two threads queue on one tensor do not
 /// interleave.

@@ -52,7 +52,7 @@ use handle::{Call, OperatorHandle, Owned};
 use in_place::execute_in_place;
 pub use into::into_out;
 pub(crate) use launch::{Copy, copy_to, read, write};
-use launch::{copy, launch};
+use launch::{charge, copy, launch};
 pub(crate) use link::link_by;
 use link::{link, note_views, save};
 pub use operands::Tensors;
@@ -241,6 +241,9 @@ fn execute(call: &Call<'_>, ins: &[&Data], recording: bool, execution: &mut Exec
     };
     let mut to: Inputs<'_> = SmallVec::new();
     fill(&mut to, written.iter().map(|&i| gathered(&wide, i).unwrap_or(&execution.outs[i])));
+    if !to.is_empty() {
+        charge(call, lying, execution.outs.iter());
+    }
     launch(call, lying, &to, scratch.as_ref())?;
     wide.iter().try_for_each(|(i, data)| copy(device, data, &execution.outs[*i]))
 }

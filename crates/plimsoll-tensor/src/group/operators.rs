@@ -88,6 +88,11 @@ impl Operator for Collective {
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
-        Cost::streaming(0, ins, outs)
+        let (ranks, bytes) = (self.communicator.size(), outs[0].bytes());
+        let bytes_received = match self.what {
+            Move::AllGather | Move::AllToAll => bytes / ranks as u64 * (ranks as u64 - 1),
+            Move::Broadcast { .. } => bytes,
+        };
+        Cost { bytes_received, ranks, ..Cost::streaming(0, ins, outs) }
     }
 }

@@ -1,5 +1,6 @@
 //! Measures training steps: time, losses and memory peaks.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use plimsoll::memory::{self, HistoryOptions};
@@ -33,6 +34,7 @@ pub(crate) fn show(
     training: &mut impl Trained,
 ) -> std::result::Result<(), Failure> {
     let (mut times, mut losses, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut estimated = 0.0;
     let mut captured = arguments.captures.then(|| CapturedStep::new(device));
     if arguments.option("snapshot").is_some() {
         memory::record_history(
@@ -42,11 +44,14 @@ pub(crate) fn show(
     }
     for number in 0..count {
         device.mark_step(number as u64);
-        let start = Instant::now();
+        let (start, before) = (Instant::now(), device.estimated_time());
         let loss = training.step(captured.as_mut())?;
         hosts.push(start.elapsed().as_secs_f64() * 1e3);
         device.synchronize()?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
+        if let (Some(before), Some(now)) = (before, device.estimated_time()) {
+            estimated = (now - before).as_secs_f64() * 1e3;
+        }
         if device.has_values() {
             losses.push(loss.float()?.item::<f32>()?);
         }
@@ -76,6 +81,12 @@ pub(crate) fn show(
     println!("the host queues a step in {:.3} ms", median(&hosts));
     let rate = (per_step * ranks) as f64 / median(&times) * 1e3;
     println!("first step {first:.1} ms, median {:.2} ms, {rate:.0} {unit}/s", median(&times));
+    if estimated > 0.0 {
+        println!(
+            "on the GPU about {estimated:.2} ms, {:.0} {unit}/s",
+            (per_step * ranks) as f64 / estimated * 1e3
+        );
+    }
     println!("peak allocated {} reserved {}", peaks[0], peaks[1]);
     if let Some(other) = all.iter().flatten().position(|peaks| peaks[..] != *own.as_flattened()) {
         println!("rank {other} has other peaks");
@@ -91,7 +102,7 @@ pub(crate) fn show(
         memory::save_snapshot(device, path)?;
     }
     if arguments.times {
-        show_kernels(|| training.step(None).map(drop))?;
+        show_kernels(device, || training.step(None).map(drop))?;
     }
     Ok(())
 }
@@ -105,9 +116,18 @@ fn checksum(losses: &[f32], model: &dyn Module) -> Result<u64> {
     })
 }
 
-/// Shows the slowest kernels of a step on a GPU.
-fn show_kernels(step: impl FnOnce() -> Result<()>) -> Result<()> {
-    let (done, times) = plimsoll::cuda_kernel_times(step);
+/// Shows the slowest kernels of a step on a GPU; on a simulated one, the estimated times of its operators.
+fn show_kernels(device: &Device, step: impl FnOnce() -> Result<()>) -> Result<()> {
+    let ((done, spans), times) = plimsoll::cuda_kernel_times(|| device.record_timeline(step));
+    let mut by_op: BTreeMap<&str, (u64, f64)> = BTreeMap::new();
+    for span in &spans {
+        let (count, ms) = by_op.entry(span.op).or_default();
+        *count += 1;
+        *ms += span.duration.as_secs_f64() * 1e3;
+    }
+    for (op, (count, ms)) in by_op {
+        println!("{ms:8.3} ms {count:5} {op}");
+    }
     let total: f64 = times.iter().map(|time| time.total_ms).sum();
     println!("{total:.2} ms in {} launches", times.iter().map(|time| time.count).sum::<u64>());
     for time in times.iter().take(60) {

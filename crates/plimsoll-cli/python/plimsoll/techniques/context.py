@@ -52,8 +52,10 @@ def culprit(failure: BaseException) -> str | None:
 
 
 def is_around(file: str) -> bool:
-    """Whether a file belongs to a package, or to the wrappers of `predict` around operators."""
-    is_packages = "site-packages" in file or "dist-packages" in file
+    """Whether a file belongs to a package, to the observers, which only call what the program called, or to the wrappers
+    of `predict` around operators.
+    """
+    is_packages = "site-packages" in file or "dist-packages" in file or file == f"{FROZEN}observers>"
     return is_packages or (file.startswith(FROZEN) and f"{__package__}.{file[len(FROZEN) : -1]}" not in sys.modules)
 
 

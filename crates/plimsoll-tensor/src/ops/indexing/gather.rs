@@ -79,7 +79,12 @@ impl Operator for Gather {
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
-        Cost { flops: 0, bytes_read: outs[0].bytes() + ins[1].bytes(), bytes_written: outs[0].bytes() }
+        Cost {
+            flops: 0,
+            bytes_read: outs[0].bytes() + ins[1].bytes(),
+            bytes_written: outs[0].bytes(),
+            ..Cost::default()
+        }
     }
 
     fn saves(&self, _: &[bool]) -> Saves {

@@ -74,7 +74,12 @@ impl Operator for IndexSelect {
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
-        Cost { flops: 0, bytes_read: outs[0].bytes() + ins[1].bytes(), bytes_written: outs[0].bytes() }
+        Cost {
+            flops: 0,
+            bytes_read: outs[0].bytes() + ins[1].bytes(),
+            bytes_written: outs[0].bytes(),
+            ..Cost::default()
+        }
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
@@ -154,7 +159,12 @@ impl Operator for Embedding {
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
-        Cost { flops: 0, bytes_read: outs[0].bytes() + ins[1].bytes(), bytes_written: outs[0].bytes() }
+        Cost {
+            flops: 0,
+            bytes_read: outs[0].bytes() + ins[1].bytes(),
+            bytes_written: outs[0].bytes(),
+            ..Cost::default()
+        }
     }
 
     fn saves(&self, _: &[bool]) -> Saves {

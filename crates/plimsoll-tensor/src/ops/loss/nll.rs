@@ -73,7 +73,7 @@ impl Operator for NllLoss {
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
         let rows = ins[1].layout.len() as u64;
         let read = rows * ins[0].dtype.size() as u64 + ins[1].bytes();
-        Cost { flops: rows, bytes_read: read, bytes_written: outs[0].bytes() }
+        Cost { flops: rows, bytes_read: read, bytes_written: outs[0].bytes(), ..Cost::default() }
     }
 
     fn autocast(&self) -> Autocast {

@@ -1,0 +1,73 @@
+//! The cached block that contains a range of addresses.
+//!
+//! A replay allocates at recorded addresses. A recorded request is often served from a new segment, whose block is the largest, or
+//! from the best fit, so the search first looks at a few blocks from both ends of the order. If it finds nothing there, it makes an
+//! index by address, which is kept from then on. Without such a search, the index costs one comparison for each cached block.
+
+use std::collections::BTreeMap;
+
+use super::Pools;
+use crate::block::{BlockId, PoolRef};
+use crate::request::{Addr, StreamId};
+
+/// Cached blocks by pool and address.
+pub(super) type ByAddress = BTreeMap<(u32, Addr), BlockId>;
+
+/// The number of blocks from each end of the order that a search looks at before it makes an index.
+const LOOKS: usize = 16;
+
+impl Pools {
+    /// The cached block of `stream` that contains this range of addresses.
+    pub(crate) fn cached_around(
+        &mut self,
+        pool: PoolRef,
+        stream: StreamId,
+        addr: Addr,
+        bytes: u64,
+    ) -> Option<BlockId> {
+        let end = addr.0.checked_add(bytes)?;
+        let holds = |id: &BlockId| {
+            let block = &self.blocks[*id];
+            block.stream == stream && block.addr <= addr && end <= block.addr.0 + block.bytes
+        };
+        if self.by_address.is_none() {
+            let up = std::iter::successors(self.best_fit(pool, stream, bytes), |&id| self.next_fit(id));
+            let largest = self.largest_below(pool, stream, u64::MAX);
+            let down = std::iter::successors(largest, |&id| self.next_smaller(id));
+            if let Some(found) = up.take(LOOKS).chain(down.take(LOOKS)).find(holds) {
+                return Some(found);
+            }
+            let cached: Vec<BlockId> = self.halves().flat_map(|half| self.cached(half)).collect();
+            self.by_address = Some(ByAddress::new());
+            cached.into_iter().for_each(|id| self.index(id));
+        }
+        let before = self.by_address.as_ref()?.range(..=(pool.index(), addr)).next_back();
+        let holds = |id: &BlockId| {
+            let block = &self.blocks[*id];
+            block.pool == pool && block.stream == stream && end <= block.addr.0 + block.bytes
+        };
+        before.map(|(_, id)| *id).filter(holds)
+    }
+
+    /// Adds a cached block to the index.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn index(&mut self, id: BlockId) {
+        let block = &self.blocks[id];
+        let place = (block.pool.index(), block.addr);
+        if let Some(index) = &mut self.by_address {
+            index.insert(place, id);
+        }
+    }
+
+    /// Takes a block out of the index; its address must not have changed.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn unindex(&mut self, id: BlockId) {
+        let block = &self.blocks[id];
+        let place = (block.pool.index(), block.addr);
+        if let Some(index) = &mut self.by_address {
+            index.remove(&place);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The estimated time of a simulated GPU: each stream is a clock, and each kernel moves one on.
+//!
+//! A kernel takes the longer of its arithmetic and its memory traffic, at a part of the datasheet's rates that depends on the
+//! operator's family, and a fixed time. A collective takes a fixed time and its bytes at a part of the link's rate; meanwhile, a
+//! kernel on another stream takes longer, because NCCL's kernels occupy multiprocessors. Events make one clock wait for another. The
+//! host is not modelled: the estimate is of a GPU whose host keeps up, as that of a captured step does.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use plimsoll_alloc::StreamId;
+
+use crate::cost::Cost;
+use crate::dtype::DType;
+use crate::properties::DeviceProperties;
+use crate::tf32;
+
+/// The part of a rate that kernels reach, and what a launch takes. Fitted to the kernels of GPT-2, Llama and ResNet-50 on an H200.
+struct Reached {
+    flops: f64,
+    bytes: f64,
+    fixed_s: f64,
+}
+
+/// What the operators of a family reach.
+fn reached(op: &str) -> Reached {
+    let row = |flops, bytes, fixed_us: f64| Reached { flops, bytes, fixed_s: fixed_us * 1e-6 };
+    let is_backward = op.contains("backward");
+    match op {
+        "matmul" | "addmm" => row(0.74, 0.8, 9.0),
+        _ if op.contains("linear") && !is_backward => row(0.74, 0.8, 9.0),
+        _ if op.starts_with("conv") => row(0.5, 0.7, 7.0),
+        _ if op.contains("attention") && is_backward => row(0.28, 0.6, 22.0),
+        _ if op.contains("attention") => row(0.28, 0.6, 9.0),
+        _ if op.contains("norm") && is_backward => row(1.0, 0.45, 22.0),
+        _ if op.contains("norm") => row(1.0, 0.72, 3.0),
+        _ if op.contains("rotary") => row(1.0, 0.3, 3.0),
+        _ if is_backward => row(1.0, 0.6, 8.0),
+        _ => row(1.0, 0.8, 3.0),
+    }
+}
+
+/// The fixed time of a collective: NCCL's kernels on NVLink.
+const COLLECTIVE_S: f64 = 12e-6;
+/// The part of a link's rate that a collective reaches: 240 GB/s of an H100's 450.
+const LINK: f64 = 0.54;
+/// The rate of a GPU's network card, for ranks on several hosts: 400 Gbit/s. Nothing was measured across hosts.
+const NETWORK_BYTES_PER_S: f64 = 50e9;
+/// How much longer a kernel takes that begins beside a collective.
+const BESIDE_A_COLLECTIVE: f64 = 1.6;
+/// The number of GPUs that NVLink connects.
+const GPUS_OF_A_HOST: usize = 8;
+
+/// One kernel, or one collective, of a simulated GPU: [`Device::record_timeline`](crate::Device::record_timeline).
+///
+/// ```
+/// use plimsoll_tensor::{Device, SimConfig, Tensor};
+/// let device = Device::sim(SimConfig::like("H200")?);
+/// let x = Tensor::zeros(&[1024, 1024], &device)?;
+/// let (_, spans) = device.record_timeline(|| x.matmul(&x));
+/// assert_eq!((spans[0].op, spans[0].stream), ("matmul", 0));
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimelineSpan {
+    /// The operator.
+    pub op: &'static str,
+    /// The number of its stream; the default one has number 0.
+    pub stream: u64,
+    /// When it begins, since the device was created.
+    pub start: Duration,
+    /// How long it takes.
+    pub duration: Duration,
+    /// What it computes, reads, writes and receives.
+    pub cost: Cost,
+}
+
+/// The clocks of a simulated GPU.
+pub(crate) struct Clocks {
+    properties: DeviceProperties,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// When each stream is done, in seconds.
+    streams: BTreeMap<StreamId, f64>,
+    /// The latest collective: its stream, and when it ends.
+    collective: Option<(StreamId, f64)>,
+    spans: Option<Vec<TimelineSpan>>,
+}
+
+impl Clocks {
+    /// `None` if the device's rates are unknown.
+    pub(crate) fn new(properties: &DeviceProperties) -> Option<Clocks> {
+        properties.bandwidth?;
+        properties.flops?;
+        Some(Clocks { properties: properties.clone(), state: Mutex::default() })
+    }
+
+    /// Adds a run of an operator to a stream. `dtype` is the type of its first input.
+    pub(crate) fn run(&self, op: &'static str, cost: Cost, dtype: Option<DType>, on: StreamId) {
+        let mut state = self.state();
+        let begin = state.streams.get(&on).copied().unwrap_or(0.0);
+        let mut seconds = self.seconds(op, &cost, dtype);
+        if cost.ranks > 1 {
+            state.collective = Some((on, begin + seconds));
+        } else if state.collective.is_some_and(|(stream, end)| stream != on && begin < end) {
+            seconds *= BESIDE_A_COLLECTIVE;
+        }
+        state.streams.insert(on, begin + seconds);
+        if let Some(spans) = &mut state.spans {
+            let (start, duration) = (Duration::from_secs_f64(begin), Duration::from_secs_f64(seconds));
+            spans.push(TimelineSpan { op, stream: on.0, start, duration, cost });
+        }
+    }
+
+    fn seconds(&self, op: &str, cost: &Cost, dtype: Option<DType>) -> f64 {
+        let (Some(bandwidth), Some(flops)) = (self.properties.bandwidth, self.properties.flops) else {
+            return 0.0;
+        };
+        if cost.ranks > 1 {
+            let rate = match bandwidth.nvlink_bytes_per_s {
+                _ if cost.ranks > GPUS_OF_A_HOST => NETWORK_BYTES_PER_S,
+                Some(nvlink) => LINK * nvlink as f64,
+                None => LINK * bandwidth.pcie_bytes_per_s as f64,
+            };
+            return COLLECTIVE_S + cost.bytes_received as f64 / rate;
+        }
+        let reached = reached(op);
+        let tf32 = || flops.tf32.filter(|_| op.starts_with("conv") || tf32::is_allowed_in_matmul());
+        let rate = match dtype {
+            Some(DType::F64) => flops.f64,
+            Some(DType::F16) => flops.f16,
+            Some(DType::BF16) => flops.bf16.unwrap_or(flops.f32),
+            // Without tensor cores, products are further from the peak.
+            _ => tf32().unwrap_or_else(|| (0.75 * flops.f32 as f64) as u64),
+        };
+        let arithmetic = cost.flops as f64 / (reached.flops * rate as f64);
+        let bytes = (cost.bytes_read + cost.bytes_written) as f64;
+        let memory = bytes / (reached.bytes * bandwidth.memory_bytes_per_s as f64);
+        reached.fixed_s + arithmetic.max(memory)
+    }
+
+    /// When a stream is done, in seconds.
+    pub(crate) fn done(&self, stream: StreamId) -> f64 {
+        self.state().streams.get(&stream).copied().unwrap_or(0.0)
+    }
+
+    /// Makes later work on a stream wait until `at`.
+    pub(crate) fn wait(&self, stream: StreamId, at: f64) {
+        let mut state = self.state();
+        let clock = state.streams.entry(stream).or_default();
+        *clock = clock.max(at);
+    }
+
+    /// When the last stream is done.
+    pub(crate) fn all_done(&self) -> Duration {
+        Duration::from_secs_f64(self.state().streams.values().copied().fold(0.0, f64::max))
+    }
+
+    /// Begins to record spans, or ends it and returns them.
+    pub(crate) fn record(&self, begins: bool) -> Vec<TimelineSpan> {
+        std::mem::replace(&mut self.state().spans, begins.then(Vec::new)).unwrap_or_default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{DType, Device, Event, ProcessGroup, SimConfig, Stream, Tensor, with_stream};
+
+    fn ms(device: &Device) -> f64 {
+        device.estimated_time().map_or(0.0, |time| time.as_secs_f64() * 1e3)
+    }
+
+    #[test]
+    fn streams_run_side_by_side_and_wait_for_events() {
+        let device = Device::sim(SimConfig::like("H100").unwrap());
+        let x = Tensor::empty(&[8192, 8192], DType::BF16, &device).unwrap();
+        x.matmul(&x).unwrap();
+        let one = ms(&device);
+        assert!(one > 1.0);
+        let side = Stream::new(&device);
+        with_stream(&side, || x.matmul(&x)).unwrap();
+        assert_eq!(ms(&device), one, "beside the first");
+        with_stream(&side, || x.matmul(&x)).unwrap();
+        assert!((ms(&device) - 2.0 * one).abs() < 1e-9);
+        let event: Event = side.record_event().unwrap();
+        device.current_stream().wait_event(&event).unwrap();
+        x.matmul(&x).unwrap();
+        assert!((ms(&device) - 3.0 * one).abs() < 1e-9, "after the second on the other stream");
+    }
+
+    #[test]
+    fn collectives_take_the_time_of_the_link_and_slow_kernels_down() {
+        let device = Device::sim(SimConfig::like("H100").unwrap());
+        let group = ProcessGroup::simulated(0, 2);
+        let buffer = Tensor::empty(&[128 << 20], DType::BF16, &device).unwrap(); // 256 MiB
+        let x = Tensor::empty(&[4096, 4096], DType::BF16, &device).unwrap();
+        let (_, alone) = device.record_timeline(|| x.matmul(&x).unwrap());
+        let side = group.stream(&device);
+        side.wait_stream(&device.current_stream()).unwrap();
+        let (_, spans) = device.record_timeline(|| {
+            let part = buffer.narrow(0, 0, 64 << 20).unwrap();
+            with_stream(&side, || group.all_gather_into_tensor(&buffer, &part)).unwrap();
+            x.matmul(&x).unwrap()
+        });
+        // Measured on two H100s: 555 µs.
+        let gather = spans.iter().find(|span| span.op == "all_gather").unwrap();
+        assert!((gather.duration.as_secs_f64() * 1e6 - 555.0).abs() < 30.0, "{:?}", gather.duration);
+        let product = spans.iter().find(|span| span.op == "matmul").unwrap();
+        assert_eq!(product.start, gather.start);
+        assert!(product.duration > alone[0].duration);
+    }
+
+    #[test]
+    fn other_devices_have_no_estimate() {
+        for device in [Device::cpu(), Device::sim(SimConfig::new(1 << 30))] {
+            let (_, spans) = device.record_timeline(|| Tensor::ones(&[4], &device).unwrap());
+            assert!(device.estimated_time().is_none() && spans.is_empty());
+        }
+    }
+}
