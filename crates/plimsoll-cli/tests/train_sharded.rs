@@ -168,3 +168,65 @@ fn the_timeline_of_a_simulated_step_shows_gathers_beside_kernels() {
     assert_eq!(on_cpu.status.code(), Some(2));
     assert!(stderr(&on_cpu).contains("--timeline is for a simulated GPU"), "{}", stderr(&on_cpu));
 }
+
+#[test]
+fn a_plan_simulates_each_way_and_prints_the_fastest_that_fits() {
+    let job = [
+        "train",
+        "gpt",
+        "--layers",
+        "4",
+        "--width",
+        "512",
+        "--heads",
+        "8",
+        "--context",
+        "128",
+        "--batch-size",
+        "16",
+    ];
+    let plan = |args: &[&str]| plimsoll(&[&job[..], args].concat());
+    let output = plan(&["--plan", "8xH100", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let answer = json(&output);
+    crate::schema::check(&answer);
+    let rows = answer["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 8);
+    let ms = |row: &Value| row["estimated_step_ms"].as_f64().expect("a time");
+    assert!(rows.iter().all(|row| row["fits"] == true && ms(row) > 0.0));
+    assert!(rows.windows(2).all(|pair| ms(&pair[0]) < ms(&pair[1]) + 0.1), "{rows:?}");
+    let command = rows[0]["command"].as_str().expect("a command");
+    assert!(
+        command.contains("train gpt") && command.contains("--ranks 8") && !command.contains("--plan"),
+        "{command}"
+    );
+
+    // A row is what a run of that way reports.
+    let sharded = |row: &&Value| row["options"] == serde_json::json!(["--parallel shard"]);
+    let row = rows.iter().find(sharded).expect("a sharded way");
+    let run =
+        plan(&["--parallel", "shard", "--sim-ranks", "8", "--device", "sim:H100", "--steps", "4", "--json"]);
+    let memory = &json(&run)["memory"];
+    for (ours, theirs) in
+        [("allocated_bytes", "peak_allocated_bytes"), ("reserved_bytes", "peak_reserved_bytes")]
+    {
+        assert_eq!(row[ours], memory[theirs], "{ours}");
+    }
+    assert_eq!(row["outside_bytes"], memory["outside_allocator_bytes"]);
+
+    let small = plan(&["--plan", "8xH100", "--memory-limit", "64MiB"]);
+    assert_eq!(small.status.code(), Some(4));
+    assert!(stdout(&small).starts_with("does not fit: at least "), "{}", stdout(&small));
+    let one = plan(&["--plan", "1xT4"]);
+    assert!(stdout(&one).starts_with("one GPU: about "), "{}", stdout(&one));
+    for (args, expected) in [
+        (&["--plan", "3xH100"][..], "must be a multiple of 3"),
+        (&["--plan", "8xH9000"], "`H9000` is not a known GPU"),
+        (&["--plan", "H100"], "such as 16xH200"),
+        (&["--plan", "8xH100", "--device", "cpu"], "cannot be used with"),
+    ] {
+        let output = plan(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+    }
+}

@@ -57,6 +57,11 @@ impl FromStr for On {
 }
 
 impl DeviceArgs {
+    /// The bytes that may be reserved, if that is limited.
+    pub(super) fn memory_limit(&self) -> Option<u64> {
+        self.memory_limit
+    }
+
     /// Whether values are computed.
     pub(super) fn has_values(&self) -> bool {
         matches!(self.device, On::Cpu | On::Cuda(_))

@@ -3,7 +3,7 @@
 //! `mnist/`, `gpt/` and `image/` are the trainings, each a `Task` (`task.rs`). `run.rs` is the training loop, the same for
 //! all of them and on every device; `saves.rs` writes its checkpoints, and `stop.rs` handles signals. `smallest.rs` finds
 //! the smallest limit by running the job on the simulated device. `parallel.rs` finds out which rank this process is,
-//! `spawn.rs` starts ranks, and `lanes.rs` has the data of a rank. `progress.rs` shows the progress, `snapshot.rs` saves
+//! `plan.rs` finds the fastest way to share the work, `spawn.rs` starts ranks, and `lanes.rs` has the data of a rank. `progress.rs` shows the progress, `snapshot.rs` saves
 //! the memory history, `timeline.rs` writes the estimated timeline of a step, and `report.rs` and `json.rs` print the result. `command.rs` puts them together.
 
 mod classifier;
@@ -17,6 +17,7 @@ mod lanes;
 mod mnist;
 mod optimizer;
 mod parallel;
+mod plan;
 mod progress;
 mod report;
 mod run;
@@ -75,11 +76,22 @@ impl What {
             What::Image(args) => args.job(),
         }
     }
+
+    /// The job, and the same one with less memory if the task has an option for that.
+    fn variants(&self) -> Result<Vec<(Option<&'static str>, Job)>, Failure> {
+        match self {
+            What::Gpt(args) => args.variants(),
+            _ => Ok(vec![(None, self.job()?)]),
+        }
+    }
 }
 
 /// Runs the job. Returns the text for stdout.
 pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
     let settings = what.settings();
+    if let Some(gpus) = &settings.plan {
+        return plan::run(gpus, settings, what.variants()?);
+    }
     let (world, device) =
         match settings.parallel.start(&settings.device, what.batch_size(), settings.capture)? {
             Start::Rank(world, device) => (world, device),

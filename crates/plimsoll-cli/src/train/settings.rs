@@ -9,6 +9,7 @@ use plimsoll::parallel::Shard;
 use super::device::DeviceArgs;
 use super::job::{Job, Length, Precision};
 use super::parallel::ParallelArgs;
+use super::plan::Gpus;
 use super::saves::SaveArgs;
 use super::task::Task;
 
@@ -18,6 +19,11 @@ pub(crate) struct Settings {
     pub(super) device: DeviceArgs,
     #[command(flatten)]
     pub(super) parallel: ParallelArgs,
+    /// Train nothing: simulate one rank of each way to share the work among these GPUs, such as 16xH200, and print the fastest that
+    /// fits
+    #[arg(long, value_name = "NxGPU", help_heading = "Ranks",
+          conflicts_with_all = ["parallel", "device", "capacity", "save", "resume", "snapshot", "log", "timeline"])]
+    pub(super) plan: Option<Gpus>,
     /// The type in which matrix products and convolutions are computed
     #[arg(long = "dtype", value_enum, value_name = "TYPE", default_value_t = Precision::Float32)]
     pub(super) precision: Precision,

@@ -121,8 +121,17 @@ struct Gpt {
 }
 
 impl GptArgs {
+    /// The job without and with `--checkpoint`.
+    pub(super) fn variants(&self) -> std::result::Result<Vec<(Option<&'static str>, Job)>, Failure> {
+        Ok(vec![(None, self.job_with(false)?), (Some("--checkpoint"), self.job_with(true)?)])
+    }
+
     /// Builds the job.
     pub(super) fn job(&self) -> std::result::Result<Job, Failure> {
+        self.job_with(self.checkpoint)
+    }
+
+    fn job_with(&self, checkpoint: bool) -> std::result::Result<Job, Failure> {
         let [width, context, heads] = [self.width as usize, self.context as usize, usize::from(self.heads)];
         if !width.is_multiple_of(heads) {
             let message = format!("--width {width} is not a multiple of --heads {heads}: change one of them");
@@ -138,7 +147,7 @@ impl GptArgs {
             n_layer: usize::from(self.layers),
             n_head: heads,
             dropout: self.dropout,
-            gradient_checkpointing: self.checkpoint,
+            gradient_checkpointing: checkpoint,
             ..Gpt2Config::small()
         };
         let sampling =

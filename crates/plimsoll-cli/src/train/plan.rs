@@ -1,0 +1,229 @@
+//! `--plan NxGPU`: simulates one rank of each way to share the work, and prints the fastest that fits.
+//!
+//! A row is a run of the job itself, a few steps long, on a simulated GPU without a limit: its peak, the memory outside the
+//! allocator and the estimated time of a step. Ranks make equal requests, so one stands for all.
+
+use std::fmt::Write;
+use std::str::FromStr;
+
+use plimsoll::parallel::Shard;
+use plimsoll::{Bytes, Device, ProcessGroup, SimConfig};
+use plimsoll_trace::render::words::counted;
+use serde_json::{Value, json};
+
+use super::job::{Job, Outcome};
+use super::progress;
+use super::settings::Settings;
+use super::stop::Stop;
+use crate::exit::{Answer, Exit, Failure};
+use crate::output::{self, BOLD, RESET};
+
+/// The schema of a plan. Changes of meaning raise the version; new fields do not.
+const SCHEMA: &str = "plimsoll.train.plan/1";
+/// Steps of a run: after the first ones, optimizer state exists and units are gathered ahead.
+const STEPS: u64 = 4;
+
+/// The GPUs to plan for: `16xH200`.
+#[derive(Clone, Debug)]
+pub(super) struct Gpus {
+    count: usize,
+    gpu: SimConfig,
+}
+
+impl FromStr for Gpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Gpus, String> {
+        let (count, gpu) =
+            text.split_once('x').ok_or("give a number of GPUs and their name, such as 16xH200")?;
+        let count = count.parse().ok().filter(|count| (1..=1_000_000).contains(count));
+        let count =
+            count.ok_or_else(|| format!("`{text}` does not begin with a number of GPUs, such as 16x"))?;
+        let gpu = SimConfig::like(gpu).map_err(|why| why.to_string())?;
+        Ok(Gpus { count, gpu })
+    }
+}
+
+/// A way to share the work, and what it takes.
+struct Row {
+    /// The options that choose it.
+    options: Vec<&'static str>,
+    allocated_bytes: u64,
+    reserved_bytes: u64,
+    outside_bytes: u64,
+    step_s: f64,
+    fits: bool,
+}
+
+impl Row {
+    fn total_bytes(&self) -> u64 {
+        self.reserved_bytes + self.outside_bytes
+    }
+
+    fn shown(&self) -> String {
+        if self.options.is_empty() { "one GPU".to_owned() } else { self.options.join(" ") }
+    }
+}
+
+/// The ways to share a model among several ranks.
+const WAYS: [(Shard, &[&str]); 4] = [
+    (Shard::Nothing, &["--parallel ddp"]),
+    (Shard::OptimizerState, &["--parallel shard", "--shard optimizer-state"]),
+    (Shard::Gradients, &["--parallel shard", "--shard gradients"]),
+    (Shard::Parameters, &["--parallel shard"]),
+];
+
+/// Tries all ways. `jobs` has the job as it is given, and perhaps the same one with an option that saves memory.
+pub(super) fn run(
+    gpus: &Gpus,
+    settings: &Settings,
+    jobs: Vec<(Option<&'static str>, Job)>,
+) -> Result<Answer, Failure> {
+    let bound =
+        settings.device.memory_limit().unwrap_or(gpus.gpu.capacity_bytes).min(gpus.gpu.capacity_bytes);
+    let ways = if gpus.count == 1 { &[(Shard::Nothing, &[][..])][..] } else { &WAYS[..] };
+    let tries = jobs.len() * ways.len();
+    let (mut rows, mut first) = (Vec::new(), None);
+    for (option, mut job) in jobs {
+        if !job.batch_size.is_multiple_of(gpus.count) {
+            let message = format!(
+                "--batch-size {} is the total of all ranks, and must be a multiple of {}",
+                job.batch_size, gpus.count
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        job.length.steps = Some(job.length.steps.map_or(STEPS, |steps| steps.min(STEPS)));
+        job.group = ProcessGroup::simulated(0, gpus.count);
+        for (shard, options) in ways {
+            output::progress(&format!("simulating {} of {tries}", rows.len() + 1));
+            job.shard = *shard;
+            let options = options.iter().copied().chain(option).collect();
+            rows.push(row(&job, gpus, bound, options)?);
+        }
+        first.get_or_insert(job);
+    }
+    // The fastest that fits comes first; of equally fast ones, the smallest. What does not fit follows by its need.
+    rows.sort_by(|a, b| {
+        let fast = |row: &Row| if row.fits { (row.step_s * 1e4).round() } else { 0.0 };
+        (!a.fits).cmp(&!b.fits).then(fast(a).total_cmp(&fast(b))).then(a.total_bytes().cmp(&b.total_bytes()))
+    });
+    let exit = if rows[0].fits { Exit::Done } else { Exit::OutOfMemory };
+    let Some(job) = first else { unreachable!("there is a job") };
+    let text =
+        if settings.json { of_json(gpus, bound, &rows, &job) } else { of_text(gpus, bound, &rows, &job) };
+    Ok(Answer { text, exit })
+}
+
+/// Runs the job on a GPU of unlimited size.
+fn row(job: &Job, gpus: &Gpus, bound: u64, options: Vec<&'static str>) -> Result<Row, Failure> {
+    let mut unlimited = gpus.gpu.clone();
+    unlimited.capacity_bytes = u64::MAX / 4;
+    let outcome = job.run(&Device::sim(unlimited), &mut (), None, &Stop::default());
+    let Outcome { memory, estimated_step, .. } = outcome.map_err(|why| match why {
+        super::job::Error::Data(why) => Failure::from(why),
+        super::job::Error::Tensor(why) => Failure::from(why),
+        super::job::Error::Load(why) => Failure::new(Exit::Unreadable, why.to_string()),
+    })?;
+    let row = Row {
+        options,
+        allocated_bytes: memory.peak_allocated_bytes,
+        reserved_bytes: memory.peak_reserved_bytes,
+        outside_bytes: memory.outside_bytes.unwrap_or(0),
+        step_s: estimated_step.map_or(0.0, |step| step.as_secs_f64()),
+        fits: false,
+    };
+    Ok(Row { fits: row.total_bytes() <= bound, ..row })
+}
+
+/// The command that trains in this way: the one that was given, with other options.
+fn command(gpus: &Gpus, row: &Row) -> String {
+    let mut words = std::env::args().skip(1);
+    let mut kept = vec!["plimsoll".to_owned()];
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--plan" => drop(words.next()),
+            "--json" | "--checkpoint" => {}
+            _ if word.starts_with("--plan=") => {}
+            _ if word.contains([' ', '\'', '"', '$', '\\']) => {
+                kept.push(format!("'{}'", word.replace('\'', r"'\''")))
+            }
+            _ => kept.push(word),
+        }
+    }
+    let ranks = if gpus.count == 1 { String::new() } else { format!(" --ranks {}", gpus.count) };
+    let plan = format!("{} --device cuda {}", kept.join(" "), row.options.join(" "));
+    match gpus.count {
+        0..=8 => format!("{}{ranks}", plan.trim_end()),
+        _ => format!("srun --ntasks {} {plan}", gpus.count),
+    }
+}
+
+fn of_text(gpus: &Gpus, bound: u64, rows: &[Row], job: &Job) -> String {
+    let (best, unit) = (&rows[0], job.task.unit());
+    let rate =
+        |row: &Row| progress::rate((job.batch_size * unit.per_sample as usize) as f64 / row.step_s, unit);
+    let each = counted(gpus.count as u64, "GPU");
+    let name = gpus.gpu.name.trim_start_matches("sim:");
+    let mut out = if best.fits {
+        format!(
+            "{BOLD}{}: about {:.1} ms a step, {}, {} of {} on each of {each} ({name}){RESET}\nNext: {}\n",
+            best.shown(),
+            best.step_s * 1e3,
+            rate(best),
+            Bytes(best.total_bytes()),
+            Bytes(bound),
+            command(gpus, best)
+        )
+    } else {
+        format!(
+            "{BOLD}does not fit: at least {} on each of {each} ({name}), {} more than {}{RESET}\nTry a smaller --batch-size, or more GPUs\n",
+            Bytes(best.total_bytes()),
+            Bytes(best.total_bytes() - bound),
+            Bytes(bound)
+        )
+    };
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(
+        out,
+        "\n{:<46} {:>10} {:>11} {:>11} {:>11}",
+        "", "a step", "allocated", "reserved", "with NCCL"
+    );
+    for row in rows {
+        let _ = writeln!(
+            out,
+            "{:<46} {:>7.1} ms {:>11} {:>11} {:>11}{}",
+            row.shown(),
+            row.step_s * 1e3,
+            Bytes(row.allocated_bytes).to_string(),
+            Bytes(row.reserved_bytes).to_string(),
+            Bytes(row.total_bytes()).to_string(),
+            if row.fits { "" } else { "  does not fit" }
+        );
+    }
+    out.push_str("\nEach row was simulated. Times are estimates for hosts that keep up with their GPUs.\n");
+    out
+}
+
+fn of_json(gpus: &Gpus, bound: u64, rows: &[Row], job: &Job) -> String {
+    let each = rows.iter().map(|row| {
+        json!({
+            "options": row.options,
+            "fits": row.fits,
+            "estimated_step_ms": row.step_s * 1e3,
+            "allocated_bytes": row.allocated_bytes,
+            "reserved_bytes": row.reserved_bytes,
+            "outside_bytes": row.outside_bytes,
+            "command": command(gpus, row),
+        })
+    });
+    let fields = json!({
+        "schema": SCHEMA,
+        "verdict": if rows[0].fits { "fits" } else { "out of memory" },
+        "gpus": gpus.count,
+        "gpu": gpus.gpu.name.trim_start_matches("sim:"),
+        "limit_bytes": bound,
+        "batch_size": job.batch_size,
+        "rows": each.collect::<Vec<Value>>(),
+    });
+    format!("{fields:#}\n")
+}
