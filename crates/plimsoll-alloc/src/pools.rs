@@ -11,7 +11,7 @@
 //! | `pools/import.rs` | segments of another allocator |
 //! | `pools/snapshot.rs`, `pools/check.rs` | snapshots of the state; consistency checks |
 //!
-//! As PyTorch: `BlockPool`.
+//! In PyTorch: `BlockPool`.
 
 mod check;
 mod import;

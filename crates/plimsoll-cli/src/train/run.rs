@@ -1,5 +1,5 @@
-//! The training loop. It is the same for every task and every device; on the simulated device, it only cannot read
-//! values.
+//! The training loop. It is the same for every task and every device; the only difference on the simulated device
+//! is that it cannot read values.
 
 use std::time::{Duration, Instant};
 
@@ -19,12 +19,12 @@ use super::watch::Watch;
 use crate::cuda::without_dnn;
 
 // Note [Repeating epochs]
-// Every epoch makes the same requests. On the simulated device nothing else happens. So if an epoch ends with
-// the same segments and blocks as an earlier one, all later epochs repeat the same states, and the job can
-// stop, whatever the number of epochs. (Blocks change places between epochs, so the earlier epoch need not be
-// the previous one.)
+// Every epoch makes the same requests, and on the simulated device nothing else happens. So if an epoch ends
+// with the same segments and blocks as an earlier one, all later epochs repeat the same states, and the job
+// can stop, no matter how many epochs are left. (Blocks may be at different addresses after each epoch, so
+// the earlier epoch need not be the previous one.)
 
-/// A rank's share of the test samples: consecutive ones, which no other rank has.
+/// A rank's part of the test samples: a consecutive range that no other rank has.
 #[derive(Clone, Copy)]
 struct Share {
     start: usize,
@@ -52,7 +52,7 @@ fn share(testing: DataLoader, group: &ProcessGroup) -> DataLoader {
     testing.sampler(Share { start: border(rank), len: border(rank + 1) - border(rank) })
 }
 
-/// Test batches of the rank that has the most, of `batch_size` samples.
+/// The number of test batches, of `batch_size` samples, on the rank that has the most.
 fn most_batches(testing: &DataLoader, group: &ProcessGroup, batch_size: usize) -> usize {
     testing.dataset().len().div_ceil(group.size()).div_ceil(batch_size)
 }
@@ -64,7 +64,7 @@ struct Run<'a> {
     stop: &'a Stop,
     saves: Option<&'a mut Saves>,
     group: ProcessGroup,
-    /// The sharding of the network, where there are several ranks. It averages gradients.
+    /// The sharded network, if there are several ranks. It averages gradients.
     sharded: Option<FullyShardedDataParallel>,
     network: Box<dyn Network>,
     parameters: Vec<Tensor>,
@@ -72,7 +72,7 @@ struct Run<'a> {
     captured: Option<CapturedStep>,
     training: DataLoader,
     testing: DataLoader,
-    /// Test batches of the rank that has the most. All ranks gather parameters as often.
+    /// The number of test batches on the rank that has the most. All ranks gather parameters this often.
     most_batches: usize,
     parameter_bytes: u64,
     parameter_count: u64,
@@ -84,7 +84,7 @@ struct Run<'a> {
     outside_bytes: Option<u64>,
 }
 
-/// The units trained on in this process, and the time.
+/// The number of units trained on in this process, and the time.
 #[derive(Default)]
 struct Trained {
     steps: u64,
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
         let group = job.group_on(device);
         let (rank, size) = (group.rank(), group.size());
         device.manual_seed(rank_seed(job.seed, &group));
-        // A rank never has all parameters, if it does not need them.
+        // If parameters are sharded, a rank never holds all of them.
         let (is_sharded, scope) = (size > 1 && job.shard != Shard::Nothing, Scope::new(device, job.seed));
         let scope = if is_sharded { scope.deferred() } else { scope };
         let mut network = job.task.network(&scope)?;
@@ -246,7 +246,7 @@ impl<'a> Run<'a> {
         self.sharded.is_some() && self.job.shard != Shard::Nothing
     }
 
-    /// What the ranks did. Waits until all have come to the end.
+    /// The shared results of the ranks. Waits until all ranks have reached the end.
     fn together(&self, memory: &Report) -> Result<Option<Together>, Error> {
         let Some(sharded) = &self.sharded else { return Ok(None) };
         let own = [memory.peak_allocated_bytes.to_le_bytes(), memory.peak_reserved_bytes.to_le_bytes()];
@@ -308,7 +308,8 @@ impl<'a> Run<'a> {
         let (progress, not_finite) =
             from.load(self.network.module(), self.optimizer.as_mut(), self.device, self.sharded.as_ref())?;
         self.progress = progress;
-        // The checkpoint has the state of rank 0's generator. The others are as far, with their own seeds.
+        // The checkpoint has the state of rank 0's generator. The generators of other ranks are at the same position,
+        // but with their own seeds.
         let state = self.device.rng_state();
         self.device.set_rng_state(RngState { seed: rank_seed(state.seed, &self.group), ..state });
         if let Some(first) = not_finite.first() {
@@ -404,7 +405,7 @@ impl<'a> Run<'a> {
             Some(captured) => captured.run(&batch.iter().collect::<Vec<_>>(), optimizers, step)?,
             None => step(batch, optimizers)?,
         };
-        // Often enough to measure batches in preparation, and rarely enough to cost nothing.
+        // This is often enough to measure batches in preparation, and rare enough to cost nothing.
         if self.progress.step.is_multiple_of(64) {
             self.look_outside();
         }
@@ -451,8 +452,8 @@ impl<'a> Run<'a> {
         Ok(Some(Some(self.agree(sum)?)))
     }
 
-    /// Runs as many forward passes more as the rank with the most test batches has, for the parameters that those gather. Their
-    /// scores do not count.
+    /// Runs further forward passes, until this rank has run as many as the rank with the most test batches, because each pass
+    /// gathers parameters from all ranks. The scores of these passes do not count.
     fn gather_with_others(&mut self, batches: usize) -> Result<(), Error> {
         let first = Share { start: 0, len: 1 };
         for _ in batches..self.most_batches {

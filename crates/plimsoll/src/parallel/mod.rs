@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `agree.rs` | comparing the models of all ranks |
-//! | `norm.rs` | clipping gradients by their norm, however they are sharded |
+//! | `norm.rs` | clipping gradients by their norm, for any kind of sharding |
 //! | `ddp/` | data-parallel training, where each rank has the full model and a part of the batch: [`DistributedDataParallel`] |
 //! | `sharded/` | the same, but each rank has only its rows of the optimizer state, gradients or parameters: [`fully_shard`] |
 

@@ -1,9 +1,9 @@
 //! Units, and how they are gathered: [`Gatherer`].
 //!
 //! The parameters of a unit are views of one flat *lent* tensor ([`Tensor::lent`]). It has no memory until an operation reads a
-//! parameter. Then the unit is gathered from the rows of all ranks, into a slot, which another unit takes over later. If whole
-//! parameters are kept, each unit has a buffer of its own, of which this rank's part is its rows; the other parts are gathered
-//! after the rows have changed.
+//! parameter. Then the unit is gathered from the rows of all ranks into a slot, which another unit reuses later. If unsharded
+//! parameters are kept, each unit has its own buffer. This rank's part of the buffer contains its rows; the other parts are
+//! gathered after the rows have changed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -27,7 +27,7 @@ pub(super) struct Unit {
     pub(super) whole: Tensor,
     /// This rank's part.
     pub(super) rows: Tensor,
-    /// The memory of whole parameters that are kept.
+    /// The buffer of the unsharded parameters, if they are kept.
     buffer: Option<Tensor>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Unit {
 pub(super) struct Gatherer {
     pub(super) group: ProcessGroup,
     pub(super) units: OnceLock<Vec<Unit>>,
-    /// The slots of each kind of units: by type, apart for root units and blocks.
+    /// The slots for each kind of unit: by type, and separately for root units and blocks.
     slots: Mutex<Vec<(bool, Slots)>>,
     gathered: AtomicU64,
 }
@@ -50,7 +50,8 @@ impl Gatherer {
         self.units.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Makes unit `number` of these parameters, which may be dropped afterwards. With `keep`, whole parameters stay.
+    /// Makes unit `number` from these parameters, which may be dropped afterwards. With `keep`, unsharded parameters
+    /// are kept.
     pub(super) fn make(
         self: &Arc<Gatherer>,
         number: usize,
@@ -100,8 +101,8 @@ impl Gatherer {
         Ok(Unit { name, is_root, members, layout, whole, rows, buffer })
     }
 
-    /// Sets the units, and makes the slots in which those without a buffer are gathered: two for the blocks of a type, so that the
-    /// last one stays, and one for the root's.
+    /// Sets the units, and makes the slots into which units without a buffer are gathered: two for the blocks of each type, so
+    /// that the previous block stays gathered, and one for root units.
     pub(super) fn set_units(&self, units: Vec<Unit>, device: &Device) -> Result<()> {
         let slots = slots_for(&units, device, |unit| unit.buffer.is_none(), Category::Parameter, "gathered")?;
         *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
@@ -109,7 +110,7 @@ impl Gatherer {
         Ok(())
     }
 
-    /// Gathers a unit, because an operation reads one of its parameters. Returns the memory that has it.
+    /// Gathers a unit, because an operation reads one of its parameters. Returns the memory that contains it.
     fn gather(&self, number: usize) -> Result<Tensor> {
         let Some(unit) = self.units().get(number) else {
             return Err(Error::argument(NAME, "parameters are read while the model is being sharded"));
@@ -130,20 +131,20 @@ impl Gatherer {
         Ok(slot)
     }
 
-    /// How often a unit was gathered so far.
+    /// The number of times that units were gathered so far.
     pub(super) fn gathered(&self) -> u64 {
         self.gathered.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the memory in which units take turns.
+    /// The size in bytes of the slots that units share.
     pub(super) fn slot_bytes(&self) -> u64 {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.iter().map(|(_, slots)| slots.count() as u64 * slots.bytes()).sum()
     }
 }
 
-/// The slots that some of these units take turns in. Those of the root are apart, because its parameters are often larger and used
-/// at both ends of the model.
+/// The slots that these units share. Root units have separate slots, because their parameters are often larger and are used at
+/// both ends of the model.
 pub(super) fn slots_for(
     units: &[Unit],
     device: &Device,
@@ -177,7 +178,7 @@ pub(super) fn slots_for(
     Ok(made)
 }
 
-/// The slots that a unit takes turns in.
+/// The slots that a unit shares with others.
 pub(super) fn slots_of<'a>(slots: &'a mut [(bool, Slots)], unit: &Unit) -> &'a mut Slots {
     let alike = |(is_root, slots): &&mut (bool, Slots)| {
         *is_root == unit.is_root && slots.dtype() == unit.rows.dtype()
@@ -189,7 +190,7 @@ pub(super) fn slots_of<'a>(slots: &'a mut [(bool, Slots)], unit: &Unit) -> &'a m
 }
 
 /// # Errors
-/// If this thread captures the device's work: collectives are called by the host, so a replay would leave them out.
+/// This thread captures the device's work. Collectives are called by the host, so a replay would not include them.
 pub(super) fn want_eager(tensor: &Tensor) -> Result<()> {
     if !tensor.device().is_capturing() {
         return Ok(());
