@@ -59,7 +59,7 @@ fn variable(name: &str) -> String {
     env::var(name).expect("Cargo sets it")
 }
 
-/// The folder of that Python's packages; why not, if it does not say.
+/// The folder of that Python's packages, or the reason why it is unknown.
 fn site_packages(python: &str) -> Result<PathBuf, String> {
     let words: Vec<&str> = python.split_whitespace().collect();
     let code = "import sysconfig; print(sysconfig.get_paths()['platlib'])";

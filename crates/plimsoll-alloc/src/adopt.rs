@@ -140,7 +140,7 @@ impl Adoption<'_> {
         let sum = self.pieces.iter().try_fold(0_u64, |sum, piece| sum.checked_add(piece.bytes));
         must(sum == Some(bytes), "the pieces do not add up to the segment's size", addr)?;
         let sized = pool == PoolKind::Large || bytes == SMALL_SEGMENT_BYTES || self.page_bytes.is_some();
-        must(sized, "a small segment is 2 MiB", addr)?;
+        must(sized, "a small segment must have 2 MiB", addr)?;
         let page_bytes = self.page_bytes.unwrap_or(MIN_BLOCK_BYTES);
         let pages = page_bytes > 0 && page_bytes.is_multiple_of(MIN_BLOCK_BYTES);
         must(pages && bytes.is_multiple_of(page_bytes), "the segment is not a whole number of pages", addr)?;
@@ -148,10 +148,10 @@ impl Adoption<'_> {
         for piece in self.pieces {
             let at = Addr(addr.0 + from);
             let whole = piece.bytes > 0 && piece.bytes.is_multiple_of(MIN_BLOCK_BYTES);
-            must(whole, "blocks are multiples of 512 bytes", at)?;
+            must(whole, "block sizes must be multiples of 512 bytes", at)?;
             match piece.state {
                 PieceState::Held { requested_bytes } => {
-                    must(requested_bytes <= piece.bytes, "a block is smaller than its request", at)?;
+                    must(requested_bytes <= piece.bytes, "a block must not be smaller than its request", at)?;
                 }
                 PieceState::Cached => {}
                 PieceState::Unmapped => {

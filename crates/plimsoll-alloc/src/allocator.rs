@@ -20,7 +20,7 @@
 //! | `allocator/checkpoint.rs` | saving and restoring a private pool's layout |
 //! | `allocator/inspect.rs` | snapshots, how a request would be served, consistency checks |
 //!
-//! As PyTorch: `DeviceCachingAllocator` in `c10/cuda/CUDACachingAllocator.cpp`, for one device.
+//! In PyTorch: `DeviceCachingAllocator` in `c10/cuda/CUDACachingAllocator.cpp`, for one device.
 
 mod address;
 mod adopt;
@@ -126,7 +126,7 @@ pub enum CallbackResult {
 }
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Makes an empty allocator. If `per_process_memory_fraction` is set, that limits it.
+    /// Makes an empty allocator. If `per_process_memory_fraction` is set, it limits the allocator.
     pub fn new(config: Config, driver: D, observer: O) -> Self {
         Self {
             limit: MemoryLimit::of_config(&config, driver.memory().total_bytes),
@@ -142,7 +142,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// The first half of [`malloc`](Self::malloc): the cache lookup, without device calls for memory or callbacks.
     ///
     /// # Errors
-    /// As [`malloc`](Self::malloc), except out of memory.
+    /// The errors of [`malloc`](Self::malloc), except out of memory.
     #[inline(always)] // Note [Laid out once]
     pub fn start(&mut self, request: Request) -> Result<CacheLookup, Error> {
         if request.bytes == 0 {
@@ -281,7 +281,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         self.heap.send(&Event::StepMark { number });
     }
 
-    /// Sends an event for a snapshot of the state, for the history. As PyTorch: a trace's `snapshot`.
+    /// Sends an event for a snapshot of the state, for the history. In PyTorch: a trace's `snapshot`.
     pub fn mark_snapshot(&mut self) {
         let active_bytes = self.heap.pools().active_bytes();
         self.heap.send(&Event::Snapshot { active_bytes });
@@ -299,7 +299,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// Limits the reserved bytes to a fraction of the device's memory: `fraction` × total, rounded down.
-    /// 1 removes the limit. Memory that is already reserved stays. As PyTorch: `setMemoryFraction`.
+    /// 1 removes the limit. Memory that is already reserved stays. In PyTorch: `setMemoryFraction`.
     ///
     /// # Errors
     /// [`Error::InvalidFraction`] outside 0 to 1; the limit does not change.

@@ -6,7 +6,7 @@
 //! stream that used it are recorded. Once all of these nodes precede the next work of the block's own stream (the
 //! streams have joined), any new use of the memory is ordered after them, and no event is needed.
 //!
-//! As PyTorch: `record_free_markers`, `free_safe_blocks_in_capture`. The driver reports which streams are captured,
+//! In PyTorch: `record_free_markers`, `free_safe_blocks_in_capture`. The driver reports which streams are captured,
 //! and into which graph: [`Driver::is_capturing`], [`Driver::captured`].
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,11 +1,11 @@
 //! Saving and restoring a private pool's layout: [`Checkpoint`].
 //!
-//! After a graph replay, the pool is as it was at the end of the capture, whatever was allocated since. So before
+//! After a graph replay, the pool is as it was at the end of the capture, regardless of later allocations. So before
 //! another capture into the same pool, the pool is restored to the checkpoint's layout: all allocations are freed,
 //! every block of the checkpoint is allocated again at its address, and the blocks that were free at the checkpoint are
 //! freed. Segments added since the checkpoint stay, cached.
 //!
-//! As PyTorch: `getCheckpointState`, `setCheckpointPoolState`. Segments are visited in address order (PyTorch visits
+//! In PyTorch: `getCheckpointState`, `setCheckpointPoolState`. Segments are visited in address order (PyTorch visits
 //! them in the order of a hash map).
 
 use std::collections::BTreeMap;

@@ -87,7 +87,8 @@ pub trait Driver {
     }
 
     /// Records an event after the work now queued on a stream. The allocator owns the event until
-    /// [`is_done`](Self::is_done) returns true or [`wait`](Self::wait) succeeds; its id may be reused then.
+    /// [`is_done`](Self::is_done) returns true or [`wait`](Self::wait) succeeds; after that, its id may be
+    /// reused.
     ///
     /// # Errors
     /// If the device fails. The allocator retries before the next request.
@@ -116,8 +117,8 @@ pub trait Driver {
 
     /// Whether work that the calling thread submits is captured into a graph rather than run. Called
     /// only between [`begin_capture`](crate::Allocator::begin_capture) and
-    /// [`end_capture`](crate::Allocator::end_capture). By default, all work counts as captured then.
-    /// As CUDA: `cudaStreamIsCapturing` of the thread's current stream.
+    /// [`end_capture`](crate::Allocator::end_capture). By default, all work during a capture counts
+    /// as captured. As CUDA: `cudaStreamIsCapturing` of the thread's current stream.
     fn is_capturing(&self) -> bool {
         true
     }

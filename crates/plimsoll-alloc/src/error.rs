@@ -61,8 +61,7 @@ impl fmt::Display for Error {
             }
             Self::Rejected { segment_bytes, reserved_bytes, allowed_bytes } => write!(
                 f,
-                "refused: {} on top of the {} that are reserved would exceed the {} of \
-                 per_process_memory_fraction",
+                "refused: {} more than the {} already reserved would exceed the {} of per_process_memory_fraction",
                 Bytes(*segment_bytes),
                 Bytes(*reserved_bytes),
                 Bytes(*allowed_bytes)

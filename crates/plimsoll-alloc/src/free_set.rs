@@ -56,7 +56,7 @@ impl FreeSet {
     /// Changes the size and address of a block that is in the set.
     ///
     /// # Panics
-    /// As [`remove`](Self::remove).
+    /// Like [`remove`](Self::remove).
     #[inline(always)] // as above
     pub(crate) fn resize(&mut self, blocks: &mut Slab, id: BlockId, addr: Addr, bytes: u64) {
         let order = self.order;

@@ -3,7 +3,7 @@
 //!
 //! It calls no driver: `source.rs` gets and returns device memory, `pending.rs` waits for streams, and both call this.
 //!
-//! As PyTorch: `alloc_found_block`, `free`, `free_block`.
+//! In PyTorch: `alloc_found_block`, `free`, `free_block`.
 
 use crate::adopt::Piece;
 use crate::allocation::Allocation;

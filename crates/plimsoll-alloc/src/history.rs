@@ -1,10 +1,10 @@
 //! The history of allocator events: [`History`], a ring buffer of the latest entries.
 //!
-//! It observes events as the statistics do. It is off until [`History::record`]; while off, an event costs one
-//! comparison. The caller passes the clock. The actions are those of PyTorch's traces, and two of ours: retags and step
-//! marks.
+//! It observes events in the same way as the statistics. It is off until [`History::record`]; while off, an event costs
+//! one comparison. The caller passes the clock. The actions are those of PyTorch's traces, and two of ours: retags and
+//! step marks.
 //!
-//! As PyTorch: `_record_memory_history`, `TraceEntry`, `RingBuffer`.
+//! In PyTorch: `_record_memory_history`, `TraceEntry`, `RingBuffer`.
 
 use std::fmt;
 

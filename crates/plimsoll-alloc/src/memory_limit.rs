@@ -1,6 +1,6 @@
 //! The limit on the reserved bytes: [`MemoryLimit`].
 //!
-//! As PyTorch: `set_fraction`, `allowed_memory_maximum`.
+//! In PyTorch: `set_fraction`, `allowed_memory_maximum`.
 
 use crate::config::Config;
 use crate::error::Error;

@@ -75,7 +75,7 @@ pub struct OutOfMemory {
 /// assert_eq!(why.conclusion(), Conclusion::Capacity { missing_bytes: 1 << 20, limited: false });
 /// assert_eq!(
 ///     why.conclusion().to_string(),
-///     "allocated memory plus the request exceed the device's memory by 1024.00 KiB"
+///     "allocated memory plus the request exceeds the device's memory by 1024.00 KiB"
 /// );
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,9 +87,9 @@ pub enum Conclusion {
         /// Whether the capacity is the limit, rather than the device's memory.
         limited: bool,
     },
-    /// The pool has its own allocator, which is out of memory, however much the device has free.
+    /// The pool has its own allocator, which is out of memory, no matter how much memory is free on the device.
     SegmentAllocator,
-    /// One range of `expandable_segments_reserve` cannot hold the request, however much memory is free.
+    /// One range of `expandable_segments_reserve` cannot hold the request, no matter how much memory is free.
     Reserve {
         /// The option's value, bytes.
         reserve_bytes: u64,
@@ -203,7 +203,7 @@ impl fmt::Display for Conclusion {
             Self::Capacity { missing_bytes, limited } => {
                 let bound = if limited { "the limit" } else { "the device's memory" };
                 let missing = Bytes(missing_bytes);
-                write!(f, "allocated memory plus the request exceed {bound} by {missing}")
+                write!(f, "allocated memory plus the request exceeds {bound} by {missing}")
             }
             Self::SegmentAllocator => write!(f, "the pool's own allocator is out of memory"),
             Self::Reserve { reserve_bytes } => write!(
@@ -214,7 +214,7 @@ impl fmt::Display for Conclusion {
             Self::Fragmentation { cached_bytes, private_bytes, can_expand } => {
                 write!(f, "enough memory is free, but not contiguous: {} is cached", Bytes(cached_bytes))?;
                 if private_bytes > 0 {
-                    write!(f, ", of it {} in private pools", Bytes(private_bytes))?;
+                    write!(f, ", of which {} in private pools", Bytes(private_bytes))?;
                 }
                 if can_expand { write!(f, "; expandable_segments:True may help") } else { Ok(()) }
             }

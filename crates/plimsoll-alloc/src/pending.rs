@@ -7,7 +7,7 @@
 //! stream in id order, each in the order of recording. They are waited for before the cache is released, but never when
 //! a block is freed.
 //!
-//! As PyTorch: `recordStream`, `insert_events`, `process_events`, `synchronize_and_free_events`.
+//! In PyTorch: `recordStream`, `insert_events`, `process_events`, `synchronize_and_free_events`.
 
 mod check;
 mod queues;
@@ -129,7 +129,7 @@ impl PendingFrees {
 
 /// Frees that wait for events.
 impl PendingFrees {
-    /// Completes the frees of blocks whose events are done. As PyTorch: `process_events`.
+    /// Completes the frees of blocks whose events are done. In PyTorch: `process_events`.
     pub(crate) fn poll<O: Observer>(
         &mut self,
         heap: &mut Heap<O>,
@@ -149,7 +149,7 @@ impl PendingFrees {
         Ok(())
     }
 
-    /// Waits for all events, or for the events of one pool's blocks, and completes the frees. As PyTorch:
+    /// Waits for all events, or for the events of one pool's blocks, and completes the frees. In PyTorch:
     /// `synchronize_and_free_events`.
     pub(crate) fn wait<O: Observer>(
         &mut self,

@@ -3,7 +3,7 @@
 //! Pinning is slow and copies are asynchronous, so freed blocks are cached, and a block is reused only when
 //! the events recorded at its free are done on every stream that used it. Blocks are never split or
 //! merged. Like the device allocator, this one never accesses memory: addresses are numbers from a [`PinnedDriver`],
-//! and events go to a [`PinnedObserver`]. As PyTorch: `CachingHostAllocatorImpl`.
+//! and events go to a [`PinnedObserver`]. In PyTorch: `CachingHostAllocatorImpl`.
 //!
 //! | file | contents |
 //! |---|---|

@@ -12,7 +12,7 @@
 //! | `pools/import.rs` | segments of another allocator |
 //! | `pools/snapshot.rs`, `pools/check.rs` | snapshots of the state; consistency checks |
 //!
-//! As PyTorch: `BlockPool`.
+//! In PyTorch: `BlockPool`.
 
 mod by_address;
 mod check;

@@ -5,7 +5,7 @@
 //! not released. After that, the next release of the cache frees its cached memory, and the pool is removed once it is
 //! empty. The callers decide which requests name it, by thread or stream: `shared/redirect.rs`.
 //!
-//! As PyTorch: `MemPool`, `PrivatePool`, `createOrIncrefPool`, `beginAllocateToPool`, `endAllocateToPool`,
+//! In PyTorch: `MemPool`, `PrivatePool`, `createOrIncrefPool`, `beginAllocateToPool`, `endAllocateToPool`,
 //! `releasePool`. Unlike PyTorch, a pool is removed when it has no segment; PyTorch counts calls, which is wrong with
 //! expandable segments. Also, an unused pool that has not been removed yet can be used again (PyTorch asserts).
 

@@ -1,7 +1,7 @@
 //! Rounding: the size of the block that serves a request, and the size of the segment that is allocated for it. Pure
 //! arithmetic on sizes and options.
 //!
-//! As PyTorch: `round_size`, `get_allocation_size`.
+//! In PyTorch: `round_size`, `get_allocation_size`.
 
 use crate::config::Config;
 use crate::size::{
@@ -28,7 +28,7 @@ impl Config {
     }
 }
 
-/// Whether a remainder is split off. As PyTorch: `should_split`.
+/// Whether a remainder is split off. In PyTorch: `should_split`.
 #[inline]
 pub(crate) fn is_worth_cutting(
     config: &Config,

@@ -129,7 +129,7 @@ fn a_callback_that_frees_never_waits_for_its_request() {
     });
 }
 
-/// The lock is released while observers are told of a failure: they may query the memory that failed.
+/// The lock is released while observers are notified of a failure: they may query the memory that failed.
 #[test]
 fn an_out_of_memory_observer_may_call_the_allocator_while_others_allocate() {
     every_schedule(|| {

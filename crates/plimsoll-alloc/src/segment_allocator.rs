@@ -3,7 +3,7 @@
 //! Blocks are split, cached and counted as in any pool. Only the segments are allocated and freed elsewhere (memory
 //! that a communication library registered, managed memory).
 //!
-//! As PyTorch: `MemPool(allocator)` with a `CUDAPluggableAllocator`.
+//! In PyTorch: `MemPool(allocator)` with a `CUDAPluggableAllocator`.
 
 use std::collections::BTreeMap;
 use std::fmt;

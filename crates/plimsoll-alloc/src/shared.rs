@@ -3,7 +3,7 @@
 //! All decisions are made in the core. A call here takes the lock, calls the core, and releases the lock. Two kinds of
 //! callbacks run with the lock released, so that they may call the allocator: those that can free memory before new
 //! device memory is allocated, and those that observe an [`OutOfMemory`]. With `release_lock_on_cudamalloc`, the lock
-//! is also released while the device allocates a segment. Names are PyTorch's where PyTorch has one.
+//! is also released while the device allocates a segment. Where PyTorch has a name for something, that name is used.
 //!
 //! | file | contents |
 //! |---|---|

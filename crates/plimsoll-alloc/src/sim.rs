@@ -12,7 +12,7 @@ use crate::size::SEGMENT_GRAIN_BYTES;
 /// The first address. It is the same as in the conformance corpus, to make comparison easy.
 const BASE: Addr = Addr(0x5000_0000_0000);
 /// The size of the address space. No address is reused, so a real device's 47 bits would run
-/// out after a large device was filled some hundred times.
+/// out after a large device was filled a few hundred times.
 const SPACE_BYTES: u64 = (1 << 63) - BASE.0;
 
 /// Address space without a capacity. Segments and reserved ranges follow one another at multiples of 2 MiB, and no

@@ -3,7 +3,7 @@
 //! Each statistic changes once per event, by the net amount, so that `peak`, `allocated` and `freed` equal PyTorch's.
 //! `stats/keys.rs` has the statistics under flat keys, `stats/summary.rs` as a table.
 //!
-//! As PyTorch: `c10::CachingAllocator::Stat` and the updates in `alloc_found_block`, `free`, `free_block`,
+//! In PyTorch: `c10::CachingAllocator::Stat` and the updates in `alloc_found_block`, `free`, `free_block`,
 //! `alloc_block`, `release_block`.
 
 mod counters;
@@ -123,7 +123,7 @@ impl Stats {
         stats.map(|(&id, counters)| (id, counters.read())).collect()
     }
 
-    /// Resets every peak to the current value. As PyTorch: `reset_peak_memory_stats`.
+    /// Resets every peak to the current value. In PyTorch: `reset_peak_memory_stats`.
     pub fn reset_peak(&mut self) {
         self.arrays_mut().for_each(Counters::reset_peak);
         for stat in [&mut self.oversize_allocations, &mut self.oversize_segments] {
@@ -131,7 +131,7 @@ impl Stats {
         }
     }
 
-    /// Resets every counter, and every `allocated` and `freed`, to 0; current values and peaks stay. As PyTorch:
+    /// Resets every counter, and every `allocated` and `freed`, to 0; current values and peaks stay. In PyTorch:
     /// `reset_accumulated_memory_stats`.
     pub fn reset_accumulated(&mut self) {
         self.arrays_mut().for_each(Counters::reset_accumulated);

@@ -151,8 +151,14 @@ fn an_impossible_layout_is_refused_and_changes_nothing() {
     check(0, 2 << 20, None, &[(2 << 20, cached)], "no segment can start at this address");
     check(512, u64::MAX, None, &[(u64::MAX, cached)], "no segment can start at this address");
     check(512, 2 << 20, None, &[(1 << 20, cached)], "the pieces do not add up to the segment's size");
-    check(512, 4 << 20, None, &[(4 << 20, cached)], "a small segment is 2 MiB");
-    check(512, 2 << 20, None, &[(100, held), ((2 << 20) - 100, cached)], "blocks are multiples of 512 bytes");
+    check(512, 4 << 20, None, &[(4 << 20, cached)], "a small segment must have 2 MiB");
+    check(
+        512,
+        2 << 20,
+        None,
+        &[(100, held), ((2 << 20) - 100, cached)],
+        "block sizes must be multiples of 512 bytes",
+    );
     check(
         512,
         2 << 20,
@@ -169,5 +175,5 @@ fn an_impossible_layout_is_refused_and_changes_nothing() {
     );
     check(512, 20 << 20, Some(3 << 20), &[(20 << 20, cached)], "the segment is not a whole number of pages");
     let over = PieceState::Held { requested_bytes: 1 << 30 };
-    check(512, 2 << 20, None, &[(2 << 20, over)], "a block is smaller than its request");
+    check(512, 2 << 20, None, &[(2 << 20, over)], "a block must not be smaller than its request");
 }

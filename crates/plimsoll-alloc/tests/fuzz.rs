@@ -1,4 +1,4 @@
-//! Runs the fuzz targets on some thousand fixed byte strings. `fuzz/` runs them with a fuzzer.
+//! Runs the fuzz targets on a few thousand fixed byte strings. `fuzz/` runs them with a fuzzer.
 
 use crate::bodies;
 use crate::programs::Random;

@@ -41,7 +41,7 @@ fn free_bytes_of_private_pools_are_counted_as_pytorch_counts_them() {
     );
     assert_eq!(
         why.conclusion().to_string(),
-        "enough memory is free, but not contiguous: 60.00 MiB is cached, of it 60.00 MiB in private pools; \
+        "enough memory is free, but not contiguous: 60.00 MiB is cached, of which 60.00 MiB in private pools; \
          expandable_segments:True may help"
     );
     a.free(held);

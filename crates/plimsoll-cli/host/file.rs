@@ -14,7 +14,7 @@ const PHASES: [&str; 3] = ["load", "step", "after"];
 /// Processes that never had as much memory are not listed.
 const LEAST_BYTES: u64 = 8 << 20;
 
-/// A text of limited length: what does not fit is left out.
+/// A text of limited length; anything that does not fit is left out.
 struct Text<const ROOM: usize> {
     bytes: [u8; ROOM],
     length: usize,

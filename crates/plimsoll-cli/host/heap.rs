@@ -26,7 +26,7 @@ fn made(memory: *mut c_void, bytes: usize, without: Owner) -> *mut c_void {
     memory
 }
 
-/// Forgets memory that is about to be freed. Returns what is known of it.
+/// Forgets memory that is about to be freed. Returns its entry, if there is one.
 fn ends(memory: *mut c_void) -> Option<Piece> {
     let usable = real!(c"malloc_usable_size": fn(*mut c_void) -> usize)?;
     // SAFETY: the program's own memory, which it is about to free.

@@ -1,4 +1,4 @@
-//! What our Python in the process calls: owners, phases, and what belongs to our hooks.
+//! Functions that our Python code in the process calls, for owners, phases, and memory that belongs to our hooks.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -49,8 +49,8 @@ pub extern "C" fn plimsoll_host_phase(phase: c_int) {
     moments::settle(|samples| samples.enter(usize::try_from(phase).unwrap_or(0)));
 }
 
-/// Our hooks begin something that takes memory of its own. Nothing is sampled until `plimsoll_host_resume`, which needs the
-/// result.
+/// Our hooks are about to do something that takes memory. Nothing is sampled until `plimsoll_host_resume`, which needs the
+/// result of this call.
 #[unsafe(no_mangle)]
 pub extern "C" fn plimsoll_host_pause() -> u64 {
     let mut samples = SAMPLES.lock();
@@ -58,7 +58,7 @@ pub extern "C" fn plimsoll_host_pause() -> u64 {
     Counters::now(samples.is_forked).anonymous
 }
 
-/// Ends `plimsoll_host_pause`: what has become resident since then is left out.
+/// Ends `plimsoll_host_pause`: memory that has become resident since then is left out.
 #[unsafe(no_mangle)]
 pub extern "C" fn plimsoll_host_resume(before: u64) {
     let mut samples = SAMPLES.lock();
@@ -75,14 +75,14 @@ pub extern "C" fn plimsoll_host_events(count: u64) {
     SAMPLES.lock().events = count;
 }
 
-/// Nothing counts any more: our hooks write their reports.
+/// From now on nothing is counted, because our hooks write their reports.
 #[unsafe(no_mangle)]
 pub extern "C" fn plimsoll_host_end() {
     moments::settle(|samples| samples.is_over = true);
 }
 
-/// A fork that goes on as the program itself, made without the handlers of forks: threads that held a lock are not in it. Its
-/// file is in this folder.
+/// Called in a fork that continues as the program itself and was made without fork handlers: threads that held a lock do not
+/// exist in it. Its file is in this folder.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_host_continue(folder: *const c_char) {
     moments::release();

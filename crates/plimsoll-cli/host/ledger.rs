@@ -11,13 +11,13 @@ pub(crate) const LARGE: usize = 1 << 20;
 /// Places of the table.
 const PLACES: usize = 1 << 16;
 
-/// What a piece is.
+/// The kind of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
     /// Anonymous memory.
     Private,
-    /// Memory that the GPU can copy from and to: all of it is resident on the training machine.
+    /// Pinned memory, from and to which the GPU can copy. On the training machine, all of it is resident.
     Pinned,
     /// Memory of several processes that has no file.
     Shared,
@@ -41,7 +41,7 @@ pub(crate) struct Ledger {
     pieces: [Piece; PLACES],
     count: usize,
     by_kind: [u64; KINDS],
-    /// Pages of files are apart.
+    /// Pages of files are counted separately.
     by_owner: [u64; MOST],
     by_file: [u64; MOST],
 }
@@ -116,7 +116,7 @@ impl Ledger {
         self.pieces[gap] = NONE;
         self.count -= 1;
         self.count_out(piece);
-        // Moves what was placed behind it because its own place was taken.
+        // Moves entries that were placed after it because their own place was taken.
         let mut at = (gap + 1) % PLACES;
         while self.pieces[at].begin != 0 {
             let wanted = home(self.pieces[at].begin);
@@ -159,10 +159,11 @@ impl Ledger {
         self.pieces.iter().filter(|piece| piece.begin != 0)
     }
 
-    /// Forgets the pieces of the parent, in a forked child: its pages are the parent's until one of the two writes to them.
+    /// In a forked child, forgets the pieces of the parent: the pages belong to the parent until one of the two processes
+    /// writes to them.
     pub(crate) fn inherit(&mut self) {
         if self.count > 0 {
-            // Only these are written to, so that the child gets few pages of its own.
+            // Only these entries are written, so that few pages are copied for the child.
             self.pieces.iter_mut().filter(|piece| piece.begin != 0).for_each(|piece| *piece = NONE);
         }
         (self.count, self.by_kind) = (0, [0; KINDS]);

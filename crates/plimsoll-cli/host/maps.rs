@@ -93,7 +93,7 @@ fn ends(begin: *mut c_void, bytes: usize) -> Option<Piece> {
     LEDGER.lock().remove(begin.addr() as u64)
 }
 
-/// What a mapping is; `None` if it is counted otherwise: libraries, and files in `/dev/shm`.
+/// The kind of a mapping; `None` if it is counted elsewhere, as libraries and files in `/dev/shm` are.
 fn kind(bytes: usize, protection: c_int, flags: c_int, file: c_int) -> Option<(Kind, Owner)> {
     if flags & ANONYMOUS != 0 {
         return Some(match flags & SHARED != 0 {

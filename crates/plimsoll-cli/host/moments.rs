@@ -1,7 +1,8 @@
-//! When to sample: before memory is freed, now and then, at a fork, and when our hooks say so.
+//! When to sample: before memory is freed, at intervals, at a fork, and when our hooks request it.
 //!
-//! Resident memory only falls when some is freed, so each peak is just before that. A sample is taken there if the requests suggest a
-//! new peak, and now and then for what they do not show: small requests, and pages that are touched late.
+//! Resident memory falls only when some is freed, so each peak is just before a free. A sample is taken at a free if the requests
+//! suggest a new peak. In addition, samples are taken from time to time, because the requests do not show small requests and
+//! pages that are touched late.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -79,7 +80,7 @@ fn now(is_forced: bool) {
     sys::set_errno(code);
 }
 
-/// Notes what is in use in `/dev/shm`.
+/// Records how much of `/dev/shm` is in use.
 pub(crate) fn look_at_shm() {
     if let Some(mut samples) = SAMPLES.try_lock() {
         samples.look_at_shm();

@@ -58,7 +58,7 @@ impl Names {
         }
     }
 
-    /// The owner of this name, which may be new. A long name is cut.
+    /// The owner of this name, which may be new. A long name is truncated.
     pub(crate) fn numbered(&mut self, name: &[u8]) -> Owner {
         let name = &name[..name.len().min(LENGTH)];
         if let Some(known) = (0..self.count).find(|&owner| self.of(owner) == name) {
@@ -88,7 +88,7 @@ pub(crate) fn enter(owner: Option<Owner>) -> Option<Owner> {
     SCOPE.replace(owner)
 }
 
-/// The owner of this thread's requests, unless it has none of its own.
+/// The owner of this thread's requests; `without` if the thread has none.
 pub(crate) fn current(without: Owner) -> Owner {
     // A thread that ends may have none left.
     SCOPE.try_with(Cell::get).ok().flatten().unwrap_or(without)

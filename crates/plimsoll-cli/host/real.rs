@@ -15,13 +15,13 @@ const ROOM: usize = 256 << 10;
 #[repr(align(4096))]
 struct Early(UnsafeCell<[u8; ROOM]>);
 
-// SAFETY: each request gets a part of its own.
+// SAFETY: each request gets a separate part.
 unsafe impl Sync for Early {}
 
 static EARLY: Early = Early(UnsafeCell::new([0; ROOM]));
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
-/// A function, once it is known.
+/// A function that is looked up on first use.
 pub(crate) struct Known {
     name: &'static CStr,
     place: AtomicPtr<c_void>,
@@ -32,7 +32,7 @@ impl Known {
         Known { name, place: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Its address; null if it is being looked up, or nothing has it.
+    /// Its address; null if it is being looked up, or no library has it.
     pub(crate) fn place(&self) -> *mut c_void {
         /// An address that stands for a look-up in progress.
         const BUSY: *mut c_void = ptr::without_provenance_mut(1);
@@ -69,7 +69,7 @@ pub(crate) fn early(bytes: usize, alignment: usize) -> *mut c_void {
         return ptr::null_mut();
     }
     let base = EARLY.0.get().cast::<u8>();
-    // The array itself begins at a page.
+    // The array itself begins at a page boundary.
     base.wrapping_add(begin.next_multiple_of(alignment)).cast()
 }
 

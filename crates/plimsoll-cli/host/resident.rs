@@ -1,4 +1,4 @@
-//! What is resident: the counters that the kernel keeps for the process ([`Counters`]).
+//! Resident memory: the counters that the kernel keeps for the process ([`Counters`]).
 
 use std::ffi::CStr;
 
@@ -31,7 +31,7 @@ impl Counters {
         if is_forked {
             let mut buffer = [0; 4096];
             let all = sys::read(c"/proc/self/smaps_rollup", &mut buffer);
-            // Pages of shared memory that no other process has mapped are in it, too.
+            // This includes pages of shared memory that no other process has mapped.
             let own = field(all, c"Private_Dirty:").saturating_sub(field(all, c"Pss_Shmem:"));
             counters.anonymous = own.min(counters.anonymous);
         }

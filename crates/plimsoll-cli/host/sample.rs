@@ -1,8 +1,8 @@
 //! The peaks of the process's memory on the host: [`Samples`].
 //!
 //! Memory that must stay is anonymous, shared or pinned. Anonymous pages are counted where they are resident, since untouched memory
-//! takes none, on the training machine either. Of pinned memory the request counts: the stand-in gives back its pages, which a GPU
-//! would fill.
+//! takes none, on the training machine either. For pinned memory the requested bytes count, because the stand-in releases its
+//! pages, which a GPU would fill.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -15,11 +15,11 @@ use crate::sys;
 /// Parts of a program: before its first step, the steps, after the training.
 pub(crate) const PHASES: usize = 3;
 
-/// The share of the process's time that sampling now and then, and looking at single pages, may take: one part of this many.
+/// The fraction of the process's time that periodic sampling, and looking at single pages, may take: one part in this many.
 const SHARE: u64 = 40;
 
-/// The least time between two samples that were taken only because time has passed: in general, and if all that was requested
-/// would be a peak.
+/// The minimum time between two periodic samples: in general, and if the process would be at a new peak once it has touched
+/// all of its requests.
 const PAUSE_NS: u64 = 50_000_000;
 const SHORT_PAUSE_NS: u64 = 5_000_000;
 
@@ -73,7 +73,7 @@ pub(crate) struct Samples {
     /// The most bytes in use in `/dev/shm` in each phase, without those at the first look.
     pub(crate) shm: [u64; PHASES],
     first_shm: Option<u64>,
-    /// The most resident bytes of all kinds, by the kernel and by our samples.
+    /// The most resident bytes of all kinds, according to the kernel and to our samples.
     pub(crate) most: u64,
     pub(crate) most_seen: u64,
     /// Pages of files when no data file was mapped.
@@ -85,7 +85,7 @@ pub(crate) struct Samples {
     /// Bytes of such an event, if they were measured.
     pub(crate) event_bytes: u64,
     pub(crate) is_forked: bool,
-    /// Nothing counts any more: our hooks are writing their reports.
+    /// Nothing is counted any more, because our hooks are writing their reports.
     pub(crate) is_over: bool,
     /// Depth of calls of our hooks, during which nothing is sampled.
     pub(crate) depth: u32,
@@ -111,14 +111,14 @@ pub(crate) static SAMPLES: Spin<Samples> = Spin::new(Samples {
     spent_ns: 0,
 });
 
-/// The peak of this phase; what the last sample had above the requests, which is negative if much of them was not touched yet, and the
-/// most that one had; when the last one was. For a look without the lock.
+/// Values that can be read without the lock: the peak of this phase; the resident memory of the last sample minus the requests,
+/// which is negative if many requests were not touched yet, and the maximum of this difference; the time of the last sample.
 static PEAK: AtomicU64 = AtomicU64::new(0);
 static ABOVE: AtomicI64 = AtomicI64::new(0);
 static MOST_ABOVE: AtomicI64 = AtomicI64::new(0);
 static LAST_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a new peak is likely, by what was requested and untouched at the last sample.
+/// Whether a new peak is likely, judged by the requests and by the untouched memory at the last sample.
 pub(crate) fn is_likely() -> bool {
     would_be_peak(&ABOVE)
 }
@@ -214,7 +214,7 @@ impl Samples {
         self.shm[self.phase] = self.shm[self.phase].max(now.saturating_sub(first));
     }
 
-    /// Begins another phase, whose peak is lower at first.
+    /// Begins a new phase, whose peak starts low.
     pub(crate) fn enter(&mut self, phase: usize) {
         if phase < PHASES && phase != self.phase {
             self.phase = phase;

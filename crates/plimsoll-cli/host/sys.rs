@@ -126,7 +126,7 @@ pub(crate) fn give_way() {
     unsafe { syscall(YIELD) };
 }
 
-/// Nanoseconds since some moment, on a clock that only goes forward.
+/// Nanoseconds on a monotonic clock.
 pub(crate) fn now_ns() -> u64 {
     let mut time = [0; 2];
     // SAFETY: room for the result; clock 1 is the monotonic one.

@@ -27,7 +27,7 @@ impl Tree {
         if !stat.is_file() {
             return Err(EACCES);
         }
-        // It is copied under another name first, so that no process finds an incomplete file.
+        // It is copied under another name first, so that no process reads an incomplete file.
         let unfinished = [&own[..], format!(".{}.plimsoll", std::process::id()).as_bytes()].concat();
         let to = sys::open(&unfinished, O_CREAT | O_TRUNC | O_WRONLY, 0o600)?;
         let copied = if keeps { sys::open(path, 0, 0).and_then(|from| copy(from, to)) } else { Ok(()) };

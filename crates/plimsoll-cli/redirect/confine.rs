@@ -11,7 +11,7 @@ const WRITES: u64 =
     0x2 | 0x10 | 0x20 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | TRUNCATE;
 const TRUNCATE: u64 = 0x4000;
 
-/// Those that a rule for a file, not a folder, may allow.
+/// The rights that a rule for a file, as opposed to a folder, may allow.
 const OF_FILES: u64 = 0x2 | TRUNCATE;
 
 /// Confines the process if the launcher requests it, before any other code runs.
@@ -48,7 +48,7 @@ fn confined(session: &[u8]) -> Result<()> {
         let is_folder = entry.file_type().is_ok_and(|it| it.is_dir());
         let rights = if is_folder { handled } else { handled & OF_FILES };
         if name != "shm" {
-            // A link, or an entry that is gone.
+            // The entry is a link, or no longer exists.
             let _skipped = allow(rules, &[b"/dev/", name.as_encoded_bytes()].concat(), rights);
         }
     }
@@ -72,7 +72,8 @@ fn allow(rules: i64, place: &[u8], allowed: u64) -> Result<()> {
     added.map(|_| ())
 }
 
-/// Refuses changes of modes, owners, times and attributes by path. This library makes them by descriptor.
+/// Refuses changes of modes, owners, times and attributes by path. This library makes such changes through
+/// descriptors.
 fn filter() -> Result<()> {
     #[repr(C)]
     struct Step {

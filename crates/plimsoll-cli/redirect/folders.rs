@@ -57,7 +57,7 @@ pub unsafe extern "C" fn opendir(name: *const c_char) -> *mut c_void {
         // SAFETY: as the caller's call.
         _ => return unsafe { open(name) },
     };
-    // The folder's path is that of a descriptor.
+    // The path of the folder is read from its descriptor.
     let layer = tree.find(&seen).map_or(Layer::Own, |(layer, _)| layer);
     let place = terminated(&tree.place(&seen, layer));
     // SAFETY: it ends with NUL.

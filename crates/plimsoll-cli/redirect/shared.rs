@@ -1,6 +1,6 @@
 //! Shared memory and named semaphores. They are files in `/dev/shm`, which the C library opens itself, without the
-//! functions that `exports.rs` replaces. Here they are files of the tree, as all others, so the program cannot change those of
-//! other programs.
+//! functions that `exports.rs` replaces. Here they are files in the tree, like all other files, so the program cannot change
+//! those of other programs.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -75,7 +75,7 @@ unsafe fn removed(name: *const c_char, prefix: &str) -> c_int {
     }
 }
 
-/// Opens or makes a semaphore. A new one has its value before it has its name.
+/// Opens or creates a semaphore. A new semaphore gets its value before it gets its name.
 fn semaphore(path: Vec<u8>, flags: c_int, mode: c_uint, value: c_uint) -> Result<*mut c_void> {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let (makes, excludes) = (flags & O_CREAT != 0, flags & O_EXCL != 0);

@@ -240,7 +240,8 @@ impl Tree {
         if layer == Layer::Own { self.own(path) } else { path.to_vec() }
     }
 
-    /// The real path of the file that the program sees at a path, or where it would be if it does not exist.
+    /// The real path of the file that the program sees at a path, or the path that it would have if it does not
+    /// exist.
     pub(crate) fn found(&self, path: &[u8]) -> Vec<u8> {
         self.place(path, self.find(path).map_or(Layer::Own, |(layer, _)| layer))
     }

@@ -1,4 +1,4 @@
-//! Sizes as people type them (`64MiB`, `1.5 GiB`, `80GB`, plain bytes), and as the program prints them.
+//! Sizes as users type them (`64MiB`, `1.5 GiB`, `80GB`, plain bytes), and as the program prints them.
 
 use plimsoll_alloc::Bytes;
 use plimsoll_trace::render::words;
@@ -21,7 +21,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
         "tb" => 1_000_000_000_000,
         _ => return Err(format!("`{unit}` is not a unit; use B, KiB, MiB, GiB or TiB")),
     };
-    let out_of_range = || "more bytes than 2^63 - 1".to_owned();
+    let out_of_range = || "more than 2^63 - 1 bytes".to_owned();
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(scale).filter(|&b| i64::try_from(b).is_ok()).ok_or_else(out_of_range);
     }

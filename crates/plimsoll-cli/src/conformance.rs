@@ -57,7 +57,7 @@ fn recordings(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
         let mut inside: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
         inside.retain(|file| is_recording(file));
         if inside.is_empty() {
-            return Err(unreadable(path, &"no recordings here: no .csv, .jsonl, .csv.gz or .jsonl.gz"));
+            return Err(unreadable(path, &"no recordings here (.csv, .jsonl, .csv.gz or .jsonl.gz)"));
         }
         inside.sort();
         files.extend(inside);

@@ -1,5 +1,6 @@
 //! The contents of a recording's peak, under names that are the same on another machine: for `plan --json` and `run
-//! --check`. File names have no folder, because the program may be in another one there.
+//! --check`. File names do not include the folder, because the program may be in a different folder on the other
+//! machine.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! `plimsoll doctor cuda[:N]`: what is installed of an NVIDIA GPU and its libraries, and whether its operators compute
-//! correctly.
+//! `plimsoll doctor cuda[:N]`: reports on an NVIDIA GPU and its installed libraries, and checks whether operators
+//! compute correctly on it.
 
 use std::fmt::{Display, Write};
 
@@ -17,7 +17,7 @@ pub(crate) fn ordinal(text: &str) -> Result<u32, String> {
         Some(rest) => rest.strip_prefix(':').and_then(|number| number.parse().ok()),
         None => None,
     };
-    number.ok_or_else(|| format!("`{text}` is not a GPU: give `cuda`, or `cuda:N` with a number from 0"))
+    number.ok_or_else(|| format!("`{text}` is not a GPU: use `cuda`, or `cuda:N` (counted from 0)"))
 }
 
 /// The consequence of a missing cuDNN, after the reason.
@@ -33,7 +33,7 @@ fn self_test(device: &Device) -> Comparison {
     compare_cases(&cases, device)
 }
 
-/// Examines a GPU. Without one, the failure says what is missing and where it was searched for.
+/// Examines a GPU. If there is none, the failure says what is missing and where it was searched for.
 pub(crate) fn run(text: &str, as_json: bool) -> Result<Answer, Failure> {
     let ordinal = ordinal(text).map_err(|message| Failure::new(Exit::Usage, message))?;
     let report = cuda_report(ordinal)?;
@@ -77,7 +77,7 @@ fn in_words(report: &CudaReport, test: Option<&Comparison>) -> String {
         "NCCL",
         match &libraries.nccl {
             Ok((version, path)) => format!("{version}, {path}"),
-            Err(error) => format!("{error}; needed for several GPUs only"),
+            Err(error) => format!("{error}; needed only for several GPUs"),
         },
     );
     match test {

@@ -24,7 +24,7 @@ pub(crate) enum Exit {
     OutOfMemory = 4,
     /// The user's program failed.
     Program = 5,
-    /// Another rank of a training failed.
+    /// Another rank of the training job failed.
     RankLost = 6,
     /// Our run was ended by SIGHUP, after saving; the code is 128 plus the signal's number, as shells report it.
     HungUp = 129,
@@ -87,7 +87,7 @@ impl From<String> for Answer {
 pub(crate) struct Failure {
     /// The exit code.
     pub(crate) exit: Exit,
-    /// What went wrong and what to do. The first line is the summary.
+    /// The problem, and what to do about it. The first line is the summary.
     pub(crate) message: String,
     /// The failure as JSON, if it contains more than the message.
     pub(crate) json: Option<String>,

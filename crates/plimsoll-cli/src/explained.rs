@@ -26,7 +26,7 @@ impl Explained {
     /// Reads a file and explains it. With a device number, only that device.
     ///
     /// # Errors
-    /// As [`Recording::open`].
+    /// The errors of [`Recording::open`].
     pub(crate) fn open(
         file: &Path,
         device: Option<i32>,

@@ -43,7 +43,7 @@ pub(crate) fn shown(text: &str) -> String {
     escaped(text).replace(BOLD, "\x1b[1m").replace(ERROR, "\x1b[1;31m").replace(RESET, "\x1b[0m")
 }
 
-/// A writer that escapes output for other tools if it goes to a terminal.
+/// A writer that escapes harmful characters, for output that is meant for other tools but goes to a terminal.
 pub(crate) struct Escaping<W: Write> {
     out: W,
     /// The first bytes of a character whose remaining bytes have not arrived.

@@ -1,5 +1,5 @@
-//! Ends the processes that this process started, if it is killed or panics before it can do so itself
-//! ([`Guard`]).
+//! Ends the processes that this process started, if this process is killed or panics before it can
+//! end them itself ([`Guard`]).
 //!
 //! The guard is a separate process in its own process group. It waits on a pipe that closes with this process. Then it kills
 //! all processes with a mark in their environment, because a launcher may have put them into other groups and sessions.
@@ -29,7 +29,7 @@ pub(crate) const SUPERVISOR: &str = "run-in-a-view";
 /// How long to wait for killed processes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The argument that follows it in a process that confines itself before it becomes the program.
+/// The argument that follows it in a process that confines itself before it executes the program.
 pub(crate) const CONFINED: &str = "--confined";
 
 /// Watches this process until the guard is dismissed or dropped.
@@ -54,7 +54,7 @@ impl Guard {
     /// Ends only the guard.
     pub(crate) fn dismiss(mut self) {
         if let Some(mut process) = self.process.take() {
-            // It may have been killed with the others.
+            // The guard may have been killed together with the others.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -90,7 +90,7 @@ fn is_ours(mark: &OsStr) -> bool {
     Path::new(mark).file_name().is_some_and(|name| name.as_bytes().starts_with(b"plimsoll-"))
 }
 
-/// Kills all processes with this mark, including any that they start meanwhile.
+/// Kills all processes with this mark, including any that they start in the meantime.
 fn end(mark: &OsStr) {
     let began = Instant::now();
     loop {
@@ -99,7 +99,7 @@ fn end(mark: &OsStr) {
             return;
         }
         for process in marked {
-            // It may have ended meanwhile.
+            // It may have ended in the meantime.
             let _ = kill_process(process, Signal::KILL);
         }
         sleep(Duration::from_millis(5));

@@ -3,8 +3,8 @@
 use plimsoll::Result;
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, ReLU, Scope, Sequential};
 
-/// Classifies images of 28 × 28 into ten classes, with 255,230 parameters. With another image size, the first
-/// fully connected layer has another width.
+/// Classifies images of 28 × 28 into ten classes, with 255,230 parameters. For other image sizes, the first
+/// fully connected layer has a different width.
 pub(crate) fn lenet(scope: &Scope, height: usize, width: usize) -> Result<Sequential> {
     // Two poolings halve the size, rounding down; the second convolution reduces it by 4.
     let after = |size: usize| (size / 2).saturating_sub(4) / 2;

@@ -1,28 +1,28 @@
 //! The `plimsoll` program: parses the arguments and prints a verdict.
 //!
 //! Results go to stdout, progress and errors to stderr. Each verb's code is in its own folder. Only this file
-//! and `output.rs` write to a stream or choose an exit code, but `top` draws on the terminal.
+//! and `output.rs` write to a stream or choose an exit code, except that `top` draws on the terminal.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
 //! | file | contents |
 //! |---|---|
 //! | `exit.rs`, `foreign.rs`, `output.rs` | exit codes and failures; text from files, made harmless for a terminal; the streams |
-//! | `report.rs` | a report as text: on one screen, or whole |
+//! | `report.rs` | a report as text: on one screen, or complete |
 //! | `bytes.rs`, `shown.rs` | sizes in words; how much is shown |
-//! | `limit.rs`, `sink.rs`, `page.rs` | what reading a file may cost; where a file goes; a page for a browser |
+//! | `limit.rs`, `sink.rs`, `page.rs` | limits on the cost of reading a file; where an output file goes; a page for a browser |
 //! | `recording.rs`, `categories.rs` | a recording by name; categories of the user's own |
-//! | `moment.rs`, `explained.rs`, `contents.rs` | a moment in a recording; a recording and its explanation; what a peak consists of |
+//! | `moment.rs`, `explained.rs`, `contents.rs` | a moment in a recording; a recording and its explanation; the contents of a peak |
 //! | `protocol/` | the messages between this program and our Python in the user's processes |
 //! | `techniques/` | the techniques that use less memory, and sets of them |
 //! | `inject/`, `scratch.rs` | files for the user's Python; a session's folder |
-//! | `processes.rs`, `guard.rs` | what a program has started; what ends with a killed process |
-//! | `cuda.rs`, `smi.rs`, `lenet.rs` | whether a GPU computes right; `nvidia-smi` of imitated GPUs; the network of the main job |
+//! | `processes.rs`, `guard.rs` | the processes that a program has started; ending them if this process is killed |
+//! | `cuda.rs`, `smi.rs`, `lenet.rs` | whether a GPU computes correctly; an `nvidia-smi` for simulated GPUs; the network of the main job |
 //! | `whatif.rs`, `leaks/`, `doctor/`, `check/`, `diff/`, `export/`, `record/`, `conformance.rs` | verbs about recordings |
-//! | `explain/` | what a recording means: it also shows what `leaks`, `doctor` and `whatif` show |
+//! | `explain/` | explains a recording, including the results of `leaks`, `doctor` and `whatif` |
 //! | `train/`, `top/`, `bench/`, `manual.rs` | training in Rust; watching; measuring; man pages |
-//! | `predict/` | what a program needs: a run on a device that computes nothing, and `explain` of its recording |
-//! | `plan/`, `run/` | which techniques make it fit, by runs of `predict`; the program with them on a real GPU |
+//! | `predict/` | the memory that a program needs: a run on a device that computes nothing, and `explain` of its recording |
+//! | `plan/`, `run/` | finds techniques that make it fit, with runs of `predict`; runs the program with them on a real GPU |
 
 mod bench;
 mod bytes;
@@ -71,7 +71,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::exit::{Answer, ERROR_SCHEMA, Exit, Failure};
 
-/// Why PyTorch runs out of GPU memory, what a program needs, and what makes it fit; and training in Rust within a limit.
+/// Say why PyTorch runs out of GPU memory, what a program needs and what makes it fit; train in Rust within a memory limit.
 #[derive(Parser)]
 #[command(name = "plimsoll", version, after_help = EXIT_CODES)]
 struct Cli {
@@ -80,18 +80,18 @@ struct Cli {
 }
 
 const EXIT_CODES: &str = "\
-Results go to stdout, progress to stderr. Colour only on a terminal, never with NO_COLOR.
+Results go to stdout, progress to stderr. Colour is used only on a terminal, and never if NO_COLOR is set.
 
-With --json, a failure is a JSON object on stdout, too.
+With --json, a failure is also reported as a JSON object on stdout.
 
 Exit codes:
   0  success; this includes explaining a run that failed
-  1  one of your assertions failed, or a recording diverged
-  2  the command line was not understood
+  1  a check failed, or a replayed recording diverged
+  2  the command line is invalid
   3  input could not be read, or output could not be written
   4  the run, real or predicted, ran out of memory, or the answer is incomplete
   5  your program failed
-  6  another rank of a training failed
+  6  another rank of the training job failed
   130, 143  training was ended by Ctrl-C or SIGTERM, after saving if --save is given";
 
 /// Makes [`Verb`] from its rows: the help, the name, the arguments, and the function that runs it.
@@ -113,11 +113,11 @@ macro_rules! verbs {
 }
 
 verbs! {
-    /// Say why memory ran out, and what used it: from a message, a log or a memory snapshot
+    /// Explain why memory ran out and what used it, from a message, a log or a memory snapshot
     Explain(explain::ExplainArgs) => explain::run,
     /// Predict the GPU memory of a PyTorch program, without a GPU
     Predict(predict::PredictArgs) => predict::run,
-    /// Find techniques that make a PyTorch program fit a GPU, without the GPU and without an edit
+    /// Find techniques that make a PyTorch program fit a GPU, without the GPU and without editing the program
     Plan(plan::PlanArgs) => plan::run,
     /// Run a PyTorch program with techniques that use less memory, and explain it if memory runs out
     Run(run::RunArgs) => run::run,
@@ -130,7 +130,7 @@ verbs! {
     Leaks(leaks::LeaksArgs) => leaks::run,
     /// Compare the peaks of two memory snapshots
     Diff(diff::DiffArgs) => diff::run,
-    /// Check the quality of a memory snapshot, and how to record a better one
+    /// Check the quality of a memory snapshot, and show how to record a better one
     Doctor(doctor::DoctorArgs) => doctor::run,
     /// Replay a memory snapshot's requests under other allocator settings
     Whatif(whatif::WhatIfArgs) => whatif::run,
@@ -140,7 +140,7 @@ verbs! {
     Export(export::ExportArgs) => export::run,
     /// Print Python code that records a good snapshot
     Record(record::RecordArgs) => record::run,
-    /// Replay recorded calls of PyTorch's allocator, and compare every answer
+    /// Replay recorded calls of PyTorch's allocator, and compare every result
     Conformance(conformance::ConformanceArgs) => conformance::run,
     /// Measure speed
     #[command(subcommand)]

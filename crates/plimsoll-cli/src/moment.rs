@@ -1,4 +1,4 @@
-//! A moment of a recording as people type it: [`When`], for `export --at` and `explain --events`.
+//! A moment of a recording as users type it: [`When`], for `export --at` and `explain --events`.
 
 use plimsoll_trace::explain::DeviceExplanation;
 use plimsoll_trace::snapshot::{EventIndex, Snapshot};

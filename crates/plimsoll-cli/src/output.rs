@@ -1,5 +1,6 @@
-//! Stdout and stderr. If the reader is gone (`| head`), the program ends quietly; any other error on stdout
-//! is a failure. No control character of a file or an argument reaches a terminal (`foreign.rs`).
+//! Stdout and stderr. If the reader has closed its end (`| head`), the program ends quietly; any other
+//! error on stdout is a failure. Control characters from a file or an argument never reach a terminal
+//! (`foreign.rs`).
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};

@@ -35,13 +35,13 @@ impl Page {
 }
 
 impl Sink {
-    /// Writes a page, which says that `command` makes it again.
+    /// Writes a page, which shows `command` as the command that recreates it.
     pub(crate) fn page(&self, about: About<'_>, title: &str, command: &str) -> Result<(), Failure> {
         let page = html::Page { about, title, command }.html();
         self.write(|out| out.write_all(page.as_bytes()))
     }
 
-    /// The command with the option that writes its page here.
+    /// The command, with the option that writes its page to this file.
     pub(crate) fn again(&self, command: &str) -> String {
         format!("{command} --html {}", quoted(Path::new(&self.name())))
     }

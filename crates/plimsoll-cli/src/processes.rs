@@ -74,13 +74,13 @@ fn ticks(process: Pid) -> u64 {
 /// Makes this process a subreaper: descendants whose parent ends become its children.
 ///
 /// # Errors
-/// The system's.
+/// I/O errors.
 pub(crate) fn adopt() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// Kills all descendants, including any that they start meanwhile. If one does not end, for example because a device
-/// does not respond, it is reported after a while.
+/// Kills all descendants, including any that they start in the meantime. If one does not end, for example because a
+/// device does not respond, it is reported after a grace period.
 pub(crate) fn end_all() {
     end_below(getpid());
 }
@@ -99,7 +99,7 @@ pub(crate) fn end_below(top: Pid) {
             return;
         }
         for process in below {
-            // It may have exited meanwhile.
+            // It may have exited in the meantime.
             let _ = kill_process(process, Signal::KILL);
         }
         sleep(Duration::from_millis(1));

@@ -31,7 +31,7 @@ impl Recording {
     /// Reads a file under a more descriptive name than its own.
     ///
     /// # Errors
-    /// As [`Recording::open`].
+    /// The errors of [`Recording::open`].
     pub(crate) fn named(file: &Path, name: &str, device: Option<i32>) -> Result<Recording, Failure> {
         output::progress(&format!("reading {name}"));
         let snapshot = input::open(file).map_err(|why| unreadable(name, &why))?;
@@ -70,7 +70,7 @@ impl Opened {
     /// Reads a file like [`Recording::open`], and also accepts other input that can be explained.
     ///
     /// # Errors
-    /// As [`Recording::open`].
+    /// The errors of [`Recording::open`].
     pub(crate) fn open(file: &Path, device: Option<i32>) -> Result<Opened, Failure> {
         let name = name(file);
         output::progress(&format!("reading {name}"));

@@ -62,7 +62,7 @@ fn bold(text: &str) -> String {
     format!("{BOLD}{text}{RESET}\n")
 }
 
-/// The short form of a section; `None` if it has none.
+/// The short form of a section; `None` if the section has no short form.
 fn brief(section: &Section, size: &dyn Fn(u64) -> String) -> Option<Part> {
     match &section.brief {
         None => part(section, &section.body, size, WIDTH),

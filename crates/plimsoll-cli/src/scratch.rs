@@ -35,7 +35,7 @@ impl Scratch {
     /// Removes the folders of killed processes, and creates a new one.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(crate) fn begin() -> Result<Scratch, Failure> {
         let parent = cache::temporary()?;
         remove_abandoned(&parent);
@@ -89,7 +89,7 @@ impl Owned {
     }
 }
 
-/// Removes a folder. Overlay file systems leave subfolders in it that cannot be opened.
+/// Removes a folder. Overlay file systems leave subfolders that cannot be opened in it.
 fn remove(folder: &Path) {
     if fs::remove_dir_all(folder).is_err() {
         open_up(folder);
@@ -138,7 +138,7 @@ mod tests {
         let place = scratch.path().to_path_buf();
         remove_abandoned(parent.path());
         assert!(place.is_dir());
-        // As if the process had been killed: the folder is still there, the lock is not.
+        // This is the state after a process was killed: the folder still exists, but the lock does not.
         let Scratch { folder, _lock } = scratch;
         let _left = folder.keep();
         drop(_lock);

@@ -14,7 +14,7 @@ fn a_peak_above_its_limit_exits_with_1_and_names_the_lines() {
     let output = check("leak_layer.pickle.gz", &["--peak-below", "1MiB", "--rows", "3"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let text = stdout(&output);
-    assert!(text.starts_with("failed: peak was limited to 1024.00 KiB but "), "{text}");
+    assert!(text.starts_with("failed: peak was limited to 1024.00 KiB, but "), "{text}");
     assert!(text.lines().next().expect("a line").ends_with(" were allocated"), "{text}");
     assert!(text.contains("the largest lines at the peak:") && text.contains(".py"), "{text}");
     assert_eq!(text.lines().count(), 5, "{text}");
@@ -57,7 +57,7 @@ fn skipped_steps_of_grad_scaler_have_a_limit() {
     assert_eq!((code, text.as_str()), (Some(1), "failed: GradScaler skipped 3 steps; the limit is 2\n"));
     assert_eq!(snapshot(&entry(2)), (Some(0), "ok: GradScaler skipped 2 steps; the limit is 2\n".to_owned()));
     let (code, text) = snapshot("{\"max_entries\": 1000}");
-    assert!(code == Some(4) && text.starts_with("incomplete: no step of GradScaler is recorded"), "{text}");
+    assert!(code == Some(4) && text.starts_with("incomplete: no GradScaler steps were recorded"), "{text}");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn on_github_what_does_not_hold_is_an_annotation_on_one_line() {
     let commands: Vec<&str> =
         text.lines().filter(|line| line.starts_with("::error title=plimsoll check ")).collect();
     assert_eq!(commands.len(), 1, "{text}");
-    assert!(commands[0].contains("::peak was limited to 1024.00 KiB but "), "{text}");
+    assert!(commands[0].contains("::peak was limited to 1024.00 KiB, but "), "{text}");
     assert!(commands[0].contains("%0A  the largest lines at the peak:"), "{text}");
     assert!(!github(&["--json"]).contains("::error"), "JSON stays JSON");
     assert!(!stdout(&check("leak_layer.pickle.gz", &["--peak-below", "1MiB"])).contains("::error"));

@@ -204,7 +204,7 @@ fn moments_that_are_not_there_are_usage_errors() {
     check("leak_layer.pickle.gz", &["folded", "--at", "failure"], "no request failed");
     check("gpt2_oom.pickle.gz", &["folded", "--at", "99999999"], "there is no event 99999999");
     check("gpt2_oom.pickle.gz", &["folded", "--at", "noon"], "a moment is peak, end, failure");
-    check("gpt2_oom.pickle.gz", &["perfetto", "--at", "peak"], "--at is for folded and speedscope");
+    check("gpt2_oom.pickle.gz", &["perfetto", "--at", "peak"], "--at works only with folded and speedscope");
     check("gpt2_oom.pickle.gz", &["memory_viz", "--device", "0"], "leave out --device");
     check("gpt2_oom.pickle.gz", &["sculpture"], "possible values");
 }

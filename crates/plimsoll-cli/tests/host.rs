@@ -15,10 +15,12 @@ const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/host.bin"));
 
 const MIB: u64 = 1 << 20;
 
-/// The bytes by which the kernel's counters of a process may be off, and what an interpreter itself allocates meanwhile.
+/// The bytes by which the kernel's counters of a process may be off, and the memory that an interpreter itself allocates
+/// during the test.
 const NEAR: u64 = 3 * MIB;
 
-/// What every program begins with: `truth()` prints what is resident now and cannot be dropped, and leaves time for a sample.
+/// The beginning of every program: `truth()` prints the bytes that are resident now and cannot be dropped, and leaves time
+/// for a sample.
 const BEGIN: &str = "
 import ctypes, mmap, os, sys, time
 libc = ctypes.CDLL(None)
@@ -158,7 +160,7 @@ except FileNotFoundError: pass
 assert sum(name.endswith('.host') for name in os.listdir('.')) == 2
 truth()
 ";
-    // A child that shares all memory with its parent, and ends at once, has no file.
+    // A child that shares all memory with its parent, and ends immediately, has no file.
     let (parent, fork) = counted(&["python3"], "fork", program);
     let [anonymous, ..] = parent.peak("step");
     check_near(anonymous, parent.truth.expect("it printed it"), NEAR);
@@ -186,7 +188,7 @@ late = b'x' * (96 * MIB)
     check_near(anonymous, counted.truth.expect("it printed it"), NEAR);
 }
 
-/// Ways to load, to save and to feed a model, on the host. Each is a process whose peak a thread of its own measures, too.
+/// Ways to load, to save and to feed a model, on the host. Each is a process whose peak a separate thread also measures.
 const LOADS: [(&str, &str); 8] = [
     ("load", "m = model(); m.load_state_dict(torch.load(PT))"),
     ("cast", "m = model(); m.load_state_dict(torch.load(PT)); m = m.to(torch.bfloat16)"),

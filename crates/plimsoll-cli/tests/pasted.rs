@@ -40,9 +40,11 @@ fn a_message_alone_says_capacity_or_fragmentation_by_how_much_and_what_next() {
         first.starts_with("out of memory: FRAGMENTATION. Tried to allocate 36.00 MiB; 1.00 GiB is free, but in pieces: 988.53 MiB more than it needs"),
         "{first}"
     );
-    for part in
-        ["expandable_segments:True python FILE", "unknown", "the line that ran out: paste the traceback"]
-    {
+    for part in [
+        "expandable_segments:True python FILE",
+        "unknown",
+        "the line that ran out of memory: also paste the traceback",
+    ] {
         assert!(answer.contains(part), "{part} in {answer}");
     }
     // The process in the message is the failed one itself, in a container.
@@ -88,7 +90,7 @@ fn what_a_message_does_not_say_is_left_open() {
         answer.starts_with("out of memory: FRAGMENTATION. Tried to allocate 1.17 GiB; 6.21 GiB is free"),
         "{answer}"
     );
-    assert!(answer.contains("5.17 GiB  reserved by this process, without a tensor in it"), "{answer}");
+    assert!(answer.contains("5.17 GiB  reserved by this process, but unallocated"), "{answer}");
 
     // No command that would fail unchanged, and no table of unknown figures.
     let answer = stdout(&piped("RuntimeError: CUDA out of memory. Tried to allocate 512.00 MiB\n", &[]));
@@ -171,8 +173,8 @@ fn options_of_snapshots_are_refused_and_other_texts_are_no_snapshot() {
         stderr(&output)
     );
     for (other, part) in [
-        ("a poem\n", "no out-of-memory message of PyTorch's in this text: paste the whole message"),
-        ("[rank0] Epoch 1\n", "no out-of-memory message of PyTorch's in this text"),
+        ("a poem\n", "no PyTorch out-of-memory message in this text: paste the whole message"),
+        ("[rank0] Epoch 1\n", "no PyTorch out-of-memory message in this text"),
         ("Epoch 1 loss 0.3\nKilled\n", "likely the host ran out of memory, not the GPU"),
         ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory\n", "plimsoll does not read JAX's messages"),
         ("ab\u{1}", "not a memory snapshot"),

@@ -257,15 +257,19 @@ fn a_program_that_catches_running_out_of_memory_and_goes_on_fits() {
     let plan = planned(&torch, &["--gpu=400MiB"], &[], 0);
     let summary = plan["summary"].as_str().expect("a sentence");
     assert!(
-        summary.contains("fits") && summary.contains("as it is, because the program catches out of memory"),
+        summary.contains("fits")
+            && summary.contains("as it is, because the program catches the out-of-memory error"),
         "{plan}"
     );
     let caught = &plan["tried"][0]["caught"];
     assert!(caught["failures"].as_u64().is_some_and(|it| it > 0) && caught["steps"] == 4, "{plan}");
     assert!(caught["peak_reserved_bytes"].as_u64().is_some_and(|it| it <= 400 << 20), "{plan}");
-    // Without a limit it doubles its batch until memory runs out, whatever the capacity.
+    // Without a limit it doubles its batch until memory runs out, with any capacity.
     let plan = planned(&torch, &["--gpu=400MiB"], &["doubles"], 0);
-    assert!(plan["summary"].as_str().is_some_and(|it| it.contains("catches out of memory")), "{plan}");
+    assert!(
+        plan["summary"].as_str().is_some_and(|it| it.contains("catches the out-of-memory error")),
+        "{plan}"
+    );
     // A skipped step does not count as a step.
     let plan = planned(&torch, &["--gpu=400MiB", "--numbers=identical"], &["skips"], 0);
     assert_eq!(
@@ -452,7 +456,7 @@ fn an_interrupted_search_reports_what_it_knows() {
 
 #[test]
 fn a_plan_for_a_program_that_fails_or_uses_no_gpu_says_so() {
-    for (command, code, said) in [("exit 3", 5, "exit status 3"), ("echo hello", 4, "no torch was imported")]
+    for (command, code, said) in [("exit 3", 5, "exit status 3"), ("echo hello", 4, "torch was not imported")]
     {
         let output = plimsoll(&["plan", "--gpu", "T4", "--json", "--", "sh", "-c", command]);
         let plan = answer(&output, code);

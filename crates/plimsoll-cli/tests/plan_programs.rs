@@ -149,7 +149,7 @@ fn a_graph_that_nobody_uses_is_named_with_its_line_and_is_not_kept() {
     let graph = &plain["unused_graphs"][0];
     assert!(graph["bytes"].as_u64().is_some_and(|bytes| bytes > 90 << 20), "{graph}");
     assert_eq!((&graph["line"], &graph["calls"]), (&15.into(), &3.into()));
-    // A tensor that is computed from a result keeps the graph, although the result itself is gone.
+    // A tensor that is computed from a result keeps the graph, although the result itself no longer exists.
     let keeps = &predicted("keeps")["unused_graphs"][0]["bytes"];
     assert!(keeps.as_u64() >= graph["bytes"].as_u64().map(|bytes| bytes * 5 / 4), "{keeps} {graph}");
     for how in ["saliency", "inside"] {

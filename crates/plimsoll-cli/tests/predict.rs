@@ -41,7 +41,7 @@ fn what_cannot_be_run_as_asked_is_refused_before_it_runs() {
 #[test]
 fn a_program_without_torch_is_no_answer_and_one_that_fails_is_a_failure() {
     for (command, code, said) in [
-        ("echo hello", 4, "no torch was imported"),
+        ("echo hello", 4, "torch was not imported"),
         ("exit 3", 5, "exit status 3"),
         ("kill -9 $$", 5, "signal 9"),
     ] {
@@ -182,7 +182,7 @@ fn memory_that_ran_out_and_other_failures_have_different_verdicts() {
     assert_eq!((&caught["is"], &caught["caught_requests"]), (&"fits".into(), &1.into()));
     let read = report("read", 5);
     assert!(
-        read["hint"].as_str().is_some_and(|hint| hint.contains("reads a value from the GPU just above")),
+        read["hint"].as_str().is_some_and(|hint| hint.contains("reads from the GPU just above")),
         "{read}"
     );
     let own = report("own", 5);

@@ -116,7 +116,7 @@ fn growth_from_step_to_step_is_in_the_first_line() {
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     let text = stdout(&output);
     let first = text.lines().next().expect("a line");
-    assert!(first.starts_with("grows by 4.00 MiB a step: out of memory in about step 2"), "{text}");
+    assert!(first.starts_with("grows by 4.00 MiB a step: out of memory at about step 2"), "{text}");
     assert!(first.ends_with("of 2,000 (train.py:9)"), "{text}");
     assert!(text.lines().nth(1).is_some_and(|line| line.contains("plimsoll leaks")), "{text}");
     let holder = text.lines().find(|line| line.starts_with("kept by ")).expect("a holder");
@@ -215,7 +215,7 @@ fn code_of_the_loop_that_starts_later_runs_or_is_named() {
     let peak = |report: &Value| report["judged"]["peak_allocated_bytes"].as_u64().expect("bytes");
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["keeps", "5"]), 4);
     let first = summary(&report);
-    assert!(first.starts_with("grows by 4.00 MiB every 5 steps: out of memory in about step 5,"), "{first}");
+    assert!(first.starts_with("grows by 4.00 MiB every 5 steps: out of memory at about step 5,"), "{first}");
     assert!(first.ends_with("of 100,000 (train.py:7)"), "{first}");
     // Code that is reached in time is included in the figures.
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["evaluates", "8"]), 0);
@@ -227,12 +227,12 @@ fn code_of_the_loop_that_starts_later_runs_or_is_named() {
     // prints.
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["evaluates", "90000"]), 0);
     assert!(summary(&report).contains("in the first 3 steps"), "{report}");
-    let named = "not seen: train.py:33 (`if how == 'evaluates' and step % every == every - 1`), which did not run in the first 3 \
-                 steps: --steps 90001 or --whole";
+    let named = "not seen: train.py:33 (`if how == 'evaluates' and step % every == every - 1`) did not run in the \
+                 first 3 steps; add --steps 90001 or --whole";
     assert_eq!(report["not_seen"], serde_json::json!([named]));
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["begins", "90000"]), 0);
-    let named = "not seen: train.py:24 (`if how == 'begins' and step % every == 0`), which ran only in the first step, when the \
-                 optimizer had no state: --steps 90001 or --whole";
+    let named = "not seen: train.py:24 (`if how == 'begins' and step % every == 0`) ran only in the first step, when \
+                 the optimizer had no state; add --steps 90001 or --whole";
     assert_eq!(report["not_seen"], serde_json::json!([named]));
     // The loader's largest batch, which is its last, gets a step.
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["loader", "20"]), 0);

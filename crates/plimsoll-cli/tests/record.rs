@@ -18,7 +18,7 @@ fn options_stand_in_the_lines() {
     assert_eq!(plimsoll(&["record", "--entries", "0"]).status.code(), Some(2));
 }
 
-/// A program that trains a little, and then requests more memory than the device has if told to.
+/// A program that trains for a few steps, and then, if requested, allocates more memory than the device has.
 const PROGRAM: &str = "
 import sys
 import memory_record

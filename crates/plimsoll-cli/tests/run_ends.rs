@@ -1,5 +1,5 @@
 //! The output of `plimsoll run` for a program that ends for a reason other than running out of GPU memory, and for
-//! training memory that was dropped for good; on the stand-in.
+//! training memory that was freed and never allocated again; on the stand-in.
 
 use plimsoll_needs::needs;
 
@@ -85,7 +85,7 @@ fn gradients_that_are_gone_and_skipped_steps_are_named_at_the_end() {
     let torch = Torch::new("changes", CHANGES);
     // The ranges change nothing.
     let output = standin::run(&torch, &["--nvtx"], &[]).output().expect("it starts");
-    let said = "plimsoll: 4.00 MiB are gone since step 1: the gradients of 1 parameter (weight), which are frozen\n\
+    let said = "plimsoll: 4.00 MiB are no longer live since step 1: the gradients of 1 parameter (weight), which are frozen\n\
                 plimsoll: GradScaler skipped 3 of 10 steps: gradients were infinite or NaN\n";
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), said));
 }

@@ -1,4 +1,4 @@
-//! Output to a terminal: whatever the verb, it contains no control character from a file, a file's name or an
+//! Output to a terminal: with any verb, it contains no control character from a file, a file's name or an
 //! argument.
 
 use std::ffi::OsStr;
@@ -66,7 +66,7 @@ fn check(words: &impl Debug, text: &str) {
     assert!(!text.contains("\x1b[31mx"), "{words:?}: a colour of the file: {text:?}");
 }
 
-/// A recording in which every text is hostile.
+/// A recording in which every text contains control characters.
 fn hostile_snapshot() -> String {
     let frames = serde_json::json!([{ "name": HOSTILE, "filename": format!("{HOSTILE}.py"), "line": 7 }]);
     let event = |action: &str, addr: u64, size: u64, time: u64| {

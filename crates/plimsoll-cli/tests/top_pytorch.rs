@@ -55,7 +55,7 @@ fn top(folder: &Folder, args: &[&str]) -> Output {
     command.arg("top").args(args).output().expect("the program starts")
 }
 
-/// Waits until the process has made steps. Returns a sample.
+/// Waits until the process has completed some steps. Returns a sample.
 fn stepping(folder: &Folder, pid: &str) -> Value {
     for _ in 0..3000 {
         let output = top(folder, &[pid, "--json"]);
@@ -101,11 +101,13 @@ fn a_pytorch_program_and_the_ranks_of_a_job_can_be_watched() {
     // The program allocates 1 KiB more with each step.
     assert_eq!(sample["growth_bytes_per_step"], 1024.0, "{sample}");
 
-    // `run` waits beside the program, whose number is its own.
+    // `run` waits in a separate process; the program has its own process ID.
     let pids = [sample["pid"].to_string(), stepping(folder, &second.pid())["pid"].to_string()];
     assert_ne!(pids[0], first.pid());
     let job = stdout(&top(folder, &[]));
-    for piece in ["2 of a job on this machine", "29512", &pids[0], &pids[1], "The rank with the least room"] {
+    for piece in
+        ["2 of a job on this machine", "29512", &pids[0], &pids[1], "The rank with the least headroom"]
+    {
         assert!(job.contains(piece), "{piece} in {job}");
     }
     assert_eq!(stdout(&top(folder, &["--json"])).lines().count(), 2);

@@ -46,7 +46,7 @@ fn weights(folder: &Folder, name: &str) -> Vec<u8> {
 fn a_gpt_learns_from_its_text_and_writes_a_sample() {
     let run = result(&["--steps", "300", "--lr", "0.01"]);
     assert_eq!(run["steps"], 300);
-    assert_eq!(run["job"]["data"], "sentences made by code");
+    assert_eq!(run["job"]["data"], "generated sentences");
     let losses: Vec<f64> = serde_json::from_value(run["validation_losses"].clone()).expect("losses");
     // With 37 characters the loss starts at 3.6; knowing only the characters' frequencies gives about 2.9.
     assert!(losses.len() == 2 && losses[1] < 2.85, "{losses:?}");
@@ -141,7 +141,7 @@ fn another_job_is_refused_and_its_checkpoint_stays() {
     check(&["--save", &saved, "--device", "sim"], 2, "sim computes no values, so there is nothing to save");
     check(&["--save", &folder.file("text.txt/x")], 3, "cannot write there: Not a directory");
     let mnist = plimsoll(&["train", "mnist", "--images", "20", "--resume", &saved]);
-    assert!(stderr(&mnist).contains("it is of `plimsoll train gpt`"), "{}", stderr(&mnist));
+    assert!(stderr(&mnist).contains("it belongs to `plimsoll train gpt`"), "{}", stderr(&mnist));
     // A truncated checkpoint, and a file of another kind.
     let checkpoint = folder.0.join("saved/checkpoint.safetensors");
     let whole = fs::read(&checkpoint).expect("a checkpoint");

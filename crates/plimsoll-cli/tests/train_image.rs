@@ -70,7 +70,7 @@ fn parts_may_be_folders_and_val_another_one() {
     put(&folder.0.join("both/val/third"), "1.png", &png(9, 1, |_, _| 9));
     let other = image(&["--data", &train, "--val", &val]);
     assert_eq!(other.status.code(), Some(3));
-    assert!(stderr(&other).contains("class `third` is only in one of"), "{}", stderr(&other));
+    assert!(stderr(&other).contains("class `third` is in only one of"), "{}", stderr(&other));
 }
 
 #[test]

@@ -185,7 +185,7 @@ fn a_stopped_rank_is_named_after_the_deadline() {
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(6), "{said}");
         assert!(
-            said.contains(&format!("error: rank {stopped} (host ")) && said.contains("did not come to "),
+            said.contains(&format!("error: rank {stopped} (host ")) && said.contains("did not reach "),
             "{said}"
         );
         assert!(said.contains("within 1 s: it may be stopped"), "{said}");
@@ -332,7 +332,7 @@ fn what_cannot_be_is_refused_before_any_file_is_read() {
     refused(
         &["--data", nowhere, "--parallel", "ddp", "--ranks", "2", "--device", "cuda:1"],
         &[],
-        "each rank has a GPU of its own: give --device cuda",
+        "each rank uses its own GPU: add --device cuda",
     );
     refused(&["--data", nowhere, "--parallel", "ddp", "--device", "sim"], &[], "add --sim-ranks N");
     refused(
@@ -355,7 +355,11 @@ fn what_cannot_be_is_refused_before_any_file_is_read() {
     );
     refused(&["--reproducible=4", "--capture"], &[], "--capture does not work with --reproducible");
     let two = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")];
-    refused(&["--data", nowhere], &two, "this is rank 0 of 2 by RANK and WORLD_SIZE: add --parallel ddp");
+    refused(
+        &["--data", nowhere],
+        &two,
+        "this is rank 0 of 2 according to RANK and WORLD_SIZE: add --parallel ddp",
+    );
     refused(&["--parallel", "ddp", "--ranks", "4"], &two, "--ranks 4, but RANK and WORLD_SIZE started 2");
     refused(&DDP, &[("RANK", "0"), ("WORLD_SIZE", "2")], "set MASTER_PORT");
     let three = [("RANK", "0"), ("WORLD_SIZE", "3"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")];
@@ -392,7 +396,7 @@ fn stderr_has_the_rank_in_front_and_stdout_is_rank_0s() {
     let mut text = String::new();
     child.stdout.take().expect("a pipe").read_to_string(&mut text).expect("text");
     assert_eq!(text.matches("fits with ").count(), 1, "{text}");
-    assert!(text.contains("\nRanks (the account above is rank 0's)\n"), "{text}");
+    assert!(text.contains("\nRanks (the figures above are rank 0's)\n"), "{text}");
     assert!(child.wait().expect("an end").success());
     assert!(
         plimsoll(&[

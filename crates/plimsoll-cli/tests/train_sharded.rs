@@ -91,7 +91,7 @@ fn a_simulated_rank_has_the_account_of_a_real_one() {
         let text = text(&["--parallel", &format!("shard={ranks}"), "--sim-ranks", ranks]);
         assert!(text.contains("whole parameters") && text.contains(" units, padded"), "{text}");
         assert!(
-            text.contains("slots to gather them") && text.contains(&format!("on each of {ranks} ranks")),
+            text.contains("buffers to gather them") && text.contains(&format!("on each of {ranks} ranks")),
             "{text}"
         );
     }
@@ -106,19 +106,19 @@ fn sizes_that_do_not_fit_are_refused_before_any_file_is_read() {
     };
     refused(
         &["--parallel", "shard=4", "--ranks", "2"],
-        "--parallel shard=4, but there are 2 ranks: all ranks form one group, so N must be their number",
+        "--parallel shard=4, but there are 2 ranks: all ranks form one group, so N must be the number of ranks",
     );
     refused(&["--parallel", "shard=3", "--device", "sim", "--sim-ranks", "4"], "there are 4 ranks");
     refused(&["--parallel", "shard", "--ranks", "3"], "must be a multiple of 3");
-    refused(&["--parallel", "shard=0", "--ranks", "2"], "`0` is no number of ranks: give shard=N");
-    refused(&["--parallel", "tp=2", "--ranks", "2"], "give ddp, shard or shard=N");
+    refused(&["--parallel", "shard=0", "--ranks", "2"], "`0` is not a number of ranks: use shard=N");
+    refused(&["--parallel", "tp=2", "--ranks", "2"], "use ddp, shard or shard=N");
     refused(
         &["--parallel", "ddp", "--shard", "gradients", "--ranks", "2"],
         "--shard is for --parallel shard",
     );
     refused(&["--shard", "gradients"], "--parallel <ddp|shard[=N]>");
     refused(&["--parallel", "shard", "--ranks", "2", "--capture"], "not with shard");
-    refused(&["--parallel", "shard", "--ranks", "2", "--device", "cuda:1"], "each rank has a GPU of its own");
+    refused(&["--parallel", "shard", "--ranks", "2", "--device", "cuda:1"], "each rank uses its own GPU");
 }
 
 #[test]

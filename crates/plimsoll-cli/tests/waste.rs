@@ -188,8 +188,8 @@ print(running.item())
 fn run_names_a_sum_that_keeps_graphs() {
     let torch = Torch::new("waste-run", SUMMED);
     let output = standin::run(&torch, &[], &[]).output().expect("it starts");
-    let said = "plimsoll: `running` (train.py:11) keeps the graph of each loss, 5.04 MiB each: `running = running + \
-                loss.detach()` in its place keeps none\n";
+    let said = "plimsoll: `running` (train.py:11) keeps the graph of each loss, 5.04 MiB each; write `running = running + \
+                loss.detach()` instead\n";
     let text = stderr(&output);
     assert!(text.contains("plimsoll: memory grew by 5.04 MiB a step\n") && text.contains(said), "{text}");
 }

@@ -1,4 +1,4 @@
-//! The choice among cuBLASLt's algorithms for a matrix product.
+//! Chooses among cuBLASLt's algorithms for a matrix product.
 //!
 //! Note [The choice of an algorithm]. Most products use the heuristic's first algorithm. Large products of 16-bit floats with few
 //! terms use the first of its eight candidates that has custom option 1: on a power-limited H200, it is up to 8 % faster than the
@@ -61,7 +61,7 @@ pub(crate) fn known(attribute: impl Fn(c_int) -> u32) -> AlgorithmId {
     AlgorithmId { id: attribute(ID), option: attribute(CUSTOM_OPTION) }
 }
 
-/// A candidate as it is, or with [`CHANGES`] if the library accepts those.
+/// A candidate without changes, or with [`CHANGES`] if the library accepts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     Candidate(usize),
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(of([8192, 2304, 768], true, 66, &[0, 3, 1, 1]), Some(Candidate(2)));
         assert_eq!(of([8192, 768, 3072], true, 66, &[0, 1]), Some(Candidate(1)));
         assert_eq!(of([3968, 50_256, 768], true, 66, &[0, 3]), Some(Changed(0)));
-        // Another family, more terms, few results, wider floats.
+        // A different family, more terms, few results, wider floats.
         assert_eq!(of([3968, 50_256, 768], true, 23, &[0, 3]), Some(Candidate(0)));
         assert_eq!(of([8192, 768, 3072], true, 66, &[0, 3]), Some(Candidate(0)));
         assert_eq!(of([8192, 768, 4096], true, 66, &[0, 1]), Some(Candidate(0)));

@@ -140,7 +140,7 @@ impl Blas {
     /// thread.
     ///
     /// # Errors
-    /// It is missing or cannot be initialized.
+    /// The library is missing or cannot be initialized.
     pub(crate) fn open(search: &Search, driver: i32) -> Result<Blas> {
         let names: &'static [&'static str] = match driver {
             13_000.. => &["libcublasLt.so.13", "libcublasLt.so.12"],

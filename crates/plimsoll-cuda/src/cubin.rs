@@ -1,6 +1,6 @@
 //! A cache folder for machine code, keyed by its source text and the target for which it was compiled.
 //!
-//! A file has a SHA-256, the complete text and the code; the text makes sure that two texts with the same name hash are not
+//! A file has a SHA-256, the complete text and the code; the text is compared, so that two texts with the same name hash are not
 //! confused. A file that cannot be read, is damaged, or can be written by other users counts as missing. Files are written under
 //! a temporary name first. This protects against damage and shared folders, not against this user's own programs.
 

@@ -471,9 +471,7 @@ impl Driver {
 fn too_old(version: i32) -> Option<String> {
     let (major, minor) = (version / 1000, version % 1000 / 10);
     (version < OLDEST).then(|| {
-        format!(
-            "it supports CUDA up to {major}.{minor}, and at least 12.0 is needed: install driver 525 or newer"
-        )
+        format!("it supports CUDA up to {major}.{minor}, but 12.0 is needed: install driver 525 or newer")
     })
 }
 
@@ -488,10 +486,7 @@ mod tests {
     #[test]
     fn a_driver_of_cuda_11_is_refused_with_the_driver_to_install() {
         let why = too_old(11_080).unwrap();
-        assert_eq!(
-            why,
-            "it supports CUDA up to 11.8, and at least 12.0 is needed: install driver 525 or newer"
-        );
+        assert_eq!(why, "it supports CUDA up to 11.8, but 12.0 is needed: install driver 525 or newer");
         assert_eq!((too_old(12_000), too_old(13_000)), (None, None));
     }
 }

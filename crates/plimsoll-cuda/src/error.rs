@@ -16,7 +16,7 @@ pub enum CudaError {
         names: String,
         /// Every place that was searched, with the loader's message if it says more than "file not found".
         places: Vec<String>,
-        /// What to install.
+        /// Advice on what to install.
         advice: &'static str,
     },
     /// A library lacks a function that is needed.
@@ -28,7 +28,7 @@ pub enum CudaError {
         path: String,
         /// The function.
         function: &'static str,
-        /// What to do.
+        /// Advice on what to do.
         advice: &'static str,
     },
     /// The version of a library cannot be used.
@@ -38,7 +38,7 @@ pub enum CudaError {
         library: &'static str,
         /// Its file.
         path: String,
-        /// What is wrong with its version, and what to install.
+        /// The problem with its version, and advice on what to install.
         why: String,
     },
     /// The driver finds no device.
@@ -57,7 +57,7 @@ pub enum CudaError {
     },
     /// The device is too old for the kernels.
     #[error(
-        "{name} has compute capability {}.{}, and kernels need 7.5 (Turing) or newer: use another GPU, or the CPU",
+        "{name} has compute capability {}.{}, but kernels need 7.5 (Turing) or newer: use another GPU, or the CPU",
         .capability.0, .capability.1
     )]
     OldDevice {
@@ -81,12 +81,12 @@ pub enum CudaError {
         name: String,
         /// NVIDIA's description of the error.
         text: String,
-        /// Whether the context is lost: every later call then fails too.
+        /// Whether the context is lost, so that every later call also fails.
         is_sticky: bool,
     },
     /// The handle is from before the device was reset.
     #[error(
-        "this handle is from before cuda:{ordinal} was reset, and so are its tensors: use the device that `Device::reset` gave"
+        "this handle is from before cuda:{ordinal} was reset, and so are its tensors: use the device that `Device::reset` returned"
     )]
     Reset {
         /// The device.

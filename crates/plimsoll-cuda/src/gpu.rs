@@ -1,7 +1,7 @@
 //! A device, with its context, streams, kernels and matrix products.
 //!
 //! Note [Threads and the context]. Any thread may call, so each method first makes the device's context current on the
-//! thread, which costs some tens of ns. Methods only queue work; [`Gpu::wait_all`] and events wait for it.
+//! thread, which costs a few tens of ns. Methods only queue work; [`Gpu::wait_all`] and events wait for it.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -78,7 +78,7 @@ pub struct Gpu {
     workspace_bytes: u64,
     launches: AtomicU64,
     graphs: OnceLock<Result<Functions>>,
-    /// Whether the context and everything in it are gone, so that its addresses may already be in use again.
+    /// Whether the context and everything in it no longer exist. Its addresses may then already be in use again.
     is_reset: AtomicBool,
 }
 
@@ -145,7 +145,7 @@ impl Gpu {
     /// The number of devices that the driver finds.
     ///
     /// # Errors
-    /// The driver is missing or finds none.
+    /// The driver is missing or finds no devices.
     pub fn count(search: &Search) -> Result<u32> {
         Driver::open(search)?.device_count()
     }
@@ -162,7 +162,8 @@ impl Gpu {
         Libraries { driver: self.driver.path(), nvrtc, blas, dnn, nccl }
     }
 
-    /// Why cuDNN could not be opened when a convolution needed it; `None` if it was found or not needed so far.
+    /// Why cuDNN could not be opened when a convolution needed it; `None` if it was found, or has not been needed so
+    /// far.
     pub fn missing_dnn(&self) -> Option<&CudaError> {
         self.dnn.get().and_then(|dnn| dnn.as_ref().err())
     }
@@ -228,7 +229,8 @@ impl Gpu {
 
     fn dnn(&self) -> Result<&Mutex<Dnn>> {
         let (major, minor) = self.facts.driver;
-        // cuDNN opens both by bare name, which finds libraries that are already open. Without them it has fewer plans.
+        // cuDNN opens both libraries by bare name, which finds libraries that are already open. Without them it has
+        // fewer plans.
         let _ = (self.nvrtc().map(drop), self.blas().map(drop));
         let open = || Dnn::open(&self.search, major * 1000 + minor * 10).map(Mutex::new);
         self.dnn.get_or_init(open).as_ref().map_err(Clone::clone)
@@ -412,7 +414,7 @@ impl Gpu {
     /// # Errors
     /// The driver's errors.
     pub fn take_fault(&self) -> Result<Option<Fault>> {
-        // The memory that is read below is gone with the context.
+        // The memory that is read below was freed with the context.
         if self.is_reset() {
             return Err(CudaError::Reset { ordinal: self.facts.ordinal });
         }

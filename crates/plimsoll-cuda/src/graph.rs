@@ -65,7 +65,8 @@ impl Gpu {
     /// Ends this thread's capture.
     ///
     /// # Errors
-    /// The driver's errors, if a call that is not allowed in a capture has invalidated it. The capture is over even then.
+    /// The driver's errors, if a call that is not allowed in a capture has invalidated it. The capture is over in this
+    /// case too.
     pub fn end_capture(self: &Arc<Gpu>) -> Result<CapturedGraph> {
         let (on, graph) = self.end()?;
         let mut exec = 0;

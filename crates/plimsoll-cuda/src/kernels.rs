@@ -50,8 +50,8 @@ impl Kernels {
         Kernels { loaded: Mutex::default(), cubins: Cubins::from_env() }
     }
 
-    /// Returns the kernel of a launch, compiling and loading it on first use. The lock is not held meanwhile, so several
-    /// threads can compile at once. `nvrtc` opens the compiler.
+    /// Returns the kernel of a launch, compiling and loading it on first use. The lock is not held during this work, so
+    /// several threads can compile concurrently. `nvrtc` opens the compiler.
     pub(crate) fn get<'a>(
         &self,
         launch: &Launch,

@@ -1,8 +1,8 @@
-//! NVIDIA's libraries, opened at run time: a GPU's memory, streams, kernels from source text, matrix products.
+//! Opens NVIDIA's libraries at run time: a GPU's memory, streams, kernels from source text, matrix products.
 //!
-//! The interface between Plimsoll and CUDA. The build does not need CUDA: `libcuda`, NVRTC, cuBLASLt, cuDNN and NCCL are looked for
-//! when a device is opened or first needs them. If one is missing, the error names it and every place that was searched.
-//! This crate deals in addresses and bytes; tensors and operators are in `plimsoll-tensor`.
+//! This crate is the interface between Plimsoll and CUDA. The build does not need CUDA: `libcuda`, NVRTC, cuBLASLt, cuDNN and
+//! NCCL are looked for when a device is opened or first needs them. If one is missing, the error names it and every place that
+//! was searched. It works with addresses and bytes; tensors and operators are in `plimsoll-tensor`.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!

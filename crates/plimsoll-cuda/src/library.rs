@@ -14,7 +14,7 @@ pub(crate) struct Wanted {
     pub(crate) library: &'static str,
     /// Its file names, newest first.
     pub(crate) names: &'static [&'static str],
-    /// What to install.
+    /// Advice on what to install.
     pub(crate) advice: &'static str,
 }
 

@@ -65,7 +65,7 @@ impl Driver for CudaMemory {
         Ok(Addr(address))
     }
 
-    /// As `cudaFree`, the driver waits for work that uses the segment.
+    /// Like `cudaFree`, the driver waits for work that uses the segment.
     fn segment_free(&mut self, addr: Addr) -> std::result::Result<(), DriverError> {
         if !self.segments.contains_key(&addr.0) {
             return refused(format!("no segment begins at {addr}"));

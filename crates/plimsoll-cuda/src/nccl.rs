@@ -65,7 +65,7 @@ pub(crate) struct Nccl {
     library: Library,
     functions: Functions,
     last_error: Option<LastError>,
-    /// As NCCL writes it; 0 if it is unknown.
+    /// The version in NCCL's encoding; 0 if it is unknown.
     version: c_int,
 }
 
@@ -84,7 +84,7 @@ fn version_by(address: *mut c_void) -> c_int {
     if code == 0 { version } else { 0 }
 }
 
-/// A version as people write it: `2.28.9`.
+/// A version as text, such as `2.28.9`.
 fn shown(version: c_int) -> String {
     let (major, rest) = (version / 10_000, version % 10_000);
     if version == 0 { "unknown".to_owned() } else { format!("{major}.{}.{}", rest / 100, rest % 100) }
@@ -94,7 +94,7 @@ impl Nccl {
     /// Opens the library.
     ///
     /// # Errors
-    /// It is missing or too old.
+    /// The library is missing or too old.
     pub(crate) fn open(search: &Search) -> Result<Arc<Nccl>> {
         without_multicast();
         let library = Library::open(NCCL, search)?;
@@ -102,7 +102,7 @@ impl Nccl {
         let version = library.function(c"ncclGetVersion").ok().map_or(0, version_by);
         if (1..OLDEST).contains(&version) {
             let path = library.path().display().to_string();
-            let why = format!("version {} is too old, 2.14 is needed: {}", shown(version), NCCL.advice);
+            let why = format!("version {} is too old; needs 2.14: {}", shown(version), NCCL.advice);
             return Err(CudaError::WrongVersion { library: NCCL.library, path, why });
         }
         let last_error = library.function(c"ncclGetLastError").ok();
@@ -181,7 +181,7 @@ pub struct NcclCommunicator {
     is_aborted: AtomicBool,
 }
 
-/// A movement of bytes between all ranks of a communicator. Addresses are of device memory.
+/// A collective operation that moves bytes between all ranks of a communicator. Addresses are in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective {
     /// Collects the parts of all ranks in a buffer, in order of rank. This rank's part is already there.
@@ -191,7 +191,7 @@ pub enum Collective {
         /// Bytes of one part.
         part_bytes: u64,
     },
-    /// Part r of what each rank sends goes to rank r.
+    /// Part r of each rank's send buffer goes to rank r.
     AllToAll {
         /// The parts to send.
         send: u64,
@@ -232,7 +232,7 @@ impl fmt::Debug for NcclCommunicator {
     }
 }
 
-/// Makes a call of NCCL's and checks its result.
+/// Calls a function of NCCL and checks its result.
 macro_rules! call {
     ($nccl:expr, $name:ident($($argument:expr),* $(,)?)) => {{
         // SAFETY: an open communicator; addresses of device memory and streams that the caller has; other pointers are to locals.
@@ -301,8 +301,8 @@ impl NcclCommunicator {
         }
     }
 
-    /// Ends collectives that wait for a rank that is gone, so that the device's work ends too. Later calls on this communicator
-    /// return an error. NCCL may itself wait forever in this call, so it is made by a thread that nobody waits for.
+    /// Ends collectives that wait for a rank that is gone, so that the device's work also ends. Later calls on this
+    /// communicator return an error. NCCL may itself wait forever in this call, so a detached thread makes the call.
     pub fn abort(self: &Arc<NcclCommunicator>) {
         if self.is_aborted.swap(true, Ordering::SeqCst) {
             return;

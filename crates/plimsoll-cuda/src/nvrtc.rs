@@ -71,9 +71,8 @@ impl Nvrtc {
     fn too_old_for(&self, arch: &str) -> CudaError {
         let (major, minor) = self.version;
         let package = if major < 13 { "nvidia-cuda-nvrtc-cu12" } else { "nvidia-cuda-nvrtc" };
-        let why = format!(
-            "it is {major}.{minor}, which compiles nothing for {arch}: `pip install --upgrade {package}`"
-        );
+        let why =
+            format!("version {major}.{minor} cannot compile for {arch}: `pip install --upgrade {package}`");
         CudaError::WrongVersion { library: "NVRTC", path: self.path(), why }
     }
 

@@ -16,16 +16,17 @@ impl Gpu {
         self.nccl()?.unique_id()
     }
 
-    /// Joins the other ranks of a communicator, and waits until all have joined. Each rank has another GPU.
+    /// Joins the other ranks of a communicator, and waits until all have joined. Each rank must use a different GPU.
     ///
     /// # Errors
-    /// As [`Gpu::nccl_id`].
+    /// The errors of [`Gpu::nccl_id`].
     pub fn join(&self, id: NcclId, rank: usize, size: usize) -> Result<NcclCommunicator> {
         self.bind()?;
         NcclCommunicator::join(self.nccl()?, id, rank, size)
     }
 
-    /// Records an event on each stream. When all are done, so is the work that is now on the device.
+    /// Records an event on each stream. When all of these events are done, the work that is now queued on the device
+    /// is also done.
     ///
     /// # Errors
     /// The driver's errors.

@@ -1,8 +1,8 @@
 //! The places where NVIDIA's libraries are looked for: the loader's path, `CUDA_HOME`, and pip packages of a Python.
 //!
-//! pip installs them below `site-packages/nvidia/`: up to CUDA 12 in one folder for each package (`cublas/lib`), since
-//! then in one folder for all (`cu13/lib`). That folder is found through a Python on the path or an active virtual
-//! environment.
+//! pip installs them below `site-packages/nvidia/`. Up to CUDA 12, each package has its own folder (`cublas/lib`);
+//! since then, all share one folder (`cu13/lib`). That folder is found through a Python on the path or an active
+//! virtual environment.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

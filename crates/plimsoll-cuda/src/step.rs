@@ -80,7 +80,7 @@ impl Source {
         text
     }
 
-    /// Whether both are the same kernel. Texts are constants of the program, so their addresses are compared.
+    /// Whether both sources are the same kernel. Texts are constants of the program, so their addresses are compared.
     pub fn is(&self, other: &Source) -> bool {
         std::ptr::eq(self.text, other.text) && self.defines == other.defines
     }
@@ -237,7 +237,8 @@ pub enum Float {
     BF16,
 }
 
-/// A stack of matrices of a product. One of the strides is 1, and the other at least the length of the dimension with stride 1.
+/// A stack of matrices of a product. One of the strides is 1, and the other is at least the length of the dimension with stride
+/// 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matrix {
     /// The address of the first element.

@@ -22,7 +22,7 @@ const INNER: &str = "PLIMSOLL_TEST_ON_STANDIN";
 /// Runs one test of this file again, with the stand-in as the driver.
 fn on_standin(test: &str, environment: &[(&str, &str)]) -> Output {
     let own = std::env::current_exe().expect("this program");
-    let library = own.with_file_name(plimsoll_standin::place::LIBRARY); // Cargo puts it beside the tests
+    let library = own.with_file_name(plimsoll_standin::place::LIBRARY); // Cargo puts it next to the tests
     let folder: PathBuf = std::env::temp_dir().join(format!("plimsoll-edge-{}-{test}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     std::os::unix::fs::symlink(&library, folder.join("libcuda.so.1")).expect("a link");
@@ -86,7 +86,7 @@ fn bytes_go_there_and_come_back_in_pieces() {
         gpu.write(at.0, &bytes, StreamId(1)).expect("a copy there");
         let mut back = vec![7];
         gpu.read(at.0, bytes.len(), &mut back, StreamId(1)).expect("a copy back");
-        // The stand-in keeps no values, so check only the length and the bytes that were there before.
+        // The stand-in keeps no values, so only the length and the earlier bytes are checked.
         assert_eq!((back.len(), back[0]), (bytes.len() + 1, 7));
         assert_eq!(gpu.take_fault(), Ok(None::<Fault>));
         gpu.wait_all().expect("done");
@@ -196,7 +196,7 @@ fn a_device_older_than_the_kernels_is_refused_with_what_it_is() {
         &[("PLIMSOLL_STANDIN_GPU", "P100")],
     ) {
         let error = Gpu::open(0, Search::from_env(), 0).err().expect("too old").to_string();
-        assert!(error.ends_with("has compute capability 6.0, and kernels need 7.5 (Turing) or newer: use another GPU, or the CPU"), "{error}");
+        assert!(error.ends_with("has compute capability 6.0, but kernels need 7.5 (Turing) or newer: use another GPU, or the CPU"), "{error}");
     }
 }
 
@@ -205,6 +205,6 @@ fn a_device_older_than_the_kernels_is_refused_with_what_it_is() {
 fn a_compiler_older_than_the_device_is_named_with_what_to_install() {
     let search = Search { environment: environment_of_python(), ..Search::from_env() };
     let error = compile(&search, "test", "", "sm_990").expect_err("no such architecture").to_string();
-    assert!(error.starts_with("NVRTC (") && error.contains("which compiles nothing for sm_990"), "{error}");
+    assert!(error.starts_with("NVRTC (") && error.contains("cannot compile for sm_990"), "{error}");
     assert!(error.contains("`pip install --upgrade nvidia-cuda-nvrtc"), "{error}");
 }

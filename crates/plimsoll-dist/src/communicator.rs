@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::record::{Call, Content, Op, Record};
 use crate::transport::{Simulated, Threads, Transport};
 
-/// How long threads wait for each other.
+/// How long the ranks of a group of threads wait for each other.
 const THREADS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One rank of a group, and the collectives that it can call. All ranks must call the same collectives with the same sizes and
@@ -27,7 +27,7 @@ const THREADS_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Communicator {
     transport: Box<dyn Transport>,
     record: Mutex<Record>,
-    /// Held during a collective.
+    /// Locked during a collective. Counts this rank's collectives.
     turn: Mutex<u64>,
 }
 
@@ -92,7 +92,7 @@ impl Communicator {
     /// Sends part r of `send` to rank r, and fills part r of `receive` with the part that rank r sent to this one.
     ///
     /// # Errors
-    /// As [`Communicator::all_gather`]; also if the buffers differ in size.
+    /// The errors of [`Communicator::all_gather`]; also if the buffers differ in size.
     pub fn all_to_all<'a>(
         &self,
         send: &[u8],
@@ -102,7 +102,7 @@ impl Communicator {
         let part = self.part(Op::AllToAll, send.len())?;
         if send.len() != receive.len() {
             let why =
-                format!("{} bytes to send and room for {}: both must be equal", send.len(), receive.len());
+                format!("{} bytes to send, but room for {}: both must be equal", send.len(), receive.len());
             return Err(Error::Argument { op: Op::AllToAll.name(), why });
         }
         let call = self.begin(Op::AllToAll, send.len(), content.into());
@@ -163,8 +163,8 @@ impl Communicator {
         if checks { self.meet(&call) } else { Ok(()) }
     }
 
-    /// Why this rank should not wait any longer for collectives that it announced, if it has waited for `waited`: another rank is
-    /// lost, or the time for a collective is over. The error names the latest call.
+    /// After this rank has waited for `waited`, returns the reason why it should not wait any longer for collectives that it
+    /// announced: another rank is lost, or the timeout of a collective has passed. The error names the latest call.
     pub fn gave_up(&self, waited: Duration) -> Option<Error> {
         let call = || self.record.lock().unwrap_or_else(PoisonError::into_inner).last().cloned();
         self.transport.gave_up(waited, &call)

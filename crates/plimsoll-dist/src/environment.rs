@@ -56,11 +56,11 @@ pub enum StoreHost {
 pub struct Environment {
     /// The launcher that started the process.
     pub launcher: Launcher,
-    /// Its rank, from 0.
+    /// Its rank, counted from 0.
     pub rank: usize,
     /// The number of ranks.
     pub size: usize,
-    /// Its rank among the processes of this host, from 0.
+    /// Its rank among the processes of this host, counted from 0.
     pub local_rank: usize,
     /// The number of ranks on this host.
     pub local_size: usize,
@@ -90,7 +90,7 @@ impl Environment {
     /// address.
     ///
     /// # Errors
-    /// As [`Environment::read`].
+    /// The errors of [`Environment::read`].
     pub fn of_process() -> Result<Option<Environment>> {
         Environment::read(&|name| std::env::var(name).ok())
     }
@@ -124,7 +124,7 @@ impl Environment {
         let Source { launcher, rank, size, .. } = *first;
         if size == 0 || rank >= size {
             return Err(wrong(format!(
-                "{launcher} says rank {rank} of {size}: ranks are numbered from 0 to the size less one"
+                "{launcher} says rank {rank} of {size}: ranks are numbered from 0 to the size minus one"
             )));
         }
         let local = sources.iter().find_map(|source| source.local);
@@ -177,15 +177,15 @@ fn slurm(read: Read<'_>) -> Result<Option<Source>> {
         return Ok(None);
     };
     if size < 2 {
-        return Ok(None); // a batch script, or one task that starts others
+        return Ok(None); // a batch script, or a single task that starts others
     }
     let local_rank = required(read, "SLURM_LOCALID", "srun")?;
     let local_size = match read("SLURM_STEP_TASKS_PER_NODE") {
         None => size,
         Some(text) => {
             let list = tasks_per_node(&text);
-            let list =
-                list.ok_or_else(|| wrong(format!("SLURM_STEP_TASKS_PER_NODE={text} is no list of tasks")))?;
+            let list = list
+                .ok_or_else(|| wrong(format!("SLURM_STEP_TASKS_PER_NODE={text} is not a list of tasks")))?;
             let node = number(read, "SLURM_NODEID")?.unwrap_or(0);
             *list.get(node).ok_or_else(|| {
                 wrong(format!("SLURM_NODEID={node} is not in SLURM_STEP_TASKS_PER_NODE={text}"))
@@ -225,14 +225,14 @@ fn place(read: Read<'_>, launcher: Launcher, is_one_host: bool) -> Result<(Strin
         None => None,
     };
     let port = match read("MASTER_PORT") {
-        Some(port) => {
-            Some(port.parse().map_err(|_| wrong(format!("MASTER_PORT={port} is no port: give 1 to 65535")))?)
-        }
+        Some(port) => Some(
+            port.parse().map_err(|_| wrong(format!("MASTER_PORT={port} is not a port: use 1 to 65535")))?,
+        ),
         None => chosen_port(read, launcher)?,
     };
     let missing = |name: &str| {
         wrong(format!(
-            "{launcher}: set {name}, so that the ranks find each other: the host of rank 0, and a free port there"
+            "{launcher}: set {name}: MASTER_ADDR is the host of rank 0, and MASTER_PORT a free port there"
         ))
     };
     Ok((address.ok_or_else(|| missing("MASTER_ADDR"))?, port.ok_or_else(|| missing("MASTER_PORT"))?))
@@ -258,7 +258,7 @@ fn chosen_port(read: Read<'_>, launcher: Launcher) -> Result<Option<u16>> {
 
 fn first_host(list: &str) -> Result<String> {
     let first = hosts(list).and_then(|hosts| hosts.into_iter().next());
-    first.ok_or_else(|| wrong(format!("SLURM_STEP_NODELIST={list} is no list of hosts")))
+    first.ok_or_else(|| wrong(format!("SLURM_STEP_NODELIST={list} is not a list of hosts")))
 }
 
 fn number(read: Read<'_>, name: &str) -> Result<Option<usize>> {

@@ -19,7 +19,7 @@ pub enum Error {
     Store {
         /// Its host and port.
         address: String,
-        /// What happened.
+        /// The cause of the error.
         why: String,
     },
     /// Ranks did not join in time.
@@ -35,7 +35,7 @@ pub enum Error {
         seconds: u64,
     },
     /// Ranks were started with different options or versions.
-    #[error("rank {rank} was started with {theirs}, rank {own_rank} with {ours}: give all ranks the same")]
+    #[error("rank {rank} was started with {theirs}, rank {own_rank} with {ours}: use the same for all ranks")]
     Options {
         /// The other rank.
         rank: usize,
@@ -46,7 +46,7 @@ pub enum Error {
         /// The options and version of this rank.
         ours: String,
     },
-    /// Another rank is gone, failed, or does not arrive at a collective.
+    /// Another rank is gone, has failed, or does not arrive at a collective.
     #[error("{lost}{}", during(.call.as_ref()))]
     RankLost {
         /// The rank, and the reason.
@@ -56,7 +56,7 @@ pub enum Error {
     },
     /// A rank did not arrive at a collective in time.
     #[error(
-        "rank {rank} did not arrive at {call} within {seconds} s; it may be stopped, overloaded or in other code \
+        "rank {rank} did not reach {call} within {seconds} s; it may be stopped, overloaded or in other code \
          (PLIMSOLL_COLLECTIVE_TIMEOUT_S sets the time)"
     )]
     Timeout {
@@ -85,7 +85,7 @@ pub enum Error {
     Argument {
         /// The name of the collective.
         op: &'static str,
-        /// What is wrong with the argument.
+        /// The reason why the argument is invalid.
         why: String,
     },
 }

@@ -1,5 +1,5 @@
-//! Processes that train together: how each learns its rank, how they connect and exchange bytes, and how all of them learn that
-//! one has died. This crate works on bytes; tensors are in `plimsoll-tensor`.
+//! Processes that train together: how each process finds its rank, how processes connect and exchange bytes, and how all of
+//! them learn that one has died. This crate works on bytes; tensors are in `plimsoll-tensor`.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
@@ -10,8 +10,8 @@
 //! | `nodelist.rs` | parsing SLURM's lists of hosts and of tasks per node |
 //! | `environment.rs` | the rank of this process, from the variables of its launcher: [`Environment`] |
 //! | `store/` | PyTorch's TCPStore: [`store::Server`] and [`store::Client`] |
-//! | `monitor.rs` | whether all ranks are alive: [`Health`] |
-//! | `transport/` | moving bytes from rank to rank: [`Transport`] |
+//! | `monitor.rs` | checks whether all ranks are alive: [`Health`] |
+//! | `transport/` | sends bytes from rank to rank: [`Transport`] |
 //! | `communicator.rs` | collectives of bytes: [`Communicator`] |
 //! | `world.rs` | all ranks of a job, connected: [`World`] |
 //!

@@ -236,7 +236,7 @@ fn look_at_store(store: &mut Client, store_rank: Option<usize>, health: &Health,
                 Some(rank) => health.report(rank, &format!("is gone: it hosted the {why}")),
                 None => health.report(
                     health.rank,
-                    &format!("cannot go on: its launcher is gone, which hosted the {why}"),
+                    &format!("cannot continue: its launcher is gone, which hosted the {why}"),
                 ),
             };
         }

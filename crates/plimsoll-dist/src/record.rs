@@ -46,7 +46,7 @@ impl Op {
 /// One call of a collective, as one rank made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The number of calls that this rank had made in this group before.
+    /// The number of calls that this rank made in this group before this one.
     pub number: u64,
     /// The operation.
     pub op: Op,
@@ -79,7 +79,7 @@ impl<'a> From<&'a str> for Content<'a> {
 }
 
 impl Call {
-    /// A hash of all fields that must be the same on all ranks, which are all but the label.
+    /// A hash of all fields that must be the same on all ranks, that is, all except the label.
     pub fn hash(&self) -> u64 {
         let Call { number, op, bytes, dtype, .. } = self;
         let fields = [number.to_le_bytes(), u64::from(op.to_wire()).to_le_bytes(), bytes.to_le_bytes()];

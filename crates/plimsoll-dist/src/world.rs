@@ -15,9 +15,9 @@ use crate::record::fnv;
 use crate::store::{Client, Server};
 use crate::transport::Sockets;
 
-/// What a connecting rank says first.
+/// The first value that a connecting rank sends.
 const MAGIC: u64 = u64::from_le_bytes(*b"PLIMSOLL");
-/// How long the store may take to write down a failure.
+/// How long the store may take to record a failure.
 const BOARD: Duration = Duration::from_secs(1);
 /// How long rank 0 keeps its store open for ranks that finish later.
 const LINGER: Duration = Duration::from_secs(10);
@@ -81,7 +81,7 @@ pub struct World {
     health: Arc<Health>,
     monitor: Monitor,
     store: Mutex<Client>,
-    /// The store, where this rank hosts it.
+    /// The store, if this rank hosts it.
     server: Option<Server>,
 }
 
@@ -90,7 +90,7 @@ impl World {
     ///
     /// # Errors
     /// The store cannot be reached or its port is taken; some ranks do not join in time (the error names them); or a rank has
-    /// other options or another version of this library.
+    /// different options or a different version of this library.
     pub fn join(environment: Environment, options: &JoinOptions) -> Result<World> {
         let Environment { rank, size, port, .. } = environment;
         let until = Instant::now() + options.timeout;
@@ -179,7 +179,7 @@ fn leave(store: &mut Client, key: &str, size: usize, hosts: bool, waits: impl Fn
     }
 }
 
-/// What a rank tells the others about itself through the store.
+/// The information about itself that a rank shares with the others through the store.
 #[derive(Clone, Debug)]
 struct Introduction {
     member: Member,
@@ -216,7 +216,7 @@ fn introductions(
             None => missing.push(rank),
             Some(value) => found.push(Introduction::decoded(&value).ok_or_else(|| {
                 Error::Environment(format!(
-                    "rank {rank} introduced itself in an unknown way: is it another version?"
+                    "rank {rank} sent an unknown introduction: does it run another version?"
                 ))
             })?),
         }
@@ -325,7 +325,7 @@ fn host(address: &str, port: u16) -> Result<Server> {
 }
 
 fn done<T>(outcome: io::Result<T>) -> Result<T> {
-    outcome.map_err(|why| Error::Environment(format!("the network of this host: {why}")))
+    outcome.map_err(|why| Error::Environment(format!("cannot use this host's network: {why}")))
 }
 
 fn host_name() -> String {

@@ -1,4 +1,4 @@
-//! One process is killed, and all others name it within 2 s, whatever they are doing.
+//! If one process is killed, all others name it within 2 s, regardless of what they are doing.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -95,7 +95,7 @@ fn torchrun_under_srun_is_torchrun_and_the_masters_address_wins() {
     // srun starts one torchrun on each of two hosts, so SLURM's ranks are those of torchrun's agents.
     let both: Vec<_> = TORCHRUN.iter().chain(SLURM).copied().collect();
     assert_eq!(read(&both).map(|found| found.map(|found| (found.rank, found.size))), Ok(Some((5, 8))));
-    // SLURM's ranks without the rest, as in a container that gets only some variables.
+    // Only SLURM's rank variables, as in a container that gets only some of the variables.
     let some: Vec<_> = TORCHRUN.iter().chain(&SLURM[..2]).copied().collect();
     assert_eq!(read(&some).map(|found| found.map(|found| (found.rank, found.size))), Ok(Some((5, 8))));
     let named: Vec<_> =
@@ -140,7 +140,7 @@ fn what_is_missing_or_wrong_is_named() {
             ],
             "set MASTER_ADDR",
         ),
-        (&[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "70000")], "MASTER_PORT=70000 is no port"),
+        (&[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "70000")], "MASTER_PORT=70000 is not a port"),
         (
             &[
                 ("SLURM_PROCID", "0"),
@@ -149,7 +149,7 @@ fn what_is_missing_or_wrong_is_named() {
                 ("SLURM_STEP_NODELIST", "n[2-1]"),
                 ("SLURM_JOB_ID", "1"),
             ],
-            "SLURM_STEP_NODELIST=n[2-1] is no list of hosts",
+            "SLURM_STEP_NODELIST=n[2-1] is not a list of hosts",
         ),
     ];
     for (variables, expected) in cases {

@@ -113,7 +113,7 @@ impl Bandwidth {
         Bandwidth { memory_bytes_per_s: giga(memory), pcie_bytes_per_s: giga(pcie), nvlink_bytes_per_s: None }
     }
 
-    /// As [`Bandwidth::pcie`], with NVLink. All are in gigabytes per second; PCIe and NVLink are in each direction.
+    /// Like [`Bandwidth::pcie`], with NVLink. All are in gigabytes per second; PCIe and NVLink are in each direction.
     pub(crate) const fn nvlink(memory: f64, pcie: f64, nvlink: f64) -> Bandwidth {
         Bandwidth { nvlink_bytes_per_s: Some(giga(nvlink)), ..Bandwidth::pcie(memory, pcie) }
     }

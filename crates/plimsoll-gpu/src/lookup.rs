@@ -2,8 +2,8 @@
 //! both.
 //!
 //! Note [One row per size]: a look-up by memory size skips every row that has the same compute capability as an earlier row and,
-//! within one percent, the same memory. The sizes that drivers report differ by as much, so a choice between such rows would be
-//! arbitrary: `24GiB` means an RTX-3090, not an RTX-A5000.
+//! within one percent, the same memory. The sizes that drivers report differ by this much, so a choice between such rows would
+//! be arbitrary: `24GiB` means an RTX-3090, not an RTX-A5000.
 
 use std::error::Error;
 use std::fmt;

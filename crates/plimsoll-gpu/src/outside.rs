@@ -2,8 +2,8 @@
 //!
 //! Four rules cover most of it. The context grows with the number of threads that a GPU can hold. Its pool of local memory grows
 //! with the largest stack of a kernel. Requests are rounded up to pages. NCCL's buffers depend on its channels
-//! ([`crate::nccl`]). The rest is a table of the bytes that each library takes when it is first used. Everything here is a pure
-//! function of a row of the table of GPUs.
+//! ([`crate::nccl`]). For everything else there is a table of the bytes that each library takes when it is first used.
+//! Everything here is a pure function of a row of the table of GPUs.
 //!
 //! | file | contents |
 //! |---|---|

@@ -72,13 +72,13 @@ macro_rules! as_byte {
 }
 as_byte!(f64, f32);
 
-/// As `bf16::to_f32`, without its branch for NaN: the bits become the upper half of the `f32`.
+/// Like `bf16::to_f32`, without its branch for NaN: the bits become the upper half of the `f32`.
 #[inline(always)]
 fn widen(x: bf16) -> f32 {
     f32::from_bits(u32::from(x.to_bits()) << 16)
 }
 
-/// As `bf16::from_f32` (rounds to nearest, ties to even), in a form that vectorises.
+/// Like `bf16::from_f32` (rounds to nearest, ties to even), in a form that vectorises.
 #[inline(always)]
 fn narrow(x: f32) -> bf16 {
     let bits = x.to_bits();

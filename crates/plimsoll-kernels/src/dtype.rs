@@ -122,7 +122,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// The smallest type that can hold the values of both, as `torch.promote_types`.
+/// The smallest type that can hold the values of both, like `torch.promote_types`.
 ///
 /// ```
 /// use plimsoll_kernels::dtype::{DType, promote};
@@ -148,8 +148,8 @@ pub const fn promote(a: DType, b: DType) -> DType {
     }
 }
 
-/// The result type of an operation on tensors of these types, as `torch.result_type`. Tensors without dimensions count only
-/// if their category (boolean, integer, floating point) is higher than that of the others.
+/// The result type of an operation on tensors of these types, like `torch.result_type`. Tensors without dimensions count
+/// only if their category (boolean, integer, floating point) is higher than that of the others.
 ///
 /// Each entry is a tensor's type, and whether the tensor has dimensions.
 pub fn result_type(tensors: impl IntoIterator<Item = (DType, bool)>) -> Option<DType> {
@@ -192,7 +192,8 @@ pub trait Element: sealed::Sealed + Copy + PartialEq + Send + Sync + fmt::Debug 
     fn from_bytes(bytes: &[u8]) -> Vec<Self>;
 }
 
-/// The representation of elements in memory: a Rust number type; a byte is a `uint8` or a boolean. Sealed, as [`Element`].
+/// The representation of elements in memory: a Rust number type; a byte is a `uint8` or a boolean. Sealed, like
+/// [`Element`].
 pub trait Stored: sealed::Sealed + bytemuck::Pod + Send + Sync + fmt::Debug {
     /// Whether elements of a type have this representation.
     fn holds(dtype: DType) -> bool;

@@ -9,11 +9,11 @@
 //! assert_eq!(DType::BF16.accumulator(), DType::F32);
 //! ```
 //!
-//! The kernels know nothing of tensors and never allocate in proportion to data: the caller provides outputs
-//! and scratch memory. A kernel that needs scratch memory has a `*_scratch_len` function that returns its
-//! length in floats. Strides are in elements; a stride of 0 repeats. A slice that is too short is a bug, and
-//! the kernel panics. An error that a user's data may cause, such as a target out of range, is returned as a
-//! `Result`.
+//! The kernels do not depend on tensors, and never allocate memory in proportion to the data: the caller
+//! provides outputs and scratch memory. A kernel that needs scratch memory has a `*_scratch_len` function
+//! that returns its length in floats. Strides are in elements; a stride of 0 repeats an element. A slice
+//! that is too short is a bug, and the kernel panics. An error that a user's data may cause, such as a
+//! target out of range, is returned as a `Result`.
 //!
 //! Results do not depend on the number of threads: the order of additions depends only on shapes. Results may
 //! differ in the last bits between processors, since matmul and convolution use fused multiply-adds only on

@@ -36,8 +36,8 @@ pub fn for_each_chunk(chunks: usize, body: impl Fn(usize) + Sync) {
     run(chunks, workers(), &|_, chunk| body(chunk));
 }
 
-/// As [`for_each_chunk`], lending each running worker its own `scratch_len` floats of `scratch`, which contain whatever
-/// the last chunk left there. If `scratch` is too small for all workers, fewer run.
+/// Like [`for_each_chunk`], lending each running worker its own `scratch_len` floats of `scratch`, whose contents are
+/// those that the last chunk left. If `scratch` is too small for all workers, fewer run.
 pub fn for_each_chunk_with(
     chunks: usize,
     scratch: &mut [f32],
@@ -47,7 +47,7 @@ pub fn for_each_chunk_with(
     for_each_cut_with(chunks, (), scratch, scratch_len, |chunk, (), own| body(chunk, own));
 }
 
-/// As [`for_each_chunk`], passing each chunk its piece of the slices in `cut`: one [`Pieces`], or a tuple or an array of
+/// Like [`for_each_chunk`], passing each chunk its piece of the slices in `cut`: one [`Pieces`], or a tuple or an array of
 /// them.
 ///
 /// ```text
@@ -212,7 +212,7 @@ impl<'a, T> Cut<'a, T> {
         Self { start: slice.as_mut_ptr(), len: slice.len(), owner: PhantomData }
     }
 
-    /// The first element, for code that takes pointers; the rule of [`Cut::range`] applies to it, too.
+    /// The first element, for code that takes pointers; the rule of [`Cut::range`] also applies to it.
     pub fn pointer(&self) -> *mut T {
         self.start
     }

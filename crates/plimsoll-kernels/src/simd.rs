@@ -1,6 +1,6 @@
-//! One source, three instruction sets: AVX-512, AVX2 with FMA, and whatever the build targets.
+//! One source, three instruction sets: AVX-512, AVX2 with FMA, and the one that the build targets.
 //!
-//! Most kernels are plain loops that the compiler vectorises once it may use the wide registers: they go
+//! Most kernels are plain loops that the compiler vectorises when it may use the wide registers: they go
 //! through [`vectorize`]. The few kernels that keep a tile in registers are written with the [`Simd`]
 //! trait and go through [`dispatch`]. The processor's features are detected at run time (std caches the
 //! result), so a plain `cargo build --release` is fast everywhere.
@@ -26,7 +26,7 @@ pub(super) trait Simd: Copy {
     /// `a * b + c`, rounded once if the processor has the instruction.
     ///
     /// # Safety
-    /// As `splat`.
+    /// Like `splat`.
     unsafe fn mul_add(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
     /// Prefetches the cache line of `at`, which may be any address, if there is an instruction for it.
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! The attribute `#[needs(...)]` of tests.
 //!
-//! A test that lacks something never passes: it is *ignored*, with what it lacks as the reason, and the test harness counts and
-//! names it. Where `PLIMSOLL_REQUIRE` names the need (`PLIMSOLL_REQUIRE=pytorch,nvrtc`), it fails instead.
+//! A test that lacks something never passes: it is *ignored*, with the missing need as the reason, and the test harness counts
+//! and names it. Where `PLIMSOLL_REQUIRE` names the need (`PLIMSOLL_REQUIRE=pytorch,nvrtc`), it fails instead.
 //!
 //! | need | what it is |
 //! |---|---|

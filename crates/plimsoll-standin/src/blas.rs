@@ -10,7 +10,8 @@ use crate::call::{calls, makers, new_handle, nothing, unknown};
 use crate::outside;
 use crate::stream::{kernel_somewhere, work};
 
-/// `sizeof(cublasLtMatmulHeuristicResult_t)`: an algorithm, its workspace in bytes, its state, its waves.
+/// `sizeof(cublasLtMatmulHeuristicResult_t)`: an algorithm, its workspace in bytes, its state and its number of
+/// waves.
 const RESULT_BYTES: usize = 96;
 
 /// Defines batched products and factorizations that report a wrong argument through a host pointer. The number says
@@ -52,7 +53,7 @@ calls! { Blas:
     fn cublasGetMathMode(_handle: u64, mode: Out<c_int>) {
         mode.put(0)
     }
-    /// Scalars are on the host.
+    /// The pointer mode is 0: scalars are on the host.
     fn cublasGetPointerMode_v2(_handle: u64, mode: Out<c_int>) {
         mode.put(0)
     }

@@ -1,4 +1,4 @@
-//! NCCL's communicators: the ranks of this process, and how far each has got. `nccl.rs` has the calls.
+//! NCCL's communicators: the ranks of this process, and the progress of each. `nccl.rs` has the calls.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;

@@ -119,7 +119,7 @@ unknown! { Dnn:
     cudnnGetFilterNdDescriptor
 }
 
-/// Workspace bytes: the model's, or none.
+/// The workspace in bytes: the model's, or 0.
 fn asked(model: impl FnOnce() -> u64) -> u64 {
     crate::workspace::asked(notice::CUDNN, model)
 }

@@ -1,6 +1,6 @@
-//! `libcuda`: the calls that begin with `cu`. PyTorch's allocator makes them for expandable segments, Triton and
-//! `torch.compile` for their kernels. Calls that the runtime API also has are implemented there; errors have the
-//! same numbers.
+//! `libcuda`: the calls that begin with `cu`. PyTorch's allocator makes these calls for expandable segments, and
+//! Triton and `torch.compile` make them for their kernels. Calls that the runtime API also has are implemented
+//! there; errors have the same numbers.
 
 mod allocation;
 mod context;

@@ -1,8 +1,9 @@
 //! Messages between ranks through files, in the folder through which they share the devices (`share.rs`).
 //!
 //! A rank counts its calls on a communicator, and publishes with each the known values that it sends
-//! (`memory/recent.rs`). A receiver that reads them on the host waits for the sender's call, as it would with a device;
-//! a collective waits only for values that it passes on. A sender, or a sender and receiver, has these files:
+//! (`memory/recent.rs`). A receiver that reads them on the host waits for the sender's call, as it would with a real
+//! device; a collective waits only for values that it passes on. Each sender, or pair of sender and receiver, has these
+//! files:
 //!
 //! ```text
 //! SENDER[-RECEIVER]         three numbers: process ID, start time, number of calls

@@ -11,7 +11,7 @@ use crate::settings;
 #[derive(Debug)]
 struct Fault {
     name: String,
-    /// The number of the call of that name, from 1.
+    /// The number of the call with that name, counted from 1.
     nth: u64,
     code: c_int,
     seen: AtomicU64,

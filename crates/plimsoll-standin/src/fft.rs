@@ -19,7 +19,7 @@ use crate::workspace;
 
 /// The maximum number of bytes of complex numbers that a single kernel handles: 16,384 numbers of 32 bits.
 const ONE_KERNEL_BYTES: u64 = 1 << 16;
-/// Lengths up to this one usually have their own kernel, whatever their factors.
+/// Lengths up to this one usually have their own kernel, regardless of their factors.
 const SHORT: u64 = 1024;
 
 /// A transform: `batch` signals or images of these lengths, last dimension contiguous.
@@ -154,7 +154,7 @@ mod tests {
             let near = measured().filter(|(plan, card)| is_near(plan.workspace_bytes(), *card)).count();
             format!("{:.0} %", 100.0 * near as f64 / measured().count() as f64)
         };
-        // The share within 2 % or 4 KiB, and the share that is too small.
+        // The fraction within 2 % or 4 KiB, and the fraction that is too small.
         let figures = [
             share(|ours, card| ours.abs_diff(card) <= card / 50 + 4096),
             share(|ours, card| ours + 4096 < card - card / 50),

@@ -39,7 +39,7 @@ pub(crate) struct Setup {
     memory_bytes: u64,
     /// Bytes of each device beyond the size that it reports.
     beyond_bytes: AtomicU64,
-    /// What counts outside of a process's requests.
+    /// How memory outside of a process's requests is counted.
     pub(crate) outside: Outside,
     /// The number of devices of the machine.
     pub(crate) in_the_machine: usize,
@@ -49,14 +49,15 @@ pub(crate) struct Setup {
     pub(crate) addresses: Addresses,
 }
 
-/// What counts against a device outside of a process's requests.
+/// How the memory that a device uses outside of a process's requests is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outside {
     /// Nothing.
     Nothing,
-    /// These bytes, at the first use of a device; in addition, what NCCL and kernels' stacks take.
+    /// These bytes are charged at the first use of a device, and the memory of NCCL and of kernels' stacks is added.
     Given(u64),
-    /// What the laws and the table of `plimsoll_gpu::outside` say, at the calls that take it.
+    /// The memory is computed with the formulas and the table of `plimsoll_gpu::outside`, and charged at the calls
+    /// that would allocate it.
     Laws,
 }
 
@@ -148,13 +149,13 @@ impl Setup {
         device.ok_or(Failure::InvalidDevice)
     }
 
-    /// A device's free bytes, if this process uses `used_bytes`. Other processes' bytes count.
+    /// A device's free bytes, if this process uses `used_bytes`. Other processes' bytes are not free.
     pub(crate) fn free_bytes(&self, device: usize, used_bytes: u64) -> u64 {
         let taken_bytes = used_bytes.saturating_add(share::others_bytes(self.visible[device]));
         self.size_bytes().saturating_sub(taken_bytes)
     }
 
-    /// What the driver keeps of a device, which NVML counts and CUDA does not.
+    /// The memory of a device that the driver reserves, which NVML counts and CUDA does not.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         match self.outside {
             Outside::Laws => plimsoll_gpu::outside::reserve(&self.gpu, self.size_bytes()).bytes,
@@ -162,8 +163,8 @@ impl Setup {
         }
     }
 
-    /// Records that this process uses this many bytes of a device, with its context. Fails, with `false`, if an increase
-    /// does not fit beside the other processes' bytes.
+    /// Records that this process uses this many bytes of a device, with its context. Returns `false` if an increase does
+    /// not fit in addition to the other processes' bytes.
     pub(crate) fn note(&self, device: usize, bytes: u64) -> bool {
         let limit_bytes = self.size_bytes().saturating_add(self.beyond_bytes.load(Ordering::Relaxed));
         share::note(self.visible[device], bytes, limit_bytes)
@@ -235,7 +236,7 @@ unsafe extern "C" fn plimsoll_standin_take(memory_bytes: u64, folder: *const c_c
         let _again = TAKEN_BYTES.set(memory_bytes);
     }
     if !folder.is_null() {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that this is a C string.
         let folder = unsafe { CStr::from_ptr(folder) };
         share::take(Path::new(OsStr::from_bytes(folder.to_bytes())));
     }

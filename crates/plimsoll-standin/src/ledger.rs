@@ -34,7 +34,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Adds bytes to a part. If their bases differ, the part gets the least certain one.
+    /// Adds bytes to a part. If the bases differ, the part gets the less certain one.
     pub(crate) fn add(&mut self, row: Row) {
         self.bytes += row.figure.bytes;
         self.changes += 1;

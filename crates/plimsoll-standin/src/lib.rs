@@ -21,11 +21,11 @@
 //! | `version.rs`, `place.rs` | for the launcher: the versions, the folder |
 //! | `gpu.rs`, `gpu/` | the devices of this process, and their properties |
 //! | `workspace.rs` | undocumented workspaces: none, or a model's; a record of the requests for them |
-//! | `ledger.rs` | what the process has outside its requests, as rows that add up |
-//! | `comm.rs` | NCCL's communicators, for which a copy to the host waits |
+//! | `ledger.rs` | the memory that the process uses outside its requests, as rows that add up to the total |
+//! | `comm.rs` | NCCL's communicators; a copy to the host waits for their collectives |
 //! | `memory.rs`, `memory/` | memory in use, address space, stray accesses, copies |
 //! | `stream.rs` | streams, events, captures |
-//! | `outside.rs` | what kernels, libraries, streams and graphs take at their first use |
+//! | `outside.rs` | the memory that kernels, libraries, streams and graphs take at their first use |
 //! | `nccl.rs`, `nccl/` | NCCL |
 //! | `runtime.rs`, `runtime/` | `libcudart`: `cuda…` |
 //! | `driver.rs`, `driver/` | `libcuda`: `cu…` |
@@ -46,7 +46,7 @@
 //! a model's. A model is close, but not exact (`dnn/workspace.rs` and the files next to it, `fft.rs`). Every assumption about
 //! a library is reported ([`notice`]).
 
-// CUDA's names are CUDA's.
+// Exported functions have CUDA's names.
 #![allow(non_snake_case)]
 
 pub mod notice;

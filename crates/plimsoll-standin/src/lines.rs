@@ -1,9 +1,9 @@
 //! A trace function for Python's `PyEval_SetTrace`. It records which lines of a Python program ran, in how many of its steps, and
 //! which of them called CUDA.
 //!
-//! It is not written in Python, because for such a function Python copies the variables of a frame, which would keep tensors
-//! alive. `plimsoll predict`'s code in the process starts it, counts the steps, and reads the lines. After each line that called
-//! CUDA, it calls a listener, which looks at the memory. It traces only one thread.
+//! It is not written in Python, because for a trace function in Python the interpreter copies the variables of a frame, which
+//! would keep tensors alive. `plimsoll predict`'s code in the process starts it, counts the steps, and reads the lines. After
+//! each line that called CUDA, it calls a listener, which looks at the memory. It traces only one thread.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};

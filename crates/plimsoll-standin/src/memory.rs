@@ -2,8 +2,8 @@
 //! host memory.
 //!
 //! Device memory does not exist: an allocation is a range of addresses that faults on access ([`space`]), and a number
-//! of bytes that count against the device's. What the process has outside its requests, such as its context, counts
-//! beside them ([`uses`]); it has no addresses.
+//! of bytes that count against the device's. Memory outside the process's requests, such as its context, is counted in
+//! addition ([`uses`]), but has no addresses.
 
 pub(crate) mod copy;
 pub(crate) mod reads;
@@ -22,7 +22,7 @@ use crate::lock::locked;
 use space::Access;
 use uses::{Place, Uses};
 
-/// Device memory is allocated in pages of this size, as by the real driver.
+/// Device memory is allocated in pages of this size, like that of the real driver.
 pub(crate) const PAGE_BYTES: u64 = plimsoll_gpu::outside::PAGE_BYTES;
 
 /// The kind of an address range.
@@ -76,9 +76,9 @@ pub(crate) struct Memory {
     physical: BTreeMap<u64, Physical>,
     /// Mappings of physical memory: bytes and handle, by address.
     mapped: BTreeMap<u64, (u64, u64)>,
-    /// Where small requests share pages, by address.
+    /// The places of small requests that share pages, by address.
     small: BTreeMap<u64, Place>,
-    /// What it uses of each device.
+    /// The memory that the process uses on each device.
     pub(crate) uses: Uses,
     pools: BTreeMap<usize, PoolUse>,
 }
@@ -97,7 +97,7 @@ pub(crate) fn memory() -> MutexGuard<'static, Memory> {
     locked(&MEMORY)
 }
 
-/// The same for a signal handler; `None` if the lock is held.
+/// The memory, for a signal handler; `None` if the lock is held.
 fn memory_if_free() -> Option<MutexGuard<'static, Memory>> {
     MEMORY.try_lock().ok()
 }
@@ -179,7 +179,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the size is not a number of whole pages, `OutOfMemory` if the device has less free memory.
+    /// `InvalidValue` if the size is 0 or not a multiple of the page size, `OutOfMemory` if the device has less free memory.
     pub(crate) fn create(&mut self, device: usize, bytes: u64) -> Outcome<u64> {
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
             return Err(Failure::InvalidValue);
@@ -190,7 +190,7 @@ impl Memory {
         Ok(handle)
     }
 
-    /// Releases the handle of physical memory. The memory is freed once it is not mapped either.
+    /// Releases the handle of physical memory. The memory is freed when it is no longer mapped.
     ///
     /// # Errors
     ///

@@ -92,7 +92,7 @@ calls! { Nccl:
         // The first number after NCCL's own operations, of which there are five.
         operation.put(5)
     }
-    /// The statistics are bytes of memory: that can be suspended (0), that is suspended (1), that cannot be suspended (2), and in
+    /// The statistics are bytes of memory that can be suspended (0), that is suspended (1), that cannot be suspended (2), and the
     /// total (3).
     fn ncclCommMemStats(comm: CommHandle, statistic: c_int, value: Out<u64>) {
         get(comm)?;

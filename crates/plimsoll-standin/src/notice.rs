@@ -2,9 +2,9 @@
 //! unsupported calls, and selections by device values. Each is reported once: on stderr, and in the process's file,
 //! `PID.notices`, if [`crate::settings::NOTICES`] names a folder.
 //!
-//! A line is written at once, so that it is recorded however the process ends. After a fork, earlier notices stay in the
-//! parent's file. A line has three parts, separated by tabs: `assumed`, `refused` or `selected`; the subject; the rest of
-//! the sentence.
+//! A line is written at once, so that it is recorded no matter how the process ends. After a fork, earlier notices stay
+//! in the parent's file. A line has three parts, separated by tabs: `assumed`, `refused` or `selected`; the subject; the
+//! rest of the sentence.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -110,7 +110,7 @@ pub(crate) fn refuse_because(about: &str, why: &str) {
 pub(crate) fn select() {
     once(
         Kind::Selected,
-        "what is selected by values of the device",
+        "a selection by values on the device",
         "is empty here, and so is everything computed from it: the results of `nonzero`, `unique`, a mask or `coalesce`, such \
          as the gradient of a sparse embedding",
     );

@@ -28,11 +28,11 @@ const STREAMS: &str = "streams";
 /// The owner in the ledger of instantiated graphs.
 const GRAPHS: &str = "CUDA graphs";
 
-/// What programs made and may destroy: where it is.
+/// The devices of objects that programs create and may destroy.
 #[derive(Debug, Default)]
 struct Made {
     streams: BTreeMap<StreamHandle, usize>,
-    /// Device and bytes, of graphs that take any.
+    /// The device and the bytes of each graph that takes memory.
     graphs: BTreeMap<ExecHandle, (usize, u64)>,
 }
 
@@ -179,14 +179,14 @@ extern "C" fn plimsoll_standin_requested_bytes(device: c_int) -> u64 {
     memory().uses.requested_bytes(number(device)).0
 }
 
-/// Whether the process has a stream that it made, through PyTorch or not. For hooks inside the process.
+/// Whether the process has created a stream, through PyTorch or directly. For hooks inside the process.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_has_streams() -> c_int {
     c_int::from(!locked(&MADE).streams.is_empty())
 }
 
-/// Writes what this process had on a device at its peak, with a zero at the end, as far as there is room, and returns the length of
-/// all. `ledger.rs` describes the lines. For hooks inside the process.
+/// Writes the memory that this process used on a device at its peak as a zero-terminated text, as far as there is room, and
+/// returns the length of the full text. `ledger.rs` describes the lines. For hooks inside the process.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_outside(device: c_int, text: Out<c_char>, room: usize) -> usize {
     let found = memory().uses.text(number(device));
@@ -195,7 +195,7 @@ extern "C" fn plimsoll_standin_outside(device: c_int, text: Out<c_char>, room: u
     found.len()
 }
 
-/// The device's index. A negative number becomes an index that no device has, and so has no use recorded.
+/// The device's index. A negative number becomes an index that no device has, for which no use is recorded.
 fn number(device: c_int) -> usize {
     usize::try_from(device).unwrap_or(usize::MAX)
 }

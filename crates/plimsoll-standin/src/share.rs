@@ -50,8 +50,8 @@ pub(crate) fn note(device: usize, bytes: u64, limit_bytes: u64) -> bool {
     }
 }
 
-/// The launcher's folder, for a process that uses the devices. A child that it forks then uses none: a CUDA context
-/// belongs to the process that created it.
+/// The launcher's folder, for a process that uses the devices. A child that it forks afterwards uses none, because
+/// a CUDA context belongs to the process that created it.
 pub(crate) fn folder() -> Option<&'static Path> {
     static OWNER: OnceLock<u32> = OnceLock::new();
     let owner = *OWNER.get_or_init(std::process::id);
@@ -98,7 +98,7 @@ struct Table {
 }
 
 impl Drop for Table {
-    /// A child that was forked meanwhile shares the open file, and the lock with it.
+    /// A child that was forked in the meantime shares the open file, and with it the lock.
     fn drop(&mut self) {
         // The system releases the lock when the file is closed.
         let _gone = self.file.unlock();

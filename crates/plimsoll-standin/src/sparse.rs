@@ -186,7 +186,7 @@ makers! { Sparse:
     cusparseSpGEMM_createDescr cusparseSpSM_createDescr cusparseSpSV_createDescr
 }
 
-// A pivot is never zero: `cusparseXbsrsm2_zeroPivot` and the like succeed and leave their output unchanged.
+// A pivot is never zero: `cusparseXbsrsm2_zeroPivot` and similar functions succeed and leave their output unchanged.
 nothing! { Sparse:
     cusparseCsrSetPointers cusparseCsrSetStridedBatch cusparseDestroy cusparseDestroyBsrsm2Info
     cusparseDestroyBsrsv2Info cusparseDestroyDnVec cusparseDestroyMatDescr cusparseDnMatSetStridedBatch
@@ -231,7 +231,7 @@ fn size(place: Out<u64>, bytes: u64) -> Outcome {
 fn spread(result: &str) {
     notice::assume(
         result,
-        "is assumed to have as many values as if those of its operands were evenly spread: on a GPU the number depends on \
+        "is assumed to have as many values as if its operands' values were evenly spread: on a GPU the number depends on \
          their positions",
     );
 }

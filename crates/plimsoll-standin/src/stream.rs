@@ -1,8 +1,8 @@
 //! Streams, events and captures. All work has finished when a call returns, so a stream's only state is whether it is
 //! being captured.
 //!
-//! A capture spreads as on a real device: an event recorded on a capturing stream adds the streams that wait for it.
-//! Work during a capture is only counted.
+//! A capture spreads as on a real device: streams that wait for an event recorded on a capturing stream join the
+//! capture. Work during a capture is only counted.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub(crate) type ExecHandle = u64;
 /// The handle of a graph's node: its graph's handle and its number, from 1.
 pub(crate) type NodeHandle = u64;
 
-/// The bits of a node's handle that number it.
+/// The number of bits in a node's handle that hold its number.
 const NODE_BITS: u32 = 24;
 
 /// The highest handle of a default stream: null, legacy, per thread.
@@ -46,7 +46,7 @@ struct Event {
     capture: Option<u64>,
     stream: StreamHandle,
     number: u64,
-    /// How often the watchdog was told that it is not complete.
+    /// How often it was reported to the watchdog as incomplete.
     refused: u32,
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn ran_on(stream: StreamHandle) {
     }
 }
 
-/// Defines exported functions that would launch a library's kernels. They do nothing, whatever their arguments.
+/// Defines exported functions that would launch a library's kernels. They do nothing, for any arguments.
 macro_rules! work {
     ($library:ident: $($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -261,7 +261,7 @@ impl Streams {
         self.settle_event(event)?;
         let own = self.events.get_mut(&event).ok_or(Failure::InvalidHandle)?;
         let later = self.last.get(&own.stream).map_or(0, |last| last - own.number);
-        // At its end, a program waits for it.
+        // At the end of the program, the watchdog must see it as complete.
         if later > LATER || own.refused >= PATIENCE {
             return Ok(());
         }

@@ -1,5 +1,6 @@
-//! cuSPARSELt: products with a matrix in which two of every four neighbours are zero. The size of such a matrix in
-//! compressed form follows from its layout; the workspaces are undocumented and assumed to be none.
+//! cuSPARSELt: products with a matrix in which two of every four neighbouring values are zero (2:4 sparsity). The
+//! size of such a matrix in compressed form follows from its layout; the workspaces are undocumented and assumed
+//! to be none.
 
 use std::ffi::{c_int, c_void};
 

@@ -24,7 +24,7 @@ pub(crate) fn compare() {
     let launcher = settings::text(settings::VERSION).unwrap_or_else(|| version().to_owned());
     if launcher != version() {
         settings::say(&format!(
-            "the library is version {}, the program that uses it is {launcher}: rebuild both",
+            "the library has version {}, but the program that uses it has {launcher}: rebuild both",
             version()
         ));
     }
@@ -41,7 +41,7 @@ pub fn version_of(library: &Path) -> Option<String> {
     // SAFETY: the handle is not null and stays open; the name ends with a zero.
     let symbol = unsafe { libc::dlsym(handle, c"plimsoll_standin_version".as_ptr()) };
     let ask: Option<extern "C" fn() -> crate::argument::Text> =
-        // SAFETY: null becomes None; otherwise the symbol is the function above, of whatever version. A C string has
+        // SAFETY: null becomes None; otherwise the symbol is the function above, in any version. A C string has
         // the same form in all versions.
         unsafe { std::mem::transmute(symbol) };
     ask.and_then(|ask| ask().read().ok())

@@ -1,5 +1,5 @@
-//! Undocumented workspaces: none, or a model's, as configured; both are reported. Each process records its workspace
-//! requests in a file, so that they can be replayed without them.
+//! Undocumented workspaces: no bytes, or a model's, as configured; both are reported. Each process records its
+//! workspace requests in a file, so that they can be replayed without them.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};

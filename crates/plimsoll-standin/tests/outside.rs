@@ -64,7 +64,7 @@ fn receive(comm: u64) -> i32 {
     c!(ncclRecv(0 => u64, 0 => usize, 7 => i32, 1 => i32, comm => u64, 0 => u64))
 }
 
-/// The lines of the ledger of device 0.
+/// The lines of device 0's ledger.
 fn lines() -> Vec<String> {
     let mut text = vec![0_i8; 1 << 14];
     let length =

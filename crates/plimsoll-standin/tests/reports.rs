@@ -46,7 +46,7 @@ fn touches() {
     let mut address = 0_u64;
     c!(cudaMalloc(&mut address => *mut u64, 100 => usize));
     let byte = std::ptr::with_exposed_provenance::<u8>(address as usize + 16);
-    // SAFETY: this access is not safe; it is what is tested, and the process ends here.
+    // SAFETY: this access is not safe; the test checks its effect, and the process ends here.
     unsafe { byte.read_volatile() };
 }
 
@@ -95,7 +95,7 @@ fn another_version_and_invalid_settings_are_reported() {
         "asks_twice_of_cuda",
         &[("PLIMSOLL_STANDIN_VERSION", "0.0.7"), ("PLIMSOLL_STANDIN_GPU", "H9000")],
     );
-    assert!(said.contains("the program that uses it is 0.0.7"), "{said}");
+    assert!(said.contains("the program that uses it has 0.0.7"), "{said}");
     assert!(said.contains("PLIMSOLL_STANDIN_GPU=H9000 is not valid and is ignored; example: H100"), "{said}");
 }
 

@@ -78,7 +78,7 @@ fn a_device_is_the_same_for_the_runtime_and_for_nvml() {
     );
     assert_eq!(c!(nvmlDeviceGetIndex(device => u64, &mut number => *mut u32)), 0);
     assert_eq!(number, 2);
-    // NVML lists all devices of the machine, whatever CUDA_VISIBLE_DEVICES shows to CUDA.
+    // NVML lists all devices of the machine, including those that CUDA_VISIBLE_DEVICES hides from CUDA.
     assert_eq!(c!(nvmlDeviceGetCount_v2(&mut number => *mut u32)), 0);
     assert_eq!(number, 3);
     assert_eq!(c!(nvmlDeviceGetHandleByIndex_v2(1 => u32, &mut device => *mut u64)), 0);

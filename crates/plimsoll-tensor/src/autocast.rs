@@ -21,18 +21,18 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether autocast is on in this thread. As `torch.is_autocast_enabled`.
+/// Whether autocast is on in this thread. Like `torch.is_autocast_enabled`.
 pub fn is_enabled() -> bool {
     autocast_mode::lower().is_some()
 }
 
-/// The lower precision in use, if autocast is on. As `torch.get_autocast_dtype`.
+/// The lower precision in use, if autocast is on. Like `torch.get_autocast_dtype`.
 pub fn dtype() -> Option<DType> {
     autocast_mode::lower()
 }
 
-/// Runs `f`. Meanwhile matrix products run in a lower precision, and operators that need more range or precision run in 32
-/// bits. As `torch.autocast(dtype=…)`. `None` disables an enclosing autocast.
+/// Runs `f`. While it runs, matrix products run in a lower precision, and operators that need more range or precision run
+/// in 32 bits. Like `torch.autocast(dtype=…)`. `None` disables an enclosing autocast.
 ///
 /// ```
 /// use plimsoll_tensor::{DType, Device, Tensor, autocast};

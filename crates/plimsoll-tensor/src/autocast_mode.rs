@@ -1,5 +1,5 @@
 //! The thread-local switch of autocast, in a file that all its users may import. `autocast.rs`
-//! describes what it does.
+//! describes its effect.
 
 use std::cell::Cell;
 

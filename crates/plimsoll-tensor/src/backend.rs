@@ -69,7 +69,7 @@ pub(crate) trait Backend: Send + Sync {
     }
 
     /// From now on, while the host waits for the device, it calls `gives_up` with the time that it has waited, and returns its
-    /// error. Collectives need this, because their work does not end if a rank is gone.
+    /// error. Collectives need this, because their work never ends if a rank is lost.
     fn wait_unless(&self, gives_up: GivesUp) {
         drop(gives_up);
     }
@@ -85,7 +85,7 @@ pub(crate) trait Backend: Send + Sync {
         None
     }
 
-    /// A library that was looked for and not found, so that slower kernels replace it.
+    /// A library that was searched for but not found, so that slower kernels replace it.
     fn missing_library(&self) -> Option<String> {
         None
     }
@@ -135,7 +135,7 @@ pub(crate) trait Queues: Send + Sync {
     -> Result<()>;
 
     /// Whether operations record the streams on which they use their tensors' memory, so that freed memory waits for those
-    /// streams. False only in tests that show what goes wrong otherwise.
+    /// streams. False only in tests that show the consequences of not recording them.
     fn records_uses(&self) -> bool {
         true
     }

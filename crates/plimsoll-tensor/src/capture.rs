@@ -2,7 +2,7 @@
 //!
 //! [`Graph::capture`] runs a function whose operators are recorded instead of run; [`Graph::replay`] queues all of them at once,
 //! at the cost of one call of the driver. Tensors keep their addresses: a replay reads the current contents of the captured
-//! function's tensors, and overwrites the results of the previous replay. As `torch.cuda.CUDAGraph`.
+//! function's tensors, and overwrites the results of the previous replay. Like `torch.cuda.CUDAGraph`.
 //!
 //! Note [What varies]. Each replay uses new random numbers and new step numbers of optimizers. Before a replay, the operators
 //! that use them describe their launches again, with the next numbers, and kernel arguments that differ are updated in the
@@ -49,7 +49,8 @@ impl GraphPool {
         Ok(GraphPool { pool: Arc::new(pool), device: device.clone() })
     }
 
-    /// Runs `f`; this thread's allocations on the device come from this pool meanwhile. As `torch.cuda.use_mem_pool`.
+    /// Runs `f`; while it runs, this thread's allocations on the device come from this pool. Like
+    /// `torch.cuda.use_mem_pool`.
     ///
     /// Use it for warm-up work before a capture, so that the capture reuses its memory. No graph of this pool may have been
     /// captured before: it could overwrite tensors that `f` leaves in the pool.
@@ -132,11 +133,11 @@ impl Graph {
     ) -> Result<(Graph, T)> {
         const OP: &str = "capture";
         if !device.captures() {
-            let why = "this device computes at once: call the function instead";
+            let why = "this device runs operations immediately: call the function instead";
             return Err(Error::Captured { op: OP, why });
         }
         if capturing::is_any() {
-            return Err(Error::Captured { op: OP, why: "this thread captures one already" });
+            return Err(Error::Captured { op: OP, why: "this thread is already capturing a step" });
         }
         device.synchronize()?;
         device.empty_cache()?;
@@ -158,7 +159,7 @@ impl Graph {
         let renewed: BTreeSet<(u64, u64)> = varying.iter().filter_map(random).collect();
         let is_renewed = |draw: RandomStream| renewed.contains(&(draw.seed, draw.stream));
         if work.is_some() && !draws.all().all(is_renewed) {
-            let why = "an operator draws random numbers and does not say so: implement `Kernel::varies` and `with_random`";
+            let why = "an operator draws random numbers without declaring it: implement `Kernel::varies` and `with_random`";
             return Err(Error::Captured { op: "capture", why });
         }
         let step_at: Vec<usize> = varying
@@ -246,7 +247,7 @@ impl Graph {
     /// different launches, so that the step must be captured again.
     pub fn set_step(&mut self, step: usize, rule: &Rule, steps: &[u64]) -> Result<()> {
         let Some(captured) = self.steps.get(step) else {
-            let message = format!("step {step} of a graph with {}", self.steps.len());
+            let message = format!("step {step} is out of range: the graph has {} steps", self.steps.len());
             return Err(Error::argument("set_step", message));
         };
         let kernel = captured.rebuild(rule, steps)?;

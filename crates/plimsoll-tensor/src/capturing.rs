@@ -136,7 +136,7 @@ pub(crate) fn allow_branch(device: usize, stream: StreamId) {
 /// Refuses work on a stream other than the captured one and its branch.
 ///
 /// # Errors
-/// As [`refuse`].
+/// The errors of [`refuse`].
 #[inline]
 pub(crate) fn check_stream(device: usize, on: StreamId, op: &'static str) -> Result<()> {
     if !is_open(device) {
@@ -147,6 +147,6 @@ pub(crate) fn check_stream(device: usize, on: StreamId, op: &'static str) -> Res
     });
     match is_captured {
         true => Ok(()),
-        false => refuse(device, op, "all of it goes to one stream: end `with_stream` before"),
+        false => refuse(device, op, "a captured step runs on one stream: end `with_stream` first"),
     }
 }

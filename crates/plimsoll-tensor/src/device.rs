@@ -166,17 +166,13 @@ impl Device {
         }
     }
 
-    /// Waits until all work on all streams of this device is done. Returns at once on a synchronous device. As
+    /// Waits until all work on all streams of this device is done. Returns at once on a synchronous device. Like
     /// `torch.cuda.synchronize`.
     ///
     /// # Errors
     /// [`Error::Late`] for an unreported error of earlier work; [`Error::Captured`] during a capture.
     pub fn synchronize(&self) -> Result<()> {
-        capturing::refuse(
-            self.number(),
-            "synchronize",
-            "none of it runs before it is replayed: wait afterwards",
-        )?;
+        capturing::refuse(self.number(), "synchronize", "nothing runs before the replay: wait afterwards")?;
         if let Some(queues) = self.queues() {
             queues.wait_all()?;
         }
@@ -216,14 +212,14 @@ impl Device {
         self.0.backend.properties()
     }
 
-    /// Seeds the device's random numbers, as `torch.manual_seed`. The n-th random tensor after this call is the same on every
-    /// machine.
+    /// Seeds the device's random numbers, like `torch.manual_seed`. The n-th random tensor after this call is the same on
+    /// every machine.
     pub fn manual_seed(&self, seed: u64) {
         self.0.seed.store(seed, Ordering::Relaxed);
         self.0.next_stream.store(0, Ordering::Relaxed);
     }
 
-    /// The state of the device's random number generator. As `torch.cuda.get_rng_state`.
+    /// The state of the device's random number generator. Like `torch.cuda.get_rng_state`.
     pub fn rng_state(&self) -> RngState {
         RngState {
             seed: self.0.seed.load(Ordering::Relaxed),
@@ -231,7 +227,7 @@ impl Device {
         }
     }
 
-    /// Restores a state of the device's random number generator. As `torch.cuda.set_rng_state`.
+    /// Restores a state of the device's random number generator. Like `torch.cuda.set_rng_state`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -247,7 +243,7 @@ impl Device {
         self.0.next_stream.store(state.next_stream, Ordering::Relaxed);
     }
 
-    /// Runs `f`, then restores the state of this device's random number generator. As `torch.random.fork_rng`.
+    /// Runs `f`, then restores the state of this device's random number generator. Like `torch.random.fork_rng`.
     pub fn fork_rng<T>(&self, f: impl FnOnce() -> T) -> T {
         /// Restores the state even if `f` panics.
         struct Restore<'a>(&'a Device, RngState);
@@ -273,7 +269,7 @@ impl Device {
         from
     }
 
-    /// Whether this thread captures the work of this device. As `torch.cuda.is_current_stream_capturing`.
+    /// Whether this thread captures the work of this device. Like `torch.cuda.is_current_stream_capturing`.
     pub fn is_capturing(&self) -> bool {
         capturing::is_open(self.number())
     }
@@ -299,12 +295,12 @@ impl Device {
         self.memory().memory_reserved()
     }
 
-    /// The most bytes of live blocks since the device was made or the peaks were reset.
+    /// The peak of bytes in live blocks since the device was made or the peaks were reset.
     pub fn max_memory_allocated(&self) -> u64 {
         self.memory().max_memory_allocated()
     }
 
-    /// The most bytes obtained from the system since the device was made or the peaks were reset.
+    /// The peak of bytes obtained from the system since the device was made or the peaks were reset.
     pub fn max_memory_reserved(&self) -> u64 {
         self.memory().max_memory_reserved()
     }
@@ -361,7 +357,7 @@ impl Device {
         self.memory().owners_at_peak().into_iter().map(named).collect()
     }
 
-    /// All segments with their blocks, sorted by address. As `torch.cuda.memory_snapshot`.
+    /// All segments with their blocks, sorted by address. Like `torch.cuda.memory_snapshot`.
     pub fn memory_snapshot(&self) -> Vec<Segment> {
         self.memory().segments()
     }
@@ -373,7 +369,7 @@ impl Device {
     }
 
     /// Changes the allocator's settings from now on, in the format of `PYTORCH_ALLOC_CONF`; settings that are not named get their
-    /// defaults. Reserved memory stays as it is. As `torch.cuda.memory._set_allocator_settings`.
+    /// defaults. Reserved memory stays as it is. Like `torch.cuda.memory._set_allocator_settings`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, SimConfig};
@@ -405,14 +401,15 @@ impl Device {
         self.memory().memory_limit()
     }
 
-    /// Free and total bytes of the device, as `torch.cuda.mem_get_info`.
+    /// Free and total bytes of the device, like `torch.cuda.mem_get_info`.
     pub fn memory_info(&self) -> MemoryInfo {
         self.memory().memory_info()
     }
 
     /// Bytes of a GPU's memory that are in use outside this allocator: the context, kernels, workspaces of libraries, and other
     /// processes. For a simulated GPU, the expected value for one process, as measured on an H200 (driver 580): 561 MB for the
-    /// context and kernels, and a workspace; cuDNN adds 8 MB, and NCCL what the collectives so far would take. `None` if the device is not a GPU.
+    /// context and kernels, and a workspace; cuDNN adds 8 MB, and NCCL adds the memory that the collectives so far would take.
+    /// `None` if the device is not a GPU.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, SimConfig};

@@ -132,7 +132,7 @@ pub enum Error {
     },
     /// Bytes that were offloaded or evicted could not be brought back to their device. They stay where they are, and the next
     /// operation on them tries again.
-    #[error("{op}: the bytes of {owner} cannot be brought back to {device}: {cause}")]
+    #[error("{op}: the bytes of {owner} cannot be moved back to {device}: {cause}")]
     NotResident {
         /// The operation that needed them.
         op: &'static str,
@@ -168,11 +168,11 @@ pub enum Error {
     },
     /// An operation that a captured step cannot contain, because a replay would not repeat it, or would repeat it with the same
     /// values.
-    #[error("{op}: not while a step is captured: {why}")]
+    #[error("{op}: cannot be captured: {why}")]
     Captured {
         /// The operation that was called.
         op: &'static str,
-        /// Why it cannot be captured, and what to do.
+        /// The reason why it cannot be captured, and advice on what to do.
         why: &'static str,
     },
     /// NVIDIA's driver or a library is missing or reports an error, or a kernel does not compile.
@@ -182,10 +182,10 @@ pub enum Error {
         device: String,
         /// The operation that was called.
         op: &'static str,
-        /// What is missing or failed, and what to do.
+        /// The missing library or the failed call, and what to do.
         source: plimsoll_cuda::CudaError,
     },
-    /// The ranks of a group cannot go on together: one is lost, late, or in another collective.
+    /// The ranks of a group cannot continue together: one is lost, late, or in a different collective.
     #[error("{op}: {source}")]
     Distributed {
         /// The collective that was called.
@@ -198,7 +198,7 @@ pub enum Error {
     Argument {
         /// The operation that was called.
         op: &'static str,
-        /// What is wrong with it.
+        /// The problem with it.
         message: String,
     },
     /// A hook on the gradient of an operation's output, or of a leaf, failed or panicked.
@@ -216,7 +216,7 @@ pub enum Error {
     InLayer {
         /// The layer.
         owner: String,
-        /// What failed.
+        /// The error of the layer.
         error: Box<Error>,
     },
 }
@@ -306,7 +306,7 @@ impl Error {
     }
 }
 
-/// A memory request that failed: the owner, the operation, and what holds the rest of the memory.
+/// A memory request that failed: the owner, the operation, and the owners of the memory that is in use.
 #[derive(Clone, Debug, thiserror::Error)]
 pub struct OutOfMemory {
     /// The device's name.
@@ -325,13 +325,14 @@ impl OutOfMemory {
         self.numbers.limit_bytes.unwrap_or(u64::MAX).min(self.numbers.device_total_bytes)
     }
 
-    /// Whether the request was within the limit and the system refused it anyway, because of another limit of the process or
-    /// because others hold the memory.
+    /// Whether the request was within the limit and the system refused it anyway, because of a different limit of the
+    /// process, or because others use the memory.
     pub fn is_system_refusal(&self) -> bool {
         self.bound_bytes().saturating_sub(self.numbers.reserved_bytes) >= self.numbers.segment_bytes
     }
 
-    /// Bytes of the device that others, such as other processes, hold. `None` if they leave enough for the request.
+    /// Bytes of the device that are used by others, such as other processes. `None` if they leave enough for the
+    /// request.
     pub fn held_by_others_bytes(&self) -> Option<u64> {
         let n = &self.numbers;
         let others =

@@ -1,7 +1,7 @@
 //! User-defined functions: a forward pass made of tensor operations, with a custom derivative.
 //!
 //! An [`Operator`](crate::Operator) has kernels; a [`Function`] consists of tensor operations. The operations in its forward
-//! pass are not recorded; its custom derivative replaces theirs. As `torch.autograd.Function`.
+//! pass are not recorded; its custom derivative replaces theirs. Like `torch.autograd.Function`.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ pub trait Function: Send + Sync + 'static {
 pub struct Save(Vec<Tensor>);
 
 impl Save {
-    /// Saves a tensor: an input, an output or any other. As `ctx.save_for_backward`.
+    /// Saves a tensor: an input, an output or any other. Like `ctx.save_for_backward`.
     pub fn tensor(&mut self, tensor: &Tensor) {
         self.0.push(tensor.clone());
     }

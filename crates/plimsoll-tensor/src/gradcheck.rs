@@ -59,7 +59,7 @@ impl CheckedOutputs for (Tensor, Tensor) {
     }
 }
 
-/// Compares the derivatives of `f` with finite differences, for each input that requires a gradient. As
+/// Compares the derivatives of `f` with finite differences, for each input that requires a gradient. Like
 /// `torch.autograd.gradcheck` with `fast_mode=False`. Use `float64`: in 32 bits the differences are too coarse for the
 /// default tolerances.
 ///
@@ -72,8 +72,9 @@ impl CheckedOutputs for (Tensor, Tensor) {
 /// ```
 ///
 /// # Errors
-/// A derivative that differs, with the place and both Jacobians; backward passes that differ from each other; no input that
-/// requires a gradient; an input whose elements share memory; a device that computes no values; the errors of `f`.
+/// A derivative that differs (the error gives the place and both Jacobians); backward passes that differ from each other;
+/// no input that requires a gradient; an input whose elements share memory; a device that computes no values; the errors of
+/// `f`.
 pub fn gradcheck<O: CheckedOutputs>(
     f: impl Fn(&[Tensor]) -> Result<O>,
     inputs: &[&Tensor],
@@ -84,7 +85,7 @@ pub fn gradcheck<O: CheckedOutputs>(
     check("gradcheck", &f, &inputs, options)
 }
 
-/// Compares the second derivatives of `f` with finite differences of the first. As `torch.autograd.gradgradcheck`. The
+/// Compares the second derivatives of `f` with finite differences of the first. Like `torch.autograd.gradgradcheck`. The
 /// gradients of the outputs are random if `grad_outputs` is `None`.
 ///
 /// ```
@@ -96,7 +97,7 @@ pub fn gradcheck<O: CheckedOutputs>(
 /// ```
 ///
 /// # Errors
-/// As [`gradcheck`]; also if `grad_outputs` does not have one gradient for each output that requires one.
+/// The errors of [`gradcheck`]; also if `grad_outputs` does not have one gradient for each output that requires one.
 pub fn gradgradcheck<O: CheckedOutputs>(
     f: impl Fn(&[Tensor]) -> Result<O>,
     inputs: &[&Tensor],
@@ -230,7 +231,7 @@ fn numerical(
     found
 }
 
-/// As [`numerical`], but from one backward pass for each element of the output.
+/// Like [`numerical`], but from one backward pass for each element of the output.
 fn analytical(output: &Tensor, input: &Tensor) -> Result<Vec<f64>> {
     let (rows, columns) = (output.numel(), input.numel());
     let mut jacobian = vec![0.0; rows * columns];
@@ -282,7 +283,7 @@ impl Place {
             n => format!("{n} of {} derivatives differ", found.len()),
         };
         Err(format!(
-            "{count}, most of all that of output element {row} by input element {column}: {a}, expected {n}{}",
+            "{count}, most of all for output element {row} and input element {column}: {a}, expected {n}{}",
             self.tables(found, expected)
         ))
     }

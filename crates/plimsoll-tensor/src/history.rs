@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::label;
 
 impl Device {
-    /// Starts a new recording of this device's memory events. As
+    /// Starts a new recording of this device's memory events. Like
     /// `torch.cuda.memory._record_memory_history`.
     ///
     /// Times are the host's, in microseconds since 1970. On a simulated device, where time means nothing,
@@ -39,7 +39,7 @@ impl Device {
         self.memory().stop_history();
     }
 
-    /// Marks the beginning of a step of the program, for the history and for [`Device::memory_gauges`]. As
+    /// Marks the beginning of a step of the program, for the history and for [`Device::memory_gauges`]. Like
     /// `torch.profiler.profile.step`.
     pub fn mark_step(&self, number: u64) {
         self.memory().mark_step(number);
@@ -63,7 +63,7 @@ impl Device {
     }
 
     /// Registers an observer of out-of-memory errors. It is called before the error is returned, while all
-    /// memory is still held. As `torch._C._cuda_attach_out_of_memory_observer`.
+    /// memory is still held. Like `torch._C._cuda_attach_out_of_memory_observer`.
     pub fn on_out_of_memory(&self, observer: impl Fn(&Device) + Send + Sync + 'static) {
         // The device owns the observer, so the observer must not own the device.
         let device = Arc::downgrade(&self.0);

@@ -1,5 +1,5 @@
 //! The thread-local switch of inference mode, in a file that storages, which record it, may import.
-//! `autograd/grad_mode.rs` describes what it does.
+//! `autograd/grad_mode.rs` describes its effect.
 
 use std::cell::Cell;
 

@@ -1,7 +1,7 @@
 //! An operator's kernels: one method for each kind of device, and its arguments.
 //!
-//! This is all that a device knows of an operator ([`crate::Operator`] has the rest). A kernel computes; it never allocates:
-//! its outputs and scratch memory are allocated before the call.
+//! This is everything that a device knows about an operator; [`crate::Operator`] has the other methods. A kernel computes;
+//! it never allocates: its outputs and scratch memory are allocated before the call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::random::RandomStream;
 use crate::view::{In, Out};
 
-/// What changes in an operator with each replay of a captured step.
+/// The part of an operator that changes with each replay of a captured step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Varies {
     /// Its random numbers: each replay draws the next ones, as the step itself would.
@@ -53,8 +53,8 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
         }
     }
 
-    /// What changes with each replay of a captured step that contains this operator. By default nothing: a replay repeats the
-    /// same work.
+    /// The part of this operator that changes with each replay of a captured step that contains it. By default nothing
+    /// changes: a replay repeats the same work.
     fn varies(&self) -> Option<Varies> {
         None
     }

@@ -126,7 +126,7 @@ impl Drop for Span {
     }
 }
 
-/// The tag of the innermost span, or a temporary if none is open. If it has no name, it gets the operation's.
+/// The tag of the innermost span, or a temporary if none is open. If it has no name, the operation's name is used.
 pub(crate) fn current(op: &'static str) -> Tag {
     let innermost = SPANS.with_borrow(|stack| stack.last().copied());
     match innermost.unwrap_or(Tag { category: Category::Temporary, label: LabelId(0) }) {

@@ -84,7 +84,7 @@ impl Eq for Layout {}
 
 /// The number of elements of `shape`, or an error if it overflows.
 pub(crate) fn checked_len(shape: &[usize]) -> Result<usize> {
-    // Any zero makes the product zero, however large the other sizes are.
+    // Any zero makes the product zero, no matter how large the other sizes are.
     if shape.contains(&0) {
         return Ok(0);
     }
@@ -359,7 +359,7 @@ pub(crate) fn broadcast(op: &'static str, a: &[usize], b: &[usize]) -> Result<Di
             (x, 1) => Ok(x),
             (x, y) => Err(Error::shape(
                 op,
-                format!("{a:?} and {b:?} do not broadcast: {x} against {y} at dimension {i} of {rank}"),
+                format!("{a:?} and {b:?} do not broadcast: {x} and {y} differ at dimension {i} of {rank}"),
             )),
         })
         .collect()
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(broadcast("add", &[3, 1], &[2, 1, 4]).unwrap().as_slice(), [2, 3, 4]);
         assert_eq!(broadcast("add", &[], &[0]).unwrap().as_slice(), [0]);
         let error = broadcast("add", &[3], &[4]).unwrap_err().to_string();
-        assert_eq!(error, "add: [3] and [4] do not broadcast: 3 against 4 at dimension 0 of 1");
+        assert_eq!(error, "add: [3] and [4] do not broadcast: 3 and 4 differ at dimension 0 of 1");
     }
 
     #[test]

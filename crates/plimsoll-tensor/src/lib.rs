@@ -1,8 +1,8 @@
-//! Tensors and autograd in which every byte has an owner and a reason.
+//! Tensors and autograd in which every byte has an owner and a purpose.
 //!
-//! The tensor library of Plimsoll: arrays of any rank on a device, derivatives that free memory as they
-//! run, and an account of every byte by category and owner. It has no layers or optimizers; those are in
-//! the crate `plimsoll`.
+//! This is the tensor library of Plimsoll: arrays of any rank on a device, derivatives that free memory
+//! as they run, and an account of every byte by category and owner. It has no layers or optimizers;
+//! those are in the crate `plimsoll`.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
@@ -21,7 +21,7 @@
 //! | `autocast.rs` | mixed precision: the types in which operators get their inputs |
 //! | `dispatch/` | [`call`]: how an operator runs on a device |
 //! | `checkpoint/` | [`checkpoint`](checkpoint::checkpoint): saved tensors are dropped and computed again; [`recompute_output`](checkpoint::recompute_output): the same for an operation's output |
-//! | `save_on_cpu.rs` | [`save_on_cpu`](save_on_cpu::save_on_cpu): saved tensors wait in host memory |
+//! | `save_on_cpu.rs` | [`save_on_cpu`](save_on_cpu::save_on_cpu): saved tensors are kept in host memory |
 //! | `residency.rs` | tensors whose bytes are moved off their device and come back: [`State`], [`PinGuard`] |
 //! | `lent.rs` | [`Tensor::lent`]: tensors that are gathered from the rows of several ranks while operations read them |
 //! | `function.rs` | [`Function`]: a user-defined derivative for code made of tensor operations |

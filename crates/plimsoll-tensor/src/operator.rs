@@ -110,7 +110,7 @@ pub enum Autocast {
     AsGiven,
     /// To the lower precision, for matrix products.
     Lower,
-    /// To 32 bits, for operators that lose too much in the lower precision.
+    /// To 32 bits, for operators whose errors would be too large in the lower precision.
     Full,
     /// To the widest type among the inputs.
     Widest,
@@ -161,7 +161,7 @@ impl Saves {
 /// An operator: everything except its kernels. [`crate::call`] runs it.
 ///
 /// All methods are pure: they depend on the operator's parameters and on sizes, types and layouts. So a simulation can use
-/// them to find out what a device would do.
+/// them to predict the behaviour of a device.
 pub trait Operator: Kernel {
     /// Returns the shape, type and layout of each output. Checks that the inputs fit together.
     ///
@@ -205,7 +205,7 @@ pub trait Operator: Kernel {
     }
 
     /// Whether [`Operator::backward`] has both a kernel, used if nothing is recorded, and differentiable tensor operations. A
-    /// recorded backward pass runs the kernel too, so its gradients are identical to the bit and no intermediates are saved.
+    /// recorded backward pass also runs the kernel, so its gradients are identical to the bit and no intermediates are saved.
     /// The tensor operations run only if a derivative of those gradients is needed.
     fn has_gradient_kernel(&self) -> bool {
         false
@@ -275,7 +275,7 @@ impl Backward<'_> {
         self.tensor(Slot::Input(i))
     }
 
-    /// A saved output, as [`Backward::input`].
+    /// A saved output, like [`Backward::input`].
     ///
     /// # Errors
     /// It was changed in place after it was saved.

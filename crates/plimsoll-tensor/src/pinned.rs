@@ -3,7 +3,8 @@
 //! As in PyTorch, it belongs to the process. It has its own cache (`plimsoll_alloc::PinnedMemory`) and its own
 //! statistics, separate from those of the host device. A block that is freed during a copy is reused only after that
 //! copy. If no device reads host memory itself, the pages need not be locked: they are mapped like the host's segments.
-//! A GPU registers them with its driver: at its first copy all pages that are mapped then, and later each new mapping.
+//! A GPU registers them with its driver: at the GPU's first copy it registers all pages that are mapped then, and later
+//! each new mapping.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -21,7 +22,7 @@ use crate::label;
 use crate::stream::Stream;
 
 /// The statistics of pinned memory under PyTorch's keys (`allocated_bytes.current`, `active_requests.peak`, …), sorted.
-/// As `torch.cuda.host_memory_stats`.
+/// Like `torch.cuda.host_memory_stats`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, pinned};
@@ -34,12 +35,12 @@ pub fn host_memory_stats() -> BTreeMap<String, i64> {
     memory().host_memory_stats()
 }
 
-/// Sets the peaks to the current values. As `torch.cuda.reset_peak_host_memory_stats`.
+/// Sets the peaks to the current values. Like `torch.cuda.reset_peak_host_memory_stats`.
 pub fn reset_peak_host_memory_stats() {
     memory().reset_peak_host_memory_stats();
 }
 
-/// Returns cached blocks to the system. Returns the number of bytes. As `torch.cuda.host_empty_cache`.
+/// Returns cached blocks to the system. Returns the number of bytes. Like `torch.cuda.host_empty_cache`.
 ///
 /// # Errors
 /// The system's errors.

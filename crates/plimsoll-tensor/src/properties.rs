@@ -8,7 +8,7 @@ pub use plimsoll_gpu::{Bandwidth, FlopRates};
 
 use crate::dtype::DType;
 
-/// The properties of a device. As `torch.cuda.get_device_properties`, with the rates from its datasheet.
+/// The properties of a device. Like `torch.cuda.get_device_properties`, with the rates from its datasheet.
 ///
 /// ```
 /// use plimsoll_tensor::{DType, Device, SimConfig};

@@ -24,7 +24,7 @@ impl RngState {
     }
 }
 
-/// A source of random numbers that is separate from those of devices. As `torch.Generator`; clones are the same generator.
+/// A source of random numbers that is separate from those of devices. Like `torch.Generator`; clones are the same generator.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Generator, Tensor, with_generator};

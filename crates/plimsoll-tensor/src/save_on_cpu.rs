@@ -15,12 +15,12 @@ use crate::tensor::Tensor;
 pub enum HostMemory {
     /// Ordinary memory of [`Device::cpu`].
     Pageable,
-    /// Pinned memory, which devices copy to and from asynchronously. As `pin_memory=True`.
+    /// Pinned memory, which devices copy to and from asynchronously. Like `pin_memory=True`.
     Pinned,
 }
 
 /// Runs `f`. The tensors that its operations save for the backward pass are copied to host memory and freed on the device,
-/// and copied back when a derivative needs them. As `torch.autograd.graph.save_on_cpu`. Parameters stay where they are: they
+/// and copied back when a derivative needs them. Like `torch.autograd.graph.save_on_cpu`. Parameters stay where they are: they
 /// are on the device anyway, so a copy would save nothing.
 ///
 /// ```

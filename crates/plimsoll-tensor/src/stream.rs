@@ -20,10 +20,10 @@ use crate::clock::{Clocks, TimelineSpan};
 use crate::device::Device;
 use crate::error::Result;
 
-/// The number of streams of a device besides the default one, as in PyTorch's stream pool.
+/// The number of streams of a device in addition to the default one, as in PyTorch's stream pool.
 const STREAMS: u64 = 32;
 
-/// A queue of a device's work. Clones are the same stream. As `torch.cuda.Stream`.
+/// A queue of a device's work. Clones are the same stream. Like `torch.cuda.Stream`.
 ///
 /// ```
 /// use plimsoll_tensor::testing::LateConfig;
@@ -72,7 +72,7 @@ impl Stream {
         self.id
     }
 
-    /// Waits until the work that is now on this stream is done. As `torch.cuda.Stream.synchronize`.
+    /// Waits until the work that is now on this stream is done. Like `torch.cuda.Stream.synchronize`.
     ///
     /// # Errors
     /// [`Error::Late`](crate::Error::Late) for an unreported error of earlier work.
@@ -80,36 +80,36 @@ impl Stream {
         self.record_event()?.synchronize()
     }
 
-    /// Whether all work on this stream is done. As `torch.cuda.Stream.query`.
+    /// Whether all work on this stream is done. Like `torch.cuda.Stream.query`.
     ///
     /// # Errors
-    /// As [`Stream::synchronize`].
+    /// The errors of [`Stream::synchronize`].
     pub fn query(&self) -> Result<bool> {
         self.record_event()?.query()
     }
 
-    /// Makes later work on this stream wait for the work that is now on `other`; the host does not wait. As
+    /// Makes later work on this stream wait for the work that is now on `other`; the host does not wait. Like
     /// `torch.cuda.Stream.wait_stream`.
     ///
     /// # Errors
-    /// As [`Stream::synchronize`].
+    /// The errors of [`Stream::synchronize`].
     pub fn wait_stream(&self, other: &Stream) -> Result<()> {
         if self == other { Ok(()) } else { self.wait_event(&other.record_event()?) }
     }
 
     /// Makes later work on this stream wait for an event. The host does not wait, unless the event is on another
-    /// device. As `torch.cuda.Stream.wait_event`.
+    /// device. Like `torch.cuda.Stream.wait_event`.
     ///
     /// # Errors
-    /// As [`Stream::synchronize`].
+    /// The errors of [`Stream::synchronize`].
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         event.wait(self)
     }
 
-    /// Records an event after the work that is now on this stream. As `torch.cuda.Stream.record_event`.
+    /// Records an event after the work that is now on this stream. Like `torch.cuda.Stream.record_event`.
     ///
     /// # Errors
-    /// As [`Stream::synchronize`].
+    /// The errors of [`Stream::synchronize`].
     pub fn record_event(&self) -> Result<Event> {
         let event = Event::new();
         event.record(self)?;
@@ -124,12 +124,12 @@ impl fmt::Debug for Stream {
 }
 
 impl Device {
-    /// The stream of work outside [`with_stream`]. As `torch.cuda.default_stream`.
+    /// The stream of work outside [`with_stream`]. Like `torch.cuda.default_stream`.
     pub fn default_stream(&self) -> Stream {
         Stream::numbered(self, StreamId::default())
     }
 
-    /// The stream on which this thread queues work of this device. As `torch.cuda.current_stream`.
+    /// The stream on which this thread queues work of this device. Like `torch.cuda.current_stream`.
     pub fn current_stream(&self) -> Stream {
         Stream::numbered(self, current(self))
     }
@@ -163,8 +163,8 @@ impl Device {
     }
 }
 
-/// Runs `f`. Meanwhile this thread's work for the stream's device is queued on that stream, and new tensors on the
-/// device belong to it. As `torch.cuda.stream`.
+/// Runs `f`. While it runs, this thread's work for the stream's device is queued on that stream, and new tensors
+/// on the device belong to it. Like `torch.cuda.stream`.
 pub fn with_stream<T>(stream: &Stream, f: impl FnOnce() -> T) -> T {
     /// Restores the previous stream even if `f` panics.
     struct Open(usize);
@@ -199,7 +199,7 @@ fn innermost(device: &Device) -> StreamId {
     })
 }
 
-/// A point in a stream's work. As `torch.cuda.Event`.
+/// A point in a stream's work. Like `torch.cuda.Event`.
 ///
 /// ```
 /// use plimsoll_tensor::testing::LateConfig;
@@ -240,7 +240,7 @@ impl Event {
         Event::default()
     }
 
-    /// Records the event again, after the work that is now on a stream. As `torch.cuda.Event.record`.
+    /// Records the event again, after the work that is now on a stream. Like `torch.cuda.Event.record`.
     ///
     /// # Errors
     /// [`Error::Late`](crate::Error::Late) for an unreported error of earlier work.
@@ -249,7 +249,7 @@ impl Event {
         self.record_now(stream)
     }
 
-    /// As [`Event::record`], but leaves the errors of earlier work to the next call.
+    /// Like [`Event::record`], but leaves the errors of earlier work to the next call.
     pub(crate) fn record_now(&self, stream: &Stream) -> Result<()> {
         let id = stream.device.queues().map(|queues| queues.record(stream.id)).transpose()?;
         let at = stream.device.backend().clocks().map(|clocks| clocks.done(stream.id));
@@ -258,10 +258,10 @@ impl Event {
         Ok(())
     }
 
-    /// Makes later work on `stream` wait for this event. As `torch.cuda.Event.wait`.
+    /// Makes later work on `stream` wait for this event. Like `torch.cuda.Event.wait`.
     ///
     /// # Errors
-    /// As [`Event::record`].
+    /// The errors of [`Event::record`].
     pub fn wait(&self, stream: &Stream) -> Result<()> {
         let recorded = self.lock();
         if let (Some(Recorded { at: Some(at), .. }), Some(clocks)) =
@@ -275,36 +275,28 @@ impl Event {
         if *device == stream.device { queues.wait_on(stream.id, *id) } else { queues.wait(*id) }
     }
 
-    /// Waits on the host until the work before this event is done. As `torch.cuda.Event.synchronize`.
+    /// Waits on the host until the work before this event is done. Like `torch.cuda.Event.synchronize`.
     ///
     /// # Errors
-    /// As [`Event::record`].
+    /// The errors of [`Event::record`].
     pub fn synchronize(&self) -> Result<()> {
         let recorded = self.lock();
         let Some(Recorded { device, id, .. }) = &*recorded else { return Ok(()) };
-        capturing::refuse(
-            device.number(),
-            "synchronize",
-            "none of it runs before it is replayed: wait afterwards",
-        )?;
+        capturing::refuse(device.number(), "synchronize", "nothing runs before the replay: wait afterwards")?;
         if let (Some(queues), Some(id)) = (device.queues(), id) {
             queues.wait(*id)?;
         }
         device.late_error()
     }
 
-    /// Whether the work before this event is done. As `torch.cuda.Event.query`.
+    /// Whether the work before this event is done. Like `torch.cuda.Event.query`.
     ///
     /// # Errors
-    /// As [`Event::record`].
+    /// The errors of [`Event::record`].
     pub fn query(&self) -> Result<bool> {
         let recorded = self.lock();
         let Some(Recorded { device, id, .. }) = &*recorded else { return Ok(true) };
-        capturing::refuse(
-            device.number(),
-            "query",
-            "none of it runs before it is replayed: query it afterwards",
-        )?;
+        capturing::refuse(device.number(), "query", "nothing runs before the replay: query it afterwards")?;
         device.late_error()?;
         match (device.queues(), id) {
             (Some(queues), Some(id)) => queues.is_done(*id),

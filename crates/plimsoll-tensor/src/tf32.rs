@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static CONVOLUTIONS: AtomicBool = AtomicBool::new(true);
 static MATMUL: AtomicBool = AtomicBool::new(false);
 
-/// Allows or forbids TF32 in convolutions of `float32` on a GPU from now on, in all threads. As
+/// Allows or forbids TF32 in convolutions of `float32` on a GPU from now on, in all threads. Like
 /// `torch.backends.cudnn.allow_tf32`, and also true by default.
 pub fn allow_tf32_in_convolutions(allowed: bool) {
     CONVOLUTIONS.store(allowed, Ordering::Relaxed);
 }
 
 /// Allows or forbids TF32 in matrix products of `float32` on a GPU from now on, in all threads: also in linear layers and
-/// attention, forward and backward. As `torch.backends.cuda.matmul.allow_tf32`, or
+/// attention, forward and backward. Like `torch.backends.cuda.matmul.allow_tf32`, or
 /// `torch.set_float32_matmul_precision("high")`, and also false by default. A captured step keeps the setting from its
 /// capture.
 ///

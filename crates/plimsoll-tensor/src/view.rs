@@ -75,7 +75,7 @@ pub(crate) struct QueuedView {
 }
 
 impl QueuedView {
-    /// The view, for when the work runs.
+    /// The view, which is used when the work runs.
     pub(crate) fn view(&self) -> View<'_> {
         View { address: self.address, dtype: self.dtype, layout: &self.layout, _locked: PhantomData }
     }
@@ -163,7 +163,7 @@ pub struct Out<'a>(View<'a>);
 
 impl<'a> Out<'a> {
     /// # Safety
-    /// As [`In::new`]; and the view must have been made for writing (its storage's lock is held exclusively),
+    /// Like [`In::new`]; and the view must have been made for writing (its storage's lock is held exclusively),
     /// and no other `In` or `Out` be made of any byte between its first element and its last.
     pub(crate) unsafe fn new(view: View<'a>) -> Out<'a> {
         Out(view)

@@ -188,7 +188,7 @@ fn a_root_without_a_way_back_says_why() {
     let y = x.exp().unwrap();
     assert_eq!(
         text(y.backward()),
-        "backward: [2] is not a scalar: reduce it first, or give the gradient to start from"
+        "backward: [2] is not a scalar: reduce it first, or give an initial gradient"
     );
     let gradient = Some(Tensor::ones(&[3], x.device()).unwrap());
     assert_eq!(

@@ -143,7 +143,7 @@ fn a_function_that_computes_something_else_is_named() {
     .unwrap();
     let error = y.sum().unwrap().backward().unwrap_err().to_string();
     let expected =
-        "checkpoint: when the function ran again it saved tensor 0 is [2] of float32, unlike the first time";
+        "checkpoint: the recomputed function saved tensor 0 is [2] of float32, unlike the original";
     assert!(error.starts_with(expected), "{error}");
     let failing = checkpoint(
         |x| match is_recomputing() {

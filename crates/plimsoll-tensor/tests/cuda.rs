@@ -157,7 +157,7 @@ fn train_in_short_floats(device: &Device) {
     optimizer_step_rounded(&rule, &[slot], &[&w]).unwrap();
 }
 
-/// Perceptrons with each activation in a residual stream, whose bias gradients are computed by other kernels, and a loss over
+/// Trains perceptrons with each activation in a residual stream, where other kernels compute the bias gradients. The loss has
 /// so many classes that each block processes several rows in turn.
 fn train_perceptrons(device: &Device) {
     let of = |shape: &[usize], dtype: DType| {
@@ -330,7 +330,7 @@ fn capture_and_replay(device: &Device) {
     }
     assert_eq!(device.rng_state().next_stream, random.next_stream + 3);
     let error = graph.set_step(0, &adam(0.1), &[1, 2]).unwrap_err().to_string();
-    assert!(error.contains("a captured step of 1 parameters by adamw cannot be one of 2"), "{error}");
+    assert!(error.contains("a step captured for 1 parameters of adamw cannot be replayed for 2"), "{error}");
     let error = Graph::capture(device, None, || x.exp()?.sum()?.item::<f32>()).unwrap_err();
     assert!(matches!(error, Error::Captured { .. } | Error::NoValues { .. }), "{error}");
     device.synchronize().unwrap();
@@ -473,5 +473,5 @@ fn after_a_reset_the_device_works_again_and_handles_from_before_say_so() {
     assert_eq!(again.memory_allocated(), 4 << 20, "what was lost frees nothing of the device's");
     drop(kept);
     let error = Device::cpu().reset().unwrap_err().to_string();
-    assert_eq!(error, "reset: cpu: only a GPU can lose what it holds by a fault");
+    assert_eq!(error, "reset: cpu: only a GPU can be reset");
 }

@@ -77,7 +77,7 @@ fn a_wrong_derivative_is_shown_with_its_place_and_both_jacobians() {
     let x = leaf(&[1.0, 3.0], &[2]);
     let found = text(gradcheck(square(0.5), &[&x], DEFAULT));
     let expected = "gradcheck: output 0, input 0: the derivative differs from finite differences: 2 of 4 derivatives \
-                    differ, most of all that of output element 1 by input element 1: 3, expected 6.0";
+                    differ, most of all for output element 1 and input element 1: 3, expected 6.0";
     assert!(found.starts_with(expected), "{found}");
     assert!(found.contains("\nfound (rows are output elements):\n  1.000000e0  0.000000e0\n"), "{found}");
     assert_eq!(x.to_vec::<f64>().unwrap(), [1.0, 3.0], "as it was");
@@ -87,7 +87,7 @@ fn a_wrong_derivative_is_shown_with_its_place_and_both_jacobians() {
 fn a_derivative_of_zero_is_wrong_where_the_function_has_a_slope() {
     let x = leaf(&[1.0], &[1]);
     let found = text(gradcheck(|x| x[0].detach().square(), &[&x], DEFAULT));
-    assert!(found.contains("output element 0 by input element 0: 0, expected "), "{found}");
+    assert!(found.contains("output element 0 and input element 0: 0, expected "), "{found}");
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn replays_draw_the_numbers_that_the_function_would_draw() {
     }
     assert_eq!(replayed, eager);
     assert_eq!((device.rng_state(), generator.state()), after);
-    // A new seed takes effect, too.
+    // A new seed also takes effect.
     device.manual_seed(4);
     generator.manual_seed(9);
     graph.replay().unwrap();
@@ -116,9 +116,9 @@ fn what_cannot_be_replayed_is_refused_by_name_and_the_device_stays_usable() {
         error.to_string()
     };
     let read = try_capture(&|| x.exp()?.sum()?.item::<f32>().map(drop));
-    assert!(read.starts_with("item: not while a step is captured: there is no value"), "{read}");
+    assert!(read.starts_with("item: cannot be captured: there are no values"), "{read}");
     let write = try_capture(&|| Tensor::from_slice(&[1.0f32], &[1], &device).map(drop));
-    assert!(write.starts_with("to_device: not while a step is captured"), "{write}");
+    assert!(write.starts_with("to_device: cannot be captured"), "{write}");
     assert!(try_capture(&|| device.synchronize()).starts_with("synchronize: "));
     assert!(try_capture(&|| device.current_stream().query().map(drop)).starts_with("query: "));
     assert!(try_capture(&|| with_stream(&side, || x.exp()).map(drop)).starts_with("exp: "));
@@ -137,7 +137,7 @@ fn a_device_that_computes_at_once_has_nothing_to_capture() {
     let error = Graph::capture(&Device::cpu(), None, || Ok(())).unwrap_err().to_string();
     assert_eq!(
         error,
-        "capture: not while a step is captured: this device computes at once: call the function instead"
+        "capture: cannot be captured: this device runs operations immediately: call the function instead"
     );
 }
 

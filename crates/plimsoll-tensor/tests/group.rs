@@ -159,7 +159,7 @@ fn what_does_not_fit_together_is_refused() {
         "all_gather_into_tensor: [7] for 4 parts of [2]",
     );
     refused(group.reduce_scatter_tensor(&zeros(&[2]), &zeros(&[9]), ReduceOp::Sum), "[9] for 4 parts of [2]");
-    refused(group.all_to_all_single(&zeros(&[6]), &zeros(&[6])), "6 elements to send and room for 6");
+    refused(group.all_to_all_single(&zeros(&[6]), &zeros(&[6])), "6 elements to send, but room for 6");
     refused(group.broadcast(&zeros(&[1]), 4), "broadcast: rank 4 of 4");
     let whole = Tensor::full(&[8], 1.0, DType::I64, &device).unwrap();
     refused(group.all_reduce(&whole, ReduceOp::Sum), "all_reduce: expected a floating-point type, got int64");

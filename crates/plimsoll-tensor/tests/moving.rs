@@ -69,9 +69,7 @@ fn parts_that_are_not_there_are_named() {
     assert_eq!(text(x.select(1, 3)), "select: index 3 is out of range for dimension 1 of size 3");
     assert_eq!(text(x.select(0, -3)), "select: index -3 is out of range for dimension 0 of size 2");
     assert_eq!(text(x.slice(0, .., 0)), "slice: a step of 0 never reaches the end: use at least 1");
-    assert!(
-        text(x.unfold(1, 4, 1)).starts_with("unfold: windows of 4 by steps of 1 in dimension 1 of size 3")
-    );
+    assert!(text(x.unfold(1, 4, 1)).starts_with("unfold: size 4 and step 1 for dimension 1 of size 3"));
     assert_eq!(text(x.diagonal(0, 1, -1)), "diagonal: dimension 1 is named twice");
     assert_eq!(text(x.split(0, 1)), "split: parts of 0 elements of a dimension of size 3");
     let message = "split_with_sizes: [1, 1] do not add up to 3, the size of dimension 1";
@@ -87,10 +85,11 @@ fn parts_that_are_not_there_are_named() {
 #[test]
 fn tensors_that_do_not_go_together_are_named() {
     let (x, y) = (zeros(&[2, 3]), zeros(&[2, 4]));
-    let message = "cat: tensor 1 is [2, 4], tensor 0 [2, 3]: all sizes but that of dimension 0 must be equal";
+    let message =
+        "cat: tensor 1 is [2, 4], but tensor 0 is [2, 3]: all sizes except that of dimension 0 must be equal";
     assert_eq!(text(Tensor::cat(&[&x, &y], 0)), message);
     assert_eq!(text(Tensor::cat(&[], 0)), "cat: an empty list: needs at least one tensor");
-    let message = "cat: [2, 3] with [3]: the numbers of dimensions must be equal";
+    let message = "cat: [2, 3] and [3] must have the same number of dimensions";
     assert_eq!(text(Tensor::cat(&[&x, &zeros(&[3])], 0)), message);
     assert_eq!(text(Tensor::stack(&[&x, &y], 0)), "stack: [2, 3] with [2, 4]: the shapes must be equal");
     assert_eq!(text(x.repeat(&[2])), "repeat: [2] for [2, 3]: needs a number for each dimension");
@@ -156,19 +155,20 @@ fn moved_elements_may_be_of_any_type() {
 #[test]
 fn what_cannot_be_padded_sorted_or_drawn_is_named() {
     let x = zeros(&[2, 3]);
-    let message = "pad: 3 and 0 elements around dimension 1 of size 3: Reflect has at most 2 on a side";
+    let message =
+        "pad: 3 and 0 elements around dimension 1 of size 3: Reflect padding allows at most 2 on a side";
     assert_eq!(text(x.pad(&[3, 0], PadMode::Reflect)), message);
-    let message = "pad: [-2, -2] cuts more than dimension 1 of size 3 has";
+    let message = "pad: [-2, -2] removes more elements than dimension 1 of size 3 has";
     assert_eq!(text(x.pad(&[-2, -2], PadMode::Constant(0.0))), message);
     assert_eq!(text(x.flip(&[0, -2])), "flip: dimension 0 is named twice in [0, -2]");
-    assert_eq!(text(x.topk(4, 1, true, true)), "topk: 4 elements of a dimension of size 3");
+    assert_eq!(text(x.topk(4, 1, true, true)), "topk: cannot select 4 elements of a dimension of size 3");
     assert_eq!(text(zeros(&[2, 0]).max_dim(1)), "max: [2, 0] has no elements in the reduced dimensions [1]");
     let message = "multinomial: row 0 has 0 weights above 0: needs at least 1";
     assert_eq!(text(x.multinomial(1, true)), message);
     let weights = Tensor::from_slice(&[0.5f32, -1.0], &[2], &Device::cpu()).unwrap();
     let message = "multinomial: weight -1 at [1]: needs finite weights of at least 0";
     assert_eq!(text(weights.multinomial(1, true)), message);
-    assert_eq!(text(x.multinomial(4, false)), "multinomial: 4 places of 3 without replacement");
+    assert_eq!(text(x.multinomial(4, false)), "multinomial: cannot draw 4 of 3 indices without replacement");
     let message = "one_hot: index 3 at [1] is out of range for dimension 1 of size 3: use 0 to 2";
     assert_eq!(text(indices(&[0, 3]).one_hot(Some(3))), message);
     let message = "masked_select: expected bool, got float32; convert with `to_dtype`";
@@ -184,11 +184,11 @@ fn an_equation_that_is_none_is_named() {
     let (x, y) = (zeros(&[2, 3]), zeros(&[4, 5]));
     let of = |equation: &str| text(Tensor::einsum(equation, &[&x, &y]));
     assert_eq!(of("ij,jk->ik"), "einsum: subscript `j` has size 3 in operand 0 and 4 in operand 1");
-    assert_eq!(of("ij->i"), "einsum: `ij->i` has 1 operands, 2 tensors are given");
-    assert_eq!(of("ij,k->ik"), "einsum: `k` has 1 subscripts, operand 1 [4, 5] has 2 dimensions");
+    assert_eq!(of("ij->i"), "einsum: `ij->i` has 1 operands, but 2 tensors are given");
+    assert_eq!(of("ij,k->ik"), "einsum: `k` has 1 subscripts, but operand 1 [4, 5] has 2 dimensions");
     assert_eq!(of("ij,kl->im"), "einsum: subscript `m` of the result `im` is in no operand");
-    assert_eq!(of("ij,kl->ii"), "einsum: subscript `i` is twice in the result `ii`");
-    assert_eq!(of("i1,kl->ik"), "einsum: `i1` has 1 subscripts, operand 0 [2, 3] has 2 dimensions");
+    assert_eq!(of("ij,kl->ii"), "einsum: subscript `i` appears twice in the result `ii`");
+    assert_eq!(of("i1,kl->ik"), "einsum: `i1` has 1 subscripts, but operand 0 [2, 3] has 2 dimensions");
     assert_eq!(of("ii,kl->ik"), "einsum: subscript `i` of operand 0 has sizes 2 and 3");
 }
 

@@ -42,7 +42,7 @@ fn several_roots_add_into_the_leaves_in_one_pass() {
     assert_eq!(gradient(&x), [24.0]);
     let error =
         backward(&[&a], GradOptions { gradients: vec![None, None], ..Default::default() }).unwrap_err();
-    assert_eq!(error.to_string(), "backward: 2 gradients to start from for 1 roots");
+    assert_eq!(error.to_string(), "backward: 2 initial gradients for 1 roots");
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn what_fails_in_a_hook_ends_the_pass_and_the_next_one_works() {
     assert_eq!(run().unwrap_err().to_string(), message);
     handle.remove();
     let handle = x.register_hook(|grad| Ok(Some(grad.narrow(0, 0, 1)?))).unwrap();
-    assert!(run().unwrap_err().to_string().contains("shape and type must stay"));
+    assert!(run().unwrap_err().to_string().contains("shape and type must stay the same"));
     handle.remove();
     let handle = x.register_hook(|_| panic!("inside a hook")).unwrap();
     assert!(run().unwrap_err().to_string().ends_with("accumulate_grad: it panicked: inside a hook"));

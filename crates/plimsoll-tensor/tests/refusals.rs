@@ -75,7 +75,7 @@ fn whole_numbers_are_not_multiplied_by_fractions() {
 #[test]
 fn values_that_do_not_fill_the_shape_are_refused() {
     let short = Tensor::from_slice(&[1.0f32, 2.0], &[3], &Device::cpu());
-    assert_eq!(text(short), "from_bytes: shape [3] of float32 has 12 bytes, the values have 8");
+    assert_eq!(text(short), "from_bytes: shape [3] of float32 has 12 bytes, but the values have 8");
 }
 
 #[test]
@@ -88,17 +88,17 @@ fn reading_asks_for_the_right_type_and_number() {
 #[test]
 fn shapes_that_do_not_go_together_are_named() {
     let (x, y) = (zeros(&[2, 3]), zeros(&[4, 5]));
-    assert_eq!(text(&x + &y), "add: [2, 3] and [4, 5] do not broadcast: 2 against 4 at dimension 0 of 2");
+    assert_eq!(text(&x + &y), "add: [2, 3] and [4, 5] do not broadcast: 2 and 4 differ at dimension 0 of 2");
     assert_eq!(text(x.matmul(&y)), "matmul: [2, 3] times [4, 5]");
     assert_eq!(text(x.add_(&y)), "add_: [4, 5] does not broadcast to [2, 3]");
     assert_eq!(text(x.reshape(&[4])), "reshape: [2, 3] into [4]");
     assert_eq!(text(x.reshape(&[-1, -1])), "reshape: [2, 3] into [-1, -1]");
     assert_eq!(text(x.sum_dims(&[2])), "sum: dimension 2 of a tensor with 2 dimensions: use -2 to 1");
     assert_eq!(text(x.sum_dims(&[0, -2])), "sum: dimension 0 is named twice in [0, -2]");
-    assert_eq!(text(x.narrow(1, 2, 2)), "narrow: 2..2+2 of dimension 1 of size 3");
+    assert_eq!(text(x.narrow(1, 2, 2)), "narrow: 2..2+2 is outside dimension 1 of size 3");
     assert_eq!(text(x.permute(&[0, 0])), "permute: [0, 0] does not name each of 2 dimensions once");
     assert_eq!(text(x.expand(&[3, 3])), "expand: [2, 3] does not broadcast to [3, 3]");
-    assert_eq!(text(x.mse_loss(&y)), "mse_loss: [2, 3] against [4, 5]: the shapes must be equal");
+    assert_eq!(text(x.mse_loss(&y)), "mse_loss: [2, 3] and [4, 5]: the shapes must be equal");
     assert_eq!(text(zeros(&[2, 0]).argmax(1)), "argmax: dimension 1 of [2, 0] has no elements");
 }
 
@@ -116,9 +116,9 @@ fn a_type_that_an_operation_does_not_take_is_named() {
     assert_eq!(text(&truth - &truth), message);
     let message = "matmul: expected float32, got float64; convert with `to_dtype`";
     assert_eq!(text(zeros(&[2, 2]).matmul(&zeros(&[2, 2]).double().unwrap())), message);
-    let message = "add_: the result is of float32, which a tensor of int64 cannot hold: convert one first";
+    let message = "add_: the result has type float32, which a tensor of int64 cannot hold: convert one first";
     assert_eq!(text(n.add_(&x)), message);
-    let message = "add_: 0.5 times a tensor cannot be added to one of int64: it is not whole";
+    let message = "add_: alpha is 0.5: it must be an integer for a tensor of int64";
     assert_eq!(text(n.add_scaled_(&n, 0.5)), message);
     assert!(matches!(zeros(&[2, 2]).nll_loss(&x, Reduction::Mean), Err(Error::DType { op: "nll_loss", .. })));
 }

@@ -134,7 +134,7 @@ fn no_room_to_come_back_is_an_error_that_names_operator_and_owner_and_the_next_o
             matches!(&error, Error::NotResident { op: "sum", owner, .. } if owner == "fc1.weight"),
             "{error}"
         );
-        let begin = format!("sum: the bytes of fc1.weight cannot be brought back to {device}: out of memory");
+        let begin = format!("sum: the bytes of fc1.weight cannot be moved back to {device}: out of memory");
         assert!(error.to_string().starts_with(&begin), "{error}");
         assert_eq!(error.out_of_memory().unwrap().label, "fc1.weight");
         assert!(matches!(x.pin().unwrap_err(), Error::NotResident { op: "pin", .. }));
@@ -156,7 +156,7 @@ fn a_recipe_that_fails_or_gives_something_else_is_an_error_and_can_be_replaced()
     let x = full(2.0, &device);
     let text = |x: &Tensor| x.sum().map(drop).unwrap_err().to_string();
     x.evict_with(|| Err(Error::argument("users", "lost the input"))).unwrap();
-    assert_eq!(text(&x), "sum: the bytes of full cannot be brought back to cpu: users: lost the input");
+    assert_eq!(text(&x), "sum: the bytes of full cannot be moved back to cpu: users: lost the input");
     let there = device.clone();
     x.evict_with(move || Tensor::ones(&[3], &there)).unwrap();
     assert!(

@@ -19,7 +19,7 @@ use crate::table::tensors;
 /// pass.
 const WITHOUT: [&str; 2] = ["cdist", "linear_cross_entropy"];
 
-/// Cases that compute in `float32` whatever their input: too coarse for finite differences.
+/// Cases that compute in `float32` for any input: too coarse for finite differences.
 const IN_FLOAT32: [&str; 2] = ["to_dtype there and back", "apply_rotary with tables"];
 
 fn cases() -> Vec<Case> {
@@ -55,7 +55,7 @@ fn create() -> GradOptions {
     GradOptions { create_graph: true, allow_unused: true, ..GradOptions::default() }
 }
 
-/// As `weights` in the script.
+/// Like `weights` in the script.
 fn weights(like: &Tensor, k: usize) -> Tensor {
     let values: Vec<f64> = (0..like.numel()).map(|i| ((i * 5 + k * 3) % 7) as f64 / 2.0 - 1.25).collect();
     Tensor::from_slice(&values, like.shape(), like.device()).unwrap().to_dtype(like.dtype()).unwrap()

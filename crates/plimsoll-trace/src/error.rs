@@ -18,7 +18,7 @@ pub struct SnapshotError {
 /// The problem with a file.
 #[derive(Debug)]
 pub enum Why {
-    /// An error of the system, gzip or zstd.
+    /// An I/O error, or an error of gzip or zstd.
     Io(io::Error),
     /// The file ends too early.
     Ends,
@@ -79,7 +79,7 @@ pub enum Why {
     Twice(&'static str),
     /// The outermost value is not a snapshot.
     Top(&'static str),
-    /// More of something than any snapshot has.
+    /// More items of a kind than any snapshot has.
     TooMany {
         /// The kind of thing.
         what: &'static str,
@@ -169,7 +169,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(why) => why.fmt(f),
-            Self::Ends => f.write_str("the file ends in the middle: copy it again, or dump it again"),
+            Self::Ends => f.write_str("the file is truncated: copy it again, or dump it again"),
             Self::Empty => f.write_str(
                 "the file is empty: the dump failed; dump again, with stacks=\"python\" if it crashed",
             ),
@@ -180,13 +180,13 @@ impl fmt::Display for Why {
             Self::NotASnapshot([a, b]) => write!(
                 f,
                 "not a memory snapshot: it begins with {a:#04x} {b:#04x}, neither a pickle of protocol 2 to 5 \
-                 nor JSON; give a file of torch.cuda.memory._dump_snapshot"
+                 nor JSON; pass a file that torch.cuda.memory._dump_snapshot wrote"
             ),
             Self::NotAFile => f.write_str(
-                "not a file but a pipe or a device: give its contents on standard input, with `-`",
+                "not a file but a pipe or a device: pass its contents on standard input, with `-`",
             ),
             Self::NoMessage(absent) => {
-                f.write_str("no out-of-memory message of PyTorch's in this text")?;
+                f.write_str("no PyTorch out-of-memory message in this text")?;
                 f.write_str(match absent {
                     Absent::Nothing => {
                         ": paste the whole message, which begins with \"CUDA out of memory\", with the traceback above it"
@@ -198,7 +198,7 @@ impl fmt::Display for Why {
                     }
                     Absent::Watchdog => {
                         ", but NCCL's watchdog ended a rank: a collective waited too long. Memory is the cause only if a rank ran \
-                         out: look at the first rank that failed; else ranks called different collectives, which \
+                         out: look at the first rank that failed; if none failed, ranks called different collectives, which \
                          TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records"
                     }
                     Absent::Lost => {
@@ -207,7 +207,7 @@ impl fmt::Display for Why {
                     }
                     Absent::Illegal => {
                         ", but a kernel accessed memory that is not its own (illegal memory access); a lack of memory \
-                         was not the cause: CUDA_LAUNCH_BLOCKING=1 names the call, compute-sanitizer the kernel"
+                         was not the cause: CUDA_LAUNCH_BLOCKING=1 names the call, and compute-sanitizer names the kernel"
                     }
                     Absent::Assert => {
                         ", but an assertion in a kernel failed (device-side assert); a lack of memory was not the \
@@ -230,8 +230,8 @@ impl fmt::Display for Why {
             ),
             Self::Opcode { byte, name } => write!(
                 f,
-                "the pickle has the operation {name} ({byte:#04x}), which no snapshot needs; is it one of \
-                 torch.cuda.memory._dump_snapshot?"
+                "the pickle has the operation {name} ({byte:#04x}), which no snapshot needs; did \
+                 torch.cuda.memory._dump_snapshot write it?"
             ),
             Self::Broken(how) => write!(f, "the pickle is damaged: {how}"),
             Self::WrongType { key, expected, found } => {

@@ -9,7 +9,7 @@ use plimsoll_alloc::{Config, StreamId};
 use crate::snapshot::{Action, EventIndex, Setting, Snapshot, StackId};
 use crate::timeline::{Level, Timeline};
 
-/// A request that failed, and the state of memory then.
+/// A request that failed, and the state of memory at that moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
     /// Its `oom` event.
@@ -29,8 +29,8 @@ pub struct Failure {
     pub segment_bytes: u64,
     /// The process's limit, if a limit rejected the request.
     pub limit: Option<Limit>,
-    /// Whether less memory was available than any GPU has that PyTorch supports, so that others must use the rest. Set
-    /// only for recordings of PyTorch, and only without a [`Limit`].
+    /// Whether less memory was available than any GPU has that PyTorch supports, so that other processes must use the
+    /// remaining memory. Set only for recordings of PyTorch, and only without a [`Limit`].
     pub is_shared: bool,
     /// The number of failed requests, including this one.
     pub failures: usize,
@@ -52,7 +52,7 @@ pub struct Limit {
 /// Why a request was not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// Live memory plus the request exceed the capacity, whatever the placement of blocks.
+    /// Live memory plus the request exceed the capacity, regardless of the placement of blocks.
     Capacity {
         /// The missing bytes; an upper bound under a [`Limit`] that is not exact.
         short_bytes: u64,

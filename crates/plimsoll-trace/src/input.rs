@@ -28,7 +28,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Reads the snapshot in a file; `-` is stdin.
 ///
 /// # Errors
-/// An error of the system, or an input that is not a snapshot.
+/// I/O errors, or an input that is not a snapshot.
 pub fn open(path: &Path) -> Result<Snapshot, SnapshotError> {
     if path.as_os_str() == "-" { read(io::stdin().lock()) } else { read(opened(path)?) }
 }
@@ -38,15 +38,15 @@ pub fn open(path: &Path) -> Result<Snapshot, SnapshotError> {
 pub enum Found {
     /// A snapshot.
     Snapshot(Box<Snapshot>),
-    /// A text that people have instead of a snapshot.
+    /// A text that was read instead of a snapshot.
     Pasted(Pasted),
 }
 
-/// Reads the snapshot in a file, or a text that people have instead: a log with an out-of-memory message,
+/// Reads the snapshot in a file, or a text that can be read instead: a log with an out-of-memory message,
 /// counters, a profile. `-` is stdin.
 ///
 /// # Errors
-/// An error of the system, or an input that is none of these.
+/// I/O errors, or an input that is none of these.
 pub fn open_any(path: &Path) -> Result<Found, SnapshotError> {
     let found = if path.as_os_str() == "-" { read_any(io::stdin().lock()) } else { read_any(opened(path)?) };
     found.map_err(|error| match error.why {
@@ -64,7 +64,7 @@ fn is_named_as_snapshot(path: &Path) -> bool {
 /// Does the same as [`open_any`], from bytes.
 ///
 /// # Errors
-/// An error of the system, or an input that is none of these.
+/// I/O errors, or an input that is none of these.
 pub fn read_any(input: impl Read) -> Result<Found, SnapshotError> {
     let (head, input) = peek::<4, _>(input)?;
     if head == log::HEAD {
@@ -134,7 +134,7 @@ fn opened(path: &Path) -> Result<File, SnapshotError> {
 /// ```
 ///
 /// # Errors
-/// An error of the system, or an input that is not a snapshot.
+/// I/O errors, or an input that is not a snapshot.
 pub fn read(input: impl Read) -> Result<Snapshot, SnapshotError> {
     let grant = Grant::default();
     let (head, input) = peek::<4, _>(grant.earned_by(input))?;

@@ -3,10 +3,10 @@
 //!
 //! [`input::open`] reads a memory snapshot of PyTorch in any encoding into a [`snapshot::Snapshot`]. [`own::snapshot`]
 //! makes one from our own allocator, and [`output::save`] writes it so that PyTorch's viewer can open it. [`log`] is
-//! for runs that are too long for a snapshot. [`timeline::Timeline`] has the lifetime of every block.
+//! for runs that are too long for a snapshot. [`timeline::Timeline`] contains the lifetime of every block.
 //! [`replay::Replay`] checks whether our allocator makes the same decisions, and [`whatif::WhatIf`] simulates other
 //! settings. [`explain`] explains the memory use, and [`render`] formats that for people. [`message`] reads the texts
-//! that people have in place of a snapshot: an out-of-memory message in a log, counters, a profile. [`conformance`]
+//! that users have in place of a snapshot: an out-of-memory message in a log, counters, a profile. [`conformance`]
 //! replays streams of requests and programs, and compares all of PyTorch's results. This crate does not depend on
 //! tensors and prints nothing; its results are values.
 //!
@@ -14,7 +14,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `pickle/` | reading and writing Python's pickles, whatever they contain |
+//! | `pickle/` | reading and writing Python's pickles, with any content |
 //! | `snapshot.rs`, `snapshot/` | a recording in memory: segments, events, stacks, texts |
 //! | `error.rs`, `grant.rs` | errors of reading a file; the limit on the memory for reading it |
 //! | `timeline.rs`, `timeline/` | the lifetime of each block, levels and peaks |

@@ -19,15 +19,15 @@ use crate::torch::Sharing;
 /// ```
 ///
 /// # Errors
-/// An error of the system.
+/// I/O errors.
 pub fn write(snapshot: &Snapshot, out: impl Write, sharing: Sharing) -> io::Result<()> {
     torch::write(snapshot, out, sharing)
 }
 
-/// Writes a snapshot as [`write()`] does, to a file that is replaced as by [`replace`].
+/// Writes a snapshot as [`write()`] does, to a file that is replaced in the same way as by [`replace`].
 ///
 /// # Errors
-/// An error of the system. No file is left behind then.
+/// I/O errors. In this case, no file is left behind.
 pub fn save(snapshot: &Snapshot, path: &Path, sharing: Sharing) -> io::Result<()> {
     replace(path, |out| write(snapshot, out, sharing))
 }
@@ -44,7 +44,7 @@ pub fn save(snapshot: &Snapshot, path: &Path, sharing: Sharing) -> io::Result<()
 /// ```
 ///
 /// # Errors
-/// An error of the system, or the error that `fill` returns. No file is left behind then.
+/// I/O errors, or the error that `fill` returns. In both cases, no file is left behind.
 pub fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let unfinished = beside(path)?;
     let file = OpenOptions::new().write(true).create_new(true).open(&unfinished)?;

@@ -1,7 +1,7 @@
 //! Makes a snapshot in PyTorch's format from a recording of our own allocator: [`snapshot`].
 //!
-//! Whatever PyTorch's format has a place for is stored there: segments and blocks, the trace, settings. Note [Where our
-//! own stands]: data that only our allocator has is stored where PyTorch's viewer and tools show it.
+//! Data for which PyTorch's format has a place is stored there: segments and blocks, the trace, settings. Note [Where
+//! our own stands]: data that only our allocator has is stored where PyTorch's viewer and tools show it.
 //!
 //! | our data | in the snapshot |
 //! |---|---|

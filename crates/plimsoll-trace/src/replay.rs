@@ -63,7 +63,7 @@ pub struct Replay {
     pub tie_order: TieOrder,
 }
 
-/// A wrong order causes differences early, if at all: this many events decide.
+/// The number of events that are compared to find the order: a wrong order causes differences early or never.
 const TRIAL_EVENTS: usize = 1 << 17;
 
 /// The first request for which our allocator would have decided differently.
@@ -82,7 +82,7 @@ pub struct Divergence {
 
 impl Replay {
     /// Replays the recording of the timeline's device, and writes the sizes that it finds into the timeline. Does
-    /// nothing for pinned host memory, which has another allocator. Costs some hundred nanoseconds per request.
+    /// nothing for pinned host memory, which has another allocator. Costs a few hundred nanoseconds per request.
     pub fn of(snapshot: &Snapshot, timeline: &mut Timeline) -> Self {
         let config = snapshot.config();
         if timeline.device == HOST_DEVICE {

@@ -90,7 +90,7 @@ pub struct Table {
 pub struct Column {
     /// Its key in the JSON.
     pub key: &'static str,
-    /// Its title; a table whose columns have none has no header.
+    /// Its title; if no column has a title, the table has no header.
     pub title: &'static str,
     /// Its minimum width in a text, in characters.
     pub width: usize,
@@ -112,7 +112,7 @@ pub struct Row {
 pub enum Cell {
     /// A size.
     Bytes(u64),
-    /// A share of a whole, in percent.
+    /// A fraction of a total, in percent.
     Percent(f64),
     /// A number.
     Count(u64),
@@ -284,7 +284,7 @@ impl Cell {
         Cell::Text(text.into())
     }
 
-    /// The share that this part is of that whole.
+    /// The fraction of a total that this part is.
     pub fn share(bytes: u64, of: u64) -> Cell {
         Cell::Percent(if of == 0 { 0.0 } else { 100.0 * bytes as f64 / of as f64 })
     }

@@ -143,7 +143,8 @@ impl Quality {
 
 impl Timeline {
     /// The timeline of one device; empty for a device that is not in the snapshot.
-    /// [`HOST_DEVICE`](crate::snapshot::HOST_DEVICE) is pinned host memory. Costs some tens of nanoseconds per event.
+    /// [`HOST_DEVICE`](crate::snapshot::HOST_DEVICE) is pinned host memory. Costs a few tens of nanoseconds per
+    /// event.
     pub fn of(snapshot: &Snapshot, device: i32) -> Self {
         let segments: Vec<&Segment> = snapshot.segments_of(device).collect();
         build::build(snapshot, device, &segments)

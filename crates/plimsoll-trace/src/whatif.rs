@@ -155,7 +155,7 @@ impl WhatIf {
         Self::within(snapshot, timeline, settings, None)
     }
 
-    /// As [`of`](Self::of), with the device's total memory in bytes. With `None`, the total that the recorder wrote is
+    /// Like [`of`](Self::of), with the device's total memory in bytes. With `None`, the total that the recorder wrote is
     /// used, if it wrote one.
     pub fn within(
         snapshot: &Snapshot,
@@ -166,8 +166,8 @@ impl WhatIf {
         Self::with_rest(snapshot, timeline, settings, device_total_bytes, None)
     }
 
-    /// As [`within`](Self::within), with what the program still needed after its last failed request. A setting fits
-    /// only if it also serves that.
+    /// Like [`within`](Self::within), including the memory that the program still needed after its last failed
+    /// request. A setting fits only if it also serves that.
     pub fn with_rest(
         snapshot: &Snapshot,
         timeline: &Timeline,

@@ -1,4 +1,4 @@
-//! Forged recordings: whatever the events and segments contain, every explanation terminates, and its sums are consistent.
+//! Forged recordings: with any events and segments, every explanation terminates, and its sums are consistent.
 
 use plimsoll_alloc::{Addr, StreamId};
 use plimsoll_trace::explain::{

@@ -284,7 +284,7 @@ fn what_caught_exceptions_hold_is_a_leak_with_advice_about_exceptions() {
     let (_, leaks) = program.explain();
     assert_eq!(leaks.whole.verdict, Verdict::Leaking);
     assert_eq!(leaks.pattern, Some(Pattern::CaughtException { failures: 14 }));
-    assert!(leaks.pattern.is_some_and(|pattern| pattern.advice().contains("keep no exception")));
+    assert!(leaks.pattern.is_some_and(|pattern| pattern.advice().contains("keep neither the exception")));
 }
 
 #[test]

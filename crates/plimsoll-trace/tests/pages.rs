@@ -1,4 +1,4 @@
-//! Every snapshot has a page, whatever it contains, and no page is too large.
+//! Every snapshot has a page, regardless of its contents, and no page is too large.
 
 use plimsoll_alloc::{Addr, Bytes, StreamId};
 use plimsoll_trace::explain::{CustomCategory, DeviceExplanation, Options, Origins};

@@ -1,4 +1,4 @@
-//! Explanations of programs' snapshots, compared with what is known of the programs: PyTorch's figures, and the
+//! Explanations of programs' snapshots, compared with the known facts about the programs: PyTorch's figures, and the
 //! addresses of their tensors (`snapshots/programs/make.py` writes both). With `PROGRAMS=DIR`, tests the programs in
 //! another folder.
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::files;
 
-/// One device of one program, and what is known of it.
+/// One device of one program, and the known facts about it.
 struct Case<'a> {
     name: &'a str,
     known: &'a Value,
@@ -88,7 +88,7 @@ impl Case<'_> {
         self.expected("truncated") == true
     }
 
-    /// Checks that blocks of private pools are found if the program has any, and only then.
+    /// Checks that blocks of private pools are found if and only if the program has any.
     fn pools(&mut self, snapshot: &Snapshot) {
         let lives = self.explained.timeline.lives.iter();
         let mut pools = lives.filter_map(|life| life.pool).map(|pool| snapshot.pools.get(pool));
@@ -264,7 +264,8 @@ impl Case<'_> {
         }
     }
 
-    /// Whether as many bytes from before the recording are called parameters, or optimizer state, as there are.
+    /// Whether the bytes from before the recording that are classified as parameters, or as optimizer state, equal
+    /// the true number.
     fn has_all_of(&self, category: Category, moment: &Value) -> bool {
         let (role, _) = ROLES.into_iter().find(|role| role.1 == category).expect("a role");
         let places = moment[role].as_array().expect("places").iter();

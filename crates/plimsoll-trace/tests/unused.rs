@@ -1,4 +1,4 @@
-//! What forward passes keep for a backward pass that never comes: recordings written by hand.
+//! Tests of memory that forward passes keep for a backward pass that never runs, on recordings written by hand.
 
 use crate::program::Program;
 
@@ -29,7 +29,7 @@ fn results_of_all_layers_that_are_dropped_together_are_a_graph_that_nobody_used(
 
 #[test]
 fn a_cache_of_keys_and_values_is_none() {
-    // What a call frees on its way is most of what it makes.
+    // A call frees most of the memory that it allocates while it runs.
     assert_eq!(calls(MIB, 4 * MIB).unused_graph(), None);
 }
 
@@ -38,7 +38,7 @@ fn training_and_running_out_in_the_first_call_are_none() {
     let mut training = calls(4 * MIB, MIB);
     training.step(MIB);
     assert_eq!(training.unused_graph(), None);
-    // The exception lets go of what the backward pass would have read.
+    // The exception frees the tensors that the backward pass would have read.
     let mut fails = Program::default();
     let kept: Vec<_> = (0..8).map(|_| fails.alloc_in_module("layer", MIB)).collect();
     fails.fails(MIB);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::optim::Optimizer;
 
 /// Scales losses up by a large factor and gradients down by the same factor, so that small gradients are not rounded to zero in
-/// `float16`. A step whose gradients are not finite is skipped, and the scale shrinks; after enough good steps it grows. As
+/// `float16`. A step whose gradients are not finite is skipped, and the scale shrinks; after enough good steps it grows. Like
 /// `torch.amp.GradScaler`; `bfloat16` does not need it.
 ///
 /// ```
@@ -97,11 +97,11 @@ impl GradScaler {
         let parameters = optimizer.parameters();
         let key = key(&parameters);
         if self.seen.contains_key(&key) {
-            let message = "these gradients were unscaled already: call `update` between steps".to_owned();
+            let message = "these gradients are already unscaled: call `update` between steps".to_owned();
             return Err(Error::Argument { op: "unscale_", message });
         }
         if parameters.iter().any(Tensor::is_shard) {
-            let message = "each rank would find infinite values in its own rows only, and skip other steps than the others: train a \
+            let message = "each rank would find infinite values only in its own rows, so ranks would skip different steps: train a \
                            sharded model in bfloat16, which needs no scaling";
             return Err(Error::argument("unscale_", message));
         }

@@ -1,7 +1,7 @@
 //! A training step that is captured after some runs and then replayed: [`CapturedStep`].
 //!
-//! The device's part of it is [`Graph`]. This file keeps the inputs at fixed addresses, the gradients, one graph for each shape
-//! of the inputs, and the optimizers, whose step numbers and options change from replay to replay.
+//! [`Graph`] is the device's part of a captured step. This file keeps the inputs at fixed addresses, the gradients, one graph
+//! for each shape of the inputs, and the optimizers, whose step numbers and options change from replay to replay.
 
 use plimsoll_tensor::label::{self, Category, Span};
 use plimsoll_tensor::{DType, Device, Error, Graph, GraphPool, Result, Tensor, no_grad};
@@ -14,14 +14,15 @@ const WARM_UP: u64 = 3;
 const MOST_GRAPHS: usize = 8;
 
 /// A training step that the host launches on the GPU with one call: forward pass, backward pass and optimizers. The first runs
-/// execute as usual; then the step is captured, and from then on it is replayed, which costs the host some microseconds. Each
-/// shape, type or layout of the inputs has its own graph; all graphs share one memory pool. On devices that compute immediately,
-/// such as the host, every run executes as usual.
+/// execute as usual. Then the step is captured, and from then on it is replayed, which costs the host a few microseconds. Each
+/// shape, type or layout of the inputs has its own graph; all graphs share one memory pool. On synchronous devices, such as the
+/// host, every run executes as usual.
 ///
 /// The results are bit for bit those of the step without capture: random numbers continue, optimizers count their steps, and a
 /// changed learning rate takes effect. Everything else that the program itself decides (`if`, `train` and `eval`, the number of
-/// layers) stays as it was at the capture: call [`CapturedStep::reset`] when it changes. A captured step cannot read a value,
-/// wait for the device, or copy from the program's memory: such an operation returns an error that names it.
+/// layers) keeps the state that it had during the capture, so call [`CapturedStep::reset`] when it changes. A captured step
+/// cannot read a value, wait for the device, or copy from the program's memory: such an operation returns an error that names
+/// it.
 ///
 /// ```
 /// use plimsoll::nn::{self, Module};
@@ -270,7 +271,7 @@ impl Captured {
         if given == self.graph.step_count() {
             return Ok(());
         }
-        let message = "an optimizer steps in the captured step that was not given to `CapturedStep::run`";
+        let message = "the captured step uses an optimizer that was not given to `CapturedStep::run`";
         Err(Error::Argument { op: "captured_step", message: message.to_owned() })
     }
 }

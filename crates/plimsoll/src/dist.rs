@@ -28,7 +28,7 @@ pub struct World {
 }
 
 /// Joins the ranks that a launcher has started. It reads the variables of torchrun, SLURM, Open MPI or MPICH, or `RANK`,
-/// `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. If no launcher has set any, the world is only this process. As
+/// `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. If no launcher has set any, the world is only this process. Like
 /// `torch.distributed.init_process_group(init_method="env://")`.
 ///
 /// `PLIMSOLL_COLLECTIVE_TIMEOUT_S` sets how many seconds a collective waits for a rank. The default is 300. The first collective
@@ -57,7 +57,7 @@ impl World {
     /// environment of this process instead.
     ///
     /// # Errors
-    /// As [`init_from_env`]; also if another rank has different `options`.
+    /// The errors of [`init_from_env`]; also if another rank has different `options`.
     pub fn join(environment: Option<Environment>, mut options: JoinOptions) -> Result<World> {
         let Some(environment) = environment else { return Ok(World::single()) };
         if let Ok(text) = std::env::var("PLIMSOLL_COLLECTIVE_TIMEOUT_S") {
@@ -117,7 +117,7 @@ impl World {
 
     /// Tells the other ranks that this one cannot continue, and writes the error for torchrun's summary. `why` is the error, in a
     /// sentence. A rank that ends because of its own error should call this before it drops the world. Otherwise the others learn
-    /// only that it is gone.
+    /// only that it has disappeared.
     pub fn fail(&self, why: &str) {
         let Some(health) = self.health() else { return };
         health.fail(why);

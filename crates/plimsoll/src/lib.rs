@@ -1,8 +1,8 @@
 //! Train within a memory limit, with every byte accounted for.
 //!
-//! The library to import: layers ([`nn`]), optimizers ([`optim`]), saving ([`serialize`]), data ([`data`]) and memory reports
-//! ([`memory`]) on top of the tensors of `plimsoll-tensor`, which are re-exported here. Names are PyTorch's
-//! where PyTorch has one.
+//! This is the library to import: it has layers ([`nn`]), optimizers ([`optim`]), saving ([`serialize`]), data ([`data`]) and
+//! memory reports ([`memory`]) on top of the tensors of `plimsoll-tensor`, which are re-exported here. Where PyTorch has a
+//! name for something, that name is used.
 //!
 //! ```
 //! use plimsoll::nn::{self, Module};
@@ -41,7 +41,7 @@
 //! | `optim/` | optimizers |
 //! | `serialize/` | the files of layers and optimizers |
 //! | `amp.rs` | gradients scaled for `float16` |
-//! | `dist.rs` | the ranks of a job: what torchrun, srun or mpirun has started |
+//! | `dist.rs` | the ranks of a job that torchrun, srun or mpirun has started |
 //! | `parallel/` | one model on several ranks |
 //! | `captured_step.rs` | a training step that is captured and replayed |
 //! | `techniques.rs` | the usual memory-saving techniques, as documentation |

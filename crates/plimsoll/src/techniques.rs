@@ -1,8 +1,8 @@
 //! The usual memory-saving techniques, each in a few lines. This module has no code.
 //!
-//! The table has peaks in MB: three steps of a network of eight layers of width 1,024, here on a simulated device and in PyTorch
-//! on a stand-in GPU. `tests/techniques.rs` compares them. The first rows use a batch of 2,048, where activations take most of
-//! the memory; the last rows use a batch of 32, where parameters, gradients and optimizer state do.
+//! The table gives peaks in MB, for three steps of a network of eight layers of width 1,024, here on a simulated device and in
+//! PyTorch on a stand-in GPU. `tests/techniques.rs` compares them. The first rows use a batch of 2,048, where activations take
+//! most of the memory; the last rows use a batch of 32, where parameters, gradients and optimizer state do.
 //!
 //! | technique | PyTorch | here |
 //! |---|---|---|

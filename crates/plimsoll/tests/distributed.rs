@@ -374,7 +374,7 @@ fn models_and_passes_that_differ_are_errors_that_name_a_rank() {
         model.requires_grad_(false).unwrap();
         text(DistributedDataParallel::new(&model, group, DdpOptions::default()).map(drop))
     });
-    assert!(frozen[0].contains("no parameter of the model wants a gradient"), "{}", frozen[0]);
+    assert!(frozen[0].contains("no parameter of the model requires a gradient"), "{}", frozen[0]);
 
     // Rank 1 uses another part of the model.
     let ways = on_ranks(2, |group| {
@@ -384,7 +384,7 @@ fn models_and_passes_that_differ_are_errors_that_name_a_rank() {
         text(loss.sum().unwrap().backward())
     });
     assert!(
-        ways[0].contains("rank 1 has gradients of other parameters")
+        ways[0].contains("rank 1 has gradients for different parameters")
             && ways[0].contains("without a gradient here: extra.weight, extra.bias"),
         "{}",
         ways[0]

@@ -215,7 +215,10 @@ fn an_lstm_with_a_projection_agrees_with_pytorchs() {
         Ok(vec![("y", y.pad(true, 0.5, None)?.0), ("h", h), ("c", c)])
     });
     let error = GRU::new(&scope(), 3, 2, two).unwrap_err().to_string();
-    assert_eq!(error, "gru: a proj_size of 1: only an LSTM has one, and it is less than its state of 2");
+    assert_eq!(
+        error,
+        "gru: a proj_size of 1: only an LSTM can have one, and it must be less than its hidden size, 2"
+    );
 }
 
 #[test]
@@ -337,7 +340,7 @@ fn recurrent_layers_run_under_autocast() {
 fn what_does_not_fit_is_refused_with_both_shapes() {
     let plain = MultiheadAttentionOptions::default();
     let error = MultiheadAttention::new(&scope(), 10, 3, plain).unwrap_err().to_string();
-    assert_eq!(error, "multihead_attention: 3 heads do not divide a width of 10");
+    assert_eq!(error, "multihead_attention: a width of 10 is not divisible by 3 heads");
     let (x, mask) = (wave("x", &[3, 2, 4]), wave("mask", &[2, 2]));
     let options = MultiheadOptions { attn_mask: Some(&mask), ..MultiheadOptions::default() };
     let error = attention(plain).attend(&x, &x, &x, options).unwrap_err().to_string();
@@ -349,12 +352,12 @@ fn what_does_not_fit_is_refused_with_both_shapes() {
     assert_eq!(error, "lstm: an input [4, 2, 5]: needs [steps, batch, 3] or [steps, 3]");
     let state = wave("h", &[2, 2, 2]);
     let error = lstm.run(&wave("x", &[4, 2, 3]), Some((&state, &state))).unwrap_err().to_string();
-    assert_eq!(error, "lstm: a first state [2, 2, 2]: needs [1, 2, 2]");
+    assert_eq!(error, "lstm: an initial state [2, 2, 2]: needs [1, 2, 2]");
     let error = lstm.forward(&wave("x", &[0, 2, 3])).unwrap_err().to_string();
     assert!(error.contains("at least one step"), "{error}");
     let none = RecurrentOptions { num_layers: 0, ..RecurrentOptions::default() };
     let error = GRU::new(&scope(), 3, 2, none).unwrap_err().to_string();
-    assert_eq!(error, "gru: 0 layers from 3 inputs to a state of 2: none of them may be 0");
+    assert_eq!(error, "gru: 0 layers, 3 inputs and a hidden state of 2: all must be above 0");
 }
 
 #[test]

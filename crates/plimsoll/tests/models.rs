@@ -94,10 +94,10 @@ fn images_and_inputs_of_other_shapes_are_refused() {
     };
     let error =
         Vit::new(&scope.at("a"), VitConfig { patch_size: 3, ..small.clone() }).unwrap_err().to_string();
-    assert_eq!(error, "vit: patches of 3 do not divide an image of 8");
+    assert_eq!(error, "vit: an image of 8 is not divisible into patches of 3");
     let vit = Vit::new(&scope.at("b"), small).unwrap();
     let error = vit.forward(&Tensor::zeros(&[1, 3, 8, 9], &device).unwrap()).unwrap_err().to_string();
-    assert_eq!(error, "vit: images of 8 × 9: this model's are 8 × 8");
+    assert_eq!(error, "vit: images of 8 × 9: this model needs 8 × 8");
     let bert = bert(&scope.at("c"));
     let ids = tokens(&device, 0);
     let mask = Tensor::ones(&[2, 11], &device).unwrap();
@@ -316,12 +316,12 @@ fn the_sums_of_a_residual_stream_belong_to_the_model() {
 fn sizes_that_cannot_be_are_refused() {
     let scope = Scope::new(&Device::cpu(), 1);
     let error = Gpt2::new(&scope, Gpt2Config { n_head: 5, ..Gpt2Config::small() }).unwrap_err().to_string();
-    assert_eq!(error, "gpt2: 5 heads do not divide a width of 768");
+    assert_eq!(error, "gpt2: a width of 768 is not divisible by 5 heads");
     let model = gpt2(&Scope::new(&Device::cpu(), 1));
     let long = Tensor::full(&[1, 17], 0.0, DType::I64, &Device::cpu()).unwrap();
     assert_eq!(
         model.forward(&long).unwrap_err().to_string(),
-        "gpt2: 17 tokens in a sequence; there are 16 positions"
+        "gpt2: a sequence has 17 tokens, but the model has 16 positions"
     );
     let unknown = Tensor::full(&[1, 2], 61.0, DType::I64, &Device::cpu()).unwrap();
     assert!(model.forward(&unknown).unwrap_err().to_string().contains("61"));

@@ -93,7 +93,7 @@ fn every_mode_at_any_depth_follows_the_model() {
     assert!(is_training());
 }
 
-/// Three layers in a row, whose sizes all differ, so that the saved tensors can be told apart.
+/// Three layers in a row, whose sizes all differ, so that the saved tensors can be distinguished.
 fn chain(device: &Device) -> Sequential {
     Sequential::new(&Scope::new(device, 1))
         .add("fc1", |s| Linear::new(s, 128, 256))

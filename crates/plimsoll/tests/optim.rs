@@ -222,7 +222,7 @@ fn muon_refuses_what_is_no_matrix_and_names_it() {
     let bias = Tensor::ones(&[4], &device).unwrap().requires_grad_(true).unwrap();
     let error = Muon::new(vec![bias], MuonOptions::default()).step().unwrap_err();
     let expected =
-        "muon: fc.bias has shape [4]; Muon steps matrices only: give the other parameters to AdamW";
+        "muon: fc.bias has shape [4]; Muon supports only matrices: give the other parameters to AdamW";
     assert_eq!(error.to_string(), expected);
 }
 
@@ -264,9 +264,9 @@ fn a_state_dict_that_does_not_fit_is_refused_and_changes_nothing() {
         assert!(adamw.state_dict().state.is_empty());
     };
     let none = |state: &mut OptimizerState| state.param_groups.clear();
-    check(&none, "0 parameter groups were saved, this optimizer has 1");
+    check(&none, "0 parameter groups were saved, but this optimizer has 1");
     let more = |state: &mut OptimizerState| state.param_groups[0].params.push(1);
-    check(&more, "group 0 was saved with 2 parameters, this one has 1");
+    check(&more, "group 0 was saved with 2 parameters, but this one has 1");
     let misshaped = |state: &mut OptimizerState| {
         let tensor = Tensor::ones(&[3], &Device::cpu()).unwrap();
         state.state.get_mut(&0).unwrap().tensors.insert("exp_avg".to_owned(), tensor);
@@ -393,7 +393,7 @@ fn a_cycle_has_an_end() {
     let mut scheduler = Scheduler::new(OneCycleLr::new(vec![0.5], 3), &mut sgd).unwrap();
     (0..3).for_each(|_| scheduler.step(&mut sgd).unwrap());
     let error = scheduler.step(&mut sgd).unwrap_err();
-    assert_eq!(error.to_string(), "OneCycleLr: step 4 of a cycle of 3 steps");
+    assert_eq!(error.to_string(), "OneCycleLr: step 4 is beyond the cycle of 3 steps");
     assert_eq!(scheduler.last_step(), 3);
 }
 

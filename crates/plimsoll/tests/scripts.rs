@@ -1,4 +1,4 @@
-//! Ten small training scripts as people write them in PyTorch, ported line by line. Each must lower its loss.
+//! Ten small training scripts as users write them in PyTorch, ported line by line. Each must lower its loss.
 
 use plimsoll::Reduction;
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};

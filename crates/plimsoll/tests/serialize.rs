@@ -105,7 +105,7 @@ fn tensors_of_other_kinds_and_other_pickles_are_refused_as_such() {
     let message = refusal(serialize::open(fixture("complex.pt")));
     assert!(
         message
-            .contains("a tensor by `torch.ComplexFloatStorage`, of a type or layout that is not supported"),
+            .contains("a tensor made by `torch.ComplexFloatStorage`, whose type or layout is not supported"),
         "{message}"
     );
     let folder = Folder::new("pickle");
@@ -113,7 +113,7 @@ fn tensors_of_other_kinds_and_other_pickles_are_refused_as_such() {
     // `pickle.dump({}, file)` of Python 3.8 or later.
     fs::write(&path, b"\x80\x04\x95\x02\x00\x00\x00\x00\x00\x00\x00}.").unwrap();
     let message = refusal(serialize::open(&path));
-    assert!(message.contains("a pickle, but not a file of torch.save"), "{message}");
+    assert!(message.contains("a pickle that torch.save did not write"), "{message}");
 }
 
 #[test]

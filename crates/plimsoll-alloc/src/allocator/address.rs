@@ -3,7 +3,7 @@
 //! If a program was recorded with its addresses (a graph, a compiled step), it can allocate at the same addresses
 //! again, as long as that memory is cached. The device is not called.
 //!
-//! As PyTorch: `allocateWithAddress`, `getBaseAllocation`.
+//! In PyTorch: `allocateWithAddress`, `getBaseAllocation`.
 
 use super::Allocator;
 use crate::allocation::Allocation;
@@ -34,7 +34,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     ///
     /// # Errors
     /// [`AddressError`] if no block can start there, or none is cached there; otherwise as
-    /// [`malloc`](Self::malloc). Nothing is allocated then.
+    /// [`malloc`](Self::malloc). In this case, nothing is allocated.
     pub fn malloc_with_address(&mut self, request: Request, addr: Addr) -> Result<Allocation, Error> {
         if request.bytes == 0 {
             return Ok(Allocation::nothing());
@@ -62,7 +62,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
 
     /// The start and size of the segment that contains an allocation: the range that another process can map.
     /// `None` for a request of 0 bytes, and for an expandable segment, which cannot be shared this way (PyTorch
-    /// returns an error). As PyTorch: `getBaseAllocation`.
+    /// returns an error). In PyTorch: `getBaseAllocation`.
     ///
     /// ```
     /// # use plimsoll_alloc::{Allocator, Config, Request, SimDriver};

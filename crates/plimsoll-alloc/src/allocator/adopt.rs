@@ -20,7 +20,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// Imports a segment with its blocks. It counts as the newest segment. Returns its allocations in address order.
     ///
     /// # Errors
-    /// If the layout is impossible, or the pool does not exist. Nothing is imported then.
+    /// If the layout is impossible, or the pool does not exist. In this case, nothing is imported.
     pub fn adopt(&mut self, adoption: &Adoption<'_>) -> Result<Vec<Allocation>, AdoptError> {
         adoption.check()?;
         let DeviceRange { addr, bytes, stream, pool: kind, pool_id } = adoption.memory;
@@ -81,7 +81,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// are done.
     ///
     /// # Panics
-    /// As [`free`](Self::free).
+    /// Like [`free`](Self::free).
     #[expect(clippy::needless_pass_by_value, reason = "as for `free`")]
     pub fn free_later(&mut self, allocation: Allocation) -> Option<Waiting> {
         let id = self.heap.held(&allocation)?;

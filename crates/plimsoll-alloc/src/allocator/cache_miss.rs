@@ -7,7 +7,7 @@
 //! 5. Outside a capture, release the whole cache and retry (`release.rs`).
 //! 6. Fail with [`Error::OutOfMemory`] (`out_of_memory.rs`).
 //!
-//! As PyTorch: `malloc`, starting at `get_free_block`, and `alloc_block`.
+//! In PyTorch: `malloc`, starting at `get_free_block`, and `alloc_block`.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if no memory is left after releasing the cache, [`Error::TooLarge`] for one exbibyte or
-    /// more, [`Error::Pool`] if the request's pool does not exist, [`Error::Driver`] if the device failed. Nothing is
-    /// allocated then.
+    /// more, [`Error::Pool`] if the request's pool does not exist, [`Error::Driver`] if the device failed. In all
+    /// these cases, nothing is allocated.
     pub fn malloc(&mut self, request: Request) -> Result<Allocation, Error> {
         match self.start(request)? {
             CacheLookup::Hit(allocation) => Ok(allocation),
@@ -40,7 +40,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// memory. The caller may make other calls between the two halves.
     ///
     /// # Errors
-    /// As [`malloc`](Self::malloc).
+    /// The errors of [`malloc`](Self::malloc).
     pub fn resume(&mut self, miss: CacheMiss, result: CallbackResult) -> Result<Allocation, Error> {
         resume(self, miss, result)
     }

@@ -21,7 +21,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     ///
     /// # Errors
     /// [`PoolError::Unknown`] or [`PoolError::Unused`] if the pool has no users,
-    /// [`CheckpointError`](crate::CheckpointError) if a block is used on other streams or a segment is gone.
+    /// [`CheckpointError`](crate::CheckpointError) if a block is used on other streams or a segment no
+    /// longer exists.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<Restored, Error> {
         let id = checkpoint.pool();
         let halves = self.private_pools.halves(id)?;

@@ -10,7 +10,7 @@ use crate::segment::{CacheInfo, Segment};
 use crate::violation::Violation;
 
 impl<D, O> Allocator<D, O> {
-    /// The cached bytes of all pools and streams. As PyTorch: `cacheInfo`, which returns the larger of `largest_bytes`
+    /// The cached bytes of all pools and streams. In PyTorch: `cacheInfo`, which returns the larger of `largest_bytes`
     /// and its argument; if the argument is 0, it uses the device's free memory instead.
     pub fn cache_info(&self) -> CacheInfo {
         self.heap.pools().cache_info()

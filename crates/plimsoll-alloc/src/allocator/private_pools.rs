@@ -10,7 +10,7 @@ use crate::request::PoolId;
 use crate::segment_allocator::SegmentAllocator;
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Makes a private pool with a use count of 1, or increments its use count. As PyTorch: `createOrIncrefPool`.
+    /// Makes a private pool with a use count of 1, or increments its use count. In PyTorch: `createOrIncrefPool`.
     ///
     /// # Errors
     /// [`PoolError::Unknown`] for the default pool's id.
@@ -20,7 +20,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// Makes a private pool with a use count of 1. Its segments come from `allocator` as long as the pool exists, and
-    /// are never expandable. As PyTorch: `createOrIncrefPool` with an allocator.
+    /// are never expandable. In PyTorch: `createOrIncrefPool` with an allocator.
     ///
     /// # Errors
     /// [`PoolError::Unknown`] for the default pool's id, [`PoolError::Exists`] if the pool exists.
@@ -38,7 +38,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// Makes a pool or increments its use count, and marks it as the target of requests. The caller decides which
-    /// requests go there, by naming the pool in them. As PyTorch: `beginAllocateToPool`.
+    /// requests go there, by naming the pool in them. In PyTorch: `beginAllocateToPool`.
     ///
     /// # Errors
     /// [`PoolError::AlreadyRecording`] if it already is; the use count is incremented even then, as in
@@ -49,7 +49,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// Ends [`begin_allocate_to_pool`](Self::begin_allocate_to_pool); the use count does not change. With
-    /// `graph_capture_record_stream_reuse`, the pool's blocks that a capture used and freed become cached. As PyTorch:
+    /// `graph_capture_record_stream_reuse`, the pool's blocks that a capture used and freed become cached. In PyTorch:
     /// `endAllocateToPool`.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// Decrements the use count. At 0, the pool's cache is freed at the next
-    /// release of the cache, or by [`empty_pool`](Self::empty_pool). As PyTorch: `releasePool`.
+    /// release of the cache, or by [`empty_pool`](Self::empty_pool). In PyTorch: `releasePool`.
     ///
     /// # Errors
     /// [`PoolError::Unknown`] or [`PoolError::Unused`] if there is no such pool, or its use count is 0.
@@ -77,13 +77,13 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// Sets whether the default pool may use a pool's cached blocks when the device is out of memory.
-    /// Stored by id, even before the pool exists. As PyTorch: `setUseOnOOM`.
+    /// Stored by id, even before the pool exists. In PyTorch: `setUseOnOOM`.
     pub fn set_use_on_oom(&mut self, id: PoolId, lends: bool) {
         self.private_pools.set_lends(id, lends);
     }
 
     /// Makes a pool allocate whole segments only. Stored by id, even before the pool
-    /// exists. As PyTorch: `setNoSplit`.
+    /// exists. In PyTorch: `setNoSplit`.
     pub fn set_no_split(&mut self, id: PoolId) {
         self.private_pools.set_unsplit(id);
     }

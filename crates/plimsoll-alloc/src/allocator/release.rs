@@ -1,6 +1,6 @@
 //! Releasing the cache to the device.
 //!
-//! As PyTorch: `release_cached_blocks`.
+//! In PyTorch: `release_cached_blocks`.
 
 use super::Allocator;
 use crate::block::PoolRef;
@@ -16,7 +16,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// order. Waits for all streams first. Returns the bytes released.
     ///
     /// During a capture it waits for nothing, and the default pool keeps its cache.
-    /// As PyTorch: `emptyCache`.
+    /// In PyTorch: `emptyCache`.
     ///
     /// # Errors
     /// [`Error::Driver`] if the device fails; that segment and those after it stay cached.
@@ -24,7 +24,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         self.release_all(None)
     }
 
-    /// As [`empty_cache`](Self::empty_cache), but for a request that waits for memory: its pool is not removed, even if
+    /// Like [`empty_cache`](Self::empty_cache), but for a request that waits for memory: its pool is not removed, even if
     /// it is empty. (PyTorch removes it, and serves the request from a freed pool.)
     pub(super) fn release_all(&mut self, waited_for: Option<PoolId>) -> Result<u64, Error> {
         let before = self.heap.reserved_bytes();
@@ -46,7 +46,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// Frees a private pool's cached memory on the device, if the pool has no users; otherwise
     /// does nothing. During a capture it does nothing either (PyTorch asserts). Waits for the events of its
     /// blocks first. Returns the bytes released.
-    /// As PyTorch: `emptyCache` with a pool's id, which is what dropping a `MemPool` does.
+    /// In PyTorch: `emptyCache` with a pool's id, which is what dropping a `MemPool` does.
     ///
     /// # Errors
     /// [`Error::Driver`] if the device fails; that segment and those after it stay cached.

@@ -23,15 +23,15 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// Begins a capture. Work is captured rather than run until [`end_capture`](Self::end_capture) has been called once
-    /// for each call of this function. Meanwhile no event is queried or waited for, blocks used on other streams stay
+    /// for each call of this function. Until then, no event is queried or waited for, blocks used on other streams stay
     /// pending, and the cache is not released. This applies to calls for which [`Driver::is_capturing`] is true; by
     /// default, all calls.
-    /// As PyTorch: `markCaptureBegin`.
+    /// In PyTorch: `markCaptureBegin`.
     pub fn begin_capture(&mut self) {
         self.captures.begin();
     }
 
-    /// Ends a capture. As PyTorch: `markCaptureEnd`.
+    /// Ends a capture. In PyTorch: `markCaptureEnd`.
     ///
     /// # Panics
     /// If no capture is under way.

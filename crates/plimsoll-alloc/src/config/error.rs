@@ -15,7 +15,7 @@ use crate::bytes::Bytes;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum InvalidOption {
-    /// Sizes must be whole MiB, as in PyTorch's configuration string.
+    /// Sizes must be a whole number of MiB, as in PyTorch's configuration string.
     NotWholeMebibytes {
         /// The requested value, bytes.
         bytes: u64,
@@ -62,7 +62,9 @@ pub enum InvalidOption {
 impl fmt::Display for InvalidOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::NotWholeMebibytes { bytes } => write!(f, "must be whole MiB, not {bytes} bytes"),
+            Self::NotWholeMebibytes { bytes } => {
+                write!(f, "must be a whole number of MiB, not {bytes} bytes")
+            }
             Self::LargeSegmentTooSmall { bytes } => {
                 write!(f, "must be more than 10 MiB, not {}", Bytes(bytes))
             }

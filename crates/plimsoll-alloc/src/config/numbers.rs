@@ -22,7 +22,7 @@ pub(super) enum NoNumber {
     OutOfRange,
 }
 
-/// As `stoull` with base 10: a sign is allowed, and a negative number wraps around.
+/// Like `stoull` with base 10: a sign is allowed, and a negative number wraps around.
 pub(super) fn whole(word: &str) -> Result<Read<u64>, NoNumber> {
     let (negative, signed_bytes) = sign(word);
     let digits = &word[signed_bytes..signed_bytes + span(&word[signed_bytes..], |b| b.is_ascii_digit())];
@@ -34,7 +34,7 @@ pub(super) fn whole(word: &str) -> Result<Read<u64>, NoNumber> {
     Ok(Read { value, used_bytes: signed_bytes + digits.len() })
 }
 
-/// As `stod` in C's own locale: decimal, hexadecimal (`0x1.8p-1`), `inf` and `nan`.
+/// Like `stod` in C's own locale: decimal, hexadecimal (`0x1.8p-1`), `inf` and `nan`.
 pub(super) fn real(word: &str) -> Result<Read<f64>, NoNumber> {
     let (negative, signed_bytes) = sign(word);
     let body = &word[signed_bytes..];

@@ -30,50 +30,50 @@ fields! {
     #[derive(Debug, Clone, PartialEq)]
     pub struct Config {
         /// Blocks of this size or more are never split, and serve only requests of this size or more; bytes.
-        /// None means no limit. As PyTorch: `max_split_size_mb`.
+        /// None means no limit. In PyTorch: `max_split_size_mb`.
         max_split_bytes: Option<u64> = None, with_max_split_bytes
-            /// Unless it is whole MiB and at least [`large_segment_bytes`](Self::large_segment_bytes).
+            /// It is not a whole number of MiB, or is below [`large_segment_bytes`](Self::large_segment_bytes).
             within Config::split_within_bounds;
 
         /// A request of [`max_split_bytes`](Self::max_split_bytes) or more takes a block only if the remainder
-        /// is less than this, bytes. As PyTorch: `max_non_split_rounding_mb`.
+        /// is less than this, bytes. In PyTorch: `max_non_split_rounding_mb`.
         max_non_split_rounding_bytes: u64 = LARGE_SEGMENT_BYTES, with_max_non_split_rounding_bytes
-            /// Unless it is whole MiB and at least [`large_segment_bytes`](Self::large_segment_bytes).
+            /// It is not a whole number of MiB, or is below [`large_segment_bytes`](Self::large_segment_bytes).
             within Config::rounding_within_bounds;
 
         /// The fraction of the memory limit above which garbage is collected before new device memory is allocated, 0
-        /// to 1; 0 is off. As PyTorch: `garbage_collection_threshold`.
+        /// to 1; 0 is off. In PyTorch: `garbage_collection_threshold`.
         garbage_collection_threshold: f64 = 0.0, with_garbage_collection_threshold
             /// Unless it is at least 0 and less than 1.
             within Config::threshold_within_bounds;
 
         /// Whether segments are reserved as address space and mapped page by page.
-        /// As PyTorch: `expandable_segments`.
+        /// In PyTorch: `expandable_segments`.
         expandable_segments: bool = false, with_expandable_segments;
 
         /// How much address space an expandable segment reserves; None is 9/8 of the device's memory.
-        /// As PyTorch: `expandable_segments_reserve`.
+        /// In PyTorch: `expandable_segments_reserve`.
         expandable_segments_reserve: Option<Reserve> = None, with_expandable_segments_reserve
             /// Unless it is more than 0 and finite.
             within Config::reserve_within_bounds;
 
         /// The fraction of the device's memory that a new allocator may reserve, 0 to 1.
-        /// As PyTorch: `per_process_memory_fraction`.
+        /// In PyTorch: `per_process_memory_fraction`.
         per_process_memory_fraction: f64 = 1.0, with_per_process_memory_fraction
             /// Unless it is between 0 and 1.
             within Config::fraction_within_bounds;
 
         /// Whether a request beyond [`per_process_memory_fraction`](Self::per_process_memory_fraction) fails before the
-        /// cache is released. As PyTorch: `throw_on_cudamalloc_oom`.
+        /// cache is released. In PyTorch: `throw_on_cudamalloc_oom`.
         throw_on_cudamalloc_oom: bool = false, with_throw_on_cudamalloc_oom;
 
-        /// Whether [`DeviceMemory`](crate::DeviceMemory) releases its lock while a segment is allocated, so that others
-        /// can use the cache meanwhile. Two concurrent requests may then exceed a limit together.
-        /// As PyTorch: `release_lock_on_cudamalloc`.
+        /// Whether [`DeviceMemory`](crate::DeviceMemory) releases its lock while a segment is allocated, so that other
+        /// threads can use the cache in the meantime. Two concurrent requests may then exceed a limit together. In
+        /// PyTorch: `release_lock_on_cudamalloc`.
         release_lock_on_cudamalloc: bool = false, with_release_lock_on_cudamalloc;
 
         /// Whether blocks used on several streams may be reused within one graph capture, once the streams have joined.
-        /// The driver must implement [`Driver::captured`](crate::Driver::captured). As PyTorch:
+        /// The driver must implement [`Driver::captured`](crate::Driver::captured). In PyTorch:
         /// `graph_capture_record_stream_reuse`.
         graph_capture_record_stream_reuse: bool = false, with_graph_capture_record_stream_reuse;
 
@@ -312,7 +312,7 @@ pub(super) fn named(word: &str) -> Option<&'static Row<Config>> {
 /// The options whose getter or setter the macro cannot make.
 impl Config {
     /// The size of the segments that serve blocks between 1 MiB and 10 MiB, bytes.
-    /// As PyTorch: `large_segment_size_mb`.
+    /// In PyTorch: `large_segment_size_mb`.
     pub fn large_segment_bytes(&self) -> u64 {
         self.large_segment_bytes
     }
@@ -321,8 +321,8 @@ impl Config {
     /// [`max_non_split_rounding_bytes`](Self::max_non_split_rounding_bytes) to the same, as PyTorch does.
     ///
     /// # Errors
-    /// Unless it is whole MiB, more than 10 MiB (every block cut from one must fit in one) and at most
-    /// [`max_split_bytes`](Self::max_split_bytes).
+    /// It is not a whole number of MiB, is at most 10 MiB (every block cut from a segment must fit in
+    /// one), or is more than [`max_split_bytes`](Self::max_split_bytes).
     pub fn with_large_segment_bytes(self, bytes: u64) -> Result<Self, InvalidOption> {
         whole_mebibytes(bytes)?;
         if bytes <= MIN_OWN_SEGMENT_BYTES {
@@ -338,7 +338,7 @@ impl Config {
 
     /// How many steps each power of two is divided into for rounding, by size: a power of two, or 0 for off. Entry `i`
     /// is for sizes from 2^(20+i) to 2^(21+i) bytes. The first entry also covers all smaller sizes, and the last all
-    /// larger ones. As PyTorch: `roundup_power2_divisions`.
+    /// larger ones. In PyTorch: `roundup_power2_divisions`.
     pub fn roundup_power2_divisions(&self) -> &[u64; ROUNDUP_ENTRIES] {
         &self.roundup_power2_divisions
     }

@@ -67,7 +67,7 @@ impl Config {
     ///
     /// These options are reset to their defaults unless `text` sets them: `max_split_size_mb`,
     /// `max_non_split_rounding_mb` (to the size of a large segment), `garbage_collection_threshold`,
-    /// `roundup_power2_divisions`. The others keep their values. As PyTorch: `setAllocatorSettings`.
+    /// `roundup_power2_divisions`. The others keep their values. In PyTorch: `setAllocatorSettings`.
     ///
     /// ```
     /// # use plimsoll_alloc::Config;
@@ -100,7 +100,7 @@ fn option_at(reader: &Reader, at: usize) -> Option<&'static Row<Config>> {
     reader.word(at).and_then(options::named)
 }
 
-/// As [`option_at`], but only if the option is read before all others.
+/// Like [`option_at`], but only if the option is read before all others.
 fn first_at(reader: &Reader, at: usize) -> Option<&'static Row<Config>> {
     option_at(reader, at).filter(|row| row.pass == Pass::First)
 }

@@ -16,37 +16,37 @@ fields! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct PinnedConfig {
         /// One segment of this size is pinned up front, and small requests are carved from it; bytes, 0 is none.
-        /// As PyTorch: `pinned_reserve_segment_size_mb`.
+        /// In PyTorch: `pinned_reserve_segment_size_mb`.
         reserve_segment_bytes: u64 = 0, with_reserve_segment_bytes
-            /// Unless it is whole MiB.
+            /// It is not a whole number of MiB.
             within PinnedConfig::size_within_bounds;
 
         /// Requests above this are not rounded to a power of two; bytes, None means no limit.
-        /// As PyTorch: `pinned_max_round_threshold_mb`.
+        /// In PyTorch: `pinned_max_round_threshold_mb`.
         max_round_threshold_bytes: Option<u64> = None, with_max_round_threshold_bytes
-            /// Unless it is whole MiB.
+            /// It is not a whole number of MiB.
             within PinnedConfig::limit_within_bounds;
 
         /// Blocks above this are not cached when freed; bytes, None means no limit.
-        /// As PyTorch: `pinned_max_cached_size_mb`.
+        /// In PyTorch: `pinned_max_cached_size_mb`.
         max_cached_bytes: Option<u64> = None, with_max_cached_bytes
-            /// Unless it is whole MiB.
+            /// It is not a whole number of MiB.
             within PinnedConfig::limit_within_bounds;
 
-        /// Whether a background thread polls for events. As PyTorch: `pinned_use_background_threads`.
+        /// Whether a background thread polls for events. In PyTorch: `pinned_use_background_threads`.
         use_background_threads: bool = false, with_use_background_threads;
 
         /// Whether host memory is allocated first and then registered.
-        /// As PyTorch: `pinned_use_cuda_host_register`.
+        /// In PyTorch: `pinned_use_cuda_host_register`.
         use_cuda_host_register: bool = false, with_use_cuda_host_register;
 
         /// The number of threads that touch the pages before they are registered.
-        /// As PyTorch: `pinned_num_register_threads`.
+        /// In PyTorch: `pinned_num_register_threads`.
         num_register_threads: u64 = 1, with_num_register_threads
             /// Unless it is a power of two up to 128.
             within PinnedConfig::threads_within_bounds;
 
-        /// Whether errors while freeing are ignored. As PyTorch: `pinned_free_catch_all`.
+        /// Whether errors while freeing are ignored. In PyTorch: `pinned_free_catch_all`.
         free_catch_all: bool = false, with_free_catch_all;
     } and {}
 }
@@ -69,7 +69,7 @@ impl PinnedConfig {
     }
 }
 
-/// Sizes are whole MiB, so that every `Config` can be written as a string.
+/// Sizes are a whole number of MiB, so that every `Config` can be written as a string.
 pub(super) fn whole_mebibytes(bytes: u64) -> Result<(), InvalidOption> {
     if bytes.is_multiple_of(MIB) { Ok(()) } else { Err(InvalidOption::NotWholeMebibytes { bytes }) }
 }

@@ -1,6 +1,6 @@
 //! The words of a configuration string, with their byte ranges.
 //!
-//! As PyTorch's `ConfigTokenizer`: each of `, : [ ]` is a separate word, and white space is dropped everywhere,
+//! Like PyTorch's `ConfigTokenizer`: each of `, : [ ]` is a separate word, and white space is dropped everywhere,
 //! even inside a word. The grammar is in parse.rs.
 
 use std::ops::Range;

@@ -17,10 +17,10 @@ pub(super) const ROUNDUP_ENTRIES: usize = 16;
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TieOrder {
-    /// The block in the older segment; in the same segment, the one at the lower address. As PyTorch 2.15.
+    /// The block in the older segment; in the same segment, the one at the lower address. Like PyTorch 2.15.
     #[default]
     RegistrationCounter,
-    /// The block at the lower address. As PyTorch up to about 2.12; needed to replay its recordings.
+    /// The block at the lower address. Like PyTorch up to about 2.12; needed to replay its recordings.
     Address,
 }
 
@@ -33,10 +33,10 @@ pub enum TieOrder {
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CaptureTest {
-    /// A capture that has begun and not ended. As PyTorch from about 2.13.
+    /// A capture that has begun and not ended. Like PyTorch from about 2.13.
     #[default]
     Capture,
-    /// A capture, or any private pool that requests are sent to. As PyTorch before about 2.13.
+    /// A capture, or any private pool that requests are sent to. Like PyTorch before about 2.13.
     AnyRedirection,
 }
 
@@ -52,10 +52,10 @@ pub enum CaptureTest {
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RoundupRest {
-    /// The entries above the one listed before `>`. As PyTorch 2.15.
+    /// The entries above the one listed before `>`. Like PyTorch 2.15.
     #[default]
     AfterLast,
-    /// The entry listed before `>`, and those above it. As PyTorch before its allocator settings were shared between
+    /// The entry listed before `>`, and those above it. Like PyTorch before its allocator settings were shared between
     /// accelerators.
     FromLast,
 }

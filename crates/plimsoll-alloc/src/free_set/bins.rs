@@ -81,7 +81,7 @@ impl Bins {
         }
     }
 
-    /// As [`resize`](Self::resize), for a block that shares its bin.
+    /// Like [`resize`](Self::resize), for a block that shares its bin.
     #[inline(never)]
     fn resize_among(&mut self, blocks: &mut Slab, order: TieOrder, id: BlockId, addr: Addr, bytes: u64) {
         self.remove(blocks, order, id);

@@ -6,7 +6,7 @@ use crate::config::TieOrder;
 // Note [Best fit order]
 // Of the cached blocks of a request's own stream, the smallest that holds it is used. Among equal sizes: the one in the
 // oldest segment, then the one at the lowest address. So the result does not depend on the addresses that the device
-// returns, and traces replay on any machine. As PyTorch 2.15: `BlockComparatorSizeCounterAddress`. Until about 2.12,
+// returns, and traces replay on any machine. In PyTorch 2.15: `BlockComparatorSizeCounterAddress`. Until about 2.12,
 // PyTorch broke ties by address alone: `TieOrder::Address`, for which every segment has number 0.
 
 impl TieOrder {

@@ -1,7 +1,7 @@
 //! The blocks of one bin in order: a treap with intrusive links.
 //!
 //! A treap is a search tree by rank and a heap by [`priority`], a pseudo-random number. It has the shape of a tree
-//! built by inserting in random order. So its depth is logarithmic whatever the order of insertions and removals, and a
+//! built by inserting in random order. So its depth is logarithmic for any order of insertions and removals, and a
 //! block needs to store only the two links.
 
 use crate::block::{Block, BlockId, Slab};
@@ -40,7 +40,7 @@ pub(super) fn insert(blocks: &mut Slab, order: TieOrder, root: BlockId, id: Bloc
 /// Removes a block from `tree`.
 ///
 /// # Panics
-/// If the block is not there.
+/// If the block is not in the tree.
 #[inline(never)]
 pub(super) fn remove(blocks: &mut Slab, order: TieOrder, tree: Tree, id: BlockId) -> Tree {
     let Some(root) = tree else { panic!("no block is cached at {}", blocks[id].addr) };

@@ -24,7 +24,7 @@ use crate::request::{Addr, PoolId};
 ///
 /// let batch = pinned.alloc(PinnedRequest::of(3000))?;
 /// let addr = batch.addr();
-/// pinned.record_event(addr, copies); // an asynchronous copy from it is on its way
+/// pinned.record_event(addr, copies); // an asynchronous copy from it is running
 /// pinned.free(batch)?;
 /// let next = pinned.alloc(PinnedRequest::of(3000))?;
 /// assert_ne!(next.addr(), addr);

@@ -11,7 +11,7 @@ use crate::error::PoolError;
 use crate::request::PoolId;
 
 impl<D, O> PinnedAllocator<D, O> {
-    /// Begins a capture into `pool` and increments its use count. From now on, requests may name the pool. As PyTorch:
+    /// Begins a capture into `pool` and increments its use count. From now on, requests may name the pool. In PyTorch:
     /// `begin_allocate_to_pool` (which increments the count even when it fails, so the pool is never freed).
     ///
     /// # Errors
@@ -33,7 +33,7 @@ impl<D, O> PinnedAllocator<D, O> {
         Ok(())
     }
 
-    /// Ends the capture into `pool`. The graph still uses the pool. As PyTorch: `end_allocate_to_pool`.
+    /// Ends the capture into `pool`. The graph still uses the pool. In PyTorch: `end_allocate_to_pool`.
     ///
     /// # Errors
     /// [`PoolError::NotRecording`] if no capture is under way.
@@ -45,7 +45,7 @@ impl<D, O> PinnedAllocator<D, O> {
     }
 
     /// Decrements the use count of `pool`. At 0, `empty_cache` releases its cached blocks.
-    /// As PyTorch: `release_pool`.
+    /// In PyTorch: `release_pool`.
     ///
     /// # Errors
     /// [`PoolError::Unknown`] (also for the default pool), [`PoolError::Unused`] if no graph uses

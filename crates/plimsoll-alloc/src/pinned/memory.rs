@@ -47,7 +47,7 @@ impl PinnedMemory {
     /// Allocates: [`PinnedAllocator::alloc`].
     ///
     /// # Errors
-    /// As [`PinnedAllocator::alloc`].
+    /// The errors of [`PinnedAllocator::alloc`].
     pub fn alloc(&self, request: PinnedRequest) -> Result<PinnedAllocation, PinnedError> {
         self.lock().alloc(request)
     }
@@ -55,7 +55,7 @@ impl PinnedMemory {
     /// Records a use: [`PinnedAllocator::record_event`].
     ///
     /// # Panics
-    /// As [`PinnedAllocator::record_event`].
+    /// Like [`PinnedAllocator::record_event`].
     pub fn record_event(&self, addr: Addr, on: DeviceStream) -> bool {
         self.lock().record_event(addr, on)
     }
@@ -63,10 +63,10 @@ impl PinnedMemory {
     /// Frees a block: [`PinnedAllocator::free`].
     ///
     /// # Errors
-    /// As [`PinnedAllocator::free`].
+    /// The errors of [`PinnedAllocator::free`].
     ///
     /// # Panics
-    /// As [`PinnedAllocator::free`].
+    /// Like [`PinnedAllocator::free`].
     pub fn free(&self, allocation: PinnedAllocation) -> Result<(), PinnedError> {
         self.lock().free(allocation)
     }
@@ -74,7 +74,7 @@ impl PinnedMemory {
     /// Releases cached blocks and returns their bytes: [`PinnedAllocator::empty_cache`].
     ///
     /// # Errors
-    /// As [`PinnedAllocator::empty_cache`].
+    /// The errors of [`PinnedAllocator::empty_cache`].
     pub fn empty_cache(&self) -> Result<u64, PinnedError> {
         self.lock().empty_cache()
     }
@@ -87,7 +87,7 @@ impl PinnedMemory {
     /// Begins a capture: [`PinnedAllocator::begin_allocate_to_pool`].
     ///
     /// # Errors
-    /// As [`PinnedAllocator::begin_allocate_to_pool`].
+    /// The errors of [`PinnedAllocator::begin_allocate_to_pool`].
     pub fn begin_allocate_to_pool(&self, pool: PoolId) -> Result<(), PinnedError> {
         self.lock().begin_allocate_to_pool(pool)
     }
@@ -95,7 +95,7 @@ impl PinnedMemory {
     /// Ends a capture: [`PinnedAllocator::end_allocate_to_pool`].
     ///
     /// # Errors
-    /// As [`PinnedAllocator::end_allocate_to_pool`].
+    /// The errors of [`PinnedAllocator::end_allocate_to_pool`].
     pub fn end_allocate_to_pool(&self, pool: PoolId) -> Result<(), PinnedError> {
         self.lock().end_allocate_to_pool(pool)
     }
@@ -103,7 +103,7 @@ impl PinnedMemory {
     /// Releases a graph's use of a pool: [`PinnedAllocator::release_pool`].
     ///
     /// # Errors
-    /// As [`PinnedAllocator::release_pool`].
+    /// The errors of [`PinnedAllocator::release_pool`].
     pub fn release_pool(&self, pool: PoolId) -> Result<(), PinnedError> {
         self.lock().release_pool(pool)
     }

@@ -22,11 +22,12 @@ use crate::request::{Addr, PoolId};
 impl<D: PinnedDriver, O: PinnedObserver> PinnedAllocator<D, O> {
     /// Frees a block. If no stream used it, it is cached at once (or released, if it is larger than the largest cached
     /// size). Otherwise, one event is recorded on each stream, in the order of first use (PyTorch: in the order of a
-    /// hash table), and a later request or `empty_cache` completes the free. As PyTorch:
+    /// hash table), and a later request or `empty_cache` completes the free. In PyTorch:
     /// `CachingHostAllocatorImpl::free`.
     ///
     /// # Errors
-    /// If the driver fails: Note [Driver failures while freeing]. The block counts as freed even then.
+    /// If the driver fails: Note [Driver failures while freeing]. The block counts as freed in this
+    /// case too.
     ///
     /// # Panics
     /// If no block is allocated at its address: it belongs to another allocator.
@@ -76,7 +77,7 @@ impl<D: PinnedDriver, O: PinnedObserver> PinnedAllocator<D, O> {
         block.state = HostBlockState::Retired;
     }
 
-    /// Queries a pool's events, oldest first, until one is not done. The events after that one are not queried. As
+    /// Queries a pool's events, oldest first, until one is not done. The events after that one are not queried. In
     /// PyTorch: `process_events`.
     pub(super) fn poll(&mut self, id: PoolId) -> Result<(), PinnedError> {
         while let Some(&(event, addr)) = self.pool(id).waiting.front() {
@@ -92,7 +93,7 @@ impl<D: PinnedDriver, O: PinnedObserver> PinnedAllocator<D, O> {
     }
 
     /// Caches a block that is no longer used, or releases it to the system if it is too large for
-    /// the cache. As PyTorch: `maybe_cache_block`.
+    /// the cache. In PyTorch: `maybe_cache_block`.
     fn settle(&mut self, addr: Addr) -> Result<(), PinnedError> {
         let block = self.block(addr).seen(addr);
         self.observer.on(&PinnedEvent::FreeCompleted { block });
@@ -118,7 +119,7 @@ impl<D: PinnedDriver, O: PinnedObserver> PinnedAllocator<D, O> {
     }
 
     /// Polls events, then releases cached blocks to the system: those of the default pool, and of pools that no graph
-    /// uses any more. Such a pool is removed with its last block. Returns the bytes released. As PyTorch:
+    /// uses any more. Such a pool is removed with its last block. Returns the bytes released. In PyTorch:
     /// `empty_cache`.
     ///
     /// # Errors

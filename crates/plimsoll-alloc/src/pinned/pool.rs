@@ -34,7 +34,7 @@ impl HostPool {
         self.buckets[bucket(block.bytes)].push(block);
     }
 
-    /// Removes and returns the newest block of the bucket that is large enough; it need not be the best fit. As
+    /// Removes and returns the newest block of the bucket that is large enough; it need not be the best fit. In
     /// PyTorch: `get_free_block`.
     pub(super) fn take(&mut self, bytes: u64) -> Option<Cached> {
         let bucket = &mut self.buckets[bucket(bytes)];

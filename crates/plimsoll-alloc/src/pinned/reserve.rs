@@ -1,6 +1,6 @@
 //! The segment that is pinned up front: [`Reserve`]. Small blocks are carved from it without a driver call.
 //!
-//! It is never refilled: the space of a released block is not reused. As
+//! It is never refilled: the space of a released block is not reused. In
 //! PyTorch: `PinnedReserveSegment`.
 
 use crate::request::Addr;

@@ -14,7 +14,7 @@ use crate::request::{Addr, PoolId};
 
 impl<D: PinnedDriver, O: PinnedObserver> PinnedAllocator<D, O> {
     /// Serves a request. Polls the pool's events, then takes the newest cached block of the request's bucket that is
-    /// large enough, or else carves a block from the reserve, or else pins new memory. As PyTorch:
+    /// large enough, or else carves a block from the reserve, or else pins new memory. In PyTorch:
     /// `CachingHostAllocatorImpl::allocate`.
     ///
     /// # Errors

@@ -125,7 +125,7 @@ impl PinnedStats {
     }
 
     /// Resets every peak to the current value (each bucket's own peak to its own value), and
-    /// clears the maximum and minimum durations. As PyTorch: `reset_peak_host_memory_stats`.
+    /// clears the maximum and minimum durations. In PyTorch: `reset_peak_host_memory_stats`.
     pub fn reset_peak(&mut self) {
         self.each_mut(|stat| stat.peak = stat.current);
         self.host_alloc_time.reset_peak();
@@ -133,7 +133,7 @@ impl PinnedStats {
     }
 
     /// Resets every `allocated`, `freed`, `total` and `count` to 0; current values and peaks stay.
-    /// As PyTorch: `reset_accumulated_host_memory_stats`.
+    /// In PyTorch: `reset_accumulated_host_memory_stats`.
     pub fn reset_accumulated(&mut self) {
         self.each_mut(|stat| (stat.allocated, stat.freed) = (0, 0));
         self.host_alloc_time.reset_accumulated();

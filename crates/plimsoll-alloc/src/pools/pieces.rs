@@ -3,7 +3,7 @@
 //! The change in cached pieces is returned as a [`SplitChange`], which `heap.rs` puts in the event.
 //! It is zero for expandable segments, which PyTorch leaves out of that statistic.
 //!
-//! As PyTorch: `alloc_found_block`, `free_block`, `try_merge_blocks`.
+//! In PyTorch: `alloc_found_block`, `free_block`, `try_merge_blocks`.
 
 use super::Pools;
 use crate::block::{Block, BlockId, PoolRef, SlotState};
@@ -27,7 +27,7 @@ pub(crate) struct NewSegment {
     pub(crate) bytes: u64,
     pub(crate) stream: StreamId,
     pub(crate) pool: PoolRef,
-    /// The range, if the segment is expandable; the block is unmapped then.
+    /// The range, if the segment is expandable; in this case, the block is unmapped.
     pub(crate) range: Option<RangeId>,
 }
 

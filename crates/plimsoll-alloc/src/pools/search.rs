@@ -1,6 +1,6 @@
 //! The search: the cached block that serves a request, if any, and whether it is split.
 //!
-//! As PyTorch: `get_free_block`, `should_split`.
+//! In PyTorch: `get_free_block`, `should_split`.
 
 use super::pieces::Cut;
 use super::{Pool, Pools};

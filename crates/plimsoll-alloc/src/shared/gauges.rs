@@ -36,9 +36,9 @@ pub struct Gauges {
     pub by_category: CategoryBytes,
     /// The largest cached block of any pool and stream; 0 if nothing is cached.
     pub largest_cached_bytes: u64,
-    /// The number of retries after releasing the cache. As PyTorch: `num_alloc_retries`.
+    /// The number of retries after releasing the cache. In PyTorch: `num_alloc_retries`.
     pub num_alloc_retries: u64,
-    /// The number of requests that ran out of memory. As PyTorch: `num_ooms`.
+    /// The number of requests that ran out of memory. In PyTorch: `num_ooms`.
     pub num_ooms: u64,
     /// The device's free and total memory.
     pub memory: MemoryInfo,

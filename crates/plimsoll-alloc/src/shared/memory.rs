@@ -43,7 +43,7 @@ impl DeviceMemory {
     /// pool that this thread or the stream is redirected to, if any.
     ///
     /// # Errors
-    /// As [`Allocator::malloc`](crate::Allocator::malloc).
+    /// The errors of [`Allocator::malloc`](crate::Allocator::malloc).
     #[track_caller]
     pub fn alloc(&self, request: Request) -> Result<Allocation, Error> {
         let mut shared = self.lock();
@@ -60,7 +60,7 @@ impl DeviceMemory {
     /// Allocates at a given address, from the cache: [`Allocator::malloc_with_address`](crate::Allocator::malloc_with_address).
     ///
     /// # Errors
-    /// As [`Allocator::malloc_with_address`](crate::Allocator::malloc_with_address).
+    /// The errors of [`Allocator::malloc_with_address`](crate::Allocator::malloc_with_address).
     #[track_caller]
     pub fn alloc_with_address(&self, request: Request, addr: Addr) -> Result<Allocation, Error> {
         let mut shared = self.lock();
@@ -129,13 +129,13 @@ impl DeviceMemory {
     }
 
     /// Calls `callback` when no cached block fits a request, before new device memory is allocated. It may free memory
-    /// of this allocator: the lock is not held. As PyTorch: `FreeMemoryCallback`.
+    /// of this allocator: the lock is not held. In PyTorch: `FreeMemoryCallback`.
     pub fn on_memory_wanted(&self, callback: impl Fn() -> CallbackResult + Send + Sync + 'static) {
         self.lock().free_memory.push(Arc::new(callback));
     }
 
     /// Calls `observer` when a request runs out of memory, before its error is returned.
-    /// The lock is not held. As PyTorch: `attachOutOfMemoryObserver`.
+    /// The lock is not held. In PyTorch: `attachOutOfMemoryObserver`.
     pub fn on_out_of_memory(&self, observer: impl Fn(&OutOfMemory) + Send + Sync + 'static) {
         self.lock().see_out_of_memory.push(Arc::new(observer));
     }
@@ -143,7 +143,7 @@ impl DeviceMemory {
     /// Frees cached segments on the device and returns their bytes: [`Allocator::empty_cache`](crate::Allocator::empty_cache).
     ///
     /// # Errors
-    /// As [`Allocator::empty_cache`](crate::Allocator::empty_cache).
+    /// The errors of [`Allocator::empty_cache`](crate::Allocator::empty_cache).
     pub fn empty_cache(&self) -> Result<u64, Error> {
         self.lock().core.empty_cache()
     }
@@ -161,7 +161,7 @@ impl DeviceMemory {
     /// Limits the reserved bytes to a fraction of the device: [`Allocator::set_memory_fraction`](crate::Allocator::set_memory_fraction).
     ///
     /// # Errors
-    /// As [`Allocator::set_memory_fraction`](crate::Allocator::set_memory_fraction).
+    /// The errors of [`Allocator::set_memory_fraction`](crate::Allocator::set_memory_fraction).
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<(), Error> {
         self.lock().core.set_memory_fraction(fraction)
     }

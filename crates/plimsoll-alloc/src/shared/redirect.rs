@@ -3,7 +3,7 @@
 //! The core serves each request from the pool that it names. Here, threads and streams are redirected to pools. A
 //! request that names no pool is sent to the pool of the newest redirect that matches it.
 //!
-//! As PyTorch: `use_mem_pool`, and the filters of `beginAllocateToPool`.
+//! In PyTorch: `use_mem_pool`, and the filters of `beginAllocateToPool`.
 
 use crate::lock::thread::{self, ThreadId};
 use crate::request::{PoolId, Request, StreamId};
@@ -22,9 +22,9 @@ use crate::request::{PoolId, Request, StreamId};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redirect {
-    /// The calling thread's requests. As PyTorch: `use_mem_pool`.
+    /// The calling thread's requests. In PyTorch: `use_mem_pool`.
     ThisThread,
-    /// One stream's requests. As PyTorch: the capture of a graph.
+    /// One stream's requests. In PyTorch: the capture of a graph.
     Stream(StreamId),
     /// All requests.
     Everyone,

@@ -137,7 +137,7 @@ pub struct Recording {
 /// Snapshots and the history.
 impl DeviceMemory {
     /// Takes a snapshot of the segments and the history, then adds a snapshot entry to the history.
-    /// As PyTorch: `_snapshot`.
+    /// In PyTorch: `_snapshot`.
     pub fn recording(&self) -> Recording {
         let mut shared = self.lock();
         let core = &shared.core;

@@ -1,7 +1,7 @@
 //! `release_lock_on_cudamalloc`: handling a cache miss with the lock released while a segment is allocated.
 //!
-//! Other threads allocate and free from the cache meanwhile. A thread that needs the device still waits for it. As in
-//! PyTorch, if two requests run concurrently, the limit check of each ignores the segment of the other.
+//! In the meantime, other threads allocate and free from the cache. A thread that needs the device still waits for
+//! it. As in PyTorch, if two requests run concurrently, the limit check of each ignores the segment of the other.
 
 use super::device::Device;
 use super::state::{Core, Shared};

@@ -4,7 +4,7 @@
 //! Age is counted in searches of the pool. Only whole segments in the default pool's large half are collected.
 //! Collection does not wait for events.
 //!
-//! As PyTorch: `garbage_collect_cached_blocks`.
+//! In PyTorch: `garbage_collect_cached_blocks`.
 
 use super::SegmentSource;
 use crate::block::{BlockId, PoolRef};

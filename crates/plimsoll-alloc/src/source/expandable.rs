@@ -2,7 +2,7 @@
 //!
 //! A block grows when pages of the unmapped block after it are mapped. `pools/pages.rs` changes the blocks.
 //!
-//! As PyTorch: `ExpandableSegment`, `try_allocate_expandable_block`, `map_block`, `unmap_block`.
+//! In PyTorch: `ExpandableSegment`, `try_allocate_expandable_block`, `map_block`, `unmap_block`.
 
 use super::SegmentSource;
 use crate::block::{BlockId, SlotState};
@@ -70,7 +70,7 @@ impl<D: Driver> SegmentSource<D> {
     }
 
     /// Maps the first pages of an unmapped block, enough for `bytes` or all of it. They become cached, and merge with
-    /// their neighbours. Returns false if the device is out of memory; nothing is mapped then.
+    /// their neighbours. Returns false, and maps nothing, if the device is out of memory.
     fn map_front<O: Observer>(
         &mut self,
         heap: &mut Heap<O>,

@@ -1,6 +1,6 @@
 //! Freeing cached memory on the device: all that a pool has cached, or as much as one request needs.
 //!
-//! As PyTorch: `release_available_cached_blocks`, `release_blocks`, `release_block`.
+//! In PyTorch: `release_available_cached_blocks`, `release_blocks`, `release_block`.
 
 use super::SegmentSource;
 use crate::block::{Block, BlockId, PoolRef};

@@ -1,7 +1,7 @@
 //! The counters behind one statistic: [`Counters`].
 //!
 //! It stores only independent values: for the small and the large pool, the current value, its peak and the freed
-//! total; and the peak of both together. The rest is computed when it is read.
+//! total; and the peak of both together. Everything else is computed when it is read.
 
 use super::stat::{PoolStats, Stat};
 use crate::size::PoolKind;

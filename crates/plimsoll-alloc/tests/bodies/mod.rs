@@ -1,5 +1,5 @@
 //! Fuzz targets of the allocator: functions that take any bytes and panic if a check fails. `fuzz/` runs them with a
-//! fuzzer, `tests/fuzz.rs` with some thousand byte strings in the ordinary tests. A crate root that includes this
+//! fuzzer, `tests/fuzz.rs` with a few thousand byte strings in the ordinary tests. A crate root that includes this
 //! module also includes `naive/` and `programs/`.
 
 #![allow(dead_code, reason = "each fuzzer uses a part of it")]

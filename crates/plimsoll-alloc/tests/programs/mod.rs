@@ -87,7 +87,7 @@ pub(crate) fn program(seed: u64, steps: usize) -> Vec<Op> {
     (0..steps).map(|_| step(&mut random)).collect()
 }
 
-/// As [`program`], but some blocks are also used on other streams.
+/// Like [`program`], but some blocks are also used on other streams.
 pub(crate) fn program_with_uses(seed: u64, steps: usize) -> Vec<Op> {
     let mut random = Random::new(!seed);
     let uses = |op| {

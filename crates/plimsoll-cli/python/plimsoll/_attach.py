@@ -32,7 +32,7 @@ class Caller:
         raise RefusedError(name, reason)
 
     def unread(self) -> AbstractContextManager[None]:
-        """A context in which copies to the host do not count as reads of the program, under `plimsoll predict`."""
+        """A context in which `plimsoll predict` does not count copies to the host as reads by the program."""
         # Under `plimsoll predict`, copies to the host that a technique makes are not the program's reads.
         watches = getattr(sys.modules.get(f"{PACKAGE}._predict.start"), "WATCH", None)
         if isinstance(watches, list) and watches:
@@ -85,7 +85,7 @@ def attach(module: torch.nn.Module, technique: Any) -> Attached:
         first(module)
     patch(type(module))
     own.append(technique)
-    # The outermost technique first, in the order of the package.
+    # Sort the techniques in the order of the package, the outermost first.
     own.sort(key=lambda it: next(nth for nth, kind in enumerate(ALL) if isinstance(it, kind)))
     return Attached(module, technique)
 
@@ -122,7 +122,7 @@ def call(technique: Any, module: torch.nn.Module, following: Any, *args: Any, **
 
 
 def applying(module: torch.nn.Module) -> list[Any]:
-    """The techniques of a module that apply to this call of it."""
+    """The techniques of a module that apply to this call of the module."""
     if torch._C._current_graph_task_id() != -1:
         return []  # inside a backward pass: a recomputation
     if id(module) in local.__dict__.get("inside", ()):

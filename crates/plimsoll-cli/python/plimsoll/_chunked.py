@@ -10,7 +10,7 @@ from .techniques.chunked_loss import ChunkedLoss
 
 
 class OfModels(ChunkedLoss):
-    """The technique for calls inside the models that it is attached to."""
+    """The technique, limited to calls inside the models that it is attached to."""
 
     def __init__(self, value: int | None) -> None:
         super().__init__(value)
@@ -28,7 +28,7 @@ class OfModels(ChunkedLoss):
             self.local.inside = before
 
     def suits(self, input: Any, weight: Any, owner: Any = None) -> bool:
-        """Suits only layers inside these models."""
+        """Accepts only layers inside these models."""
         return bool(getattr(self.local, "inside", False)) and super().suits(input, weight, owner)
 
     def backward(self) -> None:

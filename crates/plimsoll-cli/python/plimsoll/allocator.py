@@ -1,4 +1,5 @@
-"""PyTorch's allocator: which it is, the bytes that are allocated now, how it rounds requests, and its recorded history."""
+"""PyTorch's allocator: its backend, the bytes that are allocated now, how it rounds requests, and its recorded history.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def write_snapshot(torch: Any, snapshot: dict[str, Any], path: str, max_entries:
     record = settings["plimsoll_record"] = {"max_entries": max_entries, "device_total_bytes": totals}
     if skipped is not None:
         record["skipped_steps"] = skipped
-    # The file is complete or missing, even if the process is ended meanwhile.
+    # The file is complete or missing, even if the process is ended while it writes.
     with open(f"{path}.unfinished", "wb") as file:
         pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one
     os.replace(f"{path}.unfinished", path)

@@ -59,8 +59,8 @@ def predict(
         if answer["verdict"]["is"] != "fits":
             print(answer["summary"])
 
-    A program that does not fit is an answer, not an error. Raises ``ProgramError`` if the program failed for another
-    reason, and ``UsageError`` if an option was not understood.
+    If the program does not fit, that is an answer, not an error. Raises ``ProgramError`` if the program failed for
+    another reason, and ``UsageError`` if an option was not understood.
     """
     options: list[str] = []
     add(options, "--gpu", gpu)
@@ -91,8 +91,8 @@ def plan(
     """Finds the techniques with which a PyTorch program fits a GPU, on a machine without a GPU.
 
     ``goal`` is ``fit``, ``memory``, ``speed`` or ``batch``. ``numbers`` is how much losses and parameters may change:
-    ``identical``, ``rounding`` or ``changed``. The rest is as for :func:`predict`. The answer is the JSON of
-    ``plimsoll plan`` (schema ``plimsoll.plan/1``)::
+    ``identical``, ``rounding`` or ``changed``. All other arguments are like those of :func:`predict`. The answer is
+    the JSON of ``plimsoll plan`` (schema ``plimsoll.plan/1``)::
 
         answer = plimsoll.plan(["train.py"], gpu="RTX-4090")
         print(answer["summary"], answer["command"], *answer["lines"] or [], sep="\\n")

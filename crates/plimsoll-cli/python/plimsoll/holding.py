@@ -18,7 +18,7 @@ from ._holding.holder import Holder, best, holder_of, text_of
 from ._holding.live import Tensors
 from ._holding.objects import is_a
 
-UNKNOWN = "nothing that Python's collector knows: C++ code holds it, or an object frozen by gc.freeze()"
+UNKNOWN = "no object that Python's garbage collector tracks: C++ code holds it, or an object frozen by gc.freeze()"
 
 
 def holders(tensor: Any) -> list[Holder]:
@@ -42,7 +42,7 @@ def holders(tensor: Any) -> list[Holder]:
 
 
 def chains(obj: Any) -> list[Chain]:
-    """The chains from an object up to names, the most informative first."""
+    """The chains from an object up to names, with the most informative first."""
     return best(Climb().chains((obj,))[0])
 
 

@@ -29,15 +29,15 @@ def checkpoint_blocks(
 ) -> list[str]:
     """Recomputes the activations of the model's repeated blocks in the backward pass, instead of keeping them.
 
-    The blocks are the entries of the model's containers whose class occurs more than once: the layers of a
-    transformer, the residual blocks of a ResNet; in a model without such entries, the modules whose class occurs more
-    than once. ``every=2`` takes every second one and leaves the others as they are, ``first=4`` only the first four.
-    With ``nested`` they are the repeated blocks inside those, such as the blocks of a network's stages. Returns their
-    names.
+    The blocks are the entries of the model's containers whose class occurs more than once: the layers of a transformer,
+    the residual blocks of a ResNet; in a model without such entries, the modules whose class occurs more than once.
+    ``every=2`` checkpoints every second block, and ``first=4`` only the first four. With ``nested``, the blocks are the
+    repeated blocks inside these blocks, such as the blocks of a network's stages. Returns their names.
 
-    ``segments=8`` recomputes consecutive blocks together, in 8 segments, and keeps only the inputs of segments; ``segments=True``
-    uses the square root of the number of blocks. It does the same as ``torch.utils.checkpoint.checkpoint_sequential``, but in any
-    model. A model without repeated blocks is divided along its longest ``nn.Sequential``.
+    ``segments=8`` recomputes consecutive blocks together, in 8 segments, and keeps only the inputs of segments;
+    ``segments=True`` uses the square root of the number of blocks. It does the same as
+    ``torch.utils.checkpoint.checkpoint_sequential``, but in any model. A model without repeated blocks is divided along
+    its longest ``nn.Sequential``.
 
     Losses and parameters are bit-identical, even with dropout and batch normalization. Refused if the model has no such
     blocks, if ``torch.compile`` compiles it, or if it is already checkpointed. A cache for generation
@@ -46,7 +46,7 @@ def checkpoint_blocks(
     if every < 1 or (first is not None and first < 1):
         raise ValueError(f"every={every}, first={first}: expected at least 1")
     if segments < 0 or (segments and nested):
-        raise ValueError(f"segments={segments}: expected True or a number, without nested")
+        raise ValueError(f"segments={segments}: expected True or a number, and no `nested`")
     from . import _attach  # noqa: F401  (refusals are exceptions)
     from .techniques import blocks
     from .techniques.checkpoint import MARK, Checkpoint, without_cache
@@ -69,7 +69,8 @@ def checkpoint_blocks(
 
 
 def offload(model: torch.nn.Module, percent: int = 95, least_bytes: int | str = "4MiB") -> Attached:
-    """Moves tensors that the backward pass needs to pinned host memory, and brings them back when it needs them.
+    """Moves tensors that the backward pass needs to pinned host memory, and copies them back when they are
+    needed.
 
     ``percent`` of their bytes leave the GPU, starting with the first ones of the forward pass; tensors smaller than
     ``least_bytes`` stay. Losses and parameters are bit-identical. The copies overlap with the computation, on their own
@@ -85,11 +86,12 @@ def offload(model: torch.nn.Module, percent: int = 95, least_bytes: int | str = 
 
 
 def offload_weights(model: torch.nn.Module) -> None:
-    """Keeps the weights of the model's repeated blocks in pinned host memory, for a model that computes outputs only.
+    """Keeps the weights of the model's repeated blocks in pinned host memory, for a model that is used only for
+    inference.
 
-    Each block gets its weights for its call, and the next block's are copied meanwhile, so the weights of at most two blocks are on the
-    GPU. The outputs are bit-identical. Refused if the model has no repeated blocks, or is called outside of
-    ``torch.no_grad()``.
+    Each block gets its weights for its call, and the next block's weights are copied at the same time, so the weights
+    of at most two blocks are on the GPU. The outputs are bit-identical. Refused if the model has no repeated blocks, or
+    is called outside of ``torch.no_grad()``.
     """
     from . import _attach  # noqa: F401  (refusals are exceptions)
     from .techniques.offload_weights import OffloadWeights
@@ -102,11 +104,12 @@ def offload_weights(model: torch.nn.Module) -> None:
 
 
 def chunked_loss(model: torch.nn.Module, rows: int | None = None) -> Attached:
-    """Computes the model's last linear layer and the cross-entropy of its result in chunks: the complete logits never exist.
+    """Computes the model's last linear layer and the cross-entropy of its result in chunks: the complete logits are
+    never materialized.
 
-    The loss may be computed inside or outside the model. ``rows`` is the number of rows of a chunk; by default a chunk has
-    128 MiB, and layers with fewer than 2^20 logits are not chunked. Rounding differs, because the gradient of the weight is
-    a sum over chunks. ``backward`` raises ``RefusedError`` if the logits are used for anything else.
+    The loss may be computed inside or outside the model. ``rows`` is the number of rows of a chunk; by default a chunk
+    has 128 MiB, and layers with fewer than 2^20 logits are not chunked. Rounding differs, because the gradient of the
+    weight is a sum over chunks. ``backward`` raises ``RefusedError`` if the logits are used for anything else.
     """
     if rows is not None and rows < 1:
         raise ValueError(f"rows={rows}: expected at least 1")

@@ -82,7 +82,7 @@ class Peaks(TypedDict):
 
 
 class Outside(TypedDict):
-    """What a process has on a device besides the memory that it requests, at the peak of its memory there."""
+    """Memory that a process uses on a device in addition to what it requests, at the peak of its memory there."""
 
     device: int
     owner: str
@@ -227,7 +227,7 @@ class Waste(TypedDict):
 
 
 class Fall(TypedDict):
-    """Training memory that was dropped for good: a description, and the last step in which it existed."""
+    """Training memory that disappeared and never came back: a description, and the last step in which it existed."""
 
     text: str
     bytes: int

@@ -15,7 +15,7 @@ from .measure import Device, Measured, table
 from .recording import no_gpu
 
 MARK = "memory"
-ROWS = 8  # owners in a failure
+ROWS = 8  # the number of owners in a failure message
 ABOUT = (
     "memory(peak_below=SIZE, reserved_below=SIZE): fail if the test allocates, or reserves, this much memory on any GPU,"
     " such as '6GiB'; skipped without a GPU (plimsoll)"
@@ -94,7 +94,7 @@ def failures(device: Device, limits: Limits) -> list[str]:
 
 
 def failure(device: Device, what: str, peak: int, limit: int) -> str:
-    """The message for one exceeded limit: by how much, and the owners at the peak."""
+    """The message for one exceeded limit, with the amount and the owners at the peak."""
     over = f"{sizes.shown(peak - limit)} too much" if peak > limit else "the limit is exclusive"
     lines = [
         f"GPU {device.device}: at most {sizes.shown(peak)} were {what}; the limit is {sizes.shown(limit)} ({over})",

@@ -108,8 +108,9 @@ def record(
         print(recording.explain()["verdict"]["text"])  # or recording.stop()
 
     Begin before the model is built: memory from before the recording has no owner. If memory runs out, the snapshot
-    is from that moment. ``stacks="all"`` also records C++ frames, which name the operators of the backward pass:
-    slower. ``max_entries`` is how many of the latest events PyTorch keeps. Needs PyTorch 2.1 or newer and a GPU.
+    is from that moment. ``stacks="all"`` also records C++ frames, which name the operators of the backward pass,
+    but is slower. ``max_entries`` is how many of the latest events PyTorch keeps. Needs PyTorch 2.1 or newer and a
+    GPU.
     """
     if stacks not in ("python", "all"):
         raise ValueError(f"stacks={stacks!r}: expected 'python' or 'all'")
@@ -150,7 +151,7 @@ def mark_before(snapshot: dict[str, Any], max_entries: int) -> None:
     """
     for device, events in enumerate(snapshot["device_traces"]):
         if len(events) >= max_entries:
-            continue  # the oldest events are lost, so earlier blocks cannot be told apart
+            continue  # the oldest events are lost, so earlier blocks cannot be distinguished
         allocated = {it["addr"] for it in events if it["action"] == "alloc"}
         for segment in snapshot["segments"]:
             address = segment["address"]
@@ -184,7 +185,7 @@ skipped: list[Skipped] = []  # the steps that GradScaler skipped in this process
 
 
 def count_skipped() -> None:
-    """Counts the steps that GradScaler skips from here on, once for all recordings."""
+    """Starts to count the steps that GradScaler skips, once for all recordings."""
     if not skipped:
         import torch
 

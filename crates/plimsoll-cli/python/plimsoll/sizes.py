@@ -22,7 +22,7 @@ def parse(size: int | str) -> int:
             re.fullmatch(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", size) if isinstance(size, str) else None
         )
         if found is None or found[2].lower() not in UNITS:
-            raise ValueError(f"{size!r} is not a size: expected a number of bytes, or such as '6GiB' or '512MiB'")
+            raise ValueError(f"{size!r} is not a size: expected a number of bytes, or a string such as '6GiB'")
         number, unit = float(found[1].replace("_", "")), found[2].lower()
     bytes = int(number * UNITS[unit])
     if bytes <= 0:

@@ -11,7 +11,7 @@ from plimsoll.techniques.batch import Batch
 
 
 def changed(rows, of, way, args, kwargs=None):
-    # What the model gets.
+    # The inputs that the model gets.
     batch, got = Batch(dict(rows=rows, of=of, way=way)), []
     batch.around(None, lambda *args, **kwargs: got.append((args, kwargs)), args, kwargs or {})
     return got[0], batch.report()

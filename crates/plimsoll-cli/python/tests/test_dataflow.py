@@ -1,4 +1,5 @@
-# What depends on a value that a program reads: programs as text, and a tensor whose reads are all followed.
+# Tests of the code that depends on a value that a program reads: programs as text, and a tensor whose reads
+# are all followed.
 
 import ast
 import linecache
@@ -110,7 +111,7 @@ def test_packages_and_our_own_frames_are_not_the_program():
 
 
 def fate_in(file, function, operator="to"):
-    # The fate of a read in a function of this name and file, if its value then decides a branch.
+    # The use of a read in a function of this name and file, if its value then decides a branch.
     text = f"def {function}():\n    return read()\nif {function}():\n    made = [0].copy()\n"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     source.Source.known.pop(file, None)

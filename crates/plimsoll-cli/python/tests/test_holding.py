@@ -295,7 +295,8 @@ def grown(keep):
         if step == 5:
             growing.begins(None, 0)
     growing.grew(None, 1 << 15)
-    # Other tests in this process may have left objects that were collected or changed meanwhile.
+    # Other tests in this process may have left objects that were collected or changed in the
+    # meantime.
     return [it for it in growing.found[None] if "`grown`" in it.text]
 
 

@@ -1,4 +1,5 @@
-# The NVTX ranges of `run --nvtx`, in the order in which Nsight gets them. Runs in a process of its own, because the hooks stay.
+# The NVTX ranges of `run --nvtx`, in the order in which Nsight gets them. Runs in a separate process, because the hooks
+# cannot be removed.
 
 import subprocess
 import sys

@@ -57,13 +57,13 @@ def test_after_requests_were_given_up_others_are_answered(tmp_path):
     try:
         ask(0, 0)
         assert answer(0) == 0
-        # More requests than can run at once: the last ones wait.
+        # There are more requests than can run concurrently: the last ones wait.
         for number in range(1, 9):
             ask(number, 600)
         until((tmp_path / "1.begun").exists)
         (folder / "late").touch()
         assert answer(1) == "expired"
-        # Meanwhile a trial at the GPU's size is requested.
+        # At the same time, a trial at the GPU's size is requested.
         ask(9, 0, memory_bytes=1 << 30)
         assert answer(9) == 0
         assert not (tmp_path / "8.begun").exists()

@@ -1,7 +1,7 @@
 //! The cost of a request to the allocator, through the thread-safe handle with statistics on, in the mixes of
-//! the oracle's own bench (`mixes.rs`). Each mix runs twice and the second run counts; then both runs are
-//! repeated with the history on. All of this is repeated for several rounds, and the fastest counts.
-//! Instructions are counted in the same runs (`meter.rs`) or, where that is impossible, afterwards
+//! the oracle's own bench (`mixes.rs`). Each mix runs twice, and the second run counts; then both runs are
+//! repeated with history recording enabled. All of this is repeated for several rounds, and the fastest round
+//! counts. Instructions are counted in the same runs (`meter.rs`) or, if that is impossible, afterwards
 //! (`callgrind.rs`).
 
 use std::fmt::Write;
@@ -42,9 +42,9 @@ struct Row {
     name: String,
     /// The cost of a pair, or of a free and an allocation, in the fastest round.
     plain: Cost,
-    /// The same without the handle's lock.
+    /// The cost without the handle's lock.
     without_lock: Cost,
-    /// The same with the history on.
+    /// The cost with history recording enabled.
     history: Cost,
     /// PyTorch's nanoseconds without a history, if it was measured.
     theirs_ns: Option<f64>,

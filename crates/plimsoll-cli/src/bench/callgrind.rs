@@ -1,5 +1,5 @@
-//! Counts instructions where the processor's counters cannot be read: for each mix, the program runs itself
-//! once more under `valgrind --tool=callgrind`, which counts the instructions of the measured loop.
+//! Counts instructions if the processor's counters cannot be read. For each mix, the program runs itself
+//! again under `valgrind --tool=callgrind`, which counts the instructions of the measured loop.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,11 +1,11 @@
-//! The shortest possible time of a step on this machine: its operations at the speed of a large matrix
-//! product, and its bytes at the speed of a copy, both measured in this run.
+//! A lower bound for the time of a step on this machine: its arithmetic at the speed of a large matrix
+//! product, plus its memory traffic at the speed of a copy. Both speeds are measured in this run.
 
 use std::time::Instant;
 
 use plimsoll::{Device, Result, Tensor};
 
-/// Bytes of the array whose copy is timed: as many as in the largest arrays of LeNet's step.
+/// The size of the array whose copy is timed, which equals that of the largest arrays in LeNet's step.
 const COPIED: usize = 64 * 32 * 784 * 4;
 
 /// The work of a step.

@@ -11,8 +11,8 @@ use super::mt19937::Mt19937;
 
 /// The device's memory; PyTorch's bench gets the same.
 pub(super) const CAPACITY_BYTES: u64 = 200_000_000_000;
-/// The maximum number of history entries, as in PyTorch's documentation. Without a maximum, the cost of the
-/// system's page faults would be measured too.
+/// The maximum number of history entries, as in PyTorch's documentation. Without a maximum, the system's
+/// page faults would also be measured.
 pub(super) const HISTORY_ENTRIES: usize = 100_000;
 
 /// All mixes, in the order in which they run.
@@ -51,7 +51,7 @@ enum Pattern {
 /// The allocator without a lock, with the same statistics. The difference is the cost of the handle.
 pub(super) type Unshared = Allocator<SimDriver, (Stats, Ledger, plimsoll_alloc::History)>;
 
-/// What a mix runs on: the handle, or the allocator inside it.
+/// The target of a mix: the handle, or the allocator inside it.
 trait Target {
     fn alloc(&mut self, request: Request) -> Result<Allocation, Error>;
     fn free(&mut self, allocation: Allocation);
@@ -121,7 +121,7 @@ impl Mix {
         DeviceMemory::new(Config::default(), SimDriver::with_capacity(CAPACITY_BYTES))
     }
 
-    /// The same device with an allocator without a lock.
+    /// The same device, with an allocator that has no lock.
     pub(super) fn unshared() -> Unshared {
         let observer = (Stats::default(), Ledger::default(), plimsoll_alloc::History::default());
         Allocator::new(Config::default(), SimDriver::with_capacity(CAPACITY_BYTES), observer)

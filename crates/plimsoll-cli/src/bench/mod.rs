@@ -1,4 +1,4 @@
-//! `plimsoll bench`: how fast this runtime is, compared with others in the same run.
+//! `plimsoll bench`: measures how fast this runtime is, compared with others in the same run.
 
 mod allocator;
 mod callgrind;
@@ -30,7 +30,7 @@ pub(crate) enum What {
     Dispatch(dispatch::DispatchArgs),
     /// Memory of training steps of common models, compared with PyTorch's
     Models(models::ModelsArgs),
-    /// The speed of reading a PyTorch memory snapshot; --scale writes a longer one to read
+    /// The speed of reading a PyTorch memory snapshot; --scale writes a longer snapshot instead
     Snapshot(snapshot::SnapshotArgs),
     /// One training step on this machine's processors, alone or compared with other programs
     Step(step::StepArgs),

@@ -22,7 +22,7 @@ pub(crate) enum Net {
     /// ResNet-18 in training mode, 8 images of 224 × 224, channels last, SGD with momentum
     #[allow(clippy::doc_markdown, reason = "the text of --help")]
     Resnet18,
-    /// As resnet18, with row-major images (NCHW)
+    /// Like resnet18, with row-major images (NCHW)
     #[value(name = "resnet18-nchw")]
     Resnet18RowMajor,
 }

@@ -1,9 +1,9 @@
 //! A longer run made from a short one: [`lengthen`].
 //!
 //! A trace records the changes from the state before it to the segments at its end. Before it is repeated,
-//! its changes are undone: blocks and segments that it made are freed, and those that it freed are made
-//! again. So the result is a trace that a longer run could have left, and it ends in the snapshot's own
-//! state. Events that map or unmap parts of an expandable segment are repeated unchanged.
+//! its changes are undone: blocks and segments that it allocated are freed, and those that it freed are
+//! allocated again. So the result is a trace that a longer run could have left, and it ends in the
+//! snapshot's own state. Events that map or unmap parts of an expandable segment are repeated unchanged.
 
 use std::collections::BTreeMap;
 

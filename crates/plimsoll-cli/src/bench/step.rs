@@ -25,7 +25,7 @@ pub(crate) struct StepArgs {
     /// Number of timed steps
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
-    /// Steps before those
+    /// Untimed warmup steps before those
     #[arg(long, value_name = "N", default_value_t = 10)]
     warmup: u32,
     /// Another program to compare with, as NAME=COMMAND; it must print one line of JSON with `ms` and `ms_min`
@@ -124,8 +124,9 @@ fn line(measured: &Measured) -> String {
 
 /// The command that runs this benchmark alone.
 fn ourselves(args: &StepArgs) -> Result<String, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::new(Exit::Unreadable, format!("the path of this program: {error}")))?;
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::new(Exit::Unreadable, format!("cannot find the path of this program: {error}"))
+    })?;
     let quoted = program.display().to_string().replace('\'', r"'\''");
     let (model, steps, warmup) = (args.model.name(), args.steps, args.warmup);
     Ok(format!("'{quoted}' bench step --json --model {model} --steps {steps} --warmup {warmup}"))

@@ -7,7 +7,7 @@ use plimsoll_trace::render::words;
 use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
 
-/// What is asserted about a device. Sizes are in bytes, shares in percent.
+/// An assertion about a device. Sizes are in bytes, fractions in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Want {
     PeakBelow(u64),
@@ -130,13 +130,13 @@ fn decide(
     let allocated = timeline.peak_allocated.level.allocated_bytes;
     let reserved = timeline.peak_reserved.level.reserved_bytes;
     let quality = &timeline.quality;
-    // What happened before the ring's oldest event, or in a recording without a trace, is unknown.
+    // Events before the ring's oldest event, or in a recording without a trace, are unknown.
     let is_whole = quality.events > 0 && !quality.is_cut && !quality.is_restarted;
     let moment = if device.failure.is_some() { "when memory ran out" } else { "at the peak" };
     let above = |percent: f64, bytes: u64| (bytes as f64 * (1.0 + percent / 100.0)) as u64;
     let at_most = |what: &str, verb: &str, limit: u64, note: &str, actual: u64| {
         let message = if actual > limit {
-            format!("{what} was limited to {}{note} but {} were {verb}", Bytes(limit), Bytes(actual))
+            format!("{what} was limited to {}{note}, but {} were {verb}", Bytes(limit), Bytes(actual))
         } else {
             format!("{what} is {}, within {}{note}", Bytes(actual), Bytes(limit))
         };
@@ -162,7 +162,7 @@ fn decide(
             let of = format!("of {} reserved {moment}", Bytes(all.reserved_bytes));
             let message = if actual > limit {
                 format!(
-                    "fragmentation was limited to {limit} % but {actual:.2} % {of} were cached in segments with live blocks"
+                    "fragmentation was limited to {limit} %, but {actual:.2} % {of} were cached in segments with live blocks"
                 )
             } else {
                 format!("fragmentation is {actual:.2} % {of}, within {limit} %")
@@ -184,7 +184,7 @@ fn decide(
         Want::SkippedAtMost(limit) => {
             let message = match skipped {
                 Some(steps) => format!("GradScaler skipped {steps} steps; the limit is {limit}"),
-                None => "no step of GradScaler is recorded: `plimsoll run` and plimsoll.record() count them"
+                None => "no GradScaler steps were recorded: `plimsoll run` and plimsoll.record() count them"
                     .to_owned(),
             };
             (message, limit as f64, skipped.unwrap_or(0) as f64)

@@ -1,4 +1,4 @@
-//! `plimsoll diff`: what changed at the peak between two recordings.
+//! `plimsoll diff`: reports what changed at the peak between two recordings.
 
 mod json;
 mod text;

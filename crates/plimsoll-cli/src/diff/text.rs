@@ -67,7 +67,7 @@ impl Text<'_> {
         let _ = writeln!(out, "  {change:>13}  {before:>13}  {after:>13}  {name}");
     }
 
-    /// The largest changes, one row for the rest, and the sum.
+    /// The largest changes, one row for all others, and the sum.
     fn table<K>(&self, out: &mut String, rows: &[Change<K>], name: impl Fn(&K) -> String) {
         let Listed { rows, rest, all } = Listed::of(rows, self.args.shown.rows);
         for Change { key, amounts } in rows {

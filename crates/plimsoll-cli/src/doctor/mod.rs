@@ -170,7 +170,7 @@ fn row(out: &mut String, name: &str, text: &str) {
     let _ = writeln!(out, "  {name:<12}  {text}");
 }
 
-/// The section of an explanation: one line, and another for each further problem.
+/// The section in an explanation: one line, and one more for each further problem.
 pub(crate) fn section(explained: &Explained, device: &DeviceExplanation) -> Section {
     let quality = explained.quality(device);
     let judged = Judged::of(&quality, &device.replay);

@@ -1,5 +1,5 @@
-//! Several devices in one recording: the verdict, a row for each device, and each device's share of the lines that
-//! allocated on several.
+//! Several devices in one recording: the verdict, a row for each device, and the bytes on each device of lines
+//! that allocated on several devices.
 
 use std::fmt::Write;
 

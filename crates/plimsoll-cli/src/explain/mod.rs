@@ -1,4 +1,4 @@
-//! `plimsoll explain`: what a memory snapshot means.
+//! `plimsoll explain`: explains a memory snapshot.
 
 mod advice;
 mod devices;

@@ -38,7 +38,7 @@ pub(super) fn section(explained: &Explained, device: &DeviceExplanation, shown: 
         .valued(as_json(explained, &remaining))
 }
 
-/// The same as JSON.
+/// The remaining memory as JSON.
 fn as_json(explained: &Explained, remaining: &Remaining) -> Value {
     let categories = remaining.categories().into_iter().map(|Change { key, amounts: [then, end] }| {
         json!({

@@ -21,7 +21,7 @@ use crate::{doctor, leaks, whatif};
 /// Moments of the recording at which the largest hole is shown.
 const MOMENTS: usize = 8;
 
-/// The report, its sections in the order in which a person reads them.
+/// The report, with its sections in the order in which a person reads them.
 pub(crate) fn report(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Report {
     let size = |bytes: u64| shown.size(bytes);
     let verdict = verdict::sentence(device, size);
@@ -95,7 +95,7 @@ fn facts(explained: &Explained, device: &DeviceExplanation, verdict: &str) -> Ve
     ]
 }
 
-/// The tables: where the memory is, and how it got there.
+/// The tables: the owners of the memory, and how it was allocated.
 fn tables(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Vec<Section> {
     let size = |bytes: u64| shown.size(bytes);
     let (snapshot, owners, when) = (&explained.snapshot, &device.owners, words::when(device));
@@ -202,7 +202,7 @@ fn pins(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Sect
     let size = |bytes: u64| shown.size(bytes);
     let over_time = Fragmentation::over_time(&explained.snapshot, timeline, MOMENTS);
     let largest: Vec<String> = over_time.iter().map(|(_, holes)| size(holes.largest_bytes)).collect();
-    let mut said = vec![format!("the largest hole over the recording: {}", largest.join(", "))];
+    let mut said = vec![format!("the largest hole over time: {}", largest.join(", "))];
     let mut pins: Vec<&Pin> = fragmentation.pins.iter().collect();
     pins.sort_by_key(|pin| std::cmp::Reverse(pin.pinned_bytes));
     said.extend(pins.iter().take(shown.rows.min(5)).map(|pin| {
@@ -269,7 +269,7 @@ fn table(rows: Vec<Row>, most: usize) -> Table {
     Table { most, ..Table::of(columns, rows) }
 }
 
-/// The lines of a table that another verb writes.
+/// The lines of a table that a different verb writes.
 fn written(write: impl FnOnce(&mut String)) -> Vec<String> {
     let mut out = String::new();
     write(&mut out);

@@ -112,7 +112,7 @@ pub(super) fn replay(device: &DeviceExplanation) -> Value {
     })
 }
 
-/// The limit on what the process may reserve.
+/// The limit on the memory that the process may reserve.
 pub(super) fn limit(limit: Limit) -> Value {
     json!({ "at_least_bytes": limit.at_least_bytes, "below_bytes": limit.below_bytes })
 }

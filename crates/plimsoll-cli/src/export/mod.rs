@@ -1,4 +1,4 @@
-//! `plimsoll export`: a snapshot in the format of another tool.
+//! `plimsoll export`: converts a snapshot to the format of another tool.
 //!
 //! `live.rs` collects the stacks of live bytes at one moment, which `folded.rs` and `speedscope.rs` write.
 //! `perfetto.rs` writes the complete recording over time; `plimsoll_trace::output` writes PyTorch's own
@@ -32,20 +32,20 @@ pub(crate) struct ExportArgs {
     /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The format
+    /// The output format
     #[arg(long, value_enum, value_name = "FORMAT")]
     to: Format,
     /// The moment, for folded and speedscope: peak, end, failure, an event's number or a time such as 2.5s
-    /// [default: failure, or else peak]
+    /// [default: failure, or peak if nothing failed]
     #[arg(long, value_name = "MOMENT", value_parser = moment::parse)]
     at: Option<When>,
     /// Only this device; not for memory_viz
     #[arg(long, value_name = "N")]
     device: Option<i32>,
-    /// Infer nothing: write only what the file says; not for sqlite and memory_viz
+    /// Infer nothing: write only what the file says; not allowed with sqlite or memory_viz
     #[arg(long)]
     no_infer: bool,
-    /// For folded: also C++ frames, if they were recorded
+    /// For folded: include C++ frames, if they were recorded
     #[arg(long)]
     native: bool,
     #[command(flatten)]
@@ -65,7 +65,7 @@ enum Format {
     Speedscope,
     /// Trace events in JSON, for ui.perfetto.dev and chrome://tracing
     Perfetto,
-    /// An SQLite database with device_traces, segments and blocks, as in PyTorch's proposal
+    /// An SQLite database with the tables device_traces, segments and blocks, as proposed for PyTorch
     Sqlite,
     /// PyTorch's own format, for pytorch.org/memory_viz: a pickle of protocol 4
     #[value(name = "memory_viz")]
@@ -107,23 +107,25 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
 fn check(args: &ExportArgs) -> Result<(), Failure> {
     let refuse = |message: &str| Err(Failure::new(Exit::Usage, message));
     if args.at.is_some() && !matches!(args.to, Format::Folded | Format::Speedscope) {
-        return refuse("--at is for folded and speedscope; the others hold the whole recording");
+        return refuse(
+            "--at works only with folded and speedscope; the other formats contain the whole recording",
+        );
     }
     if args.native && args.to != Format::Folded {
-        return refuse("--native is for folded; the other formats have all frames");
+        return refuse("--native works only with folded; the other formats contain all frames");
     }
     if args.no_infer && matches!(args.to, Format::Sqlite | Format::MemoryViz) {
-        return refuse("nothing is inferred for sqlite and memory_viz: leave out --no-infer");
+        return refuse("sqlite and memory_viz infer nothing: leave out --no-infer");
     }
     if !args.categories.is_empty() && args.to != Format::Perfetto {
-        return refuse("--category is for perfetto: the other formats have no categories");
+        return refuse("--category works only with perfetto: the other formats have no categories");
     }
     if args.device.is_some() && args.to == Format::MemoryViz {
-        return refuse("memory_viz holds all devices: leave out --device");
+        return refuse("memory_viz always contains all devices: leave out --device");
     }
     let is_binary = matches!(args.to, Format::Sqlite | Format::MemoryViz);
     if is_binary && args.sink.is_stdout() && io::stdout().is_terminal() {
-        return refuse("this format is not for a terminal: add -o FILE");
+        return refuse("this format is binary and cannot go to a terminal: add -o FILE");
     }
     args.sink.check()
 }

@@ -25,7 +25,7 @@ const SEPARATORS: &[u8] = b" \t\n:;";
 /// A file: its path in the folder, and its content.
 pub(crate) type File<'bytes> = (PathBuf, &'bytes [u8]);
 
-/// The folder for temporary files: TMPDIR, or another one if it cannot be used.
+/// The folder for temporary files: TMPDIR, or another folder if it cannot be used.
 ///
 /// # Errors
 /// No folder can be used.
@@ -38,8 +38,8 @@ pub(crate) fn temporary() -> Result<PathBuf, Failure> {
     let first = all.iter().find(|it| !is_without_execution(it)).or(all.first());
     first.cloned().ok_or_else(|| {
         let message = format!(
-            "no folder for temporary files: {} cannot be used; set TMPDIR to a folder that you can write and others cannot, whose path \
-             has no space, colon or semicolon",
+            "no folder for temporary files: {} cannot be used; set TMPDIR to a folder that only you can write to, \
+             whose path has no space, colon or semicolon",
             env::temp_dir().display()
         );
         Failure::new(Exit::Unreadable, message)
@@ -48,7 +48,7 @@ pub(crate) fn temporary() -> Result<PathBuf, Failure> {
 
 /// The failure for a folder that cannot be written to.
 pub(crate) fn unwritable(folder: &Path, why: &io::Error) -> Failure {
-    let message = format!("{}: {why}; set TMPDIR to a folder that you can write", folder.display());
+    let message = format!("{}: {why}; set TMPDIR to a folder that you can write to", folder.display());
     Failure::new(Exit::Unreadable, message)
 }
 
@@ -92,7 +92,8 @@ fn caches(home: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) -> V
     all.into_iter().flatten().collect()
 }
 
-/// Whether this user can write here, others cannot change what is written, and variables with lists of paths can contain it.
+/// Whether this user can write to the folder, no other user can change its files, and its path can be part of a variable
+/// with a list of paths.
 fn is_usable(folder: &Path) -> bool {
     let is_one_path = !folder.as_os_str().as_bytes().iter().any(|byte| SEPARATORS.contains(byte));
     let is_safe = |above: &Path| {

@@ -1,6 +1,6 @@
-//! Our Python in every Python process of the user's program: a private folder, first in PYTHONPATH, with a sitecustomize.py and
-//! the modules that it loads. They are the wheel's modules (`python/plimsoll`) in a package of another name, so the user's
-//! environment does not need the wheel. `cache.rs` makes the folder, which outlives this process.
+//! Injects our Python code into every Python process of the user's program, through a private folder, first in PYTHONPATH, with
+//! a sitecustomize.py and the modules that it loads. They are the wheel's modules (`python/plimsoll`) in a package of another
+//! name, so the user's environment does not need the wheel. `cache.rs` makes the folder, which outlives this process.
 
 pub(crate) mod cache;
 
@@ -47,7 +47,7 @@ pub(crate) fn files(entry: &str) -> Vec<cache::File<'_>> {
 /// Writes them to this folder.
 ///
 /// # Errors
-/// The system's.
+/// I/O errors.
 pub(crate) fn lay_out(folder: &Path, verb: Verb) -> io::Result<()> {
     for (name, bytes) in files(&entry(verb)) {
         let place = folder.join(name);
@@ -57,7 +57,7 @@ pub(crate) fn lay_out(folder: &Path, verb: Verb) -> io::Result<()> {
     Ok(())
 }
 
-/// What to add to the error if a command cannot be started: a Python file may need its interpreter before it.
+/// A hint for the error if a command cannot be started: a Python file may need its interpreter in front.
 pub(crate) fn interpreter_hint(command: &str) -> String {
     if command.ends_with(".py") { format!("; try: python {command}") } else { String::new() }
 }

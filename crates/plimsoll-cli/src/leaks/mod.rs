@@ -1,4 +1,5 @@
-//! `plimsoll leaks`: whether memory grows from step to step, where, and which code typically causes it.
+//! `plimsoll leaks`: finds out whether memory grows from step to step, at which lines, and which kind of code
+//! typically causes it.
 
 mod json;
 mod staircase;
@@ -40,7 +41,7 @@ pub(crate) struct LeaksArgs {
     json: bool,
 }
 
-/// Finds the steps and judges what they leave live.
+/// Finds the steps, and judges the memory that they leave live.
 pub(crate) fn run(args: &LeaksArgs) -> Result<Answer, Failure> {
     args.limit.watch(&[&args.file], args.json);
     let mut explained = Explained::open(&args.file, args.device, Options::default(), &Categories::default())?;

@@ -43,7 +43,7 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
             continue;
         }
         if device.leaks.whole.verdict == Verdict::TooFewSteps {
-            let _ = writeln!(out, "record at least 6 steps, better 20");
+            let _ = writeln!(out, "record at least 6 steps; 20 are better");
             out += &section(&kept_of_each(explained, device, args.shown.rows, size), &size);
         }
         if device.leaks.leaking().next().is_some() {

@@ -19,7 +19,7 @@ const MARK: &str = "{BATCH}";
 /// The range to search if --batch names none.
 const RANGE: Batches = Batches::Range(1, 512);
 
-/// A plan for one batch also tries larger batches, up to this multiple of it.
+/// A plan for one batch size also tries larger ones, up to this multiple of it.
 const MULTIPLE: u64 = 32;
 
 /// `--batch`.
@@ -49,7 +49,7 @@ impl Batches {
 /// --batch names none.
 ///
 /// # Errors
-/// They contradict each other.
+/// The options contradict each other.
 pub(super) fn wanted(args: &PlanArgs) -> Result<Option<Batches>, Failure> {
     let has_mark = args.command.iter().any(|word| word.to_string_lossy().contains(MARK));
     let is_largest = args.goal == Some(Goal::Batch);
@@ -59,10 +59,10 @@ pub(super) fn wanted(args: &PlanArgs) -> Result<Option<Batches>, Failure> {
             "the command does not contain {BATCH}; for example `python train.py --batch-size {BATCH}`"
         }
         (true, Some(Batches::One(_))) if is_largest => {
-            "--goal batch searches a range, such as --batch 1..512; a number is the batch to plan for"
+            "--goal batch needs a range, such as --batch 1..512; a single number is the batch to plan for"
         }
         (true, None | Some(Batches::Range(..))) if !is_largest && args.goal.is_some() => {
-            "{BATCH} with this --goal needs the batch to plan for, such as --batch 32"
+            "this --goal needs a number for {BATCH}, such as --batch 32"
         }
         (true, wanted) => return Ok(Some(wanted.unwrap_or(RANGE))),
     };
@@ -77,7 +77,7 @@ fn with_batch(command: &[OsString], batch: u64) -> Vec<OsString> {
     command.iter().map(replaced).collect()
 }
 
-/// Plans for this batch, then searches for the largest one as the program is and with the chosen set.
+/// Plans for this batch size, then searches for the largest one for the unchanged program and with the chosen set.
 pub(super) fn plan_for(args: &PlanArgs, batch: u64, target: &Target, wish: Wish) -> Result<Plan, Failure> {
     let program = program(args, with_batch(&args.command, batch));
     let mut plan = search(&program, target, wish, args.within, Marked::Yes)?;
@@ -96,8 +96,8 @@ pub(super) fn plan_for(args: &PlanArgs, batch: u64, target: &Target, wish: Wish)
     Ok(plan)
 }
 
-/// Searches for the largest batch as the program is, and with the techniques that use the least memory near
-/// that batch.
+/// Searches for the largest batch for the unchanged program, and with the techniques that use the least
+/// memory near that batch.
 pub(super) fn plan(args: &PlanArgs, range: (u64, u64), target: &Target, wish: Wish) -> Result<Plan, Failure> {
     let (from, to) = range;
     let found = find(args, target, &Set::default(), range)?;
@@ -105,7 +105,7 @@ pub(super) fn plan(args: &PlanArgs, range: (u64, u64), target: &Target, wish: Wi
     if found.is_interrupted {
         return Ok(Plan::interrupted(args, target, found));
     }
-    // Trials with a large batch show best which set uses the least memory.
+    // With a large batch, trials best show which set uses the least memory.
     let (batch, wish) = match as_it_is {
         Some(batch) if batch == to => (to, Wish { goal: Goal::Fit, ..wish }),
         Some(batch) => (batch.saturating_mul(2).clamp(from, to), wish),
@@ -174,7 +174,7 @@ impl Plan {
     }
 }
 
-/// The largest batch of the range that fits with a set. Each batch that is tried is a run at the GPU's size.
+/// The largest batch of the range that fits with a set. Each batch size is tried in a run at the GPU's size.
 fn find(args: &PlanArgs, target: &Target, set: &Set, range: (u64, u64)) -> Result<Largest, Failure> {
     let (from, to) = range;
     let label = label(set);

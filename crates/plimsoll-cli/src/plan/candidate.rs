@@ -8,7 +8,7 @@ use crate::predict::trial::{End, Trial};
 use crate::techniques::{Levels, Set, Technique, Time};
 
 /// A set should leave at least 1/`SPARE_PART` of the GPU's memory free: 50 means 2 %. If cuDNN chooses other kernels
-/// on the card, or the driver returns other addresses, reserved bytes differ from the trial's by about that much
+/// on the real GPU, or the driver returns other addresses, reserved bytes differ from the trial's by about that much
 /// (note 0019).
 const SPARE_PART: u64 = 50;
 
@@ -18,8 +18,9 @@ pub(super) struct Candidate {
     pub(super) set: Set,
     pub(super) trial: Trial,
     pub(super) fit: Fit,
-    /// The trial under the GPU's limit, if the set fits only because the program catches running out of
-    /// memory and continues with less. `trial` is then the run without that limit, if it succeeded.
+    /// The trial under the GPU's limit, if the set fits only because the program catches out-of-memory
+    /// errors and continues with less memory. `trial` is then the run without that limit, if it
+    /// succeeded.
     pub(super) caught: Option<Trial>,
     /// `None` if the work of a step is unknown.
     pub(super) cost: Option<Cost>,
@@ -42,13 +43,13 @@ impl Candidate {
         self.trial.end == End::Ran && self.trial.techniques.iter().all(|it| it.applied)
     }
 
-    /// Whether it fits with memory to spare.
+    /// Whether it fits with enough headroom.
     pub(super) fn has_room(&self) -> bool {
         self.fit.has_room() && self.is_effective()
     }
 
-    /// Pinned host memory, in bytes, if the set moves tensors there: all that the program has, in blocks of PyTorch's sizes, which
-    /// are powers of two. Where that is not known, the bytes of the tensors.
+    /// Pinned host memory, in bytes, if the set moves tensors there. This is all pinned memory of the program, in PyTorch's block
+    /// sizes, which are powers of two. If that is not known, it is the bytes of the tensors.
     pub(super) fn pinned_bytes(&self) -> u64 {
         let moves =
             |it: &Technique| matches!(it.row().time, Time::Copies | Time::WeightCopies | Time::StepCopies);

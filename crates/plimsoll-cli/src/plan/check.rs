@@ -15,7 +15,7 @@ use crate::techniques::Set;
 pub(super) struct Checked {
     /// The decision after these runs.
     pub(super) decision: Decision,
-    /// Why the last set that was expected to fit does not.
+    /// Why the last set that was expected to fit does not fit.
     pub(super) objection: Option<String>,
     /// The sets that ran.
     ran: Vec<(Set, Trial)>,
@@ -24,7 +24,7 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// The run of a set.
+    /// The run of a set, if it ran.
     pub(super) fn of(&self, set: &Set) -> Option<&Trial> {
         self.ran.iter().find(|(of, _)| of == set).map(|(_, trial)| trial)
     }
@@ -32,20 +32,20 @@ impl Checked {
 
 impl Search<'_, '_> {
     /// Searches, then runs the chosen set at the GPU's size until its reserved bytes stop growing. If it
-    /// does not fit there, or only just, the search is repeated with trials that run as long. If those
-    /// still say that it fits, the search is repeated without that set.
+    /// does not fit there, or fits only just, the search is repeated with trials that run equally long.
+    /// If the set still fits in those trials, the search is repeated without it.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(super) fn checked(&mut self) -> Result<Checked, Failure> {
         let mut checked = Checked::default();
         loop {
             checked.decision = self.run()?;
-            // The results that are known by then are checked as well.
+            // If the search ran out of time, the results so far are checked as well.
             self.is_interrupted &= !self.is_late;
             let Some(place) = checked.decision.chosen else { return Ok(checked) };
             let chosen = self.tried.candidates()[place].clone();
-            // The largest batch is searched at the GPU's size.
+            // The search for the largest batch already runs at the GPU's size.
             if checked.of(&chosen.set).is_some() || self.is_interrupted || self.wish.goal == Goal::Batch {
                 return Ok(checked);
             }

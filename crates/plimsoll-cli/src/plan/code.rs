@@ -1,6 +1,6 @@
-//! Lines that free memory at the peak, beside the techniques: [`CodeChange`]. `predict` finds the lines
-//! (`predict/analysis/waste.rs`), and each row is a run of the program whose source contains them. A plan shows them as a
-//! further choice, and never chooses them.
+//! Lines that free memory at the peak, as an alternative to techniques: [`CodeChange`]. `predict` finds the lines
+//! (`predict/analysis/waste.rs`), and each row is a run of the program whose source contains them. A plan shows these
+//! runs as a further option, but never chooses them.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const SETS: usize = 2;
 /// Lines that free memory, and runs of the program with them.
 #[derive(Debug, Clone)]
 pub(super) struct CodeChange {
-    /// What the lines do, in a word or two: `del`.
+    /// A description of the lines in a word or two, such as `del`.
     pub(super) what: String,
     pub(super) lines: Vec<NewLine>,
     /// The run without a technique, then those with sets.
@@ -42,7 +42,7 @@ impl Plan {
     /// cheaper than the chosen one are run with them.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(super) fn change_code(
         &mut self,
         program: &Program,
@@ -68,7 +68,7 @@ impl Plan {
             timeout: program.timeout.or(Some(LONGEST.max(first * 3))),
             ..program.clone()
         };
-        output::progress("some memory at the peak is not read again; running without it");
+        output::progress("some memory that is live at the peak is never read again; running without it");
         let trial = trials::alone(&program, &trials::ample(target), &base.set)?;
         let before_bytes = base.trial.allocated_bytes;
         let is_gain = trial.allocated_bytes + least_bytes(before_bytes) <= before_bytes;
@@ -94,7 +94,7 @@ impl Plan {
         Ok(())
     }
 
-    /// A set with the lines. They take no time.
+    /// A set together with the lines. The lines take no time.
     fn edited(&self, candidate: &Candidate, trial: Trial) -> Candidate {
         let limits = limits(&trial.target(&self.target));
         let bytes = trial.reserved_bytes;
@@ -135,7 +135,7 @@ fn beside<'a>(
     options
 }
 
-/// The kinds of lines, each once.
+/// The kinds of lines, without duplicates.
 fn what(rows: &[&Waste]) -> String {
     let mut words: Vec<&str> = Vec::new();
     for row in rows {

@@ -12,16 +12,16 @@ pub(super) struct Facts {
     /// The number of GPUs.
     pub(super) devices: u32,
     pub(super) limits: Limits,
-    /// All sets that were tried, in order. The first is the program as it is.
+    /// All sets that were tried, in order. The first is the unchanged program.
     pub(super) tried: Vec<Fact>,
-    /// How many of them were known when a run at the GPU's size last corrected one. The search continues from
-    /// there.
+    /// How many of these facts were known when a run at the GPU's size last corrected one. The search
+    /// continues from there.
     pub(super) known_before: usize,
-    /// Whether the unmodified program's memory grows from step to step, and its end is known.
+    /// Whether the unmodified program's memory grows from step to step, and it is known when memory runs out.
     pub(super) grows: bool,
     /// Whether it compiles its model.
     pub(super) compiles: bool,
-    /// Whether it only computes outputs: nothing reads a gradient.
+    /// Whether it is an inference program: nothing reads a gradient.
     pub(super) infers: bool,
     /// Whether there are repeated blocks inside its repeated blocks.
     pub(super) has_nested_blocks: bool,
@@ -33,7 +33,7 @@ pub(super) struct Fact {
     pub(super) set: Set,
     pub(super) fit: Fit,
     pub(super) run: Ran,
-    /// Whether the program catches running out of memory, and fits only by that.
+    /// Whether the program fits only because it catches out-of-memory errors.
     pub(super) is_caught: bool,
     pub(super) allocated_bytes: u64,
     pub(super) reserved_bytes: u64,
@@ -67,17 +67,17 @@ impl Fact {
         matches!(self.run, Ran::Well | Ran::Idle(_))
     }
 
-    /// Whether it fits with memory to spare.
+    /// Whether it fits with enough headroom.
     pub(super) fn has_room(&self) -> bool {
         self.fit.has_room() && self.is_effective()
     }
 
-    /// Seconds for an order of sets: those without an estimate keep the order of their trials.
+    /// Seconds to sort sets by; sets without an estimate keep the order of their trials.
     pub(super) fn order_s(&self) -> f64 {
         self.step_s.unwrap_or(0.0)
     }
 
-    /// Whether its peak is clearly lower than another's. The order of requests alone changes a peak a little.
+    /// Whether its peak is clearly lower than another's. A different order of requests alone changes a peak slightly.
     pub(super) fn saves_beside(&self, other: &Fact) -> bool {
         let lower = |other: u64, own: u64| other.saturating_sub(own) > other / 200;
         lower(other.allocated_bytes, self.allocated_bytes) || lower(other.reserved_bytes, self.reserved_bytes)

@@ -5,7 +5,7 @@
 pub(super) enum Fit {
     /// It fits, and leaves these bytes.
     Room(u64),
-    /// It fits, but leaves only these bytes, so it may not fit on a real card.
+    /// It fits, but leaves only these bytes, so it may not fit on a real GPU.
     Close(u64),
     /// It fits, and leaves these bytes, but only because the allocator releases cached memory when memory runs
     /// short, which takes time.
@@ -26,7 +26,7 @@ pub(super) struct Limits {
 }
 
 impl Fit {
-    /// Whether it fits, with room or without.
+    /// Whether it fits, with or without enough headroom.
     pub(super) fn fits(&self) -> bool {
         matches!(self, Fit::Room(_) | Fit::Close(_) | Fit::Tight(_))
     }
@@ -50,8 +50,8 @@ impl Fit {
 }
 
 impl Limits {
-    /// The fit of a program that runs with this many reserved bytes. A program that catches running out of memory may
-    /// have more than the capacity.
+    /// The fit of a program that runs with this many reserved bytes. A program that catches out-of-memory errors may
+    /// use more than the capacity.
     pub(super) fn fit(self, reserved_bytes: u64) -> Fit {
         let left_bytes = self.capacity_bytes.saturating_sub(reserved_bytes);
         if self.is_close(reserved_bytes) { Fit::Close(left_bytes) } else { Fit::Room(left_bytes) }

@@ -14,7 +14,7 @@ pub(super) struct Wish {
 /// What to optimize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Goal {
-    /// The set that fits and changes the numbers least, then the fastest
+    /// The set that fits and changes the numbers least; among equals, the fastest
     Fit,
     /// The least memory
     Memory,
@@ -25,7 +25,7 @@ pub(super) enum Goal {
 }
 
 impl Goal {
-    /// Whether the goal is the least memory, whatever the time.
+    /// Whether the goal is the least memory, regardless of the time.
     pub(super) fn is_memory(self) -> bool {
         matches!(self, Goal::Memory | Goal::Batch)
     }

@@ -1,15 +1,15 @@
-//! Hints about faster products that the GPU offers and the program does not use ([`hints`]): TF32, fp8, and weights of
-//! which half are zero. They change the numbers, and no technique applies them.
+//! Hints about faster matrix products that the GPU supports and the program does not use ([`hints`]): TF32, fp8, and
+//! weights of which half are zero (2:4 sparsity). They change the numbers, and no technique applies them.
 
 use plimsoll_gpu::Gpu;
 
 use super::time::{Products, Work};
 
-/// A hint that gains less than this share of a step is left out.
+/// A hint is left out if it saves less than this fraction of a step.
 const LEAST: f64 = 0.05;
 
 /// A sentence for each kind of product that would make a step clearly shorter. `capability` is the GPU's compute
-/// capability, and `infers` says that the program only computes outputs.
+/// capability, and `infers` is true for an inference program.
 pub(super) fn hints(work: &Work, gpu: &Gpu, capability: f64, infers: bool) -> Vec<String> {
     let rates = gpu.flops;
     let sparse = Some(2 * rates.f16).filter(|_| infers && capability >= 8.0);
@@ -17,9 +17,9 @@ pub(super) fn hints(work: &Work, gpu: &Gpu, capability: f64, infers: bool) -> Ve
         (
             Products::F32,
             rates.tf32,
-            "torch.set_float32_matmul_precision(\"high\") computes products of f32 in TF32",
+            "torch.set_float32_matmul_precision(\"high\") computes f32 matrix products in TF32",
         ),
-        (Products::Narrow, rates.fp8, "products in fp8 (torchao.float8, Transformer Engine)"),
+        (Products::Narrow, rates.fp8, "matrix products in fp8 (torchao.float8, Transformer Engine)"),
         (
             Products::Narrow,
             sparse,
@@ -51,7 +51,7 @@ mod tests {
         assert!(found("H100", 9.0, "bf16", 1e14, false).contains("fp8"));
         assert!(!found("H100", 9.0, "bf16", 1e14, false).contains("2:4"));
         assert!(found("A100-40GB", 8.0, "bf16", 1e14, true).contains("2:4"));
-        // No fp8 before compute capability 8.9, no TF32 on a T4, and nothing where products take no time.
+        // There is no fp8 before compute capability 8.9, no TF32 on a T4, and no hint if products take no time.
         assert_eq!(found("A100-40GB", 8.0, "bf16", 1e14, false), "");
         assert_eq!(found("T4", 7.5, "f32", 1e13, true), "");
         assert_eq!(found("H100", 9.0, "f32", 1e6, true), "");

@@ -6,10 +6,10 @@
 //! | file | contents |
 //! |---|---|
 //! | `goal.rs`, `largest.rs` | what the user wants; the largest `{BATCH}` of a set |
-//! | `fit.rs`, `facts.rs` | whether a set fits; what is known of the sets that were tried |
+//! | `fit.rs`, `facts.rs` | whether a set fits; what is known about the sets that were tried |
 //! | `strategy/` | which sets are tried, and which is chosen: a function of the facts |
 //! | `time.rs` | the estimate of a step's time |
-//! | `hints.rs` | faster products that the GPU offers |
+//! | `hints.rs` | faster matrix products that the GPU supports |
 //! | `candidate.rs`, `tried.rs` | a set that was tried, and all of them |
 //! | `sentences.rs`, `json.rs` | the sentences of the report, and its values for programs |
 //! | `patience.rs` | how long a search looks for a cheaper set than one that fits |
@@ -17,7 +17,7 @@
 //! | `check.rs` | the chosen set at the GPU's size |
 //! | `offers.rs` | techniques that change what is trained, which are never chosen |
 //! | `unmarked.rs` | the largest batch of a program whose command does not contain `{BATCH}` |
-//! | `code.rs` | lines of code that save memory, beside the techniques |
+//! | `code.rs` | lines of code that save memory, in addition to the techniques |
 //! | `batch.rs` | the search for the largest `{BATCH}` that fits |
 //! | `report.rs` | the report: its sections, from which text and JSON are made |
 //!
@@ -80,18 +80,18 @@ pub(crate) struct PlanArgs {
     /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU closest in size]
     #[arg(long, value_name = "X.Y")]
     cc: Option<String>,
-    /// Number of GPUs that the program sees; the technique fsdp shards it over them
+    /// Number of GPUs that the program sees; fsdp and tensor-parallel split the model over them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=127))]
     devices: u32,
-    /// Memory of each GPU that a process uses outside the allocator, without NCCL; 0 leaves out NCCL, too [default:
+    /// Memory that a process uses on each GPU outside PyTorch's allocator, except NCCL's; 0 also leaves out NCCL's [default:
     /// computed for the GPU]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     context: Option<u64>,
-    /// Memory of the machine that will run the program: no set that needs more is chosen [default: this machine's, if --gpu
-    /// names no other GPU]
+    /// Memory of the machine that will run the program: sets that need more are not chosen [default: this machine's, unless
+    /// --gpu names another GPU]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     host_memory: Option<u64>,
-    /// Workspaces of cuDNN and cuFFT
+    /// How to compute the workspaces of cuDNN and cuFFT
     #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     cudnn_workspace: Workspaces,
     /// What to optimize [default: fit; batch if the command contains {BATCH} and --batch gives no number]
@@ -100,20 +100,20 @@ pub(crate) struct PlanArgs {
     /// How much techniques may change losses and parameters
     #[arg(long, value_enum, default_value = "rounding")]
     numbers: Allowed,
-    /// What replaces {BATCH} in the command: a batch size to plan for, or a range to search for the largest that fits
+    /// The value for {BATCH} in the command: a batch size to plan for, or a range to search for the largest that fits
     /// [default: 1..512]
     #[arg(long, value_name = "N|FROM..TO", value_parser = Batches::parse)]
     batch: Option<Batches>,
     /// Training steps of each run; the run of the chosen set continues until its reserved bytes stop growing
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..))]
     steps: u64,
-    /// Use this value for what a line reads from the GPU, instead of zero; max is the largest possible value, half is half of it
+    /// Value to use instead of zero for what this line reads from the GPU; max is the largest possible value, half is half of it
     #[arg(long, value_name = "FILE:LINE=VALUE|max|half", value_parser = Assumption::parse)]
     assume: Vec<Assumption>,
     /// Allocator settings, as in PYTORCH_ALLOC_CONF
     #[arg(long, value_name = "SETTINGS")]
     alloc_conf: Option<String>,
-    /// Stop a run of the program after this time, such as 90s or 5m
+    /// Stop each run of the program after this time, such as 90s or 5m
     #[arg(long, value_name = "TIME", value_parser = crate::predict::args::duration)]
     timeout: Option<Duration>,
     /// Stop the search this long after the first run, and report what is known by then
@@ -170,7 +170,7 @@ struct Plan {
     candidates: Vec<Candidate>,
     /// The index of the chosen candidate.
     chosen: Option<usize>,
-    /// The set at the limit that was passed over: the chosen one has room, and takes about the same time.
+    /// A set that only just fits and was not chosen, because the chosen one has room and takes about the same time.
     instead_of: Option<usize>,
     is_interrupted: bool,
     /// Whether the search ended because its time ran out.
@@ -181,13 +181,13 @@ struct Plan {
     checked: Option<String>,
     /// The chosen set's run at the GPU's size.
     planned: Option<Trial>,
-    /// Techniques that change what is trained, which are not chosen.
+    /// Techniques that change which parameters are trained; these are never chosen.
     offers: Vec<Candidate>,
-    /// Faster products that the program does not use.
+    /// Hints about faster matrix products that the program does not use.
     hints: Vec<String>,
-    /// Lines of code that save memory, which are not chosen.
+    /// Lines of code that save memory; these are never chosen.
     code: Option<CodeChange>,
-    /// The largest batches that fit: of the program as it is, and with the chosen set.
+    /// The largest batches that fit: for the unchanged program, and with the chosen set.
     largest: Vec<Largest>,
     /// The search for the largest batch without {BATCH}, or why it found none.
     unmarked: Option<Result<Unmarked, String>>,
@@ -316,7 +316,7 @@ impl Plan {
         self.chosen.and_then(|place| self.candidates.get(place))
     }
 
-    /// The chosen set's run at the GPU's size; without one, the run of the program as it is.
+    /// The chosen set's run at the GPU's size; if there is none, the run of the unchanged program.
     fn shown(&self) -> Option<&Trial> {
         self.planned.as_ref().or_else(|| Some(&self.candidates.first()?.trial))
     }
@@ -325,7 +325,7 @@ impl Plan {
         self.instead_of.and_then(|place| self.candidates.get(place))
     }
 
-    /// What the machine lacks on the host for the program as it is, which no technique changes.
+    /// A sentence about the host memory that the machine lacks for the unchanged program, which no technique changes.
     fn lacks_host(&self) -> Option<&str> {
         self.candidates.first()?.trial.lacks_host.as_deref()
     }

@@ -1,4 +1,5 @@
-//! Techniques that change what is trained, such as `lora`: a plan shows what they would save, and never chooses them.
+//! Techniques that change which parameters are trained, such as `lora`. A plan shows what they would save, but never
+//! chooses them.
 
 use super::candidate::{Candidate, objection};
 use super::fit::Fit;
@@ -11,11 +12,11 @@ use crate::predict::trials::How;
 use crate::techniques::{Alone, Set, Technique};
 
 impl Search<'_, '_> {
-    /// Runs the program with each of these techniques alone, if it trains a model that is not compiled and does not fit
-    /// as it is.
+    /// Runs the program with each of these techniques alone, if the program trains a model that is not compiled, and
+    /// does not fit unchanged.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(super) fn offers(&mut self) -> Result<Vec<Candidate>, Failure> {
         let Some(base) = self.tried.candidates().first() else { return Ok(Vec::new()) };
         let trial = &base.trial;

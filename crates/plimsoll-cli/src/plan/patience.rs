@@ -1,12 +1,12 @@
-//! How long a search continues for a cheaper set, once one fits: [`Patience`].
+//! How long a search looks for a cheaper set after it has found one that fits: [`Patience`].
 
 use std::time::{Duration, Instant};
 
 /// The longest time.
 const MOST: Duration = Duration::from_secs(10);
 
-/// The time of a search: it looks for a cheaper set at most as long as it took to find one that fits, and at most
-/// [`MOST`].
+/// The time limit of a search. It looks for a cheaper set for at most as long as it took to find one that fits,
+/// and for at most [`MOST`].
 pub(super) struct Patience {
     begun: Instant,
     /// `None` if it is not looking for a cheaper set yet.

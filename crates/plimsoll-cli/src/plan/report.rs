@@ -14,7 +14,7 @@ use crate::predict::recording::read::place;
 use crate::predict::render::{reads, traces};
 use crate::techniques::Technique;
 
-/// The report, its sections in the order in which a person reads them.
+/// The report, with its sections in the order in which a person reads them.
 pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
     let verdict = verdict(plan);
     let chosen = plan.chosen();
@@ -35,7 +35,7 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
     let unused = unused.iter().map(|sentence| format!("as it is, {sentence}"));
     sections.push(Section::lines("unused_graphs", Rank::Head, unused));
     let peak = plan.planned.as_ref().and_then(|it| it.peak.as_ref()).filter(|_| has_set);
-    let peak = peak.map(|peak| format!("the peak that remains is {peak}"));
+    let peak = peak.map(|peak| format!("the remaining peak is {peak}"));
     sections.push(Section::lines("", Rank::Head, peak));
     let ran: Vec<&Candidate> = plan.candidates.iter().filter(|it| it.objection().is_none()).collect();
     let notes = if ran.is_empty() { Vec::new() } else { notes(plan, &ran, whole_bytes) };
@@ -54,7 +54,7 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
     sections.push(code(chosen));
     sections.push(parallel(plan));
     let hints = Section::lines("hints", Rank::Full, plan.hints.clone());
-    sections.push(hints.headed(format!("Faster on {}, by an edit", plan.target.name)));
+    sections.push(hints.headed(format!("Faster on {}, with an edit", plan.target.name)));
     sections.extend(files(plan, whole_bytes));
     Report { verdict, is_bad: plan.exit() != Exit::Done, sections }
 }
@@ -117,7 +117,7 @@ fn table(plan: &Plan, ran: &[&Candidate], notes: Vec<String>, whole_bytes: bool)
     Table { notes, ..Table::of(columns, rows) }
 }
 
-/// The name of a row whose program has lines of code that save memory.
+/// The name of the row for a run with lines of code that save memory.
 fn edited(what: &str, it: &Candidate) -> String {
     let set = if it.set.is_empty() { String::new() } else { format!(" + {}", it.set) };
     format!("code change: {what}{set}")
@@ -162,12 +162,12 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
         note("close: on a real GPU the peak may exceed what is left, because addresses and cuDNN's kernels differ".to_owned());
     }
     if ran.iter().any(|it| it.caught.is_some()) {
-        note("as it is: what the program uses if memory does not run out; on this GPU it catches the error and uses less".to_owned());
+        note("as it is: the memory that the program uses if none runs out; on this GPU it catches the error and uses less".to_owned());
     }
     for it in ran.iter().filter(|it| it.set.needs_ranks()) {
         let sent = it.cost.map_or(0, |cost| cost.wire_bytes);
         note(format!(
-            "{}: sizes are per GPU; each of {} GPUs sends {} to the others in a step",
+            "{}: sizes are per GPU; each of {} GPUs sends {} to the others per step",
             it.set,
             plan.devices,
             size(sent)
@@ -177,7 +177,7 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
         for line in &code.lines {
             let place = place(&line.file.to_string_lossy(), line.after);
             let how = line.how();
-            note(format!("code change: a run of the program with `{}` {how} {place}", line.text));
+            note(format!("code change: the program was run with `{}` {how} {place}", line.text));
         }
     }
     if let Some(batch) = plan.table_batch {
@@ -185,12 +185,12 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
     }
     let context = size(plan.target.context_bytes);
     note(format!(
-        "headroom: of {} after {context} outside the allocator: context and libraries (--context)",
+        "headroom: what is still free of {}, after {context} for the context and libraries (--context)",
         size(plan.target.total_bytes)
     ));
     if let Some(Cost { step_s, .. }) = plan.base_cost() {
         note(format!(
-            "time: estimated from FLOPs, bytes and kernels of a step against the {}'s datasheet; as it is {:.1} ms",
+            "time: estimated from a step's FLOPs, bytes and kernels and the {}'s datasheet; {:.1} ms as it is",
             plan.target.listed.name,
             step_s * 1e3
         ));
@@ -205,7 +205,7 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
     notes
 }
 
-/// Why sets are not in the table; a reason is given once, for the smallest set.
+/// The reasons why sets are not in the table. Each reason is given once, for the smallest set.
 fn objections(plan: &Plan) -> Vec<String> {
     let mut objections: Vec<(String, String)> = Vec::new();
     for it in plan.candidates.iter().chain(&plan.offers) {
@@ -232,7 +232,7 @@ fn code(chosen: Option<&Candidate>) -> Section {
         return section;
     }
     section.headed("Or in the program").noted(
-        " (`model` and `optimizer` stand for your own names; add it before the first step, unless a line says otherwise)",
+        " (`model` and `optimizer` stand for your own names; add this before the first step, unless a line says otherwise)",
     )
 }
 

@@ -1,4 +1,4 @@
-//! Runs the sets that the strategy requests, until it has decided or the time is up: [`Search`].
+//! Runs the sets that the strategy requests, until the strategy has decided or the time is up: [`Search`].
 
 use std::time::{Duration, Instant};
 
@@ -28,15 +28,15 @@ pub(super) struct Search<'a, 'scope> {
     pub(super) wish: Wish,
     /// The time limit after the first trial.
     within: Duration,
-    /// When the search ends and reports what is known.
+    /// When the search ends and reports the results so far.
     until: Option<Instant>,
-    /// How long it looks for a cheaper set, once one fits.
+    /// How long it looks for a cheaper set after one fits.
     patience: Patience,
     /// Whether it is looking for cheaper sets.
     improves: bool,
     /// All sets that were tried.
     pub(super) tried: Tried,
-    /// Whether the unmodified program's cost was requested, which other sets are compared with.
+    /// Whether the cost of the unmodified program, with which other sets are compared, was requested.
     is_priced: bool,
     /// Whether the user ended the search, or its time was up.
     pub(super) is_interrupted: bool,
@@ -68,15 +68,15 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Tries sets until the goal is met as well as possible. The first candidate is the program as it is. A
-    /// second call continues with any corrections made to candidates since.
+    /// Tries sets until the goal is met as well as possible. The first candidate is the unchanged program.
+    /// A second call continues with any corrections that were made to candidates in the meantime.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(super) fn run(&mut self) -> Result<Decision, Failure> {
         let decision = self.decided()?;
         if self.patience.is_used() {
-            // Sets that may be only a little cheaper must not delay the run at the GPU's size.
+            // Trials of sets that may be only slightly cheaper must not delay the run at the GPU's size.
             self.trials.give_up()?;
             self.trials.end_at(self.until);
         }
@@ -114,7 +114,8 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Whether there is no more time to look for a cheaper set. If there is time left, trials end when it is up.
+    /// Whether there is no more time to look for a cheaper set. If there is time left, trials are ended when it is
+    /// up.
     fn is_long_enough(&mut self) -> bool {
         let now = Instant::now();
         let own = self.patience.until(now);
@@ -127,7 +128,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         self.tried.facts(self.wish, self.devices, limits(self.trials.target()))
     }
 
-    /// The limits of a set, by what its trial had outside the allocator.
+    /// The memory limits of a set, given the memory that its trial used outside the allocator.
     pub(super) fn limits(&self, trial: &Trial) -> Limits {
         limits(&trial.target(self.trials.target()))
     }
@@ -138,8 +139,8 @@ impl<'a, 'scope> Search<'a, 'scope> {
         self.tried.forget()
     }
 
-    /// Starts the trials of sets whose results are needed soon, as many at once as this machine has
-    /// processors.
+    /// Starts the trials of sets whose results are needed soon, as many concurrently as this
+    /// machine has processors.
     pub(super) fn ahead(&mut self, sets: &[Set]) -> Result<(), Failure> {
         let mut wanted = Vec::new();
         for set in sets.iter().filter(|set| !set.is_empty() && !self.tried.has(set)) {
@@ -166,7 +167,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         let mut caught = None;
         let fit = match &trial.end {
             End::Ran if trial.reserved_bytes <= capacity_bytes => limits.fit(trial.reserved_bytes),
-            // A program that catches running out of memory may use less if less is available.
+            // A program that catches out-of-memory errors may use less memory if less is available.
             End::Ran | End::RanOut(_) if set.is_empty() => {
                 let limited = self.trials.of(set, How::Limited)?;
                 if limited.end == End::Ran {
@@ -183,7 +184,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
                 }
             }
             End::Ran if trial.allocated_bytes > capacity_bytes => limits.short(trial.allocated_bytes),
-            // Cached memory is released when memory runs short.
+            // The set may still fit if cached memory is released when memory runs short.
             End::Ran => {
                 let limited = self.trials.of(set, How::Limited)?;
                 if limited.end == End::Ran {
@@ -197,7 +198,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         };
         let is_first = self.tried.candidates().is_empty();
         let cost = if is_first { None } else { self.cost(set, &trial)? };
-        // Without a cheaper set, the search has an answer.
+        // A trial of a cheaper set ran out of time, but the search already has an answer.
         let is_given_up = self.trials.is_late() && self.improves;
         self.is_late |= self.trials.is_late() && !is_given_up;
         self.is_interrupted = self.is_late || self.trials.is_interrupted();
@@ -209,13 +210,13 @@ impl<'a, 'scope> Search<'a, 'scope> {
         Ok(())
     }
 
-    /// What the machine lacks on the host for a set, if it is enough for the program as it is.
+    /// A sentence about the host memory that the machine lacks for a set, if it has enough for the unchanged program.
     fn lacks_host(&self, set: &Set, trial: &Trial) -> Option<String> {
         let is_enough = self.tried.candidates().first().is_some_and(|base| base.trial.lacks_host.is_none());
         trial.lacks_host.clone().filter(|_| !set.is_empty() && is_enough && trial.end == End::Ran)
     }
 
-    /// Estimates the time of the program as it is.
+    /// Estimates the time of the unchanged program.
     fn price(&mut self) -> Result<(), Failure> {
         self.is_priced = true;
         let Some(base) = self.tried.candidates().first() else { return Ok(()) };
@@ -235,8 +236,8 @@ impl<'a, 'scope> Search<'a, 'scope> {
         hints(work, self.target.listed, capability, infers)
     }
 
-    /// The cost of a set, from the operators that run with it. A separate run counts operators that
-    /// techniques replace; recomputed operators are added.
+    /// The cost of a set, from the operators that run with it. If techniques replace operators, a
+    /// separate run counts them; recomputed operators are added to the count.
     pub(super) fn cost(&mut self, set: &Set, trial: &Trial) -> Result<Option<Cost>, Failure> {
         if trial.end != End::Ran || self.is_interrupted {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! The sentences of the report: the verdict, another set worth naming, and the progress of the search.
+//! The sentences of the report: the verdict, an alternative set, and the progress of the search.
 
 use super::Plan;
 use super::candidate::Candidate;
@@ -73,7 +73,7 @@ pub(super) fn verdict(plan: &Plan) -> String {
         None if base.trial.grows.is_some() => {
             let grows = base.trial.grows.as_deref().unwrap_or_default();
             format!(
-                "does NOT fit {name}: memory {grows}, and no technique frees what the program keeps of each step"
+                "does NOT fit {name}: memory {grows}, and no technique frees what the program keeps from each step"
             )
         }
         Some(chosen) if chosen.set.is_empty() => {
@@ -82,8 +82,8 @@ pub(super) fn verdict(plan: &Plan) -> String {
                 .as_ref()
                 .map_or_else(String::new, |it| format!(", because the program {}", catching(it)));
             let word = match plan.goal {
-                Goal::Memory => "as it is the program uses the least memory and fits",
-                Goal::Speed => "as it is the program is the fastest and fits",
+                Goal::Memory => "as it is, the program uses the least memory and fits",
+                Goal::Speed => "as it is, the program is the fastest and fits",
                 Goal::Fit | Goal::Batch => "fits",
             };
             let as_it_is = if matches!(plan.goal, Goal::Memory | Goal::Speed) { "" } else { " as it is" };
@@ -117,11 +117,11 @@ pub(super) fn verdict(plan: &Plan) -> String {
             });
             match offer {
                 Some(it) => format!(
-                    "does NOT fit {name} under any set that keeps the numbers; with {} it does: {} (add --numbers changed)",
+                    "does NOT fit {name} with any set that keeps the numbers; with {} it does: {} (add --numbers changed)",
                     it.set,
                     spare(it)
                 ),
-                None => format!("does NOT fit {name} under any set that was tried{least}"),
+                None => format!("does NOT fit {name} with any set that was tried{least}"),
             }
         }
     };
@@ -129,14 +129,15 @@ pub(super) fn verdict(plan: &Plan) -> String {
     format!("{interrupted}{sentence}{}", largest.collect::<String>())
 }
 
-/// The alternative to the chosen set: a set at the limit if the chosen one has room, or one with room if it has not.
+/// The alternative to the chosen set: one that only just fits if the chosen set has room, and otherwise one with
+/// room.
 pub(super) fn other(plan: &Plan) -> Option<String> {
     let chosen = plan.chosen().filter(|it| it.fit.fits() && plan.goal == Goal::Fit)?;
     let all = plan.candidates.iter().filter(|it| it.set != chosen.set && it.fit.fits() && it.is_effective());
     let slower = |it: &Candidate| slower(plan.base_cost(), it.cost);
     if let Some(it) = plan.instead_of() {
         return Some(format!(
-            "{} fits, too, but only just{}, numbers {}; {} leaves room and takes at most 2 % more time",
+            "{} also fits, but only just{}, numbers {}; {} leaves room and takes at most 2 % more time",
             named(it),
             slower(it),
             it.set.numbers().name(),
@@ -153,7 +154,8 @@ pub(super) fn other(plan: &Plan) -> Option<String> {
     Some(format!("with room to spare: {}{}, numbers {numbers}", named(roomy), slower(roomy)))
 }
 
-/// What the lines of code that save memory achieve, with a cheaper set than the chosen one if they are not enough.
+/// The effect of the lines of code that save memory, together with a cheaper set than the chosen one if the lines are
+/// not enough.
 pub(super) fn code_change(plan: &Plan) -> Option<String> {
     let code = plan.code.as_ref()?;
     let places = code.lines.iter().map(|line| {
@@ -162,7 +164,7 @@ pub(super) fn code_change(plan: &Plan) -> Option<String> {
     });
     let lines = places.collect::<Vec<_>>().join(" and ");
     let (base, edited) = (&plan.candidates.first()?.trial, code.tried.first()?);
-    let gives = format!("{} in place of {}", size(edited.trial.allocated_bytes), size(base.allocated_bytes));
+    let gives = format!("{} instead of {}", size(edited.trial.allocated_bytes), size(base.allocated_bytes));
     let Some(it) = code.fitting() else {
         return Some(format!("with {lines}, which `run` does not add, the peak is {gives}"));
     };
@@ -179,7 +181,7 @@ pub(super) fn code_change(plan: &Plan) -> Option<String> {
     ))
 }
 
-/// What the techniques that change what is trained would need.
+/// How much memory the program would need with the techniques that change which parameters are trained.
 pub(super) fn offers(plan: &Plan) -> Option<String> {
     let offers = plan.offers.iter().filter(|it| it.is_effective());
     let word = |it: &Candidate| {
@@ -188,11 +190,15 @@ pub(super) fn offers(plan: &Plan) -> Option<String> {
         format!("{} {}{fits} ({detail})", it.set, spare(plan, it))
     };
     let words: Vec<String> = offers.map(word).collect();
-    (!words.is_empty())
-        .then(|| format!("offers that train another part of the model, never chosen: {}", words.join("; ")))
+    (!words.is_empty()).then(|| {
+        format!(
+            "possible, but never chosen, because they train a different part of the model: {}",
+            words.join("; ")
+        )
+    })
 }
 
-/// `7.37 GiB of 7.78 GiB`: what a set uses of the GPU.
+/// `7.37 GiB of 7.78 GiB`: how much of the GPU's memory a set uses.
 fn spare(plan: &Plan, it: &Candidate) -> String {
     let trial = it.caught.as_ref().unwrap_or(&it.trial);
     format!(
@@ -213,11 +219,11 @@ fn largest(plan: &Plan) -> String {
     format!("{}: {sentences}{numbers}", plan.target.name)
 }
 
-/// How the program behaves if it catches running out of memory and continues.
+/// How the program behaves if it catches out-of-memory errors and continues.
 fn catching(trial: &Trial) -> String {
     let times = if trial.caught == 1 { "once".to_owned() } else { format!("{} times", trial.caught) };
     format!(
-        "catches out of memory {times} and continues, with a peak of {} allocated",
+        "catches the out-of-memory error {times} and continues, with a peak of {} allocated",
         size(trial.allocated_bytes)
     )
 }

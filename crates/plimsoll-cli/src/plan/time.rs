@@ -1,41 +1,42 @@
-//! An estimate of a step's time: [`Work`], the operators of a step, against the GPU's bandwidth and FLOP/s.
+//! An estimate of a step's time, from the operators of a step ([`Work`]) and the GPU's bandwidth and FLOP/s.
 //!
-//! On the GPU, each operator takes the longest of its arithmetic, its memory traffic and the start of a kernel; the
-//! host needs about the same time for each operator, and the step takes the longer of the two. The choice of kernels
-//! and the program's own work on the host are unknown, so the figures are good for comparing sets, not as absolute
-//! times. The constants are fitted to programs on an H200 (note 0019).
+//! On the GPU, an operator takes as long as the longest of its arithmetic, its memory traffic and a kernel launch.
+//! On the host, every operator takes about the same time. The step takes the longer of GPU and host time. The choice
+//! of kernels and the program's own work on the host are unknown, so the figures are good for comparing sets, not as
+//! absolute times. The constants are fitted to programs on an H200 (note 0019).
 
 use plimsoll_gpu::Gpu;
 
 use crate::predict::trial::{End, Trial};
 use crate::techniques::{Set, Time, Value};
 
-/// The share of the datasheet's matrix rate that PyTorch's matrix products reach.
+/// The fraction of the datasheet's matrix rate that PyTorch's matrix products reach.
 const PRODUCTS: f64 = 0.7;
 /// The same for convolutions on tensor cores; f32 values run in TF32.
 const CONVOLUTIONS: f64 = 0.2;
-/// The share of the datasheet's bandwidth that element-wise operators, normalizations and reductions reach.
+/// The fraction of the datasheet's bandwidth that element-wise operators, normalizations and reductions reach.
 const TRAFFIC: f64 = 0.42;
 /// The same for convolutions, which read their input several times.
 const CONVOLUTION_TRAFFIC: f64 = 0.2;
-/// The share of the datasheet's PCIe bandwidth that copies from and to pinned memory reach: 55.3 of 64 GB/s
-/// on an H200 (note 0019).
+/// The fraction of the datasheet's PCIe bandwidth that copies from and to pinned memory reach: 55.3 of 64
+/// GB/s on an H200 (note 0019).
 const PINNED: f64 = 0.86;
-/// The share of the datasheet's NVLink or PCIe bandwidth that a collective reaches.
+/// The fraction of the datasheet's NVLink or PCIe bandwidth that a collective reaches.
 const WIRE: f64 = 0.7;
-/// Copies and computation overlap, except for this share of the shorter one. Fitted to programs on an H200
-/// (note 0019).
+/// Copies and computation overlap, except for this fraction of the shorter one. Fitted to programs on an
+/// H200 (note 0019).
 const EXPOSED: f64 = 0.1;
-/// The share of a step that the forward pass takes: a third of the matrix products.
+/// The fraction of a step that the forward pass takes, because it has a third of the matrix products.
 const FORWARD: f64 = 1.0 / 3.0;
 /// Seconds that the GPU needs for a kernel that does almost nothing.
 const KERNEL_S: f64 = 3e-6;
-/// Seconds that the host needs for an operator, with the Python and the dispatch around it.
+/// Seconds that the host needs for an operator, including the Python code and the dispatch around it.
 const HOST_S: f64 = 32e-6;
-/// Seconds of host time for each checkpointed block, besides its operators, with PyTorch's checkpointing or
-/// ours: measured on an H200's host (note 0019).
+/// Seconds of host time for each checkpointed block, in addition to its operators, with PyTorch's
+/// checkpointing or ours. Measured on the host of an H200 (note 0019).
 const AGAIN_S: f64 = 0.6e-3;
-/// The memory traffic under bf16 autocast: half for products and activations, the same for parameters and optimizers.
+/// The memory traffic under bf16 autocast: half as much for products and activations, the same for parameters and
+/// optimizers.
 const NARROW: f64 = 0.6;
 
 /// The prefix of a convolution's type.
@@ -66,9 +67,9 @@ struct Row {
 enum Phase {
     /// The forward pass of a block, and of a block inside it.
     Block(u64, Option<u64>),
-    /// The rest of the model's forward pass.
+    /// The remaining part of the model's forward pass.
     Root,
-    /// The backward pass, the optimizer, and all else.
+    /// The backward pass, the optimizer, and everything else.
     Rest,
 }
 
@@ -82,21 +83,21 @@ enum Rate {
     Bf16,
 }
 
-/// Products of matrices.
+/// Matrix products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Products {
-    /// Of f32, not rounded to TF32.
+    /// In f32, not rounded to TF32.
     F32,
-    /// Of 16 bits.
+    /// In 16 bits.
     Narrow,
 }
 
-/// The cost of a set, compared with the program as it is.
+/// The cost of a set, compared with the unchanged program.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Cost {
     /// Estimated seconds of a step.
     pub(super) step_s: f64,
-    /// FLOPs of a step beyond those of the program as it is.
+    /// FLOPs of a step in addition to those of the unchanged program.
     pub(super) extra_flops: u64,
     /// Bytes that a step moves over PCIe, both directions together.
     pub(super) pcie_bytes: u64,
@@ -105,7 +106,7 @@ pub(super) struct Cost {
 }
 
 impl Work {
-    /// Reads what a counting trial reported; empty if it did not run to its end.
+    /// Reads the report of a counting trial; empty if the trial did not run to its end.
     pub(super) fn of(trial: &Trial) -> Work {
         // A run that failed counted only part of a step.
         let counted = trial.technique("count").filter(|_| trial.end == End::Ran);
@@ -131,7 +132,8 @@ impl Work {
         self.rows.is_empty()
     }
 
-    /// Seconds of a step in which some products have this rate; `None`: all have their own.
+    /// Seconds of a step in which products of this kind have this rate. With `None`, all products have their usual
+    /// rate.
     pub(super) fn products_at(&self, gpu: &Gpu, rate: Option<(Products, u64)>) -> f64 {
         let host_s: f64 = self.rows.iter().map(|row| row.number * HOST_S).sum();
         let seconds = |row: &Row| {
@@ -157,8 +159,9 @@ impl Work {
         self.rows.iter().map(|row| row.flops * row.number).sum()
     }
 
-    /// The cost of a set whose trial is known, compared with the program as it is. With `has_types`, the
-    /// operators were counted under the set's autocast. `devices` is the number of GPUs that fsdp uses.
+    /// The cost of a set whose trial is known, compared with the unchanged program. With `has_types`,
+    /// the operators were counted under the set's autocast. `devices` is the number of GPUs that fsdp
+    /// uses.
     pub(super) fn cost(
         &self,
         gpu: &Gpu,
@@ -178,7 +181,7 @@ impl Work {
                 (Time::Parts, _) => parts = value.unwrap_or(1) as f64,
                 (Time::PartsAgain, _) => (parts, is_split) = (value.unwrap_or(1) as f64, true),
                 (Time::Budget, Value::Percent { default }) => {
-                    // At most the forward pass is recomputed. How much faster compiled kernels are is unknown.
+                    // At most the forward pass is recomputed. The speedup of compiled kernels is unknown.
                     computed_again = FORWARD * (1.0 - value.unwrap_or(default) as f64 / 100.0);
                 }
                 (Time::Sharded, _) => share = 1.0 / f64::from(devices),
@@ -262,7 +265,7 @@ impl Row {
 pub(super) mod tests {
     use super::*;
 
-    /// A step of one product.
+    /// A step with a single product.
     pub(in crate::plan) fn products(rate: &str, flops: f64) -> Work {
         let rate = match rate {
             "tf32" => Rate::Tf32,

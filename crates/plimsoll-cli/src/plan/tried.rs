@@ -9,7 +9,7 @@ use super::time::{Cost, Work};
 use crate::predict::trial::End;
 use crate::techniques::Set;
 
-/// All that a search has found.
+/// All results of a search.
 #[derive(Default)]
 pub(super) struct Tried {
     candidates: Vec<Candidate>,
@@ -36,13 +36,13 @@ impl Tried {
         self.candidates.push(candidate);
     }
 
-    /// Corrects a candidate. The search then continues with everything that is known.
+    /// Corrects a candidate. The search then continues with all results so far.
     pub(super) fn correct(&mut self, place: usize, how: impl FnOnce(&mut Candidate)) {
         how(&mut self.candidates[place]);
         self.known_before = self.candidates.len();
     }
 
-    /// Stores the cost of the program as it is.
+    /// Stores the cost of the unchanged program.
     pub(super) fn price(&mut self, cost: Option<Cost>) {
         if let Some(base) = self.candidates.first_mut() {
             base.cost = cost;

@@ -1,5 +1,5 @@
-//! The largest batch of a program whose command does not contain `{BATCH}`: runs in which the model gets another batch
-//! ([`Unmarked`]). `../../python/plimsoll/techniques/batch.py` changes it.
+//! The largest batch of a program whose command does not contain `{BATCH}`: found by runs in which the model gets
+//! another batch ([`Unmarked`]). `../../python/plimsoll/techniques/batch.py` resizes the batch.
 
 use std::time::{Duration, Instant};
 
@@ -29,9 +29,9 @@ pub(super) struct Unmarked {
     /// The program's own batch.
     own: u64,
     way: &'static str,
-    /// The lines that make or move tensors of that batch.
+    /// The lines that create or move tensors of that batch.
     places: Vec<String>,
-    /// The largest batches: of the program as it is, and with the chosen set.
+    /// The largest batches: for the unchanged program, and with the chosen set.
     pub(super) largest: Vec<Largest>,
 }
 
@@ -41,24 +41,24 @@ impl Unmarked {
         let own = self.own;
         match self.way {
             "tensors" => format!(
-                "batch: the model gets {own} rows; for another batch, runs changed tensors of {own} rows where the \
-                 program makes them or moves them to the GPU ({})",
+                "batch: the model gets {own} rows; other batches were tried by resizing tensors of {own} rows where \
+                 the program makes them or moves them to the GPU ({})",
                 self.places.join(", ")
             ),
             _ => format!(
-                "batch: the model gets {own} rows; for another batch, runs changed the model's arguments. Tensors that \
-                 the program makes outside the model kept their size, so write {{BATCH}} in the command to be sure"
+                "batch: the model gets {own} rows; other batches were tried by resizing the model's arguments. \
+                 Tensors that the program makes outside the model kept their size, so write {{BATCH}} in the command to be sure"
             ),
         }
     }
 }
 
 impl Search<'_, '_> {
-    /// Searches for the largest batch of the program as it is, and with a set. `Err` in the result says why there is
-    /// none.
+    /// Searches for the largest batch, both for the unchanged program and with a set. `Err` in the result says why
+    /// there is none.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(super) fn largest_batches(
         &mut self,
         chosen: Option<&Set>,
@@ -78,7 +78,7 @@ impl Search<'_, '_> {
         let looks = Rows { to: 0, of: 0, way: "tensors" };
         let seen = self.trials.of(&none, How::Batch(looks))?;
         let Some(batch) = seen.technique(NAME).filter(|_| seen.end == End::Ran) else {
-            return Ok(Err("the run that looks for the model's batch did not end well".to_owned()));
+            return Ok(Err("the run that looks for the model's batch size failed".to_owned()));
         };
         let Some(own) = batch.batch else { return Ok(Err(batch.detail.clone())) };
         let places = batch.places.clone();

@@ -1,6 +1,6 @@
-//! A second run with more memory than the GPU has, to find out how much a program that ran out needs ([`Need`]).
-//! The GPU still reports its own size to the program, and a request whose failure the program caught fails
-//! again.
+//! A second run with more memory than the GPU has, to find out how much memory a program needs that ran out
+//! ([`Need`]). The simulated GPU still reports its own size to the program, and a request whose failure the
+//! program caught fails again.
 
 use super::analysis::host::Node;
 use super::analysis::need::Need;
@@ -17,10 +17,11 @@ use crate::exit::Failure;
 use crate::output;
 
 impl Outcome {
-    /// Runs the program again with more memory if it ran out, or if it caught that and may have given up.
+    /// Runs the program again with more memory if it ran out of memory, or if it caught the error and may have given
+    /// up.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(super) fn find_need(
         &mut self,
         args: &PredictArgs,
@@ -45,7 +46,7 @@ impl Outcome {
             return Ok(());
         }
         let mut ample = Outcome::of(&run.job, target)?;
-        // It comes further, and so may need more on the host, too.
+        // This run gets further, so it may also need more host memory.
         if ample.host.as_ref().map(Node::must_bytes) > self.host.as_ref().map(Node::must_bytes) {
             self.host = ample.host.take();
         }
@@ -60,7 +61,7 @@ impl Outcome {
         let end_bytes = ample.growth.as_ref().and_then(|growth| growth.end_bytes);
         let (peaks, capacity_bytes) =
             (judged.peaks, target.charged(judged.peaks.outside_bytes).capacity_bytes());
-        // If PyTorch's memory peaked at another moment, the need is that of the process.
+        // If the process's memory peaked at another moment than PyTorch's, the process's peak is the need.
         let is_apart = end_bytes.is_none() && peaks.peaks_apart();
         let is_more = peaks.allocated_bytes > capacity_bytes;
         let measured_bytes = match (is_apart, is_more) {

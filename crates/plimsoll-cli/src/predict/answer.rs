@@ -27,10 +27,11 @@ pub(super) struct Outcome {
     pub(super) reports: Vec<Report>,
     /// The process and device that decide the verdict; `None` if no memory was requested.
     pub(super) judged: Option<Judged>,
-    /// The peaks of the same requests without the libraries' workspaces, if there were any and the program fits.
-    pub(super) without_workspaces: Option<Without>,
-    /// The peaks without the requests of `torch.compile` that a warm cache avoids, if there were any and the program
+    /// The peaks of the same requests without the libraries' workspaces, if there were workspaces and the program
     /// fits.
+    pub(super) without_workspaces: Option<Without>,
+    /// The peaks without the requests of `torch.compile` that a warm cache avoids, if there were such requests and
+    /// the program fits.
     pub(super) with_warm_caches: Option<Without>,
     /// The result with zero in place of the assumed values, if there are any.
     pub(super) without_assumptions: Option<Box<Outcome>>,
@@ -43,7 +44,7 @@ pub(super) struct Outcome {
     pub(super) growth: Option<Growth>,
     /// The program's need, if it ran out of memory and the need is known.
     pub(super) need: Option<Need>,
-    /// The memory that it can free at the peak, and the effect, if there is any.
+    /// The memory that it can free at the peak, and the peaks without it, if there is any.
     pub(super) savings: Option<Savings>,
     /// The files that it would have written, and the hosts that it contacted.
     pub(super) traces: Traces,
@@ -98,8 +99,8 @@ impl Outcome {
         })
     }
 
-    /// Notes that the program caught an out-of-memory error and gave up: with more memory it would have done
-    /// more.
+    /// Records that the program caught an out-of-memory error and gave up, because with more memory it would
+    /// have continued.
     pub(super) fn gave_up(&mut self) {
         if let (Verdict::Fits { .. }, Some(shortage)) = (&self.verdict, &self.shortage) {
             self.verdict = Verdict::RunsOut(Shortage { caught: true, ..shortage.clone() });
@@ -125,7 +126,8 @@ impl Outcome {
         judged.flat_map(|it| it.report.holders.iter().filter(|holder| holder.device == it.peaks.device))
     }
 
-    /// Training memory that was dropped for good after one of the steps.
+    /// Training memory (gradients, optimizer states, buffers) that disappeared after one of the steps and never came
+    /// back.
     pub(super) fn falls(&self) -> &[Fall] {
         self.judged.as_ref().map_or(&[], |judged| &judged.report.falls)
     }
@@ -148,7 +150,8 @@ impl Outcome {
     }
 
     /// Replays the recording without the libraries' workspaces, and without the requests that warm compile caches
-    /// avoid. Does nothing if memory ran out: the recording then ends early, so the rest is unknown.
+    /// avoid. Does nothing if memory ran out: the recording then ends early, so the remaining requests are
+    /// unknown.
     pub(super) fn replay_without(&mut self) {
         let judged = self.judged.as_ref().filter(|_| matches!(self.verdict, Verdict::Fits { .. }));
         let Some((judged, analysis)) = judged.and_then(|judged| Some((judged, judged.analysis.as_ref()?)))
@@ -160,7 +163,7 @@ impl Outcome {
         self.with_warm_caches = warm::replay(analysis, judged.report.compile_caches);
     }
 
-    /// Whether a replay's peaks differ from the run's.
+    /// Whether a replay's peaks differ from the peaks of the run.
     pub(super) fn differs(&self, replay: &Without) -> bool {
         let peaks = self.judged.as_ref().map(|judged| judged.peaks);
         peaks.is_some_and(|peaks| {
@@ -187,7 +190,7 @@ impl Outcome {
         self.judged.as_ref().map(|judged| judged.peaks.reserved_bytes)
     }
 
-    /// The maximum number of bytes that unknown values may add to the peak, as far as it is known.
+    /// The maximum number of bytes that unknown values may add to the peak, as far as known.
     pub(super) fn stake_bytes(&self) -> u64 {
         match self.with_largest.as_deref().and_then(Outcome::reserved_bytes).zip(self.reserved_bytes()) {
             Some((largest, zero)) => largest.saturating_sub(zero),
@@ -204,7 +207,8 @@ impl Outcome {
         (stake > zero / 50).then_some(zero + stake)
     }
 
-    /// Whether it fits with the assumed values, but unknown values may add more than there is to spare.
+    /// Whether the program fits with the assumed values, but unknown values may add more memory than there is to
+    /// spare.
     pub(super) fn may_not_fit(&self) -> bool {
         matches!(self.verdict, Verdict::Fits { spare_bytes, .. } if self.stake_bytes() > spare_bytes)
     }
@@ -264,7 +268,7 @@ mod tests {
         Target::new("64MiB", Some("8.0"), Some(4 * MIB)).expect("a device")
     }
 
-    /// The report of a process that peaked at 20 MiB, with these changes.
+    /// The report of a process with a peak of 20 MiB, with these fields changed.
     fn report(changes: &serde_json::Value) -> Report {
         let mut json = serde_json::json!({
             "pid": 7, "rank": null, "alone": false, "command": ["train.py"], "state": "stopped",
@@ -347,7 +351,7 @@ mod tests {
         ran_out.status = 1;
         ran_out.steps = 5;
         assert_eq!(verdict(Ended::Well, std::slice::from_ref(&ran_out)).exit(), Exit::OutOfMemory);
-        // It caught the failure in step 4, and made further steps.
+        // It caught the failure in step 4, and completed further steps.
         ran_out.status = 0;
         assert_eq!(verdict(Ended::Well, &[ran_out]), Verdict::Fits { spare_bytes: 40 * MIB, caught: 1 });
     }
@@ -356,7 +360,7 @@ mod tests {
     fn an_unknown_verdict_gives_the_reason() {
         let cpu = report(&serde_json::json!({ "cuda": null, "started": false, "devices": [] }));
         check_unknown(Ended::Status(1), &[cpu], "CPU-only build");
-        check_unknown(Ended::Well, &[], "no torch was imported");
+        check_unknown(Ended::Well, &[], "torch was not imported");
         let unused = report(&serde_json::json!({ "started": false, "devices": [] }));
         check_unknown(Ended::Well, &[unused], "no GPU memory");
         check_unknown(Ended::Well, &[report(&serde_json::json!({ "standin": false }))], "LD_PRELOAD");
@@ -426,7 +430,7 @@ mod tests {
             ),
             ("CUDA error: invalid device ordinal", true, "--devices"),
             ("CUDA error: no kernel image is available", true, "no code for that GPU"),
-            ("no rows", true, "reads a value from the GPU just above"),
+            ("no rows", true, "reads from the GPU just above"),
         ] {
             let hint = failed("RuntimeError", text, reads).1.expect("a hint");
             assert!(hint.contains(said), "{text}: {hint}");

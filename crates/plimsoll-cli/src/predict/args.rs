@@ -28,23 +28,23 @@ pub(crate) struct PredictArgs {
     /// Number of GPUs that the program sees
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) devices: u32,
-    /// With --rank: number of machines of the job, each with --devices GPUs
+    /// With --rank: number of machines in the job, each with --devices GPUs
     #[arg(long, value_name = "N", default_value_t = 1, requires = "rank", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) nodes: u32,
     /// Run only this rank of a job with --nodes times --devices ranks: needs neither torchrun nor the other ranks
     #[arg(long, value_name = "N")]
     pub(super) rank: Option<u32>,
-    /// Memory of each GPU that a process uses outside the allocator, without NCCL; 0 leaves out NCCL, too [default:
-    /// computed for what the program uses]
+    /// Memory that a process uses on each GPU outside PyTorch's allocator, except NCCL's; 0 also leaves out NCCL's [default:
+    /// computed from what the program uses]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     pub(super) context: Option<u64>,
-    /// Memory of the machine that will run the program, as far as the program may have it
+    /// Host memory that the program may use on the machine that will run it
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     pub(super) host_memory: Option<u64>,
     /// Size of /dev/shm on that machine; Docker's default is 64MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     pub(super) shm: Option<u64>,
-    /// Workspaces of cuDNN (convolutions, recurrent networks, batch normalization, CTC loss) and cuFFT
+    /// How to compute the workspaces of cuDNN (convolutions, recurrent networks, batch normalization, CTC loss) and cuFFT
     #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     pub(super) cudnn_workspace: Workspaces,
     /// Stop training after this many steps of every optimizer. If the training loops over a DataLoader, the code
@@ -55,7 +55,7 @@ pub(crate) struct PredictArgs {
     /// Run the program to its end
     #[arg(long, conflicts_with = "steps")]
     pub(super) whole: bool,
-    /// Use this value for what a line reads from the GPU, instead of zero; max is the largest possible value, half is
+    /// Value to use instead of zero for what this line reads from the GPU; max is the largest possible value, half is
     /// half of it
     #[arg(long, value_name = "FILE:LINE=VALUE|max|half", value_parser = Assumption::parse)]
     pub(super) assume: Vec<Assumption>,
@@ -71,8 +71,8 @@ pub(crate) struct PredictArgs {
     /// Search this range for the largest value that fits; the value replaces {NAME} in the command
     #[arg(long, value_name = "NAME=FROM..TO", value_parser = Placeholder::parse)]
     pub(super) find: Option<Placeholder>,
-    /// Save a snapshot for `explain`, `leaks`, `diff` and the other verbs: of the process that decides the verdict,
-    /// or of all processes to a folder (DIR/)
+    /// Save a snapshot of the process that decides the verdict, for `explain`, `leaks`, `diff` and other commands; DIR/
+    /// saves one for each process
     #[arg(long, value_name = "OUT.pickle|DIR/", conflicts_with = "find")]
     pub(super) snapshot: Option<PathBuf>,
     /// Also write a page for a browser: one file that needs no network
@@ -80,7 +80,7 @@ pub(crate) struct PredictArgs {
     pub(super) html: Option<PathBuf>,
     #[command(flatten)]
     pub(super) writes: Writes,
-    /// Overwrite existing files; in a folder of snapshots, all those of an earlier run
+    /// Overwrite existing files; in a folder of snapshots, replace all snapshots of an earlier run
     #[arg(short, long)]
     pub(super) force: bool,
     #[command(flatten)]
@@ -100,10 +100,10 @@ pub(crate) struct PredictArgs {
     /// Print the known GPUs
     #[arg(long)]
     pub(super) list: bool,
-    /// Further variables for the program, from `plan`
+    /// More environment variables for the program (set by `plan`)
     #[arg(skip)]
     pub(super) variables: Vec<(&'static str, OsString)>,
-    /// Whether the program's own output is discarded, for `plan`'s later runs
+    /// Discard the program's own output (set by `plan` for its later runs)
     #[arg(skip)]
     pub(super) quiet: bool,
 }
@@ -116,7 +116,7 @@ compilers (HF_HOME, TORCH_HOME, XDG_CACHE_HOME) are kept. Tensor files (.pt, .np
 are downloads: below a folder `hub`, or in HF_HUB_CACHE. A loop that waits for a value may never end: use --timeout.
 
 Ctrl-C or SIGTERM stops the program and reports what happened up to then; a second one kills it. All of its processes end
-with the run. The program runs in its own process group: it does not receive Ctrl-C, whose handler might save a model of
+with the run. The program runs in its own process group: Ctrl-C does not reach it, so no handler saves a model full of
 zeros, and Ctrl-Z does not stop it. A file or pipe on stdin is passed on; a terminal is not.
 
 Exit codes: 0 it fits; 4 it does not fit, or there is no answer, for example because the run was stopped early; 5 the

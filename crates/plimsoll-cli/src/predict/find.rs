@@ -33,7 +33,7 @@ impl Tried {
     }
 }
 
-/// Runs the command with one value after another. Returns the text for stdout.
+/// Runs the command with different values until the largest is found. Returns the text for stdout.
 pub(super) fn run(
     args: &PredictArgs,
     placeholder: &Placeholder,

@@ -12,10 +12,10 @@ use super::node::Machine;
 use crate::bytes;
 use crate::exit::{Exit, Failure};
 
-/// Additional memory, for a run that must not run out of it.
+/// Additional memory for a run that must not run out of memory.
 const MORE_BYTES: u64 = 1 << 39;
 
-/// The libraries that a common program loads, for a GPU on which nothing has run yet.
+/// The libraries that a typical program loads. They are assumed for a GPU on which nothing has run yet.
 const COMMON: [Library; 5] =
     [Library::PyTorchKernels, Library::CuBlas, Library::CuDnn, Library::CuFft, Library::CuSolver];
 
@@ -35,7 +35,7 @@ pub(crate) enum Workspaces {
 }
 
 impl Workspaces {
-    /// The stand-in's name for it.
+    /// The stand-in's variable and value for this choice.
     fn variable(self) -> (&'static str, String) {
         let value = match self {
             Workspaces::None => "none",
@@ -53,11 +53,11 @@ pub(crate) struct Target {
     pub(crate) name: String,
     /// The device's memory.
     pub(crate) total_bytes: u64,
-    /// Memory that a process uses outside the allocator, at most.
+    /// The maximum memory that a process uses outside the allocator.
     pub(crate) context_bytes: u64,
-    /// The least that it uses there: less than the most only until something has run.
+    /// The minimum that it uses there. It is less than the maximum only until something has run.
     pub(crate) least_context_bytes: u64,
-    /// Compute capability, as `8.9`.
+    /// The compute capability, such as `8.9`.
     pub(crate) capability: String,
     /// The options that name it, such as `--gpu RTX-4090`.
     pub(crate) options: String,
@@ -70,7 +70,7 @@ pub(crate) struct Target {
     pub(crate) workspaces: Workspaces,
     /// The variables that configure the stand-in.
     environment: Vec<(&'static str, String)>,
-    /// The machine in which it is.
+    /// The machine that contains the GPU.
     pub(crate) machine: Machine,
 }
 
@@ -89,7 +89,7 @@ impl Target {
         target.map_err(|why| Failure::new(Exit::Usage, format!("--gpu {gpu}: {why}")))
     }
 
-    /// This many of these GPUs, with cuDNN's workspaces determined in this way.
+    /// The same target with this many GPUs, and with cuDNN's workspaces determined in this way.
     pub(super) fn with_devices(mut self, devices: u32, workspaces: Workspaces) -> Target {
         self.environment.push((settings::DEVICES, devices.to_string()));
         self.workspaces = workspaces;
@@ -161,7 +161,7 @@ impl Target {
         let context_bytes = given.unwrap_or_else(|| expected_bytes(alike));
         let least_context_bytes = given.unwrap_or_else(|| outside::context(alike).bytes);
         if total_bytes <= least_context_bytes {
-            return Err("the context fills it (see --context)".to_owned());
+            return Err("the context alone fills it (see --context)".to_owned());
         }
         let charged = given.map_or_else(|| "laws".to_owned(), |bytes| bytes.to_string());
         let environment =
@@ -197,8 +197,8 @@ impl Target {
         target
     }
 
-    /// The same GPU with more memory than it reports: from the start, or after a process had this many
-    /// failed requests.
+    /// The same GPU with more memory than it reports: from the start, or after this many failed
+    /// requests in a process.
     pub(super) fn with_more(&self, after: u64) -> Target {
         let mut target = self.clone();
         if after == 0 {
@@ -218,7 +218,7 @@ impl Target {
         }
     }
 
-    /// The allocator's share.
+    /// The memory that is available to the allocator.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.total_bytes.saturating_sub(self.context_bytes)
     }
@@ -230,18 +230,18 @@ fn expected_bytes(gpu: &Gpu) -> u64 {
     outside::context(gpu).bytes + libraries.iter().sum::<u64>()
 }
 
-/// The numbers of a compute capability as people write it.
+/// Parses a compute capability such as `8.9`.
 fn numbers(capability: &str) -> Option<(i32, i32)> {
     let (major, minor) = capability.split_once('.')?;
     Some((major.parse::<u8>().ok()?.into(), minor.parse::<u8>().ok()?.into()))
 }
 
-/// A compute capability as people write it.
+/// Formats a compute capability, such as `8.9`.
 fn version((major, minor): (i32, i32)) -> String {
     format!("{major}.{minor}")
 }
 
-/// The error for an unknown name, with what to use instead.
+/// The error for an unknown name, with suggestions.
 fn unknown(why: &UnknownGpu) -> String {
     match why {
         UnknownGpu::NotListed => format!("{why}, or a size such as 24GiB"),

@@ -21,13 +21,13 @@ impl Keep {
     /// Parses the argument: an existing folder, or a path that ends with `/`, is a folder.
     ///
     /// # Errors
-    /// There are existing snapshots, and `force` is not set.
+    /// Snapshots already exist there, and `force` is not set.
     pub(super) fn of(path: &Path, force: bool) -> Result<Keep, Failure> {
         if !path.is_dir() && !path.as_os_str().as_encoded_bytes().ends_with(b"/") {
             let sink = Sink::new(path.to_path_buf(), force);
             return sink.check().map(|()| Keep::One(sink));
         }
-        // Snapshots of another run would look like ranks of this one.
+        // Snapshots of another run would look like those of other ranks of this run.
         let is_snapshot = |entry: io::Result<fs::DirEntry>| {
             entry.is_ok_and(|entry| entry.path().extension().is_some_and(|ending| ending == "pickle"))
         };
@@ -41,10 +41,10 @@ impl Keep {
         Ok(Keep::All { folder: path.to_path_buf(), force })
     }
 
-    /// Writes them, and sets the explanation's file name.
+    /// Writes the snapshots, and sets the file name in the explanation.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(super) fn write(&self, outcome: &mut Outcome) -> Result<(), Failure> {
         let analysis = outcome.judged.as_mut().and_then(|judged| judged.analysis.as_mut());
         match self {
@@ -98,7 +98,7 @@ fn names(reports: &[&Report]) -> Vec<String> {
     named.collect()
 }
 
-/// Removes an earlier run's snapshots, which would look like ranks of this one.
+/// Removes an earlier run's snapshots, which would look like those of other ranks of this run.
 fn clear(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

@@ -29,7 +29,7 @@ pub(crate) fn named(gpu: Option<&str>, cc: Option<&str>) -> Result<Named, Failur
         let found = smi().or_else(driver);
         if let Some(Named { gpu, cc }) = &found {
             let cc = cc.as_ref().map_or_else(String::new, |cc| format!(" --cc {cc}"));
-            output::progress(&format!("no --gpu: taking this machine's GPU, --gpu {gpu}{cc}"));
+            output::progress(&format!("no --gpu: using this machine's GPU, --gpu {gpu}{cc}"));
         }
         found
     });

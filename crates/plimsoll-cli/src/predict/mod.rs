@@ -2,16 +2,16 @@
 //!
 //! PyTorch and its allocator are the real ones; the device is `plimsoll-standin`.
 //!
-//! A prediction goes in one direction: launch → recording → analysis → answer → report. Each step passes one type to
-//! the next, and uses nothing of the steps after it:
+//! Data flows in one direction: launch → recording → analysis → answer → report. Each step passes one type to the
+//! next, and uses nothing from later steps:
 //!
-//! | step | hands on |
+//! | step | passes on |
 //! |---|---|
 //! | `launch/` | how the program ended ([`Ended`]), and the files that it would have written |
 //! | `recording/` | what its processes report ([`Job`](recording::job::Job)) |
-//! | `analysis/` | the process that decides, and the verdict ([`Judged`](analysis::judged::Judged), [`Verdict`](analysis::verdict::Verdict)) |
+//! | `analysis/` | the process that decides the verdict, and the verdict ([`Judged`](analysis::judged::Judged), [`Verdict`](analysis::verdict::Verdict)) |
 //! | `answer.rs` | the answer about a run ([`Outcome`]) |
-//! | `render/` | the report, from which text, JSON and page are made |
+//! | `render/` | the report, from which the texts, the JSON and the page are made |
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
@@ -19,11 +19,11 @@
 //! |---|---|
 //! | `assume.rs`, `placeholder.rs`, `search.rs` | values from `--assume`; the name that `--find` replaces; the search for its largest value |
 //! | `node.rs`, `machine.rs`, `gpu.rs` | the machine that will run the program; the GPU of this machine; the simulated GPU, and its memory for the allocator |
-//! | `planner.rs` | this program as cuDNN's planner |
+//! | `planner.rs` | runs this program as cuDNN's planner |
 //! | `view/` | the file system as the program sees it: its writes do not reach the disk |
 //! | `args.rs` | the options |
 //! | `launch/` | starts the program on the stand-in, and waits for its end |
-//! | `recording/` | the reports and files that it left |
+//! | `recording/` | the reports and files that the program left |
 //! | `run.rs` | one run: the environment with the hooks, the launch, the recording |
 //! | `analysis/` | the conclusions from the recording |
 //! | `answer.rs` | the answer about a run |
@@ -41,11 +41,11 @@
 //! |---|---|
 //! | `start.py`, `watch.py`, `settings.py`, `device.py`, `compiled.py`, `failure.py` | the hooks, and the report |
 //! | `optimizers.py` | the optimizer steps that count |
-//! | `reads.py`, `dataflow.py`, `source.py`, `names.py` | reads of device values: where they are, and what the values decide |
-//! | `shadows.py`, `shadow.py`, `bounds.py`, `experts.py` | values that are known without computing; equal shares of experts |
+//! | `reads.py`, `dataflow.py`, `source.py`, `names.py` | reads of device values: their places, and what the values decide |
+//! | `shadows.py`, `shadow.py`, `bounds.py`, `experts.py` | values that are known without computing them; equal shares of tokens for experts |
 //! | `finish.py`, `loops.py`, `batches.py`, `growth.py`, `rounds.py` | the code after the steps; the training's largest batch; growth in loops that are cut short, and the outer loop that ends it |
-//! | `late.py`, `lines.py`, `conditions.py`, `heavy.py`, `behind.py` | code of the training loop, and after it in an outer loop, that has not run yet; when it will, whether it matters |
-//! | `view.py`, `renames.py`, `space.py` | the private view of the file system in a fork; files that the program renames; the free space it finds |
+//! | `late.py`, `lines.py`, `conditions.py`, `heavy.py`, `behind.py` | code of the training loop, and after it in an outer loop, that has not run yet: when it will run, and whether it needs memory |
+//! | `view.py`, `renames.py`, `space.py` | the private view of the file system in a fork; files that the program renames; the free space that it sees |
 //! | `warnings.py`, `graphs.py` | memory that depends on unknown values; graphs that no backward pass uses |
 //! | `sparse.py`, `network.py` | saved models that take no space; the hosts that the program contacts |
 //! | `../_waste/` | memory at the peak that is not read again, and the line that frees it |
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     let target = args.target()?;
     if let Some(alike) = target.assumed_from {
         output::progress(&format!(
-            "{} without --cc: assuming compute capability {}, that of the {alike}, the listed GPU nearest in size",
+            "{} without --cc: assuming compute capability {}, that of the {alike}, the listed GPU closest in size",
             target.options, target.capability
         ));
     }

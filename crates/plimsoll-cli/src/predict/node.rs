@@ -2,21 +2,21 @@
 
 use std::fs;
 
-/// A machine of the job.
+/// A machine that runs the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Machine {
-    /// The memory that the program may have of it.
+    /// The part of its memory that the program may use.
     pub(crate) memory_bytes: Option<u64>,
-    /// Whether that is this machine's, and not what the user gave.
+    /// Whether that is the memory of this machine, not a size that the user gave.
     pub(crate) is_this: bool,
     /// The size of `/dev/shm`.
     pub(crate) shm_bytes: Option<u64>,
-    /// The ranks that it runs, if one rank stands for all of them.
+    /// The number of ranks that it runs, if one simulated rank stands for all of them.
     pub(crate) alike: Option<u32>,
 }
 
 impl Machine {
-    /// A machine with the given memory; without a size, this one if the program will run here.
+    /// A machine with the given memory. Without a given size, it is this machine if the program will run here.
     pub(crate) fn for_plan(given_bytes: Option<u64>, runs_here: bool) -> Machine {
         let is_this = given_bytes.is_none() && runs_here;
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();

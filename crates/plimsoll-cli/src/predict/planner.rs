@@ -8,7 +8,7 @@ use plimsoll_standin::{place, planner};
 
 use crate::exit::Exit;
 
-/// The argument after [`place::PLANNER`] in the process that answers.
+/// The argument after [`place::PLANNER`] in the process that answers requests.
 const ANSWERS: &str = "answers";
 
 /// Runs the planner on stdin if these are its arguments; otherwise returns `None`.

@@ -26,7 +26,7 @@ use crate::protocol::STOP;
 use crate::scratch::unreadable;
 use crate::techniques::Technique;
 
-/// Steps after which training is stopped, unless code of its loop has not run yet (`late.py`).
+/// The number of steps after which training is stopped, unless code of its loop has not run yet (`late.py`).
 const STEPS: u64 = 3;
 
 /// A program that has ended.
@@ -59,7 +59,7 @@ impl Run {
         let place = Folder::laid_out(folder.path(), session.standin()).map_err(|why| unreadable(&why))?;
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
         if args.variables.is_empty() && !args.quiet {
-            output::progress(&format!("running on a stand-in for {}: {}", target.name, words.join(" ")));
+            output::progress(&format!("running on a simulated {}: {}", target.name, words.join(" ")));
         }
         let stop = place.reports.join(STOP);
         let mut child = prepared(args, command, target, &place);
@@ -92,7 +92,7 @@ impl Run {
 
 /// The parts of the temporary folder.
 struct Folder {
-    /// Links to the stand-in, under the names that the loader looks for.
+    /// Links to the stand-in, under the names that the dynamic loader searches for.
     standin: PathBuf,
     /// The first folder of PYTHONPATH.
     python: PathBuf,
@@ -158,7 +158,7 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
         child.env("PLIMSOLL_WITH", set.json());
     }
     if let Some(settings) = expandable.as_ref().or(args.alloc_conf.as_ref()) {
-        // The old name of the variable, for older versions.
+        // The second is the variable's old name, for older versions of PyTorch.
         child.env("PYTORCH_ALLOC_CONF", settings).env("PYTORCH_CUDA_ALLOC_CONF", settings);
     }
     child.env("PLIMSOLL_PREDICT_VIEW", place.reports.with_file_name("view.json"));

@@ -1,6 +1,6 @@
 //! Further runs with lines that free memory that is live at the peak but not needed there ([`Savings`]). The printed
-//! peaks are those of these runs. In the program's view of the file system, its source contains the lines, as if they
-//! were pasted.
+//! peaks are measured in these runs. In the program's view of the file system, its source contains the lines, as if
+//! the user had pasted them.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,9 @@ impl Outcome {
             self.savings = Some(Savings { before_bytes, rows, together: None });
             return;
         }
-        output::progress("some memory at the peak is not read again; running again without it");
+        output::progress(
+            "some memory that is live at the peak is never read again; running again without it",
+        );
         let mut trials = Trials {
             args,
             target,
@@ -56,10 +58,10 @@ struct Trials<'a> {
     args: &'a PredictArgs,
     target: &'a Target,
     session: &'a Session,
-    /// A run whose peak is higher than this does not count as a gain.
+    /// If a run's peak is higher than this, its lines do not count as a saving.
     most_bytes: u64,
     began: Instant,
-    /// Whether the user has ended a run: then there is no further one.
+    /// Whether the user has ended a run. If so, there are no further runs.
     is_interrupted: bool,
 }
 
@@ -77,7 +79,7 @@ impl Trials<'_> {
         };
         let rows: Vec<Saving> = rows.iter().map(alone).collect();
         let single: Vec<&Saving> = rows.iter().filter(|row| row.alone.is_some()).collect();
-        // Lines that gain nothing alone may do so together, as those of two names for one tensor.
+        // Lines that save nothing alone may save memory together, for example if two names refer to one tensor.
         let without = match &single[..] {
             [] => None,
             [one] => one.alone,
@@ -94,7 +96,7 @@ impl Trials<'_> {
         }
     }
 
-    /// The peaks with these lines; `None` if they gain nothing, or the program fails with them.
+    /// The peaks with these lines; `None` if they save nothing, or the program fails with them.
     fn run(&mut self, lines: &[&Waste]) -> Option<Freed> {
         if self.is_interrupted {
             return None;

@@ -1,7 +1,7 @@
-//! Finds, in few runs, the largest value that fits. Memory grows about linearly with the batch, so two peaks predict
-//! the largest value.
+//! Finds the largest value that fits, with few runs. Memory grows about linearly with the batch, so two peaks
+//! predict the largest value.
 
-/// How exactly [`largest_above`] finds large values.
+/// The relative precision of [`largest_above`] for large values: one part in this many.
 const EXACT: u64 = 256;
 
 /// A value that fits, and the peak of reserved bytes with it.
@@ -28,7 +28,7 @@ pub(crate) fn largest<E>(
     }
     let (mut good, mut bad) = (Point { value: from, peak_bytes }, to);
     let mut before: Option<Point> = None;
-    // Consecutive runs that left more than half of the range, because the guesses were wrong.
+    // The number of consecutive runs that left more than half of the range, because the guesses were wrong.
     let mut slow = 0;
     while bad - good.value > 1 {
         let width = bad - good.value;
@@ -49,8 +49,8 @@ pub(crate) fn largest<E>(
     Ok(Some(good.value))
 }
 
-/// The largest value from `own` to `most` that fits, to one part in [`EXACT`]; `own` fits with this peak. Otherwise as
-/// [`largest`], but large values are tried only if smaller ones suggest them.
+/// The largest value from `own` to `most` that fits, to one part in [`EXACT`]; `own` is known to fit, with this peak.
+/// It works like [`largest`], but tries large values only if the results of smaller ones suggest that they fit.
 ///
 /// # Errors
 /// The errors of `peak`.
@@ -140,7 +140,7 @@ mod tests {
         assert!(found(8, 256, 9_000_000_000, &even).1 <= 4);
         assert_eq!(found(8, 256, 90_000_000_000, &even), (256, 1));
         assert_eq!(found(8, 8, 90_000_000_000, &even), (8, 0));
-        // Growth in steps, and faster than linear: the border to one part in 256.
+        // For growth in steps, and for growth faster than linear, the limit is found to one part in 256.
         let courses: [fn(u64) -> u64; 3] = [|it| it.div_ceil(100) * 100, |it| it * it, |_| 7];
         for of in courses {
             for border in [8_u64, 9, 100, 1000, 30_000] {

@@ -1,6 +1,6 @@
 //! The process that runs trials for `plan`: [`Server`]. It is a run of the program that waits at its first use of
-//! CUDA and forks for each request (`serve.py`), as many at once as this machine has processors, in the order of the
-//! requests.
+//! CUDA and forks for each request (`serve.py`), in the order of the requests, with as many concurrent forks as
+//! this machine has processors.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,13 +18,13 @@ use crate::protocol::{Done, END, LATE, Request, UNABLE};
 use crate::scratch::unreadable;
 use crate::techniques::Set;
 
-/// How long a child may take to end beyond its own time limit, and the server to end.
+/// How long a child may take to end after its own time limit, and how long the server may take to end.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 /// How often to look for an answer.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The same once it is late: each check then reads the maps of all processes.
+/// How often to look once the answer is late: each check then reads the memory maps of all processes.
 const LATE_PAUSE: Duration = Duration::from_millis(100);
 
 /// How a set is tried.
@@ -34,22 +34,23 @@ pub(crate) enum How {
     Ample,
     /// With ample memory, but the allocator is limited to the GPU's.
     Limited,
-    /// With ample memory; the operators of a step are counted.
+    /// With ample memory, counting the operators of a step.
     Counted,
     /// On a simulated device of the GPU's size.
     Itself,
-    /// With another batch; the allocator is limited to the GPU's memory.
+    /// With another batch, and with the allocator limited to the GPU's memory.
     Batch(Rows),
 }
 
-/// Another batch for a program.
+/// Another batch size for a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rows {
-    /// The new batch. With 0, the program keeps its own, which is reported; the allocator is not limited.
+    /// The new batch size. With 0, the program keeps its own batch, whose size is reported, and the allocator is not
+    /// limited.
     pub(crate) to: u64,
     /// The program's own batch.
     pub(crate) of: u64,
-    /// How the program gets it: `tensors` or `inputs` (`techniques/batch.py`).
+    /// How the batch is resized: `tensors` or `inputs` (`techniques/batch.py`).
     pub(crate) way: &'static str,
 }
 
@@ -71,11 +72,11 @@ pub(super) struct Wanted {
     /// Whether it looks for memory at the peak that is not read again.
     pub(super) looks: bool,
     pub(super) ranks: u32,
-    /// Whether no other trial may run meanwhile.
+    /// Whether no other trial may run at the same time.
     pub(super) is_alone: bool,
 }
 
-/// The process, and its requests.
+/// The serving process, and the requests to it.
 pub(super) struct Server<'scope> {
     session: &'scope Session,
     /// `None` once it has ended.
@@ -86,13 +87,13 @@ pub(super) struct Server<'scope> {
     asked: Vec<Option<(Set, How)>>,
     /// The number of requests that were answered or abandoned.
     answered: usize,
-    /// Whether requests were abandoned since the last request that is not at the GPU's size.
+    /// Whether requests were abandoned after the last request that was not at the GPU's size.
     has_given_up: bool,
 }
 
 /// The result of a request.
 pub(super) enum Answer {
-    /// How the fork ended, and its reports. `beside`: another trial ran during part of it.
+    /// How the fork ended, and its reports. `beside` means that another trial ran during part of this one.
     Ended { ended: Ended, reports: PathBuf, shared: PathBuf, beside: bool },
     /// It took too long.
     Expired,
@@ -102,7 +103,7 @@ pub(super) enum Answer {
     Late,
     /// The time for all trials ran out; pending requests get no answer.
     Abandoned,
-    /// The process has ended. Contains its run, if that was not returned before.
+    /// The serving process has ended. Contains its run, if that has not been returned before.
     Gone(Option<Run>),
 }
 
@@ -130,20 +131,20 @@ impl<'scope> Server<'scope> {
         self.asked.is_empty()
     }
 
-    /// Requests whose answers were not fetched yet.
+    /// The number of requests whose answers have not been fetched yet.
     pub(super) fn waiting(&self) -> u32 {
         u32::try_from(self.asked.len() - self.answered).unwrap_or(u32::MAX)
     }
 
-    /// The number of an earlier request for the same trial.
+    /// The index of an earlier request for the same trial.
     pub(super) fn known(&self, set: &Set, how: How) -> Option<usize> {
         self.asked.iter().position(|it| it.as_ref().is_some_and(|(known, of)| known == set && *of == how))
     }
 
-    /// Makes a request. Returns its number.
+    /// Makes a request. Returns its index.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(super) fn ask(&mut self, set: &Set, how: How, wanted: &Wanted) -> Result<usize, Failure> {
         if how != How::Itself && std::mem::take(&mut self.has_given_up) {
             fs::remove_file(self.folder.join(LATE)).map_err(|why| unreadable(&why))?;
@@ -184,10 +185,10 @@ impl<'scope> Server<'scope> {
         self.asked.iter_mut().for_each(|it| *it = None);
     }
 
-    /// Abandons all requests except those at the GPU's size. New requests may follow.
+    /// Abandons all requests except those at the GPU's size. New requests can be made afterwards.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(super) fn give_up(&mut self) -> Result<(), Failure> {
         fs::write(self.folder.join(LATE), "").map_err(|why| unreadable(&why))?;
         self.forget();
@@ -200,11 +201,11 @@ impl<'scope> Server<'scope> {
         (self.folder.join(format!("reports-{number}")), self.folder.join(format!("shared-{number}")))
     }
 
-    /// Waits for the answer to a request: this long, and `grace` longer if a process uses PyTorch, so that an answer may still
-    /// follow. After `left`, this and all other requests are abandoned.
+    /// Waits for the answer to a request, at most until its time limit. If a process uses PyTorch, so that an answer may still
+    /// come, it waits `grace` longer. After `left`, this and all other requests are abandoned.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(super) fn answer(
         &mut self,
         number: usize,

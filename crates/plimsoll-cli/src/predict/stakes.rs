@@ -1,5 +1,5 @@
-//! A second run to compute the bytes at stake: unknown values that decide sizes get their largest value. Device values
-//! are zero in the first run, so it shows the minimum.
+//! A second run, to compute how many bytes depend on unknown values: those that decide sizes get their largest value.
+//! Device values are zero in the first run, so it shows the minimum.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::exit::Failure;
 use crate::output;
 use crate::protocol::Read;
 
-/// If the first run took longer than this, there is no second one.
+/// If the first run took longer than this, there is no second run.
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
 impl Outcome {
     /// Runs the program again with the largest value at each line where an unknown value decides a size, if the
-    /// program fits without them.
+    /// program fits with zeros in their place.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(super) fn find_stakes(
         &mut self,
         args: &PredictArgs,
@@ -38,12 +38,12 @@ impl Outcome {
             return Ok(());
         }
         output::progress(
-            "values read from the GPU decide how much memory is needed; running again with the largest ones, for the bytes at stake",
+            "values read from the GPU decide how much memory is needed; running again with the largest ones, to see how much",
         );
         let run = Run::of(args, &args.command, &target.with_more(0), session, &largest)?;
         let found = Outcome::of(&run.job, target)?;
         let ran = matches!(found.verdict, Verdict::Fits { .. } | Verdict::Grows(_) | Verdict::RunsOut(_));
-        // A line without a known largest value got zero again.
+        // Lines without a known largest value get zero again.
         let is_larger =
             found.reports.iter().flat_map(|report| &report.reads).any(|read| read.assumed.is_some())
                 || largest.len() > usize::from(is_open);

@@ -22,7 +22,7 @@ use crate::contents::Contents;
 use crate::exit::Failure;
 use crate::protocol::{Applied, Refusal, Waste, Wrote};
 
-/// The result of one set.
+/// The result of a trial of one set.
 #[derive(Debug, Clone)]
 pub(crate) struct Trial {
     pub(crate) end: End,
@@ -53,11 +53,11 @@ pub(crate) struct Trial {
     pub(crate) contents: Option<Contents>,
     /// Growth from step to step as a sentence, if it is known when memory runs out.
     pub(crate) grows: Option<String>,
-    /// The most pinned memory on the host, if it is known.
+    /// The peak of pinned host memory, if it is known.
     pub(crate) pinned_bytes: Option<u64>,
-    /// What the machine lacks on the host, as a sentence, if its memory is known and not enough.
+    /// A sentence about the host memory that the machine lacks, if its memory is known and not enough.
     pub(crate) lacks_host: Option<String>,
-    /// Where the peak is, if the run was recorded: the phase, the largest category, the largest line.
+    /// A sentence about the peak, if the run was recorded: the phase, the largest category, the largest line.
     pub(crate) peak: Option<String>,
     /// The files that it would have written, the largest first.
     pub(crate) writes: Vec<Wrote>,
@@ -70,7 +70,7 @@ pub(crate) struct Trial {
 pub(crate) enum End {
     /// The peaks are known.
     Ran,
-    /// Memory ran out. Contains the verdict's sentence.
+    /// Memory ran out. Contains the sentence of the verdict.
     RanOut(String),
     /// A technique cannot be applied.
     Refused(Refusal),
@@ -130,7 +130,7 @@ impl Trial {
             Verdict::Fits { .. } | Verdict::RunsOut(_) | Verdict::Grows(_) => End::RanOut(said),
             Verdict::Refused(refusal) => End::Refused(refusal.clone()),
             Verdict::Failed { how, .. } => End::Failed(how.clone()),
-            // If memory ran out without a recording, the line is unknown.
+            // Memory ran out, but without a recording, so the line is unknown.
             Verdict::Unknown(why) if reports.iter().any(|report| report.failures > 0) => {
                 End::RanOut(why.clone())
             }
@@ -172,7 +172,7 @@ impl Trial {
         })
     }
 
-    /// The trial of a separate run, whose traces cover all of its processes.
+    /// The result of a separate run, whose traces cover all of its processes.
     pub(super) fn of_run(run: &Run, target: &Target) -> Result<Trial, Failure> {
         let trial = Trial::of(&run.job, target)?;
         let files = run.traces.written.files.iter();
@@ -180,13 +180,13 @@ impl Trial {
         Ok(Trial { writes: writes(files), hosts: run.traces.hosts.clone(), ..trial })
     }
 
-    /// The GPU with what this trial had outside the allocator, if that is more than expected.
+    /// The GPU with the memory that this trial used outside the allocator, if that is more than expected.
     pub(crate) fn target(&self, target: &Target) -> Target {
         target.charged(self.outside_bytes.map(|bytes| bytes.max(target.context_bytes)))
     }
 
     /// Whether the program caught an out-of-memory error in this trial and then continued as in `ample`, a trial with
-    /// more memory: it made steps, if `ample` did.
+    /// more memory: it completed steps, if `ample` did.
     pub(crate) fn goes_on(&self, ample: &Trial) -> bool {
         self.caught > 0 && (self.steps > 0 || ample.steps == 0)
     }

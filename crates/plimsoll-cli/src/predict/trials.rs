@@ -1,10 +1,10 @@
 //! Runs of the same program with several sets of techniques, for `plan`: [`Trials`].
 //!
-//! One run of the program serves all sets by forks (`served.rs`). A program that starts several processes or never
-//! uses CUDA runs once for each set instead.
+//! A single run of the program serves all sets by forking (`served.rs`). A program that starts several processes
+//! or never uses CUDA runs once for each set instead.
 //!
-//! The device has far more memory than the GPU, so that the peak is known even if memory would run out. Whether a set
-//! fits follows from the peaks, from another trial under the GPU's limit, or from a run at the GPU's size.
+//! The device has far more memory than the GPU, so that the peak is known even for a set that does not fit. Whether a
+//! set fits is decided by the peaks, by another trial under the GPU's limit, or by a run at the GPU's size.
 
 use std::ffi::OsString;
 use std::thread;
@@ -33,7 +33,7 @@ const AMPLE_BYTES: u64 = 1 << 39;
 /// Time limit of the first trial, unless --timeout sets it.
 const FIRST_LIMIT: Duration = Duration::from_secs(600);
 
-/// Time limit of each later trial: this, or this multiple of the first one's time if that is more.
+/// Time limit of each later trial: this duration, or this multiple of the first trial's time if that is more.
 const LATER_LIMIT: (Duration, u32) = (Duration::from_secs(30), 10);
 
 /// The minimum time limit of a trial that compiles the model.
@@ -42,7 +42,7 @@ const COMPILE_LIMIT: Duration = Duration::from_secs(300);
 /// The minimum time limit of a trial with several ranks, which imports more of PyTorch.
 const RANKS_LIMIT: Duration = Duration::from_secs(120);
 
-/// Time that imports may add to the first trial.
+/// The time that imports may add to the first trial.
 const SERVING: Duration = Duration::from_secs(30);
 
 /// The settings that all trials share.
@@ -59,7 +59,7 @@ pub(crate) struct Program {
     pub(crate) steps: u64,
     pub(crate) alloc_conf: Option<String>,
     pub(crate) timeout: Option<Duration>,
-    /// The files that it may write.
+    /// The options for files that the program writes.
     pub(crate) writes: Writes,
     /// Assumed values of reads from the device.
     pub(crate) assume: Vec<Assumption>,
@@ -135,7 +135,7 @@ fn looks() -> (&'static str, OsString) {
     ("PLIMSOLL_PREDICT_LOOKS", "1".into())
 }
 
-/// A set as Python reads it, with what this trial asks for besides.
+/// A set in the form that Python reads, with the other options of this trial.
 fn wish(set: &Set, how: How) -> String {
     match how {
         How::Counted => set.counted(),
@@ -158,7 +158,7 @@ pub(crate) struct Trials<'scope> {
     /// How long the first trial took.
     first: Option<Duration>,
     is_interrupted: bool,
-    /// The time at which trials end, except those at the GPU's size.
+    /// The time at which trials are ended, except those at the GPU's size.
     until: Option<Instant>,
     /// Whether a trial was ended at that time.
     is_late: bool,
@@ -167,7 +167,7 @@ pub(crate) struct Trials<'scope> {
     /// Whether trials that are not at the GPU's size skip the code after the steps, such as an evaluation:
     /// the first trial showed that it needs less memory than the steps.
     all_stop: bool,
-    /// The serving run, if it served no request. It then counts as the trial without techniques.
+    /// The serving run, if it did not serve any request. It then counts as the trial without techniques.
     unserved: Option<Trial>,
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn during<T>(
                 peaks_only(),
                 looks(),
                 ("PLIMSOLL_PLAN_FOLDER", folder.into_os_string()),
-                // A fork does not have the threads of a thread pool.
+                // A fork does not inherit the threads of a thread pool.
                 ("OMP_NUM_THREADS", "1".into()),
             ];
             if program.devices > 1 {
@@ -225,7 +225,7 @@ pub(crate) fn during<T>(
     })
 }
 
-/// A separate run, at the GPU's size.
+/// Runs the program separately, at the GPU's size.
 ///
 /// # Errors
 /// The stand-in is missing; system errors.
@@ -242,10 +242,10 @@ pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Tri
 }
 
 impl Trials<'_> {
-    /// The trial of a set.
+    /// The result of a trial of this set.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(crate) fn of(&mut self, set: &Set, how: How) -> Result<Trial, Failure> {
         if self.is_interrupted || (self.is_late && how != How::Itself) {
             return Ok(Trial::without_answer(End::Interrupted));
@@ -274,21 +274,23 @@ impl Trials<'_> {
         self.first.unwrap_or_default()
     }
 
-    /// Ends trials at this time, a running one as well, but not those at the GPU's size.
+    /// Ends trials at this time, including a running one, but not those at the GPU's size.
     pub(crate) fn end_at(&mut self, until: Option<Instant>) {
         self.until = until;
     }
 
-    /// Abandons the trials that were started [ahead](Trials::ahead). New ones may follow, even after the time limit.
+    /// Abandons the trials that were started [ahead](Trials::ahead). New trials can be started, even after the time
+    /// limit.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(crate) fn give_up(&mut self) -> Result<(), Failure> {
         self.is_late = false;
         if self.server.is_there() { self.server.give_up() } else { Ok(()) }
     }
 
-    /// Makes trials run until their reserved bytes stop growing, and repeats the trials made so far.
+    /// Makes trials run until their reserved bytes stop growing, and discards the results so far, so that trials are
+    /// repeated.
     pub(crate) fn settle_all(&mut self) {
         self.all_settle = true;
         self.unserved = None;
@@ -304,7 +306,7 @@ impl Trials<'_> {
         matches!(how, How::Counted | How::Batch(Rows { to: 0, .. })) || (self.all_stop && how != How::Itself)
     }
 
-    /// Whether the time limit passed during a trial. The trial's end is then [`End::Interrupted`].
+    /// Whether the time limit passed during a trial. If so, the trial ended with [`End::Interrupted`].
     pub(crate) fn is_late(&self) -> bool {
         self.is_late
     }
@@ -318,7 +320,7 @@ impl Trials<'_> {
     /// Starts trials whose results will be needed, so that they run concurrently.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(crate) fn ahead(&mut self, wanted: &[(Set, How)]) -> Result<(), Failure> {
         for (set, how) in wanted {
             if self.is_served(set, *how)
@@ -333,7 +335,7 @@ impl Trials<'_> {
         Ok(())
     }
 
-    /// Whether the user ended a trial; if so, no other follows.
+    /// Whether the user ended a trial; if so, no more trials run.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.is_interrupted
     }
@@ -349,7 +351,7 @@ impl Trials<'_> {
         if how == How::Itself {
             self.server.end()?;
         }
-        // Another process's allocator cannot be limited.
+        // The allocator of a separate process cannot be limited.
         let target = if matches!(how, How::Limited | How::Itself | How::Batch(Rows { to: 1.., .. })) {
             self.target
         } else {
@@ -427,7 +429,7 @@ impl Trials<'_> {
                 Some(number) => number,
                 None => self.server.ask(set, how, &wanted)?,
             };
-            // Requests made before it come first.
+            // Requests that were made before this one come first.
             let limit = wanted.limit * self.server.waiting();
             let grace = if is_first { SERVING } else { GRACE };
             match self.server.answer(number, limit, grace, self.left(how))? {
@@ -453,7 +455,7 @@ impl Trials<'_> {
                     if trial.end == End::Interrupted {
                         return Ok(Some(trial));
                     }
-                    // It never served a request, so its own run is the trial without techniques.
+                    // The server never served a request, so its own run counts as the trial without techniques.
                     if is_first {
                         self.unserved = Some(trial);
                     }

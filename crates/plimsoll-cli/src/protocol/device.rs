@@ -15,8 +15,8 @@ pub(crate) struct Peaks {
     pub(crate) allocated_step: u64,
     pub(crate) reserved_bytes: u64,
     pub(crate) reserved_step: u64,
-    /// How much the code after the steps raises one of the two peaks, as a share of it. The share is large if
-    /// the program was not cut short.
+    /// How much the code after the steps raises one of the two peaks, as a fraction of that peak. The
+    /// fraction is large if the program was not cut short.
     #[serde(default)]
     pub(crate) grows_by: f64,
     /// The bytes that the process had requested from CUDA when its memory on the device peaked.
@@ -44,7 +44,7 @@ impl Peaks {
     }
 }
 
-/// Memory of a process on a device besides the memory that it requests, at the peak of its memory there.
+/// Memory that a process uses on a device in addition to what it requests, at the peak of its memory there.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Outside {
     /// The device's number in the process.

@@ -1,4 +1,4 @@
-//! The parts of a report about the memory of a process, besides its peaks.
+//! The parts of a report about the memory of a process, other than its peaks.
 
 use std::path::PathBuf;
 
@@ -49,7 +49,7 @@ pub(crate) struct Waste {
     pub(crate) text: String,
 }
 
-/// What is wasted.
+/// The kind of waste.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum WasteKind {
@@ -69,7 +69,7 @@ pub(crate) enum WasteKind {
     Graph,
 }
 
-/// Training memory that was dropped for good (`_holding/falling.py`).
+/// Training memory that was freed and never allocated again (`_holding/falling.py`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Fall {
     /// A description: for example the gradients of 3 parameters, and their names.

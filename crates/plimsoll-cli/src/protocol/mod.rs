@@ -71,7 +71,7 @@ pub(crate) struct Report {
     pub(crate) failures: u64,
     /// The step of the last failed request, counted from 1; 0 if none failed.
     pub(crate) failed_step: u64,
-    /// Its exit status, if it exited by itself (`os._exit`).
+    /// Its exit status, if it exited by calling `os._exit`.
     #[serde(default)]
     pub(crate) status: i32,
     /// How often the allocator released cached memory because memory was short.
@@ -84,10 +84,10 @@ pub(crate) struct Report {
     /// Bytes requested from CUDA, but not by PyTorch's allocator; `None` if unknown.
     #[serde(default)]
     pub(crate) outside_bytes: Option<u64>,
-    /// Memory on its devices besides the memory that it requested, at the peak of its memory there.
+    /// Memory on its devices in addition to what it requested, at the peak of its memory there.
     #[serde(default)]
     pub(crate) outside: Vec<Outside>,
-    /// The last row like these that did not fit.
+    /// The last request for such memory that did not fit.
     #[serde(default)]
     pub(crate) refused: Option<Refused>,
     /// The compile caches that a later run would use.
@@ -127,7 +127,7 @@ pub(crate) struct Report {
     /// Devices whose memory grew from step to step.
     #[serde(default)]
     pub(crate) growth: Vec<GrowingSteps>,
-    /// Devices whose peak rose from step to step, although the memory that stays after a step did not grow.
+    /// Devices whose peak rose from step to step, although the memory that remains after a step did not grow.
     #[serde(default)]
     pub(crate) climbs: Vec<Climb>,
     /// Set if batches of the training differ in size, and only the first ones were examined.
@@ -148,7 +148,7 @@ pub(crate) struct Report {
     /// Graphs of evaluations that no backward pass uses.
     #[serde(default)]
     pub(crate) graphs: Vec<UnusedGraph>,
-    /// Training memory that was dropped for good after one of the steps.
+    /// Training memory that was freed after one of the steps and never allocated again.
     #[serde(default)]
     pub(crate) falls: Vec<Fall>,
     /// Memory that was live at the highest peak but not needed there.
@@ -347,7 +347,7 @@ pub(crate) struct CutLoop {
     pub(crate) ended_us: u64,
 }
 
-/// Batches of the training that differ in size: the number that was made, and the total (`batches.py`).
+/// Training batches that differ in size: the number of batches that were made, and the total (`batches.py`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) struct Batches {
     pub(crate) made: u64,
@@ -408,10 +408,10 @@ pub(crate) struct Applied {
     /// The operators of a step: place, type, FLOPs, bytes, number.
     #[serde(default)]
     pub(crate) work: Vec<(String, String, u64, u64, u64)>,
-    /// The batch of the model's first call, in a run that looks for it.
+    /// The batch size of the model's first call, in a run that determines it.
     #[serde(default)]
     pub(crate) batch: Option<u64>,
-    /// The lines that make or move tensors of that batch.
+    /// The lines that create or move tensors of that batch.
     #[serde(default)]
     pub(crate) places: Vec<String>,
 }

@@ -24,7 +24,7 @@ use crate::techniques::Set;
 /// The environment variable that names the folder for answers.
 const FOLDER: &str = "PLIMSOLL_RUN_ANSWERS";
 
-/// How often to check the processes: importing PyTorch takes longer.
+/// How often to check the processes. Importing PyTorch takes longer than this.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Parts of the names of PyTorch's libraries.
@@ -37,15 +37,15 @@ pub(super) struct Answers {
     looked: Instant,
     /// Processes that need no further check.
     known: BTreeSet<i32>,
-    /// Processes that had not answered at the last check.
+    /// Processes that had not confirmed at the last check.
     silent: BTreeSet<i32>,
 }
 
 impl Answers {
-    /// Makes the folder.
+    /// Creates the folder.
     ///
     /// # Errors
-    /// There is no folder for temporary files.
+    /// The folder cannot be created.
     pub(super) fn of(set: &Set) -> Result<Answers, Failure> {
         let parent = cache::temporary()?;
         let folder = tempfile::Builder::new().prefix("plimsoll-run-").tempdir_in(&parent);
@@ -54,7 +54,7 @@ impl Answers {
         Ok(Answers { folder, set: set.to_string(), looked: Instant::now(), known, silent })
     }
 
-    /// Sets up a command so that its processes answer.
+    /// Sets up a command so that its processes confirm.
     pub(super) fn ask(&self, command: &mut Command) {
         command.env(FOLDER, self.folder.path());
     }
@@ -81,7 +81,7 @@ impl Answers {
         self.silent = silent;
         found.map(|process| {
             self.failure(&format!(
-                "process {process} imported PyTorch without plimsoll's Python: {}\nPython's options -I and -E, and an emptied environment, leave it out",
+                "process {process} imported PyTorch without plimsoll's Python: {}\nPython's options -I and -E, and an empty environment, disable it",
                 processes::command_line(process).unwrap_or_default()
             ))
         })
@@ -114,7 +114,7 @@ fn has_torch(process: i32) -> bool {
     TORCH.iter().any(|name| maps.contains(name))
 }
 
-/// Whether a process is a fork of its parent, which has answered or is checked itself.
+/// Whether a process is a fork of its parent. The parent has confirmed, or is checked itself.
 fn is_fork(process: i32) -> bool {
     let words = |process: i32| fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
     let parent = u32::try_from(process).ok().and_then(Stat::of).map(|it| it.parent);

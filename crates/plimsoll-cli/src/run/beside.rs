@@ -1,5 +1,5 @@
-//! Runs the program while this process waits, passes signals on to it, and says why it ended if it cannot say so
-//! itself (`ends.rs`).
+//! Runs the program while this process waits and passes signals on to it. If the program ends in a way that it
+//! cannot explain itself, this process says why (`ends.rs`).
 
 use std::fs;
 use std::process::{Child, Command, ExitStatus};
@@ -21,7 +21,7 @@ use crate::output;
 use crate::processes;
 
 /// Runs the command and ends with its status, unless techniques were requested but are not applied. With `is_watched`,
-/// an end by a signal is explained.
+/// it explains an end by a signal.
 ///
 /// # Errors
 /// Techniques are not applied; the command cannot be started.
@@ -110,7 +110,7 @@ impl Signals {
     fn pass_to(&self, child: &Child) {
         for (signal, noted) in &self.0 {
             if noted.swap(false, Ordering::SeqCst) {
-                // It may have ended meanwhile.
+                // The program may have ended in the meantime.
                 let _ = kill_process(Pid::from_child(child), *signal);
             }
         }

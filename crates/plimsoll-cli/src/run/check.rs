@@ -18,9 +18,9 @@ use crate::explained::Explained;
 use crate::protocol::Measured;
 use crate::techniques::Set;
 
-/// Differences below this share of the planned figure are not explained.
+/// Differences smaller than this fraction of the planned figure are not explained.
 const LEAST: f64 = 0.01;
-/// Rows of a table.
+/// The maximum number of rows of a table.
 const ROWS: usize = 8;
 
 /// The fields of `plimsoll.plan/1` that are read.

@@ -1,6 +1,6 @@
-//! Explains ends that a program cannot explain itself because a signal ended it: killed by the kernel for lack of host
-//! memory, aborted by C++ (for example by NCCL's watchdog), crashed. Meanwhile [`Ends`] notes how much host memory
-//! each process uses.
+//! Explains why a program ended, if a signal ended it and it could not explain that itself: the kernel killed it for
+//! lack of host memory, C++ code aborted it (for example NCCL's watchdog), or it crashed. While the program runs,
+//! [`Ends`] records how much host memory each process uses.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,13 +17,13 @@ use crate::processes;
 /// How often to check the processes.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A shell reports a command that a signal ended by this number plus the signal's.
+/// If a signal ended a command, a shell reports this number plus the signal's number.
 const BY_SIGNAL: i32 = 128;
 
 /// The maximum number of processes to list.
 const MOST: usize = 4;
 
-/// Observations of the program while it ran.
+/// Observations from the time when the program ran.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     /// The kernel's count of out-of-memory kills at the start; `None` if the kernel has no such counter.
@@ -42,12 +42,12 @@ struct Host {
 }
 
 impl Ends {
-    /// The state before anything has run.
+    /// The state before the program starts.
     pub(super) fn begin() -> Ends {
         Ends { kills: kills(), ..Ends::default() }
     }
 
-    /// Notes the memory of the processes, once a second.
+    /// Records the memory of the processes, once a second.
     pub(super) fn look(&mut self) {
         if self.looked.is_some_and(|looked| looked.elapsed() < PAUSE) {
             return;
@@ -77,7 +77,7 @@ impl Ends {
             let size = |bytes| bytes::shown(bytes, false);
             let pinned = match host.pinned_bytes {
                 0 => String::new(),
-                pinned => format!(", of it {} pinned", size(pinned)),
+                pinned => format!(", of which {} pinned", size(pinned)),
             };
             format!("process {number} had {} resident{pinned}: {}", size(host.resident_bytes), host.command)
         };
@@ -85,14 +85,14 @@ impl Ends {
     }
 }
 
-/// The cause of an end, and what to do. `killed`: whether the kernel killed a process of this machine for lack of
-/// memory during the run, if known.
+/// Why the program ended, and what to do. `killed` says whether the kernel killed a process on this machine for
+/// lack of memory during the run, if known.
 fn sentences(signal: Option<i32>, is_well: bool, killed: Option<bool>) -> Vec<&'static str> {
     match (signal, killed) {
         _ if is_well => Vec::new(),
         (Some(SIGKILL), Some(true)) => vec![
             "killed by the kernel, because the host ran out of memory; the GPU's memory was not the cause",
-            "fewer DataLoader workers, less prefetched and pinned memory, or more memory for the job",
+            "use fewer DataLoader workers, prefetch and pin less, or request more memory for the job",
         ],
         (_, Some(true)) => vec![
             "the kernel killed a process on this machine during the run, because the host ran out of memory: perhaps one of \
@@ -108,12 +108,12 @@ fn sentences(signal: Option<i32>, is_well: bool, killed: Option<bool>) -> Vec<&'
         ],
         (Some(SIGABRT), _) => vec![
             "ended by SIGABRT: C++ code aborted, and the lines above say why; memory was the cause only if they say so",
-            "\"Watchdog caught collective operation timeout\" is NCCL's: look at the first rank that failed; else ranks called different \
-             collectives, which TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records",
+            "\"Watchdog caught collective operation timeout\" is NCCL's: look at the first rank that failed; if none \
+             failed, ranks called different collectives, which TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records",
         ],
         (Some(SIGBUS), _) => vec![
             "ended by SIGBUS: most often /dev/shm is full, through which DataLoader workers send batches; the GPU's memory was not the cause",
-            "fewer workers, a larger /dev/shm (docker run --shm-size), or multiprocessing.set_sharing_strategy(\"file_system\")",
+            "use fewer workers, a larger /dev/shm (docker run --shm-size), or multiprocessing.set_sharing_strategy(\"file_system\")",
         ],
         (Some(SIGSEGV), _) => vec![
             "ended by SIGSEGV: native code crashed; a lack of memory was not the cause",
@@ -180,7 +180,7 @@ mod tests {
         let ends =
             Ends { processes: [(7, host("Name:\tsh\n")), (8, host(status))].into(), ..Ends::default() };
         let rows = ends.rows();
-        assert_eq!(rows[0], "process 8 had 1024.00 MiB resident, of it 2.00 MiB pinned: python train.py");
+        assert_eq!(rows[0], "process 8 had 1024.00 MiB resident, of which 2.00 MiB pinned: python train.py");
         assert_eq!(rows.len(), 2);
     }
 }

@@ -4,8 +4,8 @@
 //!
 //! The program keeps its own output, signals and exit code. This process waits until the program ends (`beside.rs`). With
 //! techniques, each process that loads PyTorch confirms that they are applied (`answers.rs`). If a signal ends the
-//! program, this process says why (`ends.rs`). With `--no-watch` and without techniques, it becomes the program
-//! instead.
+//! program, this process says why (`ends.rs`). With `--no-watch` and without techniques, this process replaces itself
+//! with the program (`exec`) instead.
 
 mod answers;
 mod beside;
@@ -38,37 +38,37 @@ pub(crate) struct RunArgs {
     /// Apply techniques that use less memory, such as checkpoint=4,chunked-loss
     #[arg(long, value_name = "SET", value_parser = Set::parse)]
     with: Option<Set>,
-    /// Start a single-process program once for each of N GPUs, for the technique fsdp
+    /// Start a single-process program on N GPUs, one process each, for --with fsdp or tensor-parallel
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=127))]
     devices: u32,
-    /// As --devices, without our own technique (from `predict`)
+    /// Like --devices, but also without fsdp or tensor-parallel (used by `predict`)
     #[arg(long, value_name = "N", hide = true)]
     ranks: Option<u32>,
     /// Do not record the memory history, and do not explain a failure
     #[arg(long)]
     no_watch: bool,
-    /// Record only the allocator's state, without events and stacks: cheaper, but a failure shows no lines
+    /// Record only the allocator's state, without events and stacks: cheaper, but the report of a failure shows no source lines
     #[arg(long, conflicts_with = "no_watch")]
     light: bool,
     /// Record Python stacks in every step; by default, if stacks cost over 4 % of a step, only in every 16th
     #[arg(long, conflicts_with_all = ["light", "no_watch"])]
     all_stacks: bool,
-    /// Limit PyTorch's allocator to this much of each GPU, such as 22GiB, as on a smaller GPU
+    /// Limit PyTorch's allocator to this much memory on each GPU, such as 22GiB, to imitate a smaller GPU
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     memory_limit: Option<u64>,
-    /// Make NVTX ranges for each layer, backward pass and optimizer step, which Nsight Systems shows
+    /// Emit NVTX ranges for each layer, backward pass and optimizer step, for Nsight Systems
     #[arg(long)]
     nvtx: bool,
     /// Folder for snapshots, written when memory runs out
     #[arg(long, value_name = "DIR", default_value = ".")]
     snapshots: PathBuf,
-    /// Apply the set of a plan (`plimsoll plan --json`), and compare its peak with the measured one at the end
+    /// Apply the set of a plan (`plimsoll plan --json`), and compare the planned with the measured peak at the end
     #[arg(long, value_name = "PLAN.json")]
     check: Option<PathBuf>,
-    /// What a program measured: compare it with the plan (from `check.py`)
+    /// The program's measurements, to compare with the plan (passed by `check.py`)
     #[arg(long, value_name = "FILE", hide = true, requires = "check")]
     measured: Option<PathBuf>,
-    /// Serve the figures of `plimsoll top` to Prometheus while the program runs [default: 127.0.0.1:9466]
+    /// Serve the metrics of `plimsoll top` to Prometheus while the program runs [default: 127.0.0.1:9466]
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = top::ADDRESS, value_parser = top::address,
           conflicts_with = "no_watch")]
     prometheus: Option<std::net::SocketAddr>,
@@ -80,8 +80,8 @@ pub(crate) struct RunArgs {
 fn after_help() -> String {
     format!(
         "\
-The program's output and exit code are its own. With --no-watch alone nothing is injected. A technique that
-cannot be applied ends the program before any parameter changes, with exit code 2.
+The program's output and exit code are its own. With only --no-watch, nothing is injected. If a technique
+cannot be applied, the program ends with exit code 2 before any parameter changes.
 
 Techniques, and what they do to losses and parameters:
 {}
@@ -96,7 +96,7 @@ Examples:
     )
 }
 
-/// Runs the program, or becomes it; returns only if it cannot be started.
+/// Runs the program, or replaces this process with it; returns only if the program cannot be started.
 pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
     let plan = args.check.as_deref().map(Plan::read).transpose()?;
     if let Some((plan, measured)) = plan.as_ref().zip(args.measured.as_ref()) {
@@ -154,16 +154,17 @@ fn wanted(with: Option<&Set>, plan: Option<&Plan>) -> Result<Option<Set>, Failur
 
 /// Sets the variables with which the program's Python loads `attend.py`.
 fn attend(args: &RunArgs, set: Option<&Set>, command: &mut Command) -> Result<(), Failure> {
-    let unreadable =
-        |why: io::Error| Failure::new(Exit::Unreadable, format!("the folder for our Python: {why}"));
-    // In the cache, because this process becomes the program and cannot remove it later.
+    let unreadable = |why: io::Error| {
+        Failure::new(Exit::Unreadable, format!("cannot create the folder for plimsoll's Python files: {why}"))
+    };
+    // The files are in the cache, because this process replaces itself with the program and cannot remove them later.
     let folder = cache::installed("run", &inject::files(&inject::entry(Verb::Run)), None)?;
     command.env("PYTHONPATH", inject::python_path(&folder));
     if let Some(set) = set {
         command.env("PLIMSOLL_WITH", set.json());
         if set.has(Technique::Expandable) {
             let settings = inject::expandable(None);
-            // The old name of the variable, for older versions.
+            // The second is the variable's old name, for older versions of PyTorch.
             command.env("PYTORCH_ALLOC_CONF", &settings).env("PYTORCH_CUDA_ALLOC_CONF", settings);
         }
     } else {

@@ -1,8 +1,8 @@
 //! `run --devices N`: runs the program once for each GPU, as a rank of a job. `techniques/ranks.py` hides that from
 //! the program, and connects the ranks.
 //!
-//! The first rank has the terminal, and the job ends when it ends. The output of another rank is shown only if that
-//! rank fails.
+//! The first rank writes to the terminal, and the job ends when this rank ends. The output of another rank is shown
+//! only if that rank fails.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -23,10 +23,10 @@ use crate::guard::Guard;
 use crate::output;
 use crate::techniques::Set;
 
-/// How long the other ranks may take to end once one has failed.
+/// How long the other ranks may take to end after one has failed.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Lines of a failed rank's output to show.
+/// The number of lines of a failed rank's output to show.
 const LINES: usize = 20;
 
 /// A rank.
@@ -40,7 +40,8 @@ struct Rank {
 /// Checks that a set can use this many GPUs.
 ///
 /// # Errors
-/// fsdp and tensor-parallel need several GPUs, and without them several GPUs are useless.
+/// The set has fsdp or tensor-parallel, which need several GPUs, but there is only one; or there
+/// are several GPUs, but the set has neither.
 pub(super) fn check(devices: u32, set: Option<&Set>) -> Result<(), Failure> {
     let is_sharded = set.is_some_and(|set| set.needs_ranks());
     let message = match (is_sharded, devices) {
@@ -53,8 +54,8 @@ pub(super) fn check(devices: u32, set: Option<&Set>) -> Result<(), Failure> {
     Err(Failure::new(Exit::Usage, message))
 }
 
-/// Starts the ranks and waits for them. Ends with the status of the first rank, or of the first one that
-/// failed.
+/// Starts the ranks and waits for them. Ends with the status of the first rank, or of the first rank
+/// that failed.
 ///
 /// # Errors
 /// The program cannot be started.
@@ -128,13 +129,13 @@ fn started(command: &mut Command, rank: u32, number: u32, port: u16) -> io::Resu
 
 /// How the ranks ended.
 enum Waited {
-    /// They ended by themselves. Contains the index of the first one that failed.
+    /// They ended by themselves. Contains the index of the first rank that failed.
     Ended(Option<usize>),
     /// The techniques are not applied. Contains the reason.
     Refused(Failure),
 }
 
-/// Waits until all have ended. Once one has failed, the others are killed after a while.
+/// Waits until all have ended. When one has failed, the others are killed after a grace period.
 fn wait(ranks: &mut [Rank], ended: &AtomicBool, mut answers: Option<&mut Answers>) -> io::Result<Waited> {
     let (mut first, mut until) = (None, None::<Instant>);
     loop {
@@ -167,7 +168,7 @@ fn wait(ranks: &mut [Rank], ended: &AtomicBool, mut answers: Option<&mut Answers
 
 fn signal(ranks: &[Rank], signal: Signal) {
     for rank in ranks.iter().filter(|rank| rank.status.is_none()) {
-        // It may have ended meanwhile.
+        // The rank may have ended in the meantime.
         let _ = kill_process(Pid::from_child(&rank.child), signal);
     }
 }
@@ -179,7 +180,7 @@ fn kill(ranks: &mut [Rank]) {
     }
 }
 
-/// The exit status. Shows the output of a rank that failed before the first one.
+/// Returns the exit status. Shows the output of the rank that failed, unless that is the first rank.
 fn shown(ranks: &mut [Rank], failed: Option<usize>) -> ExitStatus {
     let own = ranks[0].status.unwrap_or_default();
     let Some(place) = failed.filter(|place| *place > 0) else { return own };

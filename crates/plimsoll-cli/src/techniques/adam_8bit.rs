@@ -1,4 +1,4 @@
-//! Adam with moments in 8 bits, by our own update.
+//! Adam with moments in 8 bits, with our own update.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

@@ -1,5 +1,5 @@
-//! Checkpointing of repeated blocks. The savings are about linear in their number, so the search can solve for
-//! it.
+//! Checkpointing of repeated blocks. The savings are about linear in the number of blocks, so the search can
+//! solve for this number.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};
@@ -7,7 +7,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::Checkpoint,
     name: "checkpoint",
-    about: "recompute activations of the model's repeated blocks in the backward pass; =K: of the first K blocks",
+    about: "recompute activations of the model's repeated blocks in the backward pass; =K: only of the first K blocks",
     numbers: Numbers::Identical,
     value: Value::Count,
     effort: 2,

@@ -1,4 +1,4 @@
-//! The last linear layer and its cross-entropy in chunks: the logits are never all in memory at once.
+//! Computes the last linear layer and its cross-entropy in chunks, so the complete logits are never in memory.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

@@ -3,7 +3,7 @@
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};
 
-/// Why techniques that act inside the model exclude it.
+/// The reason why techniques that act inside the model exclude it.
 pub(super) const INSIDE: &str = "calls inside a compiled model cannot be changed";
 
 /// The percentages of its activations that a compiled model keeps, in the order to try.

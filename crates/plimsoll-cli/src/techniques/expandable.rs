@@ -1,4 +1,5 @@
-//! Expandable segments of the allocator. They may save nothing alone, but something once activations are gone.
+//! Expandable segments of the allocator. They may save nothing alone, but may save memory when activations are no
+//! longer kept.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};
@@ -6,7 +7,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::Expandable,
     name: "expandable",
-    about: "expandable segments of the allocator: less fragmentation",
+    about: "use the allocator's expandable segments: less fragmentation",
     numbers: Numbers::Identical,
     value: Value::Nothing,
     effort: 1,

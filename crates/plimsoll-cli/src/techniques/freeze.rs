@@ -1,15 +1,16 @@
-//! Trains only the end of the model. Like `lora`, it changes what is trained, so a plan offers it but never chooses it.
+//! Trains only the end of the model. Like `lora`, it changes which parameters are trained, so a plan suggests it but
+//! never chooses it.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};
 
-/// Why two techniques that change what is trained exclude each other.
+/// Why two techniques that change which parameters are trained exclude each other.
 pub(super) const TRAINED: &str = "both decide what is trained";
 /// Why techniques that act on every parameter exclude them.
 pub(super) const PARAMETERS: &str = "it acts on all parameters before the first step";
-/// What a plan says of them.
+/// The text of a plan about these techniques.
 pub(super) const OFFER: &str =
-    "another training, not this one with less memory: an offer, which is never chosen";
+    "a different training, not the same one with less memory: it is offered, but never chosen";
 
 pub(super) const ROW: Row = Row {
     technique: Technique::Freeze,

@@ -6,7 +6,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::Half,
     name: "half",
-    about: "weights and inputs of models in fp16, in programs that read no gradient",
+    about: "run models with weights and inputs in fp16; only for programs that read no gradients",
     numbers: Numbers::Changed,
     value: Value::Nothing,
     effort: 1,
@@ -21,6 +21,6 @@ pub(super) const ROW: Row = Row {
     operators: Operators::Other,
     shown: Shown::Name,
     note: Some(
-        "the largest difference of the outputs is not known here; `plimsoll run --with half` measures it on the first batch",
+        "the largest difference of the outputs is unknown here; `plimsoll run --with half` measures it on the first batch",
     ),
 };

@@ -6,7 +6,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::HostOutputs,
     name: "host-outputs",
-    about: "move what models return to the host immediately, in programs that read no gradient",
+    about: "move the outputs of models to the host immediately; only for programs that read no gradients",
     numbers: Numbers::Rounding,
     value: Value::Nothing,
     effort: 1,

@@ -14,7 +14,7 @@
 //! | `compile.rs`, `memory_budget.rs`, `no_compile.rs` | `torch.compile`, or none |
 //! | `fsdp.rs` | several GPUs |
 //! | `no_grad.rs`, `host_outputs.rs`, `offload_weights.rs`, `half.rs`, `bf16_weights.rs` | programs that only compute outputs |
-//! | `freeze.rs`, `lora.rs` | another part of the model is trained |
+//! | `freeze.rs`, `lora.rs` | train only a part of the model, or adapters |
 //! | `tensor_parallel.rs` | several GPUs, each with a part of the layers |
 //! | `table.rs` | all rows, and the methods of a technique that read its row |
 //! | `set.rs` | the set of a `--with` |

@@ -24,5 +24,5 @@ pub(super) const ROW: Row = Row {
     time: Time::Same,
     operators: Operators::Other,
     shown: Shown::Name,
-    note: Some("the slowdown from not compiling is not estimated: times assume that the program is as fast"),
+    note: Some("the slowdown from not compiling is not estimated: times assume the same speed"),
 };

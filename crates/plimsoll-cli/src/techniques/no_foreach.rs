@@ -6,7 +6,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::NoForeach,
     name: "no-foreach",
-    about: "update one parameter at a time, without temporary copies of all",
+    about: "update one parameter at a time, without temporary copies of all parameters",
     numbers: Numbers::Rounding,
     value: Value::Nothing,
     effort: 1,

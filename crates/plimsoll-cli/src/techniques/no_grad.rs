@@ -6,7 +6,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::NoGrad,
     name: "no-grad",
-    about: "run models without a graph (torch.no_grad()) in programs that read no gradient",
+    about: "run models without a graph (torch.no_grad()); only for programs that read no gradients",
     numbers: Numbers::Identical,
     value: Value::Nothing,
     effort: 1,

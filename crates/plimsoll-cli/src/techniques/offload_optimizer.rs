@@ -7,7 +7,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::OffloadOptimizer,
     name: "offload-optimizer",
-    about: "keep the states of optimizers on the host, and copy them to the GPU in pieces for their update",
+    about: "keep optimizer states on the host, and copy them to the GPU in pieces for the update",
     numbers: Numbers::Identical,
     value: Value::Nothing,
     effort: 4,

@@ -6,7 +6,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::OffloadWeights,
     name: "offload-weights",
-    about: "keep weights of repeated blocks in pinned host memory, in programs that read no gradient",
+    about: "keep weights of repeated blocks in pinned host memory; only for programs that read no gradients",
     numbers: Numbers::Identical,
     value: Value::Nothing,
     effort: 3,

@@ -17,8 +17,8 @@ impl Set {
         Value::Object(map).to_string()
     }
 
-    /// The same JSON with a request for another batch: `rows` rows in place of `of`. With 0 rows, the batch is only
-    /// reported.
+    /// The same JSON with a request for a different batch size: `rows` rows in place of `of`. With 0 rows, the
+    /// batch is only reported.
     pub(crate) fn batched(&self, rows: u64, of: u64, way: &str) -> String {
         let mut map = self.map();
         map.insert("batch".to_owned(), json!({ "rows": rows, "of": of, "way": way }));

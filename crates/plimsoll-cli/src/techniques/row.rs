@@ -18,18 +18,18 @@ pub(crate) struct Row {
     pub(crate) effort: u32,
     /// With which techniques it cannot be combined, and why. A pair is stated in one of its two rows.
     pub(crate) excludes: &'static [(Technique, &'static str)],
-    /// Techniques that save nothing in addition to it.
+    /// Techniques that save nothing if this one is applied.
     pub(crate) replaces: &'static [Technique],
     /// The programs that it is for.
     pub(crate) programs: Programs,
     /// When the search tries it alone.
     pub(crate) alone: Alone,
-    /// Which sets of the search it joins, once it has saved memory alone.
+    /// Which sets of the search it joins, if it has saved memory alone.
     pub(crate) joins: Joins,
     /// The values that the search tries.
     pub(crate) levels: Levels,
-    /// Whether a search for the fastest step adds it: it may make a step faster, or costs no time and leaves memory,
-    /// so that fewer blocks have to be recomputed.
+    /// Whether a search for the fastest step adds it: it may make a step faster, or it costs no time and frees
+    /// memory, so that fewer blocks have to be recomputed.
     pub(crate) is_for_speed: bool,
     /// Its effect on the time of a step.
     pub(crate) time: Time,
@@ -75,12 +75,12 @@ pub(crate) enum Alone {
     NestedBlocks,
     /// At the beginning, on more than one GPU.
     SeveralGpus,
-    /// For a fit once nothing that keeps the numbers fits, otherwise at the beginning: it saves an optimizer's
-    /// temporary copies.
+    /// If the goal is to fit, only after no set that keeps the numbers fits; otherwise at the beginning. It
+    /// saves an optimizer's temporary copies.
     Optimizer,
     /// At the beginning, if the numbers may change.
     Changed,
-    /// After the search, to show what it would save: it changes what is trained, so it is never chosen.
+    /// After the search, to show what it would save. It changes which parameters are trained, so it is never chosen.
     Offered,
     /// Never: the search handles it separately.
     Never,
@@ -123,7 +123,7 @@ pub(crate) enum Time {
     Same,
     /// The forward pass of some blocks runs twice; the value says how many.
     Again,
-    /// The same for the blocks inside blocks.
+    /// The nested blocks inside the blocks are computed again.
     NestedAgain,
     /// The forward pass of all blocks runs twice.
     AllAgain,
@@ -135,7 +135,7 @@ pub(crate) enum Time {
     StepCopies,
     /// Each operator runs in parts.
     Parts,
-    /// The same, and the complete forward pass runs twice.
+    /// The batch runs in parts, and the complete forward pass runs twice.
     PartsAgain,
     /// The activations that are not kept are recomputed.
     Budget,
@@ -158,8 +158,8 @@ pub(crate) enum Operators {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shown {
     Name,
-    /// With the detail that the technique reports about what it was applied to.
+    /// By its name and the detail that the technique reports, such as the modules to which it was applied.
     Detail,
-    /// With its percentage of what this text names.
+    /// By its name and its percentage; the text names the quantity to which the percentage refers.
     Percent(&'static str),
 }

@@ -41,7 +41,7 @@ impl Set {
         }
     }
 
-    /// The same set with one more technique, or with another value of it.
+    /// The same set with one more technique, or with a different value of that technique.
     pub(crate) fn with(&self, technique: Technique, value: Option<u64>) -> Set {
         let mut set = self.without(technique);
         set.entries.push((technique, value));

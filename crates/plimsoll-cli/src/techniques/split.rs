@@ -26,5 +26,5 @@ pub(super) const ROW: Row = Row {
     time: Time::PartsAgain,
     operators: Operators::Same,
     shown: Shown::Detail,
-    note: Some("a smaller micro-batch inside the model, whose loss is that of the whole batch"),
+    note: Some("a smaller micro-batch inside the model; the loss covers the whole batch"),
 };

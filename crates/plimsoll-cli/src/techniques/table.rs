@@ -61,7 +61,7 @@ impl Technique {
         self.row().name
     }
 
-    /// Why it cannot be combined with another one.
+    /// The reason why this technique cannot be combined with another one.
     pub(crate) fn excluded_by(self, other: Technique) -> Option<&'static str> {
         let stated = |one: Technique, other| {
             one.row().excludes.iter().find(|(it, _)| *it == other).map(|&(_, why)| why)

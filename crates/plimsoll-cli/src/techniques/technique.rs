@@ -36,7 +36,7 @@ pub(crate) enum Technique {
 /// How much a technique changes losses and parameters, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Numbers {
-    /// The same bits.
+    /// Bit-identical results.
     Identical,
     /// The same formulas, rounded differently.
     Rounding,

@@ -5,7 +5,7 @@ use super::freeze::PARAMETERS;
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};
 
-/// Why techniques that act on whole weights exclude it.
+/// Why techniques that act on complete weights exclude it.
 const PART: &str = "a rank has only a part of the weights";
 
 pub(super) const ROW: Row = Row {
@@ -21,7 +21,7 @@ pub(super) const ROW: Row = Row {
         (Technique::Offload, PART),
         (Technique::OffloadOptimizer, PART),
         (Technique::ChunkedLoss, PART),
-        (Technique::Fused, "an optimizer's step cannot take whole and split parameters at once"),
+        (Technique::Fused, "an optimizer's step cannot mix whole and split parameters"),
         (Technique::Adam8bit, PART),
         (Technique::Compile, INSIDE),
         (Technique::Freeze, PARAMETERS),

@@ -43,8 +43,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often to check whether the program still runs.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The environment variable that makes the process of [`until`] start another one and exit, so that the new
-/// one is not a child of the program.
+/// The environment variable that makes the process of [`until`] start a second process and exit, so that
+/// the second one is not a child of the program.
 const DETACH: &str = "PLIMSOLL_TOP_DETACH";
 
 fn bound(address: SocketAddr) -> Result<TcpListener, Failure> {
@@ -161,7 +161,7 @@ async fn accept(listener: TcpListener) -> io::Result<()> {
 
 async fn answer(client: TcpStream) {
     let service = service_fn(|request: Request<Incoming>| async move {
-        // Processes answer within seconds. Meanwhile, other clients are served.
+        // Processes answer within seconds. In the meantime, other clients are served.
         let ask = || async { tokio::task::spawn_blocking(samples).await.unwrap_or_default() };
         Ok::<_, Infallible>(response(&request.into_parts().0, ask).await)
     });
@@ -181,15 +181,15 @@ async fn response<F: Future<Output = Vec<Sample>>>(
     let (status, kind, body) = match (is_read, request.uri.path()) {
         _ if !is_for_us(request) => says(
             StatusCode::MISDIRECTED_REQUEST,
-            "ask for an address, localhost or this machine's name: no other host is served\n",
+            "use an IP address, localhost or this machine's name: no other host name is served\n",
         ),
         (false, _) => says(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"),
         (true, "/metrics") => {
             let kind = "text/plain; version=0.0.4; charset=utf-8";
             (StatusCode::OK, kind, prometheus::render(&ask().await))
         }
-        (true, "/") => says(StatusCode::OK, "plimsoll: the figures are at /metrics\n"),
-        (true, _) => says(StatusCode::NOT_FOUND, "the figures are at /metrics\n"),
+        (true, "/") => says(StatusCode::OK, "plimsoll: the metrics are at /metrics\n"),
+        (true, _) => says(StatusCode::NOT_FOUND, "the metrics are at /metrics\n"),
     };
     let mut response = Response::new(body);
     *response.status_mut() = status;

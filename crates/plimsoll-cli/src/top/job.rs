@@ -7,7 +7,7 @@ use plimsoll::memory::live::Sample;
 use super::text;
 use crate::bytes;
 
-/// The samples of a job; a single process is shown as by [`text::render`].
+/// The samples of a job; a single process is shown in the same way as by [`text::render`].
 pub(super) fn render(samples: &[Sample], whole: bool) -> String {
     let Some(fullest) = fullest(samples) else { return String::new() };
     let shown = text::render(&samples[fullest], whole);
@@ -15,7 +15,7 @@ pub(super) fn render(samples: &[Sample], whole: bool) -> String {
         return shown;
     }
     let rank = rank(&samples[fullest]);
-    format!("{}\nThe rank with the least room: {rank}\n{shown}", table(samples, whole))
+    format!("{}\nThe rank with the least headroom: {rank}\n{shown}", table(samples, whole))
 }
 
 /// The index of the sample with the least room.
@@ -74,7 +74,7 @@ mod tests {
         let text = render(&samples, false);
         assert!(text.starts_with("2 of a job on this machine: 2 ranks, localhost 29500\n"), "{text}");
         assert!(text.contains("   1      4712     39.00 MiB     40.00 MiB"), "{text}");
-        assert!(text.contains("The rank with the least room: 1\nprocess 4712, rank 1, on cpu"), "{text}");
+        assert!(text.contains("The rank with the least headroom: 1\nprocess 4712, rank 1, on cpu"), "{text}");
         assert_eq!(render(&samples[..1], false), text::render(&samples[0], false));
     }
 }

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `text.rs`, `job.rs` | a sample as text, for one process and for a job |
 //! | `process.rs`, `watched.rs` | a process; those that are watched: one, or the ranks of a job |
-//! | `palette.rs`, `gauge.rs`, `view.rs`, `screen.rs` | colours, what is drawn, the terminal and its keys |
+//! | `palette.rs`, `gauge.rs`, `view.rs`, `screen.rs` | the colours, the contents of the screen, the terminal and its keys |
 //! | `prometheus.rs`, `http.rs` | the figures for `--prometheus`, and the server |
 
 mod gauge;
@@ -51,7 +51,7 @@ pub(crate) struct TopArgs {
     /// Make the process write a memory snapshot now, and print the file's name
     #[arg(long)]
     snapshot: bool,
-    /// Serve the figures of all watchable processes to Prometheus [default: 127.0.0.1:9466]
+    /// Serve the metrics of all watchable processes to Prometheus [default: 127.0.0.1:9466]
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = ADDRESS, value_parser = address,
           conflicts_with_all = ["snapshot", "json", "pid"])]
     prometheus: Option<std::net::SocketAddr>,

@@ -1,4 +1,4 @@
-//! Draws on the terminal, reads its keys, and restores its state however the program ends.
+//! Draws on the terminal, reads its keys, and restores its state no matter how the program ends.
 
 use std::io;
 use std::sync::Arc;
@@ -70,9 +70,9 @@ pub(super) fn watch(
 }
 
 // Note [Threads that wait]
-// A stopped process does not answer for seconds, and crossterm's `poll` and `read` never return once the terminal is
-// gone (they loop at the end of file). Neither may delay the other, or a signal. So each has its own thread, which ends
-// with the program.
+// A stopped process does not answer for seconds, and crossterm's `poll` and `read` never return after the terminal was
+// closed (they loop at the end of file). Neither may delay the other, or a signal. So each has its own thread, which
+// ends with the program.
 
 /// Sends samples until the process ends.
 fn ask(mut watched: Watched, interval: Duration, tell: &Sender<News>) {

@@ -169,7 +169,7 @@ impl View {
         frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).block(block), area);
     }
 
-    /// A row, with a bar in the rest of its line. An amount above zero always shows.
+    /// A row, with a bar in the remaining part of its line. An amount above zero always fills at least one cell.
     fn bar(&self, name: &str, bytes: u64, of: u64, width: u16, symbol: &str, style: Style) -> Line<'static> {
         let row = text::row(name, bytes, of, self.whole) + "  ";
         let room = u128::from(width).saturating_sub(row.len() as u128);

@@ -19,7 +19,7 @@ impl Watched {
     /// One process; for a `plimsoll run` the program that it started.
     ///
     /// # Errors
-    /// It cannot be watched.
+    /// The process cannot be watched.
     pub(super) fn one(pid: u32) -> Result<Watched, Failure> {
         let pid = program(pid);
         let watcher = Watcher::attach(pid).map_err(|why| cannot_attach(pid, &why))?;
@@ -69,7 +69,8 @@ impl Watched {
         self.sampled().map_err(|why| unreadable(&why))
     }
 
-    /// The same as [`Watched::samples`], with the system's error. Of several processes, those that do not answer are left out.
+    /// The same as [`Watched::samples`], with the system's error. If there are several processes, those that do not answer are
+    /// left out.
     ///
     /// # Errors
     /// The errors of [`Watcher::sample`].
@@ -87,7 +88,7 @@ impl Watched {
     }
 }
 
-/// The only process below this one that can be watched, if it cannot be watched itself.
+/// If this process cannot be watched but exactly one of its descendants can, that descendant.
 fn program(pid: u32) -> u32 {
     let running = live::running().unwrap_or_default();
     let Some(top) = i32::try_from(pid).ok().and_then(Pid::from_raw).filter(|_| !running.contains(&pid))

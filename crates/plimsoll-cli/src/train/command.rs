@@ -20,8 +20,8 @@ use crate::sink::Sink;
 pub(super) fn run(job: &Job, settings: &Settings, device: &Device, world: &World) -> Result<Answer, Failure> {
     let is_first = world.rank() == 0;
     let mut saves = settings.saves.open(job, device)?;
-    // A recording is not replaced without permission. This is checked now rather than after hours of
-    // training.
+    // An existing recording is not replaced without `--force`. This is checked now rather than after
+    // hours of training.
     for path in settings.snapshot.iter().chain(&settings.log) {
         if path.is_file() && !settings.saves.force {
             let message =
@@ -92,7 +92,7 @@ pub(super) fn run(job: &Job, settings: &Settings, device: &Device, world: &World
     }
 }
 
-/// Adds where to resume a training that ended because of another rank.
+/// If the training ended because of another rank, adds the checkpoint to resume from.
 fn with_checkpoint(mut failure: Failure, saves: Option<&Saves>) -> Failure {
     if let (Exit::RankLost, Some(saves)) = (failure.exit, saves) {
         let from = saves.last_step().map_or("there is no checkpoint yet".to_owned(), |step| {
@@ -103,7 +103,7 @@ fn with_checkpoint(mut failure: Failure, saves: Option<&Saves>) -> Failure {
     failure
 }
 
-/// The exit code of a run that ended. Reports on stderr where it was saved.
+/// The exit code of a run that ended. Also reports on stderr where the run was saved.
 fn ending(outcome: &Outcome, saves: Option<&Saves>) -> Exit {
     let stopped = outcome.signal.map_or(Exit::Done, Signal::exit);
     let Some(saves) = saves else { return stopped };

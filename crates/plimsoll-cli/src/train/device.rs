@@ -72,7 +72,7 @@ impl DeviceArgs {
         matches!(self.device, On::Cuda(_))
     }
 
-    /// Whether it is one GPU by its number.
+    /// Whether it is a GPU that the user chose by number.
     pub(super) fn is_numbered_gpu(&self) -> bool {
         matches!(self.device, On::Cuda(Some(_)))
     }
@@ -83,14 +83,14 @@ impl DeviceArgs {
             (On::Cpu, None) => Device::cpu(),
             (On::Cuda(ordinal), None) => Device::cuda(ordinal.unwrap_or(rank_gpu))?,
             (On::Cpu | On::Cuda(_), Some(_)) => {
-                let message = "--capacity is the size of a simulated device: add `--device sim`, or bound this one \
-                               with `--memory-limit`";
+                let message = "--capacity sets the size of a simulated device: add `--device sim`, or limit this \
+                               device with `--memory-limit`";
                 return Err(Failure::new(Exit::Usage, message));
             }
             (On::Like(gpu), Some(_)) => {
                 let message = format!(
-                    "--capacity is the size of `--device sim`; {} has {}: leave one of the two out, or bound it with \
-                     `--memory-limit`",
+                    "--capacity sets the size of `--device sim`, but {} already has {}: leave out --capacity, or limit the GPU \
+                     with `--memory-limit`",
                     gpu.name,
                     Bytes(gpu.capacity_bytes)
                 );
@@ -104,7 +104,7 @@ impl DeviceArgs {
         Ok(device)
     }
 
-    /// A simulated device like this one, to try limits on.
+    /// A simulated device like this one, on which limits are tried.
     pub(super) fn simulated(&self) -> SimConfig {
         match &self.device {
             On::Like(gpu) => gpu.as_ref().clone(),

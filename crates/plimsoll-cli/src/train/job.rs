@@ -31,9 +31,9 @@ pub(crate) struct Job {
     pub(crate) workers: usize,
     /// Whether steps are captured and replayed.
     pub(crate) capture: bool,
-    /// The ranks that train together; one, most often.
+    /// The ranks that train together; usually there is only one.
     pub(crate) group: ProcessGroup,
-    /// What each of them has only a part of.
+    /// The tensors that are sharded over the ranks.
     pub(crate) shard: Shard,
     /// The lanes of a batch, if the bits must not depend on the number of ranks.
     pub(crate) reproducible: Option<Reproducible>,
@@ -53,7 +53,7 @@ impl Job {
         }
     }
 
-    /// Where it runs, in words: `cpu`, `2 ranks of cpu`.
+    /// The place where it runs, in words: `cpu`, `2 ranks of cpu`.
     pub(super) fn place(&self, device: &Device) -> String {
         match self.group.size() {
             1 => device.name().to_owned(),
@@ -62,16 +62,16 @@ impl Job {
     }
 }
 
-/// What several ranks did together.
+/// The shared results of several ranks.
 #[derive(Clone, Debug)]
 pub(crate) struct Together {
-    /// What each has only a part of.
+    /// The tensors that were sharded over the ranks.
     pub(crate) shard: Shard,
-    /// The buckets of gradients, if all are whole.
+    /// The gradient buckets, if gradients are not sharded.
     pub(crate) buckets: Vec<Bucket>,
-    /// The units of which each rank has a part.
+    /// The sharded units.
     pub(crate) units: Vec<ShardedUnit>,
-    /// Bytes of the memory in which units are gathered.
+    /// The size of the slots in which units are gathered.
     pub(crate) slot_bytes: u64,
     /// Bytes that a rank sends in a step.
     pub(crate) sent_bytes_per_step: u64,
@@ -84,7 +84,7 @@ pub(crate) struct Together {
 pub(crate) struct Length {
     /// Passes over the training samples, if given.
     pub(crate) epochs: Option<u64>,
-    /// The number of epochs if neither is given.
+    /// The number of epochs if neither `epochs` nor `steps` is given.
     pub(crate) default_epochs: u64,
     /// Steps, if given. The job ends after them, even in the middle of an epoch.
     pub(crate) steps: Option<u64>,
@@ -92,7 +92,7 @@ pub(crate) struct Length {
 
 impl Length {
     /// The number of epochs. If `epochs` is not set, `steps` can raise it but never lower it. So a learning
-    /// rate that falls over all epochs does not depend on where a run is cut off.
+    /// rate that decays over all epochs does not depend on where a run is cut off.
     pub(super) fn epochs(&self, steps_per_epoch: u64) -> u64 {
         let needed = self.steps.map_or(0, |steps| steps.div_ceil(steps_per_epoch.max(1)));
         self.epochs.unwrap_or(self.default_epochs.max(needed))
@@ -138,7 +138,7 @@ impl Precision {
 /// The position of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The current epoch, from 0.
+    /// The current epoch, counted from 0.
     pub(crate) epoch: u64,
     /// The number of epochs.
     pub(crate) epochs: u64,
@@ -215,7 +215,7 @@ pub(crate) struct Outcome {
     pub(crate) sample: Option<Sampled>,
     /// The signal that ended the run, if one did.
     pub(crate) signal: Option<Signal>,
-    /// What the ranks did, if there are several.
+    /// The shared results of the ranks, if there are several.
     pub(crate) together: Option<Together>,
 }
 

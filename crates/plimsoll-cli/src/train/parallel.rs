@@ -20,27 +20,27 @@ use crate::output;
 
 /// How long a rank may take to end by itself after another one failed.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long joining takes before the program says what it waits for.
+/// If joining takes longer than this, the program says what it is waiting for.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Which ranks, and how they share the work.
+/// The options for ranks: how many there are, and how they share the work.
 #[derive(Args)]
 pub(crate) struct ParallelArgs {
-    /// Train on several ranks: processes that torchrun, srun or mpirun has started, or --ranks starts
+    /// Train on several ranks: processes started by torchrun, srun, mpirun or --ranks
     ///
-    /// `ddp` is data parallel: each rank has the whole model and an equal part of every batch; gradients are averaged. `shard` does
-    /// the same, but each rank has only its part of what --shard names; `shard=N` also checks that there are N ranks. NCCL connects
-    /// GPUs, sockets connect processors
+    /// `ddp` is data parallel: each rank has the whole model and an equal part of every batch; gradients are averaged. `shard`
+    /// also shards over the ranks what --shard names; `shard=N` checks that there are N ranks. GPUs communicate through
+    /// NCCL, CPUs through sockets
     #[arg(long, value_name = "ddp|shard[=N]", help_heading = "Ranks")]
     parallel: Option<Parallel>,
-    /// With `--parallel shard`: what each rank has only its part of [default: parameters]
+    /// With `--parallel shard`: what to shard over the ranks [default: parameters]
     #[arg(long, value_enum, value_name = "WHAT", requires = "parallel", help_heading = "Ranks")]
     shard: Option<Sharded>,
     /// Start N processes on this machine, each a rank; their stderr is prefixed with [rank N]
     #[arg(long, value_name = "N", requires = "parallel", conflicts_with = "sim_ranks", help_heading = "Ranks",
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Option<u16>,
-    /// With `--device sim`: account for one rank of N
+    /// With `--device sim`: account for one of N ranks
     #[arg(long, value_name = "N", requires = "parallel", help_heading = "Ranks",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     sim_ranks: Option<u32>,
@@ -56,7 +56,7 @@ pub(crate) struct ParallelArgs {
 enum Parallel {
     /// Each rank has the whole model.
     Ddp,
-    /// Each rank has a part of it; all ranks form one group, of this size if one is given.
+    /// Each rank has a part of it. All ranks form one group, of this size if one is given.
     Shard(Option<usize>),
 }
 
@@ -69,17 +69,17 @@ impl FromStr for Parallel {
             None if text == "shard" => Ok(Parallel::Shard(None)),
             Some(("shard", size)) => match size.parse() {
                 Ok(size) if size > 0 => Ok(Parallel::Shard(Some(size))),
-                _ => Err(format!("`{size}` is no number of ranks: give shard=N")),
+                _ => Err(format!("`{size}` is not a number of ranks: use shard=N")),
             },
-            _ => Err("give ddp, shard or shard=N".to_owned()),
+            _ => Err("use ddp, shard or shard=N".to_owned()),
         }
     }
 }
 
-/// What each rank has only a part of.
+/// What is sharded over the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Sharded {
-    /// Nothing, as `--parallel ddp`
+    /// Nothing, like `--parallel ddp`
     Nothing,
     /// The optimizer's state (ZeRO-1)
     OptimizerState,
@@ -98,7 +98,7 @@ pub(super) enum Start {
 }
 
 impl ParallelArgs {
-    /// What each rank has only a part of.
+    /// What is sharded over the ranks.
     pub(super) fn shard(&self) -> Shard {
         match (self.parallel, self.shard) {
             (None | Some(Parallel::Ddp), _) | (_, Some(Sharded::Nothing)) => Shard::Nothing,
@@ -114,13 +114,13 @@ impl ParallelArgs {
     }
 
     /// # Errors
-    /// A number of ranks that does not fit the options.
+    /// The number of ranks does not match the options.
     fn fits(&self, batch_size: usize, ranks: usize) -> Result<(), Failure> {
         if let Some(Parallel::Shard(Some(size))) = self.parallel
             && size != ranks
         {
             let message = format!(
-                "--parallel shard={size}, but there are {}: all ranks form one group, so N must be their number",
+                "--parallel shard={size}, but there are {}: all ranks form one group, so N must be the number of ranks",
                 counted(ranks as u64, "rank")
             );
             return Err(Failure::new(Exit::Usage, message));
@@ -160,7 +160,7 @@ impl ParallelArgs {
             self.fits(batch_size, 1)?;
             return match environment {
                 Some(Environment { rank, size, launcher, .. }) if size > 1 => usage(format!(
-                    "this is rank {rank} of {size} by {launcher}: add --parallel ddp to train together, or unset the launcher's \
+                    "this is rank {rank} of {size} according to {launcher}: add --parallel ddp to train together, or unset the launcher's \
                      variables"
                 )),
                 _ => Ok(Start::Rank(Box::new(World::single()), device.open(0)?)),
@@ -168,7 +168,8 @@ impl ParallelArgs {
         }
         if device.is_numbered_gpu() {
             return usage(
-                "each rank has a GPU of its own: give --device cuda, and CUDA_VISIBLE_DEVICES to choose among them".to_owned(),
+                "each rank uses its own GPU: add --device cuda, and choose GPUs with CUDA_VISIBLE_DEVICES"
+                    .to_owned(),
             );
         }
         if let (Some(Parallel::Shard(_)), true) = (self.parallel, captures) {
@@ -229,7 +230,7 @@ impl ParallelArgs {
     }
 }
 
-/// Joins the other ranks. If that takes a while, says for what it waits.
+/// Joins the other ranks. If that takes long, says what it is waiting for.
 fn joined(environment: Environment, options: JoinOptions) -> Result<World, Failure> {
     let Environment { size, address, port, .. } = &environment;
     let waits = format!(
@@ -249,7 +250,7 @@ fn joined(environment: Environment, options: JoinOptions) -> Result<World, Failu
     Ok(world?)
 }
 
-/// The number of a rank's GPU: its local rank, or 0 if the launcher shows each rank one GPU.
+/// The number of a rank's GPU: its local rank, or 0 if the launcher makes only one GPU visible to each rank.
 fn rank_gpu(local_rank: usize, local_size: usize) -> Result<u32, Failure> {
     let count = Device::cuda_count()?;
     match u32::try_from(local_rank) {
@@ -265,7 +266,7 @@ fn rank_gpu(local_rank: usize, local_size: usize) -> Result<u32, Failure> {
     }
 }
 
-/// Returns an error if two ranks have one GPU.
+/// Returns an error if two ranks share a GPU.
 fn each_has_a_gpu(members: &[Member]) -> Result<(), Failure> {
     let gpu = |member: &Member| {
         let (_, bus) = member.device.split_once(" at ")?;
@@ -275,7 +276,7 @@ fn each_has_a_gpu(members: &[Member]) -> Result<(), Failure> {
         let Some(own) = gpu(member) else { continue };
         if let Some(other) = members[..rank].iter().position(|other| gpu(other).as_ref() == Some(&own)) {
             let message = format!(
-                "ranks {other} and {rank} of {} both have the GPU at {}: let the launcher show each rank a GPU of its own",
+                "ranks {other} and {rank} of {} both use the GPU at {}: make the launcher give each rank its own GPU",
                 own.0, own.1
             );
             return Err(Failure::new(Exit::Usage, message));
@@ -320,8 +321,8 @@ pub(super) fn end_with_others(world: &World) -> Watched {
     watched
 }
 
-/// Ends this process at once: the thread that computes cannot be interrupted, and a GPU that waits for a lost rank would keep
-/// an orderly end waiting too.
+/// Ends this process immediately. The thread that computes cannot be interrupted, and a GPU that waits for a lost rank would
+/// also block an orderly exit.
 pub(super) fn end_now(exit: Exit) -> ! {
     signal_hook::low_level::exit(exit as i32)
 }

@@ -12,7 +12,7 @@ use crate::output;
 
 /// How often the live line is redrawn.
 const EVERY: Duration = Duration::from_millis(100);
-/// Characters of the memory gauge.
+/// The width of the memory gauge, in characters.
 const GAUGE: u64 = 20;
 
 /// Shows the progress of a job.
@@ -30,7 +30,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// Announces the job. The live line appears with its first step.
     pub(crate) fn new(job: &Job, device: &Device) -> Progress {
-        // Draws on stderr, and only if it is a terminal.
+        // The bar draws on stderr, and only if that is a terminal.
         let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template("{bar:20} {percent:>3} %  {msg}") {
             bar.set_style(style.progress_chars("━╸ "));
@@ -54,7 +54,7 @@ impl Progress {
         self.bar.finish_and_clear();
     }
 
-    /// The throughput of this epoch's training, without its test.
+    /// The training throughput of this epoch, without the test.
     fn rate(&self) -> String {
         let seconds = (self.last_step - self.epoch_start).as_secs_f64().max(1e-9);
         rate(self.epoch_units as f64 / seconds, self.unit)
@@ -127,7 +127,7 @@ impl Watch for Progress {
 fn gauge(device: &Device) -> String {
     let (allocated, reserved) = (device.memory_allocated(), device.memory_reserved());
     let bound = device.memory_limit().unwrap_or(u64::MAX).min(device.memory_info().total_bytes).max(1);
-    // An amount above zero always shows.
+    // An amount above zero always fills at least one cell.
     let cells =
         |bytes: u64| (u128::from(bytes.min(bound)) * u128::from(GAUGE)).div_ceil(u128::from(bound)) as usize;
     let (full, held) = (cells(allocated), cells(reserved));
@@ -142,7 +142,7 @@ pub(crate) fn rate(per_second: f64, unit: Unit) -> String {
     format!("{per_second:.digits$} {}/s", unit.plural)
 }
 
-/// A share of images as text.
+/// A fraction of images as a percentage.
 pub(crate) fn percent(part: usize, of: usize) -> String {
     if of == 0 { "no images".to_owned() } else { format!("{:.2} %", 100.0 * part as f64 / of as f64) }
 }

@@ -15,7 +15,7 @@ use super::stop::Signal;
 use super::task::{Metric, Sampled};
 use crate::output::{BOLD, RESET};
 
-/// The maximum number of owners that a report lists by name; the rest share one row.
+/// The maximum number of owners that a report lists by name; all others share one row.
 const LISTED: usize = 10;
 
 /// The result of a job that finished.
@@ -117,10 +117,10 @@ fn categories(out: &mut String, memory: &Report) {
 fn reserved(out: &mut String, outcome: &Outcome) {
     let memory = &outcome.memory;
     let (peak, reserved) = (memory.peak_allocated_bytes, memory.peak_reserved_bytes);
-    let _ = writeln!(out, "\n{BOLD}Allocated against reserved{RESET}");
+    let _ = writeln!(out, "\n{BOLD}Allocated and reserved{RESET}");
     row(out, "allocated at the peak", peak, reserved, "max_memory_allocated");
     row(out, "cached", reserved.saturating_sub(peak), reserved, "free blocks and unused parts of segments");
-    row(out, "reserved at the peak", reserved, reserved, "max_memory_reserved, which the limit bounds");
+    row(out, "reserved at the peak", reserved, reserved, "max_memory_reserved, to which the limit applies");
     let Some(outside) = memory.outside_bytes else {
         let _ = writeln!(out, "  outside the allocator        unknown: this system has no /proc/self/status");
         return;
@@ -130,12 +130,16 @@ fn reserved(out: &mut String, outcome: &Outcome) {
         Some(_) => "the rest of the GPU's memory: context, kernels, workspaces, other processes",
     };
     let (data, batches) = match memory.workspace_bytes {
-        None => ("  of it the data set", "  of it batches, at most"),
-        Some(_) => ("on the host the data set", "on the host batches, at most"),
+        None => ("  of which the data set", "  of which batches, at most"),
+        Some(_) => ("data set on the host", "batches on the host, at most"),
     };
     let rows = [
         ("outside the allocator", outside, what),
-        ("  of it workspaces", memory.workspace_bytes.unwrap_or(0), "of cuBLASLt and cuDNN, 32 MiB a stream"),
+        (
+            "  of which workspaces",
+            memory.workspace_bytes.unwrap_or(0),
+            "of cuBLASLt and cuDNN, 32 MiB per stream",
+        ),
         (data, outcome.data_set_bytes, ""),
         (batches, outcome.batches_bytes, "prepared ahead by the loader"),
     ];
@@ -145,13 +149,13 @@ fn reserved(out: &mut String, outcome: &Outcome) {
     }
 }
 
-/// What the ranks did together.
+/// The shared results of the ranks.
 fn ranks(out: &mut String, outcome: &Outcome) {
     let Some(Together { shard, buckets, units, slot_bytes, sent_bytes_per_step, peaks }) = &outcome.together
     else {
         return;
     };
-    let _ = writeln!(out, "\n{BOLD}Ranks{RESET} (the account above is rank 0's)");
+    let _ = writeln!(out, "\n{BOLD}Ranks{RESET} (the figures above are rank 0's)");
     let mut line = |name: &str, bytes: u64, note: String| {
         let _ = writeln!(out, "  {name:<28} {:>12}             {note}", Bytes(bytes).to_string());
     };
@@ -163,13 +167,13 @@ fn ranks(out: &mut String, outcome: &Outcome) {
         let (total, ranks) = (units.iter().map(|unit| unit.bytes).sum::<u64>(), peaks.len() as u64);
         let note = format!("in {}, padded", counted(units.len() as u64, "unit"));
         line("whole parameters", total, note);
-        line("a rank's rows of them", total / ranks, words(*shard).to_owned());
+        line("one rank's part of them", total / ranks, words(*shard).to_owned());
         if *slot_bytes > 0 {
-            line("slots to gather them", *slot_bytes, "for two blocks and the rest".to_owned());
+            line("buffers to gather them", *slot_bytes, "for two blocks and the rest".to_owned());
         }
     }
     line(
-        "sent by a rank in a step",
+        "sent by a rank per step",
         *sent_bytes_per_step,
         format!("to {}", counted(peaks.len() as u64 - 1, "other")),
     );
@@ -183,13 +187,13 @@ fn ranks(out: &mut String, outcome: &Outcome) {
     }
 }
 
-/// What is sharded.
+/// The sharded tensors, in words.
 fn words(shard: Shard) -> &'static str {
     match shard {
         Shard::Nothing => "nothing is sharded",
-        Shard::OptimizerState => "and so of the optimizer's state",
-        Shard::Gradients => "and so of gradients and the optimizer's state",
-        Shard::Parameters => "and of gradients and the optimizer's state",
+        Shard::OptimizerState => "with the same part of the optimizer's state",
+        Shard::Gradients => "with the same part of gradients and the optimizer's state",
+        Shard::Parameters => "with the same part of gradients and the optimizer's state",
     }
 }
 
@@ -245,8 +249,8 @@ pub(crate) fn out_of_memory(job: &Job, report: &OutOfMemory, smallest: Option<&S
             Bytes(others)
         )
     } else if report.is_system_refusal() {
-        "the system refused although the device has room: look at the limits of the process (ulimit -v) and at the \
-         memory of other processes"
+        "the system refused the memory although the device has room: check the limits of the process (ulimit -v) and \
+         the memory of other processes"
             .to_owned()
     } else if fits_device {
         format!("try: --memory-limit {}MiB, or {smaller}", limit_bytes >> 20)

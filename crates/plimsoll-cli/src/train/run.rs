@@ -1,5 +1,5 @@
-//! The training loop. It is the same for every task and every device; on the simulated device, it only cannot read
-//! values.
+//! The training loop. It is the same for every task and every device; the only difference on the simulated device
+//! is that it cannot read values.
 
 use std::time::{Duration, Instant};
 
@@ -20,10 +20,10 @@ use super::watch::Watch;
 use crate::cuda::without_dnn;
 
 // Note [Repeating epochs]
-// Every epoch makes the same requests. On the simulated device nothing else happens. So if an epoch ends with
-// the same segments and blocks as an earlier one, all later epochs repeat the same states, and the job can
-// stop, whatever the number of epochs. (Blocks change places between epochs, so the earlier epoch need not be
-// the previous one.)
+// Every epoch makes the same requests, and on the simulated device nothing else happens. So if an epoch ends
+// with the same segments and blocks as an earlier one, all later epochs repeat the same states, and the job
+// can stop, no matter how many epochs are left. (Blocks may be at different addresses after each epoch, so
+// the earlier epoch need not be the previous one.)
 
 /// The seed of this rank's random numbers. With lanes, all ranks have the job's seed, from which that of each lane is derived.
 fn job_seed(job: &Job, seed: u64, group: &ProcessGroup) -> u64 {
@@ -54,7 +54,7 @@ struct Run<'a> {
     outside_bytes: Option<u64>,
 }
 
-/// The units trained on in this process, and the time.
+/// The number of units trained on in this process, and the time.
 #[derive(Default)]
 struct Trained {
     steps: u64,
@@ -217,7 +217,7 @@ impl<'a> Run<'a> {
         self.sharded.is_some() && self.job.shard != Shard::Nothing
     }
 
-    /// What the ranks did. Waits until all have come to the end.
+    /// The shared results of the ranks. Waits until all ranks have reached the end.
     fn together(&self, memory: &Report) -> Result<Option<Together>, Error> {
         let Some(sharded) = self.sharded.as_ref().filter(|_| self.group.size() > 1) else { return Ok(None) };
         let own = [memory.peak_allocated_bytes.to_le_bytes(), memory.peak_reserved_bytes.to_le_bytes()];
@@ -282,7 +282,8 @@ impl<'a> Run<'a> {
         let (progress, not_finite) =
             from.load(self.network.module(), self.optimizer.as_mut(), self.device, self.sharded.as_ref())?;
         self.progress = progress;
-        // The checkpoint has the state of rank 0's generator. The others are as far, with their own seeds.
+        // The checkpoint has the state of rank 0's generator. The generators of other ranks are at the same position,
+        // but with their own seeds.
         let state = self.device.rng_state();
         self.device.set_rng_state(RngState { seed: job_seed(self.job, state.seed, &self.group), ..state });
         if let Some(first) = not_finite.first() {
@@ -408,7 +409,7 @@ impl<'a> Run<'a> {
             Some(captured) => captured.run(&batch.iter().collect::<Vec<_>>(), optimizers, step)?,
             None => step(batch, optimizers)?,
         };
-        // Often enough to measure batches in preparation, and rarely enough to cost nothing.
+        // This is often enough to measure batches in preparation, and rare enough to cost nothing.
         if self.progress.step.is_multiple_of(64) {
             self.look_outside();
         }

@@ -2,7 +2,7 @@
 //!
 //! `checkpoint.safetensors` has everything that a run needs to resume, and `checkpoint-previous.safetensors` is the checkpoint
 //! before it. `model.safetensors` has only the weights, under PyTorch's names. Each file is replaced atomically, so the last
-//! good ones survive however the run ends. Only one run at a time can save into a folder.
+//! good files survive no matter how the run ends. Only one run at a time can save into a folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::exit::{Exit, Failure};
 
 /// The file that a run resumes from.
 const CHECKPOINT: &str = "checkpoint.safetensors";
-/// The previous checkpoint, used if the newest one is damaged.
+/// The previous checkpoint, for use if the newest one is damaged.
 const PREVIOUS: &str = "checkpoint-previous.safetensors";
 /// The weights alone.
 const WEIGHTS: &str = "model.safetensors";
@@ -39,16 +39,16 @@ pub(crate) struct SaveArgs {
     /// Save checkpoints and weights into this folder: every --save-every steps, at the end, and on Ctrl-C or SIGTERM
     #[arg(long, value_name = "DIR", help_heading = "Saving")]
     save: Option<PathBuf>,
-    /// Steps from one checkpoint to the next
+    /// Steps between checkpoints
     #[arg(long, value_name = "N", default_value_t = 250, help_heading = "Saving",
           value_parser = clap::value_parser!(u64).range(1..))]
     save_every: u64,
-    /// Resume, bit for bit, from the checkpoint in this folder, or from this file [default: the one of --save]; without
-    /// --save, also save there
+    /// Resume, bit for bit, from the checkpoint in this folder, or from this checkpoint file [default: the folder of
+    /// --save]; without --save, also save there
     #[arg(long, value_name = "DIR", num_args = 0..=1, help_heading = "Saving")]
     #[expect(clippy::option_option, reason = "an option that can be given with or without a value")]
     resume: Option<Option<PathBuf>>,
-    /// Replace the checkpoint of another run, and an existing file of --snapshot or --log
+    /// Replace another run's checkpoint, and existing files of --snapshot and --log
     #[arg(long, help_heading = "Saving")]
     pub(super) force: bool,
 }
@@ -60,10 +60,10 @@ pub(crate) struct Saves {
     facts: Facts,
     companions: Vec<(&'static str, String)>,
     checkpoint: Option<Loaded>,
-    /// Whether the checkpoint there was written by this run, or is the one it resumed from.
+    /// Whether the checkpoint in the folder was written by this run, or is the one that it resumed from.
     is_own: bool,
     failure: Option<SerializeError>,
-    /// Held by the rank that writes; the others only load.
+    /// The lock on the folder. Only the rank that writes holds it; the others only load.
     lock: Option<FolderLock>,
     /// The step of the checkpoint in the folder, if this run wrote it or resumed from it.
     last_step: Option<u64>,
@@ -88,7 +88,7 @@ pub(super) struct Progress {
     pub(super) loader: Option<LoaderState>,
     /// The sum of this epoch's losses as the bits of a float, because JSON might round it.
     pub(super) loss_sum_bits: u64,
-    /// The number of this epoch's samples that were trained on.
+    /// The number of samples that were trained on in this epoch.
     pub(super) samples: u64,
     /// Mean losses of earlier epochs.
     pub(super) losses: Vec<f64>,
@@ -171,7 +171,7 @@ impl SaveArgs {
     }
 }
 
-/// Whether both paths lead to the same folder.
+/// Whether both paths name the same folder.
 fn same(left: &Path, right: &Path) -> bool {
     fs::canonicalize(left).ok().zip(fs::canonicalize(right).ok()).is_some_and(|(left, right)| left == right)
 }
@@ -180,7 +180,7 @@ fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Makes the folder and tries to write to it now rather than after hours of training.
+/// Creates the folder and tries to write to it now rather than after hours of training.
 fn writable(folder: &Path) -> Result<(), Failure> {
     let trial = folder.join(format!(".plimsoll-{}", std::process::id()));
     fs::create_dir_all(folder)
@@ -261,8 +261,8 @@ impl Saves {
 }
 
 impl Saves {
-    /// Also keeps the last checkpoint under the second name. If the file system has no hard links, none is
-    /// kept.
+    /// Also keeps the last checkpoint under the second name. If the file system does not support hard
+    /// links, it is not kept.
     fn keep_previous(&self, path: &Path) -> Result<(), SerializeError> {
         let previous = self.folder.join(PREVIOUS);
         let link = self.folder.join(format!(".{PREVIOUS}-{}", std::process::id()));
@@ -287,10 +287,10 @@ impl Facts {
         Ok(Facts { task: job.task.name().to_owned(), options, data })
     }
 
-    /// The differences between this job and the checkpoint's, a line each.
+    /// The differences between this job and the checkpoint's job, one line each.
     fn differences(&self, saved: &Facts) -> Vec<String> {
         if self.task != saved.task {
-            return vec![format!("it is of `plimsoll train {}`", saved.task)];
+            return vec![format!("it belongs to `plimsoll train {}`", saved.task)];
         }
         let shown = |value: Option<&Value>| match value {
             None => "absent".to_owned(),
@@ -337,7 +337,7 @@ impl Loaded {
             return Ok(Loaded { file, progress });
         }
         let message = format!(
-            "{} is of another job, and was not changed:\n  {}\ngive the options of that job, or leave --resume out and save \
+            "{} belongs to another job, and was not changed:\n  {}\ngive the options of that job, or leave --resume out and save \
              to another folder",
             path.display(),
             differences.join("\n  ")
@@ -381,7 +381,7 @@ mod tests {
     fn another_job_is_known_by_its_task_its_options_or_its_data() {
         let ours = facts("gpt", 4, 7);
         assert_eq!(ours.differences(&ours), Vec::<String>::new());
-        assert_eq!(ours.differences(&facts("mnist", 4, 7)), ["it is of `plimsoll train mnist`"]);
+        assert_eq!(ours.differences(&facts("mnist", 4, 7)), ["it belongs to `plimsoll train mnist`"]);
         assert_eq!(ours.differences(&facts("gpt", 2, 8)), ["--layers is 2 in the checkpoint and 4 here"]);
         assert_eq!(ours.differences(&facts("gpt", 4, 8)), ["the training data differ"]);
         let none = Facts { options: Map::new(), ..facts("gpt", 4, 7) };

@@ -27,14 +27,14 @@ pub(crate) struct Settings {
     /// The type in which matrix products and convolutions are computed
     #[arg(long = "dtype", value_enum, value_name = "TYPE", default_value_t = Precision::Float32)]
     pub(super) precision: Precision,
-    /// The same seed gives the same result, bit for bit
+    /// Random seed: the same seed gives the same result, bit for bit
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
     /// Threads that prepare batches; 0 prepares them between steps
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(..=256))]
     workers: u16,
-    /// Capture the training step on a GPU after three steps, and replay it from then on: the same results with less work for the
-    /// host. No effect on other devices
+    /// On a GPU, capture the training step after three steps and replay it from then on: same results, less work for
+    /// the host. No effect on other devices
     #[arg(long)]
     pub(super) capture: bool,
     #[command(flatten)]
@@ -42,11 +42,11 @@ pub(crate) struct Settings {
     /// Save the memory history, for PyTorch's viewer; also when memory runs out. With several ranks, only rank 0 saves it
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(super) snapshot: Option<PathBuf>,
-    /// How many events it keeps; when there are more, the oldest are dropped
+    /// How many events the snapshot keeps; when there are more, the oldest are dropped
     #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "snapshot", help_heading = "Output",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) snapshot_entries: u32,
-    /// Write the memory history to a log as it happens: it suits long runs, and survives a crash. With several ranks,
+    /// Write the memory history to a log as it happens: suits long runs, and survives a crash. With several ranks,
     /// only rank 0 writes it
     #[arg(long, value_name = "FILE", conflicts_with = "snapshot", help_heading = "Output")]
     pub(super) log: Option<PathBuf>,

@@ -1,6 +1,6 @@
 //! The smallest memory limit under which a job runs, found by running it on the simulated device.
 //!
-//! Adding the missing bytes to a limit gives a wrong answer, because with more room the allocator places all
+//! It would be wrong to just add the missing bytes to the limit, because with more memory the allocator places all
 //! later requests differently. So the job itself runs under one limit after another, and the printed limit is one under
 //! which it succeeded. A run on the simulated device takes a fraction of a second, and stops when epochs begin to
 //! repeat (Note [Repeating epochs] in `run.rs`).
@@ -10,13 +10,13 @@ use plimsoll::{Device, SimConfig};
 use super::job::Job;
 use super::stop::Stop;
 
-/// Reserved bytes are multiples of this, so limits in between add nothing.
+/// Reserved bytes are multiples of this, so there is no need to try limits in between.
 pub(crate) const GRAIN_BYTES: u64 = 2 << 20;
 
 /// A limit that was tested, and the job's reserved bytes under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Smallest {
-    /// The job passes with this limit and fails with [`GRAIN_BYTES`] less.
+    /// The job succeeds with this limit and fails with [`GRAIN_BYTES`] less.
     pub(crate) limit_bytes: u64,
     /// Whether the device itself has that much memory.
     pub(crate) fits_device: bool,
@@ -35,7 +35,7 @@ pub(crate) fn limit(job: &Job, mut sim: SimConfig, capacity_bytes: u64) -> Optio
         device.set_memory_limit(limit);
         job.run(&device, &mut (), None, &Stop::default()).is_ok()
     };
-    // Without a limit, the job reserves the most that it can use, so it passes under that limit.
+    // Without a limit, the job reserves as many bytes as it can ever use, so it succeeds with a limit of that size.
     let device = Device::sim(sim.clone());
     let free_run = job.run(&device, &mut (), None, &Stop::default()).ok()?;
     let mut enough = free_run.memory.peak_reserved_bytes.next_multiple_of(GRAIN_BYTES);

@@ -1,5 +1,5 @@
 //! `--snapshot FILE`: the job's memory history, saved at its end or at the failed request, while its memory
-//! is still allocated. `--log FILE`: the same, written as it happens.
+//! is still allocated. `--log FILE`: the same history, written as it happens.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ struct State {
 impl SnapshotFile {
     /// Starts recording, and ensures that the history is also saved if memory runs out.
     pub(crate) fn open(path: &Path, entries: u32, device: &Device) -> Result<Self, Failure> {
-        // Reported now rather than after hours of training.
+        // A missing folder is reported now rather than after hours of training.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if path.file_name().is_none() || folder.is_some_and(|folder| !folder.is_dir()) || path.is_dir() {
             let message = format!("--snapshot {}: give a file name in a folder that exists", path.display());

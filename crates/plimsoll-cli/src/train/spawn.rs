@@ -28,7 +28,7 @@ struct Rank {
     stderr: Option<JoinHandle<()>>,
 }
 
-/// Runs all ranks. Returns the exit code of the first one that failed by itself. Rank 0 writes the result to stdout.
+/// Runs all ranks. Returns the exit code of the first rank that failed by itself. Rank 0 writes the result to stdout.
 pub(super) fn run(ranks: u16) -> Result<Answer, Failure> {
     let failed = |why: io::Error| Failure::new(Exit::Unreadable, format!("--ranks {ranks}: {why}"));
     let store = Server::bind("127.0.0.1:0").map_err(failed)?;
@@ -99,7 +99,7 @@ fn watch(mut running: Vec<Rank>, signal: &AtomicUsize) -> Exit {
             match rank.child.try_wait() {
                 Ok(None) => running.push(rank),
                 Ok(Some(status)) => ended.push((rank, status)),
-                // It cannot be waited for, so it is no longer our child.
+                // The wait fails only if the process is no longer our child.
                 Err(_) => ended.push((rank, ExitStatus::from_raw(0))),
             }
         }
@@ -133,12 +133,12 @@ fn pass_on(signal: usize, running: &[Rank]) {
         _ => return,
     };
     for rank in running {
-        // One that has just ended needs no signal.
+        // A rank that has just ended needs no signal.
         let _ = kill_process(Pid::from_child(&rank.child), signal);
     }
 }
 
-/// The exit code of the rank that failed first. A rank that a signal ended has none.
+/// The exit code of the rank that failed first. A rank that was ended by a signal has no exit code.
 fn exit_of(number: usize, status: ExitStatus) -> Exit {
     if let Some(signal) = status.signal() {
         let message = format!("rank {number} was ended by signal {signal}");

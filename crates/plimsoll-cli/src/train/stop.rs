@@ -29,12 +29,12 @@ impl Stop {
     /// Catches the signals from this call onward.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(crate) fn on_signals() -> io::Result<Stop> {
         let stop = Stop::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             let seen = Arc::new(AtomicBool::new(false));
-            // In this order: the first signal finds `seen` unset, and sets it.
+            // This order matters: the first signal finds `seen` unset, and sets it.
             flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&seen))?;
             flag::register(signal, seen)?;
             flag::register_usize(signal, Arc::clone(&stop.0), signal as usize)?;

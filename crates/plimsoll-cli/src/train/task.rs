@@ -1,5 +1,5 @@
-//! The data and network of a training: [`Task`]. `mnist/`, `gpt/` and `image/` each implement it; the loop
-//! (`run.rs`), the checkpoints and the reports use only this.
+//! The data and network of a training run: [`Task`]. `mnist/`, `gpt/` and `image/` each implement it; the
+//! loop (`run.rs`), the checkpoints and the reports use only this.
 
 use plimsoll::data::{DataError, DataLoader};
 use plimsoll::nn::{Module, Scope};
@@ -14,16 +14,16 @@ pub(crate) trait Task {
     /// The name on the command line: `mnist`.
     fn name(&self) -> &'static str;
 
-    /// The data in words, for the first line of progress: `900 of digits drawn by code, testing on 100`.
+    /// The data in words, for the first line of progress: `900 images of generated digits, testing on 100`.
     fn announcement(&self) -> String;
 
-    /// The samples to train on, in the order of training.
+    /// The training samples, in the order of training.
     ///
     /// # Errors
     /// The batch size is 0.
     fn training(&self, batch_size: usize, seed: u64) -> std::result::Result<DataLoader, DataError>;
 
-    /// The samples to test on.
+    /// The test samples.
     ///
     /// # Errors
     /// The batch size is 0.
@@ -78,10 +78,10 @@ pub(crate) trait Task {
 
 /// A network in training.
 pub(crate) trait Network {
-    /// Its parameters and buffers, by PyTorch's names.
+    /// Its parameters and buffers, under PyTorch's names.
     fn module(&self) -> &dyn Module;
 
-    /// The same, to replace its parameters.
+    /// Its parameters and buffers, mutable, so that parameters can be replaced.
     fn module_mut(&mut self) -> &mut dyn Module;
 
     /// The mean loss of a batch.
@@ -127,9 +127,9 @@ pub(crate) struct Unit {
 /// The metric of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metric {
-    /// The share of images that are classified correctly.
+    /// The fraction of images that are classified correctly.
     Accuracy,
-    /// The mean loss on the validation part.
+    /// The mean loss on the validation data.
     Loss,
 }
 

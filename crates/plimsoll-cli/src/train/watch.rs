@@ -16,7 +16,7 @@ pub(crate) trait Watch {
         let _ = (place, samples, loss, device);
     }
 
-    /// An epoch, or its last part, is done, with its mean loss and its test result.
+    /// An epoch (or its last part, after a resume) is done, with its mean loss and its test result.
     fn epoch(&mut self, place: Place, loss: Option<f64>, score: Option<f64>, device: &Device) {
         let _ = (place, loss, score, device);
     }

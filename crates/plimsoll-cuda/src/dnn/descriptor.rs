@@ -39,7 +39,7 @@ mod of {
     pub(super) const DESCRIPTOR: c_int = 15;
 }
 
-/// The maximum number of notes of an engine.
+/// The maximum number of an engine's notes.
 const MOST_NOTES: usize = 32;
 
 /// The library's functions.
@@ -69,7 +69,7 @@ fn checked(call: &'static str, code: c_int) -> Result<()> {
         1001 => ("CUDNN_STATUS_NOT_INITIALIZED", "the library could not be started"),
         2000..3000 => ("CUDNN_STATUS_BAD_PARAM", "an argument that the library does not accept"),
         3000..4000 => ("CUDNN_STATUS_NOT_SUPPORTED", "not supported for these sizes and types"),
-        4000..5000 => ("CUDNN_STATUS_INTERNAL_ERROR", "an error inside of the library"),
+        4000..5000 => ("CUDNN_STATUS_INTERNAL_ERROR", "an internal error of the library"),
         5000..6000 => ("CUDNN_STATUS_EXECUTION_FAILED", "the work could not be queued"),
         _ => ("cuDNN", "an error of the library"),
     };

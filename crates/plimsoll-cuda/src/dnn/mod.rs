@@ -68,7 +68,8 @@ impl Dnn {
     /// driver supports.
     ///
     /// # Errors
-    /// It is missing, too old, or needs a newer version of CUDA than the driver supports.
+    /// The library is missing, is too old, or needs a newer version of CUDA than the driver
+    /// supports.
     pub(crate) fn open(search: &Search, driver: i32) -> Result<Dnn> {
         let api = Api::open(search, driver)?;
         let (version, cuda) = api.versions();
@@ -77,11 +78,11 @@ impl Dnn {
             Err(CudaError::WrongVersion { library: "cuDNN", path: api.path(), why })
         };
         if version < OLDEST {
-            return wrong(format!("it is {}, and at least 9.0 is needed", text(version)));
+            return wrong(format!("version {} is too old; needs 9.0", text(version)));
         }
         if cuda / 1000 > usize::try_from(driver).unwrap_or(0) / 1000 {
             return wrong(format!(
-                "it is for CUDA {}, and the driver for CUDA {}",
+                "it needs CUDA {}, but the driver supports only CUDA {}",
                 cuda / 1000,
                 driver / 1000
             ));

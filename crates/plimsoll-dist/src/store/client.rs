@@ -49,7 +49,7 @@ impl Client {
     /// Sets how long the server may take to answer a command that it answers immediately. The default is one minute.
     ///
     /// # Errors
-    /// An error of the operating system.
+    /// I/O errors.
     pub fn answer_within(mut self, answer: Duration) -> Result<Client> {
         self.answer = answer;
         self.done(self.stream.set_read_timeout(Some(answer)))?;
@@ -59,7 +59,7 @@ impl Client {
     /// This host's address on the connection to the store. Other ranks can connect to it.
     ///
     /// # Errors
-    /// An error of the operating system.
+    /// I/O errors.
     pub fn local_ip(&self) -> Result<IpAddr> {
         self.done(self.stream.local_addr()).map(|address| address.ip())
     }
@@ -107,7 +107,7 @@ impl Client {
         self.start_waiting(key)?;
         if !self.is_there(timeout)? {
             self.send(&Message::of(Command::CancelWait))?;
-            // If the key was set just before, that answer arrives first.
+            // If the key was set just before the cancellation, its answer arrives first.
             if self.done(read_u8(&mut &self.stream))? == WAIT_CANCELED {
                 return Ok(None);
             }

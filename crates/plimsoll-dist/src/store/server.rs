@@ -67,7 +67,7 @@ impl Server {
         Ok(Server { address, shared, accepting })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -76,7 +76,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.is_closing.store(true, Ordering::SeqCst);
-        // Wakes the thread that accepts.
+        // A connection wakes the thread that accepts connections.
         let here = match self.address.ip() {
             ip if ip.is_unspecified() => SocketAddr::from(([127, 0, 0, 1], self.address.port())),
             _ => self.address,
@@ -239,7 +239,7 @@ impl Table {
     }
 
     /// Sets a key to `desired` if its value is `expected`; a missing key is set if `expected` is empty. Returns the value that
-    /// the key has then, or `expected` if the key is still missing. As PyTorch.
+    /// the key has then, or `expected` if the key is still missing. Like PyTorch.
     fn compare_set(&mut self, key: Vec<u8>, expected: Vec<u8>, desired: Vec<u8>) -> Vec<u8> {
         match self.values.get(&key) {
             None if !expected.is_empty() => expected,

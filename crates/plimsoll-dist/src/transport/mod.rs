@@ -55,8 +55,8 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// an error, the group can no longer be used.
     fn exchange(&self, call: &Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()>;
 
-    /// Why this rank should not wait any longer for work on its device, after it has waited for `waited`. `call` returns the latest
-    /// collective. By default it waits.
+    /// After this rank has waited for `waited` for work on its device, returns the reason why it should not wait any longer.
+    /// `call` returns the latest collective. The default is to keep waiting.
     fn gave_up(&self, waited: Duration, call: &dyn Fn() -> Option<Call>) -> Option<Error> {
         let _ = (waited, call);
         None

@@ -21,9 +21,11 @@ use crate::record::{Call, Op};
 const LOOK: Duration = Duration::from_millis(50);
 /// Shorter messages are sent without a second thread, because the system's buffers hold them.
 const SMALL_BYTES: usize = 16 << 10;
-/// The first collective waits this many times as long, because some ranks build their models faster than others.
+/// The timeout of the first collective is this many times as long, because some ranks build their models faster than
+/// others.
 const FIRST_FACTOR: u32 = 4;
-/// How long a rank that has waited in vain for its device waits for the others to say where they are.
+/// After a rank has waited in vain for its device, it waits this long for the other ranks to report their latest
+/// collective.
 const ROLL_CALL: Duration = Duration::from_secs(5);
 /// Number, operation, bytes and hash, each in little endian.
 type Header = [[u8; 8]; 4];
@@ -43,7 +45,7 @@ struct Exchange<'a> {
     header: Header,
     start: Instant,
     timeout: Duration,
-    /// The time for a collective, for messages.
+    /// The timeout of a collective, for messages.
     seconds: u64,
     /// Set when receiving fails, so that sending stops.
     is_over: AtomicBool,
@@ -142,9 +144,9 @@ impl Sockets {
         if exchange.start.elapsed() < exchange.timeout {
             return Ok(());
         }
-        // Report it to all ranks, with its host: the others may not be waiting for this rank themselves.
+        // Report the rank to all others, with its host, because they may not be waiting for it themselves.
         let why = format!(
-            "did not come to {call} within {seconds} s: it may be stopped, overloaded or in other code \
+            "did not reach {call} within {seconds} s: it may be stopped, overloaded or in other code \
              (PLIMSOLL_COLLECTIVE_TIMEOUT_S sets the time)"
         );
         let lost = self.health.report(peer, &why);
@@ -187,7 +189,8 @@ impl Transport for Sockets {
     }
 
     /// A rank whose device does not finish in time does not know which rank is missing, so all ranks that wait tell each other
-    /// their latest collective. One that does not answer is stopped or busy; one with another answer left the others.
+    /// their latest collective. A rank that does not answer is stopped or busy; a rank with a different answer is in another
+    /// collective.
     fn gave_up(&self, waited: Duration, call: &dyn Fn() -> Option<Call>) -> Option<Error> {
         if let Some(lost) = self.health.lost() {
             return Some(Error::RankLost { lost: Box::new(lost), call: call() });
@@ -215,7 +218,7 @@ fn header(call: &Call) -> Header {
     [call.number, call.op.to_wire().into(), call.bytes, call.hash()].map(u64::to_le_bytes)
 }
 
-/// What a header says: no label, and of the type only a hash.
+/// The call that a header describes. It has no label, and only a hash of the type.
 fn called(header: &Header) -> Call {
     let [number, op, bytes, _] = header.map(u64::from_le_bytes);
     let op = u8::try_from(op).ok().and_then(Op::from_wire).unwrap_or(Op::Barrier);

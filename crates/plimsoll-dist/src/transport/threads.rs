@@ -59,7 +59,7 @@ impl Threads {
                 return Ok(());
             }
             if mail.gone.contains(&peer) {
-                // Name the first rank that left: the others left because of it.
+                // Name the first rank that left, because the others left as a consequence.
                 let rank = mail.gone[0];
                 let why = "is gone: its thread ended".to_owned();
                 let lost = Lost { rank, host: String::new(), pid: 0, device: String::new(), why };

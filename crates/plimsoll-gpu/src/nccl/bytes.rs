@@ -262,7 +262,7 @@ impl Communicator {
         self.peer(is_local, |comm| comm.send(comm.local()))
     }
 
-    /// The connection for receives from a peer, as [`Communicator::send_to_peer`].
+    /// The connection for receives from a peer, like [`Communicator::send_to_peer`].
     pub fn receive_from_peer(&self, is_local: bool) -> Bytes {
         self.peer(is_local, |comm| comm.receive(comm.local()))
     }

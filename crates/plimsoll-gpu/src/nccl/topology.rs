@@ -64,7 +64,7 @@ pub struct Topology {
     pub link: Link,
     /// The number of network cards per machine that can access a GPU's memory (InfiniBand); 0 for sockets.
     pub nics: u32,
-    /// Whether the GPUs can send to all others at once, which NVLS needs.
+    /// Whether the GPUs can send to all others simultaneously, which NVLS needs.
     pub multicast: bool,
 }
 

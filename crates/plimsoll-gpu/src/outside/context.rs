@@ -65,7 +65,7 @@ pub fn local_memory_bytes(gpu: &Gpu, stack_bytes: u32) -> u64 {
 }
 
 /// The memory that the driver reserves. `nvidia-smi`'s total is CUDA's total, `total_bytes`, plus this reserve. Measured on an
-/// H100; for other GPUs the same share is assumed, in whole MiB.
+/// H100; for other GPUs the same fraction is assumed, rounded down to MiB.
 ///
 /// ```
 /// let gpu = plimsoll_gpu::named("H100")?;

@@ -39,7 +39,7 @@ pub struct SharedPages {
 
 impl SharedPages {
     /// Places a request in the first page with room. Returns the page's number and whether the page is new, so that its
-    /// [`PAGE_BYTES`] are to be taken. `None` for a request that has pages of its own.
+    /// [`PAGE_BYTES`] are to be taken. `None` for a request that has its own pages.
     pub fn place(&mut self, bytes: u64) -> Option<(usize, bool)> {
         if bytes > LARGEST_SHARED_BYTES {
             return None;

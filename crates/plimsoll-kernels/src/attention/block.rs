@@ -48,7 +48,7 @@ pub(super) struct LeftFactor<'a, T> {
     pub(super) step: usize,
 }
 
-/// What a product does with the old values.
+/// How a product treats the old values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Into {
     Replace,

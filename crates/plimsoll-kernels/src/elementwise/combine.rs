@@ -37,7 +37,7 @@ fn update_runs<C: Compute>(
 ) {
     let walk = Walk::new(shape, operands.map(|operand| operand.strides));
     let size = y_dtype.size();
-    assert_eq!(y.len() / size, walk.len(), "update_by: y against shape {shape:?}");
+    assert_eq!(y.len() / size, walk.len(), "update_by: y does not match shape {shape:?}");
     let (load_y, loads, store) =
         (C::load(y_dtype), operands.map(|operand| C::load(operand.dtype)), C::store(y_dtype));
     let strides = walk.run_strides();

@@ -346,7 +346,7 @@ fn update_any_runs<C: Compute>(
 }
 
 fn check<const N: usize>(walk: &Walk<N>, shape: &[usize], lens: [usize; N], out: usize) {
-    assert_eq!(out, walk.len(), "elementwise: out against shape {shape:?}");
+    assert_eq!(out, walk.len(), "elementwise: out does not match shape {shape:?}");
     for (i, len) in lens.into_iter().enumerate() {
         let reads = walk.span(i);
         assert!(len >= reads, "elementwise: operand {i} of {len} where {reads} are read");

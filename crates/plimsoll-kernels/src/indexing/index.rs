@@ -74,7 +74,7 @@ pub fn pick<W: Copy + Send + Sync, I: Index>(
     out: &mut [W],
 ) {
     let walk = Walk::new(shape, [x_strides, index.strides]);
-    assert_eq!(out.len(), walk.len(), "pick: out against shape {shape:?}");
+    assert_eq!(out.len(), walk.len(), "pick: out does not match shape {shape:?}");
     let [x_step, index_step] = walk.run_strides();
     for_each_piece(out, PIECE, |start, piece| {
         walk.for_each_run(start..start + piece.len(), |position, [from, at], len| {

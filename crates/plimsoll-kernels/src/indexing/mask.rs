@@ -14,7 +14,7 @@ pub fn choose<W: bytemuck::Pod + Send + Sync>(
     out: &mut [W],
 ) {
     let walk = Walk::new(shape, [mask.strides, a.strides, b.strides]);
-    assert_eq!(out.len(), walk.len(), "choose: out against shape {shape:?}");
+    assert_eq!(out.len(), walk.len(), "choose: out does not match shape {shape:?}");
     let strides = walk.run_strides();
     for_each_piece(out, PIECE, |start, piece| {
         vectorize(
@@ -86,7 +86,7 @@ pub fn expand_into<W: bytemuck::Pod + Send + Sync>(
     out: &mut [W],
 ) {
     let walk = Walk::new(shape, [mask.strides]);
-    assert_eq!(out.len(), walk.len(), "expand_into: out against shape {shape:?}");
+    assert_eq!(out.len(), walk.len(), "expand_into: out does not match shape {shape:?}");
     let ([mask_step], mut count) = (walk.run_strides(), 0);
     walk.for_each_run(0..walk.len(), |at, [mask_from], len| {
         for i in 0..len {

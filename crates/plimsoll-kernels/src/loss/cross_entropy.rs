@@ -27,7 +27,7 @@ pub struct Coefficients<'a, T> {
     pub inner: usize,
     /// A weight for each class; 1 if `None`.
     pub weight: Option<&'a [T]>,
-    /// The share of the loss that is spread over all classes.
+    /// The fraction of the loss that is spread over all classes.
     pub smoothing: f64,
     pub targets: Targets<'a, T>,
 }

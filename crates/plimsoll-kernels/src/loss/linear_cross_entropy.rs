@@ -17,8 +17,8 @@ pub struct Projection {
 }
 
 impl Projection {
-    /// The number of rows at a time: so many that their logits take as much memory as the input, but enough for efficient
-    /// products.
+    /// The number of rows that are processed at a time: their logits take as much memory as the input, but there are
+    /// enough rows for efficient products.
     fn chunk(&self) -> usize {
         let rows = (self.rows * self.dim).checked_div(self.classes).unwrap_or(1);
         (rows / 16 * 16).clamp(64, 1024).min(self.rows.max(1))

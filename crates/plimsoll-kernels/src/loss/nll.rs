@@ -66,7 +66,7 @@ pub fn nll_loss<T: Float>(
 /// Writes the gradient of [`nll_loss`], times `grad` of the loss: one entry per row, 0 elsewhere.
 ///
 /// # Errors
-/// As [`nll_loss`]; `out` is then partially written.
+/// The errors of [`nll_loss`]; `out` is then partially written.
 pub fn nll_loss_backward<T: Float>(
     cols: usize,
     grad: T,
@@ -94,7 +94,7 @@ fn column(row: usize, value: i64, cols: usize) -> Result<usize, BadTarget> {
 
 /// Returns the mean (or sum) of `(input - target)²`.
 pub fn mse_loss<T: Float>(input: &[T], target: &[T], reduction: Reduction) -> T {
-    assert_eq!(input.len(), target.len(), "mse_loss: input against target");
+    assert_eq!(input.len(), target.len(), "mse_loss: input and target differ in length");
     // At most 64 parts, whose sums are added in order; `reduce/sum.rs` explains why blocks are added in
     // `f64`.
     let part_len = input.len().div_ceil(64).max(PIECE);
@@ -133,8 +133,8 @@ fn squares<T: Float>(a: &[T], b: &[T]) -> T {
 /// Writes the gradient of [`mse_loss`] with respect to `input`, times `grad` of the loss. The gradient
 /// with respect to `target` is its negative.
 pub fn mse_loss_backward<T: Float>(input: &[T], target: &[T], grad: T, reduction: Reduction, out: &mut [T]) {
-    assert_eq!(input.len(), target.len(), "mse_loss_backward: input against target");
-    assert_eq!(input.len(), out.len(), "mse_loss_backward: input against out");
+    assert_eq!(input.len(), target.len(), "mse_loss_backward: input and target differ in length");
+    assert_eq!(input.len(), out.len(), "mse_loss_backward: input and out differ in length");
     let scale = T::of(2.0 * grad.wide() * reduction.weight(input.len()));
     for_each_piece(out, PIECE, |at, out| {
         let (input, target) = (&input[at..], &target[at..]);

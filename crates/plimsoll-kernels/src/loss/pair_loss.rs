@@ -10,7 +10,7 @@ const PARTS: usize = 64;
 
 /// The sum of `f(x, target)`: runs of 1024 elements are summed in the type itself, and the runs in `f64`.
 pub fn sum<T: Float>(x: &[T], target: &[T], f: impl Fn(T, T) -> T + Sync) -> f64 {
-    assert_eq!(x.len(), target.len(), "pair_loss: input against target");
+    assert_eq!(x.len(), target.len(), "pair_loss: input and target differ in length");
     let part_len = x.len().div_ceil(PARTS).max(PIECE);
     let mut parts = [0f64; PARTS];
     for_each_piece(&mut parts[..x.len().div_ceil(part_len)], 1, |part, total| {
@@ -35,7 +35,7 @@ pub fn sum<T: Float>(x: &[T], target: &[T], f: impl Fn(T, T) -> T + Sync) -> f64
 
 /// `out[i] = f(x[i], target[i])`.
 pub fn each<T: Float>(x: &[T], target: &[T], out: &mut [T], f: impl Fn(T, T) -> T + Sync) {
-    assert_eq!([x.len(), target.len()], [out.len(); 2], "pair_loss: input and target against out");
+    assert_eq!([x.len(), target.len()], [out.len(); 2], "pair_loss: input, target and out differ in length");
     for_each_piece(out, PIECE, |start, out| {
         vectorize(
             #[inline(always)]

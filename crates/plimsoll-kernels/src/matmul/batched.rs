@@ -174,7 +174,7 @@ fn dots<T: Float>([a, b, c, d]: [&[T]; ROWS_AT_ONCE], column: &[T]) -> [T; ROWS_
 
 /// A type with matrix products.
 pub trait Product: Number {
-    /// As [`matmul`].
+    /// Like [`matmul`].
     fn matmul(
         shape: &MatmulShape,
         a: (&[Self], MatrixStrides),
@@ -201,7 +201,7 @@ macro_rules! product {
 }
 product!(f32 => matmul, f64 => matmul, i64 => matmul_whole);
 
-/// [`matmul`] for integers, which wrap, as plain loops. `c` is row-major.
+/// [`matmul`] for integers, in plain loops; overflow wraps. `c` is row-major.
 fn matmul_whole(
     shape: &MatmulShape,
     (a, a_strides): (&[i64], MatrixStrides),

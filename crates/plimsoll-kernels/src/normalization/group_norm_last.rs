@@ -33,7 +33,7 @@ fn by_lane<T: Float>((from, count): (usize, usize), of: impl Fn(usize) -> T) -> 
     std::array::from_fn(|lane| if lane < count { of(from + lane) } else { T::default() })
 }
 
-/// As [`super::group_norm::group_norm`].
+/// Like [`super::group_norm::group_norm`].
 pub fn group_norm_last<T: Float>(
     size: &Groups,
     eps: f64,
@@ -108,7 +108,7 @@ fn each_sum<T: Float>(
     }
 }
 
-/// As [`super::group_norm::group_norm_backward`], for the gradient of `x`; the sums for the gradients of weight and bias
+/// Like [`super::group_norm::group_norm_backward`], for the gradient of `x`; the sums for the gradients of weight and bias
 /// are written to `slopes` and `levels`, for each channel of each image.
 #[allow(clippy::needless_range_loop, reason = "a lane is a channel's, too")]
 pub fn group_norm_backward_last<T: Float>(

@@ -1,8 +1,8 @@
 //! Normalization of rows by root mean square or by mean and deviation, optionally after adding a residual, whose sum is also
 //! written.
 //!
-//! Sums over a row are in `f64`, as those of softmax. The weight's gradient is divided by columns, so that no sum depends on
-//! the number of threads.
+//! Sums over a row are in `f64`, like those of softmax. The weight's gradient is divided by columns, so that no sum depends
+//! on the number of threads.
 
 use super::softmax::row_sum;
 use crate::number::Float;
@@ -46,7 +46,7 @@ pub fn row_norm<T: Float>(
     (out, sum): (&mut [T], Option<&mut [T]>),
     (rstd, mean): (&mut [T], Option<&mut [T]>),
 ) {
-    assert_eq!(x.len(), out.len(), "row_norm: x against out");
+    assert_eq!(x.len(), out.len(), "row_norm: x and out differ in length");
     let mut none: [&mut [T]; 2] = [&mut [], &mut []];
     let [no_sum, no_mean] = &mut none;
     let (sum, mean) = (sum.unwrap_or(no_sum), mean.unwrap_or(no_mean));
@@ -120,7 +120,7 @@ pub fn row_norm_backward<T: Float>(
     weight: Option<&[T]>,
     out: &mut [T],
 ) {
-    assert_eq!([grad.len(), out.len()], [x.len(); 2], "row_norm_backward: grad and out against x");
+    assert_eq!([grad.len(), out.len()], [x.len(); 2], "row_norm_backward: grad, out and x differ in length");
     let cols = of.cols.max(1);
     for_each_piece(out, (PIECE / cols).max(1) * cols, |start, piece| {
         vectorize(
@@ -159,7 +159,7 @@ const COLUMNS: usize = 64;
 
 /// Writes the gradient of the weight: the sum over rows of `grad · x̂`.
 pub fn row_norm_backward_scale<T: Float>(of: &Rows<'_, T>, grad: &[T], x: &[T], out: &mut [T]) {
-    assert_eq!(grad.len(), x.len(), "row_norm_backward_scale: grad against x");
+    assert_eq!(grad.len(), x.len(), "row_norm_backward_scale: grad and x differ in length");
     let cols = out.len();
     for_each_piece(out, COLUMNS, |start, out| {
         vectorize(

@@ -48,7 +48,7 @@ pub fn log_softmax<T: Float>(cols: usize, src: &[T], out: &mut [T]) {
 
 /// The gradient of [`softmax`] from its output `y`: y * (grad - sum of grad * y).
 pub fn softmax_backward<T: Float>(cols: usize, grad: &[T], y: &[T], out: &mut [T]) {
-    assert_eq!(y.len(), out.len(), "softmax_backward: y against out");
+    assert_eq!(y.len(), out.len(), "softmax_backward: y and out differ in length");
     rows_at(
         cols,
         grad,
@@ -69,7 +69,7 @@ pub fn softmax_backward<T: Float>(cols: usize, grad: &[T], y: &[T], out: &mut [T
 
 /// The gradient of [`log_softmax`] from its output `y`: grad - y.exp() * sum of grad.
 pub fn log_softmax_backward<T: Float>(cols: usize, grad: &[T], y: &[T], out: &mut [T]) {
-    assert_eq!(y.len(), out.len(), "log_softmax_backward: y against out");
+    assert_eq!(y.len(), out.len(), "log_softmax_backward: y and out differ in length");
     rows_at(
         cols,
         grad,
@@ -96,7 +96,7 @@ fn rows<T: Float>(cols: usize, src: &[T], out: &mut [T], row: impl Fn(&[T], &mut
 
 /// Runs `row(offset, src row, out row)` for every row, in parallel pieces of complete rows.
 fn rows_at<T: Float>(cols: usize, src: &[T], out: &mut [T], row: impl Fn(usize, &[T], &mut [T]) + Sync) {
-    assert_eq!(src.len(), out.len(), "softmax: src against out");
+    assert_eq!(src.len(), out.len(), "softmax: src and out differ in length");
     assert!(cols > 0 || out.is_empty(), "softmax over {cols} columns of {} elements", out.len());
     assert!(
         out.is_empty() || out.len().is_multiple_of(cols),

@@ -102,7 +102,7 @@ pub(super) fn adafactor_step<T: Float>(
     first: &mut [T],
     second: Option<&mut [T]>,
 ) {
-    assert_eq!(param.len(), grad.len(), "adafactor: parameter against gradient");
+    assert_eq!(param.len(), grad.len(), "adafactor: parameter and gradient differ in length");
     if param.is_empty() {
         return;
     }

@@ -88,7 +88,7 @@ pub(super) fn rmsprop_step<T: Float>(
     buffer: Option<&mut [T]>,
     grad_avg: Option<&mut [T]>,
 ) {
-    assert_eq!(param.len(), grad.len(), "rmsprop: parameter against gradient");
+    assert_eq!(param.len(), grad.len(), "rmsprop: parameter and gradient differ in length");
     let [lr, alpha, fresh, eps, decay, momentum] =
         [options.lr, options.alpha, 1.0 - options.alpha, options.eps, options.weight_decay, options.momentum]
             .map(T::of);
@@ -162,7 +162,7 @@ pub(super) fn adagrad_step<T: Float>(
     (param, grad): (&mut [T], &[T]),
     sum: &mut [T],
 ) {
-    assert_eq!(param.len(), grad.len(), "adagrad: parameter against gradient");
+    assert_eq!(param.len(), grad.len(), "adagrad: parameter and gradient differ in length");
     let lr = options.lr / (1.0 + (step as f64 - 1.0) * options.lr_decay);
     let [lr, eps, decay] = [lr, options.eps, options.weight_decay].map(T::of);
     let sign: T = sign(options.maximize);
@@ -183,7 +183,7 @@ pub(super) fn adagrad_step<T: Float>(
 
 /// Moves `param` by one learning rate against the sign of a running mean of `grad`.
 pub(super) fn lion_step<T: Float>(options: &LionStep, (param, grad): (&mut [T], &[T]), mean: &mut [T]) {
-    assert_eq!(param.len(), grad.len(), "lion: parameter against gradient");
+    assert_eq!(param.len(), grad.len(), "lion: parameter and gradient differ in length");
     let shrink = T::of(1.0 - options.lr * options.weight_decay);
     let [lr, beta1, fresh1, beta2, fresh2] =
         [options.lr, options.beta1, 1.0 - options.beta1, options.beta2, 1.0 - options.beta2].map(T::of);

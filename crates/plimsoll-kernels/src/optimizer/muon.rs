@@ -88,7 +88,7 @@ pub(super) fn muon_step<T: Float>(
     buffer: &mut [T],
     scratch: &mut [f32],
 ) {
-    assert_eq!(param.len(), grad.len(), "muon: parameter against gradient");
+    assert_eq!(param.len(), grad.len(), "muon: parameter and gradient differ in length");
     if param.is_empty() {
         return;
     }

@@ -69,7 +69,7 @@ pub struct AdamStep {
 /// Moves `param` against `grad`. `momentum_buffer` is needed when momentum is not 0; on its `first` step it is set to the
 /// gradient, and its old values are ignored.
 pub fn sgd_step<T: Float>(options: &SgdStep, param: &mut [T], grad: &[T], momentum_buffer: Option<&mut [T]>) {
-    assert_eq!(param.len(), grad.len(), "sgd: parameter against gradient");
+    assert_eq!(param.len(), grad.len(), "sgd: parameter and gradient differ in length");
     let [lr, momentum, undamped, decay] =
         [options.lr, options.momentum, 1.0 - options.dampening, options.weight_decay].map(T::of);
     let (nesterov, first, sign) = (options.nesterov, options.first, sign::<T>(options.maximize));
@@ -143,10 +143,10 @@ pub fn adam_step<T: Float>(
     exp_avg_sq: &mut [T],
     largest: Option<&mut [T]>,
 ) {
-    assert_eq!(param.len(), grad.len(), "adam: parameter against gradient");
+    assert_eq!(param.len(), grad.len(), "adam: parameter and gradient differ in length");
     let step = options.step;
     assert!(step > 0, "adam: steps count from 1, not {step}");
-    // PyTorch computes these scalars in double precision, too.
+    // PyTorch also computes these scalars in double precision.
     let root_correction2 = (1.0 - options.beta2.powf(step as f64)).sqrt();
     let step_size = options.lr / (1.0 - options.beta1.powf(step as f64));
     let (in_grad, shrink) = match options.decay {

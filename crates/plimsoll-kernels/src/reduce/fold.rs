@@ -86,7 +86,7 @@ fn for_each_fold<T: Copy + Default + Sync, F: Fold<T>, C: Cuts>(
         Walk::of_dims(chosen.map(|d| (shape[d], [strides[d]])))
     };
     let (kept, folded) = (dims(false), dims(true));
-    assert_eq!(outputs, kept.len(), "fold: outputs against kept dimensions of {shape:?}");
+    assert_eq!(outputs, kept.len(), "fold: outputs do not match the kept dimensions of {shape:?}");
     if folded.len() == 0 {
         return for_each_cut(1, cut(outputs), |_, mut piece| {
             (0..outputs).for_each(|i| write(&mut piece, i, folding.start(T::default())));

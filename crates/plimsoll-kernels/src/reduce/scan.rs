@@ -42,7 +42,7 @@ pub fn scan<S: Copy + Sync, O: Send>(
     step: impl Fn(S, usize) -> (S, O) + Sync,
     out: &mut [O],
 ) {
-    assert_eq!(out.len(), shape.total(), "scan: out against {shape:?}");
+    assert_eq!(out.len(), shape.total(), "scan: out does not match {shape:?}");
     let ScanShape { outer, len, inner } = shape;
     if out.is_empty() {
         return;

@@ -20,14 +20,14 @@ const PARTS: usize = 64;
 /// `out` = sum of `src` over the dimensions for which `reduced` is set; the others keep their order. A
 /// sum over no elements is 0.
 pub fn sum<T: Float>(shape: &[usize], src: &[T], strides: &[usize], reduced: &[bool], out: &mut [T]) {
-    assert_eq!(strides.len(), shape.len(), "sum: strides against rank");
-    assert_eq!(reduced.len(), shape.len(), "sum: mask against rank");
+    assert_eq!(strides.len(), shape.len(), "sum: strides do not match the rank");
+    assert_eq!(reduced.len(), shape.len(), "sum: mask does not match the rank");
     let dims = |wanted: bool| {
         let chosen = (0..shape.len()).filter(move |&d| reduced[d] == wanted);
         Walk::of_dims(chosen.map(|d| (shape[d], [strides[d]])))
     };
     let (kept, folded) = (dims(false), dims(true));
-    assert_eq!(out.len(), kept.len(), "sum: out against kept dimensions of {shape:?}");
+    assert_eq!(out.len(), kept.len(), "sum: out does not match the kept dimensions of {shape:?}");
     if folded.len() == 0 {
         return out.fill(T::default());
     }
@@ -98,7 +98,7 @@ pub fn argmax<T: Number>(shape: &[usize], src: &[T], strides: &[usize], dim: usi
     let (size, step) = (shape[dim], strides[dim]);
     let kept = Walk::of_dims((0..shape.len()).filter(|&d| d != dim).map(|d| (shape[d], [strides[d]])));
     assert!(size > 0 || kept.len() == 0, "argmax over dimension {dim} of size 0");
-    assert_eq!(out.len(), kept.len(), "argmax: out against shape {shape:?} without {dim}");
+    assert_eq!(out.len(), kept.len(), "argmax: out does not match shape {shape:?} without {dim}");
     let [kept_step] = kept.run_strides();
     for_each_piece(out, (PIECE / size.max(1)).max(1), |start, piece| {
         kept.for_each_run(start..start + piece.len(), |at, [from], len| {

@@ -95,7 +95,7 @@ fn row_offset(outer: &[Axis], strides: &[usize], mut row: usize) -> usize {
 /// Fills `out`, row-major, with the elements of `x` that the axes select.
 pub fn remap<W: bytemuck::Pod + Send + Sync>(axes: &[Axis], x: &[W], strides: &[usize], out: &mut [W]) {
     let total: usize = axes.iter().map(Axis::len).product();
-    assert_eq!(out.len(), total, "remap: out against {axes:?}");
+    assert_eq!(out.len(), total, "remap: out does not match {axes:?}");
     let (Some((inner, outer)), false) = (axes.split_last(), out.is_empty()) else {
         return out.copy_from_slice(&x[..total]);
     };
@@ -129,7 +129,7 @@ pub fn remap_add<T: Float>(
     shape: &[usize],
     out: &mut [T],
 ) {
-    assert_eq!(out.len(), shape.iter().product::<usize>(), "remap_add: out against {shape:?}");
+    assert_eq!(out.len(), shape.iter().product::<usize>(), "remap_add: out does not match {shape:?}");
     out.fill(T::default());
     if out.is_empty() || axes.iter().any(|axis| axis.len() == 0) {
         return;

@@ -26,8 +26,8 @@ pub fn unfold_backward<T: Float>(
     out: &mut [T],
 ) {
     let Windows { dim, size, step, count } = windows;
-    assert_eq!(grad_strides.len(), shape.len() + 1, "unfold_backward: strides against rank");
-    assert_eq!(out.len(), shape.iter().product::<usize>(), "unfold_backward: out against {shape:?}");
+    assert_eq!(grad_strides.len(), shape.len() + 1, "unfold_backward: strides do not match the rank");
+    assert_eq!(out.len(), shape.iter().product::<usize>(), "unfold_backward: out does not match {shape:?}");
     let (window_step, element_step) = (grad_strides[dim], grad_strides[shape.len()]);
     // Positions in `grad`, not counting the window dimensions.
     let rest =

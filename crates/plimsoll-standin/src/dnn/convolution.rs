@@ -49,7 +49,7 @@ impl Convolution {
     ///
     /// Note [Depthwise]: for depthwise convolutions in 16 bits cuDNN 9.19 uses engines (5, 6 and 16 for the three
     /// passes) that it reports as unsupported without a driver. It then chooses others, with up to a hundred times the
-    /// workspace. So the model answers for these.
+    /// workspace. So the model is used for these.
     pub(super) fn needs_a_device(&self) -> bool {
         self.precision == Precision::Half && self.w[1] == 1 && self.x[1] > 1
     }

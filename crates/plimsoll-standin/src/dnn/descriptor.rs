@@ -36,8 +36,8 @@ pub(super) enum Known {
     Planned(i64),
 }
 
-/// A descriptor's attributes. Referenced descriptors are kept as they were when the attribute was set: PyTorch destroys
-/// a tensor's descriptor once the operation refers to it.
+/// A descriptor's attributes. Referenced descriptors are stored in the state that they had when the attribute was set,
+/// because PyTorch destroys a tensor's descriptor as soon as the operation refers to it.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Descriptor {
     pub(super) kind: i32,

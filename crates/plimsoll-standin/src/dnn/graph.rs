@@ -6,7 +6,8 @@
 //!
 //! Note [Several plans]: the model's heuristics return a configuration on tensor cores, one without them for 32-bit
 //! floats, and one that needs no workspace. PyTorch takes the first, skips tensor cores where TF32 is not allowed, and
-//! tries the next if the workspace cannot be allocated. cuDNN's own heuristics return a longer list with the same end.
+//! tries the next one if the workspace cannot be allocated. cuDNN's own heuristics return a longer list that ends in
+//! the same way.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -118,8 +119,8 @@ fn handle_of(bytes: &[u8]) -> u64 {
     little_endian(bytes).cast_unsigned()
 }
 
-/// Finishes a descriptor: reads the convolution of a complete operation; queries cuDNN for heuristics and plans. Fails
-/// as unsupported where cuDNN does.
+/// Finishes a descriptor: reads the convolution of a complete operation, or queries cuDNN for heuristics and plans.
+/// Fails as unsupported if cuDNN does.
 fn finish(descriptor: u64) -> Outcome {
     let Some(own) = descriptors().get(&descriptor).cloned() else { return Ok(()) };
     if let Some(convolution) = convolution(&own) {
@@ -145,7 +146,7 @@ fn execute(plan: u64, pack: u64) {
     workspace::note(address.map(i64::cast_unsigned).filter(|address| *address > 0), bytes);
 }
 
-/// Queries cuDNN for heuristics or a plan; `None` if it must not or cannot be queried.
+/// Queries cuDNN for heuristics or a plan; `None` if cuDNN must not be queried or is not available.
 fn ask(own: &Arc<Descriptor>) -> Option<client::Asked<Known>> {
     if Workspaces::wanted() != Workspaces::Library {
         return None;
@@ -215,7 +216,7 @@ fn add(own: &Arc<Descriptor>, nodes: &mut Graph, added: &mut Vec<(Arc<Descriptor
 /// Reads an attribute: known facts, otherwise zeros. For attributes that hold descriptors, the caller passes created
 /// descriptors to fill in.
 fn get(descriptor: u64, name: i32, kind: i32, wanted: i64, count: Out<i64>, values: Out<u8>) -> Outcome {
-    // A caller without a buffer requests only the count, whatever size it passes.
+    // A caller without a buffer requests only the count, for any size that it passes.
     let room = if values.is_null() { 0 } else { usize::try_from(wanted).unwrap_or(0) };
     let known = descriptors().get(&descriptor).map_or(Known::Nothing, |own| own.known.clone());
     let (number, bytes) = match (kind, name) {

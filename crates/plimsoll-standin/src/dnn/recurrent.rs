@@ -1,6 +1,6 @@
 //! cuDNN's recurrent networks: the offset of each matrix in the weights, the reserve space for the backward pass, and a
 //! model of the workspace. The formulas were fitted to an H200 (`tests/pytorch/workspaces/`). Weights and reserve space
-//! are exact (but for some bytes of alignment with dropout or a projection). The workspace is exact for LSTM and for
+//! are exact (except for some bytes of alignment with dropout or a projection). The workspace is exact for LSTM and for
 //! inference, and approximate for training other cells and for projections.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::lock::locked;
 
 /// Bytes of random state per thread.
 const GENERATOR_BYTES: u64 = 24;
-/// Fixed bytes of the reserve space besides the gates, and of a workspace besides its tensors.
+/// Fixed bytes of the reserve space in addition to the gates, and of a workspace in addition to its tensors.
 const EXTRA_BYTES: u64 = 256;
 /// Fixed bytes for the matrix products of each layer and direction.
 const PRODUCTS_BYTES: u64 = 8 << 20;
@@ -75,7 +75,7 @@ impl Network {
         known().networks.get(&descriptor).copied().ok_or(Failure::InvalidHandle)
     }
 
-    /// The number of matrices that multiply the input; as many multiply the previous output.
+    /// The number of matrices that multiply the input. The same number multiply the previous output.
     fn gates(&self) -> u64 {
         match self.cell {
             LSTM => 4,

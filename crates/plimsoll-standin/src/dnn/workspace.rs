@@ -1,4 +1,4 @@
-//! A model of the workspaces that cuDNN's convolutions ask for.
+//! A model of the workspaces that cuDNN's convolutions request.
 //!
 //! cuDNN does not document them: they depend on the kernel that its heuristics choose. Their contents were inferred
 //! from measurements (`tests/pytorch/workspaces/`, an H200 with cuDNN 9.19):
@@ -6,9 +6,9 @@
 //! - Kernels on tensor cores work on NHWC. NCHW tensors are copied: input, weights and output, plus 16 bytes. The
 //!   weights of a 1×1 kernel are the same in both layouts; without stride and padding such a convolution is a matrix
 //!   product that needs no copies.
-//! - Channels are padded to whole vectors of 16 bytes, so that 3 become 4 or 8; padded tensors are copied in NHWC too.
-//!   For few channels and a small window there are kernels without padding, and for `float16` (not `bfloat16`) others
-//!   that use vectors of four.
+//! - Channels are padded to full vectors of 16 bytes, so that 3 become 4 or 8; padded tensors are copied even in NHWC.
+//!   For few channels and a small window there are kernels without padding, and for `float16` (not `bfloat16`) there
+//!   are kernels that use vectors of four.
 //! - The weights' gradient is a sum over all positions, split among multiprocessors: each split has its own 32-bit sum.
 //! - Kernels without tensor cores copy nothing, except that the weights' gradient of a 3×3 kernel uses Winograd's
 //!   F(4×4, 3×3), which stores 36 numbers for each tile of input and output.
@@ -110,7 +110,7 @@ impl Convolution {
         } else if tiles <= multiprocessors {
             bytes * (multiprocessors / tiles).min(positions / least_positions)
         } else if 4 * tiles <= 5 * multiprocessors && self.precision == Precision::Float {
-            // Slightly more tiles than multiprocessors: the sums take only this share.
+            // If there are slightly more tiles than multiprocessors, the sums take only this fraction.
             bytes * multiprocessors / tiles
         } else {
             0

@@ -12,7 +12,7 @@ const SYMBOL_BYTES: usize = 24;
 
 /// The types of the symbol table and of `.nv.info` sections.
 const SYMBOLS: u32 = 2;
-/// It has no bytes in the file.
+/// The type of a section without bytes in the file.
 const NO_BITS: u32 = 8;
 const INFORMATION: u32 = 0x7000_0000;
 

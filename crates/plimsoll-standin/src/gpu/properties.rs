@@ -22,7 +22,7 @@ const COMMON: [(i32, i32); 93] = [
     (119, 1), (121, 1), (125, 1), (126, 4), (131, -1),
 ];
 
-/// A device's value of an attribute; unknown attributes are zero, "no".
+/// The value of a device's attribute; 0, which means "no", for unknown attributes.
 pub(crate) fn attribute(setup: &Setup, device: usize, number: i32) -> i32 {
     let gpu = &setup.gpu;
     match number {

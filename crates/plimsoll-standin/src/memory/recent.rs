@@ -64,7 +64,7 @@ impl Known {
 
 static RECENT: Mutex<Recent> = Mutex::new(Recent { known: BTreeMap::new() });
 
-/// Whether anything is known, so that launches need not take the lock.
+/// Whether any value is known; if not, launches need not take the lock.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Locks the known values.

@@ -61,7 +61,7 @@ fn next(bytes: u64) -> Option<u64> {
     })
 }
 
-/// The remainders of the last chunks of allocations: start and end.
+/// The unused ends of the last chunks of allocations: the start and end of each.
 struct Rests(BTreeMap<u64, u64>);
 
 impl Rests {

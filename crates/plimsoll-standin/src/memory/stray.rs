@@ -72,7 +72,7 @@ fn describe(text: &mut Text, address: u64) -> fmt::Result {
                 range.bytes
             )?;
         }
-        Some(None) => write!(text, "memory of the device that was freed")?,
+        Some(None) => write!(text, "device memory that was already freed")?,
         None => write!(text, "memory of the device")?,
     }
     writeln!(

@@ -30,7 +30,7 @@ struct Use {
     shared: SharedPages,
     /// The memory outside its requests.
     outside: Ledger,
-    /// The peak of the sum of both.
+    /// The peak of the sum of requests and ledger.
     peak: Peak,
     has_context: bool,
 }
@@ -127,11 +127,12 @@ impl Uses {
         Ok(())
     }
 
-    /// Raises what an owner was charged with to the bytes of `figure`; does nothing if it has as many.
+    /// Raises the bytes charged to an owner to those of `figure`; does nothing if the owner already has at least that
+    /// many.
     ///
     /// # Errors
     ///
-    /// Those of [`Uses::charge`].
+    /// The errors of [`Uses::charge`].
     pub(crate) fn grow(&mut self, device: usize, owner: &str, figure: Figure) -> Outcome {
         match figure.bytes.saturating_sub(self.charged_bytes(device, owner)) {
             0 => Ok(()),
@@ -156,7 +157,7 @@ impl Uses {
         self.note(device);
     }
 
-    /// Adds bytes to the requests on a device, if they fit.
+    /// Adds bytes to the requests on a device, if there is enough memory.
     ///
     /// # Errors
     ///
@@ -197,7 +198,8 @@ impl Uses {
         self.0.get(&device).map_or((0, 0), |it| (it.requested_bytes, it.most_bytes))
     }
 
-    /// The memory that the process had on a device at its peak, as [`Peak::text`]. Empty if it never used the device.
+    /// The memory that the process had on a device at its peak, in the form of [`Peak::text`]. Empty if it never used
+    /// the device.
     pub(crate) fn text(&self, device: usize) -> String {
         let used = self.0.get(&device);
         used.map_or_else(String::new, |it| it.peak.text(it.outside.refused.as_ref()))
@@ -205,7 +207,7 @@ impl Uses {
 }
 
 impl Use {
-    /// All bytes: the requested ones, and those outside.
+    /// The sum of the requested bytes and the bytes outside of requests.
     fn bytes(&self) -> u64 {
         self.requested_bytes + self.outside.bytes()
     }

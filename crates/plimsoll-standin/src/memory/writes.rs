@@ -1,4 +1,4 @@
-//! Device ranges that libraries other than PyTorch wrote to; so far NCCL's.
+//! Device ranges that libraries other than PyTorch wrote to. At present these are NCCL's.
 //!
 //! Code in the process keeps copies of some tensors' values (`shadows.py` of `plimsoll predict`) and follows PyTorch's
 //! operators, but not collectives. Each range that a collective writes is listed here until that code takes it. The code

@@ -28,7 +28,7 @@ pub(crate) fn clock_mhz(kind: c_int) -> Result<c_uint, Failure> {
     Ok(khz.unsigned_abs() / 1000)
 }
 
-/// The architecture of a compute capability, as `nvmlDeviceArchitecture_t`.
+/// The architecture of a compute capability, as an `nvmlDeviceArchitecture_t`.
 fn architecture((major, minor): (i32, i32)) -> c_uint {
     match (major, minor) {
         (6, _) => 4,

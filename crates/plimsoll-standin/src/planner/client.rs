@@ -34,7 +34,7 @@ pub(crate) fn plan(heuristics: u64, place: u64) -> Option<Asked<i64>> {
     planned(ask(&Request::Plan { heuristics, place })?)
 }
 
-/// The same for a configuration that the caller built.
+/// Workspace bytes of a plan for a configuration that the caller built; `None` if cuDNN is not available.
 pub(crate) fn plan_of(configuration: Graph) -> Option<Asked<i64>> {
     planned(ask(&Request::PlanOf(configuration))?)
 }

@@ -7,10 +7,10 @@ use std::fmt::Write;
 
 use crate::gpu::{Setup, attribute};
 
-/// Multiprocessors per GPC on one H200, as cuDNN 9.19 found them. They differ between cards, as other multiprocessors
-/// of the chip are disabled.
+/// Multiprocessors per GPC on one H200, as cuDNN 9.19 found them. They differ between cards, because different
+/// multiprocessors of the chip are disabled.
 const GH100: [i32; 12] = [18, 18, 16, 16, 16, 16, 16, 8, 2, 2, 2, 2];
-/// Multiprocessors of a full GPC, where no layout is known.
+/// The multiprocessors of a full GPC, for GPUs whose layout is not known.
 const WHOLE: i32 = 16;
 /// The first compute capability with thread block clusters.
 const CLUSTERS: (i32, i32) = (9, 0);

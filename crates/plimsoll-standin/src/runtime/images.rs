@@ -1,5 +1,5 @@
 //! Kernel architectures: a library contains each kernel for several architectures, and a device runs one of them. CUB
-//! queries which one, and fails if it has no tuning for that one.
+//! queries which one that is, and fails if it has no tuning for it.
 //!
 //! The layout is that of `fatbinary_section.h` and of the sections that `nvcc` writes, as `cuobjdump` reads them.
 

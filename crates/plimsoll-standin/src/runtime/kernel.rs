@@ -127,7 +127,7 @@ extern "C" fn __cudaInitModule(_module: *const c_void) -> std::ffi::c_char {
 ///
 /// `NoKernelImage` if it is compiled only for other devices; `OutOfMemory` if PyTorch's module does not fit.
 fn launch(kernel: *const c_void, stream: StreamHandle) -> Outcome {
-    // A registered listener for reads reports this better: with the line and the count.
+    // If a listener for reads is registered, its report is better, because it has the line and the count.
     if images::launched(kernel)? && !reads::is_watched() {
         notice::select();
     }

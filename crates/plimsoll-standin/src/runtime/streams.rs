@@ -73,7 +73,7 @@ calls! { Runtime:
     fn cudaEventSynchronize(event: EventHandle) {
         streams().settle_event(event)
     }
-    /// One millisecond between any two events: time does not pass, and programs divide by it.
+    /// The result is one millisecond for any two events: time does not pass here, but programs divide by it.
     fn cudaEventElapsedTime(milliseconds: Out<f32>, _begin: EventHandle, _end: EventHandle) {
         milliseconds.put(1.0)
     }

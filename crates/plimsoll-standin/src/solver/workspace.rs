@@ -29,7 +29,7 @@ pub(super) fn eigen(n: u64) -> u64 {
     (3 * n * n + 768 * n + 65_603).max(4 * n * n + 127 * n + 32_963)
 }
 
-/// The same for `batch` matrices of elements of this many bytes, in bytes (`XsyevBatched`).
+/// The workspace in bytes for `batch` matrices of elements of this size (`XsyevBatched`).
 pub(super) fn eigen_batch_bytes(n: u64, batch: u64, element_bytes: u64) -> u64 {
     let shared = 3 * HEADER_BYTES;
     (batch * (element_bytes * eigen(n) + HEADER_BYTES)).saturating_sub(batch * shared) + shared
@@ -52,7 +52,7 @@ pub(super) fn singular_jacobi(rows: u64, columns: u64, econ: bool) -> u64 {
     whole.max(qr(short) + factor * short * short + 2 * short)
 }
 
-/// The same for a batch of matrices of at most 32 rows and columns (`gesvdjBatched`), however many.
+/// The workspace for a batch of any number of matrices of at most 32 rows and columns (`gesvdjBatched`).
 pub(super) const SINGULAR_BATCH: u64 = 992;
 
 /// Factorization of an indefinite symmetric matrix (`sytrf`).
@@ -88,7 +88,7 @@ mod tests {
                 ("sytrf", &[n, card]) => (indefinite(n, bytes), card, 0),
                 ("evd", &[n, card]) => (eigen(n), card, card / 2000),
                 ("syevj", &[n, card]) => (eigen_jacobi(n), card, (card / 100).max(2000)),
-                // Nearly square matrices have another rule.
+                // For nearly square matrices another rule applies.
                 ("gesvdj", &[1000, 1024, _, card]) => (singular_jacobi(1000, 1024, true), card, card / 5),
                 ("gesvdj", &[m, n, econ, card]) => {
                     (singular_jacobi(m, n, econ == 1), card, (card / 100).max(2100))

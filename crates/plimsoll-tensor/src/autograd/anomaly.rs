@@ -1,4 +1,4 @@
-//! Finds where a gradient became NaN: the derivative that produced it, and the line that recorded it.
+//! Finds the origin of a NaN gradient: the derivative that produced it, and the line that recorded the operation.
 
 use std::backtrace::Backtrace;
 use std::cell::Cell;
@@ -12,7 +12,7 @@ thread_local! {
 }
 
 /// Runs `f` in anomaly mode: operations remember where they were called, and a backward pass fails at the first derivative that
-/// produces a NaN. The error names the place of the call. Slow: every gradient is read. As `torch.autograd.detect_anomaly`.
+/// produces a NaN. The error names the place of the call. Slow: every gradient is read. Like `torch.autograd.detect_anomaly`.
 pub fn detect_anomaly<T>(f: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -92,7 +92,7 @@ pub(crate) fn check(node: &Node, grads: &[Option<Tensor>]) -> Result<()> {
                 input,
                 place: node.place().map_or_else(
                     || {
-                        "it was recorded outside anomaly mode: wrap the forward pass in `detect_anomaly` too"
+                        "it was recorded outside anomaly mode: also wrap the forward pass in `detect_anomaly`"
                             .to_owned()
                     },
                     ToOwned::to_owned,

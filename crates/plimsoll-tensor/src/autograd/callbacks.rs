@@ -19,7 +19,7 @@ thread_local! {
 }
 
 /// Calls `f` at the end of the backward pass that runs on this thread, after all its hooks. Callbacks run in the order in which
-/// they were queued. A nested pass counts as part of the outer pass. If the pass fails, its callbacks are dropped. As PyTorch's
+/// they were queued. A nested pass counts as part of the outer pass. If the pass fails, its callbacks are dropped. Like PyTorch's
 /// `Variable._execution_engine.queue_callback`.
 ///
 /// ```
@@ -43,7 +43,7 @@ thread_local! {
 pub fn queue_callback(f: impl FnOnce() -> Result<()> + 'static) -> Result<()> {
     PASSES.with_borrow_mut(|passes| {
         if passes.depth == 0 {
-            let message = "no backward pass runs on this thread: call it in a hook";
+            let message = "no backward pass is running on this thread: call this in a hook";
             return Err(Error::autograd("queue_callback", message));
         }
         passes.callbacks.push(Box::new(f));

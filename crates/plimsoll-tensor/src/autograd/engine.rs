@@ -163,7 +163,7 @@ fn hooked<T>(op: &'static str, owner: LabelId, call: impl FnOnce() -> Result<T>)
     })
 }
 
-/// The name of the step that accumulates a leaf's gradient. As PyTorch's `AccumulateGrad`.
+/// The name of the step that accumulates a leaf's gradient. Like PyTorch's `AccumulateGrad`.
 const ACCUMULATE: &str = "accumulate_grad";
 
 /// Runs a derivative on the stream that its operation ran on, as PyTorch does. That stream first waits for the caller's stream,

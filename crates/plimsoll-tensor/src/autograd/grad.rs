@@ -30,7 +30,7 @@ pub struct GradOptions {
 }
 
 impl Tensor {
-    /// Computes the gradients of this scalar with respect to every leaf that requires one, and frees the graph as it goes. As
+    /// Computes the gradients of this scalar with respect to every leaf that requires one, and frees the graph as it goes. Like
     /// `Tensor.backward()`.
     ///
     /// # Errors
@@ -40,10 +40,10 @@ impl Tensor {
         self.backward_with(BackwardOptions::default())
     }
 
-    /// As [`Tensor::backward`], with an initial gradient, or keeping the graph for another pass.
+    /// Like [`Tensor::backward`], with an initial gradient, or keeping the graph for another pass.
     ///
     /// # Errors
-    /// As [`Tensor::backward`]; an initial gradient of another shape.
+    /// The errors of [`Tensor::backward`]; an initial gradient of another shape.
     pub fn backward_with(&self, options: BackwardOptions) -> Result<()> {
         let BackwardOptions { gradient, retain_graph, create_graph } = options;
         let options =
@@ -52,15 +52,15 @@ impl Tensor {
     }
 }
 
-/// One backward pass from several tensors; it accumulates into the leaves. As `torch.autograd.backward`.
+/// One backward pass from several tensors; it accumulates into the leaves. Like `torch.autograd.backward`.
 ///
 /// # Errors
-/// As [`Tensor::backward`], for each root.
+/// The errors of [`Tensor::backward`], for each root.
 pub fn backward(roots: &[&Tensor], options: GradOptions) -> Result<()> {
     run(roots, None, options).map(drop)
 }
 
-/// Returns the gradients of `inputs`, which need not be leaves. No leaf's `grad` changes. As `torch.autograd.grad`.
+/// Returns the gradients of `inputs`, which need not be leaves. No leaf's `grad` changes. Like `torch.autograd.grad`.
 ///
 /// ```
 /// use plimsoll_tensor::autograd::{GradOptions, grad};
@@ -76,8 +76,8 @@ pub fn backward(roots: &[&Tensor], options: GradOptions) -> Result<()> {
 /// ```
 ///
 /// # Errors
-/// As [`Tensor::backward`], for each root; an input that requires no gradient; an input that no root depends on, unless
-/// `allow_unused` is set.
+/// The errors of [`Tensor::backward`], for each root; an input that requires no gradient; an input that no root
+/// depends on, unless `allow_unused` is set.
 pub fn grad(roots: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Option<Tensor>>> {
     let target = |(i, input): (usize, &&Tensor)| {
         let message = || {
@@ -103,7 +103,7 @@ fn run(roots: &[&Tensor], targets: Option<&[Edge]>, options: GradOptions) -> Res
         gradients.resize(roots.len(), None);
     }
     if gradients.len() != roots.len() {
-        let message = format!("{} gradients to start from for {} roots", gradients.len(), roots.len());
+        let message = format!("{} initial gradients for {} roots", gradients.len(), roots.len());
         return Err(Error::autograd("backward", message));
     }
     let start = |(root, gradient): (&&Tensor, Option<Tensor>)| {
@@ -124,10 +124,7 @@ fn starting_gradient(root: &Tensor, given: Option<Tensor>, create_graph: bool) -
         None if root.numel() == 1 => root.ones_like(),
         None => Err(Error::autograd(
             "backward",
-            format!(
-                "{:?} is not a scalar: reduce it first, or give the gradient to start from",
-                root.shape()
-            ),
+            format!("{:?} is not a scalar: reduce it first, or give an initial gradient", root.shape()),
         )),
         Some(grad) if grad.shape() == root.shape() && grad.dtype() == root.dtype() => {
             Ok(if create_graph { grad } else { grad.detach() })

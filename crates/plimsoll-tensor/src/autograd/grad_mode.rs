@@ -15,7 +15,7 @@ pub fn is_grad_enabled() -> bool {
     ENABLED.get()
 }
 
-/// Runs `f` without recording: its results require no gradient and keep no graph alive. As `torch.no_grad`.
+/// Runs `f` without recording: its results require no gradient and keep no graph alive. Like `torch.no_grad`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, no_grad};
@@ -29,7 +29,7 @@ pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Runs `f` with recording on, even inside `no_grad`, but not inside [`inference_mode`]. As `torch.enable_grad`.
+/// Runs `f` with recording on, even inside `no_grad`, but not inside [`inference_mode`]. Like `torch.enable_grad`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, enable_grad, no_grad};
@@ -104,7 +104,7 @@ impl NoGrad {
 
 /// Runs `f` without recording. Its results can never be recorded later: an operation that would save one of them for a backward
 /// pass fails, and so does changing one in place outside the mode. A view of a tensor that was made outside the mode is a
-/// normal tensor. As `torch.inference_mode`.
+/// normal tensor. Like `torch.inference_mode`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, inference_mode};
@@ -120,7 +120,7 @@ pub fn inference_mode<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Whether this thread is in inference mode. As `torch.is_inference_mode_enabled`.
+/// Whether this thread is in inference mode. Like `torch.is_inference_mode_enabled`.
 pub fn is_inference_mode_enabled() -> bool {
     inference::is_enabled()
 }

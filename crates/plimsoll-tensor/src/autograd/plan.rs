@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::tensor::{Edge, Node, any_hooks};
 
-/// What a backward pass needs to know about the graph below the roots.
+/// The facts about the graph below the roots that a backward pass needs.
 #[derive(Default)]
 pub(super) struct Plan {
     /// The sequence numbers of operations that lead to a target; `None` if all must run.

@@ -50,7 +50,7 @@ impl Saved {
         Ok(Saved::Packed { value, hooks })
     }
 
-    /// Whether a hook must unpack it or it must be recomputed: the derivative does not hold its values then.
+    /// Whether a hook must unpack it or it must be recomputed, because the derivative does not hold its values.
     pub(crate) fn is_packed(&self) -> bool {
         !matches!(self, Saved::Kept { .. })
     }
@@ -85,7 +85,8 @@ impl Saved {
     }
 }
 
-/// The tensors that hooks unpacked for one derivative. Each is unpacked once, however often the derivative reads it.
+/// The tensors that hooks unpacked for one derivative. Each is unpacked once, no matter how often the derivative
+/// reads it.
 pub(crate) struct Unpacked<K>(RefCell<SmallVec<[(K, Data); 2]>>);
 
 impl<K> Default for Unpacked<K> {
@@ -98,7 +99,7 @@ impl<K: Copy + PartialEq> Unpacked<K> {
     /// The values of `saved`, which this derivative identifies by `key`.
     ///
     /// # Errors
-    /// As [`Saved::get`].
+    /// The errors of [`Saved::get`].
     pub(crate) fn get(&self, key: K, saved: &Saved, node: &'static str) -> Result<Data> {
         if !saved.is_packed() {
             return saved.get(node);
@@ -132,7 +133,7 @@ pub(crate) fn hooks_are_open() -> bool {
     HOOKS.with_borrow(|stack| !stack.is_empty())
 }
 
-/// A pair of hooks, whatever type `pack` returns.
+/// A pair of hooks, for any type that `pack` returns.
 pub(crate) trait Hooks: Send + Sync {
     fn pack(&self, tensor: &Tensor) -> Result<Box<dyn Any + Send + Sync>>;
     fn unpack(&self, value: &(dyn Any + Send + Sync)) -> Result<Tensor>;
@@ -165,7 +166,7 @@ where
 
 /// Runs `f` with a pair of hooks. Each tensor that its operations save for the backward pass is given to `pack`, and the value
 /// that `pack` returns is kept instead. The backward pass calls `unpack` to get the tensor back, once for each derivative that
-/// reads it. Neither hook is recorded. If pairs are nested, the innermost one is used. As
+/// reads it. Neither hook is recorded. If pairs are nested, the innermost one is used. Like
 /// `torch.autograd.graph.saved_tensors_hooks`.
 ///
 /// ```

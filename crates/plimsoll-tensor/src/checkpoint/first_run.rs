@@ -21,7 +21,7 @@ pub(super) struct FirstRun {
 }
 
 impl FirstRun {
-    /// Notes the conditions of a function that is about to run on these inputs.
+    /// Records the conditions of a function that is about to run on these inputs.
     ///
     /// # Errors
     /// An input that cannot be saved.

@@ -1,7 +1,7 @@
 //! Activation checkpointing: the tensors that a piece of the network saves are dropped, and computed again in the backward
 //! pass.
 //!
-//! As `torch.utils.checkpoint` with `use_reentrant=False`: the piece is recorded like any other, so gradients, hooks,
+//! Like `torch.utils.checkpoint` with `use_reentrant=False`: the piece is recorded like any other, so gradients, hooks,
 //! [`autograd::grad`](crate::autograd::grad) and checkpoints inside it work, but each tensor that its operations would save
 //! is replaced by a number. The first derivative that needs one runs the piece again, up to the last tensor that was saved.
 //! Each value is dropped as soon as its derivative has read it. The second run uses the random numbers and autocast of the
@@ -26,7 +26,7 @@ use first_run::FirstRun;
 pub use output::recompute_output;
 
 /// Runs `f` on `inputs` and saves only the inputs for the backward pass, which runs `f` a second time, with the same random
-/// numbers and under the same autocast. As `torch.utils.checkpoint.checkpoint`.
+/// numbers and under the same autocast. Like `torch.utils.checkpoint.checkpoint`.
 ///
 /// `f` must compute the same values both times; tensors that it captures, such as parameters, get their gradients as usual.
 ///
@@ -66,7 +66,7 @@ where
 }
 
 /// Runs `functions` one after the other, split into `segments` equal segments. All segments except the last are checkpointed.
-/// As `torch.utils.checkpoint.checkpoint_sequential`.
+/// Like `torch.utils.checkpoint.checkpoint_sequential`.
 ///
 /// ```
 /// use plimsoll_tensor::checkpoint::{Step, checkpoint_sequential};
@@ -79,10 +79,10 @@ where
 /// ```
 ///
 /// # Errors
-/// As [`checkpoint`]; no segment, or more segments than functions.
+/// The errors of [`checkpoint`]; no segment, or more segments than functions.
 pub fn checkpoint_sequential(functions: &[Step], segments: usize, input: &Tensor) -> Result<Tensor> {
     if segments == 0 || segments > functions.len() {
-        let message = format!("{segments} segments of {} functions", functions.len());
+        let message = format!("{segments} segments of {} functions: use 1 to {0}", functions.len());
         return Err(Error::argument("checkpoint_sequential", message));
     }
     let len = functions.len() / segments;
@@ -148,7 +148,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Numbers another saved tensor.
+    /// Assigns a number to one more saved tensor.
     fn count(&self, tensor: &Tensor) -> usize {
         let saved = &mut self.state().saved;
         saved.push((Dims::from_slice(tensor.shape()), tensor.dtype()));
@@ -163,7 +163,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
             None => {
                 self.recompute()?;
                 let found = self.state().recomputed.remove(&number);
-                found.ok_or_else(|| differs("one tensor less than the first"))
+                found.ok_or_else(|| differs("one tensor fewer than expected"))
             }
         }
     }
@@ -173,8 +173,12 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
         let inputs = self.first.leaves()?;
         let progress = Arc::new(Mutex::new(Progress::default()));
         let (piece, seen) = (self.clone(), progress.clone());
-        let nested =
-            |_: &()| Err(Error::autograd("checkpoint", "a backward pass inside of a checkpointed function"));
+        let nested = |_: &()| {
+            Err(Error::autograd(
+                "checkpoint",
+                "a backward pass inside a checkpointed function is not supported",
+            ))
+        };
         let result = self.first.run_again(|| {
             enable_grad(|| {
                 saved_tensors_hooks(
@@ -230,7 +234,7 @@ fn stop() -> Error {
 
 fn differs(what: &str) -> Error {
     let message = format!(
-        "when the function ran again it saved {what}, unlike the first time; it must compute the same both times"
+        "the recomputed function saved {what}, unlike the original: it must compute the same both times"
     );
     Error::autograd("checkpoint", message)
 }

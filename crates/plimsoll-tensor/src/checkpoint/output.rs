@@ -129,8 +129,8 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync> Recompute for Output<F> {
             self.first.run_again(|| no_grad(|| (self.f)(&inputs)))?.data().clone();
         if (&layout, dtype) != (&self.like.0, self.like.1) {
             let message = format!(
-                "when the function ran again its output was {:?} of {dtype} with strides {:?}, and {:?} of {} with strides {:?} \
-                 the first time; it must compute the same both times",
+                "the recomputed output is {:?} of {dtype} with strides {:?}, but the original was {:?} of {} with strides {:?}: \
+                 the function must compute the same both times",
                 layout.shape(),
                 layout.strides(),
                 self.like.0.shape(),

@@ -31,8 +31,8 @@ use crate::view::{Launch, View};
 static OPEN: Mutex<BTreeMap<u32, Weak<Inner>>> = Mutex::new(BTreeMap::new());
 
 impl Device {
-    /// An NVIDIA GPU by its number, as `torch.device("cuda", 0)`. Calls return the same device for as long as anything uses it.
-    /// NVIDIA's libraries are opened now or when first needed; none is needed to build. Allocator settings come from
+    /// An NVIDIA GPU by its number, like `torch.device("cuda", 0)`. Calls return the same device for as long as anything uses
+    /// it. NVIDIA's libraries are opened now or when first needed; none is needed to build. Allocator settings come from
     /// `PYTORCH_ALLOC_CONF` or `PYTORCH_CUDA_ALLOC_CONF`; with `CUDA_LAUNCH_BLOCKING=1` the host waits for each operator, so
     /// that an error is returned by the call that caused it.
     ///
@@ -56,7 +56,7 @@ impl Device {
         Ok(device)
     }
 
-    /// The number of NVIDIA GPUs that this process sees, as `torch.cuda.device_count`.
+    /// The number of NVIDIA GPUs that this process sees, like `torch.cuda.device_count`.
     ///
     /// ```no_run
     /// use plimsoll_tensor::Device;
@@ -101,7 +101,7 @@ impl Device {
     pub fn reset(&self) -> Result<Device> {
         let mut open = lock(&OPEN);
         let Some(ordinal) = self.backend().reset() else {
-            let message = format!("{}: only a GPU can lose what it holds by a fault", self.name());
+            let message = format!("{}: only a GPU can be reset", self.name());
             return Err(Error::argument("reset", message));
         };
         let ordinal = ordinal?;
@@ -128,7 +128,7 @@ pub struct CudaReport {
 /// Queries a GPU and opens all of its libraries.
 ///
 /// # Errors
-/// As [`Device::cuda`].
+/// The errors of [`Device::cuda`].
 pub fn cuda_report(ordinal: u32) -> Result<CudaReport> {
     let failed = |source| Error::Cuda { device: format!("cuda:{ordinal}"), op: "doctor", source };
     let search = Search::from_env();
@@ -232,7 +232,7 @@ impl Backend for Cuda {
     }
 
     fn wait_unless(&self, gives_up: GivesUp) {
-        // The first group's answer holds for the others, which have the same ranks or fewer.
+        // The first group's function also covers later groups, which have the same ranks or a subset of them.
         let _ = self.shared.gives_up.set(gives_up);
     }
 

@@ -100,7 +100,7 @@ impl Shared {
         let among = match names.as_slice() {
             [] | [_] => String::new(),
             names => format!(
-                "; queued since the last wait: {}; CUDA_LAUNCH_BLOCKING=1 finds the one",
+                "; queued since the last wait: {}; CUDA_LAUNCH_BLOCKING=1 finds the failing one",
                 names.join(", ")
             ),
         };

@@ -1,5 +1,5 @@
-//! Waiting for a GPU whose work other ranks take part in. The driver waits forever for a rank that is gone, so the host asks
-//! again and again instead, and gives up if a rank is lost.
+//! Waiting for a GPU whose work involves other ranks. The driver waits forever for a rank that has disappeared, so the host
+//! polls instead, and gives up if a rank is lost.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +17,8 @@ const PAUSE: Duration = Duration::from_micros(50);
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Shared {
-    /// Waits until the work before these events is done. Returns at once if no other ranks take part: the driver waits then.
+    /// Waits until the work before these events is done. Returns at once if no other ranks are involved; then the driver
+    /// does the waiting.
     pub(super) fn wait_for(&self, events: &[EventId]) -> Result<()> {
         let Some(gives_up) = self.gives_up.get() else { return Ok(()) };
         let (start, mut looked) = (Instant::now(), Duration::ZERO);
@@ -40,7 +41,7 @@ impl Shared {
         Ok(())
     }
 
-    /// As [`Shared::wait_for`], for the work that is now on a stream.
+    /// Like [`Shared::wait_for`], for the work that is now on a stream.
     pub(super) fn wait_for_stream(&self, on: StreamId) -> Result<()> {
         if self.gives_up.get().is_none() {
             return Ok(());
@@ -51,7 +52,7 @@ impl Shared {
         waited
     }
 
-    /// As [`Shared::wait_for`], for the work that is now on the device.
+    /// Like [`Shared::wait_for`], for the work that is now on the device.
     pub(super) fn wait_for_all(&self) -> Result<()> {
         if self.gives_up.get().is_none() {
             return Ok(());

@@ -7,8 +7,8 @@ use crate::device::Device;
 use crate::operator::Operator;
 use crate::tensor::Tensor;
 
-/// How dispatch holds an operator. For a device that computes at once, it is borrowed. A device that computes later, or has an
-/// observer, shares it with its queue and with the derivative, which costs an allocation.
+/// How dispatch holds an operator. For a synchronous device, it is borrowed. A device that is asynchronous or has an observer
+/// shares it with its queue and with the derivative, which costs an allocation.
 pub(super) trait OperatorHandle: Deref<Target: Operator + Sized> + Send + Sync + 'static {
     /// A handle that can wait in a queue.
     fn shared(&self) -> Option<Arc<dyn Operator>>;

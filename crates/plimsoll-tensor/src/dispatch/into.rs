@@ -86,7 +86,7 @@ pub fn into_out(out: &Tensor, f: impl FnOnce() -> Result<Tensor>) -> Result<()> 
     if result.dtype().is_float() && !out.dtype().is_float() {
         return Err(Error::DType {
             op: NAME,
-            expected: "an integer result for such a tensor",
+            expected: "a result that is not floating-point",
             got: result.dtype(),
         });
     }
@@ -96,7 +96,7 @@ pub fn into_out(out: &Tensor, f: impl FnOnce() -> Result<Tensor>) -> Result<()> 
 fn no_gradient(op: &'static str) -> Error {
     Error::autograd(
         op,
-        "what is written into an existing tensor is not recorded: use `no_grad`, or detach the operands",
+        "autograd does not record writes into an existing tensor: use `no_grad`, or detach the operands",
     )
 }
 
@@ -123,7 +123,7 @@ pub(super) fn target(
             && readers.any(|data| !data.storage.is_computed(result))
         {
             let message = format!(
-                "{first} wrote its result into `out`, whose values {} reads: give one operation, or `copy_` the result",
+                "{first} wrote its result into `out`, but {} still reads `out`: give one operation, or `copy_` the result",
                 op.name()
             );
             return Err(Error::argument("into_out", message));

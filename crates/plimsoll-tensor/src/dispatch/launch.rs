@@ -74,7 +74,8 @@ pub(super) fn launch(
     }
 }
 
-/// Copies elements to the output's layout and dtype, with broadcasting: the only kernel that dispatch itself needs.
+/// Copies elements to the output's layout and dtype, with broadcasting. This is the only kernel that dispatch itself
+/// needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
     /// The dtype of the output, if it differs from the input's.
@@ -126,7 +127,7 @@ pub(crate) fn copy_to(x: In<'_>, out: Out<'_>) {
 /// Copies host bytes into a contiguous tensor.
 pub(crate) fn write(to: &Data, bytes: &[u8]) -> Result<()> {
     let device = to.storage.device();
-    let why = "the program's values would be the same in each replay: pass a tensor to the step";
+    let why = "host values would be the same in each replay: pass a tensor to the step";
     capturing::refuse(device.number(), "to_device", why)?;
     let locks = lock(&[], &[to], "write")?;
     device.backend().write(to.view(&locks), bytes, use_on_current_stream(device, [to]))
@@ -138,7 +139,7 @@ pub(crate) fn read(from: &Data, op: &'static str) -> Result<Vec<u8>> {
     if !device.has_values() {
         return Err(Error::NoValues { op, device: device.name().to_owned() });
     }
-    let why = "there is no value before it is replayed: return the tensor, and read it afterwards";
+    let why = "there are no values before the replay: return the tensor, and read it afterwards";
     capturing::refuse(device.number(), op, why)?;
     device.late_error()?;
     let mut bytes = Vec::with_capacity(from.layout.len() * from.dtype.size());

@@ -17,8 +17,8 @@
 //! | `recompute` | running an operator again |
 //!
 //! All memory that an operation uses is allocated here, in this order, on every device; a simulated device only skips the
-//! kernel. Backends only compute; operators (`ops/`, and those of users) say what to compute. Locks are held only around a
-//! kernel, or while one is queued, never while memory is allocated.
+//! kernel. Backends only compute; operators (`ops/`, and those of users) define the computation. Locks are held only
+//! around a kernel, or while one is queued, never while memory is allocated.
 
 mod handle;
 mod in_place;
@@ -149,7 +149,7 @@ pub(crate) fn call_one<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensor> {
 /// Runs an operator that has no inputs.
 ///
 /// # Errors
-/// As [`call`].
+/// The errors of [`call`].
 #[allow(clippy::needless_pass_by_value, reason = "as `call`")]
 pub fn create<O: Operator>(op: O, device: &Device) -> Result<Tensors> {
     match device.shares_operators() {

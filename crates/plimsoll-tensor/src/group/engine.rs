@@ -1,4 +1,5 @@
-//! What moves the bytes of a group: its communicator on the host, NCCL on GPUs, nothing on simulated devices.
+//! The engine that moves the bytes of a group: its communicator on the host, NCCL on GPUs, and nothing on simulated
+//! devices.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,9 +22,9 @@ pub(super) struct Engine {
     checks: bool,
     /// The number of the device that NCCL was joined with. A rank uses one GPU.
     nccl: Mutex<Option<(usize, Arc<NcclCommunicator>)>>,
-    /// The streams for collectives that run beside computation, one for each device.
+    /// The streams for collectives that run concurrently with computation, one for each device.
     sides: Mutex<Vec<Stream>>,
-    /// What NCCL would have, if the group is simulated.
+    /// The memory that NCCL would use, if the group is simulated.
     simulated: Mutex<NcclBytes>,
 }
 
@@ -34,7 +35,7 @@ impl Engine {
         Engine { communicator, is_simulated, checks, nccl, sides, simulated }
     }
 
-    /// A stream for collectives, apart from the computation. In a capture, it is a branch of the graph.
+    /// A stream for collectives, separate from the computation's stream. In a capture, it is a branch of the graph.
     pub(super) fn stream(&self, device: &Device) -> Stream {
         let branches = device.backend().gpu().is_some() || !device.has_values();
         if !branches && capturing::is_open(device.number()) {
@@ -51,8 +52,8 @@ impl Engine {
         stream
     }
 
-    /// Begins a collective of tensors on `device`. Returns what moves their bytes, if it is a GPU: then this records the
-    /// collective, which the host's communicator does itself.
+    /// Begins a collective of tensors on `device`. If that is a GPU, this records the collective and returns the NCCL
+    /// communicator that moves the bytes. The host's communicator records collectives itself.
     pub(super) fn begin(
         &self,
         device: &Device,
@@ -78,7 +79,7 @@ impl Engine {
         Ok(Some(nccl))
     }
 
-    /// This rank's communicator of GPUs. The first call on each rank joins them.
+    /// This rank's NCCL communicator. The first call on each rank joins the ranks.
     fn joined(&self, device: &Device, gpu: &Gpu) -> Result<Arc<NcclCommunicator>> {
         const OP: &str = "ncclCommInitRank";
         let mut joined = self.nccl.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,7 +91,11 @@ impl Engine {
             }
             None => {}
         }
-        capturing::refuse(device.number(), OP, "it waits for other ranks: run the step once before")?;
+        capturing::refuse(
+            device.number(),
+            OP,
+            "it waits for other ranks: run the step once before the capture",
+        )?;
         let failed = |source| Error::Cuda { device: device.name().to_owned(), op: OP, source };
         let (rank, size) = (self.communicator.rank(), self.communicator.size());
         let mut id = NcclId([0; 128]);

@@ -2,8 +2,8 @@
 //!
 //! A transport only moves bytes. All sums are computed by [`Tensor::ordered_sum`], in a fixed order of ranks. So the bits of a
 //! sum do not depend on the transport, the hosts, or how a tensor is split for sending. `operators.rs` defines the collectives as
-//! operators, which dispatch runs like any other. `engine.rs` has what moves the bytes. On a simulated device, memory is requested,
-//! nothing is moved, and `nccl_bytes.rs` counts what NCCL would take.
+//! operators, which dispatch runs like any other. `engine.rs` moves the bytes. On a simulated device, memory is requested,
+//! nothing is moved, and `nccl_bytes.rs` counts the memory that NCCL would use.
 
 mod engine;
 mod nccl_bytes;
@@ -26,7 +26,7 @@ use crate::tensor::Tensor;
 use engine::Engine;
 use operators::{Collective, Move};
 
-/// How the values of all ranks are combined. As `torch.distributed.ReduceOp`.
+/// How the values of all ranks are combined. Like `torch.distributed.ReduceOp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReduceOp {
     /// The sum.
@@ -105,7 +105,7 @@ impl ProcessGroup {
         }))
     }
 
-    /// This rank's number, from 0.
+    /// This rank's number, counted from 0.
     pub fn rank(&self) -> usize {
         self.0.engine.communicator.rank()
     }
@@ -123,7 +123,7 @@ impl ProcessGroup {
         }
     }
 
-    /// A stream of a device for collectives that run beside computation. The caller orders the two:
+    /// A stream of a device for collectives that run concurrently with computation. The caller synchronizes the two:
     ///
     /// ```
     /// use plimsoll_tensor::{Device, ProcessGroup, ReduceOp, Tensor, with_stream};
@@ -170,7 +170,7 @@ impl ProcessGroup {
         Ok((0..self.size()).map(|rank| all[rank * own.len()..(rank + 1) * own.len()].to_vec()).collect())
     }
 
-    /// Fills `output` with the concatenated inputs of all ranks. `input` may be this rank's part of `output`. As
+    /// Fills `output` with the concatenated inputs of all ranks. `input` may be this rank's part of `output`. Like
     /// `torch.distributed.all_gather_into_tensor`.
     ///
     /// # Errors
@@ -187,7 +187,7 @@ impl ProcessGroup {
         })
     }
 
-    /// Sends part r of `input` to rank r, and fills part r of `output` with the part that rank r sent to this one. As
+    /// Sends part r of `input` to rank r, and fills part r of `output` with the part that rank r sent to this one. Like
     /// `torch.distributed.all_to_all_single` with equal parts.
     ///
     /// # Errors
@@ -197,15 +197,16 @@ impl ProcessGroup {
         want_alike(NAME, output, input)?;
         if output.numel() != input.numel() || !input.numel().is_multiple_of(self.size()) {
             let (out, own, size) = (output.numel(), input.numel(), self.size());
-            let message =
-                format!("{own} elements to send and room for {out}: both must be equal, and {size} parts");
+            let message = format!(
+                "{own} elements to send, but room for {out}: both must be equal, and a multiple of {size}"
+            );
             return Err(Error::shape(NAME, message));
         }
         no_grad(|| self.run(Move::AllToAll, &[input, output], input.label()))
     }
 
-    /// Writes this rank's part of the sum, or mean, of all ranks' inputs to `output`. As
-    /// `torch.distributed.reduce_scatter_tensor`. 16-bit floats are sent as they are, and added in 32 bits.
+    /// Writes this rank's part of the sum, or mean, of all ranks' inputs to `output`. Like
+    /// `torch.distributed.reduce_scatter_tensor`. 16-bit floats are sent in 16 bits, and summed in 32 bits.
     ///
     /// # Errors
     /// The sizes do not match; the type is not a floating-point type; out of memory for the received parts; or
@@ -221,7 +222,7 @@ impl ProcessGroup {
         })
     }
 
-    /// Replaces `tensor` by the sum, or mean, of all ranks' tensors. As `torch.distributed.all_reduce`. The sum is a balanced
+    /// Replaces `tensor` by the sum, or mean, of all ranks' tensors. Like `torch.distributed.all_reduce`. The sum is a balanced
     /// tree over the ranks, in 32 bits or more. It has the same bits on all ranks and with any transport.
     ///
     /// # Errors
@@ -245,7 +246,8 @@ impl ProcessGroup {
         })
     }
 
-    /// [`ProcessGroup::all_reduce`] of a flat buffer with equal parts, which are exchanged, added and gathered in place.
+    /// [`ProcessGroup::all_reduce`] of a flat buffer with equal parts, which are exchanged, summed and gathered in
+    /// place.
     fn reduce_buffer(&self, buffer: &Tensor, op: ReduceOp) -> Result<()> {
         let received = self.received(buffer)?;
         self.run(Move::AllToAll, &[buffer, &received], buffer.label())?;
@@ -254,7 +256,7 @@ impl ProcessGroup {
         self.run(Move::AllGather, &[buffer], buffer.label())
     }
 
-    /// Replaces the values of `tensor` by those of rank `src`, on all ranks. As `torch.distributed.broadcast`.
+    /// Replaces the values of `tensor` by those of rank `src`, on all ranks. Like `torch.distributed.broadcast`.
     ///
     /// # Errors
     /// `src` is not a rank; or [`Error::Distributed`].
@@ -311,7 +313,7 @@ impl ProcessGroup {
             return Ok(());
         }
         let message = format!(
-            "{:?} for {} parts of {:?}: the whole needs as many elements as all parts, and both must be contiguous",
+            "{:?} for {} parts of {:?}: the complete tensor needs as many elements as all parts together, and both must be contiguous",
             whole.shape(),
             self.size(),
             part.shape()

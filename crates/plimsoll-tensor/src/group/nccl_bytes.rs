@@ -10,8 +10,8 @@ use crate::device::Device;
 /// The number of GPUs of a machine.
 const GPUS_OF_A_MACHINE: u32 = 8;
 
-/// The communicator that would exist, with the parts that it has so far. All ranks are assumed to be on one machine if they are at
-/// most 8.
+/// The communicator that would exist, with the parts that it has allocated so far. If there are at most 8 ranks, all of them are
+/// assumed to be on one machine.
 #[derive(Debug, Default)]
 pub(super) struct NcclBytes {
     joined: Option<Joined>,
@@ -29,7 +29,7 @@ struct Joined {
 }
 
 impl NcclBytes {
-    /// Adds to the device's memory outside the allocator what a collective makes NCCL take.
+    /// Adds the memory that NCCL allocates for a collective to the device's memory outside the allocator.
     pub(super) fn add(&mut self, device: &Device, ranks: usize, what: Move) {
         let ranks = u32::try_from(ranks).unwrap_or(u32::MAX);
         let (joined, bytes) = match &mut self.joined {
@@ -49,7 +49,7 @@ impl Joined {
         let per_machine = ranks.min(GPUS_OF_A_MACHINE);
         let of = gpu.map(|gpu| {
             let topology = Topology::cluster(gpu, ranks.div_ceil(per_machine), per_machine);
-            // As `NcclCommunicator` does, unless the user has set it.
+            // `NcclCommunicator` does the same, unless the user has set the variable.
             let set = |name: &str| {
                 std::env::var(name).ok().or_else(|| (name == "NCCL_NVLS_ENABLE").then(|| "0".to_owned()))
             };
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn parts_are_counted_once_and_when_they_are_first_used() {
         let mut joined = Joined::new(named("H100").ok(), 2);
-        // The library, the base, the connections to the other rank, and the stacks of the kernel.
+        // The library, the base memory, the connections to the other rank, and the stacks of the kernel.
         let first = joined.bytes() + joined.next(Move::AllToAll);
         assert_eq!(first, 111_149_056 + 205_520_896 + 402_653_184 + 260_046_848);
         // The ring; its kernel has a smaller stack.

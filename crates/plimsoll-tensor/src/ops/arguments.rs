@@ -10,7 +10,7 @@ use crate::operator::Meta;
 pub(crate) fn dim_index(op: &'static str, dim: isize, rank: usize) -> Result<usize> {
     let at = if dim < 0 { dim + rank as isize } else { dim };
     if rank == 0 {
-        return Err(Error::shape(op, format!("dimension {dim} of a scalar, which has none")));
+        return Err(Error::shape(op, format!("dimension {dim} of a scalar, which has no dimensions")));
     }
     usize::try_from(at).ok().filter(|&at| at < rank).ok_or_else(|| {
         Error::shape(

@@ -41,9 +41,9 @@ pub(super) enum Backing<R, G> {
     Offloaded { block: Arc<Block>, copied: Arc<Event> },
     /// The recipe for evicted bytes.
     Evicted(R),
-    /// Nothing. The storage has no memory of its own, and borrows none now.
+    /// Nothing. The storage owns no memory, and borrows none at present.
     Lent,
-    /// The memory of another storage, which cannot leave its device meanwhile.
+    /// The memory of another storage, which cannot leave its device while it is borrowed.
     Borrowed(#[allow(dead_code, reason = "held for its drop")] G),
     /// Nothing: the storage is being dropped.
     Gone,

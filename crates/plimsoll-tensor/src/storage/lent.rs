@@ -1,9 +1,9 @@
-//! Storages without memory of their own. They use the memory of another storage: a *window* always, a *lent* storage only while
+//! Storages that own no memory and use the memory of another storage: a *window* always does, a *lent* storage only while
 //! operations read it.
 //!
-//! A lent storage holds values that are gathered from the rows of several ranks. It is away until an operation reads it. Then its
-//! source gathers the values and returns the storage that has them. It goes away again when it is taken back, or when this rank's
-//! rows change.
+//! A lent storage holds values that are gathered from the rows of several ranks. It has no memory until an operation reads it.
+//! Then its source gathers the values and returns the storage that contains them. It loses this memory when the memory is taken
+//! back, or when this rank's rows change.
 
 use std::sync::atomic::Ordering;
 
@@ -55,7 +55,7 @@ impl Storage {
         if !self.is_lent() {
             return Ok(());
         }
-        let message = "a whole parameter of a sharded model is only read: change this rank's rows, which \
+        let message = "a complete parameter of a sharded model is read-only: change this rank's rows, which \
                        `FullyShardedDataParallel::parameters` returns";
         Err(Error::argument(op, message))
     }

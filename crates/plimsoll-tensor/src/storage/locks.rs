@@ -1,4 +1,4 @@
-//! The locks of all storages of one operation. No address is read without them.
+//! The locks of all storages of one operation. Addresses are read only under these locks.
 //!
 //! [`Locks::take`] first brings back bytes that are not on their device, with no lock held, and keeps them there
 //! until the locks are dropped. Storages that are on their device cost only their lock.
@@ -71,8 +71,9 @@ impl<'a> Locks<'a> {
     #[cold]
     fn make_resident(&mut self, wanted: &Wanted<'a>, op: &'static str) -> Result<()> {
         self.0.clear();
-        // All stay before the first comes back, because that may take memory from another. They come back in the order of the
-        // operands, which is the same on all ranks; the order of ids is not.
+        // All storages are marked as in use before the first one is brought back, because bringing one back may take memory
+        // from another. They are brought back in the order of the operands, which is the same on all ranks; the order of ids
+        // is not.
         let resident: Vec<Guard> = wanted.iter().map(|(storage, ..)| storage.stay()).collect();
         let mut in_order: SmallVec<[(usize, &Storage); 4]> =
             wanted.iter().map(|&(storage, _, at)| (at, storage)).collect();

@@ -44,7 +44,7 @@ impl WeakStorage {
         self.0.upgrade().map(|inner| Storage(inner, None))
     }
 
-    /// As [`Storage::id`]. No other storage has this id while this handle exists.
+    /// Like [`Storage::id`]. No other storage has this id while this handle exists.
     pub(crate) fn id(&self) -> usize {
         self.0.as_ptr().addr()
     }
@@ -67,9 +67,9 @@ struct Inner {
     /// Whether it was requested in inference mode.
     inference: bool,
     account: Mutex<Account>,
-    /// Set if the storage has no memory of its own.
+    /// Set if the storage owns no memory.
     lent: OnceLock<Lent>,
-    /// The storage whose bytes are gathered from these, which a change here makes out of date.
+    /// The storage whose bytes are gathered from this one's. A change of this storage makes it out of date.
     gathered: OnceLock<WeakStorage>,
     /// Protects the bytes, for many readers or one writer. The bytes themselves are in device memory.
     lock: RwLock<()>,
@@ -90,10 +90,10 @@ impl Drop for Guard {
 /// The owner of a storage's bytes.
 type Held = Backing<Recipe, Guard>;
 
-/// Gathers the bytes of a lent storage. Returns the storage that has them.
+/// Gathers the bytes of a lent storage. Returns the storage that contains them.
 pub(crate) type Source = Arc<dyn Fn() -> Result<Storage> + Send + Sync>;
 
-/// What a lent storage is gathered from.
+/// The source of a lent storage.
 struct Lent {
     source: Source,
     /// This rank's part.

@@ -46,14 +46,14 @@ impl Storage {
     /// Brings the bytes back to their device, for the operation `op`, and keeps them there.
     ///
     /// # Errors
-    /// As [`Storage::make_resident`].
+    /// The errors of [`Storage::make_resident`].
     pub(crate) fn guard(&self, op: &'static str) -> Result<Guard> {
         let guard = self.stay();
         self.make_resident(op)?;
         Ok(guard)
     }
 
-    /// Keeps the bytes on their device once they are there.
+    /// Keeps the bytes on their device from the time when they are there.
     pub(super) fn stay(&self) -> Guard {
         self.account().guards += 1;
         Guard(self.clone())

@@ -122,9 +122,10 @@ enum Form {
 /// The step in both directions. In 32 bits, rounding then causes an error of about 6e-6 of an output, and curvature 2e-5 of
 /// its third derivative.
 const STEP: f64 = 1e-2;
-/// Relative to the largest derivative, or to 1: larger than both errors, and far smaller than the effect of a wrong factor.
+/// Relative to the largest derivative, or to 1: this is larger than both errors, and far smaller than the effect of a wrong
+/// factor.
 const SLOPE_TOLERANCE: f64 = 4e-3;
-/// Relative to the largest value, or to 1: the error of rounding to 24 bits in sums of some hundred terms.
+/// Relative to the largest value, or to 1: the error of rounding to 24 bits in sums of a few hundred terms.
 const VALUE_TOLERANCE: f64 = 1e-5;
 
 /// Runs all checks on a case.
@@ -200,11 +201,11 @@ pub fn check_near(case: &Case, device: &Device) -> std::result::Result<Outcome, 
     })
 }
 
-/// As [`check_near`], with inputs of another floating-point type, row-major. If the host rejects the operators or values of a
+/// Like [`check_near`], with inputs of another floating-point type, row-major. If the host rejects the operators or values of a
 /// case in this type, the case counts as agreeing.
 ///
 /// # Errors
-/// As [`check_near`]; also if the device rejects a case that the host accepts.
+/// The errors of [`check_near`]; also if the device rejects a case that the host accepts.
 pub fn check_near_in(case: &Case, device: &Device, float: DType) -> std::result::Result<Outcome, String> {
     near(case, device, Form::Dense, float)
 }

@@ -90,7 +90,7 @@ pub(crate) trait Derivative: Send + Sync {
         let _ = visit;
     }
 
-    /// As `backward`, but computed from these tensors in place of the saved ones, with recorded tensor operations. Used to
+    /// Like `backward`, but computed from these tensors in place of the saved ones, with recorded tensor operations. Used to
     /// differentiate a derivative that a kernel computed (`second.rs`).
     fn in_operations(
         &self,

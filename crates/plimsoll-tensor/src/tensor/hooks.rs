@@ -37,7 +37,7 @@ impl Hooks {
                     return Err(Error::autograd(
                         "hook",
                         format!(
-                            "a hook returned {other:?} for a gradient {grad:?}: shape and type must stay"
+                            "a hook returned {other:?} for a gradient {grad:?}: shape and type must stay the same"
                         ),
                     ));
                 }
@@ -98,7 +98,7 @@ impl fmt::Debug for HookHandle {
 
 impl Tensor {
     /// Calls `hook` in every backward pass with the complete gradient of this tensor. If it returns a tensor, that replaces the
-    /// gradient. As `Tensor.register_hook`.
+    /// gradient. Like `Tensor.register_hook`.
     ///
     /// # Errors
     /// A tensor that requires no gradient.
@@ -111,7 +111,7 @@ impl Tensor {
     }
 
     /// Calls `hook` with this leaf each time a backward pass has added to its gradient. An optimizer step in the hook can free
-    /// the gradient before the next one is computed. As `Tensor.register_post_accumulate_grad_hook`.
+    /// the gradient before the next one is computed. Like `Tensor.register_post_accumulate_grad_hook`.
     ///
     /// # Errors
     /// A tensor that is not a leaf, or requires no gradient.
@@ -131,7 +131,7 @@ impl Tensor {
     }
 
     /// Keeps the gradient of a tensor that an operation made, as for a leaf. It is the gradient after the other hooks. A second
-    /// call changes nothing. As `Tensor.retain_grad`.
+    /// call changes nothing. Like `Tensor.retain_grad`.
     ///
     /// # Errors
     /// A tensor that requires no gradient.
@@ -146,7 +146,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// Whether [`Tensor::retain_grad`] was called on this tensor, through any handle. As `Tensor.retains_grad`.
+    /// Whether [`Tensor::retain_grad`] was called on this tensor, through any handle. Like `Tensor.retains_grad`.
     pub fn retains_grad(&self) -> bool {
         let Some((node, output)) = &self.0.made_by else { return false };
         node.hooks().is_some_and(|hooks| hooks.retains(*output))

@@ -70,7 +70,8 @@ impl Tensor {
         let _ = self.0.lineage.set(lineage);
     }
 
-    /// Tells its views whether it is a leaf that requires a gradient: they cannot be changed in place then.
+    /// Tells its views whether it is a leaf that requires a gradient; views of such a leaf cannot be changed in
+    /// place.
     pub(super) fn views_know_of_leaf(&self, wants_gradient: bool) {
         if let Some(Lineage::Member(member)) = self.0.lineage.get()
             && member.is_base
@@ -80,7 +81,7 @@ impl Tensor {
     }
 
     /// # Errors
-    /// If a change in place of this tensor by `op` cannot be recorded.
+    /// A change in place of this tensor by `op` cannot be recorded.
     pub(crate) fn may_record_change(&self, op: &'static str) -> Result<()> {
         let refused = |message| Err(Error::autograd(op, message));
         match self.0.lineage.get() {
@@ -97,8 +98,8 @@ impl Tensor {
                 }
                 if !is_dense(&member.family.base) || overlaps(&self.0.data.layout) {
                     return refused(
-                        "a change of this view cannot be recorded, because of how it or what it is a view of lies in \
-                         memory: copy it first",
+                        "a change of this view cannot be recorded, because of the memory layout of the view or of \
+                         its base: copy it first",
                     );
                 }
                 Ok(())

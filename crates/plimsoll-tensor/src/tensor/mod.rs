@@ -73,7 +73,7 @@ impl Tensor {
         self.data().layout.strides()
     }
 
-    /// Number of dimensions. As `Tensor.dim`.
+    /// Number of dimensions. Like `Tensor.dim`.
     pub fn rank(&self) -> usize {
         self.shape().len()
     }
@@ -98,7 +98,7 @@ impl Tensor {
         self.data().layout.is_contiguous()
     }
 
-    /// Sets whether a leaf requires a gradient. Returns another handle of the tensor. As `Tensor.requires_grad_`.
+    /// Sets whether a leaf requires a gradient. Returns another handle of the tensor. Like `Tensor.requires_grad_`.
     ///
     /// # Errors
     /// A tensor that an operation made (it requires a gradient if its inputs do; `detach` it first); a dtype that cannot have a
@@ -129,7 +129,7 @@ impl Tensor {
         !self.is_leaf() || self.0.requires_grad.load(Ordering::Relaxed)
     }
 
-    /// Whether its memory was allocated in [`inference_mode`](crate::inference_mode), so that it can never be recorded. As
+    /// Whether its memory was allocated in [`inference_mode`](crate::inference_mode), so that it can never be recorded. Like
     /// `Tensor.is_inference`.
     pub fn is_inference(&self) -> bool {
         self.data().storage.is_inference()
@@ -185,7 +185,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// Drops the gradient, as `zero_grad(set_to_none=True)`.
+    /// Drops the gradient, like `zero_grad(set_to_none=True)`.
     pub fn clear_grad(&self) {
         self.put_grad(None);
     }
@@ -195,7 +195,8 @@ impl Tensor {
         drop(old); // after the lock: freeing may take the allocator's
     }
 
-    /// Notes that another tensor has replaced this leaf in its module, so that code that still updates this one can report it.
+    /// Records that another tensor has replaced this leaf in its module, so that code that still updates this one can report
+    /// it.
     pub fn set_replaced(&self) {
         self.0.replaced.store(true, Ordering::Relaxed);
     }
@@ -225,7 +226,7 @@ impl Tensor {
         }
     }
 
-    /// The same values outside the graph. The result shares storage and requires no gradient. As `Tensor.detach`.
+    /// The same values outside the graph. The result shares storage and requires no gradient. Like `Tensor.detach`.
     pub fn detach(&self) -> Tensor {
         Tensor::from_data(self.data().clone())
     }
@@ -237,8 +238,8 @@ impl Tensor {
 
     /// Tells the allocator that work on `stream` uses these bytes, in addition to the stream that they were allocated for.
     /// After the last handle is dropped, the memory is not reused until the work queued on `stream` by then is done. Operations
-    /// call this themselves. Call it for other uses, or on a device that computes at once, to make its allocator behave as a
-    /// GPU's. As `Tensor.record_stream`.
+    /// call this themselves. Call it for other uses, or on a synchronous device, to make its allocator behave like a GPU's.
+    /// Like `Tensor.record_stream`.
     ///
     /// # Errors
     /// A stream of another device.

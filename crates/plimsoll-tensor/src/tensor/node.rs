@@ -78,7 +78,7 @@ impl Node {
         &self.ins
     }
 
-    /// Where the operation was called, if anomaly mode recorded it.
+    /// The place where the operation was called, if anomaly mode recorded it.
     pub(crate) fn place(&self) -> Option<&str> {
         self.place.as_deref()
     }
@@ -166,7 +166,8 @@ impl fmt::Debug for Node {
 
 // Note [Long chains]
 // Dropping the last handle of a graph would recurse once per link: a chain of 300,000 operations
-// overflows the stack. So a node hands its inputs to a list and the outermost drop works through it.
+// overflows the stack. So a node moves its inputs to a list, and the outermost drop works through
+// the list.
 impl Drop for Node {
     fn drop(&mut self) {
         let mut list = Vec::new();

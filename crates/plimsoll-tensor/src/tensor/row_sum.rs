@@ -1,6 +1,6 @@
 //! The sum of a gradient's rows, which is the gradient of a bias. A kernel that writes a gradient can also compute this sum.
 //!
-//! The gradient tensor stores the sum until its values change, and hands it out once.
+//! The gradient tensor stores the sum until its values change, and returns it once.
 
 use std::sync::PoisonError;
 

@@ -37,7 +37,7 @@ pub struct LateConfig {
     pub seed: u64,
     /// The longest delay before a piece of work; the shortest is zero.
     pub longest_delay: Duration,
-    /// Bytes of memory; by default as many as the host's.
+    /// Bytes of memory; by default the same as the host's.
     pub capacity_bytes: Option<u64>,
     /// Pauses streams, for tests in which work must definitely be late.
     pub pauses: Pauses,
@@ -228,7 +228,7 @@ impl<D: Driver> Driver for LateDriver<D> {
         self.driver.segment_alloc(bytes)
     }
 
-    /// A freed block may still have work on its own stream. As `cudaFree`, this waits for it before it frees the
+    /// A freed block may still have work on its own stream. Like `cudaFree`, this waits for it before it frees the
     /// memory.
     fn segment_free(&mut self, addr: Addr) -> std::result::Result<(), DriverError> {
         self.streams.wait_all();

@@ -42,7 +42,7 @@ impl WorkQueue {
         self.changed.notify_all();
     }
 
-    /// The number of pieces added so far, as a point to wait for.
+    /// The number of pieces added so far; another thread can wait until these are done.
     pub(super) fn end(&self) -> u64 {
         self.lock().queued
     }

@@ -24,17 +24,17 @@ fn what_does_not_fit_is_named_with_all_shapes() {
     let plain = Conv2dOptions::default();
     assert_eq!(
         conv(&[2, 4, 6, 2], FILTERS, &[6], plain),
-        "conv2d: a window reaches over 3 elements of dimension 3, which has 2 with its padding \
+        "conv2d: a window spans 3 elements of dimension 3, which has only 2 with padding \
          (input [2, 4, 6, 2], weight [6, 4, 3, 3], bias [6])"
     );
     assert_eq!(
         conv(IMAGES, &[6, 3, 3, 3], &[6], plain),
-        "conv2d: the input has 4 channels where 1 groups of 3 are needed \
+        "conv2d: the input has 4 channels, but 1 groups of 3 are needed \
          (input [2, 4, 6, 6], weight [6, 3, 3, 3], bias [6])"
     );
     assert_eq!(
         conv(IMAGES, &[5, 2, 3, 3], &[5], Conv2dOptions { groups: 2, ..plain }),
-        "conv2d: 2 groups do not divide 5, the first size of the weight \
+        "conv2d: the first size of the weight, 5, is not divisible by 2 groups \
          (input [2, 4, 6, 6], weight [5, 2, 3, 3], bias [5])"
     );
     assert_eq!(
@@ -67,7 +67,7 @@ fn options_without_a_meaning_are_refused() {
         "conv2d: padding `Same` needs a stride of 1, not [2, 2]"
     );
     let enormous = Conv2dOptions { padding: [usize::MAX, 1].into(), ..plain };
-    assert!(refused(enormous).ends_with("leads to sizes that cannot be counted"));
+    assert!(refused(enormous).ends_with("leads to sizes that overflow"));
     let enormous = Conv2dOptions { padding: [usize::MAX / 8, usize::MAX / 8].into(), ..plain };
     assert!(refused(enormous).contains("more elements than an address space holds"));
     let options = ConvTranspose2dOptions { stride: [2, 2], output_padding: [2, 0], ..Default::default() };

@@ -38,7 +38,7 @@ impl Form {
     }
 }
 
-/// A tensor's values as 64-bit floats, whatever its dtype.
+/// A tensor's values as 64-bit floats, for any dtype.
 pub(crate) fn values(tensor: &Tensor) -> Vec<f64> {
     fn of<T: Element>(tensor: &Tensor) -> Vec<f64> {
         tensor.to_vec::<T>().unwrap().into_iter().map(Element::to_f64).collect()

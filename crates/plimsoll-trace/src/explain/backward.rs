@@ -1,11 +1,11 @@
 //! The forward line that a request of the backward pass belongs to: [`ForwardLines`].
 //!
-//! PyTorch runs the backward pass on a thread without Python. But the engine runs derivatives in the reverse order of
-//! their operators, and each derivative frees what its operator saved. So the saved blocks show where the pass is: the
-//! operator is not after the operator of the oldest freed block, nor before the operator of the newest block that is
-//! still saved. Between these bounds there are two clues. A C++ frame names the derivative (`MmBackward0`): the nearest
-//! operator of that name is chosen. Without C++ frames, a gradient has the size of its tensor, and belongs to the
-//! operator after the one that made that tensor.
+//! PyTorch runs the backward pass on a thread without Python. But the engine runs derivatives (backward functions) in
+//! the reverse order of their operators, and each derivative frees the tensors that its operator saved. So the saved
+//! blocks show how far the pass has come: the current operator is not after the operator of the oldest freed block, nor
+//! before the operator of the newest block that is still saved. Between these bounds there are two clues. A C++ frame
+//! names the derivative (`MmBackward0`): the nearest operator of that name is chosen. Without C++ frames, a gradient
+//! has the size of its tensor, and belongs to the operator after the one that made that tensor.
 //!
 //! In anomaly mode PyTorch records the forward stack itself (`forward_frames`).
 //!
@@ -26,15 +26,15 @@ use crate::timeline::Life;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForwardLines(BTreeMap<EventIndex, ForwardLine>);
 
-/// How many passes before a backward pass may have saved something for it. If two models are trained in alternation, a
-/// forward pass is two passes before its backward pass.
+/// The number of passes before a backward pass that may have saved something for it. If two models are trained in
+/// alternation, a forward pass is two passes before its backward pass.
 const PASSES_BEFORE: usize = 6;
-/// How many operators are searched beyond the bounds, and between them. In real recordings no derivative is farther
-/// away; without this limit, a forged file could have millions to search.
+/// The number of operators that are searched beyond the bounds and between them. In real recordings no derivative
+/// is farther away; without this limit, a forged file could have millions to search.
 const BEYOND: usize = 4;
 const MOST_BETWEEN: usize = 1 << 10;
 /// The most requests that the derivative of one operator makes. If the order alone assigns more to one operator, the
-/// pass does not free operator by operator: compiled code is a single derivative.
+/// pass does not free memory operator by operator, as in compiled code, which is a single derivative.
 const MOST_OF_ONE: usize = 12;
 
 impl ForwardLines {
@@ -83,11 +83,12 @@ struct Op {
     line: ForwardLine,
     bytes: u64,
     stack: Option<StackId>,
-    /// The next operator that reads this tensor, once there is one. Its derivative makes a gradient of this size.
+    /// The next operator that reads this tensor, if there is one yet. Its derivative allocates a gradient of this
+    /// size.
     consumer: usize,
 }
 
-/// One backward pass, followed in reverse through the operators.
+/// One backward pass, which visits the operators in reverse.
 struct Sweep<'a> {
     analysis: DeviceAnalysis<'a>,
     pass: Pass,
@@ -156,7 +157,7 @@ impl<'a> Sweep<'a> {
         let Some(frame) = origin.line.filter(|_| !is_workspace && !is_scratch) else { return };
         let place = self.ops.len();
         let bytes = asked(life);
-        // Further outputs of an operator, such as masks and statistics, have its stack and other sizes.
+        // Further outputs of an operator, such as masks and statistics, have the operator's stack but other sizes.
         let consumes = |op: &Op| op.stack != life.stack || op.bytes == bytes;
         for op in self.ops.iter_mut().rev().take(BEYOND).filter(|op| op.consumer == usize::MAX) {
             if consumes(op) {
@@ -229,8 +230,8 @@ impl<'a> Sweep<'a> {
             }
             self.by = FoundBy::Order;
         } else if self.analysis.origins.has_native() && stack.is_some_and(|stack| stack != StackId::EMPTY) {
-            // A sum over the broadcast dimensions of a gradient, or a gradient that is kept. It belongs to the
-            // derivative before it.
+            // A sum over the broadcast dimensions of a gradient, or a gradient that is kept. The block belongs
+            // to the derivative before it.
             return Some(highest);
         }
         let mut tensors = (0..self.derived.min(highest)).rev().take(MOST_BETWEEN);

@@ -1,8 +1,8 @@
 //! Finds which cached bytes can be released to the device: [`Releasing`].
 //!
 //! `torch.cuda.empty_cache` releases segments without a block, and whole pages of expandable segments without a block.
-//! It waits for all streams first, so that blocks that wait for a stream are cached by then. Private pools keep their
-//! segments as long as something, such as a graph, uses the pool; a snapshot does not record that. As PyTorch:
+//! It waits for all streams first, so blocks that wait for a stream are already cached then. Private pools keep their
+//! segments as long as something, such as a graph, uses the pool; a snapshot does not record that. In PyTorch:
 //! `release_cached_blocks`, `release_blocks`.
 
 use plimsoll_alloc::PoolId;
@@ -91,7 +91,7 @@ impl<'a> Releasing<'a> {
             bytes = bytes.saturating_add(pages.saturating_mul(page_bytes));
         };
         for piece in state.pieces_of(segment) {
-            // The end of a block is free if the block is.
+            // The uncut end of a block is free if the block is free.
             let is_free = if piece.usage == Use::Uncut { was_free } else { is_free(piece.usage) };
             let at = piece.addr.0.saturating_sub(memory.addr.0);
             if is_free {

@@ -1,6 +1,6 @@
 //! The changes from one recording to another: [`Comparison`], at the peaks of both, by line and by category.
 //!
-//! The changes of all lines add up to the change of the peak, and so do those of all categories.
+//! The changes of all lines add up to the change of the peak, and so do the changes of all categories.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub struct Totals {
     pub allocations: u64,
 }
 
-/// The amounts of one thing in two recordings.
+/// The amounts of one line or category in two recordings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change<K> {
     /// The thing.

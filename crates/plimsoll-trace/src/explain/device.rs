@@ -60,15 +60,15 @@ pub struct DeviceExplanation {
     pub peaks: Peaks,
     /// Growth from step to step.
     pub leaks: Leaks,
-    /// What forward passes keep at that moment for a backward pass that never comes.
+    /// The memory that forward passes keep at that moment for a backward pass that never runs.
     pub unused_graph: Option<UnusedGraph>,
     /// The simulation of other settings. It runs only if they may matter: memory ran out although the blocks might
     /// fit, or requests were retried.
     pub what_if: Option<WhatIf>,
 }
 
-/// The most device memory that a program's own CUDA context and libraries take, in bytes. On an H200 with PyTorch 2.11,
-/// cuBLAS, cuDNN, cuSOLVER and cuFFT together took 845 MB.
+/// The maximum device memory that a program's own CUDA context and libraries take, in bytes. On an H200 with PyTorch
+/// 2.11, cuBLAS, cuDNN, cuSOLVER and cuFFT together took 845 MB.
 pub const OWN_CONTEXT_BYTES: u64 = 1 << 30;
 
 /// Options of an explanation.
@@ -208,9 +208,9 @@ impl DeviceExplanation {
         origins.get(event.stack).line
     }
 
-    /// Device memory used by others when a request failed for lack of capacity; `None` if it is unknown, or if the
-    /// request would not have fit without it. The program's own context and libraries do not count, as every program
-    /// has them.
+    /// Device memory used by others when a request failed because of the capacity; `None` if it is unknown, or if
+    /// the request would not have fit without it. The program's own context and libraries do not count, as every
+    /// program has them.
     pub fn held_by_others(&self) -> Option<u64> {
         let failure = self.failure.filter(|failure| failure.limit.is_none())?;
         let Cause::Capacity { short_bytes } = failure.cause() else { return None };

@@ -48,7 +48,7 @@ const MAKES: [&str; 25] = [
 ];
 /// Operators that copy a tensor.
 const COPIES: [&str; 5] = ["_to_copy", "clone", "empty_like", "empty_strided", "to"];
-/// The smallest parameter whose size is distinctive.
+/// Parameters smaller than this do not have a distinctive size.
 const TELLING_BYTES: u64 = 1 << 16;
 
 /// A snapshot, and what is known about its stacks and passes.
@@ -84,7 +84,7 @@ impl<'a> Program<'a> {
         life.stack.is_some_and(|stack| self.in_modules[stack.index()])
     }
 
-    /// Whether the outermost operator of a block is one of these.
+    /// Whether the outermost operator in a block's stack is one of these.
     fn is_by(&self, life: &Life, operators: &[&str]) -> bool {
         let operator = self.origins.get(life.stack).operator.map(|name| name.of(self.snapshot));
         // `at::_ops` may append the overload: `to_dtype_layout`, `full_names`.

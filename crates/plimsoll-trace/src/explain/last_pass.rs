@@ -1,4 +1,4 @@
-//! Finds what an optimizer's last step allocated, when the recording ends before its temporaries are freed.
+//! Finds the temporaries among the blocks of an optimizer's last step, if the recording ends before they are freed.
 //!
 //! A block that outlives an optimizer step is usually state. But the recording may end at any moment after the last
 //! step, and a program that ends frees everything. So a block of the last step is not state if other blocks of its

@@ -1,11 +1,11 @@
-//! Whether memory grows, where, and whether that is a leak: [`Leaks`], from the lifetimes of blocks and the program's
-//! steps.
+//! Finds out whether memory grows, at which lines, and whether that is a leak: [`Leaks`], from the lifetimes of
+//! blocks and the program's steps.
 //!
 //! A rising level is not yet a leak: a larger batch raises it, and so does a cache that is replaced by a larger one.
 //! Leaked memory is never freed. So each line has two series ([`Course`]): its live bytes at the end of each step, and
 //! the bytes of each step's blocks that are still live at the end of the last step. `judge.rs` derives a verdict from
-//! these series, `sawtooth.rs` finds memory of many steps that is freed at once, and `pattern.rs` names the kind of
-//! program that leaks like this.
+//! these series, `sawtooth.rs` finds cases in which the memory of many steps is freed at once, and `pattern.rs` names
+//! the kind of program that leaks in this way.
 
 mod growth;
 mod judge;
@@ -31,8 +31,8 @@ use sawtooth::Frees;
 /// The growth in one device's recording.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Leaks {
-    /// All live memory as one course. Its verdict is [`Verdict::Leaking`] if a line leaks, unless as much older memory
-    /// was freed.
+    /// All live memory as one course. Its verdict is [`Verdict::Leaking`] if a line leaks, unless an equal amount of
+    /// older memory was freed.
     pub whole: Course,
     /// Every place with a block that outlived a step. The leaking ones come first, largest first; then those that [keep
     /// something of each step](Course::kept_of_each); then the others, by live bytes at the end. If there are very many
@@ -44,7 +44,7 @@ pub struct Leaks {
     pub sample: Vec<LifeIndex>,
 }
 
-/// A place in the program, as precise as known.
+/// A place in the program, as precisely as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// The user's line.
@@ -78,7 +78,7 @@ const MOST_ENTRIES: usize = 1 << 21;
 pub struct Line {
     /// The place.
     pub place: Place,
-    /// The library line that it calls, from its first block that outlives a step.
+    /// The library line that it calls, in the stack of its first block that outlives a step.
     pub inner: Option<FrameId>,
     /// The operator of all its blocks, if there is only one.
     pub operator: Option<Name>,
@@ -93,13 +93,13 @@ pub struct Line {
 pub struct Course {
     /// The verdict.
     pub verdict: Verdict,
-    /// How sure this is, in the words of [`Why::confidence`](super::Why::confidence).
+    /// The confidence, in the words of [`Why::confidence`](super::Why::confidence).
     pub confidence: &'static str,
     /// Live bytes after each step.
     pub held: Vec<u64>,
     /// The bytes of each step's blocks that are still live after the last step.
     pub kept: Vec<u64>,
-    /// How much memory of each step remains.
+    /// How much of each step's memory remains.
     pub growth: Growth,
 }
 

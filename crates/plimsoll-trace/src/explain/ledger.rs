@@ -1,4 +1,4 @@
-//! The use of the device's bytes at one moment: [`Ledger`], whose rows add up exactly.
+//! How the device's bytes are used at one moment: [`Ledger`], whose rows add up exactly.
 //!
 //! device total = outside the allocator + free + reserved; reserved = requested + rounding + waiting + cached. About
 //! the device itself, a snapshot records only the free bytes when a request failed. Unknown figures are `None`; the
@@ -48,8 +48,8 @@ pub struct DeviceBytes {
     pub free: Option<u64>,
     /// Neither free nor reserved: the CUDA context, kernels, other libraries and processes.
     pub outside: Option<u64>,
-    /// The failed request that recorded `outside`. If no request failed at this moment, it is one at another moment,
-    /// and `outside` is assumed to have been the same.
+    /// The failed request that recorded `outside`. If no request failed at this moment, this is a request that
+    /// failed at another moment, and `outside` is assumed to have been the same then.
     pub measured_at: Option<EventIndex>,
 }
 
@@ -120,7 +120,7 @@ impl Part {
             Self::Outside => "mem_get_info()[1] - mem_get_info()[0] - memory_reserved()",
             Self::Free => "mem_get_info()[0], device_free",
             Self::Reserved => "memory_reserved()",
-            Self::Requested => "requested_bytes.all.current (which counts waiting blocks, too)",
+            Self::Requested => "requested_bytes.all.current (which also counts waiting blocks)",
             Self::Rounding => "memory_allocated() - requested_bytes.all.current",
             Self::Unsplit => "memory_allocated()",
             Self::Waiting => "active_bytes.all.current - memory_allocated()",
@@ -201,7 +201,7 @@ impl Ledger {
         ledger
     }
 
-    /// The bytes of live blocks. As PyTorch: `memory_allocated`.
+    /// The bytes of live blocks. In PyTorch: `memory_allocated`.
     pub fn allocated(&self) -> u64 {
         let parts = [self.requested, self.rounding, self.unsplit, self.unplaced];
         parts.into_iter().fold(0, u64::saturating_add)

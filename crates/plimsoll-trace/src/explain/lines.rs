@@ -1,9 +1,9 @@
 //! Finds the same line of code in two recordings, even if files are in other folders and lines have moved: [`matched`].
 //!
-//! Files match if they have the same name; of several candidates, the one that shares the most parent folders. Within a
-//! function of the same file, lines match if they moved by the same number of lines: the number that matches the most
-//! lines, and of equally good numbers the smallest. The remaining lines are matched in order, if both sides have the
-//! same number of them.
+//! Files match if they have the same name; if there are several candidates, the one that shares the most parent folders
+//! is chosen. Within a function of the same file, lines match if they moved by the same number of lines: the number
+//! that matches the most lines or, among equally good numbers, the smallest. The remaining lines are matched in order,
+//! if both sides have the same number of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -155,7 +155,7 @@ impl Origins {
         self.categories.get(place).copied()
     }
 
-    /// Whether some frame is not Python. Only then do frames of the backward pass's thread exist.
+    /// Whether any frame is not Python. Only then does the backward pass's thread have frames.
     pub(super) fn has_native(&self) -> bool {
         self.has_native
     }
@@ -166,7 +166,7 @@ impl Origins {
     }
 }
 
-/// The information in one frame alone.
+/// The information that a single frame gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     /// A line that a user wrote.
@@ -194,7 +194,7 @@ enum Mark {
     Dispatch,
     /// Another frame that shows an activity.
     Native(Activity),
-    /// A frame that shows nothing.
+    /// A frame that shows none of these.
     Plain,
 }
 

@@ -86,7 +86,7 @@ impl Owners {
         Self::with_forward_lines(timeline, origins, purposes, &ForwardLines::default(), after)
     }
 
-    /// As [`after`](Self::after), with the forward lines of blocks that have no line themselves.
+    /// Like [`after`](Self::after), with the forward lines of blocks that have no line themselves.
     pub fn with_forward_lines(
         timeline: &Timeline,
         origins: &Origins,

@@ -27,7 +27,7 @@ pub struct Pass {
 pub enum PassKind {
     /// Everything else.
     Forward,
-    /// Derivatives are computed.
+    /// The backward pass, which computes derivatives.
     Backward,
     /// The optimizer step.
     Optimizer,

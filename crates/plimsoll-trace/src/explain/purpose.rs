@@ -1,4 +1,5 @@
-//! What a block is for ([`Purpose`]), how that is known ([`Why`]), and the category that it is shown in ([`ShownCategory`]).
+//! The purpose of a block ([`Purpose`]), how it is known ([`Why`]), and the category in which the block is shown
+//! ([`ShownCategory`]).
 
 use plimsoll_alloc::Category;
 
@@ -69,9 +70,9 @@ pub enum Why {
     /// The recording ends after the optimizer step that allocated the block; other blocks of the same stack were
     /// freed before their step ended.
     OthersFreedSoon,
-    /// As `OthersFreedSoon`; in addition, this PyTorch optimizer creates its state elsewhere.
+    /// Like `OthersFreedSoon`; in addition, this PyTorch optimizer creates its state elsewhere.
     BesideState,
-    /// A checkpoint recomputed it and kept it for the derivatives.
+    /// A checkpoint recomputed it and kept it for the backward pass.
     Recomputed,
     /// Allocated in the forward pass and freed before a backward pass began.
     FreedInForward,
@@ -138,7 +139,7 @@ impl Why {
             Self::FreedAsPassEnds => "freed as the backward pass ended, and of a size that no parameter has",
             Self::MadeOutsideModules => "created or copied by the program, outside the model",
             Self::OutlivesBackward => "kept by the program after the passes that used them",
-            Self::SizeOfParameter => "kept copies, of the size of a parameter",
+            Self::SizeOfParameter => "kept copies with the size of a parameter",
             Self::HeldThroughout => {
                 "allocated before the recording and live throughout, without a backward pass"
             }
@@ -149,7 +150,7 @@ impl Why {
                 "allocated in the last optimizer step, where this optimizer creates no state"
             }
             Self::BeyondStates => {
-                "allocated before the recording, of parameter sizes, beyond parameters and optimizer states"
+                "allocated before the recording, of parameter sizes, in addition to parameters and optimizer states"
             }
             Self::Recomputed => "recomputed by activation checkpointing",
             Self::FreedInForward => "freed before a backward pass began",

@@ -20,7 +20,7 @@ pub struct DataQuality {
     pub stackless: Vec<Stackless>,
     /// Bytes at the peak in blocks whose stack has no line of Python.
     pub no_python_bytes: u64,
-    /// The things that the file lacks entirely.
+    /// The data that the file lacks entirely.
     pub missing: Vec<Missing>,
     /// Whether C++ frames were recorded in addition to Python's.
     pub has_native_frames: bool,
@@ -60,7 +60,7 @@ pub enum NoStack {
     BackwardThread,
     /// Another thread without Python requested it, and only Python frames were recorded.
     NativeThread,
-    /// Python and C++ stacks were recorded, but not at that time.
+    /// Python and C++ stacks were recorded, but not at the time of this request.
     Elsewhen,
 }
 
@@ -103,7 +103,7 @@ impl NoStack {
     }
 }
 
-/// Something that a file lacks.
+/// Data that a file lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Missing {
     /// It has no events.

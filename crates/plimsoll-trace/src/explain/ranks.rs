@@ -1,10 +1,10 @@
 //! A comparison of the ranks of one job: [`Ranks`], and how one rank differs from the others.
 //!
-//! Ranks of one program use about the same memory. An outlier is found by the median and the median absolute deviation,
-//! because a few outliers cannot shift these as they shift a mean (Iglewicz and Hoaglin, How to Detect and Handle
-//! Outliers, 1993). A rank is odd if its distance from the median is more than 3.5 ÷ 0.6745 times the median absolute
-//! deviation; here, it must also be at least 1 MiB and 5 % of the median. With only two ranks, neither can be called
-//! odd.
+//! The ranks of one program use about the same amount of memory. An outlier is found by the median and the median
+//! absolute deviation, because a few outliers do not shift these as much as they shift a mean (Iglewicz and Hoaglin,
+//! How to Detect and Handle Outliers, 1993). A rank is odd if its distance from the median is more than 3.5 ÷ 0.6745
+//! times the median absolute deviation; here, it must also be at least 1 MiB and 5 % of the median. With only two
+//! ranks, neither counts as odd.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -130,7 +130,7 @@ impl LineAcross {
         self.blocks.iter().sum()
     }
 
-    /// Whether several ranks have blocks of the line: each may have a part of the same thing.
+    /// Whether several ranks have blocks of the line: each may hold a part of the same data.
     pub fn is_shared(&self) -> bool {
         self.blocks.iter().filter(|&&blocks| blocks > 0).count() > 1
     }

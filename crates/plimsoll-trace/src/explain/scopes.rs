@@ -78,7 +78,7 @@ impl Scopes {
     }
 }
 
-/// Keeps the higher of two moments; of equal ones, the first.
+/// Keeps the higher of two moments; if they are equal, the first.
 pub(super) fn raise(peak: &mut Moment, moment: Moment) {
     if peak.after.is_none() || moment.level.allocated_bytes > peak.level.allocated_bytes {
         *peak = moment;

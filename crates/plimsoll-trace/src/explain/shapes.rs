@@ -41,9 +41,9 @@ pub enum Evidence {
         /// The number of other sizes with the same number of rows.
         sizes: usize,
     },
-    /// Attention scores: for each head, each row of a sequence is compared with all rows of the sequence.
+    /// Attention scores: in each head, every row of a sequence is compared with all rows of the same sequence.
     Attention {
-        /// The number of other sizes whose rows are as many as those of all sequences together.
+        /// The number of other sizes whose number of rows equals that of all sequences together.
         sizes: usize,
     },
     /// The square of a vector's length: broadcasting `[n, 1]` with `[n]` gives `[n, n]`.
@@ -62,9 +62,9 @@ pub enum Evidence {
 
 /// The most guesses that are shown.
 const MOST: usize = 2;
-/// Smaller requests get no guess.
+/// There are no guesses for smaller requests.
 const LEAST_BYTES: u64 = 1 << 20;
-/// At most this many of the latest blocks are used, about those of one step.
+/// At most this many of the latest blocks are used, which is about the number in one step.
 const LAST: usize = 1 << 12;
 /// The most sizes in a step, and the most widths, that are used. No model has more; a forged file may.
 const MOST_SIZES: usize = 1 << 10;

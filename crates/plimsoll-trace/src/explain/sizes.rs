@@ -10,7 +10,7 @@ use crate::snapshot::{EventIndex, StackId};
 use crate::timeline::Life;
 
 /// The workspace that cuBLAS requests once for each stream and thread, unless `CUBLAS_WORKSPACE_CONFIG` is set: first
-/// the size on Hopper and newer, then the size on older GPUs. As PyTorch: `parseChosenWorkspaceSize` in
+/// the size on Hopper and newer, then the size on older GPUs. In PyTorch: `parseChosenWorkspaceSize` in
 /// `CublasHandlePool.cpp`.
 const WORKSPACE_BYTES: [u64; 2] = [32 << 20, (2 * 4096 + 8 * 16) << 10];
 

@@ -76,7 +76,7 @@ pub enum Use {
 // Note [Uncut ends]
 // A block of a large segment (that is not expandable) is split only if more than 1 MiB is left (`should_split`). So
 // every piece there is larger than 1 MiB, and a gap of up to 1 MiB after a block is the end of the block. By default, a
-// block's size is taken to be its rounded request (`Life::bytes`); a replay finds the exact sizes and leaves no such
+// block's size is assumed to be its rounded request (`Life::bytes`); a replay finds the exact sizes and leaves no such
 // gap. If a hole follows the end of a block, the end counts as part of the hole. So does an end of more than 1 MiB,
 // which occurs only with `max_split_size`.
 const UNCUT_BYTES: u64 = 1 << 20;

@@ -3,7 +3,8 @@
 //!
 //! Three kinds of evidence show where a step ends, the most reliable first: scopes that the program or PyTorch marked,
 //! the passes of its requests, and requests that repeat at one place (`periodic.rs`). Batches with accumulated
-//! gradients form one step if the optimizer can be seen. An evaluation between two steps belongs to the second.
+//! gradients form one step if the optimizer is visible in the recording. An evaluation between two steps belongs to
+//! the second.
 mod periodic;
 
 use std::collections::BTreeMap;

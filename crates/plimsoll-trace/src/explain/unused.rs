@@ -12,11 +12,11 @@ use crate::timeline::{Life, Timeline};
 /// The minimum number of blocks, because a running layer also keeps a few.
 const LEAST_BLOCKS: usize = 6;
 
-/// The minimum share of the bytes that the modules have allocated since the first of these blocks: one in
-/// this many.
+/// The minimum fraction of the bytes that the modules have allocated since the first of these blocks, as
+/// one in this many.
 const KEPT_PART: u64 = 3;
 
-/// The minimum share of live memory: one in this many.
+/// The minimum fraction of live memory, as one in this many.
 const LEAST_PART: u64 = 5;
 
 /// Memory that forward passes keep although no backward pass follows: with `torch.no_grad()`, most of it would be

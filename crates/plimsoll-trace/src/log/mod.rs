@@ -16,7 +16,7 @@
 //!
 //! Each frame of entries is self-contained: it has the names that it uses, and its differences begin at 0. If a frame
 //! is cut off or damaged, it and all frames after it are lost, and [`End`] reports that. Entries are stored by column
-//! because most columns hardly change from entry to entry.
+//! because most columns change little from entry to entry.
 //!
 //! `entries.rs` has the columns, `read.rs` reads a log, and `state.rs` derives segments and blocks from the entries.
 //! This file has the frame and the writer.

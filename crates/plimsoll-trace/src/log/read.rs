@@ -47,7 +47,7 @@ impl fmt::Display for End {
         match self {
             Self::Whole => f.write_str("whole"),
             Self::Open => f.write_str("no end mark: the run is still going, or it crashed"),
-            Self::Broken { at } => write!(f, "damaged at byte {at}: the rest is left out"),
+            Self::Broken { at } => write!(f, "damaged at byte {at}: the rest is ignored"),
         }
     }
 }
@@ -72,7 +72,7 @@ pub fn read(mut input: impl Read, most_entries: usize) -> io::Result<Logged> {
         Next::Frame(FACTS, payload) => facts(&payload),
         _ => None,
     };
-    let facts = facts.ok_or_else(|| invalid("the log breaks off within its header"))?;
+    let facts = facts.ok_or_else(|| invalid("the log ends within its header"))?;
     let mut run = Run {
         state: LogState::new(facts.config.clone()),
         known: NameTable { device: facts.device.clone(), ..NameTable::default() },

@@ -1,4 +1,4 @@
-//! Reads the texts that people have instead of a snapshot: a log with out-of-memory messages ([`Log`]), the
+//! Reads the texts that users have instead of a snapshot: a log with out-of-memory messages ([`Log`]), the
 //! allocator's counters ([`Counters`]), or a trace of torch.profiler ([`Profile`]). [`read`] recognises which one a
 //! text is.
 //!
@@ -75,7 +75,7 @@ pub enum Pasted {
 /// ```
 ///
 /// # Errors
-/// An error of the system.
+/// I/O errors.
 pub fn read(input: impl Read) -> io::Result<Option<Pasted>> {
     Ok(understood(input)?.ok())
 }
@@ -83,7 +83,7 @@ pub fn read(input: impl Read) -> io::Result<Option<Pasted>> {
 /// Does the same as [`read`], but for an unrecognised text returns the signs that it contains.
 ///
 /// # Errors
-/// An error of the system.
+/// I/O errors.
 pub(crate) fn understood(mut input: impl Read) -> io::Result<Result<Pasted, Absent>> {
     let mut head = Vec::new();
     input.by_ref().take(HEAD_BYTES).read_to_end(&mut head)?;

@@ -1,6 +1,6 @@
-//! Which of the processes in a message are other processes, and how much memory they use. PyTorch lists all processes
-//! on the GPU, and calls this one "this process" if it knows its process ID. In a container it does not: there the
-//! list contains this process as if it were another one.
+//! Finds out which of the processes in a message are other processes, and how much memory they use. PyTorch lists all
+//! processes on the GPU, and calls this one "this process" if it knows its process ID. In a container PyTorch does
+//! not know it, and the list contains this process as if it were another one.
 
 use super::wording::OutOfMemory;
 
@@ -33,14 +33,14 @@ impl OutOfMemory {
         Some(capacity.saturating_sub(free).saturating_sub(own))
     }
 
-    /// The minimum that other listed processes use, whichever of them is this one.
+    /// The minimum that other listed processes use, regardless of which listed process is this one.
     pub(super) fn least_others_bytes(&self) -> u64 {
         let perhaps = self.perhaps_own();
         let most = perhaps.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         total(&self.true_others()).saturating_add(total(&perhaps) - most)
     }
 
-    /// The listed processes that may be this one. Empty if the message names this one.
+    /// The listed processes that may be this process. Empty if the message identifies this process.
     fn candidates(&self) -> Vec<(u32, u64)> {
         let reserved = self.reserved_bytes.unwrap_or(0);
         let is_enough = |(_, bytes): &&(u32, u64)| self.process_bytes.is_none() && *bytes >= reserved;

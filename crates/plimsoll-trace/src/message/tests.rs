@@ -1,4 +1,4 @@
-//! Tests of each wording that PyTorch has had since 1.0, in the places where people find them: logs of trainers
+//! Tests of each wording that PyTorch has had since 1.0, in the places where users find them: logs of trainers
 //! and launchers, and notebooks.
 
 use super::*;

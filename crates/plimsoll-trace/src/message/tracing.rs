@@ -1,5 +1,5 @@
-//! Reads a traceback line by line: [`Tracing`]. It notes the error that ended the traceback, to decide whether a
-//! following message belongs to it, and the error that came after the last message: [`Ended`].
+//! Reads a traceback line by line: [`Tracing`]. It records the error that ended the traceback, to decide whether
+//! a following message belongs to it, and the error that came after the last message: [`Ended`].
 
 use super::frames::{Frame, Traceback};
 

@@ -179,7 +179,7 @@ impl Slot {
 /// Why a pickle cannot be read.
 #[derive(Debug)]
 pub enum Malformed {
-    /// An error of the system, or of the decompressor.
+    /// I/O errors, or errors of the decompressor.
     Io(io::Error),
     /// The pickle ends too early.
     Ends,

@@ -407,7 +407,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
 
 #[cold]
 fn empty_stack() -> Malformed {
-    Malformed::Broken("an operation takes from an empty stack")
+    Malformed::Broken("an operation pops from an empty stack")
 }
 
 #[cold]

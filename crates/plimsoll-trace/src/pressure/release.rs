@@ -33,7 +33,7 @@ pub(crate) enum Cause {
     EmptyCache,
     /// The device rejected memory, and provided it after the release.
     Retry { at: usize, segment_bytes: u64 },
-    /// As `Retry`, but it was enough to release segments above `max_split_size`. PyTorch counts no retry.
+    /// Like `Retry`, but it was enough to release segments above `max_split_size`. PyTorch counts no retry.
     Oversize { at: usize, segment_bytes: u64 },
     /// The cache had grown past `garbage_collection_threshold`.
     GarbageCollection,

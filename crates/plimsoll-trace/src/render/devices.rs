@@ -48,7 +48,7 @@ pub fn verdict(devices: &[DeviceExplanation], size: impl Fn(u64) -> String) -> S
     let on_a = if a.timeline.device == r.timeline.device { String::new() } else { format!(" {}", on(a)) };
     if !devices.iter().any(words::has_events) {
         return format!(
-            "no events were recorded on {} devices: whether memory ran out and what the peaks were cannot be known; at most \
+            "no events were recorded on any of {} devices, so failures and peaks are unknown; at most \
              {} allocated{on_a}, {} reserved {} when the file was written",
             devices.len(),
             size(allocated(a)),

@@ -79,8 +79,9 @@ fn largest(device: &DeviceExplanation, is_own: bool) -> Option<String> {
     }
     let percent = 100.0 * bytes as f64 / all as f64;
     let category = share.key.category.purpose()?;
+    let are = if category == Category::OptimizerState { "is" } else { "are" };
     Some(format!(
-        "{} are {percent:.0} % of live memory: {}",
+        "{} {are} {percent:.0} % of live memory: {}",
         category.plural(),
         if is_own { less_in_rust(category) } else { less(category) }
     ))
@@ -90,7 +91,7 @@ fn largest(device: &DeviceExplanation, is_own: bool) -> Option<String> {
 fn less(category: Category) -> &'static str {
     match category {
         Category::Parameter => "keep the weights in 16 bits or fewer, or shard them over devices (FSDP)",
-        Category::Buffer => "keep buffers in fewer bits, or on the CPU until they are used",
+        Category::Buffer => "keep buffers in a smaller type, or on the CPU until they are used",
         Category::Gradient => {
             "free them before the next forward pass (zero_grad(set_to_none=True)), or shard them (FSDP)"
         }
@@ -102,7 +103,7 @@ fn less(category: Category) -> &'static str {
         }
         Category::Temporary => "run the operation in smaller pieces, use a fused one, or a smaller batch",
         Category::Workspace => {
-            "set CUBLAS_WORKSPACE_CONFIG to less, or torch.backends.cudnn.benchmark to False"
+            "set CUBLAS_WORKSPACE_CONFIG to a smaller size, or torch.backends.cudnn.benchmark to False"
         }
         Category::Input => "use a smaller batch, or move less of it to the device at a time",
         Category::Output => "del them before the next step, or keep a copy on the CPU (.detach().cpu())",

@@ -1,4 +1,4 @@
-//! Which rows of the device's memory are shown, and the sentence below them.
+//! The rows of the device's memory that are shown, and the sentence below them.
 
 use crate::explain::{Ledger, Part, Row};
 

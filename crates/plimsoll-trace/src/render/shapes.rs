@@ -27,7 +27,7 @@ pub(super) fn shapes(
             }
             Evidence::Rows { sizes } => {
                 format!(
-                    "{sizes} earlier request sizes have the same number of rows, and a parameter has the last dimension"
+                    "{sizes} earlier request sizes have the same number of rows, and a parameter has the same last dimension"
                 )
             }
             Evidence::Attention { sizes } => {

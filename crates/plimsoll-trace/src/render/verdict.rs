@@ -14,7 +14,7 @@ pub fn sentence(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Str
         let (allocated, reserved) = (device.timeline.peak_allocated, device.timeline.peak_reserved);
         if !has_events(device) {
             return format!(
-                "{NO_EVENTS}: whether memory ran out and what the peak was cannot be known; {} allocated, {} reserved when \
+                "{NO_EVENTS}: failures and the peak are unknown; {} allocated, {} reserved when \
                  the file was written",
                 size(allocated.level.allocated_bytes),
                 size(reserved.level.reserved_bytes)

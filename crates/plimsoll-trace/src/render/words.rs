@@ -89,7 +89,7 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
     let (Some(&first), Some(&last)) = (held.first(), held.last()) else {
         return match has_events(device) {
             true => format!("{name}: no steps found"),
-            false => format!("steps: none found, as {NO_EVENTS}: whether memory leaks cannot be known"),
+            false => format!("steps: none found, because {NO_EVENTS}: leaks cannot be detected"),
         };
     };
     // The last step is not judged, because a program that ends frees its memory.
@@ -167,7 +167,12 @@ pub fn steps(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String
                 device.steps.evidence()
             )
         }
-        _ => format!("{} ({count} steps, {})", verdict.name(), device.steps.evidence()),
+        _ => format!(
+            "{} ({}; a step ends where {})",
+            verdict.name(),
+            counted(count as u64, "step"),
+            device.steps.evidence()
+        ),
     }
 }
 
@@ -291,7 +296,7 @@ pub fn unused_graph(
     let graph = device.unused_graph?;
     let around = graph.line.map_or_else(|| "the call of the model".to_owned(), |frame| line(snapshot, frame));
     Some(format!(
-        "of {}, {} are kept by forward passes for a backward pass that never comes: torch.no_grad() around {around} (likely)",
+        "of {}, {} are kept by forward passes for a backward pass that never runs: put torch.no_grad() around {around} (likely)",
         size(device.owners.bytes),
         size(graph.bytes)
     ))
@@ -379,7 +384,7 @@ pub fn baseline(what_if: &WhatIf) -> String {
     }
     let percent = 100.0 * (is as f64 - was as f64) / (was as f64).max(1.0);
     format!(
-        "The simulation of the recorded settings reserves {percent:+.1} % against the recording: other rows may be off by as much."
+        "The simulation of the recorded settings reserves {percent:+.1} % compared with the recording: other rows may be off by as much."
     )
 }
 

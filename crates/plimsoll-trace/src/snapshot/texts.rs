@@ -51,7 +51,7 @@ impl Texts {
         self.intern_bytes(text.as_bytes())
     }
 
-    /// As [`Texts::intern`], for bytes that should be UTF-8. Invalid parts are replaced by U+FFFD.
+    /// Like [`Texts::intern`], for bytes that should be UTF-8. Invalid parts are replaced by U+FFFD.
     pub fn intern_bytes(&mut self, bytes: &[u8]) -> Option<TextId> {
         let hash = self.hasher.hash_one(bytes);
         let Self { joined, ends, .. } = self;

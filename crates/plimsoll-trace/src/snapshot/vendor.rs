@@ -39,11 +39,11 @@ impl Vendor {
                 "its allocator is PyTorch's own, so the rules hold; sizes of the context and of libraries are not known"
             }
             Self::Ascend => {
-                "its allocator adds 32 bytes to each request and has rules of its own: what was recorded holds, and \
+                "its allocator adds 32 bytes to each request and has its own rules: recorded figures are exact; \
                  replays and other settings are approximations"
             }
             Self::MooreThreads | Self::Cambricon | Self::Intel => {
-                "its allocator is a copy of PyTorch's with rules of its own: what was recorded holds, and replays and \
+                "its allocator is a copy of PyTorch's with its own rules: recorded figures are exact; replays and \
                  other settings may be off"
             }
         }
@@ -101,8 +101,8 @@ impl Snapshot {
             .or_else(|| self.is_rounded_as_ascend().then_some(Vendor::Ascend))
     }
 
-    /// Whether every block of a small segment is rounded as by Ascend's allocator. PyTorch's allocator does not enlarge
-    /// a request that is a multiple of 512 bytes.
+    /// Whether every block of a small segment is rounded in the same way as by Ascend's allocator. PyTorch's allocator
+    /// does not enlarge a request that is a multiple of 512 bytes.
     fn is_rounded_as_ascend(&self) -> bool {
         let small = self.segments.iter().filter(|segment| segment.segment_type == super::SegmentType::Small);
         let blocks = small.flat_map(|segment| &segment.blocks);

@@ -1,5 +1,6 @@
 //! Builds lives from events in one forward pass: a table by address maps an event to its block. A block that
-//! is not in the table existed before the recording; the final state of the snapshot supplies the rest.
+//! is not in the table existed before the recording; the final state of the snapshot supplies everything
+//! else.
 
 use hashbrown::HashMap;
 use plimsoll_alloc::{Addr, Config};

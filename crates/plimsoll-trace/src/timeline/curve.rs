@@ -6,11 +6,11 @@ use crate::snapshot::{Action, Event};
 /// Bytes at one moment. Files may hold any number, so sums saturate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Level {
-    /// In live blocks. As PyTorch: `memory_allocated`.
+    /// In live blocks. In PyTorch: `memory_allocated`.
     pub allocated_bytes: u64,
     /// In live blocks and in freed blocks that wait for a stream.
     pub active_bytes: u64,
-    /// Reserved from the device. As PyTorch: `memory_reserved`.
+    /// Reserved from the device. In PyTorch: `memory_reserved`.
     pub reserved_bytes: u64,
 }
 
@@ -19,7 +19,7 @@ pub struct Level {
 pub struct Moment {
     /// The event; `None` is the moment before the first.
     pub after: Option<EventIndex>,
-    /// The bytes then.
+    /// The bytes after it.
     pub level: Level,
 }
 

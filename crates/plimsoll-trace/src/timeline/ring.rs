@@ -33,7 +33,7 @@ pub(super) fn ran_over(snapshot: &Snapshot, trace: &[Event]) -> RanOver {
     if is_full || begins_inside || lost_scopes(snapshot, trace) { RanOver::Shown } else { RanOver::No }
 }
 
-/// Whether this is a number that people choose for `max_entries`, for example 100,000, 1,500 or 65,536.
+/// Whether this is a number that users typically choose for `max_entries`, for example 100,000, 1,500 or 65,536.
 fn is_round(count: u64) -> bool {
     let (mut digits, mut zeros) = (count, 0);
     while digits >= 10 && digits.is_multiple_of(10) {

@@ -16,7 +16,7 @@ use crate::snapshot::{
 const MOST_INCOMPLETE: usize = 64;
 
 fn whole(key: Key, value: Value) -> Result<u64, Why> {
-    natural(value).ok_or_else(|| wrong(key, "an integer that is not negative", value))
+    natural(value).ok_or_else(|| wrong(key, "a non-negative integer", value))
 }
 
 fn optional(key: Key, value: Value) -> Result<MaybeU64, Why> {

@@ -188,7 +188,7 @@ impl Builder for Objects {
                 Ok(list)
             }
             Value::Opaque => Ok(list),
-            other => Err(Why::Mixed { list: "what entries are added to", found: other.what() }),
+            other => Err(Why::Mixed { list: "the list that entries are added to", found: other.what() }),
         }
     }
 
@@ -219,7 +219,7 @@ impl Builder for Objects {
                 Ok(record)
             }
             Value::Opaque => Ok(dict),
-            other => Err(Why::Mixed { list: "what keys are set in", found: other.what() }),
+            other => Err(Why::Mixed { list: "the dict that keys are set in", found: other.what() }),
         }
     }
 

@@ -4,7 +4,7 @@ use crate::error::Why;
 use crate::pickle::Slot;
 use crate::snapshot::{FrameId, Key, PoolIndex, StackId, TextId};
 
-/// A value while a snapshot is being read. A container is turned into a record of the snapshot as soon as its keys show
+/// A value in a snapshot that is still being read. A container is turned into a record of the snapshot as soon as its keys show
 /// its kind, so a value is a number, or the number of a record.
 #[derive(Clone, Copy)]
 pub(crate) enum Value {

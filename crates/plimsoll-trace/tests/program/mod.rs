@@ -57,7 +57,7 @@ impl Program {
         Self { is_timed: true, ..Self::default() }
     }
 
-    /// As [`timed`](Self::timed), for a program of our own runtime.
+    /// Like [`timed`](Self::timed), for a program of our own runtime.
     pub(crate) fn of_our_runtime() -> Self {
         let mut program = Self::timed();
         program.snapshot.settings.push(("plimsoll".to_owned(), Setting::Map(Vec::new())));

@@ -3,7 +3,7 @@
 use super::dataset::check_index;
 use super::{DataError, Dataset, Field, HostArray, HostElement, HostValues, Sample};
 
-/// Named arrays with the same number of samples. As PyTorch: `torch.utils.data.TensorDataset`.
+/// Named arrays with the same number of samples. In PyTorch: `torch.utils.data.TensorDataset`.
 ///
 /// ```
 /// # use plimsoll::data::{Arrays, Dataset, HostArray};

@@ -52,7 +52,7 @@ impl Blocks {
         Self { stride: self.context, ..self }
     }
 
-    /// The number of samples. As [`Dataset::len`], without the trait.
+    /// The number of samples. Like [`Dataset::len`], without the trait.
     #[must_use]
     pub fn positions(&self) -> usize {
         (self.tokens.len() - self.context - 1) / self.stride + 1

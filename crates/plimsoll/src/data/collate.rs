@@ -2,14 +2,14 @@
 //!
 //! By default a data set writes its samples straight into the batch, so all have the declared shape: PyTorch's
 //! `default_collate`. With [`DataLoader::collate`](super::DataLoader::collate) each sample is a batch of one, of any shape
-//! ([`Sample::resize`](super::Sample::resize)), and a function makes one batch of them: [`Pad`], or your own.
+//! ([`Sample::resize`](super::Sample::resize)), and a function makes one batch of them: [`Pad`], or a function of yours.
 
 use super::{DataError, HostArray, HostBatch, HostElement, HostField, HostValues};
 
 /// Makes a batch of samples, each of which is a batch of one.
 pub(super) type Collate = dyn Fn(Vec<HostBatch>) -> Result<HostBatch, DataError> + Send + Sync;
 
-/// Pads shorter samples to the longest of the batch, at the end of each dimension. As PyTorch:
+/// Pads shorter samples to the longest of the batch, at the end of each dimension. In PyTorch:
 /// `torch.nn.utils.rnn.pad_sequence(batch_first=True)`.
 ///
 /// ```

@@ -2,7 +2,7 @@
 //!
 //! A [`Dataset`] declares its [`Field`]s once, then writes sample `i` into a [`Sample`], a slot of the
 //! current batch: a worker fills its batch in place, without an allocation per sample.
-//! To add a data set, implement the trait; the loader does the rest.
+//! To add a data set, implement the trait; the loader does everything else.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -157,7 +157,7 @@ impl<'a> Sample<'a> {
     }
 }
 
-/// Some samples of another data set: a range, or any. As PyTorch: `torch.utils.data.Subset`.
+/// Some samples of another data set: a range, or an arbitrary selection. In PyTorch: `torch.utils.data.Subset`.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -172,7 +172,7 @@ pub struct Subset {
 }
 
 impl Subset {
-    /// Samples `range` of `whole`, renumbered from 0.
+    /// The samples `range` of `whole`, renumbered from 0.
     ///
     /// # Errors
     /// If the range is not inside the data set.
@@ -244,7 +244,7 @@ impl Split {
     }
 
     /// Chooses `train` samples at random for training, from `seed`; the others are the test part. For data that is sorted by
-    /// class. As PyTorch: `torch.utils.data.random_split`.
+    /// class. In PyTorch: `torch.utils.data.random_split`.
     ///
     /// # Errors
     /// If the data set has fewer samples than `train`; out of host memory.

@@ -266,7 +266,7 @@ pub enum DataError {
         what: String,
         /// Its size in bytes; `u64::MAX` on overflow.
         bytes: u64,
-        /// What to try.
+        /// A suggestion.
         remedy: &'static str,
     },
 

@@ -21,11 +21,11 @@ const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
 pub struct ImageOptions {
     /// Rows and columns of every sample.
     pub side: usize,
-    /// How an image of another size is resized to this one.
+    /// How an image of a different size is resized to this size.
     pub fit: Fit,
     /// How pixel values are normalised.
     pub normalize: Normalize,
-    /// What to do with a file that cannot be decoded.
+    /// The treatment of a file that cannot be decoded.
     pub damaged: Damaged,
 }
 
@@ -36,7 +36,7 @@ impl Default for ImageOptions {
     }
 }
 
-/// What to do with a file that cannot be decoded.
+/// The treatment of a file that cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damaged {
     /// Reading it is an error.
@@ -48,8 +48,8 @@ pub enum Damaged {
 /// A folder of images, one subfolder for each class.
 ///
 /// Classes are the subfolders' names, sorted; an image's label is its class's position. Images in nested folders are found as
-/// well. Grey images become colour images, and transparency is dropped, as by PIL's `convert("RGB")`. The fields are `images`
-/// (f32, `[3, side, side]`) and `labels` (i64).
+/// well. Grey images become colour images, and transparency is dropped, as PIL's `convert("RGB")` does. The fields are
+/// `images` (f32, `[3, side, side]`) and `labels` (i64).
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -107,7 +107,7 @@ impl ImageFolder {
     /// Without these subfolders, a random tenth of the images in `dir`, chosen from `seed`, is the test part.
     ///
     /// # Errors
-    /// As [`open`](Self::open); if the parts have different classes.
+    /// The errors of [`open`](Self::open); if the parts have different classes.
     pub fn open_parts(dir: &Path, options: ImageOptions, seed: u64) -> Result<(Self, Split), DataError> {
         let part = |name: &str| Some(dir.join(name)).filter(|path| path.is_dir());
         let Some((train, test)) = part("train").zip(part("val").or_else(|| part("test"))) else {
@@ -138,7 +138,7 @@ impl ImageFolder {
         &self.files
     }
 
-    /// The number of files whose names are not those of JPEG or PNG files.
+    /// The number of files whose names do not end like those of JPEG or PNG files.
     #[must_use]
     pub const fn other_files(&self) -> usize {
         self.others

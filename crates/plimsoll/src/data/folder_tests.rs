@@ -1,4 +1,4 @@
-//! Folders of images as people have them: odd sizes, grey, transparent, nested, damaged, empty.
+//! Folders of images as users have them: odd sizes, grey, transparent, nested, damaged, empty.
 
 use std::io::Cursor;
 
@@ -209,5 +209,5 @@ fn parts_are_folders_or_a_random_tenth() {
     assert_eq!((labels(&split.train), labels(&split.test)), (vec![0, 0, 0, 1, 1], vec![0, 1]));
     scratch.image("two/val/c/1.png", &png);
     let message = ImageFolder::open_parts(&two, plain(2), 1).map(|_| ()).unwrap_err().to_string();
-    assert!(message.starts_with("class `c` is only in one of"), "{message}");
+    assert!(message.starts_with("class `c` is in only one of"), "{message}");
 }

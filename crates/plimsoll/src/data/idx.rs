@@ -50,8 +50,8 @@ impl Idx {
 }
 
 impl IdxHeader {
-    /// Reads the header alone: a few bytes, however large the file. A body that a file of this length cannot
-    /// hold is an error; a truncated gzip body is not detected.
+    /// Reads only the header, which is a few bytes even in a large file. A body that a file of this length
+    /// cannot hold is an error; a truncated gzip body is not detected.
     ///
     /// # Errors
     /// If the file cannot be read, is not an IDX file of bytes, or is too short for its header.

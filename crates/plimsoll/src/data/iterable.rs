@@ -1,6 +1,6 @@
 //! Data that can only be read in sequence: a stream, a log, or too many files to count.
 //!
-//! As PyTorch's `IterableDataset`: each worker has its own iterator and fills its own batches. The data set must divide its
+//! Like PyTorch's `IterableDataset`: each worker has its own iterator and fills its own batches. The data set must divide its
 //! samples among the workers by [`WorkerInfo`]; otherwise each worker yields all of them.
 
 use std::sync::Arc;

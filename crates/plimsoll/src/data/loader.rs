@@ -18,7 +18,7 @@ use super::{
     SequentialSampler,
 };
 
-/// Batches of a data set. As PyTorch: `torch.utils.data.DataLoader`.
+/// Batches of a data set. In PyTorch: `torch.utils.data.DataLoader`.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -50,7 +50,7 @@ enum Batching {
     Given(Arc<dyn BatchSampler>),
 }
 
-/// What to do with the samples that do not fill a batch.
+/// How to treat the last samples if they do not fill a batch.
 #[derive(Clone, Copy, Debug)]
 enum LastBatch {
     Keep,
@@ -109,7 +109,7 @@ impl DataLoader {
     worker_options!();
 
     /// Makes each batch of its samples by a function, for samples whose shapes differ: [`Pad`](super::Pad), for
-    /// example. The function receives a batch of one for each sample. As PyTorch: `collate_fn`.
+    /// example. The function receives a batch of one for each sample. In PyTorch: `collate_fn`.
     #[must_use]
     pub fn collate(
         mut self,
@@ -128,9 +128,10 @@ impl DataLoader {
         self
     }
 
-    /// Takes one replica's part of each batch: every `replicas`th sample, starting at `rank`. All replicas together have the
-    /// batches of a loader without this. A last batch that cannot be divided equally is filled up with the epoch's
-    /// first samples. A position counts whole batches, so an epoch can be resumed with another number of replicas.
+    /// Takes one replica's part of each batch: every `replicas`th sample, starting at `rank`. Together, the replicas have
+    /// the same batches as a loader without this option. A last batch that cannot be divided equally is filled up with the
+    /// epoch's first samples. A position counts full batches, so an epoch can be resumed with a different number of
+    /// replicas.
     ///
     /// ```
     /// # use std::sync::Arc;

@@ -256,7 +256,7 @@ fn replicas_together_have_the_batches_of_one() {
             let together: Vec<usize> =
                 (0..size).flat_map(|slot| parts.iter().map(move |part| part[number][slot])).collect();
             assert_eq!(together[..batch.len()], batch[..], "batch {number} of {samples} samples");
-            // What fills up the last one are the first samples.
+            // The last batch is filled up with the first samples.
             assert_eq!(together[batch.len()..], whole[0][..together.len() - batch.len()]);
         }
     }
@@ -272,7 +272,13 @@ fn the_position_is_that_of_the_whole_batches() {
     assert_eq!(four.resume(&state).unwrap().map(|batch| batch.unwrap().samples).collect::<Vec<_>>(), [2; 5]);
     assert_eq!(loader.resume(&state).unwrap().count(), 5);
     assert!(
-        loader.clone().replica(0, 3).err().unwrap().to_string().contains("do not divide into 3 equal parts")
+        loader
+            .clone()
+            .replica(0, 3)
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("cannot be divided into 3 equal parts")
     );
     assert!(loader.replica(2, 2).is_err());
 }

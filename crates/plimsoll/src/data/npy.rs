@@ -32,7 +32,7 @@ impl HostArray {
     }
 }
 
-/// A file's array, or what is wrong with it.
+/// A file's array, or a description of the problem with the file.
 fn parse(bytes: &[u8]) -> Result<HostArray, String> {
     let (header, elements) = divide(bytes)?;
     let header = Header::parse(header)?;

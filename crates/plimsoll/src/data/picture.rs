@@ -10,7 +10,7 @@ use image::{ImageReader, RgbImage};
 use super::DataError;
 use super::error::ImageError;
 
-/// How an image of another size becomes a square.
+/// How an image of any other size is converted to a square.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
     /// The shorter side is resized to the square's side, then the centre is cropped. As torchvision:
@@ -64,13 +64,14 @@ fn resized(image: &RgbImage, width: usize, height: usize) -> RgbImage {
     resize(image, width as u32, height as u32, FilterType::Triangle)
 }
 
-/// Half of the rest, with ties rounded to even as by Python's `round`, which torchvision uses.
+/// Half of the remaining pixels, with ties rounded to even as in Python's `round`, which torchvision uses.
 const fn centre(rest: usize) -> u32 {
     let half = rest / 2;
     (if rest % 2 == 1 && half % 2 == 1 { half + 1 } else { half }) as u32
 }
 
-/// Whether a JPEG ends before its last scan does. The decoder would fill the rest with grey.
+/// Whether a JPEG file is truncated before the end of its last scan. The decoder would fill the missing part with
+/// grey.
 fn cut_short(bytes: &[u8]) -> bool {
     let last = |marker: u8| bytes.windows(2).rposition(|two| two == [0xff, marker]);
     // In a scan, the byte ff is always followed by 0 or a marker. An embedded thumbnail ends before the last scan starts.

@@ -1,7 +1,7 @@
 //! Batches in pinned memory, from which devices copy while the host continues: [`PinnedEpoch`].
 //!
 //! A separate thread takes the batches of an [`Epoch`], with or without workers, and pins them, so that the consumer finds the
-//! next one ready. As `pin_memory=True` in PyTorch's loader.
+//! next one ready. Like `pin_memory=True` in PyTorch's loader.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

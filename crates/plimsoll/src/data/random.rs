@@ -88,7 +88,8 @@ impl Stream {
     }
 
     /// An approximately normal float of mean 0 and standard deviation 1, never beyond ±3.5.
-    /// (The sum of four uniform numbers: no logarithm, whose last bit differs between machines.)
+    /// It is the sum of four uniform numbers; the last bit of a logarithm would differ between
+    /// machines.
     pub(super) fn bell(&mut self) -> f32 {
         const UNIT_DEVIATION: f32 = 1.732_050_8;
         let sum: f32 = (0..4).map(|_| self.between(-0.5, 0.5)).sum();

@@ -18,7 +18,7 @@ pub use weighted::WeightedRandomSampler;
 use super::DataError;
 use super::random::{Purpose, Stream};
 
-/// Chooses which samples an epoch has, and in which order. As PyTorch: `torch.utils.data.Sampler`.
+/// Chooses which samples an epoch has, and in which order. In PyTorch: `torch.utils.data.Sampler`.
 ///
 /// ```
 /// # use plimsoll::data::{DataError, Order, Sampler};
@@ -171,8 +171,9 @@ impl RandomSampler {
         Self { len, seed, draws: None }
     }
 
-    /// Draws this many samples in an epoch, each from all of the data set. It takes no memory, however large
-    /// the data set. As PyTorch: `replacement=True, num_samples=draws`. From an empty data set nothing is drawn.
+    /// Draws this many samples in an epoch, each from all of the data set. It takes no memory, even for a large
+    /// data set. In PyTorch: `replacement=True, num_samples=draws`. If the data set is empty, no samples are
+    /// drawn.
     #[must_use]
     pub const fn with_replacement(self, draws: usize) -> Self {
         Self { draws: Some(draws), ..self }

@@ -1,8 +1,8 @@
 //! Text for a character-level language model: the characters of a file, or generated sentences, as token numbers.
 //!
-//! As nanoGPT's `shakespeare_char`: the vocabulary is the sorted set of the text's distinct characters
-//! (`text/vocabulary.rs`), the first nine tenths of the text are for training, the rest is for validation. The model reads blocks
-//! of consecutive tokens (`blocks.rs`). A text that is already tokenized is a [`Tokens`] file (`tokens.rs`).
+//! As in nanoGPT's `shakespeare_char`, the vocabulary is the sorted set of the text's distinct characters
+//! (`text/vocabulary.rs`), the first nine tenths of the text are for training, the last tenth is for validation. The model reads
+//! blocks of consecutive tokens (`blocks.rs`). A text that is already tokenized is a [`Tokens`] file (`tokens.rs`).
 
 mod grammar;
 mod vocabulary;
@@ -104,8 +104,8 @@ impl Text {
         &self.tokens
     }
 
-    /// Blocks of `context` tokens and their successors: the first nine tenths of the text for training, the rest
-    /// for validation.
+    /// Blocks of `context` tokens and their successors: the first nine tenths of the text for training, the last
+    /// tenth for validation.
     ///
     /// # Errors
     /// If a part is too short for one block, or `context` is 0.
@@ -116,7 +116,7 @@ impl Text {
     /// The same split of any tokens.
     ///
     /// # Errors
-    /// As [`split`](Self::split).
+    /// The errors of [`split`](Self::split).
     pub fn split_tokens(tokens: &Tokens, context: usize) -> Result<TextSplit, DataError> {
         let all = tokens.len();
         // nanoGPT's `int(n * 0.9)`, in integers.

@@ -66,7 +66,7 @@ impl Tokenizer {
         self.inner.get_vocab_size(true)
     }
 
-    /// Whether there are no tokens; never.
+    /// Whether there are no tokens. A tokenizer always has some.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -78,7 +78,7 @@ impl Tokenizer {
         self.inner.token_to_id(text).map(i64::from)
     }
 
-    /// The tokens of a text. As `tokenizer.encode(text, add_special_tokens=…)`.
+    /// The tokens of a text. Like `tokenizer.encode(text, add_special_tokens=…)`.
     ///
     /// # Errors
     /// If the tokenizer has no token for a part of the text and no unknown token.
@@ -86,7 +86,7 @@ impl Tokenizer {
         Ok(self.ids(text, special)?.into_iter().map(i64::from).collect())
     }
 
-    /// The text of tokens. As `tokenizer.decode(tokens, skip_special_tokens=…)`.
+    /// The text of tokens. Like `tokenizer.decode(tokens, skip_special_tokens=…)`.
     ///
     /// # Errors
     /// If a token is not in the vocabulary.
@@ -101,11 +101,12 @@ impl Tokenizer {
     }
 
     /// Reads a text file as tokens, without special tokens. The text is encoded at once, because tokens may depend on the text
-    /// around them. This takes some hundred bytes of memory a token: encode a large text in parts, into a file for
+    /// around them. This takes a few hundred bytes of memory for each token, so encode a large text in parts, into a file for
     /// [`Tokens::open`].
     ///
     /// # Errors
-    /// If the file cannot be read, is empty, or is not UTF-8; as [`encode`](Self::encode).
+    /// If the file cannot be read, is empty, or is not UTF-8; the errors of
+    /// [`encode`](Self::encode).
     pub fn read(&self, path: &Path) -> Result<Tokens, DataError> {
         let bytes = super::text::contents(path)?;
         let text = super::text::utf8(path, &bytes)?;

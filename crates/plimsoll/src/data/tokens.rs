@@ -125,7 +125,7 @@ impl Tokens {
     /// A part of these tokens, without a copy.
     ///
     /// # Errors
-    /// If the range is not inside.
+    /// If the range is not inside the sequence.
     pub fn range(&self, part: Range<usize>) -> Result<Self, DataError> {
         if part.start > part.end || part.end > self.len() {
             return Err(DataError::BadSubset { start: part.start, end: part.end, len: self.len() });

@@ -10,7 +10,7 @@ use super::DataError;
 use super::panicked::message_of;
 use super::random::{Purpose, Stream};
 
-/// Identifies a worker. As PyTorch: `torch.utils.data.get_worker_info()`.
+/// Identifies a worker. In PyTorch: `torch.utils.data.get_worker_info()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerInfo {
     /// The worker's number, from 0.
@@ -77,7 +77,7 @@ macro_rules! worker_options {
             self
         }
 
-        /// The number of threads that make batches ahead of the consumer; with 0, the consumer's own thread makes them. As
+        /// The number of threads that make batches ahead of the consumer; with 0, the consumer's own thread makes them. In
         /// PyTorch: `num_workers`.
         #[must_use]
         pub fn workers(mut self, workers: usize) -> Self {
@@ -100,7 +100,7 @@ macro_rules! worker_options {
             self
         }
 
-        /// Runs a function in each worker thread when it starts; if the function fails, so does the epoch. As PyTorch:
+        /// Runs a function in each worker thread when it starts; if the function fails, so does the epoch. In PyTorch:
         /// `worker_init_fn`. Without workers the function does not run.
         #[must_use]
         pub fn worker_init(

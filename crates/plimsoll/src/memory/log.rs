@@ -22,7 +22,7 @@ const RING_ENTRIES: usize = 1 << 18;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// A frame is written after this number of entries,
 const FRAME_ENTRIES: usize = 8192;
-/// or after this time, which bounds what a crash loses.
+/// or after this time, which limits how much is lost in a crash.
 const FRAME_EVERY: Duration = Duration::from_secs(1);
 
 /// A log being written. Dropping it ends the log; [`HistoryLog::finish`] ends it and returns errors.

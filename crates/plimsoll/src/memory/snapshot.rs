@@ -12,7 +12,7 @@ use plimsoll_trace::own::{self, Names, Place};
 use plimsoll_trace::snapshot::Snapshot;
 use plimsoll_trace::{Sharing, output};
 
-/// Starts recording the device's history, with an empty history, for [`save_snapshot`]. As
+/// Starts recording the device's history, with an empty history, for [`save_snapshot`]. Like
 /// `torch.cuda.memory._record_memory_history(max_entries=…)`.
 ///
 /// An entry takes about 100 bytes of host memory, outside the allocator; time is microseconds since 1970, or a
@@ -21,14 +21,14 @@ pub fn record_history(device: &Device, options: HistoryOptions) {
     device.record_history(options);
 }
 
-/// Stops recording, and drops the history. As `torch.cuda.memory._record_memory_history(None)`.
+/// Stops recording, and drops the history. Like `torch.cuda.memory._record_memory_history(None)`.
 pub fn stop_history(device: &Device) {
     device.stop_history();
 }
 
 /// Saves the device's segments and history in PyTorch's format: a pickle of
 /// protocol 4 that [pytorch.org/memory_viz](https://pytorch.org/memory_viz) opens and
-/// `python -m torch.cuda._memory_viz trace_plot FILE -o FILE.html` draws. As
+/// `python -m torch.cuda._memory_viz trace_plot FILE -o FILE.html` draws. Like
 /// `torch.cuda.memory._dump_snapshot`. Without a history it has only segments and blocks.
 ///
 /// Returns the saved snapshot.
@@ -55,7 +55,7 @@ pub fn save_snapshot(device: &Device, path: impl AsRef<Path>) -> io::Result<Snap
     Ok(snapshot)
 }
 
-/// The snapshot of [`save_snapshot`], as a value. As `torch.cuda.memory._snapshot`.
+/// The snapshot of [`save_snapshot`], as a value. Like `torch.cuda.memory._snapshot`.
 pub fn snapshot(device: &Device) -> Snapshot {
     own::snapshot(&device.recording(), &DeviceNames(device))
 }

@@ -12,7 +12,7 @@ use plimsoll_tensor::{
 use crate::members;
 use crate::nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, Parameter, Scope};
 
-/// A BERT without a head. As `transformers.BertModel`.
+/// A BERT without a head. Like `transformers.BertModel`.
 #[derive(Debug)]
 pub struct Bert {
     config: BertConfig,
@@ -25,7 +25,8 @@ impl Bert {
     /// A new model with BERT's initial values.
     ///
     /// # Errors
-    /// Heads that do not divide the width; a path that is already in use ([`Scope::parameter`]); out of memory.
+    /// The width is not a multiple of the number of heads; a path is already in use ([`Scope::parameter`]); out
+    /// of memory.
     pub fn new(scope: &Scope, config: BertConfig) -> Result<Bert> {
         let pooler = Pooler {
             dense: linear(&scope.at("pooler").at("dense"), config.hidden_size, config.hidden_size)?,
@@ -36,11 +37,11 @@ impl Bert {
     /// A new model without the layer that [`Bert::pooled`] needs; `add_pooling_layer=False` in `transformers`.
     ///
     /// # Errors
-    /// As [`Bert::new`].
+    /// The errors of [`Bert::new`].
     pub fn without_pooler(scope: &Scope, config: BertConfig) -> Result<Bert> {
         let (width, heads) = (config.hidden_size, config.num_attention_heads);
         if heads == 0 || !width.is_multiple_of(heads) {
-            let message = format!("{heads} heads do not divide a width of {width}");
+            let message = format!("a width of {width} is not divisible by {heads} heads");
             return Err(Error::Argument { op: "bert", message });
         }
         let layers = scope.at("encoder").at("layer");
@@ -74,7 +75,7 @@ impl Bert {
         };
         let most = self.config.max_position_embeddings;
         if length > most {
-            return fail(format!("{length} tokens in a sequence; there are {most} positions"));
+            return fail(format!("a sequence has {length} tokens, but the model has {most} positions"));
         }
         for (name, other) in
             [("attention_mask", inputs.attention_mask), ("token_type_ids", inputs.token_type_ids)]
@@ -117,7 +118,7 @@ impl Module for Bert {
     }
 }
 
-/// A BERT that predicts masked tokens; its decoder is tied to the token embedding. As `transformers.BertForMaskedLM`.
+/// A BERT that predicts masked tokens; its decoder is tied to the token embedding. Like `transformers.BertForMaskedLM`.
 ///
 /// ```
 /// use plimsoll::models::{BertConfig, BertForMaskedLm};
@@ -174,7 +175,7 @@ impl BertForMaskedLm {
     /// A new model with BERT's initial values.
     ///
     /// # Errors
-    /// As [`Bert::new`].
+    /// The errors of [`Bert::new`].
     pub fn new(scope: &Scope, config: BertConfig) -> Result<BertForMaskedLm> {
         let (width, vocab, eps) = (config.hidden_size, config.vocab_size, config.layer_norm_eps);
         let activation = config.hidden_act;
@@ -203,7 +204,7 @@ impl BertForMaskedLm {
     /// The logits, `[batch, length, vocab_size]`.
     ///
     /// # Errors
-    /// As [`Bert::hidden`].
+    /// The errors of [`Bert::hidden`].
     pub fn logits<'a>(&self, inputs: impl Into<BertInputs<'a>>) -> Result<Tensor> {
         let head = &self.cls.predictions;
         head.decoder.forward(&head.transform.forward(&self.bert.hidden(inputs)?)?)
@@ -213,7 +214,7 @@ impl BertForMaskedLm {
     /// materialized in full.
     ///
     /// # Errors
-    /// As [`Bert::hidden`]; labels of another shape or outside the vocabulary.
+    /// The errors of [`Bert::hidden`]; labels of another shape or outside the vocabulary.
     pub fn loss<'a>(&self, inputs: impl Into<BertInputs<'a>>, labels: &Tensor) -> Result<Tensor> {
         let head = &self.cls.predictions;
         let hidden = head.transform.forward(&self.bert.hidden(inputs)?)?;

@@ -1,7 +1,7 @@
 //! Reading a `config.json` of `transformers`: each model's `from_json` uses [`Fields`].
 //!
-//! A state dict has only names and shapes, so a model with another activation or scale would silently compute other numbers.
-//! Therefore a setting that the model does not support is an error here, which names it.
+//! A state dict contains only names and shapes, so a model with a different activation or scale would silently compute
+//! different numbers. Therefore a setting that the model does not support is an error here, which names it.
 
 use plimsoll_tensor::{Activation, Error, Result};
 use serde_json::{Map, Value};
@@ -39,7 +39,7 @@ impl<'a> Fields<'a> {
         self.map.get(name) == Some(&Value::Null)
     }
 
-    /// Returns the error for a field that needs another value.
+    /// Returns the error for a field with an unsupported value.
     pub(super) fn wrong<T>(&self, name: &str, needs: &str) -> Result<T> {
         let found = self.map.get(name).map_or("is not given".to_owned(), |value| format!("is {value}"));
         Err(error(self.model, format!("config.json: `{name}` {found}; needs {needs}")))

@@ -159,10 +159,11 @@ impl Gpt2 {
     /// A new model with GPT-2's initial values.
     ///
     /// # Errors
-    /// Heads that do not divide the width; a path that is already in use ([`Scope::parameter`]); out of memory.
+    /// The width is not a multiple of the number of heads; a path is already in use ([`Scope::parameter`]); out
+    /// of memory.
     pub fn new(scope: &Scope, config: Gpt2Config) -> Result<Gpt2> {
         if config.n_head == 0 || !config.n_embd.is_multiple_of(config.n_head) {
-            let message = format!("{} heads do not divide a width of {}", config.n_head, config.n_embd);
+            let message = format!("a width of {} is not divisible by {} heads", config.n_embd, config.n_head);
             return Err(Error::Argument { op: "gpt2", message });
         }
         let inner = scope.at("transformer");
@@ -203,8 +204,10 @@ impl Gpt2 {
             return Err(Error::Shape { op: "gpt2", message });
         };
         if length > self.config.n_positions {
-            let message =
-                format!("{length} tokens in a sequence; there are {} positions", self.config.n_positions);
+            let message = format!(
+                "a sequence has {length} tokens, but the model has {} positions",
+                self.config.n_positions
+            );
             return Err(Error::Shape { op: "gpt2", message });
         }
         let inner = &self.transformer;
@@ -234,7 +237,7 @@ impl Gpt2 {
     /// logits are never materialized in full.
     ///
     /// # Errors
-    /// As [`Gpt2::hidden`]; targets of another shape or outside the vocabulary.
+    /// The errors of [`Gpt2::hidden`]; targets of another shape or outside the vocabulary.
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let hidden = self.hidden(tokens)?;
         let _owner = Span::layer(self.lm_head.label());
@@ -296,7 +299,7 @@ impl Module for Block {
     }
 }
 
-/// A matrix product with a weight of shape `[inputs, outputs]`, as `transformers`' `Conv1D`.
+/// A matrix product with a weight of shape `[inputs, outputs]`, like `transformers`' `Conv1D`.
 #[derive(Clone, Debug)]
 struct Conv1D {
     label: LabelId,

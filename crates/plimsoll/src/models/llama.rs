@@ -101,7 +101,7 @@ impl LlamaConfig {
     /// ```
     ///
     /// # Errors
-    /// As [`Gpt2Config::from_json`](super::Gpt2Config::from_json).
+    /// The errors of [`Gpt2Config::from_json`](super::Gpt2Config::from_json).
     pub fn from_json(text: &str) -> Result<LlamaConfig> {
         let value = parsed("llama", text)?;
         let fields = Fields::of("llama", &["llama", "mistral", "qwen2"], &value)?;
@@ -184,9 +184,8 @@ impl Llama {
         let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
         let divides = |a: usize, b: usize| a > 0 && b.is_multiple_of(a);
         let has_heads = heads > 0 && (config.head_dim.is_some() || divides(heads, config.hidden_size));
-        if config.head_dim.is_some_and(|dim| dim == 0 || dim % 2 == 1) {
-            let message =
-                format!("a head of width {:?}: positions turn pairs, so it must be even", config.head_dim);
+        if let Some(dim) = config.head_dim.filter(|&dim| dim == 0 || dim % 2 == 1) {
+            let message = format!("head_dim is {dim}; it must be even and above 0");
             return Err(Error::Argument { op: "llama", message });
         }
         if let Some(scaling) = &config.rope_scaling {
@@ -194,8 +193,8 @@ impl Llama {
         }
         if !has_heads || !divides(kv_heads, heads) {
             let message = format!(
-                "{heads} heads of queries and {kv_heads} of keys for a width of {}: the first must divide the width, the \
-                 second the first",
+                "{heads} query heads and {kv_heads} key heads for a width of {}: the query heads must divide the \
+                 width, and the key heads the query heads",
                 config.hidden_size
             );
             return Err(Error::Argument { op: "llama", message });
@@ -253,7 +252,7 @@ impl Llama {
     /// logits are never materialized in full.
     ///
     /// # Errors
-    /// As [`Llama::hidden`]; targets of another shape or outside the vocabulary.
+    /// The errors of [`Llama::hidden`]; targets of another shape or outside the vocabulary.
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let hidden = self.hidden(tokens)?;
         let _owner = Span::layer(self.lm_head.label());

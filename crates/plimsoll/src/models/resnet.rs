@@ -154,7 +154,7 @@ impl ResNet {
         }
         if config.block == ResNetBlock::Basic && (config.groups, config.width_per_group) != (1, 64) {
             return fail(format!(
-                "groups are for bottlenecks; basic blocks have one, of width 64: {config:?}"
+                "only bottleneck blocks can have groups; a basic block has 1 group of width 64: {config:?}"
             ));
         }
         let width = config.width;

@@ -1,6 +1,6 @@
 //! The frequencies of rotary position embeddings (RoPE), and how they change for longer sequences: [`RopeScaling`].
 //!
-//! The formulas are those of `modeling_rope_utils.py` of `transformers`.
+//! The formulas are the same as in `modeling_rope_utils.py` of `transformers`.
 
 use std::f64::consts::TAU;
 
@@ -201,7 +201,7 @@ impl RopeScaling {
             return wrong(format!("factor is {factor}; it must be 1 or more"));
         }
         if length == 0 {
-            return wrong("the pretraining's sequences have 0 positions; give 1 or more".to_owned());
+            return wrong("the pretraining length is 0; it must be 1 or more".to_owned());
         }
         match self {
             RopeScaling::Dynamic { .. } if width <= 2 => {
@@ -233,7 +233,7 @@ impl RopeScaling {
                     }
                 }
                 match factor > 1.0 && length == 1 {
-                    true => wrong("the pretraining's sequences have 1 position; give 2 or more".to_owned()),
+                    true => wrong("the pretraining length is 1; it must be 2 or more".to_owned()),
                     false => Ok(()),
                 }
             }
@@ -308,7 +308,7 @@ mod tests {
         check(RopeScaling::Linear { factor: 0.5 }, "factor is 0.5; it must be 1 or more");
         check(RopeScaling::Linear { factor: f64::NAN }, "factor is NaN; it must be 1 or more");
         let dynamic = |max_position_embeddings| RopeScaling::Dynamic { factor: 2.0, max_position_embeddings };
-        check(dynamic(0), "the pretraining's sequences have 0 positions; give 1 or more");
+        check(dynamic(0), "the pretraining length is 0; it must be 1 or more");
         check(dynamic(8), "heads of width 2; a dynamic base needs 4 or more");
         let llama3 = RopeScaling::Llama3 {
             factor: 8.0,

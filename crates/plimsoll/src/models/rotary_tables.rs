@@ -67,7 +67,7 @@ impl Tables {
 }
 
 /// The length that the dynamic base is computed for: the longest sequence so far, until a sequence is shorter than the
-/// pretraining length. As `dynamic_rope_update` of `transformers`.
+/// pretraining length. Like `dynamic_rope_update` of `transformers`.
 #[derive(Debug, Default)]
 struct LongestSequence(AtomicUsize);
 

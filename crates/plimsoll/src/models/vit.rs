@@ -104,12 +104,14 @@ impl Vit {
     /// distribution that is not truncated at two standard deviations.
     ///
     /// # Errors
-    /// A patch that does not divide the image; heads that do not divide the width; a path that is already in use
-    /// ([`Scope::parameter`]); out of memory.
+    /// The image is not a multiple of the patch; the width is not a multiple of the number of heads; a path is
+    /// already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: VitConfig) -> Result<Vit> {
         if config.patch_size == 0 || !config.image_size.is_multiple_of(config.patch_size) {
-            let message =
-                format!("patches of {} do not divide an image of {}", config.patch_size, config.image_size);
+            let message = format!(
+                "an image of {} is not divisible into patches of {}",
+                config.image_size, config.patch_size
+            );
             return Err(Error::Argument { op: "vit", message });
         }
         let width = config.hidden_dim;
@@ -133,7 +135,7 @@ impl Vit {
     /// The mean cross entropy of images with these classes, `int64 [batch]`.
     ///
     /// # Errors
-    /// As [`Module::forward`]; a class out of range.
+    /// The errors of [`Module::forward`]; a class out of range.
     pub fn loss(&self, images: &Tensor, classes: &Tensor) -> Result<Tensor> {
         self.forward(images)?.cross_entropy_with(classes, CrossEntropyOptions::default())
     }
@@ -150,7 +152,7 @@ impl Module for Vit {
             return Err(Error::Shape { op: "vit", message });
         };
         if [height, width] != [size; 2] {
-            let message = format!("images of {height} × {width}: this model's are {size} × {size}");
+            let message = format!("images of {height} × {width}: this model needs {size} × {size}");
             return Err(Error::Shape { op: "vit", message });
         }
         let tokens = self.conv_proj.forward(images)?;

@@ -35,40 +35,40 @@ macro_rules! plain {
 }
 
 plain! {
-    /// `max(x, 0)`. As `torch.nn.ReLU`.
+    /// `max(x, 0)`. Like `torch.nn.ReLU`.
     ReLU => relu
 
-    /// `1 / (1 + e^-x)`. As `torch.nn.Sigmoid`.
+    /// `1 / (1 + e^-x)`. Like `torch.nn.Sigmoid`.
     Sigmoid => sigmoid
 
-    /// Hyperbolic tangent. As `torch.nn.Tanh`.
+    /// Hyperbolic tangent. Like `torch.nn.Tanh`.
     Tanh => tanh
 
-    /// `x / (1 + e^-x)`, or swish. As `torch.nn.SiLU`.
+    /// `x / (1 + e^-x)`, or swish. Like `torch.nn.SiLU`.
     SiLU => silu
 
-    /// `x · tanh(ln(1 + e^x))`. As `torch.nn.Mish`.
+    /// `x · tanh(ln(1 + e^x))`. Like `torch.nn.Mish`.
     Mish => mish
 
-    /// `x · min(max(x + 3, 0), 6) / 6`. As `torch.nn.Hardswish`.
+    /// `x · min(max(x + 3, 0), 6) / 6`. Like `torch.nn.Hardswish`.
     Hardswish => hardswish
 
-    /// `min(max(x + 3, 0), 6) / 6`. As `torch.nn.Hardsigmoid`.
+    /// `min(max(x + 3, 0), 6) / 6`. Like `torch.nn.Hardsigmoid`.
     Hardsigmoid => hardsigmoid
 
-    /// `ln(1 + e^x)`. As `torch.nn.Softplus` with its defaults.
+    /// `ln(1 + e^x)`. Like `torch.nn.Softplus` with its defaults.
     Softplus => softplus
 
-    /// `ln(1 / (1 + e^-x))`. As `torch.nn.LogSigmoid`.
+    /// `ln(1 / (1 + e^-x))`. Like `torch.nn.LogSigmoid`.
     LogSigmoid => log_sigmoid
 
-    /// `x / (1 + |x|)`. As `torch.nn.Softsign`.
+    /// `x / (1 + |x|)`. Like `torch.nn.Softsign`.
     Softsign => softsign
 
-    /// `x - tanh(x)`. As `torch.nn.Tanhshrink`.
+    /// `x - tanh(x)`. Like `torch.nn.Tanhshrink`.
     Tanhshrink => tanhshrink
 
-    /// An exponential curve below 0 that keeps mean 0 and deviation 1. As `torch.nn.SELU`.
+    /// An exponential curve below 0 that keeps mean 0 and deviation 1. Like `torch.nn.SELU`.
     SELU => selu
 }
 
@@ -110,40 +110,40 @@ macro_rules! configured {
 }
 
 configured! {
-    /// `x`, multiplied by `negative_slope` where `x` is negative. As `torch.nn.LeakyReLU`.
+    /// `x`, multiplied by `negative_slope` where `x` is negative. Like `torch.nn.LeakyReLU`.
     LeakyReLU(negative_slope: f64 = 0.01) => leaky_relu
 
-    /// `x`, but `alpha · (e^x - 1)` where `x` is negative. As `torch.nn.ELU`.
+    /// `x`, but `alpha · (e^x - 1)` where `x` is negative. Like `torch.nn.ELU`.
     ELU(alpha: f64 = 1.0) => elu
 
-    /// `x`, but `alpha · (e^(x / alpha) - 1)` where `x` is negative. As `torch.nn.CELU`.
+    /// `x`, but `alpha · (e^(x / alpha) - 1)` where `x` is negative. Like `torch.nn.CELU`.
     CELU(alpha: f64 = 1.0) => celu
 
-    /// `x`, but 0 if `|x| <= lambda`. As `torch.nn.Hardshrink`.
+    /// `x`, but 0 if `|x| <= lambda`. Like `torch.nn.Hardshrink`.
     Hardshrink(lambda: f64 = 0.5) => hardshrink
 
-    /// `x` moved by `lambda` towards 0. As `torch.nn.Softshrink`.
+    /// `x` moved by `lambda` towards 0. Like `torch.nn.Softshrink`.
     Softshrink(lambda: f64 = 0.5) => softshrink
 
-    /// `x` where it is above `threshold`, else `value`. As `torch.nn.Threshold`.
+    /// `x` where it is above `threshold`, else `value`. Like `torch.nn.Threshold`.
     Threshold(threshold: f64 = 0.0, value: f64 = 0.0) => threshold
 
-    /// Half of a dimension times the sigmoid of the other half. As `torch.nn.GLU`.
+    /// Half of a dimension times the sigmoid of the other half. Like `torch.nn.GLU`.
     GLU(dim: isize = -1) => glu
 
-    /// The softmax of `-x`. As `torch.nn.Softmin(dim)`.
+    /// The softmax of `-x`. Like `torch.nn.Softmin(dim)`.
     Softmin(dim: isize = -1) => softmin
 
-    /// `x`, but at least `min_val` and at most `max_val`. As `torch.nn.Hardtanh`.
+    /// `x`, but at least `min_val` and at most `max_val`. Like `torch.nn.Hardtanh`.
     Hardtanh(min_val: f64 = -1.0, max_val: f64 = 1.0) => hardtanh
 
-    /// `x`, but at least `min_val`, 0, and at most `max_val`, 6. As `torch.nn.ReLU6`.
+    /// `x`, but at least `min_val`, 0, and at most `max_val`, 6. Like `torch.nn.ReLU6`.
     ReLU6(min_val: f64 = 0.0, max_val: f64 = 6.0) => hardtanh
 
-    /// Exponentials divided by their sum along a dimension, by default the last. As `torch.nn.Softmax(dim)`.
+    /// Exponentials divided by their sum along a dimension, by default the last. Like `torch.nn.Softmax(dim)`.
     Softmax(dim: isize = -1) => softmax
 
-    /// The logarithm of [`Softmax`]. As `torch.nn.LogSoftmax(dim)`.
+    /// The logarithm of [`Softmax`]. Like `torch.nn.LogSoftmax(dim)`.
     LogSoftmax(dim: isize = -1) => log_softmax
 }
 
@@ -157,7 +157,7 @@ pub enum Approximate {
     Tanh,
 }
 
-/// `x · Φ(x)`, with the normal distribution's Φ. As `torch.nn.GELU`.
+/// `x · Φ(x)`, with the normal distribution's Φ. Like `torch.nn.GELU`.
 ///
 /// ```
 /// use plimsoll::nn::{Approximate, GELU, Module, Scope};
@@ -182,7 +182,7 @@ impl GELU {
         Ok(GELU { label: scope.label(), approximate: Approximate::None })
     }
 
-    /// Returns the layer with another way to compute Φ.
+    /// Returns the layer with a different way to compute Φ.
     pub fn approximate(mut self, approximate: Approximate) -> GELU {
         self.approximate = approximate;
         self
@@ -200,7 +200,7 @@ impl Module for GELU {
 }
 
 /// `x` where it is positive, else `x` times a trained weight. There is one weight for all channels or one for each (dimension 1).
-/// As `torch.nn.PReLU`.
+/// Like `torch.nn.PReLU`.
 ///
 /// ```
 /// use plimsoll::nn::{Module, PReLU, Scope};
@@ -229,7 +229,7 @@ impl PReLU {
     /// A layer whose weights are initially `init`.
     ///
     /// # Errors
-    /// As [`PReLU::new`].
+    /// The errors of [`PReLU::new`].
     pub fn with_init(scope: &Scope, num_parameters: usize, init: f64) -> Result<PReLU> {
         let weight = scope.parameter("weight", &[num_parameters], Init::Constant(init))?;
         Ok(PReLU { label: scope.label(), weight })

@@ -27,7 +27,7 @@ impl Default for BatchNormConfig {
 }
 
 /// Normalizes each channel to mean 0 and standard deviation 1, then scales and shifts it: [`BatchNorm1d`], [`BatchNorm2d`] and
-/// [`BatchNorm3d`], whose inputs have `D` dimensions besides batch and channels.
+/// [`BatchNorm3d`], whose inputs have `D` dimensions in addition to batch and channels.
 ///
 /// ```
 /// use plimsoll::nn::{BatchNorm2d, Module, Scope};
@@ -53,13 +53,13 @@ pub struct BatchNorm<const D: usize> {
     eps: f64,
 }
 
-/// For inputs `[batch, channels]` or `[batch, channels, length]`. As `torch.nn.BatchNorm1d`.
+/// For inputs `[batch, channels]` or `[batch, channels, length]`. Like `torch.nn.BatchNorm1d`.
 pub type BatchNorm1d = BatchNorm<1>;
 
-/// For inputs `[batch, channels, height, width]`. As `torch.nn.BatchNorm2d`.
+/// For inputs `[batch, channels, height, width]`. Like `torch.nn.BatchNorm2d`.
 pub type BatchNorm2d = BatchNorm<2>;
 
-/// For inputs `[batch, channels, depth, height, width]`. As `torch.nn.BatchNorm3d`.
+/// For inputs `[batch, channels, depth, height, width]`. Like `torch.nn.BatchNorm3d`.
 pub type BatchNorm3d = BatchNorm<3>;
 
 impl<const D: usize> BatchNorm<D> {
@@ -74,7 +74,7 @@ impl<const D: usize> BatchNorm<D> {
     /// [`BatchNorm::new`] with other settings.
     ///
     /// # Errors
-    /// As [`BatchNorm::new`].
+    /// The errors of [`BatchNorm::new`].
     pub fn with(scope: &Scope, num_features: usize, config: BatchNormConfig) -> Result<BatchNorm<D>> {
         let PerChannel { weight, bias, running_mean, running_var, num_batches_tracked } =
             PerChannel::new(scope, num_features, config.affine, config.track_running_stats)?;
@@ -109,7 +109,7 @@ impl<const D: usize> BatchNorm<D> {
     /// Normalization followed by ReLU, without storing the tensor between the two.
     ///
     /// # Errors
-    /// As `forward`.
+    /// The errors of `forward`.
     pub fn forward_relu(&self, input: &Tensor) -> Result<Tensor> {
         self.run(input, BatchNormArgs { relu: true, ..BatchNormArgs::default() })
     }
@@ -118,7 +118,7 @@ impl<const D: usize> BatchNorm<D> {
     /// anyway. This keeps one tensor instead of two, and costs another pass over it.
     ///
     /// # Errors
-    /// As `forward`.
+    /// The errors of `forward`.
     pub fn forward_relu_recomputed(&self, input: &Tensor) -> Result<Tensor> {
         self.run(input, BatchNormArgs { relu: true, recompute: true, ..BatchNormArgs::default() })
     }
@@ -126,25 +126,25 @@ impl<const D: usize> BatchNorm<D> {
     /// Normalization, addition of `residual` and ReLU, without storing the tensors in between: the end of a residual block.
     ///
     /// # Errors
-    /// As `forward`; a residual of another shape or type.
+    /// The errors of `forward`; a residual of another shape or type.
     pub fn forward_add_relu(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
         self.run(input, BatchNormArgs { residual: Some(residual), relu: true, ..BatchNormArgs::default() })
     }
 
-    /// [`BatchNorm::forward_add_relu`] with an output that is not kept for the backward pass, as
+    /// [`BatchNorm::forward_add_relu`] with an output that is not kept for the backward pass, like
     /// [`BatchNorm::forward_relu_recomputed`]: it is recomputed from the input and the residual.
     ///
     /// # Errors
-    /// As [`BatchNorm::forward_add_relu`].
+    /// The errors of [`BatchNorm::forward_add_relu`].
     pub fn forward_add_relu_recomputed(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
         let args = BatchNormArgs { relu: true, recompute: true, ..BatchNormArgs::default() };
         self.run(input, BatchNormArgs { residual: Some(residual), ..args })
     }
 
-    /// `forward` with an output that is not kept for the backward pass, as [`BatchNorm::forward_relu_recomputed`].
+    /// `forward` with an output that is not kept for the backward pass, like [`BatchNorm::forward_relu_recomputed`].
     ///
     /// # Errors
-    /// As `forward`.
+    /// The errors of `forward`.
     pub fn forward_recomputed(&self, input: &Tensor) -> Result<Tensor> {
         self.run(input, BatchNormArgs { recompute: true, ..BatchNormArgs::default() })
     }

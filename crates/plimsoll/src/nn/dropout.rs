@@ -6,7 +6,7 @@ use plimsoll_tensor::{Error, Result, Tensor};
 use super::{Mode, Module, Scope};
 use crate::members;
 
-/// While training, each element becomes zero with probability `p`, and the others are scaled by `1 / (1 - p)`. As
+/// While training, each element becomes zero with probability `p`, and the others are scaled by `1 / (1 - p)`. Like
 /// `torch.nn.Dropout`; it keeps a seed for the backward pass, not a mask.
 ///
 /// ```
@@ -101,11 +101,11 @@ pub struct ChannelDropout<const D: usize> {
     mode: Mode,
 }
 
-/// As `torch.nn.Dropout1d`.
+/// Like `torch.nn.Dropout1d`.
 pub type Dropout1d = ChannelDropout<1>;
-/// As `torch.nn.Dropout2d`.
+/// Like `torch.nn.Dropout2d`.
 pub type Dropout2d = ChannelDropout<2>;
-/// As `torch.nn.Dropout3d`.
+/// Like `torch.nn.Dropout3d`.
 pub type Dropout3d = ChannelDropout<3>;
 
 impl<const D: usize> ChannelDropout<D> {
@@ -145,7 +145,7 @@ impl<const D: usize> Module for ChannelDropout<D> {
 }
 
 /// Dropout for networks of [`SELU`](super::SELU): dropped elements become SELU's lowest value, and mean and variance are
-/// preserved. As `torch.nn.AlphaDropout`.
+/// preserved. Like `torch.nn.AlphaDropout`.
 #[derive(Clone, Debug)]
 pub struct AlphaDropout {
     label: LabelId,

@@ -6,7 +6,7 @@ use plimsoll_tensor::{BagMode, Result, Tensor};
 use super::{Init, Module, Parameter, Scope};
 use crate::members;
 
-/// Looks up rows of a table: indices `int64 […]` give `[…, size]`. As `torch.nn.Embedding`.
+/// Looks up rows of a table: indices `int64 […]` give `[…, size]`. Like `torch.nn.Embedding`.
 ///
 /// ```
 /// use plimsoll::nn::{Embedding, Module, Scope};
@@ -36,7 +36,7 @@ impl Embedding {
     /// The same layer with other initial values.
     ///
     /// # Errors
-    /// As [`Embedding::new`].
+    /// The errors of [`Embedding::new`].
     pub fn with_init(scope: &Scope, count: usize, size: usize, init: Init) -> Result<Embedding> {
         let weight = scope.parameter("weight", &[count, size], init)?;
         Ok(Embedding { label: scope.label(), weight, padding_idx: None })
@@ -63,7 +63,7 @@ impl Module for Embedding {
     }
 }
 
-/// Reduces bags of rows of a table to their mean, sum or maximum. As `torch.nn.EmbeddingBag`.
+/// Reduces bags of rows of a table to their mean, sum or maximum. Like `torch.nn.EmbeddingBag`.
 ///
 /// ```
 /// use plimsoll::nn::{EmbeddingBag, Scope};
@@ -93,10 +93,10 @@ impl EmbeddingBag {
     }
 
     /// Returns one row for each bag. A bag is a row of a matrix of indices, or the part of a vector of indices between two
-    /// `offsets`. As `torch.nn.EmbeddingBag.forward`.
+    /// `offsets`. Like `torch.nn.EmbeddingBag.forward`.
     ///
     /// # Errors
-    /// As [`Tensor::embedding_bag`].
+    /// The errors of [`Tensor::embedding_bag`].
     pub fn run(
         &self,
         indices: &Tensor,

@@ -26,8 +26,8 @@ impl Default for InstanceNormConfig {
     }
 }
 
-/// Normalizes each channel of each example to mean 0 and standard deviation 1. Inputs have `D` dimensions besides batch and
-/// channels; the batch may be missing.
+/// Normalizes each channel of each example to mean 0 and standard deviation 1. Inputs have `D` dimensions in addition to
+/// batch and channels; the batch may be missing.
 ///
 /// ```
 /// use plimsoll::nn::{InstanceNorm2d, Module, Scope};
@@ -52,11 +52,11 @@ pub struct InstanceNorm<const D: usize> {
     eps: f64,
 }
 
-/// For inputs `[batch, channels, length]`. As `torch.nn.InstanceNorm1d`.
+/// For inputs `[batch, channels, length]`. Like `torch.nn.InstanceNorm1d`.
 pub type InstanceNorm1d = InstanceNorm<1>;
-/// For inputs `[batch, channels, height, width]`. As `torch.nn.InstanceNorm2d`.
+/// For inputs `[batch, channels, height, width]`. Like `torch.nn.InstanceNorm2d`.
 pub type InstanceNorm2d = InstanceNorm<2>;
-/// For inputs `[batch, channels, depth, height, width]`. As `torch.nn.InstanceNorm3d`.
+/// For inputs `[batch, channels, depth, height, width]`. Like `torch.nn.InstanceNorm3d`.
 pub type InstanceNorm3d = InstanceNorm<3>;
 
 impl<const D: usize> InstanceNorm<D> {
@@ -71,7 +71,7 @@ impl<const D: usize> InstanceNorm<D> {
     /// [`InstanceNorm::new`] with other settings.
     ///
     /// # Errors
-    /// As [`InstanceNorm::new`].
+    /// The errors of [`InstanceNorm::new`].
     pub fn with(scope: &Scope, num_features: usize, config: InstanceNormConfig) -> Result<InstanceNorm<D>> {
         let PerChannel { weight, bias, running_mean, running_var, num_batches_tracked } =
             PerChannel::new(scope, num_features, config.affine, config.track_running_stats)?;
@@ -135,7 +135,7 @@ impl<const D: usize> Module for InstanceNorm<D> {
         }
         let places: usize = input.shape()[2..].iter().product();
         if places == 1 && self.mode.is_training() {
-            return fail(format!("{:?} has one element per channel, so it has no deviation", input.shape()));
+            return fail(format!("{:?} has 1 element per channel: its variance is undefined", input.shape()));
         }
         if let Some((mean, var)) = running {
             no_grad(|| self.track(input, mean, var))?;

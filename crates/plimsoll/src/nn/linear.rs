@@ -6,7 +6,7 @@ use plimsoll_tensor::{Result, Tensor};
 use super::{Init, Module, Parameter, Scope};
 use crate::members;
 
-/// `x · weightᵀ + bias` on the last dimension. As `torch.nn.Linear`.
+/// `x · weightᵀ + bias` on the last dimension. Like `torch.nn.Linear`.
 #[derive(Clone, Debug)]
 pub struct Linear {
     label: LabelId,

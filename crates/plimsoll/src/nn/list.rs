@@ -6,7 +6,8 @@ use plimsoll_tensor::Result;
 
 use super::{Members, MembersMut, Module, Scope};
 
-/// Layers of one type, named `0`, `1`, … As `torch.nn.ModuleList`. The list has no `forward`; the model that owns it does.
+/// Layers of one type, named `0`, `1`, … Like `torch.nn.ModuleList`. The list has no `forward`; the model that owns it
+/// does.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, ModuleList, Scope};

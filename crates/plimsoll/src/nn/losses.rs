@@ -5,7 +5,7 @@
 use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{CrossEntropyOptions, Result, Tensor};
 
-/// As `torch.nn.CrossEntropyLoss`.
+/// Like `torch.nn.CrossEntropyLoss`.
 ///
 /// ```
 /// use plimsoll::nn::CrossEntropyLoss;
@@ -22,7 +22,7 @@ pub struct CrossEntropyLoss {
     pub weight: Option<Tensor>,
     /// Positions with this class are ignored.
     pub ignore_index: i64,
-    /// The share of each target that is spread evenly over all classes, from 0 to 1.
+    /// The fraction of each target that is spread evenly over all classes, from 0 to 1.
     pub label_smoothing: f64,
     /// How the losses of positions are reduced to one number.
     pub reduction: Reduction,
@@ -43,7 +43,7 @@ impl CrossEntropyLoss {
     /// The loss of logits `[batch, classes, …]`.
     ///
     /// # Errors
-    /// As [`Tensor::cross_entropy_with`].
+    /// The errors of [`Tensor::cross_entropy_with`].
     pub fn forward(&self, input: &Tensor, target: &Tensor) -> Result<Tensor> {
         let CrossEntropyLoss { ref weight, ignore_index, label_smoothing, reduction } = *self;
         let weight = weight.as_ref();
@@ -54,7 +54,7 @@ impl CrossEntropyLoss {
     }
 }
 
-/// As `torch.nn.NLLLoss`.
+/// Like `torch.nn.NLLLoss`.
 #[derive(Clone, Debug)]
 pub struct NLLLoss {
     /// A weight for each class.
@@ -75,7 +75,7 @@ impl NLLLoss {
     /// The loss of logarithms of probabilities, `[batch, classes, …]`.
     ///
     /// # Errors
-    /// As [`Tensor::nll_loss_with`].
+    /// The errors of [`Tensor::nll_loss_with`].
     pub fn forward(&self, input: &Tensor, target: &Tensor) -> Result<Tensor> {
         let NLLLoss { ref weight, ignore_index, reduction } = *self;
         let options = CrossEntropyOptions {
@@ -119,26 +119,26 @@ macro_rules! losses {
 }
 
 losses! {
-    /// As `torch.nn.MSELoss`.
+    /// Like `torch.nn.MSELoss`.
     MSELoss {} => |of, x, y| x.mse_loss_with(y, of.reduction);
-    /// As `torch.nn.L1Loss`.
+    /// Like `torch.nn.L1Loss`.
     L1Loss {} => |of, x, y| x.l1_loss(y, of.reduction);
-    /// As `torch.nn.SmoothL1Loss`.
+    /// Like `torch.nn.SmoothL1Loss`.
     SmoothL1Loss {
         /// The difference at which the loss changes from quadratic to linear.
         beta: f64 = 1.0
     } => |of, x, y| x.smooth_l1_loss(y, of.beta, of.reduction);
-    /// As `torch.nn.HuberLoss`.
+    /// Like `torch.nn.HuberLoss`.
     HuberLoss {
         /// The difference at which the loss changes from quadratic to linear.
         delta: f64 = 1.0
     } => |of, x, y| x.huber_loss(y, of.delta, of.reduction);
-    /// The input is probabilities. As `torch.nn.BCELoss`.
+    /// The input is probabilities. Like `torch.nn.BCELoss`.
     BCELoss {
         /// A weight for each element.
         weight: Option<Tensor> = None
     } => |of, x, y| x.binary_cross_entropy(y, of.weight.as_ref(), of.reduction);
-    /// As `torch.nn.BCEWithLogitsLoss`.
+    /// Like `torch.nn.BCEWithLogitsLoss`.
     BCEWithLogitsLoss {
         /// A weight for each element.
         weight: Option<Tensor> = None,
@@ -147,7 +147,7 @@ losses! {
     } => |of, x, y| {
         x.binary_cross_entropy_with_logits(y, of.weight.as_ref(), of.pos_weight.as_ref(), of.reduction)
     };
-    /// The input is logarithms of probabilities. As `torch.nn.KLDivLoss`.
+    /// The input is logarithms of probabilities. Like `torch.nn.KLDivLoss`.
     KLDivLoss {
         /// Whether targets are logarithms as well.
         log_target: bool = false,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use plimsoll_tensor::{Error, Result, Tensor};
 
-/// What is known about a parameter besides its tensor.
+/// The record of a parameter: its properties other than the tensor.
 #[derive(Debug)]
 pub(super) struct Made {
     /// The tensor's id.

@@ -34,7 +34,7 @@ pub enum MemberMut<'a> {
 pub trait IsMember {
     /// The field as a member; `None` for an empty option.
     fn member(&self) -> Option<Member<'_>>;
-    /// The same, mutable.
+    /// The field as a member, mutable.
     fn member_mut(&mut self) -> Option<MemberMut<'_>>;
 }
 

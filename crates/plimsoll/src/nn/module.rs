@@ -10,9 +10,9 @@ use super::member::{Member, MemberMut, Members, MembersMut};
 use super::summary::Summary;
 use crate::state_dict::{IncompatibleKeys, SerializeError, StateDict, Strict, TensorSource, load_into};
 
-/// A layer, or a model made of layers. As `torch.nn.Module`.
+/// A layer, or a model made of layers. Like `torch.nn.Module`.
 ///
-/// A layer implements `forward` and lists its members ([`members!`](crate::members)); the rest follows from that list.
+/// A layer implements `forward` and lists its members ([`members!`](crate::members)); all other methods use that list.
 /// Names are those of PyTorch's state dicts: the members' names on the path to a tensor, joined by dots. A module's own
 /// parameters come before those of the modules inside it.
 ///
@@ -130,13 +130,14 @@ pub trait Module: Any + Send + Sync {
         Ok(())
     }
 
-    /// Drops every parameter's gradient, as PyTorch's `zero_grad(set_to_none=True)`.
+    /// Drops every parameter's gradient, like PyTorch's `zero_grad(set_to_none=True)`.
     fn zero_grad(&self) {
         self.parameters().iter().for_each(Tensor::clear_grad);
     }
 
     /// Moves every parameter, its gradient and every buffer to a device. All keep their names and their owners; tied
-    /// parameters stay tied. Make optimizers afterwards, because an optimizer updates the parameters that it was made with.
+    /// parameters stay tied. Construct optimizers afterwards, because an optimizer updates the parameters that it was
+    /// constructed with.
     ///
     /// # Errors
     /// Out of memory; a source without values, unless the target has none either. On an error the model is unchanged.
@@ -150,8 +151,8 @@ pub trait Module: Any + Send + Sync {
         Ok(())
     }
 
-    /// Converts every parameter, its gradient and every floating-point buffer to a type, as PyTorch's `Module.to(dtype)`. Tensors
-    /// are converted one at a time: the old one is freed before the next is converted.
+    /// Converts every parameter, its gradient and every floating-point buffer to a type, like PyTorch's `Module.to(dtype)`.
+    /// Tensors are converted one at a time: the old one is freed before the next is converted.
     ///
     /// # Errors
     /// A type that is not floating point; out of memory, in which case some tensors are already converted.
@@ -194,48 +195,48 @@ pub trait Module: Any + Send + Sync {
         Ok(())
     }
 
-    /// Moves every parameter, its gradient and every buffer to the process's host device. As `torch.nn.Module.cpu`.
+    /// Moves every parameter, its gradient and every buffer to the process's host device. Like `torch.nn.Module.cpu`.
     ///
     /// # Errors
-    /// As [`Module::to`].
+    /// The errors of [`Module::to`].
     fn cpu(&mut self) -> Result<()> {
         self.to(&Device::cpu())
     }
 
-    /// Converts to `float16`. As `torch.nn.Module.half`.
+    /// Converts to `float16`. Like `torch.nn.Module.half`.
     ///
     /// # Errors
-    /// As [`Module::to_dtype`].
+    /// The errors of [`Module::to_dtype`].
     fn half(&mut self) -> Result<()> {
         self.to_dtype(DType::F16)
     }
 
-    /// Converts to `bfloat16`. As `torch.nn.Module.bfloat16`.
+    /// Converts to `bfloat16`. Like `torch.nn.Module.bfloat16`.
     ///
     /// # Errors
-    /// As [`Module::to_dtype`].
+    /// The errors of [`Module::to_dtype`].
     fn bfloat16(&mut self) -> Result<()> {
         self.to_dtype(DType::BF16)
     }
 
-    /// Converts to `float32`. As `torch.nn.Module.float`.
+    /// Converts to `float32`. Like `torch.nn.Module.float`.
     ///
     /// # Errors
-    /// As [`Module::to_dtype`].
+    /// The errors of [`Module::to_dtype`].
     fn float(&mut self) -> Result<()> {
         self.to_dtype(DType::F32)
     }
 
-    /// Converts to `float64`. As `torch.nn.Module.double`.
+    /// Converts to `float64`. Like `torch.nn.Module.double`.
     ///
     /// # Errors
-    /// As [`Module::to_dtype`].
+    /// The errors of [`Module::to_dtype`].
     fn double(&mut self) -> Result<()> {
         self.to_dtype(DType::F64)
     }
 
-    /// Calls `f` with every module inside this one, then with this one, as `torch.nn.Module.apply`: a module comes after those
-    /// inside it. `f` can find a layer's type with `downcast_mut`.
+    /// Calls `f` with every module inside this one, then with this one, like `torch.nn.Module.apply`: a module comes after
+    /// those inside it. `f` can find a layer's type with `downcast_mut`.
     ///
     /// ```
     /// use std::any::Any;
@@ -260,7 +261,7 @@ pub trait Module: Any + Send + Sync {
     }
 
     /// Parameters and persistent buffers; a tied parameter is listed under each of its names. The tensors are the model's, not
-    /// copies. As `torch.nn.Module.state_dict`.
+    /// copies. Like `torch.nn.Module.state_dict`.
     fn state_dict(&self) -> StateDict {
         let mut dict = StateDict::default();
         walk(self, &mut |name, member| match member {
@@ -271,7 +272,7 @@ pub trait Module: Any + Send + Sync {
         dict
     }
 
-    /// Copies the tensors of a state dict or file into the model's, a tensor at a time. As
+    /// Copies the tensors of a state dict or file into the model's, a tensor at a time. Like
     /// `torch.nn.Module.load_state_dict`.
     ///
     /// # Errors
@@ -298,7 +299,7 @@ pub trait Module: Any + Send + Sync {
     }
 }
 
-/// A tensor of another type. One whose values are not drawn yet stays so.
+/// The tensor, converted to another type. If its values are not drawn yet, they are drawn later in that type.
 fn convert(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     if tensor.state() != State::Evicted || tensor.dtype() == dtype {
         return tensor.leaf_to_dtype(dtype);

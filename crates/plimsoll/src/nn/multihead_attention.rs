@@ -61,7 +61,7 @@ pub struct MultiheadOptions<'a> {
     pub weights_of_each_head: bool,
 }
 
-/// Multi-head attention: projects queries, keys and values, attends with several heads, and projects the result back. As
+/// Multi-head attention: projects queries, keys and values, attends with several heads, and projects the result back. Like
 /// `torch.nn.MultiheadAttention`.
 ///
 /// ```
@@ -103,9 +103,8 @@ impl MultiheadAttention {
     /// A layer for queries of width `embed_dim`, which must be a multiple of `num_heads`.
     ///
     /// # Errors
-    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is already in use
-    /// ([`Scope::parameter`]); out of
-    /// memory.
+    /// The width is not a multiple of the number of heads; a probability is outside 0 to 1; a path is
+    /// already in use ([`Scope::parameter`]); out of memory.
     pub fn new(
         scope: &Scope,
         embed_dim: usize,
@@ -113,7 +112,7 @@ impl MultiheadAttention {
         options: MultiheadAttentionOptions,
     ) -> Result<MultiheadAttention> {
         if embed_dim == 0 || num_heads == 0 || !embed_dim.is_multiple_of(num_heads) {
-            let message = format!("{num_heads} heads do not divide a width of {embed_dim}");
+            let message = format!("a width of {embed_dim} is not divisible by {num_heads} heads");
             return Err(Error::Argument { op: NAME, message });
         }
         if !(0.0..=1.0).contains(&options.dropout) {
@@ -164,7 +163,7 @@ impl MultiheadAttention {
 
     /// Attention of `query` to `key` with values `value`. With `need_weights`, also returns the weights, `[batch, queries, keys]`
     /// or `[batch, heads, queries, keys]`. Tensors are `[length, batch, width]`, `[batch, length, width]` with `batch_first`, or
-    /// `[length, width]`. If all three are the same tensor, they are projected in one product. As
+    /// `[length, width]`. If all three are the same tensor, they are projected in one product. Like
     /// `torch.nn.MultiheadAttention.forward`.
     ///
     /// # Errors
@@ -206,7 +205,8 @@ impl MultiheadAttention {
             (self.join(&weights.matmul(&v)?)?, Some(weights))
         } else {
             let mut mask = masks.kept(&scores)?;
-            // As in PyTorch, `is_causal` without a mask hides the added keys, because they come after all others.
+            // As in PyTorch, `is_causal` without a mask hides the added keys, because these come after all other
+            // keys.
             if self.added_keys() > 0 {
                 mask = mask.map(|mask| self.wider(&mask)).transpose()?;
             }

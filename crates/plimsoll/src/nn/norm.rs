@@ -1,4 +1,4 @@
-//! Normalization layers without running statistics; `batch_norm.rs` has those with them.
+//! Normalization layers without running statistics; `batch_norm.rs` has the layers with running statistics.
 
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{AvgPool1dOptions, Error, PadMode, Result, Tensor};
@@ -7,7 +7,7 @@ use super::{Init, Module, Parameter, Scope};
 use crate::members;
 
 /// Layer normalization: elements along the last dimension, or the last few, are normalized to mean 0 and standard deviation 1,
-/// then scaled and shifted. As `torch.nn.LayerNorm`.
+/// then scaled and shifted. Like `torch.nn.LayerNorm`.
 ///
 /// ```
 /// use plimsoll::nn::{LayerNorm, Module, Scope};
@@ -40,7 +40,7 @@ impl LayerNorm {
     /// A layer that normalizes over the last dimensions, which have these sizes: PyTorch's `normalized_shape`.
     ///
     /// # Errors
-    /// As [`LayerNorm::new`].
+    /// The errors of [`LayerNorm::new`].
     pub fn over(scope: &Scope, normalized_shape: &[usize]) -> Result<LayerNorm> {
         Ok(LayerNorm {
             weight: Some(scope.parameter("weight", normalized_shape, Init::Ones)?),
@@ -62,8 +62,7 @@ impl LayerNorm {
     fn rows(&self, input: &Tensor) -> Result<Tensor> {
         let dims = self.shape.len();
         if dims == 0 || !input.shape().ends_with(&self.shape) {
-            let message =
-                format!("input {:?}: the last of its sizes must be {:?}", input.shape(), self.shape);
+            let message = format!("input {:?}: its last sizes must be {:?}", input.shape(), self.shape);
             return Err(Error::Shape { op: "layer_norm", message });
         }
         if dims == 1 { Ok(input.clone()) } else { input.flatten(-(dims as isize), -1) }
@@ -86,7 +85,7 @@ impl LayerNorm {
     }
 }
 
-/// RMS normalization: rows along the last dimension are divided by the root of the mean of their squares, then scaled. As
+/// RMS normalization: rows along the last dimension are divided by the root of the mean of their squares, then scaled. Like
 /// `torch.nn.RMSNorm` over one dimension.
 ///
 /// ```
@@ -123,7 +122,7 @@ impl RmsNorm {
 }
 
 /// Group normalization: each group of channels of `[batch, channels, …]` is normalized to mean 0 and standard deviation 1, then
-/// scaled and shifted by channel. As `torch.nn.GroupNorm`.
+/// scaled and shifted by channel. Like `torch.nn.GroupNorm`.
 ///
 /// ```
 /// use plimsoll::nn::{GroupNorm, Module, Scope};
@@ -238,7 +237,7 @@ impl Module for LayerNorm {
 }
 
 /// Local response normalization: each element is divided by a power of the mean square of `size` neighbouring channels: `x / (k +
-/// alpha · mean of squares)^beta`, for `[batch, channels, …]`. As `torch.nn.LocalResponseNorm`.
+/// alpha · mean of squares)^beta`, for `[batch, channels, …]`. Like `torch.nn.LocalResponseNorm`.
 #[derive(Clone, Debug)]
 pub struct LocalResponseNorm {
     label: LabelId,
@@ -255,7 +254,7 @@ impl LocalResponseNorm {
     /// A size of 0.
     pub fn new(scope: &Scope, size: usize) -> Result<LocalResponseNorm> {
         if size == 0 {
-            let message = "a size of 0: needs 1 channel at least".to_owned();
+            let message = "a size of 0: needs at least 1 channel".to_owned();
             return Err(Error::Argument { op: "local_response_norm", message });
         }
         Ok(LocalResponseNorm { label: scope.label(), size, alpha: 1e-4, beta: 0.75, k: 1.0 })

@@ -5,7 +5,7 @@ use plimsoll_tensor::{PadMode, Result, Tensor};
 
 use super::{Module, Scope};
 
-/// Padding along the last dimensions. As `torch.nn.ZeroPad2d`, `ConstantPad1d`, `ReflectionPad2d`, `ReplicationPad3d`,
+/// Padding along the last dimensions. Like `torch.nn.ZeroPad2d`, `ConstantPad1d`, `ReflectionPad2d`, `ReplicationPad3d`,
 /// `CircularPad1d` and so on: the mode selects the kind, the number of paddings the number of dimensions.
 ///
 /// ```

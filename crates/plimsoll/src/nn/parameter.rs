@@ -9,10 +9,11 @@ use plimsoll_tensor::{Result, Tensor};
 
 use super::made::{Made, Model};
 
-/// A trained tensor. As `torch.nn.Parameter`: a leaf that requires a gradient.
+/// A trained tensor. Like `torch.nn.Parameter`: a leaf that requires a gradient.
 ///
-/// Its name is its place in the model ([`super::Module::named_parameters`]); its owner is the label under which its bytes are
-/// counted ([`Tensor::label`]). [`super::Scope`] makes both equal. A clone is the same parameter: clone it to tie weights.
+/// Its name is its path in the model ([`super::Module::named_parameters`]); its owner is the label under which its bytes are
+/// counted ([`Tensor::label`]). [`super::Scope`] makes the two equal. A clone refers to the same parameter, so clone it to
+/// tie weights.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
@@ -82,7 +83,7 @@ impl Deref for Parameter {
     }
 }
 
-/// A tensor that belongs to a layer and is not trained, such as running means. As `torch.nn.Buffer`.
+/// A tensor that belongs to a layer and is not trained, such as running means. Like `torch.nn.Buffer`.
 ///
 /// ```
 /// use plimsoll::nn::{Init, Scope};
@@ -112,7 +113,7 @@ impl Buffer {
         self
     }
 
-    /// Whether state dicts have it.
+    /// Whether state dicts include it.
     pub fn is_persistent(&self) -> bool {
         self.persistent
     }

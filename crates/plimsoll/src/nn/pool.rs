@@ -21,11 +21,11 @@ pub struct MaxPool<const D: usize> {
     options: MaxPoolOptions<D>,
 }
 
-/// As `torch.nn.MaxPool1d`.
+/// Like `torch.nn.MaxPool1d`.
 pub type MaxPool1d = MaxPool<1>;
-/// As `torch.nn.MaxPool2d`.
+/// Like `torch.nn.MaxPool2d`.
 pub type MaxPool2d = MaxPool<2>;
-/// As `torch.nn.MaxPool3d`.
+/// Like `torch.nn.MaxPool3d`.
 pub type MaxPool3d = MaxPool<3>;
 
 /// Defines the constructors of a layer with windows.
@@ -43,7 +43,7 @@ macro_rules! windows {
             /// A layer with any windows.
             ///
             /// # Errors
-            /// As `new`.
+            /// The errors of `new`.
             pub fn with(scope: &Scope, options: $options<D>) -> Result<Self> {
                 Ok($layer { label: scope.label(), options })
             }
@@ -100,7 +100,7 @@ macro_rules! with_places {
             /// Returns the largest values and their indices in each flattened image (`int64`); `return_indices=True` in PyTorch.
             ///
             /// # Errors
-            /// As `forward`.
+            /// The errors of `forward`.
             pub fn forward_with_indices(&self, input: &Tensor) -> Result<(Tensor, Tensor)> {
                 let _owner = Span::layer(self.label);
                 input.$pool(self.options)
@@ -149,11 +149,11 @@ pub struct MaxUnpool<const D: usize> {
     options: MaxPoolOptions<D>,
 }
 
-/// As `torch.nn.MaxUnpool1d`.
+/// Like `torch.nn.MaxUnpool1d`.
 pub type MaxUnpool1d = MaxUnpool<1>;
-/// As `torch.nn.MaxUnpool2d`.
+/// Like `torch.nn.MaxUnpool2d`.
 pub type MaxUnpool2d = MaxUnpool<2>;
-/// As `torch.nn.MaxUnpool3d`.
+/// Like `torch.nn.MaxUnpool3d`.
 pub type MaxUnpool3d = MaxUnpool<3>;
 
 impl<const D: usize> Module for MaxUnpool<D> {}
@@ -165,11 +165,11 @@ pub struct AvgPool<const D: usize> {
     options: AvgPoolOptions<D>,
 }
 
-/// As `torch.nn.AvgPool1d`.
+/// Like `torch.nn.AvgPool1d`.
 pub type AvgPool1d = AvgPool<1>;
-/// As `torch.nn.AvgPool2d`.
+/// Like `torch.nn.AvgPool2d`.
 pub type AvgPool2d = AvgPool<2>;
-/// As `torch.nn.AvgPool3d`.
+/// Like `torch.nn.AvgPool3d`.
 pub type AvgPool3d = AvgPool<3>;
 
 impl<const D: usize> AvgPool<D> {
@@ -234,17 +234,17 @@ adaptive! {
     AdaptiveMaxPool;
 }
 
-/// As `torch.nn.AdaptiveAvgPool1d`.
+/// Like `torch.nn.AdaptiveAvgPool1d`.
 pub type AdaptiveAvgPool1d = AdaptiveAvgPool<1>;
-/// As `torch.nn.AdaptiveAvgPool2d`.
+/// Like `torch.nn.AdaptiveAvgPool2d`.
 pub type AdaptiveAvgPool2d = AdaptiveAvgPool<2>;
-/// As `torch.nn.AdaptiveAvgPool3d`.
+/// Like `torch.nn.AdaptiveAvgPool3d`.
 pub type AdaptiveAvgPool3d = AdaptiveAvgPool<3>;
-/// As `torch.nn.AdaptiveMaxPool1d`.
+/// Like `torch.nn.AdaptiveMaxPool1d`.
 pub type AdaptiveMaxPool1d = AdaptiveMaxPool<1>;
-/// As `torch.nn.AdaptiveMaxPool2d`.
+/// Like `torch.nn.AdaptiveMaxPool2d`.
 pub type AdaptiveMaxPool2d = AdaptiveMaxPool<2>;
-/// As `torch.nn.AdaptiveMaxPool3d`.
+/// Like `torch.nn.AdaptiveMaxPool3d`.
 pub type AdaptiveMaxPool3d = AdaptiveMaxPool<3>;
 
 /// Implements `forward` by calling the method for the number of dimensions.

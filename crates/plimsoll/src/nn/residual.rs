@@ -70,7 +70,8 @@ impl ResidualStream {
         Ok(())
     }
 
-    /// Returns the normalized stream, in the type in which products read it. Products that save it save only how to recompute it.
+    /// Returns the normalized stream, in the type in which products read it. Products that need it in the backward pass save only
+    /// a recipe to recompute it.
     pub(crate) fn normalized<N: RowNorm>(&mut self, norm: &N) -> Result<Tensor> {
         let recomputed = norm.clone();
         let recomputed = move |x: &[Tensor]| autocast::lower(&recomputed.forward(&x[0])?);

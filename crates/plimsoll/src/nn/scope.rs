@@ -13,8 +13,8 @@ use super::{Buffer, Init, Parameter};
 /// A place in a model under construction.
 ///
 /// Each parameter draws its initial values from its own random stream, which its path selects, so adding or reordering layers
-/// does not change those of the others. A path must therefore be unique: all clones and places of a root share a list of the
-/// paths in use, and a second parameter with the same path is an error.
+/// does not change the initial values of other layers. A path must therefore be unique: all scopes below a root share a list
+/// of the paths in use, and a second parameter with the same path is an error.
 ///
 /// ```
 /// use plimsoll::{Device, nn::Scope};
@@ -49,7 +49,7 @@ impl Scope {
 
     /// The same place, whose parameters have no memory until an operation uses them. Their initial values are drawn then, with the
     /// same bits. So a model that is too large for a device can be built, and then sharded by
-    /// [`fully_shard`](crate::parallel::fully_shard), one unit at a time. As PyTorch's `meta` device.
+    /// [`fully_shard`](crate::parallel::fully_shard), one unit at a time. Like PyTorch's `meta` device.
     ///
     /// ```
     /// use plimsoll::nn::{Linear, Module, Scope};

@@ -5,7 +5,7 @@ use plimsoll_tensor::{Result, Tensor};
 
 use super::{Module, Scope};
 
-/// Flattens all dimensions except the first into one; a view. As `torch.nn.Flatten`.
+/// Flattens all dimensions except the first into one; a view. Like `torch.nn.Flatten`.
 #[derive(Clone, Debug)]
 pub struct Flatten {
     label: LabelId,
@@ -36,7 +36,7 @@ impl Module for Flatten {
     }
 }
 
-/// Returns its input unchanged. As `torch.nn.Identity`: takes the place of a layer that is left out.
+/// Returns its input unchanged. Like `torch.nn.Identity`: takes the place of a layer that is left out.
 #[derive(Clone, Debug)]
 pub struct Identity;
 
@@ -86,17 +86,17 @@ macro_rules! rearranging {
 }
 
 rearranging! {
-    /// Moves channels into height and width. As `torch.nn.PixelShuffle`.
+    /// Moves channels into height and width. Like `torch.nn.PixelShuffle`.
     PixelShuffle => pixel_shuffle
 
-    /// Moves height and width into channels. As `torch.nn.PixelUnshuffle`.
+    /// Moves height and width into channels. Like `torch.nn.PixelUnshuffle`.
     PixelUnshuffle => pixel_unshuffle
 
-    /// Divides the channels into this many groups and interleaves them. As `torch.nn.ChannelShuffle`.
+    /// Divides the channels into this many groups and interleaves them. Like `torch.nn.ChannelShuffle`.
     ChannelShuffle => channel_shuffle
 }
 
-/// Splits a dimension into several; a view. As `torch.nn.Unflatten`.
+/// Splits a dimension into several; a view. Like `torch.nn.Unflatten`.
 #[derive(Clone, Debug)]
 pub struct Unflatten {
     label: LabelId,

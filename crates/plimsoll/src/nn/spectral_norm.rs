@@ -6,7 +6,7 @@ use super::weighted::{Weighted, members_mut_of, members_of};
 use super::{Buffer, Init, Members, MembersMut, Mode, Module, Scope};
 
 /// A layer whose weight is divided by its largest singular value. In training, each forward pass improves the estimate of that
-/// value by a step of power iteration. As `torch.nn.utils.parametrizations.spectral_norm`, with the same names in state dicts.
+/// value by a step of power iteration. Like `torch.nn.utils.parametrizations.spectral_norm`, with the same names in state dicts.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, SpectralNorm};

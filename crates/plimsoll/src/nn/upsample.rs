@@ -5,7 +5,7 @@ use plimsoll_tensor::{InterpolateMode, ResizeTo, Result, Tensor};
 
 use super::{Module, Scope};
 
-/// Resamples `[batch, channels, …]` to a size, or by a scale factor. As `torch.nn.Upsample`.
+/// Resamples `[batch, channels, …]` to a size, or by a scale factor. Like `torch.nn.Upsample`.
 ///
 /// ```
 /// use plimsoll::nn::{Module, Scope, Upsample};

@@ -5,7 +5,7 @@ use plimsoll_tensor::{Result, Tensor, no_grad};
 use super::weighted::{Weighted, members_mut_of, members_of};
 use super::{Init, Members, MembersMut, Module, Parameter, Scope};
 
-/// A layer whose weight is a direction times a length for each row. As `torch.nn.utils.parametrizations.weight_norm`, with the
+/// A layer whose weight is a direction times a length for each row. Like `torch.nn.utils.parametrizations.weight_norm`, with the
 /// same names in state dicts: `original0` is the lengths, `original1` the directions.
 ///
 /// ```

@@ -11,7 +11,7 @@ pub trait Weighted: Module {
     /// Its weight.
     fn weight(&self) -> &Parameter;
 
-    /// The output with this weight in place of the layer's own.
+    /// The output with this weight in place of the layer's own weight.
     ///
     /// # Errors
     /// As its `forward`.

@@ -6,7 +6,7 @@ use plimsoll_tensor::{Result, Tensor, WindowOptions};
 use super::{Init, Module, Parameter, Scope};
 use crate::members;
 
-/// Makes a column of each window of an image: [`Tensor::im2col`]. As `torch.nn.Unfold`.
+/// Makes a column of each window of an image: [`Tensor::im2col`]. Like `torch.nn.Unfold`.
 #[derive(Clone, Debug)]
 pub struct Unfold {
     label: LabelId,
@@ -30,7 +30,7 @@ impl Module for Unfold {
     }
 }
 
-/// Sums columns into images: [`Tensor::col2im`]. As `torch.nn.Fold`.
+/// Sums columns into images: [`Tensor::col2im`]. Like `torch.nn.Fold`.
 #[derive(Clone, Debug)]
 pub struct Fold {
     label: LabelId,
@@ -55,7 +55,7 @@ impl Module for Fold {
     }
 }
 
-/// `x · W · y + b` for each matrix `W` of the weight: [`Tensor::bilinear`]. As `torch.nn.Bilinear`.
+/// `x · W · y + b` for each matrix `W` of the weight: [`Tensor::bilinear`]. Like `torch.nn.Bilinear`.
 ///
 /// ```
 /// use plimsoll::nn::{Bilinear, Scope};
@@ -87,7 +87,7 @@ impl Bilinear {
     /// The output for both vectors.
     ///
     /// # Errors
-    /// As [`Tensor::bilinear`].
+    /// The errors of [`Tensor::bilinear`].
     pub fn run(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         x.bilinear(y, &self.weight, Some(&self.bias))

@@ -19,7 +19,7 @@ pub struct AdafactorOptions {
     pub eps: (Option<f64>, f64),
     /// The largest size of an update; 1 or more.
     pub d: f64,
-    /// Decoupled weight decay: each step shrinks parameters by this share of the learning rate.
+    /// Decoupled weight decay: each step shrinks parameters by this multiple of the learning rate.
     pub weight_decay: f64,
     /// Whether to step along the gradient instead of against it.
     #[serde(default)]
@@ -39,7 +39,7 @@ impl Default for AdafactorOptions {
     }
 }
 
-/// Adafactor: a row and a column of state for each matrix. As `torch.optim.Adafactor`.
+/// Adafactor: a row and a column of state for each matrix. Like `torch.optim.Adafactor`.
 ///
 /// ```
 /// use plimsoll::optim::{Adafactor, AdafactorOptions, Optimizer};

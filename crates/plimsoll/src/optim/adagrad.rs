@@ -38,7 +38,7 @@ impl Default for AdagradOptions {
     }
 }
 
-/// Adagrad. As `torch.optim.Adagrad`, except that the state is allocated in the first step instead of at construction.
+/// Adagrad. Like `torch.optim.Adagrad`, except that the state is allocated in the first step instead of at construction.
 ///
 /// ```
 /// use plimsoll::optim::{Adagrad, AdagradOptions, Optimizer};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::algorithm::{Algorithm, StateTensor, require_betas, require_not_negative, scheduled};
 use super::optimizer_of::OptimizerOf;
 
-/// Adam. As `torch.optim.Adam`; two buffers per parameter, with `amsgrad` three.
+/// Adam. Like `torch.optim.Adam`; two buffers per parameter, with `amsgrad` three.
 ///
 /// ```
 /// use plimsoll::optim::{Adam, AdamOptions, Optimizer};
@@ -21,7 +21,7 @@ use super::optimizer_of::OptimizerOf;
 /// ```
 pub type Adam = OptimizerOf<AdamOptions>;
 
-/// Adam with decoupled weight decay. As `torch.optim.AdamW`.
+/// Adam with decoupled weight decay. Like `torch.optim.AdamW`.
 ///
 /// ```
 /// use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
@@ -115,6 +115,6 @@ adam! {
 adam! {
     /// The settings of [`AdamW`], with PyTorch's defaults.
     AdamWOptions, "adamw", Decoupled,
-    /// Decoupled weight decay: each step shrinks parameters by this share of the learning rate.
+    /// Decoupled weight decay: each step shrinks parameters by this multiple of the learning rate.
     1e-2
 }

@@ -25,7 +25,7 @@ pub trait Algorithm: Clone + Debug + Default + Send + Sync + Serialize + Deseria
     /// Rejects a parameter that the algorithm cannot update.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason why the algorithm cannot update the parameter.
     fn check_parameter(&self, parameter: &Tensor) -> Result<()> {
         let _ = parameter;
         Ok(())

@@ -7,7 +7,7 @@ fn gradients(parameters: &[Tensor]) -> Vec<Tensor> {
 }
 
 /// Scales the gradients of all parameters so that their total norm is at most `max_norm`. Returns the norm before scaling, as a
-/// tensor, or `None` if there are no gradients. The gradients are scaled in place, without a copy. As
+/// tensor, or `None` if there are no gradients. The gradients are scaled in place, without a copy. Like
 /// `torch.nn.utils.clip_grad_norm_`, whose `norm_type` is 2.
 ///
 /// ```
@@ -32,7 +32,7 @@ pub fn clip_grad_norm_(parameters: &[Tensor], max_norm: f64, norm_type: f64) -> 
     op::clip_norm_(&gradients(parameters), max_norm, norm_type)
 }
 
-/// Clamps every element of the parameters' gradients to `-clip_value..=clip_value`, in place. As
+/// Clamps every element of the parameters' gradients to `-clip_value..=clip_value`, in place. Like
 /// `torch.nn.utils.clip_grad_value_`.
 ///
 /// # Errors

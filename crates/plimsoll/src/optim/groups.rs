@@ -91,7 +91,7 @@ impl<O: Algorithm> ParamGroup<O> {
             let (wanted, dtype) = self.wanted(parameter);
             for wanted in wanted.iter().filter(|wanted| state.get(wanted.name).is_none()) {
                 if parameter.device().is_capturing() {
-                    let why = "the first step makes the optimizer's state, which each replay would make again: take a step before";
+                    let why = "each replay would create the optimizer's state again: take a step before the capture";
                     return Err(Error::Captured { op: O::NAME, why });
                 }
                 let tensor = memory.allocate(parameter, wanted, dtype)?;

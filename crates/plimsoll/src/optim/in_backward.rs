@@ -13,7 +13,7 @@ use super::optimizer_of::OptimizerOf;
 /// PyTorch's tutorial "How to save memory by fusing the optimizer step into the backward pass".
 ///
 /// Techniques that need all gradients at once, such as clipping by their norm or accumulation over several passes, need an
-/// ordinary optimizer. A step that fails ends the backward pass with its error.
+/// ordinary optimizer. If a step fails, its error ends the backward pass.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};

@@ -37,7 +37,7 @@ pub use state_dict::{GroupState, OptimizerState, ParamState};
 
 use plimsoll_tensor::{Graph, Result, Tensor};
 
-/// Updates parameters from their gradients. As `torch.optim.Optimizer`.
+/// Updates parameters from their gradients. Like `torch.optim.Optimizer`.
 pub trait Optimizer {
     /// Updates every parameter that has a gradient. Missing state is allocated for all of
     /// them first, so running out of memory leaves every parameter unchanged.
@@ -108,7 +108,7 @@ pub trait Optimizer {
         Ok(0)
     }
 
-    /// Drops every gradient, as PyTorch's `zero_grad(set_to_none=True)`.
+    /// Drops every gradient, like PyTorch's `zero_grad(set_to_none=True)`.
     fn zero_grad(&self) {
         self.parameters().iter().for_each(Tensor::clear_grad);
     }

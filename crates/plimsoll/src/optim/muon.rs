@@ -26,7 +26,7 @@ pub enum AdjustLr {
 pub struct MuonOptions {
     /// Learning rate.
     pub lr: f64,
-    /// Decoupled weight decay: each step shrinks parameters by this share of the learning rate.
+    /// Decoupled weight decay: each step shrinks parameters by this multiple of the learning rate.
     pub weight_decay: f64,
     /// Momentum factor.
     pub momentum: f64,
@@ -57,7 +57,7 @@ impl Default for MuonOptions {
     }
 }
 
-/// Muon: updates by the nearly orthogonalized momentum, for the matrices of hidden layers. As `torch.optim.Muon`. Use AdamW for
+/// Muon: updates by the nearly orthogonalized momentum, for the matrices of hidden layers. Like `torch.optim.Muon`. Use AdamW for
 /// embeddings, biases and norms.
 ///
 /// ```
@@ -91,7 +91,7 @@ impl Algorithm for MuonOptions {
             return Ok(());
         }
         let message = format!(
-            "{} has shape {:?}; Muon steps matrices only: give the other parameters to AdamW",
+            "{} has shape {:?}; Muon supports only matrices: give the other parameters to AdamW",
             parameter.label(),
             parameter.shape()
         );

@@ -67,7 +67,7 @@ impl<O: Algorithm> OptimizerOf<O> {
         self
     }
 
-    /// Adds a group of parameters with its own options. As `Optimizer.add_param_group`.
+    /// Adds a group of parameters with its own options. Like `Optimizer.add_param_group`.
     ///
     /// # Errors
     /// A parameter that is in another group, or twice in this one.
@@ -94,7 +94,7 @@ impl<O: Algorithm> OptimizerOf<O> {
         check_current(O::NAME, all())?;
         if let Some(parameter) = all().find(|parameter| parameter.is_lent()) {
             let message = format!(
-                "the whole parameters of {} are sharded, and get no gradients: make the optimizer from \
+                "the parameters of {} are sharded, and the complete ones get no gradients: make the optimizer from \
                  `FullyShardedDataParallel::parameters`",
                 parameter.label()
             );

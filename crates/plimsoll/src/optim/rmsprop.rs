@@ -41,7 +41,7 @@ impl Default for RmsPropOptions {
     }
 }
 
-/// RMSprop. As `torch.optim.RMSprop`.
+/// RMSprop. Like `torch.optim.RMSprop`.
 ///
 /// ```
 /// use plimsoll::optim::{Optimizer, RmsProp, RmsPropOptions};

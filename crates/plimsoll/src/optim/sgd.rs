@@ -38,7 +38,7 @@ impl Default for SgdOptions {
     }
 }
 
-/// Stochastic gradient descent, optionally with momentum. As `torch.optim.SGD`.
+/// Stochastic gradient descent, optionally with momentum. Like `torch.optim.SGD`.
 ///
 /// ```
 /// use plimsoll::optim::{Optimizer, Sgd, SgdOptions};

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::algorithm::{Algorithm, StateTensor};
 use super::groups::{ParamGroup, State, StateMemory};
 
-/// The state and options of an optimizer. As `torch.optim.Optimizer.state_dict()`.
+/// The state and options of an optimizer. Like `torch.optim.Optimizer.state_dict()`.
 ///
 /// ```
 /// use plimsoll::optim::{Adam, AdamOptions, Optimizer};
@@ -82,7 +82,7 @@ fn options_of<O: Algorithm>(options: &O) -> Map<String, Value> {
     }
 }
 
-/// PyTorch options that would change what a step does and that some algorithms here lack.
+/// PyTorch options that change the effect of a step and that some algorithms here do not support.
 const MISSING: [&str; 2] = ["amsgrad", "maximize"];
 
 fn wrong<O: Algorithm>(message: &str) -> Error {
@@ -147,14 +147,16 @@ fn copied<O: Algorithm>(
 pub(super) fn load<O: Algorithm>(groups: &mut [ParamGroup<O>], saved: &OptimizerState) -> Result<()> {
     let (here, there) = (groups.len(), saved.param_groups.len());
     if here != there {
-        return Err(wrong::<O>(&format!("{there} parameter groups were saved, this optimizer has {here}")));
+        return Err(wrong::<O>(&format!(
+            "{there} parameter groups were saved, but this optimizer has {here}"
+        )));
     }
     let (mut loaded, mut memory) = (Vec::new(), StateMemory::default());
     for (at, (group, saved_group)) in groups.iter().zip(&saved.param_groups).enumerate() {
         let (here, there) = (group.parameters.len(), saved_group.params.len());
         if here != there {
             return Err(wrong::<O>(&format!(
-                "group {at} was saved with {there} parameters, this one has {here}"
+                "group {at} was saved with {there} parameters, but this one has {here}"
             )));
         }
         let options = merged(&group.options, saved_group)?;

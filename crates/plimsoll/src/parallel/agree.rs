@@ -1,4 +1,4 @@
-//! Whether all ranks have the same model and do the same with it.
+//! Checks that all ranks have the same model and do the same with it.
 
 use plimsoll_tensor::{Error, ProcessGroup, Result, Tensor};
 use twox_hash::XxHash3_64;
@@ -17,8 +17,8 @@ pub(super) fn same_model(
         None => Ok(()),
         Some(rank) => {
             let message = format!(
-                "rank {rank} has another model than this rank, whose {} tensors begin with {}: names, shapes, types and which ones \
-                 want a gradient must be the same on all ranks",
+                "rank {rank} has another model than this rank, whose {} tensors begin with {}: names, shapes, types \
+                 and which ones require gradients must be the same on all ranks",
                 tensors.len(),
                 tensors.first().map_or("nothing", |(name, _)| name.as_str())
             );
@@ -53,7 +53,7 @@ pub(super) fn first_other(group: &ProcessGroup, text: &str, label: &str) -> Resu
     Ok(all.iter().position(|other| *other != own))
 }
 
-/// Formats a list of names, of which it shows at most 8.
+/// Formats a list of names, showing at most 8 of them.
 pub(super) fn shown(names: &[&str]) -> String {
     const SHOWN: usize = 8;
     match names.len() {

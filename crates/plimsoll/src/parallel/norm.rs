@@ -1,7 +1,7 @@
-//! The norm of all gradients, with the same bits however parameters are sharded.
+//! The norm of all gradients, with the same bits for any kind of sharding.
 //!
-//! The squares of each row are added in 64 bits. A row is never cut, so its sum does not depend on the rank that has it. Then the
-//! sums of all rows are added, in the order of the parameters.
+//! The squares of each row are added in 64 bits. A row is never split between ranks, so its sum does not depend on the rank that
+//! has it. Then the sums of all rows are added, in the order of the parameters.
 
 use plimsoll_tensor::label::{Category, Span, intern};
 use plimsoll_tensor::{DType, Error, ProcessGroup, ReduceOp, Result, Tensor, no_grad};
@@ -11,7 +11,7 @@ const NAME: &str = "clip_grad_norm_";
 /// Elements that are squared at a time, which bounds the temporary memory.
 const CHUNK: usize = 1 << 20;
 
-/// The rows of all gradients, of which this rank has some.
+/// The rows of all gradients; this rank has some of them.
 pub(super) struct RowSums {
     /// The number of rows of all parameters so far.
     rows: usize,
@@ -19,7 +19,7 @@ pub(super) struct RowSums {
     own: Vec<(usize, usize, Tensor)>,
 }
 
-/// The length of a row of a parameter: of its elements with the same first index.
+/// The length of a row of a parameter. A row consists of the elements with the same first index.
 pub(super) fn row_len(shape: &[usize]) -> usize {
     shape.get(1..).unwrap_or_default().iter().product()
 }
@@ -50,7 +50,7 @@ impl RowSums {
                 square_sums(&sums, *at, *len, grad)?;
             }
             if let Some(group) = group {
-                group.all_reduce(&sums, ReduceOp::Sum)?; // adds zeros, so it is exact
+                group.all_reduce(&sums, ReduceOp::Sum)?; // only zeros are added, so this is exact
             }
             let norm = sums.sum()?.sqrt()?;
             let factor = norm.add_scalar(1e-6)?.reciprocal()?.mul_scalar(max_norm)?.clamp_max(1.0)?;
@@ -73,7 +73,8 @@ fn square_sums(sums: &Tensor, at: usize, row_len: usize, grad: &Tensor) -> Resul
     for start in (0..rows).step_by(chunk) {
         let count = chunk.min(rows - start);
         let part = grad.narrow(0, start, count)?;
-        // A single row is added twice: the sum of all elements is computed in another order than those of several rows.
+        // A single row is summed as two equal rows, because the sum of all elements uses a different order than the
+        // sums of several rows.
         let several = if count == 1 { part.expand(&[2, row_len])? } else { part };
         let found = several.to_dtype(DType::F64)?.square()?.sum_dims(&[1])?;
         sums.narrow(0, at + start, count)?.copy_(&found.narrow(0, 0, count)?)?;

@@ -1,7 +1,7 @@
 //! Everything needed to resume training, in one file: [`Checkpoint`].
 //!
-//! The file is safetensors: tensors `model.…` and `optimizer.…`, and the rest as JSON in its header. So other tools can read the
-//! weights, and the file is replaced atomically.
+//! The file is in safetensors format: tensors `model.…` and `optimizer.…`, and everything else as JSON in its header. So other
+//! tools can read the weights, and the file is replaced atomically.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -158,7 +158,7 @@ impl Checkpoint {
         let (Some(optimizer_groups), Some(optimizer_steps), Some(generators), Some(values)) =
             (groups, steps, generators, values)
         else {
-            return Err(wrong("the JSON in its header is not what this version writes"));
+            return Err(wrong("the JSON in its header was not written by this version"));
         };
         let (tensors, file) = (StateDict::default(), Some(file));
         Ok(Checkpoint { tensors, optimizer_groups, optimizer_steps, generators, values, file })
@@ -172,8 +172,8 @@ impl Checkpoint {
     /// Loads the parameters and buffers of the model.
     ///
     /// # Errors
-    /// Another model, with all names and shapes that do not match; in this case nothing has changed. A damaged file; out of
-    /// memory.
+    /// The checkpoint is of another model; the error lists all names and shapes that do not match, and nothing has changed.
+    /// A damaged file; out of memory.
     pub fn load_model(&self, model: &dyn Module) -> Result<(), SerializeError> {
         model.load_state_dict(&self.model_source(), Strict::Yes).map(drop)
     }
@@ -186,7 +186,7 @@ impl Checkpoint {
     /// Loads the state and options of the optimizer.
     ///
     /// # Errors
-    /// As [`Optimizer::load_state_dict`]; a damaged file.
+    /// The errors of [`Optimizer::load_state_dict`]; a damaged file.
     pub fn load_optimizer(&self, optimizer: &mut dyn Optimizer) -> Result<(), SerializeError> {
         let parameters = optimizer.parameters();
         let device_of = |number: usize| {

@@ -9,7 +9,7 @@ use crate::state_dict::SerializeError;
 /// The name of the file.
 const NAME: &str = ".plimsoll.lock";
 
-/// The right to save into a folder. The system releases the lock when the process ends, for whatever reason; the file stays.
+/// The right to save into a folder. The system releases the lock when the process ends, for any reason; the file remains.
 ///
 /// ```
 /// use plimsoll::serialize::FolderLock;

@@ -134,7 +134,7 @@ pub(super) fn save_as<'a>(
     write_as(tensors, texts, path)?.replace_target()
 }
 
-/// The same, without replacing the target file yet.
+/// Writes the file under a temporary name, without replacing the target file yet.
 pub(super) fn write_as<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
     texts: BTreeMap<String, String>,
@@ -178,7 +178,7 @@ impl SafetensorsFile {
         Self::open_alone(path).map_err(with_good)
     }
 
-    /// The same, without searching other files for an undamaged checkpoint.
+    /// Opens a file without searching other files for an undamaged checkpoint.
     pub(super) fn open_alone(path: &Path) -> Result<SafetensorsFile, SerializeError> {
         let wrong = |message: String| SerializeError::format(path, message);
         let io = |source| SerializeError::io(path, source);

@@ -17,7 +17,7 @@ const INDEX: &str = "model.safetensors.index.json";
 const WHOLE: &str = "model.safetensors";
 
 /// Writes a state dict into a folder: `model.safetensors` if it has at most `shard_bytes`, otherwise
-/// `model-00001-of-00003.safetensors`, … and `model.safetensors.index.json`. As `save_pretrained` of transformers.
+/// `model-00001-of-00003.safetensors`, … and `model.safetensors.index.json`. Like `save_pretrained` of transformers.
 ///
 /// ```
 /// use plimsoll::serialize::{self, StateDict, TensorSource};
@@ -37,7 +37,7 @@ const WHOLE: &str = "model.safetensors";
 /// removed, because they would be loaded instead.
 ///
 /// # Errors
-/// As [`super::save`].
+/// The errors of [`super::save`].
 pub fn save_sharded(
     dict: &StateDict,
     folder: impl AsRef<Path>,
@@ -148,7 +148,7 @@ impl ShardedFiles {
             wanted.into_iter().map(open).collect::<Result<_, _>>()?;
         let lacks = |(name, file): &(&String, &String)| files[*file].shape(name).is_none();
         if let Some((name, file)) = weight_map.iter().find(lacks) {
-            return Err(wrong(format!("`{name}` should be in {file}, and is not")));
+            return Err(wrong(format!("`{name}` should be in {file}, but is not")));
         }
         Ok(ShardedFiles { index, files, weight_map })
     }

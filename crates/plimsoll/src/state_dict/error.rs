@@ -25,12 +25,12 @@ pub enum SerializeError {
         /// The error.
         source: io::Error,
     },
-    /// A file that is damaged, or of another kind.
+    /// The file is damaged, or is not of the expected kind.
     #[error("{}: {message}", .path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The problem, and what to do.
         message: String,
     },
     /// A file whose content does not match its checksum.
@@ -92,7 +92,7 @@ fn damage(path: &Path, what: &str, good: Option<&Path>) -> String {
 /// dict.insert("fc.weight", Tensor::ones(&[2, 5], &Device::cpu())?);
 /// dict.insert("head.weight", Tensor::ones(&[2], &Device::cpu())?);
 /// let error = model.load_state_dict(&dict, Strict::Yes).unwrap_err();
-/// let expected = "the state dict does not fit Sequential:
+/// let expected = "the state dict does not match Sequential:
 ///   missing: fc.bias
 ///   unexpected: head.weight
 ///   fc.weight has shape [2, 5] in the state dict and [2, 4] in the model";
@@ -168,7 +168,7 @@ impl fmt::Display for IncompatibleKeys {
             }
             return Ok(());
         }
-        write!(f, "the state dict does not fit {}:", self.kind)?;
+        write!(f, "the state dict does not match {}:", self.kind)?;
         for (what, names) in [("missing", &self.missing), ("unexpected", &self.unexpected)] {
             if !names.is_empty() {
                 let listed = &names[..names.len().min(LISTED)];

@@ -31,7 +31,7 @@ pub trait TensorSource {
     /// All tensors, on a device.
     ///
     /// # Errors
-    /// As [`TensorSource::tensor`].
+    /// The errors of [`TensorSource::tensor`].
     fn state_dict(&self, device: &Device) -> Result<StateDict, SerializeError> {
         let names = self.names().into_iter();
         names.map(|name| self.tensor(&name, device).map(|tensor| (name, tensor))).collect()
@@ -47,7 +47,7 @@ pub enum Strict {
     No,
 }
 
-/// Named tensors in order, as PyTorch's `state_dict()`. The tensors are the model's, not copies.
+/// Named tensors in order, like PyTorch's `state_dict()`. The tensors are the model's, not copies.
 ///
 /// ```
 /// use plimsoll::serialize::StateDict;

@@ -1,4 +1,4 @@
-//! The bits of data-parallel training, whatever is sharded; and a resumed run.
+//! The bits of data-parallel training, regardless of what is sharded; and a resumed run.
 
 use plimsoll::nn::{BatchNorm1d, Linear, Module, Scope, Sequential};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};

@@ -1,5 +1,5 @@
-//! Sharded training has the bits of data-parallel training, whatever is sharded. Each rank has its part of the memory, to the byte
-//! on simulated ranks too. A run is resumed with any number of ranks.
+//! Sharded training has the bits of data-parallel training, regardless of what is sharded. Each rank has its part of the memory,
+//! to the byte on simulated ranks too. A run is resumed with any number of ranks.
 
 mod bits;
 mod lanes;
@@ -46,7 +46,7 @@ fn config() -> Gpt2Config {
     }
 }
 
-/// What a training does besides plain steps.
+/// The features that a training run uses in addition to plain steps.
 #[derive(Clone, Copy, Debug, Default)]
 struct Case {
     accumulates: bool,
@@ -59,7 +59,7 @@ struct Case {
     lanes: Option<Reproducible>,
 }
 
-/// How a training shares its work.
+/// How a training run divides its work.
 enum Way {
     Ddp(DistributedDataParallel),
     Sharded(FullyShardedDataParallel),

@@ -1,4 +1,4 @@
-//! What is refused, and errors that ranks get together.
+//! Tests of refused operations, and of errors that all ranks get together.
 
 use plimsoll::amp::GradScaler;
 use plimsoll::nn::{Linear, Module, ModuleList, Scope};
@@ -19,7 +19,11 @@ fn ranks_that_use_other_parameters_are_told_so() {
         drop(loss);
         other.backward().unwrap_err().to_string()
     });
-    assert!(errors[0].contains("rank 1 has gradients of other parameters than this rank"), "{}", errors[0]);
+    assert!(
+        errors[0].contains("rank 1 has gradients for different parameters than this rank"),
+        "{}",
+        errors[0]
+    );
     assert!(errors[1].contains("without a gradient here: extra.weight, extra.bias"), "{}", errors[1]);
 }
 
@@ -36,7 +40,7 @@ fn what_sharding_cannot_do_is_refused_by_name() {
     let step = |parameters: Vec<Tensor>| text(Sgd::new(parameters, SgdOptions::default()).step());
     assert_eq!(
         step(whole.clone()),
-        "sgd: the whole parameters of root are sharded, and get no gradients: make the optimizer from \
+        "sgd: the parameters of root are sharded, and the complete ones get no gradients: make the optimizer from \
          `FullyShardedDataParallel::parameters`"
     );
     assert!(step(before).contains("has another tensor since this optimizer was made"));
@@ -54,7 +58,7 @@ fn what_sharding_cannot_do_is_refused_by_name() {
         no_grad(|| whole[0].fill_(0.0)),
         no_grad(|| plimsoll::into_out(&whole[0].detach(), || whole[0].neg())),
     ] {
-        assert!(text(written).contains("a whole parameter of a sharded model is only read"));
+        assert!(text(written).contains("a complete parameter of a sharded model is read-only"));
     }
     assert!(text(whole[0].offload()).contains("has no memory of its own"));
     assert!(text(whole[0].pin().map(drop)).contains("has no memory of its own"));
@@ -113,7 +117,7 @@ fn an_operation_on_two_units_gathers_both_in_one_order() {
         let device = Device::cpu();
         let scope = Scope::new(&device, 1);
         let mut list = ModuleList::new(&scope.at("h"), 4, |s| Linear::new(s, 128, 256)).unwrap();
-        // Allocations that differ between ranks, so that the order of ids does, too.
+        // Allocations that differ between ranks, so that the order of ids also differs.
         let noise: Vec<Vec<u8>> = (0..group.rank() * 5).map(|i| vec![0u8; 64 + i * 40]).collect();
         let sharded = fully_shard(&mut list, group, FullyShardOptions::default()).unwrap();
         let mut sums = Vec::new();

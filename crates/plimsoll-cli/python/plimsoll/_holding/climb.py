@@ -1,5 +1,5 @@
-"""Finds the path from an object up to a name in the program: a breadth-first walk over the referrers that the garbage collector
-reports, up to a module's variable, a class, or a variable of a running function.
+"""Finds the path from an object up to a name in the program, with a breadth-first search over the referrers that the
+garbage collector reports. The search ends at a module's variable, a class, or a variable of a running function.
 
 The collector does not know the variables of running functions; they are read from the threads' frames. The walk keeps
 references to objects only while it runs.
@@ -42,7 +42,7 @@ class Chain:
 
 
 class Branch:
-    """The walk above one of the objects that refer to the start."""
+    """The search above one of the objects that refer to the start."""
 
     def __init__(self, start: Any, holder: Any) -> None:
         self.objects = {id(start): start, id(holder): holder}
@@ -59,7 +59,7 @@ class Branch:
 
 
 class Climb:
-    """The roots at this moment, and walks up to them."""
+    """Walks up from objects to the roots that exist at this moment."""
 
     def __init__(self) -> None:
         self.until = time.monotonic() + SECONDS
@@ -153,7 +153,7 @@ class Climb:
         return self.made(branch, tops[0] if tops else above[0][0], None, is_garbage)
 
     def is_garbage(self, branch: Branch, branches: list[tuple[int, Branch]], found: list[list[Chain]]) -> bool:
-        """Whether nothing else refers to the objects above the start, so that they form a cycle."""
+        """Whether no other object refers to the objects above the start, which then form a cycle."""
         if branch.frontier or len(branch.objects) >= MOST or self.is_late():
             return False
         counts = dict.fromkeys(branch.objects, 0)
@@ -169,7 +169,7 @@ class Climb:
             count(other.objects.values())
         for chain in (it for chains in found for it in chains):
             count(chain.objects)
-        # The call itself holds one more reference.
+        # The call of getrefcount itself holds one more reference.
         return all(sys.getrefcount(branch.objects[at]) - 1 <= counts[at] for at in branch.below)
 
 

@@ -1,5 +1,5 @@
-"""Finds training memory that was dropped for good: gradients, optimizer states and buffers that existed in earlier
-steps but not in the latest ones.
+"""Finds training memory that disappeared and never came back: gradients, optimizer states and buffers that existed in
+earlier steps but not in the latest ones.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from .. import protocol
 from .live import Tensors
 from .objects import is_a
 
-# The first steps are all examined, then those whose number is a power of two, and those in which memory falls.
+# The first steps are all examined. After them, steps whose number is a power of two are examined, and steps in
+# which memory falls.
 OFTEN = 8
 LEAST_PART = 100  # of the allocated bytes: less is not reported
 LOOKS = 2  # examined steps in which a tensor must be missing to count as gone
@@ -44,7 +45,7 @@ class Falling:
         self.modules.add(module)
 
     def stepped(self, optimizer: Any, step: int, level: int) -> None:
-        """An optimizer has made this step, with so many bytes allocated. Most steps cost a comparison."""
+        """Called after an optimizer's step, with the number of allocated bytes. Most steps cost only a comparison."""
         kept = self.kept.setdefault(optimizer, Kept())
         falls, kept.level = level < kept.level - kept.level // LEAST_PART, level
         if step <= OFTEN or step & (step - 1) == 0 or falls:
@@ -55,7 +56,7 @@ class Falling:
                 self.kept.pop(optimizer, None)  # an error here must not end the program
 
     def look(self, optimizer: Any, kept: Kept, step: int) -> None:
-        """Notes what is there at an optimizer's step."""
+        """Records the tensors that exist at an optimizer's step."""
         kept.looks.append(step)
         nth = len(kept.looks) - 1
         for key, tensor in self.there(optimizer):
@@ -74,14 +75,14 @@ class Falling:
                 for name, it in state.items() if isinstance(state, dict) else ():
                     if self.known.is_tensor(it):
                         yield ("optimizer state", (id(parameter), name)), it
-        # Those of all modules, once.
+        # The buffers of all modules belong to one optimizer, so that they are examined once.
         for module in list(self.modules) if optimizer is next(iter(self.kept)) else ():
             for name, it in module._buffers.items():
                 if it is not None and self.known.is_tensor(it):
                     yield ("buffer", (id(module), name)), it
 
     def rows(self) -> list[protocol.Fall]:
-        """Rows for tensors that are gone for good, by optimizer and category, the largest first."""
+        """Rows for tensors that disappeared and never came back, by optimizer and category, the largest first."""
         found = [row for optimizer, kept in list(self.kept.items()) for row in self.gone(optimizer, kept)]
         return sorted(found, key=lambda it: -it["bytes"])
 
@@ -105,7 +106,9 @@ class Falling:
         ]
 
     def text(self, category: str, owners: list[int], is_frozen: bool) -> str:
-        """A description of what is gone: `the gradients of 3 parameters (0.weight, …), which are frozen`."""
+        """A description of the tensors that disappeared: `the gradients of 3 parameters (0.weight, …), which are
+        frozen`.
+        """
         owners = list(dict.fromkeys(owners))
         one = "module" if category == "buffer" else "parameter"
         many = f"{len(owners)} {one}{'' if len(owners) == 1 else 's'}"

@@ -9,7 +9,7 @@ from .holder import Holder
 from .survey import Survey
 
 ROWS = 3  # the maximum number of holders to name
-SHARE = 0.3  # of the growth: a holder that keeps less of it is not named
+SHARE = 0.3  # of the growth: a holder that keeps less is not named
 LEAST = 0.1  # of all allocated bytes: when memory runs out, a holder that keeps less is not named
 LOOKS = 3  # how many failed requests are examined: a program may catch thousands
 

@@ -47,7 +47,7 @@ def best(found: list[Chain]) -> list[Chain]:
 
 
 def text_of(chain: Chain, content: str = "") -> str:
-    """The words for a chain: at most two expressions, the inner one first."""
+    """Describes a chain in at most two expressions, the inner one first."""
     inner, *outer = parts(chain)
     words = [inner.text(content)] + [it.text() for it in outer[:1]]
     text = ", held by ".join(it for it in words if it)

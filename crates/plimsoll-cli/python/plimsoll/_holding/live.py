@@ -1,7 +1,7 @@
 """The tensors of the process that Python knows, their bytes, and the other memory that their autograd graphs keep.
 
-Storages are identified by their address, and their data is never read. No code of tensor subclasses or modes runs
-meanwhile, and no saved-tensor hook.
+Storages are identified by their address, and their data is never read. No code of tensor subclasses or modes and
+no saved-tensor hook runs during this.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Tensors:
         return found, storages
 
     def graphs(self, tensors: list[Any], device: int | None = None) -> list[tuple[Any, dict[int, int]]]:
-        """The tensors that have a graph, the latest first. Each comes with the storages that its graph saves for the backward
-        pass, and their bytes. A storage that several graphs share counts for the first.
+        """The tensors that have a graph, the latest first. Each comes with the storages that its graph saves for the
+        backward pass, and their bytes. A storage that several graphs share is counted for the first of them.
         """
         roots = [it for it in tensors if self.get(it, "grad_fn") is not None]
         roots.sort(key=lambda it: -self.order(it))

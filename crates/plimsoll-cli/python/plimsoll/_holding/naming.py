@@ -70,7 +70,7 @@ def parts(chain: Chain) -> list[Part]:
     found = [first(chain)]
     at = len(objects) - 1
     if isinstance(chain.root, str) and at:
-        # The topmost object is the module's dictionary, which `first` has read.
+        # The topmost object is the module's dictionary, which `first` has already named.
         at -= 1
     while at > 0:
         at = down(objects, at, found)
@@ -101,7 +101,9 @@ def first(chain: Chain) -> Part:
 
 
 def down(objects: list[Any], at: int, found: list[Part]) -> int:
-    """Adds the step from an object to the one below it, or the one below that. Returns the index that it reached."""
+    """Adds the step from an object to the next one below it, or to the one after that. Returns the index that it
+    reached.
+    """
     owner, child, part = objects[at], objects[at - 1], found[-1]
     if type(owner) is FunctionType:
         return of_function(objects, at, found)

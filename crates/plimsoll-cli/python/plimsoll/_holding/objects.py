@@ -24,7 +24,7 @@ class_name: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 
 
 def is_a(obj: Any, *kinds: type) -> bool:
-    """Does the same as `isinstance`, but does not call the object's `__class__`."""
+    """Like `isinstance`, but does not call the object's `__class__`."""
     return any(base is kind for base in mro(type(obj)) for kind in kinds)
 
 

@@ -37,12 +37,14 @@ class Skipped:
 
     @property
     def count(self) -> int:
-        """The steps that were skipped. Those that a GPU has not finished yet may be missing: this does not wait for it."""
+        """The number of skipped steps. It may not include steps that a GPU has not finished yet, because this does not
+        wait for the GPU.
+        """
         return self.in_python + sum(it.known() for it in self.on_devices.values())
 
     def settle(self) -> None:
-        """Waits for the GPUs that skip steps themselves, so that `count` is complete. While a graph is captured, or if a GPU
-        has failed, it stays as it is.
+        """Waits for the GPUs that skip steps themselves, so that `count` is complete. Does nothing while a graph is
+        captured, or if a GPU has failed.
         """
         try:
             for it in self.on_devices.values() if not self.is_captured() else ():
@@ -51,7 +53,9 @@ class Skipped:
             return
 
     def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An optimizer has stepped. If GradScaler has set its `found_inf`, its kernel skips the step where that is not 0."""
+        """Called after an optimizer's step. If GradScaler has set the optimizer's `found_inf`, its kernel skips the
+        step if that value is not 0.
+        """
         self.steps += 1
         found = getattr(optimizer, "found_inf", None)
         if not isinstance(found, self.torch.Tensor) or self.is_captured():
@@ -65,13 +69,13 @@ class Skipped:
             return  # an error here must not end the program
 
     def is_captured(self) -> bool:
-        """Whether a CUDA graph is being captured: what this step launches would run at each replay."""
+        """Whether a CUDA graph is being captured: the kernels that this step launches would run at each replay."""
         cuda = self.torch.cuda
         return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
 class OnDevice:
-    """A count on a device, with a copy on the host that follows it without waiting."""
+    """A counter on a device, with a copy on the host that is updated without waiting."""
 
     def __init__(self, torch: Any, device: Any) -> None:
         self.torch, self.device = torch, device
@@ -79,13 +83,13 @@ class OnDevice:
         self.host = torch.zeros((), pin_memory=device.type == "cuda")
 
     def add(self, found: Any) -> None:
-        """Adds 1 if `found` is not 0, when the device gets there."""
+        """Queues an operation that adds 1 if `found` is not 0."""
         with self.torch.no_grad():
             self.total.add_(found.detach().clamp(max=1))
             self.host.copy_(self.total, non_blocking=True)
 
     def known(self) -> int:
-        """The count as far as the host knows it."""
+        """The count, as far as it has reached the host."""
         return int(self.host.item())
 
     def settle(self) -> None:

@@ -17,12 +17,12 @@ VERSION = ""  # the version of the program that started this process
 
 
 class OtherVersionError(ImportError):
-    """The wheel in this Python has a different version than the program that started it."""
+    """The version of the wheel in this Python differs from the version of the program that started this process."""
 
 
 class Finder:
-    """Runs functions after the import of modules. A second instance around the same loader would break the first, so
-    there is only one.
+    """Runs functions after the import of modules. A second instance that wraps the same loader would break the first,
+    so there is only one.
     """
 
     def __init__(self, then: Mapping[str, Callable[[Any], object]]) -> None:
@@ -48,7 +48,7 @@ class Finder:
         original = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            loader.exec_module = original  # not `del`: another finder of ours may be around it
+            loader.exec_module = original  # not `del`: another finder of ours may wrap it
             original(module)
             then = self.then.pop(name, None)
             try:

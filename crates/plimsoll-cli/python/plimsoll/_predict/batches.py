@@ -1,6 +1,8 @@
-"""Examines the batches of the training loader that follow the last step: is one of them larger than those of the steps?
+"""Examines the batches of the training loader that follow the last step, to find one that is larger than those of the
+steps.
 
-They are loaded, not trained on; the largest then gets one step. If loading is slow, only the first ones are loaded.
+They are loaded but not trained on, except that the largest one then gets one step. If loading is slow, only the
+first ones are loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class Batches:
         self.is_searched = self.is_complete = False
 
     def saw(self, batch: Any) -> None:
-        """Notes a batch that the loader made."""
+        """Records a batch that the loader made."""
         self.made += 1
         self.sizes.add(self.elements(batch))
 

@@ -11,7 +11,7 @@ from .growth import around, counter, length_of
 
 
 class Behind:
-    """Takes the place of a `Condition` (conditions.py) for such statements: it holds when the inner loop has ended."""
+    """Replaces a `Condition` (conditions.py) for such statements: it is true when the inner loop has ended."""
 
     first = None
 
@@ -21,11 +21,11 @@ class Behind:
         self.left: int | None = None  # steps until the training loop ends; None: unknown
 
     def look(self, frame: FrameType, step: int) -> None:
-        """Notes the step."""
+        """Records the step."""
         self.last = step, {}
 
     def count(self, stack: list[FrameType]) -> None:
-        """Notes how many iterations the inner loop has left. Keeps no frame, because a frame would keep
+        """Records how many iterations the inner loop has left. Does not keep the frame, because a frame would keep
         tensors alive.
         """
         loop, own = next(((loop, own) for own in stack for loop in around(own)), (None, None))
@@ -54,8 +54,8 @@ class Behind:
 
 
 def behind(loops: list[tuple[FrameType, Any]]) -> Iterator[tuple[FrameType, Any, list[Any]]]:
-    """For each of these loops but the first, the training loop: its frame, the loop, and the statements of its body after the one
-    that is running.
+    """For each of these loops except the first, which is the training loop: its frame, the loop, and the statements of
+    its body after the one that is running.
     """
     for frame, loop in loops[1:]:
         line = frame.f_lineno

@@ -1,6 +1,6 @@
-"""Values that are unknown but cannot be zero: an operator's bounds limit them, or the tensor had values before a
-change through an unknown mask. `clamp(min=1)` is at least 1, a mask may select nothing, a random index lies between
-its bounds.
+"""Values that are not known, but for which there is a better guess than zero: an operator's bounds limit them, or
+the tensor had known values before a change through an unknown mask. `clamp(min=1)` is at least 1, a mask may select
+nothing, a random index lies between its bounds.
 
 A read of such a value counts as a read of an unknown one: it is listed, and `--assume` replaces it. Without
 `--assume` the program gets the bound instead of zero, so a program that runs on a GPU does not fail here. Each byte
@@ -78,7 +78,7 @@ def of_change(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict
     if name in BY_INDEX and not (len(args) > 3 and args[3]):
         places = known.on_host((args[1],), {})
         if places is not None and not places[4]:
-            # The places are known, the values are not.
+            # The changed places are known, but the values are not.
             indices = tuple(slice(None) if it is None else it for it in places[0][0])
             values = before.clone()
             values[indices], unsure[indices] = 0, True

@@ -1,4 +1,4 @@
-"""What torch.compile did in this process."""
+"""Records the activity of torch.compile in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ def compiles() -> bool:
 
 
 def compile_caches() -> protocol.CompileCaches:
-    """Which results torch.compile caches: AOTAutograd's and Inductor's graphs, all of them, and the timings of kernels."""
+    """The kinds of results that torch.compile would cache for this process: AOTAutograd's graphs, Inductor's graphs (if
+    all of them can be cached), and the timings of kernels.
+    """
     config, functorch = (sys.modules.get(f"torch.{name}.config") for name in ("_inductor", "_functorch"))
     if config is None or functorch is None or getattr(config, "force_disable_caches", False):
         return protocol.CompileCaches(autograd=False, graphs=False, timings=False)

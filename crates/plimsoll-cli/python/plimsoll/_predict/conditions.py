@@ -79,7 +79,7 @@ class Condition:
         return compile(ast.Expression(named), "<test>", "eval")
 
     def look(self, frame: FrameType, step: int) -> None:
-        """Notes the values at the end of a step."""
+        """Records the values at the end of a step."""
         found = {text: value_of(leaf, frame) for text, leaf in self.leaves.items()}
         values = {text: it if type(it) in PLAIN else UNKNOWN for text, it in found.items()}
         if self.first is None:
@@ -134,7 +134,7 @@ class Condition:
         return known
 
     def search(self, wanted: bool, total: int | None) -> tuple[bool, int | None]:
-        """The same, by trying each step."""
+        """Does the same as `next`, by trying each step."""
         course = self.course()
         if course is None or self.last is None or self.holds(self.last[1]) is None:
             return False, None

@@ -1,14 +1,15 @@
-"""The use of a value that the program read from the device: is it only shown, or does it decide a size or a branch?
+"""Finds out how the program uses a value that it read from the device: whether the value is only shown, or decides a
+size or a branch.
 
-The value is an ordinary float, int or bool and must stay one, so it cannot record its use. This file follows it
-through the source instead: from the expression that read it (the frame has its instruction, and since Python 3.11
-that instruction's columns) through names, attributes, containers, returns to the callers on the stack, and into the
-program's own functions. Without source code, the instruction alone shows whether a branch follows.
+The value is an ordinary float, int or bool and must stay one, so the value itself cannot record its use. This file
+follows it through the source instead: from the expression that read it (the frame has its instruction, and since Python
+3.11 that instruction's columns) through names, attributes, containers, returns to the callers on the stack, and into
+the program's own functions. Without source code, the instruction alone shows whether a branch follows.
 
-A value decides something if it is the test of an `if` or a `while`, unless its arms only raise, print or count; the bound of a slice, an
-index, `range`, and the arguments that set a tensor's size. An `assert` decides nothing: the program continues only if
-it holds. It also finds divisions by the value and logarithms of it: there it must not be zero.
-Nothing here imports torch.
+A value decides something if it is the test of an `if` or a `while`, unless its arms only raise, print or count; the
+bound of a slice, an index, `range`, and the arguments that set a tensor's size. An `assert` decides nothing: the
+program continues only if it holds. It also finds divisions by the value and logarithms of it, for which it must not be
+zero. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Flow:
         return self.found
 
     def add(self, kind: str, file: str, line: int) -> None:
-        """Notes such a line once."""
+        """Records such a line once."""
         if all((it.kind, it.file, it.line) != (kind, file, line) for it in self.found):
             self.found.append(Sink(kind, file, line))
 

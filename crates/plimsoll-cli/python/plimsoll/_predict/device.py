@@ -22,7 +22,9 @@ def taken_bytes(device: int) -> int:
 
 
 def requested_bytes(device: int) -> int | None:
-    """The memory on a device that this process has requested of CUDA, through PyTorch or not; `None` without the stand-in."""
+    """The memory on a device that this process has requested from CUDA, through PyTorch or directly; `None` without the
+    stand-in.
+    """
     return counter("requested_bytes", device)
 
 
@@ -53,8 +55,8 @@ def peak(device: int) -> tuple[int, list[protocol.Outside], protocol.Refused | N
 
 
 def outside(devices: int) -> tuple[dict[int, int], list[protocol.Outside], protocol.Refused | None]:
-    """The bytes that each device's peak had requested, the rows of all devices, and the last row that did not fit. A device without
-    tensors counts, too: a row may not have fitted before its first tensor.
+    """The bytes that each device's peak had requested, the rows of all devices, and the last row that did not fit.
+    Devices without tensors are included, because a row may not have fitted before the device's first tensor.
     """
     peaks = [peak(device) for device in range(devices)]
     refused = [it for _, _, it in peaks if it]
@@ -63,7 +65,7 @@ def outside(devices: int) -> tuple[dict[int, int], list[protocol.Outside], proto
 
 
 def has_streams() -> bool:
-    """Whether this process has a stream that it made, through PyTorch or not."""
+    """Whether this process has created a stream, through PyTorch or directly."""
     known = getattr(ctypes.CDLL(None), "plimsoll_standin_has_streams", None)
     return known is not None and bool(known())
 

@@ -1,7 +1,7 @@
 """Routers of mixtures of experts choose by values that are not computed here. Without a correction, all tokens would
-go to the first expert, or none to any. The choice is assumed to give equal shares: row i takes the experts after
-those of row i - 1, cyclically. Values that depend on this assumption are marked (`even`). Only code whose names
-mention experts counts, because a classifier's `argmax` and the `topk` of a metric also choose among few.
+go to the first expert, or no tokens to any expert. The choice is assumed to give equal shares: row i takes the
+experts after those of row i - 1, cyclically. Values that depend on this assumption are marked (`even`). Only code
+whose names mention experts counts, because a classifier's `argmax` and the `topk` of a metric also choose among few.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from .shadow import Shadows
 
-FEW = 512  # a choice among more is one of words from a vocabulary, not of experts
+FEW = 512  # a choice among more is a choice of words from a vocabulary, not of experts
 FEW_SINGLE = 128  # the same for a choice of one, which classifiers also make
 GENERATION = "transformers/generation/"
 CALLERS = 12  # the number of frames that are searched for such names
@@ -85,7 +85,7 @@ def shares(torch: Any, indices: Any, count: int, dim: int, is_single: bool) -> A
     """The indices of equal shares among `count` experts."""
     chosen = 1 if is_single else indices.size(dim)
     rows = torch.arange(indices.numel() // max(chosen, 1), device="cpu")[:, None]
-    # A sort returns every index: its rows differ in the first of them.
+    # A sort returns every index, so its rows differ in the first index.
     flat = (rows * (chosen if chosen < count else 1) + torch.arange(chosen, device="cpu")[None, :]) % count
     if is_single:
         return flat.view(indices.size())

@@ -3,8 +3,8 @@ the code after it also runs: the evaluation, often with a larger batch. If the t
 of the steps, the largest gets a step before that (batches.py).
 
 A loader that starts then yields all its batches if memory grows from batch to batch and there is time; if making the
-batches takes most of the time, copies of one replace those in between (loops.py). Otherwise it yields the first ones
-and the last.
+batches takes most of the time, copies of one batch replace those in between (loops.py). Otherwise it yields the
+first batches and the last one.
 
 If the program starts more epochs, each gets one batch, until the time is up. A program that does not train in a
 loop over a DataLoader is stopped at once, and its evaluations are listed as not run (`unseen`).
@@ -49,7 +49,7 @@ class Loaders:
 
 
 class Finish:
-    """What happens after the requested steps: which loaders end early, and when to stop."""
+    """Ends the program after the requested steps: decides which loaders end early, and when to stop."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -120,7 +120,7 @@ class Finish:
         kind.__init__, kind.__next__, kind._reset = __init__, __next__, _reset
 
     def watch_evaluation(self) -> None:
-        """Notes the lines that call `eval()`."""
+        """Records the lines that call `eval()`."""
         module, finish = self.torch.nn.Module, self
         original = module.eval
 
@@ -136,7 +136,7 @@ class Finish:
         module.eval = eval
 
     def stepped(self) -> None:
-        """A step was counted: the loaders that yielded a batch for it are the training's."""
+        """A step was counted. The loaders that yielded a batch for it belong to the training."""
         self.training |= self.since_step
         self.since_step = set()
         self.files |= {frame.f_code.co_filename for frame in frames.of_program(sys._getframe(1))}
@@ -185,7 +185,7 @@ class Finish:
         return self.idle > IDLE or self.left() < 0
 
     def note_level(self) -> None:
-        """Notes the allocated bytes a few times a second."""
+        """Records the allocated bytes a few times a second."""
         self.levels.append(max(allocator.levels(self.torch), default=0))
         if len(self.levels) > 4096:
             del self.levels[::2]

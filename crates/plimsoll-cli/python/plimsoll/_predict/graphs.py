@@ -30,7 +30,9 @@ class Line:
 
 
 class Alive:
-    """Put on a node of autograd, to see when it is freed: it may outlive the result of the call."""
+    """An object that is attached to an autograd node, to detect when the node is freed: it may outlive the result of
+    the call.
+    """
 
 
 class Graphs:
@@ -78,7 +80,7 @@ class Graphs:
         return is_recorded and bool(torch.cuda.is_initialized())
 
     def call(self, original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls the module, and notes the memory that the call's graph keeps besides the results."""
+        """Calls the module, and records the memory that the call's graph keeps in addition to the results."""
         torch = self.torch
         before = sum(allocator.levels(torch))
         result = original(module, *args, **kwargs)

@@ -24,8 +24,8 @@ SECONDS = 10.0  # the time limit for these steps
 SPREAD_SECONDS = 1.0  # the same, if memory grows in one of several steps
 ENDLESS = 10**12  # steps of a loop that has no real number, such as `range(sys.maxsize)`
 TIMES = 3  # how often memory must grow, if it grows in one of several steps
-MANY = 16  # the number of levels from which on quarters are compared
-LONG = 64  # the same for the rises of levels
+MANY = 16  # if there are at least this many levels, quarters are compared
+LONG = 64  # the minimum number of rises in the levels
 AROUND = {"enumerate", "tqdm", "iter", "list", "tuple", "reversed", "sorted", "track", "prefetch"}
 LENGTHS = (list, tuple, dict, set, frozenset, range, str, bytes)
 
@@ -73,7 +73,7 @@ def quickening(levels: list[int]) -> int:
 
 
 def since(levels: list[int]) -> int:
-    """The index of the level from which on memory grew in at least every second step."""
+    """The index of the level after which memory grew in at least every second step."""
     at = len(levels) - 1
     while at > 1 and min(rises(levels[at - 2 : at + 1])) >= 0 and max(rises(levels[at - 2 : at + 1])) >= LEAST_GROWTH:
         at -= 1
@@ -82,8 +82,8 @@ def since(levels: list[int]) -> int:
 
 def spread(levels: list[int]) -> tuple[int, int, int] | None:
     """Growth in one of several steps: the bytes, the number of steps from one growth to the next, and how often it was
-    seen. None if memory does not grow so. Compares the lowest levels between rises, because memory that only the
-    current step needs may stay until its end.
+    seen. None if memory does not grow in this way. Compares the lowest levels between rises, because memory that only
+    the current step needs may stay allocated until the step ends.
     """
     rose = [at for at, it in enumerate(rises(levels), 1) if it >= LEAST_GROWTH]
     found: list[int] = rose[-1:]
@@ -112,7 +112,7 @@ class Growth:
         self.began: float | None = None  # when memory was first seen to grow
 
     def note(self, peaks: dict[tuple[int, str], tuple[int, int]]) -> None:
-        """Notes the levels at the end of a step, and the devices' peaks so far: bytes and step by device and kind."""
+        """Records the levels at the end of a step, and the devices' peaks so far: bytes and step by device and kind."""
         for device, level in enumerate(allocator.levels(self.torch)):
             self.levels.setdefault(device, []).append(level)
         for (device, kind), (peak, _) in peaks.items():
@@ -131,7 +131,9 @@ class Growth:
         return {it: levels[-1] for it, levels in self.levels.items() if self.growth_of(levels)[0] >= LEAST_GROWTH}
 
     def climbs(self) -> list[protocol.Climb]:
-        """Rows for the report: devices whose peak rose in each of the latest steps, while what stays after a step does not grow."""
+        """Rows for the report: devices whose peak rose in each of the latest steps, although the memory that remains
+        after a step does not grow.
+        """
         growing = self.growing()
         return [
             protocol.Climb(device=device, bytes=rises(peaks)[-1], steps=len(peaks))
@@ -140,7 +142,7 @@ class Growth:
         ]
 
     def is_open(self, device: int, levels: list[int]) -> bool:
-        """Whether this is so for one device."""
+        """Whether this is true for one device."""
         if len(levels) <= ROWS:
             # A rise in every second step is enough.
             return max(rises(levels)[-2:], default=0) >= LEAST_GROWTH and not self.is_warm(levels)
@@ -157,7 +159,7 @@ class Growth:
         return len(levels) == 3 and rises(levels)[-1] < LEAST_GROWTH and rises(levels)[-1] >= 0
 
     def has_room(self, device: int, levels: list[int]) -> bool:
-        """Whether the device has memory for a few more steps. The step in which it runs out is computed."""
+        """Whether the device has memory for a few more steps. The step in which memory runs out is computed."""
         free, _ = self.torch.cuda.mem_get_info(device)
         unused = self.torch.cuda.memory_reserved(device) - levels[-1]
         return bool(free + unused > 8 * max(rises(levels[-ROWS - 1 :])))
@@ -186,13 +188,15 @@ class Growth:
         return found
 
     def until(self, holders: list[Holder]) -> int | None:
-        """The number of steps after which all of these holders are dropped, in each round of an outer loop. None if
+        """The number of steps after which all of these holders are dropped, in each iteration of an outer loop. None if
         they are not dropped.
         """
         return next((it.steps for it in self.rounds if holders and all(it.drops(one) for one in holders)), None)
 
     def growth_of(self, levels: list[int]) -> tuple[int, int, int]:
-        """The growth of memory: the bytes, in one of how many steps, and how often it was seen. Zeros if memory does not grow."""
+        """The growth of memory: the bytes, the number of steps in which it occurs once, and how often it was seen.
+        Zeros if memory does not grow.
+        """
         if not is_growing(levels):
             found = spread(levels)
             if found is None and is_rising(levels) and len(levels) > MANY:
@@ -219,7 +223,7 @@ class Growth:
                 self.total = None  # the source may be misread: then the number is unknown
 
     def of_loops(self, frame: FrameType | None, steps: int, given: int) -> int | None:
-        """The number of steps that the loops around a frame make. None if the number is unknown for one of them."""
+        """The number of steps in the loops around a frame. None if the number is unknown for one of them."""
         total: int | None = None
         done: int | None = None
         functions: set[str] = set()
@@ -240,8 +244,8 @@ class Growth:
 
 
 def scaled(total: int, steps: int, done: int | None) -> int:
-    """The number of steps in this many rounds of the innermost loop. With gradient accumulation, a step takes
-    several rounds.
+    """The number of steps in this many iterations of the innermost loop. With gradient accumulation, a step takes
+    several iterations.
     """
     return max(total * steps // done, steps) if done and done > steps else total
 

@@ -1,5 +1,5 @@
-"""Whether statements that did not run may matter for memory: they run a model or an optimizer, create or keep tensors,
-or change a size. Printing, logging and saving do not matter.
+"""Decides whether statements that did not run may matter for memory, because they run a model or an optimizer, create
+or keep tensors, or change a size. Printing, logging and saving do not matter.
 
 Names are looked up in a frame. The source of the program's own functions is read as well; nothing is called.
 """
@@ -16,7 +16,7 @@ from .names import HOLDS, METADATA, READERS, SHOWS
 from .source import Source, last_name, looked_up, own_nodes, scope_of
 
 DEPTH = 4  # nested calls of the program's functions that are followed
-# Functions and methods of PyTorch that need hardly any memory.
+# Functions and methods of PyTorch that need almost no memory.
 LIGHT = set(
     "save load state_dict load_state_dict train eval zero_grad no_grad enable_grad inference_mode autocast set_grad_enabled"
     " manual_seed seed synchronize empty_cache memory_allocated max_memory_allocated memory_reserved memory_stats memory_summary"
@@ -45,7 +45,7 @@ class Heavy:
         return any(self.is_one(node, names, depth) for it in statements for node in (it, *own_nodes(it)))
 
     def is_one(self, node: Any, names: Any, depth: int) -> bool:
-        """The same for one node."""
+        """Whether one node may matter."""
         if isinstance(node, ast.Call):
             return self.calls(node, names, depth)
         if isinstance(node, ast.Assign):

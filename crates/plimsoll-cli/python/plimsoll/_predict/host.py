@@ -1,5 +1,5 @@
-"""What the program has on the host: names the owners of large pieces, and the phases, for the preloaded library that
-counts them (`host/` of the program `plimsoll`). Without the library, nothing happens.
+"""Names the owners of large pieces of host memory, and the phases of the program, for the preloaded library that counts
+host memory (`host/` of the program `plimsoll`). Without the library, nothing happens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLDER = "PLIMSOLL_HOST_FOLDER"  # the variable with the folder for the library'
 LOAD, STEP, AFTER = range(3)  # phases
 LARGE = 1 << 20  # smaller pieces have no owners
 EVENT = 620  # bytes of an event in the recording of PyTorch's allocator, where they are not measured
-FEW = 20_000  # for as many events it is not worth it
+FEW = 20_000  # with more events than this, measuring takes too long
 LOOKS = 2  # steps after which tensors of optimizers are named
 
 
@@ -44,11 +44,11 @@ COUNTER = loaded()
 
 @contextlib.contextmanager
 def ours() -> Iterator[None]:
-    """What becomes resident here is our hooks', and is left out."""
+    """Memory that becomes resident in this context belongs to our hooks, and is not counted."""
     if COUNTER is None:
         yield
         return
-    # Processes that are started here are ours, too.
+    # Processes that are started here also belong to our hooks.
     before, folder = COUNTER.plimsoll_host_pause(), os.environ.pop(FOLDER, None)
     try:
         yield
@@ -80,7 +80,7 @@ def owned(function: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 
 def own(tensor: Any, what: bytes) -> None:
-    """A tensor on the host, and of its own size, belongs to `what`."""
+    """Registers `what` as the owner of a tensor on the host."""
     try:
         if tensor.device.type == "cpu" and tensor.nbytes >= LARGE:
             COUNTER.plimsoll_host_own(tensor.untyped_storage().data_ptr(), what)
@@ -116,7 +116,7 @@ class Host:
         self.watch_loaders()
 
     def watch_loaders(self) -> None:
-        """The steps begin when a DataLoader does."""
+        """The steps begin when a loop over a DataLoader begins."""
         from torch.utils.data import dataloader
 
         kind, host = dataloader._BaseDataLoaderIter, self
@@ -141,13 +141,13 @@ class Host:
         return register
 
     def enter(self, phase: int) -> None:
-        """A later phase begins."""
+        """A later phase of the program begins."""
         if COUNTER is not None and phase > self.phase:
             self.phase = phase
             COUNTER.plimsoll_host_phase(phase)
 
     def stepped(self, optimizer: Any, step: int) -> None:
-        """An optimizer has stepped: names its tensors on the host."""
+        """Called after an optimizer's step: names its tensors on the host."""
         self.enter(STEP)
         if COUNTER is None or step > LOOKS:
             return
@@ -160,7 +160,7 @@ class Host:
                         own(value, b"optimizer states on the host")
 
     def events(self) -> int:
-        """The events that PyTorch's allocators have recorded so far. The recording is ours."""
+        """The events that PyTorch's allocators have recorded so far. The recording belongs to us."""
         if COUNTER is None or not settings.RECORDS:
             return 0
         cuda, count = self.torch.cuda, 0
@@ -173,13 +173,13 @@ class Host:
         return count
 
     def end(self) -> None:
-        """Nothing counts from now on."""
+        """From now on nothing is counted."""
         if COUNTER is not None:
             COUNTER.plimsoll_host_end()
             os.environ.pop(FOLDER, None)
 
     def weigh(self) -> None:
-        """Measures the recording's bytes, by ending it. Its snapshot is written."""
+        """Measures the size of the recording in bytes by ending it. Its snapshot has already been written."""
         count = self.events()
         if count == 0:
             return
@@ -213,28 +213,28 @@ def in_use() -> int | None:
 
 
 def pretrained(module: Any) -> None:
-    """What `from_pretrained` of transformers requests belongs to it."""
+    """Host memory that `from_pretrained` of transformers requests belongs to that function."""
     if COUNTER is not None:
         kind = module.PreTrainedModel
         kind.from_pretrained = classmethod(owned(kind.from_pretrained.__func__, "from_pretrained"))
 
 
 def state_dicts(module: Any) -> None:
-    """What the functions of torch.distributed.checkpoint.state_dict request belongs to them."""
+    """Host memory that the functions of torch.distributed.checkpoint.state_dict request belongs to these functions."""
     for name in ("get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"):
         if COUNTER is not None and hasattr(module, name):
             setattr(module, name, owned(getattr(module, name), name))
 
 
 def safetensors(module: Any) -> None:
-    """What safetensors requests belongs to it."""
+    """Host memory that safetensors requests belongs to safetensors."""
     for name in ("load_file", "load", "save_file"):
         if COUNTER is not None and hasattr(module, name):
             setattr(module, name, owned(getattr(module, name), f"safetensors.{name}"))
 
 
 def continue_as_program(folder: str) -> None:
-    """A fork that serves a trial of `plan` goes on as the program."""
+    """A fork that serves a trial of `plan` continues as the program."""
     if COUNTER is not None:
         os.environ[FOLDER] = folder
         COUNTER.plimsoll_host_continue(os.fsencode(folder))

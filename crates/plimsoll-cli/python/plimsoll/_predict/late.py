@@ -2,8 +2,8 @@
 the loop runs, in the loop's body and in functions that it calls, and the code that an outer loop runs after the inner
 one. Code that ran only before the first step of the optimizer has not yet run with the optimizer's state allocated.
 
-lines.py records which lines ran; conditions.py often knows when a test will be true. If steps are cheap, the run continues until these
-arms have run a few times; those that still did not run are listed (`rows`).
+lines.py records which lines ran, and conditions.py can often predict when a test will be true. If steps are cheap, the
+run continues until these arms have run a few times; those that still did not run are listed (`rows`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .source import Source, block_of, looked_up, own_nodes, scope_of
 
 BUDGET = 1.5  # seconds of CPU time for further steps, if they are known to reach an arm that has not run
 BLIND = 0.7  # the same, if that is not known
-WAITING = 2.5  # the limit for wall-clock time is this many times the one for CPU time, for a program that waits
+WAITING = 2.5  # the limit for wall-clock time is this many times the CPU time limit, for a program that waits
 ENOUGH = 3  # an arm has run often enough after this many steps
 LAG = 2  # steps after an arm ran before the memory that it keeps is measured: at first a variable may also hold it
 AFTER = 8  # steps after an arm first ran in which growth that it causes shows
@@ -52,7 +52,7 @@ class Arm:
         self.count = self.latest = 0  # in how many steps it ran, and the last of them
 
     def ran(self, lines: Lines) -> int:
-        """The number of steps in which it ran, as far as that is known. 0 if it ran only in the first one."""
+        """The number of steps in which it ran, as far as known. 0 if it ran only in the first step."""
         if self.is_inline:
             return self.held
         ran = lines.ran(self.code, self.line)
@@ -133,7 +133,7 @@ class Late:
             if found or not outer:
                 inside[frame.f_code] = found[-1] if outer else None
                 outer = False
-        # A loop that ends early (finish.py) reaches what is behind it.
+        # If the loop ends early (finish.py), the code after it runs anyway.
         around_step = [] if self.ends_early else [(frame, loop) for frame, found in loops for loop in found]
         for frame, loop, statements in behind(around_step):
             if is_own(frame.f_code.co_filename):
@@ -166,7 +166,7 @@ class Late:
                     yield Arm(code, source.file, condition, False, rest)
 
     def look(self, arm: Arm, stack: list[FrameType], step: int) -> None:
-        """At the end of a step, notes whether an arm ran, and the values of its test."""
+        """At the end of a step, records whether an arm ran, and the values of its test."""
         if isinstance(arm.condition, Behind):
             arm.condition.count(stack)
         frame = next((it for it in stack if it.f_code is arm.code), None)
@@ -247,7 +247,7 @@ def targets(loop: ast.AST) -> set[str]:
 
 
 def is_own(file: str) -> bool:
-    """Whether a person wrote this file, not a compiler."""
+    """Whether this file was written by a person, not by a compiler."""
     return os.path.exists(file) and not file.startswith(os.environ.get("PLIMSOLL_PREDICT_CACHES") or "\0")
 
 

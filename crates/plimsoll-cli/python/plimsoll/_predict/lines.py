@@ -56,7 +56,7 @@ class Lines:
     def begin(self, step: int) -> None:
         """From now on, lines count towards this step."""
         if not self.library.plimsoll_standin_step(ctypes.c_uint32(step)):
-            self.stop()  # a debugger was active meanwhile
+            self.stop()  # a debugger was active in the meantime
 
     def ran(self, code: CodeType, line: int) -> Ran:
         """The number of steps in which a line ran, and the last of them."""

@@ -1,10 +1,10 @@
-"""A loop over a DataLoader that starts after the requested steps, such as an evaluation: how many of its batches are
-made, and how much memory the others would add.
+"""A loop over a DataLoader that starts after the requested steps, such as an evaluation: decides how many of its
+batches are made, and how much memory the others would add.
 
-The first batches show whether memory grows from one to the next. If it does, the loop runs to its end as far as there
-is time: with all batches, or with copies of one if making them takes most of the time. If there is no time for
-that, or if memory does not grow, the last batch follows at once, and `row` says how much each of the others would
-have added.
+The first batches show whether memory grows from one batch to the next. If it does and there is enough time, the loop
+runs to its end, with all batches, or with copies of one batch if making them takes most of the time. If there is no
+time for that, or if memory does not grow, the last batch follows at once, and `row` says how much each of the others
+would have added.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .. import allocator, frames, protocol
 from .growth import rises
 
 FIRST = 7  # batches before the last one
-STEADY = 4  # the latest of these: growth is measured over them
+STEADY = 4  # the latest of these, over which growth is measured
 SPARE = 16 << 20  # bytes by which memory may grow in the rest of a loop without being reported
 SOME = 32  # copies of a batch between two measurements
 PATIENCE = 5.0  # seconds that each of the first batches may take
@@ -59,7 +59,7 @@ class Loop:
         self.making = 0.0  # seconds that the loader took
         self.place: tuple[str, int] | None = None
         self.candidate: Any = None  # a batch that may be copied
-        self.pattern: Any = None  # the one that is
+        self.pattern: Any = None  # the batch that is copied
         self.is_decided = self.is_cut = False
         self.each: dict[int, float] = {}  # by device: growth per batch
         finish.loops.append(self)
@@ -103,7 +103,7 @@ class Loop:
         return result
 
     def note(self) -> None:
-        """Notes the levels at a request for a batch."""
+        """Records the levels when the program requests a batch."""
         self.ended = time.time()
         self.levels.append(allocator.levels(self.finish.torch))
 
@@ -118,7 +118,9 @@ class Loop:
                 self.each[device] = sum(steps) / STEADY
 
     def decide(self, seconds: float) -> Any:
-        """After the first batches: whether to make all others, to copy one, or to go to the last. A batch takes `seconds`."""
+        """Decides, after the first batches, whether to make all others, to copy one, or to skip to the last one. A
+        batch takes `seconds`.
+        """
         self.measure()
         if self.total is None or self.total <= FIRST + 1:
             return

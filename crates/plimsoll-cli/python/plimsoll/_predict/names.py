@@ -1,5 +1,5 @@
-"""Names of functions and methods that dataflow.py knows: whether they show a value, store it, pass it on, or take a
-size from it.
+"""Names of functions and methods that dataflow.py knows: whether they show a value, store it, pass it on, or use it as
+a size.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Notes the hosts that the program contacts, and keeps experiment trackers offline: values computed here are
-zeros, and must not appear among the results of real runs.
+"""Records the hosts that the program contacts, and keeps experiment trackers offline: values computed here are zeros,
+and must not appear among the results of real runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KNOWN: set[str] = set()  # hosts that this process contacted
 
 
 def note(host: Any) -> None:
-    """Notes a host that the program contacts, once."""
+    """Records a host that the program contacts, once."""
     if isinstance(host, bytes):
         host = host.decode(errors="replace")
     if not isinstance(host, str) or not host or host.startswith(LOCAL) or host in KNOWN:
@@ -35,7 +35,7 @@ def note(host: Any) -> None:
 
 
 def sockets(socket: Any) -> None:
-    """Notes the hosts that sockets contact, by name if a name is looked up. An address that a lookup returned does
+    """Records the hosts that sockets contact, by name if a name is looked up. An address that a lookup returned does
     not count as another host.
     """
     looked_up = socket.getaddrinfo

@@ -1,5 +1,5 @@
-"""Decides which optimizer steps count. Steps of a training on the CPU before the one on a GPU do not; steps of a
-wrapped optimizer count once.
+"""Decides which optimizer steps count. Steps of a training on the CPU that precedes the training on a GPU do not count;
+steps of a wrapped optimizer count once.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-MOST_STEPS = 200  # of a training on the CPU; further steps count
+MOST_STEPS = 200  # the maximum number of such steps on the CPU; further steps count
 MOST_SECONDS = 10.0  # the same limit as a time
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 
 def trust_values(torch: Any) -> None:
-    """PyTorch's own checks of values pass. Where PyTorch itself reads a value to check it or to divide by it, a zero
-    would end a program that runs on a GPU. The read itself still happens, with its memory. TorchScript compiles some
-    of these functions; it gets the originals.
+    """Makes PyTorch's own checks of values pass. Where PyTorch itself reads a value to check it or to divide by it,
+    a zero would end a program that runs on a GPU. The read itself still happens, with its memory. TorchScript
+    compiles some of these functions; it gets the originals.
     """
     import functools
 
@@ -42,8 +42,8 @@ def trust_values(torch: Any) -> None:
 
 
 def end_generation(module: Any) -> None:
-    """Generated text has its maximum length. transformers reads from the device whether every sequence has ended.
-    Here none ends before the maximum length, which the host knows.
+    """Makes generated text have its maximum length. transformers reads from the device whether every sequence has
+    ended. Here none ends before the maximum length, which the host knows.
     """
     criteria, mixin = module.StoppingCriteriaList, module.GenerationMixin
     call, has_unfinished = criteria.__call__, mixin._has_unfinished_sequences
@@ -64,8 +64,9 @@ def end_generation(module: Any) -> None:
 
 
 def send_objects(torch: Any) -> None:
-    """Python objects of ranks go through the host. Ranks send each other Python objects through GPUs, first their
-    sizes, which would arrive as zeros. Here they go through the host instead, between the same ranks.
+    """Sends Python objects between ranks through the host. Ranks normally send each other Python objects through
+    GPUs, first their sizes, which would arrive as zeros. Here they are sent through the host instead, between
+    the same ranks.
     """
     import functools
     import inspect

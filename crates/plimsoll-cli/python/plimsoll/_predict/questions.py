@@ -61,7 +61,7 @@ class Questions:
 
         @functools.wraps(current_device)
         def current() -> Any:
-            # PyTorch's own functions ask because they use the device next.
+            # PyTorch's own functions call this because they use the device next.
             is_own = sys._getframe(1).f_globals.get("__name__") == "torch._utils"
             return 0 if not is_own and is_early() else current_device()
 
@@ -97,7 +97,7 @@ class Questions:
         return self.known
 
     def now(self, device: int) -> Any:
-        """The properties of a device in use; before that the question is noted."""
+        """The properties of a device in use; before that the question is recorded."""
         if not self.is_early():
             return self.original(device)
         return self.note()

@@ -1,6 +1,6 @@
 """The values that the program reads from the device: where it reads them, and what it uses them for. The stand-in
 calls a hook for every copy of an unknown value to the host. The program gets zeros unless the hook writes another
-value: one if the program divides by the value.
+value, for example 1 if the program divides by the value.
 
 A read is identified by its line and call stack (a site). Its use is determined once per site (dataflow.py). Some
 operators read during their own work: the number of elements that `nonzero` found is the size of its result.
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 FRAMES = 4  # the innermost ones, which identify a site
 MOST = 500  # sites in the report
-# PyTorch's operators that return a value, or a copy, to Python: whatever uses the expression uses the value.
+# PyTorch's operators that return a value, or a copy, to Python: code that uses the expression also uses the
+# value.
 RETURNING = set(
     "item to copy_from _local_scalar_dense copy_ _to_copy to_dtype_layout to_device to_dtype to_other clone contiguous equal is_nonzero"
     " allclose _is_all_true _is_any_true cpu pin_memory _copy_from".split()
@@ -52,8 +53,8 @@ SHOWING = (
 # decide nothing.
 MODULE, CONVERTING = "/torch/nn/modules/module.py", ("convert", "<lambda>", "_apply")
 GENERATION = "/transformers/generation/"
-# Their reads of a size get its maximum: sequences as long as possible, and every candidate of an assistant accepted. With
-# zeros, assisted generation would accept no token at all and never end.
+# When these functions read a size, they get its maximum: sequences are as long as possible, and every candidate of an
+# assistant model is accepted. With zeros, assisted generation would accept no token at all and never end.
 LONGEST = ("_beam_search", "_assisted_decoding")
 HISTORY = "/torch/optim/lbfgs.py"  # warnings.py reports the vectors that it keeps
 EVERYWHERE = 0  # a line number of --assume that stands for all lines whose values decide sizes
@@ -61,7 +62,7 @@ OPERATOR = re.compile(r"_ZN2at4_ops(\d+)")
 
 
 class Site:
-    """A line that reads, from one call stack: the use of its value, and the value that it gets instead."""
+    """A line that reads a value, with one call stack: how the value is used, and the value that it gets instead."""
 
     def __init__(
         self, number: int, place: Line | None, via: Line | None, operator: str | None, fate: str, sinks: list[Sink]
@@ -75,7 +76,7 @@ class Site:
         self.bounds: tuple[Any, Any] | None = None  # the smallest and largest value within the bounds
 
     def is_given(self) -> bool:
-        """Whether its value was assumed or is the maximum, and so does not just replace a zero."""
+        """Whether its value was assumed or is the maximum, and is not just a replacement for a zero."""
         return bool(self.matched) or self.value == "max"
 
     def taken(self) -> tuple[Any, Any] | None:
@@ -286,7 +287,7 @@ class Reads:
             else:
                 one = int(value).to_bytes(size if size in (1, 2, 4, 8) else 8, sys.byteorder, signed=True)
         except (OverflowError, struct.error):
-            self.problem(site, f"{value} does not fit {kind or f'{count} bytes'}")
+            self.problem(site, f"{value} does not fit in {kind or f'{count} bytes'}")
             return None
         return (one * (count // len(one) + 1))[:count]
 
@@ -303,7 +304,7 @@ class Reads:
         return tensor.numel() if which == "max" else tensor.numel() // 2
 
     def problem(self, site: Site, text: str) -> None:
-        """Notes that a value of `--assume` could not be applied."""
+        """Records that a value of `--assume` could not be applied."""
         file, line, _ = site.place or site.via or ("", 0, "")
         text = f"--assume {os.path.basename(file)}:{line}: {text}"
         if text not in self.problems:

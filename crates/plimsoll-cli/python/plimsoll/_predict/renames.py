@@ -1,7 +1,7 @@
 """Lets the program rename folders in the view of the file system (overlay.rs), as on the disk.
 
-In a user namespace, an overlay cannot rename a folder of the disk: "invalid cross-device link". The folder is then
-copied, as `shutil.move` does.
+In a user namespace, an overlay cannot rename a folder on the disk; the error is "invalid cross-device link". The
+folder is then copied, as `shutil.move` does.
 """
 
 from __future__ import annotations

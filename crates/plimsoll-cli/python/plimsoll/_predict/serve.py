@@ -1,5 +1,6 @@
-"""Tries several sets of techniques from one run of the program: when it first uses CUDA, its imports are done, and
-often its model exists. There the process waits for requests and runs the rest of the program in a fork for each.
+"""Tries several sets of techniques with one run of the program. When the program first uses CUDA, its imports are
+done, and often its model exists. At this point the process waits for requests, and for each request it forks a
+child that runs the rest of the program.
 
 A request is N.json in the folder: the set, and the folder for the reports. As many forks run at once as there are
 processors, in the order of the requests. A request with `alone` runs while no other does. N.done contains the exit
@@ -29,7 +30,7 @@ from . import host, patches, settings, view
 from .questions import Questions
 
 ASKED = "asked"  # a file in the stand-in's folder: the program has asked for the memory's size
-MOST = 4  # children at once
+MOST = 4  # concurrent children
 WORKERS = 2  # workers of a data loader in a child, each of which prefetches one batch: most batches would not be used
 
 
@@ -138,7 +139,7 @@ class Serve:
         return answer
 
     def note_question(self) -> None:
-        """Notes that the program queried the memory's size."""
+        """Records that the program queried the memory's size."""
         shared = os.environ.get("PLIMSOLL_STANDIN_SHARED")
         if shared and self.is_early():
             open(os.path.join(shared, ASKED), "w").close()
@@ -185,10 +186,10 @@ class Serve:
                     other.is_beside = True
                 children.append(child)
                 number += 1
-        for child in children:  # Their results are no longer needed.
+        for child in children:  # The results of these requests are no longer needed.
             os.kill(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
-        # A parent may wait forever for an answer of this process.
+        # A parent process may wait forever for an answer from this one.
         open(self.stop, "w").close()
         self.watch.state = "stopped"
         self.watch.leave(0)
@@ -231,7 +232,8 @@ class Serve:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         python = ctypes.pythonapi
-        # A child that is asked to hand over the interpreter's lock, before it knows that it has no other threads, waits forever.
+        # A child waits forever if it is asked to release the interpreter's lock before it knows that it has no other
+        # threads.
         interval = sys.getswitchinterval()
         sys.setswitchinterval(1000)
         time.sleep(0.02)
@@ -250,7 +252,7 @@ class Serve:
         host.continue_as_program(request["reports"])
         self.watch.places = view.fork(request["view"])
         self.take_device(request["memory_bytes"] or 0, request["shared"])
-        self.torch.set_num_threads(1)  # The threads of the parent's pool are not in the child.
+        self.torch.set_num_threads(1)  # The child does not have the threads of the parent's pool.
         if not request["shows"]:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, 1), os.dup2(nothing, 2)

@@ -27,5 +27,5 @@ def number(name: str) -> int | None:
 
 
 def ranks() -> int:
-    """The ranks of the job that this process is one of."""
+    """The number of ranks in the job of this process."""
     return number("WORLD_SIZE") or 1

@@ -128,7 +128,8 @@ class Shadows:
         return found is not None and found.even
 
     def keep(self, tensor: Any, value: Any, changed: bool = False, even: bool = False, unsure: Any = False) -> None:
-        """The values of this tensor are known from now on. `unsure` is a bool for all of them, or a mask."""
+        """Stores the values of this tensor, which are known from now on. `unsure` is a bool for all of them, or a mask.
+        """
         torch = self.torch
         self.forget_written()
         if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or not self.is_small(tensor, even):
@@ -182,7 +183,7 @@ class Shadows:
                         self.shadows.pop(key, None)
 
     def drop(self, tensor: Any) -> None:
-        """The values of this tensor are unknown from now on."""
+        """Marks the values of this tensor as unknown from now on."""
         if self.shadows:
             self.shadows.pop(self.address(tensor), None)
 
@@ -233,5 +234,6 @@ class Shadows:
             return operator(*args, **kwargs)
 
     def failed(self, operator: Any, why: Exception) -> None:
-        """A wrapper failed. Nothing needs to be done: without a shadow the value counts as unknown, which is safe."""
+        """A wrapper failed. No further action is needed: without a shadow the value counts as unknown, which is safe.
+        """
         return None

@@ -72,7 +72,7 @@ class Known(Shadows):
         first, second, *others = places
 
         def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            # The commonest case, at once: most calls of a program come here.
+            # The most common case first: most calls of a program are of this kind.
             if not others and second < len(args) and {type(args[first]), type(args[second])} == {torch.Tensor}:
                 return call(keys, *args, **kwargs)
             numbers = [at for at in places if at < len(args) and not isinstance(args[at], torch.Tensor)]
@@ -89,7 +89,7 @@ class Known(Shadows):
         return run
 
     def trust_finite(self) -> None:
-        """Assumes that values are finite, as in a training that works; zeros would be read as `False`. A check for
+        """Assumes that values are finite, as in successful training; zeros would be read as `False`. A check for
         finite values passes.
 
         A mask of non-finite values is assumed to be empty, but that is not certain: NaN may stand for missing data.
@@ -153,7 +153,7 @@ class Known(Shadows):
         out: str | None,
         is_factory: bool,
     ) -> None:
-        """Also runs an operator on the shadows, and keeps its result."""
+        """Runs the operator on the shadows as well, and keeps its result."""
         try:
             tensors = result if isinstance(result, (list, tuple)) else (result,)
             if not all(self.is_small(it) for it in tensors if isinstance(it, self.torch.Tensor)):

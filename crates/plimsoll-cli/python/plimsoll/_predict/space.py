@@ -1,4 +1,6 @@
-"""Makes the program see the disk's free space. An overlay would report the free space of its private files (overlay.rs)."""
+"""Makes the program see the disk's free space. An overlay would instead report the free space of the file system that
+holds its private files (overlay.rs).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts `plimsoll predict` in a Python process: sets what happens when the program imports certain modules."""
+"""Starts `plimsoll predict` in a Python process: registers what to do when the program imports certain modules."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def watch(torch: Any) -> None:
 
 
 def note_status(module: Any) -> None:
-    """Notes the exit status of a worker of multiprocessing, which its parent may ignore."""
+    """Records the exit status of a worker of multiprocessing, which its parent may ignore."""
     bootstrap = module.BaseProcess._bootstrap
 
     def _bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,21 +62,21 @@ def note_status(module: Any) -> None:
 
 
 def end_generation(module: Any) -> None:
-    """Text is generated up to its maximum length."""
+    """Called when transformers is imported: text is generated up to its maximum length."""
     from . import patches
 
     patches.end_generation(module)
 
 
 def trainer(module: Any) -> None:
-    """transformers' Trainer evaluates once after the steps, and stops."""
+    """Makes transformers' Trainer evaluate once after the steps, and stop."""
     from . import finish
 
     finish.trainer(module, WATCH[0].finish_up, WATCH[0].growth)
 
 
 def safetensors(module: Any) -> None:
-    """Saved models take no space."""
+    """Makes saved models take no disk space."""
     from . import host, sparse
 
     sparse.safetensors(module)
@@ -84,21 +84,21 @@ def safetensors(module: Any) -> None:
 
 
 def pretrained(module: Any) -> None:
-    """Weights that transformers loads on the host have an owner."""
+    """Gives weights that transformers loads on the host an owner."""
     from . import host
 
     host.pretrained(module)
 
 
 def state_dicts(module: Any) -> None:
-    """State dicts that are gathered on the host have an owner."""
+    """Gives state dicts that are gathered on the host an owner."""
     from . import host
 
     host.state_dicts(module)
 
 
 def keep_inductor(module: Any) -> None:
-    """Inductor writes to the run's private caches, even if the program itself names others."""
+    """Makes Inductor write to the run's private caches, even if the program itself names others."""
     place = os.path.join(os.environ["PLIMSOLL_PREDICT_CACHES"], "inductor")
 
     def cache_dir() -> str:
@@ -109,5 +109,5 @@ def keep_inductor(module: Any) -> None:
 
 
 def keep_triton(module: Any) -> None:
-    """Triton also writes to the run's private caches."""
+    """Makes Triton also write to the run's private caches."""
     module.cache.dir = os.path.join(os.environ["PLIMSOLL_PREDICT_CACHES"], "triton")

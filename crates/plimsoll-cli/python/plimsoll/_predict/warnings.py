@@ -24,8 +24,8 @@ class Warnings:
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
         self.torch, self.reads = torch, reads
-        # For each L-BFGS: the line that created it, and tensors that replace the vectors that it would keep with
-        # real values.
+        # For each L-BFGS: the line that created it, and tensors that stand for the vectors that it would keep if
+        # values were real.
         self.optimizers: weakref.WeakKeyDictionary[Any, tuple[str, int] | None] = weakref.WeakKeyDictionary()
         self.held: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self.captures = 0  # CUDA graphs
@@ -41,7 +41,7 @@ class Warnings:
         graph.capture_begin = capture_begin
 
     def made(self, optimizer: Any, frame: FrameType | None) -> None:
-        """Notes an optimizer whose history depends on values."""
+        """Records an optimizer whose history depends on values."""
         if isinstance(optimizer, self.torch.optim.LBFGS):
             self.optimizers[optimizer] = frames.program_line(frame)
 

@@ -43,9 +43,9 @@ from .shadows import Known
 from .warnings import Warnings
 
 STOP = os.path.join(settings.FOLDER, protocol.STOP)  # exit once it exists; also in forks, whose folder is another
-PATIENCE = 10  # an optimizer without a step is ignored after this many times the steps
+PATIENCE = 10  # an optimizer that never steps is ignored after this many times the requested steps
 QUIET = 6  # reserved bytes have settled if they did not grow for this many steps
-LATEST = 60  # steps after which to stop waiting for that
+LATEST = 60  # the number of steps after which to stop waiting for that
 ENTRIES = 1_000_000  # events in the history, the latest ones
 # Libraries that have their own kernels, or allocate device memory outside PyTorch.
 LIBRARIES = (
@@ -120,7 +120,7 @@ class Watch:
         self.after_error: protocol.Thrown | None = None  # the exception that ended the code after the steps
         self.peaks: dict[tuple[int, str], tuple[int, int]] = {}  # by device: bytes, and the step
         self.peaks_of_steps: dict[tuple[int, str], tuple[int, int]] = {}  # the same, where code runs after the steps
-        self.retries: dict[int, int] = {}  # by device: how often cached memory was given back, because memory was short
+        self.retries: dict[int, int] = {}  # by device: how often cached memory was released because memory was short
         self.error: protocol.Thrown | None = None
         self.refusal: protocol.Refusal | None = None  # the technique that cannot be applied, and why
 
@@ -144,7 +144,7 @@ class Watch:
 
     @contextlib.contextmanager
     def unread(self) -> Iterator[Any]:
-        """Copies of unknown values to the host are not the program's reads here."""
+        """A context in which copies of unknown values to the host do not count as reads by the program."""
         state = self.reads.of_thread
         before = getattr(state, "unread", False), getattr(state, "known", False)
         state.unread = state.known = True
@@ -202,7 +202,7 @@ class Watch:
         torch.autograd.backward = counted
 
     def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An optimizer has stepped."""
+        """Called after an optimizer's step."""
         if self.state != "running" or self.hosted.is_one(optimizer):
             return
         step = self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
@@ -270,7 +270,7 @@ class Watch:
         return not settings.SETTLES or steps >= min(grown + QUIET, LATEST)
 
     def on_out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
-        """A request failed: notes the peak, and writes a snapshot of this moment."""
+        """Called when a request failed: records the peak, and writes a snapshot of this moment."""
         self.failures += 1
         if settings.BEYOND and self.failures == settings.AFTER:
             standin.extend(settings.BEYOND)
@@ -337,13 +337,13 @@ class Watch:
         self.finish(dump=failure is None or not self.is_dumped)
 
     def exit(self, status: int) -> NoReturn:
-        """In place of `os._exit`: reports first."""
+        """Replaces `os._exit`: writes the report first."""
         self.status = status if isinstance(status, int) else 1
         self.end()
         self.leave(status)
 
     def stop(self, state: str, code: int) -> None:
-        """Exits at once: no `finally` and no handler of the program's runs, which might save a model of zeros."""
+        """Exits immediately: no `finally` and no handler of the program's runs, which might save a model of zeros."""
         self.state = state
         self.finish(dump=True)
         for stream in (sys.stdout, sys.stderr):
@@ -382,11 +382,11 @@ class Watch:
             print(f"plimsoll: the memory of process {self.pid} is not recorded: {why}", file=sys.stderr)
 
     def count(self) -> int:
-        """Steps so far."""
+        """The number of steps so far."""
         return self.counted
 
     def measure(self, step: int) -> None:
-        """Notes peaks that are higher than before as peaks of this step."""
+        """Records peaks that are higher than before as peaks of this step."""
         if not self.started:
             return
         for device in range(self.torch.cuda.device_count()):
@@ -402,7 +402,7 @@ class Watch:
         self.host.events()
 
     def measure_outside(self, device: int, reserved: int) -> None:
-        """The bytes that libraries requested of CUDA themselves."""
+        """The bytes that libraries requested from CUDA themselves."""
         requested = standin.requested_bytes(device)
         if requested is not None and self.torch.cuda.is_initialized():
             self.outside = max(self.outside or 0, requested - reserved)

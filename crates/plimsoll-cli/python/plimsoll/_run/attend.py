@@ -87,7 +87,7 @@ class Attend:
             total = cuda.get_device_properties(device).total_memory
             if settings.LIMIT > total:
                 say(
-                    f"--memory-limit: {cuda.get_device_name(device)} has {total} bytes, fewer than {settings.LIMIT}: no limit"
+                    f"--memory-limit: {cuda.get_device_name(device)} has {total} bytes, under {settings.LIMIT}: no limit is set"
                 )
             else:
                 cuda.set_per_process_memory_fraction(min((settings.LIMIT + 0.5) / total, 1.0), device)
@@ -127,7 +127,7 @@ class Attend:
             if self.live is not None:
                 self.live.serve()
         except Exception as why:
-            say(f"no live view of this process: {why}")
+            say(f"this process cannot be watched live: {why}")
 
     def record(self, with_stacks: bool) -> None:
         """Records the history, with Python stacks or without."""
@@ -139,7 +139,7 @@ class Attend:
         try:
             self.path = self.dump(os.path.join(settings.SNAPSHOTS, f"oom-{self.name()}.pickle"))
         except Exception as why:
-            say(f"no snapshot of this moment: {why}")
+            say(f"no snapshot was written: {why}")
         level = allocated(self.torch, device)
         self.gauges.growing.ran_out(device, level)
         self.gauges.graphs.look(sys._getframe(1), level)
@@ -195,12 +195,14 @@ class Attend:
             try:
                 say(*self.check.compared())
             except Exception as why:
-                say(f"the plan is not checked: {why}")
+                say(f"the plan could not be checked: {why}")
 
     def changed(self) -> list[str]:
-        """Describes training memory that was dropped for good, and counts the steps that GradScaler skipped."""
+        """Describes training memory that was freed and never allocated again, and counts the steps that GradScaler
+        skipped.
+        """
         rows = self.gauges.falling.rows()
-        found = [f"{sizes.shown(it['bytes'])} are gone since step {it['step']}: {it['text']}" for it in rows]
+        found = [f"{sizes.shown(it['bytes'])} are no longer live since step {it['step']}: {it['text']}" for it in rows]
         skipped = self.gauges.skipped
         skipped.settle()
         if skipped.count:

@@ -11,11 +11,11 @@ from typing import Any
 
 from .. import protocol
 
-LEAST = 0.01  # smaller differences are not explained, and need no snapshot
+LEAST = 0.01  # smaller differences are not explained, so they need no snapshot
 
 
 class Check:
-    """The peaks of this process, and their comparison with those of a plan."""
+    """The peaks of this process, and their comparison with a plan's peaks."""
 
     def __init__(self, torch: Any, plan: str, program: str, dump: Callable[[str], object] | None) -> None:
         self.torch, self.plan, self.program = torch, plan, program

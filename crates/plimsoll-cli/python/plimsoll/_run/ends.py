@@ -1,5 +1,5 @@
-"""Explains why a program ended, other than by running out of GPU memory: the meaning of its exception, by the words
-that PyTorch and NVIDIA use.
+"""Explains why a program failed for a reason other than running out of GPU memory. The reason is recognized by the
+words of PyTorch's and NVIDIA's messages.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ ROWS = (
     (
         ("illegal memory access", "misaligned address"),
         f"ended by an illegal memory access of a kernel; {NOT_MEMORY}",
-        "CUDA_LAUNCH_BLOCKING=1 names the call, `compute-sanitizer python ...` the kernel: often one of an extension",
+        "CUDA_LAUNCH_BLOCKING=1 names the call, `compute-sanitizer python ...` names the kernel, often one of an extension",
     ),
     (
         ("device-side assert triggered",),
         f"ended by an assertion in a kernel; {NOT_MEMORY}",
-        "most often an index or a label is out of range: the lines above may have the assertion; the same batch on the CPU, or "
-        "CUDA_LAUNCH_BLOCKING=1, names the line",
+        "most often an index or a label is out of range: the lines above may show the assertion; running the batch "
+        "on the CPU, or with CUDA_LAUNCH_BLOCKING=1, names the line",
     ),
     (
         (
@@ -36,8 +36,8 @@ ROWS = (
     (
         ("Watchdog caught collective operation timeout",),
         "ended by NCCL's watchdog: a collective waited too long for a rank; memory was the cause only if that rank ran out",
-        "look at the first rank that failed; else ranks called different collectives: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records "
-        "them; for slow steps: init_process_group(timeout=...)",
+        "look at the first rank that failed; if none failed, ranks called different collectives: "
+        "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records them; for slow steps: init_process_group(timeout=...)",
     ),
     (
         ("NCCL error", "ncclRemoteError", "ncclSystemError", "Connection closed by peer", "Connection reset by peer"),
@@ -51,7 +51,7 @@ OF_CUDA = ("CUDA", "cuda", "NCCL", "nccl")
 
 
 def of(text: str) -> list[str]:
-    """The cause that a message indicates, and the advice. Empty if it is none of these."""
+    """The cause that a message indicates, and the advice. Empty if the message indicates none of these causes."""
     if not any(it in text for it in OF_CUDA) or "out of memory" in text:
         return []
     return next(([end, todo] for words, end, todo in ROWS if any(it in text for it in words)), [])

@@ -40,7 +40,7 @@ class Live:
         self.path = path = os.path.join(folder, f"{os.getpid()}.sock")
         self.listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            os.unlink(path)  # left by an earlier process with this ID
+            os.unlink(path)  # a file that an earlier process with this ID left
         except FileNotFoundError:
             pass
         listener.bind(path)
@@ -94,7 +94,7 @@ class Live:
             self.clients.release()
 
     def sample(self) -> dict[str, Any]:
-        """The current figures. Sets may change while another thread reads them."""
+        """The current figures. It tries again if a set changes while this thread reads it."""
         for _ in range(3):
             try:
                 return self.gauges.sample()

@@ -1,5 +1,5 @@
 """NVTX ranges for `run --nvtx`, which Nsight Systems shows above the kernels: each call of a module, the backward pass,
-and each optimizer's step. A mark shows where the backward pass reaches a module.
+and each optimizer's step. A marker shows where the backward pass reaches a module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Ranges:
         self.watch_backward()
 
     def name(self, module: Any) -> str:
-        """A module's name in the outermost module that was called, and its class: `layers.0.attention (Attention)`."""
+        """A module's path in the outermost module that was called, and its class: `layers.0.attention (Attention)`."""
         if module not in self.names:
             for name, part in module.named_modules():
                 self.names.setdefault(part, f"{name} ({type(part).__name__})" if name else type(part).__name__)

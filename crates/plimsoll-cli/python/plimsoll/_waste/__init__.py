@@ -1,4 +1,4 @@
-"""Finds memory that is live at the peak but not needed there: `peak.py` finds the moment, `sole.py` what only dead
-variables keep alive, `names.py` which variables are dead, and `insertion.py` where a line that frees them can be
-inserted.
+"""Finds memory that is live at the peak but not needed there. `peak.py` finds the moment of the peak, and
+`names.py` the variables that are dead then. `sole.py` finds the memory that only dead variables keep alive, and
+`insertion.py` the place where a line that frees it can be inserted.
 """

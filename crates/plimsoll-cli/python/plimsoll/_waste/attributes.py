@@ -117,7 +117,7 @@ def is_code_of(code: CodeType, scope: Any, source: Source) -> bool:
 
 
 class Renamed(ast.NodeTransformer):
-    """Makes a variable of an attribute, so that the analysis of variables is that of the attribute."""
+    """Turns an attribute into a variable, so that the analysis of variables applies to the attribute."""
 
     def __init__(self, base: str, name: str) -> None:
         self.base, self.name = base, name

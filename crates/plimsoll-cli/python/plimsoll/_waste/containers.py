@@ -130,7 +130,7 @@ def only_added(uses: list[tuple[Source, Any]]) -> tuple[Source, Any, Any, Any, i
 
 
 def addition(source: Source, node: Any) -> Any:
-    """What a statement adds to the container that a node mentions; None if it is no such statement."""
+    """The value that a statement adds to the container that a node mentions; None if it is no such statement."""
     parent = source.parents.get(node)
     above = source.parents.get(parent) if parent is not None else None
     if (

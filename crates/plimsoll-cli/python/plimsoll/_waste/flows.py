@@ -1,5 +1,5 @@
-"""Whether a value of the program may reach a backward pass: a search through the source for everything that is computed
-from it. What the search does not know counts as reaching one. The program's code is never run.
+"""Finds out whether a value of the program may reach a backward pass, by searching the source for everything that is
+computed from it. An unknown use counts as reaching one. The program's code is never run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST = 300  # names to follow
 
 
 class Flow:
-    """What is computed from one name."""
+    """Everything that is computed from one name."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -71,7 +71,7 @@ class Flow:
         return [(it, source) for it in nodes if isinstance(it.ctx, ast.Load)]
 
     def climb(self, node: Any, source: Source) -> None:
-        """Follows the value of an expression to where it goes."""
+        """Follows the value of an expression to its uses."""
         while not self.is_open:
             parent = source.parents.get(node)
             if isinstance(parent, ast.Attribute):
@@ -134,7 +134,9 @@ class Flow:
         return False
 
     def returned(self, function: Any) -> None:
-        """A function returns the value: follows it to the calls. A function that only libraries call may give it to one."""
+        """A function returns the value: follows it to the calls. If only libraries call the function, the value may
+        reach a backward pass.
+        """
         if id(function) in self.functions:
             return
         self.functions.add(id(function))

@@ -1,5 +1,6 @@
-"""The memory at the peak that not only variables keep: attributes that are not read again, containers that are only added
-to, and graphs that sums of losses keep. `attributes.py`, `containers.py` and `sums.py` find them in the source.
+"""Finds memory at the peak that is kept by something other than variables: attributes that are not read again,
+containers that are only added to, and graphs that sums of losses keep. `attributes.py`, `containers.py` and `sums.py`
+find them in the source.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Row = Callable[[int], "protocol.Waste | None"]
 
 
 class Further:
-    """What the source of the program says, and the rows for what is live."""
+    """The findings in the program's source, and the rows for those that are live."""
 
     def __init__(self, known: Tensors) -> None:
         self.known = known

@@ -82,7 +82,9 @@ def of_line(names: Names, statement: ast.stmt) -> list[Any]:
 
 
 def block_of(names: Names, statement: ast.stmt) -> tuple[list[Any] | None, Any]:
-    """The list of statements that one is in, and what has it. A handler of exceptions counts as its `try`."""
+    """The list of statements that contains this one, and the node that has the list. For an exception handler, the node
+    is its `try`.
+    """
     block, parent = source.block_of(names.parents, statement)
     if isinstance(parent, ast.ExceptHandler) or type(parent).__name__ == "match_case":
         parent = names.parents.get(parent)
@@ -100,8 +102,8 @@ def is_bound(names: Names, name: str, last: ast.stmt) -> bool:
 
 
 def before(names: Names, statement: Any) -> Iterator[Any]:
-    """The statements that always run before this one, and this one. Compound statements around it count only for
-    what they assign themselves.
+    """The statements that always run before this one, and this one. Of the compound statements around it, only their
+    own assignments count.
     """
     yield statement
     while statement is not names.scope and statement is not None:

@@ -1,4 +1,6 @@
-"""For `run`: the sums of losses that keep graphs when memory grows or runs out, with the line that keeps none."""
+"""For `run`: finds the sums of losses that keep graphs when memory grows or runs out, with the line to write instead,
+which keeps none.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Graphs:
         self.lines: list[str] = []
 
     def look(self, frame: FrameType | None, level: int) -> None:
-        """Examines the variables on the stack, with so many bytes allocated. A failure here must not end the program."""
+        """Examines the variables on the stack. `allocated` is the number of allocated bytes. A failure here must not
+        end the program.
+        """
         try:
             if self.further is None:
                 self.further = Further(Tensors(self.torch))
@@ -31,7 +35,7 @@ class Graphs:
                 rows = self.further.graphs(stack, level // LEAST_PART)
             self.lines = [
                 f"`{it['name']}` ({os.path.basename(it['file'])}:{it['line']}) keeps the graph of each loss,"
-                f" {sizes.shown(it['each'])} each: `{it['text']}` in its place keeps none"
+                f" {sizes.shown(it['each'])} each; write `{it['text']}` instead"
                 for it in rows
             ]
         except Exception:

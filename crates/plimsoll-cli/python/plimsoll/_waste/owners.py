@@ -1,4 +1,4 @@
-"""Finds the objects of the program's classes that its variables lead to, with the attributes that were asked for. The
+"""Finds the objects of the program's classes that can be reached from its variables, with the requested attributes. The
 program's code is never run.
 """
 
@@ -42,7 +42,7 @@ class Owners:
         return any(it.rpartition(".")[2] == kind for it in ours) and all(it in BASES for it in others)
 
     def objects(self, stack: list[tuple[FrameType, int]]) -> list[Any]:
-        """The objects that the variables on the stack lead to."""
+        """The objects that can be reached from the variables on the stack."""
         found: dict[int, Any] = {}
         level: list[Any] = []
         for frame, _ in stack:

@@ -28,7 +28,7 @@ from .views import Views
 LISTENER = ctypes.PYFUNCTYPE(None, ctypes.c_int)
 NEW = -1  # the frame has not run a line yet
 LEAST_PART = 100  # of the peak: smaller amounts are not reported
-SECONDS = 1.5  # of processor time for examining variables
+SECONDS = 1.5  # of CPU time for examining variables
 MOST = 6  # the maximum number of rows
 MANY = 100  # objects: a model that other variables also keep is examined only LOOKS times
 LOOKS = 3
@@ -95,7 +95,7 @@ class Peak:
             self.rows = []
 
     def used(self, frame: FrameType | None, line: int) -> None:
-        """Handles such a line; `frame` is the frame that Python runs now."""
+        """Handles a line that used CUDA; `frame` is the frame that Python runs now."""
         device = self.torch.cuda.current_device()
         peak = int(self.torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["peak"])
         if peak <= self.best:

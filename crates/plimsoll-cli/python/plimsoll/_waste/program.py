@@ -1,5 +1,5 @@
-"""What the source files of the program's own modules mention: the uses of each attribute, and code that may read
-attributes by other means than their names. The program's code is never run.
+"""The mentions in the source files of the program's own modules: the uses of each attribute, and code that may read
+attributes by other means than by name. The program's code is never run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Program:
                 self.note(source, node)
 
     def note(self, source: Source, node: Any) -> None:
-        """Notes what a node mentions."""
+        """Records the names that a node mentions."""
         if isinstance(node, ast.Attribute):
             self.uses.setdefault(node.attr, []).append(Use(node, source))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -1,5 +1,6 @@
-"""Finds what some variables alone keep alive: the objects that deleting them would free, from reference counts as in
-the garbage collector, and the memory of their tensors. The program's code is never run.
+"""Finds the objects that only certain variables keep alive, that is, those that deleting the variables would free,
+and the memory of their tensors. It uses reference counts, as the garbage collector does. The program's code is never
+run.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Sole:
         return [it for it in gc.get_referents(owner) if type(it) not in ATOMS and not is_a(it, *SKIPPED)]
 
     def most(self, keys: Any) -> int:
-        """The GPU memory that can be reached from these variables: the most that deleting them can free."""
+        """The GPU memory that can be reached from these variables, which is the most that deleting them can free."""
         tensors = (self.objects[at] for at in self.reached(keys) if self.known.is_tensor(self.objects[at]))
         return sum(size_of(it) for it in tensors if self.known.get(it, "is_cuda"))
 
@@ -95,7 +96,7 @@ class Sole:
             found -= kept
 
     def is_free(self, at: int, inside: int) -> bool:
-        """Whether all references to an object are among the counted ones: `inside` of them."""
+        """Whether an object has no references other than the `inside` ones that were counted."""
         outside = sys.getrefcount(self.objects[at]) - OWN_REFERENCES - inside
         if outside and self.known.is_tensor(self.objects[at]):
             # From PyTorch 2.10 on, C++ owners of a tensor hold one reference to its Python object.

@@ -1,8 +1,8 @@
 """Techniques that make a PyTorch program use less memory, applied from outside to an unmodified program.
 
 `install(torch)` patches PyTorch once, after its import; that alone has no effect. `activate(wanted, host)` switches
-techniques on: `wanted` maps names to values, `host` is the verb that runs the program. Each technique is a class in its
-own file:
+techniques on: `wanted` maps names to values, `host` is the verb (`predict` or `run`) that runs the program. Each
+technique is a class in its own file:
 
     name       the name in `--with`
     around     called around the outermost module call of a training step (roots.py), if it is a method

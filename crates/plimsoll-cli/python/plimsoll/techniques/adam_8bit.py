@@ -78,8 +78,8 @@ def divided(elements: int) -> Iterator[tuple[slice, slice]]:
 
 
 def moments_of(state: dict[str, Any], parameter: Any) -> list[Moment]:
-    """The two moments. They are made at the first step, or converted if a saved state was loaded (which PyTorch
-    does in the parameter's type).
+    """The two moments. They are created at the first step, or converted if a saved state was loaded (PyTorch loads it
+    in the parameter's type).
     """
     found = []
     for name in MOMENTS:

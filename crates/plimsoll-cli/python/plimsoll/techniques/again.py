@@ -1,7 +1,8 @@
-"""Makes the recomputation of a block give the results of its first computation. It sees the state from before the
-first: the parameters (`torch.func.functional_call` replaces them for a call), the buffers, the numbers and flags on
-its modules, and the random generators of Python and NumPy. Its own changes to them are undone, so that a block that
-counts its calls counts each call once. PyTorch's checkpointing restores PyTorch's generators.
+"""Makes the recomputation of a block give the same results as its first computation. The recomputation sees the
+state from before the first computation: the parameters (`torch.func.functional_call` replaces them for a call), the
+buffers, the numbers and flags on its modules, and the random generators of Python and NumPy. Its own changes to
+them are undone, so that a block that counts its calls does not count a call twice. PyTorch's checkpointing restores
+PyTorch's generators.
 
 The first calls of a class of blocks show which buffers and attributes they change. Several calls are needed, because
 layers may be skipped at random. Normalization layers are excluded: their results do not depend on their running

@@ -4,12 +4,12 @@ technique of `--with`.
 The batch is the first dimension of the first tensor that the first outermost module call gets. There are two ways to
 change it, which `plan` tries in this order:
 
-    tensors    tensors with that many rows get more rows, or fewer, where the program makes them (torch.randn and
-               others, outside constructors) or moves them to a GPU
-    inputs     the same for the arguments of outermost module calls and of `generate`; the targets of losses follow
+    tensors tensors with that many rows get more rows, or fewer, where the program creates them (torch.randn and
+    others, outside constructors) or moves them to a GPU inputs the same for the arguments of outermost module
+    calls and of `generate`; the targets of losses follow
 
-A run counts only if the model really got the wanted batch. The new rows are copies: on the stand-in, values do not
-matter.
+A run counts only if the model really got a batch of the wanted size. The new rows are copies: on the stand-in,
+values do not matter.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Batch:
         self.rows, self.of, self.way = value["rows"], value["of"], value["way"]  # 0 rows: only look
         self.seen: int | None = None  # the first model call's batch
         self.is_called = self.is_generating = False
-        self.places: dict[int, list[str]] = {}  # where tensors with so many rows are made or moved
+        self.places: dict[int, list[str]] = {}  # where tensors with this many rows are made or moved
 
     def begin(self) -> None:
         for name in FACTORIES:
@@ -154,5 +154,5 @@ class Batch:
 
 
 def is_constructing(frame: Any) -> bool:
-    """Whether the program is in a constructor, such as a module's, whose tensors are no batches."""
+    """Whether the program is in a constructor, such as a module's, whose tensors are not batches."""
     return any(it.f_code.co_name == "__init__" for it in of_program(frame))

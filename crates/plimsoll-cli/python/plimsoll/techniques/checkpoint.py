@@ -88,7 +88,7 @@ class Checkpoint:
         self.of += of
         self.count += len(chosen)
         if chosen:
-            # A library's own call checkpoints the innermost blocks.
+            # A library's own checkpointing call applies to the innermost blocks.
             is_all = len(chosen) == of and (self.find is blocks.nested or not blocks.nested(root))
             self.lines.append((type(root).__name__, lines(root, [path for path, _ in chosen], is_all)))
 

@@ -1,7 +1,7 @@
 """Checkpoints segments of the model's repeated blocks, or of its longest `nn.Sequential`: only the inputs of segments
 stay. The numbers are identical.
 
-With √N segments of N blocks, about 2 √N inputs and results of blocks exist at the same time, while a checkpoint of
+With √N segments of N blocks, about 2 √N inputs and results of blocks exist at the same time, whereas checkpointing
 each block keeps N. It does the same as `torch.utils.checkpoint.checkpoint_sequential`, but inside any model, and
 also for the last segment, because the code after it needs memory as well.
 """

@@ -1,5 +1,6 @@
 """Computes a linear layer and the cross-entropy of its result in chunks of rows, so that the logits of the
-complete batch never exist. Rounding differs, because the gradient of the weight is a sum over chunks.
+complete batch are never materialized. Rounding differs, because the gradient of the weight is a sum over
+chunks.
 
 A linear layer with many outputs returns `LazyLogits`. If something other than a loss uses a layer's logits, that
 layer is not chunked from then on; if no loss uses any logits, the technique is refused.
@@ -100,7 +101,7 @@ class ChunkedLoss:
             why = "no linear layer with many outputs feeds a cross-entropy"
             if used is not None:
                 weight, (name, line) = used
-                why += f"; the result of that with {weight.shape[0]:,} outputs is used by {name}{at(line)}"
+                why += f"; the result of the one with {weight.shape[0]:,} outputs is used by {name}{at(line)}"
             context.refuse(self.name, why)
 
     def report(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Compiles the model with torch.compile, and keeps only a share of the activations: the compiler chooses which
+"""Compiles the model with torch.compile, and keeps only a part of the activations: the compiler chooses which
 others to recompute in the backward pass. For programs that do not compile the model themselves (memory_budget.py
 is for programs that do). Rounding differs, and dropout draws other masks.
 """

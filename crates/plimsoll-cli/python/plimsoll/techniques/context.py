@@ -23,7 +23,7 @@ IMPORT = "import plimsoll  # pip install ./crates/plimsoll-cli, in a checkout of
 def refuse(name: str, reason: str) -> NoReturn:
     """Ends the program: the technique cannot be applied to it."""
     host.refused(name, reason)
-    raise SystemExit(2)  # Only where the host has not ended the process.
+    raise SystemExit(2)  # This is reached only if the host has not ended the process.
 
 
 def culprit(failure: BaseException) -> str | None:
@@ -41,7 +41,8 @@ def culprit(failure: BaseException) -> str | None:
         return next((it for it in names if it.startswith("checkpoint") or it == "split"), None)
     if not own.startswith(FROZEN):
         return None
-    # A file that several techniques share has no technique's name, so the next frame outwards decides.
+    # A file that several techniques share is not named after a technique, so the next outer frame
+    # decides.
     ours = [it[len(FROZEN) : -1].replace("_", "-") for it in reversed(frames) if it.startswith(FROZEN)]
     shared = {"lazy-logits": "chunked-loss", "autocast": "bf16", "again": "checkpoint", "memory-budget": "compile"}
     for name in ("checkpoint-nested", "checkpoint-segments"):
@@ -73,7 +74,7 @@ def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def untrained() -> str:
-    """Why a technique that acts on a model's calls saw no call."""
+    """Why a technique that acts on a model's calls did not see any call."""
     return "no module was called in training mode with gradients"
 
 

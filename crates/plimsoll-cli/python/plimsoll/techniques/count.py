@@ -1,5 +1,5 @@
 """Counts the work of one training step, to estimate its time: for each operator its FLOPs, the bytes that it reads
-and writes, and where it ran. Only for a separate run, because a dispatch mode keeps tensors alive a little longer.
+and writes, and its place. It needs a separate run, because a dispatch mode keeps tensors alive slightly longer.
 
 The place is one of these: `block N` and `root` are the forward pass of training inside a repeated block, and in the
 rest of the model; `block N.M` is inside nested block M of block N; `rest` is everything else, including evaluation.
@@ -96,7 +96,7 @@ class Count:
             self.phase = "rest"
 
     def called(self) -> None:
-        """Called when a model was called in a program that reads no gradient. Each call is a step; the one with the
+        """Called after a call of a model in a program that reads no gradient. Each call is a step; the call with the
         most FLOPs counts.
         """
         if flops(self.work) >= flops(self.least):

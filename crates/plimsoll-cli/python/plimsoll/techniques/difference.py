@@ -1,7 +1,8 @@
-"""Measures the largest difference of a model's outputs with weights in 16 bits, for `half` and `bf16-weights` under `run`.
+"""Measures the largest difference of a model's outputs with weights in 16 bits, for `half` and `bf16-weights` under
+`run`.
 
-The first call of each model also runs in f32 on the CPU, with the weights as they were before the conversion, so that
-the GPU's memory is as without the measurement. Nothing is measured on the stand-in, which computes no values.
+The first call of each model also runs in f32 on the CPU, with the original weights, so that the measurement does not
+change the GPU's memory. Nothing is measured on the stand-in, which computes no values.
 """
 
 from __future__ import annotations

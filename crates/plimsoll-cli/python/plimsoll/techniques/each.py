@@ -1,4 +1,4 @@
-"""The code to add if the program has several models or several optimizers: a line for each."""
+"""The code to add if the program has several models or several optimizers, with a line for each."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Frees gradients before the forward pass, if the program frees them only after it. The numbers are
 identical.
 
-The first step shows whether the program clears gradients between its forward and its backward pass. From then on,
-gradients that the optimizer has already used are freed at the beginning of the forward pass. If the program then adds
-to gradients without clearing them, the numbers would differ, so the run ends.
+The first step shows whether the program clears gradients between its forward and its backward pass. If it does,
+gradients that the optimizer has already used are freed at the beginning of the forward pass from then on. If the
+program then adds to gradients without clearing them, the numbers would differ, so the run ends.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Trains only the last of the model's repeated blocks and what follows it, such as the head; the rest is frozen: it
-needs no gradients, no optimizer states and no saved activations. Changes what is trained.
+"""Trains only the last of the model's repeated blocks and the layers after it, such as the head; all other layers
+are frozen, and need no gradients, no optimizer states and no saved activations. Changes which parameters are
+trained.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class Fsdp:
         checkpoint.without_cache(root, kwargs)
         cut = parts.Parts(self.name, self.world, args, kwargs)
         if len(cut.sizes) < self.world:
-            context.refuse(self.name, f"the batch is {cut.batch}, and there are {self.world} ranks")
+            context.refuse(self.name, f"a batch of {cut.batch} cannot be divided over {self.world} ranks")
         rows = Rows(cut.sizes, self.rank, self.mesh.get_group())
         self.calls += 1
         if self.calls <= 3:

@@ -1,5 +1,5 @@
-"""The common part of the techniques for programs that only compute outputs: they act on the outermost calls of modules
-in any mode, and refuse a program that trains, or reads a gradient in another way.
+"""The common part of the techniques for inference programs. They act on the outermost calls of modules in any mode, and
+refuse a program that trains, or reads a gradient in another way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Inference:
             observers.listeners[what].append(self.refuse)
 
     def refuse(self, *told: object) -> None:
-        """Called when the program has made an optimizer, or asks for gradients."""
+        """Called when the program has created an optimizer, or requests gradients."""
         context.refuse(self.name, "the program reads gradients")
 
     def lines(self) -> list[str]:

@@ -1,10 +1,10 @@
 """Copies of saved tensors to the host and back, overlapped with the computation.
 
-A share of the bytes that a forward pass saves stays on the GPU: the last ones, which are needed again first. The
-first ones leave. A copy begins immediately if the tensor also left in the model's last forward pass. Before more than
-the share is on the GPU, the computation's stream waits for the oldest copy. In the backward pass, tensors come back
-before their use, in the opposite order, as far as the share allows. Allocations depend on bytes and on the order of
-requests, never on time.
+A part of the bytes that a forward pass saves stays on the GPU: the last tensors, which are needed again first. The
+first tensors are moved to the host. A copy begins immediately if the tensor also left in the model's last forward
+pass. If more than this part would be on the GPU, the computation's stream waits for the oldest copy. In the
+backward pass, tensors are copied back before their use, in the opposite order, as far as the limit allows.
+Allocations depend on bytes and on the order of requests, never on time.
 
 Each direction has its own stream. Memory for tensors that come back is allocated on the computation's stream, where
 it is also freed, so the copy waits for the work that was queued there before. Pinned memory is kept for the next
@@ -91,8 +91,8 @@ class Lane:
             self.before.bytes, self.before.left = max(self.before.bytes, self.saved_bytes), self.oldest
 
     def fetch_ahead(self, used: Moved) -> None:
-        """Queues copies of the tensors that will be used next. As gradients take memory, fewer bytes may wait, so
-        that the sum stays what it was at the end of the forward pass.
+        """Queues copies of the tensors that will be used next. As gradients take memory, fewer bytes may wait, so that
+        the sum stays the same as at the end of the forward pass.
         """
         if self.next is None:
             self.grows = self.gradient_bytes()

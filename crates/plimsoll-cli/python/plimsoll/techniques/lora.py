@@ -1,5 +1,5 @@
-"""LoRA: freezes the model, and trains a product of two small matrices beside each linear layer of its repeated blocks
-(of the whole model, if there are none). Changes what is trained.
+"""LoRA: freezes the model, and trains a product of two small matrices that is added to each linear layer of its
+repeated blocks (of the whole model, if it has none). Changes which parameters are trained.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The share of activations that a compiled model keeps: PyTorch's compiler chooses which others to recompute in the
-backward pass (`torch._functorch.config.activation_memory_budget`). For programs that use torch.compile. Rounding may
-differ.
+"""Sets the fraction of activations that a compiled model keeps: PyTorch's compiler chooses which others to recompute
+in the backward pass (`torch._functorch.config.activation_memory_budget`). For programs that use torch.compile.
+Rounding may differ.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 from . import context
 
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-asked: list[bool] = []  # not empty once the program has asked for gradients
+asked: list[bool] = []  # not empty if the program has requested gradients
 moving: list[Any] = []  # the module that is being moved or converted: a trial of `plan` often begins there
 listeners: dict[str, list[Callable[..., Any]]] = {
     "made": [],
@@ -40,7 +40,7 @@ def tell(what: str, *args: Any) -> None:
 
 
 def trains() -> bool:
-    """Whether the program has an optimizer, or has asked for gradients."""
+    """Whether the program has an optimizer, or has requested gradients."""
     return bool(len(optimizers) or asked)
 
 

@@ -1,9 +1,9 @@
-"""Moves large tensors that the backward pass needs to pinned host memory, and brings them back when it needs
-them. The numbers are identical.
+"""Moves large tensors that the backward pass needs to pinned host memory, and copies them back when they are
+needed. The numbers are identical.
 
 Storages are moved: all saved views of a storage share one copy, and keep their strides. Parameters stay. On a GPU
-the copies overlap with the computation, on their own streams (`lane.py`). The value is the percentage of the bytes
-that leaves.
+the copies overlap with the computation, on their own streams (`lane.py`). The technique's value is the percentage
+of the bytes that is moved.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class OffloadOptimizer:
             attach(optimizer)
 
     def made(self, optimizer: Any, defaults: Any) -> None:
-        """Notes an optimizer that may not update each parameter independently."""
+        """Records an optimizer that may not update each parameter independently."""
         kind = type(optimizer)
         if kind.__module__.split(".")[:2] != ["torch", "optim"] or kind.__name__ not in SEPARATE:
             self.others.add(kind.__name__)

@@ -2,8 +2,8 @@
 are copied to the GPU on a separate stream, so the weights of at most two blocks are on the GPU. The numbers are
 identical.
 
-An autograd graph would keep the copies, so there is none: the program reads no gradient. Weights that other modules
-share stay on the GPU, and so do buffers.
+An autograd graph would keep the copies alive, so the program must not read gradients, and no graph is built.
+Weights that other modules share stay on the GPU, and so do buffers.
 """
 
 from __future__ import annotations

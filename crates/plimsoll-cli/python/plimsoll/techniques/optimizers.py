@@ -49,7 +49,7 @@ class Setting:
             why = (
                 f"{names}: makes no such copies, or does not have this option"
                 if names
-                else "the program makes no optimizer"
+                else "the program creates no optimizer"
             )
             return dict(applied=False, detail=why, lines=[])
         lines = [f"optimizer = torch.optim.{kind}(..., {text})" for kind in sorted(self.kinds)]

@@ -168,7 +168,9 @@ def check(name: str, root: Any) -> None:
 
 
 def hooked(root: Any) -> str | None:
-    """Why the program would see parts of the batch: it has hooks that record what passes through a module."""
+    """The reason if the program would see parts of the batch: it has hooks that record the inputs or outputs of a
+    module.
+    """
     for path, module in root.named_modules():
         for hook in [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]:
             hook = getattr(hook, "func", hook)  # for a functools.partial
@@ -183,7 +185,7 @@ def hooked(root: Any) -> str | None:
 
 def idle(batch: int | None) -> str:
     """Why no call was split."""
-    return context.untrained() if batch is None else f"the batch is {batch}"
+    return context.untrained() if batch is None else f"the batch size is {batch}"
 
 
 def has_loss(result: Any) -> bool:

@@ -4,7 +4,7 @@ A root is a module that is called with gradients enabled, in training mode, and 
 is transparent: the module inside is the root. A block that is recomputed in the backward pass is not a root.
 
 While a program has read no gradient, the outermost call of any module is also a root, for techniques that set
-`serves`: the techniques for programs that only compute outputs.
+`serves`: the techniques for inference programs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The rows of a batch that a rank computes, and tensors with all ranks' rows. Outside the model, all ranks have the
-same tensors and the same gradients. Inside, each rank has its own rows, and gradients are multiplied by the number of
-ranks, because `fully_shard` averages over ranks.
+"""Handles the rows of a batch that one rank computes, and tensors that contain the rows of all ranks. Outside the
+model, all ranks have the same tensors and the same gradients. Inside, each rank has its own rows, and gradients are
+multiplied by the number of ranks, because `fully_shard` averages over ranks.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Saved:
         if self.tensor is None:
             self.segment.compute()
         if self.tensor is None:
-            raise RuntimeError("a block of the model saved fewer tensors when it was computed again")
+            raise RuntimeError("a block of the model saved fewer tensors when it was recomputed")
         tensor, self.tensor = self.tensor, None
         return tensor
 

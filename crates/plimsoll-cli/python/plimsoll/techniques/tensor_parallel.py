@@ -1,9 +1,9 @@
 """Tensor parallelism: splits the linear layers of repeated transformer blocks over the ranks of `run --devices N`
-(`parallelize_module`). The layers that begin attention and the MLP are split by columns, those that end them by rows.
+(`parallelize_module`). The first layers of attention and of the MLP are split by columns, the last ones by rows.
 All ranks compute the complete batch. Rounding differs, because sums are over ranks.
 
-The layers are known by their names. A block must take its number of heads from the size of its tensors (`view(batch,
-tokens, -1, size)`), because each rank has only a part of the heads.
+Layers are recognized by their names. A block must take its number of heads from the size of its tensors
+(`view(batch, tokens, -1, size)`), because each rank has only a part of the heads.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ class TensorParallel:
         for optimizer in list(observers.optimizers):
             optimizer.register_state_dict_post_hook(lambda optimizer, state: fsdp.whole(state))
             for group in optimizer.param_groups:
-                # One call for several tensors cannot have split and whole ones.
+                # A foreach call cannot mix sharded and unsharded tensors.
                 if any(fsdp.is_sharded(it) for it in group["params"]) and "foreach" in group:
                     group["foreach"] = group["fused"] = False
 
     def count(self, module: Any, args: Any, result: Any) -> None:
-        """Adds the bytes of the sum over ranks after a layer, and of that before it in the backward pass."""
+        """Adds the bytes of the all-reduce after a layer in the forward pass, and of the one in the backward pass."""
         if isinstance(result, torch.Tensor):
             self.sent += 2 * 2 * result.nbytes * (self.world - 1) // self.world
 
@@ -113,7 +113,9 @@ class TensorParallel:
 
 
 def clipped(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`clip_grad_norm_` for whole and split gradients: PyTorch's takes only one kind at once."""
+    """`clip_grad_norm_` for a mixture of sharded and unsharded gradients: PyTorch's function accepts only one kind at a
+    time.
+    """
 
     @functools.wraps(original)
     def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2.0, *args: Any, **kwargs: Any) -> Any:
@@ -132,8 +134,8 @@ def clipped(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plan_of(block: Any) -> dict[str, str]:
-    """How the linear layers of a block are split: by columns or by rows. Only the parts of a block that both begin and
-    end with such layers: siblings in one module, or in the block.
+    """How the linear layers of a block are split: by columns or by rows. Only parts of a block that both begin and end
+    with such layers are split. The layers must be siblings in one module, or in the block.
     """
     found: dict[str, dict[str, str]] = {}
     for path, layer in block.named_modules():

@@ -1,4 +1,5 @@
-"""What `freeze` and `lora` share: which part of a model is trained, and when it can be changed."""
+"""Code that `freeze` and `lora` share: it determines which part of a model is trained, and whether that can be changed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ def check(name: str, root: Any) -> None:
         why = "FSDP2 shards the model"
     distributed = torch.distributed
     if why is None and distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        why = "the ranks exchange the gradients of all parameters: freeze them before DDP gets the model"
+        why = "the ranks exchange the gradients of all parameters: freeze them before DDP wraps the model"
     if why is not None:
         context.refuse(name, why)
 
@@ -30,6 +31,6 @@ def freeze(parameters: Any) -> int:
 
 
 def percent(root: Any, frozen: int) -> str:
-    """The share of a model's parameters that is still trained, in words."""
+    """The fraction of a model's parameters that is still trained, in words."""
     left = sum(it.numel() for it in root.parameters() if it.requires_grad)
     return f"{100 * left / max(left + frozen, 1):.2g} % of the parameters are trained"

@@ -70,7 +70,7 @@ pub(crate) fn run(args: &ModelsArgs) -> Result<String, Failure> {
     }
     if rows.is_empty() {
         let names: Vec<&str> = programs::PROGRAMS.iter().map(|program| program.name).collect();
-        let message = format!("no program has that in its name; known are {}", names.join(", "));
+        let message = format!("no program's name contains that; known: {}", names.join(", "));
         return Err(Failure::new(Exit::Usage, message));
     }
     let version = recorded.versions.torch.split('+').next().unwrap_or_default();

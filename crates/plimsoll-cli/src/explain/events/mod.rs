@@ -20,13 +20,13 @@ use crate::moment::{self, When};
 #[derive(Debug, Clone, Args)]
 pub(super) struct EventsArgs {
     /// Print the events around a moment instead: peak, end, failure, an event's number or a time such as 2.5s
-    /// [default: failure, or else peak]
+    /// [default: failure, or peak if nothing failed]
     #[arg(long, value_name = "MOMENT", value_parser = moment::parse, num_args = 0..=1, conflicts_with = "html")]
     events: Option<Option<When>>,
-    /// Events before that moment
+    /// Number of events before that moment
     #[arg(long, value_name = "N", default_value_t = 8, requires = "events")]
     before: usize,
-    /// Events after it
+    /// Number of events after it
     #[arg(long, value_name = "N", default_value_t = 4, requires = "events")]
     after: usize,
     /// The frames to print of each stack

@@ -1,4 +1,4 @@
-//! `plimsoll explain` of several files: compares the ranks of one job, and says which one is odd.
+//! `plimsoll explain` of several files: compares the ranks of one job, and says which one differs from the others.
 //!
 //! `names.rs` finds the rank of each file; `same.rs` chooses between several files of one rank. If a rank cannot be
 //! read, the answer names it and is marked incomplete.

@@ -1,7 +1,8 @@
 //! Finds the rank of each file from the files' names; files with the same name belong to the same rank.
 //!
-//! A name has numbers with words before them. Some say who wrote it (`rank3`, `tp0-pp1`, `gpu2`), some say when
-//! (`step200`), and most say neither. Text after the rank (`memory-rank1-oom`) does not make another rank.
+//! A name contains numbers with words before them. Some identify the process that wrote it (`rank3`, `tp0-pp1`,
+//! `gpu2`), some the time (`step200`), and most neither. Text after the rank (`memory-rank1-oom`) does not make
+//! it a different rank.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ const WHO: [&str; 19] = [
 ];
 /// Words before a number that is a time or a process ID; they never name a rank.
 const WHEN: [&str; 9] = ["step", "iter", "iteration", "epoch", "batch", "time", "pid", "attempt", "version"];
-/// Words before `rank` that make it a rank of less than the job: `local_rank`, `tp_rank`.
+/// Words before `rank` that make it a rank within a part of the job: `local_rank`, `tp_rank`.
 const WITHIN: [&str; 10] = ["local", "tp", "pp", "dp", "cp", "ep", "sp", "mp", "node", "group"];
 
 /// A number with the word before it: `rank` 3.

@@ -1,4 +1,5 @@
-//! A comparison of ranks as text: which rank is odd and why, a row for each rank, then the lines that differ.
+//! A comparison of ranks as text: which rank differs from the others and why, a row for each rank, then the lines
+//! that differ.
 
 use std::fmt::Write;
 
@@ -27,7 +28,7 @@ pub(super) fn render(job: &RankTable<'_>, shown: Shown) -> String {
     if job.unused.len() > shown.rows {
         let _ = writeln!(
             out,
-            "{} more files are not used: their ranks have another file",
+            "{} more files are not used: another file of the same rank is",
             job.unused.len() - shown.rows
         );
     }

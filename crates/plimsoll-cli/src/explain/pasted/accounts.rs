@@ -6,7 +6,7 @@ use crate::shown::Shown;
 
 /// No CUDA context is smaller. A smaller figure means that the message does not give the size.
 const LEAST_CONTEXT_BYTES: u64 = 32 << 20;
-/// The driver usually reserves this much for itself.
+/// The amount of memory that the driver usually reserves.
 const USUAL_DRIVER_BYTES: u64 = 256 << 20;
 
 /// A line for each part of the GPU's memory.
@@ -18,8 +18,8 @@ pub(super) fn lines(message: &OutOfMemory, shown: Shown) -> Vec<String> {
         (message.capacity_bytes, format!("{device} in total")),
         (message.limit_bytes, "the limit of this process".to_owned()),
         (message.allocated_bytes, "allocated by this process".to_owned()),
-        (message.private_bytes, "  of it in private pools (CUDA graphs)".to_owned()),
-        (message.cached_bytes(), "reserved by this process, without a tensor in it".to_owned()),
+        (message.private_bytes, "  of which in private pools (CUDA graphs)".to_owned()),
+        (message.cached_bytes(), "reserved by this process, but unallocated".to_owned()),
         (outside, outside_name.to_owned()),
     ];
     rows.extend(others.iter().map(|(process, bytes)| (Some(*bytes), format!("process {process}"))));

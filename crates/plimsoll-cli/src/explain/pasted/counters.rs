@@ -26,7 +26,7 @@ pub(super) fn said(counters: &Counters, shown: Shown) -> Said {
     lines.push(row("reserved", reserved));
     lines.push(row("cached, pinned by live blocks (0 for expandable segments)", counters.inactive_split));
     if let Some(retries) = counters.retries {
-        lines.push(format!("  {} served only after the cache was released", counted(retries, "request")));
+        lines.push(format!("  {} served only after releasing the cache", counted(retries, "request")));
     }
     let device = counters.device.map_or_else(String::new, |device| format!("GPU {device}: "));
     Said {

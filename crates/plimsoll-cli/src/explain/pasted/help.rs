@@ -6,14 +6,14 @@ use plimsoll_trace::message::{OutOfMemory, Shortage, Source};
 use super::next;
 use crate::shown::Shown;
 
-/// What would help, the most useful first.
+/// Suggestions that would help, the most useful first.
 pub(super) fn help(message: &OutOfMemory, shortage: Shortage, shown: Shown) -> Vec<String> {
     let mut help = Vec::new();
     match (message.source, shortage.cause) {
         (_, Cause::Capacity { .. }) if shortage.held_by_others => help.extend(others(message, shown)),
         (_, Cause::Capacity { short_bytes }) => {
             let is_held = is_held(message, Some(short_bytes));
-            let has = if is_held && is_held_much(message) { "was left of the GPU" } else { "the GPU has" };
+            let has = if is_held && is_held_much(message) { "was left on the GPU" } else { "the GPU has" };
             help.push(format!(
                 "the program needs more than {has}; allocator settings and empty_cache() cannot help. This is the shortage of one request; the program needs more in total"
             ));
@@ -41,15 +41,15 @@ pub(super) fn help(message: &OutOfMemory, shortage: Shortage, shown: Shown) -> V
             ),
             Some(short) => {
                 help.push(format!(
-                    "use less memory; raising the limit (torch.cuda.set_per_process_memory_fraction) alone cannot help: the GPU is short by \
-                     about {}, too",
+                    "use less memory; raising the limit (torch.cuda.set_per_process_memory_fraction) alone cannot help: the \
+                     GPU is also short by about {}",
                     shown.size(short)
                 ));
                 help.extend(others(message, shown));
             }
         },
         (Source::Driver, _) => help.push(
-            "the message does not say who uses the memory. It may be another process, especially if the program failed at its start: end it, or use another GPU. Or PyTorch's allocator had taken the rest: use a smaller batch, or leave \
+            "the message does not say who uses the memory. It may be another process, especially if the program failed at startup: end it, or use another GPU. Or PyTorch's allocator has taken the rest: use a smaller batch, or leave \
              room with torch.cuda.set_per_process_memory_fraction(0.9)"
                 .to_owned(),
         ),
@@ -60,8 +60,8 @@ pub(super) fn help(message: &OutOfMemory, shortage: Shortage, shown: Shown) -> V
     }
     if let (Cause::Capacity { .. }, Some(short)) = (shortage.cause, shortage.limit_short_bytes) {
         help.push(format!(
-            "more free memory on the GPU alone cannot help: the limit (torch.cuda.set_per_process_memory_fraction) is short by about {}, \
-             too",
+            "more free memory on the GPU alone cannot help: the limit (torch.cuda.set_per_process_memory_fraction) \
+             is also short by about {}",
             shown.size(short)
         ));
     }
@@ -96,7 +96,7 @@ fn others(message: &OutOfMemory, shown: Shown) -> Vec<String> {
             format!("one of the processes {} may be this program itself", list(&perhaps_own))
         };
         help.push(format!(
-            "{which}: in a container, the message cannot tell. Look with nvidia-smi outside the container before you end a process, or \
+            "{which}: in a container, the message cannot tell. Check with nvidia-smi outside the container before you end a process, or \
              use another GPU"
         ));
     }

@@ -97,7 +97,7 @@ fn verdict(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> Stri
     }
 }
 
-/// The error that ended the program later, so that running out of memory did not end it.
+/// The error that ended the program later, if it was not the out-of-memory error that ended it.
 fn ended(ended: &Ended) -> String {
     let error = words::plain(&ended.error);
     let at = ended
@@ -115,7 +115,7 @@ fn place(frame: &Frame) -> String {
     format!("requested at {file}:{}{function}{source}", frame.line)
 }
 
-/// The other messages: earlier ones from the same process, and those of other ranks that ran out.
+/// The other messages: earlier ones from the same process, and messages of other ranks that ran out of memory.
 fn others(log: &Log, process: &Process<'_>, last: &Failed) -> Option<String> {
     let mut others: Vec<String> = Vec::new();
     for other in log.processes().iter().filter(|it| it.failed.first() != process.failed.first()) {
@@ -174,9 +174,11 @@ fn unknown(last: &Failed) -> Vec<&'static str> {
         }
     }
     if last.ended_with.is_some() {
-        unknown.push("the line that ran out: the program caught the error; `plimsoll run` records the line");
+        unknown.push(
+            "the line that ran out of memory: the program caught the error; `plimsoll run` records the line",
+        );
     } else if last.traceback.frames.is_empty() {
-        unknown.push("the line that ran out: paste the traceback, too");
+        unknown.push("the line that ran out of memory: also paste the traceback");
     }
     unknown
 }
@@ -274,7 +276,7 @@ mod tests {
             said.verdict
         );
         let [raise, outside] = said.help.as_slice() else { panic!("{:?}", said.help) };
-        assert!(raise.contains("alone cannot help: the GPU is short by about 392.00 MiB"), "{raise}");
+        assert!(raise.contains("alone cannot help: the GPU is also short by about 392.00 MiB"), "{raise}");
         assert!(outside.starts_with("8.10 GiB is held outside this process"), "{outside}");
     }
 }

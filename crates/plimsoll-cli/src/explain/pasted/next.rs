@@ -41,7 +41,7 @@ fn of_memory(memory_bytes: u64) -> Option<&'static Gpu> {
     found.next().filter(|_| found.next().is_none())
 }
 
-/// The `plimsoll plan` command, which searches for what fits.
+/// The `plimsoll plan` command, which searches for techniques with which the program fits.
 pub(super) fn plan(capacity_bytes: Option<u64>, program: &str) -> String {
     format!("plimsoll plan --gpu {} -- {program}", gpu(capacity_bytes))
 }

@@ -30,7 +30,7 @@ const ON_DEVICE: [i64; 3] = [2, 3, 5];
 const EVENTS: &str = "SELECT start, globalPid, deviceId, contextId, address, bytes, memKind, memoryOperationType \
                       FROM CUDA_GPU_MEMORY_USAGE_EVENTS ORDER BY start, rowid";
 
-/// The innermost range of a process around a time. The upper bits of a global thread ID are those of its process.
+/// The innermost range of a process around a time. The upper bits of a global thread ID identify its process.
 const RANGE: &str = "SELECT COALESCE(text, (SELECT value FROM StringIds WHERE id = textId)) FROM NVTX_EVENTS \
                      WHERE start <= ?1 AND \"end\" >= ?1 AND globalTid >> 24 = ?2 >> 24 ORDER BY start DESC LIMIT 1";
 
@@ -77,7 +77,7 @@ pub(super) fn said(path: &Path, shown: Shown) -> Result<Said, Failure> {
     }
     let usages = usages(&database).map_err(broken)?;
     let Some((&(worst, device), _)) = usages.iter().max_by_key(|(_, usage)| usage.peak_bytes) else {
-        return Err(unreadable(format!("{name}: its memory events are all of host memory")));
+        return Err(unreadable(format!("{name} has memory events of the host only")));
     };
     let ranges = has_table(&database, "NVTX_EVENTS").map_err(broken)?
         && has_table(&database, "StringIds").map_err(broken)?;
@@ -111,8 +111,8 @@ pub(super) fn said(path: &Path, shown: Shown) -> Result<Said, Failure> {
     }
     let peak = &usages[&(worst, device)];
     let mut unknown = vec![
-        "which tensors use the memory: the events are those of CUDA, where PyTorch allocates whole segments",
-        "memory outside of CUDA's allocations, such as the context",
+        "which tensors use the memory: CUDA's events show only the segments that PyTorch allocates",
+        "memory outside CUDA's allocations, such as the context",
     ];
     if !ranges {
         unknown.push("the layers: plimsoll run --nvtx names them for Nsight");
@@ -161,7 +161,7 @@ fn usages(database: &Connection) -> rusqlite::Result<BTreeMap<(i64, i64), Usage>
 }
 
 impl Usage {
-    /// Notes an event of an address of a context. The end of an allocation from before the profile counts for nothing.
+    /// Records an event of an address of a context. The end of an allocation from before the profile is ignored.
     fn note(&mut self, address: (i64, i64), event: Allocation, is_start: bool) {
         if !is_start {
             // Once memory falls below a peak, the allocations at the peak are known.

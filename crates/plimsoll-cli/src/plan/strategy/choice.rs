@@ -5,22 +5,22 @@ use super::super::fit::Limits;
 use super::super::goal::{Goal, Wish};
 use crate::techniques::Numbers;
 
-/// If the best set is at the limit, a set with room that takes at most this multiple of its time is chosen instead,
-/// although it changes the numbers more.
+/// If the best set only just fits, a set with room that takes at most this multiple of its time is chosen instead,
+/// even if it changes the numbers more.
 const SAME_TIME: f64 = 1.02;
 
 /// The best set.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice<'a> {
     pub(super) best: &'a Fact,
-    /// The set at the limit that was passed over: the chosen one has room, and takes about the same time.
+    /// A set that only just fits and was not chosen, because the chosen one has room and takes about the same time.
     pub(super) instead_of: Option<&'a Fact>,
 }
 
-/// The best set that fits. The order: no failed request, then the least change to the numbers, then memory to spare,
-/// then the shortest step (to 1 %), then the least change to the program. If that set is at the limit, one with room
-/// that takes about the same time is better, although it rounds differently. For the largest batch it is the set with
-/// the least memory, because these trials use another batch.
+/// The best set that fits. Sets are compared by these criteria in order: no failed request, the least change to the
+/// numbers, enough headroom, the shortest step (to 1 %), the least change to the program. If the best set only just
+/// fits, one with room that takes about the same time is chosen instead, even if it rounds differently. For the
+/// largest batch, it is the set with the least memory, because these trials use another batch size.
 pub(super) fn of<'a>(tried: &[&'a Fact], wish: Wish, limits: Limits) -> Option<Choice<'a>> {
     let base_s = tried.first().map_or(0.0, |it| it.order_s()).max(f64::MIN_POSITIVE);
     let is_option = |it: &Fact| {
@@ -76,7 +76,7 @@ mod tests {
         }
     }
 
-    /// The chosen set, and the one it was preferred to.
+    /// The chosen set, and the set that it was preferred to.
     fn chosen(goal: Goal, numbers: Numbers, tried: &[Fact]) -> (String, Option<String>) {
         let tried: Vec<&Fact> = tried.iter().collect();
         let choice = of(&tried, Wish { goal, numbers }, LIMITS).unwrap();
@@ -98,7 +98,7 @@ mod tests {
             // chosen.
             assert_eq!(fit(&with("fused", None)), (name.clone(), None));
             assert_eq!(fit(&with("bf16", Some(0.5))), (name.clone(), None));
-            // Of the sets that keep the numbers, the one with room comes first, whatever its time.
+            // Among sets that keep the numbers, the one with room comes first, regardless of its time.
             assert_eq!(fit(&with("checkpoint", Some(3.0))), ("checkpoint".to_owned(), None));
         }
     }

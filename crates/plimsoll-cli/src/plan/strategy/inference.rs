@@ -1,12 +1,13 @@
-//! The search for programs that only compute outputs: first they keep no graph, then results and weights move to the
-//! host, then the batch is divided. Weights in 16 bits change the numbers; they are offered if nothing else fits.
+//! The search for inference programs. It first tries to run without a graph, then to move results and weights to the
+//! host, then to divide the batch. Weights in 16 bits change the numbers, so they are offered only if nothing else
+//! fits.
 
 use super::super::goal::Goal;
 use super::pass::{Missing, Pass};
 use crate::techniques::{Alone, Joins, Numbers, Set, Technique};
 
 impl Pass<'_> {
-    /// Tries each technique alone, then the useful ones together, from those that change least to all.
+    /// Tries each technique alone, then the useful ones together, first those that change least and finally all.
     pub(super) fn inference(&mut self) -> Result<(), Missing> {
         let is_alone = |it: &Technique| it.row().alone < Alone::Offered && self.is_meant(*it);
         let alone: Vec<Technique> = Technique::all().filter(is_alone).collect();

@@ -5,18 +5,18 @@ use super::super::goal::Goal;
 use super::pass::{Missing, Pass};
 use crate::techniques::{Alone, Levels, Set, Technique};
 
-/// With fewer checkpointed blocks than this, segments of blocks keep about as much memory as a checkpoint of
-/// each block.
+/// With fewer checkpointed blocks than this, checkpointing segments of blocks keeps about as much memory as
+/// checkpointing each block.
 const SEGMENTED: u64 = 9;
 
 impl Pass<'_> {
     /// Tries the techniques for a program that compiles its training step: expandable segments, which reuse
-    /// the first trial's compiled code from the caches, and smaller parts of the activations, each of which
-    /// compiles again. Returns whether the search is over.
+    /// the first trial's compiled code from the caches, and smaller percentages of activations to keep,
+    /// each of which compiles again. Returns whether the search is over.
     pub(super) fn budgets(&mut self) -> Result<bool, Missing> {
         let expandable = Set::default().with(Technique::Expandable, None);
         let budget = |percent| Set::default().with(Technique::MemoryBudget, Some(percent));
-        // Two trials that compile at once take twice as long each, which would delay the first answer.
+        // Two trials that compile concurrently take twice as long each, which would delay the first answer.
         self.announce([expandable.clone(), budget(budgets()[0])]);
         let is_fit = self.goal() == Goal::Fit;
         let tried = self.tried(&expandable)?;
@@ -106,7 +106,7 @@ impl Pass<'_> {
                 }
             }
         }
-        // Alone, offloading may fit only if cached memory is released.
+        // Without other techniques, offloading may fit only if cached memory is released.
         for base in [set, &least].into_iter().filter(|_| offload) {
             if self.goal().is_memory() || !self.has_room() {
                 self.least_offload(base)?;
@@ -115,7 +115,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// This set with segments of blocks, if that needs less memory than `each`, which checkpoints each block.
+    /// This set with checkpointed segments of blocks, if it needs less memory than `each`, which checkpoints each
+    /// block.
     fn segments(&mut self, set: &Set, each: &Set) -> Result<Option<Set>, Missing> {
         let technique = Technique::CheckpointSegments;
         let has_failed = self.seen.iter().any(|it| it.set.has(technique) && !it.is_effective());
@@ -157,7 +158,7 @@ impl Pass<'_> {
         self.fewest(set, &most, 100 / step, |number| set.with(Technique::Offload, Some(number * step)))
     }
 
-    /// The smallest number of checkpointed blocks with which this set fits; it fits with all of them.
+    /// The smallest number of checkpointed blocks with which this set fits. It is known to fit with all of them.
     pub(super) fn fewest_blocks(&mut self, set: &Set) -> Result<(), Missing> {
         let technique = self.blocks;
         let all = set.with(technique, None);
@@ -165,8 +166,8 @@ impl Pass<'_> {
         self.fewest(set, &all, blocks, |number| set.with(technique, Some(number)))
     }
 
-    /// The smallest number of parts, out of `of`, of a technique with which this set fits. `all` applies the
-    /// technique to all parts, and fits.
+    /// Finds the fewest parts, out of `of`, to which a technique must be applied for this set to fit. `all` applies it
+    /// to all parts, and fits.
     pub(super) fn fewest(
         &mut self,
         set: &Set,
@@ -177,12 +178,12 @@ impl Pass<'_> {
         if of < 2 {
             return Ok(());
         }
-        // Without the technique, the set may take less memory than the program as it is, or may not run.
+        // Without the technique, the set may take less memory than the unchanged program, or may not run.
         let none = Some(self.tried(set)?).filter(|it| it.has_peaks());
         let none_bytes = none.unwrap_or(self.base()?).reserved_bytes;
         let all_bytes = self.tried(all)?.reserved_bytes;
         let mut number = solved(none_bytes, all_bytes, of, self.facts.limits.roomy_bytes).min(of - 1);
-        // Savings are about linear, so try the neighbour of the estimate second, then bisect.
+        // Savings are about linear, so this tries the estimate first, then its neighbour, and then bisects.
         let (mut too_few, mut enough, mut is_first) = (0, of, true);
         let near = [number, number - 1, number + 1].into_iter().filter(|it| (1..of).contains(it));
         self.announce(near.map(&part));
@@ -202,10 +203,10 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Removes techniques that the chosen set does not need, first those that change a program most.
+    /// Removes techniques that the chosen set does not need, starting with those that change a program most.
     pub(super) fn simplify(&mut self) -> Result<(), Missing> {
         let Some(mut set) = self.chosen().map(|it| it.set.clone()) else { return Ok(()) };
-        // The number of blocks is the smallest already.
+        // The number of checkpointed blocks is already the smallest.
         let mut techniques: Vec<Technique> =
             set.techniques().filter(|it| it.row().levels != Levels::Blocks).collect();
         techniques.sort_by_key(|it| std::cmp::Reverse(it.row().effort));
@@ -232,12 +233,12 @@ pub(super) fn budgets() -> &'static [u64] {
     }
 }
 
-/// This set without what cannot be combined with a technique.
+/// This set without the techniques that cannot be combined with this one.
 fn without_conflict(set: &Set, technique: Technique) -> Set {
     set.only(|it| it.excluded_by(technique).is_none())
 }
 
-/// The number of blocks that brings the peak to about the capacity, if every block saves the same.
+/// The number of checkpointed blocks that brings the peak to about the capacity, if all blocks save the same.
 fn solved(none_bytes: u64, all_bytes: u64, blocks: u64, capacity_bytes: u64) -> u64 {
     let saved = none_bytes.saturating_sub(all_bytes).max(1);
     let wanted = none_bytes.saturating_sub(capacity_bytes);

@@ -8,14 +8,14 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `choice.rs` | the best of some sets |
+//! | `choice.rs` | chooses the best of several sets |
 //! | `pass.rs` | one pass through the search |
 //! | `levels.rs` | what is tried on top of a set, and how few blocks, bytes or parts are enough |
 //! | `polish.rs` | the end of a search for the least memory or the fastest step |
-//! | `near.rs`, `trade.rs` | sets that differ a little; the end of a search for the cheapest set that fits |
-//! | `inference.rs` | the search for programs that only compute outputs |
-//! | `order.rs` | the order of all this |
-//! | `worlds.rs` | its test in random worlds |
+//! | `near.rs`, `trade.rs` | sets that differ slightly; the end of a search for the cheapest set that fits |
+//! | `inference.rs` | the search for inference programs |
+//! | `order.rs` | the order of the search |
+//! | `worlds.rs` | a test of the search in random worlds |
 
 mod choice;
 mod inference;
@@ -40,7 +40,7 @@ const MOST_TRIALS: usize = 100;
 pub(super) enum Step {
     /// The first of these sets has to be tried. The others probably follow, and can run at the same time.
     Try(Vec<Set>),
-    /// The same, but a set that fits is already known: these may be cheaper, or leave more room.
+    /// The same, but a set that fits is already known; these sets may be cheaper, or leave more headroom.
     Improve(Vec<Set>),
     Done(Decision),
 }
@@ -50,7 +50,7 @@ pub(super) enum Step {
 pub(super) struct Decision {
     /// `None` if nothing fits.
     pub(super) chosen: Option<usize>,
-    /// The set at the limit that was passed over: the chosen one has room, and takes about the same time.
+    /// A set that only just fits and was not chosen, because the chosen one has room and takes about the same time.
     pub(super) instead_of: Option<usize>,
 }
 

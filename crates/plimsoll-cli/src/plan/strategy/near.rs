@@ -1,12 +1,12 @@
-//! Sets that differ a little from another one, by a technique or by its level: `trade.rs` tries them.
+//! Sets that differ slightly from another set, by one technique or by its level. `trade.rs` tries them.
 
 use super::pass::Pass;
 use crate::techniques::{Joins, Levels, Numbers, Set, Technique, Time};
 
-/// The effort of techniques that are not used to gain time.
+/// Techniques with this effort are not used to save time.
 pub(super) const MOST_EFFORT: u32 = 4;
 
-/// How many values of a technique are tried, if it has that many.
+/// The number of values of a technique that are tried, if it has that many.
 const STEPS: usize = 5;
 
 impl Pass<'_> {
@@ -25,7 +25,7 @@ impl Pass<'_> {
                 let Some(less) = self.stepped(base, technique, -1) else { continue };
                 let others = Technique::all().filter(|it| *it != technique && self.can_be_more(set, *it));
                 for (other, more) in others.filter_map(|it| Some((it, self.stepped(&less, it, 1)?))) {
-                    // One level may be too little to replace the other technique.
+                    // Raising the technique by one level may not be enough to replace the other technique.
                     near.extend(self.stepped(&more, other, 1));
                     near.push(more);
                 }
@@ -95,7 +95,7 @@ impl Pass<'_> {
         raised
     }
 
-    /// Whether a set may have a higher level of a technique.
+    /// Whether a technique in a set can have a higher level.
     pub(super) fn can_be_more(&self, set: &Set, technique: Technique) -> bool {
         is_levelled(technique)
             && self.is_useful_kind(technique)

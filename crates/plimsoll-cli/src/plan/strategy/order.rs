@@ -1,7 +1,7 @@
-//! The order of the search: [`Pass::search`]. Savings do not add up, so each set is judged by a run.
+//! The order of the search: [`Pass::search`]. Savings do not simply add up, so each set is judged by a run.
 //!
-//! A program that fits as it is needs no technique. Otherwise the search tries every technique alone, then the useful
-//! ones together. The number of checkpointed blocks is computed from two peaks (savings are linear) and then
+//! A program that fits unchanged needs no technique. Otherwise the search tries every technique alone, then the
+//! useful ones together. The number of checkpointed blocks is computed from two peaks (savings are linear) and then
 //! verified. If nothing that keeps the numbers fits, it adds techniques that change the rounding, bf16 last. For the
 //! cheapest set that fits, `trade.rs` then trades techniques for each other; for the least memory and the fastest
 //! step, `polish.rs` changes the best set by single techniques.
@@ -15,7 +15,7 @@ use crate::techniques::{Alone, Joins, Numbers, Technique, Time};
 const SLOW: f64 = 1.3;
 
 impl Pass<'_> {
-    /// Runs the search. The first set is the program as it is; if that does not run, it is the only one.
+    /// Runs the search. The first set is the unchanged program; if that does not run, no other set is tried.
     ///
     /// # Errors
     /// The result of a set is missing.
@@ -81,7 +81,7 @@ impl Pass<'_> {
             // Copies may take less time than recomputation.
             self.least_offload(&free)?;
             if has_checkpoint && self.is_slow() {
-                // With both, fewer bytes have to be moved.
+                // With checkpointing as well, fewer bytes have to be moved.
                 self.least_offload(&free.with(self.blocks, None))?;
             }
         }
@@ -144,12 +144,12 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Whether nothing fits, or only at the limit.
+    /// Whether no set fits, or only sets that leave little room.
     fn lacks_room(&self) -> bool {
         self.chosen().is_none() || (self.goal() == Goal::Fit && !self.has_room())
     }
 
-    /// Whether the chosen set takes much longer than the program as it is.
+    /// Whether the chosen set takes much longer than the unchanged program.
     fn is_slow(&self) -> bool {
         let base_s = self.seen.first().map_or(0.0, |it| it.order_s());
         self.chosen().is_some_and(|it| it.order_s() > SLOW * base_s)

@@ -5,11 +5,11 @@ use super::super::goal::Goal;
 use super::choice;
 use crate::techniques::{Joins, Programs, Set, Technique};
 
-/// Sets whose results a pass needs: the first now, the others probably next.
+/// Sets whose results a pass needs: the first one now, and probably the others next.
 #[derive(Debug)]
 pub(super) struct Missing {
     pub(super) sets: Vec<Set>,
-    /// Whether a set that fits is already known, so that these can only improve on it.
+    /// Whether a set that fits is already known, so that these sets can only improve on it.
     pub(super) is_optional: bool,
 }
 
@@ -60,13 +60,13 @@ impl<'a> Pass<'a> {
         Err(Missing { sets: missing, is_optional: self.is_answered })
     }
 
-    /// Announces the sets that are requested next, so that they can run at once, as many as this machine has
-    /// processors.
+    /// Announces the sets that are requested next, so that they can run concurrently, one for each processor
+    /// of this machine.
     pub(super) fn announce(&mut self, sets: impl IntoIterator<Item = Set>) {
         self.announced = sets.into_iter().filter(|set| !set.is_empty()).collect();
     }
 
-    /// The program as it is.
+    /// The unchanged program.
     pub(super) fn base(&mut self) -> Result<&'a Fact, Missing> {
         self.tried(&Set::default())
     }
@@ -76,7 +76,7 @@ impl<'a> Pass<'a> {
         choice::of(&self.seen, self.facts.wish, self.facts.limits).map(|it| it.best)
     }
 
-    /// Whether the best set so far fits with room to spare.
+    /// Whether the best set so far fits with enough headroom.
     pub(super) fn has_room(&self) -> bool {
         self.chosen().is_some_and(Fact::has_room)
     }
@@ -94,8 +94,8 @@ impl<'a> Pass<'a> {
         self.useful.contains(&technique)
     }
 
-    /// The useful techniques that join such sets, except those that another of them replaces and those that
-    /// `beside` excludes.
+    /// The useful techniques that can join sets of this kind, except those that another one replaces and
+    /// those that `beside` excludes.
     pub(super) fn joined(&self, joins: Joins, beside: Option<Technique>) -> Set {
         let fits_beside = |it: Technique| beside.is_none_or(|beside| beside.excluded_by(it).is_none());
         let joining = Technique::all().filter(|it| it.row().joins <= joins && self.is_useful(*it));

@@ -1,6 +1,6 @@
 //! The end of a search for the least memory or the fastest step: adds single techniques to the best set, or removes
-//! them, as long as that makes it better. A technique may have no effect alone, such as expandable segments while
-//! nothing else is freed.
+//! them, as long as that makes it better. A technique may have no effect alone: expandable segments, for example,
+//! may save nothing until other techniques free memory.
 
 use super::super::facts::Fact;
 use super::pass::{Missing, Pass};
@@ -11,7 +11,7 @@ const ROUNDS: usize = 3;
 
 impl Pass<'_> {
     /// Adds expandable segments to the set with the least memory, if its live bytes would fit. They may
-    /// save nothing alone, but something once activations are gone.
+    /// save nothing alone, but may save memory when activations are no longer kept.
     pub(super) fn close_gaps(&mut self) -> Result<(), Missing> {
         let facts = self.facts;
         let would_fit = |it: &&&Fact| {
@@ -63,8 +63,8 @@ impl Pass<'_> {
         found
     }
 
-    /// For less memory: more parts of the batch. For less time: fewer checkpointed blocks, and fewer bytes on
-    /// the host.
+    /// To use less memory, the batch is divided into more parts. To take less time, fewer blocks are
+    /// checkpointed, and fewer bytes are moved to the host.
     fn other_value(&self, best: &Set, technique: Technique) -> Option<Set> {
         let is_memory = self.goal().is_memory();
         let (row, value) = (technique.row(), best.value(technique));

@@ -1,13 +1,13 @@
 //! The end of a search for the cheapest set that fits: blocks, copies and parts of the batch are traded for each
-//! other as long as the step becomes faster. A mixture of two is often cheaper than either: copies cost little
-//! until they take longer than the computation.
+//! other as long as the step becomes faster. A mixture of two techniques is often cheaper than either one,
+//! because copies cost little until they take longer than the computation.
 
 use super::near::{MOST_EFFORT, levelled};
 use super::pass::{Missing, Pass};
 use crate::techniques::{Joins, Numbers, Set, Technique, Time};
 
-/// The largest share of the program's own step that two techniques together may save, compared with one of
-/// them alone.
+/// The largest fraction of the program's own step that two techniques together can save, compared with one
+/// of them alone.
 const SLACK: f64 = 0.15;
 
 /// The maximum number of rounds of small changes.
@@ -17,7 +17,7 @@ const ROUNDS: usize = 5;
 /// one would take longer than it is worth.
 const CHEAP: f64 = 1.02;
 
-/// A set is worth looking for if it saves more than this share of the program's own step.
+/// A set is worth looking for if it saves more than this fraction of the program's own step.
 const WORTH: f64 = 0.01;
 
 impl Pass<'_> {
@@ -28,7 +28,7 @@ impl Pass<'_> {
             return Ok(());
         }
         self.is_answered = true;
-        // Techniques that cost no time may free memory, so that less has to be recomputed.
+        // Techniques that cost no time may free memory, so that fewer activations have to be recomputed.
         let easy = chosen.set.only(|it| it.row().effort < MOST_EFFORT);
         for set in [&easy, &chosen.set] {
             let all = self.with_all_free(set);
@@ -61,12 +61,12 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The chosen set, if it has room and there is time to be gained.
+    /// The chosen set, if it has room and a cheaper set could save time.
     fn dear(&self) -> Option<Set> {
         self.chosen().filter(|it| it.has_room() && self.is_dear(it.order_s())).map(|it| it.set.clone())
     }
 
-    /// If nothing fits: tries everything that saves memory, and then less of it.
+    /// If nothing fits, tries everything that saves memory, and then reduces it as far as possible.
     pub(super) fn everything(&mut self, numbers: Numbers) -> Result<(), Missing> {
         let joins = if numbers == Numbers::Identical { Joins::Identical } else { Joins::Rounding };
         let mut sets = Vec::new();
@@ -98,7 +98,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// More of one technique, for a set that fits at the limit.
+    /// Tries higher levels of one technique, for a set that only just fits.
     fn make_room(&mut self) -> Result<(), Missing> {
         let Some(set) = self.chosen().map(|it| self.with_all_free(&it.set)) else { return Ok(()) };
         for (_, more) in self.raised(&set) {
@@ -116,8 +116,8 @@ impl Pass<'_> {
         for (technique, more) in self.raised(&self.with_all_free(set)) {
             let others = levelled(&more).filter(|it| *it != technique);
             let without = others.fold(more.clone(), |set, it| set.without(it));
-            // With less of the others, the time approaches this. If some activations are recomputed, fewer have to
-            // be copied.
+            // With lower levels of the others, the time approaches the time of this set. If some activations are
+            // recomputed, fewer have to be copied.
             if self.tried(&without)?.order_s() >= own_s + SLACK * base_s || !self.tried(&more)?.has_room() {
                 continue;
             }
@@ -154,10 +154,10 @@ impl Pass<'_> {
         step_s > self.seen.first().map_or(0.0, |it| it.order_s()) * (1.0 + WORTH)
     }
 
-    /// This set with as little of each technique as fits, except for one of them.
+    /// This set with the lowest level of each technique with which it fits, except for one technique.
     fn lowered(&mut self, set: &Set, except: Option<Technique>) -> Result<Set, Missing> {
         let mut set = set.clone();
-        // Parts of the batch are the slowest.
+        // Dividing the batch into parts is the slowest technique.
         let mut techniques: Vec<Technique> = levelled(&set).filter(|it| Some(*it) != except).collect();
         techniques.reverse();
         for technique in techniques {

@@ -1,13 +1,14 @@
-//! The strategy in 1,000 random worlds. A [`World`] says what each set costs and saves, and savings do not add up:
-//! peaks of two phases, fragmentation, and pairs of techniques that help or hinder each other.
+//! Tests the strategy in 1,000 random worlds. A [`World`] determines the cost and the saving of each set. Savings
+//! do not simply add up: there are peaks of two phases, fragmentation, and pairs of techniques that help or hinder
+//! each other.
 //!
-//! *Cheapest* is what `Goal::Fit` says: of all sets that fit, those that change the numbers least, then those with
-//! room, then the fastest. A set counts as equally cheap if it equals the cheapest in the first two and its step is
-//! longer by at most 2 % of the program's own step. Techniques of the most effort, and `compile`, count only if no
-//! other set does as well in the first two: they are not used to gain time.
+//! *Cheapest* is defined as for `Goal::Fit`: of all sets that fit, those that change the numbers least, then those
+//! with room, then the fastest. A set counts as equally cheap if it equals the cheapest in the first two and its
+//! step is longer by at most 2 % of the program's own step. Techniques with the highest effort, and `compile`,
+//! count only if no other set is as good in the first two criteria, because they are not used to save time.
 //!
-//! The cheapest set is found in 966 of the 1,000 worlds, with 34 trials on average; in 1,900 of 2,000 worlds of other
-//! seeds (from 5,000 and from 20,000).
+//! The cheapest set is found in 966 of the 1,000 worlds, with 34 trials on average; in 1,900 of 2,000 worlds with
+//! other seeds (from 5,000 and from 20,000).
 
 use super::super::facts::{Fact, Facts, Ran};
 use super::super::fit::{Fit, Limits};
@@ -47,17 +48,17 @@ struct World {
 /// The savings and the cost of one technique by itself.
 #[derive(Clone, Copy)]
 struct Effect {
-    /// The remaining share of the optimizer states, the activations, the gradients, the logits, the optimizer's
-    /// temporary copies and the gaps.
+    /// The remaining fractions of the optimizer states, the activations, the gradients, the logits, the
+    /// optimizer's temporary copies and the gaps.
     states: f64,
     activations: f64,
     gradients: f64,
     logits: f64,
     copies: f64,
     gaps: f64,
-    /// The time that it adds, as a share of the program's own.
+    /// The time that it adds, as a fraction of the program's own.
     time: f64,
-    /// The time to copy all activations to the host and back, as a share of the program's own.
+    /// The time to copy all activations to the host and back, as a fraction of the program's own.
     copies_s: f64,
 }
 
@@ -82,7 +83,7 @@ impl World {
         let limits = Limits { capacity_bytes: u64::MAX, roomy_bytes: u64::MAX };
         let blocks = random.between(2, 2.0, 13.0) as u64;
         let mut world = World { random, blocks, wish: Wish { goal: Goal::Fit, numbers }, limits };
-        // A GPU between the program's memory and the least possible.
+        // A GPU whose size is between the program's memory and the minimum that any set needs.
         let reserved_bytes = |set: &Set| world.fact(set).reserved_bytes as f64;
         let least_bytes = world.sets(false).iter().map(reserved_bytes).fold(f64::MAX, f64::min);
         let capacity = random.between(4, 0.95 * least_bytes, reserved_bytes(&Set::default()));
@@ -286,7 +287,7 @@ impl World {
     }
 }
 
-/// The criteria that come before the time of a step when sets are compared.
+/// The criteria that take precedence over the time of a step when sets are compared.
 fn class(fact: &Fact) -> (Numbers, bool) {
     (fact.set.numbers(), fact.has_room())
 }

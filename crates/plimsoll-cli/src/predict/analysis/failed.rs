@@ -15,7 +15,7 @@ use crate::protocol::{Read, Report, Thrown};
 /// The verdict for a program that failed.
 pub(crate) fn failed(job: &Job) -> Verdict {
     let Job { ended, reports, .. } = job;
-    // A job's launcher also fails if one of its ranks does.
+    // If a rank fails, its launcher also fails.
     let failed = reports.iter().filter(|report| report.error.is_some());
     let error = failed.min_by_key(|report| report.rank.is_none()).and_then(|report| report.error.as_ref());
     let how = match (error, *ended) {
@@ -42,7 +42,7 @@ pub(crate) fn failed(job: &Job) -> Verdict {
     Verdict::Failed { how, hint }
 }
 
-/// Words in messages about empty tensors.
+/// Words that occur in error messages about empty tensors.
 const EMPTY: [&str; 7] =
     ["empty", "numel() == 0", "non-zero size", "out of range", "0 elements", "zero-size", "at least one"];
 
@@ -56,7 +56,7 @@ fn hint(error: &Thrown, reports: &[Report]) -> Option<String> {
         && let refused = refused(reports)
         && !refused.is_empty()
     {
-        return Some(format!("the stand-in does not support: {}", refused.join(", ")));
+        return Some(format!("the simulated GPU does not support: {}", refused.join(", ")));
     } else if says(&["invalid device ordinal", "duplicate gpu"]) {
         "the program uses more GPUs than it sees: add --devices"
     } else if let Some(selection) = selection(reports)
@@ -68,10 +68,10 @@ fn hint(error: &Thrown, reports: &[Report]) -> Option<String> {
             reports.iter().flat_map(|report| &report.reads).filter_map(Read::deciding).next_back()
     {
         return Some(format!(
-            "the program reads a value from the GPU at {line} that decides what it does, which may be the cause: the value is zero here, because nothing is computed; --assume {line}=VALUE sets it"
+            "the cause may be a value that the program reads from the GPU at {line}: it is zero here, because nothing is computed; --assume {line}=VALUE sets it"
         ));
     } else if error.reads {
-        "the program reads a value from the GPU just above that line, which may be the cause: the value is zero here, because nothing is computed"
+        "the cause may be a value that the program reads from the GPU just above that line: it is zero here, because nothing is computed"
     } else {
         return None;
     };
@@ -86,15 +86,15 @@ fn selection(reports: &[Report]) -> Option<String> {
         let advice = if read.knows_half() {
             format!("--assume {line}=half selects half of the elements")
         } else {
-            format!("use --assume {line}=N, the number of elements that it finds on a GPU")
+            format!("use --assume {line}=N, where N is the number of elements selected on a GPU")
         };
         return Some(format!(
-            "a selection by GPU values at {line} is empty here, which may be the cause: {advice}"
+            "the cause may be that a selection by GPU values at {line} is empty here: {advice}"
         ));
     }
     let is_noticed = |report: &Report| report.notices.iter().any(|notice| notice.kind == Kind::Selected);
     reports.iter().any(is_noticed).then(|| {
-        "a selection by GPU values is empty here (`nonzero`, `unique`, a mask), which may be the cause"
+        "the cause may be that a selection by GPU values is empty here (`nonzero`, `unique`, a mask)"
             .to_owned()
     })
 }
@@ -106,8 +106,8 @@ fn refused(reports: &[Report]) -> Vec<&str> {
 }
 
 impl Report {
-    /// The verdict for a failed request without a recording, taken from the exception if that ended the
-    /// process.
+    /// The verdict for a failed request without a recording. It is taken from the exception if that
+    /// ended the process.
     pub(crate) fn shortage_without_record(&self) -> Verdict {
         let unknown =
             || Verdict::Unknown("memory ran out, and there is no snapshot that shows where".to_owned());
@@ -134,7 +134,7 @@ impl Report {
     }
 }
 
-/// The size in PyTorch's message `Tried to allocate 20.00 MiB.`, as precise as its two digits.
+/// The size in PyTorch's message `Tried to allocate 20.00 MiB.`, as precise as the two decimals of the message.
 fn asked_bytes(message: &str) -> Option<u64> {
     let (_, rest) = message.split_once("Tried to allocate ")?;
     let mut words = rest.split([' ', '.']);
@@ -156,7 +156,7 @@ fn asked_bytes(message: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The hint after a failure, if this operator selected by GPU values at `train.py:4`.
+    /// The hint for a failure, if this operator selected elements by GPU values at `train.py:4`.
     fn hint_after(operator: &str) -> String {
         let report = serde_json::json!({
             "pid": 7, "rank": null, "alone": false, "state": "failed", "torch": "2.15.0", "cuda": "13.2",
@@ -187,7 +187,7 @@ mod tests {
         );
         for operator in ["_unique2", "unique_consecutive", "unique_dim"] {
             let hint = hint_after(operator);
-            let wanted = "--assume train.py:4=N, the number of elements that it finds on a GPU";
+            let wanted = "--assume train.py:4=N, where N is the number of elements selected on a GPU";
             assert!(hint.ends_with(wanted) && !hint.contains("half"), "{hint}");
         }
     }

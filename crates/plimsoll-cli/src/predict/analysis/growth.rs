@@ -1,5 +1,5 @@
 //! Memory that was still growing when the run was cut short: from step to step, or from batch to batch of a loop
-//! after the steps ([`Growth`]). How much it grows in the rest of the program is computed.
+//! after the steps ([`Growth`]). The growth in the rest of the program is extrapolated.
 
 use std::collections::BTreeMap;
 
@@ -17,20 +17,20 @@ pub(crate) enum Each {
     Batch,
 }
 
-/// Memory that grows, and its total at the end.
+/// Memory that grows, and the total at the end of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Growth {
     pub(crate) each: Each,
-    /// Bytes for each step or batch in which it grows.
+    /// The bytes by which memory grows in each step or batch in which it grows.
     pub(crate) bytes: u64,
-    /// Memory grows in one of this many steps or batches.
+    /// Memory grows once in this many steps or batches.
     pub(crate) every: u64,
     /// How many steps or batches ran.
     pub(crate) seen: u64,
-    /// The number of steps or batches of the program, or of one round of the loop that drops the memory; `None` if
-    /// unknown.
+    /// The number of steps or batches of the program, or of one iteration of the outer loop that frees the memory;
+    /// `None` if unknown.
     pub(crate) total: Option<u64>,
-    /// Whether the memory is dropped after `total` steps.
+    /// Whether the memory is freed after `total` steps.
     pub(crate) resets: bool,
     /// The responsible line: for growth by step, the line that allocates the kept blocks; for growth by
     /// batch, the loop's line.
@@ -44,7 +44,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// The growth that ends at the highest level: it determines the verdict.
+    /// The growth that reaches the highest level, which determines the verdict.
     pub(crate) fn of(judged: &Judged, target: &Target) -> Option<Growth> {
         let capacity_bytes = target.capacity_bytes();
         let steps = judged.report.growth.iter().filter(|it| it.device == judged.peaks.device);
@@ -53,15 +53,15 @@ impl Growth {
         all.max_by_key(|it| (it.out_at.is_some(), it.end_bytes.unwrap_or(u64::MAX)))
     }
 
-    /// Whether the program ends within the GPU's memory.
+    /// Whether the program reaches its end without running out of memory.
     pub(crate) fn ends_well(&self) -> bool {
         self.out_at.is_none() && self.end_bytes.is_some()
     }
 }
 
 fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Option<Growth> {
-    // A program that ended by itself makes no more steps, whatever its loops say: it may have broken out of
-    // one.
+    // A program that ended by itself makes no more steps, even if its loops have iterations left: it may
+    // have broken out of a loop.
     if !judged.report.cut {
         return None;
     }
@@ -77,7 +77,7 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
         bytes.saturating_mul(times).saturating_add(quicker)
     };
     let end_bytes = total.map(|total| peak_bytes.saturating_add(more_bytes(total)));
-    // Growth that is small even at the end is not reported.
+    // Growth is not reported if its total is small even at the end.
     if end_bytes.is_some_and(|end| end - peak_bytes < capacity_bytes / 50) {
         return None;
     }
@@ -96,8 +96,8 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     })
 }
 
-/// The number of times that memory can grow within `room` bytes: first by `bytes`, then each time by
-/// `quickens` more.
+/// The number of times that memory can grow within `room` bytes: by `bytes` the first time, and by
+/// `quickens` more each further time.
 fn times_until(room: u64, bytes: u64, quickens: u64) -> u64 {
     if quickens == 0 {
         return room / bytes.max(1);
@@ -107,8 +107,8 @@ fn times_until(room: u64, bytes: u64, quickens: u64) -> u64 {
     (((bytes * bytes + 2.0 * quickens * room).sqrt() - bytes) / quickens) as u64
 }
 
-/// The line whose blocks stay: the blocks that were allocated in the later part of the recording and are
-/// live at its end.
+/// The line whose blocks are kept, that is, blocks that were allocated in the later part of the
+/// recording and are live at its end.
 fn kept_line(judged: &Judged, times: u64, every: u64) -> Option<String> {
     let analysis = judged.analysis.as_ref()?;
     let (explained, timeline) = (&analysis.explained, &analysis.device().timeline);
@@ -122,7 +122,7 @@ fn kept_line(judged: &Judged, times: u64, every: u64) -> Option<String> {
             (*blocks, *bytes) = (*blocks + 1, *bytes + life.bytes);
         }
     }
-    // A single block from the latest step does not show that blocks stay.
+    // A single block from the latest step does not prove that blocks are kept.
     let stays = lines.into_iter().filter(|(_, (blocks, _))| *blocks >= (times / 4).max(2));
     let (frame, _) = stays.max_by_key(|(_, (_, bytes))| *bytes)?;
     let frame = explained.snapshot.stacks.get_frame(frame);
@@ -144,7 +144,7 @@ fn of_batches(judged: &Judged, capacity_bytes: u64) -> Option<Growth> {
             Some(total) => {
                 let (rest, times) = (bytes * cut.left, total as f64 / cut.given.max(1) as f64);
                 let scaled = |more: u64| (more as f64 * times) as u64;
-                // Results that an earlier run of the same loop left behind.
+                // Results that an earlier execution of the same loop left allocated.
                 let before = cut_before(&judged.report.loops, cut, device).unwrap_or(first_bytes);
                 let kept = first_bytes.saturating_sub(before);
                 let kept = if kept * 2 > bytes * cut.given { scaled(kept) - kept } else { 0 };

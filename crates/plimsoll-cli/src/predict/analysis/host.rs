@@ -1,8 +1,8 @@
 //! The memory of the machine on which the program runs: [`Node`], the sum over all of its processes.
 //!
 //! Ranks reach their peaks at about the same time, so their peaks are added for each phase. Workers and helpers (launchers,
-//! compilers) count in all phases, with what those of one time have together. Pages of files exist once, whichever processes
-//! map them.
+//! compilers) count in all phases. Only those that run at the same time are added. Pages of files exist once, no matter how
+//! many processes map them.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::predict::node::Machine;
 use crate::predict::recording::host::{Peak, Phase, Process};
 use crate::protocol::Report;
 
-/// The size of `/dev/shm` in a container, unless it is given: Docker's default.
+/// The size of `/dev/shm` that is assumed for a container if none is given: Docker's default.
 pub(crate) const CONTAINERS_SHM_BYTES: u64 = 64 << 20;
 
-/// NCCL's own memory on the host, for a process and for each communicator: measured on two H100s with 2.28.9.
+/// NCCL's own memory on the host, for each process and for each communicator, measured on two H100s with NCCL 2.28.9.
 const NCCL_BYTES: u64 = 360_000_000;
 const NCCL_COMMUNICATOR_BYTES: u64 = 1_179_652;
 
@@ -32,7 +32,7 @@ pub(crate) struct Part {
     /// The peak of its main process.
     pub(crate) peak: Peak,
     pub(crate) workers: Together,
-    /// NCCL's memory, which the process does not have here.
+    /// NCCL's memory, which the process does not allocate on the stand-in.
     pub(crate) nccl_bytes: u64,
 }
 
@@ -56,7 +56,7 @@ impl Group {
 /// Processes that do not all run at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Together {
-    /// The most that run at one time, and their bytes.
+    /// The largest number that run at one time, and their bytes.
     pub(crate) count: u64,
     pub(crate) bytes: u64,
 }
@@ -73,7 +73,7 @@ impl Together {
                 bytes: sum.bytes + bytes(it),
             })
         };
-        // The sum is highest when one of them has just begun.
+        // The sum can only reach its maximum when one of them has just begun.
         processes.iter().map(|it| at(it.began_ns)).max_by_key(|it| it.bytes).unwrap_or_default()
     }
 }
@@ -86,19 +86,20 @@ pub(crate) struct Node {
     pub(crate) groups: Vec<Group>,
     /// Other processes, such as launchers and compilers.
     pub(crate) helpers: Together,
-    /// The phase in which the most is needed.
+    /// The phase in which the most memory is needed.
     pub(crate) phase: Phase,
-    /// The most bytes in `/dev/shm` in each phase.
+    /// The largest number of bytes in `/dev/shm` in each phase.
     shm: [u64; 3],
     /// Pages of files.
     pub(crate) file_bytes: u64,
 }
 
 impl Node {
-    /// The sum over the processes of a run; `None` if nothing is known of them. The reports say which ones use NCCL.
+    /// The sum over the processes of a run; `None` if nothing is known about them. The reports say which processes
+    /// use NCCL.
     pub(crate) fn of(processes: &[Process], reports: &[Report], machine: Machine) -> Option<Node> {
         let by_pid: BTreeMap<u32, &Process> = processes.iter().map(|it| (it.pid, it)).collect();
-        // A fork belongs to the process that it is a fork of.
+        // A forked process belongs to the group of its parent.
         let leader = |process: &Process| {
             let mut leader = process;
             while leader.is_forked
@@ -143,51 +144,51 @@ impl Node {
         };
         let shm = Phase::ALL.map(shm);
         let mut node = Node { machine, groups, helpers, phase: Phase::Load, shm, file_bytes };
-        // Of phases that need the same, the first.
+        // If several phases need the same amount, the first one is taken.
         let most = Phase::ALL.into_iter().rev().max_by_key(|phase| node.must_bytes_in(*phase));
         node.phase = most.unwrap_or(Phase::Load);
         Some(node)
     }
 
-    /// How many processes a group stands for.
+    /// The number of processes that a group represents.
     fn alike(&self, group: &Group) -> u64 {
         u64::from(self.machine.alike.filter(|_| group.rank.is_some()).unwrap_or(1))
     }
 
-    /// The bytes that the kernel cannot drop, of all processes and in `/dev/shm`, in a phase.
+    /// The bytes that the kernel cannot drop in a phase: those of all processes and of `/dev/shm`.
     pub(crate) fn must_bytes_in(&self, phase: Phase) -> u64 {
         let groups: u64 = self.groups.iter().map(|group| self.alike(group) * group.must_bytes(phase)).sum();
         groups + self.helpers.bytes + self.shm[phase as usize]
     }
 
-    /// The same at the peak.
+    /// The bytes that the kernel cannot drop, at the peak.
     pub(crate) fn must_bytes(&self) -> u64 {
         self.must_bytes_in(self.phase)
     }
 
-    /// The most bytes that are in `/dev/shm`.
+    /// The peak of bytes in `/dev/shm`.
     pub(crate) fn shm_bytes(&self) -> u64 {
         self.shm.into_iter().max().unwrap_or(0)
     }
 
-    /// These, and all pages of files.
+    /// The bytes that the kernel cannot drop, plus all pages of files.
     pub(crate) fn may_bytes(&self) -> u64 {
         self.must_bytes() + self.file_bytes
     }
 
-    /// The bytes that the machine's memory lacks, if it is known and not enough.
+    /// How many bytes the machine lacks, if its memory is known and not enough.
     pub(crate) fn short_bytes(&self) -> Option<u64> {
         let short = self.must_bytes().checked_sub(self.machine.memory_bytes?)?;
         (short > 0).then_some(short)
     }
 
-    /// The bytes that `/dev/shm` lacks, if its size is given and not enough.
+    /// How many bytes `/dev/shm` lacks, if its size is given and not enough.
     pub(crate) fn shm_short_bytes(&self) -> Option<u64> {
         let short = self.shm_bytes().checked_sub(self.machine.shm_bytes?)?;
         (short > 0).then_some(short)
     }
 
-    /// Whether the machine has too little of something.
+    /// Whether the machine has too little memory or `/dev/shm`.
     pub(crate) fn is_short(&self) -> bool {
         self.short_bytes().is_some() || self.shm_short_bytes().is_some()
     }
@@ -197,27 +198,27 @@ impl Node {
         self.groups.iter().filter(|group| group.rank.is_some()).map(|group| self.alike(group)).sum()
     }
 
-    /// The most pinned memory that its processes have, in a phase.
+    /// The peak of pinned memory in its processes, over all phases.
     pub(crate) fn pinned_bytes(&self) -> u64 {
         let most = |group: &Group| group.phases.iter().map(|part| part.peak.pinned_bytes).max().unwrap_or(0);
         self.groups.iter().map(|group| self.alike(group) * most(group)).sum()
     }
 
-    /// The most workers of all processes.
+    /// The total number of workers.
     pub(crate) fn workers(&self) -> u64 {
         let most = |group: &Group| group.phases.iter().map(|part| part.workers.count).max().unwrap_or(0);
         self.groups.iter().map(|group| self.alike(group) * most(group)).sum()
     }
 
-    /// The owners of memory that the kernel cannot drop, at the peak, summed over the processes; the largest first. Their sum is
-    /// [`Node::must_bytes`].
+    /// The owners of memory that the kernel cannot drop, at the peak, summed over the processes, with the largest first. Their
+    /// sum is [`Node::must_bytes`].
     pub(crate) fn owners(&self) -> Vec<(String, u64)> {
         let mut owners: BTreeMap<&str, u64> = BTreeMap::new();
         for group in &self.groups {
             let Some(part) = group.part(self.phase) else { continue };
             let alike = self.alike(group);
             let mut add = |name, bytes: u64| *owners.entry(name).or_insert(0) += alike * bytes;
-            // Together they may be a little more than what is resident.
+            // Their sum may be slightly larger than the resident memory.
             let mut left = part.peak.must_bytes();
             for (name, bytes) in &part.peak.owners {
                 let bytes = left.min(*bytes);
@@ -252,10 +253,10 @@ fn sorted(bytes: BTreeMap<&str, u64>) -> Vec<(String, u64)> {
     list
 }
 
-/// The owner of what is resident and not in a large piece.
+/// The owner of resident memory that is not in a large piece.
 const BASE: &str = "interpreter, libraries and small objects";
 
-/// NCCL's memory on the host for a process with such communicators.
+/// NCCL's memory on the host for a process with the communicators in this report.
 fn nccl_bytes(report: &Report) -> u64 {
     let names = report.outside.iter().map(|row| row.owner.as_str());
     let mut communicators: Vec<&str> = names.filter(|name| name.starts_with("NCCL communicator")).collect();
@@ -291,7 +292,7 @@ mod tests {
         Process { pid, parent: 1, rank, is_forked: false, began_ns: 0, ended_ns: 100, peaks }
     }
 
-    /// A worker that runs from one moment to another.
+    /// A worker with this start and end time.
     fn worker(pid: u32, parent: u32, (began_ns, ended_ns): (u64, u64), bytes: u64) -> Process {
         let peaks = vec![Peak { pinned_bytes: 0, owners: Vec::new(), ..peak(Phase::Step, bytes) }];
         Process { parent, is_forked: true, began_ns, ended_ns, ..process(pid, None, peaks) }

@@ -21,7 +21,7 @@ pub(crate) fn without_shortage(job: &Job, target: &Target, peaks: Option<Peaks>)
     }
     if reports.iter().any(|report| !report.standin) {
         return unknown(
-            "the stand-in is not loaded in the program: something between plimsoll and the program removes LD_PRELOAD",
+            "the simulated GPU's library is not loaded in the program: something between plimsoll and the program removes LD_PRELOAD",
         );
     }
     match *ended {
@@ -38,7 +38,7 @@ pub(crate) fn without_shortage(job: &Job, target: &Target, peaks: Option<Peaks>)
     }
     if reports.is_empty() {
         return unknown(
-            "no torch was imported: the command runs no Python that imports it, or one that ignores PYTHONPATH (-I, -E, -S)",
+            "torch was not imported: the command does not import it, or its Python ignores PYTHONPATH (-I, -E, -S)",
         );
     }
     match peaks {
@@ -57,15 +57,15 @@ pub(crate) fn without_shortage(job: &Job, target: &Target, peaks: Option<Peaks>)
     }
 }
 
-/// Whether a finished program was aborted during interpreter shutdown: PyTorch aborts some short programs when a thread
-/// of the backward pass outlives the interpreter.
+/// Whether a program that had finished was aborted during the interpreter's shutdown: PyTorch aborts some short
+/// programs when a thread of the backward pass outlives the interpreter.
 fn is_late_abort(Job { ended, reports, .. }: &Job) -> bool {
     let is_abort = matches!(ended, Ended::Signal(6) | Ended::Status(134));
     is_abort && !reports.is_empty() && reports.iter().all(|report| report.state == ProcessState::Ended)
 }
 
-/// Whether every process that used CUDA ended or was stopped after its steps, and at least one was stopped. Its
-/// parent, such as Jupyter for a notebook's kernel, may report that as a failure.
+/// Whether every process that used CUDA ended or was stopped after its steps, and at least one was stopped. The
+/// parent of a stopped process, such as Jupyter for a notebook's kernel, may report the stop as a failure.
 fn were_stopped(reports: &[Report]) -> bool {
     let mut started = reports.iter().filter(|report| report.started);
     let has_ended = |report: &Report| {
@@ -82,14 +82,14 @@ pub(crate) fn with_growth(verdict: Verdict, growth: Option<&Growth>, reports: &[
         }
         (Verdict::Fits { .. }, Some(growth)) => Verdict::Grows(growth.clone()),
         (Verdict::Fits { .. }, None) if reports.iter().any(|report| report.grew) => Verdict::Unknown(
-            "memory still grew when the time for the code after the training was up; --whole runs the program to its end".to_owned(),
+            "memory still grew when the time for the code after the training ended; --whole runs the program to its end".to_owned(),
         ),
         (verdict, _) => verdict,
     }
 }
 
-/// Requests that ran out of memory in a run that still succeeded: the program caught them, and a step
-/// followed (if it has steps).
+/// Requests that ran out of memory in a run that still succeeded: the program caught the errors, and
+/// completed a step after them (if it has steps).
 pub(crate) fn caught(Job { ended, reports, .. }: &Job) -> u64 {
     let went_on = |report: &Report| {
         let is_well = matches!(report.state, ProcessState::Stopped | ProcessState::Ended)

@@ -15,7 +15,7 @@ use crate::recording::Recording;
 pub(crate) struct Judged {
     pub(crate) report: Report,
     pub(crate) peaks: Peaks,
-    /// The analysis of the device's snapshot; `None` if the process was killed before it wrote one.
+    /// The analysis of the device's snapshot; `None` if the process was killed before it wrote a snapshot.
     pub(crate) analysis: Option<Analysis>,
 }
 
@@ -46,7 +46,7 @@ impl Judged {
     /// The process and device that decide the verdict; `None` if no memory was requested.
     ///
     /// # Errors
-    /// A snapshot that cannot be read.
+    /// A snapshot cannot be read.
     pub(crate) fn among(reports: &[Report], target: &Target) -> Result<Option<Judged>, Failure> {
         worst(reports).map(|(report, peaks)| Judged::of(report, peaks, target)).transpose()
     }
@@ -82,7 +82,7 @@ impl Judged {
 /// most, including memory outside the allocator.
 fn worst(reports: &[Report]) -> Option<(&Report, Peaks)> {
     let all = reports.iter().flat_map(|report| report.devices.iter().map(move |&peaks| (report, peaks)));
-    // On a tie the first one counts, which has the lowest rank.
+    // On a tie the first process is taken, which has the lowest rank.
     let taken = |peaks: &Peaks| peaks.counted_bytes() + peaks.outside_bytes.unwrap_or(0);
     all.rev().max_by_key(|(report, peaks)| (report.failures > 0, taken(peaks)))
 }

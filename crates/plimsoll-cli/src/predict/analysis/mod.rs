@@ -5,7 +5,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `judged.rs` | the process and device that decide, and the analysis of its snapshot |
-//! | `growth.rs` | memory that grows where the run was cut |
+//! | `growth.rs` | memory that was growing when the run was cut short |
 //! | `host.rs` | the memory of the machine: the sum over all processes |
 //! | `without.rs` | the peaks without workspaces |
 //! | `warm.rs` | the peaks with warm compile caches |

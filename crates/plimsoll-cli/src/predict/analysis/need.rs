@@ -1,15 +1,15 @@
-//! The need of a program that ran out of memory: [`Need`].
+//! The memory that a program needs that ran out: [`Need`].
 
 use super::growth::Growth;
 use super::judged::Judged;
 
-/// The peaks of a program that gets all the memory that it requests.
+/// The peaks of a program when it gets all the memory that it requests.
 pub(crate) struct Need {
     /// The process and the device.
     pub(crate) judged: Judged,
-    /// The bytes that it needs, including the computed part of loops. It is the allocated bytes if they alone exceed
-    /// what the GPU offers, otherwise the reserved bytes. If memory outside the allocator peaked before PyTorch's, it
-    /// is the memory of the complete process.
+    /// The bytes that it needs, including the extrapolated part of loops. These are the allocated bytes if they alone
+    /// exceed the GPU's memory, and otherwise the reserved bytes. If memory outside the allocator peaked before
+    /// PyTorch's, this is the peak of the entire process.
     pub(crate) bytes: u64,
     /// How many of these bytes the GPU lacks.
     pub(crate) more_bytes: u64,

@@ -11,14 +11,14 @@ use crate::protocol::{ProcessState, Refused, Report};
 /// The request that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shortage {
-    /// The step of the request, from 1.
+    /// The step of the request, counted from 1.
     pub(crate) step: u64,
     /// The line that made the request, if it is known.
     pub(crate) line: Option<String>,
     pub(crate) asked_bytes: u64,
     /// The owner of the request, if it was made outside PyTorch's allocator.
     pub(crate) owner: Option<String>,
-    /// Why it failed.
+    /// The reason for the failure.
     pub(crate) cause: Cause,
     /// Whether the program continued after it.
     pub(crate) caught: bool,

@@ -8,12 +8,12 @@ use crate::protocol::Refusal;
 /// Whether it fits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It fits with this much of the GPU to spare. The program caught this many requests that ran out of
-    /// memory.
+    /// It fits, with this much of the GPU's memory to spare. The program caught this many requests that
+    /// ran out of memory.
     Fits { spare_bytes: u64, caught: u64 },
     /// A request failed.
     RunsOut(Shortage),
-    /// Memory grows, and runs out before the program ends; or it is unknown when the program ends.
+    /// Memory grows and runs out before the program ends, or it is unknown when the program ends.
     Grows(Growth),
     /// A technique of `--with` cannot be applied to the program.
     Refused(Refusal),

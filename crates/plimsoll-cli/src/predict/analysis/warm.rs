@@ -11,7 +11,7 @@ use super::judged::Analysis;
 use super::without::Without;
 use crate::protocol::CompileCaches;
 
-/// A replay without the requests that these caches avoid; `None` if there are none.
+/// A replay without the requests that these caches avoid; `None` if there are no such requests.
 pub(crate) fn replay(analysis: &Analysis, caches: CompileCaches) -> Option<Without> {
     let saved = saved(&analysis.explained.snapshot, caches);
     Without::of(analysis, |event| is_saved(&saved, event))
@@ -47,7 +47,7 @@ fn is_timing(file: &str, name: &str) -> bool {
         "/torch/_inductor/runtime/benchmarking.py",
         "/torch/_inductor/select_algorithm.py",
     ];
-    // This file also launches the kernels that were chosen.
+    // This file also launches the chosen kernels outside of timing.
     const TUNERS: [&str; 4] =
         ["autotune_to_one_config", "bench", "benchmark_all_configs", "coordinate_descent_tuning"];
     FILES.iter().any(|end| file.ends_with(end))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::predict::view::Replaced;
 use crate::protocol::{Waste, WasteKind};
 
-/// The memory that a program can free, and the effect.
+/// The memory that a program can free, and how that changes the peaks.
 #[derive(Debug, Clone)]
 pub(crate) struct Savings {
     /// The peak of allocated bytes of the unchanged program.
@@ -24,7 +24,7 @@ pub(crate) struct Savings {
 #[derive(Debug, Clone)]
 pub(crate) struct Saving {
     pub(crate) waste: Waste,
-    /// The peaks with this line alone; `None` if it did not run, or gains nothing.
+    /// The peaks with this line alone; `None` if the line was not tried, or does not lower the peak.
     pub(crate) alone: Option<Freed>,
 }
 
@@ -37,16 +37,16 @@ pub(crate) struct Freed {
     pub(crate) fits: bool,
 }
 
-/// If the first run took longer than this, there is no further one.
+/// If the first run took longer than this, no lines are tried.
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
 /// The maximum number of rows to try.
 const MOST: usize = 4;
 
-/// A line that lowers the peak by less than the peak divided by this is left out.
+/// A line is left out if it lowers the peak by less than the peak divided by this.
 const LEAST_PART: u64 = 100;
 
-/// Less than this is not worth a run.
+/// A saving of fewer bytes than this is not worth a run.
 const LEAST_BYTES: u64 = 8 << 20;
 
 /// The smallest saving that counts, for a peak of this many bytes.
@@ -63,7 +63,7 @@ pub(crate) fn worthwhile(rows: &[Waste], peak_bytes: u64) -> Vec<Waste> {
 /// The files of these rows, with the new lines inserted.
 ///
 /// # Errors
-/// A file cannot be read, or has fewer lines.
+/// A file cannot be read, or has fewer lines than the rows say.
 pub(crate) fn replaced(rows: &[&Waste]) -> io::Result<Vec<Replaced>> {
     let mut files: BTreeMap<&Path, Vec<&Waste>> = BTreeMap::new();
     for row in rows {
@@ -81,8 +81,8 @@ pub(crate) fn replaced(rows: &[&Waste]) -> io::Result<Vec<Replaced>> {
 fn edited(source: &str, rows: &[&Waste]) -> Option<String> {
     let mut lines: Vec<String> = source.split_inclusive('\n').map(str::to_owned).collect();
     let mut new = places(rows);
-    // Starts with the last line, so that the numbers of the others stay valid. What replaces a line comes after what
-    // is inserted behind it.
+    // Starts with the last line, so that the numbers of the others stay valid. A line that replaces others is
+    // applied after a line that is inserted at the same place.
     new.sort_by_key(|place| (std::cmp::Reverse(place.after), place.replaces));
     for place in new {
         let after = usize::try_from(place.after).ok().filter(|after| (1..=lines.len()).contains(after))?;
@@ -107,7 +107,7 @@ pub(crate) struct NewLine {
 }
 
 impl NewLine {
-    /// The word before its place in a sentence.
+    /// The word that precedes its place in a sentence.
     pub(crate) fn how(&self) -> &'static str {
         if self.replaces == 0 { "after" } else { "in place of" }
     }

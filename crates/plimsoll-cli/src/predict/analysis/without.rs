@@ -1,7 +1,7 @@
 //! The peaks without some of the requests: a replay of the recording without them. Two kinds of requests can be left
 //! out: the libraries' workspaces, and requests of `torch.compile` that a warm cache avoids (`warm.rs`).
 //!
-//! The stand-in records each workspace, with its address if it saw the address (`plimsoll_standin::workspace`). A
+//! The stand-in records each workspace, with its address if it saw one (`plimsoll_standin::workspace`). A
 //! recorded request is a workspace if its size and address match.
 
 use std::collections::BTreeSet;

@@ -1,15 +1,15 @@
-//! How a program ended: [`Ended`]. A launch passes it on to all code that reads a run's results.
+//! How a program ended: [`Ended`]. A launch returns it, and all code that reads a run's results uses it.
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// By itself, or after the requested steps.
+    /// It exited normally, or was stopped after the requested steps.
     Well,
-    /// With this exit status.
+    /// It exited with this status.
     Status(i32),
-    /// By this signal.
+    /// This signal ended it.
     Signal(i32),
-    /// By the user: Ctrl-C or SIGTERM.
+    /// The user ended it, with Ctrl-C or SIGTERM.
     Interrupted,
     /// By --timeout.
     Expired,

@@ -15,10 +15,10 @@ pub(crate) struct Session {
     standin: PathBuf,
     /// The library that counts memory on the host; `None` if this build contains none.
     host: Option<PathBuf>,
-    /// The parent of the runs' folders.
+    /// The folder that contains the runs' folders.
     folder: Scratch,
     pub(super) signals: Signals,
-    /// The first isolation that worked here.
+    /// The first isolation that worked on this machine.
     pub(super) isolation: OnceLock<Option<Isolation>>,
 }
 

@@ -1,8 +1,8 @@
 //! The signals with which a user ends a program: [`Signals`].
 //!
 //! While the user's program runs, [`Session::supervised`](super::session::Session::supervised) handles them. At any
-//! other time they end this program, which is the default, after its folder is removed. Signals that were ignored at
-//! the start (SIGHUP under `nohup`, SIGINT of a background job) stay ignored.
+//! other time they end this program, as they do by default, but its folder is removed first. Signals that were
+//! ignored at the start (SIGHUP under `nohup`, SIGINT of a background job) stay ignored.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator;
 use signal_hook::low_level::emulate_default_handler;
 
-/// Catches signals until this program ends. Each signal has one effect: either [`Signals::heard`] reports it, or it
+/// Catches signals until this program ends. Each signal has one effect: either [`Signals::heard`] returns it, or it
 /// ends this program.
 pub(super) struct Signals {
     heard: Arc<AtomicBool>,
@@ -26,7 +26,7 @@ impl Signals {
     /// Starts to catch signals, and removes this folder before one of them ends the program.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(super) fn hear(folder: PathBuf) -> io::Result<Signals> {
         let [heard, is_running] = [false, false].map(|it| Arc::new(AtomicBool::new(it)));
         let signals = Signals { heard: Arc::clone(&heard), is_running: Arc::clone(&is_running) };
@@ -50,12 +50,12 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Runs work that a signal must not end immediately. Also returns whether an unhandled signal arrived
-    /// meanwhile.
+    /// Runs work that a signal must not interrupt immediately. Also returns whether a signal arrived in
+    /// the meantime that was not handled.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
         self.is_running.store(true, Ordering::SeqCst);
         let done = work();
-        // In this order, a signal that arrives between the two is handled here or by the thread.
+        // With these two lines in this order, a signal that arrives between them is handled here or by the thread.
         self.is_running.store(false, Ordering::SeqCst);
         (done, self.heard())
     }

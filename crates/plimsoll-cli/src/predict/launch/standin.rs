@@ -11,11 +11,12 @@ use crate::exit::{Exit, Failure};
 /// the program, which writes it to its cache, or to `folder`.
 ///
 /// # Errors
-/// It is not found, or has another version.
+/// The library is not found, or has a different version.
 pub(super) fn find(folder: &Path) -> Result<PathBuf, Failure> {
     let program = std::env::current_exe().and_then(|program| program.canonicalize());
-    let program =
-        program.map_err(|why| Failure::new(Exit::Unreadable, format!("where this program is: {why}")))?;
+    let program = program.map_err(|why| {
+        Failure::new(Exit::Unreadable, format!("cannot find the path of this program: {why}"))
+    })?;
     let configured = std::env::var_os(place::PLACE).map(PathBuf::from);
     let built = program.parent().map(|beside| beside.join("deps").join(place::LIBRARY));
     let library = place::find(&program, configured.as_deref()).or(built.filter(|built| built.is_file()));
@@ -44,7 +45,7 @@ fn checked(library: &Path) -> Result<PathBuf, Failure> {
     let why = match version::version_of(library) {
         Some(found) if found == version::version() => return Ok(library.to_path_buf()),
         Some(found) => {
-            format!("{path} is version {found}, this program is {}: rebuild both", version::version())
+            format!("{path} has version {found}, but this program has {}: rebuild both", version::version())
         }
         None => format!("{path} cannot be loaded, or is not {}", place::LIBRARY),
     };

@@ -33,12 +33,12 @@ const GRACE: Duration = Duration::from_secs(20);
 pub(crate) enum Unrun {
     /// No view can be set up.
     Refused(Failure),
-    /// It cannot be started. Contains what failed.
+    /// The program cannot be started. Contains a description of what failed.
     Unstarted(String),
 }
 
 impl Session {
-    /// Runs a command in the first view that works here.
+    /// Runs a command in the first view that works on this machine.
     pub(crate) fn supervised(
         &self,
         args: &PredictArgs,
@@ -104,7 +104,8 @@ fn supervisor(command: &Command, spec: &Spec, is_quiet: bool) -> io::Result<Comm
     Ok(supervisor)
 }
 
-/// Starts the supervisor and waits. All processes that it started end before it does. Errors say what failed.
+/// Starts the supervisor and waits. All processes that the supervisor started end before it does. Errors say what
+/// failed.
 fn run(
     command: &mut Command,
     timeout: Option<Duration>,
@@ -121,7 +122,7 @@ fn run(
         waited.map_err(cannot("waited for"))
     });
     let (status, stopped) = waited?;
-    // A supervisor that was killed has not written an ending.
+    // A supervisor that was killed has not written an ending file.
     let own = || Ending { code: status.code(), signal: status.signal(), ..Ending::default() };
     let text = std::fs::read(run_folder.join(ENDING));
     let ending: Ending = text.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_else(own);
@@ -134,10 +135,10 @@ fn run(
     Ok((ended, ending))
 }
 
-/// Waits for the program's end. Returns why it was stopped, if it was. On --timeout or an interrupt, its processes are
-/// asked to exit, and do so once they have written their reports. Processes that do not exit are killed after a while,
-/// at the second interrupt, or at once if none of them uses PyTorch. If its GPU processes have ended and the program only
-/// waits, it counts as ended.
+/// Waits for the program's end. Returns why the program was stopped, if it was. On --timeout or an interrupt, its
+/// processes are asked to exit, and do so after they have written their reports. Processes that do not exit are killed
+/// after a grace period, at the second interrupt, or immediately if none of them uses PyTorch. If its GPU processes
+/// have ended and the program only waits, it counts as ended.
 fn wait(
     child: &mut Child,
     timeout: Option<Duration>,
@@ -164,11 +165,11 @@ fn wait(
             Some((why, at)) if is_wished || at.elapsed() > GRACE || !reports_follow(child) => {
                 return Ok((end(child)?, Some(why)));
             }
-            // The parent of a training process waits for an answer that never comes.
+            // The parent of a stopped training process waits for an answer that never comes.
             None if stop.parent().is_some_and(|reports| waiting.is_over(reports)) => {
                 return Ok((end(child)?, Some(Ended::Well)));
             }
-            // `reports_follow` reads the maps of all processes, so it is not asked as often.
+            // `reports_follow` reads the memory maps of all processes, so it is called less often.
             Some(_) => sleep(Duration::from_millis(100)),
             None => sleep(Duration::from_millis(10)),
         }
@@ -190,7 +191,7 @@ fn end(child: &mut Child) -> io::Result<ExitStatus> {
         }
         sleep(Duration::from_millis(10));
     }
-    // It may have exited meanwhile.
+    // It may have exited in the meantime.
     let _ = child.kill();
     child.wait()
 }

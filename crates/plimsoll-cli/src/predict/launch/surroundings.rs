@@ -1,9 +1,9 @@
 //! The environment of the user's program: private compiler caches, and an `nvidia-smi` for the simulated GPUs.
 //!
-//! Triton, Inductor and others time kernels and cache the fastest. Here kernels take no time, so such results are
-//! meaningless, and a real GPU would use them if they were in the user's caches. So every run gets its own empty
-//! caches, in a folder that is deleted with the run: every run is cold, and equal runs use the same memory. `warm.rs`
-//! computes the peaks with warm caches.
+//! Triton, Inductor and others time kernels and cache which is fastest. On the stand-in kernels take no time, so such
+//! results are meaningless, and a real GPU would use them if they were in the user's caches. So every run gets its
+//! own empty caches, in a folder that is deleted with the run: every run is cold, and equal runs use the same memory.
+//! `warm.rs` computes the peaks with warm caches.
 
 use std::ffi::OsString;
 use std::fs;
@@ -35,10 +35,11 @@ const OFFLINE: [(&str, &str); 3] =
 /// The cache that is a file, not a folder.
 const FILE: &str = "tunableop.csv";
 
-/// Creates the caches and the script. Returns the variables that point to them. `before` looks up a variable's value.
+/// Creates the caches and the `nvidia-smi` script. Returns the variables that point to them. `before` looks up a
+/// variable's value.
 ///
 /// # Errors
-/// The system's.
+/// I/O errors.
 pub(crate) fn laid_out(
     folder: &Path,
     before: impl Fn(&str) -> Option<OsString>,

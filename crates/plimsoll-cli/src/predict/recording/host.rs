@@ -1,16 +1,17 @@
-//! The memory of one process on the host: [`Process`], as the preloaded library writes it (`../../../host/file.rs`).
+//! The memory of one process on the host: [`Process`], read from the file that the preloaded library writes
+//! (`../../../host/file.rs`).
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Bytes of an event in the recording of PyTorch's allocator, where the process did not measure them.
+/// The bytes of an event in the recording of PyTorch's allocator, if the process did not measure them.
 const EVENT_BYTES: u64 = 620;
 
-/// A part of a program, in order.
+/// The phases of a program, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Before its first step: all of a program without steps.
+    /// Before its first step. A program without steps is entirely in this phase.
     Load,
     Step,
     /// After the training: evaluation, saving.
@@ -30,18 +31,18 @@ impl Phase {
     }
 }
 
-/// The memory of a process when it had the most in a phase that the kernel cannot drop.
+/// The memory of a process at the moment of a phase when its memory that the kernel cannot drop was at its peak.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peak {
     pub(crate) phase: Phase,
-    /// Anonymous bytes without pinned ones, and without those of our hooks.
+    /// Anonymous bytes, excluding pinned memory and the memory of our hooks.
     pub(crate) anonymous_bytes: u64,
     pub(crate) pinned_bytes: u64,
     /// Shared memory without a file.
     pub(crate) shared_bytes: u64,
     /// Pages of files, which the kernel can drop.
     pub(crate) file_bytes: u64,
-    /// The most bytes of the job in `/dev/shm` in the phase.
+    /// The peak of the job's bytes in `/dev/shm` in the phase.
     pub(crate) shm_bytes: u64,
     /// The owners of large pieces, without pages of files.
     pub(crate) owners: Vec<(String, u64)>,
@@ -61,11 +62,12 @@ impl Peak {
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) parent: u32,
-    /// Its rank, or that of the process that started it.
+    /// Its rank, or the rank of the process that started it.
     pub(crate) rank: Option<u32>,
-    /// Whether it is a fork, as a worker of a data loader. Only pages that it does not share with its parent are counted.
+    /// Whether it is a forked process, such as a data loader worker. Only pages that it does not share with its parent
+    /// are counted.
     pub(crate) is_forked: bool,
-    /// When it began, and when it last wrote, on one clock for all processes.
+    /// When it began and when it last wrote its file, on a clock that all processes share.
     pub(crate) began_ns: u64,
     pub(crate) ended_ns: u64,
     /// Its peaks, by phase.
@@ -73,7 +75,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The processes whose files are in the folder, by ID. Processes of this program are not the user's.
+    /// The processes whose files are in the folder, by ID, except processes of this program, which are not the
+    /// user's.
     ///
     /// # Errors
     /// I/O errors.

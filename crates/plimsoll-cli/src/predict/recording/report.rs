@@ -10,8 +10,8 @@ use plimsoll_standin::workspace;
 
 use crate::protocol::{Peaks, Report, VERSION};
 
-/// A peak after the steps counts as equal if it is higher by less than this share, because the order of
-/// requests alone changes it a little.
+/// A peak after the steps counts as equal if it is higher by less than this fraction, because a
+/// different order of requests alone changes the peak slightly.
 const LATER: f64 = 0.005;
 
 impl Report {
@@ -46,7 +46,7 @@ impl Report {
         Ok(reports)
     }
 
-    /// Whether one of its peaks came after its steps, and is clearly higher.
+    /// Whether one of its peaks came after the steps and is clearly higher than during them.
     pub(crate) fn peaks_later(&self) -> bool {
         let is_later = |it: &Peaks| it.allocated_step.max(it.reserved_step) > self.steps;
         self.devices.iter().any(|it| is_later(it) && it.grows_by > LATER)

@@ -6,13 +6,13 @@ use crate::predict::answer::Outcome;
 use crate::predict::recording::read::place;
 use crate::protocol::UnusedGraph;
 
-/// Graphs smaller than the peak divided by this are left out.
+/// Graphs are left out if they are smaller than the peak divided by this.
 const LEAST_PART: u64 = 50;
 
 /// The maximum number of lines.
 const MOST: usize = 2;
 
-/// `of 5.58 GiB, 4.90 GiB are saved for a backward pass that never comes: torch.no_grad() around serve.py:20`, one
+/// `of 5.58 GiB, 4.90 GiB are saved for a backward pass that never runs: put torch.no_grad() around serve.py:20`, one
 /// sentence per line, the largest first.
 pub(in crate::predict) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     let Some(judged) = outcome.measured() else { return Vec::new() };
@@ -22,7 +22,7 @@ pub(in crate::predict) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> Str
     graphs.sort_by_key(|it| std::cmp::Reverse(it.bytes));
     let sentence = |it: &UnusedGraph| {
         format!(
-            "of {}, {} are saved for a backward pass that never comes: torch.no_grad() around {}",
+            "of {}, {} are saved for a backward pass that never runs: put torch.no_grad() around {}",
             size(all_bytes),
             size(it.bytes),
             place(&it.file, it.line)

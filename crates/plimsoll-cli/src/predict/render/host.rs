@@ -1,5 +1,5 @@
-//! The memory of the machine on the host: the sentence of the verdict, a line for the short text, the ledger for the full
-//! text, and the values for programs.
+//! The machine's host memory: the sentence for the verdict, a line for the short text, the table for the full text, and
+//! the values for the JSON.
 
 use plimsoll_trace::report::{Brief, Cell, Column, Rank, Row, Section, Table};
 use serde_json::{Value, json};
@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 use crate::predict::analysis::host::{CONTAINERS_SHM_BYTES, Group, Node, Part};
 use crate::predict::recording::host::Phase;
 
-/// Owners in the full text.
+/// The maximum number of owners in the full text.
 const OWNERS: usize = 12;
 
-/// What the machine lacks, for the verdict: `needs 214 GiB of host memory, 86 GiB more than --host-memory`.
+/// The phrase for the memory that the machine lacks, for the verdict: `needs 214 GiB of host memory, 86 GiB more than
+/// --host-memory`.
 pub(crate) fn shortage(node: &Node, size: impl Fn(u64) -> String) -> Option<String> {
     let memory = node.short_bytes().map(|short| {
         let than = if node.machine.is_this { "this machine has" } else { "--host-memory" };
@@ -23,7 +24,7 @@ pub(crate) fn shortage(node: &Node, size: impl Fn(u64) -> String) -> Option<Stri
     (!all.is_empty()).then(|| all.join(", and "))
 }
 
-/// The ledger. The short text has one line of it.
+/// The section with the table. The short text contains only one line of it.
 pub(super) fn section(node: Option<&Node>, size: impl Fn(u64) -> String) -> Section {
     let Some(node) = node else {
         return Section::data("host", Value::Null);
@@ -67,12 +68,12 @@ pub(super) fn section(node: Option<&Node>, size: impl Fn(u64) -> String) -> Sect
         vec![bytes("must"), bytes("may"), Column { key: "what", title: "what", width: 0, unit: "" }];
     let mut table = Table::of(columns, rows);
     table.notes = [
-        "must: anonymous, pinned and shared memory. may: with pages of files, which the kernel can drop",
-        "not counted: what the CUDA driver and its libraries take on the host of a machine with a GPU",
+        "must: anonymous, pinned and shared memory. may: also file pages, which the kernel can drop",
+        "not counted: host memory of the CUDA driver and its libraries on a machine with a GPU",
     ]
     .map(str::to_owned)
     .to_vec();
-    Section::table("host", Rank::Screen, format!("Memory of the host{}", processes(node)), table)
+    Section::table("host", Rank::Screen, format!("Host memory{}", processes(node)), table)
         .valued(value(node))
         .briefly(Some(Brief::Line(brief(node, &size))))
 }
@@ -92,12 +93,12 @@ fn brief(node: &Node, size: impl Fn(u64) -> String) -> String {
     format!("Host{}: {must} {}, {may} with file pages{largest}{shm}", processes(node), when(node.phase))
 }
 
-/// A row for a rank or the program, with its phases.
+/// A row for a rank, or for the program, with its phases.
 fn group(node: &Node, group: &Group, size: impl Fn(u64) -> String) -> Option<Row> {
     let most = group.phases.iter().max_by_key(|part| part.must_bytes())?;
     let name = match (group.rank, node.machine.alike) {
         (Some(rank), Some(alike)) if alike > 1 => {
-            format!("rank {rank}, which stands for {alike} alike, each")
+            format!("rank {rank}, which represents {alike} equal ranks, each")
         }
         (Some(rank), _) => format!("rank {rank}"),
         (None, _) => format!("process {}", group.pid),
@@ -126,7 +127,10 @@ fn shm_limit(node: &Node, size: impl Fn(u64) -> String) -> String {
             format!(", more than --shm {}: start the container with a larger --shm-size", size(limit))
         }
         None if bytes > CONTAINERS_SHM_BYTES => {
-            format!(", more than Docker's default of {}: --shm-size", size(CONTAINERS_SHM_BYTES))
+            format!(
+                ", more than Docker's default of {}: start the container with --shm-size",
+                size(CONTAINERS_SHM_BYTES)
+            )
         }
         _ => String::new(),
     }
@@ -158,7 +162,7 @@ fn when(phase: Phase) -> &'static str {
 
 /// How an owner's bytes are known.
 fn basis(name: &str) -> &'static str {
-    // It does not run here: figures of another machine.
+    // NCCL does not run here, so its figures come from another machine.
     if name == "NCCL" { "assumed" } else { "measured" }
 }
 

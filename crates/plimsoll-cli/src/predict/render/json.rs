@@ -53,7 +53,7 @@ pub(super) fn holders(outcome: &Outcome) -> Value {
     outcome.holders().map(row).collect()
 }
 
-/// Training memory that was dropped for good.
+/// Training memory that disappeared and never came back.
 pub(super) fn falls(falls: &[Fall]) -> Value {
     falls.iter().map(|it| json!({ "text": it.text, "bytes": it.bytes, "step": it.step })).collect()
 }

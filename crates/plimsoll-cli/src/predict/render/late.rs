@@ -32,14 +32,14 @@ pub(super) fn lines(outcome: &Outcome) -> Vec<String> {
     if lines.len() > MOST {
         let rest = lines.len() - (MOST - 1);
         lines.truncate(MOST - 1);
-        lines.push(format!("not seen: {rest} more parts of the training loop that did not run: --whole"));
+        lines.push(format!("not seen: {rest} more parts of the training loop did not run; add --whole"));
     }
     lines
 }
 
 fn climb(climb: &Climb) -> String {
     format!(
-        "not seen: the peak rose in each step so far, by {} in step {}: --whole, or a larger --steps",
+        "not seen: the peak rose in each step so far, by {} in step {}; add --whole, or a larger --steps",
         bytes::shown(climb.bytes, false),
         climb.steps
     )
@@ -48,7 +48,7 @@ fn climb(climb: &Climb) -> String {
 fn batches(Batches { made, total }: Batches) -> String {
     let of = total.map_or_else(String::new, |total| format!(" of {}", thousands(total)));
     format!(
-        "not seen: batches differ in size; the largest of the first {}{of} was tried: --whole",
+        "not seen: batches differ in size; the largest of the first {}{of} was tried; add --whole",
         thousands(made)
     )
 }
@@ -64,5 +64,5 @@ fn sentence(late: &Late, steps: u64) -> String {
         format!("did not run in {}", reads::counted(steps))
     };
     let when = if text.starts_with("if ") { format!("`{text}`") } else { text.clone() };
-    format!("not seen: {at}{end} ({when}), which {ran}: {next}--whole")
+    format!("not seen: {at}{end} ({when}) {ran}; add {next}--whole")
 }

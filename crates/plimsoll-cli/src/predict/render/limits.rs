@@ -32,7 +32,7 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
     }
     limits.extend(cut_loops(reports));
     limits.extend(outcome.judged.as_ref().and_then(|judged| waits(judged.analysis.as_ref()?, &size)));
-    // A library that was only imported holds no memory. Requests of other libraries are counted.
+    // A library that was only imported uses no GPU memory. Requests of other libraries are counted.
     let may_take = reports.iter().filter(|report| report.outside_bytes != Some(0));
     let mut libraries: Vec<&str> =
         may_take.flat_map(|report| report.libraries.iter().map(String::as_str)).collect();
@@ -72,17 +72,17 @@ fn assumed(outcome: &Outcome) -> Vec<String> {
     let answered = notices.iter().any(|notice| notice.text == notice::ASKED);
     let sentence = |Notice { about, text, .. }: &Notice| match (about.as_str(), text.as_str()) {
         (notice::CUDNN, notice::ASKED) => format!(
-            "{about} {text}; in 98 trainings and inferences on an H200 the peak of reserved bytes matched to the byte in \
-             88; GPUs of one model differ by up to 2 %, because different multiprocessors are disabled"
+            "{about} {text}; in 88 of 98 training and inference runs on an H200, the peak of reserved bytes matched \
+             to the byte; GPUs of one model differ by up to 2 %, because different multiprocessors are disabled"
         ),
         // The model covers the rest, some of it to the byte: recurrent networks, normalization, the CTC loss.
         (notice::CUDNN, notice::MODELLED) if answered => {
             format!(
-                "{about}, where it does not answer without a GPU (recurrent networks, normalization, CTC loss), {text}"
+                "{about}, where it cannot answer without a GPU (recurrent networks, normalization, CTC loss), {text}"
             )
         }
         (notice::CUDNN, notice::MODELLED) => format!(
-            "{about} {text}; in thirty trainings of ten networks there, the peak of reserved bytes was between 10 % too low \
+            "{about} {text}; in thirty training runs of ten networks there, the peak of reserved bytes was between 10 % too low \
              and 0.3 % too high"
         ),
         _ => format!("{about} {text}"),

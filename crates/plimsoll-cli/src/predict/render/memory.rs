@@ -13,10 +13,10 @@ use crate::predict::answer::Outcome;
 use crate::predict::gpu::Target;
 use crate::protocol::{Peaks, Report};
 
-/// Rows of each table of owners.
+/// The maximum number of rows in each table of owners.
 const ROWS: usize = 6;
 
-/// Rows of processes.
+/// The maximum number of rows for processes.
 const PROCESSES: usize = 8;
 
 const BYTES: Column = Column::untitled("bytes", 12, "");
@@ -39,7 +39,7 @@ pub(super) fn account(
     let needed_bytes = outcome.need.as_ref().map(|need| need.bytes);
     let is_allocated =
         needed_bytes.is_some_and(|it| it < reserved_bytes && it == judged.peaks.allocated_bytes);
-    // Communicators may be gone when PyTorch's memory peaks.
+    // Communicators may have been destroyed when PyTorch's memory peaks.
     let is_apart = end_bytes.is_none() && judged.peaks.peaks_apart();
     let counted_bytes = match (is_allocated, is_apart) {
         (true, _) => judged.peaks.allocated_bytes,
@@ -66,7 +66,7 @@ pub(super) fn account(
     let mut rows = vec![pytorch.clone()];
     rows.extend(outside::rows(judged, &size));
     if requested_bytes > 0 {
-        let what = "requested of CUDA by libraries, not by PyTorch (measured)".to_owned();
+        let what = "requested from CUDA by libraries, not by PyTorch (measured)".to_owned();
         rows.push(row("requested", requested_bytes, what));
     }
     let mut others = None;
@@ -75,7 +75,7 @@ pub(super) fn account(
             let all = target.total_bytes - spare_bytes;
             others = all.checked_sub(taken).filter(|bytes| *bytes > 0);
             let taken = outcome.largest_bytes().map_or_else(String::new, |_| {
-                format!(", of which unknown values may take {}", size(outcome.stake_bytes()))
+                format!("; unknown values may take {} of it", size(outcome.stake_bytes()))
             });
             Some(row("spare", *spare_bytes, format!("to spare{taken}")))
         }
@@ -88,7 +88,7 @@ pub(super) fn account(
     rows.extend(others.map(|bytes| row("others", bytes, "other processes on this GPU".to_owned())));
     rows.extend(left.clone());
     rows.extend(outside::totals(target, &size, used_bytes));
-    let what = "outside of it: CUDA context, libraries, communicators".to_owned();
+    let what = "outside PyTorch: CUDA context, libraries, communicators".to_owned();
     let mut short = vec![
         pytorch,
         row("context", outside_bytes, what),
@@ -97,7 +97,7 @@ pub(super) fn account(
     short.extend(left.filter(|row| row.name != "free"));
     let [short, all] = [short, rows].map(|rows| Table::of(vec![BYTES, WHAT], rows));
     let heading = format!("Memory of {}", target.name);
-    // The JSON report has the rows for memory outside the allocator in a separate section.
+    // In the JSON report, the rows for memory outside the allocator are in a separate section.
     let value = Section::table("memory", Rank::Screen, "", short.clone()).value;
     Section::table("memory", Rank::Screen, heading, all)
         .valued(value)
@@ -135,7 +135,7 @@ pub(super) fn peaks(judged: &Judged, exact: bool, target: &Target, size: impl Fn
             reserved_bytes + most,
             if least == most { "the process" } else { "the process, at most" },
             if least == most {
-                format!("{} are outside of PyTorch's allocator", size(most))
+                format!("{} are outside PyTorch's allocator", size(most))
             } else {
                 format!(
                     "at least {}: context and libraries take {} to {}",

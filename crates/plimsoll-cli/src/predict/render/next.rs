@@ -17,7 +17,7 @@ pub(super) fn command(outcome: &Outcome, target: &Target, args: &PredictArgs) ->
     let (options, command) = (format!("{}{devices}", target.options), words.join(" "));
     let is_unplanned = args.rank.is_some() || args.find.is_some();
     match &outcome.verdict {
-        // No technique changes a limit that the program itself set, and `plan` runs complete jobs.
+        // No technique changes a limit that the program itself set, and `plan` cannot run a single rank of a job.
         Verdict::RunsOut(Shortage { cause: Cause::Limit { .. }, .. }) => None,
         Verdict::RunsOut(_) | Verdict::Grows(Growth { each: Each::Batch, total: Some(_), .. })
             if !is_unplanned =>
@@ -30,8 +30,8 @@ pub(super) fn command(outcome: &Outcome, target: &Target, args: &PredictArgs) ->
     }
 }
 
-/// The commands that record more steps, and show what grows in them. They are joined by `;`, because `predict` exits
-/// with 4 here, after which `&&` would stop. `--force` replaces the file of an earlier try.
+/// The commands that record more steps and show which memory grows in them. They are joined by `;`, because
+/// `predict` exits with 4 here, after which `&&` would stop. `--force` replaces the file of an earlier run.
 fn leaks(options: &str, command: &str) -> String {
     let file = "grows.pickle";
     format!(

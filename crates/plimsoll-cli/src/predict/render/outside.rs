@@ -12,7 +12,7 @@ use crate::protocol::Outside;
 /// The start of a communicator's name, which `nccl/memory.rs` of the stand-in writes.
 const COMMUNICATOR: &str = "NCCL communicator ";
 
-/// Advice is given if it saves at least the GPU's memory divided by this.
+/// Advice is given only if it saves at least the GPU's memory divided by this.
 const WORTH: u64 = 100;
 
 /// An owner, and all its memory.
@@ -38,7 +38,7 @@ impl Owner<'_> {
         self.parts.iter().map(|row| row.bytes).sum()
     }
 
-    /// The basis of the least certain part.
+    /// The basis of its least certain part.
     fn basis(&self) -> &str {
         let place = |basis: &str| Basis::ALL.iter().position(|it| it.name() == basis);
         self.parts.iter().map(|row| row.basis.as_str()).max_by_key(|basis| place(basis)).unwrap_or("assumed")
@@ -109,7 +109,8 @@ pub(super) fn advice(judged: Option<&Judged>, target: &Target, size: impl Fn(u64
         communicators.iter().map(|(owner, ranks)| wanted(owner, *ranks)).sum::<u64>()
     };
     let alone = sum(&|owner, ranks| if ranks == 1 { owner.bytes() } else { 0 });
-    // A pair of ranks that only sends or receives, although a communicator of all ranks exists.
+    // A communicator of two ranks that is used only for `send` and `recv`, although a communicator of all ranks
+    // exists.
     let is_pair = |owner: &Owner<'_>, ranks| {
         ranks == 2 && owner.part("peers") > 0 && owner.part("ring") == 0 && communicators.len() > 1
     };
@@ -121,7 +122,7 @@ pub(super) fn advice(judged: Option<&Judged>, target: &Target, size: impl Fn(u64
         (alone, "groups of one rank have communicators: leave dimensions of size 1 out of the device mesh"),
         (
             pairs,
-            "send and recv make a communicator for each pair of ranks: give init_process_group a device_id, or use \
+            "send and recv create a communicator for each pair of ranks: pass a device_id to init_process_group, or use \
              batch_isend_irecv",
         ),
         (

@@ -72,7 +72,7 @@ fn short(file: &str) -> &str {
     package.or_else(|| file.rsplit('/').next()).unwrap_or(file)
 }
 
-/// The heading of the reads that something depends on.
+/// The heading above the reads on which a size or a branch depends.
 pub(crate) const HEADING: &str =
     "Depends on device values, which are zero here (set them with --assume FILE:LINE=VALUE)";
 
@@ -104,7 +104,7 @@ pub(crate) fn rows(reports: &[Report]) -> Vec<Row> {
     rows.into_iter().map(|((file, line, text), said)| [place(file, line), text, said.join("; ")]).collect()
 }
 
-/// A line whose reads decide a size.
+/// A line at which values that were read decide a size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SizedLine {
     /// The file's short name, and the line.
@@ -115,7 +115,7 @@ pub(crate) struct SizedLine {
     pub(crate) stake: Stake,
 }
 
-/// How much is known about the bytes at stake at a line.
+/// How much is known about the number of bytes that depend on the value at a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stake {
     /// The value is from `--assume`.
@@ -128,7 +128,7 @@ pub(crate) enum Stake {
     Unknown,
 }
 
-/// The lines whose reads decide a size.
+/// The lines at which values that were read decide a size.
 pub(crate) fn of_sizes(reports: &[Report]) -> Vec<SizedLine> {
     let mut lines: Vec<SizedLine> = Vec::new();
     for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.fate == Fate::Size) {
@@ -149,7 +149,7 @@ pub(crate) fn of_sizes(reports: &[Report]) -> Vec<SizedLine> {
     lines
 }
 
-/// The lines whose reads end one of the program's loops.
+/// The lines at which values that were read end one of the program's loops.
 pub(crate) fn of_loops(reports: &[Report]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for read in reports.iter().flat_map(|report| &report.reads) {

@@ -31,8 +31,9 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let holders = outcome.holders().map(|it| format!("kept by {}: {}", it.text, size(it.bytes)));
     sections.push(Section::lines("holders", Rank::Head, holders).valued(json::holders(outcome)));
     let falls = outcome.falls();
-    let fallen =
-        falls.iter().map(|it| format!("{} are gone since step {}: {}", size(it.bytes), it.step, it.text));
+    let fallen = falls
+        .iter()
+        .map(|it| format!("{} are no longer live since step {}: {}", size(it.bytes), it.step, it.text));
     sections.push(Section::lines("falls", Rank::Head, fallen).valued(json::falls(falls)));
     sections.push(Section::lines("not_seen", Rank::Head, late::lines(outcome)));
     sections.extend(other_runs(outcome, target, shown));
@@ -44,7 +45,7 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let said = warnings.iter().map(|warning| format!("warning: {warning}"));
     sections.push(Section::lines("warnings", Rank::Head, said).valued(warnings.clone()));
     sections.push(techniques(outcome));
-    // The owners of memory do not help with a program that failed for another reason.
+    // If a program failed for another reason, the owners of memory do not help.
     let is_failed = matches!(outcome.verdict, Verdict::Failed { .. } | Verdict::Refused(_));
     let judged = outcome.measured();
     sections.extend(judged.map(|judged| memory::account(outcome, judged, target, size)));
@@ -57,7 +58,7 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     }
     let analysis = judged.and_then(|judged| judged.analysis.as_ref()).filter(|_| !is_failed);
     sections.extend(analysis.into_iter().flat_map(memory::owners));
-    // The verdict already contains the part of the explanation above its tables.
+    // The verdict already says what the explanation says above its tables.
     let tables = explanation.filter(|_| !is_failed).map_or_else(Vec::new, |it| it.sections);
     let tables = tables.into_iter().filter(|section| section.rank == Rank::Full);
     sections.extend(tables.map(|section| Section { key: "", ..section }));
@@ -99,7 +100,7 @@ fn other_runs(outcome: &Outcome, target: &Target, shown: Shown) -> Vec<Section> 
         .zip(modelled)
         .map(|(without, modelled)| peaks(&format!("without {modelled} workspaces"), without));
     let warm = outcome.with_warm_caches.as_ref();
-    let compiled = "with a warm compile cache, without requests to compile and to time kernels";
+    let compiled = "with a warm compile cache, without the requests for compiling and timing kernels";
     let said_of_warm = warm.filter(|warm| outcome.differs(warm)).map(|warm| peaks(compiled, warm));
     let zero = outcome.without_assumptions.as_deref();
     let zero = zero.map(|zero| (zero, sentences::verdict(zero, target, size)));

@@ -36,7 +36,7 @@ pub(crate) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
     }
 }
 
-/// The same for the GPU alone.
+/// The verdict for the GPU alone, without the host.
 pub(crate) fn gpus_verdict(outcome: &Outcome, target: &Target, size: &impl Fn(u64) -> String) -> String {
     let name = &target.name;
     let who = match &outcome.judged {
@@ -91,7 +91,7 @@ pub(crate) fn gpus_verdict(outcome: &Outcome, target: &Target, size: &impl Fn(u6
     }
 }
 
-/// The sentence for a program that ran out.
+/// The sentence for a program that ran out of memory.
 fn runs_out(
     outcome: &Outcome,
     shortage: &Shortage,
@@ -167,7 +167,7 @@ fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> Str
     match (each, end_bytes, out_at) {
         (Each::Step, _, Some(out_at)) => {
             let of = total.map_or_else(String::new, |total| format!(" of {}", thousands(total)));
-            format!("grows by {bytes} {often}: out of memory in about step {}{of}{place}", thousands(*out_at))
+            format!("grows by {bytes} {often}: out of memory at about step {}{of}{place}", thousands(*out_at))
         }
         (Each::Batch, Some(end), _) => format!(
             "runs OUT of memory: needs about {}{}, {} more than {} offers; grows by {bytes} a batch{place}",
@@ -177,7 +177,7 @@ fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> Str
             target.name
         ),
         (Each::Batch, None, Some(out_at)) => format!(
-            "grows by {bytes} a batch: out of memory in about batch {} of a loader without a length, seen over {seen}{place}",
+            "grows by {bytes} a batch: out of memory at about batch {} of a loader without a length, seen over {seen}{place}",
             thousands(*out_at)
         ),
         _ => format!("grows by {bytes} {often}{place}"),

@@ -32,7 +32,7 @@ pub(super) fn lines(traces: &Traces, size: impl Fn(u64) -> String) -> Vec<String
         lines.push(format!("{more} more; {} in all", size(written.bytes)));
     }
     if let Some(why) = &written.not_kept {
-        lines.push(format!("not every new file of a cache could be kept: {why}"));
+        lines.push(format!("not all new files of a cache could be kept: {why}"));
     }
     lines
 }

@@ -1,4 +1,5 @@
-//! Unknown values that decide sizes, in at most three lines: where, what was assumed, and the bytes at stake.
+//! Unknown values that decide sizes, in at most three lines. Each gives the place, the assumed value, and the number
+//! of bytes that depend on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +17,12 @@ struct Row {
     lines: BTreeMap<String, BTreeSet<u64>>,
     what: String,
     stake: Stake,
-    /// Bytes at stake that were computed for these lines alone.
+    /// The bytes that depend on these lines alone, if they were computed.
     own_bytes: u64,
 }
 
-/// The lines, sorted by the bytes at stake, most first. Empty for a program that failed.
+/// The lines, sorted by the number of bytes that depend on them, in descending order. Empty for a program that
+/// failed.
 pub(super) fn lines(outcome: &Outcome, capacity_bytes: u64, size: impl Fn(u64) -> String) -> Vec<String> {
     if matches!(outcome.verdict, Verdict::Failed { .. } | Verdict::Refused(_)) {
         return Vec::new();
@@ -52,8 +54,8 @@ pub(super) fn lines(outcome: &Outcome, capacity_bytes: u64, size: impl Fn(u64) -
     lines
 }
 
-/// The warnings, each with its lines. Those whose bytes were computed for their lines alone come first, sorted by
-/// bytes, most first.
+/// The warnings, each with its lines. Warnings whose bytes were computed for their lines alone come first, in
+/// descending order of bytes.
 fn rows(outcome: &Outcome) -> Vec<Row> {
     let reports = &outcome.reports;
     let mut warned: Vec<_> = reports.iter().flat_map(|report| &report.warnings).collect();
@@ -116,15 +118,15 @@ impl Row {
         self.lines.iter().map(of_file).collect::<Vec<_>>().join(", ")
     }
 
-    /// The first of them: `train.py:5`.
+    /// The first of these lines: `train.py:5`.
     fn first(&self) -> String {
         let first = self.lines.iter().find_map(|(file, lines)| Some((file, lines.first()?)));
         first.map_or_else(|| "FILE:LINE".to_owned(), |(file, line)| format!("{file}:{line}"))
     }
 }
 
-/// How much the values of `--assume`, or the largest values, change the peak: the end of a warning about all lines that have
-/// such values. `None` if that is unknown.
+/// How much the values of `--assume`, or the largest values, change the peak, as the end of a warning about all lines with
+/// such values. `None` if this is unknown.
 fn together(
     outcome: &Outcome,
     share: usize,

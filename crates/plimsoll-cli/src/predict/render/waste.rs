@@ -28,7 +28,7 @@ pub(super) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<
     }
     if let (2.., Some(Freed { allocated_bytes, .. })) = (found.len(), savings.together) {
         let before = size(savings.before_bytes);
-        found.push(format!("all of this together gives {} instead of {before}", size(allocated_bytes)));
+        found.push(format!("all changes together give {} instead of {before}", size(allocated_bytes)));
     }
     if let (Some(last), true) = (found.last_mut(), fits_now(outcome, savings)) {
         last.push_str(", which fits");
@@ -48,7 +48,7 @@ fn deleted(
     savings: &Savings,
     size: &impl Fn(u64) -> String,
 ) -> String {
-    // Variables that free nothing alone share their memory.
+    // If deleting a variable alone frees nothing, several variables share the memory.
     let (single, shared): (Vec<&Saving>, Vec<&Saving>) =
         rows.iter().copied().partition(|row| row.alone.is_some() || savings.together.is_none());
     let shared_bytes = shared.iter().map(|row| row.waste.bytes).max().unwrap_or(0);
@@ -80,7 +80,9 @@ fn what(row: &Waste, size: &impl Fn(u64) -> String) -> String {
         WasteKind::Shape => {
             format!("{bytes} live at the peak are read again only for their shape: `{name}` ({place})")
         }
-        WasteKind::View => format!("the small view `{name}` ({place}) keeps {bytes} more than it shows"),
+        WasteKind::View => {
+            format!("the small view `{name}` ({place}) keeps {bytes} more alive than it shows")
+        }
         WasteKind::Gradients => {
             format!("{bytes} of gradients that `{name}` has used are live at the peak of the next pass")
         }
@@ -96,7 +98,7 @@ fn what(row: &Waste, size: &impl Fn(u64) -> String) -> String {
             )
         }
         WasteKind::States => format!(
-            "{bytes} of the state of `{name}` are of frozen parameters (a later training of them starts without it)"
+            "{bytes} of the state of `{name}` belong to frozen parameters (if they are trained later, training starts without it)"
         ),
     }
 }
@@ -130,7 +132,7 @@ fn gives(rows: &[&Saving], freed: Option<Freed>, savings: &Savings, size: &impl 
     }
 }
 
-/// The line that assigned it.
+/// The line that assigned the variable.
 fn at(row: &Waste) -> String {
     place(&row.file.to_string_lossy(), row.line)
 }

@@ -1,7 +1,7 @@
 //! Caches of downloads and compilers: new files in them are kept, and existing files do not change.
 //!
-//! A file of tensors is kept only if it was downloaded. Values that the program computed are zeros, and the real run
-//! would read them.
+//! A file of tensors is kept only if it was downloaded. Values that the program computed are zeros, and a real run
+//! would load them.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -52,7 +52,7 @@ impl Cache {
     }
 }
 
-/// The innermost of these folders in which a new file is kept.
+/// The innermost cache folder in which this new file is kept, if any.
 pub(super) fn keeper<'all>(path: &Path, caches: &'all [Cache]) -> Option<&'all Path> {
     let is_tensors =
         path.extension().is_some_and(|ending| TENSORS.iter().any(|it| ending.eq_ignore_ascii_case(it)));
@@ -79,16 +79,16 @@ pub(super) fn folders(home: Option<&Path>, variable: impl Fn(&str) -> Option<OsS
     let is_own =
         |it: &Cache| here.starts_with(&it.folder) || home.is_some_and(|home| home.starts_with(&it.folder));
     let mut found: Vec<Cache> = named.filter(|it| !is_own(it)).collect();
-    // If two variables name one folder, the more specific one counts.
+    // If two variables name the same folder, the more specific variable counts.
     found.sort_by(|one, other| one.folder.cmp(&other.folder).then(other.is_hub.cmp(&one.is_hub)));
     found.dedup_by(|one, other| one.folder == other.folder);
     found
 }
 
-/// Moves a file or link that the program made into the real folder, unless the name already exists there.
+/// Moves a file or link that the program created into the real folder, unless the name already exists there.
 ///
 /// # Errors
-/// The system's.
+/// I/O errors.
 pub(super) fn keep(made: &Path, real: &Path) -> io::Result<bool> {
     if fs::symlink_metadata(real).is_ok() {
         return Ok(false);
@@ -101,7 +101,7 @@ pub(super) fn keep(made: &Path, real: &Path) -> io::Result<bool> {
         symlink(fs::read_link(made)?, real)?;
         return Ok(true);
     }
-    // It is copied under another name first, so that no process finds an incomplete file.
+    // It is copied under another name first, so that no process reads an incomplete file.
     let name = real.file_name().unwrap_or_default().to_string_lossy();
     let unfinished = real.with_file_name(format!(".{name}.{}", std::process::id()));
     let mode = kind.permissions().mode() & 0o777;

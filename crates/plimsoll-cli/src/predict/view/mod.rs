@@ -2,8 +2,8 @@
 //! ([`Writes`]).
 //!
 //! A supervisor (`supervise.rs`), which is this program again, sets up the view and starts the user's program in it.
-//! It keeps running, so that no process is left if this one is killed. At the end it lists what would have been
-//! written.
+//! It keeps running, so that no process of the program is left if this one is killed. At the end it lists what would
+//! have been written.
 //!
 //! A file uses only files above it:
 //!
@@ -15,7 +15,7 @@
 //! | `places.rs` | which folders get an overlay, from the table of mounts |
 //! | `namespace.rs` | the mount namespace, and the parts of an overlay |
 //! | `overlay.rs` | an overlay on each writable folder, in a mount namespace |
-//! | `redirect.rs` | the same by a library that is loaded into the program, if there is no overlay |
+//! | `redirect.rs` | the same with a library that is loaded into the program, if overlays do not work |
 //! | `supervise.rs` | the supervisor, and how a run ends |
 //!
 //! `_predict/view.py` in the Python package sets up the same view for each fork that serves a trial of `plan`.

@@ -15,10 +15,10 @@ use rustix::thread::UnshareFlags;
 
 use super::places::Mount;
 
-/// Makes a mount namespace. Returns whether that needed no user namespace.
+/// Creates a mount namespace. Returns true if this needed no user namespace.
 ///
 /// # Errors
-/// This user cannot make one.
+/// This user cannot create one.
 pub(super) fn unshare() -> Result<bool, String> {
     #[allow(
         deprecated,
@@ -79,7 +79,7 @@ pub(super) fn like(upper: &Path, place: &Path, is_privileged: bool) -> std::io::
     if is_privileged {
         chown(upper, Some(original.uid()), Some(original.gid()))?;
     } else if access(place, Access::WRITE_OK).is_err() {
-        // The folder belongs to this user here.
+        // In the namespace, the folder belongs to this user.
         mode &= !0o222;
     }
     fs::set_permissions(upper, fs::Permissions::from_mode(mode))
@@ -103,7 +103,7 @@ pub(super) fn foreign_folders(upper: &Path, place: &Path, own: &Path) {
     }
 }
 
-/// Whether a folder of the disk can hold an overlay's private files.
+/// Whether a folder on the disk can hold an overlay's private files.
 pub(super) fn can_be_upper(folder: &Path) -> bool {
     let Ok(file) = File::open(folder) else { return false };
     // Overlays and network file systems cannot: they do not support the renames that overlays use to remove

@@ -39,7 +39,7 @@ pub(super) struct Overlay {
     folder: PathBuf,
     covers: Vec<Cover>,
     caches: Vec<Cache>,
-    /// The private files of caches, if they are on the disk.
+    /// The folder with the private files of caches, if they are on the disk.
     disk: Option<PathBuf>,
 }
 
@@ -49,16 +49,16 @@ struct Cover {
     lower: PathBuf,
     upper: PathBuf,
     work: PathBuf,
-    /// The folder as it is on the disk, through a separate mount that nothing hides and that is not
-    /// read-only.
+    /// The folder as it is on the disk, through a separate mount that is not hidden by another and
+    /// is not read-only.
     real: OwnedFd,
 }
 
 impl Overlay {
-    /// Gives this process, and all processes that it starts, the view.
+    /// Sets up the view for this process and all processes that it starts.
     ///
     /// # Errors
-    /// The error says what is not possible here.
+    /// The error says what is not possible on this machine.
     pub(super) fn begin(spec: &Spec) -> Result<Overlay, String> {
         let here = std::env::current_dir().map_err(because("the current folder"))?;
         let is_privileged = unshare()?;
@@ -137,7 +137,7 @@ impl Overlay {
     ) -> Result<(), String> {
         let failed = |why: &dyn Display| format!("{}: {why}", place.display());
         let Ok(real) = open_tree(CWD, place, tree_flags()) else {
-            // The program cannot see it either.
+            // The program cannot see this folder either.
             return Ok(());
         };
         let lower = self.folder.join("lower").join(number.to_string());
@@ -175,8 +175,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Makes an overlay of the root the new root. Everything mounted below the old root is also below the new
-    /// one.
+    /// Makes an overlay of the root directory the new root. Everything mounted below the old root is also
+    /// below the new one.
     fn enter_root(&self, cover: &Cover, folders: &[OwnedFd; 3]) -> Result<(), String> {
         let root = self.folder.join("root");
         fs::create_dir(&root).map_err(because("a folder"))?;
@@ -225,17 +225,17 @@ impl Overlay {
     /// Gives a file new content, in the private folder of its overlay.
     ///
     /// # Errors
-    /// It has no overlay, so the disk would change; it cannot be written.
+    /// The file has no overlay, so the disk would change; or the file cannot be written.
     pub(super) fn replace(&self, file: &Replaced) -> Result<(), String> {
         let failed = |why: &dyn Display| format!("{}: {why}", file.path.display());
         let real = file.path.canonicalize().map_err(|why| failed(&why))?;
         if !self.covers.iter().any(|cover| real.starts_with(&cover.place)) {
-            return Err(failed(&"it is in no folder with an overlay"));
+            return Err(failed(&"it is not in a folder with an overlay"));
         }
         fs::write(&real, &file.text).map_err(|why| failed(&why))
     }
 
-    /// Whether --scratch is used up.
+    /// Whether the space of --scratch is used up.
     pub(super) fn is_full(&self) -> bool {
         statvfs(&self.folder).is_ok_and(|it| it.f_bavail == 0)
     }
@@ -276,8 +276,8 @@ impl Cover {
         is_privileged: bool,
     ) -> Result<(), String> {
         let folders = format!("lowerdir={},upperdir={},workdir={}", path(lower), path(upper), path(work));
-        // Without `redirect_dir`, a folder on the disk cannot be renamed; a user namespace does not have it
-        // (`renames.py`).
+        // Without `redirect_dir`, a folder on the disk cannot be renamed; it is not available in a user
+        // namespace (`renames.py`).
         let options = if is_privileged {
             format!("{folders},redirect_dir=on,index=off")
         } else {

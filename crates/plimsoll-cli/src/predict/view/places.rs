@@ -35,7 +35,7 @@ const INTERFACES: [&str; 22] = [
     "tracefs",
 ];
 
-/// The maximum number of subfolders of one folder that get an overlay each. If there are more, only those on
+/// The maximum number of subfolders of one folder that each get an overlay. If there are more, only those on
 /// the path to the program's own folders do.
 const MOST: usize = 100;
 
@@ -105,7 +105,7 @@ fn unescaped(field: &[u8]) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// The action for each folder. Parents come before their contents.
+/// How each folder is treated. Parents come before their contents.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Places {
     /// Folders that get an overlay.
@@ -152,7 +152,7 @@ impl Places {
     }
 }
 
-/// Whether a path is below a folder, and not the folder.
+/// Whether a path is below a folder, and is not the folder itself.
 fn is_in(path: &Path, folder: &Path) -> bool {
     path != folder && path.starts_with(folder)
 }

@@ -1,5 +1,5 @@
-//! Redirects the program's writes to a private folder, by a library preloaded into its processes and backed by
-//! Landlock: [`Redirect`]. It needs no privileges, and works in containers.
+//! Redirects the program's writes to a private folder, with a library that is preloaded into its processes and
+//! backed by Landlock: [`Redirect`]. It needs no privileges, and works in containers.
 //!
 //! The library (`../../../redirect`) finds the program's own files in the folder, and all others on the disk. Code
 //! that does not call the C library, or a process without the library, cannot change a file, because the kernel
@@ -44,7 +44,7 @@ impl Redirect {
     /// Makes the folder.
     ///
     /// # Errors
-    /// The error says what is not possible here.
+    /// The error says what is not possible on this machine.
     pub(super) fn begin(spec: &Spec) -> Result<Redirect, String> {
         if LIBRARY.is_empty() {
             return Err("this build does not contain its library".to_owned());
@@ -79,10 +79,10 @@ impl Redirect {
         }
     }
 
-    /// The command that confines itself and becomes another one.
+    /// The command that confines its own process and then executes another command.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(super) fn command(&self, words: &[OsString], run: &Path) -> std::io::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(SUPERVISOR).arg(CONFINED).args(words);
@@ -100,7 +100,7 @@ impl Redirect {
     /// Gives a file new content, in the private folder.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub(super) fn replace(&self, file: &Replaced) -> Result<(), String> {
         let failed = |why: std::io::Error| format!("{}: {why}", file.path.display());
         let real = file.path.canonicalize().map_err(failed)?;
@@ -122,7 +122,7 @@ impl Redirect {
                 >= self.scratch_bytes
         };
         let is_full = forks.chain([self.folder.clone()]).any(is_over);
-        // The library reads this byte; if it cannot be written, nothing can be done.
+        // The library reads this byte. If it cannot be written, there is nothing that we can do about it.
         let _unwritten = self.full.write_all_at(&[u8::from(is_full)], 0);
         is_full
     }
@@ -139,7 +139,7 @@ impl Redirect {
 /// Checks that the program exists, because the process that starts it could not report that it does not.
 ///
 /// # Errors
-/// It does not exist.
+/// The program does not exist.
 pub(super) fn find(words: &[OsString]) -> std::io::Result<()> {
     let name = words.first().map(Path::new).unwrap_or(Path::new(""));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -158,7 +158,8 @@ pub(super) fn find(words: &[OsString]) -> std::io::Result<()> {
     Err(kind.into())
 }
 
-/// Becomes a command if this process can be confined. An empty command only checks that.
+/// Confines this process and executes a command in its place. An empty command only checks whether the process can be
+/// confined.
 pub(super) fn confined(words: &[OsString]) -> Exit {
     if std::env::var_os(ANSWER).is_none_or(|answer| answer != "yes") {
         return Exit::Unreadable;

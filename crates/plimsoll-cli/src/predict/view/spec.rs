@@ -12,7 +12,7 @@ use crate::bytes;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Isolation {
-    /// An overlay on each writable folder, in a mount namespace (Linux 5.11 with CAP_SYS_ADMIN, otherwise 6.6)
+    /// An overlay file system on each writable folder, in a mount namespace (Linux 5.11 with CAP_SYS_ADMIN, otherwise 6.6)
     Overlay,
     /// A preloaded library that redirects writes to a private folder, backed by Landlock (Linux 5.19)
     Redirect,
@@ -36,7 +36,7 @@ pub(crate) struct Writes {
     /// Let the program change and remove files
     #[arg(long, conflicts_with = "isolation")]
     pub(crate) allow_writes: bool,
-    /// Limit on the files that the program writes; beyond it a write fails with "no space left on device"
+    /// Limit on the total size of the files that the program writes; beyond it, writes fail with "no space left on device"
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = bytes::parse_positive)]
     pub(crate) scratch: u64,
     /// Files that the program sees with replaced content; the disk keeps the original
@@ -67,9 +67,9 @@ impl Writes {
 pub(crate) struct Spec {
     /// `None`: the program may write.
     pub(crate) isolation: Option<Isolation>,
-    /// The session's folder, through which the processes report: it is the same inside and outside.
+    /// The session's folder, in which the processes write their reports. It is the same inside and outside the view.
     pub(crate) session: PathBuf,
-    /// The run's folder in it.
+    /// The run's folder inside the session's folder.
     pub(crate) run: PathBuf,
     pub(crate) scratch_bytes: u64,
     /// Folders whose new files are kept.

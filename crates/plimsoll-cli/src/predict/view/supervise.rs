@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     let mut file = fs::File::create(spec.run.join(ENDING)).ok()?;
     let ending = supervised(&spec, &command);
     if getppid() != parent {
-        // The process that would have read the answer has ended.
+        // The process that would read the answer has ended.
         return Some(Exit::Program);
     }
     let text = serde_json::to_string(&ending).unwrap_or_default();
@@ -66,11 +66,11 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     Some(if written.is_ok() { Exit::Done } else { Exit::Unreadable })
 }
 
-/// The way in which a program's writes are kept off the disk.
+/// How a program's writes are kept off the disk.
 enum View {
     Overlay(Overlay),
     Redirect(Redirect),
-    /// They are not kept off the disk.
+    /// The program's changes go to the disk.
     Disk,
 }
 
@@ -117,7 +117,7 @@ impl View {
     /// Gives the program's files new content.
     ///
     /// # Errors
-    /// The disk itself would change; a file cannot be written.
+    /// The disk itself would change, or a file cannot be written.
     fn replace(&self, files: &[Replaced]) -> Result<(), String> {
         files.iter().try_for_each(|it| match self {
             View::Overlay(overlay) => overlay.replace(it),

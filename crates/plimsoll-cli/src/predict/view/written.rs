@@ -17,7 +17,7 @@ const MOST: usize = 200;
 pub(in crate::predict) struct Written {
     /// The changed files, the largest first.
     pub(in crate::predict) files: Vec<File>,
-    /// The number of changed files, including those that are not in the list.
+    /// The number of changed files, including those not in the list.
     pub(in crate::predict) count: u64,
     pub(in crate::predict) bytes: u64,
     /// The number of new files that are kept in each cache.
@@ -62,14 +62,14 @@ pub(super) struct Layer<'view> {
     pub(super) place: &'view Path,
     /// The private files. A character device 0:0 stands for a removed file.
     pub(super) upper: &'view Path,
-    /// The folder as it is on the disk, under another path.
+    /// The unchanged folder on the disk, under another path.
     pub(super) lower: &'view Path,
     /// The same folder under a path at which new files can be written.
     pub(super) real: &'view Path,
 }
 
 impl Written {
-    /// Adds a layer's files. Those below `spared` do not count. New files in `caches` are kept if possible
+    /// Adds a layer's files, except those below `spared`. New files in `caches` are kept if possible
     /// (`caches.rs`).
     pub(super) fn add(&mut self, layer: &Layer<'_>, spared: &[&Path], caches: &[Cache]) {
         self.add_folder(layer, Path::new(""), spared, caches);
@@ -77,8 +77,8 @@ impl Written {
         self.files.truncate(MOST);
     }
 
-    /// Adds the files that the program has removed, according to the marks in this folder. `files` has the
-    /// program's own files.
+    /// Adds the files that the program has removed, according to the markers in this folder. `files`
+    /// contains the program's own files.
     pub(super) fn add_gone(&mut self, marks: &Path, files: &Path) {
         self.add_marks(marks, Path::new(""), files);
         self.files.truncate(MOST);
@@ -112,7 +112,7 @@ impl Written {
                 self.add_folder(layer, &within, spared, caches);
                 continue;
             }
-            // A copy that was not changed.
+            // The file is a copy of the original and was not changed.
             let is_as_before = before.as_ref().is_some_and(|before| is_same(before, &made));
             if is_as_before {
                 continue;

@@ -1,4 +1,4 @@
-//! The cells of a screen, and what keys change.
+//! Tests of the cells of a screen, and of the effect of keys.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;

@@ -23,9 +23,9 @@ use super::settings::Settings;
 use super::task::{CHECKSUM_START, Identity, Metric, Network, Task, Unit, checksum};
 use crate::exit::{Exit, Failure};
 
-/// Steps between two evaluations on the validation part: an epoch of this job.
+/// Steps between two evaluations on the validation data. For this job, that is an epoch.
 const ROUND: u64 = 250;
-/// The number of blocks of the validation part that are evaluated.
+/// The number of blocks of the validation data that are evaluated.
 const VALIDATED: usize = 512;
 /// Steps of learning-rate warm-up.
 const WARM_UP: f64 = 100.0;
@@ -36,17 +36,17 @@ const CLIP: f64 = 1.0;
 
 #[derive(Args)]
 pub(crate) struct GptArgs {
-    /// Text file, UTF-8 [default: simple English sentences made by code]
+    /// Text file, UTF-8 [default: generated English sentences]
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// What a token is
+    /// What one token stands for
     #[arg(long, value_enum, default_value_t = Symbols::Characters)]
     tokens: Symbols,
     /// Number of blocks
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1000),
           help_heading = "Model")]
     layers: u16,
-    /// Attention heads of each block; the width must be a multiple of this
+    /// Attention heads of each block; --width must be a multiple of this
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "Model")]
     heads: u16,
@@ -54,29 +54,29 @@ pub(crate) struct GptArgs {
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000),
           help_heading = "Model")]
     width: u32,
-    /// Tokens that the model sees at once
+    /// Context length in tokens
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..),
           help_heading = "Model")]
     context: u32,
-    /// Share of activations that are dropped in training
+    /// Dropout probability in training
     #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = probability, help_heading = "Model")]
     dropout: f64,
-    /// Checkpoint each block's activations: compute them again in the backward pass, for less memory
+    /// Activation checkpointing: recompute each block's activations in the backward pass, to use less memory
     #[arg(long, help_heading = "Model")]
     checkpoint: bool,
     /// Steps to train
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
-    /// Blocks of tokens per step, in total over all ranks
+    /// Sequences per step, in total over all ranks
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) batch_size: u32,
-    /// Learning rate of AdamW after 100 steps; it rises until then, and afterwards falls in proportion to 1/sqrt(step)
+    /// AdamW's learning rate at the end of its 100 warmup steps; it then decays in proportion to 1/sqrt(step)
     #[arg(long, value_name = "RATE", default_value_t = 3e-3, value_parser = learning_rate)]
     lr: f64,
-    /// Characters to write at the end; 0 writes none
+    /// Characters to generate at the end; 0 generates none
     #[arg(long, value_name = "N", default_value_t = 400, help_heading = "Sample")]
     sample: u32,
-    /// What the sample begins with [default: a line break]
+    /// The prompt of the sample [default: a line break]
     #[arg(long, value_name = "TEXT", help_heading = "Sample")]
     prompt: Option<String>,
     /// Sampling temperature: 0 always picks the likeliest token, 1 samples from the model's own probabilities
@@ -89,9 +89,9 @@ pub(crate) struct GptArgs {
 /// What a token is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Symbols {
-    /// A character: the vocabulary is the distinct characters of the text
+    /// A character: the vocabulary contains the distinct characters of the text
     Characters,
-    /// A byte, of any file: the vocabulary is the 256 bytes
+    /// A byte: works with any file; the vocabulary has 256 entries
     Bytes,
 }
 
@@ -109,7 +109,7 @@ fn temperature(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
-/// A text, and the settings to train on it.
+/// A text, and the settings for training on it.
 struct Gpt {
     name: String,
     symbols: Symbols,
@@ -175,7 +175,7 @@ impl GptArgs {
     }
 
     fn data_name(&self) -> String {
-        self.data.as_ref().map_or("sentences made by code".to_owned(), |path| path.display().to_string())
+        self.data.as_ref().map_or("generated sentences".to_owned(), |path| path.display().to_string())
     }
 
     fn describe(&self, text: &Text, parts: &TextSplit) -> Map<String, Value> {
@@ -293,7 +293,7 @@ impl Task for Gpt {
         Ok(Identity { options: options.as_object().cloned().unwrap_or_default(), data })
     }
 
-    /// The files that `transformers` needs to load the weights, and the characters of the tokens.
+    /// The files that `transformers` needs to load the weights, and a file with the character of each token.
     fn companions(&self) -> Vec<(&'static str, String)> {
         let Gpt2Config { vocab_size, n_positions, n_embd, n_layer, n_head, dropout, .. } = self.config;
         let config = json!({

@@ -1,4 +1,4 @@
-//! Generates text with a trained GPT: token after token, each sampled from the model's probabilities.
+//! Generates text with a trained GPT, token by token. Each token is sampled from the model's probabilities.
 
 use plimsoll::data::{DataError, Vocabulary};
 use plimsoll::models::Gpt2;
@@ -8,7 +8,7 @@ use plimsoll::{DType, Result, Tensor};
 use super::super::stop::Stop;
 use super::super::task::Sampled;
 
-/// What to generate.
+/// The text to generate, and how.
 #[derive(Clone)]
 pub(super) struct Sampling {
     vocabulary: Vocabulary,
@@ -36,7 +36,7 @@ impl Sampling {
         Ok(Sampling { vocabulary, prompt, length, temperature })
     }
 
-    /// The sample; `None` if none was requested. A signal ends it early.
+    /// The sample; `None` if none was requested. A signal ends the generation early.
     pub(super) fn write(&self, gpt: &Gpt2, stop: &Stop) -> Result<Option<Sampled>> {
         if self.length == 0 {
             return Ok(None);

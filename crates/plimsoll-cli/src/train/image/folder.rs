@@ -9,7 +9,7 @@ use plimsoll::data::{Augment, Augmented, Damaged, DataError, ImageError, ImageFo
 use super::super::task::{CHECKSUM_START, checksum};
 use crate::exit::{Exit, Failure};
 
-/// Images to train and to test on.
+/// The training and test images.
 pub(super) struct Images {
     /// The folder.
     pub(super) name: String,

@@ -24,23 +24,23 @@ use crate::exit::{Exit, Failure};
 
 #[derive(Args)]
 pub(crate) struct ImageArgs {
-    /// Folder with a subfolder of JPEG or PNG images for each class, or with such folders in `train` and `val`; otherwise a
-    /// random tenth of the images is for testing
+    /// Folder with a subfolder of JPEG or PNG images for each class, or with such subfolders in `train` and `val`;
+    /// without these two, a random tenth of the images is for testing
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
-    /// Folder of the images to test on, with the same classes
+    /// Folder of images for testing, with the same classes
     #[arg(long, value_name = "FOLDER", requires = "data")]
     val: Option<PathBuf>,
-    /// Leave damaged images out; every image is decoded once at the start to find them
+    /// Skip damaged images; every image is decoded once at the start to find them
     #[arg(long)]
     skip_damaged: bool,
     /// The network
     #[arg(long, value_enum, default_value_t = Model::Cnn)]
     model: Model,
-    /// Rows and columns that images are resized and cropped to [default: 64 for cnn, 224 for resnet18]
+    /// Height and width to which images are resized and cropped [default: 64 for cnn, 224 for resnet18]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     image_size: Option<u32>,
-    /// Random changes to training images
+    /// Random augmentation of training images
     #[arg(long, value_enum, default_value_t = Change::FlipCrop)]
     augment: Change,
     /// Passes over the training images [default: 10]
@@ -55,7 +55,7 @@ pub(crate) struct ImageArgs {
     /// The optimizer
     #[arg(long, value_enum, default_value_t = Optimizer::Sgd)]
     optimizer: Optimizer,
-    /// Learning rate at the start; it falls to 0 along a cosine [default: 0.03 for sgd, 0.001 for adam]
+    /// Initial learning rate; it decays to 0 along a cosine [default: 0.03 for sgd, 0.001 for adam]
     #[arg(long, value_name = "RATE", value_parser = learning_rate)]
     lr: Option<f64>,
     #[command(flatten)]
@@ -99,7 +99,7 @@ plimsoll train image needs --data FOLDER, with a subfolder of JPEG or PNG images
   photos/dog/1.jpg
 or with such folders in photos/train and photos/val";
 
-/// Images, and the settings to train on them.
+/// Images, and the settings for training on them.
 struct Image {
     data: Images,
     model: Model,

@@ -8,7 +8,7 @@ use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequ
 /// A network that classifies images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Model {
-    /// Three convolutions with 32, 64 and 128 channels, each pooled, and a linear layer
+    /// Three convolutions with 32, 64 and 128 channels, each followed by pooling, and a linear layer
     Cnn,
     /// ResNet-18, with torchvision's parameter names
     #[value(name = "resnet18")]

@@ -22,10 +22,10 @@ use crate::lenet::lenet;
 
 #[derive(Args)]
 pub(crate) struct MnistArgs {
-    /// Folder with MNIST's IDX files, plain or gzip [default: digits drawn by code]
+    /// Folder with MNIST's IDX files, plain or gzip [default: generated digits]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// How many digits to draw; nine in ten are for training
+    /// How many digits to generate; nine in ten are for training
     #[arg(long, value_name = "N", default_value_t = 10_000, conflicts_with = "data",
           value_parser = clap::value_parser!(u32).range(10..))]
     images: u32,
@@ -41,14 +41,14 @@ pub(crate) struct MnistArgs {
     /// The optimizer
     #[arg(long, value_enum, default_value_t = Optimizer::Sgd)]
     optimizer: Optimizer,
-    /// Learning rate at the start; it falls to 0 along a cosine [default: 0.03 for sgd, 0.001 for adam]
+    /// Initial learning rate; it decays to 0 along a cosine [default: 0.03 for sgd, 0.001 for adam]
     #[arg(long, value_name = "RATE", value_parser = learning_rate)]
     lr: Option<f64>,
     #[command(flatten)]
     pub(super) settings: Settings,
 }
 
-/// Digits, and the settings to train on them.
+/// Digits, and the settings for training on them.
 struct Mnist {
     data: Source,
     length: Length,
@@ -82,7 +82,7 @@ impl Task for Mnist {
 
     fn announcement(&self) -> String {
         let Source { name, split, .. } = &self.data;
-        format!("{} of {name}, testing on {}", split.train.len(), split.test.len())
+        format!("{} images of {name}, testing on {}", split.train.len(), split.test.len())
     }
 
     fn training(&self, batch_size: usize, seed: u64) -> std::result::Result<DataLoader, DataError> {

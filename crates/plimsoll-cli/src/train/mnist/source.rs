@@ -1,4 +1,4 @@
-//! The images: MNIST's files from a folder, or digits drawn by code.
+//! The images: MNIST's files from a folder, or generated digits.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use plimsoll::data::{Dataset, Digits, MnistDir, Split};
 
 use crate::exit::{Exit, Failure};
 
-/// The images to train and test on, and their name.
+/// The training and test images, and their name.
 pub(super) struct Source {
-    /// The origin of the images, for people.
+    /// A description of the images' origin, for people.
     pub(super) name: String,
     /// The two parts.
     pub(super) split: Split,
@@ -44,10 +44,10 @@ pub(super) fn read(dir: &Path, want: Want) -> Result<Source, Failure> {
     Ok(Source { name: dir.display().to_string(), size, split })
 }
 
-/// `count` drawn digits, nine in ten to train on.
+/// `count` generated digits, nine tenths of them for training.
 pub(super) fn drawn(seed: u64, count: usize) -> Result<Source, Failure> {
     let split = Split::nine_to_one(Arc::new(Digits::new(seed, count)))?;
-    Ok(Source { name: "digits drawn by code".to_owned(), size: size_of(split.train.as_ref()), split })
+    Ok(Source { name: "generated digits".to_owned(), size: size_of(split.train.as_ref()), split })
 }
 
 fn size_of(data: &dyn Dataset) -> [usize; 2] {

@@ -1,4 +1,5 @@
-//! Convolution (cross-correlation, as PyTorch's `conv1d`, `conv2d` and `conv3d`): sizes, layouts, and its three passes.
+//! Convolution (cross-correlation, like PyTorch's `conv1d`, `conv2d` and `conv3d`): sizes, layouts, and its three
+//! passes.
 //!
 //! Each pass is a derivative of the others, so there are three functions: [`forward`], [`backward_input`], which is also the
 //! transposed convolution, and [`backward_weight`]. In `f32` they are products of register tiles (`tile.rs`), with images and

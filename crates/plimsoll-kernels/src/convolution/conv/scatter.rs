@@ -14,7 +14,7 @@ use crate::transpose::transpose;
 /// The maximum number of floats in a panel of one image's sums, so that they stay in a near cache.
 const SUMS: usize = 1 << 16;
 
-/// Whether sums over windows (`gather.rs`) would multiply so many zeros that this is faster.
+/// Whether scattering is faster than sums over windows (`gather.rs`), which would multiply many zeros.
 pub(super) fn suits(shape: &Conv2dShape) -> bool {
     let windows = shape.out_plane() * shape.stride[0] * shape.stride[1];
     let sums = shape.padded_plane() * Panels::of(shape.in_channels).width;

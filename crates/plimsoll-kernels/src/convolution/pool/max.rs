@@ -183,7 +183,7 @@ fn max_row<T: Number, I: WindowIndex>(
                     take(out, index, row[at..].iter(), here);
                     continue;
                 }
-                debug_assert_eq!(stride, 2, "other strides have outputs apart");
+                debug_assert_eq!(stride, 2, "only strides 1 and 2 are processed by rows");
                 // The last position may be the row's last element, without a neighbour.
                 let (pairs, last) = (row[at..].as_chunks::<2>().0, end - first - 1);
                 let values = pairs[..last].iter().map(|[x, _]| x);

@@ -1,4 +1,5 @@
-"""Prints by how much kernels with stacks of 2, 4 and 16 KiB grow the context, as JSON lines. h100.jsonl has those of an H100."""
+"""Prints by how much kernels with stacks of 2, 4 and 16 KiB grow the context, as JSON lines. h100.jsonl has the results
+of an H100."""
 
 import json
 

@@ -39,7 +39,7 @@ struct Tiling {
 }
 
 impl Tiling {
-    /// The fastest of some forty tilings on an H200, or within 2 % of it.
+    /// The fastest of about forty tilings on an H200, or one within 2 % of the fastest.
     fn of(pass: Pass, dim: usize) -> Tiling {
         let (groups, step, stages, blocks) = match (pass, dim <= 64) {
             (Pass::Forward, true) => (1, 64, 2, 4),

@@ -1,7 +1,7 @@
 //! Attention by blocks of scores: cuBLASLt computes the matrix products, and a kernel the work between them.
 //!
-//! Only the scores of some heads and queries exist at a time: as many rows as fit [`SCORES_BYTES`], at least one. So scratch
-//! memory does not grow with the square of the sequence length.
+//! Only the scores of some heads and queries exist at a time: as many rows as fit into [`SCORES_BYTES`], and at least one.
+//! So scratch memory does not grow with the square of the sequence length.
 
 use plimsoll_cuda::{Args, Source};
 

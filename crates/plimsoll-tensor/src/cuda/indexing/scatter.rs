@@ -108,7 +108,7 @@ pub(crate) fn scatter(
     call.launch(source, [lines.div_ceil(256), 1, 1], 256, args)
 }
 
-/// As [`scatter`], but adds 16-bit floats in `float32` in scratch memory and rounds them once.
+/// Like [`scatter`], but adds 16-bit floats in `float32` in scratch memory and rounds them once.
 pub(crate) fn scatter_add(
     call: &mut CudaCall<'_>,
     at: At<'_>,

@@ -28,7 +28,7 @@ pub(crate) struct Projected {
     pub(crate) ignored: i64,
     /// Whether the loss is the mean (otherwise the sum).
     pub(crate) mean: bool,
-    /// The share of each target that is spread over all classes.
+    /// The fraction of each target that is spread over all classes.
     pub(crate) smoothing: f64,
     /// Whether there is a bias. It follows the targets; class weights come last.
     pub(crate) bias: bool,

@@ -12,7 +12,7 @@ const MOST_UNROLLED: usize = 8;
 /// The widest load of a thread.
 const LOAD_BYTES: usize = 16;
 
-/// The number of elements of a thread: as many as one load has, if all loads are aligned.
+/// The number of elements that a thread handles: those of one full-width load, if all loads are aligned.
 fn width(element_bytes: usize, len: usize, addresses: [u64; 2]) -> usize {
     let width = LOAD_BYTES / element_bytes;
     let is_aligned = addresses.iter().all(|address| address.is_multiple_of(LOAD_BYTES as u64));

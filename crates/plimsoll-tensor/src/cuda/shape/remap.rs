@@ -39,7 +39,7 @@ impl Source {
 
 /// The words of the kernel's struct, and its rank.
 fn space(size: &[usize], out: &[usize], step: &[usize], axes: &[Source]) -> (Vec<u64>, usize) {
-    // A scalar has one dimension here.
+    // A scalar is treated as having one dimension.
     if size.is_empty() {
         return (vec![1, 1, 1, 0, 0], 1);
     }

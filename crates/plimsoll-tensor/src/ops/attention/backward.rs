@@ -131,7 +131,10 @@ impl Kernel for AttentionBackward {
 impl Operator for AttentionBackward {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         if ins.len() < self.arrangement().operands() + 3 {
-            return Err(Error::argument(self.name(), "needs what the forward pass kept, and a gradient"));
+            return Err(Error::argument(
+                self.name(),
+                "needs the tensors that the forward pass saved, and a gradient",
+            ));
         }
         let operands = ins.iter().take(self.arrangement().operands());
         let grads = operands.map(|meta| Output::laid_out(operands::laid_like(meta.layout), meta.dtype));

@@ -54,7 +54,7 @@ impl Tensor {
     /// value_dim]`: softmax(scale · q kᵀ + mask) v, of shape `[…, heads, queries, value_dim]`. In the output's memory, rows are
     /// outside heads, so that `transpose(1, 2)` and `reshape` join the heads without a copy. Views of a packed projection are
     /// read without a copy. The matrix of scores is never materialized, in either pass: only the inputs, the output and one
-    /// number per row are saved. As `torch.nn.functional.scaled_dot_product_attention`.
+    /// number per row are saved. Like `torch.nn.functional.scaled_dot_product_attention`.
     ///
     /// A mask that requires a gradient, and a second derivative, do materialize the matrix of scores in the backward pass.
     ///
@@ -81,7 +81,7 @@ impl Tensor {
         let heads = |x: &Tensor| if rank > 2 { x.shape()[rank - 3] } else { 1 };
         if !options.enable_gqa && (heads(self) != heads(key) || heads(self) != heads(value)) {
             let message = format!(
-                "{} heads of queries, {} of keys and {} of values: only `enable_gqa` shares heads",
+                "{} query heads, {} key heads and {} value heads: only `enable_gqa` shares heads",
                 heads(self),
                 heads(key),
                 heads(value)
@@ -109,7 +109,7 @@ impl Tensor {
     /// `heads`, heads are shared; `enable_gqa` is ignored.
     ///
     /// # Errors
-    /// As [`Tensor::scaled_dot_product_attention`].
+    /// The errors of [`Tensor::scaled_dot_product_attention`].
     pub fn packed_attention(
         &self,
         heads: usize,

@@ -132,13 +132,13 @@ impl Tensor {
     /// An odd `dim`; out of memory.
     pub fn rotary_tables(rows: usize, dim: usize, base: f64, device: &Device) -> Result<(Tensor, Tensor)> {
         if !dim.is_multiple_of(2) {
-            return Err(Error::argument("rotary_tables", format!("dim is {dim}: pairs need an even number")));
+            return Err(Error::argument("rotary_tables", format!("dim is {dim}; it must be even")));
         }
         let frequencies: Vec<f64> = (0..dim / 2).map(|i| base.powf(-2.0 * i as f64 / dim as f64)).collect();
         Tensor::rotary_tables_of(rows, &frequencies, device)
     }
 
-    /// As [`Tensor::rotary_tables`], for given frequencies: the angles are `position · frequencies[i]`.
+    /// Like [`Tensor::rotary_tables`], for given frequencies: the angles are `position · frequencies[i]`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};

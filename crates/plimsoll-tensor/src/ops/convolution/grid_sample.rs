@@ -1,5 +1,5 @@
 //! Samples images at the points of a grid (`grid_sample`), and makes grids from affine maps (`affine_grid`). Composed of other
-//! operations; only the image and the grid are saved for the backward pass, which recomputes the rest.
+//! operations; only the image and the grid are saved for the backward pass, which recomputes everything else.
 
 use crate::checkpoint::checkpoint;
 use crate::dtype::DType;
@@ -183,7 +183,7 @@ fn sample(x: &Tensor, grid: &Tensor, options: GridSampleOptions) -> Result<Tenso
 
 impl Tensor {
     /// Samples images `[batch, channels, height, width]` at the points of a grid `[batch, height, width, 2]`, given as `(x, y)`
-    /// from -1 to 1. Images with a depth dimension are sampled at `(x, y, z)`. As `torch.nn.functional.grid_sample`.
+    /// from -1 to 1. Images with a depth dimension are sampled at `(x, y, z)`. Like `torch.nn.functional.grid_sample`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, GridSampleOptions, Tensor};
@@ -222,7 +222,7 @@ impl Tensor {
     }
 
     /// Makes the grid of an affine map for [`Tensor::grid_sample`] from matrices `[batch, 2, 3]` and the size of the images,
-    /// `[batch, channels, height, width]`. With a depth dimension, the matrices are `[batch, 3, 4]`. As
+    /// `[batch, channels, height, width]`. With a depth dimension, the matrices are `[batch, 3, 4]`. Like
     /// `torch.nn.functional.affine_grid`.
     ///
     /// # Errors

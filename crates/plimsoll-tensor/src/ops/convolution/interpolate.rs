@@ -204,7 +204,7 @@ impl Operator for InterpolateBackward {
 }
 
 impl Tensor {
-    /// Resamples images `[batch, channels, …]` of one to three dimensions to another size. As
+    /// Resamples images `[batch, channels, …]` of one to three dimensions to another size. Like
     /// `torch.nn.functional.interpolate`, without antialiasing.
     ///
     /// ```

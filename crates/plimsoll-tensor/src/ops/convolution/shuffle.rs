@@ -20,7 +20,7 @@ fn exchanged(x: &Tensor, lead: &[usize], sizes: &[usize], order: &[usize], to: &
 }
 
 impl Tensor {
-    /// Rearranges `[…, c · r², h, w]` into `[…, c, h · r, w · r]`. As `torch.nn.functional.pixel_shuffle`.
+    /// Rearranges `[…, c · r², h, w]` into `[…, c, h · r, w · r]`. Like `torch.nn.functional.pixel_shuffle`.
     ///
     /// # Errors
     /// A number of channels that is not divisible by `r²`; out of memory.
@@ -34,7 +34,7 @@ impl Tensor {
         exchanged(self, lead, &[c, r, r, h, w], &[0, 3, 1, 4, 2], &[c, h * r, w * r])
     }
 
-    /// The inverse of [`Tensor::pixel_shuffle`]. As `torch.nn.functional.pixel_unshuffle`.
+    /// The inverse of [`Tensor::pixel_shuffle`]. Like `torch.nn.functional.pixel_unshuffle`.
     ///
     /// # Errors
     /// Sizes that are not divisible by `r`; out of memory.
@@ -48,7 +48,7 @@ impl Tensor {
         exchanged(self, lead, &[c, h, r, w, r], &[0, 2, 4, 1, 3], &[c * r * r, h, w])
     }
 
-    /// Interleaves the channels of `groups` equal groups of `[batch, channels, …]`. As `torch.nn.functional.channel_shuffle`.
+    /// Interleaves the channels of `groups` equal groups of `[batch, channels, …]`. Like `torch.nn.functional.channel_shuffle`.
     ///
     /// # Errors
     /// A number of channels that is not divisible by the number of groups; out of memory.

@@ -38,7 +38,8 @@ impl WindowOptions {
             }
             let (span, size) = (dilation * (kernel - 1) + 1, image[dim] + 2 * self.padding[dim]);
             if span > size {
-                let message = format!("windows of {span} in an image of {size} with its padding");
+                let message =
+                    format!("windows of {span} do not fit in an image of {size}, including its padding");
                 return Err(Error::shape(op, message));
             }
             count[dim] = (size - span) / stride + 1;
@@ -49,7 +50,7 @@ impl WindowOptions {
 
 impl Tensor {
     /// The windows of images `[batch, channels, height, width]`, each as a column: `[batch, channels · kernel, windows]`. The
-    /// batch is optional. As `torch.nn.functional.unfold`.
+    /// batch is optional. Like `torch.nn.functional.unfold`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor, WindowOptions};
@@ -77,7 +78,7 @@ impl Tensor {
         }
     }
 
-    /// Adds columns, as [`Tensor::im2col`] makes them, to their windows in images of this height and width. As
+    /// Adds columns, as [`Tensor::im2col`] makes them, to their windows in images of this height and width. Like
     /// `torch.nn.functional.fold`.
     ///
     /// # Errors
@@ -95,7 +96,7 @@ impl Tensor {
         let ([down, across], [kh, kw]) = (options.count("col2im", output_size)?, options.kernel);
         if columns != down * across || rows % (kh * kw) != 0 {
             let message = format!(
-                "{rows} rows and {columns} columns: images of {output_size:?} have {} windows of {} elements a channel",
+                "{rows} rows and {columns} columns: images of {output_size:?} have {} windows of {} elements per channel",
                 down * across,
                 kh * kw
             );

@@ -38,7 +38,7 @@ impl Tensor {
         if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
     }
 
-    /// A contiguous copy with its own storage. Gradients flow through it. As `Tensor.clone`.
+    /// A contiguous copy with its own storage. Gradients flow through it. Like `Tensor.clone`.
     ///
     /// # Errors
     /// Out of memory.
@@ -47,7 +47,7 @@ impl Tensor {
     }
 
     /// Converts the values to another dtype. Floats round to the nearest; conversion to integers truncates and saturates;
-    /// integers wrap; `bool` is true where a value is not zero. Gradients flow between floating-point dtypes. As
+    /// integers wrap; `bool` is true where a value is not zero. Gradients flow between floating-point dtypes. Like
     /// `Tensor.to(dtype)`.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl Tensor {
 }
 
 impl Tensor {
-    /// Converts to `float64`. As `Tensor.double()`.
+    /// Converts to `float64`. Like `Tensor.double()`.
     ///
     /// # Errors
     /// Out of memory.
@@ -69,7 +69,7 @@ impl Tensor {
         self.to_dtype(DType::F64)
     }
 
-    /// Converts to `float32`. As `Tensor.float()`.
+    /// Converts to `float32`. Like `Tensor.float()`.
     ///
     /// # Errors
     /// Out of memory.
@@ -77,7 +77,7 @@ impl Tensor {
         self.to_dtype(DType::F32)
     }
 
-    /// Converts to `float16`. As `Tensor.half()`.
+    /// Converts to `float16`. Like `Tensor.half()`.
     ///
     /// # Errors
     /// Out of memory.
@@ -85,7 +85,7 @@ impl Tensor {
         self.to_dtype(DType::F16)
     }
 
-    /// Converts to `bfloat16`. As `Tensor.bfloat16()`.
+    /// Converts to `bfloat16`. Like `Tensor.bfloat16()`.
     ///
     /// # Errors
     /// Out of memory.
@@ -93,7 +93,7 @@ impl Tensor {
         self.to_dtype(DType::BF16)
     }
 
-    /// Converts to `int64`. As `Tensor.long()`.
+    /// Converts to `int64`. Like `Tensor.long()`.
     ///
     /// # Errors
     /// Out of memory.

@@ -195,7 +195,7 @@ fn want_elements(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<()> {
     let needed = layout::checked_len(shape)? * dtype.size();
     if bytes.len() != needed {
         let got = bytes.len();
-        let message = format!("shape {shape:?} of {dtype} has {needed} bytes, the values have {got}");
+        let message = format!("shape {shape:?} of {dtype} has {needed} bytes, but the values have {got}");
         return Err(Error::shape("from_bytes", message));
     }
     if dtype == DType::Bool
@@ -208,7 +208,7 @@ fn want_elements(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<()> {
 }
 
 impl Tensor {
-    /// A tensor of this shape with these values, row-major. As `torch.tensor`.
+    /// A tensor of this shape with these values, row-major. Like `torch.tensor`.
     ///
     /// # Errors
     /// A number of values that does not match the shape; out of memory.
@@ -227,7 +227,7 @@ impl Tensor {
         Ok(Tensor::from_data(data))
     }
 
-    /// [`Tensor::from_bytes`] into pinned host memory, with a single copy. As `torch.tensor(…, pin_memory=True)`.
+    /// [`Tensor::from_bytes`] into pinned host memory, with a single copy. Like `torch.tensor(…, pin_memory=True)`.
     ///
     /// ```
     /// use plimsoll_tensor::{DType, Tensor};
@@ -238,7 +238,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::from_bytes`]; no pinned memory is available: [`Error::PinnedMemory`].
+    /// The errors of [`Tensor::from_bytes`]; no pinned memory is available: [`Error::PinnedMemory`].
     pub fn from_bytes_pinned(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Tensor> {
         want_elements(bytes, dtype, shape)?;
         let data = dispatch::empty_in_pinned(shape, dtype, &Device::cpu(), "pin_memory")?;
@@ -246,7 +246,7 @@ impl Tensor {
         Ok(Tensor::from_data(data))
     }
 
-    /// An uninitialized tensor. As `torch.empty`.
+    /// An uninitialized tensor. Like `torch.empty`.
     ///
     /// # Errors
     /// Out of memory.
@@ -254,7 +254,7 @@ impl Tensor {
         dispatch::empty(shape, dtype, device, "tensor").map(Tensor::from_data)
     }
 
-    /// Zeros, as `float32`. As `torch.zeros`.
+    /// Zeros, as `float32`. Like `torch.zeros`.
     ///
     /// # Errors
     /// Out of memory, as for every constructor.
@@ -262,7 +262,7 @@ impl Tensor {
         create("zeros", Source::Value(0.0), shape, DType::F32, device)
     }
 
-    /// Ones, as `float32`. As `torch.ones`.
+    /// Ones, as `float32`. Like `torch.ones`.
     ///
     /// # Errors
     /// Out of memory.
@@ -270,7 +270,7 @@ impl Tensor {
         create("ones", Source::Value(1.0), shape, DType::F32, device)
     }
 
-    /// A tensor filled with `value`, converted to `dtype`. As `torch.full`.
+    /// A tensor filled with `value`, converted to `dtype`. Like `torch.full`.
     ///
     /// # Errors
     /// Out of memory.
@@ -278,7 +278,7 @@ impl Tensor {
         create("full", Source::Value(value), shape, dtype, device)
     }
 
-    /// Zeros with another tensor's shape, dtype, device and order of dimensions. As `torch.zeros_like`.
+    /// Zeros with another tensor's shape, dtype, device and order of dimensions. Like `torch.zeros_like`.
     ///
     /// # Errors
     /// Out of memory.
@@ -286,7 +286,7 @@ impl Tensor {
         like(self, |shape| create("zeros_like", Source::Value(0.0), shape, self.dtype(), self.device()))
     }
 
-    /// Ones with another tensor's shape, dtype, device and order of dimensions. As `torch.ones_like`.
+    /// Ones with another tensor's shape, dtype, device and order of dimensions. Like `torch.ones_like`.
     ///
     /// # Errors
     /// Out of memory.
@@ -294,7 +294,7 @@ impl Tensor {
         like(self, |shape| create("ones_like", Source::Value(1.0), shape, self.dtype(), self.device()))
     }
 
-    /// `0, 1, …, n - 1` as 64-bit integers. As `torch.arange(n)`.
+    /// `0, 1, …, n - 1` as 64-bit integers. Like `torch.arange(n)`.
     ///
     /// # Errors
     /// Out of memory.
@@ -302,7 +302,7 @@ impl Tensor {
         create("arange", Source::Sequence { start: 0.0, step: 1.0 }, &[n], DType::I64, device)
     }
 
-    /// Values from the standard normal distribution. As `torch.randn`; see [`Device::manual_seed`].
+    /// Values from the standard normal distribution. Like `torch.randn`; see [`Device::manual_seed`].
     ///
     /// # Errors
     /// Out of memory.
@@ -311,7 +311,7 @@ impl Tensor {
         create("randn", Source::Random(from, device.next_random()), shape, DType::F32, device)
     }
 
-    /// Uniform random values in `[0, 1)`. As `torch.rand`; see [`Device::manual_seed`].
+    /// Uniform random values in `[0, 1)`. Like `torch.rand`; see [`Device::manual_seed`].
     ///
     /// # Errors
     /// Out of memory.

@@ -13,7 +13,7 @@ use crate::suite::Case;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// `start`, `start + step`, … up to but excluding `end`, as `dtype`. As `torch.arange(start, end, step)`.
+    /// `start`, `start + step`, … up to but excluding `end`, as `dtype`. Like `torch.arange(start, end, step)`.
     ///
     /// ```
     /// use plimsoll_tensor::{DType, Device, Tensor};
@@ -34,7 +34,7 @@ impl Tensor {
         create("arange", Source::Sequence { start, step }, &[count.ceil() as usize], dtype, device)
     }
 
-    /// `count` evenly spaced values from `start` to `end`, both included, as `float32`. As `torch.linspace`.
+    /// `count` evenly spaced values from `start` to `end`, both included, as `float32`. Like `torch.linspace`.
     ///
     /// # Errors
     /// Out of memory.
@@ -42,7 +42,7 @@ impl Tensor {
         create("linspace", Source::Between { start, end, count }, &[count], DType::F32, device)
     }
 
-    /// `base` raised to the values of [`Tensor::linspace`]. As `torch.logspace`.
+    /// `base` raised to the values of [`Tensor::linspace`]. Like `torch.logspace`.
     ///
     /// # Errors
     /// Out of memory.
@@ -50,7 +50,7 @@ impl Tensor {
         Tensor::linspace(start, end, count, device)?.affine(base.ln(), 0.0)?.exp()
     }
 
-    /// Ones on the diagonal, zeros elsewhere, as `float32`. As `torch.eye(rows, columns)`.
+    /// Ones on the diagonal, zeros elsewhere, as `float32`. Like `torch.eye(rows, columns)`.
     ///
     /// # Errors
     /// Out of memory.
@@ -60,7 +60,7 @@ impl Tensor {
         Ok(eye)
     }
 
-    /// Uniform random integers in `[low, high)`, as `int64`. As `torch.randint`; see [`Device::manual_seed`].
+    /// Uniform random integers in `[low, high)`, as `int64`. Like `torch.randint`; see [`Device::manual_seed`].
     ///
     /// # Errors
     /// An empty range; out of memory.
@@ -80,7 +80,7 @@ impl Tensor {
         )
     }
 
-    /// `0, 1, …, n - 1` in random order, as `int64`. As `torch.randperm`; see [`Device::manual_seed`].
+    /// `0, 1, …, n - 1` in random order, as `int64`. Like `torch.randperm`; see [`Device::manual_seed`].
     ///
     /// # Errors
     /// Out of memory.
@@ -88,7 +88,7 @@ impl Tensor {
         create("randperm", Source::Permutation(device.next_random()), &[n], DType::I64, device)
     }
 
-    /// A tensor filled with `value`, with another tensor's shape, dtype and order of dimensions. As `torch.full_like`.
+    /// A tensor filled with `value`, with another tensor's shape, dtype and order of dimensions. Like `torch.full_like`.
     ///
     /// # Errors
     /// Out of memory.
@@ -96,7 +96,7 @@ impl Tensor {
         like(self, |shape| create("full_like", Source::Value(value), shape, self.dtype(), self.device()))
     }
 
-    /// An uninitialized tensor with another tensor's shape, dtype and order of dimensions. As `torch.empty_like`.
+    /// An uninitialized tensor with another tensor's shape, dtype and order of dimensions. Like `torch.empty_like`.
     ///
     /// # Errors
     /// Out of memory.
@@ -104,7 +104,7 @@ impl Tensor {
         self.empty_like_of(self.dtype())
     }
 
-    /// [`Tensor::empty_like`] with another dtype. As `torch.empty_like` with its argument `dtype`.
+    /// [`Tensor::empty_like`] with another dtype. Like `torch.empty_like` with its argument `dtype`.
     ///
     /// # Errors
     /// Out of memory.
@@ -112,7 +112,7 @@ impl Tensor {
         like(self, |shape| Tensor::empty(shape, dtype, self.device()))
     }
 
-    /// Uniform random values in `[0, 1)`, with another tensor's shape and dtype. As `torch.rand_like`.
+    /// Uniform random values in `[0, 1)`, with another tensor's shape and dtype. Like `torch.rand_like`.
     ///
     /// # Errors
     /// A dtype that is not floating-point; out of memory.
@@ -120,10 +120,10 @@ impl Tensor {
         self.drawn_like("rand_like", Distribution::Uniform { low: 0.0, high: 1.0 })
     }
 
-    /// Values from the standard normal distribution, with another tensor's shape and dtype. As `torch.randn_like`.
+    /// Values from the standard normal distribution, with another tensor's shape and dtype. Like `torch.randn_like`.
     ///
     /// # Errors
-    /// As [`Tensor::rand_like`].
+    /// The errors of [`Tensor::rand_like`].
     pub fn randn_like(&self) -> Result<Tensor> {
         self.drawn_like("randn_like", Distribution::Normal { mean: 0.0, std: 1.0 })
     }
@@ -133,7 +133,7 @@ impl Tensor {
         create(name, source, self.shape(), self.dtype(), self.device())
     }
 
-    /// 1 with the probability given by each element, otherwise 0, in this tensor's dtype. As `torch.bernoulli`.
+    /// 1 with the probability given by each element, otherwise 0, in this tensor's dtype. Like `torch.bernoulli`.
     ///
     /// # Errors
     /// A dtype that is not floating-point; out of memory.

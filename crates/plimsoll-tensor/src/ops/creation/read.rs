@@ -23,7 +23,7 @@ impl Tensor {
     /// The value of a tensor with one element.
     ///
     /// # Errors
-    /// As [`Tensor::to_vec`]; a number of elements other than one.
+    /// The errors of [`Tensor::to_vec`]; a number of elements other than one.
     pub fn item<T: Element>(&self) -> Result<T> {
         if self.numel() != 1 {
             return Err(Error::shape(

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::tensor::{Derivative, Grads, Node, Tensor};
 
 impl Tensor {
-    /// A copy in pinned host memory, outside the graph. Returns the tensor itself if it is already pinned. As
+    /// A copy in pinned host memory, outside the graph. Returns the tensor itself if it is already pinned. Like
     /// `Tensor.pin_memory`.
     ///
     /// ```
@@ -41,18 +41,18 @@ impl Tensor {
         dispatch::copy_to_pinned(self.data(), NAME).map(Tensor::from_data)
     }
 
-    /// Whether the values are in pinned host memory. As `Tensor.is_pinned`.
+    /// Whether the values are in pinned host memory. Like `Tensor.is_pinned`.
     pub fn is_pinned(&self) -> bool {
         self.data().storage.is_pinned()
     }
 
     /// [`Tensor::to_device`] without waiting. The copy runs on the current stream of the device: from pinned host memory to the
     /// device, or from the device to pinned host memory. When the host then uses the pinned memory, it waits for the copy.
-    /// Values in unpinned memory are first copied to pinned memory, before this returns. As `Tensor.to(device,
+    /// Values in unpinned memory are first copied to pinned memory, before this returns. Like `Tensor.to(device,
     /// non_blocking=True)`.
     ///
     /// # Errors
-    /// As [`Tensor::to_device`]; no pinned memory is available.
+    /// The errors of [`Tensor::to_device`]; no pinned memory is available.
     pub fn to_device_non_blocking(&self, device: &Device) -> Result<Tensor> {
         const NAME: &str = "to_device";
         let here = self.device();

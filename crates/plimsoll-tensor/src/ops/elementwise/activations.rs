@@ -24,14 +24,14 @@ fn within_three<R: Real>(x: R, below: R, then: R, above: R) -> R {
 }
 
 unary! {
-    /// `x / (1 + e^-x)`, or swish. As `torch.nn.functional.silu`.
+    /// `x / (1 + e^-x)`, or swish. Like `torch.nn.functional.silu`.
     pub silu => Silu over Any of FloatsOnly in place silu_ {
         |x| x / (R::of(1.0) + (-x).exp()),
         reads Input,
         |g, x| g * (x.sigmoid() * (R::of(1.0) + x * (R::of(1.0) - x.sigmoid())))
     }
 
-    /// `x · min(max(x + 3, 0), 6) / 6`. As `torch.nn.functional.hardswish`.
+    /// `x · min(max(x + 3, 0), 6) / 6`. Like `torch.nn.functional.hardswish`.
     pub hardswish => Hardswish over Apart of FloatsOnly in place hardswish_ {
         // Minus infinity times 0 is NaN, as in PyTorch.
         |x| within_three(x, x * R::of(0.0), x * (x + R::of(3.0)) / R::of(6.0), x),
@@ -39,14 +39,14 @@ unary! {
         |g, x| x.equals(x, within_three(x, R::of(0.0), g * (x / R::of(3.0) + R::of(0.5)), g), g)
     }
 
-    /// `min(max(x + 3, 0), 6) / 6`. As `torch.nn.functional.hardsigmoid`.
+    /// `min(max(x + 3, 0), 6) / 6`. Like `torch.nn.functional.hardsigmoid`.
     pub hardsigmoid => Hardsigmoid over Apart of FloatsOnly in place hardsigmoid_ {
         |x| within_three(x, R::of(0.0), (x + R::of(3.0)) / R::of(6.0), R::of(1.0)),
         reads Input,
         |g, x| x.equals(x, within_three(x, R::of(0.0), g / R::of(6.0), R::of(0.0)), R::of(0.0))
     }
 
-    /// `x` clamped between `low` and `high`; the gradient is 0 at and beyond the bounds. As `torch.nn.functional.hardtanh`.
+    /// `x` clamped between `low` and `high`; the gradient is 0 at and beyond the bounds. Like `torch.nn.functional.hardtanh`.
     pub hardtanh => Hardtanh { low, high } over Apart of Numbers in place hardtanh_ {
         |x| x.at_most(low, low, (-x).at_most(-high, high, x)),
         reads Input,
@@ -63,35 +63,35 @@ unary! {
         |g, x| low.at_most(x, x.at_most(high, g, R::of(0.0)), R::of(0.0))
     }
 
-    /// `x`, multiplied by `slope` where negative. As `torch.nn.functional.leaky_relu`.
+    /// `x`, multiplied by `slope` where negative. Like `torch.nn.functional.leaky_relu`.
     pub leaky_relu => LeakyRelu { slope } over Apart of FloatsOnly in place leaky_relu_ {
         |x| x.at_most(R::of(0.0), x * slope, x),
         reads Input,
         |g, x| R::of(0.0).at_most(x, x.equals(R::of(0.0), g * slope, g), g * slope)
     }
 
-    /// `x` where positive, otherwise `alpha · (e^x - 1)`. As `torch.nn.functional.elu`.
+    /// `x` where positive, otherwise `alpha · (e^x - 1)`. Like `torch.nn.functional.elu`.
     pub elu => Elu { alpha } over Apart of FloatsOnly in place elu_ {
         |x| x.at_most(R::of(0.0), alpha * x.at_most(R::of(0.0), x, R::of(0.0)).exp_m1(), x),
         reads Input,
         |g, x| x.at_most(R::of(0.0), g * alpha * x.at_most(R::of(0.0), x, R::of(0.0)).exp(), g)
     }
 
-    /// `ln(1 + e^x)`. As `torch.nn.functional.softplus`.
+    /// `ln(1 + e^x)`. Like `torch.nn.functional.softplus`.
     pub softplus => Softplus over Any of FloatsOnly autocast Full {
         |x| softplus(x),
         reads Input,
         |g, x| g * x.sigmoid()
     }
 
-    /// `ln(1 / (1 + e^-x))`. As `torch.nn.functional.logsigmoid`.
+    /// `ln(1 / (1 + e^-x))`. Like `torch.nn.functional.logsigmoid`.
     pub log_sigmoid => LogSigmoid over Any of FloatsOnly {
         |x| -softplus(-x),
         reads Input,
         |g, x| g * (-x).sigmoid()
     }
 
-    /// `x · tanh(ln(1 + e^x))`. As `torch.nn.functional.mish`.
+    /// `x · tanh(ln(1 + e^x))`. Like `torch.nn.functional.mish`.
     pub mish => Mish over Any of FloatsOnly in place mish_ {
         |x| x * softplus(x).tanh(),
         reads Input,

@@ -2,7 +2,7 @@
 //! operator.
 //!
 //! A row has the function and the gradient of each side, as expressions of the incoming gradient `g` and of both elements, and
-//! says which elements each gradient reads.
+//! declares which elements each gradient reads.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -45,7 +45,7 @@ pub(crate) enum Types {
     All,
     /// Numeric dtypes; results have the promoted dtype. A `bool` input counts as 0 and 1 if the other is numeric.
     Numbers,
-    /// As `Numbers`, but neither input may be `bool`.
+    /// Like `Numbers`, but neither input may be `bool`.
     EachNumbers,
     /// Floating-point results; other inputs become `float32`.
     Floats,
@@ -83,7 +83,7 @@ pub(crate) trait Row: Clone + Copy + Debug + Default + Send + Sync + 'static {
     /// The name of the in-place form.
     const IN_PLACE: &'static str;
     const BACKWARD: &'static str;
-    /// The operands that the gradients of the left and right side read, besides `g`.
+    /// The operands that the gradients of the left and right side read in addition to `g`.
     const READS: [Reads; 2];
     /// Whether a gradient that reads only the other side is recorded as the single tensor operation that it equals.
     const OPERATIONS: bool = false;
@@ -300,7 +300,7 @@ impl<F: Row> Operator for BinaryBackward<F> {
 }
 
 impl<F: Row> BinaryBackward<F> {
-    /// The inputs besides the gradient that are read, not placeholders.
+    /// The inputs, other than the gradient, that are read and are not placeholders.
     fn read(&self) -> &'static [usize] {
         match F::READS[self.side] {
             Reads::Neither => &[],
@@ -443,7 +443,7 @@ macro_rules! binary {
                 #[doc = concat!("[`Tensor::", stringify!($name), "`] in place: `other` is broadcast to this shape.")]
                 ///
                 /// # Errors
-                /// As [`Tensor::add_`]; a dtype that cannot hold the result.
+                /// The errors of [`Tensor::add_`]; a dtype that cannot hold the result.
                 pub fn $in_place(&self, other: &Tensor) -> Result<()> {
                     super::binary::change::<$row>(self, other)
                 }

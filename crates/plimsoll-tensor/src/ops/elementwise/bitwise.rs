@@ -1,4 +1,5 @@
-//! Bitwise operations on integers: `bitwise_and` and the like, and the operators `& | ^ !`. On `bool` they are logical.
+//! Bitwise operations on integers: `bitwise_and` and similar functions, and the operators `& | ^ !`. On `bool` they are
+//! logical.
 
 use smallvec::smallvec;
 
@@ -134,20 +135,20 @@ macro_rules! bits {
 }
 
 bits! {
-    /// Bitwise AND, broadcast: `&a & &b`. As `torch.bitwise_and`.
+    /// Bitwise AND, broadcast: `&a & &b`. Like `torch.bitwise_and`.
     bitwise_and bitwise_and_scalar And BitAnd bitand;
-    /// Bitwise OR, broadcast: `&a | &b`. As `torch.bitwise_or`.
+    /// Bitwise OR, broadcast: `&a | &b`. Like `torch.bitwise_or`.
     bitwise_or bitwise_or_scalar Or BitOr bitor;
-    /// Bitwise exclusive OR, broadcast: `&a ^ &b`. As `torch.bitwise_xor`.
+    /// Bitwise exclusive OR, broadcast: `&a ^ &b`. Like `torch.bitwise_xor`.
     bitwise_xor bitwise_xor_scalar Xor BitXor bitxor;
-    /// Left shift, broadcast. As `torch.bitwise_left_shift`.
+    /// Left shift, broadcast. Like `torch.bitwise_left_shift`.
     bitwise_left_shift bitwise_left_shift_scalar LeftShift;
-    /// Arithmetic right shift, broadcast. As `torch.bitwise_right_shift`.
+    /// Arithmetic right shift, broadcast. Like `torch.bitwise_right_shift`.
     bitwise_right_shift bitwise_right_shift_scalar RightShift;
 }
 
 impl Tensor {
-    /// Bitwise NOT: `!&a`. As `torch.bitwise_not`.
+    /// Bitwise NOT: `!&a`. Like `torch.bitwise_not`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};

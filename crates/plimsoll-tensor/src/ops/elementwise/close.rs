@@ -22,7 +22,7 @@ impl Default for Tolerance {
 }
 
 impl Tensor {
-    /// Whether both tensors have the same shape and elements. As `torch.equal`.
+    /// Whether both tensors have the same shape and elements. Like `torch.equal`.
     ///
     /// # Errors
     /// Different devices; a device that computes no values; out of memory.
@@ -33,7 +33,7 @@ impl Tensor {
         self.detach().eq(&other.detach())?.all()?.item::<bool>()
     }
 
-    /// Where `|self - other| <= atol + rtol · |other|`, broadcast: a tensor of `bool`. As `torch.isclose`.
+    /// Where `|self - other| <= atol + rtol · |other|`, broadcast: a tensor of `bool`. Like `torch.isclose`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; `bool` tensors; out of memory.
@@ -54,7 +54,7 @@ impl Tensor {
         close.logical_or(&a.isnan()?.logical_and(&b.isnan()?)?)
     }
 
-    /// Whether all elements are close in the sense of [`Tensor::isclose`]. As `torch.allclose`.
+    /// Whether all elements are close in the sense of [`Tensor::isclose`]. Like `torch.allclose`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor, Tolerance};
@@ -64,7 +64,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::isclose`]; a device that computes no values.
+    /// The errors of [`Tensor::isclose`]; a device that computes no values.
     pub fn allclose(&self, other: &Tensor, tolerance: Tolerance) -> Result<bool> {
         self.isclose(other, tolerance)?.all()?.item::<bool>()
     }

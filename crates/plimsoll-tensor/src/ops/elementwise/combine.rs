@@ -23,7 +23,7 @@ use crate::tensor::{Grads, Tensor};
 enum Formula {
     /// `a + c · (b - a)`.
     Lerp,
-    /// As `Lerp`, with the same weight for all elements; `c` is not read.
+    /// Like `Lerp`, with the same weight for all elements; `c` is not read.
     LerpBy(f64),
     /// `a + value · b · c`.
     Addcmul(f64),
@@ -31,7 +31,7 @@ enum Formula {
     Addcdiv(f64),
 }
 
-/// `a + w · (b - a)`, computed from the nearer end, so that both ends are exact.
+/// `a + w · (b - a)`, computed from the closer end, so that the results at both ends are exact.
 #[inline(always)]
 fn lerp<R: Real>(a: R, b: R, w: R) -> R {
     let half = R::of(0.5);
@@ -216,7 +216,7 @@ impl Operator for CombineInPlace {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let shape = self.0.check(self.name(), ins)?;
         if shape.as_slice() != ins[0].shape() {
-            let message = format!("the result is {shape:?}, which {:?} cannot hold", ins[0].shape());
+            let message = format!("the result has shape {shape:?}, which {:?} cannot hold", ins[0].shape());
             return Err(Error::shape(self.name(), message));
         }
         Ok(smallvec![Output::in_place(0, &ins[0])])
@@ -248,7 +248,7 @@ fn promoted<const N: usize>(tensors: [&Tensor; N]) -> Result<[Tensor; N]> {
 
 impl Tensor {
     /// Interpolates linearly between this tensor and `end` with a weight for each element, broadcast: `self + weight · (end -
-    /// self)`. As `torch.lerp`.
+    /// self)`. Like `torch.lerp`.
     ///
     /// # Errors
     /// Different dtypes or dtypes that are not floating-point; shapes that do not broadcast; out of memory.
@@ -259,7 +259,7 @@ impl Tensor {
     /// [`Tensor::lerp`] with the same weight for all elements.
     ///
     /// # Errors
-    /// As [`Tensor::lerp`].
+    /// The errors of [`Tensor::lerp`].
     pub fn lerp_scalar(&self, end: &Tensor, weight: f64) -> Result<Tensor> {
         call_one(Combine(Formula::LerpBy(weight)), &[self, end])
     }
@@ -267,7 +267,7 @@ impl Tensor {
     /// [`Tensor::lerp`] in place.
     ///
     /// # Errors
-    /// As [`Tensor::lerp`] and [`Tensor::add_`].
+    /// The errors of [`Tensor::lerp`] and [`Tensor::add_`].
     pub fn lerp_(&self, end: &Tensor, weight: &Tensor) -> Result<()> {
         call(CombineInPlace(Formula::Lerp), &[self, end, weight]).map(drop)
     }
@@ -283,12 +283,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::lerp_`].
+    /// The errors of [`Tensor::lerp_`].
     pub fn lerp_scalar_(&self, end: &Tensor, weight: f64) -> Result<()> {
         call(CombineInPlace(Formula::LerpBy(weight)), &[self, end]).map(drop)
     }
 
-    /// `self + value · a · b`, broadcast. As `torch.addcmul`.
+    /// `self + value · a · b`, broadcast. Like `torch.addcmul`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; `bool` tensors; out of memory.
@@ -297,10 +297,10 @@ impl Tensor {
         call_one(Combine(Formula::Addcmul(value)), &[&x, &a, &b])
     }
 
-    /// `self + value · a / b`, broadcast. As `torch.addcdiv`.
+    /// `self + value · a / b`, broadcast. Like `torch.addcdiv`.
     ///
     /// # Errors
-    /// As [`Tensor::addcmul`]; integer tensors.
+    /// The errors of [`Tensor::addcmul`]; integer tensors.
     pub fn addcdiv(&self, a: &Tensor, b: &Tensor, value: f64) -> Result<Tensor> {
         let [x, a, b] = promoted([self, a, b])?;
         call_one(Combine(Formula::Addcdiv(value)), &[&x, &a, &b])
@@ -309,7 +309,7 @@ impl Tensor {
     /// [`Tensor::addcmul`] in place.
     ///
     /// # Errors
-    /// As [`Tensor::addcmul`] and [`Tensor::add_`].
+    /// The errors of [`Tensor::addcmul`] and [`Tensor::add_`].
     pub fn addcmul_(&self, a: &Tensor, b: &Tensor, value: f64) -> Result<()> {
         call(CombineInPlace(Formula::Addcmul(value)), &[self, a, b]).map(drop)
     }
@@ -317,7 +317,7 @@ impl Tensor {
     /// [`Tensor::addcdiv`] in place.
     ///
     /// # Errors
-    /// As [`Tensor::addcdiv`] and [`Tensor::add_`].
+    /// The errors of [`Tensor::addcdiv`] and [`Tensor::add_`].
     pub fn addcdiv_(&self, a: &Tensor, b: &Tensor, value: f64) -> Result<()> {
         call(CombineInPlace(Formula::Addcdiv(value)), &[self, a, b]).map(drop)
     }

@@ -108,7 +108,7 @@ macro_rules! divisions {
 }
 
 divisions! {
-    /// The remainder of division, with the sign of the divisor: Python's `%`, broadcast. As `torch.remainder`.
+    /// The remainder of division, with the sign of the divisor: Python's `%`, broadcast. Like `torch.remainder`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -123,14 +123,14 @@ divisions! {
         right reads Both: |g, a, b| -g * floor_divide(a, b)
     }
 
-    /// The remainder of division, with the sign of the dividend: C's `fmod`, broadcast. As `torch.fmod`.
+    /// The remainder of division, with the sign of the dividend: C's `fmod`, broadcast. Like `torch.fmod`.
     fmod, fmod_scalar, fmod_ => Modulo("fmod_backward") {
         |a, b| a.modulo(b),
         left |g| g,
         right reads Both: |g, a, b| -g * (a / b).trunc()
     }
 
-    /// Division rounded down: Python's `//`, broadcast. No gradient flows. As `torch.floor_divide` and
+    /// Division rounded down: Python's `//`, broadcast. No gradient flows. Like `torch.floor_divide` and
     /// `torch.div(rounding_mode="floor")`.
     floor_divide, floor_divide_scalar, floor_divide_ => FloorDivide("floor_divide_backward") {
         |a, b| floor_divide(a, b),
@@ -138,7 +138,7 @@ divisions! {
         right reads Neither: |g, a, b| g * R::of(0.0)
     }
 
-    /// Division rounded towards 0, broadcast. No gradient flows. As `torch.div(rounding_mode="trunc")`.
+    /// Division rounded towards 0, broadcast. No gradient flows. Like `torch.div(rounding_mode="trunc")`.
     div_trunc, div_trunc_scalar, div_trunc_ => TruncatedDivide("div_trunc_backward") {
         |a, b| (a / b).trunc(),
         left |g| g * R::of(0.0),

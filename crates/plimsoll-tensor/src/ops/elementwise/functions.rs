@@ -26,7 +26,7 @@ unary! {
     /// `e` to the power of `x`.
     pub exp => Exponential over Any of Floats autocast Full in place exp_ { |x| x.exp(), reads Output, |g, y| g * y }
 
-    /// Natural logarithm. As `torch.log`.
+    /// Natural logarithm. Like `torch.log`.
     pub log => Logarithm over Positive of Floats autocast Full in place log_ { |x| x.ln(), reads Input, |g, x| g / x }
 
     /// Square root.
@@ -55,7 +55,7 @@ unary! {
         |g, x| g * R::of(FRAC_2_SQRT_PI) * (-(x * x)).exp()
     }
 
-    /// `x · Φ(x)`, where Φ is the normal distribution's CDF. As `torch.nn.functional.gelu`.
+    /// `x · Φ(x)`, where Φ is the normal distribution's CDF. Like `torch.nn.functional.gelu`.
     pub gelu => Gelu over Any of FloatsOnly {
         |x| x * R::of(0.5) * (R::of(1.0) + (x * R::of(FRAC_1_SQRT_2)).erf()),
         reads Input,
@@ -63,7 +63,7 @@ unary! {
             + x * R::of(0.5 * FRAC_1_SQRT_2 * FRAC_2_SQRT_PI) * (x * x * R::of(-0.5)).exp())
     }
 
-    /// The tanh approximation of `gelu`: `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`. As
+    /// The tanh approximation of `gelu`: `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`. Like
     /// `torch.nn.functional.gelu(approximate="tanh")`.
     pub gelu_tanh => GeluTanh over Any of FloatsOnly {
         |x| x * R::of(0.5) * (R::of(1.0) + (gelu_argument(x)).tanh()),

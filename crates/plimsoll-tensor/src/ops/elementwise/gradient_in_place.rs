@@ -17,7 +17,7 @@ use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::tensor::Tensor;
 
-/// As [`gradient`], but in place in `grad` if nothing else uses it.
+/// Like [`gradient`], but in place in `grad` if nothing else uses it.
 pub(in crate::ops) fn gradient_in_place<F: Row>(row: F, grad: Tensor, read: &Tensor) -> Result<Tensor> {
     let own = grad.is_unique() && grad.is_contiguous() && read.is_contiguous();
     if is_grad_enabled() || !own || grad.dtype() != read.dtype() {

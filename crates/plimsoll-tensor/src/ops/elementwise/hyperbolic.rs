@@ -87,7 +87,7 @@ unary! {
 }
 
 impl Tensor {
-    /// `ln(x / (1 - x))`. If `eps` is given, `x` is first clamped to `eps..=1 - eps`. As `torch.logit`.
+    /// `ln(x / (1 - x))`. If `eps` is given, `x` is first clamped to `eps..=1 - eps`. Like `torch.logit`.
     ///
     /// # Errors
     /// Out of memory.

@@ -137,15 +137,14 @@ impl Change {
         };
         match self {
             Change::Add { alpha } if !y.is_float() && !whole(alpha) => {
-                let message =
-                    format!("{alpha} times a tensor cannot be added to one of {y}: it is not whole");
+                let message = format!("alpha is {alpha}: it must be an integer for a tensor of {y}");
                 Err(Error::argument(self.name(), message))
             }
             _ if holds => Ok(()),
             _ => {
                 let result = result.unwrap_or(y);
                 let message = format!(
-                    "the result is of {result}, which a tensor of {y} cannot hold: convert one first"
+                    "the result has type {result}, which a tensor of {y} cannot hold: convert one first"
                 );
                 Err(Error::argument(self.name(), message))
             }
@@ -217,10 +216,10 @@ impl Tensor {
         self.add_scaled_(other, 1.0)
     }
 
-    /// `self += alpha * other`, where `other` is broadcast to this shape. As `Tensor.add_(other, alpha=…)`.
+    /// `self += alpha * other`, where `other` is broadcast to this shape. Like `Tensor.add_(other, alpha=…)`.
     ///
     /// # Errors
-    /// As [`Tensor::add_`].
+    /// The errors of [`Tensor::add_`].
     pub fn add_scaled_(&self, other: &Tensor, alpha: f64) -> Result<()> {
         call(Change::Add { alpha }, &[self, other]).map(drop)
     }
@@ -250,7 +249,7 @@ impl Tensor {
     }
 
     /// Uniform random values between `low` and `high`, from the random stream `from` or, if `None`, from the device's
-    /// generator. As `Tensor.uniform_`.
+    /// generator. Like `Tensor.uniform_`.
     ///
     /// # Errors
     /// A leaf that requires a gradient, or a view of one; a dtype that is not floating-point.
@@ -258,26 +257,26 @@ impl Tensor {
         self.draw("uniform", Distribution::Uniform { low, high }, from.into())
     }
 
-    /// Normally distributed values; `from` is as in [`Tensor::uniform_`]. As `Tensor.normal_`.
+    /// Normally distributed values; `from` is as in [`Tensor::uniform_`]. Like `Tensor.normal_`.
     ///
     /// # Errors
-    /// As [`Tensor::uniform_`].
+    /// The errors of [`Tensor::uniform_`].
     pub fn normal_(&self, mean: f64, std: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
         self.draw("normal", Distribution::Normal { mean, std }, from.into())
     }
 
-    /// Exponentially distributed values with mean `1 / rate`; `from` is as in [`Tensor::uniform_`]. As `Tensor.exponential_`.
+    /// Exponentially distributed values with mean `1 / rate`; `from` is as in [`Tensor::uniform_`]. Like `Tensor.exponential_`.
     ///
     /// # Errors
-    /// As [`Tensor::uniform_`].
+    /// The errors of [`Tensor::uniform_`].
     pub fn exponential_(&self, rate: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
         self.draw("exponential", Distribution::Exponential { rate }, from.into())
     }
 
-    /// 1 with probability `p`, otherwise 0; `from` is as in [`Tensor::uniform_`]. As `Tensor.bernoulli_`.
+    /// 1 with probability `p`, otherwise 0; `from` is as in [`Tensor::uniform_`]. Like `Tensor.bernoulli_`.
     ///
     /// # Errors
-    /// As [`Tensor::uniform_`]; a probability outside 0 to 1.
+    /// The errors of [`Tensor::uniform_`]; a probability outside 0 to 1.
     pub fn bernoulli_(&self, p: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
         if !(0.0..=1.0).contains(&p) {
             return Err(Error::argument("bernoulli_", format!("a probability of {p}: needs 0 to 1")));

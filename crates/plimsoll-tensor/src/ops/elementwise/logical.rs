@@ -83,7 +83,7 @@ impl Operator for Logic {
     }
 }
 
-/// What a reduction computes from truth values.
+/// The result that a reduction computes from truth values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Question {
     All,
@@ -147,7 +147,7 @@ impl Operator for Count {
 }
 
 impl Tensor {
-    /// Logical AND, broadcast: a `bool` tensor. As `torch.logical_and`.
+    /// Logical AND, broadcast: a `bool` tensor. Like `torch.logical_and`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -155,7 +155,7 @@ impl Tensor {
         call_one(Logic::And, &[self, other])
     }
 
-    /// Logical OR, broadcast: a `bool` tensor. As `torch.logical_or`.
+    /// Logical OR, broadcast: a `bool` tensor. Like `torch.logical_or`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -163,7 +163,7 @@ impl Tensor {
         call_one(Logic::Or, &[self, other])
     }
 
-    /// Logical exclusive OR, broadcast: a `bool` tensor. As `torch.logical_xor`.
+    /// Logical exclusive OR, broadcast: a `bool` tensor. Like `torch.logical_xor`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -171,7 +171,7 @@ impl Tensor {
         call_one(Logic::Xor, &[self, other])
     }
 
-    /// Whether all elements are true: a scalar of type `bool`, or `uint8` for a `uint8` tensor. As `torch.all`.
+    /// Whether all elements are true: a scalar of type `bool`, or `uint8` for a `uint8` tensor. Like `torch.all`.
     ///
     /// # Errors
     /// Out of memory.
@@ -179,7 +179,7 @@ impl Tensor {
         self.count(Question::All, Over::all(self.rank()))
     }
 
-    /// Whether all elements over some dimensions are true; these dimensions are removed. As `torch.all(dim)`.
+    /// Whether all elements over some dimensions are true; these dimensions are removed. Like `torch.all(dim)`.
     ///
     /// # Errors
     /// A dimension out of range or listed twice; out of memory.
@@ -187,7 +187,7 @@ impl Tensor {
         self.count(Question::All, Over::dims("all", self.rank(), dims, Keep::Dropped)?)
     }
 
-    /// Whether any element is true: a scalar of type `bool`, or `uint8` for a `uint8` tensor. As `torch.any`.
+    /// Whether any element is true: a scalar of type `bool`, or `uint8` for a `uint8` tensor. Like `torch.any`.
     ///
     /// # Errors
     /// Out of memory.
@@ -195,7 +195,7 @@ impl Tensor {
         self.count(Question::Any, Over::all(self.rank()))
     }
 
-    /// Whether any element over some dimensions is true; these dimensions are removed. As `torch.any(dim)`.
+    /// Whether any element over some dimensions is true; these dimensions are removed. Like `torch.any(dim)`.
     ///
     /// # Errors
     /// A dimension out of range or listed twice; out of memory.
@@ -203,7 +203,7 @@ impl Tensor {
         self.count(Question::Any, Over::dims("any", self.rank(), dims, Keep::Dropped)?)
     }
 
-    /// The number of elements that are not zero, as `int64`. As `torch.count_nonzero`.
+    /// The number of elements that are not zero, as `int64`. Like `torch.count_nonzero`.
     ///
     /// # Errors
     /// Out of memory.
@@ -211,7 +211,7 @@ impl Tensor {
         self.count(Question::HowMany, Over::all(self.rank()))
     }
 
-    /// The number of elements over some dimensions that are not zero; these dimensions are removed. As
+    /// The number of elements over some dimensions that are not zero; these dimensions are removed. Like
     /// `torch.count_nonzero(dim)`.
     ///
     /// # Errors
@@ -222,7 +222,7 @@ impl Tensor {
 
     fn count(&self, question: Question, over: Over) -> Result<Tensor> {
         let answer = call_one(Count { question, over }, &[self])?;
-        // As in PyTorch, which once had no `bool`.
+        // This matches PyTorch, which originally had no `bool`.
         match self.dtype() == DType::U8 && answer.dtype() == DType::Bool {
             true => answer.to_dtype(DType::U8),
             false => Ok(answer),

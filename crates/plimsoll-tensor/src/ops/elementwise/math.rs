@@ -115,7 +115,7 @@ unary! {
         |x| x.pow(exponent), reads Input, |g, x| g * exponent * x.pow(exponent - R::of(1.0))
     }
 
-    /// `scale · (max(x, 0) + min(alpha · (e^x - 1), 0))` with the constants of self-normalizing networks. As
+    /// `scale · (max(x, 0) + min(alpha · (e^x - 1), 0))` with the constants of self-normalizing networks. Like
     /// `torch.nn.functional.selu`.
     pub selu => Selu over Apart of FloatsOnly in place selu_ {
         |x| x.at_most(R::of(0.0), R::of(SELU_ALPHA * SELU_SCALE) * below(x), R::of(SELU_SCALE) * x),
@@ -129,7 +129,7 @@ unary! {
 }
 
 impl Tensor {
-    /// Every element to the power of `exponent`. As `Tensor.pow(exponent)`.
+    /// Every element to the power of `exponent`. Like `Tensor.pow(exponent)`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -157,16 +157,16 @@ impl Tensor {
         }
     }
 
-    /// [`Tensor::pow_scalar`] in place, in floating point. As `Tensor.pow_(exponent)`.
+    /// [`Tensor::pow_scalar`] in place, in floating point. Like `Tensor.pow_(exponent)`.
     ///
     /// # Errors
-    /// As [`Tensor::add_`]; a dtype that is not floating-point.
+    /// The errors of [`Tensor::add_`]; a dtype that is not floating-point.
     pub fn pow_scalar_(&self, exponent: f64) -> Result<()> {
         super::unary::change_as("pow_", self, Power { exponent })
     }
 
     /// `x` clamped between `low` and `high`; the gradient is 0 beyond the bounds. Integers stay integers if the bounds are
-    /// integers, and become `float32` otherwise. As `torch.clamp`.
+    /// integers, and become `float32` otherwise. Like `torch.clamp`.
     ///
     /// # Errors
     /// Out of memory.
@@ -183,19 +183,19 @@ impl Tensor {
     /// [`Tensor::clamp`] in place.
     ///
     /// # Errors
-    /// As [`Tensor::add_`]; fractional bounds for an integer tensor.
+    /// The errors of [`Tensor::add_`]; fractional bounds for an integer tensor.
     pub fn clamp_(&self, low: f64, high: f64) -> Result<()> {
         if !self.dtype().is_float() && !are_whole(low, high) {
             let (dtype, advice) = (self.dtype(), "convert it first");
             let message = format!(
-                "bounds of {low} and {high} make floating point, which a tensor of {dtype} cannot hold: {advice}"
+                "bounds of {low} and {high} give a floating-point result, which a tensor of {dtype} cannot hold: {advice}"
             );
             return Err(Error::argument("clamp_", message));
         }
         super::unary::change(self, Clamp { low, high })
     }
 
-    /// `x` clamped to at least `low`. As `torch.clamp(min=low)`.
+    /// `x` clamped to at least `low`. Like `torch.clamp(min=low)`.
     ///
     /// # Errors
     /// A dtype without an order; out of memory.
@@ -203,10 +203,10 @@ impl Tensor {
         self.clamp(low, f64::INFINITY)
     }
 
-    /// `x` clamped to at most `high`. As `torch.clamp(max=high)`.
+    /// `x` clamped to at most `high`. Like `torch.clamp(max=high)`.
     ///
     /// # Errors
-    /// As [`Tensor::clamp_min`].
+    /// The errors of [`Tensor::clamp_min`].
     pub fn clamp_max(&self, high: f64) -> Result<Tensor> {
         self.clamp(f64::NEG_INFINITY, high)
     }
@@ -214,7 +214,7 @@ impl Tensor {
     /// [`Tensor::clamp_min`] in place.
     ///
     /// # Errors
-    /// As [`Tensor::add_`].
+    /// The errors of [`Tensor::add_`].
     pub fn clamp_min_(&self, low: f64) -> Result<()> {
         self.clamp_(low, f64::INFINITY)
     }
@@ -222,7 +222,7 @@ impl Tensor {
     /// [`Tensor::clamp_max`] in place.
     ///
     /// # Errors
-    /// As [`Tensor::add_`].
+    /// The errors of [`Tensor::add_`].
     pub fn clamp_max_(&self, high: f64) -> Result<()> {
         self.clamp_(f64::NEG_INFINITY, high)
     }

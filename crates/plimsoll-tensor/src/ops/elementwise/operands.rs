@@ -132,8 +132,7 @@ pub(crate) fn equal_shapes(op: &'static str, ins: &[Meta<'_>]) -> Result<()> {
     match rest.iter().find(|other| other.shape() != first.shape()) {
         None => Ok(()),
         Some(other) => {
-            let message =
-                format!("{:?} against {:?}: the shapes must be equal", first.shape(), other.shape());
+            let message = format!("{:?} and {:?}: the shapes must be equal", first.shape(), other.shape());
             Err(Error::shape(op, message))
         }
     }
@@ -175,7 +174,7 @@ pub(super) fn want_holds(op: &'static str, held: DType, result: DType) -> Result
         return Ok(());
     }
     let message =
-        format!("the result is of {result}, which a tensor of {held} cannot hold: convert one first");
+        format!("the result has type {result}, which a tensor of {held} cannot hold: convert one first");
     Err(Error::argument(op, message))
 }
 

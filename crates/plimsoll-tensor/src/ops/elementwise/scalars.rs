@@ -11,18 +11,18 @@ use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// `self += value`. As `Tensor.add_(value)`.
+    /// `self += value`. Like `Tensor.add_(value)`.
     ///
     /// # Errors
-    /// As [`Tensor::add_`]; a fraction for an integer tensor.
+    /// The errors of [`Tensor::add_`]; a fraction for an integer tensor.
     pub fn add_scalar_(&self, value: impl Into<Scalar>) -> Result<()> {
         self.with_scalars_("add_", Scalar::Int(1), value.into())
     }
 
-    /// `self -= value`. As `Tensor.sub_(value)`.
+    /// `self -= value`. Like `Tensor.sub_(value)`.
     ///
     /// # Errors
-    /// As [`Tensor::add_scalar_`].
+    /// The errors of [`Tensor::add_scalar_`].
     pub fn sub_scalar_(&self, value: impl Into<Scalar>) -> Result<()> {
         let negative = match value.into() {
             Scalar::Int(value) => Scalar::Int(value.wrapping_neg()),
@@ -31,18 +31,18 @@ impl Tensor {
         self.with_scalars_("sub_", Scalar::Int(1), negative)
     }
 
-    /// `self *= value`. As `Tensor.mul_(value)`.
+    /// `self *= value`. Like `Tensor.mul_(value)`.
     ///
     /// # Errors
-    /// As [`Tensor::add_scalar_`].
+    /// The errors of [`Tensor::add_scalar_`].
     pub fn mul_scalar_(&self, value: impl Into<Scalar>) -> Result<()> {
         self.with_scalars_("mul_", value.into(), Scalar::Int(0))
     }
 
-    /// `self /= value`, in floating point. As `Tensor.div_(value)`.
+    /// `self /= value`, in floating point. Like `Tensor.div_(value)`.
     ///
     /// # Errors
-    /// As [`Tensor::add_scalar_`].
+    /// The errors of [`Tensor::add_scalar_`].
     pub fn div_scalar_(&self, value: impl Into<Scalar>) -> Result<()> {
         unary::change_as("div_", self, Affine { mul: 1.0 / value.into().to_f64(), add: 0.0 })
     }

@@ -29,12 +29,12 @@ fn erfinv<R: Real>(y: R) -> R {
 }
 
 unary! {
-    /// The natural logarithm of the absolute value of the gamma function. As `torch.lgamma`.
+    /// The natural logarithm of the absolute value of the gamma function. Like `torch.lgamma`.
     pub lgamma => LogGamma over Positive of Floats autocast Full in place lgamma_ {
         |x| x.ln_gamma(), reads Input, |g, x| g * digamma(x)
     }
 
-    /// The derivative of [`Tensor::lgamma`]. As `torch.digamma`.
+    /// The derivative of [`Tensor::lgamma`]. Like `torch.digamma`.
     pub digamma => Digamma over Positive of Floats autocast Full in place digamma_ {
         |x| digamma(x), reads Input, |g, x| g * trigamma(x)
     }
@@ -46,7 +46,7 @@ unary! {
         |g, x| g / (x * x - R::of(1.0)).sqrt()
     }
 
-    /// The inverse error function, infinite at -1 and 1. As `torch.erfinv`.
+    /// The inverse error function, infinite at -1 and 1. Like `torch.erfinv`.
     pub erfinv => InverseErrorFunction over Inside of Floats autocast Full in place erfinv_ {
         |x| erfinv(x), reads Output, |g, y| g * R::of(1.0 / FRAC_2_SQRT_PI) * (y * y).exp()
     }
@@ -70,7 +70,7 @@ fn trigamma<R: Real>(x: R) -> R {
 }
 
 impl Tensor {
-    /// The inverse hyperbolic cosine, 0 or more; NaN below 1. As `torch.acosh`.
+    /// The inverse hyperbolic cosine, 0 or more; NaN below 1. Like `torch.acosh`.
     ///
     /// # Errors
     /// Out of memory.

@@ -16,35 +16,35 @@ fn magnitude<R: Real>(x: R) -> R {
 }
 
 unary! {
-    /// `x`, or 0 if within `lambda` of 0. As `torch.nn.functional.hardshrink`.
+    /// `x`, or 0 if within `lambda` of 0. Like `torch.nn.functional.hardshrink`.
     pub hardshrink => Hardshrink { lambda } over Apart of FloatsOnly {
         |x| magnitude(x).at_most(lambda, R::of(0.0), x),
         reads Input,
         |g, x| magnitude(x).at_most(lambda, R::of(0.0), g)
     }
 
-    /// `x` moved towards 0 by `lambda`, or 0 if it is nearer than that. As `torch.nn.functional.softshrink`.
+    /// `x` moved towards 0 by `lambda`, or 0 if it is nearer than that. Like `torch.nn.functional.softshrink`.
     pub softshrink => Softshrink { lambda } over Apart of FloatsOnly {
         |x| magnitude(x).at_most(lambda, R::of(0.0), x.at_most(R::of(0.0), x + lambda, x - lambda)),
         reads Input,
         |g, x| magnitude(x).at_most(lambda, R::of(0.0), g)
     }
 
-    /// `x` if above `threshold`, otherwise `value`. As `torch.nn.functional.threshold`.
+    /// `x` if above `threshold`, otherwise `value`. Like `torch.nn.functional.threshold`.
     pub threshold => Threshold { threshold, value } over Apart of Numbers {
         |x| x.at_most(threshold, value, x),
         reads Input,
         |g, x| { let _ = value; x.at_most(threshold, R::of(0.0), g) }
     }
 
-    /// `x` where positive, otherwise `alpha · (e^(x / alpha) - 1)`. As `torch.nn.functional.celu`.
+    /// `x` where positive, otherwise `alpha · (e^(x / alpha) - 1)`. Like `torch.nn.functional.celu`.
     pub celu => Celu { alpha } over Apart of FloatsOnly {
         |x| x.at_most(R::of(0.0), alpha * (x.at_most(R::of(0.0), x, R::of(0.0)) / alpha).exp_m1(), x),
         reads Input,
         |g, x| x.at_most(R::of(0.0), g * (x.at_most(R::of(0.0), x, R::of(0.0)) / alpha).exp(), g)
     }
 
-    /// `x / (1 + |x|)`. As `torch.nn.functional.softsign`.
+    /// `x / (1 + |x|)`. Like `torch.nn.functional.softsign`.
     pub softsign => Softsign over Apart of Floats {
         |x| x / (R::of(1.0) + magnitude(x)),
         reads Input,
@@ -52,7 +52,7 @@ unary! {
         |g, x| (g + x * R::of(0.0)) / ((R::of(1.0) + magnitude(x)) * (R::of(1.0) + magnitude(x)))
     }
 
-    /// `x - tanh(x)`. As `torch.nn.functional.tanhshrink`.
+    /// `x - tanh(x)`. Like `torch.nn.functional.tanhshrink`.
     pub tanhshrink => Tanhshrink over Any of Floats {
         |x| x - x.tanh(), reads Input, |g, x| g * x.tanh() * x.tanh()
     }
@@ -60,7 +60,7 @@ unary! {
 
 impl Tensor {
     /// `x` where positive, otherwise `x` times a weight: one for all, or one for each channel (dimension 1). It saves the input
-    /// and the weight. As `torch.nn.functional.prelu`.
+    /// and the weight. Like `torch.nn.functional.prelu`.
     ///
     /// # Errors
     /// A weight that is not a vector of one element or of one per channel; different dtypes; out of memory.
@@ -68,8 +68,11 @@ impl Tensor {
         const NAME: &str = "prelu";
         let channels = if self.rank() < 2 { 1 } else { self.shape()[1] };
         if weight.numel() != 1 && (weight.numel() != channels || weight.rank() != 1) {
-            let message =
-                format!("a weight {:?} for {channels} channels of {:?}", weight.shape(), self.shape());
+            let message = format!(
+                "a weight {:?} does not match {channels} channels of {:?}",
+                weight.shape(),
+                self.shape()
+            );
             return Err(Error::shape(NAME, message));
         }
         if weight.dtype() != self.dtype() {
@@ -82,7 +85,7 @@ impl Tensor {
         self.leaky_by(&weight.reshape(shape.as_slice())?)
     }
 
-    /// The first half of a dimension, times the sigmoid of the second half. As `torch.nn.functional.glu`.
+    /// The first half of a dimension, times the sigmoid of the second half. Like `torch.nn.functional.glu`.
     ///
     /// # Errors
     /// A dimension that is out of range or has an odd size; out of memory.
@@ -91,29 +94,29 @@ impl Tensor {
         let size = self.shape()[at];
         if size % 2 == 1 {
             let message =
-                format!("dimension {at} of {:?} has an odd size, which has no halves", self.shape());
+                format!("dimension {at} of {:?} has an odd size, so it cannot be halved", self.shape());
             return Err(Error::shape("glu", message));
         }
         let half = size / 2;
         self.narrow(dim, 0, half)?.mul(&self.narrow(dim, half, half)?.sigmoid()?)
     }
 
-    /// The softmax of `-x` along a dimension. As `torch.nn.functional.softmin`.
+    /// The softmax of `-x` along a dimension. Like `torch.nn.functional.softmin`.
     ///
     /// # Errors
-    /// As [`Tensor::softmax`].
+    /// The errors of [`Tensor::softmax`].
     pub fn softmin(&self, dim: isize) -> Result<Tensor> {
         self.neg()?.softmax(dim)
     }
 
     /// A sample of the Gumbel-softmax distribution with these logits along a dimension. With `hard`, a one-hot vector that has
-    /// the gradient of the soft sample. As `torch.nn.functional.gumbel_softmax`.
+    /// the gradient of the soft sample. Like `torch.nn.functional.gumbel_softmax`.
     ///
     /// # Errors
-    /// A `tau` that is not positive; as [`Tensor::softmax`].
+    /// A `tau` that is not positive; the errors of [`Tensor::softmax`].
     pub fn gumbel_softmax(&self, tau: f64, hard: bool, dim: isize) -> Result<Tensor> {
         if tau.is_nan() || tau <= 0.0 {
-            return Err(Error::argument("gumbel_softmax", format!("tau is {tau}: needs more than 0")));
+            return Err(Error::argument("gumbel_softmax", format!("tau is {tau}; it must be above 0")));
         }
         let noise = self.empty_like()?;
         noise.exponential_(1.0, None)?;

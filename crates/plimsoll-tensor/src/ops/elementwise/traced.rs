@@ -54,7 +54,7 @@ impl Traced {
         })
     }
 
-    /// The tensor at an index. An error there is returned once.
+    /// The tensor at an index. If computing it failed, the error is returned once.
     fn take(at: usize) -> Result<Tensor> {
         TENSORS.with_borrow_mut(|tape| match &tape[at] {
             Ok(tensor) => Ok(tensor.clone()),

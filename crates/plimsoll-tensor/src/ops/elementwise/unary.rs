@@ -240,7 +240,7 @@ impl<F: Row> Operator for UnaryBackward<F> {
 }
 
 impl<F: Row> UnaryBackward<F> {
-    /// The inputs besides the gradient that are read, not placeholders.
+    /// The inputs, other than the gradient, that are read and are not placeholders.
     fn read(&self) -> &'static [usize] {
         if F::READS == Reads::Nothing { &[] } else { &[1] }
     }
@@ -288,7 +288,7 @@ impl<F: Row> Kernel for UnaryInPlace<F> {
             return Ok(());
         }
         let (shape, nowhere) = (Dims::from_elem(y.layout().len(), 1), [0]);
-        // Nothing is read besides `y`, so any operand will do.
+        // Only `y` is read, so any operand can be passed.
         let zero = AnyOperand { bytes: &[0; 8], dtype: DType::I64, strides: &nowhere };
         let y = (y.bytes(), dtype);
         match dtype.accumulator() {
@@ -329,7 +329,7 @@ pub(super) fn change<F: Row>(y: &Tensor, row: F) -> Result<()> {
     change_as(F::IN_PLACE, y, row)
 }
 
-/// As [`change`], under another method's name.
+/// Like [`change`], under another method's name.
 pub(super) fn change_as<F: Row>(name: &'static str, y: &Tensor, row: F) -> Result<()> {
     call(UnaryInPlace { row, name }, &[y]).map(drop)
 }
@@ -343,7 +343,7 @@ macro_rules! unary {
             #[doc = concat!("[`Tensor::", stringify!($name), "`] in place.")]
             ///
             /// # Errors
-            /// As [`Tensor::add_`]; a dtype that cannot hold the result.
+            /// The errors of [`Tensor::add_`]; a dtype that cannot hold the result.
             pub fn $in_place(&self $(, $field: f64)*) -> Result<()> {
                 super::unary::change(self, $row { $($field),* })
             }

@@ -70,7 +70,7 @@ impl Operator for NonZero {
 }
 
 impl Tensor {
-    /// The coordinates of each element that is not zero, one row each, in row-major order, as `int64`. As `torch.nonzero`.
+    /// The coordinates of each element that is not zero, one row each, in row-major order, as `int64`. Like `torch.nonzero`.
     ///
     /// # Errors
     /// A device that computes no values, since the size of the result depends on them; out of memory.
@@ -82,7 +82,7 @@ impl Tensor {
     }
 
     /// For each integer from 0, how often it occurs in this vector, or the sum of its weights. The result has at least
-    /// `min_length` elements. As `torch.bincount`.
+    /// `min_length` elements. Like `torch.bincount`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -125,19 +125,19 @@ impl Tensor {
         })
     }
 
-    /// The distinct values in ascending order. As `torch.unique`.
+    /// The distinct values in ascending order. Like `torch.unique`.
     ///
     /// # Errors
-    /// As [`Tensor::nonzero`].
+    /// The errors of [`Tensor::nonzero`].
     pub fn unique(&self) -> Result<Tensor> {
         Ok(self.unique_counts()?.0)
     }
 
     /// Returns the distinct values in ascending order, the index of each element's value in them, and how often each value
-    /// occurs. As `torch.unique(return_inverse=True, return_counts=True)`.
+    /// occurs. Like `torch.unique(return_inverse=True, return_counts=True)`.
     ///
     /// # Errors
-    /// As [`Tensor::nonzero`].
+    /// The errors of [`Tensor::nonzero`].
     pub fn unique_counts(&self) -> Result<(Tensor, Tensor, Tensor)> {
         want_values("unique", "the elements", self.device())?;
         no_grad(|| {

@@ -156,7 +156,7 @@ impl Operator for GatherBackward {
 
 impl Tensor {
     /// `out[i][j] = self[index[i][j]][j]` along dimension 0, and likewise along others. The result has one element per index
-    /// (`int64` or `int32`). As `torch.gather`.
+    /// (`int64` or `int32`). Like `torch.gather`.
     ///
     /// # Errors
     /// A dimension out of range; an index with another number of dimensions, or larger than this tensor in
@@ -168,10 +168,10 @@ impl Tensor {
         call_one(Gather { dim: dim_index("gather", dim, self.rank())? }, &[self, index])
     }
 
-    /// [`Tensor::gather`], with the other dimensions of both tensors broadcast. As `torch.take_along_dim`.
+    /// [`Tensor::gather`], with the other dimensions of both tensors broadcast. Like `torch.take_along_dim`.
     ///
     /// # Errors
-    /// As [`Tensor::gather`]; shapes that do not broadcast.
+    /// The errors of [`Tensor::gather`]; shapes that do not broadcast.
     pub fn take_along_dim(&self, index: &Tensor, dim: isize) -> Result<Tensor> {
         let at = dim_index("take_along_dim", dim, self.rank())?;
         if index.rank() != self.rank() {

@@ -1,4 +1,4 @@
-//! Indexing with several indices at once, as `x[i, :, j]` and `x[mask]` in PyTorch: `index` and `index_put_`.
+//! Indexing with several indices at once, like `x[i, :, j]` and `x[mask]` in PyTorch: `index` and `index_put_`.
 //!
 //! The indexed dimensions are flattened into one, and their indices into one index. The rest is `index_select`, `index_copy_`
 //! and `index_add_`, with their derivatives.
@@ -36,8 +36,11 @@ impl Plan {
                 Some(mask) if mask.dtype() == DType::Bool => {
                     let end = dim + mask.rank();
                     if x.shape().get(dim..end) != Some(mask.shape()) {
-                        let message =
-                            format!("a mask {:?} for dimension {dim} of {:?}", mask.shape(), x.shape());
+                        let message = format!(
+                            "a mask {:?} does not fit at dimension {dim} of {:?}",
+                            mask.shape(),
+                            x.shape()
+                        );
                         return Err(Error::shape(op, message));
                     }
                     want_values(op, "the mask", mask.device())?;
@@ -58,7 +61,7 @@ impl Plan {
             return Err(Error::shape(op, format!("{dim} indices for {:?}", x.shape())));
         }
         if found.is_empty() {
-            return Err(Error::argument(op, "no index: each of them is `None`"));
+            return Err(Error::argument(op, "no index: all are `None`"));
         }
         let mut shape = Dims::new();
         for (_, index) in &found {
@@ -116,7 +119,7 @@ fn flat(op: &'static str, x: &Tensor, found: &[(usize, Tensor)], shape: &[usize]
 impl Tensor {
     /// Selects elements with one index for each of the first dimensions. An index is an integer tensor, which may count from
     /// the end and is broadcast against the others; a `bool` mask, which covers as many dimensions as it has; or `None`, which
-    /// selects a complete dimension. As `x[i, :, j]` and `x[mask]` in PyTorch.
+    /// selects a complete dimension. Like `x[i, :, j]` and `x[mask]` in PyTorch.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -139,10 +142,10 @@ impl Tensor {
     }
 
     /// Writes `values`, broadcast, at these indices, given as for [`Tensor::index`]. With `accumulate`, adds them instead, once
-    /// for every time that an element is indexed. As `x[i, :, j] = values` and `Tensor.index_put_`.
+    /// for every time that an element is indexed. Like `x[i, :, j] = values` and `Tensor.index_put_`.
     ///
     /// # Errors
-    /// As [`Tensor::index`] and [`Tensor::add_`]; values that do not broadcast to the result of `index`.
+    /// The errors of [`Tensor::index`] and [`Tensor::add_`]; values that do not broadcast to the result of `index`.
     pub fn index_put_(&self, indices: &[Option<&Tensor>], values: &Tensor, accumulate: bool) -> Result<()> {
         const NAME: &str = "index_put_";
         let plan = Plan::of(NAME, self, indices)?;
@@ -169,7 +172,7 @@ impl Tensor {
         self.copy_(&folded.reshape(sizes.as_slice())?.permute(&back)?)
     }
 
-    /// Splits a dimension at these indices: before the first, between them, after the last. As `torch.tensor_split(indices)`.
+    /// Splits a dimension at these indices: before the first, between them, after the last. Like `torch.tensor_split(indices)`.
     ///
     /// # Errors
     /// A dimension out of range.

@@ -258,7 +258,7 @@ impl Operator for AddSlices {
 }
 
 impl Tensor {
-    /// Selects slices of a dimension by a vector of indices (`int64` or `int32`). As `torch.index_select`.
+    /// Selects slices of a dimension by a vector of indices (`int64` or `int32`). Like `torch.index_select`.
     ///
     /// # Errors
     /// A dimension out of range; an index that is not a vector; an index out of range; out of memory.
@@ -268,7 +268,7 @@ impl Tensor {
 
     /// Selects a row of the table `weight [rows, width]` for each of these indices, which may have any shape: `[…, width]`. The
     /// row `padding_idx`, which counts from the end if negative, gets no gradient. The gradient is dense, and is always summed
-    /// in the same order. As `torch.nn.functional.embedding`.
+    /// in the same order. Like `torch.nn.functional.embedding`.
     ///
     /// # Errors
     /// A weight that is not a matrix; an index out of range; a padding index out of range; out of memory.

@@ -334,11 +334,11 @@ fn want_fit(op: &'static str, dtype: DType, value: f64) -> Result<()> {
     if (low..=high).contains(&value) {
         return Ok(());
     }
-    Err(Error::argument(op, format!("{value} does not fit {}: convert with `to_dtype`", dtype.name())))
+    Err(Error::argument(op, format!("{value} does not fit in {}: convert with `to_dtype`", dtype.name())))
 }
 
 impl Tensor {
-    /// `a` where this condition is true, `b` elsewhere, in their promoted dtype; all three broadcast. As `torch.where(self, a,
+    /// `a` where this condition is true, `b` elsewhere, in their promoted dtype; all three broadcast. Like `torch.where(self, a,
     /// b)`; `where` is a keyword in Rust.
     ///
     /// # Errors
@@ -349,7 +349,7 @@ impl Tensor {
         call_one(Where, &[self, &a.to_dtype(dtype)?, &b.to_dtype(dtype)?])
     }
 
-    /// A copy with `value` where the mask is set; both broadcast. As `Tensor.masked_fill`.
+    /// A copy with `value` where the mask is set; both broadcast. Like `Tensor.masked_fill`.
     ///
     /// # Errors
     /// A mask that is not of `bool`; shapes that do not broadcast; out of memory.
@@ -361,13 +361,13 @@ impl Tensor {
     /// [`Tensor::masked_fill`] in place: the mask is broadcast to this shape.
     ///
     /// # Errors
-    /// As [`Tensor::masked_fill`] and [`Tensor::add_`].
+    /// The errors of [`Tensor::masked_fill`] and [`Tensor::add_`].
     pub fn masked_fill_(&self, mask: &Tensor, value: f64) -> Result<()> {
         want_fit("masked_fill_", self.dtype(), value)?;
         call(MaskedFillInPlace { value }, &[self, mask]).map(drop)
     }
 
-    /// Returns the elements where the mask is set, in row-major order, as a vector; both broadcast. As `torch.masked_select`.
+    /// Returns the elements where the mask is set, in row-major order, as a vector; both broadcast. Like `torch.masked_select`.
     ///
     /// # Errors
     /// A mask that is not of `bool`; shapes that do not broadcast; a device that computes no values, since the size of the

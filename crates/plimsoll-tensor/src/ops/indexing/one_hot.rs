@@ -77,7 +77,7 @@ impl Operator for OneHot {
 
 impl Tensor {
     /// A one-hot vector of `classes` elements for each of these classes (`int64` or `int32`): 1 at the class, 0 elsewhere, as
-    /// `int64`. The default for `classes` is one more than the largest class. As `torch.nn.functional.one_hot`.
+    /// `int64`. The default for `classes` is one more than the largest class. Like `torch.nn.functional.one_hot`.
     ///
     /// # Errors
     /// A class that is negative or not less than `classes`; no `classes` for an empty tensor, or on a device that computes no
@@ -92,7 +92,7 @@ impl Tensor {
                     self.to_dtype(DType::I64)?.to_vec::<i64>()?.into_iter().max().ok_or_else(|| {
                         Error::argument(
                             "one_hot",
-                            "an empty tensor does not show the number of classes: give it",
+                            "an empty tensor does not determine the number of classes: specify it",
                         )
                     })?;
                 usize::try_from(largest).map_or(0, |largest| largest + 1)

@@ -291,7 +291,7 @@ impl Operator for ScatterValue {
 
 impl Tensor {
     /// Returns a copy with `src[i][j]` written at `[index[i][j]][j]`, along dimension 0, and likewise along others. If several
-    /// elements have the same target, the last along the dimension wins. `src` may be larger than the index. As
+    /// elements have the same target, the last along the dimension wins. `src` may be larger than the index. Like
     /// `torch.scatter`.
     ///
     /// # Errors
@@ -301,25 +301,25 @@ impl Tensor {
         self.put(dim, index, src, Change::Replace, Form::Copy)
     }
 
-    /// Returns a copy with one value written at each index. As `torch.scatter` with a number.
+    /// Returns a copy with one value written at each index. Like `torch.scatter` with a number.
     ///
     /// # Errors
-    /// As [`Tensor::scatter`].
+    /// The errors of [`Tensor::scatter`].
     pub fn scatter_value(&self, dim: isize, index: &Tensor, value: f64) -> Result<Tensor> {
         let dim = dim_index("scatter", dim, self.rank())?;
         call_one(ScatterValue { dim, value, indexes: Indexes::Elements, form: Form::Copy }, &[self, index])
     }
 
     /// Returns a copy with `src[i][j]` added at `[index[i][j]][j]`, along dimension 0, and likewise along others. The order of
-    /// addition is always the same. As `torch.scatter_add`.
+    /// addition is always the same. Like `torch.scatter_add`.
     ///
     /// # Errors
-    /// As [`Tensor::scatter`].
+    /// The errors of [`Tensor::scatter`].
     pub fn scatter_add(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         self.put(dim, index, src, Change::Add, Form::Copy)
     }
 
-    /// Returns a copy with the slices of `src` along a dimension added, each at its index. As `torch.index_add`.
+    /// Returns a copy with the slices of `src` along a dimension added, each at its index. Like `torch.index_add`.
     ///
     /// # Errors
     /// A dimension out of range; an index that is not a vector with one element for each slice; an index out of range;
@@ -332,10 +332,10 @@ impl Tensor {
         )
     }
 
-    /// Returns a copy with the slices of `src` along a dimension written, each at its index. As `torch.index_copy`.
+    /// Returns a copy with the slices of `src` along a dimension written, each at its index. Like `torch.index_copy`.
     ///
     /// # Errors
-    /// As [`Tensor::index_add`].
+    /// The errors of [`Tensor::index_add`].
     pub fn index_copy(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         let dim = dim_index("index_copy", dim, self.rank())?;
         call_one(
@@ -344,10 +344,10 @@ impl Tensor {
         )
     }
 
-    /// Returns a copy with one value in the selected slices of a dimension. As `torch.index_fill`.
+    /// Returns a copy with one value in the selected slices of a dimension. Like `torch.index_fill`.
     ///
     /// # Errors
-    /// As [`Tensor::index_add`].
+    /// The errors of [`Tensor::index_add`].
     pub fn index_fill(&self, dim: isize, index: &Tensor, value: f64) -> Result<Tensor> {
         let dim = dim_index("index_fill", dim, self.rank())?;
         call_one(ScatterValue { dim, value, indexes: Indexes::Slices, form: Form::Copy }, &[self, index])
@@ -356,7 +356,7 @@ impl Tensor {
     /// [`Tensor::scatter`] in place.
     ///
     /// # Errors
-    /// As [`Tensor::scatter`] and [`Tensor::add_`].
+    /// The errors of [`Tensor::scatter`] and [`Tensor::add_`].
     pub fn scatter_(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<()> {
         self.put(dim, index, src, Change::Replace, Form::InPlace).map(drop)
     }
@@ -364,7 +364,7 @@ impl Tensor {
     /// [`Tensor::scatter_value`] in place.
     ///
     /// # Errors
-    /// As [`Tensor::scatter`] and [`Tensor::add_`].
+    /// The errors of [`Tensor::scatter`] and [`Tensor::add_`].
     pub fn scatter_value_(&self, dim: isize, index: &Tensor, value: f64) -> Result<()> {
         let dim = dim_index("scatter_", dim, self.rank())?;
         let op = ScatterValue { dim, value, indexes: Indexes::Elements, form: Form::InPlace };
@@ -374,7 +374,7 @@ impl Tensor {
     /// [`Tensor::scatter_add`] in place.
     ///
     /// # Errors
-    /// As [`Tensor::scatter`] and [`Tensor::add_`].
+    /// The errors of [`Tensor::scatter`] and [`Tensor::add_`].
     pub fn scatter_add_(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<()> {
         self.put(dim, index, src, Change::Add, Form::InPlace).map(drop)
     }
@@ -382,7 +382,7 @@ impl Tensor {
     /// [`Tensor::index_add`] in place.
     ///
     /// # Errors
-    /// As [`Tensor::index_add`] and [`Tensor::add_`].
+    /// The errors of [`Tensor::index_add`] and [`Tensor::add_`].
     pub fn index_add_(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<()> {
         let dim = dim_index("index_add_", dim, self.rank())?;
         let op = Scatter { dim, change: Change::Add, indexes: Indexes::Slices, form: Form::InPlace };
@@ -392,7 +392,7 @@ impl Tensor {
     /// [`Tensor::index_copy`] in place.
     ///
     /// # Errors
-    /// As [`Tensor::index_add`] and [`Tensor::add_`].
+    /// The errors of [`Tensor::index_add`] and [`Tensor::add_`].
     pub fn index_copy_(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<()> {
         let dim = dim_index("index_copy_", dim, self.rank())?;
         let op = Scatter { dim, change: Change::Replace, indexes: Indexes::Slices, form: Form::InPlace };
@@ -402,7 +402,7 @@ impl Tensor {
     /// [`Tensor::index_fill`] in place.
     ///
     /// # Errors
-    /// As [`Tensor::index_add`] and [`Tensor::add_`].
+    /// The errors of [`Tensor::index_add`] and [`Tensor::add_`].
     pub fn index_fill_(&self, dim: isize, index: &Tensor, value: f64) -> Result<()> {
         let dim = dim_index("index_fill_", dim, self.rank())?;
         let op = ScatterValue { dim, value, indexes: Indexes::Slices, form: Form::InPlace };

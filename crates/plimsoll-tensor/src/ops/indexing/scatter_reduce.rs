@@ -1,4 +1,4 @@
-//! Reduces elements at an index: sum, mean, product, maximum, minimum. As `torch.scatter_reduce`.
+//! Reduces elements at an index: sum, mean, product, maximum, minimum. Like `torch.scatter_reduce`.
 //!
 //! Sums and means are composed of `scatter_add`; products and extremes have their own operator. Elements that tie for an
 //! extreme share its gradient evenly, as in PyTorch.
@@ -158,7 +158,8 @@ impl Operator for ScatterFold {
         let shares = of_x.scatter_add(dim, &index, &of_src)?;
         // A target that no element equals is NaN, and has no gradient.
         let share = grad.div(&shares.clamp_min(1.0)?)?;
-        // As in PyTorch, the old element counts as one of the sharers even if it is not included, and gets no gradient then.
+        // As in PyTorch, the old element counts as one of the sharers even if it is not included; in that case it gets no
+        // gradient.
         let to_x = || match self.include_self {
             true => of_x.mul(&share),
             false => of_x.mul(&share)?.scatter_value(dim, &index, 0.0),
@@ -209,7 +210,7 @@ impl ScatterFold {
 impl Tensor {
     /// Returns a copy with `src[i][j]` reduced into `[index[i][j]][j]`, along dimension 0, and likewise along others. With
     /// `include_self`, the elements of this tensor are part of the reduction; without it, they are kept only where no index
-    /// refers to them. `src` may be larger than the index. As `torch.scatter_reduce`.
+    /// refers to them. `src` may be larger than the index. Like `torch.scatter_reduce`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, ScatterReduction, Tensor};
@@ -222,7 +223,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::scatter`]; a dtype that is not numeric; means of integers.
+    /// The errors of [`Tensor::scatter`]; a dtype that is not numeric; means of integers.
     pub fn scatter_reduce(
         &self,
         dim: isize,

@@ -29,7 +29,7 @@ pub(super) enum Indexes {
 pub(super) enum Form {
     /// To a copy of the tensor.
     Copy,
-    /// To the tensor itself.
+    /// The result is written to the tensor itself.
     InPlace,
 }
 

@@ -71,7 +71,7 @@ impl Operator for SearchSorted {
 
 impl Tensor {
     /// For each of `values`, returns the position in this tensor's sorted rows where it would be inserted: before equal
-    /// elements, or with `right` after them. A single row serves all values; otherwise each row serves one row of values. As
+    /// elements, or with `right` after them. A single row serves all values; otherwise each row serves one row of values. Like
     /// `torch.searchsorted(self, values, right=…)`.
     ///
     /// ```
@@ -93,7 +93,7 @@ impl Tensor {
         call_one(SearchSorted(side), &[&sorted, &values])
     }
 
-    /// The index of each element's bucket; `boundaries` must be in ascending order. As `torch.bucketize(self, boundaries,
+    /// The index of each element's bucket; `boundaries` must be in ascending order. Like `torch.bucketize(self, boundaries,
     /// right=…)`.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ pub(crate) fn cases() -> Vec<Case> {
         let at = |&value: &f64| ins[0].iter().filter(|&&x| x < value).count() as f64;
         vec![ins[1].iter().map(at).collect()]
     };
-    // Sorted, whatever the sample is.
+    // The sample is sorted first.
     let sorted = |x: &Tensor| {
         Tensor::from_slice(&[-1.0f32, -0.5, 0.0, 0.25, 1.0], &[5], x.device())?.to_dtype(x.dtype())
     };

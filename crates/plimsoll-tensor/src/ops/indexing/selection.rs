@@ -6,7 +6,7 @@ use crate::layout;
 use crate::ops::want_values;
 use crate::tensor::Tensor;
 
-/// How [`Tensor::embedding_bag`] reduces the rows of a bag. As PyTorch's `mode`.
+/// How [`Tensor::embedding_bag`] reduces the rows of a bag. Like PyTorch's `mode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BagMode {
     /// Their mean; zeros for an empty bag.
@@ -19,7 +19,7 @@ pub enum BagMode {
 }
 
 impl Tensor {
-    /// The elements at these positions of the flattened tensor; negative ones count from the end. As `torch.take`.
+    /// The elements at these positions of the flattened tensor; negative ones count from the end. Like `torch.take`.
     ///
     /// # Errors
     /// Positions out of range; an index that is not an integer tensor; out of memory.
@@ -27,7 +27,7 @@ impl Tensor {
         self.reshape(&[-1])?.index(&[Some(index)])
     }
 
-    /// Whether each element occurs in `values`: a `bool` tensor. As `torch.isin`.
+    /// Whether each element occurs in `values`: a `bool` tensor. Like `torch.isin`.
     ///
     /// # Errors
     /// Out of memory.
@@ -42,7 +42,7 @@ impl Tensor {
         sorted.take(&place)?.eq(&self.detach())
     }
 
-    /// Returns a copy with the elements of `source`, in order, where the mask is set; the mask is broadcast. As
+    /// Returns a copy with the elements of `source`, in order, where the mask is set; the mask is broadcast. Like
     /// `Tensor.masked_scatter`.
     ///
     /// # Errors
@@ -59,7 +59,8 @@ impl Tensor {
         if self.device().has_values() {
             let count = mask.count_nonzero()?.item::<i64>()? as usize;
             if count > source.numel() {
-                let message = format!("{} elements for {count} places of the mask", source.numel());
+                let message =
+                    format!("a source of {} elements for {count} places of the mask", source.numel());
                 return Err(Error::shape(NAME, message));
             }
         }
@@ -74,7 +75,7 @@ impl Tensor {
 
     /// Sums, averages or takes the maximum of rows of the table `weight` in bags: `[bags, width]`. These indices are a matrix
     /// with a bag in each row, or a vector in which each bag begins at one of `offsets`. `per_sample_weights` are factors of
-    /// the rows in a sum. As `torch.nn.functional.embedding_bag`.
+    /// the rows in a sum. Like `torch.nn.functional.embedding_bag`.
     ///
     /// # Errors
     /// A vector without offsets, or a matrix with them; offsets that do not start at 0 or that decrease; weights in a mode

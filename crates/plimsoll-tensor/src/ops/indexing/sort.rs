@@ -123,7 +123,8 @@ impl Operator for TopK {
         let mut shape = Dims::from_slice(x.shape());
         let last = shape.len() - 1;
         if self.count > shape[last] {
-            let message = format!("{} elements of a dimension of size {}", self.count, shape[last]);
+            let message =
+                format!("cannot select {} elements of a dimension of size {}", self.count, shape[last]);
             return Err(Error::argument("topk", message));
         }
         shape[last] = self.count;
@@ -163,7 +164,7 @@ fn direction(descending: bool) -> Direction {
 
 impl Tensor {
     /// Sorts the elements of a dimension. Returns the values and their indices (`int64`). The sort is stable, and NaN counts as
-    /// the largest. As `torch.sort`.
+    /// the largest. Like `torch.sort`.
     ///
     /// ```
     /// # use plimsoll_tensor::{Device, Tensor};
@@ -179,16 +180,16 @@ impl Tensor {
         self.in_order("sort", dim, Sort(direction(descending)))
     }
 
-    /// The indices that sort a dimension (`int64`). As `torch.argsort`; see [`Tensor::sort`].
+    /// The indices that sort a dimension (`int64`). Like `torch.argsort`; see [`Tensor::sort`].
     ///
     /// # Errors
-    /// As [`Tensor::sort`].
+    /// The errors of [`Tensor::sort`].
     pub fn argsort(&self, dim: isize, descending: bool) -> Result<Tensor> {
         Ok(self.detach().sort(dim, descending)?.1)
     }
 
     /// The `count` largest (or smallest) elements of a dimension and their indices (`int64`), in order unless `sorted` is
-    /// false. Among equal elements, the first come first. As `torch.topk`.
+    /// false. Among equal elements, the first come first. Like `torch.topk`.
     ///
     /// # Errors
     /// A dimension out of range; more elements than it has; out of memory.

@@ -155,7 +155,7 @@ impl Function for CtcLoss {
         true
     }
 
-    /// As PyTorch's gradient, without the part that cancels out in `log_softmax`: `e^log_probs - e^(paths through the class)`.
+    /// Like PyTorch's gradient, without the part that cancels out in `log_softmax`: `e^log_probs - e^(paths through the class)`.
     fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(vec![None, None].into()) };
         if is_grad_enabled() {
@@ -184,7 +184,7 @@ impl Function for CtcLoss {
 impl Tensor {
     /// Connectionist temporal classification (CTC) loss of these log-probabilities, `[time, batch, classes]`. The targets are
     /// `[batch, longest]`, or one concatenated vector; class `blank` means no label. `Mean` first divides each loss by the
-    /// length of its target. With `zero_infinity`, infinite losses, of targets too long for their inputs, become 0. As
+    /// length of its target. With `zero_infinity`, infinite losses, of targets too long for their inputs, become 0. Like
     /// `torch.nn.functional.ctc_loss`.
     ///
     /// ```
@@ -216,14 +216,19 @@ impl Tensor {
         };
         if input_lengths.len() != batch || target_lengths.len() != batch {
             let (inputs, targets) = (input_lengths.len(), target_lengths.len());
-            let message = format!("{inputs} input lengths and {targets} target lengths of {batch} samples");
+            let message = format!(
+                "{inputs} input lengths and {targets} target lengths for {batch} samples: needs one of each per sample"
+            );
             return Err(Error::argument(NAME, message));
         }
         if let Some(length) = input_lengths.iter().find(|&&length| length > time || length == 0) {
             return Err(Error::argument(NAME, format!("an input length of {length}: needs 1 to {time}")));
         }
         if blank >= classes {
-            return Err(Error::argument(NAME, format!("blank is class {blank} of {classes}")));
+            return Err(Error::argument(
+                NAME,
+                format!("blank is {blank}; it must be below the number of classes, {classes}"),
+            ));
         }
         let labels = labels(targets, target_lengths, blank)?;
         let (input_lengths, target_lengths) = (input_lengths.to_vec(), target_lengths.to_vec());

@@ -307,7 +307,7 @@ fn positive(op: &'static str, name: &str, value: f64) -> Result<()> {
 }
 
 impl Tensor {
-    /// `|self - target|`, reduced. As `torch.nn.functional.l1_loss`.
+    /// `|self - target|`, reduced. Like `torch.nn.functional.l1_loss`.
     ///
     /// # Errors
     /// Different shapes or dtypes; out of memory.
@@ -315,11 +315,11 @@ impl Tensor {
         call_one(PairLoss(L1 {}, reduction), &[self, target])
     }
 
-    /// `d² / (2 beta)` where the distance `d` is less than `beta`, otherwise `d - beta / 2`, reduced. As
+    /// `d² / (2 beta)` where the distance `d` is less than `beta`, otherwise `d - beta / 2`, reduced. Like
     /// `torch.nn.functional.smooth_l1_loss`.
     ///
     /// # Errors
-    /// As [`Tensor::l1_loss`]; a negative `beta`.
+    /// The errors of [`Tensor::l1_loss`]; a negative `beta`.
     pub fn smooth_l1_loss(&self, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
         if beta == 0.0 {
             return self.l1_loss(target, reduction);
@@ -328,21 +328,21 @@ impl Tensor {
         call_one(PairLoss(SmoothL1 { beta }, reduction), &[self, target])
     }
 
-    /// `d² / 2` where the distance `d` is at most `delta`, otherwise `delta · (d - delta / 2)`, reduced. As
+    /// `d² / 2` where the distance `d` is at most `delta`, otherwise `delta · (d - delta / 2)`, reduced. Like
     /// `torch.nn.functional.huber_loss`.
     ///
     /// # Errors
-    /// As [`Tensor::l1_loss`]; a `delta` that is not positive.
+    /// The errors of [`Tensor::l1_loss`]; a `delta` that is not positive.
     pub fn huber_loss(&self, target: &Tensor, delta: f64, reduction: Reduction) -> Result<Tensor> {
         positive("huber_loss", "delta", delta)?;
         call_one(PairLoss(Huber { delta }, reduction), &[self, target])
     }
 
-    /// Binary cross entropy of each probability against a target probability, times `weight`, reduced. As
+    /// Binary cross entropy of each probability against a target probability, times `weight`, reduced. Like
     /// `torch.nn.functional.binary_cross_entropy`.
     ///
     /// # Errors
-    /// As [`Tensor::l1_loss`]; a weight that does not broadcast; on the host, an input outside 0 to 1.
+    /// The errors of [`Tensor::l1_loss`]; a weight that does not broadcast; on the host, an input outside 0 to 1.
     pub fn binary_cross_entropy(
         &self,
         target: &Tensor,
@@ -355,10 +355,10 @@ impl Tensor {
     }
 
     /// `binary_cross_entropy(sigmoid(self))`, computed from the logits without overflow. `pos_weight` is a factor of the
-    /// positive part of each target. As `torch.nn.functional.binary_cross_entropy_with_logits`.
+    /// positive part of each target. Like `torch.nn.functional.binary_cross_entropy_with_logits`.
     ///
     /// # Errors
-    /// As [`Tensor::binary_cross_entropy`].
+    /// The errors of [`Tensor::binary_cross_entropy`].
     pub fn binary_cross_entropy_with_logits(
         &self,
         target: &Tensor,
@@ -382,10 +382,10 @@ impl Tensor {
     }
 
     /// `target · (ln target - self)` for log-probabilities `self`, reduced. `log_target` says that the target holds
-    /// log-probabilities too. PyTorch's `batchmean` is the sum divided by the batch size. As `torch.nn.functional.kl_div`.
+    /// log-probabilities too. PyTorch's `batchmean` is the sum divided by the batch size. Like `torch.nn.functional.kl_div`.
     ///
     /// # Errors
-    /// As [`Tensor::l1_loss`].
+    /// The errors of [`Tensor::l1_loss`].
     pub fn kl_div(&self, target: &Tensor, log_target: bool, reduction: Reduction) -> Result<Tensor> {
         match log_target {
             false => call_one(PairLoss(KlDiv {}, reduction), &[self, target]),

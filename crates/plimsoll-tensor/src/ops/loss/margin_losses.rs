@@ -15,7 +15,7 @@ fn reduced(losses: &Tensor, reduction: Reduction) -> Result<Tensor> {
 }
 
 impl Tensor {
-    /// `max(0, margin - target · (self - other))` for targets 1 and -1. As `torch.nn.functional.margin_ranking_loss`.
+    /// `max(0, margin - target · (self - other))` for targets 1 and -1. Like `torch.nn.functional.margin_ranking_loss`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -30,7 +30,7 @@ impl Tensor {
         reduced(&worse.add_scalar(margin)?.clamp_min(0.0)?, reduction)
     }
 
-    /// The element itself for target 1, `max(0, margin - self)` for target -1. As `torch.nn.functional.hinge_embedding_loss`.
+    /// The element itself for target 1, `max(0, margin - self)` for target -1. Like `torch.nn.functional.hinge_embedding_loss`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -42,7 +42,7 @@ impl Tensor {
         reduced(&apart.add(&near)?, reduction)
     }
 
-    /// `1 - cos(self, other)` for target 1, `max(0, cos - margin)` for target -1; the vectors are along the last dimension. As
+    /// `1 - cos(self, other)` for target 1, `max(0, cos - margin)` for target -1; the vectors are along the last dimension. Like
     /// `torch.nn.functional.cosine_embedding_loss`.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Tensor {
         reduced(&near.add(&far)?, reduction)
     }
 
-    /// `ln(1 + e^(-target · self))` for targets 1 and -1. As `torch.nn.functional.soft_margin_loss`.
+    /// `ln(1 + e^(-target · self))` for targets 1 and -1. Like `torch.nn.functional.soft_margin_loss`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -74,11 +74,11 @@ impl Tensor {
         reduced(&against.logaddexp(&zero)?, reduction)
     }
 
-    /// Binary cross entropy of each label, for logits `[batch, labels]` against targets 0 and 1, averaged over the labels. As
+    /// Binary cross entropy of each label, for logits `[batch, labels]` against targets 0 and 1, averaged over the labels. Like
     /// `torch.nn.functional.multilabel_soft_margin_loss`.
     ///
     /// # Errors
-    /// As [`Tensor::binary_cross_entropy_with_logits`].
+    /// The errors of [`Tensor::binary_cross_entropy_with_logits`].
     pub fn multilabel_soft_margin_loss(
         &self,
         target: &Tensor,
@@ -90,7 +90,7 @@ impl Tensor {
     }
 
     /// The mean over classes, without the target itself, of `max(0, margin - self[target] + self[class])^p`, for `[batch,
-    /// classes]` against the target classes. As `torch.nn.functional.multi_margin_loss`.
+    /// classes]` against the target classes. Like `torch.nn.functional.multi_margin_loss`.
     ///
     /// # Errors
     /// A `p` other than 1 and 2; targets that are not classes; out of memory.
@@ -116,7 +116,7 @@ impl Tensor {
     }
 
     /// Negative log-likelihood of counts under a Poisson distribution. `self` is the logarithm of its mean, or the mean itself
-    /// if `log_input` is false; `full` adds Stirling's term for targets above 1. As `torch.nn.functional.poisson_nll_loss`.
+    /// if `log_input` is false; `full` adds Stirling's term for targets above 1. Like `torch.nn.functional.poisson_nll_loss`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -141,7 +141,7 @@ impl Tensor {
     }
 
     /// Negative log-likelihood of targets under normal distributions with these means and the variances `var`, clamped to at
-    /// least `eps`. `full` adds the constant term. As `torch.nn.functional.gaussian_nll_loss`.
+    /// least `eps`. `full` adds the constant term. Like `torch.nn.functional.gaussian_nll_loss`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.

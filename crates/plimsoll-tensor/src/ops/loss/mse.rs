@@ -132,7 +132,7 @@ impl Operator for MseLossBackward {
 }
 
 impl Tensor {
-    /// The mean of the squared differences, a scalar. Only the scalar is allocated. As `torch.nn.functional.mse_loss`.
+    /// The mean of the squared differences, a scalar. Only the scalar is allocated. Like `torch.nn.functional.mse_loss`.
     ///
     /// # Errors
     /// Different shapes; different dtypes or dtypes that are not floating-point; out of memory.
@@ -143,7 +143,7 @@ impl Tensor {
     /// [`Tensor::mse_loss`] with a choice of reduction: sum, mean or none.
     ///
     /// # Errors
-    /// As [`Tensor::mse_loss`].
+    /// The errors of [`Tensor::mse_loss`].
     pub fn mse_loss_with(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
         if reduction == Reduction::None {
             return self.sub(target)?.square();

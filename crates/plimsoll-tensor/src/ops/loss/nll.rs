@@ -139,7 +139,7 @@ impl Operator for NllLossBackward {
 
 impl Tensor {
     /// Negative log-likelihood of the classes `target` (`int64 [batch]`) under log-probabilities `[batch, classes]`, a scalar.
-    /// A target of -100 is ignored, also in the divisor of a mean. As `torch.nn.functional.nll_loss`.
+    /// A target of -100 is ignored, also in the divisor of a mean. Like `torch.nn.functional.nll_loss`.
     ///
     /// # Errors
     /// Incompatible sizes or dtypes; a target that is neither a class nor -100; out of memory.

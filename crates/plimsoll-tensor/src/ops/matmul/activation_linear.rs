@@ -265,7 +265,7 @@ impl Tensor {
     /// [`Tensor::linear_activation`] with ReLU.
     ///
     /// # Errors
-    /// As [`Tensor::linear_activation`].
+    /// The errors of [`Tensor::linear_activation`].
     pub fn linear_relu(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         self.linear_activation(Activation::Relu, weight, bias)
     }
@@ -273,7 +273,7 @@ impl Tensor {
     /// [`Tensor::linear_activation`] with GELU.
     ///
     /// # Errors
-    /// As [`Tensor::linear_activation`].
+    /// The errors of [`Tensor::linear_activation`].
     pub fn linear_gelu(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         self.linear_activation(Activation::Gelu, weight, bias)
     }
@@ -281,7 +281,7 @@ impl Tensor {
     /// [`Tensor::linear_activation`] with SiLU.
     ///
     /// # Errors
-    /// As [`Tensor::linear_activation`].
+    /// The errors of [`Tensor::linear_activation`].
     pub fn linear_silu(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         self.linear_activation(Activation::Silu, weight, bias)
     }

@@ -191,7 +191,7 @@ impl Operator for Matmul {
 
 impl Tensor {
     /// Matrix product over the last two dimensions. Leading dimensions broadcast; a vector is a row on the left and a column on
-    /// the right. As `torch.matmul`.
+    /// the right. Like `torch.matmul`.
     ///
     /// # Errors
     /// Inner sizes that differ; leading sizes that do not broadcast; a scalar; out of memory.

@@ -62,8 +62,11 @@ impl Operator for Cdist {
             return Err(Error::shape("cdist", message));
         };
         if width != also || lead != other {
-            let message =
-                format!("{:?} and {:?}: vectors of one width in equal batches", x.shape(), y.shape());
+            let message = format!(
+                "{:?} and {:?}: needs vectors of equal width, in equal batches",
+                x.shape(),
+                y.shape()
+            );
             return Err(Error::shape("cdist", message));
         }
         let mut shape = Dims::from_slice(lead);
@@ -170,7 +173,7 @@ impl Operator for CdistBackward {
 
 impl Tensor {
     /// The `p`-norm of the difference of each vector of this tensor, `[…, rows, width]`, and each vector of another, `[…,
-    /// columns, width]`. Returns `[…, rows, columns]`; the batches are broadcast. The differences are never materialized. As
+    /// columns, width]`. Returns `[…, rows, columns]`; the batches are broadcast. The differences are never materialized. Like
     /// `torch.cdist`.
     ///
     /// ```

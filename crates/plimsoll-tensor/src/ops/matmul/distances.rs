@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// Divides the vectors along a dimension by their Euclidean norm, or by `1e-12` if that is larger. As
+    /// Divides the vectors along a dimension by their Euclidean norm, or by `1e-12` if that is larger. Like
     /// `torch.nn.functional.normalize`.
     ///
     /// ```
@@ -22,30 +22,30 @@ impl Tensor {
         self.div(&self.norm_keepdim(2.0, &[dim])?.clamp_min(1e-12)?)
     }
 
-    /// The cosine of the angle between vectors along a dimension; both are broadcast. As
+    /// The cosine of the angle between vectors along a dimension; both are broadcast. Like
     /// `torch.nn.functional.cosine_similarity`.
     ///
     /// # Errors
-    /// As [`Tensor::normalize`]; shapes that do not broadcast.
+    /// The errors of [`Tensor::normalize`]; shapes that do not broadcast.
     pub fn cosine_similarity(&self, other: &Tensor, dim: isize) -> Result<Tensor> {
         let length = |x: &Tensor| x.norm_keepdim(2.0, &[dim])?.clamp_min(1e-8);
         self.div(&length(self)?)?.mul(&other.div(&length(other)?)?)?.sum_dims(&[dim])
     }
 
-    /// The `p`-norm of the difference of vectors along the last dimension; `1e-6` is added to the difference. As
+    /// The `p`-norm of the difference of vectors along the last dimension; `1e-6` is added to the difference. Like
     /// `torch.nn.functional.pairwise_distance`.
     ///
     /// # Errors
-    /// As [`Tensor::cosine_similarity`].
+    /// The errors of [`Tensor::cosine_similarity`].
     pub fn pairwise_distance(&self, other: &Tensor, p: f64) -> Result<Tensor> {
         self.sub(other)?.add_scalar(1e-6)?.norm_dims(p, &[-1])
     }
 
-    /// `max(d(self, positive) - d(self, negative) + margin, 0)` with the Euclidean distance. As
+    /// `max(d(self, positive) - d(self, negative) + margin, 0)` with the Euclidean distance. Like
     /// `torch.nn.functional.triplet_margin_loss`.
     ///
     /// # Errors
-    /// As [`Tensor::cosine_similarity`].
+    /// The errors of [`Tensor::cosine_similarity`].
     pub fn triplet_margin_loss(
         &self,
         positive: &Tensor,

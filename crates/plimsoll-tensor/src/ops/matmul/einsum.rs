@@ -45,8 +45,9 @@ fn operand(term: &str, number: usize, tensor: &Tensor) -> Result<(Tensor, Vec<La
     let ellipsis = tensor.rank().checked_sub(letters).filter(|&n| n == 0 || term.contains("..."));
     let Some(ellipsis) = ellipsis else {
         let (shape, rank) = (tensor.shape(), tensor.rank());
-        let message =
-            format!("`{term}` has {letters} subscripts, operand {number} {shape:?} has {rank} dimensions");
+        let message = format!(
+            "`{term}` has {letters} subscripts, but operand {number} {shape:?} has {rank} dimensions"
+        );
         return Err(wrong(message));
     };
     let (mut tensor, mut labels) = (tensor.clone(), labels(term, ellipsis)?);
@@ -85,7 +86,7 @@ fn result(named: Option<&str>, operands: &[(Tensor, Vec<Label>)], terms: &[&str]
     for (i, label) in labels.iter().enumerate() {
         let Label::Letter(letter) = label else { continue };
         if labels[..i].contains(label) {
-            return Err(wrong(format!("subscript `{letter}` is twice in the result `{named}`")));
+            return Err(wrong(format!("subscript `{letter}` appears twice in the result `{named}`")));
         }
         if !all.contains(label) {
             return Err(wrong(format!("subscript `{letter}` of the result `{named}` is in no operand")));
@@ -170,8 +171,8 @@ fn contract(a: &Tensor, b: &Tensor, summed: &[usize]) -> Result<Tensor> {
 }
 
 impl Tensor {
-    /// A sum of products in Einstein notation, as `torch.einsum`: `"ij,jk->ik"` is a matrix product, `"ii->i"` a diagonal,
-    /// `"...ij->...ji"` a transpose. Without `->`, the result has the subscripts that occur once, sorted.
+    /// A sum of products in Einstein notation, like `torch.einsum`: `"ij,jk->ik"` is a matrix product, `"ii->i"` a
+    /// diagonal, `"...ij->...ji"` a transpose. Without `->`, the result has the subscripts that occur once, sorted.
     ///
     /// ```
     /// # use plimsoll_tensor::{Device, Tensor};
@@ -192,7 +193,7 @@ impl Tensor {
         let terms: Vec<&str> = terms.split(',').collect();
         if terms.len() != operands.len() {
             let (terms, count) = (terms.len(), operands.len());
-            return Err(wrong(format!("`{equation}` has {terms} operands, {count} tensors are given")));
+            return Err(wrong(format!("`{equation}` has {terms} operands, but {count} tensors are given")));
         }
         let parsed =
             terms.iter().zip(operands).enumerate().map(|(i, (term, tensor))| operand(term, i, tensor));

@@ -194,7 +194,7 @@ impl Operator for Linear {
 }
 
 impl Tensor {
-    /// `self · weightᵀ + bias`, for `[…, in]`, a weight `[out, in]` and a bias `[out]`. Allocates only the output. As
+    /// `self · weightᵀ + bias`, for `[…, in]`, a weight `[out, in]` and a bias `[out]`. Allocates only the output. Like
     /// `torch.nn.functional.linear`.
     ///
     /// # Errors
@@ -205,7 +205,7 @@ impl Tensor {
         call_one(Linear { weight: Weight::OutIn }, &ins)
     }
 
-    /// `self · weight + bias`: as [`Tensor::linear`] with a weight `[in, out]`, as in `transformers`' `Conv1D`. As
+    /// `self · weight + bias`: as [`Tensor::linear`] with a weight `[in, out]`, as in `transformers`' `Conv1D`. Like
     /// `torch.addmm` over rows.
     ///
     /// # Errors

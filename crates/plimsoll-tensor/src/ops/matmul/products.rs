@@ -174,7 +174,7 @@ pub(super) fn want_whole_factors(op: &'static str, dtype: DType, beta: f64, alph
 }
 
 impl Tensor {
-    /// `beta · self + alpha · a b`, with this tensor broadcast to the product of the two matrices. As `torch.addmm`.
+    /// `beta · self + alpha · a b`, with this tensor broadcast to the product of the two matrices. Like `torch.addmm`.
     ///
     /// # Errors
     /// Incompatible sizes or dtypes; out of memory.
@@ -183,7 +183,7 @@ impl Tensor {
         call_one(AddMm { beta, alpha }, &[self, a, b])
     }
 
-    /// Products of the matrices of two batches of the same size, without broadcasting. As `torch.bmm`.
+    /// Products of the matrices of two batches of the same size, without broadcasting. Like `torch.bmm`.
     ///
     /// # Errors
     /// Tensors that are not `[batch, n, k]` and `[batch, k, m]`; out of memory.
@@ -196,7 +196,7 @@ impl Tensor {
         self.matmul(other)
     }
 
-    /// A matrix times a vector. As `torch.mv`.
+    /// A matrix times a vector. Like `torch.mv`.
     ///
     /// # Errors
     /// Tensors that are not `[n, k]` and `[k]`; out of memory.
@@ -208,7 +208,7 @@ impl Tensor {
         self.matmul(vector)
     }
 
-    /// The dot product of two vectors, a scalar. As `torch.dot`.
+    /// The dot product of two vectors, a scalar. Like `torch.dot`.
     ///
     /// # Errors
     /// Tensors that are not vectors of the same length; out of memory.
@@ -220,7 +220,7 @@ impl Tensor {
         self.matmul(other)
     }
 
-    /// The outer product of two vectors, a matrix. As `torch.outer`.
+    /// The outer product of two vectors, a matrix. Like `torch.outer`.
     ///
     /// # Errors
     /// Tensors that are not vectors; out of memory.

@@ -8,7 +8,7 @@ use crate::ops::dim_index;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// Swaps the last two dimensions. Returns a view. As `Tensor.mT`.
+    /// Swaps the last two dimensions. Returns a view. Like `Tensor.mT`.
     ///
     /// # Errors
     /// Fewer than two dimensions.
@@ -16,10 +16,10 @@ impl Tensor {
         self.transpose(-2, -1)
     }
 
-    /// `beta · self + alpha · (a @ b)` for batches of matrices. As `torch.baddbmm`.
+    /// `beta · self + alpha · (a @ b)` for batches of matrices. Like `torch.baddbmm`.
     ///
     /// # Errors
-    /// As [`Tensor::bmm`]; different dtypes; fractional factors of integers; shapes that do not broadcast.
+    /// The errors of [`Tensor::bmm`]; different dtypes; fractional factors of integers; shapes that do not broadcast.
     pub fn baddbmm(&self, a: &Tensor, b: &Tensor, beta: f64, alpha: f64) -> Result<Tensor> {
         const NAME: &str = "baddbmm";
         want_whole_factors(NAME, a.dtype(), beta, alpha)?;
@@ -45,7 +45,7 @@ impl Tensor {
     }
 
     /// `x · W · y + bias` for each matrix `W` of a weight `[outputs, width of self, width of other]`, over the last dimension
-    /// of both inputs. As `torch.nn.functional.bilinear`.
+    /// of both inputs. Like `torch.nn.functional.bilinear`.
     ///
     /// # Errors
     /// Widths that do not match the weight; other sizes that differ; out of memory.
@@ -54,7 +54,7 @@ impl Tensor {
         bias.map_or(Ok(product.clone()), |bias| product.add(bias))
     }
 
-    /// The sums of products over the last dimension of both tensors. As `torch.inner`.
+    /// The sums of products over the last dimension of both tensors. Like `torch.inner`.
     ///
     /// # Errors
     /// Last dimensions of different sizes; out of memory.
@@ -65,7 +65,7 @@ impl Tensor {
         self.tensordot(other, &[-1], &[-1])
     }
 
-    /// The sums of products over pairs of dimensions of both tensors. The remaining dimensions of this tensor come first. As
+    /// The sums of products over pairs of dimensions of both tensors. The remaining dimensions of this tensor come first. Like
     /// `torch.tensordot(self, other, (dims, others))`.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Tensor {
         let summed = sizes(self, &left.named);
         if summed != sizes(other, &right.named) {
             let message = format!(
-                "dimensions {dims:?} of {:?} against {others:?} of {:?}",
+                "dimensions {dims:?} of {:?} do not match {others:?} of {:?}",
                 self.shape(),
                 other.shape()
             );
@@ -93,7 +93,7 @@ impl Tensor {
         a.matmul(&b)?.reshape([rows, columns].concat().as_slice())
     }
 
-    /// The cross product of vectors of three elements along a dimension, broadcast. As `torch.linalg.cross`.
+    /// The cross product of vectors of three elements along a dimension, broadcast. Like `torch.linalg.cross`.
     ///
     /// # Errors
     /// A dimension that is not of size 3; shapes that do not broadcast; out of memory.

@@ -231,7 +231,7 @@ impl Operator for GroupNormBackward {
 
 impl Tensor {
     /// Normalizes each of `groups` equal groups of channels of `[batch, channels, …]` to mean 0 and standard deviation 1, then
-    /// multiplies by `weight` and adds `bias` for each channel. As `torch.nn.functional.group_norm`.
+    /// multiplies by `weight` and adds `bias` for each channel. Like `torch.nn.functional.group_norm`.
     ///
     /// # Errors
     /// A number of channels that is not a multiple of the groups; a bias without a weight; incompatible sizes; out of memory.

@@ -137,7 +137,7 @@ impl Operator for SoftmaxBackward {
 }
 
 impl Tensor {
-    /// Softmax along a dimension. As `torch.softmax`.
+    /// Softmax along a dimension. Like `torch.softmax`.
     ///
     /// # Errors
     /// A dimension out of range; a dtype that is not floating-point; out of memory.
@@ -145,7 +145,7 @@ impl Tensor {
         self.along(dim, Softmax::Plain)
     }
 
-    /// Log-softmax along a dimension, without overflow. As `torch.log_softmax`.
+    /// Log-softmax along a dimension, without overflow. Like `torch.log_softmax`.
     ///
     /// # Errors
     /// A dimension out of range; a dtype that is not floating-point; out of memory.

@@ -56,7 +56,7 @@ impl CapturedStep {
         if rule.name() != name || steps.len() != self.parameters.len() {
             let (parameters, rule) = (self.parameters.len(), rule.name());
             let message = format!(
-                "a captured step of {parameters} parameters by {name} cannot be one of {} by {rule}",
+                "a step captured for {parameters} parameters of {name} cannot be replayed for {} parameters of {rule}",
                 steps.len()
             );
             return Err(Error::argument(name, message));

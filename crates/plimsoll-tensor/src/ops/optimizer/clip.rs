@@ -87,7 +87,7 @@ impl Operator for Clip {
 }
 
 /// Scales all gradients in place so that their total norm, as if they were one vector, is at most `max_norm`. Returns the norm
-/// before scaling. As `torch.nn.utils.clip_grad_norm_`, where `norm_type` is 2 by default; it may be infinite.
+/// before scaling. Like `torch.nn.utils.clip_grad_norm_`, where `norm_type` is 2 by default; it may be infinite.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, op::clip_norm_};
@@ -132,7 +132,7 @@ fn clip_norm_wide(grads: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Ten
     Ok(norm)
 }
 
-/// Clamps every element of the gradients to `-clip_value..=clip_value`, in place. As `torch.nn.utils.clip_grad_value_`.
+/// Clamps every element of the gradients to `-clip_value..=clip_value`, in place. Like `torch.nn.utils.clip_grad_value_`.
 ///
 /// # Errors
 /// A bound that is negative or NaN; gradients on different devices, or that share memory.

@@ -62,8 +62,8 @@ impl Operator for ForeachCopy {
     }
 }
 
-/// Copies each tensor of `from` into the one of `to` at the same place, all in one call. As `torch._foreach_copy_`, for tensors of
-/// the same shapes and types. The copies are not recorded for derivatives.
+/// Copies each tensor of `from` into the one of `to` at the same place, all in one call. Like `torch._foreach_copy_`,
+/// for tensors of the same shapes and types. The copies are not recorded for derivatives.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, op::foreach_copy_};
@@ -79,7 +79,8 @@ impl Operator for ForeachCopy {
 /// Lists of different lengths, or tensors of different shapes or types; tensors on different devices; tensors of `to` that overlap.
 pub fn foreach_copy_(to: &[Tensor], from: &[Tensor]) -> Result<()> {
     if to.len() != from.len() {
-        let message = format!("{} tensors into {}: give as many of both", from.len(), to.len());
+        let message =
+            format!("{} tensors into {}: both lists must have the same length", from.len(), to.len());
         return Err(Error::argument("foreach_copy_", message));
     }
     if to.is_empty() {

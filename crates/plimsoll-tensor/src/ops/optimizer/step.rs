@@ -28,7 +28,7 @@ use crate::suite::Case;
 use crate::tensor::Tensor;
 use crate::view::Out;
 
-/// A parameter, and what an optimizer step reads and changes with it.
+/// A parameter, and the tensors that an optimizer step reads and changes with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot<'a> {
     /// The parameter. It is changed.
@@ -174,8 +174,10 @@ impl Operator for Step {
             check(&self.rule, &ins[parameter], &after[..states], &ins[changes + slot])?;
             if self.rounds && after[states].shape() != ins[parameter].shape() {
                 let shapes = (ins[parameter].shape(), after[states].shape());
-                let message =
-                    format!("a parameter of {:?} to be rounded into a tensor of {:?}", shapes.0, shapes.1);
+                let message = format!(
+                    "a parameter of {:?} cannot be rounded into a tensor of {:?}",
+                    shapes.0, shapes.1
+                );
                 return Err(Error::shape(name, message));
             }
             if self.rounds {
@@ -210,7 +212,8 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
     let name = rule.name();
     let shape = parameter.shape();
     if matches!(rule, Rule::Muon(_)) && shape.len() != 2 {
-        let message = format!("a parameter of {shape:?}; it steps matrices only: give the others to AdamW");
+        let message =
+            format!("a parameter of {shape:?}: only matrices are supported; give the others to AdamW");
         return Err(Error::shape(name, message));
     }
     let expected = rule.state_shapes(shape);
@@ -221,7 +224,7 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
     let shapes = expected.iter().map(|shape| shape.as_slice()).chain([shape]);
     for (meta, expected) in state.iter().chain([grad]).zip(shapes) {
         if meta.shape() != expected {
-            let message = format!("a parameter of {shape:?} with a tensor of {:?}", meta.shape());
+            let message = format!("a parameter of {shape:?} does not match a tensor of {:?}", meta.shape());
             return Err(Error::shape(name, message));
         }
     }
@@ -234,7 +237,10 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
     // A rule that needs the complete parameter gets a row-major copy of one in another order; dispatch copies it back.
     let strided = [parameter].into_iter().chain(state).find(|meta| !meta.layout.is_contiguous());
     if let Some(meta) = strided.filter(|_| !rule.is_whole()) {
-        let message = format!("a parameter or its state has strides {:?}", meta.layout.strides());
+        let message = format!(
+            "a parameter or its state has strides {:?}: it must be contiguous",
+            meta.layout.strides()
+        );
         return Err(Error::shape(name, message));
     }
     Ok(())
@@ -264,11 +270,14 @@ pub fn optimizer_step(rule: &Rule, slots: &[Slot<'_>]) -> Result<()> {
 /// the step, in its own dtype. So a model can compute in 16 bits while its parameters are updated in 32.
 ///
 /// # Errors
-/// As [`optimizer_step`]; not exactly one tensor per slot; a tensor of another shape.
+/// The errors of [`optimizer_step`]; not exactly one tensor per slot; a tensor of another shape.
 pub fn optimizer_step_rounded(rule: &Rule, slots: &[Slot<'_>], rounded: &[&Tensor]) -> Result<()> {
     if rounded.len() != slots.len() {
-        let message =
-            format!("{} tensors for the rounded values of {} parameters", rounded.len(), slots.len());
+        let message = format!(
+            "{} tensors for the rounded values of {} parameters: needs one for each",
+            rounded.len(),
+            slots.len()
+        );
         return Err(Error::argument(rule.name(), message));
     }
     let is_one_launch =

@@ -69,7 +69,7 @@ impl Operator for Unscale {
     }
 }
 
-/// Multiplies gradients of one dtype by `factor`, in place. Returns 1 if any value was infinite or NaN, otherwise 0. As
+/// Multiplies gradients of one dtype by `factor`, in place. Returns 1 if any value was infinite or NaN, otherwise 0. Like
 /// PyTorch's `_amp_foreach_non_finite_check_and_unscale_`; gradient scalers are built on it.
 ///
 /// ```
@@ -80,7 +80,8 @@ impl Operator for Unscale {
 /// ```
 ///
 /// # Errors
-/// No gradient; different dtypes or dtypes that are not floating-point; two that share memory.
+/// No gradient; different dtypes or dtypes that are not floating-point; two gradients that share
+/// memory.
 pub fn unscale_(gradients: &[&Tensor], factor: f64) -> Result<Tensor> {
     let mut outs = no_grad(|| call(Unscale { factor }, gradients))?;
     outs.pop().ok_or_else(|| Error::argument("unscale", "needs a gradient"))

@@ -70,7 +70,7 @@ impl Operator for Dropout {
         Ok(smallvec![Output::new(x.shape(), x.dtype)])
     }
 
-    /// Elements are counted in row-major order, whatever their layout.
+    /// Elements are counted in row-major order, regardless of their layout.
     fn takes(&self, _: usize, layout: &Layout) -> bool {
         layout.is_contiguous()
     }
@@ -96,7 +96,7 @@ fn drops(op: &'static str, p: f64, training: bool) -> Result<bool> {
 
 impl Tensor {
     /// In training, sets each element to 0 with probability `p` and divides the others by `1 - p`; otherwise returns the tensor
-    /// itself. The elements follow from the device's seed, so nothing is saved for the backward pass. As
+    /// itself. The elements follow from the device's seed, so nothing is saved for the backward pass. Like
     /// `torch.nn.functional.dropout`.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl Tensor {
     /// `self.dropout(p, training) + residual`, in one pass without an intermediate tensor if the dtypes are equal.
     ///
     /// # Errors
-    /// As [`Tensor::dropout`]; different shapes.
+    /// The errors of [`Tensor::dropout`]; different shapes.
     pub fn dropout_add(&self, residual: &Tensor, p: f64, training: bool) -> Result<Tensor> {
         if !drops("dropout_add", p, training)? {
             return self.add(residual);

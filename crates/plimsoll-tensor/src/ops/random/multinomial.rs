@@ -80,7 +80,7 @@ impl Operator for Multinomial {
         };
         if self.drawn == 0 || cols == 0 || (!self.replace && self.drawn > cols) {
             let how = if self.replace { "with" } else { "without" };
-            let message = format!("{} places of {cols} {how} replacement", self.drawn);
+            let message = format!("cannot draw {} of {cols} indices {how} replacement", self.drawn);
             return Err(Error::argument("multinomial", message));
         }
         let mut shape = Dims::from_slice(weights.shape());
@@ -107,7 +107,7 @@ impl Operator for Multinomial {
 impl Tensor {
     /// Draws `drawn` indices at random for each row of weights (`[n]` or `[rows, n]`, with any sum), as `int64`. Each index is
     /// drawn at most once unless `replace`. The numbers follow from the device's seed ([`crate::Device::manual_seed`]) and are
-    /// the same on every machine. As `torch.multinomial`, but with other random numbers.
+    /// the same on every machine. Like `torch.multinomial`, but with other random numbers.
     ///
     /// # Errors
     /// A weight that is negative, infinite or NaN; a row with too few positive weights; without replacement, more

@@ -210,7 +210,7 @@ impl Tensor {
             return Err(Error::argument(NAME, "only an LSTM can have a projection"));
         }
         if (op.cell == Cell::Lstm) != state.c.is_some() {
-            return Err(Error::argument(NAME, "only the state of an LSTM has a memory `c`"));
+            return Err(Error::argument(NAME, "only an LSTM has a cell state `c`"));
         }
         want_float(NAME, self.dtype())?;
         self.fits(&op, &layer, state)?;

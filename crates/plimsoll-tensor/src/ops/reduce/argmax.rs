@@ -58,7 +58,7 @@ impl Operator for ArgMax {
 
 impl Tensor {
     /// The index of the maximum along a dimension, as `int64`; the first one if several are equal. Without a dimension
-    /// (`None`), the row-major index among all elements. As `torch.argmax`.
+    /// (`None`), the row-major index among all elements. Like `torch.argmax`.
     ///
     /// # Errors
     /// A dimension out of range or without elements; a `bool` tensor; out of memory.

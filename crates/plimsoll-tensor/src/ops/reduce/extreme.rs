@@ -302,7 +302,7 @@ extremes!(true, "largest", max, max_dim, max_keepdim, amax, amax_keepdim);
 extremes!(false, "smallest", min, min_dim, min_keepdim, amin, amin_keepdim);
 
 impl Tensor {
-    /// The index of the minimum along a dimension, as `int64`; the first one if several are equal. As `torch.argmin(dim)`.
+    /// The index of the minimum along a dimension, as `int64`; the first one if several are equal. Like `torch.argmin(dim)`.
     ///
     /// # Errors
     /// A dimension out of range or without elements; out of memory.

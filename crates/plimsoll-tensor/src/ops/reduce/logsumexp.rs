@@ -71,7 +71,7 @@ impl Operator for LogSumExp {
 }
 
 impl Tensor {
-    /// `log(sum(exp(x)))` over some dimensions, which are removed. As `torch.logsumexp`.
+    /// `log(sum(exp(x)))` over some dimensions, which are removed. Like `torch.logsumexp`.
     ///
     /// # Errors
     /// A dimension out of range or listed twice; a dtype that is not floating-point; out of memory.
@@ -83,7 +83,7 @@ impl Tensor {
     /// `log(sum(exp(x)))` over some dimensions, which are kept with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::logsumexp`].
+    /// The errors of [`Tensor::logsumexp`].
     pub fn logsumexp_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
         let x = if self.dtype().is_float() { self.clone() } else { self.float()? };
         call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Kept)?), &[&x])

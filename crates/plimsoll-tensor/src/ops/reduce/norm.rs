@@ -180,7 +180,8 @@ impl Operator for NormBackward {
         Saves::input(1).and(Saves::input(2))
     }
 
-    /// The derivative for the norms that are piecewise linear; `norm` composes the others of tensor operations.
+    /// The derivative for the norms that are piecewise linear; `norm` composes the other norms from tensor
+    /// operations.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None, None]) };
         let shared = call_one(*self, &[grad, &at.input(1)?, &at.input(2)?])?;
@@ -190,7 +191,7 @@ impl Operator for NormBackward {
 
 impl Tensor {
     /// The norm of order `p` of all elements, a scalar: 2 for the Euclidean norm, infinity for the largest magnitude, 0 for the
-    /// number of nonzero elements. As `torch.linalg.vector_norm`.
+    /// number of nonzero elements. Like `torch.linalg.vector_norm`.
     ///
     /// # Errors
     /// No elements, for an infinite order; a dtype that is not floating-point; out of memory.
@@ -198,10 +199,10 @@ impl Tensor {
         self.norm_over(p, Over::all(self.rank()))
     }
 
-    /// The norm over some dimensions, which are removed. As [`Tensor::norm`].
+    /// The norm over some dimensions, which are removed. Like [`Tensor::norm`].
     ///
     /// # Errors
-    /// A dimension out of range or listed twice; as [`Tensor::norm`].
+    /// A dimension out of range or listed twice; the errors of [`Tensor::norm`].
     pub fn norm_dims(&self, p: f64, dims: &[isize]) -> Result<Tensor> {
         self.norm_over(p, Over::dims("norm", self.rank(), dims, Keep::Dropped)?)
     }
@@ -209,7 +210,7 @@ impl Tensor {
     /// The norm over some dimensions, which are kept with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::norm_dims`].
+    /// The errors of [`Tensor::norm_dims`].
     pub fn norm_keepdim(&self, p: f64, dims: &[isize]) -> Result<Tensor> {
         self.norm_over(p, Over::dims("norm", self.rank(), dims, Keep::Kept)?)
     }
@@ -219,7 +220,7 @@ impl Tensor {
             return self.extreme("norm", Extremes { largest: p > 0.0, magnitude: true }, over);
         }
         if p.is_nan() {
-            return Err(Error::argument("norm", "an order that is not a number"));
+            return Err(Error::argument("norm", "the order p is NaN"));
         }
         call_one(NormOver { norm: Norm::of(p), over }, &[self])
     }

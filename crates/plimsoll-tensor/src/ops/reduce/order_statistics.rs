@@ -11,7 +11,7 @@ use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::ops::dim_index;
 use crate::tensor::{Grads, Tensor};
 
-/// The value of a quantile between two elements. As PyTorch's `interpolation`.
+/// The value of a quantile between two elements. Like PyTorch's `interpolation`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interpolation {
     /// Linear interpolation of the two.
@@ -57,7 +57,7 @@ impl Function for Median {
 
 impl Tensor {
     /// The median of all elements: for an even count, the lower of the middle two; NaN if any is NaN. Equal elements share the
-    /// gradient. As `torch.median`.
+    /// gradient. Like `torch.median`.
     ///
     /// # Errors
     /// An empty integer tensor (an empty floating-point one gives NaN); out of memory.
@@ -69,7 +69,7 @@ impl Tensor {
     }
 
     /// The medians along a dimension, which is removed, and their indices (`int64`). Among equal elements, the index may differ
-    /// from PyTorch's. As `torch.median(dim)`.
+    /// from PyTorch's. Like `torch.median(dim)`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -100,7 +100,7 @@ impl Tensor {
         Ok((any.where_cond(&last, &value)?, any.where_cond(&at, &place)?))
     }
 
-    /// The `k`-th smallest elements (from 1) along a dimension, which is removed, and their indices (`int64`). As
+    /// The `k`-th smallest elements (from 1) along a dimension, which is removed, and their indices (`int64`). Like
     /// `torch.kthvalue`.
     ///
     /// # Errors
@@ -118,15 +118,15 @@ impl Tensor {
     }
 
     /// The `q`-quantile of the elements along a dimension, which is removed, or of all elements if `None`; NaN if any is NaN.
-    /// As `torch.quantile` with a number.
+    /// Like `torch.quantile` with a number.
     ///
     /// # Errors
-    /// As [`Tensor::quantiles`].
+    /// The errors of [`Tensor::quantiles`].
     pub fn quantile(&self, q: f64, dim: impl Into<Option<isize>>, between: Interpolation) -> Result<Tensor> {
         self.quantiles(&[q], dim, between)?.squeeze(0)
     }
 
-    /// Several quantiles, along the first dimension of the result. As `torch.quantile` with a vector.
+    /// Several quantiles, along the first dimension of the result. Like `torch.quantile` with a vector.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Interpolation, Tensor};

@@ -48,7 +48,8 @@ impl Operator for OrderedSum {
         match x.shape() {
             [parts, rest @ ..] if *parts > 0 => Ok(smallvec![Output::new(rest, x.dtype)]),
             shape => {
-                let message = format!("{shape:?} has no parts: the first dimension counts them, from 1 up");
+                let message =
+                    format!("{shape:?} has no parts: the first dimension, their number, must be at least 1");
                 Err(Error::shape(self.name(), message))
             }
         }

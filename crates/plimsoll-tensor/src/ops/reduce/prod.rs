@@ -25,7 +25,7 @@ use crate::tensor::{Grads, Tensor};
 #[derive(Clone, Debug)]
 struct Prod {
     over: Over,
-    /// Whether it was called without dimensions: PyTorch's derivative for NaN differs then.
+    /// Whether it was called without dimensions, in which case PyTorch's derivative for NaN differs.
     of_all: bool,
 }
 
@@ -183,7 +183,7 @@ impl Operator for ProdBackward {
 }
 
 impl Tensor {
-    /// The product of all elements, a scalar; 1 if there are none. Integers and `bool` give `int64`. As `torch.prod`.
+    /// The product of all elements, a scalar; 1 if there are none. Integers and `bool` give `int64`. Like `torch.prod`.
     ///
     /// # Errors
     /// Out of memory.
@@ -191,7 +191,7 @@ impl Tensor {
         self.prod_over(Over::all(self.rank()), true)
     }
 
-    /// The product over a dimension, which is removed. As `torch.prod(dim)`.
+    /// The product over a dimension, which is removed. Like `torch.prod(dim)`.
     ///
     /// # Errors
     /// A dimension out of range; out of memory.
@@ -202,7 +202,7 @@ impl Tensor {
     /// The product over a dimension, which is kept with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::prod_dim`].
+    /// The errors of [`Tensor::prod_dim`].
     pub fn prod_keepdim(&self, dim: isize) -> Result<Tensor> {
         self.prod_over(Over::dims("prod", self.rank(), &[dim], Keep::Kept)?, false)
     }

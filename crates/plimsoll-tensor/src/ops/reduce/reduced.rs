@@ -67,7 +67,7 @@ impl Over {
         (0..self.marks.len()).filter(|&dim| self.marks[dim]).map(|dim| dim as isize).collect()
     }
 
-    /// Fails if a result would be computed from no elements.
+    /// Returns an error if a result would be computed from no elements.
     pub(crate) fn want_elements(&self, op: &'static str, x: &Meta<'_>) -> Result<()> {
         if self.count(x.shape()) > 0 || self.shape(x.shape()).contains(&0) {
             return Ok(());

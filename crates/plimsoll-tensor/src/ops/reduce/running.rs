@@ -36,7 +36,7 @@ fn running(
 
 impl Tensor {
     /// The cumulative maximum along a dimension and its index (`int64`), which is the last one if several are equal. NaN counts
-    /// as larger than everything. As `torch.cummax`.
+    /// as larger than everything. Like `torch.cummax`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -54,10 +54,10 @@ impl Tensor {
     }
 
     /// The cumulative minimum along a dimension and its index (`int64`), which is the last one if several are equal. NaN counts
-    /// as smaller than everything. As `torch.cummin`.
+    /// as smaller than everything. Like `torch.cummin`.
     ///
     /// # Errors
-    /// As [`Tensor::cummax`].
+    /// The errors of [`Tensor::cummax`].
     pub fn cummin(&self, dim: isize) -> Result<(Tensor, Tensor)> {
         self.running_extreme("cummin", dim, Tensor::le)
     }
@@ -85,7 +85,7 @@ impl Tensor {
         Ok((self.gather(dim, &found[1])?, found[1].clone()))
     }
 
-    /// The cumulative log-sum-exp along a dimension, without overflow. As `torch.logcumsumexp`.
+    /// The cumulative log-sum-exp along a dimension, without overflow. Like `torch.logcumsumexp`.
     ///
     /// # Errors
     /// A dimension out of range; a dtype that is not floating-point; out of memory.

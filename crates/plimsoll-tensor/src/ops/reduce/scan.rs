@@ -322,7 +322,7 @@ impl Operator for Recurrence {
 }
 
 impl Tensor {
-    /// The cumulative sums along a dimension. Integers and `bool` give `int64`. As `torch.cumsum`.
+    /// The cumulative sums along a dimension. Integers and `bool` give `int64`. Like `torch.cumsum`.
     ///
     /// # Errors
     /// A dimension out of range; out of memory.
@@ -333,10 +333,10 @@ impl Tensor {
         call_one(CumSum { dim: dim_index("cumsum", dim, self.rank())?, from: From::Front }, &[self])
     }
 
-    /// The cumulative products along a dimension. Integers and `bool` give `int64`. As `torch.cumprod`.
+    /// The cumulative products along a dimension. Integers and `bool` give `int64`. Like `torch.cumprod`.
     ///
     /// # Errors
-    /// As [`Tensor::cumsum`].
+    /// The errors of [`Tensor::cumsum`].
     pub fn cumprod(&self, dim: isize) -> Result<Tensor> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return self.unsqueeze(0)?.cumprod(0)?.squeeze(0);

@@ -50,18 +50,18 @@ fn share<R: Real>(side: usize, g: R, x: R, a: R, b: R) -> R {
 }
 
 impl Tensor {
-    /// Variance and mean over some dimensions, which are removed; over all if the list is empty. As `torch.var_mean`.
+    /// Variance and mean over some dimensions, which are removed; over all if the list is empty. Like `torch.var_mean`.
     ///
     /// # Errors
-    /// As [`Tensor::var_dims`].
+    /// The errors of [`Tensor::var_dims`].
     pub fn var_mean(&self, dims: &[isize], correction: f64) -> Result<(Tensor, Tensor)> {
         Ok((self.var_dims(dims, correction)?, self.mean_dim_or_all(dims)?))
     }
 
-    /// Standard deviation and mean; the arguments are those of [`Tensor::var_mean`]. As `torch.std_mean`.
+    /// Standard deviation and mean; the arguments are those of [`Tensor::var_mean`]. Like `torch.std_mean`.
     ///
     /// # Errors
-    /// As [`Tensor::std_dims`].
+    /// The errors of [`Tensor::std_dims`].
     pub fn std_mean(&self, dims: &[isize], correction: f64) -> Result<(Tensor, Tensor)> {
         Ok((self.std_dims(dims, correction)?, self.mean_dim_or_all(dims)?))
     }
@@ -70,7 +70,7 @@ impl Tensor {
         if dims.is_empty() { self.mean() } else { self.mean_dims(dims) }
     }
 
-    /// The smallest and the largest element. As `torch.aminmax`.
+    /// The smallest and the largest element. Like `torch.aminmax`.
     ///
     /// # Errors
     /// No elements; out of memory.
@@ -79,7 +79,7 @@ impl Tensor {
     }
 
     /// Replaces NaN by `nan` and the infinities by `posinf` and `neginf`, which default to the largest and the lowest finite
-    /// number of the dtype. As `torch.nan_to_num`.
+    /// number of the dtype. Like `torch.nan_to_num`.
     ///
     /// # Errors
     /// Out of memory.
@@ -104,10 +104,10 @@ impl Tensor {
             .masked_fill(&below, neginf.into().unwrap_or(-largest))
     }
 
-    /// The sum over these dimensions, or over all if empty, ignoring NaN. As `torch.nansum`.
+    /// The sum over these dimensions, or over all if empty, ignoring NaN. Like `torch.nansum`.
     ///
     /// # Errors
-    /// As [`Tensor::sum_dims`].
+    /// The errors of [`Tensor::sum_dims`].
     pub fn nansum(&self, dims: &[isize]) -> Result<Tensor> {
         let x = if self.dtype().is_float() {
             self.masked_fill(&self.detach().isnan()?, 0.0)?
@@ -117,16 +117,16 @@ impl Tensor {
         if dims.is_empty() { x.sum() } else { x.sum_dims(dims) }
     }
 
-    /// The mean over these dimensions, or over all if empty, ignoring NaN. As `torch.nanmean`.
+    /// The mean over these dimensions, or over all if empty, ignoring NaN. Like `torch.nanmean`.
     ///
     /// # Errors
-    /// As [`Tensor::nansum`].
+    /// The errors of [`Tensor::nansum`].
     pub fn nanmean(&self, dims: &[isize]) -> Result<Tensor> {
         let numbers = self.detach().isnan()?.logical_not()?.to_dtype(self.dtype())?;
         self.nansum(dims)?.div(&numbers.nansum(dims)?)
     }
 
-    /// The differences of neighbours along a dimension, computed `n` times. As `torch.diff`.
+    /// The differences of neighbours along a dimension, computed `n` times. Like `torch.diff`.
     ///
     /// # Errors
     /// A dimension out of range; a `bool` tensor; out of memory.
@@ -143,7 +143,7 @@ impl Tensor {
     }
 
     /// Clamps each element between the elements of `low` and `high`, broadcast. An element that equals a bound shares the
-    /// gradient with it. As `torch.clamp` with tensors.
+    /// gradient with it. Like `torch.clamp` with tensors.
     ///
     /// # Errors
     /// No bound at all; shapes that do not broadcast; out of memory.

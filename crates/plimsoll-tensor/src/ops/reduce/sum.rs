@@ -128,7 +128,7 @@ impl Tensor {
         self.reduce("sum", None, Reduced::Dropped)
     }
 
-    /// The sums over some dimensions, which are removed; over all if the list is empty. As `torch.sum(dim=…)`.
+    /// The sums over some dimensions, which are removed; over all if the list is empty. Like `torch.sum(dim=…)`.
     ///
     /// # Errors
     /// A dimension out of range.
@@ -136,7 +136,7 @@ impl Tensor {
         self.reduce("sum", Some(dims), Reduced::Dropped)
     }
 
-    /// The sums over some dimensions, which are kept with size 1; over all if the list is empty. As `torch.sum(dim=…,
+    /// The sums over some dimensions, which are kept with size 1; over all if the list is empty. Like `torch.sum(dim=…,
     /// keepdim=True)`.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl Tensor {
         self.reduce("mean", None, Reduced::Dropped)
     }
 
-    /// The means over some dimensions, which are removed; over all if the list is empty. As `torch.mean(dim=…)`.
+    /// The means over some dimensions, which are removed; over all if the list is empty. Like `torch.mean(dim=…)`.
     ///
     /// # Errors
     /// A dimension out of range.

@@ -108,7 +108,7 @@ impl Operator for Cat {
             if !fits {
                 let (number, a, b) = (i + 1, first.shape(), other.shape());
                 let message = format!(
-                    "tensor {number} is {b:?}, tensor 0 {a:?}: all sizes but that of dimension {} must be equal",
+                    "tensor {number} is {b:?}, but tensor 0 is {a:?}: all sizes except that of dimension {} must be equal",
                     self.dim
                 );
                 return Err(Error::shape(self.name, message));
@@ -156,7 +156,7 @@ fn in_common_type(tensors: SmallVec<[Tensor; 4]>) -> Result<SmallVec<[Tensor; 4]
 }
 
 impl Tensor {
-    /// Concatenates tensors along a dimension, in their promoted dtype. Empty vectors are allowed with any shape. As
+    /// Concatenates tensors along a dimension, in their promoted dtype. Empty vectors are allowed with any shape. Like
     /// `torch.cat`.
     ///
     /// ```
@@ -184,7 +184,7 @@ impl Tensor {
             }
             if tensor.rank() != lead.rank() {
                 let (a, b) = (lead.shape(), tensor.shape());
-                let message = format!("{a:?} with {b:?}: the numbers of dimensions must be equal");
+                let message = format!("{a:?} and {b:?} must have the same number of dimensions");
                 return Err(Error::shape("cat", message));
             }
             Ok(tensor.clone())
@@ -195,7 +195,7 @@ impl Tensor {
         cat_parts("cat", &parts, dim)
     }
 
-    /// Stacks tensors of the same shape along a new dimension. As `torch.stack`.
+    /// Stacks tensors of the same shape along a new dimension. Like `torch.stack`.
     ///
     /// # Errors
     /// No tensors; different shapes; out of memory.

@@ -6,7 +6,7 @@ use crate::ops::dim_index;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// From a vector, the matrix with the vector on a diagonal; from a matrix, a copy of that diagonal. As `torch.diag`.
+    /// From a vector, the matrix with the vector on a diagonal; from a matrix, a copy of that diagonal. Like `torch.diag`.
     ///
     /// # Errors
     /// A tensor that is neither a vector nor a matrix; out of memory.
@@ -18,7 +18,7 @@ impl Tensor {
         }
     }
 
-    /// Matrices `[…, n, n]` with the rows of the last dimension on a diagonal, zeros elsewhere. As `torch.diag_embed(offset)`.
+    /// Matrices `[…, n, n]` with the rows of the last dimension on a diagonal, zeros elsewhere. Like `torch.diag_embed(offset)`.
     ///
     /// # Errors
     /// A tensor without dimensions; out of memory.
@@ -41,7 +41,7 @@ impl Tensor {
         flat.reshape(lead.as_slice())
     }
 
-    /// The sum of a matrix's diagonal. As `torch.trace`.
+    /// The sum of a matrix's diagonal. Like `torch.trace`.
     ///
     /// # Errors
     /// A tensor that is not a matrix; out of memory.
@@ -52,10 +52,10 @@ impl Tensor {
         self.diagonal(0, 0, 1)?.sum()
     }
 
-    /// Writes a value on a matrix's diagonal. As `Tensor.fill_diagonal_`.
+    /// Writes a value on a matrix's diagonal. Like `Tensor.fill_diagonal_`.
     ///
     /// # Errors
-    /// A tensor that is not a matrix; as [`Tensor::add_`].
+    /// A tensor that is not a matrix; the errors of [`Tensor::add_`].
     pub fn fill_diagonal_(&self, value: f64) -> Result<()> {
         if self.rank() != 2 {
             return Err(Error::shape("fill_diagonal_", format!("{:?}: needs a matrix", self.shape())));
@@ -63,7 +63,7 @@ impl Tensor {
         self.diagonal(0, 0, 1)?.fill_(value)
     }
 
-    /// The rows and columns (`int64`, `[2, n]`) of the elements at and below a diagonal, row by row. As `torch.tril_indices`.
+    /// The rows and columns (`int64`, `[2, n]`) of the elements at and below a diagonal, row by row. Like `torch.tril_indices`.
     ///
     /// # Errors
     /// Out of memory.
@@ -71,7 +71,7 @@ impl Tensor {
         triangle(rows, columns, device, |row, column| column - row <= offset)
     }
 
-    /// The rows and columns (`int64`, `[2, n]`) of the elements at and above a diagonal, row by row. As `torch.triu_indices`.
+    /// The rows and columns (`int64`, `[2, n]`) of the elements at and above a diagonal, row by row. Like `torch.triu_indices`.
     ///
     /// # Errors
     /// Out of memory.

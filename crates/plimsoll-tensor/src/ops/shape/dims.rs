@@ -8,13 +8,13 @@ use crate::suite::Case;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// Moves the dimensions `from` to the positions `to`; the others keep their order. As `torch.movedim`.
+    /// Moves the dimensions `from` to the positions `to`; the others keep their order. Like `torch.movedim`.
     ///
     /// # Errors
     /// Lists of different lengths; a dimension out of range or listed twice.
     pub fn movedim(&self, from: &[isize], to: &[isize]) -> Result<Tensor> {
         if from.len() != to.len() {
-            let message = format!("{from:?} to {to:?}: needs as many places as dimensions");
+            let message = format!("{from:?} to {to:?}: both lists must have the same length");
             return Err(Error::shape("movedim", message));
         }
         if self.rank() == 0 && from.len() == 1 && [from[0], to[0]].iter().all(|dim| (-1..=0).contains(dim)) {
@@ -40,7 +40,7 @@ impl Tensor {
         self.transpose(a, b)
     }
 
-    /// Splits a dimension into several; one of the sizes may be -1. As `torch.unflatten`.
+    /// Splits a dimension into several; one of the sizes may be -1. Like `torch.unflatten`.
     ///
     /// # Errors
     /// A dimension out of range; sizes whose product differs from the dimension's size.
@@ -68,7 +68,7 @@ impl Tensor {
         self.view(shape.as_slice())
     }
 
-    /// Removes those of the given dimensions that have size 1. As `torch.squeeze` with a tuple.
+    /// Removes those of the given dimensions that have size 1. Like `torch.squeeze` with a tuple.
     ///
     /// # Errors
     /// A dimension out of range or listed twice.
@@ -79,7 +79,7 @@ impl Tensor {
         self.view(shape.as_slice())
     }
 
-    /// Removes all dimensions of size 1. As `torch.squeeze` without a dimension.
+    /// Removes all dimensions of size 1. Like `torch.squeeze` without a dimension.
     ///
     /// # Errors
     /// None that a caller could cause.
@@ -98,7 +98,7 @@ impl Tensor {
         places.iter().try_fold(self.clone(), |x, &place| x.unsqueeze(place as isize))
     }
 
-    /// Broadcasts to the shape of another tensor. As `Tensor.expand_as`.
+    /// Broadcasts to the shape of another tensor. Like `Tensor.expand_as`.
     ///
     /// # Errors
     /// A shape that this one does not broadcast to.
@@ -114,7 +114,7 @@ impl Tensor {
         self.expand(shape)
     }
 
-    /// Views the elements in the shape of another tensor. As `Tensor.view_as`.
+    /// Views the elements in the shape of another tensor. Like `Tensor.view_as`.
     ///
     /// # Errors
     /// A different number of elements; strides that need a copy.
@@ -123,7 +123,7 @@ impl Tensor {
     }
 
     /// Makes the coordinates of a grid from vectors: one tensor for each vector, all of the grid's shape, as views. For
-    /// `indexing="xy"`, swap the first two dimensions of the results. As `torch.meshgrid(indexing="ij")`.
+    /// `indexing="xy"`, swap the first two dimensions of the results. Like `torch.meshgrid(indexing="ij")`.
     ///
     /// # Errors
     /// A tensor with two or more dimensions.

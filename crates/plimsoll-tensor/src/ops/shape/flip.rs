@@ -90,7 +90,7 @@ impl Operator for Reorder {
 }
 
 impl Tensor {
-    /// Returns a copy with the order of some dimensions reversed. As `torch.flip`.
+    /// Returns a copy with the order of some dimensions reversed. Like `torch.flip`.
     ///
     /// # Errors
     /// A dimension out of range or listed twice; out of memory.
@@ -106,7 +106,7 @@ impl Tensor {
     }
 
     /// Returns a copy with the elements of each dimension of `dims` moved by its shift; elements that leave at one end enter at
-    /// the other. If `dims` is empty and there is one shift, the tensor is rolled as one flat row. As `torch.roll`.
+    /// the other. If `dims` is empty and there is one shift, the tensor is rolled as one flat row. Like `torch.roll`.
     ///
     /// # Errors
     /// A dimension out of range; different numbers of shifts and dimensions; out of memory.
@@ -115,8 +115,9 @@ impl Tensor {
             return self.reshape(&[-1])?.roll(shifts, &[0])?.reshape(self.shape());
         }
         if shifts.len() != dims.len() || shifts.is_empty() {
-            let message =
-                format!("shifts {shifts:?} for dimensions {dims:?}: needs one for each, and one at least");
+            let message = format!(
+                "shifts {shifts:?} for dimensions {dims:?}: needs one shift for each dimension, and at least one"
+            );
             return Err(Error::argument("roll", message));
         }
         let mut all: SmallVec<[isize; 6]> = SmallVec::from_elem(0, self.rank());

@@ -15,7 +15,7 @@ fn at_least(
 
 fn want_tensors(op: &'static str, tensors: &[&Tensor]) -> Result<()> {
     match tensors.is_empty() {
-        true => Err(Error::argument(op, "no tensors: needs one at least")),
+        true => Err(Error::argument(op, "no tensors: needs at least one")),
         false => Ok(()),
     }
 }
@@ -25,29 +25,29 @@ fn cat(tensors: &[Tensor], dim: isize) -> Result<Tensor> {
 }
 
 impl Tensor {
-    /// Stacks tensors horizontally: concatenates along dimension 1, or along dimension 0 for vectors. As `torch.hstack`.
+    /// Stacks tensors horizontally: concatenates along dimension 1, or along dimension 0 for vectors. Like `torch.hstack`.
     ///
     /// # Errors
-    /// As [`Tensor::cat`].
+    /// The errors of [`Tensor::cat`].
     pub fn hstack(tensors: &[&Tensor]) -> Result<Tensor> {
         want_tensors("hstack", tensors)?;
         let wide = at_least(tensors, 1, |x| x.unsqueeze(0))?;
         cat(&wide, if wide[0].rank() == 1 { 0 } else { 1 })
     }
 
-    /// Stacks tensors vertically: vectors become rows, and all are concatenated along dimension 0. As `torch.vstack`.
+    /// Stacks tensors vertically: vectors become rows, and all are concatenated along dimension 0. Like `torch.vstack`.
     ///
     /// # Errors
-    /// As [`Tensor::cat`].
+    /// The errors of [`Tensor::cat`].
     pub fn vstack(tensors: &[&Tensor]) -> Result<Tensor> {
         want_tensors("vstack", tensors)?;
         cat(&at_least(tensors, 2, |x| x.reshape(&[1, -1]))?, 0)
     }
 
-    /// Stacks tensors depthwise: concatenates along dimension 2. As `torch.dstack`.
+    /// Stacks tensors depthwise: concatenates along dimension 2. Like `torch.dstack`.
     ///
     /// # Errors
-    /// As [`Tensor::cat`].
+    /// The errors of [`Tensor::cat`].
     pub fn dstack(tensors: &[&Tensor]) -> Result<Tensor> {
         want_tensors("dstack", tensors)?;
         let wide = at_least(tensors, 3, |x| match x.rank() {
@@ -58,7 +58,7 @@ impl Tensor {
     }
 
     /// Pads sequences `[length, …]` of unequal lengths with `padding` into one batch: `[batch, longest, …]`, or `[longest,
-    /// batch, …]` unless `batch_first`. As `torch.nn.utils.rnn.pad_sequence`.
+    /// batch, …]` unless `batch_first`. Like `torch.nn.utils.rnn.pad_sequence`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};

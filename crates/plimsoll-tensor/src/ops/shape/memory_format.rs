@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::layout::{Dims, Layout};
 use crate::tensor::Tensor;
 
-/// The memory order of the elements of `[batch, channels, …]`, without gaps. As `torch.memory_format`.
+/// The memory order of the elements of `[batch, channels, …]`, without gaps. Like `torch.memory_format`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, MemoryFormat, Tensor};
@@ -70,7 +70,7 @@ impl MemoryFormat {
 }
 
 impl Tensor {
-    /// Converts the tensor to a memory format. Returns the tensor itself if it has the format, otherwise a copy. As PyTorch's
+    /// Converts the tensor to a memory format. Returns the tensor itself if it has the format, otherwise a copy. Like PyTorch's
     /// `to(memory_format=…)`.
     ///
     /// # Errors
@@ -78,8 +78,7 @@ impl Tensor {
     pub fn to_memory_format(&self, format: MemoryFormat) -> Result<Tensor> {
         let rank = self.rank();
         if format == MemoryFormat::ChannelsLast && rank < 3 {
-            let message =
-                format!("channels-last is an order of [batch, channels, …]: got {:?}", self.shape());
+            let message = format!("channels-last needs [batch, channels, …], not {:?}", self.shape());
             return Err(Error::shape("to_memory_format", message));
         }
         if self.is_in_memory_format(format) {
@@ -93,7 +92,7 @@ impl Tensor {
         self.permute(&order)?.contiguous()?.permute(&back)
     }
 
-    /// Whether the elements are in this order, without gaps. As PyTorch's `is_contiguous(memory_format=…)`.
+    /// Whether the elements are in this order, without gaps. Like PyTorch's `is_contiguous(memory_format=…)`.
     pub fn is_in_memory_format(&self, format: MemoryFormat) -> bool {
         format.fits(&self.data().layout)
     }

@@ -138,8 +138,8 @@ impl Operator for Pad {
             };
             if before > most || after > most {
                 let message = format!(
-                    "{before} and {after} elements around dimension {dim} of size {size}: {:?} has at most {most} on a \
-                     side",
+                    "{before} and {after} elements around dimension {dim} of size {size}: {:?} padding allows at \
+                     most {most} on a side",
                     self.mode
                 );
                 return Err(Error::argument("pad", message));
@@ -215,7 +215,7 @@ impl Operator for PadBackward {
 
 impl Tensor {
     /// Returns a padded copy. `pads` begins with the last dimension: `[before, after, before, after, …]`; negative numbers
-    /// crop. As `torch.nn.functional.pad`.
+    /// crop. Like `torch.nn.functional.pad`.
     ///
     /// ```
     /// # use plimsoll_tensor::{Device, PadMode, Tensor};
@@ -239,7 +239,8 @@ impl Tensor {
             let (size, cut) =
                 (inside.shape()[dim], [pair[0].min(0).unsigned_abs(), pair[1].min(0).unsigned_abs()]);
             if cut[0].saturating_add(cut[1]) > size {
-                let message = format!("{pair:?} cuts more than dimension {dim} of size {size} has");
+                let message =
+                    format!("{pair:?} removes more elements than dimension {dim} of size {size} has");
                 return Err(Error::argument("pad", message));
             }
             if cut != [0, 0] {

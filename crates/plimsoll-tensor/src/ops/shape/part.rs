@@ -82,7 +82,7 @@ impl Operator for Part {
         if let Part::Narrow { dim, start, len } = *self {
             let size = x.shape()[dim];
             if start.checked_add(len).is_none_or(|end| end > size) {
-                let message = format!("{start}..{start}+{len} of dimension {dim} of size {size}");
+                let message = format!("{start}..{start}+{len} is outside dimension {dim} of size {size}");
                 return Err(Error::shape("narrow", message));
             }
         }
@@ -173,7 +173,7 @@ impl Operator for Whole {
 }
 
 impl Tensor {
-    /// Elements `start..start + len` of one dimension. As `torch.narrow`.
+    /// Elements `start..start + len` of one dimension. Like `torch.narrow`.
     ///
     /// # Errors
     /// A range outside the dimension.
@@ -220,7 +220,7 @@ impl Tensor {
         call_one(Part::Slice { dim, start, len, step }, &[self])
     }
 
-    /// Element `index` of one dimension, which is removed, as a view. A negative index counts from the end. As `torch.select`.
+    /// Element `index` of one dimension, which is removed, as a view. A negative index counts from the end. Like `torch.select`.
     ///
     /// # Errors
     /// A dimension out of range; an index outside it.
@@ -239,7 +239,7 @@ impl Tensor {
     }
 
     /// The diagonal of two dimensions, as a view: the two are removed, and the diagonal is a new last dimension. A positive
-    /// `offset` is right of the main diagonal, a negative one below it. As `torch.diagonal(offset, dim1, dim2)`.
+    /// `offset` is right of the main diagonal, a negative one below it. Like `torch.diagonal(offset, dim1, dim2)`.
     ///
     /// # Errors
     /// Dimensions out of range, or the same dimension twice.
@@ -252,7 +252,7 @@ impl Tensor {
     }
 
     /// Windows of `size` elements of a dimension, each `step` after the previous one, as a view. The dimension then counts the
-    /// windows, and a new last dimension has their elements. As `Tensor.unfold`.
+    /// windows, and a new last dimension has their elements. Like `Tensor.unfold`.
     ///
     /// # Errors
     /// A dimension out of range; windows larger than it; a step of 0.
@@ -261,8 +261,8 @@ impl Tensor {
         let whole = self.shape()[dim];
         if size > whole || step == 0 {
             let message = format!(
-                "windows of {size} by steps of {step} in dimension {dim} of size {whole}: needs windows \
-                         of at most {whole} and steps of at least 1"
+                "size {size} and step {step} for dimension {dim} of size {whole}: the size must be at most \
+                 {whole}, and the step at least 1"
             );
             return Err(Error::shape("unfold", message));
         }

@@ -11,7 +11,7 @@ use crate::tensor::Tensor;
 
 impl Tensor {
     /// Repeats the tensor this many times along each dimension. If there are more numbers than dimensions, new leading
-    /// dimensions are added. As `Tensor.repeat`.
+    /// dimensions are added. Like `Tensor.repeat`.
     ///
     /// # Errors
     /// Fewer numbers than dimensions; out of memory.
@@ -24,10 +24,7 @@ impl Tensor {
         for (i, &n) in times.iter().enumerate() {
             let size = if i < lead { 1 } else { self.shape()[i - lead] };
             let product = n.checked_mul(size).ok_or_else(|| {
-                Error::shape(
-                    "repeat",
-                    format!("{size} elements {n} times are more than an address space holds"),
-                )
+                Error::shape("repeat", format!("{size} elements repeated {n} times exceed the address space"))
             })?;
             one.extend([1, size]);
             wide.extend([n, size]);
@@ -38,7 +35,8 @@ impl Tensor {
         wide.copy()?.reshape(whole.as_slice())
     }
 
-    /// As [`Tensor::repeat`], but if there are fewer numbers than dimensions, the missing leading ones are 1. As `torch.tile`.
+    /// Like [`Tensor::repeat`], but if there are fewer numbers than dimensions, the missing leading ones are 1. Like
+    /// `torch.tile`.
     ///
     /// # Errors
     /// Out of memory.
@@ -48,7 +46,7 @@ impl Tensor {
         self.repeat(&all)
     }
 
-    /// Repeats each element this many times in succession along a dimension. As `torch.repeat_interleave(n, dim)`.
+    /// Repeats each element this many times in succession along a dimension. Like `torch.repeat_interleave(n, dim)`.
     ///
     /// # Errors
     /// A dimension out of range; out of memory.
@@ -58,13 +56,13 @@ impl Tensor {
         wide.insert(dim + 1, times);
         let mut shape: Dims = self.shape().into();
         shape[dim] = shape[dim].checked_mul(times).ok_or_else(|| {
-            let message = format!("{:?}, each {times} times, has more elements than memory", self.shape());
+            let message = format!("{:?} repeated {times} times is larger than memory", self.shape());
             Error::shape("repeat_interleave", message)
         })?;
         self.unsqueeze(dim as isize + 1)?.expand(&wide)?.copy()?.reshape(shape.as_slice())
     }
 
-    /// Repeats element `i` of a dimension `times[i]` times. As `torch.repeat_interleave` with a tensor of repeats.
+    /// Repeats element `i` of a dimension `times[i]` times. Like `torch.repeat_interleave` with a tensor of repeats.
     ///
     /// # Errors
     /// A dimension out of range; repeats that are negative or are not an `int64` vector of the dimension's size; a device that

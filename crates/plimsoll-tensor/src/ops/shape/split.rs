@@ -54,7 +54,7 @@ impl Operator for Split {
 }
 
 impl Tensor {
-    /// Splits a dimension into views of `size` elements each; the last may have fewer. As `torch.split`.
+    /// Splits a dimension into views of `size` elements each; the last may have fewer. Like `torch.split`.
     ///
     /// # Errors
     /// A dimension out of range; a size of 0, unless the dimension has no elements.
@@ -72,7 +72,7 @@ impl Tensor {
         self.split_into(dim, sizes)
     }
 
-    /// Splits a dimension into views of these sizes. As `torch.split` with a list.
+    /// Splits a dimension into views of these sizes. Like `torch.split` with a list.
     ///
     /// # Errors
     /// A dimension out of range; sizes whose sum differs from the dimension's size.
@@ -102,7 +102,7 @@ impl Tensor {
         }
     }
 
-    /// One view for each index of a dimension, which is removed. As `torch.unbind`.
+    /// One view for each index of a dimension, which is removed. Like `torch.unbind`.
     ///
     /// # Errors
     /// A dimension out of range.

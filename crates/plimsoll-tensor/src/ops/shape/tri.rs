@@ -72,7 +72,7 @@ impl Operator for Triangle {
 
 impl Tensor {
     /// The upper triangle of the last two dimensions, with zeros below. A positive `diagonal` also zeroes that many diagonals;
-    /// a negative one keeps that many more. As `torch.triu`.
+    /// a negative one keeps that many more. Like `torch.triu`.
     ///
     /// # Errors
     /// A tensor with fewer than two dimensions; out of memory.
@@ -80,10 +80,10 @@ impl Tensor {
         call_one(Triangle { upper: true, diagonal }, &[self])
     }
 
-    /// The lower triangle of the last two dimensions, with zeros above. As `torch.tril`.
+    /// The lower triangle of the last two dimensions, with zeros above. Like `torch.tril`.
     ///
     /// # Errors
-    /// As [`Tensor::triu`].
+    /// The errors of [`Tensor::triu`].
     pub fn tril(&self, diagonal: isize) -> Result<Tensor> {
         call_one(Triangle { upper: false, diagonal }, &[self])
     }

@@ -58,7 +58,7 @@ impl Tensor {
         }
     }
 
-    /// The same elements in row-major order in another shape, without a copy. One size may be -1. As `Tensor.view`.
+    /// The same elements in row-major order in another shape, without a copy. One size may be -1. Like `Tensor.view`.
     ///
     /// # Errors
     /// A shape with another number of elements; strides that would require a copy (use `reshape`).
@@ -67,7 +67,7 @@ impl Tensor {
         call_one(View::Reshape(self.resolve(&shape.sizes())?), &[self])
     }
 
-    /// Merges dimensions `start` to `end`, both included, into one. As `torch.flatten`.
+    /// Merges dimensions `start` to `end`, both included, into one. Like `torch.flatten`.
     ///
     /// # Errors
     /// Dimensions out of range; out of memory, if the strides require a copy.
@@ -78,7 +78,10 @@ impl Tensor {
         let (start, end) =
             (dim_index("flatten", start, self.rank())?, dim_index("flatten", end, self.rank())?);
         if start > end {
-            return Err(Error::shape("flatten", format!("from dimension {start} to the earlier {end}")));
+            return Err(Error::shape(
+                "flatten",
+                format!("end dimension {end} is before start dimension {start}"),
+            ));
         }
         let mut shape: Dims = self.shape().into();
         let merged = shape.drain(start..=end).product();
@@ -98,7 +101,7 @@ impl Tensor {
         call_one(View::Transpose(a, b), &[self])
     }
 
-    /// The transpose of a matrix. A vector or scalar is returned unchanged. As `Tensor.t`.
+    /// The transpose of a matrix. A vector or scalar is returned unchanged. Like `Tensor.t`.
     ///
     /// # Errors
     /// More than two dimensions.

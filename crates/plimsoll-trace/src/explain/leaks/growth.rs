@@ -1,8 +1,8 @@
-//! How much memory of each step remains: [`Growth`], from the bytes of each step's blocks that are still live at the
-//! end.
+//! How much of each step's memory remains: [`Growth`], from the bytes of each step's blocks that are still live at
+//! the end.
 
-/// How much memory of each step remains. The first one to three steps, in which programs warm up, do not count, and
-/// neither does the last.
+/// How much of each step's memory remains. The first one to three steps, in which programs warm up, do not count,
+/// and neither does the last.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Growth {
     /// The first step that counts, from zero: the first one that left something, or else the first one after the warm-up.
@@ -13,7 +13,7 @@ pub struct Growth {
     pub grew: usize,
     /// The total bytes that these steps left.
     pub bytes: u64,
-    /// The bytes that most of the growing steps left; of equally frequent amounts, the larger.
+    /// The bytes that most of the growing steps left; among equally frequent amounts, the larger one.
     pub usual_bytes: u64,
     /// The distance between growing steps, if it is regular and more than one step.
     pub every: Option<usize>,
@@ -32,7 +32,8 @@ pub(super) fn warm(steps: usize) -> usize {
     }
 }
 
-/// The growth in one series: growth at a regular distance, or else the growth by everything added after the first steps.
+/// The growth in one series: growth at a regular distance, or else growth that counts everything added after the first
+/// steps.
 pub(super) fn growth(kept: &[u64]) -> Growth {
     periodic(kept).unwrap_or_else(|| steady(kept))
 }

@@ -7,12 +7,12 @@ use super::{Course, Line};
 /// The verdict about a series of byte counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Verdict {
-    /// It grows or nothing is known, and there are too few steps to say more.
+    /// There are too few steps: the series grows, or nothing is known about it.
     #[default]
     TooFewSteps,
     /// It does not grow: the level is the same after each step, or goes up and down for no known reason.
     Steady,
-    /// It grew in the first steps only, as optimizer state and workspaces do, or by less and less.
+    /// It grew in the first steps only, as optimizer state and workspaces do, or by decreasing amounts.
     WarmingUp,
     /// It falls.
     Falling,
@@ -139,7 +139,7 @@ fn is_made_of_what_stays(course: &Course, warm: usize) -> bool {
     rose >= moved / 2 && sum(&kept[warm..held.len() / 2]) > rose / 4
 }
 
-/// Whether a series falls by more than 2 %, and hardly ever rises.
+/// Whether a series falls by more than 2 %, and almost never rises.
 fn falls(held: &[u64]) -> bool {
     let (Some(&first), Some(&last), Some(&most)) = (held.first(), held.last(), held.iter().max()) else {
         return false;
@@ -177,8 +177,8 @@ fn moves(held: &[u64], asked: &[u64], is_cat: bool) -> Option<Verdict> {
     grows.then_some(Verdict::GrowingCache)
 }
 
-/// The verdict about all memory. It leaks if a line does, unless as much older memory was freed. Otherwise it gets the
-/// verdict of the lines that change most.
+/// The verdict about all memory. It leaks if a line leaks, unless an equal amount of older memory was freed. Otherwise
+/// it gets the verdict of the lines that change most.
 pub(super) fn judge_whole(whole: &mut Course, lines: &[Line], went_away: u64) {
     let of = |verdict: Verdict| lines.iter().filter(move |line| line.course.verdict == verdict);
     let leaked = of(Verdict::Leaking).fold(0u64, |sum, line| sum.saturating_add(line.course.growth.bytes));

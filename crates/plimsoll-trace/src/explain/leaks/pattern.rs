@@ -1,4 +1,4 @@
-//! The kind of program that leaks like this: [`Pattern`], from the blocks that one step left.
+//! The kind of program that leaks in this way: [`Pattern`], from the blocks that one step left allocated.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub enum Pattern {
         /// The number of stacks that allocated them.
         stacks: usize,
     },
-    /// As `ActivationsKept`, but memory ran out in several steps and the program continued. A caught exception keeps
+    /// Like `ActivationsKept`, but memory ran out in several steps and the program continued. A caught exception keeps
     /// the frames that it passed through, and their tensors.
     CaughtException {
         /// The number of requests that failed.
@@ -77,9 +77,9 @@ impl Pattern {
                  retain_graph=True"
             }
             Self::CaughtException { .. } => {
-                "memory ran out in several steps and the program continued: a caught exception keeps the tensors of the \
-                 functions that it went through. Leave the `except` block before the next try, and keep no exception \
-                 (`except RuntimeError as error`) and no traceback"
+                "memory ran out in several steps and the program continued: a caught exception keeps the tensors of \
+                 the functions in its traceback. Retry outside the `except` block, and keep neither the exception \
+                 (`except RuntimeError as error`) nor its traceback"
             }
             Self::Hook { .. } => {
                 "a hook keeps a tensor of each step: keep .detach().cpu() or a number instead, clear the list that it fills, or \
@@ -256,7 +256,7 @@ pub(super) fn of_leak(
                 _ => None,
             }
         };
-        // If the backward pass runs for this step, it does so before a module is called again.
+        // If a backward pass runs for this step, it runs before a module is called again.
         let has_backward = later.filter_map(is_backward).next().unwrap_or(false);
         return Some(if has_backward {
             Pattern::ActivationsKept { blocks, stacks: count }

@@ -12,7 +12,7 @@ pub(super) struct Rows {
     pub(super) asked: Vec<(u32, u64)>,
     /// For each step, the bytes that become live at its end, minus those that stop being live.
     changes: Vec<(u32, i64)>,
-    /// As `changes`, for blocks that are also live at the end of the next step.
+    /// Like `changes`, for blocks that are also live at the end of the next step.
     lasting: Vec<(u32, i64)>,
     /// Blocks that outlived a step and were freed, in the order of their allocation.
     pub(super) releases: Vec<Release>,

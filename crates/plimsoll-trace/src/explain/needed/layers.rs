@@ -1,7 +1,7 @@
 //! A forward pass that runs out of memory in one of several identical layers: each takes as much as the one before.
 //!
-//! Each layer reaches the failing line once, or a few times. Between two visits, the level rises by what a layer takes.
-//! The number of layers follows from an earlier pass, or from the number of parameters of each size.
+//! Each layer reaches the failing line once, or a few times. Between two visits, the level rises by the memory that a
+//! layer takes. The number of layers follows from an earlier pass, or from the number of parameters of each size.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,7 +81,8 @@ fn runs(visits: &[Visit], passes: &Passes) -> Vec<Vec<Visit>> {
     visits.chunk_by(follows).map(<[Visit]>::to_vec).collect()
 }
 
-/// The period with which the rises repeat. The first ones may differ, because libraries allocate workspaces then.
+/// The period with which the rises repeat. The first rises may differ, because libraries allocate workspaces during
+/// them.
 fn period(rises: &[u64]) -> Option<usize> {
     let alike = |a: u64, b: u64| a.abs_diff(b) <= a.max(b) / 64;
     let repeats = |period: &usize| {
@@ -97,7 +98,7 @@ fn equal_layers(analysis: DeviceAnalysis<'_>, failure: &Failure, least: usize) -
     let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
     for (index, life) in held(analysis.timeline, Some(failure.at)) {
         let Purpose { category, why } = analysis.purposes.get(index);
-        // Blocks that are called parameters only for lack of another owner would add a layer.
+        // Blocks that count as parameters only because no other owner is known would add a layer.
         let is_guess = matches!(why, Why::HeldThroughout | Why::SizeOfParameter);
         if category == Some(Category::Parameter) && !is_guess {
             *sizes.entry(size(life)).or_default() += 1;

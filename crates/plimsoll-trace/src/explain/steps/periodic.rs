@@ -1,4 +1,4 @@
-//! Steps from repetition: one line makes requests again and again, at regular intervals.
+//! Finds steps by repetition: one line makes requests again and again, at regular intervals.
 //!
 //! The loop over a model's layers also repeats. So a line counts only if it is outside all calls of modules. Without
 //! stacks, requests are distinguished by size. A size counts only if most of the bytes requested between two requests

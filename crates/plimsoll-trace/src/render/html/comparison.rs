@@ -88,7 +88,7 @@ fn totals(out: &mut String, pair: &Compared<'_>) -> fmt::Result {
     write!(out, "<tr><td>{change}<td class=\"bar\"><td>{before}<td>{after}<td>{name}</table>")
 }
 
-/// The largest changes, one row for the rest, and the sum.
+/// The largest changes, one row for all others, and the sum.
 fn table<K>(out: &mut String, what: &str, rows: &[Change<K>], name: impl Fn(&K) -> String) -> fmt::Result {
     let Listed { rows, rest, all } = Listed::of(rows, ROWS);
     let changes = rows.iter().map(|row| row.bytes()).chain(rest.iter().map(Change::bytes));

@@ -23,7 +23,7 @@
 //! numbers.rs         arrays as base64; text.rs: words that nobody vouches for
 //! page.html          what holds all that; page.css: how it looks, on screens and on paper
 //! *.js               what draws, joined into one script: curve.js and held.js have what buckets.rs, blocks.rs and
-//!                    memory.rs wrote; timeline, icicle and map draw it, each with its HTML beside it
+//!                    memory.rs wrote; timeline, icicle and map draw it, each next to its HTML
 //! ```
 //!
 //! Text from a file never becomes a tag: HTML is escaped, data is in a separate element without a `<`, the script

@@ -56,7 +56,7 @@ fn events(out: &mut String, quality: &DataQuality) -> fmt::Result {
     write!(out, "<li>{}", counted(events as u64, "event"))?;
     match conflicts {
         0 if events == 0 => out.push_str(": only the moment of the snapshot is known."),
-        0 => out.push_str("; every one fits."),
+        0 => out.push_str("; all are consistent."),
         _ => {
             write!(out, "; {conflicts} of them {} not fit:", plural(conflicts as u64, "does", "do"))?;
             let kinds = [

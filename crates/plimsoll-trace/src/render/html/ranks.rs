@@ -1,4 +1,5 @@
-//! The beginning of a page about the ranks of a job: which rank is odd, a row for each rank, and the lines that differ.
+//! The beginning of a page about the ranks of a job: which rank differs from the others, a row for each rank, and the
+//! lines that differ.
 
 use std::fmt::{self, Write};
 

@@ -1,9 +1,9 @@
-"""Runs the programs in scenes/, and saves a memory snapshot of each and what is known of it.
+"""Runs the programs in scenes/, and saves a memory snapshot of each and the known facts about it.
 
     python make.py OUT [NAME...] [--simulated] [--scale N] [--jobs N] [--timeout SECONDS]
 
 The files in the repository are from NVIDIA H200s with PyTorch 2.11, or, if their figures have `simulated`, from the
-stand-in with 2.15. ../../programs.rs compares our explanations with what is known.
+stand-in with 2.15. ../../programs.rs compares our explanations with the known facts.
 
 Needs only PyTorch and a device; each scene runs in its own process. OUT/NAME.pickle.gz is the snapshot.
 OUT/NAME.json.gz has PyTorch's figures at the same moment and what the program knows about itself: the allocator's
@@ -83,7 +83,7 @@ class Recorder:
         self.at_start = self.devices()
 
     def expect(self, **what):
-        """States what is known of the program without its snapshot."""
+        """States the facts that are known about the program without its snapshot."""
         self.expected.update(what)
 
     def devices(self):

@@ -1,9 +1,10 @@
-//! The shapes of the ten digits, each in the few ways that people write it.
+//! The shapes of the ten digits, each in a few common ways of writing it.
 //!
-//! A glyph is some strokes; a stroke is points that a smooth curve goes through, in the order of the pen.
-//! A point written twice is a corner. x grows to the right, y grows down; a glyph is about [`WIDTH`] wide and
-//! [`HEIGHT`] high. The hand (`hand.rs`) fits, slants and bends it, so only proportions count here.
-//! After a change, look at a sheet of drawings: the numbers do not show whether a 7 looks like a 7.
+//! A glyph consists of strokes. A stroke is a list of points, in the order of the pen, through which a smooth
+//! curve is drawn. A point that is listed twice is a corner. x grows to the right, y grows down; a glyph is
+//! about [`WIDTH`] wide and [`HEIGHT`] high. The hand (`hand.rs`) fits, slants and bends it, so only
+//! proportions count here. After a change, look at a sheet of drawings: the numbers do not show whether a 7
+//! looks like a 7.
 
 use super::super::random::Stream;
 
@@ -79,7 +80,7 @@ static GLYPHS: [&[Glyph]; 10] = [
         &[&[[28, 0], [16, 28], [4, 56], [4, 56], [30, 57], [60, 54]],
           &[[42, 16], [40, 56], [37, 100]]],
     ],
-    &[ // 5: the hat is a stroke of its own
+    &[ // 5: the hat is a separate stroke
         &[&[[15, 6], [12, 24], [9, 44], [9, 44], [28, 40], [48, 50], [53, 70], [42, 92], [20, 99], [2, 92]],
           &[[15, 6], [36, 3], [58, 2]]],
         // in one stroke
@@ -105,7 +106,7 @@ static GLYPHS: [&[Glyph]; 10] = [
         // round at the top
         &[&[[3, 18], [12, 5], [30, 3], [50, 4], [52, 18], [42, 46], [32, 72], [26, 100]]],
     ],
-    &[ // 8: an S that comes back
+    &[ // 8: an S that returns to its start
         &[&[[50, 14], [34, 1], [15, 8], [12, 26], [28, 44], [48, 62], [51, 84],
             [33, 99], [12, 92], [7, 74], [20, 56], [40, 40], [52, 22], [46, 8]]],
         // two rings

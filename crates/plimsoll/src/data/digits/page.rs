@@ -73,7 +73,8 @@ fn touched(from: f32, to: f32, reach: f32) -> std::ops::Range<usize> {
     low..high.min(SIDE)
 }
 
-/// Each pixel gives `part` of itself to each of its two neighbours in the row. Rows and columns are swapped.
+/// Each pixel passes the fraction `part` of its value to each of its two neighbours in the row. Rows and columns are
+/// swapped.
 fn blurred(page: &[[f32; SIDE]; SIDE], part: f32) -> [[f32; SIDE]; SIDE] {
     let mut out = [[0.0; SIDE]; SIDE];
     for (y, row) in page.iter().enumerate() {

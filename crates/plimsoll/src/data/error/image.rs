@@ -33,7 +33,7 @@ pub enum ImageError {
 
     /// The classes of the training and the test part differ.
     #[error(
-        "class `{class}` is only in one of {} and {}; both need the same classes",
+        "class `{class}` is in only one of {} and {}; both need the same classes",
         train.display(), test.display()
     )]
     Classes {

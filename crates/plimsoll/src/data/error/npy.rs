@@ -8,6 +8,6 @@ use std::path::PathBuf;
 pub struct NpyError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it, and what to do.
+    /// The problem with the file, and what to do.
     pub problem: String,
 }

@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum SamplerError {
     /// A weight that is negative or not finite.
-    #[error("weight {at} is {weight}; weights are finite and not negative")]
+    #[error("weight {at} is {weight}; weights must be finite and not negative")]
     Weight {
         /// The sample, from 0.
         at: usize,
@@ -35,7 +35,7 @@ pub enum SamplerError {
     },
 
     /// A replica outside its group.
-    #[error("rank {rank} of {replicas} replicas; ranks are 0 to replicas - 1")]
+    #[error("rank {rank} of {replicas} replicas; ranks are numbered from 0")]
     Rank {
         /// The replica.
         rank: usize,
@@ -45,7 +45,7 @@ pub enum SamplerError {
 
     /// Batches that do not divide into equal parts.
     #[error(
-        "batches of {batch_size} do not divide into {replicas} equal parts, or were given whole: choose a multiple"
+        "batches of {batch_size} cannot be divided into {replicas} equal parts: use a multiple of {replicas}, and no batch sampler"
     )]
     Parts {
         /// Samples of a batch.
@@ -60,7 +60,7 @@ pub enum SamplerError {
          batch size and sampler"
     )]
     OtherLoader {
-        /// What differs.
+        /// The property that differs.
         what: &'static str,
         /// The value in the saved state.
         saved: u64,

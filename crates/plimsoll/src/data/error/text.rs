@@ -116,7 +116,7 @@ pub enum TextError {
     NotATokenizer {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         message: String,
     },
 
@@ -125,7 +125,7 @@ pub enum TextError {
     NotEncoded {
         /// The tokenizer's file.
         path: PathBuf,
-        /// Why it cannot.
+        /// The reason why it cannot be encoded.
         message: String,
     },
 }

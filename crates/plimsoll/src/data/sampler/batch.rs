@@ -3,7 +3,7 @@
 use super::super::DataError;
 use super::Order;
 
-/// Chooses the samples of each batch of an epoch. As PyTorch: `DataLoader(batch_sampler=…)`.
+/// Chooses the samples of each batch of an epoch. In PyTorch: `DataLoader(batch_sampler=…)`.
 ///
 /// ```
 /// # use std::sync::Arc;

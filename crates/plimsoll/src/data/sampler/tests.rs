@@ -60,7 +60,7 @@ fn without_replacement_each_sample_comes_once_and_heavy_ones_come_first() {
 #[test]
 fn weights_that_are_none_are_refused() {
     let refusal = |weights: &[f64]| WeightedRandomSampler::new(weights, 1, 1).unwrap_err().to_string();
-    assert_eq!(refusal(&[1.0, -0.5]), "weight 1 is -0.5; weights are finite and not negative");
+    assert_eq!(refusal(&[1.0, -0.5]), "weight 1 is -0.5; weights must be finite and not negative");
     assert!(refusal(&[f64::NAN]).contains("weight 0 is NaN"));
     assert!(refusal(&[0.0, 0.0]).contains("the 2 weights sum to 0"));
     assert!(refusal(&[]).contains("the 0 weights sum to 0"));
@@ -97,6 +97,6 @@ fn shuffled_replicas_share_one_order_that_changes_by_epoch() {
     all.sort_unstable();
     assert_eq!(all, (0..10).collect::<Vec<_>>());
     let error = DistributedSampler::new(10, 2, 2).unwrap_err().to_string();
-    assert_eq!(error, "rank 2 of 2 replicas; ranks are 0 to replicas - 1");
+    assert_eq!(error, "rank 2 of 2 replicas; ranks are numbered from 0");
     assert!(DistributedSampler::new(10, 0, 0).is_err());
 }

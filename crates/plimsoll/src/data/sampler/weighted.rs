@@ -7,7 +7,7 @@ use super::super::error::SamplerError;
 use super::super::random::{Purpose, Stream};
 use super::{Order, Sampler};
 
-/// Draws samples by weight. As PyTorch: `WeightedRandomSampler`. Weights need not sum to 1.
+/// Draws samples by weight. In PyTorch: `WeightedRandomSampler`. Weights need not sum to 1.
 ///
 /// ```
 /// # use plimsoll::data::{Sampler, WeightedRandomSampler};

@@ -49,7 +49,7 @@ impl Vocabulary {
         }
     }
 
-    /// Whether there are no tokens: only the vocabulary of an empty text.
+    /// Whether there are no tokens, which is true only for the vocabulary of an empty text.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

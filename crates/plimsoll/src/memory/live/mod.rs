@@ -47,7 +47,7 @@ pub struct Sample {
     pub device: String,
     /// The device's memory.
     pub capacity_bytes: u64,
-    /// Its free memory. As `torch.cuda.mem_get_info()[0]`.
+    /// Its free memory. Like `torch.cuda.mem_get_info()[0]`.
     pub device_free_bytes: u64,
     /// The limit on reserved bytes, if set.
     pub limit_bytes: Option<u64>,
@@ -62,7 +62,8 @@ pub struct Sample {
     /// Peak reserved bytes.
     pub peak_reserved_bytes: u64,
     /// Allocated bytes by category, with [`Category::name`](crate::Category::name) as the key; sums to `allocated_bytes`. For a
-    /// PyTorch program, the known categories are parameters, buffers, gradients and optimizer states; `other` is the rest.
+    /// PyTorch program, the known categories are parameters, buffers, gradients and optimizer states; `other` is everything
+    /// else.
     pub by_category: BTreeMap<String, u64>,
     /// The largest cached block; None for a PyTorch program, whose allocator does not report it.
     pub largest_cached_bytes: Option<u64>,
@@ -136,8 +137,8 @@ impl Sample {
         self.bound_bytes().saturating_sub(self.reserved_bytes).min(self.device_free_bytes)
     }
 
-    /// The part of the capacity that others use. Together with the allocated, cached and free bytes it sums to the capacity,
-    /// unless the limit was lowered below the reserved bytes.
+    /// The part of the capacity that other processes use. Together with the allocated, cached and free bytes it sums to the
+    /// capacity, unless the limit was lowered below the reserved bytes.
     pub fn other_bytes(&self) -> u64 {
         self.bound_bytes().saturating_sub(self.reserved_bytes) - self.free_bytes()
     }
@@ -199,7 +200,7 @@ mod tests {
         let sample =
             Sample { device_free_bytes: 30, reserved_bytes: 50, allocated_bytes: 20, ..Sample::of(&device) };
         assert_eq!((sample.cached_bytes(), sample.other_bytes(), sample.free_bytes()), (30, 20, 30));
-        // If the remaining limit is below the device's free memory, others take no part of it.
+        // If the remaining limit is below the device's free memory, nothing counts as used by others.
         let limited = Sample { limit_bytes: Some(70), ..sample.clone() };
         assert_eq!((limited.other_bytes(), limited.free_bytes()), (0, 20));
         let lowered = Sample { limit_bytes: Some(10), ..sample };

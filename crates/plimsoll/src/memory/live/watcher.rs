@@ -136,7 +136,7 @@ impl Watcher {
         }
         let line = std::mem::take(&mut self.line);
         let unsupported = || {
-            let message = "the process answers with a sample: its version of plimsoll writes no snapshots";
+            let message = "the process answers with a sample: its version of plimsoll cannot write snapshots";
             io::Error::new(ErrorKind::Unsupported, message)
         };
         let answer: Written = serde_json::from_slice(&line).map_err(|_| unsupported())?;

@@ -18,7 +18,7 @@ impl<const N: usize> From<[usize; N]> for Extent<N> {
     }
 }
 
-/// The options of a convolution layer besides its channels, with PyTorch's defaults.
+/// The options of a convolution layer other than its channels, with PyTorch's defaults.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvConfig<const N: usize> {
     pub(super) kernel: [usize; N],

@@ -18,7 +18,7 @@ use plimsoll_tensor::{ConvOptions, ConvPadding, Error, PadMode, Result, Tensor};
 use super::{Init, Module, Parameter, Scope, Weighted};
 use crate::members;
 
-/// Convolution of `[batch, channels, …]` with `N` spatial dimensions. As `torch.nn.Conv1d`, `Conv2d` and `Conv3d`.
+/// Convolution of `[batch, channels, …]` with `N` spatial dimensions. Like `torch.nn.Conv1d`, `Conv2d` and `Conv3d`.
 ///
 /// ```
 /// use plimsoll::nn::{Conv2d, Conv2dConfig, Module, Scope};

@@ -7,7 +7,7 @@ use super::{Extent, divides};
 use crate::members;
 use crate::nn::{Init, Module, Parameter, Scope, Weighted};
 
-/// The options of a transposed convolution layer besides its channels, with PyTorch's defaults.
+/// The options of a transposed convolution layer other than its channels, with PyTorch's defaults.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvTransposeConfig<const N: usize> {
     kernel: [usize; N],
@@ -71,7 +71,7 @@ impl<const N: usize> ConvTransposeConfig<N> {
     }
 }
 
-/// Transposed convolution of `[batch, channels, …]` with `N` spatial dimensions. As `torch.nn.ConvTranspose1d`,
+/// Transposed convolution of `[batch, channels, …]` with `N` spatial dimensions. Like `torch.nn.ConvTranspose1d`,
 /// `ConvTranspose2d` and `ConvTranspose3d`.
 ///
 /// ```

@@ -19,7 +19,7 @@ struct Step {
 impl Step {
     fn new(scope: &Scope, cell: Cell, inputs: usize, hidden: usize, bias: bool) -> Result<Step> {
         if inputs == 0 || hidden == 0 {
-            let message = format!("from {inputs} inputs to a state of {hidden}: none of them may be 0");
+            let message = format!("{inputs} inputs and a hidden state of {hidden}: both must be above 0");
             return Err(Error::Argument { op: "recurrent_cell", message });
         }
         let parts = Direction::new(scope, cell, [inputs, hidden], bias, 0, String::new())?;
@@ -68,15 +68,15 @@ macro_rules! cell {
 }
 
 cell! {
-    /// One step of a plain RNN. As `torch.nn.RNNCell`.
+    /// One step of a plain RNN. Like `torch.nn.RNNCell`.
     RNNCell
 }
 cell! {
-    /// One step of a gated recurrent unit. As `torch.nn.GRUCell`.
+    /// One step of a gated recurrent unit. Like `torch.nn.GRUCell`.
     GRUCell
 }
 cell! {
-    /// One step of a long short-term memory. As `torch.nn.LSTMCell`.
+    /// One step of a long short-term memory. Like `torch.nn.LSTMCell`.
     ///
     /// ```
     /// use plimsoll::nn::{LSTMCell, Scope};
@@ -120,7 +120,7 @@ impl GRUCell {
     /// A cell from `input_size` inputs to a state of `hidden_size`.
     ///
     /// # Errors
-    /// As [`RNNCell::new`].
+    /// The errors of [`RNNCell::new`].
     pub fn new(scope: &Scope, input_size: usize, hidden_size: usize, bias: bool) -> Result<GRUCell> {
         Step::new(scope, Cell::Gru, input_size, hidden_size, bias).map(GRUCell)
     }
@@ -138,7 +138,7 @@ impl LSTMCell {
     /// A cell from `input_size` inputs to a state of `hidden_size`.
     ///
     /// # Errors
-    /// As [`RNNCell::new`].
+    /// The errors of [`RNNCell::new`].
     pub fn new(scope: &Scope, input_size: usize, hidden_size: usize, bias: bool) -> Result<LSTMCell> {
         Step::new(scope, Cell::Lstm, input_size, hidden_size, bias).map(LSTMCell)
     }

@@ -43,7 +43,7 @@ macro_rules! runs {
             /// The same for sequences of unequal lengths; states are in the original order of the sequences.
             ///
             /// # Errors
-            /// As `run`.
+            /// The errors of `run`.
             pub fn run_packed(
                 &self,
                 input: &PackedSequence,
@@ -65,7 +65,7 @@ macro_rules! runs {
     };
 }
 
-/// A plain recurrent network. As `torch.nn.RNN`.
+/// A plain recurrent network. Like `torch.nn.RNN`.
 ///
 /// ```
 /// use plimsoll::nn::{Nonlinearity, RNN, RecurrentOptions, Scope};
@@ -102,11 +102,11 @@ impl RNN {
 runs! {
     /// Returns the output at every step, `[…, directions · hidden_size]`, and the last state of each layer and direction,
     /// `[layers · directions, batch, hidden_size]`. Starts from `h0`, which has the shape of the last state, or from zeros. The
-    /// input may lack the batch dimension: `[steps, input_size]`. As `torch.nn.RNN.forward`.
+    /// input may lack the batch dimension: `[steps, input_size]`. Like `torch.nn.RNN.forward`.
     RNN
 }
 
-/// A network of gated recurrent units. As `torch.nn.GRU`.
+/// A network of gated recurrent units. Like `torch.nn.GRU`.
 ///
 /// ```
 /// use plimsoll::nn::{GRU, Module, RecurrentOptions, Scope};
@@ -126,7 +126,7 @@ impl GRU {
     /// A network that reads `input_size` numbers a step and has a state of `hidden_size`.
     ///
     /// # Errors
-    /// As [`RNN::new`].
+    /// The errors of [`RNN::new`].
     pub fn new(
         scope: &Scope,
         input_size: usize,
@@ -138,11 +138,11 @@ impl GRU {
 }
 
 runs! {
-    /// As [`RNN::run`], and as `torch.nn.GRU.forward`.
+    /// Like [`RNN::run`] and `torch.nn.GRU.forward`.
     GRU
 }
 
-/// A network of long short-term memory. As `torch.nn.LSTM`.
+/// A network of long short-term memory. Like `torch.nn.LSTM`.
 ///
 /// ```
 /// use plimsoll::nn::{LSTM, RecurrentOptions, Scope};
@@ -163,7 +163,7 @@ impl LSTM {
     /// A network that reads `input_size` numbers a step and has a state of `hidden_size`.
     ///
     /// # Errors
-    /// As [`RNN::new`].
+    /// The errors of [`RNN::new`].
     pub fn new(
         scope: &Scope,
         input_size: usize,
@@ -174,10 +174,10 @@ impl LSTM {
     }
 
     /// Returns the output at every step, and the last hidden and cell state of each layer and direction. Starts from `(h0, c0)`,
-    /// or from zeros. Otherwise as [`RNN::run`], and as `torch.nn.LSTM.forward`.
+    /// or from zeros. Otherwise like [`RNN::run`] and `torch.nn.LSTM.forward`.
     ///
     /// # Errors
-    /// As [`RNN::run`].
+    /// The errors of [`RNN::run`].
     pub fn run(
         &self,
         input: &Tensor,
@@ -191,7 +191,7 @@ impl LSTM {
     /// [`LSTM::run`] for sequences of unequal lengths; states are in the original order of the sequences.
     ///
     /// # Errors
-    /// As [`LSTM::run`].
+    /// The errors of [`LSTM::run`].
     pub fn run_packed(
         &self,
         input: &PackedSequence,

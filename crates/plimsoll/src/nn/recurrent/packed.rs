@@ -3,7 +3,7 @@
 use plimsoll_tensor::{DType, Error, Result, Tensor};
 
 /// The sequences of one batch, stored step by step. Each step has a row for each sequence that is long enough, the longest
-/// sequence first. As `torch.nn.utils.rnn.PackedSequence`.
+/// sequence first. Like `torch.nn.utils.rnn.PackedSequence`.
 ///
 /// ```
 /// use plimsoll::nn::PackedSequence;
@@ -29,7 +29,7 @@ const NAME: &str = "pack_padded_sequence";
 
 impl PackedSequence {
     /// Packs the steps of `padded`, `[steps, batch, …]` or `[batch, steps, …]` with `batch_first`, without the padding. The
-    /// sequences may be in any order. As `pack_padded_sequence(enforce_sorted=False)`.
+    /// sequences may be in any order. Like `pack_padded_sequence(enforce_sorted=False)`.
     ///
     /// # Errors
     /// A number of lengths that is not the number of sequences; a length outside 1 to the number of steps; out of memory.
@@ -59,7 +59,7 @@ impl PackedSequence {
         Ok(PackedSequence { data, batch_sizes, order })
     }
 
-    /// Packs sequences `[length, …]`. As `pack_sequence(enforce_sorted=False)`.
+    /// Packs sequences `[length, …]`. Like `pack_sequence(enforce_sorted=False)`.
     ///
     /// # Errors
     /// No sequences; sequences whose further dimensions or types differ; an empty one; out of memory.
@@ -79,7 +79,7 @@ impl PackedSequence {
         &self.batch_sizes
     }
 
-    /// The original index of each sequence, the longest sequence first. As `sorted_indices`.
+    /// The original index of each sequence, the longest sequence first. Like `sorted_indices`.
     pub fn sorted_indices(&self) -> &[usize] {
         &self.order
     }
@@ -96,7 +96,7 @@ impl PackedSequence {
     /// The same sequences with other rows, such as the output of a layer.
     ///
     /// # Errors
-    /// Another number of rows.
+    /// A different number of rows.
     pub fn with_data(&self, data: Tensor) -> Result<PackedSequence> {
         if data.shape().first() != self.data.shape().first() {
             let message = format!("data {:?} for {} rows", data.shape(), self.data.shape()[0]);
@@ -106,7 +106,7 @@ impl PackedSequence {
     }
 
     /// Returns the sequences in the original order, padded with `padding` to the longest or to `total_length`, and their lengths.
-    /// As `pad_packed_sequence`.
+    /// Like `pad_packed_sequence`.
     ///
     /// # Errors
     /// A total length that is less than the longest; out of memory.
@@ -119,7 +119,7 @@ impl PackedSequence {
         let longest = self.batch_sizes.len();
         let steps = total_length.unwrap_or(longest);
         if steps < longest {
-            let message = format!("a total length of {steps}, less than the longest sequence's {longest}");
+            let message = format!("a total length of {steps} is less than the longest sequence, {longest}");
             return Err(Error::Argument { op: "pad_packed_sequence", message });
         }
         let (batch, lengths) = (self.order.len(), self.lengths());

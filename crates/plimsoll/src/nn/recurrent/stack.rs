@@ -54,7 +54,7 @@ impl Stack {
         let fail = |message: String| Err(Error::Argument { op: name(cell), message });
         if inputs == 0 || hidden == 0 || options.num_layers == 0 {
             return fail(format!(
-                "{} layers from {inputs} inputs to a state of {hidden}: none of them may be 0",
+                "{} layers, {inputs} inputs and a hidden state of {hidden}: all must be above 0",
                 options.num_layers
             ));
         }
@@ -63,7 +63,7 @@ impl Stack {
         }
         if options.proj_size > 0 && (cell != Cell::Lstm || options.proj_size >= hidden) {
             return fail(format!(
-                "a proj_size of {}: only an LSTM has one, and it is less than its state of {hidden}",
+                "a proj_size of {}: only an LSTM can have one, and it must be less than its hidden size, {hidden}",
                 options.proj_size
             ));
         }
@@ -205,7 +205,7 @@ impl Stack {
             let Some(state) = state else { continue };
             let wanted = wanted(size);
             if state.shape() != wanted {
-                let message = format!("a first state {:?}: needs {wanted:?}", state.shape());
+                let message = format!("an initial state {:?}: needs {wanted:?}", state.shape());
                 return Err(Error::Shape { op: name(self.cell), message });
             }
         }

@@ -27,7 +27,8 @@ pub struct DecoderMasks<'a> {
     pub memory_is_causal: bool,
 }
 
-/// Self-attention, attention to an encoder's output, and an MLP. As `torch.nn.TransformerDecoderLayer`. Clones share parameters.
+/// Self-attention, attention to an encoder's output, and an MLP. Like `torch.nn.TransformerDecoderLayer`. Clones
+/// share parameters.
 #[derive(Clone, Debug)]
 pub struct TransformerDecoderLayer {
     label: LabelId,
@@ -49,9 +50,8 @@ impl TransformerDecoderLayer {
     /// A layer for tokens of `d_model` numbers, where `d_model` is a multiple of `nhead`.
     ///
     /// # Errors
-    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is already in use
-    /// ([`Scope::parameter`]); out of
-    /// memory.
+    /// The width is not a multiple of the number of heads; a probability is outside 0 to 1; a path is
+    /// already in use ([`Scope::parameter`]); out of memory.
     pub fn new(
         scope: &Scope,
         d_model: usize,
@@ -123,7 +123,7 @@ impl Module for TransformerDecoderLayer {
     );
 }
 
-/// A stack of decoder layers, optionally with a final normalization. As `torch.nn.TransformerDecoder`.
+/// A stack of decoder layers, optionally with a final normalization. Like `torch.nn.TransformerDecoder`.
 #[derive(Debug)]
 pub struct TransformerDecoder {
     layers: ModuleList<TransformerDecoderLayer>,
@@ -134,7 +134,7 @@ impl TransformerDecoder {
     /// `num_layers` layers, each with its own initial values; without a final normalization.
     ///
     /// # Errors
-    /// As [`TransformerDecoderLayer::new`].
+    /// The errors of [`TransformerDecoderLayer::new`].
     pub fn new(
         scope: &Scope,
         num_layers: usize,

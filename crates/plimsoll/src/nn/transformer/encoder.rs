@@ -20,7 +20,7 @@ pub struct EncoderMasks<'a> {
     pub is_causal: bool,
 }
 
-/// Self-attention and an MLP. As `torch.nn.TransformerEncoderLayer`. Clones share parameters.
+/// Self-attention and an MLP. Like `torch.nn.TransformerEncoderLayer`. Clones share parameters.
 ///
 /// ```
 /// use plimsoll::nn::{Module, Scope, TransformerEncoderLayer, TransformerOptions};
@@ -49,9 +49,8 @@ impl TransformerEncoderLayer {
     /// A layer for tokens of `d_model` numbers, where `d_model` is a multiple of `nhead`.
     ///
     /// # Errors
-    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is already in use
-    /// ([`Scope::parameter`]); out of
-    /// memory.
+    /// The width is not a multiple of the number of heads; a probability is outside 0 to 1; a path is
+    /// already in use ([`Scope::parameter`]); out of memory.
     pub fn new(
         scope: &Scope,
         d_model: usize,
@@ -102,7 +101,7 @@ impl Module for TransformerEncoderLayer {
     }
 }
 
-/// A stack of encoder layers, optionally with a final normalization. As `torch.nn.TransformerEncoder`.
+/// A stack of encoder layers, optionally with a final normalization. Like `torch.nn.TransformerEncoder`.
 #[derive(Debug)]
 pub struct TransformerEncoder {
     layers: ModuleList<TransformerEncoderLayer>,
@@ -113,7 +112,7 @@ impl TransformerEncoder {
     /// `num_layers` layers, each with its own initial values; without a final normalization.
     ///
     /// # Errors
-    /// As [`TransformerEncoderLayer::new`].
+    /// The errors of [`TransformerEncoderLayer::new`].
     pub fn new(
         scope: &Scope,
         num_layers: usize,

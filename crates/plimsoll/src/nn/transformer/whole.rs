@@ -6,8 +6,8 @@ use super::super::{Module, Scope};
 use super::{DecoderMasks, EncoderMasks, TransformerDecoder, TransformerEncoder, TransformerOptions};
 use crate::members;
 
-/// An encoder, and a decoder that attends to its output; both end with a normalization. As `torch.nn.Transformer`, except for the
-/// initial values: matrices keep those of the layers and are not redrawn by `xavier_uniform_`.
+/// An encoder, and a decoder that attends to its output; both end with a normalization. Like `torch.nn.Transformer`,
+/// except for the initial values: matrices keep those of the layers and are not redrawn by `xavier_uniform_`.
 ///
 /// ```
 /// use plimsoll::nn::{DecoderMasks, EncoderMasks, Scope, Transformer, TransformerOptions};
@@ -29,7 +29,7 @@ impl Transformer {
     /// A transformer for tokens of `d_model` numbers, with these numbers of encoder and decoder layers.
     ///
     /// # Errors
-    /// As [`super::TransformerEncoderLayer::new`].
+    /// The errors of [`super::TransformerEncoderLayer::new`].
     pub fn new(
         scope: &Scope,
         d_model: usize,
@@ -46,7 +46,7 @@ impl Transformer {
         })
     }
 
-    /// The decoder's output for a source and a target. As `torch.nn.Transformer.forward`.
+    /// The decoder's output for a source and a target. Like `torch.nn.Transformer.forward`.
     ///
     /// # Errors
     /// Sizes or types that do not match; out of memory.

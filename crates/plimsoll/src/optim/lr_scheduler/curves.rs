@@ -6,7 +6,7 @@ use plimsoll_tensor::Result;
 
 use super::{Curve, require};
 
-/// Multiplies the learning rate by `gamma` every `step_size` steps. As `torch.optim.lr_scheduler.StepLR`.
+/// Multiplies the learning rate by `gamma` every `step_size` steps. Like `torch.optim.lr_scheduler.StepLR`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLr {
     /// Steps from one change to the next; 1 or more.
@@ -26,7 +26,7 @@ impl Curve for StepLr {
     }
 }
 
-/// Multiplies the learning rate by `gamma` at each milestone. As `torch.optim.lr_scheduler.MultiStepLR`.
+/// Multiplies the learning rate by `gamma` at each milestone. Like `torch.optim.lr_scheduler.MultiStepLR`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiStepLr {
     /// The milestones' steps; a repeated step counts twice.
@@ -46,7 +46,7 @@ impl Curve for MultiStepLr {
     }
 }
 
-/// Multiplies the learning rate by `gamma` at every step. As `torch.optim.lr_scheduler.ExponentialLR`.
+/// Multiplies the learning rate by `gamma` at every step. Like `torch.optim.lr_scheduler.ExponentialLR`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExponentialLr {
     /// The factor.
@@ -63,7 +63,7 @@ impl Curve for ExponentialLr {
     }
 }
 
-/// Lowers the learning rate to `eta_min` along half a cosine, and raises it again. As
+/// Lowers the learning rate to `eta_min` along half a cosine, and raises it again. Like
 /// `torch.optim.lr_scheduler.CosineAnnealingLR`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CosineAnnealingLr {
@@ -90,7 +90,7 @@ impl Curve for CosineAnnealingLr {
     }
 }
 
-/// Multiplies the learning rate by a factor that changes linearly from `start_factor` to `end_factor`: a warm-up. As
+/// Multiplies the learning rate by a factor that changes linearly from `start_factor` to `end_factor`: a warm-up. Like
 /// `torch.optim.lr_scheduler.LinearLR`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearLr {
@@ -130,7 +130,7 @@ impl Curve for LinearLr {
     }
 }
 
-/// Multiplies the learning rate by a factor for some steps, then uses the full rate. As `torch.optim.lr_scheduler.ConstantLR`.
+/// Multiplies the learning rate by a factor for some steps, then uses the full rate. Like `torch.optim.lr_scheduler.ConstantLR`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConstantLr {
     /// The factor, above 0 and at most 1.
@@ -161,7 +161,7 @@ impl Curve for ConstantLr {
     }
 }
 
-/// The initial learning rate times a function of the step. As `torch.optim.lr_scheduler.LambdaLR`.
+/// The initial learning rate times a function of the step. Like `torch.optim.lr_scheduler.LambdaLR`.
 ///
 /// ```
 /// use plimsoll::optim::lr_scheduler::{LambdaLr, Scheduler};

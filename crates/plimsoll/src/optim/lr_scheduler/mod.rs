@@ -2,7 +2,7 @@
 //!
 //! A curve ([`StepLr`], [`CosineAnnealingLr`], …) says how a learning rate changes. A [`Scheduler`] applies a curve to the groups
 //! of an optimizer, step by step, starting from their current rates, so schedulers can be chained, as in PyTorch.
-//! [`SequentialLr`] is a curve made of other curves, for a warm-up for example. [`ReduceLrOnPlateau`] follows a metric instead.
+//! [`SequentialLr`] combines several curves, for example for a warm-up. [`ReduceLrOnPlateau`] follows a metric instead.
 
 mod curves;
 mod one_cycle;
@@ -40,7 +40,7 @@ pub trait Curve: Send {
     }
 }
 
-/// Sets the learning rates of an optimizer along a curve. As `torch.optim.lr_scheduler.LRScheduler`.
+/// Sets the learning rates of an optimizer along a curve. Like `torch.optim.lr_scheduler.LRScheduler`.
 ///
 /// ```
 /// use plimsoll::optim::lr_scheduler::{Scheduler, StepLr};

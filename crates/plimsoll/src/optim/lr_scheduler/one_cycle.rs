@@ -16,7 +16,7 @@ pub enum Anneal {
     Linear,
 }
 
-/// One cycle of the learning rate over the complete training, with a step for each batch. As
+/// One cycle of the learning rate over the complete training, with a step for each batch. Like
 /// `torch.optim.lr_scheduler.OneCycleLR`.
 ///
 /// ```
@@ -35,7 +35,7 @@ pub struct OneCycleLr {
     pub max_lr: Vec<f64>,
     /// The total number of steps of the cycle.
     pub total_steps: u64,
-    /// The share of steps in which the learning rate rises.
+    /// The fraction of steps in which the learning rate rises.
     pub pct_start: f64,
     /// The shape of the phases.
     pub anneal_strategy: Anneal,
@@ -99,13 +99,13 @@ impl OneCycleLr {
 
     fn lr(&self, step: u64, group: usize) -> Result<f64> {
         if step > self.total_steps {
-            let message = format!("step {step} of a cycle of {} steps", self.total_steps);
+            let message = format!("step {step} is beyond the cycle of {} steps", self.total_steps);
             return Err(Error::Argument { op: "OneCycleLr", message });
         }
         let max = self.max_lr.get(group).or(self.max_lr.first().filter(|_| self.max_lr.len() == 1));
         let Some(&max) = max else {
             let message =
-                format!("max_lr has {} learning rates, and group {group} needs one", self.max_lr.len());
+                format!("max_lr has {} learning rates, but group {group} needs one", self.max_lr.len());
             return Err(Error::Argument { op: "OneCycleLr", message });
         };
         let first = max / self.div_factor;

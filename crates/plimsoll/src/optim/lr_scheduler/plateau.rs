@@ -39,7 +39,7 @@ pub struct PlateauOptions {
     pub cooldown: u64,
     /// The smallest learning rate.
     pub min_lr: f64,
-    /// A change of the learning rate smaller than this is not made.
+    /// The learning rate is not changed if the change would be smaller than this.
     pub eps: f64,
 }
 
@@ -58,7 +58,7 @@ impl Default for PlateauOptions {
     }
 }
 
-/// Multiplies the learning rates by a factor when a metric has not improved for some steps. As
+/// Multiplies the learning rates by a factor when a metric has not improved for some steps. Like
 /// `torch.optim.lr_scheduler.ReduceLROnPlateau`.
 ///
 /// ```

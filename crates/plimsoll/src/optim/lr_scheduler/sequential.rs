@@ -4,7 +4,7 @@ use plimsoll_tensor::Result;
 
 use super::{Curve, require};
 
-/// Applies curves one after another; each starts at its milestone. As `torch.optim.lr_scheduler.SequentialLR`.
+/// Applies curves one after another; each starts at its milestone. Like `torch.optim.lr_scheduler.SequentialLR`.
 ///
 /// ```
 /// use plimsoll::optim::lr_scheduler::{CosineAnnealingLr, LinearLr, Scheduler, SequentialLr};
@@ -52,7 +52,7 @@ impl Curve for SequentialLr {
     fn start(&self, group: usize, lr: f64) -> Result<f64> {
         let milestones = || self.curves.iter().map(|(milestone, _)| milestone);
         let rising = milestones().zip(milestones().skip(1)).all(|(a, b)| a < b);
-        require("SequentialLr", rising, "milestones must rise, and be 1 or more")?;
+        require("SequentialLr", rising, "milestones must increase, and be 1 or more")?;
         self.curves[0].1.start(group, lr)
     }
 

@@ -42,7 +42,7 @@ impl GradientBucket {
             starts.push(len);
             len = (len + parameters[member].1.numel()).next_multiple_of(align);
         }
-        // Equal parts for all ranks.
+        // The buffer must divide into equal parts for all ranks.
         let len = len.next_multiple_of(ranks);
         let buffer = {
             let _owner = Span::of(Category::Gradient, intern(&format!("bucket {number}")));
@@ -87,7 +87,7 @@ impl GradientBucket {
         moved.iter().zip(to).try_for_each(|(parameter, view)| parameter.set_grad(Some(view)))
     }
 
-    /// Gives a parameter that has no gradient on this rank the mean gradient from the bucket.
+    /// Sets the gradient of a parameter that has none on this rank to the mean gradient from the bucket.
     pub(super) fn give(&self, slot: usize, parameter: &Tensor) -> Result<()> {
         parameter.set_grad(Some(self.slots[slot].view.clone()))
     }

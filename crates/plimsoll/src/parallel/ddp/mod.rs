@@ -21,7 +21,7 @@ const NAME: &str = "DistributedDataParallel";
 /// How gradients are exchanged. The defaults are PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DdpOptions {
-    /// The bytes of gradients at which a bucket is full. As `bucket_cap_mb`.
+    /// The bytes of gradients at which a bucket is full. Like `bucket_cap_mb`.
     pub bucket_cap_bytes: u64,
     /// The bytes of gradients at which the first bucket is full. Its default is smaller, so that its exchange starts early.
     pub first_bucket_bytes: u64,
@@ -47,7 +47,7 @@ impl Default for DdpOptions {
     }
 }
 
-/// Averages the gradients of a model over all ranks in each backward pass. As `torch.nn.parallel.DistributedDataParallel`. The
+/// Averages the gradients of a model over all ranks in each backward pass. Like `torch.nn.parallel.DistributedDataParallel`. The
 /// model is used as before: until this is dropped, hooks on the model's parameters do the work.
 ///
 /// Each rank trains on its part of the batch, with a loss that is the mean over that part. If all parts have the same size, the
@@ -82,8 +82,8 @@ impl Default for DdpOptions {
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 ///
-/// Memory: the buckets hold the gradients and are as large as these. They stay allocated when gradients are dropped. While a
-/// bucket is exchanged, the received parts take as much memory again.
+/// Memory: the buckets hold the gradients and have the same total size. They stay allocated when gradients are dropped.
+/// While a bucket is exchanged, the received parts take the same amount of memory again.
 pub struct DistributedDataParallel {
     reducer: Shared,
     hooks: Vec<HookHandle>,
@@ -132,7 +132,7 @@ impl DistributedDataParallel {
         let parameters: Vec<_> =
             all.iter().filter(|(_, parameter)| parameter.requires_grad()).cloned().collect();
         if parameters.is_empty() {
-            let message = "no parameter of the model wants a gradient, so there is nothing to exchange";
+            let message = "no parameter of the model requires a gradient, so there is nothing to exchange";
             return Err(Error::autograd(NAME, message));
         }
         if let Some(reproducible) = options.reproducible {
@@ -158,7 +158,7 @@ impl DistributedDataParallel {
     }
 
     /// Runs `f` without exchanging gradients, for gradient accumulation. Backward passes in `f` only add to this rank's
-    /// gradients; the next pass after `f` exchanges the sum. As `DistributedDataParallel.no_sync`.
+    /// gradients; the next pass after `f` exchanges the sum. Like `DistributedDataParallel.no_sync`.
     pub fn no_sync<T>(&self, f: impl FnOnce() -> T) -> T {
         /// Restores the setting when dropped, even if `f` panics.
         struct Restore<'a>(&'a Shared, bool);
@@ -178,8 +178,8 @@ impl DistributedDataParallel {
     }
 
     /// Scales all gradients so that their total norm is at most `max_norm`. Returns the norm before scaling, as a scalar tensor,
-    /// or `None` if there are no gradients. It has the bits of [`FullyShardedDataParallel::clip_grad_norm_`], because both add
-    /// the squares of each row in 64 bits and then the rows in the order of parameters. On a device that computes later, it does
+    /// or `None` if there are no gradients. Its bits equal those of [`FullyShardedDataParallel::clip_grad_norm_`], because both
+    /// add the squares of each row in 64 bits and then the rows in the order of parameters. On an asynchronous device, it does
     /// not wait.
     ///
     /// [`FullyShardedDataParallel::clip_grad_norm_`]: super::FullyShardedDataParallel::clip_grad_norm_

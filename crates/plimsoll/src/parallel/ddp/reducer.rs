@@ -151,7 +151,7 @@ impl Reducer {
         });
         let size = |member: &usize| bytes_of(&self.parameters[*member].1);
         let bytes: u64 = pass.waiting[at].1.iter().map(size).sum();
-        // A gradient that is a bucket by itself does not hold back those that came before.
+        // A gradient with a bucket to itself must not delay the gradients that arrived before it.
         if bytes > 0 && bytes_of(tensor) >= limit {
             let earlier = std::mem::replace(&mut pass.waiting[at].1, vec![parameter]);
             self.make(&earlier)?;
@@ -161,7 +161,7 @@ impl Reducer {
         if bytes + bytes_of(tensor) < limit { Ok(()) } else { self.make_waiting(at) }
     }
 
-    /// Makes a bucket of the gradients of one type that wait for one.
+    /// Makes a bucket of the gradients of one type that are waiting for a bucket.
     fn make_waiting(&mut self, at: usize) -> Result<()> {
         let Some(pass) = &mut self.pass else { return Ok(()) };
         let members = std::mem::take(&mut pass.waiting[at].1);
@@ -285,7 +285,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// A parameter that another rank used has a gradient here, too; one that nobody used has none, as in one process.
+    /// Gives each parameter that another rank used a gradient on this rank as well. A parameter that no rank used
+    /// gets none, as in a single process.
     fn give_what_others_used(&self, arrived: &[bool]) -> Result<()> {
         let own: Vec<u8> = arrived.iter().map(|came| u8::from(*came)).collect();
         let all = self.group.all_gather_bytes(&own, "used parameters")?;
@@ -305,7 +306,7 @@ impl Reducer {
             Some(rank) => Err(Error::autograd(
                 NAME,
                 format!(
-                    "rank {rank} has gradients of other parameters than this rank, or in another order ({}): set \
+                    "rank {rank} has gradients for different parameters than this rank, or in a different order ({}): set \
                      `find_unused_parameters` if ranks use different parts of the model",
                     message()
                 ),

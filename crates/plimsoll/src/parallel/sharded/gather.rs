@@ -31,7 +31,7 @@ pub(super) struct Unit {
     pub(super) whole: Tensor,
     /// This rank's part.
     pub(super) rows: Tensor,
-    /// The memory of whole parameters that are kept.
+    /// The buffer of the unsharded parameters, if they are kept.
     buffer: Option<Tensor>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Unit {
 pub(super) struct Gatherer {
     pub(super) group: ProcessGroup,
     pub(super) units: OnceLock<Vec<Unit>>,
-    /// The slots of each kind of units: by type, apart for root units and blocks.
+    /// The slots for each kind of unit: by type, and separately for root units and blocks.
     slots: Mutex<Vec<(bool, Slots)>>,
     gathered: AtomicU64,
     ahead: Mutex<Ahead>,
@@ -72,7 +72,8 @@ impl Gatherer {
         self.units.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Makes unit `number` of these parameters, which may be dropped afterwards. With `keep`, whole parameters stay.
+    /// Makes unit `number` from these parameters, which may be dropped afterwards. With `keep`, unsharded parameters
+    /// are kept.
     pub(super) fn make(
         self: &Arc<Gatherer>,
         number: usize,
@@ -122,8 +123,8 @@ impl Gatherer {
         Ok(Unit { name, is_root, members, layout, whole, rows, buffer })
     }
 
-    /// Sets the units, and makes the slots in which those without a buffer are gathered: two for the blocks of a type, so that the
-    /// last one stays, and one for the root's.
+    /// Sets the units, and makes the slots into which units without a buffer are gathered: two for the blocks of each type, so
+    /// that the previous block stays gathered, and one for root units.
     pub(super) fn set_units(&self, units: Vec<Unit>, device: &Device) -> Result<()> {
         let slots = slots_for(&units, device, |unit| unit.buffer.is_none(), Category::Parameter, "gathered")?;
         *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
@@ -207,20 +208,20 @@ impl Gatherer {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often a unit was gathered so far.
+    /// The number of times that units were gathered so far.
     pub(super) fn gathered(&self) -> u64 {
         self.gathered.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the memory in which units take turns.
+    /// The size in bytes of the slots that units share.
     pub(super) fn slot_bytes(&self) -> u64 {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.iter().map(|(_, slots)| slots.count() as u64 * slots.bytes()).sum()
     }
 }
 
-/// The slots that some of these units take turns in. Those of the root are apart, because its parameters are often larger and used
-/// at both ends of the model.
+/// The slots that these units share. Root units have separate slots, because their parameters are often larger and are used at
+/// both ends of the model.
 pub(super) fn slots_for(
     units: &[Unit],
     device: &Device,
@@ -255,7 +256,7 @@ pub(super) fn slots_for(
     Ok(made)
 }
 
-/// The slots that a unit takes turns in.
+/// The slots that a unit shares with others.
 pub(super) fn slots_of<'a>(slots: &'a mut [(bool, Slots)], unit: &Unit) -> &'a mut Slots {
     let alike = |(is_root, slots): &&mut (bool, Slots)| {
         *is_root == unit.is_root && slots.dtype() == unit.rows.dtype()
@@ -267,7 +268,7 @@ pub(super) fn slots_of<'a>(slots: &'a mut [(bool, Slots)], unit: &Unit) -> &'a m
 }
 
 /// # Errors
-/// If this thread captures the device's work: collectives are called by the host, so a replay would leave them out.
+/// This thread captures the device's work. Collectives are called by the host, so a replay would not include them.
 pub(super) fn want_eager(tensor: &Tensor) -> Result<()> {
     if !tensor.device().is_capturing() {
         return Ok(());

@@ -1,16 +1,16 @@
-//! How a unit's parameters lie in its flat buffer: [`Layout`].
+//! The layout of a unit's parameters in its flat buffer: [`Layout`].
 //!
-//! The buffer is a part of equal length for each rank. The borders between parts fall between rows of parameters, so each rank has
-//! a run of whole rows of each parameter, perhaps none. A parameter begins where it would by itself, at a multiple of 512 bytes,
-//! so that products take the same algorithms.
+//! The buffer consists of parts of equal length, one for each rank. The borders between parts fall between rows of parameters, so
+//! each rank has a range of complete rows of each parameter, which may be empty. A parameter begins at a multiple of 512 bytes,
+//! as it would by itself, so that products use the same algorithms.
 
 use std::ops::Range;
 
-/// The alignment of a parameter. As the allocator's.
+/// The alignment of a parameter, which is the same as the allocator's.
 const ALIGN_BYTES: usize = 512;
 /// The length of a part is a multiple of this many elements.
 const PART_GRAIN: usize = 256;
-/// A parameter of fewer bytes is not cut.
+/// A parameter of fewer bytes is not split between ranks.
 const CUT_FROM_BYTES: usize = 64 << 10;
 
 /// A parameter as a matrix. A row has the elements with the same first index.
@@ -26,10 +26,10 @@ impl Matrix {
     }
 }
 
-/// Where parameters lie in the flat buffer of their unit.
+/// The positions of parameters in the flat buffer of their unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Elements of each rank's part.
+    /// The number of elements in each rank's part.
     pub(super) part_len: usize,
     /// The first element of each parameter.
     pub(super) starts: Vec<usize>,
@@ -43,10 +43,10 @@ impl Layout {
         let longest = matrices.iter().map(|matrix| matrix.len()).max().unwrap_or(0);
         let total: usize = matrices.iter().map(|matrix| matrix.len()).sum();
         let shortest = total.div_ceil(ranks).max(1);
-        // A parameter that crosses several borders needs parts of whole rows.
+        // A parameter that crosses several borders needs parts that consist of complete rows.
         let long = matrices.iter().filter(|matrix| matrix.len() > shortest);
         let grain = long.fold(PART_GRAIN, |grain, matrix| lcm(grain, matrix.row_len));
-        // In parts as long as the longest parameter, none crosses two borders.
+        // If parts are as long as the longest parameter, no parameter crosses two borders.
         let enough = longest.max(shortest);
         let whole = || Layout::from(matrices, ranks, element_bytes, enough, PART_GRAIN);
         if grain > enough.next_multiple_of(PART_GRAIN) {
@@ -60,7 +60,7 @@ impl Layout {
         if whole.part_len < in_rows.part_len { whole } else { in_rows }
     }
 
-    /// Tries longer and longer parts, of multiples of `grain`, until all parameters fit.
+    /// Tries increasing part lengths, in multiples of `grain`, until all parameters fit.
     fn from(
         matrices: &[Matrix],
         ranks: usize,
@@ -82,12 +82,12 @@ impl Layout {
         unreachable!("all parameters fit into one part that is long enough")
     }
 
-    /// Elements of the buffer.
+    /// The number of elements in the buffer.
     pub(super) fn len(&self) -> usize {
         self.part_len * self.ranks
     }
 
-    /// Elements that belong to no parameter.
+    /// The number of elements that belong to no parameter.
     pub(super) fn padding(&self) -> usize {
         self.len() - self.matrices.iter().map(|matrix| matrix.len()).sum::<usize>()
     }
@@ -100,7 +100,7 @@ impl Layout {
         row_at(rank * self.part_len)..row_at((rank + 1) * self.part_len)
     }
 
-    /// The place of these rows in the rank's part, in elements. It is inside the part even if there are no rows.
+    /// The position of these rows in the rank's part, in elements. It is inside the part even if there are no rows.
     pub(super) fn place_in_part(&self, parameter: usize, rank: usize) -> Range<usize> {
         let rows = self.rows(parameter, rank);
         let row_len = self.matrices[parameter].row_len;
@@ -131,8 +131,8 @@ fn placed(
     Some(starts)
 }
 
-/// The first place from `from` on where every border inside the parameter falls between rows. `None` if there is none with parts
-/// of this length.
+/// The first position, starting at `from`, at which every border inside the parameter falls between rows. `None` if there is
+/// none for parts of this length.
 fn start_of(matrix: Matrix, from: usize, part_len: usize, align: usize, cut_from: usize) -> Option<usize> {
     let len = matrix.len();
     let border = (from / part_len + 1) * part_len;
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Checks that every row is on one rank, and that parameters and parts lie as promised.
+    /// Checks that every row is on one rank, and that the positions of parameters and parts are as documented.
     fn check(matrices: &[Matrix], ranks: usize, element_bytes: usize) {
         let found = Layout::of(matrices, ranks, element_bytes);
         let what = format!("{matrices:?} of {element_bytes} bytes on {ranks} ranks: {found:?}");

@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `layout.rs` | where parameters lie in the flat buffer of their unit, and which rows a rank has |
+//! | `layout.rs` | the positions of parameters in the flat buffer of their unit, and the rows that a rank has |
 //! | `plan.rs` | which parameters form a unit |
 //! | `slots.rs` | fixed memory that units take turns in |
 //! | `ahead.rs` | the order in which units are used |
@@ -36,7 +36,8 @@ use crate::nn::{Module, check_listed, replace};
 
 const NAME: &str = "fully_shard";
 
-/// What each rank has only a part of. All give the same bits; each needs less memory than the one before it.
+/// The tensors that are sharded over the ranks. All kinds give the same bits, and each needs less memory than the one
+/// before it.
 ///
 /// ```
 /// use plimsoll::parallel::Shard;
@@ -44,15 +45,15 @@ const NAME: &str = "fully_shard";
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shard {
-    /// Nothing, as [`DistributedDataParallel`].
+    /// Nothing, like [`DistributedDataParallel`].
     Nothing,
-    /// The optimizer's state. Parameters and gradients are whole. Gradients are exchanged at the end of a backward pass, and
-    /// parameters are gathered after each step. Known as ZeRO-1.
+    /// The optimizer's state. Each rank has complete parameters and gradients. Gradients are exchanged at the end of a
+    /// backward pass, and parameters are gathered after each step. Known as ZeRO-1.
     OptimizerState,
-    /// Also gradients, which are exchanged when those of a unit are complete. Known as ZeRO-2.
+    /// Also gradients, which are exchanged when all gradients of a unit are complete. Known as ZeRO-2.
     Gradients,
     /// Also parameters. A unit is gathered when an operation reads one of its parameters, and its memory is used for another unit
-    /// afterwards. Known as ZeRO-3, and as PyTorch's `fully_shard`.
+    /// afterwards. Known as ZeRO-3, and like PyTorch's `fully_shard`.
     #[default]
     Parameters,
 }
@@ -66,11 +67,11 @@ pub enum Shard {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FullyShardOptions {
-    /// What each rank has only a part of.
+    /// The tensors that are sharded over the ranks.
     pub shard: Shard,
     /// The names of the modules whose parameters are gathered together, such as `encoder.layers.0`. If the list is empty, these are
     /// the modules whose names are numbers, such as the elements of a [`ModuleList`](crate::nn::ModuleList). The other parameters
-    /// form the root unit. A unit of more than 256 MiB is cut into several.
+    /// form the root unit. A unit of more than 256 MiB is divided into several.
     pub units: Vec<String>,
     /// Asks for the same bits on any number of ranks.
     pub reproducible: Option<Reproducible>,
@@ -94,9 +95,9 @@ pub struct FullyShardOptions {
 pub struct ShardedParameter {
     /// The parameter's name in the model.
     pub name: String,
-    /// This rank's rows, perhaps none.
+    /// This rank's rows; there may be none.
     pub rows: Tensor,
-    /// The number of the first of these rows in the full parameter.
+    /// The index of the first of these rows in the full parameter.
     pub offset: usize,
     /// The shape of the full parameter.
     pub full_shape: Vec<usize>,
@@ -117,15 +118,15 @@ pub struct ShardedParameter {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardedUnit {
-    /// The name of its module; `root` for the parameters of no other unit.
+    /// The name of its module; `root` for the parameters that belong to no other unit.
     pub name: String,
     /// The names of its parameters.
     pub parameters: Vec<String>,
-    /// Bytes of the whole unit. Each rank has an equal part.
+    /// The size of the full unit in bytes. Each rank has an equal part.
     pub bytes: u64,
 }
 
-/// The sharding of a model on one rank: [`fully_shard`]. Keep it as long as the model is used.
+/// A sharded model on one rank, from [`fully_shard`]. Keep it as long as the model is used.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope};
@@ -166,24 +167,25 @@ enum Kind {
 }
 
 /// Shards a model over all ranks of a group: each rank keeps an equal part of its optimizer state, gradients and parameters. The
-/// model is used as before. As PyTorch's `fully_shard`, which is called for each block; here one call shards all blocks.
+/// model is used as before. Like PyTorch's `fully_shard`, except that PyTorch's is called for each block, and here one call
+/// shards all blocks.
 ///
 /// Each rank trains on its part of the batch, with a loss that is the mean over that part. All ranks must call the same operations
 /// on the model, in the same order: an operation that reads a parameter gathers its unit from all ranks. That includes
-/// evaluation, printing, and [`Module::state_dict`]. Make the optimizer from [`FullyShardedDataParallel::parameters`]. Freeze,
-/// move and convert a model before it is sharded. The bits are those of [`DistributedDataParallel`].
+/// evaluation, printing, and [`Module::state_dict`]. Construct the optimizer with [`FullyShardedDataParallel::parameters`].
+/// Freeze, move and convert a model before sharding it. The results equal those of [`DistributedDataParallel`], bit for bit.
 ///
-/// Parameters are replaced by new tensors, one unit after another, so the peak is the model and one unit. With
-/// [`Scope::deferred`](crate::nn::Scope::deferred) it is the rows and one unit. Then a rank has, of `P` bytes of parameters on `N`
-/// ranks, `P / N` of rows, and slots for two blocks and the root.
+/// Parameters are replaced by new tensors, one unit after another, so the peak is the size of the model plus one unit. With
+/// [`Scope::deferred`](crate::nn::Scope::deferred) it is the size of this rank's rows plus one unit. For `P` bytes of parameters
+/// on `N` ranks, a rank then holds `P / N` bytes of rows, and slots for two blocks and the root.
 ///
 /// These are refused with an error: captured steps, `GradScaler`, `step_in_backward`, `Muon` and `Adafactor`, `offload`, and
-/// operations that change a whole parameter. With [`Shard::Nothing`] all but the first work.
+/// operations that change a full parameter. With [`Shard::Nothing`] only captured steps are refused.
 ///
 /// # Errors
-/// The ranks have different models; [`FullyShardOptions::reproducible`] does not fit the model or the ranks; parameters on several devices; a model that is sharded already; a name in
-/// [`FullyShardOptions::units`] that is no module with parameters; out of memory, in which case a part of the parameters may be
-/// sharded; or [`Error::Distributed`].
+/// The ranks have different models; [`FullyShardOptions::reproducible`] does not fit the model or the ranks; parameters are on
+/// several devices; the model is sharded already; a name in [`FullyShardOptions::units`] is not a module with parameters; out of
+/// memory, in which case some of the parameters may already be sharded; or [`Error::Distributed`].
 #[allow(clippy::needless_pass_by_value, reason = "as all options")]
 pub fn fully_shard(
     module: &mut dyn Module,
@@ -273,7 +275,7 @@ fn may_be_sharded(parameters: &[(String, Tensor)]) -> Result<()> {
     Ok(())
 }
 
-/// The whole parameter, as a view of its unit.
+/// The full parameter, as a view of its unit.
 fn whole_of(unit: &gather::Unit, at: usize, before: &Tensor) -> Result<Tensor> {
     let flat =
         no_grad(|| unit.whole.narrow(0, unit.layout.starts[at], before.numel())?.view(before.shape()))?;
@@ -299,8 +301,8 @@ impl FullyShardedDataParallel {
     }
 
     /// Scales all gradients so that their total norm is at most `max_norm`. Returns the norm before scaling, as a scalar tensor,
-    /// or `None` if there are no gradients. All ranks must call it. The norm is that of the whole gradients, with the same bits
-    /// for each [`Shard`].
+    /// or `None` if there are no gradients. All ranks must call it. The norm is that of the unsharded gradients, with the same
+    /// bits for each [`Shard`].
     ///
     /// # Errors
     /// A bound that is negative or NaN; out of memory; or [`Error::Distributed`].
@@ -315,9 +317,9 @@ impl FullyShardedDataParallel {
         sums.clip(Some(&self.group), max_norm)
     }
 
-    /// Sets whether the next backward passes exchange gradients. Without, a pass only adds to this rank's gradients, which are
-    /// whole; the next pass that exchanges sends the sum. For gradient accumulation with less communication and more memory. As
-    /// `FSDPModule.set_requires_gradient_sync`.
+    /// Sets whether the next backward passes exchange gradients. If not, a pass only adds to this rank's gradients, which are
+    /// unsharded, and the next pass that exchanges gradients sends the sum. Use it for gradient accumulation with less
+    /// communication and more memory. Like `FSDPModule.set_requires_gradient_sync`.
     pub fn set_requires_gradient_sync(&self, syncs: bool) {
         match &self.kind {
             Kind::Replicated(ddp) => ddp.set_syncs(syncs),
@@ -325,8 +327,8 @@ impl FullyShardedDataParallel {
         }
     }
 
-    /// Takes the memory of whole parameters back, so that the next operation that reads one gathers its unit again. Not needed in
-    /// training. As `FSDPModule.reshard`.
+    /// Releases the memory of gathered parameters, so that the next operation that reads one gathers its unit again. Not needed
+    /// in training. Like `FSDPModule.reshard`.
     pub fn reshard(&self) {
         if let Kind::Sharded { gatherer, .. } = &self.kind {
             gatherer.units().iter().for_each(|unit| {
@@ -347,7 +349,7 @@ impl FullyShardedDataParallel {
         gatherer.units().iter().map(shown).collect()
     }
 
-    /// The buckets of gradients of [`Shard::Nothing`]. Empty for the others.
+    /// The gradient buckets of [`Shard::Nothing`]. Empty for the other kinds.
     pub fn buckets(&self) -> Vec<Bucket> {
         match &self.kind {
             Kind::Replicated(ddp) => ddp.buckets(),
@@ -355,7 +357,7 @@ impl FullyShardedDataParallel {
         }
     }
 
-    /// How often a unit was gathered so far, and the bytes of the slots in which units take turns.
+    /// The number of times that units were gathered so far, and the size in bytes of the slots that units share.
     pub fn gathered(&self) -> (u64, u64) {
         match &self.kind {
             Kind::Replicated(_) => (0, 0),

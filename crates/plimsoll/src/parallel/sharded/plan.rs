@@ -6,22 +6,23 @@ use super::NAME;
 use super::layout::{Layout, Matrix};
 use crate::parallel::norm::row_len;
 
-/// A block of more bytes is cut into several units.
+/// A block of more bytes is divided into several units.
 const UNIT_BYTES: usize = 256 << 20;
-/// The share of a unit that must be saved for it to be split into units of parameters with equal rows. Each is gathered apart.
+/// A unit is split into units of parameters with equal row lengths, each of which is gathered separately, only if this saves
+/// at least this fraction of the unit.
 const SAVED: f64 = 0.05;
 
-/// The parameters of a unit, by their numbers in the model.
+/// The parameters of a unit, by their indices in the model.
 #[derive(Debug)]
 pub(super) struct UnitPlan {
     pub(super) name: String,
-    /// Whether it has the parameters that belong to no block.
+    /// Whether it contains the parameters that belong to no block.
     pub(super) is_root: bool,
     pub(super) members: Vec<usize>,
     pub(super) layout: Layout,
 }
 
-/// What parameters of one unit have in common.
+/// The properties that all parameters of a unit share.
 #[derive(PartialEq)]
 struct Kind<'a> {
     /// The name of the block; empty for the root.
@@ -33,7 +34,7 @@ struct Kind<'a> {
 /// Divides a model into units. `blocks` are names of modules; if there are none, blocks are the modules with a number as name.
 ///
 /// # Errors
-/// A name in `blocks` that no parameter's name begins with.
+/// No parameter's name begins with one of the names in `blocks`.
 pub(super) fn plan(
     parameters: &[(String, Tensor)],
     blocks: &[String],
@@ -95,7 +96,7 @@ fn numbered(name: &str) -> usize {
     0
 }
 
-/// Cuts a list of parameters into lists of at most [`UNIT_BYTES`], between parameters.
+/// Divides a list of parameters into lists of at most [`UNIT_BYTES`] each, without splitting a parameter.
 fn by_bytes(members: Vec<usize>, parameters: &[(String, Tensor)]) -> Vec<Vec<usize>> {
     let (mut lists, mut bytes) = (vec![Vec::new()], 0);
     for member in members {
@@ -115,7 +116,7 @@ fn by_bytes(members: Vec<usize>, parameters: &[(String, Tensor)]) -> Vec<Vec<usi
     lists
 }
 
-/// Lays out a unit. If that needs much padding, tries a unit for each length of rows.
+/// Lays out a unit. If that needs much padding, tries one unit for each row length.
 fn laid_out(members: Vec<usize>, parameters: &[(String, Tensor)], ranks: usize) -> Vec<(Vec<usize>, Layout)> {
     let layout_of = |members: &[usize]| {
         let matrices: Vec<Matrix> = members.iter().map(|member| matrix(&parameters[*member].1)).collect();
@@ -145,13 +146,13 @@ fn laid_out(members: Vec<usize>, parameters: &[(String, Tensor)], ranks: usize) 
     if len as f64 <= whole.len() as f64 - worth { apart } else { vec![(members, whole)] }
 }
 
-/// A parameter as rows. A scalar is one row of one element.
+/// A parameter as a matrix of rows. A scalar is one row of one element.
 pub(super) fn matrix(parameter: &Tensor) -> Matrix {
     let shape = parameter.shape();
     Matrix { rows: shape.first().copied().unwrap_or(1), row_len: row_len(shape) }
 }
 
-/// Adds a number to the names of units that have the same one.
+/// Adds numbers to the names of units with equal names.
 fn number_equal_names(plans: &mut [UnitPlan]) {
     for i in 0..plans.len() {
         let name = plans[i].name.clone();

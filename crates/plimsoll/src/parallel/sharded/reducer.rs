@@ -1,8 +1,9 @@
-//! The work during a backward pass: gradients of whole parameters become means of this rank's rows.
+//! The work during a backward pass: from the gradients of full parameters, it computes the mean gradients of this
+//! rank's rows.
 //!
-//! The first gradient of a unit takes a slot, into which all of the unit's gradients are copied. With the last one, the slot is
-//! exchanged and added, and the rows get their gradients. A unit that is not complete at the end of the pass is exchanged then; its
-//! missing gradients count as zero, but parameters that have no gradient on any rank keep none.
+//! When the first gradient of a unit arrives, the unit takes a slot, into which all of its gradients are copied. When the last
+//! one arrives, the slot is exchanged and summed, and the rows get their gradients. A unit that is not complete is exchanged at
+//! the end of the pass. Its missing gradients count as zero, but parameters that have no gradient on any rank still get none.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,13 +21,13 @@ use crate::parallel::lanes::{LaneSums, Passes};
 pub(super) struct Reducer {
     gatherer: Arc<Gatherer>,
     shard: Shard,
-    /// The whole parameters, in the order of the model, and the rows of each.
+    /// The full parameters, in the order of the model, and this rank's rows of each.
     parameters: Vec<Tensor>,
     rows: Vec<ShardedParameter>,
-    /// The unit of each parameter, and its place there.
+    /// The unit of each parameter, and its index in the unit.
     places: Vec<(usize, usize)>,
     buffers: Vec<Tensor>,
-    /// The slots of gradients. A unit has its own if gradients are kept until the end of the pass.
+    /// The slots for gradients. If gradients are kept until the end of the pass, each unit has its own slot.
     slots: Vec<(bool, Slots)>,
     own_slots: Vec<Option<Slots>>,
     /// Whether passes exchange gradients.
@@ -41,14 +42,14 @@ pub(super) struct Reducer {
 
 /// The state of the running backward pass.
 struct Pass {
-    /// The units some of whose gradients have arrived and are not exchanged yet.
+    /// The units for which some gradients have arrived but have not been exchanged yet.
     open: Vec<Option<Open>>,
     /// The parameters whose gradient has arrived.
     arrived: Vec<bool>,
     is_finished: bool,
 }
 
-/// A unit whose gradients arrive.
+/// A unit whose gradients are arriving.
 struct Open {
     /// The flat gradients.
     slot: Tensor,
@@ -61,7 +62,7 @@ pub(super) fn locked(reducer: &Shared) -> MutexGuard<'_, Reducer> {
     reducer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends a pass when dropped, also one that failed.
+/// Ends a pass when dropped, even if the pass failed.
 struct Ends(Shared);
 
 impl Drop for Ends {
@@ -236,7 +237,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// Ends a backward pass: exchanges the units that are left, in their order.
+    /// Ends a backward pass: exchanges the remaining units, in their order.
     fn finish(&mut self) -> Result<()> {
         self.agree()?;
         for number in 0..self.gatherer.units().len() {
@@ -256,8 +257,8 @@ impl Reducer {
         device.current_stream().wait_stream(&self.gatherer.group.stream(device))
     }
 
-    /// Returns an error unless the same parameters have a gradient on all ranks. Asks the others only if these are not those of
-    /// the last pass.
+    /// Returns an error unless the same parameters have a gradient on all ranks. Asks the others only if the set of parameters
+    /// has changed since the last pass.
     fn agree(&mut self) -> Result<()> {
         let Some(pass) = &self.pass else { return Ok(()) };
         if self.agreed.as_ref() == Some(&pass.arrived) {
@@ -268,7 +269,7 @@ impl Reducer {
             let without = self.rows.iter().zip(&pass.arrived).filter(|(_, came)| !**came);
             let names: Vec<&str> = without.map(|(rows, _)| rows.name.as_str()).collect();
             let message = format!(
-                "rank {rank} has gradients of other parameters than this rank (without a gradient here: {}): all ranks must use \
+                "rank {rank} has gradients for different parameters than this rank (without a gradient here: {}): all ranks must use \
                  the same parameters in a step",
                 shown(&names)
             );

@@ -1,6 +1,7 @@
-//! Fixed memory that units take turns in: [`Slots`].
+//! Fixed memory that units share: [`Slots`].
 //!
-//! A slot is as large as the largest unit that uses it, and is never freed. So the peak does not depend on when units come and go.
+//! A slot is as large as the largest unit that uses it, and is never freed. So the peak does not depend on when units are
+//! gathered and released.
 
 use plimsoll_tensor::label::{Category, Span, intern};
 use plimsoll_tensor::{DType, Device, Event, Result, Tensor};
@@ -23,7 +24,7 @@ pub(super) struct Slots {
 
 struct Slot {
     memory: Tensor,
-    /// The unit that has it.
+    /// The unit that occupies the slot.
     unit: Option<usize>,
     /// When that unit took it.
     since: u64,
@@ -44,12 +45,12 @@ impl Slots {
         Slots { device, dtype, len, category, label, slots: Vec::new(), enough, taken: 0 }
     }
 
-    /// Whether units of this type take turns here.
+    /// The type of the units that share these slots.
     pub(super) fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Adds a slot that no unit has.
+    /// Adds a free slot.
     pub(super) fn grow(&mut self) -> Result<()> {
         let memory = {
             let _owner = Span::of(self.category, intern(&self.label));
@@ -59,8 +60,8 @@ impl Slots {
         Ok(())
     }
 
-    /// A slot for a unit: its own, if it still has one; one that no unit has; or the one that was taken first of those whose unit can
-    /// leave. If no unit can, because operations hold them, there will be one slot more.
+    /// A slot for a unit: its own, if it still has one; a free one; or, of the slots whose unit can be evicted, the one that was
+    /// taken first. If no unit can be evicted, because operations are using all of them, one more slot is added.
     pub(super) fn take(&mut self, unit: usize, leave: impl Fn(usize) -> bool) -> Result<Tensor> {
         // A slot whose bytes are still being sent would have to be waited for.
         let is_free = |slot: &Slot| slot.unit.is_none() && slot.free.is_none();
@@ -106,7 +107,7 @@ impl Slots {
         self.slots.len()
     }
 
-    /// Bytes of a slot.
+    /// The size of a slot in bytes.
     pub(super) fn bytes(&self) -> u64 {
         (self.len * self.dtype.size()) as u64
     }

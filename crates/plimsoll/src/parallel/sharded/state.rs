@@ -1,6 +1,7 @@
-//! Saving a sharded model and its optimizer as those of one process, and loading them.
+//! Saves a sharded model and its optimizer in the same form as a single process would, and loads them.
 //!
-//! Rank 0 gets whole tensors on the host, one at a time, so that a file has no trace of the ranks: any number of ranks loads it.
+//! Rank 0 gets unsharded tensors on the host, one at a time, so the file does not depend on the number of ranks: any number of
+//! ranks can load it.
 
 use plimsoll_tensor::{Device, Error, Result, Tensor, no_grad};
 
@@ -14,8 +15,8 @@ const STATE_DICT: &str = "state_dict";
 const LOAD: &str = "load_state_dict";
 
 impl FullyShardedDataParallel {
-    /// The whole parameters and the buffers of the model, as [`Module::state_dict`]. All ranks must call it. Rank 0 gets copies on
-    /// the host; the others get an empty state dict.
+    /// The unsharded parameters and the buffers of the model, like [`Module::state_dict`]. All ranks must call it. Rank 0 gets
+    /// copies on the host; the others get an empty state dict.
     ///
     /// # Errors
     /// Out of memory; or [`Error::Distributed`].
@@ -26,7 +27,7 @@ impl FullyShardedDataParallel {
         for (name, tensor) in module.state_dict().iter() {
             let at = copied.iter().position(|(known, _)| known.is_same(tensor)).unwrap_or(copied.len());
             if at == copied.len() {
-                let host = to_host(tensor)?; // on each rank, because it gathers
+                let host = to_host(tensor)?; // on every rank, because it gathers the parameter
                 copied.push((tensor.clone(), (self.group.rank() == 0).then_some(host)));
             }
             if let Some(host) = &copied[at].1 {
@@ -36,11 +37,11 @@ impl FullyShardedDataParallel {
         Ok(dict)
     }
 
-    /// Loads parameters and buffers, as [`Module::load_state_dict`]: each rank copies its rows. All ranks must call it with the
-    /// same source.
+    /// Loads parameters and buffers, like [`Module::load_state_dict`]: each rank copies its rows. All ranks must call it with
+    /// the same source.
     ///
     /// # Errors
-    /// As [`Module::load_state_dict`].
+    /// The errors of [`Module::load_state_dict`].
     pub fn load_state_dict(
         &self,
         module: &dyn Module,
@@ -78,11 +79,12 @@ impl FullyShardedDataParallel {
         load_into(&own, module.kind(), &rows, strict).map_err(whole_shapes)
     }
 
-    /// The whole state of an optimizer of [`FullyShardedDataParallel::parameters`], as [`Optimizer::state_dict`]. All ranks must
-    /// call it. Rank 0 gets copies on the host; the others get no tensors.
+    /// The unsharded state of an optimizer of [`FullyShardedDataParallel::parameters`], like [`Optimizer::state_dict`]. All
+    /// ranks must call it. Rank 0 gets copies on the host; the others get no tensors.
     ///
     /// # Errors
-    /// A parameter of another model; state that is not a number for each element; out of memory; or [`Error::Distributed`].
+    /// The optimizer has a parameter of another model, or state that does not have one value for each element; out of
+    /// memory; or [`Error::Distributed`].
     pub fn optimizer_state_dict(&self, optimizer: &dyn Optimizer) -> Result<OptimizerState> {
         let (parameters, mut state) = (optimizer.parameters(), optimizer.state_dict());
         if let Kind::Replicated(_) = self.kind {
@@ -100,10 +102,10 @@ impl FullyShardedDataParallel {
         Ok(state)
     }
 
-    /// Loads the whole state of an optimizer: each rank copies its rows.
+    /// Loads the unsharded state of an optimizer: each rank copies its rows.
     ///
     /// # Errors
-    /// As [`Optimizer::load_state_dict`].
+    /// The errors of [`Optimizer::load_state_dict`].
     pub fn load_optimizer_state_dict(
         &self,
         optimizer: &mut dyn Optimizer,
@@ -185,14 +187,14 @@ fn to_host(tensor: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// A rank's rows of a whole tensor.
+/// A rank's rows of an unsharded tensor.
 fn rows_of(whole: &Tensor, parameter: &ShardedParameter) -> Result<Tensor> {
     let start = parameter.offset * row_len(&parameter.full_shape);
     let rows = &parameter.rows;
     no_grad(|| whole.detach().reshape(&[-1])?.narrow(0, start, rows.numel())?.view(rows.shape()))
 }
 
-/// A source of whole tensors, as one of this rank's rows.
+/// Adapts a source of unsharded tensors to a source of this rank's rows.
 struct RowsOf<'a> {
     source: &'a dyn TensorSource,
     parameters: &'a [(String, &'a ShardedParameter)],

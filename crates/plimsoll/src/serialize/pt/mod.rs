@@ -21,7 +21,7 @@ use self::value::TensorEntry;
 use super::checksum;
 use crate::state_dict::{SerializeError, TensorSource};
 
-/// The longest pickle accepted. The pickles of the largest models have some hundred kilobytes.
+/// The longest pickle accepted. The pickles of the largest models have a few hundred kilobytes.
 const LONGEST_PICKLE_BYTES: u64 = 256 << 20;
 
 /// An open `.pt` or `.pth` file: its list of tensors; their values are read on demand.
@@ -52,8 +52,8 @@ pub(super) fn legacy(path: &Path) -> SerializeError {
 pub(super) fn pickle(path: &Path) -> SerializeError {
     SerializeError::format(
         path,
-        "a pickle, but not a file of torch.save: only those and safetensors are read. Nothing was run. Save a state dict with \
-         torch.save(model.state_dict(), path)",
+        "a pickle that torch.save did not write: only torch.save files and safetensors are read. Nothing was run. Save a \
+         state dict with torch.save(model.state_dict(), path)",
     )
 }
 

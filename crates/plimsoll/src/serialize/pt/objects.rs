@@ -38,7 +38,7 @@ struct FoundTensors {
 impl FoundTensors {
     fn visit(&mut self, count: usize) -> Result<(), String> {
         let left = self.visits_left.checked_sub(count);
-        self.visits_left = left.ok_or("the same dictionaries again and again")?;
+        self.visits_left = left.ok_or("it repeats the same dictionaries too often")?;
         Ok(())
     }
 }
@@ -56,7 +56,7 @@ struct Objects {
     tensors: Vec<TensorEntry>,
 }
 
-/// Why it is not the pickle of a state dict.
+/// The reason why a pickle is not that of a state dict.
 struct Refusal(String);
 
 impl From<&str> for Refusal {
@@ -69,7 +69,7 @@ impl From<Malformed> for Refusal {
     fn from(why: Malformed) -> Self {
         Self(match why {
             Malformed::Io(why) => why.to_string(),
-            Malformed::Ends => "it ends in the middle".to_owned(),
+            Malformed::Ends => "it is truncated".to_owned(),
             Malformed::Protocol(version) => {
                 format!("pickle protocol {version} is not supported, only 2 to 5")
             }
@@ -141,7 +141,7 @@ impl Builder for Objects {
         match KnownGlobal::of(module, name) {
             Some(known) => Ok(Value::Global(known)),
             None if describes_tensors(module, name) => Err(Refusal(format!(
-                "it has a tensor by `{module}.{name}`, of a type or layout that is not supported (complex, 8-bit floats, \
+                "it has a tensor made by `{module}.{name}`, whose type or layout is not supported (complex, 8-bit floats, \
                  quantized, sparse). Convert it to a dense one of floats or integers, and save again"
             ))),
             None => Err(Refusal(format!(
@@ -152,7 +152,7 @@ impl Builder for Objects {
     }
 
     fn persistent(&mut self, id: Value) -> Result<Value, Refusal> {
-        let storage = self.storage(id).ok_or("a storage that is not described as PyTorch does it")?;
+        let storage = self.storage(id).ok_or("a storage in a format that PyTorch does not write")?;
         self.copied(storage.key.len())?;
         self.storages.push(storage);
         Ok(Value::Storage(self.storages.len() - 1))
@@ -167,7 +167,7 @@ impl Builder for Objects {
                 given.first().copied().ok_or("a function without its arguments".into())
             }
             Value::Global(KnownGlobal::RebuildTensor) => {
-                let tensor = self.tensor(given).ok_or("a tensor outside of its storage")?;
+                let tensor = self.tensor(given).ok_or("a tensor outside its storage")?;
                 self.copied(tensor.heap_bytes())?;
                 self.tensors.push(tensor);
                 Ok(Value::Tensor(self.tensors.len() - 1))
@@ -203,7 +203,11 @@ impl Objects {
     /// Counts copied bytes, and rejects the pickle if they exceed the limit.
     fn copied(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.copied += bytes / COPIED_BYTES;
-        if self.copied > self.values { Err("the same sizes or keys again and again".into()) } else { Ok(()) }
+        if self.copied > self.values {
+            Err("it repeats the same sizes or keys too often".into())
+        } else {
+            Ok(())
+        }
     }
 
     /// Reads a storage from `("storage", type, key, device, length)`.
@@ -246,7 +250,7 @@ impl Objects {
     /// Adds the tensors below a value. Keys that are numbers count as strings; other values are skipped.
     fn flatten(&self, value: Value, depth: usize, found: &mut FoundTensors) -> Result<(), String> {
         if depth > DEEPEST {
-            return Err(format!("more than {DEEPEST} dictionaries in one another"));
+            return Err(format!("dictionaries nested more than {DEEPEST} deep"));
         }
         found.visit(1)?;
         match value {
@@ -319,9 +323,9 @@ mod tests {
 
     #[test]
     fn what_is_broken_is_an_error_with_its_place() {
-        assert_eq!(refused(b""), "byte 0: it ends in the middle");
-        assert_eq!(refused(b"\x80\x02}q\0X\xff\xff\xff\xff"), "byte 10: it ends in the middle");
-        assert_eq!(refused(b"\x80\x02R."), "byte 2: an operation takes from an empty stack");
+        assert_eq!(refused(b""), "byte 0: it is truncated");
+        assert_eq!(refused(b"\x80\x02}q\0X\xff\xff\xff\xff"), "byte 10: it is truncated");
+        assert_eq!(refused(b"\x80\x02R."), "byte 2: an operation pops from an empty stack");
         assert_eq!(refused(b"\x80\x02h\x07."), "byte 2: a memo that was never written is read");
         assert_eq!(refused(b"\x80\x02K\x01u."), "byte 4: items end without a mark");
         assert_eq!(refused(b"\x80\x06}."), "byte 0: pickle protocol 6 is not supported, only 2 to 5");
@@ -332,7 +336,7 @@ mod tests {
     fn a_dictionary_that_contains_itself_ends() {
         // d = {}; d["x"] = d
         let error = refused(b"\x80\x02}q\0X\x01\0\0\0xh\0s.");
-        assert_eq!(error, "more than 64 dictionaries in one another");
+        assert_eq!(error, "dictionaries nested more than 64 deep");
     }
 
     #[test]
@@ -343,7 +347,7 @@ mod tests {
             pickle.extend([b']', 0x94, b'(', b'h', memo, b'h', memo, b'e']);
         }
         pickle.push(b'.');
-        assert!(refused(&pickle).contains("again and again"));
+        assert!(refused(&pickle).contains("too often"));
     }
 
     /// A list of tensors that share one storage of one element, and one shape with this many dimensions of size 1.
@@ -365,8 +369,8 @@ mod tests {
         let found = tensors(&tensors_of_one_shape(10_000, 4, "0")).unwrap();
         assert_eq!((found.len(), &*found[9_999].0, &*found[9_999].1.shape), (10_000, "9999", &[1; 4][..]));
         assert_eq!(tensors(&tensors_of_one_shape(1, 10_000, "0")).unwrap().len(), 1);
-        assert!(refused(&tensors_of_one_shape(1_000, 10_000, "0")).contains("again and again"));
-        assert!(refused(&tensors_of_one_shape(1_000, 4, &"0".repeat(1 << 20))).contains("again and again"));
+        assert!(refused(&tensors_of_one_shape(1_000, 10_000, "0")).contains("too often"));
+        assert!(refused(&tensors_of_one_shape(1_000, 4, &"0".repeat(1 << 20))).contains("too often"));
     }
 
     #[test]
@@ -378,7 +382,7 @@ mod tests {
         pickle.splice(list..list, name);
         pickle.pop();
         pickle.extend(b"s.");
-        assert!(refused(&pickle).contains("again and again"));
+        assert!(refused(&pickle).contains("too often"));
     }
 
     #[test]
@@ -387,6 +391,6 @@ mod tests {
         pickle.extend(std::iter::repeat_n(b']', 1_000_000));
         pickle.extend(std::iter::repeat_n(b'a', 999_999));
         pickle.push(b'.');
-        assert!(refused(&pickle).contains("in one another"));
+        assert!(refused(&pickle).contains("nested more than"));
     }
 }

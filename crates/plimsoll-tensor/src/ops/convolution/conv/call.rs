@@ -17,16 +17,16 @@ use crate::tf32;
 
 impl Tensor {
     /// Cross-correlation of `[batch, in, length]` with the filters `[out, in / groups, kernel]`, plus a bias `[out]`. An input
-    /// without a batch gives an output without one. As `torch.nn.functional.conv1d`.
+    /// without a batch gives an output without one. Like `torch.nn.functional.conv1d`.
     ///
     /// # Errors
-    /// As [`Tensor::conv2d`].
+    /// The errors of [`Tensor::conv2d`].
     pub fn conv1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: Conv1dOptions) -> Result<Tensor> {
         self.convolution(weight, bias, options)
     }
 
     /// Cross-correlation of `[batch, in, h, w]` with the filters `[out, in / groups, kh, kw]`, plus a bias `[out]`. An input
-    /// without a batch gives an output without one. Channels-last images or filters give channels-last results. As
+    /// without a batch gives an output without one. Channels-last images or filters give channels-last results. Like
     /// `torch.nn.functional.conv2d`.
     ///
     /// # Errors
@@ -36,19 +36,19 @@ impl Tensor {
         self.convolution(weight, bias, options)
     }
 
-    /// Cross-correlation of `[batch, in, d, h, w]` with the filters `[out, in / groups, kd, kh, kw]`, plus a bias `[out]`. As
+    /// Cross-correlation of `[batch, in, d, h, w]` with the filters `[out, in / groups, kd, kh, kw]`, plus a bias `[out]`. Like
     /// `torch.nn.functional.conv3d`.
     ///
     /// # Errors
-    /// As [`Tensor::conv2d`].
+    /// The errors of [`Tensor::conv2d`].
     pub fn conv3d(&self, weight: &Tensor, bias: Option<&Tensor>, options: Conv3dOptions) -> Result<Tensor> {
         self.convolution(weight, bias, options)
     }
 
-    /// As [`Tensor::conv_transpose2d`] with one spatial dimension.
+    /// Like [`Tensor::conv_transpose2d`] with one spatial dimension.
     ///
     /// # Errors
-    /// As [`Tensor::conv_transpose2d`].
+    /// The errors of [`Tensor::conv_transpose2d`].
     pub fn conv_transpose1d(
         &self,
         weight: &Tensor,
@@ -59,10 +59,11 @@ impl Tensor {
     }
 
     /// Transposed convolution of `[batch, in, h, w]`: the derivative of [`Tensor::conv2d`] with the same weight. The weight is
-    /// `[in, out / groups, kh, kw]`, the bias `[out]`. As `torch.nn.functional.conv_transpose2d`.
+    /// `[in, out / groups, kh, kw]`, the bias `[out]`. Like `torch.nn.functional.conv_transpose2d`.
     ///
     /// # Errors
-    /// As [`Tensor::conv2d`]; an output padding not smaller than the stride or dilation; a padding that leaves no output.
+    /// The errors of [`Tensor::conv2d`]; an output padding not smaller than the stride or dilation; a padding that
+    /// leaves no output.
     pub fn conv_transpose2d(
         &self,
         weight: &Tensor,
@@ -72,10 +73,10 @@ impl Tensor {
         self.convolution_transposed(weight, bias, options)
     }
 
-    /// As [`Tensor::conv_transpose2d`] with three spatial dimensions.
+    /// Like [`Tensor::conv_transpose2d`] with three spatial dimensions.
     ///
     /// # Errors
-    /// As [`Tensor::conv_transpose2d`].
+    /// The errors of [`Tensor::conv_transpose2d`].
     pub fn conv_transpose3d(
         &self,
         weight: &Tensor,
@@ -88,7 +89,7 @@ impl Tensor {
     /// [`Tensor::conv1d`], [`Tensor::conv2d`] and [`Tensor::conv3d`] in one method: `N` is 1, 2 or 3.
     ///
     /// # Errors
-    /// As [`Tensor::conv2d`].
+    /// The errors of [`Tensor::conv2d`].
     pub fn convolution<const N: usize>(
         &self,
         weight: &Tensor,
@@ -106,7 +107,7 @@ impl Tensor {
     /// or 3.
     ///
     /// # Errors
-    /// As [`Tensor::conv_transpose2d`].
+    /// The errors of [`Tensor::conv_transpose2d`].
     pub fn convolution_transposed<const N: usize>(
         &self,
         weight: &Tensor,

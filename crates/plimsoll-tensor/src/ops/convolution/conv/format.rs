@@ -34,7 +34,7 @@ pub(super) fn suggested(x: &Tensor) -> Format {
     }
 }
 
-/// As PyTorch's `is_channels_last_strides_2d`.
+/// Like PyTorch's `is_channels_last_strides_2d`.
 fn says_channels_last(shape: &[usize], strides: &[usize]) -> bool {
     let mut least = 0;
     if strides[1] == 0 {

@@ -3,9 +3,9 @@
 /// Zeros around the images of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvPadding<const N: usize> {
-    /// This many on both sides of each dimension.
+    /// This many zeros on both sides of each dimension.
     Zeros([usize; N]),
-    /// As many as make the output as large as the input; requires a stride of 1. PyTorch's `"same"`.
+    /// As many zeros as needed to make the output as large as the input; requires a stride of 1. PyTorch's `"same"`.
     Same,
     /// None. PyTorch's `"valid"`.
     Valid,

@@ -45,7 +45,7 @@ impl ConvOperands<'_> {
         }
         let filters = self.weight[0];
         if filters < groups || !filters.is_multiple_of(groups) {
-            let why = format!("{groups} groups do not divide {filters}, the first size of the weight");
+            let why = format!("the first size of the weight, {filters}, is not divisible by {groups} groups");
             return Err(self.misfit(why));
         }
         if self.weight[2..].contains(&0) {
@@ -98,10 +98,8 @@ pub(super) fn forward<const N: usize>(
     let (input, weight) = (given.input, given.weight);
     given.check(&Windows { stride, dilation, groups }, weight[0])?;
     if weight[1].checked_mul(groups) != Some(input[1]) {
-        let why = format!(
-            "the input has {} channels where {} groups of {} are needed",
-            input[1], groups, weight[1]
-        );
+        let why =
+            format!("the input has {} channels, but {} groups of {} are needed", input[1], groups, weight[1]);
         return Err(given.misfit(why));
     }
     if padding == ConvPadding::Same && stride != [1; N] {
@@ -118,11 +116,11 @@ pub(super) fn forward<const N: usize>(
         };
         let padded = both.and_then(|both| size.checked_add(both));
         let (Some(window), Some(both), Some(padded)) = (window, both, padded) else {
-            return Err(given.choice(format!("{options:?} leads to sizes that cannot be counted")));
+            return Err(given.choice(format!("{options:?} leads to sizes that overflow")));
         };
         if window > padded {
             let why = format!(
-                "a window reaches over {window} elements of dimension {}, which has {padded} with its padding",
+                "a window spans {window} elements of dimension {}, which has only {padded} with padding",
                 2 + i
             );
             return Err(given.misfit(why));
@@ -158,7 +156,7 @@ pub(super) fn transposed<const N: usize>(
     };
     given.check(&Windows { stride, dilation, groups }, results)?;
     if input[1] != weight[0] {
-        let why = format!("the input has {} channels where the weight has {}", input[1], weight[0]);
+        let why = format!("the input has {} channels, but the weight has {}", input[1], weight[0]);
         return Err(given.misfit(why));
     }
     let mut output = [0; N];
@@ -174,7 +172,7 @@ pub(super) fn transposed<const N: usize>(
         let full =
             full.and_then(|(to_last, window)| to_last.checked_add(window)?.checked_add(output_padding[i]));
         let (Some(full), Some(both)) = (full, padding[i].checked_mul(2)) else {
-            return Err(given.choice(format!("{options:?} leads to sizes that cannot be counted")));
+            return Err(given.choice(format!("{options:?} leads to sizes that overflow")));
         };
         if full < both || (full == both && !given.may_be_empty) {
             let why =

@@ -59,7 +59,7 @@ pub struct AvgPoolOptions<const D: usize> {
     pub ceil_mode: bool,
     /// Whether the mean counts the padding.
     pub count_include_pad: bool,
-    /// The divisor of the sums, whatever the sizes of the windows.
+    /// The divisor of the sums, regardless of the sizes of the windows.
     pub divisor_override: Option<usize>,
 }
 

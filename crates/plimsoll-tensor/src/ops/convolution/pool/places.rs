@@ -29,7 +29,7 @@ impl Kernel for Places {
         "max_pool_places"
     }
 
-    /// The positions are bytes, and stay bytes.
+    /// The positions are bytes, and are not converted to another type.
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
     }

@@ -50,7 +50,7 @@ impl Spec {
         let misfit = |why: &str| Error::shape(op, format!("{why}: input {x:?}, {}", self.describe()));
         let (kernel, stride, padding, dilation, ceil_mode) = match self.kind {
             Kind::Adaptive(out) if size == 0 && out[axis] > 0 => {
-                return Err(misfit("an image without places has no windows"));
+                return Err(misfit("an image without elements has no windows"));
             }
             Kind::Adaptive(out) => return Ok(Axis { size, out: out[axis], windows: Windows::Adaptive }),
             Kind::Sliding(MaxPoolOptions { kernel, stride, padding, dilation, ceil_mode }) => {
@@ -60,7 +60,7 @@ impl Spec {
         let reach = kernel.checked_sub(1).and_then(|steps| steps.checked_mul(dilation)?.checked_add(1));
         let padded = padding.checked_mul(2).and_then(|both| both.checked_add(size));
         let fits = stride > 0 && dilation > 0 && reach.is_some_and(|reach| padding <= reach / 2);
-        // Leftover elements get a window too, even if there is no other.
+        // Leftover elements also get a window, even if it is the only one.
         let left_over = if ceil_mode { stride.saturating_sub(1) } else { 0 };
         let span = |reach: usize, padded: usize| padded.checked_add(left_over)?.checked_sub(reach);
         let span = reach.zip(padded).and_then(|(reach, padded)| span(reach, padded));

@@ -25,14 +25,18 @@ fn max_unpool<const D: usize>(
         ));
     };
     if x.shape() != places.shape() {
-        return fail(format!("{:?} at places {:?}: the shapes must be equal", x.shape(), places.shape()));
+        return fail(format!(
+            "values {:?} and indices {:?}: the shapes must be equal",
+            x.shape(),
+            places.shape()
+        ));
     }
     let mut shape = x.shape().to_vec();
     for i in 0..D {
         let size = shape[lead + i];
         let usual = unpooled(size, options.kernel[i], options.stride[i], options.padding[i]);
         let Some(size) = output_size.map_or(usual, |sizes| Some(sizes[i])) else {
-            return fail(format!("{:?} has no places to go to with {options:?}", x.shape()));
+            return fail(format!("{:?} has no output elements with {options:?}", x.shape()));
         };
         shape[lead + i] = size;
     }

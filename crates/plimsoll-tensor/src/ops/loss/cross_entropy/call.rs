@@ -45,12 +45,12 @@ impl CrossEntropyOptions<'_> {
 
 impl Tensor {
     /// Mean cross entropy of logits `[batch, classes, …]` against classes `int64 [batch, …]`, or against probabilities in the
-    /// logits' shape. As `torch.nn.functional.cross_entropy`. For `[batch, classes]` against classes, it also makes the same
+    /// logits' shape. Like `torch.nn.functional.cross_entropy`. For `[batch, classes]` against classes, it also makes the same
     /// memory requests, those of `log_softmax` and `nll_loss`; [`Tensor::cross_entropy_with`] needs one tensor of the logits'
     /// size less.
     ///
     /// # Errors
-    /// As [`Tensor::cross_entropy_with`].
+    /// The errors of [`Tensor::cross_entropy_with`].
     pub fn cross_entropy(&self, target: &Tensor) -> Result<Tensor> {
         if self.rank() == 2 && target.rank() == 1 {
             return self.log_softmax(-1)?.nll_loss(target, Reduction::Mean);
@@ -59,7 +59,7 @@ impl Tensor {
     }
 
     /// Cross entropy of logits `[batch, classes, …]` or `[classes]` against classes `int64 [batch, …]`, or against
-    /// probabilities in the logits' shape. Returns a scalar, or `[batch, …]` without reduction. As
+    /// probabilities in the logits' shape. Returns a scalar, or `[batch, …]` without reduction. Like
     /// `torch.nn.functional.cross_entropy`.
     ///
     /// # Errors

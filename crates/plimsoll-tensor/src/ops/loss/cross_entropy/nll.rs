@@ -176,10 +176,10 @@ impl Operator for LikelihoodBackward {
 
 impl Tensor {
     /// [`Tensor::nll_loss`] of log-probabilities `[batch, classes, …]` or `[classes]`, with class weights, an ignored class and
-    /// any reduction. As `torch.nn.functional.nll_loss`.
+    /// any reduction. Like `torch.nn.functional.nll_loss`.
     ///
     /// # Errors
-    /// As [`Tensor::cross_entropy_with`]; label smoothing, which this loss does not support.
+    /// The errors of [`Tensor::cross_entropy_with`]; label smoothing, which this loss does not support.
     pub fn nll_loss_with(&self, target: &Tensor, options: CrossEntropyOptions<'_>) -> Result<Tensor> {
         if options.label_smoothing != 0.0 {
             return Err(Error::argument(NAME, "has no label smoothing: use `cross_entropy_with`"));

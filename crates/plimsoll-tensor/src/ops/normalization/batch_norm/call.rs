@@ -170,7 +170,7 @@ fn check_running(name: &'static str, x: &Tensor, args: &BatchNormArgs<'_>) -> Re
 impl Tensor {
     /// Normalizes each channel of `[batch, channels, …]` to mean 0 and standard deviation 1, then multiplies by `weight` and
     /// adds `bias`. Training uses the batch's statistics, and updates the running mean and variance in place; evaluation uses
-    /// the running ones. Without running statistics, the batch's are always used. As `torch.nn.functional.batch_norm`.
+    /// the running ones. Without running statistics, the batch's are always used. Like `torch.nn.functional.batch_norm`.
     ///
     /// # Errors
     /// Incompatible sizes; a bias without a weight; a batch with one value per channel, which has no statistics; out of memory.
@@ -198,7 +198,7 @@ impl Tensor {
     /// [`Tensor::batch_norm`] followed by ReLU, without a tensor between the two.
     ///
     /// # Errors
-    /// As [`Tensor::batch_norm`].
+    /// The errors of [`Tensor::batch_norm`].
     pub fn batch_norm_relu(
         &self,
         running: Option<(&Tensor, &Tensor)>,
@@ -227,8 +227,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::batch_norm`]; a residual of another shape or dtype, or without ReLU; neither a momentum nor a count of
-    /// batches.
+    /// The errors of [`Tensor::batch_norm`]; a residual of another shape or dtype, or without ReLU; neither a
+    /// momentum nor a count of batches.
     pub fn batch_norm_with(&self, args: BatchNormArgs<'_>) -> Result<Tensor> {
         let BatchNormArgs { running, weight, bias, residual, training, eps, .. } = args;
         let then = match (residual, args.relu) {

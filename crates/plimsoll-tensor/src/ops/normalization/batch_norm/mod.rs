@@ -108,7 +108,7 @@ impl Operator for BatchNorm {
         }
         if let Some(other) = residual.filter(|other| other.shape() != x.shape() || other.dtype != x.dtype) {
             let message = format!(
-                "residual {:?} of {} for input {:?} of {}: needs the same",
+                "residual {:?} of {} and input {:?} of {}: shape and type must be the same",
                 other.shape(),
                 other.dtype,
                 x.shape(),
@@ -118,7 +118,7 @@ impl Operator for BatchNorm {
         }
         if self.batch && batch * rest.iter().product::<usize>() == 1 {
             return misfit(format!(
-                "one value per channel in input {:?}: a batch's statistics need more; use the running ones",
+                "one value per channel in input {:?}: batch statistics need more; use the running statistics",
                 x.shape()
             ));
         }

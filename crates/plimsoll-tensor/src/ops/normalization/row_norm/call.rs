@@ -31,7 +31,7 @@ impl RowNorm {
 
 impl Tensor {
     /// Normalizes each row along the last dimension to mean 0 and standard deviation 1, then multiplies by `weight` and adds
-    /// `bias`. `eps` is added to the variance. As `torch.nn.functional.layer_norm`.
+    /// `bias`. `eps` is added to the variance. Like `torch.nn.functional.layer_norm`.
     ///
     /// # Errors
     /// A bias without a weight; incompatible sizes; out of memory.
@@ -41,7 +41,7 @@ impl Tensor {
     }
 
     /// Divides each row along the last dimension by its root mean square, then multiplies by `weight`. `eps` is added to the
-    /// mean square. As `torch.nn.functional.rms_norm`.
+    /// mean square. Like `torch.nn.functional.rms_norm`.
     ///
     /// # Errors
     /// Incompatible sizes; out of memory.
@@ -50,7 +50,7 @@ impl Tensor {
         Ok(op.run(&[self], weight, None)?.remove(0))
     }
 
-    /// Returns the sum `self + residual`, and that sum normalized as by [`Tensor::rms_norm`]: one pass each in forward and
+    /// Returns the sum `self + residual`, and that sum normalized by [`Tensor::rms_norm`]: one pass each in forward and
     /// backward.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Tensor {
         Ok((outs.remove(2), outs.remove(0)))
     }
 
-    /// Returns the sum `self + residual`, and that sum normalized as by [`Tensor::layer_norm`]: one pass each in forward and
+    /// Returns the sum `self + residual`, and that sum normalized by [`Tensor::layer_norm`]: one pass each in forward and
     /// backward.
     ///
     /// # Errors

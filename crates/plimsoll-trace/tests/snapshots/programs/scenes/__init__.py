@@ -1,4 +1,5 @@
-"""The programs whose snapshots make.py saves. They are written as people write them, with what is known of each.
+"""The programs whose snapshots make.py saves. They are written as users write their programs, with the known
+facts about each.
 
 They are in modules by kind; `base` has the shared parts.
 """

@@ -46,14 +46,14 @@ def sum_of_losses(r):
 
 @scene()
 def sum_of_losses_python(r):
-    """As sum_of_losses, recorded without C++ frames."""
+    """Like sum_of_losses, recorded without C++ frames."""
     r.expect(leak=False, pattern="CarriedNumber")
     summing(r, "python")
 
 
 @scene()
 def sum_on_a_busy_line(r):
-    """As sum_of_losses, but the line also makes other blocks, one of which outlives the step."""
+    """Like sum_of_losses, but the line also makes other blocks, one of which outlives the step."""
     r.expect(leak=False, pattern="RunningSum")
     r.start("all")
     model = Model(r, layers=1).cuda()

@@ -10,7 +10,7 @@ from .base import CONFIG, MIB, OPT, Model, Saved, adamw, limit, loss_of, room, s
 
 
 def fails(r, program):
-    """Runs a program that must fail. Takes the snapshot as people do: where they catch the exception."""
+    """Runs a program that must fail. Takes the snapshot where it catches the exception, as users do."""
     try:
         program()
         torch.cuda.synchronize()
@@ -35,7 +35,8 @@ def oom_forward(r):
 
 @scene()
 def oom_all(r):
-    """As oom_forward, with C++ frames, and an observer that takes the snapshot at the moment of the failure."""
+    """Like oom_forward, with C++ frames, and an observer that takes the snapshot at the moment of the
+    failure."""
     r.expect(fails=True)
     r.start("all")
     model = Model(r, layers=2).cuda()
@@ -146,7 +147,7 @@ def oom_sgd_momentum(r):
 
 @scene()
 def oom_sgd_momentum_loop(r):
-    """As oom_sgd_momentum, one parameter after another, without foreach."""
+    """Like oom_sgd_momentum, one parameter after another, without foreach."""
     r.expect(needs=states_of(r, 1, layers=8))
     runs_out_in_step(r, OPT.SGD, 6 * MIB, layers=8, lr=0.1, momentum=0.9, foreach=False)
 

@@ -1,4 +1,5 @@
-"""What counts as a step, and series of steps that grow, fall or vary for different reasons."""
+"""Scenes that show what counts as a step, and series of steps that grow, fall or vary for different
+reasons."""
 
 import gc
 
@@ -44,7 +45,7 @@ def leak_every_tenth(r):
 
 @scene()
 def leak_every_seventh_from_the_fifth(r):
-    """As leak_every_tenth, with another period and a later start."""
+    """Like leak_every_tenth, with another period and a later start."""
     r.expect(leak=True, verdict="Leaking")
     model, optimizer = small(r)
     logged = []
@@ -101,7 +102,7 @@ def cycles(r):
 
 @scene()
 def cycles_by_themselves(r):
-    """As cycles, but Python decides when the collector runs."""
+    """Like cycles, but Python decides when the collector runs."""
     r.expect(leak=False, verdict="HeldUntilGc", pattern="ReferenceCycles")
     model, optimizer = small(r)
     gc.collect()
@@ -168,7 +169,7 @@ def compiled_forward(r):
 
 @scene()
 def autotuned_forward(r):
-    """As compiled_forward, with kernels that are tuned on the device."""
+    """Like compiled_forward, with kernels that are tuned on the device."""
     r.expect(leak=False, verdict="TooFewSteps")
     compiling(r, 2, mode="max-autotune-no-cudagraphs")
 

@@ -176,7 +176,7 @@ def last_pass(r):
 
 @scene()
 def first_pass_is_last(r):
-    """As last_pass, in the optimizer's first step."""
+    """Like last_pass, in the optimizer's first step."""
     r.expect(leak=False, verdict="TooFewSteps")
     r.start()
     model = Model(r, layers=2).cuda()
