@@ -25,9 +25,10 @@ pub(super) fn next(facts: &Facts, fact: impl Fn(&Set, &Mix) -> Fact) -> Step {
     let estimates = Estimates::of(&facts.tried);
     let mut imagined = facts.clone();
     loop {
-        let sets = match strategy::next(&imagined) {
+        let (sets, is_optional) = match strategy::next(&imagined) {
             Step::Done(decision) => return decided(facts, &imagined, decision),
-            Step::Try(sets) | Step::Improve(sets) => sets,
+            Step::Try(sets) => (sets, false),
+            Step::Improve(sets) => (sets, true),
         };
         let first = match estimates.mix(&sets[0]) {
             Ok(mix) => {
@@ -36,10 +37,12 @@ pub(super) fn next(facts: &Facts, fact: impl Fn(&Set, &Mix) -> Fact) -> Step {
             }
             Err(first) => first,
         };
-        // The best set so far may be an estimate: it runs before others that can only be better.
-        let chosen = strategy::decide(&imagined).chosen.map(|place| &imagined.tried[place]);
-        if let Some(chosen) = chosen.filter(|it| it.has_room() && !is_known(facts, &it.set)) {
-            return step(facts, vec![chosen.set.clone()]);
+        if is_optional {
+            // The best set so far may be an estimate: it runs before others that can only be better.
+            let chosen = strategy::decide(&imagined).chosen.map(|place| &imagined.tried[place]);
+            if let Some(chosen) = chosen.filter(|it| !is_known(facts, &it.set)) {
+                return last(facts, vec![chosen.set.clone(), first]);
+            }
         }
         let mut wanted = vec![first];
         for set in sets {
@@ -47,8 +50,7 @@ pub(super) fn next(facts: &Facts, fact: impl Fn(&Set, &Mix) -> Fact) -> Step {
                 wanted.push(set);
             }
         }
-        wanted.retain(|it| !is_known(facts, it));
-        return step(facts, wanted);
+        return if is_optional { last(facts, wanted) } else { Step::Try(wanted) };
     }
 }
 
@@ -63,7 +65,7 @@ fn decided(facts: &Facts, imagined: &Facts, decision: Decision) -> Step {
     wanted.retain(|it| !is_known(facts, it));
     match wanted.is_empty() {
         true => Step::Done(strategy::decide(facts)),
-        false => step(facts, wanted),
+        false => last(facts, wanted),
     }
 }
 
@@ -86,8 +88,8 @@ fn is_known(facts: &Facts, set: &Set) -> bool {
     facts.tried.iter().any(|it| it.set == *set)
 }
 
-/// Sets to run: as an improvement if one that ran has room.
-fn step(facts: &Facts, sets: Vec<Set>) -> Step {
+/// Sets to run at the end of a search: they only improve on its answer if a set that ran has room.
+fn last(facts: &Facts, sets: Vec<Set>) -> Step {
     let chosen = strategy::decide(facts).chosen.map(|place| &facts.tried[place]);
     match chosen.is_some_and(Fact::has_room) {
         true => Step::Improve(sets),
