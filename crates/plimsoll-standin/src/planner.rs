@@ -7,6 +7,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `client.rs` | in the user's process: starts the planner, sends requests, falls back to the model if it fails |
+//! | `memo.rs` | in the user's process: answers that other processes of the same command got |
 //! | `wire.rs` | requests and replies as bytes |
 //! | `description.rs` | the GPU's description in cuDNN's format |
 //! | `cudnn.rs` | in the planner: the real library's graph API |
@@ -19,6 +20,7 @@ pub(crate) mod client;
 mod clusters;
 mod cudnn;
 mod description;
+mod memo;
 pub(crate) mod wire;
 
 use std::os::fd::AsFd;

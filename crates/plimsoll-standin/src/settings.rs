@@ -12,6 +12,7 @@
 //! | `PLIMSOLL_STANDIN_ADDRESSES` | the order of allocation addresses: `driver`, as on an H200, or `up` | `driver` |
 //! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN and cuFFT: `none`, `model` or `library` | `none` |
 //! | `PLIMSOLL_STANDIN_PLANNER` | the program that runs cuDNN for `library`: [`crate::planner`] | the model answers |
+//! | `PLIMSOLL_STANDIN_ANSWERS` | the file in which processes keep what the planner answered | answers are not kept |
 //! | `PLIMSOLL_STANDIN_FAULT` | calls to fail: `cudaMalloc:3=2,…` | none |
 //! | `PLIMSOLL_STANDIN_NOTICES` | a folder for each process's notices: [`crate::notice`] | stderr only |
 //! | `PLIMSOLL_STANDIN_VERSION` | the launcher's version, compared with the library's | not compared |
@@ -41,6 +42,8 @@ pub const ADDRESSES: &str = "PLIMSOLL_STANDIN_ADDRESSES";
 pub const CUDNN_WORKSPACE: &str = "PLIMSOLL_STANDIN_CUDNN_WORKSPACE";
 /// The program that runs as the planner with the subcommand [`crate::place::PLANNER`].
 pub const PLANNER: &str = "PLIMSOLL_STANDIN_PLANNER";
+/// The file in which processes keep what the planner answered.
+pub const ANSWERS: &str = "PLIMSOLL_STANDIN_ANSWERS";
 /// The calls to fail.
 pub const FAULT: &str = "PLIMSOLL_STANDIN_FAULT";
 /// A folder for each process's notices, in addition to stderr.

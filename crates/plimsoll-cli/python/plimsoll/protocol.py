@@ -20,8 +20,8 @@ STOP = "stop"  # from the program: every process must exit
 STARTED = "started"  # PID.started: the process uses CUDA
 DONE = "done"  # PID.done: its last report is written
 
-# Empty files in the folder for requests of `plan`.
-LATE = "late"  # from the program: while it exists, all requests except those at the GPU's size are abandoned
+# Files in the folder for requests of `plan`.
+LATE = "late"  # from the program, a number: earlier requests are abandoned, except those at the GPU's size
 END = "end"  # from the program: the serving process must exit
 EXPIRED = "expired"  # the status of a fork that was killed because it took too long
 UNABLE = "unable"  # the status of a request that a fork cannot fulfil
@@ -317,6 +317,7 @@ class Request(TypedDict):
     settles: bool
     stops: bool
     looks: bool
+    counts: bool
     shows: bool
     ranks: int
     alone: bool

@@ -6,6 +6,7 @@ use super::search::Search;
 use super::sentences;
 use super::strategy::Decision;
 use crate::exit::Failure;
+use crate::output;
 use crate::predict::trial::{End, Trial};
 use crate::predict::trials::How;
 use crate::techniques::Set;
@@ -49,6 +50,13 @@ impl Search<'_, '_> {
             if checked.of(&chosen.set).is_some() || self.is_interrupted || self.wish.goal == Goal::Batch {
                 return Ok(checked);
             }
+            // The last runs of a plan run beside it.
+            self.trials.ahead(&[(chosen.set.clone(), How::Itself)])?;
+            self.ahead(&self.offered())?;
+            output::progress(&format!(
+                "running {} at the GPU's size until its memory stops growing",
+                sentences::named(&chosen)
+            ));
             let trial = self.trials.of(&chosen.set, How::Itself)?;
             let runs_short =
                 matches!(trial.end, End::RanOut(_)) || (trial.retries > 0 && !chosen.fit.is_tight());

@@ -8,6 +8,7 @@
 //! | `goal.rs`, `largest.rs` | what the user wants; the largest `{BATCH}` of a set |
 //! | `fit.rs`, `facts.rs` | whether a set fits; what is known about the sets that were tried |
 //! | `strategy/` | which sets are tried, and which is chosen: a function of the facts |
+//! | `estimate.rs`, `foresee.rs` | peaks of sets that did not run; which sets have to run for a decision |
 //! | `time.rs` | the estimate of a step's time |
 //! | `hints.rs` | faster matrix products that the GPU supports |
 //! | `candidate.rs`, `tried.rs` | a set that was tried, and all of them |
@@ -27,8 +28,10 @@ mod batch;
 mod candidate;
 mod check;
 mod code;
+mod estimate;
 mod facts;
 mod fit;
+mod foresee;
 mod goal;
 mod hints;
 mod json;
@@ -258,6 +261,7 @@ fn search(
 ) -> Result<Plan, Failure> {
     let words: Vec<_> = program.command.iter().map(|word| word.to_string_lossy()).collect();
     output::progress(&format!("planning for {}: {}", target.name, words.join(" ")));
+    output::progress("running it as it is; later runs need no new imports");
     let mut first = Duration::ZERO;
     let mut plan = trials::during(program, target, |trials| {
         let mut search = Search::new(trials, target, program.devices, wish, within);

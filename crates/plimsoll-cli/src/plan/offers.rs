@@ -12,21 +12,24 @@ use crate::predict::trials::How;
 use crate::techniques::{Alone, Set, Technique};
 
 impl Search<'_, '_> {
-    /// Runs the program with each of these techniques alone, if the program trains a model that is not compiled, and
-    /// does not fit unchanged.
+    /// The sets of these techniques; none if they are not meant for the program.
+    pub(super) fn offered(&self) -> Vec<Set> {
+        let Some(base) = self.tried.candidates().first() else { return Vec::new() };
+        let trial = &base.trial;
+        let is_meant = trial.end == End::Ran && trial.trains && !trial.compiles && trial.grows.is_none();
+        let is_asked = self.wish.goal == Goal::Fit && !base.fit.fits() && !self.is_interrupted;
+        let offered = Technique::all().filter(|it| it.row().alone == Alone::Offered);
+        let sets = offered.map(|it| Set::default().with(it, None));
+        sets.filter(|_| is_meant && is_asked).collect()
+    }
+
+    /// Runs the program with each of these techniques alone, if it trains a model that is not compiled and does not fit
+    /// as it is.
     ///
     /// # Errors
     /// I/O errors.
     pub(super) fn offers(&mut self) -> Result<Vec<Candidate>, Failure> {
-        let Some(base) = self.tried.candidates().first() else { return Ok(Vec::new()) };
-        let trial = &base.trial;
-        let is_meant = trial.end == End::Ran && trial.trains && !trial.compiles && trial.grows.is_none();
-        let is_asked = self.wish.goal == Goal::Fit && !base.fit.fits() && !self.is_interrupted;
-        if !is_meant || !is_asked {
-            return Ok(Vec::new());
-        }
-        let offered = Technique::all().filter(|it| it.row().alone == Alone::Offered);
-        let sets: Vec<Set> = offered.map(|it| Set::default().with(it, None)).collect();
+        let sets = self.offered();
         self.ahead(&sets)?;
         let mut offers = Vec::new();
         for set in sets {

@@ -5,24 +5,18 @@ use std::time::{Duration, Instant};
 /// The longest time.
 const MOST: Duration = Duration::from_secs(10);
 
-/// The time limit of a search. It looks for a cheaper set for at most as long as it took to find one that fits,
-/// and for at most [`MOST`].
+/// The time of a search for a cheaper set than one that fits: at most as long as the first run of the program, with its
+/// imports, and at most [`MOST`].
+#[derive(Default)]
 pub(super) struct Patience {
-    begun: Instant,
     /// `None` if it is not looking for a cheaper set yet.
     until: Option<Instant>,
 }
 
 impl Patience {
-    /// Starts at `now`.
-    pub(super) fn new(now: Instant) -> Patience {
-        Patience { begun: now, until: None }
-    }
-
     /// When the search for a cheaper set ends. It begins at the first call.
-    pub(super) fn until(&mut self, now: Instant) -> Instant {
-        let before = now.saturating_duration_since(self.begun);
-        *self.until.get_or_insert_with(|| now + before.min(MOST))
+    pub(super) fn until(&mut self, now: Instant, first: Duration) -> Instant {
+        *self.until.get_or_insert_with(|| now + first.min(MOST))
     }
 
     /// Whether the search for a cheaper set has begun.
@@ -36,16 +30,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cheaper_set_is_sought_as_long_as_one_that_fits_but_for_ten_seconds_at_most() {
-        let begun = Instant::now();
-        for (before_s, may_take_s) in [(0, 0), (4, 4), (10, 10), (300, 10)] {
-            let mut patience = Patience::new(begun);
+    fn a_cheaper_set_is_sought_as_long_as_the_first_run_took_but_for_ten_seconds_at_most() {
+        let found = Instant::now();
+        for (first_s, may_take_s) in [(0, 0), (4, 4), (10, 10), (300, 10)] {
+            let mut patience = Patience::default();
             assert!(!patience.is_used());
-            let found = begun + Duration::from_secs(before_s);
+            let first = Duration::from_secs(first_s);
             let until = found + Duration::from_secs(may_take_s);
-            assert_eq!(patience.until(found), until);
+            assert_eq!(patience.until(found, first), until);
             // Later calls do not restart it.
-            assert_eq!(patience.until(found + Duration::from_secs(3)), until);
+            assert_eq!(patience.until(found + Duration::from_secs(3), first), until);
             assert!(patience.is_used());
         }
     }

@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::candidate::{Candidate, limits, objection};
-use super::facts::Facts;
+use super::estimate::Mix;
+use super::facts::{Fact, Facts};
 use super::fit::{Fit, Limits};
+use super::foresee;
 use super::goal::Wish;
 use super::hints::hints;
 use super::patience::Patience;
@@ -17,7 +19,14 @@ use crate::output;
 use crate::predict::gpu::Target;
 use crate::predict::trial::{End, Trial};
 use crate::predict::trials::{How, Trials};
+use crate::protocol::Applied;
 use crate::techniques::{Operators, Set, Technique};
+
+/// The runs that a search usually makes after those it has in mind.
+const DECIDING: u32 = 4;
+
+/// The share of the first trial, which imports the program, that another one usually takes.
+const USUAL_PART: u32 = 10;
 
 /// Trials and their results.
 pub(super) struct Search<'a, 'scope> {
@@ -36,7 +45,11 @@ pub(super) struct Search<'a, 'scope> {
     improves: bool,
     /// All sets that were tried.
     pub(super) tried: Tried,
-    /// Whether the cost of the unmodified program, with which other sets are compared, was requested.
+    /// The sets that the last line of progress named.
+    announced: Vec<Set>,
+    /// When the first trial ended.
+    since: Option<Instant>,
+    /// Whether the unmodified program's cost was requested, which other sets are compared with.
     is_priced: bool,
     /// Whether the user ended the search, or its time was up.
     pub(super) is_interrupted: bool,
@@ -59,9 +72,11 @@ impl<'a, 'scope> Search<'a, 'scope> {
             wish,
             within,
             until: None,
-            patience: Patience::new(Instant::now()),
+            patience: Patience::default(),
             improves: false,
             tried: Tried::default(),
+            announced: Vec::new(),
+            since: None,
             is_priced: false,
             is_interrupted: false,
             is_late: false,
@@ -86,7 +101,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
     fn decided(&mut self) -> Result<Decision, Failure> {
         loop {
             let facts = self.facts();
-            let step = strategy::next(&facts);
+            let step = foresee::next(&facts, |set, mix| self.estimated(set, mix));
             self.improves = matches!(step, Step::Improve(_));
             let sets = match step {
                 Step::Done(decision) => return Ok(decision),
@@ -105,8 +120,14 @@ impl<'a, 'scope> Search<'a, 'scope> {
                 self.price()?;
                 continue;
             }
+            if is_begun && !self.announced.contains(&sets[0]) {
+                let runs = self.tried.candidates().len() - 1;
+                output::progress(&sentences::trying(&sets, self.remaining(sets.len(), runs)));
+                self.announced.clone_from(&sets);
+            }
             self.ahead(&sets)?;
             self.try_next(&sets[0])?;
+            self.since.get_or_insert_with(Instant::now);
             if self.until.is_none() {
                 self.until = Instant::now().checked_add(self.within);
                 self.trials.end_at(self.until);
@@ -114,11 +135,21 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Whether there is no more time to look for a cheaper set. If there is time left, trials are ended when it is
-    /// up.
+    /// About how long the search takes if it runs this many sets now, and a few after them, by the time of the `runs` so
+    /// far. It ends with a run at the GPU's size, which takes about half as long as the first.
+    fn remaining(&self, sets: usize, runs: usize) -> Duration {
+        let (first, since) = (self.trials.first(), self.since.map_or(Duration::ZERO, |it| it.elapsed()));
+        let each = match u32::try_from(runs) {
+            Ok(runs @ 1..) => since / runs,
+            _ => first / USUAL_PART,
+        };
+        each * u32::try_from(sets).unwrap_or(u32::MAX).saturating_add(DECIDING) + first / 2
+    }
+
+    /// Whether there is no more time to look for a cheaper set. If there is time left, trials end when it is up.
     fn is_long_enough(&mut self) -> bool {
         let now = Instant::now();
-        let own = self.patience.until(now);
+        let own = self.patience.until(now, self.trials.first());
         let until = self.until.map_or(own, |until| until.min(own));
         self.trials.end_at(Some(until));
         now >= until
@@ -135,7 +166,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
 
     /// Forgets all trials, so that they run again. Returns them.
     pub(super) fn forget(&mut self) -> Vec<Candidate> {
-        (self.is_priced, self.patience) = (false, Patience::new(Instant::now()));
+        (self.is_priced, self.patience) = (false, Patience::default());
         self.tried.forget()
     }
 
@@ -216,7 +247,32 @@ impl<'a, 'scope> Search<'a, 'scope> {
         trial.lacks_host.clone().filter(|_| !set.is_empty() && is_enough && trial.end == End::Ran)
     }
 
-    /// Estimates the time of the unchanged program.
+    /// The facts of a set from the trials of other sets.
+    fn estimated(&self, set: &Set, mix: &Mix) -> Fact {
+        let known = self.tried.candidates();
+        let sum = |of: &dyn Fn(&Trial) -> u64| mix.apply(|index| of(&known[index].trial));
+        let applied = |technique: Technique| {
+            let name = technique.name();
+            // The level of a technique is in the set; what it reports is about the same wherever it acts.
+            let of = |trial: &Trial| trial.technique(name).cloned();
+            let like = known.iter().rev().find_map(|it| of(&it.trial))?;
+            let bytes = sum(&|trial| of(trial).map_or(0, |it| it.bytes));
+            Some(Applied { bytes, applied: true, ..like })
+        };
+        let trial = Trial {
+            allocated_bytes: sum(&|it| it.allocated_bytes),
+            reserved_bytes: sum(&|it| it.reserved_bytes),
+            techniques: set.techniques().filter_map(applied).collect(),
+            ..Trial::without_answer(End::Ran)
+        };
+        let limits = limits(self.trials.target());
+        let bytes = trial.reserved_bytes;
+        let fit = if bytes <= limits.capacity_bytes { limits.fit(bytes) } else { limits.short(bytes) };
+        let cost = self.priced(set, &trial);
+        Candidate { set: set.clone(), trial, fit, caught: None, cost }.fact()
+    }
+
+    /// Estimates the time of the program as it is.
     fn price(&mut self) -> Result<(), Failure> {
         self.is_priced = true;
         let Some(base) = self.tried.candidates().first() else { return Ok(()) };
@@ -243,15 +299,20 @@ impl<'a, 'scope> Search<'a, 'scope> {
             return Ok(None);
         }
         self.count(&Set::default())?;
+        self.count(&changed(set))?;
+        Ok(self.priced(set, trial))
+    }
+
+    /// The cost of a set from the operators that were counted so far.
+    fn priced(&self, set: &Set, trial: &Trial) -> Option<Cost> {
         let changed = changed(set);
-        self.count(&changed)?;
         let work = |set: &Set| self.tried.work(set).filter(|work| !work.is_empty());
         let (base, own) = (work(&Set::default()), work(&changed));
         let has_types = own.is_some() && changed.has(Technique::Bf16);
         let cost = |base: &Work| {
             own.unwrap_or(base).cost(self.target.listed, self.devices, set, trial, base, has_types)
         };
-        Ok(base.map(cost))
+        base.map(cost)
     }
 
     /// Counts the operators of a step with these techniques, once.

@@ -1,5 +1,7 @@
 //! The sentences of the report: the verdict, an alternative set, and the progress of the search.
 
+use std::time::Duration;
+
 use super::Plan;
 use super::candidate::Candidate;
 use super::goal::Goal;
@@ -8,7 +10,10 @@ use super::time::Cost;
 use crate::bytes;
 use crate::predict::recording::read::place;
 use crate::predict::trial::{End, Trial};
-use crate::techniques::{Numbers, Shown, Technique};
+use crate::techniques::{Numbers, Set, Shown, Technique};
+
+/// How many sets a line of progress names.
+const NAMED: usize = 3;
 
 /// The set's name in the table.
 pub(super) fn named(candidate: &Candidate) -> String {
@@ -35,6 +40,17 @@ pub(super) fn progress(candidate: &Candidate) -> String {
         _ => candidate.objection().unwrap_or_default(),
     };
     format!("tried {}: {result}", named(candidate))
+}
+
+/// The progress line before some trials.
+pub(super) fn trying(sets: &[Set], remaining: Duration) -> String {
+    let names: Vec<String> = sets.iter().take(NAMED).map(Set::to_string).collect();
+    let seconds = remaining.as_secs_f64().ceil().max(1.0);
+    let more = if sets.len() > NAMED { ", …" } else { "" };
+    match sets.len() {
+        1 => format!("trying {}, about {seconds:.0} s left", names.join("")),
+        number => format!("trying {number} sets: {}{more}, about {seconds:.0} s left", names.join("; ")),
+    }
 }
 
 /// The verdict in one sentence.
@@ -256,4 +272,21 @@ fn slower(base: Option<Cost>, cost: Option<Cost>) -> String {
 
 fn size(bytes: u64) -> String {
     bytes::shown(bytes, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_progress_names_the_first_sets_their_number_and_the_time_left() {
+        let sets: Vec<Set> = ["expandable", "checkpoint=2", "offload", "fused"]
+            .iter()
+            .map(|it| Set::parse(it).unwrap())
+            .collect();
+        let said = |number: usize, ms| trying(&sets[..number], Duration::from_millis(ms));
+        assert_eq!(said(1, 0), "trying expandable, about 1 s left");
+        assert_eq!(said(2, 2_100), "trying 2 sets: expandable; checkpoint=2, about 3 s left");
+        assert_eq!(said(4, 61_000), "trying 4 sets: expandable; checkpoint=2; offload, …, about 61 s left");
+    }
 }

@@ -64,6 +64,7 @@ impl Run {
         let stop = place.reports.join(STOP);
         let mut child = prepared(args, command, target, &place);
         child.envs(place.counted(session.host()));
+        child.env(settings::ANSWERS, session.folder().join("cudnn"));
         if !assumptions.is_empty() {
             let assumed = serde_json::to_string(assumptions).unwrap_or_default();
             child.env("PLIMSOLL_PREDICT_ASSUME", assumed);

@@ -87,8 +87,6 @@ pub(super) struct Server<'scope> {
     asked: Vec<Option<(Set, How)>>,
     /// The number of requests that were answered or abandoned.
     answered: usize,
-    /// Whether requests were abandoned after the last request that was not at the GPU's size.
-    has_given_up: bool,
 }
 
 /// The result of a request.
@@ -118,7 +116,7 @@ impl<'scope> Server<'scope> {
         fs::create_dir_all(&folder).map_err(|why| unreadable(&why))?;
         let place = folder.clone();
         let process = Some(scope.spawn(move || run(place)));
-        Ok(Server { session, process, folder, asked: Vec::new(), answered: 0, has_given_up: false })
+        Ok(Server { session, process, folder, asked: Vec::new(), answered: 0 })
     }
 
     /// Whether the process can take requests.
@@ -146,9 +144,6 @@ impl<'scope> Server<'scope> {
     /// # Errors
     /// I/O errors.
     pub(super) fn ask(&mut self, set: &Set, how: How, wanted: &Wanted) -> Result<usize, Failure> {
-        if how != How::Itself && std::mem::take(&mut self.has_given_up) {
-            fs::remove_file(self.folder.join(LATE)).map_err(|why| unreadable(&why))?;
-        }
         let number = self.asked.len();
         let (reports, shared) = self.places(number);
         fs::create_dir_all(&reports).map_err(|why| unreadable(&why))?;
@@ -167,6 +162,7 @@ impl<'scope> Server<'scope> {
             settles: wanted.settles,
             stops: wanted.stops,
             looks: wanted.looks,
+            counts: how == How::Counted,
             shows: number == 0,
             ranks: wanted.ranks,
             alone: wanted.is_alone,
@@ -190,10 +186,11 @@ impl<'scope> Server<'scope> {
     /// # Errors
     /// I/O errors.
     pub(super) fn give_up(&mut self) -> Result<(), Failure> {
-        fs::write(self.folder.join(LATE), "").map_err(|why| unreadable(&why))?;
+        let unfinished = self.folder.join("unfinished");
+        fs::write(&unfinished, self.asked.len().to_string()).map_err(|why| unreadable(&why))?;
+        fs::rename(&unfinished, self.folder.join(LATE)).map_err(|why| unreadable(&why))?;
         self.forget();
         self.answered = self.asked.len();
-        self.has_given_up = true;
         Ok(())
     }
 

@@ -30,8 +30,8 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const STOP: &str = "stop";
 /// The name endings of files there. They say that a process uses CUDA, and that its last report is written.
 pub(crate) const MARKS: [&str; 2] = [".started", ".done"];
-/// A file in the folder for requests. While it exists, all requests except those at the GPU's size are
-/// abandoned.
+/// A file in the folder for requests. It contains a number: earlier requests without an answer are abandoned, except
+/// those at the GPU's size.
 pub(crate) const LATE: &str = "late";
 /// A file in the folder for requests: the serving process must exit.
 pub(crate) const END: &str = "end";
@@ -451,6 +451,8 @@ pub(crate) struct Request<'it> {
     pub(crate) stops: bool,
     /// Whether to look for memory at the peak that is not read again.
     pub(crate) looks: bool,
+    /// Whether to count operators, which needs fewer steps.
+    pub(crate) counts: bool,
     /// Whether to show the program's output.
     pub(crate) shows: bool,
     pub(crate) ranks: u32,

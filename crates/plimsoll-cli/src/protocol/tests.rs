@@ -52,6 +52,7 @@ fn what_python_reads_has_the_recorded_fields() {
         settles: false,
         stops: true,
         looks: true,
+        counts: false,
         shows: true,
         ranks: 1,
         alone: true,

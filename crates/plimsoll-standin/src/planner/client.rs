@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use super::memo::Memo;
 use super::wire::{self, Found, Graph, NOT_ASKED, Reply, Request};
 use super::{description, wire::receive};
 use crate::gpu::setup;
@@ -23,7 +24,7 @@ pub(crate) type Asked<T> = Result<T, c_int>;
 
 /// The heuristics' configurations for a graph; `None` if cuDNN is not available.
 pub(crate) fn heuristics(graph: Graph) -> Option<Asked<Found>> {
-    match ask(&Request::Heuristics(graph))? {
+    match with_client(|client| client.heuristics(graph))? {
         Reply::Found(found) => Some(Ok(found)),
         other => refused(&other),
     }
@@ -31,12 +32,15 @@ pub(crate) fn heuristics(graph: Graph) -> Option<Asked<Found>> {
 
 /// Workspace bytes of a plan for one of those configurations; `None` if cuDNN is not available.
 pub(crate) fn plan(heuristics: u64, place: u64) -> Option<Asked<i64>> {
-    planned(ask(&Request::Plan { heuristics, place })?)
+    planned(with_client(|client| client.plan(heuristics, place))?)
 }
 
 /// Workspace bytes of a plan for a configuration that the caller built; `None` if cuDNN is not available.
 pub(crate) fn plan_of(configuration: Graph) -> Option<Asked<i64>> {
-    planned(ask(&Request::PlanOf(configuration))?)
+    planned(with_client(|client| {
+        let request = Request::PlanOf(configuration);
+        client.known(&request.bytes(), |client| client.ask(&request))
+    })?)
 }
 
 fn planned(reply: Reply) -> Option<Asked<i64>> {
@@ -54,6 +58,20 @@ fn refused<T>(reply: &Reply) -> Option<Asked<T>> {
     }
 }
 
+/// The requests of this process, and of the one that it was forked from.
+struct Client {
+    memo: Option<Memo>,
+    /// The graphs that were asked about. Their indices are the numbers in [`Found`].
+    graphs: Vec<AskedGraph>,
+    planner: Option<Planner>,
+}
+
+struct AskedGraph {
+    graph: Graph,
+    /// The process whose planner was asked, and the planner's number.
+    asked: Option<(u32, u64)>,
+}
+
 /// The planner of the process with this ID.
 struct Planner {
     process: u32,
@@ -61,25 +79,83 @@ struct Planner {
     socket: Option<UnixStream>,
 }
 
-static PLANNER: Mutex<Option<Planner>> = Mutex::new(None);
+static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
 
-fn ask(request: &Request) -> Option<Reply> {
-    let mut planner = locked(&PLANNER);
-    let process = std::process::id();
-    // A forked child inherits its parent's socket: it gets its own planner.
-    let planner = match &mut *planner {
-        Some(planner) if planner.process == process => planner,
-        other => {
-            let socket = started().inspect_err(|why| notice::assume(notice::CUDNN, &not_asked(why))).ok();
-            other.insert(Planner { process, socket })
-        }
-    };
-    let reply = exchange(planner.socket.as_mut()?, request);
-    if let Err(why) = &reply {
-        notice::assume(notice::CUDNN, &not_asked(why));
-        planner.socket = None;
+fn with_client<T>(work: impl FnOnce(&mut Client) -> T) -> T {
+    let begun =
+        || Client { memo: Memo::of(&description::device(setup())), graphs: Vec::new(), planner: None };
+    work(locked(&CLIENT).get_or_insert_with(begun))
+}
+
+impl Client {
+    fn heuristics(&mut self, graph: Graph) -> Option<Reply> {
+        let request = Request::Heuristics(graph.clone());
+        let mut asked = None;
+        let reply = self.known(&request.bytes(), |client| {
+            let reply = client.ask(&request)?;
+            if let Reply::Found(found) = &reply {
+                asked = Some((std::process::id(), found.heuristics));
+            }
+            Some(reply)
+        })?;
+        let Reply::Found(found) = reply else { return Some(reply) };
+        let heuristics = self.graphs.len() as u64;
+        self.graphs.push(AskedGraph { graph, asked });
+        Some(Reply::Found(Found { heuristics, ..found }))
     }
-    reply.ok()
+
+    fn plan(&mut self, heuristics: u64, place: u64) -> Option<Reply> {
+        let number = usize::try_from(heuristics).ok()?;
+        let AskedGraph { graph, asked } = self.graphs.get(number)?;
+        let (request, asked) = (Request::Heuristics(graph.clone()), *asked);
+        let key = [&request.bytes()[..], &place.to_le_bytes()].concat();
+        self.known(&key, |client| {
+            let process = std::process::id();
+            let heuristics = match asked {
+                Some((of, heuristics)) if of == process => heuristics,
+                // Another process's planner found the configurations.
+                _ => match client.ask(&request)? {
+                    Reply::Found(found) => found.heuristics,
+                    other => return Some(other),
+                },
+            };
+            client.graphs[number].asked = Some((process, heuristics));
+            client.ask(&Request::Plan { heuristics, place })
+        })
+    }
+
+    /// The answer that is known for this key, otherwise the planner's.
+    fn known(&mut self, key: &[u8], ask: impl FnOnce(&mut Client) -> Option<Reply>) -> Option<Reply> {
+        if let Some(reply) = self.memo.as_mut().and_then(|memo| memo.find(key)) {
+            return Some(reply);
+        }
+        let reply = ask(self)?;
+        let is_answer =
+            matches!(reply, Reply::Found(_) | Reply::Planned(_) | Reply::Refused { status: 3000..4000, .. });
+        if let Some(memo) = self.memo.as_mut().filter(|_| is_answer) {
+            memo.add(key, &reply);
+        }
+        Some(reply)
+    }
+
+    /// Asks this process's planner.
+    fn ask(&mut self, request: &Request) -> Option<Reply> {
+        let process = std::process::id();
+        // A forked child inherits its parent's socket: it gets its own planner.
+        let planner = match &mut self.planner {
+            Some(planner) if planner.process == process => planner,
+            other => {
+                let socket = started().inspect_err(|why| notice::assume(notice::CUDNN, &not_asked(why))).ok();
+                other.insert(Planner { process, socket })
+            }
+        };
+        let reply = exchange(planner.socket.as_mut()?, request);
+        if let Err(why) = &reply {
+            notice::assume(notice::CUDNN, &not_asked(why));
+            planner.socket = None;
+        }
+        reply.ok()
+    }
 }
 
 fn not_asked(why: &str) -> String {
@@ -105,7 +181,14 @@ fn started() -> Result<UnixStream, String> {
     socket.set_read_timeout(Some(PATIENCE)).map_err(cannot)?;
     let mut command = Command::new(&program);
     command.arg(place::PLANNER).stdin(OwnedFd::from(other)).stdout(Stdio::null()).stderr(Stdio::null());
-    for variable in ["LD_PRELOAD", settings::NOTICES, settings::SHARED, settings::CONTEXT, settings::FAULT] {
+    for variable in [
+        "LD_PRELOAD",
+        settings::ANSWERS,
+        settings::NOTICES,
+        settings::SHARED,
+        settings::CONTEXT,
+        settings::FAULT,
+    ] {
         command.env_remove(variable);
     }
     command.env("LD_LIBRARY_PATH", folder).env(settings::CUDNN_WORKSPACE, "model");

@@ -4,7 +4,7 @@ child that runs the rest of the program.
 
 A request is N.json in the folder: the set, and the folder for the reports. As many forks run at once as there are
 processors, in the order of the requests. A request with `alone` runs while no other does. N.done contains the exit
-status, and whether another fork ran at the same time. While the file `late` exists, all requests are abandoned
+status, and whether another fork ran at the same time. The file `late` contains a number: earlier requests are abandoned,
 except those at the GPU's size; `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the
 child, do not run. Without glibc's `_Fork`, or if a process group is created before the first use of CUDA, nothing is
 served, and each set takes a separate run.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
 import importlib
 import json
 import os
@@ -30,7 +31,8 @@ from . import host, patches, settings, view
 from .questions import Questions
 
 ASKED = "asked"  # a file in the stand-in's folder: the program has asked for the memory's size
-MOST = 4  # concurrent children
+MOST = 4  # children at once
+COUNTED = 2  # steps of a child that counts operators: the first step of an optimizer differs from the others
 WORKERS = 2  # workers of a data loader in a child, each of which prefetches one batch: most batches would not be used
 
 
@@ -160,6 +162,8 @@ class Serve:
             if os.environ.get("PLIMSOLL_PLAN_RANKS"):
                 importlib.import_module("torch.distributed.fsdp")
                 importlib.import_module("torch.distributed.tensor.parallel")
+        # Imports leave so many new objects that each child would soon examine all objects for cycles.
+        gc.collect()
         number, most = 0, min(len(os.sched_getaffinity(0)), MOST)
         children: list[Child] = []
         while os.path.isdir(self.folder) and not self.has(protocol.END):
@@ -170,7 +174,7 @@ class Serve:
                 continue
             with open(path) as file:
                 request: protocol.Request = json.load(file)
-            if not request["memory_bytes"] and self.has(protocol.LATE):
+            if not request["memory_bytes"] and number < self.late():
                 number += 1
             elif children and request["alone"]:
                 time.sleep(0.005)
@@ -198,12 +202,20 @@ class Serve:
         """Whether a file of this name is in the folder."""
         return os.path.exists(os.path.join(self.folder, name))
 
+    def late(self) -> int:
+        """The number of requests that were abandoned if they had no answer."""
+        try:
+            with open(os.path.join(self.folder, protocol.LATE)) as file:
+                return int(file.read())
+        except FileNotFoundError:
+            return 0
+
     def is_done(self, child: Child) -> bool:
         """Whether a child has ended, or took too long; then its request is answered."""
         pid, status = os.waitpid(child.pid, os.WNOHANG)
         if pid:
             ended: int | str = os.waitstatus_to_exitcode(status)
-        elif time.monotonic() - child.begun > child.limit_s or (self.has(protocol.LATE) and not child.is_last):
+        elif time.monotonic() - child.begun > child.limit_s or (child.number < self.late() and not child.is_last):
             os.kill(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
             ended = protocol.EXPIRED
@@ -248,6 +260,8 @@ class Serve:
         settings.FOLDER = request["reports"]
         settings.RECORDS, settings.SETTLES, settings.STOPS = request["records"], request["settles"], request["stops"]
         settings.LOOKS = request["looks"]
+        if request["counts"]:
+            settings.STEPS = min(settings.STEPS, COUNTED)
         os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
         host.continue_as_program(request["reports"])
         self.watch.places = view.fork(request["view"])

@@ -26,10 +26,10 @@ mod pass;
 mod polish;
 mod trade;
 #[cfg(test)]
-mod worlds;
+pub(super) mod worlds;
 
 use self::pass::Pass;
-use super::facts::Facts;
+use super::facts::{Fact, Facts};
 use crate::techniques::Set;
 
 /// The maximum number of sets that a search tries. Searches in `worlds.rs` try 34 on average.
@@ -75,4 +75,13 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         chosen: choice.as_ref().and_then(|it| place(&it.best.set)),
         instead_of: choice.and_then(|it| it.instead_of).and_then(|it| place(&it.set)),
     }
+}
+
+/// Whether a set would be chosen over another one.
+pub(super) fn is_better(facts: &Facts, own: &Fact, other: &Fact) -> bool {
+    let of = |base: Option<&Fact>| {
+        let all: Vec<&Fact> = base.into_iter().chain([other, own]).collect();
+        choice::of(&all, facts.wish, facts.limits).is_some_and(|it| it.best.set == own.set)
+    };
+    of(facts.tried.first())
 }

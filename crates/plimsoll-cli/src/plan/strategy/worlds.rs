@@ -38,7 +38,7 @@ impl Random {
 }
 
 /// A program on a GPU.
-struct World {
+pub(in crate::plan) struct World {
     random: Random,
     blocks: u64,
     wish: Wish,
@@ -77,7 +77,7 @@ const NONE: Effect = Effect {
 };
 
 impl World {
-    fn new(seed: u64) -> World {
+    pub(in crate::plan) fn new(seed: u64) -> World {
         let random = Random(seed + 1);
         let numbers = if random.is_less(1, 0.3) { Numbers::Identical } else { Numbers::Rounding };
         let limits = Limits { capacity_bytes: u64::MAX, roomy_bytes: u64::MAX };
@@ -153,7 +153,7 @@ impl World {
     }
 
     /// A trial of the set.
-    fn fact(&self, set: &Set) -> Fact {
+    pub(in crate::plan) fn fact(&self, set: &Set) -> Fact {
         let random = self.random;
         let (mut all, mut pairs) = (NONE, 1.0);
         let mut run = Ran::Well;
@@ -212,6 +212,20 @@ impl World {
         }
     }
 
+    /// A set whose peaks were estimated. Its time is computed as for one that ran.
+    pub(in crate::plan) fn estimated(&self, set: &Set, allocated_bytes: u64, reserved_bytes: u64) -> Fact {
+        let fit = match reserved_bytes <= self.limits.capacity_bytes {
+            true => self.limits.fit(reserved_bytes),
+            false => self.limits.short(reserved_bytes),
+        };
+        Fact { fit, run: Ran::Well, allocated_bytes, reserved_bytes, ..self.fact(set) }
+    }
+
+    /// Whether a set is as cheap as another one, or cheaper.
+    pub(in crate::plan) fn is_as_cheap(&self, own: &Fact, other: &Fact) -> bool {
+        class(own) == class(other) && own.order_s() <= other.order_s() + SAME_TIME_S
+    }
+
     /// All allowed sets that work, with all values or with only the strongest value of each technique.
     fn sets(&self, with_all_values: bool) -> Vec<Set> {
         let mut sets = vec![Set::default()];
@@ -246,7 +260,7 @@ impl World {
     }
 
     /// These trials as facts.
-    fn facts(&self, tried: Vec<Fact>) -> Facts {
+    pub(in crate::plan) fn facts(&self, tried: Vec<Fact>) -> Facts {
         Facts {
             wish: self.wish,
             devices: 1,
@@ -261,7 +275,7 @@ impl World {
     }
 
     /// Searches. Returns the trials and the index of the chosen set.
-    fn searched(&self) -> (Vec<Fact>, Option<usize>) {
+    pub(in crate::plan) fn searched(&self) -> (Vec<Fact>, Option<usize>) {
         let mut facts = self.facts(Vec::new());
         loop {
             match next(&facts) {
@@ -276,7 +290,7 @@ impl World {
     }
 
     /// The cheapest of all sets.
-    fn cheapest(&self) -> Option<Fact> {
+    pub(in crate::plan) fn cheapest(&self) -> Option<Fact> {
         let all: Vec<Fact> = self.sets(true).iter().map(|set| self.fact(set)).collect();
         let of = |all: Vec<&Fact>| choice::of(&all, self.wish, self.limits).map(|it| it.best.clone());
         let is_easy = |it: &&Fact| {
@@ -287,8 +301,8 @@ impl World {
     }
 }
 
-/// The criteria that take precedence over the time of a step when sets are compared.
-fn class(fact: &Fact) -> (Numbers, bool) {
+/// The criteria that come before the time of a step when sets are compared.
+pub(in crate::plan) fn class(fact: &Fact) -> (Numbers, bool) {
     (fact.set.numbers(), fact.has_room())
 }
 
@@ -310,9 +324,7 @@ fn in_random_worlds_the_cheapest_set_is_found_within_the_number_of_trials() {
         let chosen = chosen.map(|place| &tried[place]);
         assert!(chosen.is_none_or(|it| it.fit.fits() && it.is_effective()), "world {seed}");
         found += u64::from(match (chosen, &world.cheapest()) {
-            (Some(own), Some(best)) => {
-                class(own) == class(best) && own.order_s() <= best.order_s() + SAME_TIME_S
-            }
+            (Some(own), Some(best)) => world.is_as_cheap(own, best),
             (own, best) => own.is_none() && best.is_none(),
         });
     }
