@@ -47,7 +47,12 @@ impl Assumption {
         Assumption(String::new(), 0, Value::from("max"))
     }
 
-    /// The assumption that produces the maximum given in a warning, if the warning's line is known.
+    /// Assumes one at every line where the value decides a size: `nms` keeps at least one box.
+    pub(crate) fn least() -> Assumption {
+        Assumption(String::new(), 0, Value::from(1))
+    }
+
+    /// Assumes the value that shows the maximum for a warning, if its line is known.
     pub(crate) fn most(warning: &Warning) -> Option<Assumption> {
         let (file, line) = warning.place.as_ref()?;
         Some(Assumption(file.clone(), *line, Value::from(warning.most)))

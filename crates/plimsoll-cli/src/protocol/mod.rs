@@ -109,12 +109,18 @@ pub(crate) struct Report {
     /// Whether the program, or its training, was stopped after the steps.
     #[serde(default)]
     pub(crate) cut: bool,
-    /// Whether the code after the training ran because the training's loader was ended early.
+    /// Whether the code after the training ran, at least in part.
     #[serde(default)]
     pub(crate) went_on: bool,
+    /// Whether the training loop ran to its end before that.
+    #[serde(default)]
+    pub(crate) whole: bool,
     /// Whether the program reached its end.
     #[serde(default)]
     pub(crate) ended: bool,
+    /// Statements behind the last step that may need memory and did not run.
+    #[serde(default)]
+    pub(crate) after: Vec<Place>,
     /// Evaluation lines that were not reached.
     #[serde(default)]
     pub(crate) unseen: Vec<Place>,
@@ -130,6 +136,9 @@ pub(crate) struct Report {
     /// Devices whose peak rose from step to step, although the memory that remains after a step did not grow.
     #[serde(default)]
     pub(crate) climbs: Vec<Climb>,
+    /// Devices whose requests differed from step to step.
+    #[serde(default)]
+    pub(crate) varying: Vec<Varying>,
     /// Set if batches of the training differ in size, and only the first ones were examined.
     #[serde(default)]
     pub(crate) batches: Option<Batches>,
@@ -300,6 +309,15 @@ pub(crate) struct GrowingSteps {
     pub(crate) resets: bool,
     /// The number of bytes by which each growth is larger than the one before.
     pub(crate) quickens: u64,
+}
+
+/// A device whose requests differed from step to step, so that memory fragments (`varying.py`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) struct Varying {
+    pub(crate) device: i32,
+    /// The bytes by which its reserved bytes still grew in the last `steps` steps; 0 if they had settled.
+    pub(crate) bytes: u64,
+    pub(crate) steps: u64,
 }
 
 /// A device whose peak rose in each of the latest steps (`growth.py`).
