@@ -59,7 +59,11 @@ def parts(path):
 
 def globbed(pattern):
     class Found(ctypes.Structure):
-        _fields_ = [("count", ctypes.c_size_t), ("paths", ctypes.POINTER(ctypes.c_char_p)), ("rest", ctypes.c_char * 64)]
+        _fields_ = [
+            ("count", ctypes.c_size_t),
+            ("paths", ctypes.POINTER(ctypes.c_char_p)),
+            ("rest", ctypes.c_char * 64),
+        ]
 
     found = Found()
     code = C.glob(os.fsencode(pattern), 0, None, ctypes.byref(found))
@@ -110,7 +114,10 @@ def about(path):
     yield "islink", lambda: (os.path.islink(path), os.path.ismount(path))
     yield "realpath", lambda: os.path.realpath(path)
     yield "samefile", lambda: os.path.samefile(path, os.path.abspath(path))
-    yield "stat", lambda: (oct(os.stat(path).st_mode), os.stat(path).st_uid, os.path.isdir(path) or os.stat(path).st_size)
+    yield (
+        "stat",
+        lambda: (oct(os.stat(path).st_mode), os.stat(path).st_uid, os.path.isdir(path) or os.stat(path).st_size),
+    )
     yield "lstat", lambda: oct(os.lstat(path).st_mode)
     yield "stat at", lambda: at(folder, lambda fd: oct(os.stat(name, dir_fd=fd).st_mode))
     yield "access", lambda: (os.access(path, os.R_OK), os.access(path, os.W_OK), os.access(path, os.X_OK))
@@ -146,9 +153,19 @@ def about(path):
     yield "zipfile", lambda: zipfile.ZipFile(tempfile.mktemp(dir=HERE), "w").write(path)
     yield "mmap", lambda: at(path, lambda fd: mmap.mmap(fd, 0, prot=mmap.PROT_READ)[:])
     yield "cat", lambda: subprocess.run(["cat", path], capture_output=True).stdout
-    yield "sh", lambda: subprocess.run(f"ls -d {path}*; cat < {path}; test -e {path}; echo $?", shell=True, capture_output=True).stdout
+    yield (
+        "sh",
+        lambda: (
+            subprocess.run(
+                f"ls -d {path}*; cat < {path}; test -e {path}; echo $?", shell=True, capture_output=True
+            ).stdout
+        ),
+    )
     yield "find", lambda: sorted(subprocess.run(["find", path], capture_output=True).stdout.split())
-    yield "cp", lambda: (subprocess.run(["cp", "-a", path, path + ".cp"], stderr=-1).returncode, os.path.exists(path + ".cp"))
+    yield (
+        "cp",
+        lambda: (subprocess.run(["cp", "-a", path, path + ".cp"], stderr=-1).returncode, os.path.exists(path + ".cp")),
+    )
     yield "c glob", lambda: globbed(path + "*")
     yield "c scandir", lambda: scanned(folder)
     yield "c ftok", lambda: code(C.ftok(os.fsencode(path), 1) != -1 or -1)
@@ -169,7 +186,10 @@ def changes(path):
     yield "rmtree", lambda: (shutil.rmtree(path + ".tree"), os.path.exists(path + ".tree"))
     yield "archive", lambda: os.path.basename(shutil.make_archive(path + ".a", "zip", path))
     yield "link", lambda: (os.link(path, path + ".link"), read(path + ".link"))
-    yield "symlink", lambda: (os.symlink(name, path + ".sym"), os.readlink(path + ".sym"), os.path.exists(path + ".sym"))
+    yield (
+        "symlink",
+        lambda: (os.symlink(name, path + ".sym"), os.readlink(path + ".sym"), os.path.exists(path + ".sym")),
+    )
     yield "copy of a link", lambda: shutil.copy2(path + ".sym", path + ".sym2", follow_symlinks=False)
     yield "utime", lambda: (os.utime(path, (1, 2)), os.stat(path).st_mtime)
     yield "utime ns", lambda: (os.utime(path, ns=(5, 7)), os.stat(path).st_mtime_ns)
@@ -182,14 +202,23 @@ def changes(path):
     yield "touch", lambda: (P.touch(), P.exists())
     yield "mkfifo", lambda: (os.mkfifo(path + ".fifo"), oct(os.stat(path + ".fifo").st_mode))
     yield "mkdir", lambda: (os.mkdir(path + ".m"), os.listdir(path + ".m"), os.rmdir(path + ".m"))
-    yield "makedirs", lambda: (os.makedirs(path + ".n/a/b"), os.removedirs(path + ".n/a/b"), os.path.exists(path + ".n"))
-    yield "mkdir at", lambda: at(folder, lambda fd: (os.mkdir(name + ".x", dir_fd=fd), os.rmdir(name + ".x", dir_fd=fd)))
+    yield (
+        "makedirs",
+        lambda: (os.makedirs(path + ".n/a/b"), os.removedirs(path + ".n/a/b"), os.path.exists(path + ".n")),
+    )
+    yield (
+        "mkdir at",
+        lambda: at(folder, lambda fd: (os.mkdir(name + ".x", dir_fd=fd), os.rmdir(name + ".x", dir_fd=fd))),
+    )
     yield "temporary", lambda: tempfile.NamedTemporaryFile(dir=folder).write(b"x")
     yield "unnamed", lambda: tempfile.TemporaryFile(dir=folder).write(b"x")
     yield "mkstemp", lambda: os.path.exists(tempfile.mkstemp(dir=folder, prefix="tmp")[1])
     yield "mkdtemp", lambda: os.rmdir(tempfile.mkdtemp(dir=folder))
     yield "TemporaryDirectory", lambda: tempfile.TemporaryDirectory(dir=folder).cleanup()
-    yield "sqlite", lambda: sqlite3.connect(path + ".db").executescript("pragma synchronous=off; create table a (b)") and None
+    yield (
+        "sqlite",
+        lambda: sqlite3.connect(path + ".db").executescript("pragma synchronous=off; create table a (b)") and None,
+    )
     yield "rename", lambda: (os.rename(path, path + ".re"), os.path.exists(path), os.rename(path + ".re", path))
     yield "replace", lambda: (os.replace(path, path + ".re"), os.path.exists(path), os.replace(path + ".re", path))
     yield "move", lambda: (shutil.move(path, path + ".mv"), os.path.exists(path), shutil.move(path + ".mv", path))

@@ -38,8 +38,7 @@ fn functions_for_files_answer_as_on_the_disk() {
     assert!(wanted.len() > 900, "{text}");
     for isolation in ISOLATIONS {
         let folder = laid_out(&format!("walk-{isolation}"));
-        let output =
-            predict(isolation, &[], &folder, &["python3", "-c", WALK]).output().expect("it starts");
+        let output = predict(isolation, &[], &folder, &["python3", "-c", WALK]).output().expect("it starts");
         answer(&output);
         let said = stderr(&output);
         let found = results(&said);
@@ -89,7 +88,10 @@ fn of_a_group(name: &str, options: &[&str], files: &[&str]) -> Option<Output> {
         command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]);
         command.arg(env!("CARGO_BIN_EXE_plimsoll"));
     }
-    command.args(["predict", "--json", "--gpu", "T4"]).args(options).args(["--", "python3", "-c", OF_A_GROUP]);
+    command
+        .args(["predict", "--json", "--gpu", "T4"])
+        .args(options)
+        .args(["--", "python3", "-c", OF_A_GROUP]);
     command.current_dir(&folder.0).env("HOME", folder.file("home")).env_remove("XDG_CACHE_HOME");
     let output = command.output().expect("it starts");
     assert_eq!(fs::read_to_string(folder.file("log")).expect("there"), "");
@@ -116,6 +118,9 @@ fn an_overlay_that_cannot_copy_a_file_is_named() {
     let Some(output) = of_a_group("walk-forced", &["--isolation", "overlay"], &["log"]) else { return };
     let report = json(&output);
     let summary = report["summary"].as_str().expect("a summary");
-    assert!(summary.contains("walk-forced") && summary.contains("log belongs to another user or group"), "{summary}");
+    assert!(
+        summary.contains("walk-forced") && summary.contains("log belongs to another user or group"),
+        "{summary}"
+    );
     assert!(summary.ends_with("--isolation redirect can"), "{summary}");
 }

@@ -150,7 +150,9 @@ impl Why {
             Self::BeyondGradients => {
                 "freed as the backward pass ended, when all tensors of the size had their gradients"
             }
-            Self::HasGradient => "created by the program and kept, with gradients of the size, which an optimizer uses",
+            Self::HasGradient => {
+                "created by the program and kept, with gradients of the size, which an optimizer uses"
+            }
             Self::LiveTogether => "several from the same line live at once, so a variable keeps them",
             Self::MadeOutsideModules => "created or copied by the program, outside the model",
             Self::OutlivesBackward => "kept by the program after the passes that used them",

@@ -44,7 +44,8 @@ pub(super) fn settle(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) 
         for Group { pass, mut places } in of_size {
             let count = tensors.live(bytes, pass.first);
             older.retain(|freed| freed.is_none_or(|freed| freed > pass.last));
-            places.sort_by_key(|&place| lives[place].freed.map_or((true, None), |freed| (false, Some(freed))));
+            places
+                .sort_by_key(|&place| lives[place].freed.map_or((true, None), |freed| (false, Some(freed))));
             let most = count.saturating_sub(older.len());
             let surplus = if count == 0 { 0 } else { places.len().saturating_sub(most) };
             for &place in &places[..surplus] {
@@ -73,7 +74,9 @@ pub(super) fn missing(passes: &Passes, lives: &[Life], purposes: &[Purpose]) -> 
     let most = |of_size: &[Group]| of_size.iter().map(|group| group.places.len()).max().unwrap_or(0);
     let all = groups(passes, lives, purposes);
     all.iter()
-        .map(|(bytes, of_size)| (*bytes, most(of_size).saturating_sub(known.get(bytes).copied().unwrap_or(0))))
+        .map(|(bytes, of_size)| {
+            (*bytes, most(of_size).saturating_sub(known.get(bytes).copied().unwrap_or(0)))
+        })
         .collect()
 }
 
@@ -102,7 +105,8 @@ impl Tensors {
     /// How many of this size are live at an event.
     fn live(&self, bytes: u64, at: EventIndex) -> usize {
         let Some((births, ends)) = self.0.get(&bytes) else { return 0 };
-        let (born, ended) = (births.partition_point(|born| *born < Some(at)), ends.partition_point(|end| *end < at));
+        let (born, ended) =
+            (births.partition_point(|born| *born < Some(at)), ends.partition_point(|end| *end < at));
         born - ended
     }
 }

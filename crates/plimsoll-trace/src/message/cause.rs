@@ -36,7 +36,8 @@ impl OutOfMemory {
         };
         let Some(requested) = self.requested_bytes else { return unknown };
         let limit = self.limit_left_bytes();
-        let device = self.device_left_bytes().or_else(|| self.most_left_bytes().filter(|most| *most < requested));
+        let device =
+            self.device_left_bytes().or_else(|| self.most_left_bytes().filter(|most| *most < requested));
         let is_limit_short = limit.is_some_and(|limit| limit < requested);
         if device.is_none() && self.capacity_bytes.is_some() && !is_limit_short {
             return unknown;

@@ -310,7 +310,9 @@ mod tests {
 
     #[test]
     fn a_prefix_of_each_line_is_not_source() {
-        for prefix in ["(RayTrainWorker pid=12, ip=10.0.0.1) ", "trainer-1  | 2026-01-01T00:00:00Z ", "[rank0]: "] {
+        for prefix in
+            ["(RayTrainWorker pid=12, ip=10.0.0.1) ", "trainer-1  | 2026-01-01T00:00:00Z ", "[rank0]: "]
+        {
             let text = trace(3, &format!("RuntimeError: {MESSAGE}"));
             let text: String = text.lines().map(|line| format!("{prefix}{line}\n")).collect();
             let found = failed(&text).traceback;

@@ -129,7 +129,8 @@ pub(super) fn commands(message: &OutOfMemory, shortage: Shortage, program: &str)
         (Source::Cpu | Source::Metal, _) => Vec::new(),
         // `plan` and `run` know NVIDIA's GPUs only; `explain` reads the snapshots of all.
         _ if !next::is_nvidias(message) => {
-            let of_others = (shortage.held_by_others || message.source == Source::Driver).then(|| processes(message));
+            let of_others =
+                (shortage.held_by_others || message.source == Source::Driver).then(|| processes(message));
             let expandable = matches!(shortage.cause, Cause::Fragmentation { .. }).then(expandable);
             of_others.into_iter().chain(expandable).chain(["plimsoll record".to_owned()]).collect()
         }

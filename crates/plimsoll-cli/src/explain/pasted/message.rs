@@ -92,7 +92,8 @@ fn verdict(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> Stri
              the message does not say how much was free"
         ),
         (Cause::Unknown, _) if accounts::has_figures(message) => {
-            "out of memory: the message does not say how much was requested, so the cause is unknown".to_owned()
+            "out of memory: the message does not say how much was requested, so the cause is unknown"
+                .to_owned()
         }
         (Cause::Unknown, _) => {
             "out of memory: the message has no figures, so the cause is unknown".to_owned()
@@ -275,7 +276,9 @@ mod tests {
 
     #[test]
     fn a_message_without_a_request_has_figures() {
-        let said = answer("CUDA out of memory. Tried to allocate NaN GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free.");
+        let said = answer(
+            "CUDA out of memory. Tried to allocate NaN GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free.",
+        );
         assert!(said.verdict.contains("does not say how much was requested"), "{}", said.verdict);
     }
 

@@ -28,7 +28,7 @@ pub(super) fn command(outcome: &Outcome, target: &Target, args: &PredictArgs) ->
         }
         Verdict::Grows(Growth { each: Each::Step, .. }) if !is_unplanned => {
             Some(leaks(&options, &command, |name| Path::new(name).exists()))
-        },
+        }
         Verdict::Grows(_) => Some(format!("plimsoll predict {options} --whole -- {command}")),
         _ => None,
     }

@@ -102,9 +102,7 @@ fn runs_out(
     let Shortage { step, line, asked_bytes, owner, cause, caught, is_saved_by_caches } = shortage;
     let name = &target.name;
     let when = match &outcome.judged {
-        Some(judged) if judged.report.went_on && *step > judged.report.steps => {
-            after(&judged.report)
-        }
+        Some(judged) if judged.report.went_on && *step > judged.report.steps => after(&judged.report),
         _ => format!("in step {step}"),
     };
     let caught = if *caught { "; the program caught the error and gave up" } else { "" };

@@ -98,9 +98,8 @@ pub(super) fn foreign_folders(upper: &Path, place: &Path, own: &Path) {
     for name in within.components() {
         made.push(name);
         let (ours, original) = (upper.join(&made), place.join(&made));
-        let is_foreign = fs::metadata(&original).is_ok_and(|it| {
-            it.uid() != getuid().as_raw() || it.gid() != getgid().as_raw()
-        });
+        let is_foreign = fs::metadata(&original)
+            .is_ok_and(|it| it.uid() != getuid().as_raw() || it.gid() != getgid().as_raw());
         // The parent may belong to the user; then the kernel can copy it.
         let is_made = ours.parent().is_some_and(Path::is_dir);
         if is_foreign && is_made && fs::create_dir(&ours).is_ok() {
