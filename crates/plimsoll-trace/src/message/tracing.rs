@@ -1,7 +1,7 @@
 //! Reads a traceback line by line: [`Tracing`]. It notes the error that ended the traceback, to decide whether a
 //! following message belongs to it, and the error that came after the last message: [`Ended`].
 
-use super::frames::{Frame, Traceback};
+use super::frames::{Frame, Traceback, in_box};
 
 /// The most frames of a traceback; Python's own recursion ends at 1,000.
 const MOST_FRAMES: usize = 4096;
@@ -114,6 +114,14 @@ impl Tracing {
 
     fn take_other(&mut self, line: &str) {
         let bare = self.bare(line);
+        if let Some(text) = in_box(line) {
+            // `❱  88 │   loss.backward()`, among the lines around it.
+            let (frame, marked) = (self.traceback.frames.last_mut(), text.strip_prefix('❱'));
+            if let Some((frame, (_, text))) = frame.zip(marked.and_then(|text| text.split_once('│'))) {
+                frame.source = text.trim().to_owned();
+            }
+            return;
+        }
         let is_source = std::mem::take(&mut self.after_frame);
         let error = self.error(line).filter(|_| self.end.is_none());
         let Some(frame) = self.traceback.frames.last_mut() else { return };
@@ -306,6 +314,27 @@ mod tests {
         ));
         assert_eq!(found.traceback.program(), Some("/w/train.py"));
         assert_eq!(found.traceback.place().map(|it| it.line), Some(5));
+    }
+
+    #[test]
+    fn a_traceback_in_a_box_has_frames_and_their_source() {
+        let rows = [
+            "/w/train.py:9 in <module>",
+            "",
+            "   8 │   model = Net()",
+            "❱  9 │   loss.backward()",
+            "  10 │",
+            "",
+            "/p/site-packages/torch/_tensor.py:487 in backward",
+            "❱ 487 │   torch.autograd.backward(",
+        ];
+        let rows: String = rows.iter().map(|row| format!("│ {row:<60} │\n")).collect();
+        let text = format!(
+            "╭─── Traceback (most recent call last) ───╮\n{rows}╰───╯\nOutOfMemoryError: {MESSAGE}\n"
+        );
+        let found = failed(&text).traceback;
+        assert_eq!((found.program(), found.frames.len()), (Some("/w/train.py"), 2), "{text}");
+        assert_eq!(found.place().map(|it| it.source.as_str()), Some("loss.backward()"), "{text}");
     }
 
     #[test]

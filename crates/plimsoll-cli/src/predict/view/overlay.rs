@@ -75,7 +75,9 @@ impl Overlay {
             let places = own.iter().take(1).chain(&caches).cloned().chain(uncopied::named(command));
             let places: Vec<PathBuf> = places.collect();
             let made: Vec<PathBuf> = own.iter().chain(&caches).cloned().collect();
-            if let Some(file) = Uncopied::first(&places, &made).filter(|_| !spec.is_chosen) {
+            if !spec.is_chosen
+                && let Some(file) = Uncopied::first(&places, &made)
+            {
                 return Err(file.to_string());
             }
             unshare_user()?;
