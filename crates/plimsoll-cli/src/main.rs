@@ -20,7 +20,7 @@
 //! | `cuda.rs`, `smi.rs`, `lenet.rs` | whether a GPU computes right; `nvidia-smi` of imitated GPUs; the network of the main job |
 //! | `whatif.rs`, `leaks/`, `doctor/`, `check/`, `diff/`, `export/`, `record/`, `conformance.rs` | verbs about recordings |
 //! | `explain/` | what a recording means: it also shows what `leaks`, `doctor` and `whatif` show |
-//! | `train/`, `top/`, `bench/`, `manual.rs` | training in Rust; watching; measuring; man pages |
+//! | `train/`, `checkpoint.rs`, `top/`, `bench/`, `manual.rs` | training in Rust; what it saved, for other programs; watching; measuring; man pages |
 //! | `predict/` | what a program needs: a run on a device that computes nothing, and `explain` of its recording |
 //! | `plan/`, `run/` | which techniques make it fit, by runs of `predict`; the program with them on a real GPU |
 
@@ -28,6 +28,7 @@ mod bench;
 mod bytes;
 mod categories;
 mod check;
+mod checkpoint;
 mod conformance;
 mod contents;
 mod cuda;
@@ -124,6 +125,9 @@ verbs! {
     /// Train a network in Rust within a memory limit, and account for every byte
     #[command(subcommand)]
     Train(train::What) => train::run,
+    /// Make one file of the weights that several ranks have saved
+    #[command(subcommand)]
+    Checkpoint(checkpoint::What) => checkpoint::run,
     /// Watch the memory of a running program: PyTorch under `run`, or training in Rust
     Top(top::TopArgs) => top::run,
     /// Find memory that grows from step to step, and whether it leaks

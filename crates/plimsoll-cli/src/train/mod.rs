@@ -1,7 +1,7 @@
 //! `plimsoll train`: runs a job on a device, then reports whether it fits and which owners use the memory.
 //!
 //! `mnist/`, `gpt/` and `image/` are the trainings, each a `Task` (`task.rs`). `run.rs` is the training loop, the same for
-//! all of them and on every device; `saves.rs` writes its checkpoints, and `stop.rs` handles signals. `smallest.rs` finds
+//! all of them and on every device; `saves/` writes its checkpoints, and `stop.rs` handles signals. `smallest.rs` finds
 //! the smallest limit by running the job on the simulated device. `parallel.rs` finds out which rank this process is, and `spawn.rs` starts ranks.
 //! `progress.rs` shows the progress, `snapshot.rs` saves the
 //! memory history, and `report.rs` and `json.rs` print the result. `command.rs` puts them together.

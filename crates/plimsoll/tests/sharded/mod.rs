@@ -4,6 +4,7 @@
 mod bits;
 mod memory;
 mod refusals;
+mod saving;
 
 use std::thread;
 
