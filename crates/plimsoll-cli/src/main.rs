@@ -20,7 +20,7 @@
 //! | `cuda.rs`, `smi.rs`, `lenet.rs` | whether a GPU computes correctly; an `nvidia-smi` for simulated GPUs; the network of the main job |
 //! | `whatif.rs`, `leaks/`, `doctor/`, `check/`, `diff/`, `export/`, `record/`, `conformance.rs` | verbs about recordings |
 //! | `explain/` | explains a recording, including the results of `leaks`, `doctor` and `whatif` |
-//! | `train/`, `top/`, `bench/`, `manual.rs` | training in Rust; watching; measuring; man pages |
+//! | `train/`, `checkpoint.rs`, `top/`, `bench/`, `manual.rs` | training in Rust; converting what it saved; watching; measuring; man pages |
 //! | `predict/` | the memory that a program needs: a run on a device that computes nothing, and `explain` of its recording |
 //! | `plan/`, `run/` | finds techniques that make it fit, with runs of `predict`; runs the program with them on a real GPU |
 
@@ -28,6 +28,7 @@ mod bench;
 mod bytes;
 mod categories;
 mod check;
+mod checkpoint;
 mod conformance;
 mod contents;
 mod cuda;
@@ -124,6 +125,9 @@ verbs! {
     /// Train a network in Rust within a memory limit, and account for every byte
     #[command(subcommand)]
     Train(train::What) => train::run,
+    /// Make one file of the weights that several ranks have saved
+    #[command(subcommand)]
+    Checkpoint(checkpoint::What) => checkpoint::run,
     /// Watch the memory of a running program: PyTorch under `run`, or training in Rust
     Top(top::TopArgs) => top::run,
     /// Find memory that grows from step to step, and whether it leaks

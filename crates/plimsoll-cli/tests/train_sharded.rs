@@ -1,9 +1,12 @@
-//! `plimsoll train gpt --parallel shard`: the bits of `--parallel ddp`, a checkpoint that any number of ranks resumes, and an
-//! account of one of many ranks.
+//! `plimsoll train gpt --parallel shard`: the bits of `--parallel ddp`, a checkpoint that any number of ranks and PyTorch load,
+//! whatever happens while it is saved, and an account of one of many ranks.
 
 use std::fs;
-use std::process::Output;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
+use plimsoll_needs::needs;
 use serde_json::Value;
 
 use crate::program::{Folder, json, plimsoll, stderr, stdout};
@@ -41,8 +44,13 @@ fn result(args: &[&str]) -> Value {
 #[test]
 fn sharded_ranks_have_the_bits_of_data_parallel_ones_and_resume_each_others_runs() {
     let folder = Folder::new("sharded-bits");
-    let weights =
-        |name: &str| fs::read(folder.0.join(name).join("model.safetensors")).expect("saved weights");
+    let weights = |name: &str| {
+        let run = folder.0.join(name);
+        if run.join("latest").exists() {
+            consolidate(&run, &["--force"]);
+        }
+        fs::read(run.join("model.safetensors")).expect("saved weights")
+    };
     let run = |name: &str, steps: &str, how: &[&str]| {
         result(&[how, &["--steps", steps, "--dropout", "0.1", "--save", &folder.file(name)]].concat())
     };
@@ -62,9 +70,157 @@ fn sharded_ranks_have_the_bits_of_data_parallel_ones_and_resume_each_others_runs
     resume("parameters", "9", &DDP);
     resume("ddp", "9", &SHARD);
     assert!(weights("parameters") == weights("whole") && weights("ddp") == weights("whole"));
-    assert_eq!(resume("ddp", "10", &[])["steps"], 10);
+    let file = |name: &str| folder.0.join("ddp").join(name);
+    assert!(file("step-00000009").exists() && !file("checkpoint.safetensors").exists());
+    assert!(file("checkpoint-previous.safetensors").exists(), "the last one of data parallel ranks");
+    // One process: the folders of ranks are old, and go with the second checkpoint.
+    let one = result(&["--steps", "11", "--save-every", "1", "--dropout", "0.1", "--resume", &folder.file("ddp")]);
+    assert_eq!(one["steps"], 11);
+    assert!(file("checkpoint.safetensors").exists() && !file("step-00000009").exists());
     let four = ["--parallel", "shard=4", "--ranks", "4"];
-    assert_eq!(resume("ddp", "11", &four)["ranks"]["size"], 4);
+    assert_eq!(resume("ddp", "12", &four)["ranks"]["size"], 4);
+    assert_eq!(fs::read_dir(file("latest/model")).expect("the files of ranks").count(), 4);
+    // By the name of a checkpoint, of which the run is the folder around it.
+    let latest = folder.file("ddp/latest");
+    let six = result(&["--steps", "13", "--dropout", "0.1", "--resume", &latest]);
+    assert_eq!((six["steps"].as_u64(), six["saved"].as_str()), (Some(13), Some(folder.file("ddp").as_str())));
+}
+
+/// Makes one file of the newest checkpoint.
+fn consolidate(run: &Path, more: &[&str]) -> Value {
+    let run = run.to_string_lossy();
+    let output = plimsoll(&[&["checkpoint", "consolidate", &run, "--json"], more].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    json(&output)
+}
+
+/// The rows of rank 1 of 3, which holds only these: what two ranks have saved.
+const READ: &str = r#"
+import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
+run, rank, ranks = sys.argv[1], 1, 3
+whole = GPT2LMHeadModel.from_pretrained(run).transformer.state_dict()
+dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+model = GPT2Model(GPT2Config.from_pretrained(run))
+for block in model.h:
+    fully_shard(block)
+fully_shard(model)
+state = model.state_dict()
+dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(run + "/latest/model"), no_dist=True)
+assert sorted(state) == sorted(whole), set(state) ^ set(whole)
+for name, value in state.items():
+    assert torch.equal(value.to_local(), whole[name].chunk(ranks)[rank]), name
+adam = dcp.HuggingFaceStorageReader(run + "/latest/optimizer").read_metadata().state_dict_metadata
+assert adam["state.wte.weight.exp_avg"].size == whole["wte.weight"].shape, adam
+print("ok", len(whole))
+"#;
+
+#[needs(pytorch)]
+#[test]
+fn fsdp_loads_the_checkpoint_and_transformers_the_consolidated_one() {
+    let folder = Folder::new("sharded-pytorch");
+    let run = folder.file("run");
+    result(&[&SHARD[..], &["--steps", "2", "--save", &run]].concat());
+    let answer = consolidate(Path::new(&run), &[]);
+    assert_eq!(answer["file"], format!("{run}/model.safetensors"));
+    let python = std::env::var("PLIMSOLL_PYTORCH").expect("needs pytorch");
+    let output = Command::new(python).args(["-c", READ, &run]).output().expect("python");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let names = answer["tensors"].as_u64().expect("tensors");
+    assert_eq!(stdout(&output).trim(), format!("ok {names}"));
+}
+
+#[test]
+fn a_checkpoint_is_consolidated_into_a_file_that_is_not_there() {
+    let folder = Folder::new("sharded-consolidate");
+    let run = folder.file("run");
+    result(&[&SHARD[..], &["--steps", "1", "--save", &run]].concat());
+    let refused = |args: &[&str], code: i32, expected: &str| {
+        let output = plimsoll(&[&["checkpoint", "consolidate"], args].concat());
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+    };
+    refused(&[&format!("{run}/latest/model")], 2, "would be one more file of the ranks for PyTorch");
+    let output = plimsoll(&["checkpoint", "consolidate", &run]);
+    let expected = format!("{run}/model.safetensors has the weights of {run}/step-00000001/model: ");
+    assert!(stdout(&output).starts_with(&expected), "{}{}", stdout(&output), stderr(&output));
+    refused(&[&run], 2, "already exists: add --force to replace it");
+    refused(&[&folder.file("nothing")], 3, "nothing");
+    let other = folder.file("empty");
+    fs::create_dir(&other).expect("a folder");
+    refused(&[&other], 3, "no checkpoint of several ranks");
+    // A run does not replace the checkpoint of another one.
+    let output = gpt(&[&SHARD[..], &["--steps", "1", "--save", &run]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("step-00000001 already exists: add --resume"), "{}", stderr(&output));
+    // A file of a rank is damaged: the older checkpoint is named, and loads.
+    result(&[&SHARD[..], &["--steps", "2", "--resume", &run]].concat());
+    let file = format!("{run}/latest/model/shard-00002-model-00001-of-00001.safetensors");
+    let mut bytes = fs::read(&file).expect("a file");
+    let last = bytes.len() - 1;
+    bytes[last] ^= 4;
+    fs::write(&file, bytes).expect("a file");
+    refused(&[&run, "--force"], 3, "is damaged, its checksum differs; the last good checkpoint is");
+    for how in [&SHARD[..], &[]] {
+        let output = gpt(&[how, &["--steps", "3", "--resume", &run]].concat());
+        let said = stderr(&output);
+        assert!(matches!(output.status.code(), Some(3 | 6)), "{said}");
+        assert!(said.contains("shard-00002-") && said.contains("` is damaged"), "{said}");
+        assert!(said.contains("the last good checkpoint is") && said.contains("step-00000001"), "{said}");
+    }
+    let resumed = result(&[&SHARD[..], &["--steps", "2", "--resume", &format!("{run}/step-00000001")]].concat());
+    assert_eq!(resumed["steps"], 2);
+}
+
+/// Two ranks that save after each step, by hand: the first hosts the store.
+fn endless(run: &str) -> [Child; 2] {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    ["0", "1"].map(|rank| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        command.args(SMALL).args(["--parallel", "shard", "--steps", "1000000", "--save-every", "1", "--resume", run]);
+        command.envs([("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
+        command.env("MASTER_PORT", port.to_string());
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts")
+    })
+}
+
+/// Kills one rank of two that save all the time, `times` times, and resumes each time.
+fn kill_and_resume(times: u64, name: &str) {
+    let folder = Folder::new(name);
+    let run = folder.file("run");
+    result(&[&SHARD[..], &["--steps", "1", "--save", &run]].concat());
+    let newest = || fs::read_link(format!("{run}/latest")).expect("a checkpoint");
+    for round in 0..times {
+        let (start, before) = (Instant::now(), newest());
+        let mut ranks = endless(&run);
+        while newest() == before {
+            assert!(start.elapsed() < Duration::from_secs(60), "round {round}: nothing is saved");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(round * 7919 % 40_000));
+        ranks[(round % 2) as usize].kill().expect("it runs");
+        for mut rank in ranks {
+            rank.wait().expect("an end");
+        }
+        assert!(newest() > before, "round {round}");
+    }
+    // One process reads all of it.
+    let step: u64 = newest().to_string_lossy()["step-".len()..].parse().expect("a step");
+    let resumed = result(&["--steps", &(step + 1).to_string(), "--resume", &run]);
+    assert_eq!(resumed["steps"], step + 1);
+}
+
+#[test]
+fn a_rank_that_is_killed_while_saving_costs_no_checkpoint() {
+    kill_and_resume(4, "sharded-kill");
+}
+
+#[test]
+#[ignore = "takes half an hour"]
+fn a_thousand_killed_ranks_cost_no_checkpoint() {
+    kill_and_resume(1000, "sharded-kills");
 }
 
 #[test]

@@ -108,12 +108,7 @@ fn of_ranks(together: &Together) -> Value {
         .map(|(allocated, reserved)| json!({ "allocated_bytes": allocated, "reserved_bytes": reserved }));
     json!({
         "parallel": if *shard == Shard::Nothing { "ddp" } else { "shard" },
-        "shard": match shard {
-            Shard::Nothing => "nothing",
-            Shard::OptimizerState => "optimizer-state",
-            Shard::Gradients => "gradients",
-            Shard::Parameters => "parameters",
-        },
+        "shard": shard.name(),
         "units": units.collect::<Vec<_>>(),
         "slot_bytes": slot_bytes,
         "size": peaks.len(),

@@ -1,10 +1,11 @@
 //! `plimsoll train`: runs a job on a device, then reports whether it fits and which owners use the memory.
 //!
 //! `mnist/`, `gpt/` and `image/` are the trainings, each a `Task` (`task.rs`). `run.rs` is the training loop, the same for
-//! all of them and on every device; `saves.rs` writes its checkpoints, and `stop.rs` handles signals. `smallest.rs` finds
+//! all of them and on every device; `saves/` writes its checkpoints, and `stop.rs` handles signals. `smallest.rs` finds
 //! the smallest limit by running the job on the simulated device. `parallel.rs` finds out which rank this process is,
-//! `plan.rs` finds the fastest way to share the work, `spawn.rs` starts ranks, and `lanes.rs` has the data of a rank. `progress.rs` shows the progress, `snapshot.rs` saves
-//! the memory history, `timeline.rs` writes the estimated timeline of a step, and `report.rs` and `json.rs` print the result. `command.rs` puts them together.
+//! `spawn.rs` starts ranks, `lanes.rs` has the data of a rank, and `plan.rs` finds the fastest way to share the work.
+//! `progress.rs` shows the progress, `snapshot.rs` saves the memory history, `timeline.rs` writes the estimated timeline of
+//! a step, and `report.rs` and `json.rs` print the result. `command.rs` puts them together.
 
 mod classifier;
 mod command;

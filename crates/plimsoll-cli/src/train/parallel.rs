@@ -8,7 +8,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use plimsoll::dist::{Environment, JoinOptions, Member, World};
 use plimsoll::parallel::{Reproducible, Shard};
 use plimsoll::{Device, Error, ProcessGroup};
@@ -34,8 +35,8 @@ pub(crate) struct ParallelArgs {
     #[arg(long, value_name = "ddp|shard[=N]", help_heading = "Ranks")]
     parallel: Option<Parallel>,
     /// With `--parallel shard`: what to shard over the ranks [default: parameters]
-    #[arg(long, value_enum, value_name = "WHAT", requires = "parallel", help_heading = "Ranks")]
-    shard: Option<Sharded>,
+    #[arg(long, value_parser = shards(), value_name = "WHAT", requires = "parallel", help_heading = "Ranks")]
+    shard: Option<Shard>,
     /// Start N processes on this machine, each a rank; their stderr is prefixed with [rank N]
     #[arg(long, value_name = "N", requires = "parallel", conflicts_with = "sim_ranks", help_heading = "Ranks",
           value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -76,17 +77,17 @@ impl FromStr for Parallel {
     }
 }
 
-/// What is sharded over the ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Sharded {
-    /// Nothing, like `--parallel ddp`
-    Nothing,
-    /// The optimizer's state (ZeRO-1)
-    OptimizerState,
-    /// Also gradients (ZeRO-2)
-    Gradients,
-    /// Also parameters (ZeRO-3, FSDP)
-    Parameters,
+/// Reads what each rank has only a part of.
+fn shards() -> impl TypedValueParser<Value = Shard> {
+    let values = Shard::ALL.map(|shard| {
+        PossibleValue::new(shard.name()).help(match shard {
+            Shard::Nothing => "Nothing, as `--parallel ddp`",
+            Shard::OptimizerState => "The optimizer's state (ZeRO-1)",
+            Shard::Gradients => "Also gradients (ZeRO-2)",
+            Shard::Parameters => "Also parameters (ZeRO-3, FSDP)",
+        })
+    });
+    PossibleValuesParser::new(values).map(|name| Shard::from_name(&name).unwrap_or_default())
 }
 
 /// The role of this process.
@@ -100,11 +101,9 @@ pub(super) enum Start {
 impl ParallelArgs {
     /// What is sharded over the ranks.
     pub(super) fn shard(&self) -> Shard {
-        match (self.parallel, self.shard) {
-            (None | Some(Parallel::Ddp), _) | (_, Some(Sharded::Nothing)) => Shard::Nothing,
-            (_, Some(Sharded::OptimizerState)) => Shard::OptimizerState,
-            (_, Some(Sharded::Gradients)) => Shard::Gradients,
-            (_, Some(Sharded::Parameters) | None) => Shard::Parameters,
+        match self.parallel {
+            None | Some(Parallel::Ddp) => Shard::Nothing,
+            Some(Parallel::Shard(_)) => self.shard.unwrap_or_default(),
         }
     }
 

@@ -13,7 +13,7 @@ use plimsoll::{CapturedStep, Device, ProcessGroup, RngState, Segment, Tensor, Ti
 use super::job::{Error, Job, Outcome, Place, Together};
 use super::lanes::{Lanes, first_sample};
 use super::parallel::rank_seed;
-use super::saves::{Progress, Saved, Saves};
+use super::saves::{Progress, Saved, Saves, Tensors};
 use super::stop::{Signal, Stop};
 use super::task::{Network, Sampled};
 use super::watch::Watch;
@@ -306,15 +306,13 @@ impl<'a> Run<'a> {
         if last == Some(self.progress.step) {
             return Ok(());
         }
-        let module = self.network.module();
-        let (model, optimizer) = match &self.sharded {
-            Some(sharded) if gathers => {
-                (sharded.state_dict(module)?, sharded.optimizer_state_dict(self.optimizer.as_ref())?)
-            }
-            _ => (module.state_dict(), self.optimizer.state_dict()),
+        let (module, optimizer) = (self.network.module(), self.optimizer.as_ref());
+        let tensors = match &self.sharded {
+            Some(sharded) if gathers => Tensors::Rows(Box::new(sharded.checkpoint(module, optimizer)?)),
+            _ => Tensors::Whole(module.state_dict(), optimizer.state_dict()),
         };
-        let saved = Saved { model, optimizer, device: self.device, progress: &self.progress };
-        if let Err(why) = saves.save(&saved) {
+        let saved = Saved { tensors, device: self.device, progress: &self.progress };
+        if let Some(why) = saves.save(saved)? {
             watch.note(&format!("step {}: {why}", self.progress.step));
         }
         Ok(())

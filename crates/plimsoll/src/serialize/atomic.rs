@@ -90,6 +90,6 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 /// Syncs a file's new name to disk.
-fn sync_folder(path: &Path) -> io::Result<()> {
+pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }

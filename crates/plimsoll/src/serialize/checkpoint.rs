@@ -1,15 +1,18 @@
-//! Everything needed to resume training, in one file: [`Checkpoint`].
+//! Everything needed to resume training, in one file: [`Checkpoint`]. It also opens the folders that several ranks have saved.
 //!
 //! The file is in safetensors format: tensors `model.…` and `optimizer.…`, and everything else as JSON in its header. So other
 //! tools can read the weights, and the file is replaced atomically.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use plimsoll_tensor::{Device, RngState, Tensor};
 use serde_json::{Map, Value, json};
 
-use super::safetensors::{self, CHECKPOINT, SafetensorsFile};
+use super::distributed::DistributedSource;
+use super::layout;
+use super::safetensors::{CHECKPOINT, SafetensorsFile};
 use crate::nn::{Module, check_listed};
 use crate::optim::{GroupState, Optimizer, OptimizerState, ParamState};
 use crate::state_dict::{SerializeError, StateDict, Strict, TensorSource};
@@ -47,7 +50,14 @@ pub struct Checkpoint {
     optimizer_steps: BTreeMap<usize, u64>,
     generators: BTreeMap<String, RngState>,
     values: Map<String, Value>,
-    file: Option<SafetensorsFile>,
+    saved: Option<Saved>,
+}
+
+/// Where the tensors of a checkpoint are, if it was opened.
+#[derive(Debug)]
+enum Saved {
+    File(Box<SafetensorsFile>),
+    Folder(Box<DistributedSource>),
 }
 
 impl Checkpoint {
@@ -122,15 +132,19 @@ impl Checkpoint {
             "values": self.values,
         });
         let texts = BTreeMap::from([(CHECKPOINT.to_owned(), rest.to_string())]);
-        safetensors::save_as(self.tensors.iter(), texts, path.as_ref())
+        layout::save_as(self.tensors.iter(), texts, path.as_ref())
     }
 
-    /// Opens a checkpoint; tensors are read when they are loaded.
+    /// Opens a checkpoint; tensors are read when they are loaded. `path` is a file; or the folder of a
+    /// [`DistributedCheckpoint`](super::DistributedCheckpoint), or of the run that saved it, whose newest one is opened.
     ///
     /// # Errors
     /// A file that is missing, damaged, or not a checkpoint.
     pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint, SerializeError> {
         let path = path.as_ref();
+        if path.is_dir() {
+            return Self::open_folder(path);
+        }
         let file = SafetensorsFile::open(path)?;
         let wrong = |what: &str| SerializeError::format(path, format!("no checkpoint: {what}"));
         let text = file
@@ -160,8 +174,19 @@ impl Checkpoint {
         else {
             return Err(wrong("the JSON in its header was not written by this version"));
         };
-        let (tensors, file) = (StateDict::default(), Some(file));
-        Ok(Checkpoint { tensors, optimizer_groups, optimizer_steps, generators, values, file })
+        let (tensors, saved) = (StateDict::default(), Some(Saved::File(Box::new(file))));
+        Ok(Checkpoint { tensors, optimizer_groups, optimizer_steps, generators, values, saved })
+    }
+
+    fn open_folder(path: &Path) -> Result<Checkpoint, SerializeError> {
+        let Some(source) = DistributedSource::open(path)? else {
+            let message = "no checkpoint: a complete one of several ranks has a file checkpoint.json";
+            return Err(SerializeError::format(path, message));
+        };
+        let (optimizer_groups, optimizer_steps) = source.optimizer();
+        let (generators, values) = (source.generators(), source.values().clone());
+        let (tensors, saved) = (StateDict::default(), Some(Saved::Folder(Box::new(source))));
+        Ok(Checkpoint { tensors, optimizer_groups, optimizer_steps, generators, values, saved })
     }
 
     /// A value, by its name.
@@ -192,7 +217,7 @@ impl Checkpoint {
         let device_of = |number: usize| {
             parameters.get(number).map_or_else(Device::cpu, |parameter| parameter.device().clone())
         };
-        let state = self.read_optimizer(&device_of)?;
+        let state = self.read_optimizer(&|number, name, source| source.tensor(name, &device_of(number)))?;
         Ok(optimizer.load_state_dict(&state)?)
     }
 
@@ -201,11 +226,14 @@ impl Checkpoint {
     /// # Errors
     /// A damaged file; out of memory.
     pub fn read_optimizer_state(&self, device: &Device) -> Result<OptimizerState, SerializeError> {
-        self.read_optimizer(&|_| device.clone())
+        self.read_optimizer(&|_, name, source| source.tensor(name, device))
     }
 
-    /// Reads the optimizer's state, that of each parameter onto a device.
-    fn read_optimizer(&self, device_of: &dyn Fn(usize) -> Device) -> Result<OptimizerState, SerializeError> {
+    /// Reads the optimizer's state. `read` gets the number of a parameter, and the name of a tensor in a source.
+    pub(crate) fn read_optimizer(
+        &self,
+        read: &dyn Fn(usize, &str, &dyn TensorSource) -> Result<Tensor, SerializeError>,
+    ) -> Result<OptimizerState, SerializeError> {
         let mut state =
             OptimizerState { param_groups: self.optimizer_groups.clone(), ..OptimizerState::default() };
         for (&number, &step) in &self.optimizer_steps {
@@ -218,7 +246,7 @@ impl Checkpoint {
             else {
                 continue;
             };
-            let tensor = part.tensor(&name, &device_of(number))?;
+            let tensor = read(number, &name, &part)?;
             state.state.entry(number).or_default().tensors.insert(key.to_owned(), tensor);
         }
         Ok(state)
@@ -243,8 +271,9 @@ impl Checkpoint {
     }
 
     fn source(&self) -> &dyn TensorSource {
-        match &self.file {
-            Some(file) => file,
+        match &self.saved {
+            Some(Saved::File(file)) => file.as_ref(),
+            Some(Saved::Folder(folder)) => folder.as_ref(),
             None => &self.tensors,
         }
     }
@@ -268,6 +297,10 @@ impl TensorSource for Part<'_> {
 
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
         self.of.source().tensor(&format!("{}{name}", self.prefix), device)
+    }
+
+    fn rows(&self, name: &str, rows: Range<usize>, device: &Device) -> Result<Tensor, SerializeError> {
+        self.of.source().rows(&format!("{}{name}", self.prefix), rows, device)
     }
 
     fn not_finite(&self) -> Vec<String> {

@@ -2,19 +2,25 @@
 //!
 //! In `__metadata__`, the key [`TENSORS`] has the XXH3-64 of each tensor's bytes, as JSON in a string. The key [`HEADER`] has the
 //! XXH3-64 of the file's beginning (the header and its length), computed with 16 zeros in place of its own digits. Other readers
-//! ignore both keys. A file without them can be read; a file with only one of them is damaged.
+//! ignore both keys. A file without them can be read; a file with only one of them is damaged. Files of which some rows are read
+//! also have [`BLOCKS`]: the XXH3-64 of each MiB of larger tensors.
 
 use std::collections::BTreeMap;
 
 use plimsoll_tensor::DType;
+use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
 /// The key of the tensors' checksums.
 pub(super) const TENSORS: &str = "plimsoll.xxh3";
 /// The key of the header's checksum.
 pub(super) const HEADER: &str = "plimsoll.xxh3.header";
+/// The key of the checksums of parts of tensors.
+pub(super) const BLOCKS: &str = "plimsoll.xxh3.blocks";
+/// The length of these parts.
+const BLOCK_BYTES: u64 = 1 << 20;
 /// The placeholder for a checksum that is not known yet.
-const NONE: &str = "0000000000000000";
+pub(super) const NONE: &str = "0000000000000000";
 
 /// The checksum of some bytes, as 16 digits.
 pub(super) fn of(bytes: &[u8]) -> String {
@@ -35,6 +41,47 @@ pub(super) fn text(sums: &BTreeMap<&str, &str>) -> String {
 /// Parses the value of [`TENSORS`]: the checksum of each tensor.
 pub(super) fn read(text: &str) -> Option<BTreeMap<String, String>> {
     serde_json::from_str(text).ok()
+}
+
+/// The checksums of parts of the tensors that are larger than one part: the value of [`BLOCKS`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Blocks {
+    /// The length of a part; the last one may be shorter.
+    pub(super) bytes: u64,
+    pub(super) sums: BTreeMap<String, Vec<String>>,
+}
+
+impl Default for Blocks {
+    fn default() -> Blocks {
+        Blocks { bytes: BLOCK_BYTES, sums: BTreeMap::new() }
+    }
+}
+
+impl Blocks {
+    /// Placeholders for tensors of these lengths in bytes.
+    pub(super) fn placeholders<'a>(tensors: impl Iterator<Item = (&'a str, usize)>) -> Blocks {
+        let large = tensors.filter(|(_, bytes)| *bytes as u64 > BLOCK_BYTES);
+        let none = |bytes: usize| vec![NONE.to_owned(); bytes.div_ceil(BLOCK_BYTES as usize)];
+        let sums = large.map(|(name, bytes)| (name.to_owned(), none(bytes))).collect();
+        Blocks { sums, ..Blocks::default() }
+    }
+
+    /// Adds the checksums of a tensor, if it is larger than one part.
+    pub(super) fn add(&mut self, name: &str, bytes: &[u8]) {
+        if bytes.len() as u64 > BLOCK_BYTES {
+            self.sums.insert(name.to_owned(), bytes.chunks(BLOCK_BYTES as usize).map(of).collect());
+        }
+    }
+
+    /// The value of [`BLOCKS`].
+    pub(super) fn text(&self) -> String {
+        serde_json::json!(self).to_string()
+    }
+
+    /// Parses it. `None` if it is not one, or has parts of no length.
+    pub(super) fn read(text: &str) -> Option<Blocks> {
+        serde_json::from_str(text).ok().filter(|blocks: &Blocks| blocks.bytes > 0)
+    }
 }
 
 /// Writes the checksum of a file's beginning into it. Without a placeholder in the header, nothing changes.

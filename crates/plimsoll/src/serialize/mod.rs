@@ -3,13 +3,16 @@
 //! A [`StateDict`] maps names to tensors; [`Module::state_dict`](crate::nn::Module::state_dict) makes one. [`save`] writes it as
 //! safetensors, [`save_sharded`] in Hugging Face's layout; [`open`] reads either, and PyTorch's zip files (`pt/`), whose code is
 //! never executed. Anything that can be loaded from is a [`TensorSource`]; [`Renamed`] changes a source's names. A [`Checkpoint`]
-//! has a model and everything else that training resumes from. Files have checksums (`checksum.rs`), so a damaged tensor is an
-//! error. Files are replaced atomically (`atomic.rs`).
+//! has a model and everything else that training resumes from; a [`DistributedCheckpoint`] is the same, saved by several ranks
+//! together (`distributed/`). Files have checksums (`checksum.rs`), so a damaged tensor is an error. Files are replaced atomically
+//! (`atomic.rs`).
 
 mod atomic;
 mod checkpoint;
 mod checksum;
+mod distributed;
 mod good;
+mod layout;
 mod lock;
 mod pt;
 mod renamed;
@@ -20,19 +23,22 @@ pub use crate::state_dict::{
     IncompatibleKeys, Misshaped, SerializeError, StateDict, Strict, TensorSource, load_into,
 };
 pub use checkpoint::Checkpoint;
+pub use distributed::{DistributedCheckpoint, DistributedFiles, check_shared, checkpoints_in};
+pub(crate) use distributed::{NamedGroup, TensorRows, state_name};
+pub use layout::save;
 pub use lock::FolderLock;
 pub use pt::PtFile;
 pub use renamed::Renamed;
-pub use safetensors::{SafetensorsFile, save};
+pub use safetensors::SafetensorsFile;
 pub use sharded::{ShardedFiles, save_sharded};
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Opens a file or folder of tensors: safetensors, a folder or index of sharded safetensors, or a `.pt` file. The format is
-/// detected from the content, not from the name. In a folder without safetensors, `pytorch_model.bin` is opened. Only the list of
-/// tensors is read.
+/// Opens a file or folder of tensors: safetensors, a folder or index of sharded safetensors, the model of a checkpoint of several
+/// ranks, or a `.pt` file. The format is detected from the content, not from the name. In a folder without safetensors,
+/// `pytorch_model.bin` is opened. Only the list of tensors is read.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
@@ -55,6 +61,9 @@ pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn TensorSource>, SerializeEr
     let pickled = path.join("pytorch_model.bin");
     let path = if !ShardedFiles::is_in(path) && pickled.is_file() { &pickled } else { path };
     let is_index = path.to_string_lossy().ends_with(".json");
+    if path.is_dir() && !ShardedFiles::is_in(path) && DistributedFiles::is_in(path) {
+        return Ok(Box::new(DistributedFiles::open(path)?));
+    }
     if path.is_dir() || is_index {
         return Ok(Box::new(ShardedFiles::open(path)?));
     }

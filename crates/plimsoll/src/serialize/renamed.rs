@@ -1,6 +1,7 @@
 //! Tensors under other names: [`Renamed`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use plimsoll_tensor::{Device, Error, Tensor};
 
@@ -64,6 +65,10 @@ impl TensorSource for Renamed<'_> {
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
         // The source reports a missing name.
         self.source.tensor(self.old.get(name).map_or(name, String::as_str), device)
+    }
+
+    fn rows(&self, name: &str, rows: Range<usize>, device: &Device) -> Result<Tensor, SerializeError> {
+        self.source.rows(self.old.get(name).map_or(name, String::as_str), rows, device)
     }
 
     fn not_finite(&self) -> Vec<String> {

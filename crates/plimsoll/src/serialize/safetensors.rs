@@ -1,148 +1,30 @@
-//! Reading and writing safetensors files, a tensor at a time: [`save`] and [`SafetensorsFile`].
+//! Reading safetensors files, a tensor or some of its rows at a time: [`SafetensorsFile`]. `layout.rs` writes them.
 //!
 //! The crate `safetensors` parses the header. Headers whose tensors overlap, leave gaps, or have lengths that do not match their
-//! shapes are rejected. Data is read and written tensor by tensor, so a model needs no second copy in memory.
+//! shapes are rejected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use plimsoll_tensor::{DType, Device, Tensor};
+use plimsoll_tensor::{Device, Error, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::atomic::{self, Written};
-use super::checksum;
+use super::checksum::{self, Blocks};
 use super::good::last_good;
-use crate::nn::check_listed;
-use crate::state_dict::{SerializeError, StateDict, TensorSource};
+use super::layout::dtype_of;
+use crate::state_dict::{SerializeError, TensorSource};
 
 /// The key in a checkpoint's header for everything that is not a tensor, as JSON.
 pub(super) const CHECKPOINT: &str = "plimsoll.checkpoint";
 /// The longest header accepted: the crate's own limit.
 const LONGEST_HEADER_BYTES: u64 = 100_000_000;
-
-/// safetensors' name for a type.
-fn format_of(dtype: DType) -> Option<&'static str> {
-    Some(match dtype.name() {
-        "float64" => "F64",
-        "float32" => "F32",
-        "float16" => "F16",
-        "bfloat16" => "BF16",
-        "int64" => "I64",
-        "int32" => "I32",
-        "int16" => "I16",
-        "uint8" => "U8",
-        "bool" => "BOOL",
-        _ => return None,
-    })
-}
-
-/// The type with this name in a header, if it is supported here.
-fn dtype_of(format: &str) -> Option<DType> {
-    DType::ALL.into_iter().find(|&dtype| format_of(dtype) == Some(format))
-}
-
-/// The layout of tensors to be written: each tensor once, the widest types first, so that all are aligned.
-pub(super) struct Layout<'a> {
-    header: Map<String, Value>,
-    order: Vec<(&'a str, &'a Tensor)>,
-}
-
-impl<'a> Layout<'a> {
-    /// Lays out tensors. A tensor with several names is written under the first; the metadata lists the others, as
-    /// `safetensors.torch.save_model` does.
-    pub(super) fn new(
-        tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
-        mut texts: BTreeMap<String, String>,
-    ) -> Layout<'a> {
-        let mut first: BTreeMap<usize, &str> = BTreeMap::new();
-        let mut kept = Vec::new();
-        for (name, tensor) in tensors {
-            match first.get(&tensor.id()) {
-                Some(&other) => drop(texts.insert(name.to_owned(), other.to_owned())),
-                None => {
-                    first.insert(tensor.id(), name);
-                    kept.push((name, tensor));
-                }
-            }
-        }
-        kept.sort_by_key(|(_, tensor)| std::cmp::Reverse(tensor.dtype().size()));
-        texts.insert("format".to_owned(), "pt".to_owned());
-        texts.extend(checksum::placeholders(kept.iter().map(|(name, _)| *name)));
-        let mut header = Map::new();
-        header.insert("__metadata__".to_owned(), json!(texts));
-        let mut end = 0;
-        for (name, tensor) in &kept {
-            let start = end;
-            end += tensor.numel() * tensor.dtype().size();
-            let Some(dtype) = format_of(tensor.dtype()) else { unreachable!("every type has a name") };
-            let entry = json!({ "dtype": dtype, "shape": tensor.shape(), "data_offsets": [start, end] });
-            header.insert((*name).to_owned(), entry);
-        }
-        Layout { header, order: kept }
-    }
-
-    /// The file's beginning: the length of the header, and the header.
-    fn beginning(&self) -> Vec<u8> {
-        let mut header = Value::Object(self.header.clone()).to_string().into_bytes();
-        // Data starts at a multiple of 8; the format allows padding with spaces.
-        header.resize(header.len().next_multiple_of(8), b' ');
-        let mut beginning = (header.len() as u64).to_le_bytes().to_vec();
-        beginning.append(&mut header);
-        beginning
-    }
-
-    /// Writes header and data, then the header again: the checksums are known by then.
-    pub(super) fn write(mut self, path: &Path, out: &mut (impl Write + Seek)) -> Result<(), SerializeError> {
-        let failed = |source| SerializeError::io(path, source);
-        out.write_all(&self.beginning()).map_err(failed)?;
-        let mut sums = Vec::new();
-        for (name, tensor) in &self.order {
-            let bytes = tensor.to_bytes()?;
-            out.write_all(&bytes).map_err(failed)?;
-            sums.push((*name, checksum::of(&bytes)));
-        }
-        let sums = sums.iter().map(|(name, sum)| (*name, sum.as_str())).collect();
-        self.header["__metadata__"][checksum::TENSORS] = json!(checksum::text(&sums));
-        let mut beginning = self.beginning();
-        checksum::seal(&mut beginning);
-        out.rewind().map_err(failed)?;
-        out.write_all(&beginning).map_err(failed)
-    }
-}
-
-/// Writes a state dict as a safetensors file, each tensor once. The file is replaced atomically.
-///
-/// # Errors
-/// The disk is full, or the folder does not exist. The previous save is unchanged. Tensors without values. A model with a
-/// parameter that no [`members!`](crate::members) lists, because it would be lost.
-pub fn save(dict: &StateDict, path: impl AsRef<Path>) -> Result<(), SerializeError> {
-    check_listed("save", dict.iter().map(|(_, tensor)| tensor))?;
-    save_as(dict.iter(), BTreeMap::new(), path.as_ref())
-}
-
-/// [`save`] with metadata in the header.
-pub(super) fn save_as<'a>(
-    tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
-    texts: BTreeMap<String, String>,
-    path: &Path,
-) -> Result<(), SerializeError> {
-    write_as(tensors, texts, path)?.replace_target()
-}
-
-/// Writes the file under a temporary name, without replacing the target file yet.
-pub(super) fn write_as<'a>(
-    tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
-    texts: BTreeMap<String, String>,
-    path: &Path,
-) -> Result<Written, SerializeError> {
-    let layout = Layout::new(tensors, texts);
-    atomic::write(path, |out| layout.write(path, out))
-}
 
 /// A tensor in the file.
 #[derive(Clone, Debug)]
@@ -151,6 +33,13 @@ struct Entry {
     shape: Vec<usize>,
     start: u64,
     end: u64,
+}
+
+/// What identifies a file: its length, and the checksum of its beginning, which has the checksums of all tensors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Sealed {
+    pub(super) bytes: u64,
+    pub(super) xxh3: String,
 }
 
 /// An open safetensors file: its list of tensors; their values are read on demand.
@@ -163,6 +52,10 @@ pub struct SafetensorsFile {
     texts: BTreeMap<String, String>,
     /// The checksum of each tensor; none in a file of an older version or another program.
     sums: Option<BTreeMap<String, String>>,
+    /// The checksums of parts of large tensors, if they can be read in part.
+    blocks: Option<Blocks>,
+    /// The length of the file, and the checksum of its beginning.
+    sealed: Sealed,
     /// The tensors read so far that include NaN or infinity.
     not_finite: Mutex<BTreeSet<String>>,
 }
@@ -244,8 +137,34 @@ impl SafetensorsFile {
             Some(Some(sums)) if is_sealed && has_all(&sums) => Some(sums),
             _ => return Err(header_damaged()),
         };
+        let blocks = match texts.get(checksum::BLOCKS).map(|text| Blocks::read(text)) {
+            None => None,
+            Some(Some(blocks)) if is_sealed => Some(blocks),
+            Some(_) => return Err(header_damaged()),
+        };
+        let sealed = Sealed { bytes: file_bytes, xxh3: checksum::of(&beginning) };
         let not_finite = Mutex::default();
-        Ok(SafetensorsFile { path: path.to_owned(), entries, order, texts, sums, not_finite })
+        Ok(SafetensorsFile { path: path.to_owned(), entries, order, texts, sums, blocks, sealed, not_finite })
+    }
+
+    /// The file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The length of the file, and the checksum of its beginning.
+    pub(super) fn sealed(&self) -> &Sealed {
+        &self.sealed
+    }
+
+    /// The metadata of the header.
+    pub(super) fn texts(&self) -> &BTreeMap<String, String> {
+        &self.texts
+    }
+
+    /// The type of a tensor, by safetensors' name.
+    pub(super) fn format(&self, name: &str) -> Option<&str> {
+        self.entries.get(name).map(|entry| entry.format.as_str())
     }
 
     /// Whether the file has checksums: files of older versions and other programs have none.
@@ -276,10 +195,95 @@ impl SafetensorsFile {
         }
     }
 
+    /// Some bytes of a tensor. Reads and checks only the blocks around them, if those have checksums.
+    fn read_range(&self, name: &str, entry: &Entry, range: Range<u64>) -> Result<Vec<u8>, SerializeError> {
+        let sums = self.blocks.as_ref().and_then(|blocks| Some((blocks.bytes, blocks.sums.get(name)?)));
+        let (block, sums) = match (sums, &self.sums) {
+            (Some((block, sums)), _) => (block, sums.as_slice()),
+            (None, None) => (1, &[][..]),
+            (None, Some(_)) => {
+                let whole = self.read(name, entry)?;
+                return Ok(whole[range.start as usize..range.end as usize].to_vec());
+            }
+        };
+        let len = entry.end - entry.start;
+        let (first, last) = (range.start / block, range.end.div_ceil(block));
+        let (start, end) = (first * block, (last * block).min(len));
+        let io = |source| SerializeError::io(&self.path, source);
+        let mut file = File::open(&self.path).map_err(io)?;
+        file.seek(SeekFrom::Start(entry.start + start)).map_err(io)?;
+        let mut bytes = Vec::new();
+        file.take(end - start).read_to_end(&mut bytes).map_err(io)?;
+        for (chunk, sum) in bytes.chunks(block as usize).zip(sums.iter().skip(first as usize)) {
+            if *sum != checksum::of(chunk) {
+                return Err(SerializeError::damaged(&self.path, format!("`{name}`")));
+            }
+        }
+        let from = (range.start - start) as usize;
+        Ok(bytes[from..from + (range.end - range.start) as usize].to_vec())
+    }
+
+    /// The bytes of some rows of a tensor; of all for `None`. A tensor without dimensions is one row.
+    pub(super) fn bytes(&self, name: &str, rows: Option<Range<usize>>) -> Result<Vec<u8>, SerializeError> {
+        let Some(entry) = self.entries.get(name) else {
+            return Err(SerializeError::format(&self.path, format!("there is no tensor `{name}`")));
+        };
+        let bytes = match rows {
+            None => self.read(name, entry)?,
+            Some(rows) => {
+                let count = entry.shape.first().copied().unwrap_or(1);
+                want_rows(name, &rows, count)?;
+                let row = (entry.end - entry.start) / (count as u64).max(1);
+                self.read_range(name, entry, rows.start as u64 * row..rows.end as u64 * row)?
+            }
+        };
+        if dtype_of(&entry.format).is_some_and(|dtype| !checksum::is_finite(&bytes, dtype)) {
+            self.not_finite.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+        }
+        Ok(bytes)
+    }
+
+    /// Some rows of a tensor, or all.
+    fn load(&self, name: &str, rows: Option<Range<usize>>, device: &Device) -> Result<Tensor, SerializeError> {
+        let (Some(format), Some(mut shape)) = (self.format(name), self.shape(name)) else {
+            return Err(SerializeError::format(&self.path, format!("there is no tensor `{name}`")));
+        };
+        let dtype = dtype_of(format).ok_or_else(|| unsupported(&self.path, name, format))?;
+        if let Some(rows) = &rows {
+            shape = shape_of_rows(&shape, rows.len());
+        }
+        if !device.has_values() {
+            return Ok(Tensor::empty(&shape, dtype, device)?);
+        }
+        let bytes = self.bytes(name, rows).map_err(with_good)?;
+        Ok(Tensor::from_bytes(&bytes, dtype, &shape, device)?)
+    }
+
     /// A metadata entry of the header, by its key.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.texts.get(key).map(String::as_str)
     }
+}
+
+/// The shape of some rows of a tensor. A tensor without dimensions is one row.
+pub(super) fn shape_of_rows(shape: &[usize], rows: usize) -> Vec<usize> {
+    [rows].into_iter().chain(shape.iter().skip(1).copied()).collect()
+}
+
+/// # Errors
+/// Rows that a tensor does not have.
+pub(super) fn want_rows(name: &str, rows: &Range<usize>, count: usize) -> Result<(), SerializeError> {
+    if rows.start <= rows.end && rows.end <= count {
+        return Ok(());
+    }
+    let message = format!("`{name}` has {count} rows, not {} to {}", rows.start, rows.end);
+    Err(Error::Argument { op: "rows", message }.into())
+}
+
+/// The error for a type that cannot be read.
+pub(super) fn unsupported(path: &Path, name: &str, format: &str) -> SerializeError {
+    let message = format!("`{name}` has the type {format}, which is not supported: convert it first");
+    SerializeError::format(path, message)
 }
 
 /// If a file is damaged, adds the last good checkpoint to the error.
@@ -336,22 +340,11 @@ impl TensorSource for SafetensorsFile {
     }
 
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
-        let Some(entry) = self.entries.get(name) else {
-            return Err(SerializeError::format(&self.path, format!("there is no tensor `{name}`")));
-        };
-        let Some(dtype) = dtype_of(&entry.format) else {
-            let message =
-                format!("`{name}` has the type {}, which is not supported: convert it first", entry.format);
-            return Err(SerializeError::format(&self.path, message));
-        };
-        if !device.has_values() {
-            return Ok(Tensor::empty(&entry.shape, dtype, device)?);
-        }
-        let bytes = self.read(name, entry).map_err(with_good)?;
-        if !checksum::is_finite(&bytes, dtype) {
-            self.not_finite.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
-        }
-        Ok(Tensor::from_bytes(&bytes, dtype, &entry.shape, device)?)
+        self.load(name, None, device)
+    }
+
+    fn rows(&self, name: &str, rows: Range<usize>, device: &Device) -> Result<Tensor, SerializeError> {
+        self.load(name, Some(rows), device)
     }
 
     fn not_finite(&self) -> Vec<String> {

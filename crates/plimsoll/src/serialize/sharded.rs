@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{ErrorKind, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use plimsoll_tensor::{Device, Tensor};
 use serde_json::{Value, json};
 
 use super::atomic::{self, Written};
-use super::safetensors::{self, SafetensorsFile};
+use super::layout;
+use super::safetensors::SafetensorsFile;
 use crate::nn::check_listed;
 use crate::state_dict::{SerializeError, StateDict, TensorSource};
 
@@ -58,13 +60,13 @@ pub fn save_sharded(
         }
     }
     if shards.len() <= 1 {
-        safetensors::save_as(dict.iter(), BTreeMap::new(), &folder.join(WHOLE))?;
+        layout::save_as(dict.iter(), BTreeMap::new(), &folder.join(WHOLE))?;
         return remove(&folder.join(INDEX));
     }
     let (mut weight_map, mut written) = (BTreeMap::new(), Vec::new());
     for (number, (_, tensors)) in shards.iter().enumerate() {
         let file = format!("model-{:05}-of-{:05}.safetensors", number + 1, shards.len());
-        written.push(safetensors::write_as(tensors.iter().copied(), BTreeMap::new(), &folder.join(&file))?);
+        written.push(layout::write_as(tensors.iter().copied(), BTreeMap::new(), &folder.join(&file))?);
         weight_map.extend(tensors.iter().map(|(name, _)| ((*name).to_owned(), file.clone())));
     }
     let total: u64 = shards.iter().map(|(bytes, _)| bytes).sum();
@@ -170,6 +172,13 @@ impl TensorSource for ShardedFiles {
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
         match self.file(name) {
             Some(file) => file.tensor(name, device),
+            None => Err(SerializeError::format(&self.index, format!("there is no tensor `{name}`"))),
+        }
+    }
+
+    fn rows(&self, name: &str, rows: Range<usize>, device: &Device) -> Result<Tensor, SerializeError> {
+        match self.file(name) {
+            Some(file) => file.rows(name, rows, device),
             None => Err(SerializeError::format(&self.index, format!("there is no tensor `{name}`"))),
         }
     }

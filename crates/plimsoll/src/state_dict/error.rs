@@ -51,6 +51,17 @@ pub enum SerializeError {
         /// The process that uses it.
         by: String,
     },
+    /// The ranks that save together do not share the folder.
+    #[error(
+        "{}: rank {rank} sees another folder than rank 0: ranks that save together need a folder that all their machines share",
+        .folder.display()
+    )]
+    NotShared {
+        /// The folder.
+        folder: PathBuf,
+        /// The first rank that sees another one.
+        rank: usize,
+    },
     /// Keys that do not match the model's.
     #[error(transparent)]
     Keys(Box<IncompatibleKeys>),

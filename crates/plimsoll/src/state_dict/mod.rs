@@ -6,6 +6,7 @@ mod error;
 pub use error::{IncompatibleKeys, Misshaped, SerializeError};
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use plimsoll_tensor::{Device, Tensor, no_grad};
 
@@ -22,6 +23,25 @@ pub trait TensorSource {
     /// # Errors
     /// A missing name, a damaged file, out of memory.
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError>;
+
+    /// Some rows of a tensor, on a device: those with these indices in its first dimension. A tensor without dimensions is one row.
+    /// The shape of the result is that of the tensor, with their number as its first size. Safetensors files read only these rows,
+    /// if their checksums allow it.
+    ///
+    /// # Errors
+    /// Rows that the tensor does not have; as [`TensorSource::tensor`].
+    fn rows(&self, name: &str, rows: Range<usize>, device: &Device) -> Result<Tensor, SerializeError> {
+        let whole = self.tensor(name, device)?;
+        let count = whole.shape().first().copied().unwrap_or(1);
+        if rows.start > rows.end || rows.end > count {
+            let message = format!("`{name}` has {count} rows, not {} to {}", rows.start, rows.end);
+            return Err(plimsoll_tensor::Error::Argument { op: "rows", message }.into());
+        }
+        Ok(no_grad(|| {
+            let whole = if whole.shape().is_empty() { whole.reshape(&[1])? } else { whole };
+            whole.narrow(0, rows.start, rows.len())
+        })?)
+    }
 
     /// The tensors read so far whose values include NaN or infinity. Tensors that are already in memory are not checked.
     fn not_finite(&self) -> Vec<String> {

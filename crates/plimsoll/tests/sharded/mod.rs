@@ -5,6 +5,7 @@ mod bits;
 mod lanes;
 mod memory;
 mod refusals;
+mod saving;
 
 use std::thread;
 

@@ -42,6 +42,7 @@ const NAME: &str = "fully_shard";
 /// ```
 /// use plimsoll::parallel::Shard;
 /// assert_eq!(Shard::default(), Shard::Parameters);
+/// assert_eq!(Shard::from_name("optimizer-state").map(Shard::name), Some("optimizer-state"));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shard {
@@ -56,6 +57,27 @@ pub enum Shard {
     /// afterwards. Known as ZeRO-3, and like PyTorch's `fully_shard`.
     #[default]
     Parameters,
+}
+
+impl Shard {
+    /// All, each with less memory than the one before it.
+    pub const ALL: [Shard; 4] =
+        [Shard::Nothing, Shard::OptimizerState, Shard::Gradients, Shard::Parameters];
+
+    /// The name for options and files: `nothing`, `optimizer-state`, `gradients` or `parameters`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Shard::Nothing => "nothing",
+            Shard::OptimizerState => "optimizer-state",
+            Shard::Gradients => "gradients",
+            Shard::Parameters => "parameters",
+        }
+    }
+
+    /// The one with this name.
+    pub fn from_name(name: &str) -> Option<Shard> {
+        Shard::ALL.into_iter().find(|shard| shard.name() == name)
+    }
 }
 
 /// How a model is sharded.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_tensor::autograd::queue_callback;
 use plimsoll_tensor::label::{Category, Span, intern};
+use plimsoll_tensor::op::foreach_copy_;
 use plimsoll_tensor::{Error, Event, ReduceOp, Result, Tensor, no_grad, with_stream};
 
 use super::gather::{Gatherer, Unit, slots_for, slots_of, want_eager};
@@ -16,6 +17,10 @@ use super::slots::Slots;
 use super::{NAME, Shard, ShardedParameter};
 use crate::parallel::agree::{first_other, shown};
 use crate::parallel::lanes::{LaneSums, Passes};
+
+/// Gradients of fewer bytes are copied together, when their unit is complete. On a GPU, the launch of a kernel for each would take
+/// longer than the copy.
+const SMALL_BYTES: usize = 1 << 20;
 
 /// The gradients of one model on one rank.
 pub(super) struct Reducer {
@@ -54,6 +59,32 @@ struct Open {
     /// The flat gradients.
     slot: Tensor,
     arrived: Vec<bool>,
+    /// Small gradients that are not in the slot yet, and their places there.
+    places: Vec<Tensor>,
+    waiting: Vec<Tensor>,
+}
+
+impl Open {
+    /// Moves a gradient into its place.
+    fn put(&mut self, at: usize, place: Tensor, flat: Tensor) -> Result<()> {
+        if self.arrived[at] {
+            self.flush()?;
+            return no_grad(|| place.add_(&flat));
+        }
+        self.arrived[at] = true;
+        let is_small = flat.numel() * flat.dtype().size() < SMALL_BYTES;
+        if !is_small || flat.numel() == 0 || flat.dtype() != place.dtype() {
+            return no_grad(|| place.copy_(&flat));
+        }
+        self.places.push(place);
+        self.waiting.push(flat);
+        Ok(())
+    }
+
+    /// Copies the gradients that wait.
+    fn flush(&mut self) -> Result<()> {
+        foreach_copy_(&std::mem::take(&mut self.places), &std::mem::take(&mut self.waiting))
+    }
 }
 
 pub(super) type Shared = Arc<Mutex<Reducer>>;
@@ -165,7 +196,7 @@ impl Reducer {
         if pass.open[number].is_none() {
             let slot = self.slots(number).take(number, |_| false)?;
             let members = self.gatherer.units()[number].members.len();
-            let open = Open { slot, arrived: vec![false; members] };
+            let open = Open { slot, arrived: vec![false; members], places: Vec::new(), waiting: Vec::new() };
             if let Some(pass) = &mut self.pass {
                 pass.open[number] = Some(open);
             }
@@ -174,23 +205,26 @@ impl Reducer {
         let Some(pass) = &mut self.pass else { return Ok(()) };
         let (Some(open), Some(grad)) = (&mut pass.open[number], leaf.grad()) else { return Ok(()) };
         let unit = &self.gatherer.units()[number];
-        no_grad(|| {
-            let flat = grad.reshape(&[-1])?;
-            let place = open.slot.narrow(0, unit.layout.starts[at], flat.numel())?;
-            if open.arrived[at] { place.add_(&flat) } else { place.copy_(&flat) }
+        let (place, flat) = no_grad(|| {
+            let flat = grad.reshape(&[-1])?.detach();
+            Ok::<_, Error>((open.slot.narrow(0, unit.layout.starts[at], flat.numel())?, flat))
         })?;
         drop(grad);
         leaf.clear_grad();
-        (open.arrived[at], pass.arrived[parameter]) = (true, true);
-        if self.shard != Shard::OptimizerState && open.arrived.iter().all(|came| *came) {
-            return self.exchange(number);
+        open.put(at, place, flat)?;
+        pass.arrived[parameter] = true;
+        if !open.arrived.iter().all(|came| *came) {
+            return Ok(());
         }
-        Ok(())
+        open.flush()?;
+        if self.shard == Shard::OptimizerState { Ok(()) } else { self.exchange(number) }
     }
 
     /// Exchanges the gradients of a unit, and adds their means to the gradients of the rows.
     fn exchange(&mut self, number: usize) -> Result<()> {
-        let Some(open) = self.pass.as_mut().and_then(|pass| pass.open[number].take()) else { return Ok(()) };
+        let open = self.pass.as_mut().and_then(|pass| pass.open[number].take());
+        let Some(mut open) = open else { return Ok(()) };
+        open.flush()?;
         let gatherer = Arc::clone(&self.gatherer);
         let (unit, rank) = (&gatherer.units()[number], gatherer.group.rank());
         let (mean, ready) = no_grad(|| {

@@ -1,17 +1,22 @@
-//! Saves a sharded model and its optimizer in the same form as a single process would, and loads them.
+//! Saving a sharded model and its optimizer, and loading them with any number of ranks.
 //!
-//! Rank 0 gets unsharded tensors on the host, one at a time, so the file does not depend on the number of ranks: any number of
-//! ranks can load it.
+//! Each rank saves its rows (`checkpoint`). Or rank 0 gets whole tensors on the host, one at a time, for a file of one process
+//! (`state_dict`). Loading is the same for both: a rank reads its rows.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 use plimsoll_tensor::{Device, Error, Result, Tensor, no_grad};
 
 use super::{FullyShardedDataParallel, Kind, ShardedParameter};
-use crate::nn::Module;
-use crate::optim::{Optimizer, OptimizerState, ParamState};
+use crate::nn::{Module, check_listed};
+use crate::optim::{GroupState, Optimizer, OptimizerState, ParamState};
 use crate::parallel::norm::row_len;
+use crate::serialize::{Checkpoint, DistributedCheckpoint, NamedGroup, TensorRows, state_name};
 use crate::state_dict::{IncompatibleKeys, SerializeError, StateDict, Strict, TensorSource, load_into};
 
 const STATE_DICT: &str = "state_dict";
+const SAVE: &str = "checkpoint";
 const LOAD: &str = "load_state_dict";
 
 impl FullyShardedDataParallel {
@@ -37,8 +42,98 @@ impl FullyShardedDataParallel {
         Ok(dict)
     }
 
-    /// Loads parameters and buffers, like [`Module::load_state_dict`]: each rank copies its rows. All ranks must call it with
-    /// the same source.
+    /// This rank's rows of the model and of the optimizer's state, and the model's buffers, for [`DistributedCheckpoint::save`].
+    /// Nothing is gathered or copied. With [`Shard::Nothing`](super::Shard::Nothing), rank 0 has everything.
+    ///
+    /// # Errors
+    /// A parameter of another model; state that is not a number for each element.
+    pub fn checkpoint(&self, module: &dyn Module, optimizer: &dyn Optimizer) -> Result<DistributedCheckpoint> {
+        let (rank, is_whole) = (self.group.rank(), matches!(self.kind, Kind::Replicated(_)));
+        let state = module.state_dict();
+        check_listed("checkpoint", state.iter().map(|(_, tensor)| tensor))?;
+        let whole = module.named_parameters();
+        let (mut names, mut seen, mut aliases) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let mut rows = Vec::new();
+        for (name, tensor) in state.iter() {
+            if let Some((first, _)) = seen.iter().find(|(_, known): &&(&str, &Tensor)| known.is_same(tensor)) {
+                aliases.insert(name.to_owned(), (*first).to_owned());
+                continue;
+            }
+            seen.push((name, tensor));
+            names.push(name.to_owned());
+            let place = whole.iter().position(|(_, parameter)| parameter.is_same(tensor));
+            let parameter = place.map(|at| &self.parameters[at]).filter(|_| !is_whole);
+            rows.extend(match parameter {
+                Some(parameter) => own_rows(parameter, name.to_owned(), &parameter.rows, rank)?,
+                None if rank == 0 => {
+                    let offsets = vec![0; tensor.shape().len()];
+                    Some(TensorRows { name: name.to_owned(), rows: tensor.clone(), offsets })
+                }
+                None => None,
+            });
+        }
+        let saved = DistributedCheckpoint::new(&self.group, names, rows, aliases);
+        self.with_optimizer(saved, optimizer)
+    }
+
+    /// Adds this rank's rows of the optimizer's state.
+    fn with_optimizer(
+        &self,
+        saved: DistributedCheckpoint,
+        optimizer: &dyn Optimizer,
+    ) -> Result<DistributedCheckpoint> {
+        let (rank, is_whole) = (self.group.rank(), matches!(self.kind, Kind::Replicated(_)));
+        let (parameters, state) = (optimizer.parameters(), optimizer.state_dict());
+        let (mut rows, mut steps) = (Vec::new(), BTreeMap::new());
+        for (number, ParamState { step, tensors }) in &state.state {
+            let parameter = self.parameter_of(&parameters, *number, SAVE)?;
+            steps.extend(step.map(|step| (parameter.name.clone(), step)));
+            for (key, tensor) in tensors {
+                let name = state_name(&parameter.name, key);
+                if is_whole {
+                    let offsets = vec![0; tensor.shape().len()];
+                    rows.extend((rank == 0).then(|| TensorRows { name, rows: tensor.clone(), offsets }));
+                } else {
+                    want_sharded(parameter, tensor, SAVE)?;
+                    rows.extend(own_rows(parameter, name, tensor, rank)?);
+                }
+            }
+        }
+        let name = |number: &usize| Ok(self.parameter_of(&parameters, *number, SAVE)?.name.clone());
+        let group = |group: GroupState| {
+            let params = group.params.iter().map(name).collect::<Result<_>>()?;
+            Ok(NamedGroup { options: group.options, params })
+        };
+        let groups = state.param_groups.into_iter().map(group).collect::<Result<_>>()?;
+        Ok(saved.optimizer(rows, groups, steps))
+    }
+
+    /// Loads the state and options of the optimizer from a checkpoint, as [`Checkpoint::load_optimizer`]: each rank reads its rows.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::load_optimizer`].
+    pub fn load_optimizer(
+        &self,
+        optimizer: &mut dyn Optimizer,
+        checkpoint: &Checkpoint,
+    ) -> Result<(), SerializeError> {
+        if let Kind::Replicated(_) = self.kind {
+            return checkpoint.load_optimizer(optimizer);
+        }
+        let parameters = optimizer.parameters();
+        let state = checkpoint.read_optimizer(&|number, name, source| {
+            let parameter = self.parameter_of(&parameters, number, LOAD)?;
+            if let Some(shape) = source.shape(name).filter(|shape| *shape != parameter.full_shape) {
+                return Err(other_shape(name, parameter, &shape).into());
+            }
+            // The optimizer copies it to the device of the parameter.
+            source.rows(name, rows_in(parameter), &Device::cpu())
+        })?;
+        Ok(optimizer.load_state_dict(&state)?)
+    }
+
+    /// Loads parameters and buffers, as [`Module::load_state_dict`]: each rank reads its rows. All ranks must call it with the
+    /// same source.
     ///
     /// # Errors
     /// The errors of [`Module::load_state_dict`].
@@ -119,10 +214,7 @@ impl FullyShardedDataParallel {
             let parameter = self.parameter_of(&parameters, *number, LOAD)?;
             for (name, tensor) in tensors.iter_mut() {
                 if tensor.shape() != parameter.full_shape {
-                    let (found, wanted) = (tensor.shape(), &parameter.full_shape);
-                    let message =
-                        format!("`{name}` of {} has shape {found:?}, not {wanted:?}", parameter.name);
-                    return Err(Error::argument(LOAD, message));
+                    return Err(other_shape(name, parameter, tensor.shape()));
                 }
                 *tensor = rows_of(tensor, parameter)?;
             }
@@ -146,14 +238,7 @@ impl FullyShardedDataParallel {
 
     /// The rows of all ranks of a state tensor, on the host.
     fn whole_state(&self, parameter: &ShardedParameter, rows: &Tensor) -> Result<Tensor> {
-        if rows.shape() != parameter.rows.shape() {
-            let message = format!(
-                "the state of {} has shape {:?}, so it is not sharded like the parameter",
-                parameter.name,
-                rows.shape()
-            );
-            return Err(Error::argument(STATE_DICT, message));
-        }
+        want_sharded(parameter, rows, STATE_DICT)?;
         let own =
             (parameter.offset as u64).to_le_bytes().into_iter().chain((rows.numel() as u64).to_le_bytes());
         let own: Vec<u8> = own.collect();
@@ -177,6 +262,55 @@ impl FullyShardedDataParallel {
             to_host(&whole)
         })
     }
+}
+
+/// # Errors
+/// State that is not a number for each element of the parameter.
+fn want_sharded(parameter: &ShardedParameter, state: &Tensor, op: &'static str) -> Result<()> {
+    if state.shape() == parameter.rows.shape() {
+        return Ok(());
+    }
+    let message = format!(
+        "the state of {} has shape {:?}, so it is not sharded like the parameter",
+        parameter.name,
+        state.shape()
+    );
+    Err(Error::argument(op, message))
+}
+
+fn other_shape(name: &str, parameter: &ShardedParameter, found: &[usize]) -> Error {
+    let (of, wanted) = (&parameter.name, &parameter.full_shape);
+    Error::argument(LOAD, format!("`{name}` of {of} has shape {found:?}, not {wanted:?}"))
+}
+
+/// The rows of a parameter that this rank has.
+fn rows_in(parameter: &ShardedParameter) -> Range<usize> {
+    let count = parameter.rows.shape().first().copied().unwrap_or(1);
+    parameter.offset..parameter.offset + count
+}
+
+/// This rank's rows of a tensor that is sharded as a parameter; `None` if it has none. A tensor without elements is rank 0's.
+fn own_rows(
+    parameter: &ShardedParameter,
+    name: String,
+    rows: &Tensor,
+    rank: usize,
+) -> Result<Option<TensorRows>> {
+    let full_shape = &parameter.full_shape;
+    if full_shape.contains(&0) {
+        let whole = || no_grad(|| Tensor::empty(full_shape, rows.dtype(), &Device::cpu()));
+        let rows = if rank == 0 { Some(whole()?) } else { None };
+        return Ok(rows.map(|rows| TensorRows { name, rows, offsets: vec![0; full_shape.len()] }));
+    }
+    if rows.numel() == 0 {
+        return Ok(None);
+    }
+    // The row of a scalar is a scalar.
+    let is_scalar = full_shape.is_empty();
+    let rows = if is_scalar { no_grad(|| rows.detach().view(&[] as &[usize]))? } else { rows.clone() };
+    let mut offsets = vec![0; full_shape.len()];
+    offsets.iter_mut().take(1).for_each(|offset| *offset = parameter.offset);
+    Ok(Some(TensorRows { name, rows, offsets }))
 }
 
 /// A copy on the host.
@@ -220,10 +354,9 @@ impl TensorSource for RowsOf<'_> {
     }
 
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
-        let whole = self.source.tensor(name, device)?;
         match self.parameter(name) {
-            Some(parameter) => Ok(rows_of(&whole, parameter)?),
-            None => Ok(whole),
+            Some(parameter) => self.source.rows(name, rows_in(parameter), device),
+            None => self.source.tensor(name, device),
         }
     }
 

@@ -1,0 +1,81 @@
+//! `plimsoll checkpoint consolidate`: the weights that several ranks have saved, as one file for other programs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use plimsoll::Bytes;
+use plimsoll::serialize::{DistributedFiles, SerializeError, TensorSource};
+use plimsoll_trace::render::words::counted;
+use serde_json::json;
+
+use crate::exit::{Exit, Failure};
+
+/// The schema of the answer. Changes of meaning raise the version; new fields do not.
+const SCHEMA: &str = "plimsoll.checkpoint/1";
+/// The name that other programs look for.
+const WEIGHTS: &str = "model.safetensors";
+
+/// What to do with a checkpoint.
+#[derive(Subcommand)]
+pub(crate) enum What {
+    /// Write the weights that several ranks have saved as one file, for `transformers` and others
+    Consolidate(ConsolidateArgs),
+}
+
+#[derive(Args)]
+#[command(after_help = "Example: plimsoll checkpoint consolidate run")]
+pub(crate) struct ConsolidateArgs {
+    /// The folder of `train --save`, of which the newest checkpoint is taken; or that of a checkpoint
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// The file to write [default: model.safetensors in DIR]
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+    /// Overwrite an existing file
+    #[arg(short, long)]
+    force: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it. Returns the text for stdout.
+pub(crate) fn run(what: &What) -> Result<String, Failure> {
+    let What::Consolidate(args) = what;
+    let path = args.output.clone().unwrap_or_else(|| args.folder.join(WEIGHTS));
+    if path.exists() && !args.force {
+        let message =
+            format!("{} already exists: add --force to replace it, or name another file", path.display());
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    let files = DistributedFiles::open(&args.folder).map_err(failure)?;
+    let parent = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let [to, from] = [parent, files.folder()].map(|folder| fs::canonicalize(folder).ok());
+    if to.is_some() && to == from {
+        let message = format!(
+            "{} would be one more file of the ranks for PyTorch: name one in another folder with --output",
+            path.display()
+        );
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    files.consolidate(&path).map_err(failure)?;
+    let bytes = fs::metadata(&path).map_err(|why| Failure::new(Exit::Unreadable, why.to_string()))?.len();
+    let (tensors, file, from) = (files.names().len(), path.display(), files.folder().display());
+    if args.json {
+        let fields = json!({
+            "schema": SCHEMA,
+            "file": file.to_string(),
+            "from": from.to_string(),
+            "tensors": tensors,
+            "bytes": bytes,
+        });
+        return Ok(format!("{fields:#}"));
+    }
+    let tensors = counted(tensors as u64, "tensor");
+    Ok(format!("{file} has the weights of {from}: {tensors}, {}", Bytes(bytes)))
+}
+
+fn failure(error: SerializeError) -> Failure {
+    Failure::new(Exit::Unreadable, error.to_string())
+}

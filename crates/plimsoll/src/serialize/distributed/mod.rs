@@ -1,0 +1,159 @@
+//! Checkpoints that several ranks save together: [`DistributedCheckpoint`].
+//!
+//! ```text
+//! run/step-00001200/model/shard-00003-model-00001-of-00001.safetensors      rank 2's rows of the parameters
+//!                  /optimizer/shard-00003-model-00001-of-00001.safetensors  rank 2's rows of the optimizer's state
+//!                  /checkpoint.json                                         everything else; written last
+//! run/latest                                                                a link to the newest checkpoint
+//! ```
+//!
+//! | file | contents |
+//! |---|---|
+//! | `folder.rs` | where checkpoints are; which are complete |
+//! | `manifest.rs` | `checkpoint.json` |
+//! | `files.rs` | reading the files of all ranks as whole tensors, or some of their rows: [`DistributedFiles`] |
+//! | `source.rs` | the same for model and optimizer of a checkpoint |
+//! | `agree.rs` | texts of all ranks; whether all ranks share a folder: [`check_shared`] |
+//! | `commit.rs` | how a checkpoint becomes complete on all ranks |
+//! | this one | what is saved |
+
+mod agree;
+mod commit;
+mod files;
+mod folder;
+mod manifest;
+mod source;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use plimsoll_tensor::{Device, ProcessGroup, Tensor};
+use serde_json::Value;
+
+pub use agree::check_shared;
+pub use files::DistributedFiles;
+pub use folder::checkpoints_in;
+pub(super) use source::DistributedSource;
+pub(crate) use source::state_name;
+
+use crate::state_dict::SerializeError;
+use commit::Commit;
+use manifest::Manifest;
+pub(crate) use manifest::NamedGroup;
+
+/// A rank's rows of a tensor.
+#[derive(Debug)]
+pub(crate) struct TensorRows {
+    /// The tensor's name.
+    pub(crate) name: String,
+    pub(crate) rows: Tensor,
+    /// The place of the first element in the whole tensor: an index for each dimension.
+    pub(crate) offsets: Vec<usize>,
+}
+
+/// One rank's part of the state of a training: its rows of the parameters and of the optimizer's state, and values. It is made by
+/// [`FullyShardedDataParallel::checkpoint`](crate::parallel::FullyShardedDataParallel::checkpoint). Each rank writes a file; no
+/// rank needs memory for more than its rows.
+///
+/// [`Checkpoint::open`](super::Checkpoint::open) opens the folder, with any number of ranks. PyTorch 2.11 loads its folders `model`
+/// and `optimizer` with `torch.distributed.checkpoint.HuggingFaceStorageReader`. [`DistributedFiles::consolidate`] makes one file
+/// of the model.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Module, Scope};
+/// use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
+/// use plimsoll::parallel::{FullyShardOptions, fully_shard};
+/// use plimsoll::serialize::{Checkpoint, Strict};
+/// use plimsoll::{Device, ProcessGroup, Tensor};
+/// let run = std::env::temp_dir().join(format!("plimsoll-distributed-{}", std::process::id()));
+/// let group = ProcessGroup::threads(1).remove(0); // processes: `dist::init_from_env`
+/// let mut model = Linear::new(&Scope::new(&Device::cpu(), 1), 4, 2)?;
+/// let sharded = fully_shard(&mut model, &group, FullyShardOptions::default())?;
+/// let mut adamw = AdamW::new(sharded.parameters(), AdamWOptions::default());
+/// model.forward(&Tensor::ones(&[1, 4], &Device::cpu())?)?.sum()?.backward()?;
+/// adamw.step()?;
+/// let saved = sharded.checkpoint(&model, &adamw)?.value("epoch", 3);
+/// assert!(saved.save(&run, 1200)?.ends_with("step-00001200"));
+///
+/// // In another process, or on other ranks:
+/// let saved = Checkpoint::open(&run)?;
+/// sharded.load_state_dict(&model, &saved.model_source(), Strict::Yes)?;
+/// sharded.load_optimizer(&mut adamw, &saved)?;
+/// assert_eq!(saved.get("epoch"), Some(&3.into()));
+/// # std::fs::remove_dir_all(run)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct DistributedCheckpoint {
+    group: ProcessGroup,
+    model: Vec<TensorRows>,
+    optimizer: Vec<TensorRows>,
+    /// Further names of tensors of the model.
+    aliases: BTreeMap<String, String>,
+    manifest: Manifest,
+    older: usize,
+}
+
+impl DistributedCheckpoint {
+    /// The model's part. `names` are all tensors of the model, in order.
+    pub(crate) fn new(
+        group: &ProcessGroup,
+        names: Vec<String>,
+        model: Vec<TensorRows>,
+        aliases: BTreeMap<String, String>,
+    ) -> DistributedCheckpoint {
+        let manifest = Manifest::new(group.size(), names);
+        let (group, optimizer) = (group.clone(), Vec::new());
+        DistributedCheckpoint { group, model, optimizer, aliases, manifest, older: 1 }
+    }
+
+    /// Adds rows of the optimizer's state. `groups` have the options of each group and the names of its parameters; `steps` how
+    /// many steps each parameter has taken.
+    pub(crate) fn optimizer(
+        mut self,
+        rows: Vec<TensorRows>,
+        groups: Vec<NamedGroup>,
+        steps: BTreeMap<String, u64>,
+    ) -> DistributedCheckpoint {
+        self.optimizer = rows;
+        self.manifest.set_optimizer(groups, steps);
+        self
+    }
+
+    /// Adds the state of a device's random generator, under a name. That of rank 0 is saved.
+    #[must_use]
+    pub fn generator(mut self, name: &str, device: &Device) -> DistributedCheckpoint {
+        self.manifest.set_generator(name, device.rng_state());
+        self
+    }
+
+    /// Adds a value, as [`Checkpoint::value`](super::Checkpoint::value). That of rank 0 is saved.
+    #[must_use]
+    pub fn value(mut self, name: &str, value: impl Into<Value>) -> DistributedCheckpoint {
+        self.manifest.set_value(name, value.into());
+        self
+    }
+
+    /// How many older checkpoints stay in the folder after this one is complete: by default 1.
+    #[must_use]
+    pub fn keep(mut self, older: usize) -> DistributedCheckpoint {
+        self.older = older;
+        self
+    }
+
+    /// Saves into the folder `run/step-N` (with another number behind it, if there is one of this step), and sets the link
+    /// `run/latest` to it. All ranks must call it, with the same folder, which all of them share: [`check_shared`]. Returns the
+    /// checkpoint's folder, on all ranks.
+    ///
+    /// Each rank writes its files under another name, syncs and renames them, and tells the others their lengths and checksums.
+    /// Rank 0 looks at all files, writes `checkpoint.json`, sets the link, and only then removes older checkpoints. So a process
+    /// that is killed at any moment leaves the last complete checkpoint.
+    ///
+    /// # Errors
+    /// Any rank that cannot write its files, or a file that rank 0 does not see: all ranks get the error, and the last checkpoint
+    /// is unchanged. [`plimsoll_tensor::Error::Distributed`].
+    pub fn save(&self, run: impl AsRef<Path>, step: u64) -> Result<PathBuf, SerializeError> {
+        let DistributedCheckpoint { group, model, optimizer, aliases, manifest, older } = self;
+        Commit { group, run: run.as_ref(), step }.run(model, aliases, optimizer, manifest, *older)
+    }
+}
