@@ -31,7 +31,6 @@ use crate::request::{Addr, PoolId, StreamId, Tag};
 use crate::size::PoolKind;
 use crate::stream_uses::Waits;
 
-use by_address::ByAddress;
 pub(crate) use pieces::{Cut, NewSegment};
 pub(crate) use search::{SizedRequest, fits_oversize_rules};
 
@@ -59,7 +58,7 @@ pub(crate) struct Pools {
     vacant: Vec<u32>,
     order: TieOrder,
     /// The cached blocks by pool and address, once a search by address had to look at many blocks: `pools/by_address.rs`.
-    by_address: Option<ByAddress>,
+    by_address: Option<BTreeMap<(u32, Addr), BlockId>>,
     segments_made: u64,
     /// The number of checkpoint restores so far.
     generation: u32,
@@ -250,6 +249,28 @@ impl Pools {
         pool.cached.resize(&mut self.blocks, id, addr, bytes);
         if self.by_address.is_some() {
             self.index(id);
+        }
+    }
+
+    /// Adds a cached block to the index by address.
+    #[cold]
+    #[inline(never)]
+    fn index(&mut self, id: BlockId) {
+        let block = &self.blocks[id];
+        let place = (block.pool.index(), block.addr);
+        if let Some(index) = &mut self.by_address {
+            index.insert(place, id);
+        }
+    }
+
+    /// Takes a block out of the index by address; its address must not have changed.
+    #[cold]
+    #[inline(never)]
+    fn unindex(&mut self, id: BlockId) {
+        let block = &self.blocks[id];
+        let place = (block.pool.index(), block.addr);
+        if let Some(index) = &mut self.by_address {
+            index.remove(&place);
         }
     }
 

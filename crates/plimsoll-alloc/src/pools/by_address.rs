@@ -10,9 +10,6 @@ use super::Pools;
 use crate::block::{BlockId, PoolRef};
 use crate::request::{Addr, StreamId};
 
-/// Cached blocks by pool and address.
-pub(super) type ByAddress = BTreeMap<(u32, Addr), BlockId>;
-
 /// The number of blocks from each end of the order that a search looks at before it makes an index.
 const LOOKS: usize = 16;
 
@@ -38,7 +35,7 @@ impl Pools {
                 return Some(found);
             }
             let cached: Vec<BlockId> = self.halves().flat_map(|half| self.cached(half)).collect();
-            self.by_address = Some(ByAddress::new());
+            self.by_address = Some(BTreeMap::new());
             cached.into_iter().for_each(|id| self.index(id));
         }
         let before = self.by_address.as_ref()?.range(..=(pool.index(), addr)).next_back();
@@ -47,27 +44,5 @@ impl Pools {
             block.pool == pool && block.stream == stream && end <= block.addr.0 + block.bytes
         };
         before.map(|(_, id)| *id).filter(holds)
-    }
-
-    /// Adds a cached block to the index.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn index(&mut self, id: BlockId) {
-        let block = &self.blocks[id];
-        let place = (block.pool.index(), block.addr);
-        if let Some(index) = &mut self.by_address {
-            index.insert(place, id);
-        }
-    }
-
-    /// Takes a block out of the index; its address must not have changed.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn unindex(&mut self, id: BlockId) {
-        let block = &self.blocks[id];
-        let place = (block.pool.index(), block.addr);
-        if let Some(index) = &mut self.by_address {
-            index.remove(&place);
-        }
     }
 }

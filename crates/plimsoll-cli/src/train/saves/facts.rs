@@ -47,7 +47,7 @@ impl Facts {
     /// The differences between this job and the checkpoint's, a line each.
     pub(super) fn differences(&self, saved: &Facts) -> Vec<String> {
         if self.task != saved.task {
-            return vec![format!("it is of `plimsoll train {}`", saved.task)];
+            return vec![format!("it belongs to `plimsoll train {}`", saved.task)];
         }
         let shown = |value: Option<&Value>| match value {
             None => "absent".to_owned(),
@@ -86,7 +86,7 @@ mod tests {
     fn another_job_is_known_by_its_task_its_options_or_its_data() {
         let ours = facts("gpt", 4, 7);
         assert_eq!(ours.differences(&ours), Vec::<String>::new());
-        assert_eq!(ours.differences(&facts("mnist", 4, 7)), ["it is of `plimsoll train mnist`"]);
+        assert_eq!(ours.differences(&facts("mnist", 4, 7)), ["it belongs to `plimsoll train mnist`"]);
         assert_eq!(ours.differences(&facts("gpt", 2, 8)), ["--layers is 2 in the checkpoint and 4 here"]);
         assert_eq!(ours.differences(&facts("gpt", 4, 8)), ["the training data differ"]);
         let none = Facts { options: Map::new(), ..facts("gpt", 4, 7) };

@@ -89,7 +89,7 @@ impl Loaded {
             return Ok(Loaded { file, progress });
         }
         let message = format!(
-            "{} is of another job, and was not changed:\n  {}\ngive the options of that job, or leave --resume out and save \
+            "{} belongs to another job, and was not changed:\n  {}\ngive the options of that job, or leave --resume out and save \
              to another folder",
             path.display(),
             differences.join("\n  ")
