@@ -28,6 +28,15 @@ pub(super) struct Estimates<'a> {
     untrusted: Vec<Vec<Technique>>,
 }
 
+/// How an estimate may be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Precision {
+    /// Between the levels of a technique.
+    Linear,
+    /// Also as if a technique saved the same bytes in each set.
+    Rough,
+}
+
 impl Mix {
     fn of(index: usize) -> Mix {
         Mix(BTreeMap::from([(index, 1.0)]))
@@ -78,14 +87,20 @@ impl<'a> Estimates<'a> {
         if self.untrusted.iter().any(is_untrusted) {
             return Err(set.clone());
         }
-        self.weights(set).map_err(|first| if self.is_known(&first) { set.clone() } else { first })
+        let weights = self.weights(set, Precision::Linear);
+        weights.map_err(|first| if self.is_known(&first) { set.clone() } else { first })
+    }
+
+    /// An estimate that may be far off, for a set that cannot be chosen.
+    pub(super) fn rough(&self, set: &Set) -> Option<Mix> {
+        self.weights(set, Precision::Rough).ok()
     }
 
     fn is_known(&self, set: &Set) -> bool {
         self.known.iter().any(|it| it.set == *set)
     }
 
-    fn weights(&self, set: &Set) -> Result<Mix, Set> {
+    fn weights(&self, set: &Set, precision: Precision) -> Result<Mix, Set> {
         if let Some(index) = self.known.iter().position(|it| it.set == *set) {
             // Techniques without an effect are no basis.
             let is_basis = self.known[index].run == Ran::Well;
@@ -94,14 +109,15 @@ impl<'a> Estimates<'a> {
         let is_partial = |it: &Technique| self.place(*it, set.value(*it)).is_some_and(|place| place < 1.0);
         // Of several techniques at a level, the one along which most sets ran.
         let along = set.techniques().filter(is_partial).max_by_key(|it| self.along(set, *it).count());
-        match along {
-            Some(technique) => self.between(set, technique),
-            None => self.composed(set),
+        match (along, precision) {
+            (Some(technique), _) => self.between(set, technique, precision),
+            (None, Precision::Linear) => Err(set.clone()),
+            (None, Precision::Rough) => self.composed(set),
         }
     }
 
     /// Between two sets that differ from this one only in the level of a technique.
-    fn between(&self, set: &Set, technique: Technique) -> Result<Mix, Set> {
+    fn between(&self, set: &Set, technique: Technique, precision: Precision) -> Result<Mix, Set> {
         let Some(own) = self.place(technique, set.value(technique)) else { return Err(set.clone()) };
         let (mut below, mut above) = ((0.0, None), (1.0, None));
         for (place, index) in self.along(set, technique) {
@@ -112,7 +128,7 @@ impl<'a> Estimates<'a> {
                 above = (place, Some(Mix::of(index)));
             }
         }
-        let or = |mix: Option<Mix>, end: Set| mix.map_or_else(|| self.weights(&end), Ok);
+        let or = |mix: Option<Mix>, end: Set| mix.map_or_else(|| self.weights(&end, precision), Ok);
         let more = or(above.1, set.with(technique, None))?;
         let less = or(below.1, set.without(technique))?;
         let share = if above.0 > below.0 { (own - below.0) / (above.0 - below.0) } else { 0.0 };
@@ -143,7 +159,7 @@ impl<'a> Estimates<'a> {
                 (is_part && are_bases).then_some((other, index))
             });
             let nearest = pairs.max_by_key(|&(other, _)| self.known[other].set.entries().len());
-            if let (Some((without, with)), Ok(rest)) = (nearest, self.weights(&rest)) {
+            if let (Some((without, with)), Ok(rest)) = (nearest, self.weights(&rest, Precision::Rough)) {
                 return Ok(Mix::sum([(&rest, 1.0), (&Mix::of(with), 1.0), (&Mix::of(without), -1.0)]));
             }
         }
@@ -203,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn peaks_are_linear_in_each_level_and_constant_savings_add_up() {
+    fn peaks_are_linear_in_each_level_and_roughly_savings_of_some_techniques_add_up() {
         let mut known = vec![
             fact("", 1000),
             fact("checkpoint", 400),
@@ -214,8 +230,8 @@ mod tests {
             ("checkpoint=3", Ok(820)),
             ("checkpoint=9", Ok(460)),
             ("offload=57", Ok(580)),
-            ("offload-optimizer,checkpoint", Ok(300)),
-            ("offload-optimizer,checkpoint=5", Ok(600)),
+            ("offload-optimizer,checkpoint", Err("offload-optimizer,checkpoint".to_owned())),
+            ("offload-optimizer,checkpoint=5", Err("offload-optimizer,checkpoint".to_owned())),
             // Activations that are recomputed are not offloaded.
             ("checkpoint=5,offload=57", Err("checkpoint,offload".to_owned())),
             ("checkpoint,offload", Err("checkpoint,offload".to_owned())),
@@ -228,6 +244,11 @@ mod tests {
                 "{text}"
             );
         }
+        let rough = |text| {
+            Estimates::of(&known).rough(&set(text)).map(|mix| mix.apply(|it| known[it].reserved_bytes))
+        };
+        assert_eq!(rough("offload-optimizer,checkpoint=5"), Some(600));
+        assert_eq!(rough("split=2"), None);
         known.push(fact("checkpoint,offload", 280));
         // 40 % of 700 and 60 % of 290.
         assert_eq!(estimate(&known, "checkpoint=5,offload=57"), Ok(454));

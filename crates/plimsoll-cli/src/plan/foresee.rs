@@ -14,6 +14,9 @@ use crate::techniques::Set;
 /// A set counts as just beyond the limit up to this multiple of it.
 const NEAR: f64 = 1.1;
 
+/// A set is far beyond the limit from this multiple of it, however rough its estimate.
+const FAR: f64 = 1.25;
+
 /// How many sets just beyond the limit run at once, the nearest first.
 const NEIGHBOURS: usize = 2;
 
@@ -37,6 +40,12 @@ pub(super) fn next(facts: &Facts, fact: impl Fn(&Set, &Mix) -> Fact) -> Step {
             }
             Err(first) => first,
         };
+        if let Some(fact) = estimates.rough(&sets[0]).map(|mix| fact(&sets[0], &mix))
+            && cannot_win(&imagined, &fact)
+        {
+            imagined.tried.push(fact);
+            continue;
+        }
         if is_optional {
             // The best set so far may be an estimate: it runs before others that can only be better.
             let chosen = strategy::decide(&imagined).chosen.map(|place| &imagined.tried[place]);
@@ -52,6 +61,22 @@ pub(super) fn next(facts: &Facts, fact: impl Fn(&Set, &Mix) -> Fact) -> Step {
         }
         return if is_optional { last(facts, wanted) } else { Step::Try(wanted) };
     }
+}
+
+/// Whether a set would not be chosen: its live bytes are far beyond the limit, or, even with room, it takes longer or changes
+/// more than the best so far.
+fn cannot_win(facts: &Facts, own: &Fact) -> bool {
+    if own.allocated_bytes as f64 > FAR * facts.limits.capacity_bytes as f64 {
+        return true;
+    }
+    let chosen = strategy::decide(facts).chosen.map(|place| &facts.tried[place]);
+    chosen.is_some_and(|it| it.has_room() && !strategy::is_better(facts, &with_room(facts, own), it))
+}
+
+/// A set as if it had room.
+fn with_room(facts: &Facts, own: &Fact) -> Fact {
+    let reserved_bytes = facts.limits.roomy_bytes;
+    Fact { fit: facts.limits.fit(reserved_bytes), reserved_bytes, ..own.clone() }
 }
 
 /// The step after the strategy has decided with these facts, some of which are estimates.
@@ -73,11 +98,7 @@ fn decided(facts: &Facts, imagined: &Facts, decision: Decision) -> Step {
 fn near(facts: &Facts, imagined: &Facts, chosen: &Fact) -> Vec<Set> {
     let limits = facts.limits;
     let is_near = |it: &&Fact| !it.has_room() && it.reserved_bytes as f64 <= NEAR * limits.roomy_bytes as f64;
-    let would_win = |it: &&Fact| {
-        let fit = limits.fit(limits.roomy_bytes);
-        let with_room = Fact { fit, reserved_bytes: limits.roomy_bytes, ..(*it).clone() };
-        strategy::is_better(facts, &with_room, chosen)
-    };
+    let would_win = |it: &&Fact| strategy::is_better(facts, &with_room(facts, it), chosen);
     let estimated = imagined.tried[facts.tried.len()..].iter();
     let mut near: Vec<&Fact> = estimated.filter(is_near).filter(would_win).collect();
     near.sort_by_key(|it| it.reserved_bytes);

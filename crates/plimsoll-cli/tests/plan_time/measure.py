@@ -1,7 +1,7 @@
 """The time of `plimsoll plan` for some programs: `python measure.py PLIMSOLL PYTHON [CASE...]` prints a row each.
 
-The columns are the choice, its peak in the plan, the sets that ran, the time of `predict` (the first run), the time
-until the first line of progress, and the wall and CPU time of the plan. CPU time includes all processes.
+The columns are the choice, its peak in the plan, the sets that ran, the time of the first run, with imports, the wall
+time of the plan, what it takes beyond the first run, and the CPU time of all its processes.
 """
 
 import json
@@ -30,25 +30,25 @@ CASES = [
 
 
 def timed(words):
-    """The output of a command, its wall and CPU seconds, and the seconds until its first line on stderr."""
+    """The output of a command, its wall and CPU seconds, and its lines of progress with their times."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    begun, first, lines = time.monotonic(), None, []
+    begun, lines = time.monotonic(), []
     with tempfile.TemporaryFile("w+") as output:
         with subprocess.Popen(words, stdout=output, stderr=subprocess.PIPE, text=True) as process:
             for line in process.stderr:
                 lines.append((time.monotonic() - begun, line))
         output.seek(0)
         out = output.read()
-    first = lines[0][0] if lines else None
+    wall = time.monotonic() - begun
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return out, time.monotonic() - begun, cpu, first, lines
+    return out, wall, cpu, lines
 
 
 def main():
     plimsoll, python, *wanted = sys.argv[1:]
     own, program = {}, os.path.join(HERE, "programs.py")
-    print("| case | GPU | choice | peak | sets | predict, s | first line, s | plan, s | CPU, s |")
+    print("| case | GPU | choice | peak | sets | first run, s | plan, s | beyond, s | CPU, s |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name, kind, size in CASES:
         if wanted and not any(word in name for word in wanted):
@@ -56,12 +56,12 @@ def main():
         words = ["--", python, program, kind]
         if kind not in own:
             answer = timed([plimsoll, "predict", "--gpu", "80GiB", "--cc", "9.0", "--json", *words])
-            own[kind] = json.loads(answer[0]), answer[1]
-        base, base_s = own[kind]
+            own[kind] = json.loads(answer[0])
+        base = own[kind]
         if size.startswith("{"):
             need = base["judged"]["peak_reserved_bytes"] + base["gpu"]["context_bytes"]
             size = f"{need * int(size[1:-1]) // 100 >> 20}MiB"
-        out, wall, cpu, first, lines = timed([plimsoll, "plan", "--gpu", size, "--cc", "9.0", "--json", *words])
+        out, wall, cpu, lines = timed([plimsoll, "plan", "--gpu", size, "--cc", "9.0", "--json", *words])
         if os.environ.get("LOG"):
             with open(os.environ["LOG"], "a") as log:
                 log.write(f"=== {name}\n" + "".join(f"{at:7.2f} {line}" for at, line in lines) + out)
@@ -69,8 +69,9 @@ def main():
         chosen = next((it for it in plan["tried"] if it["set"] == plan["chosen"]), None)
         choice = "none" if chosen is None else chosen["set"] or "as it is"
         peak = "" if chosen is None else f"{chosen['peak_reserved_bytes'] / 2**30:.3f} GiB"
-        print(f"| {name} | {size} | {choice} | {peak} | {len(plan['tried'])} | {base_s:.1f} | {first:.2f} | {wall:.1f} | {cpu:.1f} |",
-              flush=True)  # fmt: skip
+        first = next((at for at, line in lines if line.startswith("tried as it is")), wall)
+        times = f"{first:.1f} | {wall:.1f} | {wall - first:.1f} | {cpu:.1f}"
+        print(f"| {name} | {size} | {choice} | {peak} | {len(plan['tried'])} | {times} |", flush=True)
 
 
 main()
