@@ -26,5 +26,5 @@ pub(super) const ROW: Row = Row {
     time: Time::DiskCopies,
     operators: Operators::Same,
     shown: Shown::Percent("of the saved bytes"),
-    note: Some("offload-disk: the time assumes a disk with 2 GB/s; PLIMSOLL_OFFLOAD_FOLDER names the folder"),
+    note: Some("the time assumes a disk with 2 GB/s; PLIMSOLL_OFFLOAD_FOLDER names the folder"),
 };
