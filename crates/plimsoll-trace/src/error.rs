@@ -117,6 +117,8 @@ pub enum Absent {
     Watchdog,
     /// The system killed a program: `Killed`, or the kernel's or Slurm's line about it.
     Killed,
+    /// A `DataLoader`'s worker found no room in shared memory.
+    SharedMemory,
     /// The GPU or its context was lost.
     Lost,
     /// A kernel accessed memory that is not its own.
@@ -195,6 +197,12 @@ impl fmt::Display for Why {
                         ", but the system killed a program: likely the host ran out of memory, not the GPU. Load data in \
                          smaller pieces, use fewer workers, or give the job more memory; the kernel's log says which \
                          process it was (dmesg)"
+                    }
+                    Absent::SharedMemory => {
+                        ", but shared memory (/dev/shm) of the host is used up: DataLoader workers pass their batches through it. \
+                         In a container give it more: docker run --shm-size=16g or --ipc=host, in Compose shm_size or \
+                         ipc: host, in Kubernetes an emptyDir with medium: Memory at /dev/shm. Or use fewer workers \
+                         (num_workers=0 needs none); df -h /dev/shm shows its size"
                     }
                     Absent::Watchdog => {
                         ", but NCCL's watchdog ended a rank: a collective waited too long. Memory is the cause only if a rank ran \

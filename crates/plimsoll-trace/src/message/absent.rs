@@ -16,6 +16,8 @@ fn of(line: &str) -> Absent {
         Absent::Jax
     } else if let Some((_, absent)) = OTHERS.iter().find(|(words, _)| line.contains(words)) {
         *absent
+    } else if SHARED.iter().any(|words| line.contains(words)) {
+        Absent::SharedMemory
     } else if is_shells || is_kernels {
         Absent::Killed
     } else {
@@ -33,6 +35,14 @@ const OTHERS: [(&str, Absent); 8] = [
     ("GPU has fallen off the bus", Absent::Lost),
     ("CUDA error: the launch timed out", Absent::Lost),
     ("Watchdog caught collective operation timeout", Absent::Watchdog),
+];
+
+/// PyTorch's words for shared memory that is used up, in the main process and in a DataLoader's worker.
+const SHARED: [&str; 4] = [
+    "is killed by signal: Bus error",
+    "Unexpected bus error encountered in worker",
+    "workers are out of shared memory",
+    "torch_shm_manager",
 ];
 
 const KILLERS: [&str; 5] =
@@ -56,6 +66,15 @@ mod tests {
             (
                 "[rank1]:[E1128 02:11:09 ProcessGroupNCCL.cpp:689] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7",
                 Absent::Watchdog,
+            ),
+            (
+                "RuntimeError: DataLoader worker (pid 123) is killed by signal: Bus error. It is possible that dataloader's workers are out of \
+                 shared memory. Please try to raise your shared memory limit.",
+                Absent::SharedMemory,
+            ),
+            (
+                "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+                Absent::SharedMemory,
             ),
             ("Killed 3 workers", Absent::Nothing),
         ] {

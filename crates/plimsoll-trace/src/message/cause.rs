@@ -35,7 +35,13 @@ impl OutOfMemory {
             limit_short_bytes: None,
         };
         let Some(requested) = self.requested_bytes else { return unknown };
-        let (device, limit) = (self.device_left_bytes(), self.limit_left_bytes());
+        let limit = self.limit_left_bytes();
+        let device =
+            self.device_left_bytes().or_else(|| self.most_left_bytes().filter(|most| *most < requested));
+        let is_limit_short = limit.is_some_and(|limit| limit < requested);
+        if device.is_none() && self.capacity_bytes.is_some() && !is_limit_short {
+            return unknown;
+        }
         let Some(free_bytes) = device.into_iter().chain(limit).min() else { return unknown };
         let figures = [self.requested_bytes, self.free_bytes, self.allocated_bytes, self.reserved_bytes];
         let rounding_bytes: u64 = figures.into_iter().flatten().map(rounding).sum();
@@ -63,6 +69,11 @@ impl OutOfMemory {
     /// The device's free memory plus the cached memory.
     fn device_left_bytes(&self) -> Option<u64> {
         self.free_bytes.zip(self.cached_bytes()).map(|(free, cached)| free + cached)
+    }
+
+    /// The most that the device may have left, if the message does not say how much the allocator caches.
+    fn most_left_bytes(&self) -> Option<u64> {
+        self.capacity_bytes.zip(self.allocated_bytes).map(|(capacity, own)| capacity.saturating_sub(own))
     }
 
     /// The bytes between the memory in tensors and the limit.

@@ -30,7 +30,7 @@ impl Frame {
 
     /// Parses the frame in a line of text, with its source if that is on the same line.
     pub(super) fn parse(line: &str) -> Option<Frame> {
-        python(line).or_else(|| ipython(line))
+        python(line).or_else(|| boxed(line)).or_else(|| ipython(line))
     }
 }
 
@@ -45,6 +45,18 @@ impl Traceback {
         let is_program = |frame: &&Frame| frame.is_own() && frame.file.ends_with(".py");
         self.frames.iter().find(is_program).map(|frame| frame.file.as_str())
     }
+}
+
+/// The text of a line in a box, as `rich` draws tracebacks: `│ train.py:88 in <module>      │`.
+pub(super) fn in_box(line: &str) -> Option<&str> {
+    Some(line[line.find('│')?..].trim_end().strip_prefix('│')?.strip_suffix('│')?.trim())
+}
+
+fn boxed(line: &str) -> Option<Frame> {
+    let (place, function) = in_box(line)?.split_once(" in ")?;
+    let (file, number) = place.rsplit_once(':')?;
+    let line = number.parse().ok().filter(|_| !file.is_empty())?;
+    Some(Frame { file: file.to_owned(), line, function: function.trim().to_owned(), source: String::new() })
 }
 
 /// Parses `  File "train.py", line 88, in <module>`, with any text before it.
@@ -89,6 +101,7 @@ mod tests {
             ("Cell In[3], line 5", "Cell In[3]", 5, ""),
             ("Cell In [12], line 1", "Cell In[12]", 1, ""),
             ("File ~/net.py:12, in Net.forward(self, x)", "~/net.py", 12, "Net.forward"),
+            ("│ /home/me/train.py:88 in <module>                   │", "/home/me/train.py", 88, "<module>"),
             ("  File \"<string>\", line 1", "<string>", 1, ""),
         ] {
             let frame = Frame::parse(line).unwrap_or_else(|| panic!("{line}"));

@@ -132,6 +132,31 @@ fn pytorch_2_with_a_limit_and_private_pools() {
 }
 
 #[test]
+fn the_pool_of_cuda_malloc_async() {
+    let text = "torch.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)\n\
+                Currently allocated     : 9.52 GiB\nRequested               : 2.00 GiB\nDevice limit            : 10.00 GiB\n\
+                Free (according to CUDA): 12.00 MiB\nPyTorch limit (set by user-supplied memory fraction)\n                        : ";
+    let found = one(&format!("{text}17179869184.00 GiB"));
+    assert_eq!((found.name.as_str(), found.device), ("CUDA", Some(0)));
+    assert_eq!(
+        (found.allocated_bytes, found.requested_bytes, found.capacity_bytes, found.free_bytes),
+        (gib(9.52), Some(2 * GIB), Some(10 * GIB), Some(12 * MIB))
+    );
+    assert_eq!((found.reserved_bytes, found.limit_bytes), (None, None));
+    // The pool may hold free memory: at most what is not allocated.
+    let left = 10 * GIB - gib(9.52).unwrap();
+    assert_eq!(found.shortage().cause, Cause::Capacity { short_bytes: 2 * GIB - left });
+    let limited = one(&format!("{text}10.00 GiB").replace("10.00 GiB\nFree", "24.00 GiB\nFree"));
+    assert_eq!(limited.limit_bytes, Some(10 * GIB));
+    assert_eq!(limited.shortage().cause, Cause::Limit { short_bytes: 2 * GIB - left });
+    // Others may hold the rest of the GPU, or the pool may be fragmented.
+    let unsure = one(&format!("{text}17179869184.00 GiB").replace("9.52", "5.00"));
+    assert_eq!(unsure.shortage().cause, Cause::Unknown);
+    // ComfyUI prints the first words alone.
+    assert_eq!(one("torch.OutOfMemoryError: Allocation on device").shortage().cause, Cause::Unknown);
+}
+
+#[test]
 fn hip_and_xpu() {
     let hip = one(
         "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 63.98 GiB of which \

@@ -1,7 +1,7 @@
 //! Reads a traceback line by line: [`Tracing`]. It notes the error that ended the traceback, to decide whether a
 //! following message belongs to it, and the error that came after the last message: [`Ended`].
 
-use super::frames::{Frame, Traceback};
+use super::frames::{Frame, Traceback, in_box};
 
 /// The most frames of a traceback; Python's own recursion ends at 1,000.
 const MOST_FRAMES: usize = 4096;
@@ -15,6 +15,9 @@ const MOST_BELOW: usize = 40;
 
 /// The text that begins a traceback.
 const HEADER: &str = "Traceback (most recent call last)";
+
+/// The text that begins the traceback of a worker (DataParallel, DataLoader), within the one of its parent.
+const ORIGINAL: &str = "Original Traceback (most recent call last)";
 
 /// The error that ended a program after it had caught the out-of-memory error.
 ///
@@ -80,7 +83,10 @@ pub(super) fn is_of_traceback(line: &str) -> bool {
 impl Tracing {
     /// Reads the next line, which is not part of a message. `frame` is the frame that it contains.
     pub(super) fn take(&mut self, line: &str, frame: Option<Frame>) {
-        if let Some(at) = line.find(HEADER) {
+        if line.contains(ORIGINAL) {
+            // The error of a worker, below the lines that waited for it.
+            (self.end, self.lines_since, self.after_frame) = (None, 0, false);
+        } else if let Some(at) = line.find(HEADER) {
             let ahead = &line[..at];
             // In IPython, the line has the error's name on the left, and the other lines have no prefix.
             self.prefix =
@@ -107,6 +113,15 @@ impl Tracing {
     }
 
     fn take_other(&mut self, line: &str) {
+        let bare = self.bare(line);
+        if let Some(text) = in_box(line) {
+            // `❱  88 │   loss.backward()`, among the lines around it.
+            let (frame, marked) = (self.traceback.frames.last_mut(), text.strip_prefix('❱'));
+            if let Some((frame, (_, text))) = frame.zip(marked.and_then(|text| text.split_once('│'))) {
+                frame.source = text.trim().to_owned();
+            }
+            return;
+        }
         let is_source = std::mem::take(&mut self.after_frame);
         let error = self.error(line).filter(|_| self.end.is_none());
         let Some(frame) = self.traceback.frames.last_mut() else { return };
@@ -114,7 +129,7 @@ impl Tracing {
             return self.close(name, line);
         }
         if is_source {
-            frame.source = source(line).to_owned();
+            frame.source = source(bare).to_owned();
             return;
         }
         self.lines_since +=
@@ -286,6 +301,51 @@ mod tests {
         ] {
             let found = failed(&text).traceback;
             assert_eq!(found.place().map(|it| it.line), line, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_traceback_of_a_replica_begins_with_its_parents() {
+        let found = failed(&format!(
+            "Traceback (most recent call last):\n  File \"/w/train.py\", line 9, in <module>\n    out = model(x)\n  File \
+             \"/p/site-packages/torch/_utils.py\", line 8, in reraise\n    raise exception\ntorch.OutOfMemoryError: Caught OutOfMemoryError in \
+             replica 1 on device 1.\nOriginal Traceback (most recent call last):\n  File \"/w/net2.py\", line 5, in forward\n    return x @ \
+             w\ntorch.OutOfMemoryError: {MESSAGE}\n"
+        ));
+        assert_eq!(found.traceback.program(), Some("/w/train.py"));
+        assert_eq!(found.traceback.place().map(|it| it.line), Some(5));
+    }
+
+    #[test]
+    fn a_traceback_in_a_box_has_frames_and_their_source() {
+        let rows = [
+            "/w/train.py:9 in <module>",
+            "",
+            "   8 │   model = Net()",
+            "❱  9 │   loss.backward()",
+            "  10 │",
+            "",
+            "/p/site-packages/torch/_tensor.py:487 in backward",
+            "❱ 487 │   torch.autograd.backward(",
+        ];
+        let rows: String = rows.iter().map(|row| format!("│ {row:<60} │\n")).collect();
+        let text = format!(
+            "╭─── Traceback (most recent call last) ───╮\n{rows}╰───╯\nOutOfMemoryError: {MESSAGE}\n"
+        );
+        let found = failed(&text).traceback;
+        assert_eq!((found.program(), found.frames.len()), (Some("/w/train.py"), 2), "{text}");
+        assert_eq!(found.place().map(|it| it.source.as_str()), Some("loss.backward()"), "{text}");
+    }
+
+    #[test]
+    fn a_prefix_of_each_line_is_not_source() {
+        for prefix in
+            ["(RayTrainWorker pid=12, ip=10.0.0.1) ", "trainer-1  | 2026-01-01T00:00:00Z ", "[rank0]: "]
+        {
+            let text = trace(3, &format!("RuntimeError: {MESSAGE}"));
+            let text: String = text.lines().map(|line| format!("{prefix}{line}\n")).collect();
+            let found = failed(&text).traceback;
+            assert_eq!(found.place().map(|it| it.source.as_str()), Some("y = f()"), "{text}");
         }
     }
 

@@ -80,6 +80,7 @@ impl OutOfMemory {
         let mut found = Self::of(source, name);
         let text = &text[at..];
         match source {
+            Source::Allocator if text.starts_with(OF_A_POOL) => found.pool(text),
             Source::Allocator => found.allocator(text),
             Source::Metal => found.metal(text),
             Source::Cpu => found.requested_bytes = after(text, "tried to allocate "),
@@ -115,6 +116,18 @@ impl OutOfMemory {
             Some((process, leading(rest.strip_prefix(" has ")?)?.0))
         });
         self.others = processes.collect();
+    }
+
+    /// With `backend:cudaMallocAsync`, several lines: `Currently allocated     : 9.52 GiB`, `Requested               : 2.00 GiB`,
+    /// `Device limit            : 10.00 GiB` and so on.
+    fn pool(&mut self, text: &str) {
+        self.device = number(text[OF_A_POOL.len()..].trim_start()).map(|(device, _)| device);
+        self.allocated_bytes = after(text, "Currently allocated : ");
+        self.requested_bytes = after(text, "Requested : ");
+        self.capacity_bytes = after(text, "Device limit : ");
+        self.free_bytes = after(text, "Free (according to CUDA): ");
+        // Without a limit, the message has the largest number.
+        self.limit_bytes = after(text, "memory fraction) : ").filter(|limit| *limit < NO_LIMIT);
     }
 
     /// `MPS allocated: 5.00 GB, other allocations: 1.00 GB, max allowed: 9.07 GB). Tried to allocate 256.00 MB`.
@@ -163,8 +176,15 @@ impl OutOfMemory {
     }
 }
 
+/// The beginning of a message of `backend:cudaMallocAsync`.
+const OF_A_POOL: &str = "Allocation on device";
+
+/// A limit of this many bytes is none.
+const NO_LIMIT: u64 = 1 << 50;
+
 /// The beginnings of messages; the first entry that a line contains counts.
-const STARTS: [(&str, Source, &str); 18] = [
+const STARTS: [(&str, Source, &str); 19] = [
+    (OF_A_POOL, Source::Allocator, "CUDA"),
     ("CUDA out of memory.", Source::Allocator, "CUDA"),
     ("HIP out of memory.", Source::Allocator, "HIP"),
     ("XPU out of memory.", Source::Allocator, "XPU"),

@@ -3,7 +3,7 @@
 use plimsoll_trace::explain::{Cause, OWN_CONTEXT_BYTES};
 use plimsoll_trace::message::{OutOfMemory, Shortage, Source};
 
-use super::next;
+use super::next::{self, Vendor};
 use crate::shown::Shown;
 
 /// What would help, the most useful first.
@@ -22,11 +22,10 @@ pub(super) fn help(message: &OutOfMemory, shortage: Shortage, shown: Shown) -> V
             }
         }
         (Source::Allocator, Cause::Fragmentation { .. }) => {
-            help.push(
-                "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: it needs no contiguous memory (PyTorch 2.1 or newer, not \
-                 on Windows)"
-                    .to_owned(),
-            );
+            help.push(format!(
+                "set {}=expandable_segments:True: it needs no contiguous memory (PyTorch 2.1 or newer, not on Windows)",
+                next::settings(message)
+            ));
             // Memory that other processes release can serve the request.
             if is_held(message, message.requested_bytes) {
                 help.extend(others(message, shown));
@@ -96,24 +95,27 @@ fn others(message: &OutOfMemory, shown: Shown) -> Vec<String> {
             format!("one of the processes {} may be this program itself", list(&perhaps_own))
         };
         help.push(format!(
-            "{which}: in a container, the message cannot tell. Look with nvidia-smi outside the container before you end a process, or \
-             use another GPU"
+            "{which}: in a container, the message cannot tell. Look with {} outside the container before you end a process, or \
+             use another GPU",
+            processes(message)
         ));
     }
     if is_much(&named) || !named.is_empty() && message.shortage().held_by_others {
         help.push(format!("end the other processes on this GPU, or use another GPU: {}", list(&named)));
     } else if let Some(bytes) = message.elsewhere_bytes().filter(|bytes| *bytes > OWN_CONTEXT_BYTES) {
         help.push(format!(
-            "{} is held outside this process: by other processes (nvidia-smi lists them), or a display",
-            shown.size(bytes)
+            "{} is held outside this process: by other processes ({} lists them), or a display",
+            shown.size(bytes),
+            processes(message)
         ));
     } else if message.others.is_empty()
         && message.process_bytes.is_none()
         && let Some(bytes) = message.outside_bytes().filter(|bytes| *bytes > OWN_CONTEXT_BYTES)
     {
         help.push(format!(
-            "{} is used outside PyTorch's allocator, more than a CUDA context takes: other processes (nvidia-smi lists them), or a display",
-            shown.size(bytes)
+            "{} is used outside PyTorch's allocator, more than a context takes: other processes ({} lists them), or a display",
+            shown.size(bytes),
+            processes(message)
         ));
     }
     help
@@ -122,11 +124,17 @@ fn others(message: &OutOfMemory, shown: Shown) -> Vec<String> {
 /// The next commands, the most useful first.
 pub(super) fn commands(message: &OutOfMemory, shortage: Shortage, program: &str) -> Vec<String> {
     let (plan, run) = (next::plan(message.capacity_bytes, program), next::run(program));
+    let expandable = || format!("{}=expandable_segments:True {program}", next::settings(message));
     match (message.source, shortage.cause) {
         (Source::Cpu | Source::Metal, _) => Vec::new(),
-        (_, Cause::Fragmentation { .. }) => {
-            vec![format!("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True {program}"), run, plan]
+        // `plan` and `run` know NVIDIA's GPUs only; `explain` reads the snapshots of all.
+        _ if !next::is_nvidias(message) => {
+            let of_others =
+                (shortage.held_by_others || message.source == Source::Driver).then(|| processes(message));
+            let expandable = matches!(shortage.cause, Cause::Fragmentation { .. }).then(expandable);
+            of_others.into_iter().chain(expandable).chain(["plimsoll record".to_owned()]).collect()
         }
+        (_, Cause::Fragmentation { .. }) => vec![expandable(), run, plan],
         (_, Cause::Capacity { .. }) if shortage.held_by_others => vec![processes(message), plan],
         (Source::Driver, _) => vec![processes(message), run, plan],
         _ => vec![plan, run],
@@ -135,8 +143,12 @@ pub(super) fn commands(message: &OutOfMemory, shortage: Shortage, program: &str)
 
 /// The command that lists the processes on a GPU.
 fn processes(message: &OutOfMemory) -> String {
-    let is_amd = ["HIP", "roc"].iter().any(|part| message.name.contains(part));
-    if is_amd { "rocm-smi --showpids" } else { "nvidia-smi" }.to_owned()
+    match next::vendor(message) {
+        Vendor::Amd => "rocm-smi --showpids",
+        Vendor::Intel => "xpu-smi ps",
+        Vendor::Nvidia => "nvidia-smi",
+    }
+    .to_owned()
 }
 
 #[cfg(test)]
@@ -173,6 +185,26 @@ mod tests {
             help,
             ["end the other processes on this GPU, or use another GPU: 1 (23.00 GiB), 2 (600.00 MiB)"]
         );
+    }
+
+    /// The next commands after a message of AMD's allocator on a GPU with this much memory free.
+    fn of_amd(free: &str) -> Vec<String> {
+        let text = format!(
+            "HIP out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 63.98 GiB of which {free} is free. Of the allocated \
+             memory 60.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory \
+             is large try setting PYTORCH_HIP_ALLOC_CONF=expandable_segments:True"
+        );
+        let Some(Pasted::Log(Log { failed, .. })) = read(text.as_bytes()).expect("read") else {
+            panic!("{text}")
+        };
+        commands(&failed[0].message, failed[0].message.shortage(), "python train.py")
+    }
+
+    #[test]
+    fn no_command_for_nvidia_follows_a_message_of_amds() {
+        assert_eq!(of_amd("0 bytes"), ["plimsoll record"]);
+        let fragmented = "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True python train.py";
+        assert_eq!(of_amd("1.00 GiB"), [fragmented, "plimsoll record"]);
     }
 
     #[test]

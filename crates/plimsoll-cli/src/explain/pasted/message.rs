@@ -91,6 +91,10 @@ fn verdict(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> Stri
             "out of memory: tried to allocate {requested}; whether memory was short or fragmented is unknown, because \
              the message does not say how much was free"
         ),
+        (Cause::Unknown, _) if accounts::has_figures(message) => {
+            "out of memory: the message does not say how much was requested, so the cause is unknown"
+                .to_owned()
+        }
         (Cause::Unknown, _) => {
             "out of memory: the message has no figures, so the cause is unknown".to_owned()
         }
@@ -163,9 +167,16 @@ fn unknown(last: &Failed) -> Vec<&'static str> {
             "the GPU's memory, who uses it, and how much was free: paste the whole message, if it says more",
         );
     }
-    unknown.push("which tensors use the memory (`plimsoll run` records it)");
+    let is_nvidias = next::is_nvidias(message);
+    unknown.push(match is_nvidias {
+        true => "which tensors use the memory (`plimsoll run` records it)",
+        false => "which tensors use the memory (a snapshot shows it)",
+    });
     if message.source == Source::Allocator {
-        unknown.push("what the program needs in total (`plimsoll plan` computes it)");
+        unknown.push(match is_nvidias {
+            true => "what the program needs in total (`plimsoll plan` computes it)",
+            false => "what the program needs in total",
+        });
         if message.others.is_empty() && message.process_bytes.is_none() && message.outside_bytes().is_some() {
             unknown.push("whether other processes use the GPU");
         }
@@ -173,8 +184,10 @@ fn unknown(last: &Failed) -> Vec<&'static str> {
             unknown.push("which of the processes is this program");
         }
     }
-    if last.ended_with.is_some() {
+    if last.ended_with.is_some() && is_nvidias {
         unknown.push("the line that ran out: the program caught the error; `plimsoll run` records the line");
+    } else if last.ended_with.is_some() {
+        unknown.push("the line that ran out: the program caught the error");
     } else if last.traceback.frames.is_empty() {
         unknown.push("the line that ran out: paste the traceback, too");
     }
@@ -259,6 +272,14 @@ mod tests {
             "{:?}",
             said.unknown
         );
+    }
+
+    #[test]
+    fn a_message_without_a_request_has_figures() {
+        let said = answer(
+            "CUDA out of memory. Tried to allocate NaN GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free.",
+        );
+        assert!(said.verdict.contains("does not say how much was requested"), "{}", said.verdict);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use plimsoll_gpu::{GPUS, Gpu};
-use plimsoll_trace::message::Traceback;
+use plimsoll_trace::message::{OutOfMemory, Traceback};
 
 use crate::page::quoted;
 
@@ -23,7 +23,9 @@ const NAME: &str = "NAME";
 pub(super) fn to_fill_in(commands: &[String]) -> Vec<&'static str> {
     let has = |word: &str| commands.iter().any(|command| command.split(' ').any(|it| it == word));
     let gpu = "NAME is your GPU, by name (`plimsoll predict --list`), or its memory, such as 24GiB";
-    let rows = [(NAME, gpu), (FILE, "FILE is your program, with its arguments")];
+    let record =
+        "plimsoll record prints code for your program: it records a snapshot, which plimsoll explain reads";
+    let rows = [(NAME, gpu), (FILE, "FILE is your program, with its arguments"), ("record", record)];
     rows.into_iter().filter(|(word, _)| has(word)).map(|(_, meaning)| meaning).collect()
 }
 
@@ -44,6 +46,35 @@ fn of_memory(memory_bytes: u64) -> Option<&'static Gpu> {
 /// The `plimsoll plan` command, which searches for what fits.
 pub(super) fn plan(capacity_bytes: Option<u64>, program: &str) -> String {
     format!("plimsoll plan --gpu {} -- {program}", gpu(capacity_bytes))
+}
+
+/// The maker of the GPU that a message is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Vendor {
+    Nvidia,
+    Amd,
+    Intel,
+}
+
+pub(super) fn vendor(message: &OutOfMemory) -> Vendor {
+    match &*message.name {
+        name if name.contains("HIP") || name.contains("roc") => Vendor::Amd,
+        "XPU" => Vendor::Intel,
+        _ => Vendor::Nvidia,
+    }
+}
+
+pub(super) fn is_nvidias(message: &OutOfMemory) -> bool {
+    vendor(message) == Vendor::Nvidia
+}
+
+/// The environment variable with the allocator's settings.
+pub(super) fn settings(message: &OutOfMemory) -> &'static str {
+    match vendor(message) {
+        Vendor::Nvidia => "PYTORCH_CUDA_ALLOC_CONF",
+        Vendor::Amd => "PYTORCH_HIP_ALLOC_CONF",
+        Vendor::Intel => "PYTORCH_ALLOC_CONF",
+    }
 }
 
 /// The `plimsoll run` command, which records, and explains if memory runs out again.
