@@ -15,6 +15,7 @@ use super::origin::{Activity, Origins};
 use super::passes::{PassKind, Passes};
 use super::purpose::{Purpose, Why};
 use super::sizes::size;
+use super::surplus;
 use crate::snapshot::{EventIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
 
@@ -55,7 +56,7 @@ const TELLING_BYTES: u64 = 1 << 16;
 pub(super) struct Program<'a> {
     snapshot: &'a Snapshot,
     origins: &'a Origins,
-    passes: &'a Passes,
+    pub(super) passes: &'a Passes,
     in_modules: Vec<bool>,
     /// The first request inside a module in each pass.
     module_calls: Vec<Option<EventIndex>>,
@@ -115,12 +116,14 @@ impl<'a> Program<'a> {
 pub(super) fn settle(program: &Program<'_>, timeline: &Timeline, purposes: &mut [Purpose]) {
     let lives = &timeline.lives;
     not_gradients(program.passes, lives, purposes);
+    surplus::settle(program.passes, lives, purposes);
     let parameters: BTreeSet<u64> = of_category(lives, purposes, Category::Parameter)
         .map(size)
         .filter(|&bytes| bytes >= TELLING_BYTES)
         .collect();
     let infers = program.passes.iter().all(|pass| pass.kind == PassKind::Forward);
     let last_request = program.passes.iter().last().map(|pass| pass.last_request);
+    let mut missing = surplus::missing(program.passes, lives, purposes);
     for (life, purpose) in lives.iter().zip(purposes) {
         // A block that the program itself created is an input, even if a graph that waits for its backward pass holds it.
         let is_held = matches!(purpose.why, Why::HeldAtEnd | Why::HeldAtFailure);
@@ -147,7 +150,14 @@ pub(super) fn settle(program: &Program<'_>, timeline: &Timeline, purposes: &mut 
         } else if is_copy && program.is_by(life, &COPIES) {
             (Category::Parameter, Why::SizeOfParameter)
         } else if program.is_input(life) {
-            (Category::Input, Why::MadeOutsideModules)
+            let is_kept = life.freed.is_none_or(|freed| Some(freed) > last_request);
+            match missing.get_mut(&size(life)).filter(|count| is_kept && **count > 0) {
+                Some(count) => {
+                    *count -= 1;
+                    (Category::Parameter, Why::HasGradient)
+                }
+                None => (Category::Input, Why::MadeOutsideModules),
+            }
         } else if activity == Activity::Forward {
             (Category::Output, Why::OutlivesBackward)
         } else {

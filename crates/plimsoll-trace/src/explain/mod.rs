@@ -24,11 +24,13 @@ mod purposes;
 mod quality;
 mod ranks;
 mod remaining;
+mod results;
 mod scopes;
 mod shapes;
 mod sizes;
 mod state;
 mod steps;
+mod surplus;
 mod unused;
 
 pub use crate::failure::{Cause, Failure, Limit};

@@ -66,6 +66,14 @@ pub enum Why {
     /// Allocated in a backward pass, and freed between the pass's last request and its end. No tensor from before the
     /// pass has this size, so the block is not a gradient.
     FreedAsPassEnds,
+    /// Allocated in a backward pass, and freed between the pass's last request and its end. All tensors of its size
+    /// already have a gradient, which is freed later.
+    BeyondGradients,
+    /// Created by the program outside every module and never freed, with a gradient of its size, in a program with an
+    /// optimizer.
+    HasGradient,
+    /// Allocated in a forward pass that no backward pass follows, and live together with others of the same stack.
+    LiveTogether,
     /// The recording ends after the optimizer step that allocated the block; other blocks of the same stack were
     /// freed before their step ended.
     OthersFreedSoon,
@@ -109,6 +117,9 @@ impl Why {
             | Self::OutlivesPass
             | Self::FreedSoon
             | Self::FreedAsPassEnds
+            | Self::BeyondGradients
+            | Self::HasGradient
+            | Self::LiveTogether
             | Self::MadeOutsideModules
             | Self::OutlivesBackward
             | Self::OthersFreedSoon
@@ -136,6 +147,13 @@ impl Why {
             Self::OutlivesPass => "outlive the pass that allocated them",
             Self::FreedSoon => "freed before the pass that allocated them ended",
             Self::FreedAsPassEnds => "freed as the backward pass ended, and of a size that no parameter has",
+            Self::BeyondGradients => {
+                "freed as the backward pass ended, when all tensors of the size had their gradients"
+            }
+            Self::HasGradient => {
+                "created by the program and kept, with gradients of the size, which an optimizer uses"
+            }
+            Self::LiveTogether => "several from the same line live at once, so a variable keeps them",
             Self::MadeOutsideModules => "created or copied by the program, outside the model",
             Self::OutlivesBackward => "kept by the program after the passes that used them",
             Self::SizeOfParameter => "kept copies, of the size of a parameter",

@@ -13,7 +13,7 @@ use super::origin::{Activity, Origins};
 use super::passes::{Pass, PassKind, Passes};
 use super::purpose::{Purpose, ShownCategory, Why};
 use super::sizes;
-use super::{buffers, kept, last_pass};
+use super::{buffers, kept, last_pass, results};
 use crate::snapshot::{EventIndex, LifeIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
 
@@ -59,6 +59,7 @@ impl Purposes {
             last_pass::settle(snapshot, &timeline.lives, &mut purposes, origins, passes);
             sizes::workspaces(&timeline.lives, &mut purposes, passes);
             sizes::before(&timeline.lives, &mut purposes, passes);
+            results::settle(&program, &timeline.lives, &mut purposes);
             kept::settle(&program, timeline, &mut purposes);
         }
         Self(purposes)
