@@ -339,7 +339,7 @@ fn what_comes_after_the_training_is_run_and_the_users_files_stay_as_they_were() 
     let report = answer(&output, 0);
     assert!(stderr(&output).contains("\nend\n"), "{}", stderr(&output));
     // The evaluation, with its larger batch, is the peak.
-    assert!(report["summary"].as_str().is_some_and(|it| it.contains("after step 3")), "{report}");
+    assert!(report["summary"].as_str().is_some_and(|it| it.contains("after the training")), "{report}");
     assert!(report["not_run"].to_string().contains("the rest of the training"), "{report}");
     for name in ["last.pt", "log.txt"] {
         assert_eq!(fs::read_to_string(mine.path().join(name)).expect("a file"), "mine", "{name}");

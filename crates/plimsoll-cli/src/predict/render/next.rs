@@ -1,5 +1,7 @@
 //! The next command: [`command`].
 
+use std::path::Path;
+
 use plimsoll_trace::explain::Cause;
 
 use crate::page::quoted;
@@ -24,19 +26,21 @@ pub(super) fn command(outcome: &Outcome, target: &Target, args: &PredictArgs) ->
         {
             Some(format!("plimsoll plan {options} -- {command}"))
         }
-        Verdict::Grows(Growth { each: Each::Step, .. }) if !is_unplanned => Some(leaks(&options, &command)),
+        Verdict::Grows(Growth { each: Each::Step, .. }) if !is_unplanned => {
+            Some(leaks(&options, &command, |name| Path::new(name).exists()))
+        }
         Verdict::Grows(_) => Some(format!("plimsoll predict {options} --whole -- {command}")),
         _ => None,
     }
 }
 
 /// The commands that record more steps, and show what grows in them. They are joined by `;`, because `predict` exits
-/// with 4 here, after which `&&` would stop. `--force` replaces the file of an earlier try.
-fn leaks(options: &str, command: &str) -> String {
-    let file = "grows.pickle";
-    format!(
-        "plimsoll predict {options} --steps 8 --snapshot {file} --force -- {command}; plimsoll leaks {file}"
-    )
+/// with 4 here, after which `&&` would stop. They replace no file.
+fn leaks(options: &str, command: &str, exists: impl Fn(&str) -> bool) -> String {
+    let names = (2..100).map(|nth| format!("grows-{nth}.pickle"));
+    let mut names = std::iter::once("grows.pickle".to_owned()).chain(names);
+    let file = names.find(|name| !exists(name)).unwrap_or_else(|| "FILE".to_owned());
+    format!("plimsoll predict {options} --steps 8 --snapshot {file} -- {command}; plimsoll leaks {file}")
 }
 
 #[cfg(test)]
@@ -44,15 +48,15 @@ mod tests {
     use super::leaks;
 
     #[test]
-    fn leaks_is_run_after_an_exit_code_of_4_and_a_second_time() {
-        let command = leaks("--gpu H100", "python train.py");
+    fn leaks_is_run_after_an_exit_code_of_4_and_no_file_is_replaced() {
+        let command = leaks("--gpu H100", "python train.py", |name| name == "grows.pickle");
         let (predict, leaks) = command.split_once("; ").expect("two commands, whatever the first exits with");
         assert!(
             predict.starts_with("plimsoll predict --gpu H100 ") && predict.ends_with(" -- python train.py"),
             "{predict}"
         );
         let options = predict.split(" -- ").next().unwrap_or_default();
-        assert!(options.contains(" --snapshot grows.pickle --force"), "{options}");
-        assert_eq!(leaks, "plimsoll leaks grows.pickle");
+        assert!(options.contains(" --snapshot grows-2.pickle") && !options.contains("--force"), "{options}");
+        assert_eq!(leaks, "plimsoll leaks grows-2.pickle");
     }
 }

@@ -102,9 +102,7 @@ fn runs_out(
     let Shortage { step, line, asked_bytes, owner, cause, caught, is_saved_by_caches } = shortage;
     let name = &target.name;
     let when = match &outcome.judged {
-        Some(judged) if judged.report.went_on && *step > judged.report.steps => {
-            format!("after step {}", judged.report.steps)
-        }
+        Some(judged) if judged.report.went_on && *step > judged.report.steps => after(&judged.report),
         _ => format!("in step {step}"),
     };
     let caught = if *caught { "; the program caught the error and gave up" } else { "" };
@@ -272,7 +270,12 @@ fn at_most(judged: &Judged, size: impl Fn(u64) -> String) -> String {
 pub(crate) fn when(step: u64, report: &Report) -> String {
     match report.steps {
         0 => String::new(),
-        steps if step > steps && step != report.failed_step => format!(" after step {steps}"),
+        steps if step > steps && step != report.failed_step => format!(" {}", after(report)),
         _ => format!(" in step {step}"),
     }
+}
+
+/// When something happened after the steps. The program makes more of them if its loop was shortened.
+fn after(report: &Report) -> String {
+    if report.cut { "after the training".to_owned() } else { format!("after step {}", report.steps) }
 }
