@@ -124,6 +124,10 @@ export! {
             call!(MKNODAT, AT_FDCWD, place.as_ptr(), mode, device).map(|_| ())
         })
     }
+    fn __xmknod(_version: c_int, path: Path, mode: c_uint, device: *const u64) -> c_int { mknodat(AT_FDCWD, path, mode, *device) }
+    fn __xmknodat(_version: c_int, folder: c_int, path: Path, mode: c_uint, device: *const u64) -> c_int {
+        mknodat(folder, path, mode, *device)
+    }
     fn link(from: Path, to: Path) -> c_int { linkat(AT_FDCWD, from, AT_FDCWD, to, 0) }
     fn linkat(begin: c_int, from: Path, end: c_int, to: Path, flags: c_int) -> c_int {
         let follows = flags & SYMLINK_FOLLOW != 0;
@@ -181,12 +185,20 @@ export! {
         by_descriptor(folder, path, flags & NOFOLLOW == 0, |fd| call!(UTIMENSAT, fd, 0, times, 0))
     }
     fn futimens(fd: c_int, times: *const [i64; 4]) -> c_int { of_descriptor(fd, |fd| call!(UTIMENSAT, fd, 0, times, 0)) }
-    fn utimes(path: Path, times: *const [i64; 4]) -> c_int { timed(path, times, true) }
-    fn lutimes(path: Path, times: *const [i64; 4]) -> c_int { timed(path, times, false) }
+    fn utimes(path: Path, times: *const [i64; 4]) -> c_int { timed(AT_FDCWD, path, times, true) }
+    fn lutimes(path: Path, times: *const [i64; 4]) -> c_int { timed(AT_FDCWD, path, times, false) }
     fn utime(path: Path, times: *const [i64; 2]) -> c_int {
         let times = times.as_ref().map(|[accessed, changed]| [*accessed, 0, *changed, 0]);
         let times = times.as_ref().map_or(std::ptr::null(), |times| times as *const [i64; 4]);
         by_descriptor(AT_FDCWD, path, true, |fd| call!(UTIMENSAT, fd, 0, times, 0))
+    }
+    fn futimes(fd: c_int, times: *const [i64; 4]) -> c_int {
+        let times = finer(times);
+        let times = times.as_ref().map_or(std::ptr::null(), |times| times as *const [i64; 4]);
+        of_descriptor(fd, |fd| call!(UTIMENSAT, fd, 0, times, 0))
+    }
+    fn futimesat(folder: c_int, path: Path, times: *const [i64; 4]) -> c_int {
+        if path.is_null() { futimes(folder, times) } else { timed(folder, path, times, true) }
     }
     fn setxattr(path: Path, name: Path, value: *const c_void, size: usize, flags: c_int) -> c_int {
         by_descriptor(AT_FDCWD, path, true, |fd| call!(FSETXATTR, fd, name, value, size, flags))
@@ -233,6 +245,16 @@ export! {
         let run: unsafe extern "C" fn(Path, *const Path) -> c_int = real!(c"execvp");
         let place = folders::program(path);
         run(place.as_ref().map_or(path, |place| place.as_ptr().cast()), words)
+    }
+    fn execvpe(path: Path, words: *const Path, variables: *const Path) -> c_int {
+        let run: unsafe extern "C" fn(Path, *const Path, *const Path) -> c_int = real!(c"execvpe");
+        let place = folders::program(path);
+        run(place.as_ref().map_or(path, |place| place.as_ptr().cast()), words, variables)
+    }
+    fn posix_spawnp(child: *mut c_int, path: Path, actions: *const c_void, attributes: *const c_void, words: *const Path, variables: *const Path) -> c_int {
+        let run: unsafe extern "C" fn(*mut c_int, Path, *const c_void, *const c_void, *const Path, *const Path) -> c_int = real!(c"posix_spawnp");
+        let place = folders::program(path);
+        run(child, place.as_ref().map_or(path, |place| place.as_ptr().cast()), actions, attributes, words, variables)
     }
     fn posix_spawn(child: *mut c_int, path: Path, actions: *const c_void, attributes: *const c_void, words: *const Path, variables: *const Path) -> c_int {
         let run: unsafe extern "C" fn(*mut c_int, Path, *const c_void, *const c_void, *const Path, *const Path) -> c_int = real!(c"posix_spawn");
@@ -354,12 +376,18 @@ fn of_descriptor(fd: c_int, change: impl Fn(c_int) -> Result<i64>) -> c_int {
     }) as c_int
 }
 
-unsafe fn timed(path: Path, times: *const [i64; 4], follows: bool) -> c_int {
-    // SAFETY: the caller's two times, in seconds and microseconds, or null.
+/// Two times in seconds and nanoseconds, of two in seconds and microseconds, or null.
+unsafe fn finer(times: *const [i64; 4]) -> Option<[i64; 4]> {
+    // SAFETY: the caller's times.
+    unsafe { times.as_ref() }.map(|[a, b, c, d]| [*a, *b * 1000, *c, *d * 1000])
+}
+
+unsafe fn timed(folder: c_int, path: Path, times: *const [i64; 4], follows: bool) -> c_int {
+    // SAFETY: the caller's path, and two times or null.
     unsafe {
-        let times = times.as_ref().map(|[a, b, c, d]| [*a, *b * 1000, *c, *d * 1000]);
+        let times = finer(times);
         let times = times.as_ref().map_or(std::ptr::null(), |times| times as *const [i64; 4]);
-        by_descriptor(AT_FDCWD, path, follows, |fd| call!(UTIMENSAT, fd, 0, times, 0))
+        by_descriptor(folder, path, follows, |fd| call!(UTIMENSAT, fd, 0, times, 0))
     }
 }
 

@@ -184,6 +184,18 @@ pub unsafe extern "C" fn getcwd(buffer: *mut c_char, size: usize) -> *mut c_char
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn __getcwd_chk(buffer: *mut c_char, size: usize, _room: usize) -> *mut c_char {
+    // SAFETY: as the caller's call.
+    unsafe { getcwd(buffer, size) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getwd(buffer: *mut c_char) -> *mut c_char {
+    // SAFETY: the caller's buffer has PATH_MAX bytes.
+    unsafe { getcwd(buffer, 4096) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
     // SAFETY: no buffer.
     unsafe { getcwd(std::ptr::null_mut(), 0) }

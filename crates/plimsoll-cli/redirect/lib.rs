@@ -2,7 +2,8 @@
 //! program's writes go to a private tree (`tree.rs`, `change.rs`), and it finds its files there; the disk stays
 //! unchanged.
 //!
-//! It replaces functions of the C library (`exports.rs`, `folders.rs`, `names.rs`, `shared.rs`; `calls.rs` has the mechanism). Code
+//! It replaces functions of the C library (`exports.rs`, `about.rs`, `folders.rs`, `listing.rs`, `load.rs`, `names.rs`,
+//! `shared.rs`; `calls.rs` has the mechanism). Code
 //! that does not call those functions cannot write, because Landlock and a filter of system calls refuse it
 //! (`confine.rs`). `build.rs` compiles this folder separately, without dependencies.
 //!
@@ -11,11 +12,14 @@
 
 #![allow(clippy::missing_safety_doc, reason = "they are the C library's functions, with its contracts")]
 
+mod about;
 mod calls;
 mod change;
 mod confine;
 mod exports;
 mod folders;
+mod listing;
+mod load;
 mod names;
 mod shared;
 mod sys;

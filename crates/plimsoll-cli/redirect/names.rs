@@ -1,6 +1,6 @@
 //! Functions that choose a file name themselves, and functions for sockets, whose addresses are paths.
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::calls::{bytes, export, failed, real};
 use crate::exports::{mkdirat, opened};
@@ -31,6 +31,13 @@ export! {
     fn connect(socket: c_int, address: *const u8, size: c_uint) -> c_int {
         let connect: unsafe extern "C" fn(c_int, *const u8, c_uint) -> c_int = real!(c"connect");
         addressed(address, size, false, |address, size| connect(socket, address, size))
+    }
+    fn sendto(socket: c_int, from: *const c_void, bytes: usize, flags: c_int, address: *const u8, size: c_uint) -> isize {
+        let send: unsafe extern "C" fn(c_int, *const c_void, usize, c_int, *const u8, c_uint) -> isize = real!(c"sendto");
+        if address.is_null() {
+            return send(socket, from, bytes, flags, address, size);
+        }
+        addressed(address, size, false, |address, size| send(socket, from, bytes, flags, address, size))
     }
 }
 
@@ -82,12 +89,12 @@ unsafe fn restored(template: *mut c_char, end: c_int) {
 
 /// Makes a call with the address of a socket in the file system. The address uses the descriptor of the socket's
 /// folder, because the path may be longer than an address.
-unsafe fn addressed(
+unsafe fn addressed<T: From<i8>>(
     address: *const u8,
     size: c_uint,
     makes: bool,
-    call: impl FnOnce(*const u8, c_uint) -> c_int,
-) -> c_int {
+    call: impl FnOnce(*const u8, c_uint) -> T,
+) -> T {
     const UNIX: u16 = 1;
     let place = (|| {
         // SAFETY: the caller's address has this many bytes.
@@ -108,13 +115,13 @@ unsafe fn addressed(
     let parent = sys::parent(&place).len();
     const PATH: c_int = 0o10000000;
     let Ok(folder) = sys::open(&place[..parent.max(1)], PATH | O_DIRECTORY, 0) else {
-        return failed(ENOENT, -1);
+        return failed(ENOENT, T::from(-1));
     };
     let mut short = UNIX.to_ne_bytes().to_vec();
     short.extend_from_slice(format!("/proc/self/fd/{folder}").as_bytes());
     short.extend_from_slice(&place[parent..]);
     short.push(0);
-    let done = if short.len() <= 110 { call(short.as_ptr(), short.len() as c_uint) } else { failed(36, -1) };
+    let done = if short.len() <= 110 { call(short.as_ptr(), short.len() as c_uint) } else { failed(36, T::from(-1)) };
     let code = sys::errno();
     sys::close(folder);
     failed(code, done)

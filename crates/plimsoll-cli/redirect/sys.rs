@@ -58,6 +58,13 @@ mod by_machine {
     pub(crate) const FALLOCATE: i64 = 285;
     pub(crate) const COPY_FILE_RANGE: i64 = 326;
     pub(crate) const SENDFILE: i64 = 40;
+    pub(crate) const GETXATTR: i64 = 191;
+    pub(crate) const LGETXATTR: i64 = 192;
+    pub(crate) const LISTXATTR: i64 = 194;
+    pub(crate) const LLISTXATTR: i64 = 195;
+    pub(crate) const STATFS: i64 = 137;
+    pub(crate) const FSTATFS: i64 = 138;
+    pub(crate) const INOTIFY_ADD_WATCH: i64 = 254;
     pub(crate) const FSETXATTR: i64 = 190;
     pub(crate) const FREMOVEXATTR: i64 = 199;
     pub(crate) const MMAP: i64 = 9;
@@ -97,6 +104,13 @@ mod by_machine {
     pub(crate) const FALLOCATE: i64 = 47;
     pub(crate) const COPY_FILE_RANGE: i64 = 285;
     pub(crate) const SENDFILE: i64 = 71;
+    pub(crate) const GETXATTR: i64 = 8;
+    pub(crate) const LGETXATTR: i64 = 9;
+    pub(crate) const LISTXATTR: i64 = 11;
+    pub(crate) const LLISTXATTR: i64 = 12;
+    pub(crate) const STATFS: i64 = 43;
+    pub(crate) const FSTATFS: i64 = 44;
+    pub(crate) const INOTIFY_ADD_WATCH: i64 = 27;
     pub(crate) const FSETXATTR: i64 = 7;
     pub(crate) const FREMOVEXATTR: i64 = 16;
     pub(crate) const MMAP: i64 = 222;

@@ -176,6 +176,13 @@ impl Tree {
             out.push(b'/');
             out.extend_from_slice(&part);
             if self.is_real(&out) {
+                let all = rest.iter().rev().fold(out.clone(), |all, part| [&all[..], b"/", part].concat());
+                if let Some((folder, inside)) = behind(&all, follows) {
+                    out = self.seen(folder);
+                    out.truncate(if out == b"/" { 0 } else { out.len() });
+                    rest = parts(inside);
+                    continue;
+                }
                 for part in rest.iter().rev() {
                     out.push(b'/');
                     out.extend_from_slice(part);
@@ -305,6 +312,29 @@ impl Tree {
         let start = if path == b"/" { &b""[..] } else { path };
         self.on_disk(path).is_some() && (sys::exists(&self.own(path)) || sys::exists(&self.gone(start)))
     }
+}
+
+/// Splits a path at a link of `/proc` to a process's folder: returns the folder and the rest. `None` if there is no such
+/// link, or if the path is the link itself and it is not followed.
+fn behind(path: &[u8], follows: bool) -> Option<(Vec<u8>, &[u8])> {
+    let of_process = path.strip_prefix(b"/proc/").and_then(|rest| {
+        let (process, rest) = rest.split_at(rest.iter().position(|byte| *byte == b'/')?);
+        let is_process =
+            process == b"self" || process == b"thread-self" || process.iter().all(u8::is_ascii_digit);
+        is_process.then(|| &rest[1..])
+    });
+    let of_process = of_process.or_else(|| path.starts_with(b"/dev/fd/").then(|| &path[5..]))?;
+    let links = if of_process.starts_with(b"fd/") { 2 } else { 1 };
+    let mut ends = of_process.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(place, _)| place);
+    let end = ends.nth(links - 1);
+    let name = &of_process[..end.unwrap_or(of_process.len())];
+    let is_folder = matches!(name, b"cwd" | b"root") || (links == 2 && end.is_some());
+    if !is_folder || (end.is_none() && !follows) {
+        return None;
+    }
+    let inside = end.map_or(&b""[..], |end| &of_process[end..]);
+    let folder = sys::read_link(&path[..path.len() - inside.len()]).ok()?;
+    folder.starts_with(b"/").then_some((folder, inside))
 }
 
 /// The path of a descriptor.

@@ -18,6 +18,7 @@ mod golden;
 mod host;
 mod isolation;
 mod isolation_limits;
+mod isolation_walk;
 mod leaks;
 mod manual;
 mod pasted;

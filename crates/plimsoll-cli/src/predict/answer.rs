@@ -57,7 +57,7 @@ impl Outcome {
     /// # Errors
     /// A snapshot that cannot be read.
     pub(super) fn of(job: &Job, target: &Target) -> Result<Outcome, Failure> {
-        let Job { ended, reports, host } = job;
+        let Job { ended, reports, host, .. } = job;
         let host = Node::of(host, reports, target.machine);
         let judged = Judged::among(reports, target)?;
         let outside_bytes = judged.as_ref().and_then(|judged| judged.peaks.outside_bytes);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     fn outcome(ended: Ended, reports: &[Report]) -> Outcome {
-        let job = Job { ended, reports: reports.to_vec(), host: Vec::new() };
+        let job = Job { ended, reports: reports.to_vec(), host: Vec::new(), uncopied: None };
         Outcome::of(&job, &target()).expect("nothing to read")
     }
 

@@ -45,7 +45,7 @@
 //! | `shadows.py`, `shadow.py`, `bounds.py`, `experts.py` | values that are known without computing; equal shares of experts |
 //! | `finish.py`, `loops.py`, `batches.py`, `growth.py`, `rounds.py` | the code after the steps; the training's largest batch; growth in loops that are cut short, and the outer loop that ends it |
 //! | `late.py`, `lines.py`, `conditions.py`, `heavy.py`, `behind.py` | code of the training loop, and after it in an outer loop, that has not run yet; when it will, whether it matters |
-//! | `view.py`, `renames.py`, `space.py` | the private view of the file system in a fork; files that the program renames; the free space it finds |
+//! | `view.py`, `renames.py`, `space.py`, `uncopied.py` | the private view of the file system in a fork; files that the program renames; the free space it finds; files that an overlay cannot copy |
 //! | `warnings.py`, `graphs.py` | memory that depends on unknown values; graphs that no backward pass uses |
 //! | `sparse.py`, `network.py` | saved models that take no space; the hosts that the program contacts |
 //! | `../_waste/` | memory at the peak that is not read again, and the line that frees it |

@@ -14,7 +14,7 @@ use super::assume::Assumption;
 use super::gpu::Target;
 use super::launch::host;
 use super::launch::session::Session;
-use super::launch::supervised::Unrun;
+use super::launch::supervised::{Unrun, uncopied};
 use super::launch::surroundings;
 use super::recording::job::Job;
 use super::recording::traces::Traces;
@@ -81,11 +81,17 @@ impl Run {
             }
         })?;
         guard.dismiss();
-        let job = Job::read(ended, &place.reports, &place.shared).map_err(|why| unreadable(&why))?;
+        let mut job = Job::read(ended, &place.reports, &place.shared).map_err(|why| unreadable(&why))?;
+        job.uncopied = uncopied(folder.path());
         let hosts = std::fs::read_to_string(folder.path().join("hosts")).unwrap_or_default();
         let hosts: BTreeSet<&str> = hosts.lines().collect();
         let hosts = hosts.into_iter().map(str::to_owned).collect();
-        let traces = Traces { isolation: ending.isolation, written: ending.written, hosts };
+        let traces = Traces {
+            isolation: ending.isolation,
+            instead_of: ending.instead_of,
+            written: ending.written,
+            hosts,
+        };
         Ok(Run { job, traces, _folder: folder })
     }
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from .._inject import imports
-from . import network, renames, settings, space
+from . import network, renames, settings, space, uncopied
 
 TYPE_CHECKING = False  # importing `typing` would delay every process by milliseconds
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def begin() -> None:
         return
     renames.install()
     space.install()
+    uncopied.install()
     then = {
         "torch": watch,
         "multiprocessing.process": note_status,

@@ -14,7 +14,14 @@ use crate::protocol::{Read, Report, Thrown};
 
 /// The verdict for a program that failed.
 pub(crate) fn failed(job: &Job) -> Verdict {
-    let Job { ended, reports, .. } = job;
+    let Job { ended, reports, uncopied, .. } = job;
+    if let Some(file) = uncopied {
+        return Verdict::Unknown(format!(
+            "the isolation failed, not the program: {} belongs to another user or group, and an overlay without \
+             CAP_SYS_ADMIN cannot change it; --isolation redirect can",
+            file.display()
+        ));
+    }
     // A job's launcher also fails if one of its ranks does.
     let failed = reports.iter().filter(|report| report.error.is_some());
     let error = failed.min_by_key(|report| report.rank.is_none()).and_then(|report| report.error.as_ref());
@@ -172,10 +179,19 @@ mod tests {
             }],
         });
         let report: Report = serde_json::from_value(report).expect("a report");
-        match failed(&Job { ended: Ended::Status(1), reports: vec![report], host: Vec::new() }) {
+        let job = Job { ended: Ended::Status(1), reports: vec![report], host: Vec::new(), uncopied: None };
+        match failed(&job) {
             Verdict::Failed { hint: Some(hint), .. } => hint,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_file_that_the_overlay_cannot_copy_is_not_the_programs_fault() {
+        let uncopied = Some("/lab/log.txt".into());
+        let job = Job { ended: Ended::Status(1), reports: Vec::new(), host: Vec::new(), uncopied };
+        let Verdict::Unknown(why) = failed(&job) else { panic!("{:?}", failed(&job)) };
+        assert!(why.contains("/lab/log.txt") && why.ends_with("--isolation redirect can"), "{why}");
     }
 
     #[test]

@@ -4,11 +4,13 @@
 //! so that it does not receive Ctrl-C: many trainers would then save their model, which consists of zeros here. Reading from
 //! the terminal would stop such a group, so its stdin is not the terminal.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -22,7 +24,7 @@ use crate::exit::{Exit, Failure};
 use crate::guard::SUPERVISOR;
 use crate::output;
 use crate::predict::args::PredictArgs;
-use crate::predict::view::{ENDING, Ending, Isolation, Spec};
+use crate::predict::view::{ENDING, Ending, Isolation, Spec, UNCOPIED};
 use crate::processes::{self, PYTORCH};
 use crate::scratch::unreadable;
 
@@ -53,19 +55,29 @@ impl Session {
         if let Some(known) = self.isolation.get() {
             wanted = vec![*known];
         }
-        let mut refused = Vec::new();
+        let (mut refused, is_chosen) = (Vec::new(), wanted.len() == 1);
         for isolation in wanted {
-            let spec = Spec::of(&args.writes, isolation, self.folder(), run_folder);
+            let spec = Spec::of(&args.writes, isolation, is_chosen, self.folder(), run_folder);
             let mut supervisor =
                 supervisor(command, &spec, args.quiet).map_err(|why| Unrun::Refused(unreadable(&why)))?;
-            let (ended, ending) = run(&mut supervisor, args.timeout, stop, run_folder, &self.signals)
+            let (ended, mut ending) = run(&mut supervisor, args.timeout, stop, run_folder, &self.signals)
                 .map_err(Unrun::Unstarted)?;
-            match (&ending.refused, &ending.unstarted) {
-                (Some(why), _) => {
+            let blocked = uncopied(run_folder).filter(|_| !is_chosen && ended != Ended::Interrupted);
+            match (ending.refused.clone(), ending.unstarted.clone(), blocked) {
+                (Some(why), ..) => {
                     refused.push(format!("{}: {why}", isolation.map_or("none", Isolation::name)));
                 }
-                (None, Some(why)) => return Err(Unrun::Unstarted(format!("cannot be started: {why}"))),
-                (None, None) => {
+                (None, Some(why), _) => return Err(Unrun::Unstarted(format!("cannot be started: {why}"))),
+                (None, None, Some(file)) => {
+                    let why = format!("{} belongs to another user or group", file.display());
+                    if !args.quiet {
+                        output::progress(&format!("{why}: running again with --isolation redirect"));
+                    }
+                    refused.push(format!("overlay: {why}"));
+                    cleared(run_folder).map_err(|why| Unrun::Refused(unreadable(&why)))?;
+                }
+                (None, None, None) => {
+                    ending.instead_of = refused.pop();
                     let _known = self.isolation.set(isolation);
                     return Ok((ended, ending));
                 }
@@ -78,6 +90,29 @@ impl Session {
         );
         Err(Unrun::Refused(Failure::new(Exit::Usage, message)))
     }
+}
+
+/// The file that an overlay could not copy for the program, if there was one.
+pub(in crate::predict) fn uncopied(run_folder: &Path) -> Option<PathBuf> {
+    let text = std::fs::read(run_folder.join(UNCOPIED)).ok()?;
+    let line = text.split(|byte| *byte == b'\n').next()?;
+    Some(OsString::from_vec(line.to_vec()).into())
+}
+
+/// Removes what a run has left in its folder, for another one.
+fn cleared(run_folder: &Path) -> io::Result<()> {
+    for name in ["reports", "shared"] {
+        let folder = run_folder.join(name);
+        std::fs::remove_dir_all(&folder)?;
+        std::fs::create_dir(&folder)?;
+    }
+    for name in [UNCOPIED, "view.json"] {
+        match std::fs::remove_file(run_folder.join(name)) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The command that runs another one in a view.

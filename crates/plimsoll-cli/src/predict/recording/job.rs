@@ -1,7 +1,7 @@
 //! The results of one run of the program: [`Job`], which the analysis reads, for `predict` and for `plan`.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::host::Process;
 use crate::predict::launch::ended::Ended;
@@ -15,6 +15,8 @@ pub(crate) struct Job {
     pub(crate) reports: Vec<Report>,
     /// Their memory on the host, by process ID.
     pub(crate) host: Vec<Process>,
+    /// A file that the program could not change because of its isolation ([`UNCOPIED`](crate::predict::view)).
+    pub(crate) uncopied: Option<PathBuf>,
 }
 
 impl Job {
@@ -24,6 +26,6 @@ impl Job {
     /// I/O errors; a malformed report.
     pub(crate) fn read(ended: Ended, reports: &Path, shared: &Path) -> io::Result<Job> {
         let host = Process::all(reports)?;
-        Ok(Job { ended, reports: Report::all(reports, shared)?, host })
+        Ok(Job { ended, reports: Report::all(reports, shared)?, host, uncopied: None })
     }
 }

@@ -7,6 +7,8 @@ use crate::predict::view::{Isolation, Written};
 pub(crate) struct Traces {
     /// `None` if the program was allowed to write.
     pub(crate) isolation: Option<Isolation>,
+    /// Why an isolation that is tried earlier does not work here.
+    pub(crate) instead_of: Option<String>,
     pub(crate) written: Written,
     pub(crate) hosts: Vec<String>,
 }

@@ -31,6 +31,9 @@ pub(super) fn lines(traces: &Traces, size: impl Fn(u64) -> String) -> Vec<String
     if more > 0 {
         lines.push(format!("{more} more; {} in all", size(written.bytes)));
     }
+    if let Some((how, why)) = traces.isolation.zip(traces.instead_of.as_ref()) {
+        lines.push(format!("isolation: {}, because another one cannot be used: {why}", how.name()));
+    }
     if let Some(why) = &written.not_kept {
         lines.push(format!("not every new file of a cache could be kept: {why}"));
     }
@@ -46,10 +49,12 @@ pub(super) fn kept(traces: &Traces) -> Vec<String> {
 /// The content of `lines` in one line; `None` if nothing would have been written and no host was contacted.
 pub(super) fn line(traces: &Traces, size: impl Fn(u64) -> String) -> Option<String> {
     let written = &traces.written;
-    if written.is_full {
-        return lines(traces, size).into_iter().next();
+    let all = sentence(written.count, &size(written.bytes), &traces.hosts);
+    let full = lines(traces, size).into_iter().next().filter(|_| written.is_full);
+    match (full, all) {
+        (Some(full), Some(all)) => Some(format!("{full}. {all}")),
+        (full, all) => full.or(all),
     }
-    sentence(written.count, &size(written.bytes), &traces.hosts)
 }
 
 /// How many files would have been written, their size, and the hosts; `None` if there are none.
@@ -67,6 +72,7 @@ pub(super) fn json(traces: &Traces) -> Value {
     let file = |file: &crate::predict::view::File| json!({ "path": file.path, "bytes": file.bytes, "is": file.kind.name() });
     json!({
         "isolation": traces.isolation.map(Isolation::name),
+        "instead_of": traces.instead_of,
         "files": written.files.iter().map(file).collect::<Vec<_>>(),
         "count": written.count,
         "bytes": written.bytes,
@@ -79,6 +85,15 @@ pub(super) fn json(traces: &Traces) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_scratch_does_not_hide_what_would_have_been_written() {
+        let mut traces = Traces::default();
+        (traces.written.is_full, traces.written.count, traces.written.bytes) = (true, 2, 7);
+        let line = line(&traces, |bytes| format!("{bytes} B")).expect("a line");
+        assert!(line.starts_with("the program used up --scratch"), "{line}");
+        assert!(line.ends_with("Would have been written, changed or removed: 2 files, 7 B"), "{line}");
+    }
 
     #[test]
     fn caches_are_named_with_the_number_of_files_that_stay() {

@@ -13,6 +13,7 @@
 //! | `spec.rs` | the options about writes, and the supervisor's instructions |
 //! | `written.rs` | the list of what would have been written |
 //! | `places.rs` | which folders get an overlay, from the table of mounts |
+//! | `uncopied.rs` | files that an overlay in a user namespace cannot copy |
 //! | `namespace.rs` | the mount namespace, and the parts of an overlay |
 //! | `overlay.rs` | an overlay on each writable folder, in a mount namespace |
 //! | `redirect.rs` | the same by a library that is loaded into the program, if there is no overlay |
@@ -27,10 +28,12 @@ mod places;
 mod redirect;
 mod spec;
 mod supervise;
+mod uncopied;
 mod written;
 
 pub(super) use self::spec::Spec;
 pub(crate) use self::spec::{Isolation, Replaced, Writes};
 pub(crate) use self::supervise::run;
 pub(super) use self::supervise::{ENDING, Ending};
+pub(super) use self::uncopied::UNCOPIED;
 pub(super) use self::written::{File, Kind, Written};

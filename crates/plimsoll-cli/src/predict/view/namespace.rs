@@ -15,19 +15,24 @@ use rustix::thread::UnshareFlags;
 
 use super::places::Mount;
 
-/// Makes a mount namespace. Returns whether that needed no user namespace.
-///
-/// # Errors
-/// This user cannot make one.
-pub(super) fn unshare() -> Result<bool, String> {
+/// Makes a mount namespace. Returns whether this process has the rights.
+pub(super) fn unshare_mounts() -> bool {
+    unshare(UnshareFlags::NEWNS).is_ok()
+}
+
+fn unshare(what: UnshareFlags) -> rustix::io::Result<()> {
     #[allow(
         deprecated,
         reason = "its successor is unsafe because of threads that share the descriptors: this process has one thread"
     )]
-    let unshare = rustix::thread::unshare;
-    if unshare(UnshareFlags::NEWNS).is_ok() {
-        return Ok(true);
-    }
+    rustix::thread::unshare(what)
+}
+
+/// Makes a mount namespace in a user namespace with this process's user and group.
+///
+/// # Errors
+/// This user cannot make one.
+pub(super) fn unshare_user() -> Result<(), String> {
     let (user, group) = (getuid(), getgid());
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(because("a user namespace"))?;
     let write = |name: &str, text: String| {
@@ -36,8 +41,7 @@ pub(super) fn unshare() -> Result<bool, String> {
     };
     write("setgroups", "deny".to_owned())?;
     write("uid_map", format!("{0} {0} 1", user.as_raw()))?;
-    write("gid_map", format!("{0} {0} 1", group.as_raw()))?;
-    Ok(false)
+    write("gid_map", format!("{0} {0} 1", group.as_raw()))
 }
 
 pub(super) fn scratch(folder: &Path, options: &str) -> Result<(), String> {
@@ -86,7 +90,7 @@ pub(super) fn like(upper: &Path, place: &Path, is_privileged: bool) -> std::io::
 }
 
 /// The kernel copies a folder when the first file in it is written. In a user namespace that fails if the folder
-/// belongs to another user. So this makes such copies in advance, for the folders on the path to the program's
+/// belongs to another user or group. So this makes such copies in advance, for the folders on the path to the program's
 /// folders.
 pub(super) fn foreign_folders(upper: &Path, place: &Path, own: &Path) {
     let within = own.strip_prefix(place).unwrap_or(own);
@@ -94,7 +98,8 @@ pub(super) fn foreign_folders(upper: &Path, place: &Path, own: &Path) {
     for name in within.components() {
         made.push(name);
         let (ours, original) = (upper.join(&made), place.join(&made));
-        let is_foreign = fs::metadata(&original).is_ok_and(|it| it.uid() != getuid().as_raw());
+        let is_foreign = fs::metadata(&original)
+            .is_ok_and(|it| it.uid() != getuid().as_raw() || it.gid() != getgid().as_raw());
         // The parent may belong to the user; then the kernel can copy it.
         let is_made = ours.parent().is_some_and(Path::is_dir);
         if is_foreign && is_made && fs::create_dir(&ours).is_ok() {

@@ -13,6 +13,7 @@
 //! RUN/view.json        all of these, for the forks that serve trials of `plan`
 //! ```
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -27,10 +28,12 @@ use rustix::process::pivot_root;
 
 use super::caches::Cache;
 use super::namespace::{
-    because, can_be_upper, foreign_folders, holder, is_below, like, path, scratch, seal, tree_flags, unshare,
+    because, can_be_upper, foreign_folders, holder, is_below, like, path, scratch, seal, tree_flags,
+    unshare_mounts, unshare_user,
 };
 use super::places::{Mount, Places};
 use super::spec::{Replaced, Spec};
+use super::uncopied::{self, Uncopied};
 use super::written::{Layer, Written};
 use crate::protocol;
 
@@ -55,13 +58,30 @@ struct Cover {
 }
 
 impl Overlay {
-    /// Gives this process, and all processes that it starts, the view.
+    /// Gives this process, and all processes that it starts, the view. They run this command.
     ///
     /// # Errors
     /// The error says what is not possible here.
-    pub(super) fn begin(spec: &Spec) -> Result<Overlay, String> {
+    pub(super) fn begin(spec: &Spec, command: &[OsString]) -> Result<Overlay, String> {
         let here = std::env::current_dir().map_err(because("the current folder"))?;
-        let is_privileged = unshare()?;
+        let home = std::env::home_dir().filter(|home| home.is_dir() && home != Path::new("/"));
+        let own = [Some(here.clone()), home, Some(std::env::temp_dir())].into_iter().flatten();
+        let own: Vec<PathBuf> = own.filter_map(|it| it.canonicalize().ok()).collect();
+        let caches = spec.caches.iter().map(|cache| &cache.folder).filter(|it| it.is_dir());
+        let caches: Vec<PathBuf> = caches.cloned().collect();
+        let is_privileged = unshare_mounts();
+        if !is_privileged {
+            // Owners are unknown in the namespace.
+            let places = own.iter().take(1).chain(&caches).cloned().chain(uncopied::named(command));
+            let places: Vec<PathBuf> = places.collect();
+            let made: Vec<PathBuf> = own.iter().chain(&caches).cloned().collect();
+            if !spec.is_chosen
+                && let Some(file) = Uncopied::first(&places, &made)
+            {
+                return Err(file.to_string());
+            }
+            unshare_user()?;
+        }
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .map_err(because("a private table of mounts"))?;
         let table = fs::read("/proc/self/mountinfo").map_err(because("/proc/self/mountinfo"))?;
@@ -73,13 +93,8 @@ impl Overlay {
                 .map_err(because("attributes of files in memory (Linux 6.6 has them)"))?;
         }
         let mounts = Mount::all(&table);
-        let home = std::env::home_dir().filter(|home| home.is_dir() && home != Path::new("/"));
-        let own = [Some(here.clone()), home, Some(std::env::temp_dir())].into_iter().flatten();
-        let own: Vec<PathBuf> = own.filter_map(|it| it.canonicalize().ok()).collect();
         let mut places = Places::of(&mounts, &own);
         // A kernel interface, or a mount that is already read-only, needs no overlay.
-        let caches = spec.caches.iter().map(|cache| &cache.folder).filter(|it| it.is_dir());
-        let caches: Vec<PathBuf> = caches.cloned().collect();
         places.overlays.extend(
             caches.iter().filter(|cache| is_below(cache, &places.overlays)).cloned().collect::<Vec<_>>(),
         );

@@ -67,6 +67,8 @@ impl Writes {
 pub(crate) struct Spec {
     /// `None`: the program may write.
     pub(crate) isolation: Option<Isolation>,
+    /// Whether it is the only one to try.
+    pub(super) is_chosen: bool,
     /// The session's folder, through which the processes report: it is the same inside and outside.
     pub(crate) session: PathBuf,
     /// The run's folder in it.
@@ -79,11 +81,18 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    pub(crate) fn of(writes: &Writes, isolation: Option<Isolation>, session: &Path, run: &Path) -> Spec {
+    /// The instructions for a run in the run's folder.
+    pub(crate) fn of(
+        writes: &Writes,
+        isolation: Option<Isolation>,
+        is_chosen: bool,
+        session: &Path,
+        run: &Path,
+    ) -> Spec {
         let home = std::env::home_dir();
         let caches = caches::folders(home.as_deref(), |name| std::env::var_os(name));
         let [session, run] = [session, run].map(Path::to_path_buf);
         let replaced = writes.replaced.clone();
-        Spec { isolation, session, run, scratch_bytes: writes.scratch, caches, replaced }
+        Spec { isolation, is_chosen, session, run, scratch_bytes: writes.scratch, caches, replaced }
     }
 }

@@ -40,6 +40,8 @@ pub(in crate::predict) struct Ending {
     pub(in crate::predict) code: Option<i32>,
     pub(in crate::predict) signal: Option<i32>,
     pub(in crate::predict) isolation: Option<Isolation>,
+    /// Why an isolation that is tried earlier does not work here.
+    pub(in crate::predict) instead_of: Option<String>,
     pub(in crate::predict) written: Written,
 }
 
@@ -138,7 +140,7 @@ fn supervised(spec: &Spec, command: &[OsString]) -> Ending {
     let isolation = spec.isolation;
     let refused = |why| Ending { refused: Some(why), isolation, ..Ending::default() };
     let view = match isolation {
-        Some(Isolation::Overlay) => Overlay::begin(spec).map(View::Overlay),
+        Some(Isolation::Overlay) => Overlay::begin(spec, command).map(View::Overlay),
         Some(Isolation::Redirect) => Redirect::begin(spec).map(View::Redirect),
         None => Ok(View::Disk),
     };

@@ -1,0 +1,111 @@
+"""Notes files that the program changes, but that an overlay in a user namespace cannot copy (uncopied.rs): the kernel
+refuses to copy a file of a user or group that the namespace does not have. The run is then repeated with another
+isolation, or the report names the file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+from . import settings
+
+TYPE_CHECKING = False  # importing `typing` would delay every process by milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+FILE = os.path.join(os.path.dirname(settings.FOLDER), "uncopied")
+
+UNKNOWN = 65534  # the owner or group of a file that the namespace does not have
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+
+def install() -> None:
+    """Watches for changes of files, if this process is in an overlay in a user namespace."""
+    if not os.path.exists(settings.VIEW):
+        return
+    try:
+        with open("/proc/self/uid_map") as file:
+            mapped = file.read().split()
+    except OSError:
+        return
+    if len(mapped) == 3 and mapped[2] == "1":
+        sys.addaudithook(Watch())
+
+
+class Watch:
+    """An audit hook."""
+
+    def __init__(self) -> None:
+        self.busy = False
+
+    def __call__(self, event: str, args: tuple[Any, ...]) -> None:
+        if (event != "open" and event not in CHANGES) or self.busy:
+            return
+        self.busy = True
+        try:
+            for path in copied(event, args):
+                if is_uncopied(path):
+                    note(path)
+        except Exception:
+            pass  # the program's own call fails then
+        finally:
+            self.busy = False
+
+
+# The arguments of each event that are files, entries of a folder, and descriptors of folders. The kernel copies the file, or
+# the folder, before it makes the change.
+CHANGES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+    "os.chmod": ((0,), (), (2,)),
+    "os.link": ((0,), (1,), (2, 3)),
+    "os.mkdir": ((), (0,), (2,)),
+    "os.remove": ((), (0,), (1,)),
+    "os.rename": ((0,), (0, 1), (2, 3)),
+    "os.rmdir": ((), (0,), (1,)),
+    "os.symlink": ((), (1,), (2,)),
+    "os.truncate": ((0,), (), ()),
+    "os.utime": ((0,), (), (3,)),
+    "sqlite3.connect": ((0,), (0,), ()),
+}
+
+
+def copied(event: str, args: tuple[Any, ...]) -> Iterator[str]:
+    """The files and folders that the kernel copies for a change."""
+    if event == "open":
+        path, flags = args[0], args[2]
+        if isinstance(flags, int) and flags & WRITES and isinstance(path, (str, bytes)):
+            yield os.fsdecode(path) if os.path.exists(path) else parent(path)
+        return
+    files, entries, descriptors = CHANGES[event]
+    if any(args[number] != -1 for number in descriptors):
+        return  # relative to another folder
+    for number in files:
+        if isinstance(args[number], (str, bytes)):
+            yield os.fsdecode(args[number])
+    for number in entries:
+        if isinstance(args[number], (str, bytes)):
+            yield parent(args[number])
+
+
+def parent(path: str | bytes) -> str:
+    """The folder that an entry is in."""
+    return os.path.dirname(os.path.abspath(os.fsdecode(path)))
+
+
+def is_uncopied(path: str) -> bool:
+    """Whether the program may change a file or folder, but the kernel cannot copy it."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    is_file = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+    is_foreign = UNKNOWN in (found.st_uid, found.st_gid)
+    return is_file and is_foreign and (os.geteuid() == 0 or os.access(path, os.W_OK))
+
+
+def note(path: str) -> None:
+    """Notes a file."""
+    with open(FILE, "a") as file:
+        file.write(f"{os.path.abspath(path)}\n")

@@ -1,0 +1,131 @@
+//! Functions for files find what a program has just written, removed and renamed, as on the disk; and files of other
+//! groups can be changed.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::process::{Command, Output};
+
+use plimsoll_needs::needs;
+
+use crate::isolation::{ISOLATIONS, answer, predict};
+use crate::program::{Folder, json, stderr};
+
+const WALK: &str = include_str!("isolation_walk.py");
+
+fn laid_out(name: &str) -> Folder {
+    let folder = Folder::new(name);
+    for name in ["home", "work/folder", "work/tree"] {
+        fs::create_dir_all(folder.file(name)).expect("made");
+    }
+    for name in ["old", "changed", "removed", "folder/in", "tree/in"] {
+        fs::write(folder.file(&format!("work/{name}")), "old").expect("written");
+    }
+    folder
+}
+
+/// What the program prints about each call.
+fn results(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| line.starts_with("RESULT ")).collect()
+}
+
+#[needs(python3)]
+#[test]
+fn functions_for_files_answer_as_on_the_disk() {
+    let disk = laid_out("walk-disk");
+    let output = Command::new("python3")
+        .args(["-c", WALK])
+        .current_dir(disk.file("work"))
+        .output()
+        .expect("it starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let wanted = results(&text);
+    assert!(wanted.len() > 900, "{text}");
+    for isolation in ISOLATIONS {
+        let folder = laid_out(&format!("walk-{isolation}"));
+        let mut command = predict(isolation, &[], &folder, &["python3", "-c", WALK]);
+        let output = command.current_dir(folder.file("work")).output().expect("it starts");
+        answer(&output);
+        let said = stderr(&output);
+        let found = results(&said);
+        let differing: Vec<_> = wanted.iter().zip(&found).filter(|(wanted, found)| wanted != found).collect();
+        assert!(differing.is_empty() && found.len() == wanted.len(), "{isolation}: {differing:#?}");
+        assert_eq!(fs::read_to_string(folder.file("work/changed")).expect("there"), "old", "{isolation}");
+        assert!(fs::exists(folder.file("work/removed")).expect("readable"), "{isolation}");
+    }
+}
+
+/// A program that changes files of a group which is not the user's first one.
+const OF_A_GROUP: &str = "
+import os, sqlite3
+open('log', 'a').write('x')
+os.rename('old', 'older')
+open('runs/new', 'w').write('x')
+os.mkdir('runs/deep')
+os.remove('runs/last')
+sqlite3.connect('data.db').executescript('create table a (b)')
+print('ALL DONE')
+";
+
+/// Runs `predict` with these options as a user without rights, in a folder in which these files
+/// belong to another group. `None` if this user can make no such files.
+fn of_a_group(name: &str, options: &[&str], files: &[&str]) -> Option<Output> {
+    let folder = Folder::new(name);
+    for name in ["home", "runs"] {
+        fs::create_dir(folder.file(name)).expect("made");
+    }
+    for name in ["log", "old", "runs/last", "data.db"] {
+        fs::write(folder.file(name), "").expect("written");
+    }
+    let own = |id: &str| {
+        let output = Command::new("id").arg(id).output().expect("it starts");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    let is_root = own("-u") == "0";
+    let others = own("-G");
+    let mut others = others.split(' ').filter(|it| *it != own("-g")).filter_map(|it| it.parse().ok());
+    let group = if is_root { Some(5000) } else { others.next() };
+    for name in files {
+        chown(folder.file(name), None, Some(group?)).expect("the user's group");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    if is_root {
+        command = Command::new("setpriv");
+        command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]);
+        command.arg(env!("CARGO_BIN_EXE_plimsoll"));
+    }
+    command
+        .args(["predict", "--json", "--gpu", "T4"])
+        .args(options)
+        .args(["--", "python3", "-c", OF_A_GROUP]);
+    command.current_dir(&folder.0).env("HOME", folder.file("home")).env_remove("XDG_CACHE_HOME");
+    let output = command.output().expect("it starts");
+    assert_eq!(fs::read_to_string(folder.file("log")).expect("there"), "");
+    assert!(fs::exists(folder.file("runs/last")).expect("readable"));
+    Some(output)
+}
+
+#[needs(python3)]
+#[test]
+fn files_of_another_group_are_redirected() {
+    for files in [&["log"][..], &["runs"], &["runs/last", "data.db"]] {
+        let Some(output) = of_a_group("walk-group", &[], files) else { return };
+        let report = json(&output);
+        assert!(stderr(&output).contains("\nALL DONE\n"), "{files:?}: {}", stderr(&output));
+        assert_eq!(report["writes"]["isolation"], "redirect", "{files:?}: {report:#}");
+        let why = report["writes"]["instead_of"].as_str().expect("a reason");
+        assert!(why.contains("belongs to group"), "{why}");
+    }
+}
+
+#[needs(python3)]
+#[test]
+fn an_overlay_that_cannot_copy_a_file_is_named() {
+    let Some(output) = of_a_group("walk-forced", &["--isolation", "overlay"], &["log"]) else { return };
+    let report = json(&output);
+    let summary = report["summary"].as_str().expect("a summary");
+    assert!(
+        summary.contains("walk-forced") && summary.contains("log belongs to another user or group"),
+        "{summary}"
+    );
+    assert!(summary.ends_with("--isolation redirect can"), "{summary}");
+}
