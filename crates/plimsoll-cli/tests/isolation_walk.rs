@@ -14,11 +14,11 @@ const WALK: &str = include_str!("isolation_walk.py");
 
 fn laid_out(name: &str) -> Folder {
     let folder = Folder::new(name);
-    for name in ["home", "folder", "tree"] {
-        fs::create_dir(folder.file(name)).expect("made");
+    for name in ["home", "work/folder", "work/tree"] {
+        fs::create_dir_all(folder.file(name)).expect("made");
     }
     for name in ["old", "changed", "removed", "folder/in", "tree/in"] {
-        fs::write(folder.file(name), "old").expect("written");
+        fs::write(folder.file(&format!("work/{name}")), "old").expect("written");
     }
     folder
 }
@@ -32,20 +32,25 @@ fn results(text: &str) -> Vec<&str> {
 #[test]
 fn functions_for_files_answer_as_on_the_disk() {
     let disk = laid_out("walk-disk");
-    let output = Command::new("python3").args(["-c", WALK]).current_dir(&disk.0).output().expect("it starts");
+    let output = Command::new("python3")
+        .args(["-c", WALK])
+        .current_dir(disk.file("work"))
+        .output()
+        .expect("it starts");
     let text = String::from_utf8(output.stdout).expect("text");
     let wanted = results(&text);
     assert!(wanted.len() > 900, "{text}");
     for isolation in ISOLATIONS {
         let folder = laid_out(&format!("walk-{isolation}"));
-        let output = predict(isolation, &[], &folder, &["python3", "-c", WALK]).output().expect("it starts");
+        let mut command = predict(isolation, &[], &folder, &["python3", "-c", WALK]);
+        let output = command.current_dir(folder.file("work")).output().expect("it starts");
         answer(&output);
         let said = stderr(&output);
         let found = results(&said);
         let differing: Vec<_> = wanted.iter().zip(&found).filter(|(wanted, found)| wanted != found).collect();
         assert!(differing.is_empty() && found.len() == wanted.len(), "{isolation}: {differing:#?}");
-        assert_eq!(fs::read_to_string(folder.file("changed")).expect("there"), "old", "{isolation}");
-        assert!(fs::exists(folder.file("removed")).expect("readable"), "{isolation}");
+        assert_eq!(fs::read_to_string(folder.file("work/changed")).expect("there"), "old", "{isolation}");
+        assert!(fs::exists(folder.file("work/removed")).expect("readable"), "{isolation}");
     }
 }
 
@@ -61,8 +66,8 @@ sqlite3.connect('data.db').executescript('create table a (b)')
 print('ALL DONE')
 ";
 
-/// Runs `predict` with these options as a user without rights, in a folder with files of another group. The program is
-/// in a file, or in the command. `None` if this user can make no such files.
+/// Runs `predict` with these options as a user without rights, in a folder in which these files
+/// belong to another group. `None` if this user can make no such files.
 fn of_a_group(name: &str, options: &[&str], files: &[&str]) -> Option<Output> {
     let folder = Folder::new(name);
     for name in ["home", "runs"] {
