@@ -74,7 +74,8 @@ fn sharded_ranks_have_the_bits_of_data_parallel_ones_and_resume_each_others_runs
     assert!(file("step-00000009").exists() && !file("checkpoint.safetensors").exists());
     assert!(file("checkpoint-previous.safetensors").exists(), "the last one of data parallel ranks");
     // One process: the folders of ranks are old, and go with the second checkpoint.
-    let one = result(&["--steps", "11", "--save-every", "1", "--dropout", "0.1", "--resume", &folder.file("ddp")]);
+    let one =
+        result(&["--steps", "11", "--save-every", "1", "--dropout", "0.1", "--resume", &folder.file("ddp")]);
     assert_eq!(one["steps"], 11);
     assert!(file("checkpoint.safetensors").exists() && !file("step-00000009").exists());
     let four = ["--parallel", "shard=4", "--ranks", "4"];
@@ -99,21 +100,23 @@ const READ: &str = r#"
 import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
+from transformers import GPT2Config, GPT2LMHeadModel
 run, rank, ranks = sys.argv[1], 1, 3
-whole = GPT2LMHeadModel.from_pretrained(run).transformer.state_dict()
+whole = GPT2LMHeadModel.from_pretrained(run).state_dict()
 dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
-model = GPT2Model(GPT2Config.from_pretrained(run))
-for block in model.h:
+model = GPT2LMHeadModel(GPT2Config.from_pretrained(run))
+for block in model.transformer.h:
     fully_shard(block)
 fully_shard(model)
 state = model.state_dict()
+del state["lm_head.weight"], whole["lm_head.weight"]  # tied
 dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(run + "/latest/model"), no_dist=True)
 assert sorted(state) == sorted(whole), set(state) ^ set(whole)
 for name, value in state.items():
     assert torch.equal(value.to_local(), whole[name].chunk(ranks)[rank]), name
 adam = dcp.HuggingFaceStorageReader(run + "/latest/optimizer").read_metadata().state_dict_metadata
-assert adam["state.wte.weight.exp_avg"].size == whole["wte.weight"].shape, adam
+name = "transformer.wte.weight"
+assert adam[f"state.{name}.exp_avg"].size == whole[name].shape, adam
 print("ok", len(whole))
 "#;
 
@@ -170,16 +173,27 @@ fn a_checkpoint_is_consolidated_into_a_file_that_is_not_there() {
         assert!(said.contains("shard-00002-") && said.contains("` is damaged"), "{said}");
         assert!(said.contains("the last good checkpoint is") && said.contains("step-00000001"), "{said}");
     }
-    let resumed = result(&[&SHARD[..], &["--steps", "2", "--resume", &format!("{run}/step-00000001")]].concat());
+    let resumed =
+        result(&[&SHARD[..], &["--steps", "2", "--resume", &format!("{run}/step-00000001")]].concat());
     assert_eq!(resumed["steps"], 2);
 }
 
 /// Two ranks that save after each step, by hand: the first hosts the store.
 fn endless(run: &str) -> [Child; 2] {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
     ["0", "1"].map(|rank| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-        command.args(SMALL).args(["--parallel", "shard", "--steps", "1000000", "--save-every", "1", "--resume", run]);
+        command.args(SMALL).args([
+            "--parallel",
+            "shard",
+            "--steps",
+            "1000000",
+            "--save-every",
+            "1",
+            "--resume",
+            run,
+        ]);
         command.envs([("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
         command.env("MASTER_PORT", port.to_string());
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts")

@@ -244,7 +244,12 @@ impl SafetensorsFile {
     }
 
     /// Some rows of a tensor, or all.
-    fn load(&self, name: &str, rows: Option<Range<usize>>, device: &Device) -> Result<Tensor, SerializeError> {
+    fn load(
+        &self,
+        name: &str,
+        rows: Option<Range<usize>>,
+        device: &Device,
+    ) -> Result<Tensor, SerializeError> {
         let (Some(format), Some(mut shape)) = (self.format(name), self.shape(name)) else {
             return Err(SerializeError::format(&self.path, format!("there is no tensor `{name}`")));
         };

@@ -189,10 +189,18 @@ fn train(group: &ProcessGroup, run: &Path, steps: RangeInclusive<u64>, from: Opt
     }
     for step in steps {
         let x = Tensor::full(&[2, 3], step as f64, plimsoll::DType::F32, &Device::cpu()).unwrap();
-        let noise = Tensor::from_slice(&[0.5f32, -1.0, 2.0, 1.5, 0.25, -2.0], &[2, 3], &Device::cpu()).unwrap();
+        let noise =
+            Tensor::from_slice(&[0.5f32, -1.0, 2.0, 1.5, 0.25, -2.0], &[2, 3], &Device::cpu()).unwrap();
         let out = model.forward(&x.mul(&noise).unwrap()).unwrap();
         adamw.zero_grad();
-        out.sub(&Tensor::ones(&[2, 2], &Device::cpu()).unwrap()).unwrap().square().unwrap().mean().unwrap().backward().unwrap();
+        out.sub(&Tensor::ones(&[2, 2], &Device::cpu()).unwrap())
+            .unwrap()
+            .square()
+            .unwrap()
+            .mean()
+            .unwrap()
+            .backward()
+            .unwrap();
         adamw.step().unwrap();
         if step >= first {
             let saved = sharded.checkpoint(&model, &adamw).unwrap().value("step", step);
@@ -228,7 +236,9 @@ fn every_flipped_bit_is_noticed_with_its_tensor_its_file_and_an_older_checkpoint
     assert_eq!(loaded(&folder.0).unwrap(), 2);
     let mut files = vec![latest.join("checkpoint.json")];
     for part in ["model", "optimizer"] {
-        files.extend((1..=2).map(|n| latest.join(format!("{part}/shard-{n:05}-model-00001-of-00001.safetensors"))));
+        files.extend(
+            (1..=2).map(|n| latest.join(format!("{part}/shard-{n:05}-model-00001-of-00001.safetensors"))),
+        );
     }
     let mut tensors = 0;
     for file in files {
@@ -241,7 +251,10 @@ fn every_flipped_bit_is_noticed_with_its_tensor_its_file_and_an_older_checkpoint
             let error = loaded(&folder.0).expect_err(&format!("byte {at} of {}", file.display())).to_string();
             let name = file.file_name().unwrap().to_str().unwrap();
             assert!(error.contains(name), "byte {at}: {error}");
-            assert!(error.contains("the last good checkpoint is") && error.contains("step-00000001"), "{error}");
+            assert!(
+                error.contains("the last good checkpoint is") && error.contains("step-00000001"),
+                "{error}"
+            );
             tensors += usize::from(error.contains(": `") && error.contains("` is damaged"));
         }
         let damaged = bytes[..bytes.len() - 1].to_vec();

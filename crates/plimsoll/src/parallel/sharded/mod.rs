@@ -56,8 +56,7 @@ pub enum Shard {
 
 impl Shard {
     /// All, each with less memory than the one before it.
-    pub const ALL: [Shard; 4] =
-        [Shard::Nothing, Shard::OptimizerState, Shard::Gradients, Shard::Parameters];
+    pub const ALL: [Shard; 4] = [Shard::Nothing, Shard::OptimizerState, Shard::Gradients, Shard::Parameters];
 
     /// The name for options and files: `nothing`, `optimizer-state`, `gradients` or `parameters`.
     pub fn name(self) -> &'static str {

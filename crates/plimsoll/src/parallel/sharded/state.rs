@@ -47,7 +47,11 @@ impl FullyShardedDataParallel {
     ///
     /// # Errors
     /// A parameter of another model; state that is not a number for each element.
-    pub fn checkpoint(&self, module: &dyn Module, optimizer: &dyn Optimizer) -> Result<DistributedCheckpoint> {
+    pub fn checkpoint(
+        &self,
+        module: &dyn Module,
+        optimizer: &dyn Optimizer,
+    ) -> Result<DistributedCheckpoint> {
         let (rank, is_whole) = (self.group.rank(), matches!(self.kind, Kind::Replicated(_)));
         let state = module.state_dict();
         check_listed("checkpoint", state.iter().map(|(_, tensor)| tensor))?;
@@ -55,7 +59,8 @@ impl FullyShardedDataParallel {
         let (mut names, mut seen, mut aliases) = (Vec::new(), Vec::new(), BTreeMap::new());
         let mut rows = Vec::new();
         for (name, tensor) in state.iter() {
-            if let Some((first, _)) = seen.iter().find(|(_, known): &&(&str, &Tensor)| known.is_same(tensor)) {
+            if let Some((first, _)) = seen.iter().find(|(_, known): &&(&str, &Tensor)| known.is_same(tensor))
+            {
                 aliases.insert(name.to_owned(), (*first).to_owned());
                 continue;
             }

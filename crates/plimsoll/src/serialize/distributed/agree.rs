@@ -45,7 +45,8 @@ pub fn check_shared(folder: impl AsRef<Path>, group: &ProcessGroup) -> Result<()
         0 => (0..group.size()).find(|&rank| outcomes[rank].is_empty() && !sees(rank)),
         _ => (outcomes[0].is_empty() && written.is_ok() && !sees(0)).then_some(rank),
     };
-    let unseen = gather_texts(group, &unseen.map_or(String::new(), |rank| rank.to_string()), "shared folder")?;
+    let unseen =
+        gather_texts(group, &unseen.map_or(String::new(), |rank| rank.to_string()), "shared folder")?;
     // If this fails, an empty file with a telling name stays.
     let _ = fs::remove_file(path_of(rank));
     if let Err(source) = written {

@@ -142,7 +142,8 @@ impl Commit<'_> {
             SerializeError::NotSaved { path, source } => shown(&path, &source),
             other => other.to_string(),
         })?;
-        let (link, temporary) = (self.run.join(LATEST), self.run.join(format!(".{LATEST}-{}", std::process::id())));
+        let (link, temporary) =
+            (self.run.join(LATEST), self.run.join(format!(".{LATEST}-{}", std::process::id())));
         // A process that was killed may have had the same id.
         let _ = fs::remove_file(&temporary);
         symlink(name, &temporary)

@@ -11,7 +11,9 @@ use serde_json::{Map, Value};
 use super::folder::{self, MODEL, OPTIMIZER, is_file_name};
 use super::manifest::{MANIFEST, Manifest};
 use crate::serialize::layout::{Layout, Piece, dtype_of};
-use crate::serialize::safetensors::{CHECKPOINT, SafetensorsFile, Sealed, shape_of_rows, unsupported, want_rows};
+use crate::serialize::safetensors::{
+    CHECKPOINT, SafetensorsFile, Sealed, shape_of_rows, unsupported, want_rows,
+};
 use crate::state_dict::{SerializeError, TensorSource};
 
 /// PyTorch's key for the places of a file's tensors in the whole ones.
@@ -87,7 +89,8 @@ impl DistributedFiles {
         let path = path.as_ref();
         // The folder `model` of a checkpoint: its list of files is next to it.
         let is_model = path.file_name().is_some_and(|name| name == MODEL);
-        let inside = path.parent().filter(|folder| is_model && folder::is_complete(folder)).map(Path::to_owned);
+        let inside =
+            path.parent().filter(|folder| is_model && folder::is_complete(folder)).map(Path::to_owned);
         if let Some(checkpoint) = inside.or_else(|| folder::find(path)) {
             let open = |manifest: Manifest| Self::model(&checkpoint, &manifest);
             return Manifest::read(&checkpoint).and_then(open).map_err(|error| with_good(error, &checkpoint));
@@ -96,7 +99,8 @@ impl DistributedFiles {
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let names: BTreeSet<String> = names.filter(|name| is_file_name(name)).collect();
         if names.is_empty() {
-            let message = format!("no checkpoint of several ranks: there is no {MANIFEST} and no shard-….safetensors");
+            let message =
+                format!("no checkpoint of several ranks: there is no {MANIFEST} and no shard-….safetensors");
             return Err(SerializeError::format(path, message));
         }
         let open = |name: &String| SafetensorsFile::open_alone(&path.join(name));
@@ -139,7 +143,9 @@ impl DistributedFiles {
                 let (Some(shape), Some(format)) = (file.shape(&name), file.format(&name)) else { continue };
                 let offsets = places.get(&name).and_then(|place| offsets(place)).unwrap_or_default();
                 if offsets.len() != shape.len() || offsets.iter().skip(1).any(|offset| *offset > 0) {
-                    let message = format!("`{name}` begins at {offsets:?}: only tensors that are cut in their first dimension can be read");
+                    let message = format!(
+                        "`{name}` begins at {offsets:?}: only tensors that are cut in their first dimension can be read"
+                    );
                     return Err(wrong(message));
                 }
                 let start = offsets.first().copied().unwrap_or(0);
@@ -160,9 +166,11 @@ impl DistributedFiles {
         }
         for (name, whole) in &mut tensors {
             whole.parts.sort_by_key(|part| (part.rows.start, part.rows.end));
-            let end = whole.parts.iter().try_fold(0, |end, part| (part.rows.start == end).then_some(part.rows.end));
+            let end =
+                whole.parts.iter().try_fold(0, |end, part| (part.rows.start == end).then_some(part.rows.end));
             let Some(end) = end else {
-                let message = format!("rows of `{name}` are missing or twice in the files: is one of them missing?");
+                let message =
+                    format!("rows of `{name}` are missing or twice in the files: is one of them missing?");
                 return Err(SerializeError::format(folder, message));
             };
             if let Some(rows) = whole.shape.first_mut() {
@@ -187,7 +195,8 @@ impl DistributedFiles {
     /// # Errors
     /// A damaged file; the disk is full.
     pub fn consolidate(&self, path: impl AsRef<Path>) -> Result<(), SerializeError> {
-        let pieces: Result<Vec<Piece<'_>>, SerializeError> = self.order.iter().map(|name| self.piece(name)).collect();
+        let pieces: Result<Vec<Piece<'_>>, SerializeError> =
+            self.order.iter().map(|name| self.piece(name)).collect();
         Layout::of(pieces?, self.aliases.clone(), false).write_file(path.as_ref())?.0.replace_target()
     }
 
@@ -231,7 +240,12 @@ impl DistributedFiles {
         Ok(bytes)
     }
 
-    fn load(&self, name: &str, rows: Option<Range<usize>>, device: &Device) -> Result<Tensor, SerializeError> {
+    fn load(
+        &self,
+        name: &str,
+        rows: Option<Range<usize>>,
+        device: &Device,
+    ) -> Result<Tensor, SerializeError> {
         let Some(whole) = self.tensors.get(name) else {
             return Err(SerializeError::format(&self.folder, format!("there is no tensor `{name}`")));
         };

@@ -87,7 +87,8 @@ impl TensorSource for DistributedSource {
             let prefix = state_name(parameter, "");
             // No key has a dot, so a parameter whose name begins with another one's is not taken for it.
             let keys = states.iter().filter_map(|name| name.strip_prefix(&prefix));
-            names.extend(keys.filter(|key| !key.contains('.')).map(|key| format!("optimizer.{number}.{key}")));
+            names
+                .extend(keys.filter(|key| !key.contains('.')).map(|key| format!("optimizer.{number}.{key}")));
         }
         names
     }
