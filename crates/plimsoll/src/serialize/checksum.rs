@@ -22,6 +22,13 @@ const BLOCK_BYTES: u64 = 1 << 20;
 /// The placeholder for a checksum that is not known yet.
 pub(super) const NONE: &str = "0000000000000000";
 
+/// What identifies a file: its length, and the checksum of its beginning, which has the checksums of all tensors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Sealed {
+    pub(super) bytes: u64,
+    pub(super) xxh3: String,
+}
+
 /// The checksum of some bytes, as 16 digits.
 pub(super) fn of(bytes: &[u8]) -> String {
     format!("{:016x}", XxHash3_64::oneshot(bytes))

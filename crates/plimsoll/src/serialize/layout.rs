@@ -10,8 +10,7 @@ use plimsoll_tensor::{DType, Tensor};
 use serde_json::{Map, Value, json};
 
 use super::atomic::{self, Written};
-use super::checksum::{self, Blocks};
-use super::safetensors::Sealed;
+use super::checksum::{self, Blocks, Sealed};
 use crate::nn::check_listed;
 use crate::state_dict::{SerializeError, StateDict};
 

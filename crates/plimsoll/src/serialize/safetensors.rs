@@ -13,10 +13,9 @@ use std::sync::{Mutex, PoisonError};
 use plimsoll_tensor::{Device, Error, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::checksum::{self, Blocks};
+use super::checksum::{self, Blocks, Sealed};
 use super::good::last_good;
 use super::layout::dtype_of;
 use crate::state_dict::{SerializeError, TensorSource};
@@ -33,13 +32,6 @@ struct Entry {
     shape: Vec<usize>,
     start: u64,
     end: u64,
-}
-
-/// What identifies a file: its length, and the checksum of its beginning, which has the checksums of all tensors.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Sealed {
-    pub(super) bytes: u64,
-    pub(super) xxh3: String,
 }
 
 /// An open safetensors file: its list of tensors; their values are read on demand.

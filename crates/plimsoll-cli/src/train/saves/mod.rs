@@ -280,9 +280,13 @@ impl Saves {
         Ok(())
     }
 
+    /// Writes the small files beside the weights, unless they are there.
     fn write_companions(&self) -> Result<(), SerializeError> {
         for (name, text) in &self.companions {
             let path = self.folder.join(name);
+            if fs::read(&path).is_ok_and(|there| there == text.as_bytes()) {
+                continue;
+            }
             replace(&path, |out| out.write_all(text.as_bytes()))
                 .map_err(|source| SerializeError::NotSaved { path, source })?;
         }

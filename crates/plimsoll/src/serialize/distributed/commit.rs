@@ -18,8 +18,9 @@ use super::files::{OFFSETS, SHARDING, VERSION};
 use super::folder::{self, LATEST, MODEL, OPTIMIZER, file_name, is_complete, step_name, steps_in};
 use super::manifest::Manifest;
 use crate::serialize::atomic::sync_folder;
+use crate::serialize::checksum::Sealed;
 use crate::serialize::layout::{Layout, Piece};
-use crate::serialize::safetensors::{SafetensorsFile, Sealed};
+use crate::serialize::safetensors::SafetensorsFile;
 use crate::state_dict::SerializeError;
 
 /// A save of one step into the folder of a run.

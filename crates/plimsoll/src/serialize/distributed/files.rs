@@ -10,10 +10,9 @@ use serde_json::{Map, Value};
 
 use super::folder::{self, MODEL, OPTIMIZER, is_file_name};
 use super::manifest::{MANIFEST, Manifest};
+use crate::serialize::checksum::Sealed;
 use crate::serialize::layout::{Layout, Piece, dtype_of};
-use crate::serialize::safetensors::{
-    CHECKPOINT, SafetensorsFile, Sealed, shape_of_rows, unsupported, want_rows,
-};
+use crate::serialize::safetensors::{CHECKPOINT, SafetensorsFile, shape_of_rows, unsupported, want_rows};
 use crate::state_dict::{SerializeError, TensorSource};
 
 /// PyTorch's key for the places of a file's tensors in the whole ones.
@@ -42,7 +41,7 @@ const MOST: usize = 8;
 /// assert_eq!(files.names(), ["weight", "bias"]);
 /// assert_eq!(files.rows("weight", 1..2, &Device::cpu())?.shape(), [1, 4]);
 /// files.consolidate(run.join("model.safetensors"))?;
-/// assert_eq!(serialize::open(&run)?.names(), ["weight", "bias"]);
+/// assert_eq!(serialize::open(&run)?.shape("weight"), Some(vec![2, 4]));
 /// # std::fs::remove_dir_all(run)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -11,8 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::optim::GroupState;
 use crate::serialize::atomic;
-use crate::serialize::checksum;
-use crate::serialize::safetensors::Sealed;
+use crate::serialize::checksum::{self, Sealed};
 use crate::state_dict::SerializeError;
 
 /// The name of the file.
