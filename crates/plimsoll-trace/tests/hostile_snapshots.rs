@@ -143,7 +143,7 @@ fn what_is_no_snapshot_is_refused() {
 #[test]
 fn a_wrong_value_is_named_with_its_key_and_place() {
     let event = |pairs: &str| format!(r#"{{"segments": [], "device_traces": [[{{{pairs}}}]]}}"#);
-    check(event(r#""action": "alloc", "addr": -1"#).as_bytes(), "`addr` should be an integer that is not");
+    check(event(r#""action": "alloc", "addr": -1"#).as_bytes(), "`addr` should be a non-negative integer");
     check(event(r#""action": "malloc""#).as_bytes(), "`action` has the unknown value \"malloc\"");
     check(event(r#""action": "alloc", "addr": 1, "size": 2"#).as_bytes(), "a trace entry without `stream`");
     check(event(r#""action": "oom", "stream": 1"#).as_bytes(), "a trace entry without `size`");

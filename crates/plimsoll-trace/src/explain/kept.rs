@@ -19,6 +19,9 @@ use super::surplus;
 use crate::snapshot::{EventIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
 
+/// The size of the smallest block.
+const MIN_BLOCK_BYTES: u64 = 512;
+
 /// Operators that make a tensor without computing one from others.
 const MAKES: [&str; 25] = [
     "_to_copy",
@@ -151,7 +154,9 @@ pub(super) fn settle(program: &Program<'_>, timeline: &Timeline, purposes: &mut 
             (Category::Parameter, Why::SizeOfParameter)
         } else if program.is_input(life) {
             let is_kept = life.freed.is_none_or(|freed| Some(freed) > last_request);
-            match missing.get_mut(&size(life)).filter(|count| is_kept && **count > 0) {
+            // Tensors of any kind have the smallest size, so it shows nothing.
+            let is_telling = is_kept && size(life) > MIN_BLOCK_BYTES;
+            match missing.get_mut(&size(life)).filter(|count| is_telling && **count > 0) {
                 Some(count) => {
                     *count -= 1;
                     (Category::Parameter, Why::HasGradient)
