@@ -91,7 +91,7 @@ impl What {
 pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
     let settings = what.settings();
     if let Some(gpus) = &settings.plan {
-        return plan::run(gpus, settings, what.variants()?);
+        return plan::run(gpus, settings.device.memory_limit(), settings.json, what.variants()?);
     }
     let (world, device) =
         match settings.parallel.start(&settings.device, what.batch_size(), settings.capture)? {

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use super::job::{Job, Outcome};
 use super::progress;
-use super::settings::Settings;
 use super::stop::Stop;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output::{self, BOLD, RESET};
@@ -76,11 +75,11 @@ const WAYS: [(Shard, &[&str]); 4] = [
 /// Tries all ways. `jobs` has the job as it is given, and perhaps the same one with an option that saves memory.
 pub(super) fn run(
     gpus: &Gpus,
-    settings: &Settings,
+    memory_limit: Option<u64>,
+    as_json: bool,
     jobs: Vec<(Option<&'static str>, Job)>,
 ) -> Result<Answer, Failure> {
-    let bound =
-        settings.device.memory_limit().unwrap_or(gpus.gpu.capacity_bytes).min(gpus.gpu.capacity_bytes);
+    let bound = memory_limit.unwrap_or(gpus.gpu.capacity_bytes).min(gpus.gpu.capacity_bytes);
     let ways = if gpus.count == 1 { &[(Shard::Nothing, &[][..])][..] } else { &WAYS[..] };
     let tries = jobs.len() * ways.len();
     let (mut rows, mut first) = (Vec::new(), None);
@@ -109,8 +108,7 @@ pub(super) fn run(
     });
     let exit = if rows[0].fits { Exit::Done } else { Exit::OutOfMemory };
     let Some(job) = first else { unreachable!("there is a job") };
-    let text =
-        if settings.json { of_json(gpus, bound, &rows, &job) } else { of_text(gpus, bound, &rows, &job) };
+    let text = if as_json { of_json(gpus, bound, &rows, &job) } else { of_text(gpus, bound, &rows, &job) };
     Ok(Answer { text, exit })
 }
 
