@@ -9,6 +9,7 @@
 //! | `fit.rs`, `facts.rs` | whether a set fits; what is known about the sets that were tried |
 //! | `strategy/` | which sets are tried, and which is chosen: a function of the facts |
 //! | `estimate.rs`, `foresee.rs` | peaks of sets that did not run; which sets have to run for a decision |
+//! | `recorded.rs` | their test with recorded programs |
 //! | `time.rs` | the estimate of a step's time |
 //! | `hints.rs` | faster matrix products that the GPU supports |
 //! | `candidate.rs`, `tried.rs` | a set that was tried, and all of them |
@@ -38,6 +39,8 @@ mod json;
 mod largest;
 mod offers;
 mod patience;
+#[cfg(test)]
+mod recorded;
 mod report;
 mod search;
 mod sentences;
