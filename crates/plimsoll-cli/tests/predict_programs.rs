@@ -9,6 +9,7 @@ use serde_json::Value;
 use plimsoll_needs::needs;
 
 use crate::program::{Folder, json, plimsoll, stderr};
+use crate::torch::Torch;
 
 /// Runs a program with a Python that has PyTorch.
 fn predict(name: &str, program: &str, options: &[&str], environment: &[(&str, &str)]) -> Output {
@@ -318,4 +319,72 @@ fn attention_that_cudnn_computes_needs_no_gpu() {
     let output = predict("attends", ATTENDS, &["--json", "--gpu=H200"], &[]);
     let report = answer(&output, 0);
     assert!(report["judged"]["peak_allocated_bytes"].as_u64().is_some_and(|it| it > 0), "{report}");
+}
+
+/// Boxes with unknown scores, as in a detection model; the last three boxes are known.
+const BOXES: &str = "
+import torch
+from torchvision.ops import batched_nms, nms
+boxes = torch.rand(3000, 4, device='cuda')
+scores, labels = torch.rand(3000, device='cuda'), torch.arange(3000).cuda() % 7
+kept = nms(boxes, scores, 0.5)
+features = torch.zeros(len(kept), 1 << 12, device='cuda')
+print('kept', len(kept), len(batched_nms(boxes, scores, labels, 0.5)[:2000]), labels[kept].max().item())
+known = torch.tensor([[0.0, 0, 9, 9], [0, 0, 9, 8], [20, 20, 30, 30]]).cuda()
+assert nms(known, torch.tensor([0.5, 0.9, 0.1]).cuda(), 0.5).tolist() == [1, 2]
+";
+
+#[needs(pytorch, torchvision)]
+#[test]
+fn nms_keeps_all_boxes_or_the_assumed_one_and_the_bytes_at_stake_are_named() {
+    let torch = Torch::new("boxes", BOXES);
+    let output = torch.predict(&["--whole", "--json"], &[]);
+    let report = answer(&output, 0);
+    let said = stderr(&output);
+    assert!(said.contains("kept 3000 2000 6\n") && said.contains("kept 1 1 0\n"), "{said}");
+    let warned = report["warnings"][0].as_str().expect("a warning");
+    assert!(
+        warned.starts_with(
+            "train.py:6, 8: `nms` is assumed to keep all boxes, 3000; at stake, all 2 lines together: up to 4"
+        ),
+        "{warned}"
+    );
+    assert!(warned.ends_with(" MiB less"), "{warned}");
+    let (all, none) =
+        (&report["judged"]["peak_allocated_bytes"], &report["with_least_values"]["peak_allocated_bytes"]);
+    assert!(all.as_u64() > none.as_u64().map(|it| it + (40 << 20)), "{all} {none}");
+    let mut reads = report["reads"].as_array().expect("reads").iter();
+    assert!(reads.all(|read| read["decides"] == false || read["line"] != 10), "{report}");
+}
+
+/// Two trainings in one function that ends with the loop, the second with a larger batch; then a tensor of 64 MiB.
+const TWICE: &str = "
+import sys, torch
+def train(model, batch, steps):
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        model(torch.randn(batch, 64, device='cuda')).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+model = torch.nn.Linear(64, 1024).cuda()
+train(model, 32, int(sys.argv[1]))
+train(model, 2048, 12)
+last = torch.zeros(1 << 24, device='cuda')
+";
+
+#[needs(pytorch)]
+#[test]
+fn a_second_training_and_a_tensor_behind_it_run_or_the_first_line_says_that_they_did_not() {
+    let torch = Torch::new("twice", TWICE);
+    let [few, all] =
+        [&["--json"][..], &["--json", "--whole"]].map(|it| answer(&torch.predict(it, &["12"]), 0));
+    assert_eq!(few["summary"], all["summary"]);
+    assert!(few["judged"]["peak_allocated_bytes"].as_u64() > Some(64 << 20), "{few}");
+    // A loop that is too long is not run to its end.
+    let report = answer(&torch.predict(&["--json"], &["1000000"]), 0);
+    let said = report["summary"].as_str().expect("a sentence");
+    let expected =
+        " in the first 3 steps (train.py:11 and 1 more line after the loop were not run: --whole): at most";
+    assert!(said.starts_with("fits") && said.contains(expected), "{said}");
+    assert!(report["not_run"].to_string().contains("train.py:12  last = torch.zeros"), "{report}");
 }

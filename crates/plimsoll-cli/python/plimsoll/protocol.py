@@ -123,6 +123,14 @@ class GrowingSteps(TypedDict):
     quickens: int  # by how many bytes each growth is larger than the one before
 
 
+class Varying(TypedDict):
+    """A device whose requests differ from step to step, as with batches of varying length."""
+
+    device: int
+    bytes: int  # by how much its reserved bytes still grew in the last `steps` steps; 0 if they had settled
+    steps: int
+
+
 class Climb(TypedDict):
     """A device whose peak rose in each of the latest steps: by `bytes` in the last one."""
 
@@ -281,12 +289,15 @@ class Report(TypedDict):
     problems: list[str]
     cut: bool
     went_on: bool
+    whole: bool  # whether the training loop ran to its end
     ended: bool
+    after: list[Place]  # code behind the last step that may need memory and did not run
     unseen: list[Place]
     late: list[Late]
     after_error: Thrown | None
     growth: list[GrowingSteps]
     climbs: list[Climb]
+    varying: list[Varying]
     batches: Batches | None
     holders: list[Holder]
     loops: list[CutLoop]

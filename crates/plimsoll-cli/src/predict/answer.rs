@@ -37,6 +37,8 @@ pub(super) struct Outcome {
     /// The result with the largest values in place of unknown ones that decide sizes, if there are any and the program ran with
     /// them.
     pub(super) with_largest: Option<Box<Outcome>>,
+    /// The result with their smallest values, if all of them had their largest one.
+    pub(super) with_least: Option<Box<Outcome>>,
     /// The last request that failed, even if the program caught the error.
     pub(super) shortage: Option<Shortage>,
     /// Memory that was still growing when the run was cut short, if any.
@@ -89,6 +91,7 @@ impl Outcome {
             with_warm_caches: None,
             without_assumptions: None,
             with_largest: None,
+            with_least: None,
             shortage,
             growth,
             need: None,
@@ -229,6 +232,7 @@ impl Outcome {
         let decided = self.reports.iter().flat_map(|report| &report.reads).any(Read::decides);
         let computed = |report: &Report| {
             report.captures > 0
+                || (report.cut && !report.varying.is_empty())
                 || !report.loops.is_empty()
                 || !report.growth.is_empty()
                 || !report.warnings.is_empty()

@@ -47,6 +47,11 @@ impl Assumption {
         Assumption(String::new(), 0, Value::from("max"))
     }
 
+    /// Assumes one at every line where the value decides a size: `nms` keeps at least one box.
+    pub(crate) fn least() -> Assumption {
+        Assumption(String::new(), 0, Value::from(1))
+    }
+
     /// Assumes the value that shows the maximum for a warning, if its line is known.
     pub(crate) fn most(warning: &Warning) -> Option<Assumption> {
         let (file, line) = warning.place.as_ref()?;

@@ -39,12 +39,12 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `start.py`, `watch.py`, `settings.py`, `device.py`, `compiled.py`, `failure.py` | the hooks, and the report |
+//! | `start.py`, `watch.py`, `marks.py`, `settings.py`, `device.py`, `compiled.py`, `failure.py` | the hooks, and the report |
 //! | `optimizers.py` | the optimizer steps that count |
 //! | `reads.py`, `dataflow.py`, `source.py`, `names.py` | reads of device values: where they are, and what the values decide |
-//! | `shadows.py`, `shadow.py`, `bounds.py`, `experts.py` | values that are known without computing; equal shares of experts |
+//! | `shadows.py`, `shadow.py`, `bounds.py`, `experts.py`, `boxes.py` | values that are known without computing; equal shares of experts; the boxes that `nms` keeps |
 //! | `finish.py`, `loops.py`, `batches.py`, `growth.py`, `rounds.py` | the code after the steps; the training's largest batch; growth in loops that are cut short, and the outer loop that ends it |
-//! | `late.py`, `lines.py`, `conditions.py`, `heavy.py`, `behind.py` | code of the training loop, and after it in an outer loop, that has not run yet; when it will, whether it matters |
+//! | `late.py`, `lines.py`, `conditions.py`, `heavy.py`, `behind.py`, `after.py` | code of the training loop, and after it, that has not run yet; when it will, whether it matters |
 //! | `view.py`, `renames.py`, `space.py` | the private view of the file system in a fork; files that the program renames; the free space it finds |
 //! | `warnings.py`, `graphs.py` | memory that depends on unknown values; graphs that no backward pass uses |
 //! | `sparse.py`, `network.py` | saved models that take no space; the hosts that the program contacts |

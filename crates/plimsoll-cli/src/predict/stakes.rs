@@ -1,5 +1,6 @@
 //! A second run to compute the bytes at stake: unknown values that decide sizes get their largest value. Device values
-//! are zero in the first run, so it shows the minimum.
+//! are zero in the first run, so it shows the minimum. If all of these values are already the largest (boxes that `nms`
+//! keeps), they are one in the second run.
 
 use std::time::Duration;
 
@@ -31,24 +32,33 @@ impl Outcome {
         session: &Session,
     ) -> Result<(), Failure> {
         let reports = &self.reports;
-        let is_open = reports.iter().flat_map(|report| &report.reads).any(Read::is_undecided);
+        let open: Vec<&Read> =
+            reports.iter().flat_map(|report| &report.reads).filter(|read| read.is_undecided()).collect();
+        let is_open = !open.is_empty();
         let warned = reports.iter().flat_map(|report| &report.warnings).filter_map(Assumption::most);
-        let largest: Vec<Assumption> = is_open.then(Assumption::largest).into_iter().chain(warned).collect();
+        let mut largest: Vec<Assumption> =
+            is_open.then(Assumption::largest).into_iter().chain(warned).collect();
+        let are_largest = largest.len() == 1 && is_open && open.iter().all(|read| read.keeps_all_boxes());
         if largest.is_empty() || !args.assume.is_empty() || !matches!(self.verdict, Verdict::Fits { .. }) {
             return Ok(());
         }
-        output::progress(
-            "values read from the GPU decide how much memory is needed; running again with the largest ones, for the bytes at stake",
-        );
+        if are_largest {
+            largest = vec![Assumption::least()];
+        }
+        output::progress(&format!(
+            "values read from the GPU decide how much memory is needed; running again with the {} ones, for the bytes at stake",
+            if are_largest { "smallest" } else { "largest" }
+        ));
         let run = Run::of(args, &args.command, &target.with_more(0), session, &largest)?;
         let found = Outcome::of(&run.job, target)?;
         let ran = matches!(found.verdict, Verdict::Fits { .. } | Verdict::Grows(_) | Verdict::RunsOut(_));
         // A line without a known largest value got zero again.
-        let is_larger =
+        let is_changed =
             found.reports.iter().flat_map(|report| &report.reads).any(|read| read.assumed.is_some())
                 || largest.len() > usize::from(is_open);
-        if ran && is_larger && run.job.ended != Ended::Interrupted {
-            self.with_largest = Some(Box::new(found));
+        if ran && is_changed && run.job.ended != Ended::Interrupted {
+            let kept = if are_largest { &mut self.with_least } else { &mut self.with_largest };
+            *kept = Some(Box::new(found));
         }
         Ok(())
     }

@@ -369,7 +369,13 @@ fn library_mark(file: &str, name: &str) -> Mark {
     if file.ends_with("/torch/nn/modules/module.py") && name == "_call_impl" {
         return Mark::ModuleCall;
     }
-    const AROUND: [&str; 3] = ["/torch/_native/", "<frozen plimsoll shadows>", "<frozen plimsoll experts>"];
+    const AROUND: [&str; 5] = [
+        "/torch/_native/",
+        "<frozen plimsoll shadows>",
+        "<frozen plimsoll experts>",
+        "<frozen plimsoll bounds>",
+        "<frozen plimsoll boxes>",
+    ];
     if AROUND.iter().any(|part| file.contains(part)) {
         return Mark::Dispatch;
     }

@@ -6,8 +6,9 @@ A loader that starts then yields all its batches if memory grows from batch to b
 batches takes most of the time, copies of one replace those in between (loops.py). Otherwise it yields the first ones
 and the last.
 
-If the program starts more epochs, each gets one batch, until the time is up. A program that does not train in a
-loop over a DataLoader is stopped at once, and its evaluations are listed as not run (`unseen`).
+If the program starts more epochs, each gets one batch, until the time is up. A loop that is not over a DataLoader runs to
+its end if that is near and the code behind it may need memory (after.py). Otherwise the program is stopped, and what did not
+run is listed (`after`, `unseen`).
 """
 
 from __future__ import annotations
@@ -24,11 +25,16 @@ from typing import Any
 
 from .. import allocator, frames, protocol
 from . import batches, loops, settings
+from .after import after
 from .growth import Growth
+from .heavy import Heavy
 
 LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after them
 LONGEST_TIME = 120.0  # the same if a loop with growing memory needs it
-IDLE = 5  # stop after this many further steps without new code in between
+IDLE = 5  # stop after this many further steps without new code in between, and this many seconds of CPU time:
+IDLE_TIME = 1.0
+REST_TIME = 5.0  # if the code behind these steps may need memory
+RUN_ON_TIME = 8.0  # the loop of the steps runs to its end if that takes at most this many seconds of CPU time
 
 
 class Loaders:
@@ -66,6 +72,11 @@ class Finish:
         self.levels: list[int] = []  # allocated bytes after the steps, sampled a few times a second
         self.new: set[object] = set()  # loaders and lines first seen after the steps
         self.idle = 0  # steps since the last new one
+        self.idle_since = 0.0  # the CPU time at which there were too many of them
+        self.runs_on = False  # whether the loop of the steps is running to its end
+        self.is_whole = False  # whether it has
+        self.after: list[protocol.Place] = []  # code behind the last step that may need memory
+        self.ends: list[tuple[float, float]] = []  # CPU time and time at the end of each of the latest steps
         self.called: set[tuple[str, int]] = set()  # lines that call `eval()`
         self.files: set[str] = set()  # the program's files on the stack at a step
         self.watch_loaders()
@@ -139,6 +150,7 @@ class Finish:
         """A step was counted: the loaders that yielded a batch for it are the training's."""
         self.training |= self.since_step
         self.since_step = set()
+        self.ends = [*self.ends[-3:], (time.process_time(), time.monotonic())]
         self.files |= {frame.f_code.co_filename for frame in frames.of_program(sys._getframe(1))}
 
     def may_go_on(self) -> bool:
@@ -155,6 +167,31 @@ class Finish:
         while frame is not None:
             yield frame.f_code.co_filename
             frame = frame.f_back
+
+    def look(self, frame: FrameType | None) -> None:
+        """Finds the code behind a step that may need memory."""
+        try:
+            self.after = after(frame, Heavy(self.torch))
+        except Exception:
+            self.after = []  # misread source must not fail the program
+
+    def can_run_on(self, frame: FrameType, steps: int, total: int | None) -> bool:
+        """Whether the loop runs to its end: the code behind it may need memory, and the end is near."""
+        self.look(frame)
+        if not self.after or not settings.FURTHER or settings.STOPS or settings.ranks() > 1 or not total:
+            return False
+        paces = [(it[0] - before[0], it[1] - before[1]) for before, it in zip(self.ends, self.ends[1:])]
+        rest = max(total - steps, 0)
+        processor, wall = (min((it[at] for it in paces), default=MOST_TIME) * rest for at in (0, 1))
+        self.runs_on = rest > 0 and processor < RUN_ON_TIME and wall < MOST_TIME
+        self.until = time.monotonic() + MOST_TIME
+        return self.runs_on
+
+    def ran_on(self, steps: int, total: int | None) -> bool:
+        """Another step of that loop is done. Returns whether it was the last."""
+        self.is_whole = total is not None and steps >= total
+        self.runs_on = not self.is_whole
+        return self.is_whole
 
     def begin(self) -> None:
         """The steps are done: the time for the code after them begins."""
@@ -181,8 +218,19 @@ class Finish:
         return True
 
     def is_up(self) -> bool:
-        """Whether to stop: too many further steps without new code, or too much time."""
-        return self.idle > IDLE or self.left() < 0
+        """Whether to stop because the time is up."""
+        return self.until > 0 and self.left() < 0
+
+    def goes_on(self, frame: FrameType) -> bool:
+        """Called at the end of each further step. Returns whether the program may go on."""
+        self.idle += 1
+        if self.idle <= IDLE:
+            return not self.is_up()
+        now = time.process_time()
+        if self.idle == IDLE + 1:
+            self.idle_since = now
+            self.look(frame)
+        return now - self.idle_since < (REST_TIME if self.after else IDLE_TIME) and not self.is_up()
 
     def note_level(self) -> None:
         """Notes the allocated bytes a few times a second."""

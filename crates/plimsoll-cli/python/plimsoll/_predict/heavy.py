@@ -22,7 +22,8 @@ LIGHT = set(
     " manual_seed seed synchronize empty_cache memory_allocated max_memory_allocated memory_reserved memory_stats memory_summary"
     " reset_peak_memory_stats max_memory_reserved is_available get_rank get_world_size barrier is_initialized device parameters"
     " named_parameters modules named_modules children is_tensor is_grad_enabled perf_counter get_last_lr set_epoch export_stacks"
-    " buffers named_buffers register_buffer step_lr isEnabled record update_bn index count sum_to_size where_saved".split()
+    " buffers named_buffers register_buffer step_lr isEnabled record update_bn index count sum_to_size where_saved"
+    " destroy_process_group _dump_snapshot _record_memory_history".split()
 )
 
 
@@ -63,13 +64,16 @@ class Heavy:
             )
         if name in HOLDS:
             return any(self.has_tensor(it, names) for it in node.args)
-        if name in SHOWS or name in READERS or name in LIGHT or name in METADATA:
+        if name in SHOWS or name in READERS or name in METADATA:
             return False
         target = looked_up(node.func, names)
+        function = undecorated(getattr(target, "__func__", target))
+        is_own = isinstance(function, types.FunctionType) and not is_library(function.__code__.co_filename)
+        if name in LIGHT and not is_own:
+            return False
         if isinstance(target, torch.nn.Module) or (isinstance(target, type) and self.is_maker(target)):
             return True
-        function = undecorated(getattr(target, "__func__", target))
-        if isinstance(function, types.FunctionType) and not is_library(function.__code__.co_filename):
+        if is_own:
             return depth < DEPTH and self.is_function(function, getattr(target, "__self__", None), depth)
         if target is not None:
             module = getattr(function, "__module__", None) or ""

@@ -41,8 +41,9 @@ CHECKING = set(
 )
 # A bool that these operators read says whether an argument is valid (PyTorch before 2.15).
 PASSING = ("repeat_interleave",)
-COUNTING = set("nonzero _unique2 unique_consecutive unique_dim".split())  # these read the number of their results
-BOUNDED = ("nonzero",)  # operators that read during their own work, and whose results are elements of a known tensor
+# These read the number of their results.
+COUNTING = set("nonzero _unique2 unique_consecutive unique_dim nms".split())
+BOUNDED = ("nonzero", "nms")  # of these, those whose results are elements of a known tensor
 # Code in these files only stores or prints values that it reads.
 SHOWING = (
     "/torch/_tensor_str.py /torch/serialization.py /torch/distributed/checkpoint/ /safetensors/ /logging/__init__.py"
@@ -71,12 +72,13 @@ class Site:
         self.value: Any = None
         self.matched: list[tuple[str, int]] = []  # the lines of --assume that name it
         self.is_used = False  # whether it returned that value
+        self.is_everywhere = False  # whether that value is assumed at all lines
         self.divides = False  # whether the program divides by it
         self.bounds: tuple[Any, Any] | None = None  # the smallest and largest value within the bounds
 
     def is_given(self) -> bool:
         """Whether its value was assumed or is the maximum, and so does not just replace a zero."""
-        return bool(self.matched) or self.value == "max"
+        return bool(self.matched) or self.is_everywhere or self.value == "max"
 
     def taken(self) -> tuple[Any, Any] | None:
         """The range of the values that the program got without --assume; None if all were zero."""
@@ -223,7 +225,7 @@ class Reads:
         is_open = fate == "size" and not (via and GENERATION in via.f_code.co_filename)
         for file, line, value in self.assumed:
             if line == EVERYWHERE and is_open:
-                site.value = value
+                site.value, site.is_everywhere = value, True
             if any(it.f_lineno == line and is_file(it.f_code.co_filename, file) for it in frames[:12]):
                 site.value = value
                 site.matched.append((file, line))
@@ -272,6 +274,8 @@ class Reads:
                 self.problem(site, f"`{site.value}` is unknown there: give a number")
                 return None
         if site.operator in COUNTING:
+            if site.operator in BOUNDED and tensor is not None:
+                value = min(value, tensor.numel())
             return int(value).to_bytes(count, sys.byteorder) if count in (4, 8) else None
         kind: Any = str(tensor.dtype).removeprefix("torch.") if tensor is not None else None
         size = tensor.element_size() if tensor is not None else count
@@ -299,7 +303,9 @@ class Reads:
         if site.operator in RETURNING:
             return dataflow.bound_of(outer(), which)
         if site.operator not in BOUNDED:
-            return None  # the tensor is a number that the operator computed, so it does not bound the result
+            # The tensor is a number that the operator computed, so it does not bound the result.
+            bound = getattr(self.of_thread, "bound", None)
+            return bound and bound[1]
         return tensor.numel() if which == "max" else tensor.numel() // 2
 
     def problem(self, site: Site, text: str) -> None:

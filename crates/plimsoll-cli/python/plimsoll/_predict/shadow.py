@@ -81,6 +81,7 @@ class Shadows:
         self.address = getattr(torch._C, "_storage_address", None) or (lambda tensor: tensor.untyped_storage()._cdata)
         self.in_backward: Callable[[], bool] = lambda: torch._C._current_graph_task_id() != -1
         self.shadows: dict[int, Shadow] = {}  # by the address of the storage's object
+        self.libraries: list[Any] = []  # keeps the wrappers of other libraries' operators
         self.lock = threading.RLock()
         self.standin, self.writes = ctypes.CDLL(None), None
         if hasattr(self.standin, "plimsoll_standin_writes"):

@@ -9,7 +9,7 @@ batch, a padding mask. The result of any other operator has no shadow, so a read
 Values that depend on the assumption that experts get equal shares are marked (`even`, experts.py), and so are values
 that a tensor may have but that are not certain (`unsure`, bounds.py).
 
-`explain` recognizes the frames of the wrappers by the names of this file and of experts.py (origin.rs).
+`explain` recognizes the frames of the wrappers by the names of this file and of experts.py, bounds.py and boxes.py (origin.rs).
 """
 
 from __future__ import annotations
@@ -130,19 +130,29 @@ class Known(Shadows):
         is_factory = name in ("aten::arange", "aten::linspace")
         is_bounded = bounds.is_bounded(operator)
         tensor, modes = self.torch.Tensor, self.torch._C._len_torch_function_stack
+        # Whether a floating-point result of unknown values is unknown.
+        is_plain = out is None and not is_factory and (not is_bounded or name in bounds.OF_INTEGERS)
 
         def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
             result = call(keys, *args, **kwargs)
-            # Most results are too large for a shadow. Skip this check if the program has a function mode active,
-            # because it would see these calls.
-            if type(result) is tensor and not modes() and result.numel() > MOST_FLOATS and result.is_floating_point():
-                return result
+            # Most results are too large for a shadow, or computed from unknown values. Skip these checks if the program has
+            # a function mode active, because it would see these calls.
+            if type(result) is tensor and not modes() and result.is_floating_point():
+                if result.numel() > MOST_FLOATS or (is_plain and self.is_unknown(args[0])):
+                    return result
             if self.shadows or is_factory or is_bounded:
                 with self.quiet():
                     self.follow(operator, args, kwargs, result, out, is_factory)
             return result
 
         return dispatched
+
+    def is_unknown(self, argument: Any) -> bool:
+        """Whether this argument, or the first element of this list, is a tensor whose values are certainly unknown."""
+        first = argument[0] if type(argument) in (list, tuple) and argument else argument
+        if type(first) is not self.torch.Tensor or not first.is_cuda or first.is_sparse:
+            return False
+        return self.address(first) not in self.shadows
 
     def follow(
         self,
@@ -314,8 +324,11 @@ class Known(Shadows):
         name = operator._schema.name.removeprefix("aten::")
 
         def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            state, selection = self.of_thread, getattr(self.of_thread, "selection", None)
             values, even, unsure = None, False, False
-            if self.shadows:
+            if selection is not None and name == "nonzero":
+                values, unsure = self.everything(args[0])[: selection.number], not selection.is_sure
+            elif self.shadows:
                 try:
                     with self.quiet():
                         found = self.on_host(args, kwargs)
@@ -324,15 +337,21 @@ class Known(Shadows):
                 except Exception as why:
                     self.failed(operator, why)
             all_values = values if isinstance(values, (list, tuple)) else (values,)
-            state = self.of_thread
-            names = ("pending", "operator", "even", "bounded", "bound", "tensor", "known")
+            names = ("pending", "operator", "even", "bounded", "bound", "tensor", "known", "assumed")
             before = {it: getattr(state, it, None) for it in names}
             dim = args[1] if name == "unique_dim" else 0
             state.pending = None if values is None else all_values[0].size(dim)
-            state.operator, state.even, state.tensor, state.known = name, even, args[0], False
+            state.operator = name if selection is None else selection.operator
+            state.even, state.tensor, state.known, state.assumed = even, args[0], False, False
             state.bounded, state.bound = unsure, (state.pending,) * 2 if unsure and state.pending else None
             try:
                 result = call(keys, *args, **kwargs)
+                if name == "nonzero" and (values is None or unsure) and state.assumed and selection is None:
+                    # So many elements are assumed to be found: the first ones.
+                    with self.quiet():
+                        is_small = self.is_small(result) and self.is_small(args[0], even=True)
+                        all_values = (self.everything(args[0])[: result.size(0)] if is_small else None,)
+                        values, unsure = all_values[0], True
             finally:
                 for it, value in before.items():
                     setattr(state, it, value)
@@ -345,3 +364,7 @@ class Known(Shadows):
             return result
 
         return dispatched
+
+    def everything(self, tensor: Any) -> Any:
+        """The indices of all elements, on the host, as `nonzero` returns them."""
+        return self.torch.ones(tensor.size(), dtype=self.torch.bool, device="cpu").nonzero()

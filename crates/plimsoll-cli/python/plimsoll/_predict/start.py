@@ -30,6 +30,7 @@ def begin() -> None:
         "safetensors.torch": safetensors,
         "transformers.modeling_utils": pretrained,
         "torch.distributed.checkpoint.state_dict": state_dicts,
+        "torchvision": torchvision,
         "torch._inductor.runtime.cache_dir_utils": keep_inductor,
         "triton.knobs": keep_triton,
     }
@@ -95,6 +96,15 @@ def state_dicts(module: Any) -> None:
     from . import host
 
     host.state_dicts(module)
+
+
+def torchvision(module: Any) -> None:
+    """torchvision's operators are registered."""
+    from . import boxes
+
+    known = WATCH[0].known if WATCH else None
+    if known is not None:
+        boxes.install(known, known.of_thread)
 
 
 def keep_inductor(module: Any) -> None:

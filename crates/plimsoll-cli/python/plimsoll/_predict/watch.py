@@ -28,7 +28,7 @@ from .._holding.growing import Growing
 from .._waste.peak import Peak
 from ..allocator import allocated, backend, levels, record_history
 from ..frames import is_library
-from . import compiled, network, patches, settings, sparse, view
+from . import compiled, marks, network, patches, settings, sparse, view
 from . import device as standin
 from .failure import described
 from .finish import Finish
@@ -40,6 +40,7 @@ from .optimizers import Hosted, shares_parameters
 from .reads import Reads
 from .settings import number
 from .shadows import Known
+from .varying import Varying
 from .warnings import Warnings
 
 STOP = os.path.join(settings.FOLDER, protocol.STOP)  # exit once it exists; also in forks, whose folder is another
@@ -70,7 +71,7 @@ class Watch:
         except Exception:
             self.known = None  # PyTorch before 2.9 has no `get_kernel`
         self.finish_up = Finish(torch)
-        self.growth, self.late = Growth(torch), Late(torch)
+        self.growth, self.late, self.varying = Growth(torch), Late(torch), Varying()
         self.growing, self.falling = Growing(torch), Falling(torch)
         self.warnings = Warnings(torch, self.reads)
         self.graphs = Graphs(torch, self.count)
@@ -120,6 +121,7 @@ class Watch:
         self.after_error: protocol.Thrown | None = None  # the exception that ended the code after the steps
         self.peaks: dict[tuple[int, str], tuple[int, int]] = {}  # by device: bytes, and the step
         self.peaks_of_steps: dict[tuple[int, str], tuple[int, int]] = {}  # the same, where code runs after the steps
+        self.requested: dict[int, int] = {}  # by device: all bytes that were ever requested of the allocator
         self.retries: dict[int, int] = {}  # by device: how often cached memory was given back, because memory was short
         self.error: protocol.Thrown | None = None
         self.refusal: protocol.Refusal | None = None  # the technique that cannot be applied, and why
@@ -161,7 +163,7 @@ class Watch:
         if self.allocator != "native":
             # Only the native allocator records its blocks.
             self.listen()
-            self.mark(protocol.STARTED)
+            marks.mark(protocol.STARTED)
             return self.report()
         if settings.RECORDS:
             record_history(self.torch, stacks="all", max_entries=ENTRIES)
@@ -170,7 +172,7 @@ class Watch:
             self.listen()
         if settings.PLAN is None if settings.RECORDS else settings.LOOKS:
             self.look()
-        self.mark(protocol.STARTED)
+        marks.mark(protocol.STARTED)
         self.report()
 
     def look(self) -> None:
@@ -237,8 +239,7 @@ class Watch:
         """This many steps are done."""
         finish = self.finish_up
         if finish.finishing:
-            finish.idle += 1
-            if finish.is_up():
+            if not finish.goes_on(sys._getframe(1)):
                 self.stop("stopped", 0)
             return
         if steps <= self.counted:
@@ -246,23 +247,31 @@ class Watch:
         self.counted = steps
         self.measure(steps)
         finish.stepped()
-        self.growth.note(self.peaks)
+        if self.varying.began is None:  # later, the batch that a variable holds may grow as batches do
+            self.growth.note(self.peaks)
+        self.varying.note(self.requested, self.peaks)
+        if finish.runs_on:
+            return self.begin_rest() if finish.ran_on(steps, self.growth.total) else None
         self.late.ends_early = finish.may_go_on()
         self.late.stepped(steps, sys._getframe(1))
         is_last = 0 < settings.STEPS <= steps and self.has_settled(steps) and not self.growth.is_unsure()
         if is_last:
             self.growth.look(sys._getframe(1), steps, finish.given)
-            is_last = not self.late.waits(steps, self.growth.total)
+            is_last = not self.late.waits(steps, self.growth.total) and not self.varying.waits(self.growth.total)
         if settings.PLAN is None:
             self.growing.stepped(self.growth.growing(), is_last)
         if is_last and not settings.STOPS and finish.may_go_on():
-            self.peaks_of_steps = dict(self.peaks)
-            self.late.end()
-            finish.begin()
-            self.host.enter(AFTER)
-        elif is_last:
+            self.begin_rest()
+        elif is_last and not finish.can_run_on(sys._getframe(1), steps, self.growth.total):
             self.stop("stopped", 0)
         self.report()
+
+    def begin_rest(self) -> None:
+        """The steps are done: the code after them begins."""
+        self.peaks_of_steps = dict(self.peaks)
+        self.late.end()
+        self.finish_up.begin()
+        self.host.enter(AFTER)
 
     def has_settled(self, steps: int) -> bool:
         """Whether the reserved bytes have stopped growing: fragmented memory may grow long after the first steps."""
@@ -297,23 +306,18 @@ class Watch:
             time.sleep(0.1)
             if os.getpid() != pid or not os.path.isdir(settings.FOLDER):
                 return
-            if self.state == "running" and self.finish_up.finishing:
-                self.finish_up.note_level()
-                if self.finish_up.is_up():
+            finish = self.finish_up
+            if self.state == "running" and (finish.finishing or finish.runs_on):
+                if finish.finishing:
+                    finish.note_level()
+                if finish.is_up():
+                    finish.look(sys._current_frames().get(threading.main_thread().ident or 0))
                     return self.stop("stopped", 0)
         # A process that only started others, as torchrun does, waits for their reports.
         until = time.time() + 10
-        while not self.started and self.marks(protocol.DONE) < self.marks(protocol.STARTED) and time.time() < until:
+        while not self.started and marks.marks(protocol.DONE) < marks.marks(protocol.STARTED) and time.time() < until:
             time.sleep(0.02)
         self.stop("expired", 124)
-
-    def mark(self, what: str) -> None:
-        """Marks this process as started or done, for the others."""
-        open(os.path.join(settings.FOLDER, f"{self.pid}.{what}"), "w").close()
-
-    def marks(self, what: str) -> int:
-        """The number of processes with this mark."""
-        return sum(name.endswith(f".{what}") for name in os.listdir(settings.FOLDER))
 
     def end(self) -> None:
         """Called at interpreter exit. Stores the exception that ended the process, if there was one."""
@@ -325,7 +329,7 @@ class Watch:
             # The steps succeeded, and the code after them failed, perhaps because its loop was shortened.
             self.state, self.after_error = "stopped", described(failure)
             self.finish(dump=True)
-            self.wait_for_others()
+            marks.wait_for_others()
             self.leave(0)
         if failure is not None:
             self.state = "failed"
@@ -354,18 +358,8 @@ class Watch:
         if "multiprocessing.process" in sys.modules:
             for child in sys.modules["multiprocessing.process"].active_children():
                 child.terminate()
-        self.wait_for_others()
+        marks.wait_for_others()
         self.leave(code)
-
-    def wait_for_others(self) -> None:
-        """Waits until the other ranks of this machine are done. A rank that exits first may end a store that the
-        others still need.
-        """
-        # The ranks of this machine. Ranks of other machines do not write to this folder.
-        world = 1 if settings.ALONE else number("LOCAL_WORLD_SIZE") or number("WORLD_SIZE") or 1
-        until = time.time() + 10
-        while self.marks(protocol.DONE) < world and world > 1 and time.time() < until:
-            time.sleep(0.02)
 
     def finish(self, dump: bool) -> None:
         """Makes the last measurement and report, and a snapshot if `dump`. Must not fail the program."""
@@ -377,7 +371,7 @@ class Watch:
             self.report()
             if self.started:
                 self.host.weigh()
-                self.mark(protocol.DONE)
+                marks.mark(protocol.DONE)
         except Exception as why:
             print(f"plimsoll: the memory of process {self.pid} is not recorded: {why}", file=sys.stderr)
 
@@ -392,6 +386,7 @@ class Watch:
         for device in range(self.torch.cuda.device_count()):
             stats = self.torch.cuda.memory_stats(device)
             self.retries[device] = stats.get("num_alloc_retries", 0)
+            self.requested[device] = stats.get("allocated_bytes.all.allocated", 0)
             if self.allocator == "native":
                 self.measure_outside(device, stats.get("reserved_bytes.all.current", 0))
             taken = 0 if self.allocator == "native" else standin.taken_bytes(device)
@@ -442,7 +437,8 @@ class Watch:
                     outside_bytes=sum(row["bytes"] for row in outside if row["device"] == device),
                 )
             )
-        is_cut = bool(self.finish_up.finishing) or self.state == "stopped"
+        finish = self.finish_up
+        is_cut = self.state == "stopped" or bool(finish.finishing and (finish.cut or not finish.is_whole))
         fields = protocol.Report(
             protocol=protocol.VERSION,
             pid=self.pid,
@@ -472,17 +468,20 @@ class Watch:
             reads=self.reads.rows(),
             problems=self.reads.problems + (self.reads.unused() if self.state != "running" else []),
             cut=is_cut,
-            went_on=bool(self.finish_up.finishing),
+            went_on=bool(finish.finishing),
+            whole=finish.is_whole,
             ended=self.state == "ended",
-            late=self.late.rows(self.growth.total) if self.state == "stopped" else [],
-            unseen=self.finish_up.unseen() if self.state == "stopped" else [],
+            late=self.late.rows(self.growth.total) if self.state == "stopped" and not finish.is_whole else [],
+            after=finish.after if self.state == "stopped" else [],
+            unseen=finish.unseen() if self.state == "stopped" else [],
             after_error=self.after_error,
-            growth=self.growth.rows(self.growing.found),
-            climbs=self.growth.climbs(),
-            batches=self.finish_up.batches.row() if self.finish_up.batches else None,
+            growth=[] if finish.is_whole else self.growth.rows(self.growing.found),
+            climbs=[] if finish.is_whole else self.growth.climbs(),
+            varying=[] if finish.is_whole else self.varying.rows(),
+            batches=finish.batches.row() if finish.batches else None,
             holders=self.growing.rows(),
-            loops=[row for row in (it.row() for it in self.finish_up.loops) if row],
-            grew=self.state == "stopped" and self.finish_up.grew(),
+            loops=[row for row in (it.row() for it in finish.loops) if row],
+            grew=self.state == "stopped" and finish.grew(),
             warnings=self.warnings.rows(self.growth.total if is_cut else self.count()),
             graphs=[] if self.passes else self.graphs.rows(self.state == "ended"),
             falls=self.falling.rows() if self.state != "running" else [],

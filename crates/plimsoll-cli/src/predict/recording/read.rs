@@ -38,6 +38,11 @@ impl Read {
         self.place_if(self.operator.is_some() && self.fate == Fate::Size && is_zero)
     }
 
+    /// Whether `nms` kept all boxes, the largest possible number (`boxes.py`).
+    pub(crate) fn keeps_all_boxes(&self) -> bool {
+        self.operator.as_deref() == Some("nms") && self.assumed.is_none() && self.taken.is_some()
+    }
+
     /// The value that the program got, in words.
     pub(crate) fn got(&self) -> String {
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -58,7 +63,7 @@ impl Read {
     /// operator selects among the elements of a mask. How many values `unique` finds depends on more than their
     /// number.
     pub(crate) fn knows_half(&self) -> bool {
-        self.operator.as_deref() == Some("nonzero")
+        self.operator.as_deref().is_some_and(|it| ["nonzero", "nms"].contains(&it))
     }
 }
 

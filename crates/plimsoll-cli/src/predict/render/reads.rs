@@ -139,7 +139,12 @@ pub(crate) fn of_sizes(reports: &[Report]) -> Vec<SizedLine> {
             (Stake::Unknown, "the experts' shares decide sizes, assumed equal".to_owned())
         } else {
             let stake = if read.assumed.is_some() { Stake::Given } else { Stake::Open };
-            (stake, format!("a value read from the GPU decides a size, assumed {}", read.got()))
+            let what = if read.keeps_all_boxes() {
+                format!("`nms` is assumed to keep all boxes, {}", read.got())
+            } else {
+                format!("a value read from the GPU decides a size, assumed {}", read.got())
+            };
+            (stake, what)
         };
         let line = SizedLine { file: short(file).to_owned(), line, assumed, stake };
         if !lines.contains(&line) {
@@ -179,8 +184,10 @@ pub(crate) fn unseen(reports: &[Report]) -> Vec<String> {
     };
     for report in reports.iter().filter(|report| report.cut) {
         let steps = counted(report.steps);
-        if report.went_on {
-            let end = if report.ended { "" } else { "; the program was stopped before its end" };
+        let end = if report.ended { "" } else { "; the program was stopped before its end" };
+        if report.whole {
+            say(format!("a part of the code after {steps}{end}"));
+        } else if report.went_on {
             say(format!(
                 "the rest of the training: its DataLoader was ended after {steps}, and the code after the loop ran{end}"
             ));
@@ -189,7 +196,11 @@ pub(crate) fn unseen(reports: &[Report]) -> Vec<String> {
                 "everything after {steps}: the program was stopped there (`--whole` runs it to its end)"
             ));
         }
-        for place in &report.unseen {
+        let also = report
+            .unseen
+            .iter()
+            .filter(|it| report.after.iter().all(|other| (&other.file, other.line) != (&it.file, it.line)));
+        for place in report.after.iter().chain(also) {
             say(format!("{}:{}  {}", short(&place.file), place.line, place.text));
         }
         if let Some(error) = &report.after_error {

@@ -115,6 +115,7 @@ fn other_runs(outcome: &Outcome, target: &Target, shown: Shown) -> Vec<Section> 
         Section::lines("with_zero_for_assumed", Rank::Head, said_of_zero)
             .valued(zero.as_ref().map(|(zero, verdict)| json::with_zero(zero, verdict))),
         Section::data("with_largest_values", outcome.with_largest.as_deref().map(json::peaks)),
+        Section::data("with_least_values", outcome.with_least.as_deref().map(json::peaks)),
     ]
 }
 

@@ -10,17 +10,46 @@ use crate::predict::analysis::shortage::Shortage;
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::answer::Outcome;
 use crate::predict::gpu::Target;
-use crate::protocol::{Refusal, Report};
+use crate::predict::recording::read::place;
+use crate::protocol::{Refusal, Report, Varying};
 
 /// The part of the program that the answer covers, unless it covers everything: ` in the first 3 steps`.
 fn scope(outcome: &Outcome) -> String {
     let Some(judged) = &outcome.judged else { return String::new() };
     let report = &judged.report;
+    let (steps, unrun) = (reads::counted(report.steps), unrun(report));
     match (report.cut, report.went_on) {
         (false, _) => String::new(),
-        (true, false) => format!(" in {}", reads::counted(report.steps)),
-        (true, true) => format!(" in {} and after the training", reads::counted(report.steps)),
+        (true, false) => format!(" in {steps}{unrun}"),
+        (true, true) if unrun.is_empty() => format!(" in {steps} and after the training"),
+        (true, true) => format!(" in {steps} and part of the code after them{unrun}"),
     }
+}
+
+/// The code behind the last step that may need memory and did not run, in parentheses. Empty if there is none.
+fn unrun(report: &Report) -> String {
+    let Some(first) = report.after.first().filter(|_| report.cut) else { return String::new() };
+    let more = match report.after.len() - 1 {
+        0 => String::new(),
+        1 => " and 1 more line".to_owned(),
+        more => format!(" and {more} more lines"),
+    };
+    let were = if more.is_empty() { "was" } else { "were" };
+    format!(" ({}{more} after the loop {were} not run: --whole)", place(&first.file, first.line))
+}
+
+/// A clause about reserved bytes that still grew when the run was cut short, because steps differ in size. Empty if there are none.
+fn unsettled(outcome: &Outcome, size: impl Fn(u64) -> String) -> String {
+    let judged = outcome.judged.as_ref().filter(|judged| judged.report.cut);
+    let found = judged.and_then(|judged| {
+        judged.report.varying.iter().find(|it| it.device == judged.peaks.device && it.bytes > 0)
+    });
+    found.map_or_else(String::new, |Varying { bytes, steps, .. }| {
+        format!(
+            ", which still grew, by {} in the last {steps} steps, because batches differ in size (--whole runs all)",
+            size(*bytes)
+        )
+    })
 }
 
 /// The verdict in one sentence.
@@ -54,9 +83,13 @@ pub(crate) fn gpus_verdict(outcome: &Outcome, target: &Target, size: &impl Fn(u6
                 count => format!("; the program caught {count} out-of-memory errors"),
             };
             match &outcome.growth {
-                Some(growth) => format!("{}{who}{caught}", ends_well(growth, target, size)),
+                Some(growth) => {
+                    let unrun =
+                        outcome.judged.as_ref().map_or_else(String::new, |judged| unrun(&judged.report));
+                    format!("{}{who}{unrun}{caught}", ends_well(growth, target, size))
+                }
                 None => {
-                    let scope = scope(outcome);
+                    let (scope, caught) = (scope(outcome), unsettled(outcome, size) + &caught);
                     if outcome.may_not_fit() {
                         return format!(
                             "may NOT fit {name}: {} to spare{scope}, but unknown values may take up to {} more (warning below): {}{caught}",

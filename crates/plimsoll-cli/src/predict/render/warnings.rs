@@ -140,7 +140,10 @@ fn together(
         }
         (None, Some(most)) if most > bytes => format!("up to {} more", size(most - bytes)),
         (None, Some(_)) => "nothing, even with the largest values".to_owned(),
-        (None, None) => return None,
+        (None, None) => match other(&outcome.with_least) {
+            Some(least) => format!("up to {} less", size(bytes.saturating_sub(least))),
+            None => return None,
+        },
     };
     let lines = if share > 1 { format!(", all {share} lines together") } else { String::new() };
     Some(format!("; at stake{lines}: {difference}"))

@@ -1,0 +1,49 @@
+"""Code of the program behind the loop that trains, and whether it may need memory: another training, a large tensor, an evaluation."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from types import FrameType
+from typing import Any
+
+from .. import frames, protocol
+from .growth import around
+from .heavy import Heavy
+from .source import SCOPES, Source, block_of, own_nodes, scope_of
+
+MOST = 20  # the maximum number of places
+
+
+def after(frame: FrameType | None, heavy: Heavy) -> list[protocol.Place]:
+    """The statements behind the loops around a step that may need memory: of the innermost function first, then those of its callers."""
+    found: list[protocol.Place] = []
+    for own in frames.of_program(frame):
+        file = own.f_code.co_filename
+        for statement in behind(own):
+            heavy.known.clear()
+            if not isinstance(statement, SCOPES) and heavy.are([statement], own):
+                text = linecache.getline(file, statement.lineno).strip()[:160]
+                found.append(protocol.Place(file=file, line=statement.lineno, text=text))
+    return found[:MOST]
+
+
+def behind(frame: FrameType) -> list[Any]:
+    """The statements of a frame's function that follow its outermost loop, or its current statement if there is no loop around it."""
+    source = Source.of(frame.f_code, frame.f_globals)
+    scope = source and scope_of(source.tree, frame.f_code)
+    if source is None or scope is None:
+        return []
+    node = next(iter(around(frame)[::-1]), None) or current(scope, frame.f_lineno)
+    found: list[Any] = []
+    while node is not None and node is not scope:
+        block, parent = block_of(source.parents, node)
+        found += block[block.index(node) + 1 :] if block is not None else []
+        node = parent
+    return found
+
+
+def current(scope: Any, line: int) -> Any:
+    """The innermost statement of a function at this line."""
+    inside = [it for it in own_nodes(scope) if isinstance(it, ast.stmt) and it.lineno <= line <= (it.end_lineno or 0)]
+    return max(inside, key=lambda it: (it.lineno, -(it.end_lineno or 0)), default=None)

@@ -1,0 +1,86 @@
+"""Steps whose requests differ in size, as with batches of varying length. Freed blocks then rarely fit the next requests, so
+the reserved bytes may grow long after the first steps, although the allocated bytes do not. The run continues until the
+reserved bytes have settled. If they do not in time, the verdict says by how much they still grew.
+"""
+
+from __future__ import annotations
+
+import time
+
+from .. import protocol
+from . import settings
+
+ALIKE = 1.02  # requests of two steps that differ by less are alike
+PROBE = 8  # steps after which it shows whether all steps differ, or only a few kinds alternate
+MANY = 8  # kinds of steps that are not a few
+QUIET = 24  # the reserved bytes have settled if they did not grow for this many steps, and for half of all steps
+SECONDS = 8.0  # the limit of CPU time for these steps
+WAITING = 2.5  # the limit for wall-clock time is this many times that
+MOST = 600  # the limit for their number
+LEAST = 8 << 20  # bytes by which the reserved bytes must have grown to be reported
+
+
+class Varying:
+    """By device: the bytes requested so far, and the peak of the reserved bytes, at the end of each step."""
+
+    def __init__(self) -> None:
+        self.requested: dict[int, list[int]] = {}
+        self.reserved: dict[int, list[int]] = {}
+        self.began: tuple[float, float] | None = None  # CPU time and wall-clock time
+        self.is_unsettled = False
+
+    def note(self, requested: dict[int, int], peaks: dict[tuple[int, str], tuple[int, int]]) -> None:
+        """A step is done."""
+        for device, bytes in requested.items():
+            self.requested.setdefault(device, []).append(bytes)
+            self.reserved.setdefault(device, []).append(peaks.get((device, "reserved"), (0, 0))[0])
+
+    def waits(self, total: int | None) -> bool:
+        """Whether to run one more step. `total` is the number of steps of the complete program, if it is known."""
+        steps = max(map(len, self.requested.values()), default=0)
+        open = [it for it in self.requested if self.is_open(it)]
+        if not settings.FURTHER or settings.ranks() > 1 or settings.PLAN or not open or steps == total:
+            self.is_unsettled = False
+            return False
+        now = time.process_time(), time.monotonic()
+        self.began = self.began or now
+        spent = max(now[0] - self.began[0], (now[1] - self.began[1]) / WAITING)
+        self.is_unsettled = spent > SECONDS or steps >= MOST
+        return not self.is_unsettled
+
+    def varies(self, device: int) -> bool:
+        """Whether the requests of the steps differ. While there are few steps, two different ones are enough."""
+        # The first step also has what is allocated only once.
+        steps = [after - before for before, after in zip(self.requested[device], self.requested[device][1:])]
+        found = kinds(steps)
+        return found >= 2 and (len(steps) < PROBE or found >= min(len(steps) // 2, MANY))
+
+    def is_open(self, device: int) -> bool:
+        """Whether the requests of the steps differ, and the reserved bytes of a device have not settled."""
+        steps = len(self.requested[device]) - 1
+        return self.varies(device) and (steps < PROBE or self.risen(device, max(QUIET, steps // 2)) > 0)
+
+    def risen(self, device: int, steps: int) -> int:
+        """The growth of a device's reserved bytes in its latest steps."""
+        levels = self.reserved[device]
+        return levels[-1] - levels[max(len(levels) - 1 - steps, 0)]
+
+    def rows(self) -> list[protocol.Varying]:
+        """Rows for the report: the devices whose requests differ from step to step, and whether their reserved bytes still grew."""
+        found = []
+        for device, levels in self.reserved.items():
+            half, steps = len(levels) // 2, len(levels) - 1
+            grew = self.risen(device, half) if self.is_unsettled and self.is_open(device) else 0
+            if steps >= PROBE and self.varies(device):
+                found.append(protocol.Varying(device=device, bytes=grew if grew >= LEAST else 0, steps=half))
+        return found
+
+
+def kinds(sizes: list[int]) -> int:
+    """The number of sizes that are not alike."""
+    found = 0
+    least = -1.0
+    for size in sorted(sizes):
+        if size > ALIKE * least:
+            found, least = found + 1, size
+    return found
