@@ -322,3 +322,39 @@ fn a_plan_offloads_only_what_the_host_has_room_for() {
     let chosen = small["chosen"].as_str().expect("another set");
     assert!(!chosen.contains("offload"), "{chosen}");
 }
+
+/// A chain of products without modules that could be checkpointed: 16 saved tensors of 64 MiB.
+const CHAIN: &str = "
+import torch
+class Chain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = torch.nn.ParameterList([torch.randn(1024, 1024) for _ in range(16)])
+    def forward(self, x):
+        for weight in self.weights:
+            x = torch.tanh(x @ weight)
+        return x
+model = Chain().cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(3):
+    model(torch.randn(16384, 1024, device='cuda')).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+";
+
+#[needs(pytorch, nightly)]
+#[test]
+fn a_plan_offloads_to_the_disk_if_nothing_fits_and_the_host_has_no_room() {
+    let torch = Torch::new("host-disk", CHAIN);
+    let program = torch.folder.file("train.py");
+    let options = ["plan", "--gpu", "800MiB", "--context", "0", "--json", "--numbers", "identical"];
+    let plan = |host: &str| {
+        let mut args = [&options[..], &["--host-memory", host, "--"]].concat();
+        args.extend(torch.python.iter().map(String::as_str).chain([program.as_str()]));
+        answer(&plimsoll(&args), 0)
+    };
+    let chosen = |plan: &Value| plan["chosen"].as_str().expect("a set").to_owned();
+    assert!(!chosen(&plan("64GiB")).contains("offload-disk"));
+    let small = plan("800MiB");
+    assert!(chosen(&small).contains("offload-disk"), "{small:#}");
+}

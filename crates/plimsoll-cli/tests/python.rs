@@ -83,6 +83,7 @@ fn the_packages_own_tests_pass() {
         "test_predict_parts.py",
         "test_serve.py",
         "test_offload_optimizer.py",
+        "test_offload_disk.py",
         "test_rest.py",
     ];
     passes(&pytest(&torch, None, &[package.as_slice(), &injected].concat()));

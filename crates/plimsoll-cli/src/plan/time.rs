@@ -21,6 +21,8 @@ const CONVOLUTION_TRAFFIC: f64 = 0.2;
 /// The share of the datasheet's PCIe bandwidth that copies from and to pinned memory reach: 55.3 of 64 GB/s
 /// on an H200 (note 0019).
 const PINNED: f64 = 0.86;
+/// Bytes per second of the disk that saved tensors move to, in each direction: an assumption, for an NVMe SSD. The row's note says so.
+const DISK_BYTES_PER_S: f64 = 2e9;
 /// The share of the datasheet's NVLink or PCIe bandwidth that a collective reaches.
 const WIRE: f64 = 0.7;
 /// Copies and computation overlap, except for this share of the shorter one. Fitted to programs on an H200
@@ -183,7 +185,15 @@ impl Work {
                 }
                 (Time::Sharded, _) => share = 1.0 / f64::from(devices),
                 (Time::Narrow, _) => is_narrow = !has_types,
-                (Time::Same | Time::Copies | Time::WeightCopies | Time::StepCopies | Time::Budget, _) => {}
+                (
+                    Time::Same
+                    | Time::Copies
+                    | Time::WeightCopies
+                    | Time::StepCopies
+                    | Time::DiskCopies
+                    | Time::Budget,
+                    _,
+                ) => {}
             }
         }
         let (mut cost, mut flops, mut host_s) = (Cost::default(), 0.0, 0.0);
@@ -222,6 +232,7 @@ impl Work {
         cost.step_s = passes.map(|(part, moving)| together(step_s * part, moving)).iter().sum();
         cost.step_s = together(cost.step_s, fetched as f64 / pinned_bytes_per_s);
         cost.step_s += 2.0 * in_step as f64 / pinned_bytes_per_s;
+        cost.step_s += 2.0 * reported(Time::DiskCopies) as f64 * parts / DISK_BYTES_PER_S;
         cost
     }
 }

@@ -16,6 +16,7 @@
 //! | `no_grad.rs`, `host_outputs.rs`, `offload_weights.rs`, `half.rs`, `bf16_weights.rs` | programs that only compute outputs |
 //! | `freeze.rs`, `lora.rs` | another part of the model is trained |
 //! | `tensor_parallel.rs` | several GPUs, each with a part of the layers |
+//! | `offload_disk.rs` | a host that is too small as well |
 //! | `table.rs` | all rows, and the methods of a technique that read its row |
 //! | `set.rs` | the set of a `--with` |
 //! | `python.rs` | a set as the Python package reads it |
@@ -44,6 +45,7 @@ mod no_compile;
 mod no_foreach;
 mod no_grad;
 mod offload;
+mod offload_disk;
 mod offload_optimizer;
 mod offload_weights;
 mod python;

@@ -82,6 +82,8 @@ pub(crate) enum Alone {
     Changed,
     /// After the search, to show what it would save: it changes what is trained, so it is never chosen.
     Offered,
+    /// After all others, if nothing fits because the host has no room for what leaves the GPU.
+    LastResort,
     /// Never: the search handles it separately.
     Never,
 }
@@ -129,6 +131,8 @@ pub(crate) enum Time {
     AllAgain,
     /// Bytes move to the host and back, overlapped with the computation.
     Copies,
+    /// Bytes move to a disk and back, with no computation to hide them.
+    DiskCopies,
     /// Bytes move to the GPU in the forward pass, overlapped with the computation.
     WeightCopies,
     /// Bytes move to the GPU and back in the optimizer's step, with no computation to hide them.

@@ -5,12 +5,12 @@ use super::technique::Technique;
 use super::{
     accumulate, adam_8bit, bf16, bf16_weights, checkpoint, checkpoint_nested, checkpoint_segments,
     chunked_loss, compile, expandable, free_grads, freeze, fsdp, fused, half, host_outputs, lora,
-    memory_budget, no_compile, no_foreach, no_grad, offload, offload_optimizer, offload_weights, split,
-    step_in_backward, tensor_parallel,
+    memory_budget, no_compile, no_foreach, no_grad, offload, offload_disk, offload_optimizer,
+    offload_weights, split, step_in_backward, tensor_parallel,
 };
 
 /// The rows of all techniques.
-static ROWS: [Row; 27] = [
+static ROWS: [Row; 28] = [
     expandable::ROW,
     free_grads::ROW,
     step_in_backward::ROW,
@@ -38,6 +38,7 @@ static ROWS: [Row; 27] = [
     freeze::ROW,
     lora::ROW,
     tensor_parallel::ROW,
+    offload_disk::ROW,
 ];
 
 impl Technique {

@@ -31,6 +31,7 @@ pub(crate) enum Technique {
     Freeze,
     Lora,
     TensorParallel,
+    OffloadDisk,
 }
 
 /// How much a technique changes losses and parameters, in ascending order.

@@ -37,6 +37,7 @@ from .memory_budget import MemoryBudget
 from .no_compile import NoCompile
 from .no_grad import NoGrad
 from .offload import Offload
+from .offload_disk import OffloadDisk
 from .offload_optimizer import OffloadOptimizer
 from .offload_weights import OffloadWeights
 from .optimizers import Fused, NoForeach
@@ -72,6 +73,7 @@ ALL = (
     Accumulate,
     Split,
     Offload,
+    OffloadDisk,
     Checkpoint,
     CheckpointNested,
     CheckpointSegments,

@@ -47,6 +47,8 @@ def culprit(failure: BaseException) -> str | None:
     for name in ("checkpoint-nested", "checkpoint-segments"):
         if name in names:
             shared.update(checkpoint=name, again=name, segments=name)
+    if "offload-disk" in names:
+        shared.update(offload="offload-disk", disk="offload-disk")
     named = (shared.get(it, it) for it in ours)
     return next((it for it in named if it in names), next(iter(names), None))
 

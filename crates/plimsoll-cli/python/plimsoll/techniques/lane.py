@@ -37,13 +37,20 @@ def beside(device: Any, direction: str) -> Any:
     return stream
 
 
-def pinned_buffer(bytes: int) -> tuple[Any, Any]:
-    """A free buffer in pinned memory, and the event at the end of the last copy from or to it. PyTorch's pinned
-    allocator also rounds to powers of two.
-    """
-    size = 1 << (bytes - 1).bit_length()
-    free = pinned.setdefault(size, [])
-    return free.pop() if free else (torch.empty(size, dtype=torch.uint8, pin_memory=True), None)
+class Pinned:
+    """Buffers in pinned memory."""
+
+    def take(self, bytes: int) -> tuple[Any, Any]:
+        """A free buffer, and the event at the end of the last copy from or to it. PyTorch's pinned allocator also rounds
+        to powers of two.
+        """
+        size = 1 << (bytes - 1).bit_length()
+        free = pinned.setdefault(size, [])
+        return free.pop() if free else (torch.empty(size, dtype=torch.uint8, pin_memory=True), None)
+
+    def give(self, buffer: Any, event: Any) -> None:
+        """Takes a buffer back. The event is at the end of the last copy from or to it."""
+        pinned[buffer.numel()].append((buffer, event))
 
 
 class Before:
@@ -56,8 +63,9 @@ class Before:
 class Lane:
     """The copies for one forward pass and its backward pass."""
 
-    def __init__(self, stays: float, before: Before, gradient_bytes: Any) -> None:
+    def __init__(self, stays: float, before: Before, gradient_bytes: Any, buffers: Any) -> None:
         self.stays, self.before = stays, before  # the share that stays; the model's earlier passes
+        self.buffers = buffers  # on the host: `Pinned`, or files (disk.py)
         self.gradient_bytes = gradient_bytes  # returns the bytes of gradients of the backward pass; called once
         self.order: list[weakref.ref[Moved]] = []  # weak references to all tensors, in the order of the forward pass
         self.saved_bytes = self.copied_bytes = 0
@@ -125,6 +133,7 @@ class Moved:
         self.kept = storage  # the storage on the device, while we keep it
         self.back = None  # a weak reference to the storage, once it was requested
         self.host: Any = None
+        self.buffer: Any = None
         self.copied: Any = None
         self.arrived: Any = None
         self.has_left = self.is_stale = self.is_waiting = False
@@ -136,8 +145,8 @@ class Moved:
         # Fetched but never requested: its memory may be reused only after the copy into it.
         if self.kept is not None and self.arrived is not None:
             self.computation.wait_event(self.arrived)
-        if self.host is not None and self.device.type == "cuda":
-            pinned[self.buffer.numel()].append((self.buffer, self.arrived or self.copied))
+        if self.buffer is not None:
+            self.lane.buffers.give(self.buffer, self.arrived or self.copied)
 
     def wait(self) -> None:
         """Starts to count it as waiting on the GPU."""
@@ -156,11 +165,14 @@ class Moved:
         """Queues the copy to the host. `copied` is the event at its end."""
         self.lane.copied_bytes += self.bytes
         bytes = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self.kept)
-        if self.device.type != "cuda":
+        if self.device.type != "cuda" and isinstance(self.lane.buffers, Pinned):
             self.host = bytes.clone()
             return
-        self.buffer, free = pinned_buffer(self.bytes)
+        self.buffer, free = self.lane.buffers.take(self.bytes)
         self.host = self.buffer[: self.bytes]
+        if self.device.type != "cuda":
+            self.host.copy_(bytes)
+            return
         stream = beside(self.device, "out")
         if free is not None:
             stream.wait_event(free)

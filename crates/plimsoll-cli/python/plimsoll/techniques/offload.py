@@ -58,6 +58,7 @@ class Offload:
     def __init__(self, value: int | None, least_bytes: int | None = None) -> None:
         self.percent = PERCENT if value is None else value
         self.least_bytes = least_bytes  # None: `LEAST_BYTES` on a GPU, 0 elsewhere, because copies there cost little
+        self.buffers: Any = lane.Pinned()
         self.before: weakref.WeakKeyDictionary[Any, lane.Before] = weakref.WeakKeyDictionary()  # by model
         self.count = self.bytes = self.calls = 0
         self.clock: weakref.ref[Any] | None = None  # the optimizer that steps first; its steps count as the program's
@@ -84,7 +85,7 @@ class Offload:
         parameters = {it.untyped_storage()._cdata for it in root.parameters() if not torch.nn.parameter.is_lazy(it)}
         least = self.least_bytes
         missing: Callable[..., Any] = lambda root=weakref.ref(root): missing_gradients(root())
-        copies = lane.Lane(1 - self.percent / 100, self.before.setdefault(root, lane.Before()), missing)
+        copies = lane.Lane(1 - self.percent / 100, self.before.setdefault(root, lane.Before()), missing, self.buffers)
         found = {}  # by storage and version; the weak reference prevents reuse of the address
 
         def pack(tensor: Any) -> Any:

@@ -6,6 +6,7 @@
 //! cheapest set that fits, `trade.rs` then trades techniques for each other; for the least memory and the fastest
 //! step, `polish.rs` changes the best set by single techniques.
 
+use super::super::facts::Ran;
 use super::super::goal::Goal;
 use super::levels::budgets;
 use super::pass::{Missing, Pass};
@@ -46,6 +47,9 @@ impl Pass<'_> {
         if self.facts.wish.numbers >= Numbers::Rounding && !self.is_met() {
             self.rounding(compiles)?;
         }
+        if self.chosen().is_none() {
+            self.last_resort()?;
+        }
         match goal {
             Goal::Fit => {
                 self.simplify()?;
@@ -63,7 +67,7 @@ impl Pass<'_> {
             Alone::SeveralGpus => self.facts.devices > 1,
             Alone::Optimizer => self.goal() != Goal::Fit,
             Alone::Changed => self.facts.wish.numbers == Numbers::Changed,
-            Alone::Offered | Alone::Never => false,
+            Alone::Offered | Alone::LastResort | Alone::Never => false,
         };
         let mut first: Vec<Technique> =
             Technique::all().filter(|it| self.is_meant(*it)).filter(is_first).collect();
@@ -144,6 +148,26 @@ impl Pass<'_> {
         Ok(())
     }
 
+    /// If a copy of the saved tensors on the host failed, because the host has no room for them: tries techniques that need neither
+    /// memory, alone and with the others.
+    fn last_resort(&mut self) -> Result<(), Missing> {
+        let has_failed = self.seen.iter().any(|it| it.is_alone(Technique::Offload) && it.run == Ran::Failed);
+        let last: Vec<Technique> = Technique::all()
+            .filter(|it| has_failed && it.row().alone == Alone::LastResort && self.is_meant(*it))
+            .collect();
+        self.alone(&last)?;
+        for technique in last {
+            let all = self.joined(Joins::Identical, Some(technique));
+            let sets = [all.clone(), all.with(self.blocks, None)];
+            for set in sets.iter().take(1 + usize::from(self.is_useful(self.blocks))) {
+                if self.is_useful(technique) && self.chosen().is_none() {
+                    self.tried(&set.with(technique, None))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether nothing fits, or only at the limit.
     fn lacks_room(&self) -> bool {
         self.chosen().is_none() || (self.goal() == Goal::Fit && !self.has_room())
@@ -158,6 +182,6 @@ impl Pass<'_> {
 
 /// Whether a technique recomputes or copies.
 fn takes_time(technique: Technique) -> bool {
-    use Time::{Again, AllAgain, Copies, NestedAgain, StepCopies};
-    matches!(technique.row().time, Again | NestedAgain | AllAgain | Copies | StepCopies)
+    use Time::{Again, AllAgain, Copies, DiskCopies, NestedAgain, StepCopies};
+    matches!(technique.row().time, Again | NestedAgain | AllAgain | Copies | DiskCopies | StepCopies)
 }

@@ -120,7 +120,7 @@ impl World {
                 let saved = (1.0 - stays(1, 0.6)) * share.powf(seed.between(2, 0.7, 1.5));
                 Effect { activations: 1.0 - saved, time: costs(0.1, 0.4) * share, ..NONE }
             }
-            (_, Time::Copies) => {
+            (_, Time::Copies | Time::DiskCopies) => {
                 let share = value.unwrap_or(95) as f64 / 100.0;
                 let copies_s = costs(0.2, 4.0) * share;
                 Effect { activations: 1.0 - share * (1.0 - stays(1, 0.4)), copies_s, ..NONE }
