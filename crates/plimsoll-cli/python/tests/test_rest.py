@@ -10,10 +10,13 @@ from plimsoll._predict.varying import Varying, kinds
 MIB = 1 << 20
 PROGRAM = """
 import sys, torch
+def one():
+    step()
+    return torch.zeros(4)
 def train(model, steps):
     for epoch in range(2):
         for _ in range(steps):
-            step()
+            one()
         print("an epoch")
     print("trained")
     model(torch.zeros(1, 4))
@@ -44,8 +47,8 @@ def test_statements_behind_the_training_that_may_need_memory_are_found(tmp_path)
     file = tmp_path / "train.py"
     file.write_text(PROGRAM.replace('"model.pt"', repr(str(tmp_path / "model.pt"))))
     exec(compile(file.read_text(), str(file), "exec"), {"step": step})
-    # The inner function first. Printing, saving and the definition of a class are not listed.
-    assert [it["line"] for it in found] == [9, 16, 19]
+    # The inner function first. Printing, code inside the loop, saving and the definition of a class are not listed.
+    assert [it["line"] for it in found] == [12, 19, 22]
     assert found[1]["text"] == "train(model, 5)"
 
 

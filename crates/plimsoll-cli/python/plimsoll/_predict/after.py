@@ -18,7 +18,10 @@ MOST = 20  # the maximum number of places
 def after(frame: FrameType | None, heavy: Heavy) -> list[protocol.Place]:
     """The statements behind the loops around a step that may need memory: of the innermost function first, then those of its callers."""
     found: list[protocol.Place] = []
-    for own in frames.of_program(frame):
+    stack = list(frames.of_program(frame))
+    # What a function inside the loop does after the step runs in each round.
+    first = next((at for at, own in enumerate(stack) if around(own)), 0)
+    for own in stack[first:]:
         file = own.f_code.co_filename
         for statement in behind(own):
             heavy.known.clear()
