@@ -71,9 +71,12 @@ impl OutOfMemory {
         self.free_bytes.zip(self.cached_bytes()).map(|(free, cached)| free + cached)
     }
 
-    /// The most that the device may have left, if the message does not say how much the allocator caches.
+    /// The most that the device may have left, if the message does not say how much the allocator reserves.
     fn most_left_bytes(&self) -> Option<u64> {
-        self.capacity_bytes.zip(self.allocated_bytes).map(|(capacity, own)| capacity.saturating_sub(own))
+        self.capacity_bytes
+            .filter(|_| self.reserved_bytes.is_none())
+            .zip(self.allocated_bytes)
+            .map(|(capacity, own)| capacity.saturating_sub(own))
     }
 
     /// The bytes between the memory in tensors and the limit.
