@@ -49,7 +49,7 @@ pub(crate) fn run(what: &What) -> Result<String, Failure> {
             format!("{} already exists: add --force to replace it, or name another file", path.display());
         return Err(Failure::new(Exit::Usage, message));
     }
-    let files = DistributedFiles::open(&args.folder).map_err(failure)?;
+    let files = DistributedFiles::open(&args.folder).map_err(|error| failure(&error))?;
     let parent = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let [to, from] = [parent, files.folder()].map(|folder| fs::canonicalize(folder).ok());
     if to.is_some() && to == from {
@@ -59,7 +59,7 @@ pub(crate) fn run(what: &What) -> Result<String, Failure> {
         );
         return Err(Failure::new(Exit::Usage, message));
     }
-    files.consolidate(&path).map_err(failure)?;
+    files.consolidate(&path).map_err(|error| failure(&error))?;
     let bytes = fs::metadata(&path).map_err(|why| Failure::new(Exit::Unreadable, why.to_string()))?.len();
     let (tensors, file, from) = (files.names().len(), path.display(), files.folder().display());
     if args.json {
@@ -76,6 +76,6 @@ pub(crate) fn run(what: &What) -> Result<String, Failure> {
     Ok(format!("{file} has the weights of {from}: {tensors}, {}", Bytes(bytes)))
 }
 
-fn failure(error: SerializeError) -> Failure {
+fn failure(error: &SerializeError) -> Failure {
     Failure::new(Exit::Unreadable, error.to_string())
 }

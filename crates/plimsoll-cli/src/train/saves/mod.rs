@@ -228,7 +228,7 @@ impl Saves {
         let train = self.values(saved.progress);
         let outcome = match saved.tensors {
             Tensors::Rows(rows) => {
-                let rows = (*rows).generator(GENERATOR, saved.device).value(KEY, train);
+                let rows = rows.generator(GENERATOR, saved.device).value(KEY, train);
                 self.write_together(&rows.keep(usize::from(self.is_own)), step)
             }
             Tensors::Whole(model, optimizer) if self.lock.is_some() => {

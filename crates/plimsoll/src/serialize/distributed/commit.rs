@@ -46,7 +46,7 @@ impl Commit<'_> {
         let name = self.of_rank_0(|| self.prepare())?;
         let folder = self.run.join(&name);
         let own = self.write(&folder, model, aliases, optimizer);
-        let files = match self.of_all(own) {
+        let files = match self.of_all(&own) {
             Ok(files) => files,
             Err(error) => {
                 if self.group.rank() == 0 && error.is_ours() {
@@ -178,8 +178,8 @@ impl Commit<'_> {
     }
 
     /// The files of all ranks, or the first error.
-    fn of_all(&self, own: Outcome<BTreeMap<String, Sealed>>) -> Result<BTreeMap<String, Sealed>, Failed> {
-        let text = match &own {
+    fn of_all(&self, own: &Outcome<BTreeMap<String, Sealed>>) -> Result<BTreeMap<String, Sealed>, Failed> {
+        let text = match own {
             Ok(files) => json!({ "ok": files }),
             Err(why) => json!({ "error": why }),
         };

@@ -140,7 +140,7 @@ impl DistributedFiles {
             };
             for name in file.names() {
                 let (Some(shape), Some(format)) = (file.shape(&name), file.format(&name)) else { continue };
-                let offsets = places.get(&name).and_then(|place| offsets(place)).unwrap_or_default();
+                let offsets = places.get(&name).and_then(offsets).unwrap_or_default();
                 if offsets.len() != shape.len() || offsets.iter().skip(1).any(|offset| *offset > 0) {
                     let message = format!(
                         "`{name}` begins at {offsets:?}: only tensors that are cut in their first dimension can be read"
