@@ -232,7 +232,8 @@ impl World {
         let is_allowed = |it: &Technique| {
             it.row().numbers <= self.wish.numbers
                 && self.run(*it) == Ran::Well
-                && it.row().alone != Alone::SeveralGpus
+                // The host of these worlds has room enough.
+                && !matches!(it.row().alone, Alone::SeveralGpus | Alone::LastResort)
         };
         for technique in Technique::all().filter(is_allowed) {
             let mut values: Vec<Option<u64>> = match technique.row().levels {
