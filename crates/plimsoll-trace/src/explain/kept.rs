@@ -150,7 +150,8 @@ pub(super) fn settle(program: &Program<'_>, timeline: &Timeline, purposes: &mut 
         } else if is_copy && program.is_by(life, &COPIES) {
             (Category::Parameter, Why::SizeOfParameter)
         } else if program.is_input(life) {
-            let is_kept = life.freed.is_none_or(|freed| Some(freed) > last_request);
+            let is_kept =
+                size(life) >= TELLING_BYTES && life.freed.is_none_or(|freed| Some(freed) > last_request);
             match missing.get_mut(&size(life)).filter(|count| is_kept && **count > 0) {
                 Some(count) => {
                     *count -= 1;
