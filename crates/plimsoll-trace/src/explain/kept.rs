@@ -153,10 +153,9 @@ pub(super) fn settle(program: &Program<'_>, timeline: &Timeline, purposes: &mut 
         } else if is_copy && program.is_by(life, &COPIES) {
             (Category::Parameter, Why::SizeOfParameter)
         } else if program.is_input(life) {
-            let is_kept = life.freed.is_none_or(|freed| Some(freed) > last_request);
-            // Tensors of any kind have the smallest size, so it shows nothing.
-            let is_telling = is_kept && size(life) > MIN_BLOCK_BYTES;
-            match missing.get_mut(&size(life)).filter(|count| is_telling && **count > 0) {
+            let is_kept =
+                size(life) >= TELLING_BYTES && life.freed.is_none_or(|freed| Some(freed) > last_request);
+            match missing.get_mut(&size(life)).filter(|count| is_kept && **count > 0) {
                 Some(count) => {
                     *count -= 1;
                     (Category::Parameter, Why::HasGradient)
