@@ -53,6 +53,9 @@ pub struct Checkpoint {
     saved: Option<Saved>,
 }
 
+/// Reads a tensor of an optimizer's state: gets the number of the parameter, and the tensor's name in a source.
+pub(crate) type ReadState<'a> = dyn Fn(usize, &str, &dyn TensorSource) -> Result<Tensor, SerializeError> + 'a;
+
 /// Where the tensors of a checkpoint are, if it was opened.
 #[derive(Debug)]
 enum Saved {
@@ -230,10 +233,7 @@ impl Checkpoint {
     }
 
     /// Reads the optimizer's state. `read` gets the number of a parameter, and the name of a tensor in a source.
-    pub(crate) fn read_optimizer(
-        &self,
-        read: &dyn Fn(usize, &str, &dyn TensorSource) -> Result<Tensor, SerializeError>,
-    ) -> Result<OptimizerState, SerializeError> {
+    pub(crate) fn read_optimizer(&self, read: &ReadState<'_>) -> Result<OptimizerState, SerializeError> {
         let mut state =
             OptimizerState { param_groups: self.optimizer_groups.clone(), ..OptimizerState::default() };
         for (&number, &step) in &self.optimizer_steps {
