@@ -19,9 +19,6 @@ use super::surplus;
 use crate::snapshot::{EventIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
 
-/// The size of the smallest block.
-const MIN_BLOCK_BYTES: u64 = 512;
-
 /// Operators that make a tensor without computing one from others.
 const MAKES: [&str; 25] = [
     "_to_copy",
