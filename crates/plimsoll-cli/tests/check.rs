@@ -93,7 +93,7 @@ fn a_baseline_bounds_both_peaks_with_its_tolerance() {
     let (low, high) = if peak(&same) < peak(&less) { (&same, &less) } else { (&less, &same) };
     let (failed, text) = code(high, low, "2%");
     assert_eq!(failed, Some(1), "{text}");
-    assert!(text.contains(" of the baseline and 2 %) but "), "{text}");
+    assert!(text.contains(" of the baseline and 2 %), but "), "{text}");
     assert!(text.contains("the lines that grew the most:"), "{text}");
     assert_eq!(code(high, low, "100000").0, Some(0));
     // The growth by line equals that of `diff`.

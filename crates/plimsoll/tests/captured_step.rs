@@ -180,7 +180,8 @@ fn steps_that_a_replay_could_not_take_are_refused() {
         optimizers[0].step()?;
         Ok(Vec::new())
     });
-    assert!(error.unwrap_err().to_string().starts_with("sgd: cannot be captured: each replay would create"));
+    let message = error.unwrap_err().to_string();
+    assert!(message.starts_with("sgd: cannot be captured: each replay would create"), "{message}");
     // An optimizer that was not passed to `run`.
     let mut captured = CapturedStep::new(&device).warm_up(1);
     let mut run = || {

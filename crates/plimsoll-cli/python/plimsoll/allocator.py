@@ -1,5 +1,4 @@
-"""PyTorch's allocator: its backend, the bytes that are allocated now, how it rounds requests, and its recorded history.
-"""
+"""PyTorch's allocator: its backend, the bytes that are allocated now, how it rounds requests, and its recorded history."""
 
 from __future__ import annotations
 

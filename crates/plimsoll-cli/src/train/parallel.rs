@@ -81,7 +81,7 @@ impl FromStr for Parallel {
 fn shards() -> impl TypedValueParser<Value = Shard> {
     let values = Shard::ALL.map(|shard| {
         PossibleValue::new(shard.name()).help(match shard {
-            Shard::Nothing => "Nothing, as `--parallel ddp`",
+            Shard::Nothing => "Nothing, like `--parallel ddp`",
             Shard::OptimizerState => "The optimizer's state (ZeRO-1)",
             Shard::Gradients => "Also gradients (ZeRO-2)",
             Shard::Parameters => "Also parameters (ZeRO-3, FSDP)",

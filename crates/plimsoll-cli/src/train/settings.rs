@@ -24,7 +24,7 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "NxGPU", help_heading = "Ranks",
           conflicts_with_all = ["parallel", "device", "capacity", "save", "resume", "snapshot", "log", "timeline"])]
     pub(super) plan: Option<Gpus>,
-    /// The type in which matrix products and convolutions are computed
+    /// The data type of matrix products and convolutions
     #[arg(long = "dtype", value_enum, value_name = "TYPE", default_value_t = Precision::Float32)]
     pub(super) precision: Precision,
     /// Random seed: the same seed gives the same result, bit for bit

@@ -173,9 +173,7 @@ fn hip_and_xpu() {
         `empty_cache` to release all unoccupied cached memory.",
     );
     assert_eq!((xpu.name.as_str(), xpu.capacity_bytes, xpu.free_bytes), ("XPU", gib(15.91), None));
-    // The GPU has not 12 GiB and 4 GiB, whatever is free.
-    let short_bytes = 16 * GIB - xpu.capacity_bytes.expect("a capacity");
-    assert_eq!((xpu.shortage().cause, xpu.outside_bytes()), (Cause::Capacity { short_bytes }, None));
+    assert_eq!((xpu.shortage().cause, xpu.outside_bytes()), (Cause::Unknown, None));
 }
 
 #[test]

@@ -129,8 +129,7 @@ class Shadows:
         return found is not None and found.even
 
     def keep(self, tensor: Any, value: Any, changed: bool = False, even: bool = False, unsure: Any = False) -> None:
-        """Stores the values of this tensor, which are known from now on. `unsure` is a bool for all of them, or a mask.
-        """
+        """Stores the values of this tensor, which are known from now on. `unsure` is a bool for all of them, or a mask."""
         torch = self.torch
         self.forget_written()
         if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or not self.is_small(tensor, even):
@@ -235,6 +234,5 @@ class Shadows:
             return operator(*args, **kwargs)
 
     def failed(self, operator: Any, why: Exception) -> None:
-        """A wrapper failed. No further action is needed: without a shadow the value counts as unknown, which is safe.
-        """
+        """A wrapper failed. No further action is needed: without a shadow the value counts as unknown, which is safe."""
         return None

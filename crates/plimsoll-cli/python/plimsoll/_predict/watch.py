@@ -471,7 +471,7 @@ class Watch:
             went_on=bool(finish.finishing),
             whole=finish.is_whole,
             ended=self.state == "ended",
-            late=self.late.rows(self.growth.total) if self.state == "stopped" and not finish.is_whole else [],
+            late=self.late.rows(self.growth.total) if is_cut and not finish.is_whole else [],
             after=finish.after if self.state == "stopped" else [],
             unseen=finish.unseen() if self.state == "stopped" else [],
             after_error=self.after_error,

@@ -1,5 +1,4 @@
-"""Code that `freeze` and `lora` share: it determines which part of a model is trained, and whether that can be changed.
-"""
+"""Code that `freeze` and `lora` share: it determines which part of a model is trained, and whether that can be changed."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ fn others(message: &OutOfMemory, shown: Shown) -> Vec<String> {
         && let Some(bytes) = message.outside_bytes().filter(|bytes| *bytes > OWN_CONTEXT_BYTES)
     {
         help.push(format!(
-            "{} is used outside PyTorch's allocator, more than a context takes: other processes ({} lists them), or a display",
+            "{} is used outside PyTorch's allocator, more than a CUDA context takes: other processes ({} lists them), or a display",
             shown.size(bytes),
             processes(message)
         ));

@@ -185,9 +185,11 @@ fn unknown(last: &Failed) -> Vec<&'static str> {
         }
     }
     if last.ended_with.is_some() && is_nvidias {
-        unknown.push("the line that ran out: the program caught the error; `plimsoll run` records the line");
+        unknown.push(
+            "the line that ran out of memory: the program caught the error; `plimsoll run` records the line",
+        );
     } else if last.ended_with.is_some() {
-        unknown.push("the line that ran out: the program caught the error");
+        unknown.push("the line that ran out of memory: the program caught the error");
     } else if last.traceback.frames.is_empty() {
         unknown.push("the line that ran out of memory: also paste the traceback");
     }

@@ -52,16 +52,16 @@ pub(crate) struct SaveArgs {
     /// Save checkpoints and weights into this folder: every --save-every steps, at the end, and on Ctrl-C or SIGTERM
     #[arg(long, value_name = "DIR", help_heading = "Saving")]
     save: Option<PathBuf>,
-    /// Steps from one checkpoint to the next
+    /// Steps between checkpoints
     #[arg(long, value_name = "N", default_value_t = 250, help_heading = "Saving",
           value_parser = clap::value_parser!(u64).range(1..))]
     save_every: u64,
-    /// Resume, bit for bit, from the checkpoint in this folder, or from this file [default: the one of --save]; without
-    /// --save, also save there
+    /// Resume, bit for bit, from the checkpoint in this folder, or from this checkpoint file [default: the folder of --save];
+    /// without --save, also save there
     #[arg(long, value_name = "DIR", num_args = 0..=1, help_heading = "Saving")]
     #[expect(clippy::option_option, reason = "an option that can be given with or without a value")]
     resume: Option<Option<PathBuf>>,
-    /// Replace the checkpoint of another run, and an existing file of --snapshot or --log
+    /// Replace another run's checkpoint, and existing files of --snapshot and --log
     #[arg(long, help_heading = "Saving")]
     pub(super) force: bool,
 }
