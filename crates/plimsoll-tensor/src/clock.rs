@@ -135,7 +135,7 @@ impl Clocks {
             Some(DType::F16) => flops.f16,
             Some(DType::BF16) => flops.bf16.unwrap_or(flops.f32),
             // Without tensor cores, products are further from the peak.
-            _ => tf32().unwrap_or_else(|| (0.75 * flops.f32 as f64) as u64),
+            _ => tf32().unwrap_or((0.75 * flops.f32 as f64) as u64),
         };
         let arithmetic = cost.flops as f64 / (reached.flops * rate as f64);
         let bytes = (cost.bytes_read + cost.bytes_written) as f64;
