@@ -26,7 +26,7 @@ const STEPS: u64 = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Gpus {
     count: usize,
-    gpu: SimConfig,
+    gpu: Box<SimConfig>,
 }
 
 impl FromStr for Gpus {
@@ -39,7 +39,7 @@ impl FromStr for Gpus {
         let count =
             count.ok_or_else(|| format!("`{text}` does not begin with a number of GPUs, such as 16x"))?;
         let gpu = SimConfig::like(gpu).map_err(|why| why.to_string())?;
-        Ok(Gpus { count, gpu })
+        Ok(Gpus { count, gpu: Box::new(gpu) })
     }
 }
 
@@ -114,7 +114,7 @@ pub(super) fn run(
 
 /// Runs the job on a GPU of unlimited size.
 fn row(job: &Job, gpus: &Gpus, bound: u64, options: Vec<&'static str>) -> Result<Row, Failure> {
-    let mut unlimited = gpus.gpu.clone();
+    let mut unlimited = gpus.gpu.as_ref().clone();
     unlimited.capacity_bytes = u64::MAX / 4;
     let outcome = job.run(&Device::sim(unlimited), &mut (), None, &Stop::default());
     let Outcome { memory, estimated_step, .. } = outcome.map_err(|why| match why {
@@ -143,7 +143,7 @@ fn command(gpus: &Gpus, row: &Row) -> String {
             "--json" | "--checkpoint" => {}
             _ if word.starts_with("--plan=") => {}
             _ if word.contains([' ', '\'', '"', '$', '\\']) => {
-                kept.push(format!("'{}'", word.replace('\'', r"'\''")))
+                kept.push(format!("'{}'", word.replace('\'', r"'\''")));
             }
             _ => kept.push(word),
         }
