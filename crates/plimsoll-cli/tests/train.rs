@@ -176,7 +176,7 @@ fn usage_errors_exit_with_2_and_unreadable_data_with_3() {
         2,
         "a device is `cpu`, `cuda`, `cuda:N`, `sim` or a simulated GPU such as `sim:H200`",
     );
-    check(&["--device", "sim:T4", "--capacity", "1GiB"], 2, "sim:T4 has 14.75 GiB");
+    check(&["--device", "sim:T4", "--capacity", "1GiB"], 2, "sim:T4 already has 14.75 GiB");
     check(&["--data", "x", "--images", "100"], 2, "cannot be used with");
     let folder = Folder::new("no-data");
     check(&["--data", folder.path()], 3, folder.path());
