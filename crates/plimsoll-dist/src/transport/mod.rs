@@ -37,7 +37,7 @@ pub use threads::Threads;
 ///     }
 /// }
 /// let error = Communicator::new(Broken).barrier().unwrap_err();
-/// assert!(error.to_string().starts_with("rank 1 did not arrive at barrier 0"));
+/// assert!(error.to_string().starts_with("rank 1 did not reach barrier 0"));
 /// ```
 pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// This rank's number.
