@@ -256,8 +256,7 @@ impl Pools {
     #[cold]
     #[inline(never)]
     fn index(&mut self, id: BlockId) {
-        let block = &self.blocks[id];
-        let place = (block.pool.index(), block.addr);
+        let place = self.place(id);
         if let Some(index) = &mut self.by_address {
             index.insert(place, id);
         }
@@ -267,11 +266,16 @@ impl Pools {
     #[cold]
     #[inline(never)]
     fn unindex(&mut self, id: BlockId) {
-        let block = &self.blocks[id];
-        let place = (block.pool.index(), block.addr);
+        let place = self.place(id);
         if let Some(index) = &mut self.by_address {
             index.remove(&place);
         }
+    }
+
+    /// The key of a block in the index by address.
+    fn place(&self, id: BlockId) -> (u32, Addr) {
+        let block = &self.blocks[id];
+        (block.pool.index(), block.addr)
     }
 
     #[inline(never)] // most segments have no unmapped blocks

@@ -26,7 +26,7 @@ pub(crate) enum What {
 #[derive(Args)]
 #[command(after_help = "Example: plimsoll checkpoint consolidate run")]
 pub(crate) struct ConsolidateArgs {
-    /// The folder of `train --save`, of which the newest checkpoint is taken; or that of a checkpoint
+    /// The folder of `train --save`, whose newest checkpoint is taken, or the folder of one checkpoint
     #[arg(value_name = "DIR")]
     folder: PathBuf,
     /// The file to write [default: model.safetensors in DIR]

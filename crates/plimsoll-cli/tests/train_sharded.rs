@@ -81,7 +81,7 @@ fn sharded_ranks_have_the_bits_of_data_parallel_ones_and_resume_each_others_runs
     let four = ["--parallel", "shard=4", "--ranks", "4"];
     assert_eq!(resume("ddp", "12", &four)["ranks"]["size"], 4);
     assert_eq!(fs::read_dir(file("latest/model")).expect("the files of ranks").count(), 4);
-    // By the name of a checkpoint, of which the run is the folder around it.
+    // The path of one checkpoint also works: the run is its parent folder.
     let latest = folder.file("ddp/latest");
     let six = result(&["--steps", "13", "--dropout", "0.1", "--resume", &latest]);
     assert_eq!((six["steps"].as_u64(), six["saved"].as_str()), (Some(13), Some(folder.file("ddp").as_str())));

@@ -76,8 +76,6 @@ pub(super) fn run(job: &Job, settings: &Settings, device: &Device, world: &World
             };
             Ok(Answer { text, exit })
         }
-        Err(job::Error::Data(error)) => Err(error.into()),
-        Err(job::Error::Load(error)) => Err(Failure::new(Exit::Unreadable, error.to_string())),
         Err(job::Error::Tensor(error)) => match error.out_of_memory() {
             Some(report) => {
                 // This comes before the search for a limit, which takes a while.
@@ -89,6 +87,7 @@ pub(super) fn run(job: &Job, settings: &Settings, device: &Device, world: &World
             }
             None => Err(with_checkpoint(error.into(), saves.as_ref())),
         },
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -12,6 +12,7 @@ use plimsoll::{DType, Device, ProcessGroup, TimelineSpan};
 
 use super::stop::Signal;
 use super::task::{Sampled, Task};
+use crate::exit::{Exit, Failure};
 
 /// A training job, apart from the device it runs on.
 pub(crate) struct Job {
@@ -31,6 +32,8 @@ pub(crate) struct Job {
     pub(crate) workers: usize,
     /// Whether steps are captured and replayed.
     pub(crate) capture: bool,
+    /// Whether the last step on a simulated GPU is recorded.
+    pub(crate) timeline: bool,
     /// The ranks that train together; usually there is only one.
     pub(crate) group: ProcessGroup,
     /// The tensors that are sharded over the ranks.
@@ -180,6 +183,16 @@ impl From<SerializeError> for Error {
     }
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::Data(error) => error.into(),
+            Error::Tensor(error) => error.into(),
+            Error::Load(error) => Failure::new(Exit::Unreadable, error.to_string()),
+        }
+    }
+}
+
 /// The result of a job that finished or was ended by a signal.
 pub(crate) struct Outcome {
     /// The device's memory report. Memory outside the allocator is the maximum seen during the job.
@@ -209,7 +222,7 @@ pub(crate) struct Outcome {
     pub(crate) units_per_second: Option<f64>,
     /// The estimated time of the last training step, on a simulated GPU.
     pub(crate) estimated_step: Option<Duration>,
-    /// What it consists of.
+    /// What it consists of, if that was asked for.
     pub(crate) timeline: Vec<TimelineSpan>,
     /// The text that the trained network generated.
     pub(crate) sample: Option<Sampled>,

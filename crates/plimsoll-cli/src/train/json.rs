@@ -160,7 +160,7 @@ fn by_category(bytes: &CategoryBytes) -> Map<String, Value> {
     Category::ALL.iter().map(|&category| (category.name().to_owned(), bytes[category].into())).collect()
 }
 
-fn pretty(value: &Value) -> String {
+pub(super) fn pretty(value: &Value) -> String {
     // Serializing strings and numbers cannot fail. The alternate form of `Display` is indented.
     format!("{value:#}")
 }

@@ -12,7 +12,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use plimsoll::dist::{Environment, JoinOptions, Member, World};
 use plimsoll::parallel::{Reproducible, Shard};
-use plimsoll::{Device, Error, ProcessGroup};
+use plimsoll::{Device, Error};
 use plimsoll_trace::render::words::counted;
 
 use super::device::DeviceArgs;
@@ -284,7 +284,9 @@ fn each_has_a_gpu(members: &[Member]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn divides(batch_size: usize, ranks: usize) -> Result<(), Failure> {
+/// # Errors
+/// The number of ranks does not divide the batch size.
+pub(super) fn divides(batch_size: usize, ranks: usize) -> Result<(), Failure> {
     if batch_size.is_multiple_of(ranks) {
         return Ok(());
     }
@@ -331,9 +333,4 @@ pub(super) fn tell(world: &World, failure: &Failure) {
     if failure.exit != Exit::RankLost {
         world.fail(failure.message.lines().next().unwrap_or_default());
     }
-}
-
-/// The seed of this rank's random numbers: the job's seed on rank 0, a different one on each other rank.
-pub(super) fn rank_seed(seed: u64, group: &ProcessGroup) -> u64 {
-    seed.wrapping_add((group.rank() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }

@@ -4,6 +4,7 @@
 //! allocator and the estimated time of a step. Ranks make equal requests, so one stands for all.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::str::FromStr;
 
 use plimsoll::parallel::Shard;
@@ -12,10 +13,13 @@ use plimsoll_trace::render::words::counted;
 use serde_json::{Value, json};
 
 use super::job::{Job, Outcome};
+use super::json::pretty;
+use super::parallel::divides;
 use super::progress;
 use super::stop::Stop;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output::{self, BOLD, RESET};
+use crate::page::quoted;
 
 /// The schema of a plan. Changes of meaning raise the version; new fields do not.
 const SCHEMA: &str = "plimsoll.train.plan/1";
@@ -84,13 +88,7 @@ pub(super) fn run(
     let tries = jobs.len() * ways.len();
     let (mut rows, mut first) = (Vec::new(), None);
     for (option, mut job) in jobs {
-        if !job.batch_size.is_multiple_of(gpus.count) {
-            let message = format!(
-                "--batch-size {} is the total of all ranks, and must be a multiple of {}",
-                job.batch_size, gpus.count
-            );
-            return Err(Failure::new(Exit::Usage, message));
-        }
+        divides(job.batch_size, gpus.count)?;
         job.length.steps = Some(job.length.steps.map_or(STEPS, |steps| steps.min(STEPS)));
         job.group = ProcessGroup::simulated(0, gpus.count);
         for (shard, options) in ways {
@@ -117,11 +115,7 @@ fn row(job: &Job, gpus: &Gpus, bound: u64, options: Vec<&'static str>) -> Result
     let mut unlimited = gpus.gpu.as_ref().clone();
     unlimited.capacity_bytes = u64::MAX / 4;
     let outcome = job.run(&Device::sim(unlimited), &mut (), None, &Stop::default());
-    let Outcome { memory, estimated_step, .. } = outcome.map_err(|why| match why {
-        super::job::Error::Data(why) => Failure::from(why),
-        super::job::Error::Tensor(why) => Failure::from(why),
-        super::job::Error::Load(why) => Failure::new(Exit::Unreadable, why.to_string()),
-    })?;
+    let Outcome { memory, estimated_step, .. } = outcome?;
     let row = Row {
         options,
         allocated_bytes: memory.peak_allocated_bytes,
@@ -135,17 +129,14 @@ fn row(job: &Job, gpus: &Gpus, bound: u64, options: Vec<&'static str>) -> Result
 
 /// The command that trains in this way: the one that was given, with other options.
 fn command(gpus: &Gpus, row: &Row) -> String {
-    let mut words = std::env::args().skip(1);
+    let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     let mut kept = vec!["plimsoll".to_owned()];
     while let Some(word) = words.next() {
         match word.as_str() {
             "--plan" => drop(words.next()),
             "--json" | "--checkpoint" => {}
             _ if word.starts_with("--plan=") => {}
-            _ if word.contains([' ', '\'', '"', '$', '\\']) => {
-                kept.push(format!("'{}'", word.replace('\'', r"'\''")));
-            }
-            _ => kept.push(word),
+            _ => kept.push(quoted(Path::new(&word))),
         }
     }
     let ranks = if gpus.count == 1 { String::new() } else { format!(" --ranks {}", gpus.count) };
@@ -223,5 +214,5 @@ fn of_json(gpus: &Gpus, bound: u64, rows: &[Row], job: &Job) -> String {
         "batch_size": job.batch_size,
         "rows": each.collect::<Vec<Value>>(),
     });
-    format!("{fields:#}\n")
+    pretty(&fields)
 }

@@ -7,12 +7,11 @@ use plimsoll::data::DataLoader;
 use plimsoll::memory::{self, Report};
 use plimsoll::nn::Scope;
 use plimsoll::optim::{Optimizer, clip_grad_norm_};
-use plimsoll::parallel::{FullyShardOptions, FullyShardedDataParallel, Shard, fully_shard};
+use plimsoll::parallel::{FullyShardOptions, FullyShardedDataParallel, Shard, fully_shard, rank_seed};
 use plimsoll::{CapturedStep, Device, ProcessGroup, RngState, Segment, Tensor, TimelineSpan, no_grad};
 
 use super::job::{Error, Job, Outcome, Place, Together};
 use super::lanes::{Lanes, first_sample};
-use super::parallel::rank_seed;
 use super::saves::{Progress, Saved, Saves, Tensors};
 use super::stop::{Signal, Stop};
 use super::task::{Network, Sampled};
@@ -27,7 +26,7 @@ use crate::cuda::without_dnn;
 
 /// The seed of this rank's random numbers. With lanes, all ranks have the job's seed, from which that of each lane is derived.
 fn job_seed(job: &Job, seed: u64, group: &ProcessGroup) -> u64 {
-    if job.reproducible.is_some() { seed } else { rank_seed(seed, group) }
+    if job.reproducible.is_some() { seed } else { rank_seed(seed, group.rank()) }
 }
 
 /// A job on its device.
@@ -340,10 +339,14 @@ impl<'a> Run<'a> {
             }
             let before = self.device.estimated_time();
             let device = self.device;
-            let (loss, timeline) = device.record_timeline(|| self.step(&tensors));
-            let loss = loss?;
+            let loss = if self.job.timeline {
+                let (loss, timeline) = device.record_timeline(|| self.step(&tensors));
+                self.trained.timeline = timeline;
+                loss?
+            } else {
+                self.step(&tensors)?
+            };
             self.trained.estimated = device.estimated_time().zip(before).map(|(now, before)| now - before);
-            self.trained.timeline = timeline;
             drop(tensors);
             let samples = batches[0].samples * lanes;
             let sum =

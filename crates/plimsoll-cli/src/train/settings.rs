@@ -22,7 +22,7 @@ pub(crate) struct Settings {
     /// Train nothing: simulate one rank of each way to share the work among these GPUs, such as 16xH200, and print the fastest that
     /// fits
     #[arg(long, value_name = "NxGPU", help_heading = "Ranks",
-          conflicts_with_all = ["parallel", "device", "capacity", "save", "resume", "snapshot", "log", "timeline"])]
+          conflicts_with_all = ["parallel", "reproducible", "capture", "device", "capacity", "save", "resume", "snapshot", "log", "timeline"])]
     pub(super) plan: Option<Gpus>,
     /// The data type of matrix products and convolutions
     #[arg(long = "dtype", value_enum, value_name = "TYPE", default_value_t = Precision::Float32)]
@@ -66,8 +66,22 @@ impl Settings {
     pub(super) fn job(&self, task: Box<dyn Task>, length: Length, batch_size: usize, lr: f64) -> Job {
         let workers = usize::from(self.workers);
         let Settings { precision, seed, capture, .. } = *self;
+        let timeline = self.timeline.is_some();
         let group = World::single().group().clone();
         let (shard, reproducible) = (Shard::Nothing, None);
-        Job { task, length, batch_size, lr, precision, seed, workers, capture, group, shard, reproducible }
+        Job {
+            task,
+            length,
+            batch_size,
+            lr,
+            precision,
+            seed,
+            workers,
+            capture,
+            timeline,
+            group,
+            shard,
+            reproducible,
+        }
     }
 }

@@ -52,8 +52,8 @@ const NAME: &str = "Reproducible";
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 ///
-/// It costs smaller passes; the exchange of gradients once for each pass; and, for each level of the tree that a rank adds, 4
-/// bytes for each parameter of which the rank adds the gradients. Running statistics of batch normalization depend on the order
+/// Passes are smaller, and gradients are exchanged once for each pass. For each level of the tree that a rank adds, it needs 4
+/// bytes for each element of its part of the gradients. Running statistics of batch normalization depend on the order
 /// of passes, so a model that has them is refused, and so is [`DdpOptions::find_unused_parameters`](super::DdpOptions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reproducible {
@@ -94,7 +94,7 @@ impl Reproducible {
         let outcome = lanes
             .into_iter()
             .map(|lane| {
-                device.set_rng_state(RngState { seed: lane_seed(start.seed, lane), ..start });
+                device.set_rng_state(RngState { seed: rank_seed(start.seed, lane), ..start });
                 f(lane)
             })
             .collect();
@@ -129,9 +129,16 @@ impl Reproducible {
     }
 }
 
-/// The seed of a lane, or of a rank: `seed` itself for the first one, another for each of the rest.
-pub(super) fn lane_seed(seed: u64, lane: usize) -> u64 {
-    seed.wrapping_add((lane as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+/// The seed of a rank's random numbers, such as its dropout masks: `seed` itself on rank 0, a different one on each other rank.
+/// [`Reproducible::run`] gives it to lanes.
+///
+/// ```
+/// use plimsoll::parallel::rank_seed;
+/// assert_eq!(rank_seed(7, 0), 7);
+/// assert_ne!(rank_seed(7, 1), rank_seed(7, 2));
+/// ```
+pub fn rank_seed(seed: u64, rank: usize) -> u64 {
+    seed.wrapping_add((rank as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// Which pass of a batch comes next.

@@ -15,7 +15,7 @@ mod norm;
 mod sharded;
 
 pub use ddp::{Bucket, DdpOptions, DistributedDataParallel};
-pub use lanes::Reproducible;
+pub use lanes::{Reproducible, rank_seed};
 pub use sharded::{
     FullyShardOptions, FullyShardedDataParallel, Shard, ShardedParameter, ShardedUnit, fully_shard,
 };

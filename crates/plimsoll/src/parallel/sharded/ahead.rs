@@ -20,8 +20,8 @@ impl Order {
         self.last.map(|((_, unit), version)| (unit, version))
     }
 
-    /// Starts anew, because rows have changed since the last unit: what comes after a step of the optimizer must be gathered after
-    /// it.
+    /// Forgets the last units, because the optimizer has changed their rows: the units of the next step must not be gathered
+    /// before that.
     pub(super) fn cut(&mut self) {
         self.last = None;
     }

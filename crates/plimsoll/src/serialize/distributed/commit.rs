@@ -107,10 +107,7 @@ impl Commit<'_> {
                 written.replace_target()?;
                 Ok(sealed)
             });
-            let sealed = written.map_err(|error| match error {
-                SerializeError::NotSaved { path, source } => shown(&path, &source),
-                other => other.to_string(),
-            })?;
+            let sealed = written.map_err(not_saved)?;
             files.insert(format!("{part}/{name}"), sealed);
         }
         Ok(files)
@@ -139,10 +136,7 @@ impl Commit<'_> {
         sync_folder(&folder.join(MODEL)).map_err(failed(folder))?;
         sync_folder(folder).map_err(failed(self.run))?;
         let written = manifest.with_files(files).write(folder);
-        written.map_err(|error| match error {
-            SerializeError::NotSaved { path, source } => shown(&path, &source),
-            other => other.to_string(),
-        })?;
+        written.map_err(not_saved)?;
         let (link, temporary) =
             (self.run.join(LATEST), self.run.join(format!(".{LATEST}-{}", std::process::id())));
         // A process that was killed may have had the same id.
@@ -225,6 +219,14 @@ impl Failed {
 
 fn shown(path: &Path, why: &io::Error) -> String {
     format!("{}: {why}", path.display())
+}
+
+/// Why a file was not saved, without the words that the error of the whole save begins with.
+fn not_saved(error: SerializeError) -> String {
+    match error {
+        SerializeError::NotSaved { path, source } => shown(&path, &source),
+        other => other.to_string(),
+    }
 }
 
 fn pieces(rows: &[TensorRows]) -> Vec<Piece<'_>> {
