@@ -160,6 +160,7 @@ impl Plan {
             is_interrupted: true,
             is_late: false,
             devices: args.devices,
+            host_speed: args.host_speed,
             checked: None,
             planned: None,
             offers: Vec::new(),

@@ -52,6 +52,7 @@ impl Search<'_, '_> {
             }
             // The last runs of a plan run beside it.
             self.trials.ahead(&[(chosen.set.clone(), How::Itself)])?;
+            self.count_ahead()?;
             self.ahead(&self.offered())?;
             output::progress(&format!(
                 "running {} at the GPU's size until its memory stops growing",
@@ -81,6 +82,7 @@ impl Search<'_, '_> {
             };
             let Some(why) = why else {
                 checked.ran.push((chosen.set, trial));
+                self.price()?;
                 continue;
             };
             let name = sentences::named(&chosen);

@@ -83,6 +83,8 @@ fn row(candidate: &Candidate, target: &Target) -> Value {
             "place": place, "source": source, "decides": decides,
         })).collect::<Vec<_>>(),
         "estimated_step_seconds": cost.map(|cost| cost.step_s),
+        "estimated_host_seconds": cost.map(|cost| cost.host_s),
+        "bound_by": cost.map(|cost| cost.bound.name()),
         "extra_flops": cost.map(|cost| cost.extra_flops),
         "pcie_bytes": cost.map(|cost| cost.pcie_bytes),
         "pinned_host_bytes": candidate.pinned_bytes(),

@@ -10,7 +10,7 @@
 //! | `strategy/` | which sets are tried, and which is chosen: a function of the facts |
 //! | `estimate.rs`, `foresee.rs` | peaks of sets that did not run; which sets have to run for a decision |
 //! | `recorded.rs` | their test with recorded programs |
-//! | `time.rs` | the estimate of a step's time |
+//! | `time/` | the estimate of a step's time |
 //! | `hints.rs` | faster matrix products that the GPU supports |
 //! | `candidate.rs`, `tried.rs` | a set that was tried, and all of them |
 //! | `sentences.rs`, `json.rs` | the sentences of the report, and its values for programs |
@@ -97,6 +97,9 @@ pub(crate) struct PlanArgs {
     /// --gpu names another GPU]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     host_memory: Option<u64>,
+    /// Speed of the processor that will run the program, where this machine's is 1; for the time of steps that the host bounds
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = speed)]
+    host_speed: f64,
     /// How to compute the workspaces of cuDNN and cuFFT
     #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     cudnn_workspace: Workspaces,
@@ -149,6 +152,11 @@ enum Allowed {
     Changed,
 }
 
+fn speed(text: &str) -> Result<f64, String> {
+    let speed = text.parse().ok().filter(|it: &f64| (0.01..=100.0).contains(it));
+    speed.ok_or_else(|| "expected a number from 0.01 to 100, such as 0.7".to_owned())
+}
+
 /// Whether the command contains {BATCH}.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Marked {
@@ -183,6 +191,8 @@ struct Plan {
     is_late: bool,
     /// The number of GPUs.
     devices: u32,
+    /// The speed of the training machine's processor, where this machine's is 1.
+    host_speed: f64,
     /// The result of the run at the GPU's size, if it differs from the trial.
     checked: Option<String>,
     /// The chosen set's run at the GPU's size.
@@ -244,6 +254,7 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
         devices: args.devices,
         context: args.context,
         machine: Machine::for_plan(args.host_memory, args.gpu.is_none()),
+        host_speed: args.host_speed,
         workspaces: args.cudnn_workspace,
         steps: args.steps,
         alloc_conf: args.alloc_conf.clone(),
@@ -298,6 +309,7 @@ fn search(
             is_interrupted,
             is_late,
             devices: program.devices,
+            host_speed: program.host_speed,
             checked: checked.objection,
             planned,
             offers,

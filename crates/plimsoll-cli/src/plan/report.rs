@@ -188,11 +188,17 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
         "headroom: what is still free of {}, after {context} for the context and libraries (--context)",
         size(plan.target.total_bytes)
     ));
-    if let Some(Cost { step_s, .. }) = plan.base_cost() {
+    if let Some(Cost { step_s, host_s, bound, .. }) = plan.base_cost() {
         note(format!(
-            "time: estimated from a step's FLOPs, bytes and kernels and the {}'s datasheet; {:.1} ms as it is",
+            "time: estimated from a step's operators and the {}'s datasheet; {:.1} ms as it is, bound by {}; the host works {:.1} ms, {}",
             plan.target.listed.name,
-            step_s * 1e3
+            step_s * 1e3,
+            bound.name(),
+            host_s * 1e3,
+            match plan.host_speed {
+                1.0 => "if it is as fast as this one (--host-speed)".to_owned(),
+                speed => format!("if it has {speed} times the speed of this one"),
+            }
         ));
     }
     for technique in Technique::all() {

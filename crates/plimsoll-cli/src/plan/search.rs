@@ -272,9 +272,17 @@ impl<'a, 'scope> Search<'a, 'scope> {
         Candidate { set: set.clone(), trial, fit, caught: None, cost }.fact()
     }
 
-    /// Estimates the time of the program as it is.
-    fn price(&mut self) -> Result<(), Failure> {
-        self.is_priced = true;
+    /// Starts the trial that counts the operators of the program as it is, unless that is done.
+    pub(super) fn count_ahead(&mut self) -> Result<(), Failure> {
+        let set = Set::default();
+        if self.tried.work(&set).is_some() { Ok(()) } else { self.trials.ahead(&[(set, How::Counted)]) }
+    }
+
+    /// Estimates the time of the program as it is, once.
+    pub(super) fn price(&mut self) -> Result<(), Failure> {
+        if std::mem::replace(&mut self.is_priced, true) {
+            return Ok(());
+        }
         let Some(base) = self.tried.candidates().first() else { return Ok(()) };
         let trial = base.trial.clone();
         let cost = self.cost(&Set::default(), &trial)?;
@@ -320,7 +328,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         if self.tried.work(set).is_none() {
             let counted = self.trials.of(set, How::Counted)?;
             if counted.end != End::Interrupted {
-                self.tried.add_work(set.clone(), Work::of(&counted));
+                self.tried.add_work(set.clone(), Work::of(&counted, self.trials.host_speed()));
             }
         }
         Ok(())

@@ -55,6 +55,8 @@ pub(crate) struct Program {
     pub(crate) context: Option<u64>,
     /// The machine that will run it.
     pub(crate) machine: Machine,
+    /// The speed of its processor, where this machine's is 1.
+    pub(crate) host_speed: f64,
     pub(crate) workspaces: Workspaces,
     pub(crate) steps: u64,
     pub(crate) alloc_conf: Option<String>,
@@ -267,6 +269,11 @@ impl Trials<'_> {
     /// The GPU. After the first trial it includes the memory that the trial used outside the allocator.
     pub(crate) fn target(&self) -> &Target {
         &self.charged
+    }
+
+    /// The speed of the training machine's processor, where this machine's is 1.
+    pub(crate) fn host_speed(&self) -> f64 {
+        self.program.host_speed
     }
 
     /// How long the first trial took.

@@ -315,6 +315,23 @@ pub(crate) struct Wrote {
     pub(crate) bytes: u64,
 }
 
+/// Equal operators of a step.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(crate) struct Counted {
+    /// `block 3`, `block 3.12`, `root` or `rest`.
+    pub(crate) place: String,
+    pub(crate) kind: String,
+    /// The type in which a GPU multiplies, such as `tf32`.
+    pub(crate) rate: String,
+    /// The mean number of channels of a convolution, or the number of groups of a group norm; otherwise 0.
+    pub(crate) width: u64,
+    /// FLOPs of one of them.
+    pub(crate) flops: u64,
+    /// Bytes that one of them reads and writes.
+    pub(crate) bytes: u64,
+    pub(crate) number: u64,
+}
+
 /// The effect of a technique in a process.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Applied {
@@ -334,9 +351,15 @@ pub(crate) struct Applied {
     /// The bytes that it moves to the host in a step. For fsdp, the bytes that a rank sends to others.
     #[serde(default)]
     pub(crate) bytes: u64,
-    /// The operators of a step: place, type, FLOPs, bytes, number.
+    /// The operators of a step.
     #[serde(default)]
-    pub(crate) work: Vec<(String, String, u64, u64, u64)>,
+    pub(crate) work: Vec<Counted>,
+    /// Their places in `work`, in the order of the step; -1 where the host waits for the GPU.
+    #[serde(default)]
+    pub(crate) order: Vec<i64>,
+    /// Processor seconds of the host in a step, if they were measured.
+    #[serde(default)]
+    pub(crate) host_s: Option<f64>,
     /// The batch size of the model's first call, in a run that determines it.
     #[serde(default)]
     pub(crate) batch: Option<u64>,

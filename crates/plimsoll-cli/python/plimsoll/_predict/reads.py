@@ -60,6 +60,7 @@ LONGEST = ("_beam_search", "_assisted_decoding")
 HISTORY = "/torch/optim/lbfgs.py"  # warnings.py reports the vectors that it keeps
 EVERYWHERE = 0  # a line number of --assume that stands for all lines whose values decide sizes
 OPERATOR = re.compile(r"_ZN2at4_ops(\d+)")
+LISTENER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t)  # the stand-in's hook
 
 
 class Site:
@@ -128,12 +129,16 @@ class Reads:
         self.library = ctypes.CDLL(None)
         if not hasattr(self.library, "plimsoll_standin_on_read"):
             return
-        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t)
-        self.listener = kind(self.on_read)
+        self.listener = LISTENER(self.on_read)
         self.library.plimsoll_standin_on_read(self.listener)
         import atexit
 
-        atexit.register(lambda: self.library.plimsoll_standin_on_read(kind()))
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """From now on, the program gets zeros."""
+        if hasattr(self.library, "plimsoll_standin_on_read"):
+            self.library.plimsoll_standin_on_read(LISTENER())
 
     def on_read(self, to: int, _from: int, count: int) -> None:
         """The stand-in's hook. The stand-in copied zeros to the host. A failure here must not fail the program."""

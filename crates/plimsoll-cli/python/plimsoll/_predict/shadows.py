@@ -49,6 +49,11 @@ class Known(Shadows):
                 self.wrap(name, wrapped)
         self.trust_finite()
 
+    def uncover(self) -> None:
+        """Removes the wrappers."""
+        for library in (self.library, *self.libraries):
+            library._destroy()
+
     def wrap(self, name: str, wrapped: Callable[..., Any]) -> None:
         """Wraps an operator at PyTorch's CUDA key, if this PyTorch has it."""
         torch = self.torch

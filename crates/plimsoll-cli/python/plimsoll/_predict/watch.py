@@ -45,6 +45,7 @@ from .warnings import Warnings
 
 STOP = os.path.join(settings.FOLDER, protocol.STOP)  # exit once it exists; also in forks, whose folder is another
 PATIENCE = 10  # an optimizer that never steps is ignored after this many times the requested steps
+TIMED_S = 5.0  # at most for the steps that show the host's time
 QUIET = 6  # reserved bytes have settled if they did not grow for this many steps
 LATEST = 60  # the number of steps after which to stop waiting for that
 ENTRIES = 1_000_000  # events in the history, the latest ones
@@ -125,6 +126,7 @@ class Watch:
         self.retries: dict[int, int] = {}  # by device: how often cached memory was given back, because memory was short
         self.error: protocol.Thrown | None = None
         self.refusal: protocol.Refusal | None = None  # the technique that cannot be applied, and why
+        self.is_timing = False  # whether only the host's time is still of interest
 
     def apply(self, torch: Any, wanted: str) -> None:
         """Techniques of `--with`."""
@@ -143,6 +145,18 @@ class Watch:
         """Ends the process: a technique raised an exception."""
         self.error = described(failure, name)
         self.stop("failed", 1)
+
+    def uncover(self) -> None:
+        """Removes the wrappers around operators: the steps that follow show the host's own time. Values that the program reads are
+        unknown from now on, so an exception or a loop without end only ends the run.
+        """
+        self.is_timing = True
+        self.reads.stop()
+        if self.known is not None:
+            self.known.uncover()
+        timer = threading.Timer(TIMED_S, self.stop, ("stopped", 0))
+        timer.daemon = True
+        timer.start()
 
     @contextlib.contextmanager
     def unread(self) -> Iterator[Any]:
@@ -325,7 +339,7 @@ class Watch:
             return
         self.state = "ended"
         failure = getattr(sys, "last_value", None)
-        if failure is not None and self.finish_up.finishing and not self.failures:
+        if failure is not None and (self.finish_up.finishing or self.is_timing) and not self.failures:
             # The steps succeeded, and the code after them failed, perhaps because its loop was shortened.
             self.state, self.after_error = "stopped", described(failure)
             self.finish(dump=True)

@@ -1,26 +1,28 @@
-"""Counts the work of one training step, to estimate its time: for each operator its FLOPs, the bytes that it reads
-and writes, and its place. It needs a separate run, because a dispatch mode keeps tensors alive slightly longer.
+"""Counts the work of one training step, to estimate its time: for each operator its kind, its FLOPs, the bytes that it reads
+and writes, and its place; and the processor time of the host. It needs a separate run, because a dispatch mode keeps tensors
+alive slightly longer.
 
 The place is one of these: `block N` and `root` are the forward pass of training inside a repeated block, and in the
 rest of the model; `block N.M` is inside nested block M of block N; `rest` is everything else, including evaluation.
 The step with the fewest FLOPs counts, because others may contain an evaluation.
+
+The host's time is that of the fastest of some steps after the counted ones, which run without the mode and without the wrappers
+of `predict` around operators.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import blocks, context, observers, roots
+from . import blocks, context, kinds, observers, roots
 
-# Operators that start no kernel.
-FREE = set(
-    "empty empty_like empty_strided new_empty new_empty_strided detach alias view _unsafe_view lift_fresh set_ resize_"
-    " _local_scalar_dense record_stream is_pinned _pin_memory sym_size prim_layout".split()
-)
+COUNTED = 2  # steps that are counted: the first step of an optimizer differs from the others
+WAITS = "_local_scalar_dense"  # the host waits for a value
 REDUCED = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 
 
@@ -33,9 +35,11 @@ class Count:
     def __init__(self, value: int | None) -> None:
         self.phase = "rest"
         self.mode: Mode | None = None
-        # (phase, type, flops, bytes): operators, in this step and in the complete step with the fewest FLOPs
-        self.work: dict[tuple[str, str, int, int], int] = {}
-        self.least: dict[tuple[str, str, int, int], int] = {}
+        # the work of this step, and of the complete step with the fewest FLOPs
+        self.work, self.least = Work(), Work()
+        self.is_measuring = False  # whether the counted steps are done
+        self.began: float | None = None  # a step without hooks
+        self.laps: list[float] = []  # processor seconds of such steps
         self.steps = self.blocks = self.nested = 0
         self.repeats = blocks.Repeats()
         self.free: dict[Any, bool] = {}  # by operator: whether it starts no kernel
@@ -81,7 +85,7 @@ class Count:
         block.register_forward_hook(leave, always_call=True)
 
     def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.mode is None:
+        if self.mode is None and not self.is_measuring:
             self.mode = Mode(self)
             self.mode.__enter__()
         if not roots.begins(torch, root):
@@ -99,9 +103,9 @@ class Count:
         """Called after a call of a model in a program that reads no gradient. Each call is a step; the call with the
         most FLOPs counts.
         """
-        if flops(self.work) >= flops(self.least):
+        if self.work.flops() >= self.least.flops():
             self.least = self.work
-        self.work = {}
+        self.work = Work()
 
     def stepped(self, optimizer: Any) -> None:
         """Called at each optimizer step. A step is done once every optimizer has stepped, which the host counts."""
@@ -109,31 +113,85 @@ class Count:
         if steps == self.steps:
             return
         self.steps = steps
-        if not self.least or flops(self.work) <= flops(self.least):
+        if self.is_measuring:
+            return self.lap()
+        if not self.least.rows or self.work.flops() <= self.least.flops():
             self.least = self.work
-        self.work = {}
+        self.work = Work()
+        if steps >= COUNTED:
+            self.measure()
+
+    def measure(self) -> None:
+        """Removes the hooks: the next steps show the host's time."""
+        self.is_measuring = True
+        if self.mode is not None:
+            self.mode.__exit__(None, None, None)
+            self.mode = None
+        uncover = getattr(context.host, "uncover", None)
+        if uncover is not None:
+            uncover()
+        self.began = None
+
+    def lap(self) -> None:
+        """Called after each step without hooks. The first one fills caches."""
+        now = time.process_time()
+        if self.began is not None:
+            self.laps.append(now - self.began)
+        self.began = now
 
     def add(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Adds an operator to the work of this step."""
         is_free = self.free.get(func)
         packet = func._overloadpacket
         if is_free is None:
-            is_free = self.free[func] = packet.__name__ in FREE or bool(getattr(func, "is_view", False))
+            is_free = self.free[func] = packet.__name__ in kinds.FREE or bool(getattr(func, "is_view", False))
         if is_free:
+            if packet.__name__ == WAITS and not args[0].is_cpu:
+                self.work.order.append(-1)
             return
         tensors: list[Any] = []
         collect((args, kwargs, result), tensors)
         if not tensors:
             return
-        count = FLOPS.get(packet)
-        flops = count(*args, **kwargs, out_val=result) if count is not None else 0
-        key = (self.phase, rate(packet, tensors), flops, sum({id(it): it.nbytes for it in tensors}.values()))
-        self.work[key] = self.work.get(key, 0) + 1
+        flops = kinds.of_convolution(packet, args, result)
+        if flops is None:
+            count = FLOPS.get(packet)
+            flops = count(*args, **kwargs, out_val=result) if count is not None else 0
+        kind = kinds.of(packet, args, tensors)
+        self.work.add(
+            self.phase, kind, rate(packet, tensors), kinds.width(packet, args), flops, kinds.moved(kind, tensors)
+        )
 
     def report(self) -> dict[str, Any]:
-        work = self.least or self.work
-        rows = [[*key, number] for key, number in work.items()]
-        return dict(applied=True, detail="", lines=[], work=rows, blocks=self.blocks, nested=self.nested)
+        work = self.least if self.least.rows else self.work
+        return dict(
+            applied=True, detail="", lines=[], work=work.report(), order=work.order,
+            host_s=min(self.laps, default=None), blocks=self.blocks, nested=self.nested,
+        )  # fmt: skip
+
+
+class Work:
+    """The operators of a step."""
+
+    def __init__(self) -> None:
+        # (place, kind, type, width, FLOPs, bytes): index and number
+        self.rows: dict[tuple[str, str, str, int, int, int], list[int]] = {}
+        self.order: list[int] = []  # of the rows; -1 where the host waits
+
+    def add(self, *row: Any) -> None:
+        """Adds an operator."""
+        found = self.rows.setdefault(row, [len(self.rows), 0])
+        found[1] += 1
+        self.order.append(found[0])
+
+    def flops(self) -> int:
+        """The FLOPs of all operators."""
+        return sum(row[4] * number for row, (_, number) in self.rows.items())
+
+    def report(self) -> list[dict[str, Any]]:
+        """The rows, for the protocol."""
+        names = ("place", "kind", "rate", "width", "flops", "bytes", "number")
+        return [dict(zip(names, (*row, number))) for row, (_, number) in self.rows.items()]
 
 
 def collect(value: Any, tensors: list[Any]) -> None:
@@ -148,11 +206,6 @@ def collect(value: Any, tensors: list[Any]) -> None:
             collect(it, tensors)
     elif isinstance(value, dict):
         collect(list(value.values()), tensors)
-
-
-def flops(work: Any) -> int:
-    """The FLOPs of this work."""
-    return sum(key[2] * number for key, number in work.items())
 
 
 class Mode(TorchDispatchMode):
@@ -188,17 +241,13 @@ def lengths_on_the_host(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[An
 
 
 def rate(packet: Any, tensors: Any) -> str:
-    """The type in which a GPU multiplies: the type of the operator's first floating-point tensor. For a convolution
-    it has the prefix `conv`, because convolutions reach less of the GPU's rate.
-    """
+    """The type in which a GPU multiplies: the type of the operator's first floating-point tensor."""
     is_convolution = "convolution" in packet.__name__
     kind = next((it.dtype for it in tensors if it.is_floating_point()), torch.float32)
     if kind == torch.float32:
         allowed = torch.backends.cudnn.allow_tf32 if is_convolution else torch.backends.cuda.matmul.allow_tf32
-        name = "tf32" if allowed else "f32"
-    else:
-        name = REDUCED.get(kind, "f32")
-    return f"conv {name}" if is_convolution else name
+        return "tf32" if allowed else "f32"
+    return REDUCED.get(kind, "f32")
 
 
 def products() -> Any:
