@@ -13,10 +13,10 @@
 //! | `vendor.rs` | GPUs of other vendors, for the error message |
 //! | `table.rs`, `table/` | the rows, one file per generation |
 //! | `lookup.rs` | [`named`], [`of_capability`], [`nearest`], [`nearest_of`], and [`UnknownGpu`] |
-//! | `mig.rs` | [`slice`]: a MIG slice of a GPU |
-//! | `described.rs` | [`described`]: a GPU by its properties, or one of the above by its name |
 //! | `outside.rs`, `outside/` | [`outside`]: memory of contexts, kernels' stacks, libraries, streams and graphs |
 //! | `nccl.rs`, `nccl/` | [`nccl`]: memory of NCCL's communicators |
+//! | `mig.rs` | [`slice`]: a MIG slice of a GPU |
+//! | `described.rs` | [`described`]: a GPU by its properties, or one of the above by its name |
 //!
 //! To add a GPU, add a constant to its generation's file and list it in `GPUS` there.
 

@@ -132,6 +132,9 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
             target.options, target.capability
         ));
     }
+    if let Some(assumed) = &target.assumed {
+        output::progress(assumed);
+    }
     if let Some(settings) = &args.alloc_conf {
         Config::parse(settings).map_err(|why| Failure::new(Exit::Usage, format!("{settings}: {why}")))?;
     }

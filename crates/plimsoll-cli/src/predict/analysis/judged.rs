@@ -55,7 +55,7 @@ impl Judged {
         let mut judged = Judged { report: report.clone(), peaks, analysis: None };
         let Some(snapshot) = report.snapshot.clone() else { return Ok(judged) };
         let recording = Recording::named(&snapshot, &format!("the recording of {}", report.name()), None)?;
-        let options = Options { device_total_bytes: Some(target.total_bytes), ..Options::default() };
+        let options = Options { device_total_bytes: Some(target.limit_bytes()), ..Options::default() };
         let mut explained = Explained::of(recording, options);
         let devices = &explained.devices;
         // The device that ran out need not be the one with the highest peak.
