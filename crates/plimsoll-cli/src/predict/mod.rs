@@ -163,7 +163,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     }
     outcome.find_savings(args, &target, &session, took);
     if let Some(analysis) = outcome.judged.as_mut().and_then(|judged| judged.analysis.as_mut()) {
-        analysis.try_settings();
+        analysis.try_settings(target.others_bytes);
     }
     if let Some(keep) = keep {
         keep.write(&mut outcome)?;

@@ -28,12 +28,14 @@ pub(crate) struct Analysis {
 }
 
 impl Analysis {
-    /// Adds a replay of the requests under other allocator settings.
-    pub(crate) fn try_settings(&mut self) {
+    /// Adds a replay of the requests under other allocator settings, beside other programs that use this much of the device.
+    pub(crate) fn try_settings(&mut self, others_bytes: u64) {
         let Explained { snapshot, devices, .. } = &mut self.explained;
         let device = &mut devices[0];
         if device.what_if.is_none() {
-            device.what_if = Some(device.simulated(snapshot, &SETTINGS, device.ledger.device.total));
+            let total_bytes = device.ledger.device.total;
+            let left_bytes = total_bytes.map(|bytes| bytes.saturating_sub(others_bytes));
+            device.what_if = Some(device.simulated(snapshot, &SETTINGS, left_bytes));
         }
     }
 
@@ -55,7 +57,7 @@ impl Judged {
         let mut judged = Judged { report: report.clone(), peaks, analysis: None };
         let Some(snapshot) = report.snapshot.clone() else { return Ok(judged) };
         let recording = Recording::named(&snapshot, &format!("the recording of {}", report.name()), None)?;
-        let options = Options { device_total_bytes: Some(target.limit_bytes()), ..Options::default() };
+        let options = Options { device_total_bytes: Some(target.total_bytes), ..Options::default() };
         let mut explained = Explained::of(recording, options);
         let devices = &explained.devices;
         // The device that ran out need not be the one with the highest peak.
