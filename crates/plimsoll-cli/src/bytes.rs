@@ -40,6 +40,26 @@ pub(crate) fn shown(bytes: u64, whole: bool) -> String {
     if whole { format!("{bytes} B") } else { Bytes(bytes).to_string() }
 }
 
+/// A size that [`parse`] reads back as the same number: `8GiB`, `845000000B`.
+pub(crate) fn exact(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB")];
+    let whole = units.into_iter().find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    whole.map_or_else(|| format!("{bytes}B"), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
+/// `1,390`.
+pub(crate) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// The change of a size, with its sign.
 pub(crate) fn change(bytes: i128, whole: bool) -> String {
     words::change(bytes, |bytes| shown(bytes, whole))
@@ -48,6 +68,13 @@ pub(crate) fn change(bytes: i128, whole: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_exact_size_is_read_back() {
+        for (bytes, text) in [(8 << 30, "8GiB"), (3 << 19, "1572864B"), (5 << 20, "5MiB"), (0, "0B")] {
+            assert_eq!((exact(bytes).as_str(), parse(text)), (text, Ok(bytes)));
+        }
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `exit.rs`, `foreign.rs`, `output.rs` | exit codes and failures; text from files, made harmless for a terminal; the streams |
 //! | `report.rs` | a report as text: on one screen, or complete |
+//! | `row.rs` | a GPU's row as a file |
 //! | `bytes.rs`, `shown.rs` | sizes in words; how much is shown |
 //! | `limit.rs`, `sink.rs`, `page.rs` | limits on the cost of reading a file; where an output file goes; a page for a browser |
 //! | `recording.rs`, `categories.rs` | a recording by name; categories of the user's own |
@@ -22,10 +23,12 @@
 //! | `explain/` | explains a recording, including the results of `leaks`, `doctor` and `whatif` |
 //! | `train/`, `checkpoint.rs`, `top/`, `bench/`, `manual.rs` | training in Rust; converting what it saved; watching; measuring; man pages |
 //! | `predict/` | the memory that a program needs: a run on a device that computes nothing, and `explain` of its recording |
+//! | `calibrate/` | measures the GPU of this machine, for `predict` on other machines |
 //! | `plan/`, `run/` | finds techniques that make it fit, with runs of `predict`; runs the program with them on a real GPU |
 
 mod bench;
 mod bytes;
+mod calibrate;
 mod categories;
 mod check;
 mod checkpoint;
@@ -55,6 +58,7 @@ mod protocol;
 mod record;
 mod recording;
 mod report;
+mod row;
 mod run;
 mod scratch;
 mod shown;
@@ -120,6 +124,8 @@ verbs! {
     Predict(predict::PredictArgs) => predict::run,
     /// Find techniques that make a PyTorch program fit a GPU, without the GPU and without editing the program
     Plan(plan::PlanArgs) => plan::run,
+    /// Measure the memory that this machine's GPU takes outside PyTorch, for `predict --gpu FILE.json`
+    Calibrate(calibrate::CalibrateArgs) => calibrate::run,
     /// Run a PyTorch program with techniques that use less memory, and explain it if memory runs out
     Run(run::RunArgs) => run::run,
     /// Train a network in Rust within a memory limit, and account for every byte

@@ -3,6 +3,7 @@
 
 mod bench_allocator;
 mod bench_snapshot;
+mod calibrate;
 mod check;
 mod conformance;
 mod cost;
@@ -25,6 +26,7 @@ mod pasted;
 mod plan;
 mod plan_programs;
 mod predict;
+mod predict_gpus;
 mod predict_outside;
 mod predict_programs;
 mod predict_transformers;

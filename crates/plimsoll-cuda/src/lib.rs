@@ -11,6 +11,7 @@
 //! | `error.rs` | [`CudaError`]: what is missing, what a call returned, whether the context is lost |
 //! | `search.rs`, `library.rs` | where to look for libraries; an open library |
 //! | `driver.rs` | the calls of `libcuda` that are used, with error checks |
+//! | `nvml.rs`, `probe.rs` | memory as NVML counts it; [`Probe`]: measures what a process takes on a GPU |
 //! | `cubin.rs`, `nvrtc.rs` | the cache of machine code; the compiler from source text to machine code |
 //! | `nccl.rs` | collectives between GPUs with NCCL |
 //! | `step.rs` | descriptions of work: launches, products, fills, collectives |
@@ -25,7 +26,7 @@
 //! | `graph.rs` | captured work: [`CapturedGraph`] |
 //! | `memory.rs` | [`CudaMemory`]: the device's memory for the allocator |
 //!
-//! Unsafe code is in `library.rs`, `driver.rs`, `nvrtc.rs`, `blas.rs`, `dnn/descriptor.rs`, `nccl.rs`, `pinned.rs`, `graph.rs` and
+//! Unsafe code is in `library.rs`, `driver.rs`, `nvml.rs`, `nvrtc.rs`, `blas.rs`, `dnn/descriptor.rs`, `nccl.rs`, `pinned.rs`, `graph.rs` and
 //! `graph_functions.rs`.
 
 #![deny(unsafe_code)]
@@ -51,9 +52,12 @@ mod memory;
 #[allow(unsafe_code)]
 mod nccl;
 #[allow(unsafe_code)]
+mod nvml;
+#[allow(unsafe_code)]
 mod nvrtc;
 #[allow(unsafe_code)]
 mod pinned;
+mod probe;
 mod ranks;
 mod search;
 mod step;
@@ -66,6 +70,7 @@ pub use graph::{CapturedGraph, GraphNode};
 pub use memory::CudaMemory;
 pub use nccl::{Collective, CollectiveStep, NcclCommunicator, NcclId};
 pub use nvrtc::compile;
+pub use probe::{Probe, ProbedFacts};
 pub use search::Search;
 pub use step::{
     Args, Convolution, ConvolutionPass, ConvolutionStep, Float, Laid, Launch, Matrix, Product, Source, Step,

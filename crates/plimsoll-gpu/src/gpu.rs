@@ -1,4 +1,6 @@
-//! The properties of a GPU: [`Gpu`], [`Bandwidth`], [`FlopRates`].
+//! The properties of a GPU: [`Gpu`], [`Bandwidth`], [`FlopRates`], [`Pool`], [`KnownBytes`].
+
+use crate::figure::Figure;
 
 /// A GPU model.
 ///
@@ -47,6 +49,79 @@ pub struct Gpu {
     pub flops: FlopRates,
     /// The NVIDIA document that gives `bandwidth`, `flops` and `power_watts`.
     pub datasheet: &'static str,
+    /// Whether its memory is its own.
+    pub pool: Pool,
+    /// The memory outside PyTorch's allocator that is known for this GPU.
+    pub known: KnownBytes,
+}
+
+/// Whether a GPU's memory is its own.
+///
+/// ```
+/// use plimsoll_gpu::{Pool, named};
+/// assert_eq!(named("GB10")?.pool, Pool::Host);
+/// assert_eq!(named("GH200")?.pool, Pool::Coherent);
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pool {
+    /// Its memory is its own.
+    Own,
+    /// Its memory is its own, and it also reaches the host's memory at the host's addresses.
+    Coherent,
+    /// It has no memory of its own: the host and the GPU share one memory.
+    Host,
+}
+
+/// The memory outside PyTorch's allocator that is known for a GPU, because it was measured or given. `None` means that it is
+/// computed by a rule or taken from another GPU ([`crate::outside`]).
+///
+/// ```
+/// let known = plimsoll_gpu::named("H100")?.known;
+/// assert_eq!(known.reserve.map(|figure| figure.bytes), Some(503_316_480));
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KnownBytes {
+    /// The driver's reserve, if the GPU has the total memory of its row.
+    pub reserve: Option<Figure>,
+    /// A process's context.
+    pub context: Option<Figure>,
+    /// PyTorch's 128 streams.
+    pub streams: Option<Figure>,
+    /// PyTorch's kernels, loaded lazily.
+    pub kernels: Option<Figure>,
+    /// PyTorch's kernels, all loaded at once.
+    pub kernels_eager: Option<Figure>,
+    /// cuBLAS at its first handle.
+    pub cublas: Option<Figure>,
+    /// cuDNN at its first handle.
+    pub cudnn: Option<Figure>,
+    /// cuFFT at the first plan.
+    pub cufft: Option<Figure>,
+    /// cuSOLVER at its first handle.
+    pub cusolver: Option<Figure>,
+    /// cuSPARSE at its first handle.
+    pub cusparse: Option<Figure>,
+    /// NCCL at the first communicator.
+    pub nccl: Option<Figure>,
+}
+
+impl KnownBytes {
+    /// Nothing is known.
+    pub(crate) const NONE: KnownBytes = KnownBytes {
+        reserve: None,
+        context: None,
+        streams: None,
+        kernels: None,
+        kernels_eager: None,
+        cublas: None,
+        cudnn: None,
+        cufft: None,
+        cusolver: None,
+        cusparse: None,
+        nccl: None,
+    };
 }
 
 /// Bytes per second from the datasheet; achieved rates are lower.

@@ -8,7 +8,7 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::{GPUS, Gpu, vendor};
+use crate::{GPUS, Gpu, Pool, vendor};
 
 /// Why a name matches no single GPU.
 ///
@@ -143,7 +143,9 @@ fn all_of(capability: (i32, i32)) -> impl Iterator<Item = &'static Gpu> {
 /// assert_eq!(plimsoll_gpu::nearest(80 << 30, (9, 0)).map(|gpu| gpu.name), Some("H100"));
 /// ```
 pub fn nearest(memory_bytes: u64, least_capability: (i32, i32)) -> Option<&'static Gpu> {
-    nearest_in(GPUS.iter().filter(|gpu| gpu.capability >= least_capability), memory_bytes)
+    // A size alone means a GPU with memory of its own.
+    let own = GPUS.iter().filter(|gpu| gpu.pool != Pool::Host);
+    nearest_in(own.filter(|gpu| gpu.capability >= least_capability), memory_bytes)
 }
 
 /// The GPU among these whose memory is closest to this many bytes. See Note [One row per size].
@@ -195,6 +197,8 @@ mod tests {
             ("RTX PRO 6000", "RTX-PRO-6000"),
             ("PRO 6000 Blackwell", "RTX-PRO-6000"),
             ("B300", "B300"),
+            ("NVIDIA GB10", "GB10"),
+            ("NVIDIA GH200 480GB", "GH200"),
         ] {
             assert_eq!(named(asked).map(|gpu| gpu.name), Ok(name), "{asked}");
         }
@@ -208,7 +212,10 @@ mod tests {
         assert_eq!(named(""), Err(UnknownGpu::NotListed));
         assert_eq!(named("nvidia"), Err(UnknownGpu::NotListed));
         let why = UnknownGpu::NotListed.to_string();
-        assert!(why.contains("known are H200, H100, H100-PCIe, H20; B200, GB200; B300; RTX-5090, "), "{why}");
+        assert!(
+            why.contains("known are H200, H100, H100-PCIe, H20, GH200; B200, GB200; B300; RTX-5090, "),
+            "{why}"
+        );
     }
 
     #[test]
@@ -230,6 +237,7 @@ mod tests {
             ((10, 0), "B200"),
             ((10, 3), "B300"),
             ((12, 0), "RTX-5090"),
+            ((12, 1), "GB10"),
         ] {
             assert_eq!(of_capability(capability).map(|gpu| gpu.name), Some(name), "{capability:?}");
         }
@@ -250,6 +258,7 @@ mod tests {
             (80_000_000_000, "A100-80GB"),
             (gib(80), "H100"),
             (gib(96), "H20"),
+            (gib(128), "H200"),
             (gib(141), "H200"),
             (gib(180), "B200"),
             (gib(288), "B300"),

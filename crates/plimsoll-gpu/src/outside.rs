@@ -7,17 +7,15 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `outside/figure.rs` | [`Figure`]: a number of bytes, and whether it is measured, derived or assumed |
 //! | `outside/pages.rs` | rounding to pages of 2 MiB, and the pages that small requests share |
 //! | `outside/context.rs` | the context, the kernels' local memory, the driver's reserve |
 //! | `outside/libraries.rs` | libraries at their first use, streams, graphs |
 
 mod context;
-mod figure;
 mod libraries;
 mod pages;
 
+pub use crate::figure::{Basis, Figure};
 pub use context::{context, local_memory_bytes, reserve};
-pub use figure::{Basis, Figure};
 pub use libraries::{Library, Loading, graph_bytes, stream_bytes};
 pub use pages::{PAGE_BYTES, SharedPages, whole_pages};

@@ -9,6 +9,7 @@ mod export;
 mod graph;
 mod green;
 mod module;
+mod ptx;
 mod streams;
 
 /// The driver's handle of a device's context: the device's number, from 1.

@@ -19,9 +19,9 @@ pub(crate) use properties::{Form, attribute, structure};
 use crate::error::{Failure, Outcome};
 use crate::{settings, share};
 
-/// The GPU of this name.
-pub(crate) fn named(name: &str) -> Option<Gpu> {
-    plimsoll_gpu::named(name).ok().copied()
+/// The GPU of this name or description.
+pub(crate) fn named(text: &str) -> Option<Gpu> {
+    plimsoll_gpu::described(text).ok().map(|it| it.gpu)
 }
 
 /// A device of this compute capability, with the properties of the first GPU of that capability in the table, or of the
@@ -41,6 +41,8 @@ pub(crate) struct Setup {
     beyond_bytes: AtomicU64,
     /// How memory outside of a process's requests is counted.
     pub(crate) outside: Outside,
+    /// Memory of each device that other programs use.
+    pub(crate) others_bytes: u64,
     /// The number of devices of the machine.
     pub(crate) in_the_machine: usize,
     /// For each device of this process, its index on the machine.
@@ -90,6 +92,7 @@ impl Setup {
             memory_bytes: gpu.memory_bytes,
             beyond_bytes: AtomicU64::new(0),
             outside: Outside::Nothing,
+            others_bytes: 0,
             in_the_machine: devices,
             visible: (0..devices).collect(),
             addresses: Addresses::Driver,
@@ -98,7 +101,7 @@ impl Setup {
 
     /// The devices that the environment describes.
     fn read() -> Self {
-        let gpu = settings::value(settings::GPU, "H100", named);
+        let gpu = settings::value(settings::GPU, "H100, H100:3g.40gb or custom:memory=48GiB,cc=8.9", named);
         let gpu = gpu.or_else(|| named("A100-80GB")).unwrap_or(GPUS[0]);
         let capability = settings::value(settings::CAPABILITY, "8.9", |text| {
             let (major, minor) = text.split_once('.')?;
@@ -112,6 +115,8 @@ impl Setup {
         let beyond = settings::value(settings::BEYOND, "549755813888 (bytes)", |text| text.parse().ok());
         setup.beyond_bytes = AtomicU64::new(beyond.unwrap_or(0));
         setup.outside = outside.unwrap_or(Outside::Nothing);
+        let others = settings::value(settings::OTHERS, "1073741824 (bytes)", |text| text.parse().ok());
+        setup.others_bytes = others.unwrap_or(0);
         let addresses = settings::value(settings::ADDRESSES, "driver (or up)", |text| match text {
             "up" => Some(Addresses::Up),
             "driver" => Some(Addresses::Driver),
@@ -149,10 +154,10 @@ impl Setup {
         device.ok_or(Failure::InvalidDevice)
     }
 
-    /// A device's free bytes, if this process uses `used_bytes`. Other processes' bytes are not free.
+    /// A device's free bytes, if this process uses `used_bytes`. The bytes of other processes and of other programs are not free.
     pub(crate) fn free_bytes(&self, device: usize, used_bytes: u64) -> u64 {
-        let taken_bytes = used_bytes.saturating_add(share::others_bytes(self.visible[device]));
-        self.size_bytes().saturating_sub(taken_bytes)
+        let others_bytes = self.others_bytes.saturating_add(share::others_bytes(self.visible[device]));
+        self.size_bytes().saturating_sub(used_bytes.saturating_add(others_bytes))
     }
 
     /// The memory of a device that the driver reserves, which NVML counts and CUDA does not.
@@ -166,7 +171,8 @@ impl Setup {
     /// Records that this process uses this many bytes of a device, with its context. Returns `false` if an increase does
     /// not fit in addition to the other processes' bytes.
     pub(crate) fn note(&self, device: usize, bytes: u64) -> bool {
-        let limit_bytes = self.size_bytes().saturating_add(self.beyond_bytes.load(Ordering::Relaxed));
+        let all_bytes = self.size_bytes().saturating_add(self.beyond_bytes.load(Ordering::Relaxed));
+        let limit_bytes = all_bytes.saturating_sub(self.others_bytes);
         share::note(self.visible[device], bytes, limit_bytes)
     }
 

@@ -3,6 +3,8 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
+use plimsoll_gpu::Pool;
+
 use crate::argument::{Out, Text, put_text};
 use crate::call::{calls, nothing, unknown};
 use crate::error::{Failure, Outcome};
@@ -47,6 +49,7 @@ calls! { Nvml:
     }
     /// Total, free and used bytes. Total and used include the driver's reserve.
     fn nvmlDeviceGetMemoryInfo(device: DeviceHandle, info: Out<[u64; 3]>) {
+        has_memory()?;
         let free = memory().uses.free_bytes(of(device)?);
         let total = setup().memory_bytes() + setup().reserve_bytes();
         info.put([total, free, total - free])
@@ -107,6 +110,11 @@ pub(crate) fn uuid_text(device: usize) -> String {
 fn handle(number: c_uint) -> Outcome<DeviceHandle> {
     let number = number as usize;
     if number < setup().in_the_machine { Ok(number as DeviceHandle + 1) } else { Err(Failure::InvalidDevice) }
+}
+
+/// A GPU that shares the host's memory supports no query about memory of its own.
+fn has_memory() -> Outcome {
+    if setup().gpu.pool == Pool::Host { Err(Failure::NotSupported) } else { Ok(()) }
 }
 
 /// CUDA's number of a device. Queries about a device that this process does not see fail.

@@ -102,7 +102,7 @@ pub(crate) fn made_streams(device: usize, count: u64) -> Outcome {
     }
     let mut counts = locked(&STREAM_COUNTS);
     let streams = counts.entry(device).or_default();
-    memory().uses.grow(device, STREAMS, derived(stream_bytes(*streams + count)))?;
+    memory().uses.grow(device, STREAMS, derived(stream_bytes(&setup().gpu, *streams + count)))?;
     *streams += count;
     Ok(())
 }

@@ -2,9 +2,10 @@
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
-//! | `PLIMSOLL_STANDIN_GPU` | a name from [`plimsoll_gpu::GPUS`], such as `H100` | `A100-80GB` |
+//! | `PLIMSOLL_STANDIN_GPU` | a GPU as [`plimsoll_gpu::described`] reads it, such as `H100` or `H100:3g.40gb` | `A100-80GB` |
 //! | `PLIMSOLL_STANDIN_MEMORY` | the device's memory in bytes | the GPU's |
 //! | `PLIMSOLL_STANDIN_BEYOND` | bytes that each device has beyond what it reports | 0 |
+//! | `PLIMSOLL_STANDIN_OTHERS` | bytes of each device that other programs use | 0 |
 //! | `PLIMSOLL_STANDIN_CONTEXT` | bytes of the device's memory for each process's CUDA context and libraries, to which NCCL's are added; or `laws`, which charges each call with the memory that it takes on a GPU | 0, which also leaves out NCCL's memory |
 //! | `PLIMSOLL_STANDIN_SHARED` | the folder through which processes share the devices: `share.rs` | devices are not shared |
 //! | `PLIMSOLL_STANDIN_CC` | compute capability, such as `8.9`; other properties are those of the first GPU with it | the GPU's |
@@ -21,13 +22,15 @@
 use std::io::Write;
 use std::sync::OnceLock;
 
-/// The name of the simulated GPU.
+/// The name or the description of the simulated GPU.
 pub const GPU: &str = "PLIMSOLL_STANDIN_GPU";
 /// Memory of each device, in bytes.
 pub const MEMORY: &str = "PLIMSOLL_STANDIN_MEMORY";
 /// Bytes that each device has beyond what it reports, so that the program sees the GPU's real size but does not run
 /// out of memory there.
 pub const BEYOND: &str = "PLIMSOLL_STANDIN_BEYOND";
+/// Bytes of each device that other programs use.
+pub const OTHERS: &str = "PLIMSOLL_STANDIN_OTHERS";
 /// Bytes of device memory for each process's CUDA context and libraries, or `laws`.
 pub const CONTEXT: &str = "PLIMSOLL_STANDIN_CONTEXT";
 /// The folder through which processes share the devices.

@@ -3,6 +3,8 @@
 
 use std::fmt::Write;
 
+use plimsoll_gpu::Pool;
+
 use crate::gpu::setup;
 use crate::nvml::{DRIVER, idle, uuid_text};
 use crate::share;
@@ -93,6 +95,9 @@ fn csv(fields: &str, format: &str, devices: &[usize]) -> Result<String, String> 
 /// The value of a field for a device, and its unit.
 fn field(name: &str, device: usize) -> Result<(String, &'static str), String> {
     let gpu = &setup().gpu;
+    if gpu.pool == Pool::Host && name.contains("memory.") {
+        return Ok(("[N/A]".to_owned(), ""));
+    }
     let mib = |bytes: u64| (bytes >> 20).to_string();
     let used_bytes = used_bytes(device);
     let clock = |kind| idle::clock_mhz(kind).unwrap_or(0).to_string();
@@ -134,9 +139,9 @@ fn field(name: &str, device: usize) -> Result<(String, &'static str), String> {
     })
 }
 
-/// The bytes of a device that all processes use now.
+/// The bytes of a device that all processes and other programs use now.
 fn used_bytes(device: usize) -> u64 {
-    share::others_bytes(setup().in_machine(device))
+    setup().others_bytes.saturating_add(share::others_bytes(setup().in_machine(device)))
 }
 
 /// The table, which is printed without arguments.
@@ -156,7 +161,12 @@ fn table(devices: &[usize]) -> String {
     let _ = writeln!(out, "| {:<4} {:<40} {:<18} {:<21} |", "GPU", "Name", "Bus-Id", "Memory-Usage");
     out += line;
     for device in devices {
-        let memory = format!("{}MiB / {}MiB", used_bytes(*device) >> 20, setup().memory_bytes() >> 20);
+        let memory = match gpu.pool {
+            Pool::Host => "Not Supported".to_owned(),
+            Pool::Own | Pool::Coherent => {
+                format!("{}MiB / {}MiB", used_bytes(*device) >> 20, setup().memory_bytes() >> 20)
+            }
+        };
         let bus = format!("0000{}", setup().pci(*device).to_uppercase());
         let _ = writeln!(out, "| {device:<4} {:<40} {bus:<18} {memory:<21} |", gpu.card);
     }

@@ -2,6 +2,7 @@
 //! time; each module covers one subject.
 
 mod convolution;
+mod kinds;
 mod libraries;
 mod library;
 mod one_device;

@@ -13,7 +13,8 @@ use crate::predict::trial::{End, Trial};
 /// The GPU that the plan is for.
 pub(super) fn gpu(target: &Target) -> Value {
     json!({ "name": target.name, "total_bytes": target.total_bytes,
-        "context_bytes": target.context_bytes, "timed_as": target.listed.name })
+        "context_bytes": target.context_bytes, "timed_as": target.listed.name,
+        "others_bytes": target.others_bytes, "assumed": target.assumed })
 }
 
 /// The chosen set's run at the GPU's size.

@@ -80,8 +80,9 @@ use crate::techniques::Numbers;
 #[derive(Args)]
 #[command(after_help = AFTER_HELP, override_usage = "plimsoll plan [OPTIONS] -- COMMAND...")]
 pub(crate) struct PlanArgs {
-    /// The GPU, by name (`plimsoll predict --list`), or its memory, such as 24GiB [default: this machine's]
-    #[arg(long, value_name = "NAME|SIZE")]
+    /// The GPU, by name (`plimsoll predict --list`), its memory, such as 24GiB, a MIG slice, such as H100:3g.40gb, its properties,
+    /// such as custom:memory=48GiB,cc=8.9,sms=142, or a row of `plimsoll calibrate` [default: this machine's]
+    #[arg(long, value_name = "NAME|SIZE|FILE.json")]
     gpu: Option<String>,
     /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU closest in size]
     #[arg(long, value_name = "X.Y")]
@@ -93,6 +94,9 @@ pub(crate) struct PlanArgs {
     /// computed for the GPU]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     context: Option<u64>,
+    /// Memory that other programs use on each GPU [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
+    others: Option<u64>,
     /// Memory of the machine that will run the program: sets that need more are not chosen [default: this machine's, unless
     /// --gpu names another GPU]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
@@ -253,6 +257,7 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
         cc: args.cc.clone(),
         devices: args.devices,
         context: args.context,
+        others: args.others,
         machine: Machine::for_plan(args.host_memory, args.gpu.is_none()),
         host_speed: args.host_speed,
         workspaces: args.cudnn_workspace,

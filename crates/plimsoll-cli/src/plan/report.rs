@@ -126,9 +126,9 @@ fn edited(what: &str, it: &Candidate) -> String {
 fn row(plan: &Plan, name: &str, it: &Candidate, is_chosen: bool, whole_bytes: bool) -> Row {
     let size = |bytes| bytes::shown(bytes, whole_bytes);
     let taken = it.trial.reserved_bytes + it.trial.target(&plan.target).context_bytes;
-    let headroom = match plan.target.total_bytes.checked_sub(taken) {
+    let headroom = match plan.target.limit_bytes().checked_sub(taken) {
         Some(spare) => format!("{}{}", size(spare), it.fit.word()),
-        None => format!("-{}", size(taken - plan.target.total_bytes)),
+        None => format!("-{}", size(taken - plan.target.limit_bytes())),
     };
     let cost = it.cost.unwrap_or_default();
     let figure = |number: u64, text: String| Cell::Figure(if number == 0 { "0".to_owned() } else { text });
@@ -185,8 +185,12 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
     }
     let context = size(plan.target.context_bytes);
     note(format!(
-        "headroom: what is still free of {}, after {context} for the context and libraries (--context)",
-        size(plan.target.total_bytes)
+        "headroom: what is still free of {}{}, after {context} for the context and libraries (--context)",
+        size(plan.target.limit_bytes()),
+        match plan.target.others_bytes {
+            0 => String::new(),
+            bytes => format!(", which other programs leave ({} are theirs: --others)", size(bytes)),
+        }
     ));
     if let Some(Cost { step_s, host_s, bound, .. }) = plan.base_cost() {
         note(format!(

@@ -220,7 +220,7 @@ fn spare(plan: &Plan, it: &Candidate) -> String {
     format!(
         "{} of {}{}",
         size(trial.reserved_bytes + trial.target(&plan.target).context_bytes),
-        size(plan.target.total_bytes),
+        size(plan.target.limit_bytes()),
         it.fit.word()
     )
 }

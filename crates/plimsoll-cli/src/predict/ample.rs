@@ -69,7 +69,7 @@ impl Outcome {
             (_, true) => peaks.allocated_bytes,
             _ => peaks.reserved_bytes,
         };
-        let offered_bytes = if is_apart { target.total_bytes } else { capacity_bytes };
+        let offered_bytes = if is_apart { target.limit_bytes() } else { capacity_bytes };
         let bytes = measured_bytes.max(end_bytes.unwrap_or(0));
         let more_bytes = bytes.saturating_sub(offered_bytes);
         if more_bytes > 0 {

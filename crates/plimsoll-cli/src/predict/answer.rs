@@ -61,7 +61,7 @@ impl Outcome {
     /// A snapshot that cannot be read.
     pub(super) fn of(job: &Job, target: &Target) -> Result<Outcome, Failure> {
         let Job { ended, reports, host, .. } = job;
-        let host = Node::of(host, reports, target.machine);
+        let mut host = Node::of(host, reports, target.machine);
         let judged = Judged::among(reports, target)?;
         let outside_bytes = judged.as_ref().and_then(|judged| judged.peaks.outside_bytes);
         let target = &target.charged(outside_bytes);
@@ -83,6 +83,9 @@ impl Outcome {
                 }
             }
         };
+        if let (true, Verdict::Fits { spare_bytes, .. }) = (target.shares_memory(), &verdict) {
+            host.iter_mut().for_each(|node| node.machine = node.machine.beside_gpu(*spare_bytes));
+        }
         let reports = reports.iter().filter(|report| report.started).cloned().collect();
         Ok(Outcome {
             verdict,

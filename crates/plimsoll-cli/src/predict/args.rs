@@ -12,15 +12,16 @@ use super::node::Machine;
 use super::placeholder::Placeholder;
 use super::view::Writes;
 use crate::bytes;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::shown::Shown;
 use crate::techniques::Set;
 
 #[derive(Clone, Args)]
 #[command(after_help = AFTER_HELP, override_usage = "plimsoll predict [OPTIONS] -- COMMAND...")]
 pub(crate) struct PredictArgs {
-    /// The GPU, by name (--list prints them), or its memory, such as 24GiB [default: this machine's]
-    #[arg(long, value_name = "NAME|SIZE")]
+    /// The GPU, by name (--list prints them), its memory, such as 24GiB, a MIG slice, such as H100:3g.40gb, its properties, such as
+    /// custom:memory=48GiB,cc=8.9,sms=142, or a row of `plimsoll calibrate` [default: this machine's]
+    #[arg(long, value_name = "NAME|SIZE|FILE.json")]
     pub(super) gpu: Option<String>,
     /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU closest in size]
     #[arg(long, value_name = "X.Y")]
@@ -38,6 +39,9 @@ pub(crate) struct PredictArgs {
     /// computed from what the program uses]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     pub(super) context: Option<u64>,
+    /// Memory that other programs use on each GPU [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
+    pub(super) others: Option<u64>,
     /// Host memory that the program may use on the machine that will run it
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     pub(super) host_memory: Option<u64>,
@@ -134,10 +138,18 @@ impl PredictArgs {
     /// # Errors
     /// An unknown name, an invalid compute capability, a device smaller than the context.
     pub(super) fn target(&self) -> Result<Target, Failure> {
-        let target = Target::of(self.gpu.as_deref(), self.cc.as_deref(), self.context)?;
+        let target =
+            Target::of(self.gpu.as_deref(), self.cc.as_deref(), self.context, self.others.unwrap_or(0))?;
+        if self.devices > 1 && target.listed.card.contains(" MIG ") {
+            return Err(Failure::new(
+                Exit::Usage,
+                "--devices: a process sees one MIG slice, and slices do not communicate",
+            ));
+        }
         let machine = Machine {
             memory_bytes: self.host_memory,
             is_this: false,
+            is_left: false,
             shm_bytes: self.shm,
             alike: self.rank.map(|_| self.devices),
         };

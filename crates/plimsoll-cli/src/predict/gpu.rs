@@ -4,13 +4,15 @@ use std::fmt::Write;
 
 use clap::ValueEnum;
 use plimsoll_gpu::outside::{self, Library, Loading};
-use plimsoll_gpu::{GPUS, Gpu, UnknownGpu};
+use plimsoll_gpu::{Described, GPUS, Gpu, NotDescribed, Pool, UnknownGpu};
 use plimsoll_standin::settings;
 
 use super::machine::{self, Named};
 use super::node::Machine;
 use crate::bytes;
 use crate::exit::{Exit, Failure};
+use crate::page::quoted;
+use crate::row;
 
 /// Additional memory for a run that must not run out of memory.
 const MORE_BYTES: u64 = 1 << 39;
@@ -57,13 +59,17 @@ pub(crate) struct Target {
     pub(crate) context_bytes: u64,
     /// The minimum that it uses there. It is less than the maximum only until something has run.
     pub(crate) least_context_bytes: u64,
+    /// The memory that other programs use on the GPU (`--others`).
+    pub(crate) others_bytes: u64,
     /// The compute capability, such as `8.9`.
     pub(crate) capability: String,
     /// The options that name it, such as `--gpu RTX-4090`.
     pub(crate) options: String,
     /// The GPU whose compute capability was assumed, if none was given.
     pub(crate) assumed_from: Option<&'static str>,
-    /// The GPU to estimate times for: this one, if it was named; otherwise the listed GPU of its compute
+    /// A sentence about the properties that a description of the GPU does not give.
+    pub(crate) assumed: Option<String>,
+    /// The GPU to estimate times for: this one, if it was named or described; otherwise the listed GPU of its compute
     /// capability that is closest in size.
     pub(crate) listed: &'static Gpu,
     /// How cuDNN's workspaces are determined.
@@ -75,18 +81,47 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The GPU that `--gpu` and `--cc` name. Without them, it is this machine's GPU.
+    /// The GPU that `--gpu` and `--cc` name. Without them, it is this machine's GPU. `others_bytes` of it belong to other programs.
     ///
     /// # Errors
-    /// An unknown name, an invalid compute capability, a device smaller than the context.
+    /// An unknown name, an invalid compute capability, a row that cannot be read, a device smaller than the context and what
+    /// others use.
     pub(super) fn of(
         gpu: Option<&str>,
         cc: Option<&str>,
         context_bytes: Option<u64>,
+        others_bytes: u64,
     ) -> Result<Target, Failure> {
         let Named { gpu, cc } = machine::named(gpu, cc)?;
-        let target = Target::new(&gpu, cc.as_deref(), context_bytes);
+        let described = if row::is_file(&gpu) { row::read(&gpu)? } else { gpu.clone() };
+        let target = Target::new(&described, cc.as_deref(), context_bytes);
+        let target = target
+            .map(|target| target.given_as(&gpu, &described))
+            .and_then(|target| target.beside(others_bytes));
         target.map_err(|why| Failure::new(Exit::Usage, format!("--gpu {gpu}: {why}")))
+    }
+
+    /// The same GPU, named by the file that describes it.
+    fn given_as(self, gpu: &str, described: &str) -> Target {
+        if !row::is_file(gpu) {
+            return self;
+        }
+        let options = format!("--gpu {}", quoted(gpu.as_ref()));
+        let assumed = self.assumed.map(|sentence| sentence.replace(described, gpu));
+        Target { options, assumed, ..self }
+    }
+
+    /// The same GPU beside other programs that use this much of it.
+    fn beside(mut self, others_bytes: u64) -> Result<Target, String> {
+        self.others_bytes = others_bytes;
+        if self.limit_bytes() <= self.least_context_bytes {
+            return Err("--others and the context alone fill it".to_owned());
+        }
+        if others_bytes > 0 {
+            self.environment.push((settings::OTHERS, others_bytes.to_string()));
+            self.options += &format!(" --others {}", bytes::exact(others_bytes));
+        }
+        Ok(self)
     }
 
     /// The same target with this many GPUs, and with cuDNN's workspaces determined in this way.
@@ -113,13 +148,16 @@ impl Target {
             if bytes < 1 << 20 { Err("a size needs a unit, such as 24GiB".to_owned()) } else { Ok(bytes) }
         });
         let (named, is_named) = (capability, capability.is_none() && size.is_err());
+        let mut assumed = None;
         let (kind, name, total_bytes, capability, listed, is_assumed) = match (capability, size) {
             (None, Err(_)) => {
-                let gpu = plimsoll_gpu::named(gpu).map_err(|why| unknown(&why))?;
-                let article = if gpu.name.starts_with(['A', 'H', 'L', 'R']) { "an" } else { "a" };
-                let name = format!("{article} {}", gpu.name);
+                let described = plimsoll_gpu::described(gpu).map_err(|why| unknown(&why))?;
+                assumed = assumption(gpu, &described);
+                let gpu = listed_or_kept(described.gpu);
+                let name = called(gpu.name);
+                let is_listed = plimsoll_gpu::named(gpu.name) == Ok(gpu);
                 (
-                    (settings::GPU, gpu.name.to_owned()),
+                    (settings::GPU, if is_listed { gpu.name.to_owned() } else { plimsoll_gpu::text(gpu) }),
                     name,
                     gpu.memory_bytes,
                     version(gpu.capability),
@@ -169,8 +207,8 @@ impl Target {
         let assumed_from = is_assumed.then_some(listed.name);
         let workspaces = Workspaces::None;
         let mut options = match is_named {
-            true => format!("--gpu {}", listed.name),
-            false => format!("--gpu {}", gpu.trim().replace(' ', "")),
+            true if !gpu.contains(CUSTOM) => format!("--gpu {}", listed.name),
+            _ => format!("--gpu {}", gpu.trim().replace(' ', "")),
         };
         if let Some(capability) = named {
             options += &format!(" --cc {capability}");
@@ -181,8 +219,10 @@ impl Target {
             total_bytes,
             context_bytes,
             least_context_bytes,
+            others_bytes: 0,
             capability,
             assumed_from,
+            assumed,
             listed,
             workspaces,
             environment,
@@ -218,10 +258,45 @@ impl Target {
         }
     }
 
+    /// The memory that other programs leave.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        self.total_bytes.saturating_sub(self.others_bytes)
+    }
+
     /// The memory that is available to the allocator.
     pub(crate) fn capacity_bytes(&self) -> u64 {
-        self.total_bytes.saturating_sub(self.context_bytes)
+        self.limit_bytes().saturating_sub(self.context_bytes)
     }
+
+    /// Whether the GPU shares the host's memory.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.listed.pool == Pool::Host
+    }
+}
+
+/// The start of a description of a GPU.
+const CUSTOM: &str = "custom:";
+
+/// The row of the table that equals this GPU; otherwise the GPU itself, kept for the rest of the process.
+fn listed_or_kept(gpu: Gpu) -> &'static Gpu {
+    GPUS.iter().find(|listed| **listed == gpu).unwrap_or_else(|| Box::leak(Box::new(gpu)))
+}
+
+/// A GPU's name with an article. The name of one without a name is `custom`.
+fn called(name: &str) -> String {
+    match name {
+        "custom" => "a custom GPU".to_owned(),
+        _ if name.starts_with(['A', 'H', 'L', 'R']) => format!("an {name}"),
+        _ => format!("a {name}"),
+    }
+}
+
+/// The sentence about properties that a description does not give: `custom:… does not give threads and bandwidth: those of the
+/// RTX-6000-Ada are assumed`.
+fn assumption(text: &str, it: &Described) -> Option<String> {
+    // A row has all properties, but may have been completed from a listed GPU when it was made.
+    let base = it.base?;
+    Some(format!("{text} does not give {}: assumed as for the {base}", it.assumed.join(", ")))
 }
 
 /// The memory that a process with the common libraries uses outside the allocator.
@@ -242,9 +317,10 @@ fn version((major, minor): (i32, i32)) -> String {
 }
 
 /// The error for an unknown name, with suggestions.
-fn unknown(why: &UnknownGpu) -> String {
-    match why {
-        UnknownGpu::NotListed => format!("{why}, or a size such as 24GiB"),
+fn unknown(why: &NotDescribed) -> String {
+    let NotDescribed::Name(name) = why else { return why.to_string() };
+    match name {
+        UnknownGpu::NotListed => format!("{why}, or a size such as 24GiB, or custom:memory=24GiB,cc=8.9"),
         UnknownGpu::Ambiguous { .. } => why.to_string(),
         UnknownGpu::OtherVendor { memory_bytes: None, .. } => {
             format!("{why}; `plimsoll predict --list` prints the known GPUs")
@@ -283,7 +359,7 @@ pub(crate) fn list(whole: bool) -> String {
     }
     let _ = writeln!(
         out,
-        "\nTFLOP/s: dense 16-bit matrix products, from NVIDIA's datasheets. For any other GPU: --gpu SIZE [--cc X.Y]"
+        "\nTFLOP/s: dense 16-bit matrix products, from NVIDIA's datasheets. For any other GPU: --gpu SIZE [--cc X.Y], custom:memory=SIZE,cc=X.Y,sms=N, a row of\n`plimsoll calibrate`, or a MIG slice such as H100:3g.40gb"
     );
     out
 }
@@ -302,6 +378,7 @@ mod tests {
             why("H9000")
         );
         assert!(why("MI300X").contains("AMD") && why("MI300X").contains("--gpu 192GiB"), "{}", why("MI300X"));
+        assert!(why("H100:5g.50gb").contains("which has 1g.10gb"), "{}", why("H100:5g.50gb"));
         for number in ["16", "24"] {
             assert!(why(number).contains("or a size such as 24GiB"), "{}", why(number));
         }
@@ -342,6 +419,38 @@ mod tests {
         }
         let why = Target::new("5GiB", Some("5.2"), Some(0)).unwrap_err();
         assert!(why.contains("no GPU of compute capability 5.2 or less"), "{why}");
+    }
+
+    #[test]
+    fn other_programs_leave_less() {
+        let h100 = || Target::new("H100", None, None).unwrap();
+        let beside = h100().beside(8 << 30).unwrap();
+        assert_eq!(h100().capacity_bytes() - beside.capacity_bytes(), 8 << 30);
+        assert_eq!((beside.total_bytes, beside.limit_bytes()), (85_017_493_504, 85_017_493_504 - (8 << 30)));
+        assert!(beside.environment.contains(&(settings::OTHERS, (8_u64 << 30).to_string())));
+        assert_eq!(beside.options, "--gpu H100 --others 8GiB");
+        assert!(h100().beside(80 << 30).unwrap_err().contains("--others"));
+        assert_eq!(h100().beside(0), Ok(h100()));
+    }
+
+    #[test]
+    fn a_slice_and_a_described_gpu_are_passed_on_with_all_their_properties() {
+        let slice = Target::new("H100:3g.40gb", None, None).unwrap();
+        assert_eq!((slice.name.as_str(), slice.total_bytes), ("an H100:3g.40gb", 40_448 << 20));
+        assert_eq!(slice.least_context_bytes, 60 * 2048 * 2048);
+        assert!(slice.environment[0].1.starts_with("custom:name=H100:3g.40gb,"), "{:?}", slice.environment);
+        assert_eq!((slice.options.as_str(), slice.assumed), ("--gpu H100:3g.40gb", None));
+        let text = "custom:memory=48GiB,cc=8.9,sms=142";
+        let custom = Target::new(text, None, None).unwrap();
+        assert_eq!((custom.name.as_str(), custom.options), ("a custom GPU", format!("--gpu {text}")));
+        assert_eq!(
+            custom.assumed.as_deref(),
+            Some(
+                "custom:memory=48GiB,cc=8.9,sms=142 does not give threads, bandwidth, tflops: assumed as for the RTX-6000-Ada"
+            )
+        );
+        assert_eq!(custom.listed.multiprocessors, 142);
+        assert!(Target::new("GB10", None, None).unwrap().shares_memory());
     }
 
     #[test]

@@ -132,6 +132,9 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
             target.options, target.capability
         ));
     }
+    if let Some(assumed) = &target.assumed {
+        output::progress(assumed);
+    }
     if let Some(settings) = &args.alloc_conf {
         Config::parse(settings).map_err(|why| Failure::new(Exit::Usage, format!("{settings}: {why}")))?;
     }
@@ -160,7 +163,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     }
     outcome.find_savings(args, &target, &session, took);
     if let Some(analysis) = outcome.judged.as_mut().and_then(|judged| judged.analysis.as_mut()) {
-        analysis.try_settings();
+        analysis.try_settings(target.others_bytes);
     }
     if let Some(keep) = keep {
         keep.write(&mut outcome)?;

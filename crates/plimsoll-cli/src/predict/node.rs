@@ -9,6 +9,8 @@ pub(crate) struct Machine {
     pub(crate) memory_bytes: Option<u64>,
     /// Whether that is the memory of this machine, not a size that the user gave.
     pub(crate) is_this: bool,
+    /// Whether that is what the GPU leaves of the memory that it shares with the host.
+    pub(crate) is_left: bool,
     /// The size of `/dev/shm`.
     pub(crate) shm_bytes: Option<u64>,
     /// The number of ranks that it runs, if one simulated rank stands for all of them.
@@ -25,6 +27,15 @@ impl Machine {
         let here = || memory(&read("/proc/meminfo"), &limits);
         let memory_bytes = given_bytes.or_else(|| if is_this { here() } else { None });
         Machine { memory_bytes, is_this, ..Machine::default() }
+    }
+
+    /// The machine whose GPU shares its memory and leaves this much of it. The peaks of the host and of the GPU are added, although
+    /// they may be at different times.
+    pub(crate) fn beside_gpu(self, left_bytes: u64) -> Machine {
+        match self.memory_bytes {
+            Some(bytes) if bytes <= left_bytes => self,
+            _ => Machine { memory_bytes: Some(left_bytes), is_this: false, is_left: true, ..self },
+        }
     }
 }
 
@@ -47,6 +58,18 @@ mod tests {
             assert_eq!(memory(meminfo, &["max".to_owned(), limit.to_owned()]), Some(bytes), "{limit}");
         }
         assert_eq!(memory("", &[]), None);
+    }
+
+    #[test]
+    fn a_gpu_that_shares_the_memory_leaves_the_rest_of_it() {
+        let of = |given: Option<u64>| {
+            let machine = Machine { memory_bytes: given, ..Machine::default() }.beside_gpu(9);
+            (machine.memory_bytes, machine.is_left)
+        };
+        assert_eq!(
+            [of(None), of(Some(8)), of(Some(10))],
+            [(Some(9), true), (Some(8), false), (Some(9), true)]
+        );
     }
 
     #[test]

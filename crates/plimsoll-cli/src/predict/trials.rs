@@ -53,6 +53,7 @@ pub(crate) struct Program {
     pub(crate) cc: Option<String>,
     pub(crate) devices: u32,
     pub(crate) context: Option<u64>,
+    pub(crate) others: Option<u64>,
     /// The machine that will run it.
     pub(crate) machine: Machine,
     /// The speed of its processor, where this machine's is 1.
@@ -78,6 +79,7 @@ impl Program {
             nodes: 1,
             rank: None,
             context: self.context,
+            others: self.others,
             host_memory: None,
             shm: None,
             cudnn_workspace: self.workspaces,

@@ -3,18 +3,15 @@
 //! A context holds state and a stack for every thread that the GPU can hold at once, about 2 KiB per thread. Half of that is the
 //! pool of local memory, which has room for stacks of up to 1,024 bytes.
 
-use super::figure::{Basis, Figure};
 use super::pages::whole_pages;
-use crate::Gpu;
+use crate::figure::{Basis, Figure};
+use crate::{Gpu, Pool};
 
 /// Bytes of stack per thread in a new context.
 const FIRST_STACK_BYTES: u64 = 1024;
 
 /// Bytes of a context per thread that the GPU can hold.
 const THREAD_BYTES: u64 = 2 * FIRST_STACK_BYTES;
-
-/// The measured contexts: compute capability, multiprocessors and bytes. H100 (SXM) and H200 with driver 580.159.04.
-const MEASURED: [((i32, i32), i32, u64); 1] = [((9, 0), 132, 552_402_944)];
 
 /// The reserve of an H100 with driver 580.159.04.
 const H100_RESERVE_BYTES: u64 = 503_316_480;
@@ -26,8 +23,8 @@ fn threads(gpu: &Gpu) -> u64 {
     u64::from(gpu.multiprocessors.unsigned_abs()) * u64::from(gpu.threads_per_multiprocessor.unsigned_abs())
 }
 
-/// The bytes of a context, including the pool of local memory for stacks of up to 1,024 bytes. Measured on an H100. For another
-/// GPU, it is 2 KiB per thread that the GPU can hold; for an RTX 6000 Ada, this gives the published 426 MiB.
+/// The bytes of a context, including the pool of local memory for stacks of up to 1,024 bytes. If it is not known for the GPU, it
+/// is 2 KiB per thread that the GPU can hold; for an RTX 6000 Ada, this gives the published 426 MiB.
 ///
 /// ```
 /// let gpu = plimsoll_gpu::named("RTX-6000-Ada")?;
@@ -35,13 +32,7 @@ fn threads(gpu: &Gpu) -> u64 {
 /// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
 /// ```
 pub fn context(gpu: &Gpu) -> Figure {
-    let measured = MEASURED.iter().find(|(capability, multiprocessors, _)| {
-        (*capability, *multiprocessors) == (gpu.capability, gpu.multiprocessors)
-    });
-    match measured {
-        Some((_, _, bytes)) => Figure::new(*bytes, Basis::Measured),
-        None => Figure::new(by_rule(gpu), Basis::Derived),
-    }
+    gpu.known.context.unwrap_or_else(|| Figure::new(by_rule(gpu), Basis::Derived))
 }
 
 fn by_rule(gpu: &Gpu) -> u64 {
@@ -64,8 +55,8 @@ pub fn local_memory_bytes(gpu: &Gpu, stack_bytes: u32) -> u64 {
     whole_pages(threads(gpu) * stack_bytes)
 }
 
-/// The memory that the driver reserves. `nvidia-smi`'s total is CUDA's total, `total_bytes`, plus this reserve. Measured on an
-/// H100; for other GPUs the same fraction is assumed, rounded down to MiB.
+/// The memory that the driver reserves. `nvidia-smi`'s total is CUDA's total, `total_bytes`, plus this reserve. If it is not known
+/// for the GPU, the H100's fraction is assumed, rounded down to MiB. A GPU without memory of its own has no reserve.
 ///
 /// ```
 /// let gpu = plimsoll_gpu::named("H100")?;
@@ -73,8 +64,11 @@ pub fn local_memory_bytes(gpu: &Gpu, stack_bytes: u32) -> u64 {
 /// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
 /// ```
 pub fn reserve(gpu: &Gpu, total_bytes: u64) -> Figure {
-    if gpu.name == "H100" && total_bytes == H100_TOTAL_BYTES {
-        return Figure::new(H100_RESERVE_BYTES, Basis::Measured);
+    if let Some(figure) = gpu.known.reserve.filter(|_| total_bytes == gpu.memory_bytes) {
+        return figure;
+    }
+    if gpu.pool == Pool::Host {
+        return Figure::new(0, Basis::Derived);
     }
     let share = u128::from(total_bytes) * u128::from(H100_RESERVE_BYTES) / u128::from(H100_TOTAL_BYTES);
     Figure::new(u64::try_from(share >> 20).unwrap_or(u64::MAX >> 20) << 20, Basis::Assumed)

@@ -1,17 +1,18 @@
 //! The GPU memory that libraries take at their first use ([`Library`]), and that streams and graphs take.
 //!
 //! Measured with PyTorch 2.11 for CUDA 13.0 and driver 580.159.04 on H100 and H200. Code is compiled for each generation of GPUs,
-//! so its size differs between generations. Until other generations are measured, the sizes of the H100 are assumed for them.
+//! so its size differs between generations. The row of a GPU has what is known for it ([`crate::KnownBytes`]); for others, the sizes
+//! of the H100 are assumed.
 
-use super::figure::{Basis, Figure};
 use super::pages::{PAGE_BYTES, whole_pages};
 use crate::Gpu;
-
-/// The compute capability of the GPUs that were measured.
-const MEASURED: (i32, i32) = (9, 0);
+use crate::figure::{Basis, Figure};
 
 /// Bytes of a stream. PyTorch creates 128 streams at once, which take 73,400,320 bytes.
 const STREAM_BYTES: u64 = 573_440;
+
+/// The streams that PyTorch creates at once.
+const PYTORCH_STREAMS: u64 = 128;
 
 /// Bytes of a kernel in an instantiated graph.
 const NODE_BYTES: u64 = 2355;
@@ -85,7 +86,7 @@ impl Library {
         }
     }
 
-    /// The bytes that its first use takes on a GPU. For cuDNN this is the maximum: depending on what was loaded before, it takes
+    /// The bytes that its first use takes on a GPU. If they are not known for this GPU, the H100's are assumed. For cuDNN this is the maximum: depending on what was loaded before, it takes
     /// less, down to nothing.
     pub fn first_use(self, gpu: &Gpu, loading: Loading) -> Figure {
         let bytes = match (self, loading) {
@@ -98,18 +99,30 @@ impl Library {
             (Library::CuSparse, _) => 2_097_152,
             (Library::Nccl, _) => 111_149_056,
         };
-        let is_measured = gpu.capability == MEASURED;
-        Figure::new(bytes, if is_measured { Basis::Measured } else { Basis::Assumed })
+        let known = match (self, loading) {
+            (Library::PyTorchKernels, Loading::Lazy) => gpu.known.kernels,
+            (Library::PyTorchKernels, Loading::Eager) => gpu.known.kernels_eager,
+            (Library::CuBlas, _) => gpu.known.cublas,
+            (Library::CuDnn, _) => gpu.known.cudnn,
+            (Library::CuFft, _) => gpu.known.cufft,
+            (Library::CuSolver, _) => gpu.known.cusolver,
+            (Library::CuSparse, _) => gpu.known.cusparse,
+            (Library::Nccl, _) => gpu.known.nccl,
+        };
+        known.unwrap_or(Figure::new(bytes, Basis::Assumed))
     }
 }
 
-/// The bytes that this many streams take together. Later streams reuse the memory of destroyed ones.
+/// The bytes that this many streams take together on a GPU. Later streams reuse the memory of destroyed ones.
 ///
 /// ```
-/// assert_eq!(plimsoll_gpu::outside::stream_bytes(128), 73_400_320);
+/// let gpu = plimsoll_gpu::named("H100")?;
+/// assert_eq!(plimsoll_gpu::outside::stream_bytes(gpu, 128), 73_400_320);
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
 /// ```
-pub fn stream_bytes(streams: u64) -> u64 {
-    whole_pages(streams.saturating_mul(STREAM_BYTES))
+pub fn stream_bytes(gpu: &Gpu, streams: u64) -> u64 {
+    let known = gpu.known.streams.map(|figure| figure.bytes / PYTORCH_STREAMS);
+    whole_pages(streams.saturating_mul(known.unwrap_or(STREAM_BYTES)))
 }
 
 /// The bytes that a graph of this many kernels takes when it is instantiated, accurate to one page. Measured: none for 1,000
@@ -165,6 +178,7 @@ mod tests {
 
     #[test]
     fn streams_share_pages() {
+        let stream_bytes = |streams| stream_bytes(named("H100").unwrap(), streams);
         assert_eq!(stream_bytes(0), 0);
         assert_eq!(stream_bytes(1), 2 << 20);
         assert_eq!(stream_bytes(128), 73_400_320);

@@ -1,6 +1,6 @@
 //! Ada Lovelace: compute capability 8.9.
 
-use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
+use crate::gpu::{Bandwidth, FlopRates, Gpu, KnownBytes, Pool, tera};
 
 /// In listing order. Of GPUs with the same capability and memory size, a look-up by size finds the first.
 pub(super) const GPUS: &[Gpu] = &[
@@ -43,6 +43,8 @@ const RTX_4090: Gpu = Gpu {
         i8: Some(tera(660.6)),
     },
     datasheet: "NVIDIA Ada GPU Architecture, appendix A (GeForce RTX 4090)",
+    pool: Pool::Own,
+    known: KnownBytes::NONE,
 };
 
 const RTX_4080: Gpu = Gpu {

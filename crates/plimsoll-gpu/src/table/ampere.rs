@@ -1,6 +1,6 @@
 //! Ampere: compute capabilities 8.0 (data centre) and 8.6 (graphics).
 
-use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
+use crate::gpu::{Bandwidth, FlopRates, Gpu, KnownBytes, Pool, tera};
 
 /// In listing order. Of GPUs with the same capability and memory size, a look-up by size finds the first.
 pub(super) const GPUS: &[Gpu] =
@@ -33,6 +33,8 @@ const A100_80GB: Gpu = Gpu {
         i8: Some(tera(624.0)),
     },
     datasheet: "NVIDIA A100 Tensor Core GPU datasheet (SXM)",
+    pool: Pool::Own,
+    known: KnownBytes::NONE,
 };
 
 const A100_40GB: Gpu = Gpu {
@@ -97,6 +99,8 @@ const RTX_3090: Gpu = Gpu {
         i8: Some(tera(284.0)),
     },
     datasheet: "NVIDIA Ampere GA102 GPU Architecture, appendix (GeForce RTX 3090)",
+    pool: Pool::Own,
+    known: KnownBytes::NONE,
 };
 
 const RTX_3080: Gpu = Gpu {

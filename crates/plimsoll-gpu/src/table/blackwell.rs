@@ -1,9 +1,9 @@
-//! Blackwell: compute capabilities 10.0 and 10.3 (data centre), and 12.0 (graphics).
+//! Blackwell: compute capabilities 10.0 and 10.3 (data centre), 12.0 (graphics) and 12.1 (DGX Spark).
 
-use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
+use crate::gpu::{Bandwidth, FlopRates, Gpu, KnownBytes, Pool, tera};
 
 /// In listing order. Of GPUs with the same capability and memory size, a look-up by size finds the first.
-pub(super) const GPUS: &[Gpu] = &[B200, GB200, B300, RTX_5090, RTX_5080, RTX_5070_TI, RTX_PRO_6000];
+pub(super) const GPUS: &[Gpu] = &[B200, GB200, B300, RTX_5090, RTX_5080, RTX_5070_TI, RTX_PRO_6000, GB10];
 
 const B200: Gpu = Gpu {
     name: "B200",
@@ -32,6 +32,8 @@ const B200: Gpu = Gpu {
         i8: Some(tera(4_500.0)),
     },
     datasheet: "NVIDIA Blackwell datasheet (HGX B200, an eighth of it; sparse rates halved)",
+    pool: Pool::Own,
+    known: KnownBytes::NONE,
 };
 
 const GB200: Gpu = Gpu {
@@ -54,6 +56,7 @@ const GB200: Gpu = Gpu {
         i8: Some(tera(5_000.0)),
     },
     datasheet: "NVIDIA GB200 NVL72 datasheet (one GPU of the superchip's two; sparse rates halved)",
+    pool: Pool::Coherent,
     ..B200
 };
 
@@ -105,6 +108,8 @@ const RTX_5090: Gpu = Gpu {
         i8: Some(tera(838.0)),
     },
     datasheet: "NVIDIA RTX Blackwell GPU Architecture, appendix A (GeForce RTX 5090)",
+    pool: Pool::Own,
+    known: KnownBytes::NONE,
 };
 
 const RTX_5080: Gpu = Gpu {
@@ -176,5 +181,34 @@ const RTX_PRO_6000: Gpu = Gpu {
         i8: Some(tera(1_007.6)),
     },
     datasheet: "NVIDIA RTX Blackwell PRO GPU Architecture, appendix (RTX PRO 6000 Blackwell Workstation Edition)",
+    ..RTX_5090
+};
+
+/// The GPU of a DGX Spark. It shares LPDDR5X memory with the host: CUDA's total is the system's total (`MemTotal`), and
+/// `nvidia-smi` shows no memory.
+const GB10: Gpu = Gpu {
+    name: "GB10",
+    card: "NVIDIA GB10",
+    memory_bytes: 130_663_006_208,
+    memory_source: "unslothai/unsloth#10486: CUDA's total is MemTotal, byte for byte",
+    capability: (12, 1),
+    multiprocessors: 48,
+    l2_bytes: 25_165_824,
+    bus_bits: 256,
+    clock_khz: 2_418_000,
+    memory_clock_khz: 4_266_000,
+    power_watts: 140,
+    bandwidth: Bandwidth::pcie(273.0, 64.0),
+    flops: FlopRates {
+        f64: tera(0.46),
+        f32: tera(29.7),
+        tf32: Some(tera(62.5)),
+        f16: tera(125.0),
+        bf16: Some(tera(125.0)),
+        fp8: Some(tera(250.0)),
+        i8: Some(tera(250.0)),
+    },
+    datasheet: "NVIDIA DGX Spark datasheet (1 PFLOP/s of sparse FP4: 16-bit products an eighth; f32: its cores at their clock)",
+    pool: Pool::Host,
     ..RTX_5090
 };

@@ -1,9 +1,28 @@
 //! Hopper: compute capability 9.0.
 
-use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
+use crate::figure::{Basis, Figure};
+use crate::gpu::{Bandwidth, FlopRates, Gpu, KnownBytes, Pool, tera};
 
 /// In listing order. Of GPUs with the same capability and memory size, a look-up by size finds the first.
-pub(super) const GPUS: &[Gpu] = &[H200, H100, H100_PCIE, H20];
+pub(super) const GPUS: &[Gpu] = &[H200, H100, H100_PCIE, H20, GH200];
+
+const fn measured(bytes: u64) -> Option<Figure> {
+    Some(Figure::new(bytes, Basis::Measured))
+}
+
+/// What libraries take on a GPU of this generation, measured on H100 and H200 with PyTorch 2.11 for CUDA 13.0, NCCL 2.28.9 and
+/// driver 580.159.04 (`outside/libraries.rs`).
+const CODE: KnownBytes = KnownBytes {
+    kernels: measured(96_468_992),
+    kernels_eager: measured(767_557_632),
+    cublas: measured(71_303_168),
+    cudnn: measured(16_777_216),
+    cufft: measured(8_388_608),
+    cusolver: measured(100_663_296),
+    cusparse: measured(2_097_152),
+    nccl: measured(111_149_056),
+    ..KnownBytes::NONE
+};
 
 /// The properties that these GPUs share. They have the same chip, with different memory or with fewer multiprocessors.
 const SXM: Gpu = Gpu {
@@ -33,6 +52,8 @@ const SXM: Gpu = Gpu {
         i8: Some(tera(1978.9)),
     },
     datasheet: "NVIDIA H100 Tensor Core GPU Architecture, table 2 (H100 SXM5)",
+    pool: Pool::Own,
+    known: KnownBytes { context: measured(552_402_944), ..CODE },
 };
 
 const H200: Gpu = Gpu {
@@ -53,6 +74,7 @@ const H100: Gpu = Gpu {
     card: "NVIDIA H100 80GB HBM3",
     memory_bytes: 85_017_493_504,
     memory_source: "measured, driver 580.159.04",
+    known: KnownBytes { reserve: measured(503_316_480), ..SXM.known },
     ..SXM
 };
 
@@ -76,6 +98,7 @@ const H100_PCIE: Gpu = Gpu {
         i8: Some(tera(1_513.0)),
     },
     datasheet: "NVIDIA H100 Tensor Core GPU Architecture (H100 PCIe; sparse rates halved)",
+    known: CODE,
     ..SXM
 };
 
@@ -99,5 +122,21 @@ const H20: Gpu = Gpu {
         i8: Some(tera(296.0)),
     },
     datasheet: "NVIDIA H20 datasheet (f32: its cores at their clock; the datasheet's 44 is above that)",
+    known: CODE,
+    ..SXM
+};
+
+/// The GPU of a Grace Hopper superchip. The host's memory is a second pool, which the GPU reaches over NVLink-C2C.
+const GH200: Gpu = Gpu {
+    name: "GH200",
+    card: "NVIDIA GH200 480GB",
+    memory_bytes: 101_876_624_261,
+    memory_source: "94.88 GiB in Lightning-AI/litgpt#1892, to 0.01 GiB",
+    l2_bytes: 62_914_560,
+    bus_bits: 6144,
+    power_watts: 900,
+    bandwidth: Bandwidth::nvlink(4_000.0, 450.0, 450.0),
+    datasheet: "NVIDIA GH200 Grace Hopper Superchip datasheet (HBM3; NVLink-C2C in place of PCIe)",
+    pool: Pool::Coherent,
     ..SXM
 };

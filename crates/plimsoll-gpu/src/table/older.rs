@@ -1,7 +1,7 @@
 //! Turing, Volta and Pascal: compute capabilities 7.5, 7.0 and 6.0. PyTorch for CUDA 13 supports only the first of
 //! these, PyTorch for CUDA 12.6 all three.
 
-use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
+use crate::gpu::{Bandwidth, FlopRates, Gpu, KnownBytes, Pool, tera};
 
 /// In listing order. Of GPUs with the same capability and memory size, a look-up by size finds the first.
 pub(super) const GPUS: &[Gpu] = &[T4, RTX_2080_TI, V100_32GB, V100_16GB, P100];
@@ -33,6 +33,8 @@ const T4: Gpu = Gpu {
         i8: Some(tera(130.0)),
     },
     datasheet: "NVIDIA T4 datasheet (f64: a 32nd of f32, as of its chip)",
+    pool: Pool::Own,
+    known: KnownBytes::NONE,
 };
 
 const RTX_2080_TI: Gpu = Gpu {
@@ -87,6 +89,8 @@ const V100_32GB: Gpu = Gpu {
         i8: Some(tera(62.8)),
     },
     datasheet: "NVIDIA V100 datasheet (SXM2; i8: four times f32, by its dot product of four)",
+    pool: Pool::Own,
+    known: KnownBytes::NONE,
 };
 
 const V100_16GB: Gpu = Gpu {

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::cubin;
+use super::{cubin, ptx};
 use crate::argument::{Out, Text};
 use crate::call::{calls, makers, new_handle, nothing};
 use crate::error::{Failure, Outcome};
@@ -51,7 +51,8 @@ fn module(stacks: Vec<(String, u32)>) -> u64 {
 /// Creates a module from an image in memory.
 fn module_of(image: *const c_void) -> u64 {
     // SAFETY: the callers of `cuModuleLoadData` and similar functions pass a valid image.
-    module(unsafe { cubin::in_memory(image) }.map_or_else(Vec::new, cubin::stacks))
+    let (cubin, text) = unsafe { (cubin::in_memory(image), ptx::in_memory(image)) };
+    module(cubin.map(cubin::stacks).or(text.map(ptx::stacks)).unwrap_or_default())
 }
 
 /// Creates a handle for a kernel of a module.

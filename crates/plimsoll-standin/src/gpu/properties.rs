@@ -2,15 +2,15 @@
 //!
 //! Attributes that do not differ between the GPUs of the table have the values of an H200 (driver 580.159.04).
 
-use plimsoll_gpu::Gpu;
+use plimsoll_gpu::{Gpu, Pool};
 
 use super::Setup;
 
 /// The attributes with the same value on every device: CUDA's number (`cudaDeviceAttr`, `CUdevice_attribute`), value.
 #[rustfmt::skip] // many to a line
-const COMMON: [(i32, i32); 93] = [
+const COMMON: [(i32, i32); 92] = [
     (1, 1024), (2, 1024), (3, 1024), (4, 64), (5, i32::MAX), (6, 65535), (7, 65535), (8, 49152), (9, 65536),
-    (10, 32), (11, i32::MAX), (12, 65536), (14, 512), (15, 1), (17, 0), (18, 0), (19, 1), (20, 0),
+    (10, 32), (11, i32::MAX), (12, 65536), (14, 512), (15, 1), (17, 0), (19, 1), (20, 0),
     (21, 131_072), (22, 131_072), (23, 65536), (24, 16384), (25, 16384), (26, 16384), (27, 32768),
     (28, 32768), (29, 2048), (30, 512), (31, 1), (32, 1), (34, 0), (35, 0), (40, 3), (41, 1), (42, 32768),
     (43, 2048), (45, 32768), (46, 32768), (47, 8192), (48, 8192), (49, 32768), (50, 0), (51, 32), (52, 32768),
@@ -28,6 +28,8 @@ pub(crate) fn attribute(setup: &Setup, device: usize, number: i32) -> i32 {
     match number {
         13 => gpu.clock_khz,
         16 => gpu.multiprocessors,
+        // Integrated: it has no memory of its own.
+        18 => i32::from(gpu.pool == Pool::Host),
         33 => setup.bus(device),
         36 => gpu.memory_clock_khz,
         37 => gpu.bus_bits,
@@ -36,6 +38,8 @@ pub(crate) fn attribute(setup: &Setup, device: usize, number: i32) -> i32 {
         75 => gpu.capability.0,
         76 => gpu.capability.1,
         81 => gpu.shared_bytes_per_multiprocessor,
+        // It reaches the host's pageable memory, through the host's page tables.
+        88 | 100 => i32::from(gpu.pool != Pool::Own),
         97 => gpu.shared_bytes_per_block,
         106 => gpu.blocks_per_multiprocessor,
         // The H200 and the A100 can set aside five eighths of the L2 cache, older GPUs none.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use super::{DRIVER, DeviceHandle, of, uuid_text};
+use super::{DRIVER, DeviceHandle, has_memory, of, uuid_text};
 use crate::argument::{Out, Text, put_text};
 use crate::call::calls;
 use crate::error::Failure;
@@ -160,6 +160,7 @@ calls! { Nvml:
     }
     /// Version, then total, reserved, free and used bytes.
     fn nvmlDeviceGetMemoryInfo_v2(device: DeviceHandle, info: Out<[u64; 5]>) {
+        has_memory()?;
         let (total, free) = (setup().memory_bytes(), memory().uses.free_bytes(of(device)?));
         let [version, ..] = info.get()?;
         let reserve = setup().reserve_bytes();
@@ -168,6 +169,7 @@ calls! { Nvml:
     /// BAR1 memory, through which the host accesses the device: total, free and used bytes.
     fn nvmlDeviceGetBAR1MemoryInfo(device: DeviceHandle, info: Out<[u64; 3]>) {
         of(device)?;
+        has_memory()?;
         info.put([setup().memory_bytes().next_power_of_two(), setup().memory_bytes().next_power_of_two(), 0])
     }
     /// The legacy address (16 bytes), the domain, bus, device and two device IDs, and the address (32 bytes).

@@ -51,7 +51,7 @@ pub(crate) fn without_shortage(job: &Job, target: &Target, peaks: Option<Peaks>)
             let taken =
                 |peaks: &Peaks| peaks.together_bytes.unwrap_or(peaks.counted_bytes() + outside(peaks));
             let most = reports.iter().flat_map(|report| &report.devices).map(taken).max();
-            let spare_bytes = target.total_bytes.saturating_sub(most.unwrap_or(0));
+            let spare_bytes = target.limit_bytes().saturating_sub(most.unwrap_or(0));
             Verdict::Fits { spare_bytes, caught: caught(job) }
         }
     }

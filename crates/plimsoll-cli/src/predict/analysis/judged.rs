@@ -28,12 +28,14 @@ pub(crate) struct Analysis {
 }
 
 impl Analysis {
-    /// Adds a replay of the requests under other allocator settings.
-    pub(crate) fn try_settings(&mut self) {
+    /// Adds a replay of the requests under other allocator settings, beside other programs that use this much of the device.
+    pub(crate) fn try_settings(&mut self, others_bytes: u64) {
         let Explained { snapshot, devices, .. } = &mut self.explained;
         let device = &mut devices[0];
         if device.what_if.is_none() {
-            device.what_if = Some(device.simulated(snapshot, &SETTINGS, device.ledger.device.total));
+            let total_bytes = device.ledger.device.total;
+            let left_bytes = total_bytes.map(|bytes| bytes.saturating_sub(others_bytes));
+            device.what_if = Some(device.simulated(snapshot, &SETTINGS, left_bytes));
         }
     }
 

@@ -5,6 +5,7 @@ use plimsoll_trace::report::{Brief, Cell, Column, Rank, Row, Section, Table};
 use serde_json::{Value, json};
 
 use crate::predict::analysis::host::{CONTAINERS_SHM_BYTES, Group, Node, Part};
+use crate::predict::node::Machine;
 use crate::predict::recording::host::Phase;
 
 /// The maximum number of owners in the full text.
@@ -14,7 +15,11 @@ const OWNERS: usize = 12;
 /// --host-memory`.
 pub(crate) fn shortage(node: &Node, size: impl Fn(u64) -> String) -> Option<String> {
     let memory = node.short_bytes().map(|short| {
-        let than = if node.machine.is_this { "this machine has" } else { "--host-memory" };
+        let than = match node.machine {
+            Machine { is_left: true, .. } => "the GPU leaves of the memory that they share",
+            Machine { is_this: true, .. } => "this machine has",
+            _ => "--host-memory",
+        };
         format!("needs {} of host memory, {} more than {than}", size(node.must_bytes()), size(short))
     });
     let shm = node.shm_short_bytes().map(|short| {
@@ -43,7 +48,11 @@ pub(super) fn section(node: Option<&Node>, size: impl Fn(u64) -> String) -> Sect
     let total = format!("the machine at its peak, {}", when(node.phase));
     rows.push(row("node", Cell::Bytes(node.must_bytes()), Cell::Bytes(node.may_bytes()), total));
     if let Some(bytes) = node.machine.memory_bytes {
-        rows.push(row("limit", Cell::Bytes(bytes), none(), "--host-memory (given)".to_owned()));
+        let what = match node.machine.is_left {
+            true => "what the GPU leaves at its peak of the memory that they share",
+            false => "--host-memory (given)",
+        };
+        rows.push(row("limit", Cell::Bytes(bytes), none(), what.to_owned()));
     }
     let owners = node.owners();
     let more: u64 = owners.iter().skip(OWNERS).map(|(_, bytes)| bytes).sum();
@@ -67,12 +76,19 @@ pub(super) fn section(node: Option<&Node>, size: impl Fn(u64) -> String) -> Sect
     let columns =
         vec![bytes("must"), bytes("may"), Column { key: "what", title: "what", width: 0, unit: "" }];
     let mut table = Table::of(columns, rows);
+    let shared = node.machine.is_left.then(|| {
+        "the GPU has no memory of its own: if both need too much, the kernel ends a process, and CUDA reports no error. Free \
+         memory that CUDA reports there leaves out file pages that the kernel can drop"
+            .to_owned()
+    });
     table.notes = [
         "must: anonymous, pinned and shared memory. may: also file pages, which the kernel can drop",
         "not counted: host memory of the CUDA driver and its libraries on a machine with a GPU",
     ]
     .map(str::to_owned)
-    .to_vec();
+    .into_iter()
+    .chain(shared)
+    .collect();
     Section::table("host", Rank::Screen, format!("Host memory{}", processes(node)), table)
         .valued(value(node))
         .briefly(Some(Brief::Line(brief(node, &size))))

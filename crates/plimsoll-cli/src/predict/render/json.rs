@@ -12,7 +12,8 @@ use crate::protocol::{Applied, Fall, Holder, ProcessState, Report};
 /// The simulated GPU.
 pub(super) fn gpu(target: &Target) -> Value {
     json!({ "name": target.name, "capability": target.capability,
-        "total_bytes": target.total_bytes, "context_bytes": target.context_bytes })
+        "total_bytes": target.total_bytes, "context_bytes": target.context_bytes,
+        "others_bytes": target.others_bytes, "assumed": target.assumed, "shares_memory": target.shares_memory() })
 }
 
 /// The process and device that decide, with the explanation of its recording.

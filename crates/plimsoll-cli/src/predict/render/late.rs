@@ -1,8 +1,8 @@
 //! Lines about code of the training loop that did not run in its first steps and may need more memory: at most three.
 
 use super::reads;
-use super::sentences::thousands;
 use crate::bytes;
+use crate::bytes::thousands;
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::answer::Outcome;
 use crate::predict::recording::read::place;

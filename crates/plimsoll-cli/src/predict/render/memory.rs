@@ -72,28 +72,30 @@ pub(super) fn account(
     let mut others = None;
     let left = match &outcome.verdict {
         Verdict::Fits { spare_bytes, .. } => {
-            let all = target.total_bytes - spare_bytes;
+            let all = target.limit_bytes().saturating_sub(*spare_bytes);
             others = all.checked_sub(taken).filter(|bytes| *bytes > 0);
             let taken = outcome.largest_bytes().map_or_else(String::new, |_| {
                 format!("; unknown values may take {} of it", size(outcome.stake_bytes()))
             });
             Some(row("spare", *spare_bytes, format!("to spare{taken}")))
         }
-        Verdict::RunsOut(_) | Verdict::Grows(_) if taken > target.total_bytes => {
-            Some(row("short", taken - target.total_bytes, "too little".to_owned()))
+        Verdict::RunsOut(_) | Verdict::Grows(_) if taken > target.limit_bytes() => {
+            Some(row("short", taken - target.limit_bytes(), "too little".to_owned()))
         }
-        _ => target.total_bytes.checked_sub(taken).map(|bytes| row("free", bytes, "free".to_owned())),
+        _ => target.limit_bytes().checked_sub(taken).map(|bytes| row("free", bytes, "free".to_owned())),
     };
-    let used_bytes = target.total_bytes.min(taken + others.unwrap_or(0));
+    let used_bytes = target.total_bytes.min(taken + others.unwrap_or(0) + target.others_bytes);
     rows.extend(others.map(|bytes| row("others", bytes, "other processes on this GPU".to_owned())));
+    let given = (target.others_bytes > 0).then(|| {
+        row("other_programs", target.others_bytes, "other programs on this GPU (given: --others)".to_owned())
+    });
+    rows.extend(given.clone());
     rows.extend(left.clone());
     rows.extend(outside::totals(target, &size, used_bytes));
     let what = "outside PyTorch: CUDA context, libraries, communicators".to_owned();
-    let mut short = vec![
-        pytorch,
-        row("context", outside_bytes, what),
-        row("gpu", target.total_bytes, "the GPU".to_owned()),
-    ];
+    let mut short = vec![pytorch, row("context", outside_bytes, what)];
+    short.extend(given);
+    short.push(row("gpu", target.total_bytes, gpus_memory(target)));
     short.extend(left.filter(|row| row.name != "free"));
     let [short, all] = [short, rows].map(|rows| Table::of(vec![BYTES, WHAT], rows));
     let heading = format!("Memory of {}", target.name);
@@ -103,6 +105,11 @@ pub(super) fn account(
         .valued(value)
         .briefly(Some(Brief::Table(short)))
         .noted(format!(" (PyTorch {})", judged.report.torch))
+}
+
+/// What the total of the GPU's memory is.
+fn gpus_memory(target: &Target) -> String {
+    if target.shares_memory() { "the memory that the GPU and the host share" } else { "the GPU" }.to_owned()
 }
 
 /// The peaks of PyTorch's counters, and the process's other memory.

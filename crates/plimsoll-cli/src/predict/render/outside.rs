@@ -72,11 +72,17 @@ pub(super) fn requested_bytes(judged: &Judged) -> u64 {
     judged.peaks.requested_bytes.saturating_sub(judged.peaks.reserved_bytes)
 }
 
-/// The rows of CUDA's total and of the total in `nvidia-smi`, which includes the driver's reserve.
-pub(super) fn totals(target: &Target, size: impl Fn(u64) -> String, used_bytes: u64) -> [Row; 3] {
-    let reserve = outside::reserve(target.listed, target.total_bytes);
+/// The rows of CUDA's total and of the total in `nvidia-smi`, which includes the driver's reserve. `nvidia-smi` has none for a GPU
+/// that shares the host's memory.
+pub(super) fn totals(target: &Target, size: impl Fn(u64) -> String, used_bytes: u64) -> Vec<Row> {
     let row = |name, bytes, what| Row::named(name, [Cell::Bytes(bytes), Cell::Text(what)]);
-    [
+    if target.shares_memory() {
+        let what =
+            "the memory that the GPU and the host share: CUDA's total; nvidia-smi shows none for this GPU";
+        return vec![row("gpu", target.total_bytes, what.to_owned())];
+    }
+    let reserve = outside::reserve(target.listed, target.total_bytes);
+    vec![
         row("gpu", target.total_bytes, "the GPU: CUDA's total".to_owned()),
         row("reserve", reserve.bytes, format!("the driver's reserve ({})", reserve.basis)),
         row(

@@ -4,6 +4,7 @@ use plimsoll_trace::explain::Cause;
 
 use super::{host, reads};
 use crate::bytes;
+use crate::bytes::thousands;
 use crate::predict::analysis::growth::{Each, Growth};
 use crate::predict::analysis::judged::Judged;
 use crate::predict::analysis::shortage::Shortage;
@@ -272,19 +273,6 @@ fn computed(growth: &Growth) -> String {
 /// `a step`, `every 50 steps`.
 fn a_step(every: u64) -> String {
     if every == 1 { "a step".to_owned() } else { format!("every {} steps", thousands(every)) }
-}
-
-/// `1,390`.
-pub(crate) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// The peaks and their steps.

@@ -94,7 +94,7 @@ fn the_steps_of_the_measured_run() {
         + comm.at_init().device
         + comm.ring().device
         + local_mib("H100", None, Kernel::Ring) * MIB
-        + crate::outside::stream_bytes(128)
+        + crate::outside::stream_bytes(named("H100").unwrap(), 128)
         + stream_page;
     assert_eq!(first, 889_192_448, "the first all-reduce");
     assert_eq!(local_mib("H100", Some(Kernel::Ring), Kernel::Broadcast) * MIB, 4_194_304, "broadcast");
