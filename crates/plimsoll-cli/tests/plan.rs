@@ -42,6 +42,8 @@ for step in range(4):
     loss.backward()
     optimizer.step()
     time.sleep('slow' in sys.argv)
+    if 'computes' in sys.argv:
+        sum(range(20_000_000))
     if 'evaluates' in sys.argv and step % 2:
         model.eval()
         with torch.no_grad():
@@ -189,6 +191,20 @@ fn a_program_that_fits_as_it_is_keeps_its_command_and_what_it_would_write_is_lis
     assert_eq!(plan["writes"], serde_json::json!([{ "path": log, "bytes": 5 }]), "{plan}");
     assert_eq!(plan["hosts"], serde_json::json!(["plimsoll.invalid"]), "{plan}");
     assert!(!std::path::Path::new(&log).exists());
+}
+
+#[needs(pytorch)]
+#[test]
+fn the_time_of_a_step_is_that_of_the_host_if_it_computes_for_longer() {
+    let torch = Torch::new("plan-bound", BLOCKS);
+    let row = |program: &[&str]| planned(&torch, &["--gpu=H100", "--host-factor=1"], program, 0)["tried"][0].clone();
+    let seconds = |row: &Value, name: &str| row[name].as_f64().expect("seconds");
+    let computes = row(&["computes"]);
+    assert_eq!(computes["bound_by"], "the host", "{computes}");
+    let host_s = seconds(&computes, "estimated_host_seconds");
+    assert!(host_s > 0.0 && (seconds(&computes, "estimated_step_seconds") - host_s).abs() < 1e-9, "{computes}");
+    let own_s = seconds(&row(&[]), "estimated_host_seconds");
+    assert!(host_s > 2.0 * own_s, "{host_s} s, without the sum {own_s} s");
 }
 
 #[needs(pytorch, nightly)]

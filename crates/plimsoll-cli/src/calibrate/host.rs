@@ -18,6 +18,9 @@ const REFERENCE_NS: u64 = 1_040_000;
 /// How long to measure.
 const LONG: Duration = Duration::from_millis(1500);
 
+/// How long to measure if the factor is only compared with another one.
+const SHORT: Duration = Duration::from_millis(300);
+
 /// How many parts the measurement has. The fastest one counts, because other programs only make it slower.
 const PARTS: u32 = 15;
 
@@ -43,13 +46,18 @@ fn thread_ns() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
+/// The factor of this host: how many times as long its work takes as on the reference.
+pub(crate) fn factor() -> f64 {
+    round_ns(SHORT) as f64 / REFERENCE_NS as f64
+}
+
 /// The time of one round of work, in nanoseconds of the thread.
-fn round_ns() -> u64 {
+fn round_ns(long: Duration) -> u64 {
     let mut best = u64::MAX;
     let mut sum = 0;
     for part in 0..PARTS {
         let (began, mut rounds) = (thread_ns(), 0);
-        let until = u64::try_from((LONG / PARTS).as_nanos()).unwrap_or(u64::MAX);
+        let until = u64::try_from((long / PARTS).as_nanos()).unwrap_or(u64::MAX);
         while thread_ns() - began < until {
             sum ^= work(u64::from(part) * 1_000 + rounds);
             rounds += 1;
@@ -63,7 +71,7 @@ fn round_ns() -> u64 {
 
 /// Measures this host.
 pub(super) fn run(as_json: bool) -> Answer {
-    let ns = round_ns();
+    let ns = round_ns(LONG);
     let factor = ns as f64 / REFERENCE_NS as f64;
     let shown = format!("{factor:.2}");
     let than = if factor > 1.0 { "slower than" } else { "as fast as, or faster than," };

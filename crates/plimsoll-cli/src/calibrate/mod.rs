@@ -13,7 +13,7 @@
 //! | `row.rs` | the row: text and JSON |
 
 mod figure;
-mod host;
+pub(crate) mod host;
 mod programs;
 mod row;
 

@@ -160,7 +160,7 @@ impl Plan {
             is_interrupted: true,
             is_late: false,
             devices: args.devices,
-            host_speed: args.host_speed,
+            host_factor: args.host_factor,
             checked: None,
             planned: None,
             offers: Vec::new(),

@@ -65,6 +65,7 @@ use self::strategy::Decision;
 use self::time::Cost;
 use self::unmarked::Unmarked;
 use crate::bytes;
+use crate::calibrate::host;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
 use crate::page::quoted;
@@ -101,9 +102,10 @@ pub(crate) struct PlanArgs {
     /// --gpu names another GPU]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     host_memory: Option<u64>,
-    /// Speed of the processor that will run the program, where this machine's is 1; for the time of steps that the host bounds
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = speed)]
-    host_speed: f64,
+    /// The host factor of the machine that will run the program, as `plimsoll calibrate --host` prints it there; it scales the time
+    /// of steps that the host bounds [default: this machine's]
+    #[arg(long, value_name = "FACTOR", value_parser = factor)]
+    host_factor: Option<f64>,
     /// How to compute the workspaces of cuDNN and cuFFT
     #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     cudnn_workspace: Workspaces,
@@ -156,9 +158,9 @@ enum Allowed {
     Changed,
 }
 
-fn speed(text: &str) -> Result<f64, String> {
-    let speed = text.parse().ok().filter(|it: &f64| (0.01..=100.0).contains(it));
-    speed.ok_or_else(|| "expected a number from 0.01 to 100, such as 0.7".to_owned())
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|it: &f64| (0.01..=100.0).contains(it));
+    factor.ok_or_else(|| "expected a number from 0.01 to 100, such as 1.3".to_owned())
 }
 
 /// Whether the command contains {BATCH}.
@@ -195,8 +197,8 @@ struct Plan {
     is_late: bool,
     /// The number of GPUs.
     devices: u32,
-    /// The speed of the training machine's processor, where this machine's is 1.
-    host_speed: f64,
+    /// The host factor of the training machine, if it was given.
+    host_factor: Option<f64>,
     /// The result of the run at the GPU's size, if it differs from the trial.
     checked: Option<String>,
     /// The chosen set's run at the GPU's size.
@@ -242,6 +244,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
         }
     };
     plan.words.clone_from(&args.command);
+    plan.host_factor = args.host_factor;
     let size = |bytes| bytes::shown(bytes, args.bytes);
     let text = match args.json {
         true => format!("{:#}", report(&plan, false).json()),
@@ -259,7 +262,7 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
         context: args.context,
         others: args.others,
         machine: Machine::for_plan(args.host_memory, args.gpu.is_none()),
-        host_speed: args.host_speed,
+        slower: args.host_factor.map_or(1.0, |there| there / host::factor()),
         workspaces: args.cudnn_workspace,
         steps: args.steps,
         alloc_conf: args.alloc_conf.clone(),
@@ -314,7 +317,7 @@ fn search(
             is_interrupted,
             is_late,
             devices: program.devices,
-            host_speed: program.host_speed,
+            host_factor: None,
             checked: checked.objection,
             planned,
             offers,

@@ -199,9 +199,9 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
             step_s * 1e3,
             bound.name(),
             host_s * 1e3,
-            match plan.host_speed {
-                1.0 => "if it is as fast as this one (--host-speed)".to_owned(),
-                speed => format!("if it has {speed} times the speed of this one"),
+            match plan.host_factor {
+                None => "if it is as fast as this one (--host-factor)".to_owned(),
+                Some(factor) => format!("with host factor {factor}"),
             }
         ));
     }

@@ -56,8 +56,8 @@ pub(crate) struct Program {
     pub(crate) others: Option<u64>,
     /// The machine that will run it.
     pub(crate) machine: Machine,
-    /// The speed of its processor, where this machine's is 1.
-    pub(crate) host_speed: f64,
+    /// How many times as long its processor takes as this machine's.
+    pub(crate) slower: f64,
     pub(crate) workspaces: Workspaces,
     pub(crate) steps: u64,
     pub(crate) alloc_conf: Option<String>,
@@ -273,9 +273,9 @@ impl Trials<'_> {
         &self.charged
     }
 
-    /// The speed of the training machine's processor, where this machine's is 1.
-    pub(crate) fn host_speed(&self) -> f64 {
-        self.program.host_speed
+    /// How many times as long the training machine's processor takes as this machine's.
+    pub(crate) fn slower(&self) -> f64 {
+        self.program.slower
     }
 
     /// How long the first trial took.

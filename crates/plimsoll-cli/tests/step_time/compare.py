@@ -1,5 +1,5 @@
-"""Compares `plan`'s estimates with measured steps: `python compare.py PLIMSOLL PYTHON GPU MEASURED.jsonl [HOST_SPEED] [NAME...]`
-prints a row for each program of `measure.py`'s output. HOST_SPEED is that of the measured machine, where this one's is 1.
+"""Compares `plan`'s estimates with measured steps: `python compare.py PLIMSOLL PYTHON GPU MEASURED.jsonl [FACTOR] [NAME...]`
+prints a row for each program of `measure.py`'s output. FACTOR is the measured machine's host factor (`plimsoll calibrate --host`).
 """
 
 from __future__ import annotations
@@ -13,20 +13,10 @@ from typing import Any
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def estimate(plimsoll: str, python: str, gpu: str, speed: str, name: str) -> dict[str, Any]:
+def estimate(plimsoll: str, python: str, gpu: str, factor: str | None, name: str) -> dict[str, Any]:
     """The row of the unchanged program in `plan`'s answer."""
-    words = [
-        "plan",
-        "--gpu",
-        gpu,
-        "--host-speed",
-        speed,
-        "--json",
-        "--",
-        python,
-        os.path.join(HERE, "programs.py"),
-        name,
-    ]
+    words = ["plan", "--gpu", gpu, "--json", *(["--host-factor", factor] if factor else [])]
+    words += ["--", python, os.path.join(HERE, "programs.py"), name]
     answer = subprocess.run([plimsoll, *words], capture_output=True, text=True).stdout
     return json.loads(answer)["tried"][0]
 
@@ -34,7 +24,7 @@ def estimate(plimsoll: str, python: str, gpu: str, speed: str, name: str) -> dic
 def main() -> None:
     """Prints the table."""
     plimsoll, python, gpu, measured, *more = sys.argv[1:]
-    speed = more.pop(0) if more else "1"
+    factor = more.pop(0) if more else None
     print(
         "| program | measured, ms | estimated, ms | error | host, measured and estimated, ms | bound by |\n|---|---|---|---|---|---|"
     )
@@ -44,7 +34,7 @@ def main() -> None:
     for line in lines:
         if more and line["name"] not in more:
             continue
-        row = estimate(plimsoll, python, gpu, speed, line["name"])
+        row = estimate(plimsoll, python, gpu, factor, line["name"])
         step, host = row["estimated_step_seconds"], row["estimated_host_seconds"]
         if step is None:
             print(f"| {line['name']} | {line['wall_s'] * 1e3:.1f} | none | | | |", flush=True)

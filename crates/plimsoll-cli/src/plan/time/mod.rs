@@ -3,7 +3,7 @@
 //!
 //! Host and GPU are two clocks (`clock.rs`): the host launches operators, and the GPU runs them in order. How long an operator takes
 //! depends on its kind (`rates.rs`). The host's time is measured: it is the processor time of a step here, without our hooks. So the
-//! estimate is for a training machine whose processor is as fast as this one (note 0031).
+//! estimate is for a training machine whose processor is as fast as this one (note 0032).
 
 mod clock;
 mod rates;
@@ -116,9 +116,9 @@ impl Bound {
 }
 
 impl Work {
-    /// Reads the report of a counting trial; empty if the trial did not run to its end. `host_speed` is the speed of the training
-    /// machine's processor, where this machine's is 1.
-    pub(super) fn of(trial: &Trial, host_speed: f64) -> Work {
+    /// Reads the report of a counting trial; empty if the trial did not run to its end. The training machine's processor takes
+    /// `slower` times as long as this machine's.
+    pub(super) fn of(trial: &Trial, slower: f64) -> Work {
         // A run that failed counted only part of a step.
         let counted = trial.technique("count").filter(|_| trial.end == End::Ran);
         let Some(counted) = counted else { return Work::default() };
@@ -127,7 +127,7 @@ impl Work {
         Work {
             rows,
             order: counted.order.iter().map(place).collect(),
-            host_s: counted.host_s.map(|seconds| seconds / host_speed),
+            host_s: counted.host_s.map(|seconds| seconds * slower),
             blocks: counted.blocks,
             nested: counted.nested,
         }
