@@ -3,9 +3,10 @@
 //! A transport only moves bytes. All sums are computed by [`Tensor::ordered_sum`], in a fixed order of ranks. So the bits of a
 //! sum do not depend on the transport, the hosts, or how a tensor is split for sending. `operators.rs` defines the collectives as
 //! operators, which dispatch runs like any other. `engine.rs` moves the bytes. On a simulated device, memory is requested,
-//! nothing is moved, and `nccl_bytes.rs` counts the memory that NCCL would use.
+//! nothing is moved, and `nccl_bytes.rs` counts the memory that NCCL would use. `functional.rs` has the collectives with derivatives.
 
 mod engine;
+mod functional;
 mod nccl_bytes;
 mod operators;
 
@@ -47,8 +48,8 @@ pub struct Traffic {
 /// One rank of a group, and the collectives of tensors that it can call. As in `torch.distributed.ProcessGroup`, with the same
 /// names; outputs are passed as arguments. Clones refer to the same rank.
 ///
-/// All ranks must call the same collectives, in the same order, with tensors of the same sizes and types. Autograd does not
-/// record collectives. NCCL moves the bytes of tensors on GPUs, of which each rank has one: a collective is queued on the current
+/// All ranks must call the same collectives, in the same order, with tensors of the same sizes and types. Autograd records only
+/// those that return a tensor, such as [`ProcessGroup::all_gather_tensor`]. NCCL moves the bytes of tensors on GPUs, of which each rank has one: a collective is queued on the current
 /// stream, and a later wait for the device returns an error if a rank is lost. With `PLIMSOLL_CHECK_COLLECTIVES=1`, all ranks
 /// compare each call before it is queued. On a simulated device, a collective requests memory and moves nothing.
 ///

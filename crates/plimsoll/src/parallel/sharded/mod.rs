@@ -32,7 +32,7 @@ use super::ddp::{Bucket, DdpOptions, DistributedDataParallel};
 use super::lanes::Passes;
 use super::norm::RowSums;
 use super::{DeviceMesh, Reproducible};
-use crate::nn::{Module, check_listed, replace};
+use crate::nn::{Module, check_listed, check_whole, replace};
 
 const NAME: &str = "fully_shard";
 
@@ -305,6 +305,7 @@ fn may_be_sharded(parameters: &[(String, Tensor)]) -> Result<()> {
         return Err(Error::argument(NAME, "the model has no parameters"));
     };
     check_listed(NAME, parameters.iter().map(|(_, parameter)| parameter))?;
+    check_whole(NAME, parameters.iter().map(|(_, parameter)| parameter))?;
     for (name, parameter) in parameters {
         if parameter.is_lent() {
             return Err(Error::argument(NAME, format!("{name} is sharded already")));
