@@ -53,6 +53,7 @@ mod torch;
 mod train;
 mod train_cuda;
 mod train_gpt;
+mod train_hybrid;
 mod train_image;
 mod train_ranks;
 mod train_sharded;

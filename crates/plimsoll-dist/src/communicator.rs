@@ -1,11 +1,12 @@
 //! Collectives of bytes. Each is one exchange of the transport.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::record::{Call, Content, Op, Record};
-use crate::transport::{Simulated, Threads, Transport};
+use crate::transport::{Part, Simulated, Threads, Transport};
 
 /// How long the ranks of a group of threads wait for each other.
 const THREADS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,16 +26,54 @@ const THREADS_TIMEOUT: Duration = Duration::from_secs(60);
 /// ```
 #[derive(Debug)]
 pub struct Communicator {
-    transport: Box<dyn Transport>,
+    transport: Arc<dyn Transport>,
     record: Mutex<Record>,
-    /// Locked during a collective. Counts this rank's collectives.
-    turn: Mutex<u64>,
+    /// The name of the group; empty for all ranks.
+    group: String,
+    /// This rank's collectives.
+    calls: AtomicU64,
+    /// Locked during a collective. This rank's groups share it, because they share connections.
+    turn: Arc<Mutex<()>>,
 }
 
 impl Communicator {
     /// A rank of a group whose ranks this transport connects.
     pub fn new(transport: impl Transport) -> Communicator {
-        Communicator { transport: Box::new(transport), record: Mutex::default(), turn: Mutex::default() }
+        let (record, group, calls, turn) = Default::default();
+        Communicator { transport: Arc::new(transport), record, group, calls, turn }
+    }
+
+    /// The group of some ranks of this one, in ascending order. Its members must call this, with the same ranks and the same name,
+    /// which messages show. Groups with common members need different names. Like `torch.distributed.new_group` with
+    /// `use_local_synchronization`.
+    ///
+    /// ```
+    /// use plimsoll_dist::Communicator;
+    /// let ranks = Communicator::threads(4);
+    /// let part = ranks[3].new_group(&[1, 3], "odd")?;
+    /// assert_eq!((part.rank(), part.size()), (1, 2));
+    /// assert!(ranks[0].new_group(&[1, 3], "odd").is_err()); // not a member
+    /// # Ok::<(), plimsoll_dist::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The ranks are not in ascending order, one is not a rank of this group, or this rank is not among them.
+    pub fn new_group(&self, ranks: &[usize], name: &str) -> Result<Communicator> {
+        let part = Part::of(Arc::clone(&self.transport), ranks).ok_or_else(|| {
+            let why = format!(
+                "{ranks:?} on rank {} of {}: give ranks in ascending order, this one among them",
+                self.rank(),
+                self.size()
+            );
+            Error::Argument { op: "new_group", why }
+        })?;
+        let (group, turn) = (name.to_owned(), Arc::clone(&self.turn));
+        Ok(Communicator { group, turn, ..Communicator::new(part) })
+    }
+
+    /// The name of the group; empty for all ranks.
+    pub fn name(&self) -> &str {
+        &self.group
     }
 
     /// One rank of a simulated group, for devices that compute nothing. It moves no bytes, and each of its collectives returns an
@@ -186,10 +225,10 @@ impl Communicator {
 
     /// Waits for this rank's previous collective to end, and records the new one.
     fn begin(&self, op: Op, bytes: usize, content: Content<'_>) -> Turn<'_> {
-        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let (label, dtype) = (content.label.to_owned(), content.dtype.to_owned());
-        let call = Call { number: *turn, op, bytes: bytes as u64, label, dtype };
-        *turn += 1;
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let (label, dtype, group) = (content.label.to_owned(), content.dtype.to_owned(), self.group.clone());
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        let call = Call { number, op, bytes: bytes as u64, label, dtype, group };
         self.record.lock().unwrap_or_else(PoisonError::into_inner).push(call.clone());
         Turn { call, _turn: turn }
     }
@@ -198,7 +237,7 @@ impl Communicator {
 /// A running collective. It holds the lock, so that other calls of this rank wait.
 struct Turn<'a> {
     call: Call,
-    _turn: MutexGuard<'a, u64>,
+    _turn: MutexGuard<'a, ()>,
 }
 
 /// Splits a slice into `count` pieces of `size` bytes, which may be 0.

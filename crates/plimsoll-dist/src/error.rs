@@ -152,6 +152,7 @@ mod tests {
             bytes: 61_481_600,
             label: "bucket 3".to_owned(),
             dtype: String::new(),
+            group: String::new(),
         };
         assert_eq!(
             Error::RankLost { lost: Box::new(lost), call: Some(call) }.to_string(),

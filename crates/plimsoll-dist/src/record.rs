@@ -56,6 +56,8 @@ pub struct Call {
     pub label: String,
     /// The element type, such as `float32`. Empty if unknown.
     pub dtype: String,
+    /// The name of the group, such as `shard`. Empty for all ranks.
+    pub group: String,
 }
 
 /// A description of the bytes that a collective moves.
@@ -81,23 +83,31 @@ impl<'a> From<&'a str> for Content<'a> {
 impl Call {
     /// A hash of all fields that must be the same on all ranks, that is, all except the label.
     pub fn hash(&self) -> u64 {
-        let Call { number, op, bytes, dtype, .. } = self;
+        let Call { number, op, bytes, dtype, group, .. } = self;
         let fields = [number.to_le_bytes(), u64::from(op.to_wire()).to_le_bytes(), bytes.to_le_bytes()];
-        fnv(fnv(START, fields.as_flattened()), dtype.as_bytes())
+        let hash = fnv(fnv(START, fields.as_flattened()), dtype.as_bytes());
+        // A zero byte separates the two texts.
+        if group.is_empty() { hash } else { fnv(fnv(hash, &[0]), group.as_bytes()) }
     }
 }
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Call { number, op, bytes, label, dtype } = self;
+        let Call { number, op, bytes, label, dtype, group } = self;
         write!(f, "{} {number}", op.name())?;
         if !label.is_empty() {
             write!(f, " of `{label}`")?;
         }
-        match dtype.as_str() {
-            _ if *op == Op::Barrier => Ok(()),
-            "" | "bytes" => write!(f, " ({bytes} bytes)"),
-            dtype => write!(f, " ({bytes} bytes of {dtype})"),
+        let size = match dtype.as_str() {
+            _ if *op == Op::Barrier => String::new(),
+            "" | "bytes" => format!("{bytes} bytes"),
+            dtype => format!("{bytes} bytes of {dtype}"),
+        };
+        match (size.is_empty(), group.is_empty()) {
+            (true, true) => Ok(()),
+            (true, false) => write!(f, " (group `{group}`)"),
+            (false, true) => write!(f, " ({size})"),
+            (false, false) => write!(f, " ({size}, group `{group}`)"),
         }
     }
 }
@@ -107,7 +117,10 @@ impl fmt::Display for Call {
 /// ```
 /// use plimsoll_dist::{Call, Op, Record};
 /// let (mut a, mut b) = (Record::default(), Record::default());
-/// let call = |bytes| Call { number: 0, op: Op::AllGather, bytes, label: String::new(), dtype: String::new() };
+/// let call = |bytes| {
+///     let (label, dtype, group) = Default::default();
+///     Call { number: 0, op: Op::AllGather, bytes, label, dtype, group }
+/// };
 /// a.push(call(8));
 /// b.push(call(16));
 /// assert_ne!(a.hash(), b.hash());
@@ -157,8 +170,9 @@ mod tests {
 
     #[test]
     fn a_record_keeps_the_last_64_and_hashes_all() {
-        let call =
-            |number| Call { number, op: Op::Barrier, bytes: 0, label: String::new(), dtype: String::new() };
+        let (label, dtype, group) = (String::new(), String::new(), String::new());
+        let first = Call { number: 0, op: Op::Barrier, bytes: 0, label, dtype, group };
+        let call = |number| Call { number, ..first.clone() };
         let (mut all, mut later) = (Record::default(), Record::default());
         (0..100).for_each(|number| all.push(call(number)));
         (36..100).for_each(|number| later.push(call(number)));
@@ -175,13 +189,19 @@ mod tests {
             bytes: 8,
             label: "a".to_owned(),
             dtype: "float32".to_owned(),
+            group: String::new(),
         };
         assert_eq!(call.to_string(), "all_gather 1 of `a` (8 bytes of float32)");
+        let in_group = Call { group: "shard".to_owned(), ..call.clone() };
+        assert_eq!(in_group.to_string(), "all_gather 1 of `a` (8 bytes of float32, group `shard`)");
+        let barrier = Call { op: Op::Barrier, ..in_group.clone() };
+        assert_eq!(barrier.to_string(), "barrier 1 of `a` (group `shard`)");
         for other in [
             Call { number: 2, ..call.clone() },
             Call { op: Op::AllToAll, ..call.clone() },
             Call { bytes: 9, ..call.clone() },
             Call { dtype: "int64".to_owned(), ..call.clone() },
+            in_group,
         ] {
             assert_ne!(call.hash(), other.hash(), "{other}");
         }

@@ -186,3 +186,53 @@ fn a_rank_that_introduces_itself_and_does_not_connect_is_named() {
     let error = World::join(environment(0, 2, port), &options).unwrap_err();
     assert!(matches!(&error, Error::Missing { missing, seconds: 1 } if *missing == [1]), "{error}");
 }
+
+/// The groups of this rank in a grid with `columns` columns: its column and its row.
+fn grid(ranks: &Communicator, columns: usize) -> [Communicator; 2] {
+    let (rank, size) = (ranks.rank(), ranks.size());
+    let column: Vec<usize> = (rank % columns..size).step_by(columns).collect();
+    let row: Vec<usize> = (rank / columns * columns..).take(columns).collect();
+    [ranks.new_group(&column, "column"), ranks.new_group(&row, "row")].map(|group| group.expect("a group"))
+}
+
+#[test]
+fn groups_of_some_ranks_share_the_connections() {
+    let run = |ranks: &Communicator| {
+        let [column, row] = grid(ranks, 3);
+        assert_eq!([column.size(), row.size()], [2, 3]);
+        assert_eq!(column.rank() * 3 + row.rank(), ranks.rank());
+        for part in [0, 5, 70_000] {
+            for group in [ranks, &row, &column, &row] {
+                check(group, part)?;
+            }
+        }
+        // A group of a group.
+        let pair = row.new_group(&[0, 2], "pair");
+        pair.map_or(Ok(()), |pair| check(&pair, 3))
+    };
+    assert!(on_threads(6, run).into_iter().all(|outcome| outcome.is_ok()));
+    assert!(on_sockets(6, run).into_iter().all(|outcome| outcome.is_ok()));
+}
+
+#[test]
+fn ranks_in_different_groups_notice() {
+    let run = |ranks: &Communicator| {
+        let [a, b] = ["a", "b"].map(|name| ranks.new_group(&[0, 1], name).expect("a group"));
+        if ranks.rank() == 0 { a.barrier() } else { b.barrier() }
+    };
+    for outcome in on_threads(2, run).into_iter().chain(on_sockets(2, run)) {
+        let error = outcome.expect_err("a mismatch");
+        assert!(matches!(error, Error::Mismatch { .. } | Error::RankLost { .. }), "{error}");
+        assert!(error.to_string().contains("group `"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_no_group_is_refused() {
+    let ranks = Communicator::threads(4);
+    for wrong in [&[0, 1][..], &[2, 1], &[2, 4], &[2, 2], &[]] {
+        let error = ranks[2].new_group(wrong, "wrong").expect_err("refused").to_string();
+        assert!(error.contains("on rank 2 of 4: give ranks in ascending order"), "{error}");
+    }
+    assert_eq!(ranks[2].new_group(&[1, 2], "right").expect("a group").name(), "right");
+}

@@ -49,9 +49,6 @@ const LINK: f64 = 0.54;
 const NETWORK_BYTES_PER_S: f64 = 50e9;
 /// How much longer a kernel takes that begins beside a collective.
 const BESIDE_A_COLLECTIVE: f64 = 1.6;
-/// The number of GPUs that NVLink connects.
-const GPUS_OF_A_HOST: usize = 8;
-
 /// One kernel, or one collective, of a simulated GPU: [`Device::record_timeline`](crate::Device::record_timeline).
 ///
 /// ```
@@ -122,7 +119,7 @@ impl Clocks {
         };
         if cost.ranks > 1 {
             let rate = match bandwidth.nvlink_bytes_per_s {
-                _ if cost.ranks > GPUS_OF_A_HOST => NETWORK_BYTES_PER_S,
+                _ if cost.hosts > 1 => NETWORK_BYTES_PER_S,
                 Some(nvlink) => LINK * nvlink as f64,
                 None => LINK * bandwidth.pcie_bytes_per_s as f64,
             };

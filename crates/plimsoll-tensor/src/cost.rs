@@ -13,4 +13,6 @@ pub struct Cost {
     pub bytes_received: u64,
     /// The number of ranks that run a collective together; 0 for other operators.
     pub ranks: usize,
+    /// The number of hosts that these ranks are on; 0 for other operators.
+    pub hosts: usize,
 }

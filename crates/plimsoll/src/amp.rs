@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use plimsoll_tensor::{Device, Error, Result, Tensor, unscale_};
 use serde::{Deserialize, Serialize};
 
+use crate::nn::check_whole;
 use crate::optim::Optimizer;
 
 /// Scales losses up by a large factor and gradients down by the same factor, so that small gradients are not rounded to zero in
@@ -92,7 +93,7 @@ impl GradScaler {
     /// [`GradScaler::step`].
     ///
     /// # Errors
-    /// A second call for the same optimizer before [`GradScaler::update`]; rows of sharded parameters.
+    /// A second call for the same optimizer before [`GradScaler::update`]; rows or other parts of parameters that several ranks have.
     pub fn unscale_(&mut self, optimizer: &dyn Optimizer) -> Result<()> {
         let parameters = optimizer.parameters();
         let key = key(&parameters);
@@ -105,6 +106,7 @@ impl GradScaler {
                            sharded model in bfloat16, which needs no scaling";
             return Err(Error::argument("unscale_", message));
         }
+        check_whole("unscale_", parameters.iter())?;
         let gradients: Vec<Tensor> = parameters.iter().filter_map(Tensor::grad).collect();
         let mut finite = true;
         let mut rest: Vec<&Tensor> = gradients.iter().collect();

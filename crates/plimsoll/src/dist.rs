@@ -131,6 +131,12 @@ impl World {
     }
 }
 
+impl AsRef<ProcessGroup> for World {
+    fn as_ref(&self) -> &ProcessGroup {
+        &self.group
+    }
+}
+
 fn distributed(source: Error) -> tensor::Error {
     tensor::Error::Distributed { op: NAME, source: Box::new(source) }
 }

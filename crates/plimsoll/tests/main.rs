@@ -31,6 +31,7 @@ mod serialize;
 mod sharded;
 mod snapshot;
 mod techniques;
+mod tensor_parallel;
 #[cfg(feature = "tokenizers")]
 mod tokenizers;
 mod vision;

@@ -38,6 +38,8 @@ pub(crate) struct Job {
     pub(crate) group: ProcessGroup,
     /// The tensors that are sharded over the ranks.
     pub(crate) shard: Shard,
+    /// The number of groups of ranks that have a whole model each.
+    pub(crate) replicate: usize,
     /// The lanes of a batch, if the bits must not depend on the number of ranks.
     pub(crate) reproducible: Option<Reproducible>,
 }
@@ -70,6 +72,8 @@ impl Job {
 pub(crate) struct Together {
     /// The tensors that were sharded over the ranks.
     pub(crate) shard: Shard,
+    /// The number of groups of ranks that have a whole model each.
+    pub(crate) replicate: usize,
     /// The gradient buckets, if gradients are not sharded.
     pub(crate) buckets: Vec<Bucket>,
     /// The sharded units.

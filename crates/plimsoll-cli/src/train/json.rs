@@ -97,7 +97,7 @@ pub(crate) fn out_of_memory(
 }
 
 fn of_ranks(together: &Together) -> Value {
-    let Together { shard, buckets, units, slot_bytes, sent_bytes_per_step, peaks } = together;
+    let Together { shard, replicate, buckets, units, slot_bytes, sent_bytes_per_step, peaks } = together;
     let buckets =
         buckets.iter().map(|bucket| json!({ "bytes": bucket.bytes, "parameters": bucket.parameters }));
     let units = units
@@ -109,6 +109,7 @@ fn of_ranks(together: &Together) -> Value {
     json!({
         "parallel": if *shard == Shard::Nothing { "ddp" } else { "shard" },
         "shard": shard.name(),
+        "replicate": replicate,
         "units": units.collect::<Vec<_>>(),
         "slot_bytes": slot_bytes,
         "size": peaks.len(),

@@ -101,6 +101,7 @@ pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
     let outcome = what.job().and_then(|mut job| {
         job.group = world.group().clone();
         job.shard = settings.parallel.shard();
+        job.replicate = settings.parallel.replicate();
         job.reproducible = settings.parallel.reproducible();
         command::run(&job, settings, &device, &world)
     });

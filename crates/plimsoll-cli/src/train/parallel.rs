@@ -30,9 +30,10 @@ pub(crate) struct ParallelArgs {
     /// Train on several ranks: processes started by torchrun, srun, mpirun or --ranks
     ///
     /// `ddp` is data parallel: each rank has the whole model and an equal part of every batch; gradients are averaged. `shard`
-    /// also shards over the ranks what --shard names; `shard=N` checks that there are N ranks. GPUs communicate through
-    /// NCCL, CPUs through sockets
-    #[arg(long, value_name = "ddp|shard[=N]", help_heading = "Ranks")]
+    /// also shards over the ranks what --shard names; `shard=N` checks that there are N ranks. `replicate=R,shard=S` shards over
+    /// groups of S ranks, such as those of a host, and averages the gradients of R groups (HSDP). GPUs communicate through NCCL,
+    /// CPUs through sockets
+    #[arg(long, value_name = "ddp|shard[=N]|replicate=R,shard=S", help_heading = "Ranks")]
     parallel: Option<Parallel>,
     /// With `--parallel shard`: what to shard over the ranks [default: parameters]
     #[arg(long, value_parser = shards(), value_name = "WHAT", requires = "parallel", help_heading = "Ranks")]
@@ -59,20 +60,28 @@ enum Parallel {
     Ddp,
     /// Each rank has a part of it. All ranks form one group, of this size if one is given.
     Shard(Option<usize>),
+    /// Groups of `shard` ranks share a model, of which there are `replicate`.
+    Hybrid { replicate: usize, shard: usize },
 }
 
 impl FromStr for Parallel {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Parallel, String> {
-        match text.split_once('=') {
-            None if text == "ddp" => Ok(Parallel::Ddp),
-            None if text == "shard" => Ok(Parallel::Shard(None)),
-            Some(("shard", size)) => match size.parse() {
-                Ok(size) if size > 0 => Ok(Parallel::Shard(Some(size))),
-                _ => Err(format!("`{size}` is not a number of ranks: use shard=N")),
+        let dims = text.split(',').map(|dim| match dim.split_once('=') {
+            None => Ok((dim, None)),
+            Some((name, size)) => match size.parse() {
+                Ok(size) if size > 0 => Ok((name, Some(size))),
+                _ => Err(format!("`{size}` is not a number of ranks: use {name}=N")),
             },
-            _ => Err("use ddp, shard or shard=N".to_owned()),
+        });
+        match dims.collect::<Result<Vec<(&str, Option<usize>)>, String>>()?[..] {
+            [("ddp", None)] => Ok(Parallel::Ddp),
+            [("shard", size)] => Ok(Parallel::Shard(size)),
+            [("replicate", Some(replicate)), ("shard", Some(shard))] => {
+                Ok(Parallel::Hybrid { replicate, shard })
+            }
+            _ => Err("use ddp, shard, shard=N or replicate=R,shard=S".to_owned()),
         }
     }
 }
@@ -103,7 +112,15 @@ impl ParallelArgs {
     pub(super) fn shard(&self) -> Shard {
         match self.parallel {
             None | Some(Parallel::Ddp) => Shard::Nothing,
-            Some(Parallel::Shard(_)) => self.shard.unwrap_or_default(),
+            Some(Parallel::Shard(_) | Parallel::Hybrid { .. }) => self.shard.unwrap_or_default(),
+        }
+    }
+
+    /// The number of groups of ranks that have a whole model each.
+    pub(super) fn replicate(&self) -> usize {
+        match self.parallel {
+            Some(Parallel::Hybrid { replicate, .. }) => replicate,
+            _ => 1,
         }
     }
 
@@ -120,6 +137,15 @@ impl ParallelArgs {
         {
             let message = format!(
                 "--parallel shard={size}, but there are {}: all ranks form one group, so N must be the number of ranks",
+                counted(ranks as u64, "rank")
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        if let Some(Parallel::Hybrid { replicate, shard }) = self.parallel
+            && replicate.checked_mul(shard) != Some(ranks)
+        {
+            let message = format!(
+                "--parallel replicate={replicate},shard={shard}, but there are {}: the product of R and S must be the number of ranks",
                 counted(ranks as u64, "rank")
             );
             return Err(Failure::new(Exit::Usage, message));
@@ -171,7 +197,7 @@ impl ParallelArgs {
                     .to_owned(),
             );
         }
-        if let (Some(Parallel::Shard(_)), true) = (self.parallel, captures) {
+        if let (Some(Parallel::Shard(_) | Parallel::Hybrid { .. }), true) = (self.parallel, captures) {
             return usage("--capture works with --parallel ddp, not with shard".to_owned());
         }
         if let (Some(Parallel::Ddp), Some(_)) = (self.parallel, self.shard) {

@@ -4,6 +4,7 @@
 //! allocator and the estimated time of a step. Ranks make equal requests, so one stands for all.
 
 use std::fmt::Write;
+use std::iter::successors;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -50,7 +51,7 @@ impl FromStr for Gpus {
 /// A way to share the work, and what it takes.
 struct Row {
     /// The options that choose it.
-    options: Vec<&'static str>,
+    options: Vec<String>,
     allocated_bytes: u64,
     reserved_bytes: u64,
     outside_bytes: u64,
@@ -67,6 +68,9 @@ impl Row {
         if self.options.is_empty() { "one GPU".to_owned() } else { self.options.join(" ") }
     }
 }
+
+/// The number of GPUs of a host, over which a model is sharded if there are several hosts.
+const GPUS_OF_A_HOST: usize = 8;
 
 /// The ways to share a model among several ranks.
 const WAYS: [(Shard, &[&str]); 4] = [
@@ -94,8 +98,22 @@ pub(super) fn run(
         for (shard, options) in ways {
             output::progress(&format!("simulating {} of {tries}", rows.len() + 1));
             job.shard = *shard;
-            let options = options.iter().copied().chain(option).collect();
+            let options = options.iter().copied().chain(option).map(str::to_owned).collect();
             rows.push(row(&job, gpus, bound, options)?);
+        }
+        // Sharded over as few hosts as needed.
+        let sizes = successors(Some(GPUS_OF_A_HOST), |size| size.checked_mul(2));
+        let sizes = sizes.take_while(|size| *size < gpus.count && gpus.count.is_multiple_of(*size));
+        job.shard = Shard::Parameters;
+        for size in sizes {
+            output::progress(&format!("simulating {}: groups of {size}", rows.len() + 1));
+            job.replicate = gpus.count / size;
+            let way = format!("--parallel replicate={},shard={size}", job.replicate);
+            let options = [way].into_iter().chain(option.map(str::to_owned)).collect();
+            rows.push(row(&job, gpus, bound, options)?);
+            if rows.last().is_some_and(|row| row.fits) {
+                break;
+            }
         }
         first.get_or_insert(job);
     }
@@ -111,7 +129,7 @@ pub(super) fn run(
 }
 
 /// Runs the job on a GPU of unlimited size.
-fn row(job: &Job, gpus: &Gpus, bound: u64, options: Vec<&'static str>) -> Result<Row, Failure> {
+fn row(job: &Job, gpus: &Gpus, bound: u64, options: Vec<String>) -> Result<Row, Failure> {
     let mut unlimited = gpus.gpu.as_ref().clone();
     unlimited.capacity_bytes = u64::MAX / 4;
     let outcome = job.run(&Device::sim(unlimited), &mut (), None, &Stop::default());

@@ -151,10 +151,8 @@ fn reserved(out: &mut String, outcome: &Outcome) {
 
 /// The shared results of the ranks.
 fn ranks(out: &mut String, outcome: &Outcome) {
-    let Some(Together { shard, buckets, units, slot_bytes, sent_bytes_per_step, peaks }) = &outcome.together
-    else {
-        return;
-    };
+    let Some(together) = &outcome.together else { return };
+    let Together { shard, replicate, buckets, units, slot_bytes, sent_bytes_per_step, peaks } = together;
     let _ = writeln!(out, "\n{BOLD}Ranks{RESET} (the figures above are rank 0's)");
     let mut line = |name: &str, bytes: u64, note: String| {
         let _ = writeln!(out, "  {name:<28} {:>12}             {note}", Bytes(bytes).to_string());
@@ -167,7 +165,10 @@ fn ranks(out: &mut String, outcome: &Outcome) {
         let (total, ranks) = (units.iter().map(|unit| unit.bytes).sum::<u64>(), peaks.len() as u64);
         let note = format!("in {}, padded", counted(units.len() as u64, "unit"));
         line("whole parameters", total, note);
-        line("one rank's part of them", total / ranks, words(*shard).to_owned());
+        let copies =
+            if *replicate > 1 { format!("; {replicate} ranks have the same") } else { String::new() };
+        let part = total / (ranks / *replicate as u64).max(1);
+        line("one rank's part of them", part, format!("{}{copies}", words(*shard)));
         if *slot_bytes > 0 {
             line("buffers to gather them", *slot_bytes, "for two blocks and the rest".to_owned());
         }

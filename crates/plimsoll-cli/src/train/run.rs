@@ -7,7 +7,9 @@ use plimsoll::data::DataLoader;
 use plimsoll::memory::{self, Report};
 use plimsoll::nn::Scope;
 use plimsoll::optim::{Optimizer, clip_grad_norm_};
-use plimsoll::parallel::{FullyShardOptions, FullyShardedDataParallel, Shard, fully_shard, rank_seed};
+use plimsoll::parallel::{
+    DeviceMesh, FullyShardOptions, FullyShardedDataParallel, Shard, fully_shard, rank_seed,
+};
 use plimsoll::{CapturedStep, Device, ProcessGroup, RngState, Segment, Tensor, TimelineSpan, no_grad};
 
 use super::job::{Error, Job, Outcome, Place, Together};
@@ -97,7 +99,11 @@ impl<'a> Run<'a> {
         let options = FullyShardOptions { shard, reproducible, ..FullyShardOptions::default() };
         let sharded = match (size, reproducible) {
             (1, None) => None,
-            _ => Some(fully_shard(network.module_mut(), &group, options)?),
+            _ => {
+                let dims = [("replicate", job.replicate), ("shard", size / job.replicate.max(1))];
+                let mesh = DeviceMesh::new(&group, &dims)?;
+                Some(fully_shard(network.module_mut(), &mesh, options)?)
+            }
         };
         let parameters = sharded.as_ref().map_or(whole, FullyShardedDataParallel::parameters);
         let parameter_bytes = device.memory_allocated();
@@ -224,6 +230,7 @@ impl<'a> Run<'a> {
         let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
         Ok(Some(Together {
             shard: self.job.shard,
+            replicate: self.job.replicate,
             buckets: sharded.buckets(),
             units: sharded.units(),
             slot_bytes: sharded.gathered().1,

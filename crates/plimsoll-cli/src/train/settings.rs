@@ -81,6 +81,7 @@ impl Settings {
             timeline,
             group,
             shard,
+            replicate: 1,
             reproducible,
         }
     }

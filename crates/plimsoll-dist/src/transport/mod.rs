@@ -1,9 +1,10 @@
 //! Moves bytes from rank to rank: all collectives are built on one method of a trait, [`Transport::exchange`].
 //!
-//! `sockets.rs` connects processes, `threads.rs` connects threads of one process, and `simulated.rs` connects nothing. To use
-//! another network or to inject faults in a test, implement the trait and pass it to
+//! `sockets.rs` connects processes, `threads.rs` connects threads of one process, and `simulated.rs` connects nothing. `part.rs`
+//! is some of the ranks of one of them. To use another network or to inject faults in a test, implement the trait and pass it to
 //! [`Communicator::new`](crate::Communicator::new).
 
+mod part;
 mod simulated;
 mod sockets;
 mod threads;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::record::Call;
 
+pub use part::Part;
 pub use simulated::Simulated;
 pub use sockets::Sockets;
 pub use threads::Threads;
@@ -54,6 +56,23 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// [`RankLost`](crate::Error::RankLost), [`Timeout`](crate::Error::Timeout), [`Mismatch`](crate::Error::Mismatch). After
     /// an error, the group can no longer be used.
     fn exchange(&self, call: &Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()>;
+
+    /// Like [`Transport::exchange`], but only among `ranks`, in ascending order, which include this rank. Both lists have an entry
+    /// for each of them. The default is an error.
+    ///
+    /// # Errors
+    /// The errors of [`Transport::exchange`]; also if this transport cannot exchange bytes among some of its ranks.
+    fn exchange_among(
+        &self,
+        ranks: &[usize],
+        call: &Call,
+        send: &[&[u8]],
+        receive: &mut [&mut [u8]],
+    ) -> Result<()> {
+        let _ = (send, receive);
+        let why = format!("this transport has no groups of {} of its {} ranks", ranks.len(), self.size());
+        Err(Error::Argument { op: call.op.name(), why })
+    }
 
     /// After this rank has waited for `waited` for work on its device, returns the reason why it should not wait any longer.
     /// `call` returns the latest collective. The default is to keep waiting.

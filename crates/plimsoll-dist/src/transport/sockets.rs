@@ -42,6 +42,8 @@ pub struct Sockets {
 /// The state that the two threads of an exchange share.
 struct Exchange<'a> {
     call: &'a Call,
+    /// The ranks that take part.
+    ranks: &'a [usize],
     header: Header,
     start: Instant,
     timeout: Duration,
@@ -67,27 +69,31 @@ impl Sockets {
         Ok(Sockets { rank, streams, health, timeout })
     }
 
-    /// The ranks at distance 1, 2, … ahead, each with its connection.
-    fn ahead(&self) -> impl DoubleEndedIterator<Item = (usize, &TcpStream)> {
-        let size = self.streams.len();
-        (1..size)
-            .map(move |distance| (self.rank + distance) % size)
-            .filter_map(|peer| Some((peer, self.streams[peer].as_ref()?)))
+    /// The others of `ranks` at distance 1, 2, … ahead: the place of each in `ranks`, its rank and its connection.
+    fn ahead<'a>(
+        &'a self,
+        ranks: &'a [usize],
+    ) -> impl DoubleEndedIterator<Item = (usize, usize, &'a TcpStream)> {
+        let own = ranks.iter().position(|rank| *rank == self.rank).unwrap_or(0);
+        (1..ranks.len()).filter_map(move |distance| {
+            let at = (own + distance) % ranks.len();
+            Some((at, ranks[at], self.streams[ranks[at]].as_ref()?))
+        })
     }
 
-    /// The ranks that are 1, 2, … behind this one, each with its connection.
-    fn behind(&self) -> impl Iterator<Item = (usize, &TcpStream)> {
-        self.ahead().rev()
+    /// All ranks.
+    fn all(&self) -> Vec<usize> {
+        (0..self.streams.len()).collect()
     }
 
     fn send_all(&self, exchange: &Exchange<'_>, send: &[&[u8]]) -> Result<()> {
         let header = exchange.header.as_flattened();
-        for (peer, stream) in self.ahead() {
-            if send[peer].len() < SMALL_BYTES {
-                let message = [header, send[peer]].concat();
+        for (at, peer, stream) in self.ahead(exchange.ranks) {
+            if send[at].len() < SMALL_BYTES {
+                let message = [header, send[at]].concat();
                 self.move_bytes(exchange, peer, message.len(), |at| { &*stream }.write(&message[at..]))?;
             } else {
-                let bytes = send[peer];
+                let bytes = send[at];
                 self.move_bytes(exchange, peer, header.len(), |at| { &*stream }.write(&header[at..]))?;
                 self.move_bytes(exchange, peer, bytes.len(), |at| { &*stream }.write(&bytes[at..]))?;
             }
@@ -96,7 +102,7 @@ impl Sockets {
     }
 
     fn receive_all(&self, exchange: &Exchange<'_>, receive: &mut [&mut [u8]]) -> Result<()> {
-        for (peer, stream) in self.behind() {
+        for (at, peer, stream) in self.ahead(exchange.ranks).rev() {
             let mut header = Header::default();
             let into = header.as_flattened_mut();
             self.move_bytes(exchange, peer, into.len(), |at| { &*stream }.read(&mut into[at..]))?;
@@ -104,7 +110,7 @@ impl Sockets {
                 let (theirs, ours) = (Box::new(called(&header)), Box::new(exchange.call.clone()));
                 return Err(Error::Mismatch { rank: peer, theirs, ours });
             }
-            let into = &mut *receive[peer];
+            let into = &mut *receive[at];
             self.move_bytes(exchange, peer, into.len(), |at| { &*stream }.read(&mut into[at..]))?;
         }
         Ok(())
@@ -169,12 +175,23 @@ impl Transport for Sockets {
     }
 
     fn exchange(&self, call: &Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
+        self.exchange_among(&self.all(), call, send, receive)
+    }
+
+    fn exchange_among(
+        &self,
+        ranks: &[usize],
+        call: &Call,
+        send: &[&[u8]],
+        receive: &mut [&mut [u8]],
+    ) -> Result<()> {
         if let Some(lost) = self.health.lost() {
             return Err(Error::RankLost { lost: Box::new(lost), call: Some(call.clone()) });
         }
         let timeout = self.timeout * if call.number == 0 { FIRST_FACTOR } else { 1 };
         let (header, start, seconds) = (header(call), Instant::now(), timeout.as_secs());
-        let exchange = Exchange { call, header, start, timeout, seconds, is_over: AtomicBool::new(false) };
+        let is_over = AtomicBool::new(false);
+        let exchange = Exchange { call, ranks, header, start, timeout, seconds, is_over };
         if send.iter().all(|bytes| bytes.len() < SMALL_BYTES) {
             self.send_all(&exchange, send)?;
             return self.receive_all(&exchange, receive);
@@ -195,15 +212,19 @@ impl Transport for Sockets {
         if let Some(lost) = self.health.lost() {
             return Some(Error::RankLost { lost: Box::new(lost), call: call() });
         }
-        let call = call().filter(|_| waited >= self.timeout)?;
+        if waited < self.timeout {
+            return None;
+        }
+        let (call, ranks) = (call().unwrap_or_else(roll_call), self.all());
         let (header, start, seconds) = (header(&call), Instant::now(), self.timeout.as_secs());
         let is_over = AtomicBool::new(false);
-        let exchange = Exchange { call: &call, header, start, timeout: ROLL_CALL, seconds, is_over };
+        let (call, ranks, timeout) = (&call, &ranks[..], ROLL_CALL);
+        let exchange = Exchange { call, ranks, header, start, timeout, seconds, is_over };
         let none = vec![&[][..]; self.streams.len()];
         let mut receive: Vec<&mut [u8]> = none.iter().map(|_| &mut [][..]).collect();
         let met = self.send_all(&exchange, &none).and_then(|()| self.receive_all(&exchange, &mut receive));
         let here = self.rank;
-        Some(met.err().unwrap_or(Error::Timeout { rank: here, call, seconds }))
+        Some(met.err().unwrap_or_else(|| Error::Timeout { rank: here, call: call.clone(), seconds }))
     }
 
     fn close(&self) {
@@ -222,7 +243,14 @@ fn header(call: &Call) -> Header {
 fn called(header: &Header) -> Call {
     let [number, op, bytes, _] = header.map(u64::from_le_bytes);
     let op = u8::try_from(op).ok().and_then(Op::from_wire).unwrap_or(Op::Barrier);
-    Call { number, op, bytes, label: String::new(), dtype: String::new() }
+    let (label, dtype, group) = Default::default();
+    Call { number, op, bytes, label, dtype, group }
+}
+
+/// A call for ranks that have not called a collective of all ranks.
+fn roll_call() -> Call {
+    let (number, bytes, label, dtype, group) = Default::default();
+    Call { number, op: Op::Barrier, bytes, label, dtype, group }
 }
 
 #[cfg(test)]
@@ -231,8 +259,9 @@ mod tests {
 
     #[test]
     fn a_header_says_which_collective_it_is() {
-        let dtype = "float32".to_owned();
-        let call = Call { number: 258, op: Op::AllToAll, bytes: 65_537, label: "bucket 1".to_owned(), dtype };
+        let (dtype, group) = ("float32".to_owned(), String::new());
+        let label = "bucket 1".to_owned();
+        let call = Call { number: 258, op: Op::AllToAll, bytes: 65_537, label, dtype, group };
         assert_eq!(
             called(&header(&call)),
             Call { label: String::new(), dtype: String::new(), ..call.clone() }

@@ -88,9 +88,20 @@ impl Transport for Threads {
     }
 
     fn exchange(&self, call: &Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
+        let all: Vec<usize> = (0..self.size).collect();
+        self.exchange_among(&all, call, send, receive)
+    }
+
+    fn exchange_among(
+        &self,
+        ranks: &[usize],
+        call: &Call,
+        send: &[&[u8]],
+        receive: &mut [&mut [u8]],
+    ) -> Result<()> {
         let until = Instant::now() + self.timeout;
-        let peers = (0..self.size).filter(|peer| *peer != self.rank);
-        let messages: Vec<_> = peers.map(|peer| (peer, (call.clone(), send[peer].to_vec()))).collect();
+        let others = || ranks.iter().copied().enumerate().filter(|(_, peer)| *peer != self.rank);
+        let messages: Vec<_> = others().map(|(at, peer)| (peer, (call.clone(), send[at].to_vec()))).collect();
         {
             let mut mail = self.mail.0.lock().unwrap_or_else(PoisonError::into_inner);
             for (peer, message) in messages {
@@ -98,10 +109,7 @@ impl Transport for Threads {
             }
         }
         self.mail.1.notify_all();
-        for (peer, into) in receive.iter_mut().enumerate().filter(|(peer, _)| *peer != self.rank) {
-            self.receive_from(peer, call, into, until)?;
-        }
-        Ok(())
+        others().try_for_each(|(at, peer)| self.receive_from(peer, call, receive[at], until))
     }
 
     fn close(&self) {

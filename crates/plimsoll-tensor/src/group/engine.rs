@@ -1,12 +1,13 @@
 //! The engine that moves the bytes of a group: its communicator on the host, NCCL on GPUs, and nothing on simulated
 //! devices.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use plimsoll_cuda::{Gpu, NcclCommunicator, NcclId};
 use plimsoll_dist::{Communicator, Content, Op};
 
-use super::nccl_bytes::NcclBytes;
+use super::nccl_bytes::{Hosts, NcclBytes};
 use super::operators::Move;
 use crate::capturing;
 use crate::device::Device;
@@ -17,22 +18,68 @@ use crate::stream::Stream;
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) communicator: Arc<Communicator>,
+    /// The members of the group, by their ranks among all.
+    pub(super) ranks: Vec<usize>,
+    pub(super) hosts: Hosts,
     pub(super) is_simulated: bool,
-    /// Whether all ranks compare each collective of their GPUs before it is queued.
-    checks: bool,
     /// The number of the device that NCCL was joined with. A rank uses one GPU.
     nccl: Mutex<Option<(usize, Arc<NcclCommunicator>)>>,
-    /// The streams for collectives that run concurrently with computation, one for each device.
-    sides: Mutex<Vec<Stream>>,
     /// The memory that NCCL would use, if the group is simulated.
     simulated: Mutex<NcclBytes>,
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What all groups of a rank share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// The communicator of all ranks.
+    all: Arc<Communicator>,
+    /// Whether all ranks compare each collective of their GPUs before it is queued.
+    checks: bool,
+    /// The streams for collectives that run concurrently with computation, one for each device. Collectives of all groups are on
+    /// the same one, so that all ranks run them in the same order.
+    sides: Mutex<Vec<Stream>>,
+    /// NCCL's communicators, which are all aborted if a rank is lost.
+    joined: Mutex<Vec<Weak<NcclCommunicator>>>,
+    /// Whether NCCL would be loaded, if the groups are simulated.
+    has_library: AtomicBool,
+    /// The number of collectives, and of the bytes that this rank has sent in them.
+    pub(super) collectives: AtomicU64,
+    pub(super) sent_bytes: AtomicU64,
+}
+
+impl Shared {
+    fn abort(&self) {
+        let joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
+        joined.iter().filter_map(Weak::upgrade).for_each(|nccl| nccl.abort());
+    }
 }
 
 impl Engine {
     pub(super) fn new(communicator: Arc<Communicator>, is_simulated: bool) -> Engine {
         let checks = std::env::var_os("PLIMSOLL_CHECK_COLLECTIVES").is_some_and(|value| value != "0");
-        let (nccl, sides, simulated) = Default::default();
-        Engine { communicator, is_simulated, checks, nccl, sides, simulated }
+        let (all, ranks) = (Arc::clone(&communicator), (0..communicator.size()).collect());
+        let (sides, joined, has_library, collectives, sent_bytes) = Default::default();
+        let shared = Shared { all, checks, sides, joined, has_library, collectives, sent_bytes };
+        Engine::of(communicator, ranks, is_simulated, Arc::new(shared))
+    }
+
+    fn of(
+        communicator: Arc<Communicator>,
+        ranks: Vec<usize>,
+        is_simulated: bool,
+        shared: Arc<Shared>,
+    ) -> Engine {
+        let (hosts, (nccl, simulated)) = (Hosts::of(&ranks), Default::default());
+        Engine { communicator, ranks, hosts, is_simulated, nccl, simulated, shared }
+    }
+
+    /// The engine of a group of some of these ranks, in ascending order.
+    pub(super) fn part(&self, ranks: &[usize], name: &str) -> Result<Engine> {
+        let failed = |source| Error::Distributed { op: "new_group", source: Box::new(source) };
+        let part = self.communicator.new_group(ranks, name).map_err(failed)?;
+        let ranks = ranks.iter().map(|rank| self.ranks[*rank]).collect();
+        Ok(Engine::of(Arc::new(part), ranks, self.is_simulated, Arc::clone(&self.shared)))
     }
 
     /// A stream for collectives, separate from the computation's stream. In a capture, it is a branch of the graph.
@@ -41,7 +88,7 @@ impl Engine {
         if !branches && capturing::is_open(device.number()) {
             return device.current_stream();
         }
-        let mut sides = self.sides.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sides = self.shared.sides.lock().unwrap_or_else(PoisonError::into_inner);
         let known = sides.iter().find(|side| side.device() == device).cloned();
         let stream = known.unwrap_or_else(|| {
             let side = Stream::new(device);
@@ -63,7 +110,8 @@ impl Engine {
     ) -> Result<Option<Arc<NcclCommunicator>>> {
         if self.is_simulated {
             let mut simulated = self.simulated.lock().unwrap_or_else(PoisonError::into_inner);
-            simulated.add(device, self.communicator.size(), what);
+            let loads = || !self.shared.has_library.swap(true, Ordering::Relaxed);
+            simulated.add(device, self.hosts, what, loads);
         }
         let Some(gpu) = device.backend().gpu() else { return Ok(None) };
         let nccl = self.joined(device, gpu)?;
@@ -72,7 +120,7 @@ impl Engine {
             Move::AllToAll => Op::AllToAll,
             Move::Broadcast { .. } => Op::Broadcast,
         };
-        let checks = self.checks && !capturing::is_open(device.number());
+        let checks = self.shared.checks && !capturing::is_open(device.number());
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let announced = self.communicator.announce(op, bytes, content, checks);
         announced.map_err(|source| Error::Distributed { op: op.name(), source: Box::new(source) })?;
@@ -106,12 +154,13 @@ impl Engine {
         let sent = self.communicator.broadcast(&mut id.0, 0, content);
         sent.map_err(|source| Error::Distributed { op: OP, source: Box::new(source) })?;
         let nccl = Arc::new(gpu.join(id, rank, size).map_err(failed)?);
-        let (communicator, ours) = (Arc::downgrade(&self.communicator), Arc::downgrade(&nccl));
+        self.shared.joined.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&nccl));
+        let shared = Arc::downgrade(&self.shared);
+        // All ranks are asked, also if this is a group of some: they may wait for one that is not in it.
         device.backend().wait_unless(Box::new(move |waited| {
-            let source = communicator.upgrade()?.gave_up(waited)?;
-            if let Some(nccl) = ours.upgrade() {
-                nccl.abort();
-            }
+            let shared = shared.upgrade()?;
+            let source = shared.all.gave_up(waited)?;
+            shared.abort();
             Some(Error::Distributed { op: "synchronize", source: Box::new(source) })
         }));
         *joined = Some((device.number(), Arc::clone(&nccl)));

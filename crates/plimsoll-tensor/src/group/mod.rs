@@ -3,14 +3,15 @@
 //! A transport only moves bytes. All sums are computed by [`Tensor::ordered_sum`], in a fixed order of ranks. So the bits of a
 //! sum do not depend on the transport, the hosts, or how a tensor is split for sending. `operators.rs` defines the collectives as
 //! operators, which dispatch runs like any other. `engine.rs` moves the bytes. On a simulated device, memory is requested,
-//! nothing is moved, and `nccl_bytes.rs` counts the memory that NCCL would use.
+//! nothing is moved, and `nccl_bytes.rs` counts the memory that NCCL would use. `functional.rs` has the collectives with derivatives.
 
 mod engine;
+mod functional;
 mod nccl_bytes;
 mod operators;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use plimsoll_dist::{Communicator, Content};
 
@@ -35,7 +36,7 @@ pub enum ReduceOp {
     Avg,
 }
 
-/// The number of collectives that a rank has called so far, and of bytes that it has sent.
+/// The number of collectives that a rank has called so far, and of bytes that it has sent, in all of its groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// The number of collectives.
@@ -47,8 +48,8 @@ pub struct Traffic {
 /// One rank of a group, and the collectives of tensors that it can call. As in `torch.distributed.ProcessGroup`, with the same
 /// names; outputs are passed as arguments. Clones refer to the same rank.
 ///
-/// All ranks must call the same collectives, in the same order, with tensors of the same sizes and types. Autograd does not
-/// record collectives. NCCL moves the bytes of tensors on GPUs, of which each rank has one: a collective is queued on the current
+/// All ranks must call the same collectives, in the same order, with tensors of the same sizes and types. Autograd records only
+/// those that return a tensor, such as [`ProcessGroup::all_gather_tensor`]. NCCL moves the bytes of tensors on GPUs, of which each rank has one: a collective is queued on the current
 /// stream, and a later wait for the device returns an error if a rank is lost. With `PLIMSOLL_CHECK_COLLECTIVES=1`, all ranks
 /// compare each call before it is queued. On a simulated device, a collective requests memory and moves nothing.
 ///
@@ -70,13 +71,12 @@ pub struct Traffic {
 /// # Ok::<(), plimsoll_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct ProcessGroup(Arc<Inner>);
+pub struct ProcessGroup(Arc<Engine>);
 
-#[derive(Debug)]
-struct Inner {
-    engine: Engine,
-    collectives: AtomicU64,
-    sent_bytes: AtomicU64,
+impl AsRef<ProcessGroup> for ProcessGroup {
+    fn as_ref(&self) -> &ProcessGroup {
+        self
+    }
 }
 
 impl ProcessGroup {
@@ -97,29 +97,54 @@ impl ProcessGroup {
     }
 
     fn with(communicator: Arc<Communicator>, is_simulated: bool) -> ProcessGroup {
-        let (collectives, sent_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        ProcessGroup(Arc::new(Inner {
-            engine: Engine::new(communicator, is_simulated),
-            collectives,
-            sent_bytes,
-        }))
+        ProcessGroup(Arc::new(Engine::new(communicator, is_simulated)))
+    }
+
+    /// The group of some ranks of this one, in ascending order. Its members must call this, with the same ranks and the same name,
+    /// which messages show; groups with common members need different names. It uses the same connections and the same
+    /// [stream](ProcessGroup::stream), and on GPUs its own NCCL communicator. Errors name ranks by their numbers in the world. Like
+    /// `torch.distributed.new_group` with `use_local_synchronization=True`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::ProcessGroup;
+    /// let ranks = ProcessGroup::threads(4);
+    /// let odd = ranks[3].new_group(&[1, 3], "odd")?;
+    /// assert_eq!((odd.rank(), odd.size(), odd.ranks()), (1, 2, &[1, 3][..]));
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Distributed`]: the ranks are not in ascending order, one of them is not a rank of this group, or this rank is not
+    /// among them.
+    pub fn new_group(&self, ranks: &[usize], name: &str) -> Result<ProcessGroup> {
+        Ok(ProcessGroup(Arc::new(self.0.part(ranks, name)?)))
+    }
+
+    /// The members, by their ranks in the world.
+    pub fn ranks(&self) -> &[usize] {
+        &self.0.ranks
+    }
+
+    /// The name that [`ProcessGroup::new_group`] was given; empty for all ranks.
+    pub fn name(&self) -> &str {
+        self.0.communicator.name()
     }
 
     /// This rank's number, counted from 0.
     pub fn rank(&self) -> usize {
-        self.0.engine.communicator.rank()
+        self.0.communicator.rank()
     }
 
     /// The number of ranks.
     pub fn size(&self) -> usize {
-        self.0.engine.communicator.size()
+        self.0.communicator.size()
     }
 
     /// The number of collectives that this rank has called so far, and of bytes that it has sent.
     pub fn traffic(&self) -> Traffic {
         Traffic {
-            collectives: self.0.collectives.load(Ordering::Relaxed),
-            sent_bytes: self.0.sent_bytes.load(Ordering::Relaxed),
+            collectives: self.0.shared.collectives.load(Ordering::Relaxed),
+            sent_bytes: self.0.shared.sent_bytes.load(Ordering::Relaxed),
         }
     }
 
@@ -140,7 +165,7 @@ impl ProcessGroup {
     ///
     /// While this thread captures its work on a GPU, the stream is a branch of the captured graph.
     pub fn stream(&self, device: &Device) -> Stream {
-        self.0.engine.stream(device)
+        self.0.stream(device)
     }
 
     /// Waits until all ranks have called this. In a simulated group it returns at once.
@@ -148,11 +173,11 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Distributed`].
     pub fn barrier(&self) -> Result<()> {
-        if self.0.engine.is_simulated {
+        if self.0.is_simulated {
             return Ok(());
         }
         let lost = |source| Error::Distributed { op: "barrier", source: Box::new(source) };
-        self.0.engine.communicator.barrier().map_err(lost)
+        self.0.communicator.barrier().map_err(lost)
     }
 
     /// Gathers bytes that are not a tensor. Every rank passes the same number of bytes, and receives those of all ranks, in order
@@ -162,10 +187,10 @@ impl ProcessGroup {
     /// [`Error::Distributed`].
     pub fn all_gather_bytes(&self, own: &[u8], label: &str) -> Result<Vec<Vec<u8>>> {
         let mut all = own.repeat(self.size());
-        if !self.0.engine.is_simulated {
+        if !self.0.is_simulated {
             let content = Content { label, dtype: "bytes" };
             let lost = |source| Error::Distributed { op: "all_gather", source: Box::new(source) };
-            self.0.engine.communicator.all_gather(&mut all, content).map_err(lost)?;
+            self.0.communicator.all_gather(&mut all, content).map_err(lost)?;
         }
         Ok((0..self.size()).map(|rank| all[rank * own.len()..(rank + 1) * own.len()].to_vec()).collect())
     }
@@ -206,15 +231,19 @@ impl ProcessGroup {
     }
 
     /// Writes this rank's part of the sum, or mean, of all ranks' inputs to `output`. Like
-    /// `torch.distributed.reduce_scatter_tensor`. 16-bit floats are sent in 16 bits, and summed in 32 bits.
+    /// `torch.distributed.reduce_scatter_tensor`. 16-bit floats are sent in 16 bits, and summed in 32 bits; if `output` has 32 bits,
+    /// the sum is not rounded.
     ///
     /// # Errors
-    /// The sizes do not match; the type is not a floating-point type; out of memory for the received parts; or
+    /// The sizes or types do not match; the type is not a floating-point type; out of memory for the received parts; or
     /// [`Error::Distributed`].
     pub fn reduce_scatter_tensor(&self, output: &Tensor, input: &Tensor, op: ReduceOp) -> Result<()> {
         const NAME: &str = "reduce_scatter_tensor";
-        self.want_parts(NAME, input, output)?;
         want_float(NAME, input.dtype())?;
+        if output.dtype() != input.dtype().accumulator() {
+            want_dtype(NAME, output.dtype(), input.dtype())?;
+        }
+        self.want_parts_of(NAME, input, output)?;
         no_grad(|| {
             let received = self.received(input)?;
             self.run(Move::AllToAll, &[input, &received], input.label())?;
@@ -276,12 +305,13 @@ impl ProcessGroup {
             Move::Broadcast { root } if root == rank => bytes * (size - 1),
             Move::Broadcast { .. } => 0,
         };
-        self.0.collectives.fetch_add(1, Ordering::Relaxed);
-        self.0.sent_bytes.fetch_add(sent, Ordering::Relaxed);
-        let engine = &self.0.engine;
+        self.0.shared.collectives.fetch_add(1, Ordering::Relaxed);
+        self.0.shared.sent_bytes.fetch_add(sent, Ordering::Relaxed);
+        let engine = &self.0;
         let content = Content { label: &label, dtype: tensors[0].dtype().name() };
         let nccl = engine.begin(tensors[0].device(), what, bytes, content)?;
-        let collective = Collective { what, communicator: Arc::clone(&engine.communicator), nccl, label };
+        let (communicator, hosts) = (Arc::clone(&engine.communicator), engine.hosts.hosts);
+        let collective = Collective { what, communicator, nccl, label, hosts };
         call(collective, tensors).map(drop)
     }
 
@@ -303,12 +333,20 @@ impl ProcessGroup {
             ReduceOp::Avg => 1.0 / self.size() as f64,
         };
         let parts = received.view(&[self.size(), output.numel()])?;
-        into_out(&output.view(&[-1])?, || parts.ordered_sum(scale))
+        let is_wide = output.dtype() != received.dtype();
+        let sum = || if is_wide { parts.ordered_sum_wide(scale) } else { parts.ordered_sum(scale) };
+        into_out(&output.view(&[-1])?, sum)
+    }
+
+    /// Returns an error unless `whole` has the type of `part`, and as many elements as one for each rank.
+    fn want_parts(&self, op: &'static str, whole: &Tensor, part: &Tensor) -> Result<()> {
+        want_alike(op, whole, part)?;
+        self.want_parts_of(op, whole, part)
     }
 
     /// Returns an error unless `whole` has as many elements as one `part` for each rank.
-    fn want_parts(&self, op: &'static str, whole: &Tensor, part: &Tensor) -> Result<()> {
-        want_alike(op, whole, part)?;
+    fn want_parts_of(&self, op: &'static str, whole: &Tensor, part: &Tensor) -> Result<()> {
+        want_same_device(op, whole, part)?;
         if whole.numel() == part.numel() * self.size() && whole.is_contiguous() && part.is_contiguous() {
             return Ok(());
         }
@@ -323,9 +361,14 @@ impl ProcessGroup {
 }
 
 fn want_alike(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
-    if a.device() != b.device() {
-        let (first, second) = (a.device().name().to_owned(), b.device().name().to_owned());
-        return Err(Error::Device { op, first, second });
-    }
+    want_same_device(op, a, b)?;
     want_dtype(op, b.dtype(), a.dtype())
+}
+
+fn want_same_device(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
+    if a.device() == b.device() {
+        return Ok(());
+    }
+    let (first, second) = (a.device().name().to_owned(), b.device().name().to_owned());
+    Err(Error::Device { op, first, second })
 }

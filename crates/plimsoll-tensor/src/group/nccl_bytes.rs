@@ -7,11 +7,27 @@ use plimsoll_gpu::{Gpu, named};
 use super::operators::Move;
 use crate::device::Device;
 
-/// The number of GPUs of a machine.
-const GPUS_OF_A_MACHINE: u32 = 8;
+/// The number of GPUs of a host.
+const GPUS_OF_A_HOST: usize = 8;
 
-/// The communicator that would exist, with the parts that it has allocated so far. If there are at most 8 ranks, all of them are
-/// assumed to be on one machine.
+/// Where the ranks of a group are assumed to be: 8 ranks in a row are on one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hosts {
+    /// The number of hosts.
+    pub(super) hosts: usize,
+    /// The most ranks of the group on one host.
+    pub(super) per_host: usize,
+}
+
+impl Hosts {
+    /// Of these ranks of all, in ascending order.
+    pub(super) fn of(ranks: &[usize]) -> Hosts {
+        let on_each = ranks.chunk_by(|a, b| a / GPUS_OF_A_HOST == b / GPUS_OF_A_HOST).map(<[usize]>::len);
+        Hosts { hosts: on_each.clone().count(), per_host: on_each.max().unwrap_or(0) }
+    }
+}
+
+/// The communicator that would exist, with the parts that it has allocated so far.
 #[derive(Debug, Default)]
 pub(super) struct NcclBytes {
     joined: Option<Joined>,
@@ -21,7 +37,7 @@ pub(super) struct NcclBytes {
 struct Joined {
     /// `None` if the device is no known GPU.
     of: Option<(&'static Gpu, Communicator)>,
-    ranks: u32,
+    hosts: Hosts,
     has_ring: bool,
     has_peers: bool,
     /// The largest stack of a kernel so far.
@@ -29,14 +45,14 @@ struct Joined {
 }
 
 impl NcclBytes {
-    /// Adds the memory that NCCL allocates for a collective to the device's memory outside the allocator.
-    pub(super) fn add(&mut self, device: &Device, ranks: usize, what: Move) {
-        let ranks = u32::try_from(ranks).unwrap_or(u32::MAX);
+    /// Adds the memory that NCCL allocates for a collective to the device's memory outside the allocator. `loads` tells whether this
+    /// is the first communicator of the process, which loads the library.
+    pub(super) fn add(&mut self, device: &Device, hosts: Hosts, what: Move, loads: impl FnOnce() -> bool) {
         let (joined, bytes) = match &mut self.joined {
             Some(joined) => (joined, 0),
             joined => {
-                let new = Joined::new(named(&device.properties().name).ok(), ranks);
-                let bytes = new.bytes();
+                let new = Joined::new(named(&device.properties().name).ok(), hosts);
+                let bytes = new.bytes(loads());
                 (joined.insert(new), bytes)
             }
         };
@@ -45,23 +61,24 @@ impl NcclBytes {
 }
 
 impl Joined {
-    fn new(gpu: Option<&'static Gpu>, ranks: u32) -> Joined {
-        let per_machine = ranks.min(GPUS_OF_A_MACHINE);
+    fn new(gpu: Option<&'static Gpu>, hosts: Hosts) -> Joined {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let of = gpu.map(|gpu| {
-            let topology = Topology::cluster(gpu, ranks.div_ceil(per_machine), per_machine);
+            let topology = Topology::cluster(gpu, count(hosts.hosts), count(hosts.per_host));
             // `NcclCommunicator` does the same, unless the user has set the variable.
             let set = |name: &str| {
                 std::env::var(name).ok().or_else(|| (name == "NCCL_NVLS_ENABLE").then(|| "0".to_owned()))
             };
             (gpu, Communicator::new(topology, Variables::read(set), Version::MEASURED))
         });
-        Joined { of, ranks, has_ring: false, has_peers: false, stack_bytes: 0 }
+        Joined { of, hosts, has_ring: false, has_peers: false, stack_bytes: 0 }
     }
 
-    /// The bytes that it takes when it is created.
-    fn bytes(&self) -> u64 {
+    /// The bytes that it takes when it is created, with those of the library if that is loaded then.
+    fn bytes(&self, loads: bool) -> u64 {
         let own = |(gpu, communicator): &(&Gpu, Communicator)| {
-            library(gpu, Version::MEASURED).bytes + communicator.at_init().device
+            let code = if loads { library(gpu, Version::MEASURED).bytes } else { 0 };
+            code + communicator.at_init().device
         };
         self.of.as_ref().map_or(0, own)
     }
@@ -69,14 +86,13 @@ impl Joined {
     /// The bytes that a collective adds.
     fn next(&mut self, what: Move) -> u64 {
         let Some((gpu, communicator)) = &self.of else { return 0 };
-        let per_machine = self.ranks.min(GPUS_OF_A_MACHINE);
         let mut bytes = 0;
         let kernel = match what {
             Move::AllToAll => {
                 if !std::mem::replace(&mut self.has_peers, true) {
                     let peer = communicator.send_to_peer(true) + communicator.receive_from_peer(true);
-                    bytes += (peer * (per_machine - 1)).device;
-                    if per_machine < self.ranks {
+                    bytes += (peer * (self.hosts.per_host as u32 - 1)).device; // at most 7
+                    if self.hosts.hosts > 1 {
                         bytes += (communicator.net_buffers() * 2).device;
                     }
                 }
@@ -101,12 +117,22 @@ mod tests {
 
     #[test]
     fn parts_are_counted_once_and_when_they_are_first_used() {
-        let mut joined = Joined::new(named("H100").ok(), 2);
+        let mut joined = Joined::new(named("H100").ok(), Hosts::of(&[0, 1]));
         // The library, the base memory, the connections to the other rank, and the stacks of the kernel.
-        let first = joined.bytes() + joined.next(Move::AllToAll);
+        let first = joined.bytes(true) + joined.next(Move::AllToAll);
         assert_eq!(first, 111_149_056 + 205_520_896 + 402_653_184 + 260_046_848);
         // The ring; its kernel has a smaller stack.
         assert_eq!(joined.next(Move::AllGather), 301_989_888);
         assert_eq!(joined.next(Move::AllGather) + joined.next(Move::AllToAll), 0);
+    }
+    #[test]
+    fn eight_ranks_in_a_row_are_on_one_host() {
+        let hosts = |ranks: &[usize]| {
+            let Hosts { hosts, per_host } = Hosts::of(ranks);
+            (hosts, per_host)
+        };
+        assert_eq!(hosts(&(0..8).collect::<Vec<_>>()), (1, 8));
+        assert_eq!(hosts(&(0..20).collect::<Vec<_>>()), (3, 8));
+        assert_eq!((hosts(&[1, 9]), hosts(&[8, 9, 10])), ((2, 1), (1, 3)));
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Collective {
     pub(super) nccl: Option<Arc<NcclCommunicator>>,
     /// The owner of the bytes, for messages.
     pub(super) label: String,
+    /// The number of hosts that the ranks are on, for estimates.
+    pub(super) hosts: usize,
 }
 
 impl Kernel for Collective {
@@ -93,6 +95,6 @@ impl Operator for Collective {
             Move::AllGather | Move::AllToAll => bytes / ranks as u64 * (ranks as u64 - 1),
             Move::Broadcast { .. } => bytes,
         };
-        Cost { bytes_received, ranks, ..Cost::streaming(0, ins, outs) }
+        Cost { bytes_received, ranks, hosts: self.hosts, ..Cost::streaming(0, ins, outs) }
     }
 }

@@ -4,11 +4,14 @@ use std::cell::Cell;
 
 use plimsoll_tensor::checkpoint::{checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
-use plimsoll_tensor::{Activation, AttentionOptions, CrossEntropyOptions, Error, Result, Tensor};
+use plimsoll_tensor::{Activation, AttentionOptions, Error, Result, Tensor};
 
 use super::config_json::{Fields, parsed};
 use crate::members;
-use crate::nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, ResidualStream, Scope};
+use crate::nn::{
+    Cut, Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, ResidualStream, Scope,
+    TensorParallel, VocabParallelEmbedding, gathered, vocab_parallel_cross_entropy,
+};
 
 /// The configuration of a GPT-2.
 #[derive(Clone, Debug, PartialEq)]
@@ -139,12 +142,13 @@ pub struct Gpt2 {
     config: Gpt2Config,
     transformer: Transformer,
     lm_head: Linear,
+    region: Option<TensorParallel>,
 }
 
 #[derive(Debug)]
 struct Transformer {
     label: LabelId,
-    wte: Embedding,
+    wte: VocabParallelEmbedding,
     wpe: Embedding,
     drop: Dropout,
     h: ModuleList<Block>,
@@ -159,7 +163,8 @@ impl Gpt2 {
     /// A new model with GPT-2's initial values.
     ///
     /// # Errors
-    /// The width is not a multiple of the number of heads; a path is already in use ([`Scope::parameter`]); out
+    /// The width is not a multiple of the number of heads, or with [`Scope::tensor_parallel`] the heads are not one of the number of
+    /// ranks; a path is already in use ([`Scope::parameter`]); out
     /// of memory.
     pub fn new(scope: &Scope, config: Gpt2Config) -> Result<Gpt2> {
         if config.n_head == 0 || !config.n_embd.is_multiple_of(config.n_head) {
@@ -167,14 +172,12 @@ impl Gpt2 {
             return Err(Error::Argument { op: "gpt2", message });
         }
         let inner = scope.at("transformer");
-        let embedding = |name: &str, count| {
-            Embedding::with_init(&inner.at(name), count, config.n_embd, Init::Normal(0.02))
-        };
+        let init = Init::Normal(0.02);
         let number = Cell::new(1);
         let transformer = Transformer {
             label: inner.label(),
-            wte: embedding("wte", config.vocab_size)?,
-            wpe: embedding("wpe", config.n_positions)?,
+            wte: VocabParallelEmbedding::with_init(&inner.at("wte"), config.vocab_size, config.n_embd, init)?,
+            wpe: Embedding::with_init(&inner.at("wpe"), config.n_positions, config.n_embd, init)?,
             drop: Dropout::new(&inner.at("drop"), config.dropout)?,
             h: ModuleList::new(&inner.at("h"), config.n_layer, |scope| {
                 Block::new(scope, &config, number.replace(number.get() + 1))
@@ -184,9 +187,10 @@ impl Gpt2 {
         let head = scope.at("lm_head");
         let weight = match config.tie_word_embeddings {
             true => transformer.wte.weight().clone(),
-            false => head.parameter("weight", &[config.vocab_size, config.n_embd], Init::Normal(0.02))?,
+            false => head.part("weight", &[config.vocab_size, config.n_embd], Cut::Uneven(0), init)?,
         };
-        Ok(Gpt2 { lm_head: Linear::of(&head, weight, None), config, transformer })
+        let region = scope.region();
+        Ok(Gpt2 { lm_head: Linear::of(&head, weight, None), config, transformer, region })
     }
 
     /// The model's configuration.
@@ -194,7 +198,8 @@ impl Gpt2 {
         &self.config
     }
 
-    /// The last hidden states of tokens `int64 [batch, length]`: `[batch, length, n_embd]`.
+    /// The last hidden states of tokens `int64 [batch, length]`: `[batch, length, n_embd]`; with [`Scope::tensor_parallel`] of this
+    /// rank's part of `length`.
     ///
     /// # Errors
     /// More tokens than positions; a token that is not in the vocabulary; out of memory.
@@ -212,6 +217,10 @@ impl Gpt2 {
         }
         let inner = &self.transformer;
         let positions = Tensor::arange(length, tokens.device())?;
+        let positions = match &self.region {
+            None => positions,
+            Some(region) => region.own_rows(&positions)?,
+        };
         let (tokens, positions) = (inner.wte.forward(tokens)?, inner.wpe.forward(&positions)?);
         let mut x = {
             let _owner = Span::layer(inner.label);
@@ -241,7 +250,8 @@ impl Gpt2 {
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let hidden = self.hidden(tokens)?;
         let _owner = Span::layer(self.lm_head.label());
-        hidden.linear_cross_entropy(self.lm_head.weight(), None, targets, CrossEntropyOptions::default())
+        let (region, count) = (self.region.as_ref(), self.config.vocab_size);
+        vocab_parallel_cross_entropy(region, &hidden, self.lm_head.weight(), count, targets)
     }
 }
 
@@ -250,6 +260,9 @@ impl Module for Gpt2 {
 
     /// The logits of tokens `int64 [batch, length]`: `[batch, length, vocab_size]`.
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        if let Some(region) = &self.region {
+            return region.no_logits("gpt2");
+        }
         self.lm_head.forward(&self.hidden(tokens)?)
     }
 }
@@ -308,12 +321,17 @@ struct Conv1D {
 }
 
 impl Conv1D {
-    fn new(scope: &Scope, inputs: usize, outputs: usize, std: f64) -> Result<Conv1D> {
-        Ok(Conv1D {
-            label: scope.label(),
-            weight: scope.parameter("weight", &[inputs, outputs], Init::Normal(std))?,
-            bias: scope.parameter("bias", &[outputs], Init::Zeros)?,
-        })
+    /// Tensor parallel ranks have some of the outputs, of each of `blocks` equal ones.
+    fn columns(scope: &Scope, inputs: usize, outputs: usize, blocks: usize) -> Result<Conv1D> {
+        let weight = scope.part("weight", &[inputs, outputs], Cut::Blocks(1, blocks), Init::Normal(0.02))?;
+        let bias = scope.part("bias", &[outputs], Cut::Blocks(0, blocks), Init::Zeros)?;
+        Ok(Conv1D { label: scope.label(), weight, bias })
+    }
+
+    /// Tensor parallel ranks have some of the inputs, so their products must be added.
+    fn rows(scope: &Scope, inputs: usize, outputs: usize, std: f64) -> Result<Conv1D> {
+        let weight = scope.part("weight", &[inputs, outputs], Cut::Whole(0), Init::Normal(std))?;
+        Ok(Conv1D { label: scope.label(), weight, bias: scope.parameter("bias", &[outputs], Init::Zeros)? })
     }
 }
 
@@ -340,6 +358,7 @@ struct Attention {
     c_attn: Conv1D,
     c_proj: Conv1D,
     resid_dropout: Dropout,
+    region: Option<TensorParallel>,
 }
 
 impl Attention {
@@ -348,19 +367,26 @@ impl Attention {
         let root = ((width / config.n_head) as f64).sqrt();
         let scale = if config.scale_attn_weights { 1.0 / root } else { 1.0 };
         let by = if config.scale_attn_by_inverse_layer_idx { number } else { 1 };
+        let region = scope.region();
+        let heads = match &region {
+            None => config.n_head,
+            Some(region) => region.share("attention heads", config.n_head)?,
+        };
         Ok(Attention {
             label: scope.label(),
-            heads: config.n_head,
+            region,
+            heads,
             scale: scale / by as f64,
             dropout: config.dropout,
-            c_attn: Conv1D::new(&scope.at("c_attn"), width, 3 * width, 0.02)?,
-            c_proj: Conv1D::new(&scope.at("c_proj"), width, width, residual_std(config))?,
+            c_attn: Conv1D::columns(&scope.at("c_attn"), width, 3 * width, 3)?,
+            c_proj: Conv1D::rows(&scope.at("c_proj"), width, width, residual_std(config))?,
             resid_dropout: Dropout::new(&scope.at("resid_dropout"), config.dropout)?,
         })
     }
 
     /// Takes the normalized stream by value, so that it is dropped as soon as it has been read.
     fn forward_of(&self, x: Tensor) -> Result<Tensor> {
+        let x = gathered(self.region.as_ref(), self.label, x)?;
         let qkv = self.c_attn.forward(&x)?;
         drop(x);
         let mixed = {
@@ -372,7 +398,9 @@ impl Attention {
             qkv.packed_attention(self.heads, self.heads, options)?
         };
         drop(qkv);
-        self.c_proj.forward(&mixed)
+        let Some(region) = &self.region else { return self.c_proj.forward(&mixed) };
+        let _owner = Span::layer(self.c_proj.label);
+        region.scatter(&mixed.linear_in_out(&self.c_proj.weight, None)?)?.add(&self.c_proj.bias)
     }
 }
 
@@ -382,25 +410,30 @@ impl Module for Attention {
 
 #[derive(Clone, Debug)]
 struct Mlp {
+    label: LabelId,
     c_fc: Conv1D,
     activation: Activation,
     c_proj: Conv1D,
     dropout: Dropout,
+    region: Option<TensorParallel>,
 }
 
 impl Mlp {
     fn new(scope: &Scope, config: &Gpt2Config) -> Result<Mlp> {
         let (width, inner) = (config.n_embd, config.n_inner.unwrap_or(4 * config.n_embd));
         Ok(Mlp {
-            c_fc: Conv1D::new(&scope.at("c_fc"), width, inner, 0.02)?,
+            label: scope.label(),
+            region: scope.region(),
+            c_fc: Conv1D::columns(&scope.at("c_fc"), width, inner, 1)?,
             activation: config.activation_function,
-            c_proj: Conv1D::new(&scope.at("c_proj"), inner, width, residual_std(config))?,
+            c_proj: Conv1D::rows(&scope.at("c_proj"), inner, width, residual_std(config))?,
             dropout: Dropout::new(&scope.at("dropout"), config.dropout)?,
         })
     }
 
     /// Takes the normalized stream by value, so that it is dropped as soon as it has been read.
     fn forward_of(&self, x: Tensor, recompute: bool) -> Result<Tensor> {
+        let x = gathered(self.region.as_ref(), self.label, x)?;
         let up = match recompute {
             true => {
                 let c_fc = self.c_fc.clone();
@@ -411,7 +444,10 @@ impl Mlp {
         drop(x);
         let _owner = Span::layer(self.c_proj.label);
         let weight = self.c_proj.weight.t()?;
-        up.activation_linear(self.activation, &weight, Some(&self.c_proj.bias))
+        let Some(region) = &self.region else {
+            return up.activation_linear(self.activation, &weight, Some(&self.c_proj.bias));
+        };
+        region.scatter(&up.activation_linear(self.activation, &weight, None)?)?.add(&self.c_proj.bias)
     }
 }
 

@@ -2,13 +2,16 @@
 
 use plimsoll_tensor::checkpoint::{checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
-use plimsoll_tensor::{AttentionOptions, CrossEntropyOptions, Error, Result, Rotary, Tensor};
+use plimsoll_tensor::{AttentionOptions, Error, Result, Rotary, Tensor};
 
 use super::config_json::{Fields, parsed};
 use super::rope::RopeScaling;
 use super::rotary_tables::Tables;
 use crate::members;
-use crate::nn::{Embedding, Init, Linear, Module, ModuleList, ResidualStream, RmsNorm, Scope};
+use crate::nn::{
+    ColumnParallelLinear, Cut, Init, Linear, Module, ModuleList, ResidualStream, RmsNorm, RowParallelLinear,
+    Scope, TensorParallel, VocabParallelEmbedding, gathered, vocab_parallel_cross_entropy,
+};
 
 /// The configuration of a Llama.
 #[derive(Clone, Debug, PartialEq)]
@@ -161,12 +164,13 @@ pub struct Llama {
     model: Inner,
     lm_head: Linear,
     tables: Tables,
+    region: Option<TensorParallel>,
 }
 
 #[derive(Debug)]
 struct Inner {
     label: LabelId,
-    embed_tokens: Embedding,
+    embed_tokens: VocabParallelEmbedding,
     layers: ModuleList<Layer>,
     norm: RmsNorm,
 }
@@ -179,7 +183,7 @@ impl Llama {
     /// A new model with Llama's initial values.
     ///
     /// # Errors
-    /// Numbers of heads that do not divide as required; a path that is already in use ([`Scope::parameter`]); out of memory.
+    /// Numbers of heads, or with [`Scope::tensor_parallel`] other sizes, that do not divide as required; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: LlamaConfig) -> Result<Llama> {
         let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
         let divides = |a: usize, b: usize| a > 0 && b.is_multiple_of(a);
@@ -201,8 +205,12 @@ impl Llama {
         }
         let inner = scope.at("model");
         let init = Init::Normal(0.02);
-        let embed_tokens =
-            Embedding::with_init(&inner.at("embed_tokens"), config.vocab_size, config.hidden_size, init)?;
+        let embed_tokens = VocabParallelEmbedding::with_init(
+            &inner.at("embed_tokens"),
+            config.vocab_size,
+            config.hidden_size,
+            init,
+        )?;
         let layers = ModuleList::new(&inner.at("layers"), config.num_hidden_layers, |scope| {
             Layer::new(scope, &config)
         })?;
@@ -210,12 +218,13 @@ impl Llama {
         let head = scope.at("lm_head");
         let weight = match config.tie_word_embeddings {
             true => embed_tokens.weight().clone(),
-            false => head.parameter("weight", &[config.vocab_size, config.hidden_size], init)?,
+            false => head.part("weight", &[config.vocab_size, config.hidden_size], Cut::Uneven(0), init)?,
         };
         let model = Inner { label: inner.label(), embed_tokens, layers, norm };
         let (theta, scaling) = (config.rope_theta, config.rope_scaling.clone());
         let tables = Tables::new(&inner.at("rotary_emb"), theta, config.head_width(), scaling);
-        Ok(Llama { lm_head: Linear::of(&head, weight, None), config, model, tables })
+        let region = scope.region();
+        Ok(Llama { lm_head: Linear::of(&head, weight, None), config, model, tables, region })
     }
 
     /// The model's configuration.
@@ -223,7 +232,8 @@ impl Llama {
         &self.config
     }
 
-    /// The last hidden states of tokens `int64 [batch, length]`: `[batch, length, hidden_size]`.
+    /// The last hidden states of tokens `int64 [batch, length]`: `[batch, length, hidden_size]`; with [`Scope::tensor_parallel`] of this
+    /// rank's part of `length`.
     ///
     /// # Errors
     /// A token that is not in the vocabulary; out of memory.
@@ -256,7 +266,8 @@ impl Llama {
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let hidden = self.hidden(tokens)?;
         let _owner = Span::layer(self.lm_head.label());
-        hidden.linear_cross_entropy(self.lm_head.weight(), None, targets, CrossEntropyOptions::default())
+        let (region, count) = (self.region.as_ref(), self.config.vocab_size);
+        vocab_parallel_cross_entropy(region, &hidden, self.lm_head.weight(), count, targets)
     }
 }
 
@@ -265,6 +276,9 @@ impl Module for Llama {
 
     /// The logits of tokens `int64 [batch, length]`: `[batch, length, vocab_size]`.
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        if let Some(region) = &self.region {
+            return region.no_logits("llama");
+        }
         self.lm_head.forward(&self.hidden(tokens)?)
     }
 }
@@ -315,16 +329,19 @@ struct Attention {
     label: LabelId,
     heads: usize,
     kv_heads: usize,
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
+    q_proj: ColumnParallelLinear,
+    k_proj: ColumnParallelLinear,
+    v_proj: ColumnParallelLinear,
+    o_proj: RowParallelLinear,
+    region: Option<TensorParallel>,
 }
 
-fn linear(scope: &Scope, inputs: usize, outputs: usize, bias: bool) -> Result<Linear> {
-    let weight = scope.parameter("weight", &[outputs, inputs], Init::Normal(0.02))?;
-    let bias = bias.then(|| scope.parameter("bias", &[outputs], Init::Zeros)).transpose()?;
-    Ok(Linear::of(scope, weight, bias))
+fn columns(scope: &Scope, inputs: usize, outputs: usize, bias: bool) -> Result<ColumnParallelLinear> {
+    ColumnParallelLinear::with_init(scope, inputs, outputs, Init::Normal(0.02), bias.then_some(Init::Zeros))
+}
+
+fn rows(scope: &Scope, inputs: usize, outputs: usize, bias: bool) -> Result<RowParallelLinear> {
+    RowParallelLinear::with_init(scope, inputs, outputs, Init::Normal(0.02), bias.then_some(Init::Zeros))
 }
 
 impl Attention {
@@ -332,19 +349,26 @@ impl Attention {
         let (width, bias) = (config.hidden_size, config.attention_bias || config.qkv_bias);
         let [q_width, kv_width] =
             [config.num_attention_heads, config.num_key_value_heads].map(|heads| heads * config.head_width());
+        let region = scope.region();
+        let share = |what: &str, count: usize| match &region {
+            None => Ok(count),
+            Some(region) => region.share(what, count),
+        };
         Ok(Attention {
             label: scope.label(),
-            heads: config.num_attention_heads,
-            kv_heads: config.num_key_value_heads,
-            q_proj: linear(&scope.at("q_proj"), width, q_width, bias)?,
-            k_proj: linear(&scope.at("k_proj"), width, kv_width, bias)?,
-            v_proj: linear(&scope.at("v_proj"), width, kv_width, bias)?,
-            o_proj: linear(&scope.at("o_proj"), q_width, width, config.attention_bias)?,
+            heads: share("attention heads", config.num_attention_heads)?,
+            kv_heads: share("key heads", config.num_key_value_heads)?,
+            q_proj: columns(&scope.at("q_proj"), width, q_width, bias)?,
+            k_proj: columns(&scope.at("k_proj"), width, kv_width, bias)?,
+            v_proj: columns(&scope.at("v_proj"), width, kv_width, bias)?,
+            o_proj: rows(&scope.at("o_proj"), q_width, width, config.attention_bias)?,
+            region,
         })
     }
 
     /// Takes the normalized stream by value, so that it is dropped as soon as it has been read.
     fn forward_of(&self, x: Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+        let x = gathered(self.region.as_ref(), self.label, x)?;
         let &[batch, length, _] = x.shape() else {
             let message = format!("{:?}: needs [batch, length, width]", x.shape());
             return Err(Error::Shape { op: "llama", message });
@@ -356,9 +380,9 @@ impl Attention {
             let _owner = Span::layer(self.label);
             x.apply_rotary(cos, sin, Rotary::Halves)
         };
-        let q = turned(&heads(&self.q_proj.forward(&x)?, self.heads)?)?;
-        let k = turned(&heads(&self.k_proj.forward(&x)?, self.kv_heads)?)?;
-        let v = heads(&self.v_proj.forward(&x)?, self.kv_heads)?;
+        let q = turned(&heads(&self.q_proj.forward_gathered(&x)?, self.heads)?)?;
+        let k = turned(&heads(&self.k_proj.forward_gathered(&x)?, self.kv_heads)?)?;
+        let v = heads(&self.v_proj.forward_gathered(&x)?, self.kv_heads)?;
         drop(x);
         let mixed = {
             let _owner = Span::layer(self.label);
@@ -376,18 +400,22 @@ impl Module for Attention {
 
 #[derive(Clone, Debug)]
 struct Mlp {
-    gate_proj: Linear,
-    up_proj: Linear,
-    down_proj: Linear,
+    label: LabelId,
+    gate_proj: ColumnParallelLinear,
+    up_proj: ColumnParallelLinear,
+    down_proj: RowParallelLinear,
+    region: Option<TensorParallel>,
 }
 
 impl Mlp {
     fn new(scope: &Scope, config: &LlamaConfig) -> Result<Mlp> {
         let (width, inner) = (config.hidden_size, config.intermediate_size);
         Ok(Mlp {
-            gate_proj: linear(&scope.at("gate_proj"), width, inner, config.mlp_bias)?,
-            up_proj: linear(&scope.at("up_proj"), width, inner, config.mlp_bias)?,
-            down_proj: linear(&scope.at("down_proj"), inner, width, config.mlp_bias)?,
+            label: scope.label(),
+            region: scope.region(),
+            gate_proj: columns(&scope.at("gate_proj"), width, inner, config.mlp_bias)?,
+            up_proj: columns(&scope.at("up_proj"), width, inner, config.mlp_bias)?,
+            down_proj: rows(&scope.at("down_proj"), inner, width, config.mlp_bias)?,
         })
     }
 }
@@ -395,21 +423,18 @@ impl Mlp {
 impl Mlp {
     /// Takes the normalized stream by value, so that it is dropped as soon as it has been read.
     fn forward_of(&self, x: Tensor, recompute: bool) -> Result<Tensor> {
-        let project = |layer: &Linear| match recompute {
+        let x = gathered(self.region.as_ref(), self.label, x)?;
+        let project = |layer: &ColumnParallelLinear| match recompute {
             true => {
                 let layer = layer.clone();
-                recompute_output(move |x| layer.forward(&x[0]), &[&x])
+                recompute_output(move |x| layer.forward_gathered(&x[0]), &[&x])
             }
-            false => layer.forward(&x),
+            false => layer.forward_gathered(&x),
         };
         let (gate, up) = (project(&self.gate_proj)?, project(&self.up_proj)?);
         drop(x);
         let _owner = Span::layer(self.down_proj.label());
-        let down = gate.swiglu_linear(&up, self.down_proj.weight())?;
-        match self.down_proj.bias() {
-            Some(bias) => down.add(bias),
-            None => Ok(down),
-        }
+        self.down_proj.finish(gate.swiglu_linear(&up, self.down_proj.weight())?)
     }
 }
 

@@ -18,6 +18,8 @@ pub(super) struct Made {
     path: String,
     /// Whether a module lists it among its members.
     listed: AtomicBool,
+    /// Whether it is a part of a parameter that several ranks have.
+    part: AtomicBool,
     /// The parameters made from the same root scope, if a scope made this one.
     model: Option<Arc<Model>>,
 }
@@ -40,8 +42,8 @@ impl Made {
         if let Some(made) = all.get(&tensor.id()).and_then(Weak::upgrade) {
             return made;
         }
-        let (path, listed) = (path.to_owned(), AtomicBool::new(listed));
-        let made = Arc::new(Made { id: tensor.id(), path, listed, model: model.cloned() });
+        let (path, listed, part) = (path.to_owned(), AtomicBool::new(listed), AtomicBool::new(false));
+        let made = Arc::new(Made { id: tensor.id(), path, listed, part, model: model.cloned() });
         all.insert(tensor.id(), Arc::downgrade(&made));
         drop(all);
         if let Some(model) = model {
@@ -54,7 +56,13 @@ impl Made {
 
     /// Returns the record of the tensor that replaces this record's tensor.
     pub(super) fn replaced_by(&self, tensor: &Tensor) -> Arc<Made> {
-        Made::of(tensor, &self.path, self.model.as_ref(), self.listed.load(Ordering::Relaxed))
+        let made = Made::of(tensor, &self.path, self.model.as_ref(), self.listed.load(Ordering::Relaxed));
+        made.part.store(self.part.load(Ordering::Relaxed), Ordering::Relaxed);
+        made
+    }
+
+    pub(super) fn set_part(&self) {
+        self.part.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn set_listed(&self) {
@@ -104,6 +112,19 @@ pub(crate) fn check_listed<'a>(op: &'static str, tensors: impl Iterator<Item = &
         }
     }
     Ok(())
+}
+
+/// Returns an error if one of these tensors is a part of a parameter that tensor parallel ranks share.
+///
+/// # Errors
+/// [`Error::Argument`] of `op`, which names the parameter.
+pub(crate) fn check_whole<'a>(op: &'static str, tensors: impl Iterator<Item = &'a Tensor>) -> Result<()> {
+    let part = tensors.filter_map(note).find(|made| made.part.load(Ordering::Relaxed));
+    part.map_or(Ok(()), |made| {
+        let message =
+            format!("each rank has only a part of {}, which `{op}` does not support yet", made.path);
+        Err(Error::Argument { op, message })
+    })
 }
 
 /// Finds the layer whose list lacks a path, and the missing field: the first name that no listed path begins with.

@@ -23,6 +23,7 @@ mod module;
 mod multihead_attention;
 mod norm;
 mod pad;
+mod parallel_linear;
 mod parameter;
 mod per_channel;
 mod pool;
@@ -33,8 +34,10 @@ mod sequential;
 mod shape;
 mod spectral_norm;
 mod summary;
+mod tensor_parallel;
 mod transformer;
 mod upsample;
+mod vocab_parallel;
 mod weight_norm;
 mod weighted;
 mod windows;
@@ -60,7 +63,7 @@ pub use losses::{
     BCELoss, BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, NLLLoss,
     SmoothL1Loss,
 };
-pub(crate) use made::{check_current, check_listed};
+pub(crate) use made::{check_current, check_listed, check_whole};
 #[doc(hidden)]
 pub use member::field_name;
 pub use member::{IsMember, Member, MemberMut, Members, MembersMut};
@@ -70,6 +73,7 @@ pub(crate) use module::replace;
 pub use multihead_attention::{MultiheadAttention, MultiheadAttentionOptions, MultiheadOptions};
 pub use norm::{GroupNorm, LayerNorm, LocalResponseNorm, RmsNorm};
 pub use pad::Pad;
+pub use parallel_linear::{ColumnParallelLinear, RowParallelLinear};
 pub use parameter::{Buffer, Parameter};
 pub use pool::{
     AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool,
@@ -85,11 +89,14 @@ pub use sequential::Sequential;
 pub use shape::{ChannelShuffle, Flatten, Identity, PixelShuffle, PixelUnshuffle, Unflatten};
 pub use spectral_norm::SpectralNorm;
 pub use summary::{Row, Summary};
+pub(crate) use tensor_parallel::{Cut, TensorParallel, gathered};
 pub use transformer::{
     DecoderMasks, EncoderMasks, Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder,
     TransformerEncoderLayer, TransformerOptions,
 };
 pub use upsample::Upsample;
+pub use vocab_parallel::VocabParallelEmbedding;
+pub(crate) use vocab_parallel::cross_entropy as vocab_parallel_cross_entropy;
 pub use weight_norm::WeightNorm;
 pub use weighted::Weighted;
 pub use windows::{Bilinear, Fold, Unfold};

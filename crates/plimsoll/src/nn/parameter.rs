@@ -54,6 +54,11 @@ impl Parameter {
         &self.tensor
     }
 
+    /// Records that this is a part of a parameter that several ranks have.
+    pub(super) fn set_part(&self) {
+        self.made.set_part();
+    }
+
     /// Records that a module lists this parameter.
     pub(super) fn set_listed(&self) {
         self.made.set_listed();

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_tensor::label::{self, Category, LabelId, Span};
 use plimsoll_tensor::op::RandomStream;
-use plimsoll_tensor::{DType, Device, Error, Result, State, Tensor, no_grad};
+use plimsoll_tensor::{DType, Device, Error, ProcessGroup, Result, State, Tensor, no_grad};
 
 use super::made::Model;
+use super::tensor_parallel::{Cut, TensorParallel};
 use super::{Buffer, Init, Parameter};
 
 /// A place in a model under construction.
@@ -32,6 +33,8 @@ pub struct Scope {
     model: Arc<Model>,
     /// Whether parameters get memory only when they are used.
     is_deferred: bool,
+    /// The ranks that share each layer, if there are several.
+    region: Option<TensorParallel>,
 }
 
 impl Scope {
@@ -44,6 +47,7 @@ impl Scope {
             taken: Arc::default(),
             model: Arc::default(),
             is_deferred: false,
+            region: None,
         }
     }
 
@@ -65,6 +69,42 @@ impl Scope {
     pub fn deferred(mut self) -> Scope {
         self.is_deferred = true;
         self
+    }
+
+    /// The same place, whose layers are shared by the ranks of a group (tensor parallelism): each rank has a part of
+    /// [`ColumnParallelLinear`](super::ColumnParallelLinear), [`RowParallelLinear`](super::RowParallelLinear) and
+    /// [`VocabParallelEmbedding`](super::VocabParallelEmbedding), and with them of the models [`Gpt2`](crate::models::Gpt2) and
+    /// [`Llama`](crate::models::Llama). All ranks get the same data.
+    ///
+    /// Between these layers, a rank has a part of the tokens (sequence parallelism). So each other parameter that is made here must
+    /// be used on the rank's tokens, as normalization does: the ranks add its gradients. Dropout draws other masks on each rank, so
+    /// seed the ranks' devices differently.
+    ///
+    /// ```
+    /// use plimsoll::models::{Gpt2, Gpt2Config};
+    /// use plimsoll::nn::{Module, Scope};
+    /// use plimsoll::parallel::{DdpOptions, DeviceMesh, DistributedDataParallel};
+    /// use plimsoll::{Device, ProcessGroup, SimConfig, Tensor};
+    /// let device = Device::sim(SimConfig::new(2 << 30)); // one of 8 ranks
+    /// let mesh = DeviceMesh::new(&ProcessGroup::simulated(0, 8), &[("dp", 2), ("tp", 4)])?;
+    /// let model = Gpt2::new(&Scope::new(&device, 1).tensor_parallel(mesh.group("tp")?), Gpt2Config::small())?;
+    /// let _ddp = DistributedDataParallel::new(&model, mesh.group("dp")?, DdpOptions::default())?;
+    /// let tokens = Tensor::from_slice(&[7i64; 64], &[1, 64], &device)?;
+    /// model.loss(&tokens, &tokens)?.backward()?;
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    ///
+    /// Refused with an error: sharding such a model, clipping its gradients, `GradScaler`, `Muon` and `Adafactor`. Each rank's state dict
+    /// has its parts.
+    #[must_use]
+    pub fn tensor_parallel(mut self, group: &ProcessGroup) -> Scope {
+        self.region = TensorParallel::new(group);
+        self
+    }
+
+    /// The ranks that share each layer, if there are several.
+    pub(crate) fn region(&self) -> Option<TensorParallel> {
+        self.region.clone()
     }
 
     /// The place called `name` inside this one.
@@ -103,7 +143,44 @@ impl Scope {
         } else {
             init.fill(&tensor, from)?;
         }
-        Parameter::made(&tensor, &path, Some(&self.model))
+        let parameter = Parameter::made(&tensor, &path, Some(&self.model))?;
+        if let Some(region) = &self.region {
+            region.add_gradients(&parameter)?;
+        }
+        Ok(parameter)
+    }
+
+    /// Makes this rank's part of a parameter of this whole shape, with its part of the initial values. Without
+    /// [`Scope::tensor_parallel`], the whole parameter.
+    ///
+    /// # Errors
+    /// As [`Scope::parameter`]; also if the number of ranks does not divide the dimension.
+    pub(crate) fn part(&self, name: &str, shape: &[usize], cut: Cut, init: Init) -> Result<Parameter> {
+        let Some(region) = self.region.clone() else { return self.parameter(name, shape, init) };
+        let path = self.name(name);
+        let own_shape = region.shape_of_part(&path, shape, cut)?;
+        self.take(&path)?;
+        let _owner = Span::of(Category::Parameter, label::intern(&path));
+        let from = RandomStream { seed: self.seed, stream: stream_of(&path) };
+        let (device, whole_shape, own_path) = (self.device.clone(), shape.to_vec(), path.clone());
+        let draw = move || {
+            let whole = {
+                let _owner = Span::of(Category::Workspace, label::intern(&own_path));
+                Tensor::empty(&whole_shape, DType::F32, &device)?
+            };
+            no_grad(|| init.fill(&whole, from))?;
+            region.part(&own_path, &whole, cut)
+        };
+        let tensor = if self.is_deferred {
+            let tensor = Tensor::empty(&own_shape, DType::F32, &self.device)?;
+            tensor.evict_with(draw)?;
+            tensor
+        } else {
+            draw()?
+        };
+        let parameter = Parameter::made(&tensor, &path, Some(&self.model))?;
+        parameter.set_part();
+        Ok(parameter)
     }
 
     /// Redraws the initial values of a parameter of this place by another rule, for models that do not use the default initial

@@ -2,6 +2,8 @@
 
 use plimsoll_tensor::{Error, Result, Tensor, op};
 
+use crate::nn::check_whole;
+
 fn gradients(parameters: &[Tensor]) -> Vec<Tensor> {
     parameters.iter().filter_map(Tensor::grad).collect()
 }
@@ -22,13 +24,14 @@ fn gradients(parameters: &[Tensor]) -> Vec<Tensor> {
 /// ```
 ///
 /// # Errors
-/// A bound that is negative or NaN; gradients on two devices; rows of sharded parameters.
+/// A bound that is negative or NaN; gradients on two devices; rows or other parts of parameters that several ranks have.
 pub fn clip_grad_norm_(parameters: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Option<Tensor>> {
     if parameters.iter().any(Tensor::is_shard) {
         let message =
             "each rank would get the norm of its own rows: call `FullyShardedDataParallel::clip_grad_norm_`";
         return Err(Error::argument("clip_grad_norm_", message));
     }
+    check_whole("clip_grad_norm_", parameters.iter())?;
     op::clip_norm_(&gradients(parameters), max_norm, norm_type)
 }
 

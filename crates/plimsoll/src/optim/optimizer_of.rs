@@ -8,7 +8,7 @@ use super::algorithm::Algorithm;
 use super::groups::{Fresh, ParamGroup};
 use super::state_dict::{self, OptimizerState};
 use super::{Optimizer, replay};
-use crate::nn::{check_current, check_listed};
+use crate::nn::{check_current, check_listed, check_whole};
 
 /// An optimizer with the options `O`: `Sgd` is `OptimizerOf<SgdOptions>`.
 ///
@@ -113,6 +113,9 @@ impl<O: Algorithm> Optimizer for OptimizerOf<O> {
         self.check_parameters()?;
         for group in &self.param_groups {
             group.options.check()?;
+            if group.options.rule().is_whole() {
+                check_whole(O::NAME, group.parameters.iter())?;
+            }
             if group.options.rule().is_whole()
                 && let Some(parameter) = group.parameters.iter().find(|parameter| parameter.is_shard())
             {

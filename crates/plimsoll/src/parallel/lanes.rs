@@ -5,7 +5,7 @@
 //! added as they come, two of the same height at a time, which is the rest of that tree.
 
 use plimsoll_tensor::label::{Category, Span, intern};
-use plimsoll_tensor::{DType, Device, Error, ProcessGroup, Result, RngState, Tensor, no_grad};
+use plimsoll_tensor::{DType, Device, Error, ProcessGroup, ReduceOp, Result, RngState, Tensor, no_grad};
 
 use crate::nn::Module;
 
@@ -179,18 +179,19 @@ impl LaneSums {
         self.trees.clear();
     }
 
-    /// Adds the gradients of one pass of all ranks. `whole` has a part for each rank.
-    pub(super) fn add(&mut self, whole: &Tensor, group: &ProcessGroup, label: &str) -> Result<()> {
+    /// Adds the gradients of one pass of all ranks. `whole` has a part for each rank of `group`; the ranks of `replicate`, if there is
+    /// one, have gradients of the same parts.
+    pub(super) fn add(
+        &mut self,
+        whole: &Tensor,
+        group: &ProcessGroup,
+        replicate: Option<&ProcessGroup>,
+        label: &str,
+    ) -> Result<()> {
         no_grad(|| {
             let mut sum = {
-                let received = {
-                    let _owner = Span::of(Category::Workspace, intern(&format!("{label} received")));
-                    let received = Tensor::empty(&[whole.numel()], whole.dtype(), whole.device())?;
-                    group.all_to_all_single(&received, whole)?;
-                    received.to_dtype(sum_dtype(whole.dtype()))?
-                };
                 let _owner = Span::of(Category::Gradient, intern(&format!("{label} lanes")));
-                received.view(&[group.size(), whole.numel() / group.size()])?.ordered_sum(1.0)?
+                sum_of_parts(whole, group, replicate)?
             };
             for tree in &mut self.trees {
                 let Some(earlier) = tree.take() else {
@@ -213,6 +214,21 @@ impl LaneSums {
             part.copy_(&sum)
         })
     }
+}
+
+/// This rank's part of the sum of all ranks' gradients, in 32 bits or more. Of one dimension or two: the sum over `group` is a node
+/// of the tree over all ranks, if the size of `group` is a power of two.
+pub(super) fn sum_of_parts(
+    whole: &Tensor,
+    group: &ProcessGroup,
+    replicate: Option<&ProcessGroup>,
+) -> Result<Tensor> {
+    let sum = Tensor::empty(&[whole.numel() / group.size()], sum_dtype(whole.dtype()), whole.device())?;
+    group.reduce_scatter_tensor(&sum, whole, ReduceOp::Sum)?;
+    if let Some(replicate) = replicate {
+        replicate.all_reduce(&sum, ReduceOp::Sum)?;
+    }
+    Ok(sum)
 }
 
 /// The type in which gradients of a type are added.
@@ -240,7 +256,7 @@ mod tests {
                 let part = Tensor::full(&[1], 0.0, DType::F32, &device)?;
                 for lane in lanes.lanes_of(group)? {
                     let whole = Tensor::full(&[group.size()], f64::from(values[lane]), DType::F32, &device)?;
-                    sums.add(&whole, group, "test")?;
+                    sums.add(&whole, group, None, "test")?;
                     if passes.is_last() {
                         sums.mean_into(&part, &passes)?;
                     }

@@ -2,6 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `mesh.rs` | the ranks as a grid: [`DeviceMesh`] |
 //! | `agree.rs` | comparing the models of all ranks |
 //! | `lanes.rs` | the same bits on any number of ranks: [`Reproducible`] |
 //! | `norm.rs` | clipping gradients by their norm, however they are sharded |
@@ -11,11 +12,13 @@
 mod agree;
 mod ddp;
 mod lanes;
+mod mesh;
 mod norm;
 mod sharded;
 
 pub use ddp::{Bucket, DdpOptions, DistributedDataParallel};
 pub use lanes::{Reproducible, rank_seed};
+pub use mesh::DeviceMesh;
 pub use sharded::{
     FullyShardOptions, FullyShardedDataParallel, Shard, ShardedParameter, ShardedUnit, fully_shard,
 };

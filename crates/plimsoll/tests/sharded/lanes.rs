@@ -75,6 +75,8 @@ fn any_number_of_ranks_and_any_sharding_give_the_bits_of_one() {
         &[2],
         &[Some(Shard::Parameters)],
     );
+    let replicated = Case { is_bfloat16: true, drops: true, replicate: Some(2), ..Case::default() };
+    all_are_equal(replicated, &[4], &[Some(Shard::Gradients), Some(Shard::Parameters)]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! to the byte on simulated ranks too. A run is resumed with any number of ranks.
 
 mod bits;
+mod hybrid;
 mod lanes;
 mod memory;
 mod refusals;
@@ -13,8 +14,8 @@ use plimsoll::models::{Gpt2, Gpt2Config};
 use plimsoll::nn::{Linear, Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::parallel::{
-    DdpOptions, DistributedDataParallel, FullyShardOptions, FullyShardedDataParallel, Reproducible, Shard,
-    fully_shard,
+    DdpOptions, DeviceMesh, DistributedDataParallel, FullyShardOptions, FullyShardedDataParallel,
+    Reproducible, Shard, fully_shard,
 };
 use plimsoll::{DType, Device, ProcessGroup, Result, Tensor, members};
 
@@ -58,6 +59,8 @@ struct Case {
     drops: bool,
     /// The bits of any number of ranks.
     lanes: Option<Reproducible>,
+    /// The first dimension of the mesh, if there are two.
+    replicate: Option<usize>,
 }
 
 /// How a training run divides its work.
@@ -101,7 +104,13 @@ impl Training {
             }
             Some(shard) => {
                 let options = FullyShardOptions { reproducible: case.lanes, ..options(shard) };
-                let sharded = fully_shard(&mut model, group, options)?;
+                let sharded = match case.replicate {
+                    None => fully_shard(&mut model, group, options)?,
+                    Some(replicate) => {
+                        let dims = [("replicate", replicate), ("shard", group.size() / replicate)];
+                        fully_shard(&mut model, &DeviceMesh::new(group, &dims)?, options)?
+                    }
+                };
                 let rows = sharded.parameters();
                 (Way::Sharded(sharded), rows)
             }

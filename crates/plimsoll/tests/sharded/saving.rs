@@ -17,10 +17,10 @@ use plimsoll::{Device, ProcessGroup, Tensor};
 use super::{Case, SHARDED, Training, Way, on_ranks, options};
 
 /// A folder that is deleted when the test ends.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Folder {
+    pub(super) fn new(name: &str) -> Folder {
         let path = std::env::temp_dir().join(format!("plimsoll-saving-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
@@ -42,12 +42,12 @@ impl Training {
         }
     }
 
-    fn save(&self, run: &Path, step: u64) -> PathBuf {
+    pub(super) fn save(&self, run: &Path, step: u64) -> PathBuf {
         let saved = self.sharded().checkpoint(&self.model, &self.adamw).unwrap();
         saved.generator("device", &self.device).value("step", step).save(run, step).unwrap()
     }
 
-    fn load(&mut self, run: &Path) -> u64 {
+    pub(super) fn load(&mut self, run: &Path) -> u64 {
         let saved = Checkpoint::open(run).unwrap();
         let Way::Sharded(sharded) = &self.way else { unreachable!() };
         sharded.load_state_dict(&self.model, &saved.model_source(), Strict::Yes).unwrap();

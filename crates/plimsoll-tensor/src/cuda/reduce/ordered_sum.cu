@@ -3,6 +3,7 @@
 // Defined before:
 //   T      the type of the elements
 //   A      the type in which they are added
+//   O      the type of the sum
 //   WIDTH  the number of neighbouring elements that a thread adds, which are aligned as a unit
 //   PARTS  the number of parts, if the code is unrolled for it; else 0
 
@@ -20,10 +21,10 @@ template <> struct Tree<1> {
 };
 #endif
 
-extern "C" __global__ void __launch_bounds__(256) kernel(T* out, const T* x, i64 n, i64 parts, double scale) {
+extern "C" __global__ void __launch_bounds__(256) kernel(O* out, const T* x, i64 n, i64 parts, double scale) {
     i64 i = ((i64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
     if (i >= n) return;
-    Pack<T, WIDTH> sums;
+    Pack<O, WIDTH> sums;
 #if PARTS
     Pack<T, WIDTH> terms[PARTS];
 #pragma unroll
@@ -54,5 +55,5 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* out, const T* x, i64
         store(&sums.v[at], nodes[0] * (A)scale);
     }
 #endif
-    *(Pack<T, WIDTH>*)(out + i) = sums;
+    *(Pack<O, WIDTH>*)(out + i) = sums;
 }

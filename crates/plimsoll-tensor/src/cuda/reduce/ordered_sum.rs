@@ -26,10 +26,14 @@ pub(crate) fn ordered_sum(call: &mut CudaCall<'_>, parts: usize, scale: f64) -> 
         return Ok(());
     }
     let dtype = call.float(&ins)?;
-    let width = width(dtype.size(), out.len(), [out.address, ins[0].address]);
+    let widest = dtype.size().max(out.dtype.size());
+    let width = width(widest, out.len(), [out.address, ins[0].address]);
     let unrolled = if parts <= MOST_UNROLLED { parts } else { 0 };
     let source = call.source(TEXT).with("A", name(dtype.accumulator())).with("T", name(dtype));
-    let source = source.with("WIDTH", width.to_string()).with("PARTS", unrolled.to_string());
+    let source = source
+        .with("O", name(out.dtype))
+        .with("WIDTH", width.to_string())
+        .with("PARTS", unrolled.to_string());
     let args =
         Args::new().address(out.address).address(ins[0].address).size(out.len()).size(parts).f64(scale);
     call.launch(source, [out.len().div_ceil(256 * width), 1, 1], 256, args)

@@ -7,6 +7,7 @@ use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::reduce::ordered_sum::ordered_sum;
 use crate::cuda::{self, CudaCall};
 use crate::dispatch::{call, call_one};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -20,6 +21,8 @@ use crate::tensor::{Grads, Tensor};
 #[derive(Clone, Copy, Debug)]
 struct OrderedSum {
     scale: f64,
+    /// The type of the sum: that of `x`, or the one in which it is added.
+    dtype: DType,
 }
 
 impl Kernel for OrderedSum {
@@ -35,6 +38,7 @@ impl Kernel for OrderedSum {
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
         by_float!(x.dtype(), T => {
+            // A sum of another type is one of 32 bits, as which short floats are passed.
             ordered_sum::<T>(x.shape()[0], x.elements(), T::of(self.scale), out.elements());
         });
         Ok(())
@@ -46,7 +50,7 @@ impl Operator for OrderedSum {
         let [x] = operands::inputs(self.name(), ins)?;
         want_float(self.name(), x.dtype)?;
         match x.shape() {
-            [parts, rest @ ..] if *parts > 0 => Ok(smallvec![Output::new(rest, x.dtype)]),
+            [parts, rest @ ..] if *parts > 0 => Ok(smallvec![Output::new(rest, self.dtype)]),
             shape => {
                 let message =
                     format!("{shape:?} has no parts: the first dimension, their number, must be at least 1");
@@ -65,7 +69,8 @@ impl Operator for OrderedSum {
 
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
-        Ok(smallvec![Some(grad.mul_scalar(self.scale)?.unsqueeze(0)?.expand(at.shape(0))?)])
+        let grad = grad.mul_scalar(self.scale)?.to_dtype(at.dtype(0))?;
+        Ok(smallvec![Some(grad.unsqueeze(0)?.expand(at.shape(0))?)])
     }
 }
 
@@ -84,13 +89,18 @@ impl Tensor {
     /// # Errors
     /// The tensor has no dimensions, or its first dimension is 0; the type is not a floating-point type; or out of memory.
     pub fn ordered_sum(&self, scale: f64) -> Result<Tensor> {
-        call_one(OrderedSum { scale }, &[self])
+        call_one(OrderedSum { scale, dtype: self.dtype() }, &[self])
+    }
+
+    /// [`Tensor::ordered_sum`] in the type in which it is added, without rounding to 16 bits.
+    pub(crate) fn ordered_sum_wide(&self, scale: f64) -> Result<Tensor> {
+        call_one(OrderedSum { scale, dtype: self.dtype().accumulator() }, &[self])
     }
 }
 
 /// The cases that the conformance suite runs.
 pub(crate) fn cases() -> Vec<Case> {
-    let run = |ins: &[&Tensor]| call(OrderedSum { scale: 0.25 }, ins);
+    let run = |ins: &[&Tensor]| call(OrderedSum { scale: 0.25, dtype: ins[0].dtype() }, ins);
     let sum = |ins: &[Vec<f64>], len: usize| {
         vec![(0..len).map(|i| ins[0].iter().skip(i).step_by(len).sum::<f64>() / 4.0).collect()]
     };

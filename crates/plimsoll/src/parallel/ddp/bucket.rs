@@ -107,7 +107,7 @@ impl GradientBucket {
         let GradientBucket { buffer, sums, .. } = self;
         with_stream(&side, || {
             let Some(passes) = passes else { return group.all_reduce(buffer, ReduceOp::Avg) };
-            sums.add(buffer, group, &buffer.label())?;
+            sums.add(buffer, group, None, &buffer.label())?;
             if !passes.is_last() {
                 return Ok(());
             }

@@ -14,7 +14,7 @@ use plimsoll_tensor::{Error, HookHandle, ProcessGroup, Result, Tensor};
 use self::reducer::{Reducer, Shared, arrived, locked};
 use super::agree::{same_model, same_values};
 use super::{Reproducible, norm};
-use crate::nn::Module;
+use crate::nn::{Module, check_whole};
 
 const NAME: &str = "DistributedDataParallel";
 
@@ -185,9 +185,11 @@ impl DistributedDataParallel {
     /// [`FullyShardedDataParallel::clip_grad_norm_`]: super::FullyShardedDataParallel::clip_grad_norm_
     ///
     /// # Errors
-    /// A bound that is negative or NaN; out of memory.
+    /// A bound that is negative or NaN; a model of which each rank has a part
+    /// ([`Scope::tensor_parallel`](crate::nn::Scope::tensor_parallel)); out of memory.
     pub fn clip_grad_norm_(&self, max_norm: f64) -> Result<Option<Tensor>> {
         let parameters = locked(&self.reducer).parameters.clone();
+        check_whole("clip_grad_norm_", parameters.iter().map(|(_, parameter)| parameter))?;
         let mut rows = norm::RowSums::new();
         for (_, parameter) in &parameters {
             rows.add(parameter.shape(), 0, parameter.grad());

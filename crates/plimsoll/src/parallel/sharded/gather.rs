@@ -19,6 +19,7 @@ use super::ahead::Order;
 use super::layout::Layout;
 use super::plan::UnitPlan;
 use super::slots::Slots;
+use crate::parallel::DeviceMesh;
 
 /// A unit on this rank.
 pub(super) struct Unit {
@@ -35,9 +36,40 @@ pub(super) struct Unit {
     buffer: Option<Tensor>,
 }
 
+/// The ranks that share a model.
+#[derive(Clone, Debug)]
+pub(super) struct Ranks {
+    pub(super) all: ProcessGroup,
+    /// The ranks of which each has a part of the model.
+    pub(super) shard: ProcessGroup,
+    /// The ranks with the same part as this one, if there are several.
+    pub(super) replicate: Option<ProcessGroup>,
+}
+
+impl Ranks {
+    /// # Errors
+    /// The mesh has more than two dimensions.
+    pub(super) fn of(mesh: &DeviceMesh) -> Result<Ranks> {
+        let all = mesh.world().clone();
+        match mesh.groups()[..] {
+            [shard] => Ok(Ranks { all, shard: shard.clone(), replicate: None }),
+            [replicate, shard] => {
+                let replicate = Some(replicate).filter(|group| group.size() > 1).cloned();
+                Ok(Ranks { all, shard: shard.clone(), replicate })
+            }
+            _ => {
+                let message = format!(
+                    "{mesh:?}: a model is sharded over a mesh of one dimension, or of two: the first replicates"
+                );
+                Err(Error::argument(NAME, message))
+            }
+        }
+    }
+}
+
 /// The units of a model on one rank.
 pub(super) struct Gatherer {
-    pub(super) group: ProcessGroup,
+    pub(super) ranks: Ranks,
     pub(super) units: OnceLock<Vec<Unit>>,
     /// The slots for each kind of unit: by type, and separately for root units and blocks.
     slots: Mutex<Vec<(bool, Slots)>>,
@@ -63,9 +95,9 @@ struct Gathered {
 }
 
 impl Gatherer {
-    pub(super) fn new(group: &ProcessGroup) -> Gatherer {
+    pub(super) fn new(ranks: &Ranks) -> Gatherer {
         let (units, slots, gathered, ahead) = Default::default();
-        Gatherer { group: group.clone(), units, slots, gathered, ahead }
+        Gatherer { ranks: ranks.clone(), units, slots, gathered, ahead }
     }
 
     pub(super) fn units(&self) -> &[Unit] {
@@ -82,7 +114,7 @@ impl Gatherer {
         keep: bool,
     ) -> Result<Unit> {
         let UnitPlan { name, is_root, members, layout } = plan;
-        let (rank, part_len) = (self.group.rank(), layout.part_len);
+        let (rank, part_len) = (self.ranks.shard.rank(), layout.part_len);
         let (dtype, device) = (parameters[0].1.dtype(), parameters[0].1.device());
         let label = intern(&name);
         let (rows, buffer) = no_grad(|| {
@@ -189,17 +221,17 @@ impl Gatherer {
         let unit = &self.units()[number];
         self.gathered.fetch_add(1, Ordering::Relaxed);
         let device = unit.rows.device();
-        let side = self.group.stream(device);
+        let side = self.ranks.shard.stream(device);
         side.wait_stream(&device.current_stream())?;
         // Rows in a buffer are there already; in a slot, they are copied.
         let own = match &unit.buffer {
             Some(buffer) => {
-                buffer.narrow(0, self.group.rank() * unit.layout.part_len, unit.layout.part_len)?
+                buffer.narrow(0, self.ranks.shard.rank() * unit.layout.part_len, unit.layout.part_len)?
             }
             None => unit.rows.clone(),
         };
         with_stream(&side, || {
-            self.group.all_gather_into_tensor(&memory.narrow(0, 0, unit.layout.len())?, &own)
+            self.ranks.shard.all_gather_into_tensor(&memory.narrow(0, 0, unit.layout.len())?, &own)
         })?;
         Ok(Gathered { unit: number, version: unit.rows.version(), memory, ready: side.record_event()? })
     }

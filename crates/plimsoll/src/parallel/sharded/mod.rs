@@ -23,16 +23,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use plimsoll_tensor::{Error, HookHandle, ProcessGroup, Result, Tensor, no_grad};
+use plimsoll_tensor::{Error, HookHandle, Result, Tensor, no_grad};
 
-use self::gather::Gatherer;
+use self::gather::{Gatherer, Ranks};
 use self::reducer::{Reducer, Shared, arrived, locked};
-use super::Reproducible;
 use super::agree::{same_model, same_values};
 use super::ddp::{Bucket, DdpOptions, DistributedDataParallel};
 use super::lanes::Passes;
 use super::norm::RowSums;
-use crate::nn::{Module, check_listed, replace};
+use super::{DeviceMesh, Reproducible};
+use crate::nn::{Module, check_listed, check_whole, replace};
 
 const NAME: &str = "fully_shard";
 
@@ -178,7 +178,7 @@ pub struct ShardedUnit {
 /// ```
 pub struct FullyShardedDataParallel {
     kind: Kind,
-    group: ProcessGroup,
+    ranks: Ranks,
     parameters: Vec<ShardedParameter>,
 }
 
@@ -187,14 +187,38 @@ enum Kind {
     Sharded { gatherer: Arc<Gatherer>, reducer: Shared, hooks: Vec<HookHandle> },
 }
 
-/// Shards a model over all ranks of a group: each rank keeps an equal part of its optimizer state, gradients and parameters. The
+/// Shards a model over the ranks of a mesh: each rank keeps an equal part of its optimizer state, gradients and parameters. The
 /// model is used as before. Like PyTorch's `fully_shard`, except that PyTorch's is called for each block, and here one call
 /// shards all blocks.
+///
+/// `mesh` is a `&ProcessGroup`, whose ranks all share the model, or a [`DeviceMesh`] of one dimension or two. With two, the ranks of
+/// the second dimension share the model, and those of the first have the same part (hybrid sharding, HSDP): parameters are gathered
+/// only in the second dimension, such as on one host, and the sums of gradients are exchanged in the first one, in 32 bits.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Module, Scope};
+/// use plimsoll::parallel::{DeviceMesh, FullyShardOptions, fully_shard};
+/// use plimsoll::{Device, ProcessGroup, Result};
+/// let shard = |world: ProcessGroup| -> Result<usize> {
+///     let mut model = Linear::new(&Scope::new(&Device::cpu(), 1), 256, 128)?;
+///     let mesh = DeviceMesh::new(&world, &[("replicate", 2), ("shard", 2)])?;
+///     let sharded = fully_shard(&mut model, &mesh, FullyShardOptions::default())?;
+///     Ok(sharded.named_parameters()[0].rows.shape()[0])
+/// };
+/// let ranks = ProcessGroup::threads(4);
+/// let rows: Vec<usize> = std::thread::scope(|scope| {
+///     let each: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(|| shard(rank))).collect();
+///     each.into_iter().map(|rank| rank.join().unwrap()).collect::<Result<_>>()
+/// })?;
+/// assert!(rows[0] + rows[1] == 128 && rows[..2] == rows[2..]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
 ///
 /// Each rank trains on its part of the batch, with a loss that is the mean over that part. All ranks must call the same operations
 /// on the model, in the same order: an operation that reads a parameter gathers its unit from all ranks. That includes
 /// evaluation, printing, and [`Module::state_dict`]. Construct the optimizer with [`FullyShardedDataParallel::parameters`].
-/// Freeze, move and convert a model before sharding it. The results equal those of [`DistributedDataParallel`], bit for bit.
+/// Freeze, move and convert a model before sharding it. The results equal those of [`DistributedDataParallel`], bit for bit; with
+/// two dimensions, if the size of the second one is a power of two.
 ///
 /// Parameters are replaced by new tensors, one unit after another, so the peak is the size of the model plus one unit. With
 /// [`Scope::deferred`](crate::nn::Scope::deferred) it is the size of this rank's rows plus one unit. For `P` bytes of parameters
@@ -204,15 +228,17 @@ enum Kind {
 /// operations that change a full parameter. With [`Shard::Nothing`] only captured steps are refused.
 ///
 /// # Errors
-/// The ranks have different models; [`FullyShardOptions::reproducible`] does not fit the model or the ranks; parameters are on
+/// The mesh has more than two dimensions; the ranks have different models; [`FullyShardOptions::reproducible`] does not fit the model or the ranks; parameters are on
 /// several devices; the model is sharded already; a name in [`FullyShardOptions::units`] is not a module with parameters; out of
 /// memory, in which case some of the parameters may already be sharded; or [`Error::Distributed`].
 #[allow(clippy::needless_pass_by_value, reason = "as all options")]
 pub fn fully_shard(
     module: &mut dyn Module,
-    group: &ProcessGroup,
+    mesh: impl Into<DeviceMesh>,
     options: FullyShardOptions,
 ) -> Result<FullyShardedDataParallel> {
+    let ranks = Ranks::of(&mesh.into())?;
+    let (group, shard_rank) = (&ranks.all, ranks.shard.rank());
     let all = module.named_parameters();
     let (shard, reproducible, buffers) = (options.shard, options.reproducible, module.named_buffers());
     may_be_sharded(&all)?;
@@ -224,11 +250,7 @@ pub fn fully_shard(
             ShardedParameter { name, rows, offset: 0, full_shape }
         };
         let parameters = all.into_iter().map(whole).collect();
-        return Ok(FullyShardedDataParallel {
-            kind: Kind::Replicated(ddp),
-            group: group.clone(),
-            parameters,
-        });
+        return Ok(FullyShardedDataParallel { kind: Kind::Replicated(ddp), ranks, parameters });
     }
     if let Some(reproducible) = reproducible {
         reproducible.check_model(module, group)?;
@@ -238,9 +260,9 @@ pub fn fully_shard(
     same_values(&buffers.iter().collect::<Vec<_>>(), group)?;
     let device = all[0].1.device().clone();
     let buffers: Vec<Tensor> = buffers.into_iter().map(|(_, buffer)| buffer).collect();
-    let plans = plan::plan(&all, &options.units, group.size())?;
+    let plans = plan::plan(&all, &options.units, ranks.shard.size())?;
     let keep = shard != Shard::Parameters;
-    let gatherer = Arc::new(Gatherer::new(group));
+    let gatherer = Arc::new(Gatherer::new(&ranks));
     let (names, mut old): (Vec<String>, Vec<Option<Tensor>>) =
         all.into_iter().map(|(name, parameter)| (name, Some(parameter))).unzip();
     let (mut units, mut made) = (Vec::new(), BTreeMap::new());
@@ -254,8 +276,8 @@ pub fn fully_shard(
         for (at, (name, before)) in members.iter().enumerate() {
             let whole = whole_of(&unit, at, before)?;
             replace(module, &BTreeMap::from([(before.id(), whole.clone())]));
-            let rows = rows_of(&unit, at, group.rank(), before)?;
-            let offset = unit.layout.rows(at, group.rank()).start;
+            let rows = rows_of(&unit, at, shard_rank, before)?;
+            let offset = unit.layout.rows(at, shard_rank).start;
             let (name, full_shape) = (name.clone(), before.shape().to_vec());
             made.insert(unit.members[at], (whole, ShardedParameter { name, rows, offset, full_shape }));
         }
@@ -273,7 +295,7 @@ pub fn fully_shard(
         hooks.push(whole.register_post_accumulate_grad_hook(hook)?);
     }
     let kind = Kind::Sharded { gatherer, reducer, hooks };
-    Ok(FullyShardedDataParallel { kind, group: group.clone(), parameters })
+    Ok(FullyShardedDataParallel { kind, ranks, parameters })
 }
 
 /// # Errors
@@ -283,6 +305,7 @@ fn may_be_sharded(parameters: &[(String, Tensor)]) -> Result<()> {
         return Err(Error::argument(NAME, "the model has no parameters"));
     };
     check_listed(NAME, parameters.iter().map(|(_, parameter)| parameter))?;
+    check_whole(NAME, parameters.iter().map(|(_, parameter)| parameter))?;
     for (name, parameter) in parameters {
         if parameter.is_lent() {
             return Err(Error::argument(NAME, format!("{name} is sharded already")));
@@ -335,7 +358,7 @@ impl FullyShardedDataParallel {
         for parameter in &self.parameters {
             sums.add(&parameter.full_shape, parameter.offset, parameter.rows.grad());
         }
-        sums.clip(Some(&self.group), max_norm)
+        sums.clip(Some(&self.ranks.shard), max_norm)
     }
 
     /// Sets whether the next backward passes exchange gradients. If not, a pass only adds to this rank's gradients, which are
@@ -398,7 +421,7 @@ impl Drop for FullyShardedDataParallel {
 
 impl fmt::Debug for FullyShardedDataParallel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rank, size) = (self.group.rank(), self.group.size());
+        let (rank, size) = (self.ranks.all.rank(), self.ranks.all.size());
         write!(f, "FullyShardedDataParallel(rank {rank} of {size}, {} units)", self.units().len())
     }
 }

@@ -12,11 +12,11 @@ use plimsoll_tensor::label::{Category, Span, intern};
 use plimsoll_tensor::op::foreach_copy_;
 use plimsoll_tensor::{Error, Event, ReduceOp, Result, Tensor, no_grad, with_stream};
 
-use super::gather::{Gatherer, Unit, slots_for, slots_of, want_eager};
+use super::gather::{Gatherer, Ranks, Unit, slots_for, slots_of, want_eager};
 use super::slots::Slots;
 use super::{NAME, Shard, ShardedParameter};
 use crate::parallel::agree::{first_other, shown};
-use crate::parallel::lanes::{LaneSums, Passes};
+use crate::parallel::lanes::{LaneSums, Passes, sum_of_parts};
 
 /// Gradients of fewer bytes are copied together, when their unit is complete. On a GPU, the launch of a kernel for each would take
 /// longer than the copy.
@@ -226,7 +226,7 @@ impl Reducer {
         let Some(mut open) = open else { return Ok(()) };
         open.flush()?;
         let gatherer = Arc::clone(&self.gatherer);
-        let (unit, rank) = (&gatherer.units()[number], gatherer.group.rank());
+        let (unit, Ranks { all, shard, replicate }) = (&gatherer.units()[number], &gatherer.ranks);
         let (mean, ready) = no_grad(|| {
             let whole = open.slot.narrow(0, 0, unit.layout.len())?;
             for (at, _) in open.arrived.iter().enumerate().filter(|(_, came)| !**came) {
@@ -240,12 +240,21 @@ impl Reducer {
                 Tensor::empty(&[unit.layout.part_len], whole.dtype(), whole.device())
             });
             let mean = mean.transpose()?;
-            let side = gatherer.group.stream(whole.device());
+            let side = all.stream(whole.device());
             side.wait_stream(&whole.device().current_stream())?;
             with_stream(&side, || match (passes, &mean) {
-                (None, Some(mean)) => gatherer.group.reduce_scatter_tensor(mean, &whole, ReduceOp::Avg),
+                (None, Some(mean)) if replicate.is_none() => {
+                    shard.reduce_scatter_tensor(mean, &whole, ReduceOp::Avg)
+                }
+                (None, Some(mean)) => {
+                    // The replicas' sums are not rounded before they are added.
+                    let _owner = Span::of(Category::Workspace, intern(&format!("{} sum", unit.name)));
+                    let sum = sum_of_parts(&whole, shard, replicate.as_ref())?;
+                    sum.mul_scalar_(1.0 / all.size() as f64)?;
+                    mean.copy_(&sum)
+                }
                 (passes, mean) => {
-                    sums.add(&whole, &gatherer.group, &unit.name)?;
+                    sums.add(&whole, shard, replicate.as_ref(), &unit.name)?;
                     passes.zip(mean.as_ref()).map_or(Ok(()), |(passes, mean)| sums.mean_into(mean, passes))
                 }
             })?;
@@ -259,7 +268,7 @@ impl Reducer {
         let Some(mean) = mean else { return Ok(()) };
         for (at, member) in unit.members.iter().enumerate().filter(|(at, _)| open.arrived[*at]) {
             let rows = &self.rows[*member].rows;
-            let place = unit.layout.place_in_part(at, rank);
+            let place = unit.layout.place_in_part(at, shard.rank());
             no_grad(|| {
                 let grad = mean.narrow(0, place.start, place.len())?.view(rows.shape())?;
                 match rows.grad() {
@@ -278,7 +287,7 @@ impl Reducer {
             self.exchange(number)?;
         }
         self.wait()?;
-        self.buffers.iter().try_for_each(|buffer| self.gatherer.group.broadcast(buffer, 0))?;
+        self.buffers.iter().try_for_each(|buffer| self.gatherer.ranks.all.broadcast(buffer, 0))?;
         if let Some(pass) = &mut self.pass {
             pass.is_finished = true;
         }
@@ -288,7 +297,7 @@ impl Reducer {
     /// Makes later work on the current stream wait for all exchanges so far.
     fn wait(&self) -> Result<()> {
         let device = self.parameters[0].device();
-        device.current_stream().wait_stream(&self.gatherer.group.stream(device))
+        device.current_stream().wait_stream(&self.gatherer.ranks.all.stream(device))
     }
 
     /// Returns an error unless the same parameters have a gradient on all ranks. Asks the others only if the set of parameters
@@ -299,7 +308,7 @@ impl Reducer {
             return Ok(());
         }
         let came: String = pass.arrived.iter().map(|came| if *came { '1' } else { '0' }).collect();
-        if let Some(rank) = first_other(&self.gatherer.group, &came, "parameters with a gradient")? {
+        if let Some(rank) = first_other(&self.gatherer.ranks.all, &came, "parameters with a gradient")? {
             let without = self.rows.iter().zip(&pass.arrived).filter(|(_, came)| !**came);
             let names: Vec<&str> = without.map(|(rows, _)| rows.name.as_str()).collect();
             let message = format!(

@@ -33,7 +33,7 @@ impl FullyShardedDataParallel {
             let at = copied.iter().position(|(known, _)| known.is_same(tensor)).unwrap_or(copied.len());
             if at == copied.len() {
                 let host = to_host(tensor)?; // on every rank, because it gathers the parameter
-                copied.push((tensor.clone(), (self.group.rank() == 0).then_some(host)));
+                copied.push((tensor.clone(), (self.ranks.all.rank() == 0).then_some(host)));
             }
             if let Some(host) = &copied[at].1 {
                 dict.insert(name, host.clone());
@@ -43,7 +43,8 @@ impl FullyShardedDataParallel {
     }
 
     /// This rank's rows of the model and of the optimizer's state, and the model's buffers, for [`DistributedCheckpoint::save`].
-    /// Nothing is gathered or copied. With [`Shard::Nothing`](super::Shard::Nothing), rank 0 has everything.
+    /// Nothing is gathered or copied. If several ranks have the same rows, the first of them writes. With
+    /// [`Shard::Nothing`](super::Shard::Nothing), rank 0 has everything.
     ///
     /// # Errors
     /// A parameter of another model; state that is not a number for each element.
@@ -52,7 +53,7 @@ impl FullyShardedDataParallel {
         module: &dyn Module,
         optimizer: &dyn Optimizer,
     ) -> Result<DistributedCheckpoint> {
-        let (rank, is_whole) = (self.group.rank(), matches!(self.kind, Kind::Replicated(_)));
+        let (rank, is_whole) = (self.ranks.all.rank(), matches!(self.kind, Kind::Replicated(_)));
         let state = module.state_dict();
         check_listed("checkpoint", state.iter().map(|(_, tensor)| tensor))?;
         let whole = module.named_parameters();
@@ -77,7 +78,7 @@ impl FullyShardedDataParallel {
                 None => None,
             });
         }
-        let saved = DistributedCheckpoint::new(&self.group, names, rows, aliases);
+        let saved = DistributedCheckpoint::new(&self.ranks.all, self.writers(), names, rows, aliases);
         self.with_optimizer(saved, optimizer)
     }
 
@@ -87,7 +88,7 @@ impl FullyShardedDataParallel {
         saved: DistributedCheckpoint,
         optimizer: &dyn Optimizer,
     ) -> Result<DistributedCheckpoint> {
-        let (rank, is_whole) = (self.group.rank(), matches!(self.kind, Kind::Replicated(_)));
+        let (rank, is_whole) = (self.ranks.all.rank(), matches!(self.kind, Kind::Replicated(_)));
         let (parameters, state) = (optimizer.parameters(), optimizer.state_dict());
         let (mut rows, mut steps) = (Vec::new(), BTreeMap::new());
         for (number, ParamState { step, tensors }) in &state.state {
@@ -195,7 +196,7 @@ impl FullyShardedDataParallel {
             for tensor in tensors.values_mut() {
                 *tensor = self.whole_state(parameter, tensor)?;
             }
-            if self.group.rank() > 0 {
+            if self.ranks.all.rank() > 0 {
                 tensors.clear();
             }
         }
@@ -227,6 +228,14 @@ impl FullyShardedDataParallel {
         optimizer.load_state_dict(&own)
     }
 
+    /// How many ranks write a checkpoint: the first replica.
+    fn writers(&self) -> usize {
+        match self.kind {
+            Kind::Replicated(_) => self.ranks.all.size(),
+            Kind::Sharded { .. } => self.ranks.shard.size(),
+        }
+    }
+
     fn parameter_of(
         &self,
         parameters: &[Tensor],
@@ -247,7 +256,7 @@ impl FullyShardedDataParallel {
         let own =
             (parameter.offset as u64).to_le_bytes().into_iter().chain((rows.numel() as u64).to_le_bytes());
         let own: Vec<u8> = own.collect();
-        let ranks = self.group.all_gather_bytes(&own, "rows")?;
+        let ranks = self.ranks.shard.all_gather_bytes(&own, "rows")?;
         let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes) as usize;
         let row = row_len(&parameter.full_shape);
         let whole = Tensor::empty(&parameter.full_shape, rows.dtype(), rows.device())?;
@@ -259,10 +268,10 @@ impl FullyShardedDataParallel {
                     continue;
                 }
                 let part = flat.narrow(0, start, len)?;
-                if rank == self.group.rank() {
+                if rank == self.ranks.shard.rank() {
                     part.copy_(&rows.reshape(&[-1])?)?;
                 }
-                self.group.broadcast(&part, rank)?;
+                self.ranks.shard.broadcast(&part, rank)?;
             }
             to_host(&whole)
         })

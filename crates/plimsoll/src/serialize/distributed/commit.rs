@@ -26,6 +26,8 @@ use crate::state_dict::SerializeError;
 /// A save of one step into the folder of a run.
 pub(super) struct Commit<'a> {
     pub(super) group: &'a ProcessGroup,
+    /// The first ranks, which write.
+    pub(super) writers: usize,
     pub(super) run: &'a Path,
     pub(super) step: u64,
 }
@@ -95,6 +97,9 @@ impl Commit<'_> {
         aliases: &BTreeMap<String, String>,
         optimizer: &[TensorRows],
     ) -> Outcome<BTreeMap<String, Sealed>> {
+        if self.group.rank() >= self.writers {
+            return Ok(BTreeMap::new());
+        }
         let name = file_name(self.group.rank());
         let none = BTreeMap::new();
         // One rank's names are enough for a reader of all files.

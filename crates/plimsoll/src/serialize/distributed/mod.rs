@@ -86,6 +86,7 @@ pub(crate) struct TensorRows {
 #[derive(Debug)]
 pub struct DistributedCheckpoint {
     group: ProcessGroup,
+    writers: usize,
     model: Vec<TensorRows>,
     optimizer: Vec<TensorRows>,
     /// Further names of tensors of the model.
@@ -95,16 +96,18 @@ pub struct DistributedCheckpoint {
 }
 
 impl DistributedCheckpoint {
-    /// The model's part. `names` are all tensors of the model, in order.
+    /// The model's part. `names` are all tensors of the model, in order. The first `writers` ranks write; the others have the same
+    /// rows as they.
     pub(crate) fn new(
         group: &ProcessGroup,
+        writers: usize,
         names: Vec<String>,
         model: Vec<TensorRows>,
         aliases: BTreeMap<String, String>,
     ) -> DistributedCheckpoint {
-        let manifest = Manifest::new(group.size(), names);
+        let manifest = Manifest::new(writers, names);
         let (group, optimizer) = (group.clone(), Vec::new());
-        DistributedCheckpoint { group, model, optimizer, aliases, manifest, older: 1 }
+        DistributedCheckpoint { group, writers, model, optimizer, aliases, manifest, older: 1 }
     }
 
     /// Adds rows of the optimizer's state. `groups` have the options of each group and the names of its parameters; `steps` how
@@ -153,7 +156,8 @@ impl DistributedCheckpoint {
     /// Any rank that cannot write its files, or a file that rank 0 does not see: all ranks get the error, and the last checkpoint
     /// is unchanged. [`plimsoll_tensor::Error::Distributed`].
     pub fn save(&self, run: impl AsRef<Path>, step: u64) -> Result<PathBuf, SerializeError> {
-        let DistributedCheckpoint { group, model, optimizer, aliases, manifest, older } = self;
-        Commit { group, run: run.as_ref(), step }.run(model, aliases, optimizer, manifest, *older)
+        let DistributedCheckpoint { group, writers, model, optimizer, aliases, manifest, older } = self;
+        Commit { group, writers: *writers, run: run.as_ref(), step }
+            .run(model, aliases, optimizer, manifest, *older)
     }
 }
