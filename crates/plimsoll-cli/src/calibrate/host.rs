@@ -1,6 +1,7 @@
 //! `calibrate --host`: the speed of one thread of this host, relative to a reference.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -18,8 +19,8 @@ const REFERENCE_NS: u64 = 1_040_000;
 /// How long to measure.
 const LONG: Duration = Duration::from_millis(1500);
 
-/// How long to measure if the factor is only compared with another one.
-const SHORT: Duration = Duration::from_millis(300);
+/// How long `plan` measures, which prints only times that depend on it.
+const SHORT: Duration = Duration::from_millis(90);
 
 /// How many parts the measurement has. The fastest one counts, because other programs only make it slower.
 const PARTS: u32 = 15;
@@ -48,7 +49,8 @@ fn thread_ns() -> u64 {
 
 /// The factor of this host: how many times as long its work takes as on the reference.
 pub(crate) fn factor() -> f64 {
-    round_ns(SHORT) as f64 / REFERENCE_NS as f64
+    static FACTOR: LazyLock<f64> = LazyLock::new(|| round_ns(SHORT) as f64 / REFERENCE_NS as f64);
+    *FACTOR
 }
 
 /// The time of one round of work, in nanoseconds of the thread.

@@ -73,7 +73,7 @@ use crate::predict::assume::Assumption;
 use crate::predict::gpu::{Target, Workspaces};
 use crate::predict::node::Machine;
 use crate::predict::trial::{End, Trial};
-use crate::predict::trials::{self, Program};
+use crate::predict::trials::{self, Hosts, Program};
 use crate::predict::view::Writes;
 use crate::report::full;
 use crate::techniques::Numbers;
@@ -254,6 +254,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
 }
 
 fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
+    let own = host::factor();
     Program {
         command,
         gpu: args.gpu.clone(),
@@ -262,7 +263,7 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
         context: args.context,
         others: args.others,
         machine: Machine::for_plan(args.host_memory, args.gpu.is_none()),
-        slower: args.host_factor.map_or(1.0, |there| there / host::factor()),
+        hosts: Hosts { own, training: args.host_factor.unwrap_or(own) },
         workspaces: args.cudnn_workspace,
         steps: args.steps,
         alloc_conf: args.alloc_conf.clone(),

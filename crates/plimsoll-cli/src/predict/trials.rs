@@ -45,6 +45,13 @@ const RANKS_LIMIT: Duration = Duration::from_secs(120);
 /// The time that imports may add to the first trial.
 const SERVING: Duration = Duration::from_secs(30);
 
+/// The host factors of this machine and of the one that will train, as `calibrate --host` prints them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hosts {
+    pub(crate) own: f64,
+    pub(crate) training: f64,
+}
+
 /// The settings that all trials share.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
@@ -56,8 +63,8 @@ pub(crate) struct Program {
     pub(crate) others: Option<u64>,
     /// The machine that will run it.
     pub(crate) machine: Machine,
-    /// How many times as long its processor takes as this machine's.
-    pub(crate) slower: f64,
+    /// The speed of its processor.
+    pub(crate) hosts: Hosts,
     pub(crate) workspaces: Workspaces,
     pub(crate) steps: u64,
     pub(crate) alloc_conf: Option<String>,
@@ -273,9 +280,9 @@ impl Trials<'_> {
         &self.charged
     }
 
-    /// How many times as long the training machine's processor takes as this machine's.
-    pub(crate) fn slower(&self) -> f64 {
-        self.program.slower
+    /// The speed of processors.
+    pub(crate) fn hosts(&self) -> Hosts {
+        self.program.hosts
     }
 
     /// How long the first trial took.

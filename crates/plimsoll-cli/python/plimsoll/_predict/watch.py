@@ -251,6 +251,9 @@ class Watch:
 
     def count_steps(self, steps: int) -> None:
         """This many steps are done."""
+        if self.is_timing:
+            self.counted = steps
+            return self.stop("stopped", 0) if steps >= settings.STEPS else None
         finish = self.finish_up
         if finish.finishing:
             if not finish.goes_on(sys._getframe(1)):

@@ -88,13 +88,17 @@ def convolution(name: str, args: tuple[Any, ...], tensors: list[Any]) -> str:
 
 def width(packet: Any, args: tuple[Any, ...]) -> int:
     """What an operator needs much of to be fast. For a convolution: the mean number of channels that a value is computed from. For a
-    group norm: the number of groups in the batch. 0 for other operators.
+    group norm: the number of groups in the batch. For a recurrent layer: its steps, of all layers. 0 for other operators.
     """
     name = packet.__name__
     backward = "backward" in name
     if "convolution" in name:
         weight, groups = (args[2], args[-2]) if backward else (args[1], args[-1])
         return int(math.sqrt(weight.shape[0] / groups * weight.shape[1]))
+    if name == "_cudnn_rnn":
+        return int(args[0].shape[1 if args[10] else 0] * args[9] * (1 + args[13]))
+    if name == "_cudnn_rnn_backward":
+        return int(args[0].shape[1 if args[14] else 0] * args[13] * (1 + args[17]))
     if "group_norm" in name:
         return int(args[5] * args[8] if backward else args[3] * args[6])
     return 0

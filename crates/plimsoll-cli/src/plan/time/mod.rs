@@ -13,6 +13,7 @@ use plimsoll_gpu::Gpu;
 use self::clock::Event;
 use self::rates::{Operators, Rate, Seconds};
 use crate::predict::trial::{End, Trial};
+use crate::predict::trials::Hosts;
 use crate::techniques::{Set, Time, Value};
 
 /// The fraction of the datasheet's PCIe bandwidth that copies from and to pinned memory reach: 55.3 of 64
@@ -29,7 +30,7 @@ const EXPOSED: f64 = 0.1;
 const FORWARD: f64 = 1.0 / 3.0;
 /// Seconds of the host for an operator, if the time of the host was not measured.
 const HOST_S: f64 = 25e-6;
-/// Seconds that a launch takes on the host in the driver; the stand-in's takes none.
+/// Seconds that a launch takes in the driver of a host with factor 1; the stand-in's takes none.
 const LAUNCH_S: f64 = 3.5e-6;
 /// Seconds of host time for each checkpointed block, in addition to its operators, with PyTorch's
 /// checkpointing or ours. Measured on the host of an H200 (note 0019).
@@ -41,8 +42,10 @@ pub(super) struct Work {
     rows: Vec<(Phase, Operators)>,
     /// The rows in the order of the step; `None` where the host waits for the GPU.
     order: Vec<Option<usize>>,
-    /// Processor seconds of the host in a step, if they were measured.
+    /// Seconds of the training machine's processor in a step without the driver's, if they were measured here.
     host_s: Option<f64>,
+    /// Seconds of a launch in its driver.
+    launch_s: f64,
     /// Repeated blocks.
     blocks: u64,
     /// Repeated blocks inside those blocks.
@@ -116,9 +119,9 @@ impl Bound {
 }
 
 impl Work {
-    /// Reads the report of a counting trial; empty if the trial did not run to its end. The training machine's processor takes
-    /// `slower` times as long as this machine's.
-    pub(super) fn of(trial: &Trial, slower: f64) -> Work {
+    /// Reads the report of a counting trial; empty if the trial did not run to its end. The host factors are those of this machine
+    /// and of the one that will train.
+    pub(super) fn of(trial: &Trial, hosts: Hosts) -> Work {
         // A run that failed counted only part of a step.
         let counted = trial.technique("count").filter(|_| trial.end == End::Ran);
         let Some(counted) = counted else { return Work::default() };
@@ -127,7 +130,8 @@ impl Work {
         Work {
             rows,
             order: counted.order.iter().map(place).collect(),
-            host_s: counted.host_s.map(|seconds| seconds * slower),
+            host_s: counted.host_s.map(|seconds| seconds * hosts.training / hosts.own),
+            launch_s: LAUNCH_S * hosts.training,
             blocks: counted.blocks,
             nested: counted.nested,
         }
@@ -158,8 +162,9 @@ impl Work {
 
     /// Seconds that the host works in a step.
     fn host_s(&self) -> f64 {
-        let launches: f64 = self.rows.iter().map(|(_, row)| row.number).sum();
-        self.host_s.unwrap_or(launches * HOST_S) + launches * LAUNCH_S
+        let operators: f64 = self.rows.iter().map(|(_, row)| row.number).sum();
+        let kernels: f64 = self.rows.iter().map(|(_, row)| row.number * row.kernels()).sum();
+        self.host_s.unwrap_or(operators * HOST_S) + kernels * self.launch_s
     }
 
     /// Seconds in which neither the host nor the GPU works, because the host waits for results.
@@ -377,9 +382,10 @@ pub(super) mod tests {
     #[test]
     fn the_host_bounds_many_small_operators_and_each_checkpointed_block_adds_to_its_time() {
         let rows = ["block 0", "block 1"].map(|place| row(place, "pointwise", "f32", 0, 4, 100)).into();
-        let work = Work { rows, host_s: Some(0.01), blocks: 2, ..Work::default() };
+        let work = Work { rows, host_s: Some(0.01), launch_s: LAUNCH_S, blocks: 2, ..Work::default() };
         let cost = |set: &str| work.cost(gpu(), 1, &Set::parse(set).unwrap(), &trial(), &work, false);
-        let host_s = 0.01 + 200.0 * LAUNCH_S;
+        let kernels: f64 = work.rows.iter().map(|(_, row)| 100.0 * row.kernels()).sum();
+        let host_s = 0.01 + kernels * LAUNCH_S;
         assert!((cost("expandable").step_s - host_s).abs() < 1e-9);
         assert!((cost("checkpoint=1").step_s - 1.5 * host_s - AGAIN_S).abs() < 1e-9);
         assert!((cost("checkpoint").step_s - 2.0 * host_s - 2.0 * AGAIN_S).abs() < 1e-9);

@@ -1,7 +1,7 @@
 //! How long operators take on a GPU, by kind: [`Operators::seconds`].
 //!
-//! An operator takes a fixed time, the time of its arithmetic, and the time of its memory traffic, each at a share of the
-//! datasheet's rate. The shares were fitted to the kernels of the programs `FITTED` in `tests/step_time/programs.py` on an H200
+//! An operator takes a fixed time, the time of its arithmetic, and the time of its memory traffic. Arithmetic reaches a share of the
+//! datasheet's rate; traffic reaches a rate that depends on the multiprocessors, and at most a share of the bandwidth. The rates were fitted to the kernels of the programs `FITTED` in `tests/step_time/programs.py` on an H200
 //! (docs/measurements/step-time.md). The kinds are those of `python/plimsoll/techniques/kinds.py`.
 
 use plimsoll_gpu::Gpu;
@@ -10,6 +10,12 @@ use crate::protocol::Counted;
 
 /// Seconds between two kernels.
 const GAP_S: f64 = 1.05e-6;
+/// An operator launches a kernel, and one more for each so many microseconds of its fixed time.
+const KERNEL_US: f64 = 20.0;
+/// The share of the datasheet's bandwidth that kernels reach at most.
+const BANDWIDTH: f64 = 0.86;
+/// The product of multiprocessors and clock (in kHz), and the bandwidth, of the GPU that the rates were fitted on, an H200.
+const FITTED: (f64, f64) = (132.0 * 1_980_000.0, 4.8e12);
 /// The memory traffic under bf16 autocast: half as much for products and activations, the same for parameters and optimizers.
 const NARROW: f64 = 0.6;
 /// The number of channels with which a convolution reaches half of its rate.
@@ -25,7 +31,7 @@ struct Kind {
     fixed_us: f64,
     /// The share of the datasheet's arithmetic rate.
     arithmetic: f64,
-    /// The share of the datasheet's bandwidth.
+    /// The share of an H200's bandwidth.
     traffic: f64,
 }
 
@@ -72,8 +78,8 @@ const KINDS: &[Kind] = &[
     kind("softmax backward", 5.0, 1.00, 0.95),
     kind("pool", 0.8, 1.00, 0.34),
     kind("pool backward", 8.3, 1.00, 0.20),
-    kind("recurrent", 20.0, 0.30, 0.50),
-    kind("recurrent backward", 20.0, 0.30, 0.50),
+    kind("recurrent", 12.0, 0.30, 0.50),
+    kind("recurrent backward", 26.0, 0.30, 0.50),
 ];
 
 /// The arithmetic rate that applies to a product.
@@ -115,7 +121,7 @@ impl Rate {
 pub(super) struct Operators {
     kind: &'static Kind,
     rate: Rate,
-    /// What it needs much of to be fast: channels of a convolution, groups of a group norm; otherwise 0.
+    /// What it needs much of to be fast: channels of a convolution, groups of a group norm. The steps of a recurrent layer. Otherwise 0.
     width: f64,
     /// FLOPs of one of them.
     pub(super) flops: f64,
@@ -162,12 +168,24 @@ impl Operators {
         if name.starts_with("group norm") && self.width > 0.0 {
             traffic *= self.width / (self.width + GROUPS);
         }
+        let speed = f64::from(gpu.multiprocessors) * f64::from(gpu.clock_khz) / FITTED.0;
+        let reached = (traffic * FITTED.1 * speed).min(BANDWIDTH * gpu.bandwidth.memory_bytes_per_s as f64);
         let bytes = if is_narrow { self.bytes * NARROW } else { self.bytes };
         Seconds {
-            fixed: parts * (fixed_us * 1e-6 + GAP_S),
+            fixed: parts * self.times() * (fixed_us * 1e-6 + GAP_S),
             arithmetic: self.flops / (arithmetic * rate),
-            traffic: bytes / (traffic * gpu.bandwidth.memory_bytes_per_s as f64),
+            traffic: bytes / reached,
         }
+    }
+
+    /// How often it repeats its kernels: a recurrent layer once for each step.
+    fn times(&self) -> f64 {
+        if self.kind.name.starts_with("recurrent") { self.width.max(1.0) } else { 1.0 }
+    }
+
+    /// The kernels that one of them launches.
+    pub(super) fn kernels(&self) -> f64 {
+        self.times() * (1.0 + self.kind.fixed_us / KERNEL_US)
     }
 
     /// The type in which it multiplies matrices; `None` for other operators.
