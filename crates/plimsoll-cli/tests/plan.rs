@@ -197,12 +197,17 @@ fn a_program_that_fits_as_it_is_keeps_its_command_and_what_it_would_write_is_lis
 #[test]
 fn the_time_of_a_step_is_that_of_the_host_if_it_computes_for_longer() {
     let torch = Torch::new("plan-bound", BLOCKS);
-    let row = |program: &[&str]| planned(&torch, &["--gpu=H100", "--host-factor=1"], program, 0)["tried"][0].clone();
+    let row = |program: &[&str]| {
+        planned(&torch, &["--gpu=H100", "--host-factor=1"], program, 0)["tried"][0].clone()
+    };
     let seconds = |row: &Value, name: &str| row[name].as_f64().expect("seconds");
     let computes = row(&["computes"]);
     assert_eq!(computes["bound_by"], "the host", "{computes}");
     let host_s = seconds(&computes, "estimated_host_seconds");
-    assert!(host_s > 0.0 && (seconds(&computes, "estimated_step_seconds") - host_s).abs() < 1e-9, "{computes}");
+    assert!(
+        host_s > 0.0 && (seconds(&computes, "estimated_step_seconds") - host_s).abs() < 1e-9,
+        "{computes}"
+    );
     let own_s = seconds(&row(&[]), "estimated_host_seconds");
     assert!(host_s > 2.0 * own_s, "{host_s} s, without the sum {own_s} s");
 }

@@ -403,7 +403,8 @@ pub(super) mod tests {
             let work = Work { rows: rows.clone(), order, host_s: Some(0.01), ..Work::default() };
             work.cost(gpu(), 1, &Set::default(), &trial(), &work, false).step_s
         };
-        let (runs_ahead, waits) = (step_s(vec![Some(0); 10]), step_s([vec![Some(0); 10], vec![None]].concat()));
+        let (runs_ahead, waits) =
+            (step_s(vec![Some(0); 10]), step_s([vec![Some(0); 10], vec![None]].concat()));
         // The host has launched the first product after 1 ms.
         assert!((waits - runs_ahead - 1e-3).abs() < 1e-4, "{waits} s, {runs_ahead} s");
     }

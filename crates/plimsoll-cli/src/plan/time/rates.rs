@@ -241,7 +241,14 @@ mod tests {
         let of = |width| {
             let kind = "convolution".to_owned();
             let rate = "tf32".to_owned();
-            Operators::of(&Counted { kind, rate, width, flops: 10_u64.pow(12), number: 1, ..Counted::default() })
+            Operators::of(&Counted {
+                kind,
+                rate,
+                width,
+                flops: 10_u64.pow(12),
+                number: 1,
+                ..Counted::default()
+            })
         };
         let seconds = |width| of(width).seconds(gpu, false, 1.0).arithmetic;
         assert!((seconds(200) / seconds(200 * 1000) - 2.0).abs() < 0.01);
