@@ -1,6 +1,6 @@
 """Prints the GPU memory that rank 0 of two takes at each first use of NCCL: one JSON line each.
 
-    python -m torch.distributed.run --standalone --nproc-per-node 2 two_ranks.py
+python -m torch.distributed.run --standalone --nproc-per-node 2 two_ranks.py
 """
 
 import json
