@@ -15,7 +15,7 @@
 //! | `lookup.rs` | [`named`], [`of_capability`], [`nearest`], [`nearest_of`], and [`UnknownGpu`] |
 //! | `outside.rs`, `outside/` | [`outside`]: memory of contexts, kernels' stacks, libraries, streams and graphs |
 //! | `nccl.rs`, `nccl/` | [`nccl`]: memory of NCCL's communicators |
-//! | `mig.rs` | [`slice`]: a MIG slice of a GPU |
+//! | `mig.rs` | [`slice()`]: a MIG slice of a GPU |
 //! | `described.rs`, `described/` | [`described`]: a GPU by its properties, or one of the above by its name |
 //!
 //! To add a GPU, add a constant to its generation's file and list it in `GPUS` there.

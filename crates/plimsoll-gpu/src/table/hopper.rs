@@ -66,6 +66,7 @@ const H200: Gpu = Gpu {
     memory_clock_khz: 3_201_000,
     bandwidth: Bandwidth::nvlink(4_800.0, 64.0, 450.0),
     datasheet: "NVIDIA H200 Tensor Core GPU datasheet (SXM), digits as in the H100's white paper",
+    known: KnownBytes { reserve: measured(644_939_776), ..SXM.known },
     ..SXM
 };
 
