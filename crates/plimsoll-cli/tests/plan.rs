@@ -198,7 +198,7 @@ fn a_program_that_fits_as_it_is_keeps_its_command_and_what_it_would_write_is_lis
 fn the_time_of_a_step_is_that_of_the_host_if_it_computes_for_longer() {
     let torch = Torch::new("plan-bound", BLOCKS);
     let row = |program: &[&str]| {
-        planned(&torch, &["--gpu=H100", "--host-factor=1"], program, 0)["tried"][0].clone()
+        planned(&torch, &["--gpu=80GiB", "--host-factor=1"], program, 0)["tried"][0].clone()
     };
     let seconds = |row: &Value, name: &str| row[name].as_f64().expect("seconds");
     let computes = row(&["computes"]);

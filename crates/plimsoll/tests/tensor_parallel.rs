@@ -102,7 +102,7 @@ fn a_vocabulary_is_cut_even_if_it_does_not_divide() {
         let wrong = Tensor::from_slice(&[0i64, 37], &[1, 2], &Device::cpu())?;
         Ok(embedding.forward(&wrong).map(drop).map_err(|error| error.to_string()))
     });
-    assert!(errors[1].as_ref().unwrap_err().contains("37") || errors[1].is_err(), "{errors:?}");
+    assert!(errors[1].is_err(), "{errors:?}");
 }
 
 /// A model with a loss.

@@ -201,9 +201,16 @@ fn pytorch(args: &CalibrateArgs, row: &mut Row) -> Result<bool, Failure> {
             row.missing.push(format!("eagerly loaded kernels were not measured: {why}"));
         }
     }
-    if args.no_nccl || row.facts.devices < 2 || row.nccl.is_none() {
-        row.missing.push("NCCL was not measured: it needs two GPUs and PyTorch with NCCL".to_owned());
-        return Ok(is_complete);
+    let why_not = if args.no_nccl {
+        Some("--no-nccl")
+    } else if row.facts.devices < 2 || row.nccl.is_none() {
+        Some("it needs two GPUs and PyTorch with NCCL")
+    } else {
+        (args.device > 0).then_some("it is measured between the first two GPUs, and --device names another")
+    };
+    if let Some(why) = why_not {
+        row.missing.push(format!("NCCL was not measured: {why}"));
+        return Ok(args.python.is_none() || is_complete);
     }
     output::progress("measuring NCCL between two GPUs");
     match two_ranks(&python, folder.path()) {
@@ -213,5 +220,5 @@ fn pytorch(args: &CalibrateArgs, row: &mut Row) -> Result<bool, Failure> {
             row.missing.push(format!("NCCL was not measured: {why}"));
         }
     }
-    Ok(is_complete)
+    Ok(args.python.is_none() || is_complete)
 }

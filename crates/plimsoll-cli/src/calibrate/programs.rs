@@ -3,14 +3,18 @@
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// How long a program may take.
 const PATIENCE: Duration = Duration::from_secs(180);
+
+/// How long it may take to end when it is asked to.
+const GRACE: Duration = Duration::from_secs(40);
 
 /// What PyTorch measured.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -116,9 +120,7 @@ fn run(command: &mut Command) -> Result<Measured, String> {
         match child.try_wait().map_err(unread)? {
             Some(status) => break status,
             None if Instant::now() > until => {
-                // It may end by itself at this moment.
-                let _ended = child.kill();
-                let _reaped = child.wait();
+                end(&mut child);
                 return Err(format!("{program} did not end within {} s", PATIENCE.as_secs()));
             }
             None => sleep(Duration::from_millis(20)),
@@ -131,6 +133,18 @@ fn run(command: &mut Command) -> Result<Measured, String> {
     let complaint = text(&mut complained).map_err(unread)?;
     let last = complaint.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it printed nothing");
     Err(format!("{program}: {}", last.trim()))
+}
+
+/// Ends a program. A launcher ends its ranks first, if it has time for that.
+fn end(child: &mut Child) {
+    // Each of these fails only if it ends by itself at this moment.
+    let _asked = kill_process(Pid::from_child(child), Signal::TERM);
+    let until = Instant::now() + GRACE;
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
+        sleep(Duration::from_millis(20));
+    }
+    let _ended = child.kill();
+    let _reaped = child.wait();
 }
 
 fn text(file: &mut fs::File) -> io::Result<String> {

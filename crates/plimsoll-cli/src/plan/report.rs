@@ -192,16 +192,17 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
             bytes => format!(", which other programs leave ({} are theirs: --others)", size(bytes)),
         }
     ));
-    if let Some(Cost { step_s, host_s, bound, .. }) = plan.base_cost() {
+    if let Some(Cost { step_s, host_s, is_measured, bound, .. }) = plan.base_cost() {
         note(format!(
             "time: estimated from a step's operators and the {}'s datasheet; {:.1} ms as it is, bound by {}; the host works {:.1} ms, {}",
             plan.target.listed.name,
             step_s * 1e3,
             bound.name(),
             host_s * 1e3,
-            match plan.host_factor {
-                None => "if it is as fast as this one (--host-factor)".to_owned(),
-                Some(factor) => format!("with host factor {factor}"),
+            match (is_measured, plan.host_factor) {
+                (true, None) => "if it is as fast as this one (--host-factor)".to_owned(),
+                (true, Some(factor)) => format!("with host factor {factor}"),
+                (false, _) => "assumed for each operator, not measured".to_owned(),
             }
         ));
     }

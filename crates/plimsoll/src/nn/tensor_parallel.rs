@@ -71,7 +71,18 @@ impl TensorParallel {
     /// The ranges of a dimension of `len` that this rank has.
     fn ranges(&self, path: &str, cut: Cut, len: usize) -> Result<Vec<Range<usize>>> {
         let blocks = match cut {
-            Cut::Uneven(_) => return Ok(vec![self.uneven(len)]),
+            Cut::Uneven(_) => {
+                let range = self.uneven(len);
+                let ranks = self.group.size();
+                // The last rank has the fewest.
+                if len.div_ceil(ranks) * (ranks - 1) >= len {
+                    let message = format!(
+                        "`{path}` has {len} rows, of which the last of {ranks} tensor parallel ranks would have none: use fewer ranks"
+                    );
+                    return Err(Error::argument(NAME, message));
+                }
+                return Ok(vec![range]);
+            }
             Cut::Whole(_) => 1,
             Cut::Blocks(_, blocks) => blocks,
         };

@@ -5,7 +5,7 @@ use std::ops::Range;
 use plimsoll_tensor::label::{Category, LabelId, Span, intern};
 use plimsoll_tensor::{
     Autocast, CrossEntropyOptions, DType, Error, Function, FunctionBackward, Grads, ProcessGroup, Result,
-    Save, Tensor, Tensors, apply,
+    Save, Tensor, Tensors, apply, is_grad_enabled,
 };
 
 use super::tensor_parallel::{Cut, TensorParallel};
@@ -195,6 +195,9 @@ impl Function for VocabParallelCrossEntropy {
 
     fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(vec![None; 3].into()) };
+        if is_grad_enabled() {
+            return Err(Error::autograd(NAME, "it has no second derivative among tensor parallel ranks"));
+        }
         let [x, weight, index, others, ignored, sums, factor] = [0, 1, 2, 3, 4, 5, 6].map(|i| at.saved(i));
         let (x, weight, index, others) = (x?, weight?, index?, others?);
         let (ignored, sums, factor) = (ignored?, sums?, factor?.mul(grad)?);

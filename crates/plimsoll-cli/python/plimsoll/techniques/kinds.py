@@ -52,7 +52,7 @@ def of(packet: Any, args: tuple[Any, ...], tensors: list[Any]) -> str:
             return "product odd narrow" if width < 4 else "product odd"
         return "product narrow" if width < 4 else "product"
     if found == "reduction":
-        return found if is_last(args) else "reduction of columns"
+        return found if is_last(name, args) else "reduction of columns"
     if found is not None:
         is_uneven = found.startswith("layer norm") and not all(dense(it) for it in tensors)
         return f"{found} uneven" if is_uneven else found
@@ -95,10 +95,11 @@ def width(packet: Any, args: tuple[Any, ...]) -> int:
     if "convolution" in name:
         weight, groups = (args[2], args[-2]) if backward else (args[1], args[-1])
         return int(math.sqrt(weight.shape[0] / groups * weight.shape[1]))
-    if name == "_cudnn_rnn":
-        return int(args[0].shape[1 if args[10] else 0] * args[9] * (1 + args[13]))
-    if name == "_cudnn_rnn_backward":
-        return int(args[0].shape[1 if args[14] else 0] * args[13] * (1 + args[17]))
+    if name in ("_cudnn_rnn", "_cudnn_rnn_backward"):
+        layers, is_batch_first, _, _, both_ways, batch_sizes = args[13:19] if backward else args[9:15]
+        # A packed sequence has the sizes of its steps.
+        steps = len(batch_sizes) or args[0].shape[1 if is_batch_first else 0]
+        return int(steps * layers * (1 + both_ways))
     if "group_norm" in name:
         return int(args[5] * args[8] if backward else args[3] * args[6])
     return 0
@@ -116,14 +117,14 @@ def of_convolution(packet: Any, args: tuple[Any, ...], result: Any) -> int | Non
     return int(2 * passes * (every.numel() // every.shape[1]) * math.prod(weight.shape))
 
 
-def is_last(args: tuple[Any, ...]) -> bool:
+def is_last(name: str, args: tuple[Any, ...]) -> bool:
     """Whether a reduction adds values that are next to each other."""
-    x = args[0]
-    dims = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple, int)) else None
-    if dims is None or dims == []:
+    x, place = args[0], 2 if "norm" in name else 1
+    dims = args[place] if len(args) > place and isinstance(args[place], (list, tuple, int)) else None
+    if dims is None or dims == [] or isinstance(dims, bool) or not x.dim():
         return True
     last = [dim % x.dim() for dim in ([dims] if isinstance(dims, int) else dims)]
-    return bool(x.dim()) and x.dim() - 1 in last
+    return x.dim() - 1 in last
 
 
 def dense(tensor: Any) -> bool:

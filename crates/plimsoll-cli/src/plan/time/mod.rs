@@ -28,13 +28,13 @@ const WIRE: f64 = 0.7;
 const EXPOSED: f64 = 0.1;
 /// The fraction of a step that the forward pass takes, because it has a third of the matrix products.
 const FORWARD: f64 = 1.0 / 3.0;
-/// Seconds of the host for an operator, if the time of the host was not measured.
-const HOST_S: f64 = 25e-6;
+/// Seconds of a host with factor 1 for an operator, if the time of the host was not measured.
+const HOST_S: f64 = 13e-6;
 /// Seconds that a launch takes in the driver of a host with factor 1; the stand-in's takes none.
 const LAUNCH_S: f64 = 3.5e-6;
-/// Seconds of host time for each checkpointed block, in addition to its operators, with PyTorch's
-/// checkpointing or ours. Measured on the host of an H200 (note 0019).
-const AGAIN_S: f64 = 0.6e-3;
+/// Seconds of a host with factor 1 for each checkpointed block, in addition to its operators, with PyTorch's
+/// checkpointing or ours: half of what the host of an H200 took (note 0019), whose factor is about 2.
+const AGAIN_S: f64 = 0.3e-3;
 
 /// The operators of one step.
 #[derive(Debug, Clone, Default)]
@@ -44,8 +44,8 @@ pub(super) struct Work {
     order: Vec<Option<usize>>,
     /// Seconds of the training machine's processor in a step without the driver's, if they were measured here.
     host_s: Option<f64>,
-    /// Seconds of a launch in its driver.
-    launch_s: f64,
+    /// The host factor of the training machine.
+    factor: f64,
     /// Repeated blocks.
     blocks: u64,
     /// Repeated blocks inside those blocks.
@@ -85,6 +85,8 @@ pub(super) struct Cost {
     pub(super) wire_bytes: u64,
     /// Seconds that the host works in a step.
     pub(super) host_s: f64,
+    /// Whether that was measured, and not assumed for each operator.
+    pub(super) is_measured: bool,
     /// What a step waits for most of the time.
     pub(super) bound: Bound,
 }
@@ -131,7 +133,7 @@ impl Work {
             rows,
             order: counted.order.iter().map(place).collect(),
             host_s: counted.host_s.map(|seconds| seconds * hosts.training / hosts.own),
-            launch_s: LAUNCH_S * hosts.training,
+            factor: hosts.training,
             blocks: counted.blocks,
             nested: counted.nested,
         }
@@ -164,7 +166,7 @@ impl Work {
     fn host_s(&self) -> f64 {
         let operators: f64 = self.rows.iter().map(|(_, row)| row.number).sum();
         let kernels: f64 = self.rows.iter().map(|(_, row)| row.number * row.kernels()).sum();
-        self.host_s.unwrap_or(operators * HOST_S) + kernels * self.launch_s
+        self.host_s.unwrap_or(operators * HOST_S * self.factor) + kernels * LAUNCH_S * self.factor
     }
 
     /// Seconds in which neither the host nor the GPU works, because the host waits for results.
@@ -233,8 +235,8 @@ impl Work {
         }
         let blocks = again.min(self.blocks) + nested_again.min(self.nested);
         let own: f64 = self.rows.iter().map(|(_, row)| row.number).sum();
-        let host_s = self.host_s() * launches / own.max(1.0) + blocks as f64 * parts * AGAIN_S;
-        cost.host_s = host_s;
+        let host_s = self.host_s() * launches / own.max(1.0) + blocks as f64 * parts * AGAIN_S * self.factor;
+        (cost.host_s, cost.is_measured) = (host_s, self.host_s.is_some());
         cost.step_s = busy.all().max(host_s) + self.idle_s(gpu);
         cost.bound = match (host_s > busy.all(), busy.traffic > busy.arithmetic) {
             (true, _) => Bound::Host,
@@ -262,10 +264,12 @@ impl Work {
         let together = |a: f64, b: f64| a.max(b) + EXPOSED * a.min(b);
         cost.step_s = passes.map(|(part, moving)| together(step_s * part, moving)).iter().sum();
         cost.step_s = together(cost.step_s, fetched as f64 / pinned_bytes_per_s);
-        cost.step_s += 2.0 * in_step as f64 / pinned_bytes_per_s;
-        cost.step_s += 2.0 * reported(Time::DiskCopies) as f64 * parts / DISK_BYTES_PER_S;
+        let to_disk = 2.0 * reported(Time::DiskCopies) as f64 * parts / DISK_BYTES_PER_S;
+        let in_step = 2.0 * in_step as f64 / pinned_bytes_per_s;
+        cost.step_s += in_step + to_disk;
         if cost.step_s > 2.0 * step_s {
-            cost.bound = if sent > copies { Bound::Network } else { Bound::Copies };
+            let moved = 2.0 * copies + fetched as f64 / pinned_bytes_per_s + in_step + to_disk;
+            cost.bound = if sent > moved { Bound::Network } else { Bound::Copies };
         }
         cost
     }
@@ -382,7 +386,7 @@ pub(super) mod tests {
     #[test]
     fn the_host_bounds_many_small_operators_and_each_checkpointed_block_adds_to_its_time() {
         let rows = ["block 0", "block 1"].map(|place| row(place, "pointwise", "f32", 0, 4, 100)).into();
-        let work = Work { rows, host_s: Some(0.01), launch_s: LAUNCH_S, blocks: 2, ..Work::default() };
+        let work = Work { rows, host_s: Some(0.01), factor: 1.0, blocks: 2, ..Work::default() };
         let cost = |set: &str| work.cost(gpu(), 1, &Set::parse(set).unwrap(), &trial(), &work, false);
         let kernels: f64 = work.rows.iter().map(|(_, row)| 100.0 * row.kernels()).sum();
         let host_s = 0.01 + kernels * LAUNCH_S;
