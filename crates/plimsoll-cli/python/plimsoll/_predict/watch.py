@@ -40,12 +40,12 @@ from .optimizers import Hosted, shares_parameters
 from .reads import Reads
 from .settings import number
 from .shadows import Known
+from .timing import Timing
 from .varying import Varying
 from .warnings import Warnings
 
 STOP = os.path.join(settings.FOLDER, protocol.STOP)  # exit once it exists; also in forks, whose folder is another
 PATIENCE = 10  # an optimizer that never steps is ignored after this many times the requested steps
-TIMED_S = 5.0  # at most for the steps that show the host's time
 QUIET = 6  # reserved bytes have settled if they did not grow for this many steps
 LATEST = 60  # the number of steps after which to stop waiting for that
 ENTRIES = 1_000_000  # events in the history, the latest ones
@@ -71,12 +71,11 @@ class Watch:
             self.known: Known | None = Known(torch, self.reads.of_thread)
         except Exception:
             self.known = None  # PyTorch before 2.9 has no `get_kernel`
+        self.timing, self.warnings = Timing(self.reads, self.known, self.stop), Warnings(torch, self.reads)
         self.finish_up = Finish(torch)
         self.growth, self.late, self.varying = Growth(torch), Late(torch), Varying()
         self.growing, self.falling = Growing(torch), Falling(torch)
-        self.warnings = Warnings(torch, self.reads)
-        self.graphs = Graphs(torch, self.count)
-        self.hosted = Hosted(torch)
+        self.graphs, self.hosted = Graphs(torch, self.count), Hosted(torch)
         sparse.torch_save(torch)
         self.host = Host(torch)
         self.peak: Peak | None = None
@@ -106,9 +105,8 @@ class Watch:
 
     def begin(self) -> None:
         """Empty counts, at the start and in a forked child."""
-        self.pid = os.getpid()
-        self.started = False
-        self.allocator = "native"
+        self.pid, self.counted = os.getpid(), 0  # steps
+        self.started, self.allocator = False, "native"
         self.visible: list[str] = []  # CUDA_VISIBLE_DEVICES when CUDA was initialized
         self.state = "running"
         self.failures = 0  # requests that ran out of memory
@@ -117,7 +115,6 @@ class Watch:
         self.is_dumped = False  # whether a snapshot was written at such a failure
         self.steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # by optimizer
         self.passes: dict[tuple[CodeType, int], int] = {}  # backward passes by line, while there is no optimizer
-        self.counted = 0  # steps
         self.outside: int | None = None  # bytes that were allocated outside PyTorch's allocator; None: unknown
         self.after_error: protocol.Thrown | None = None  # the exception that ended the code after the steps
         self.peaks: dict[tuple[int, str], tuple[int, int]] = {}  # by device: bytes, and the step
@@ -126,7 +123,6 @@ class Watch:
         self.retries: dict[int, int] = {}  # by device: how often cached memory was given back, because memory was short
         self.error: protocol.Thrown | None = None
         self.refusal: protocol.Refusal | None = None  # the technique that cannot be applied, and why
-        self.is_timing = False  # whether only the host's time is still of interest
 
     def apply(self, torch: Any, wanted: str) -> None:
         """Techniques of `--with`."""
@@ -145,18 +141,6 @@ class Watch:
         """Ends the process: a technique raised an exception."""
         self.error = described(failure, name)
         self.stop("failed", 1)
-
-    def uncover(self) -> None:
-        """Removes the wrappers around operators: the steps that follow show the host's own time. Values that the program reads are
-        unknown from now on, so an exception or a loop without end only ends the run.
-        """
-        self.is_timing = True
-        self.reads.stop()
-        if self.known is not None:
-            self.known.uncover()
-        timer = threading.Timer(TIMED_S, self.stop, ("stopped", 0))
-        timer.daemon = True
-        timer.start()
 
     @contextlib.contextmanager
     def unread(self) -> Iterator[Any]:
@@ -251,9 +235,9 @@ class Watch:
 
     def count_steps(self, steps: int) -> None:
         """This many steps are done."""
-        if self.is_timing:
+        if self.timing.is_on:
             self.counted = steps
-            return self.stop("stopped", 0) if steps >= settings.STEPS else None
+            return self.timing.stepped(steps)
         finish = self.finish_up
         if finish.finishing:
             if not finish.goes_on(sys._getframe(1)):
@@ -342,7 +326,7 @@ class Watch:
             return
         self.state = "ended"
         failure = getattr(sys, "last_value", None)
-        if failure is not None and (self.finish_up.finishing or self.is_timing) and not self.failures:
+        if failure is not None and (self.finish_up.finishing or self.timing.is_on) and not self.failures:
             # The steps succeeded, and the code after them failed, perhaps because its loop was shortened.
             self.state, self.after_error = "stopped", described(failure)
             self.finish(dump=True)

@@ -127,9 +127,9 @@ class Count:
         if self.mode is not None:
             self.mode.__exit__(None, None, None)
             self.mode = None
-        uncover = getattr(context.host, "uncover", None)
-        if uncover is not None:
-            uncover()
+        timing = getattr(context.host, "timing", None)
+        if timing is not None:
+            timing.begin()
         self.began = None
 
     def lap(self) -> None:
