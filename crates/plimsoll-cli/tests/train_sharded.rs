@@ -9,36 +9,17 @@ use std::time::{Duration, Instant};
 use plimsoll_needs::needs;
 use serde_json::Value;
 
-use crate::program::{Folder, json, plimsoll, stderr, stdout};
+use crate::program::{Folder, json, plimsoll, small_gpt, stderr, stdout};
 
-/// A model whose matrices are large enough to be cut.
-const SMALL: [&str; 14] = [
-    "train",
-    "gpt",
-    "--layers",
-    "2",
-    "--heads",
-    "2",
-    "--width",
-    "128",
-    "--context",
-    "8",
-    "--batch-size",
-    "4",
-    "--sample",
-    "3",
-];
 const DDP: [&str; 4] = ["--parallel", "ddp", "--ranks", "2"];
 const SHARD: [&str; 4] = ["--parallel", "shard", "--ranks", "2"];
 
 fn gpt(args: &[&str]) -> Output {
-    plimsoll(&[&SMALL[..], args].concat())
+    small_gpt::train("4", args)
 }
 
 fn result(args: &[&str]) -> Value {
-    let output = gpt(&[args, &["--json"]].concat());
-    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
-    json(&output)
+    small_gpt::result("4", args)
 }
 
 #[test]
@@ -184,7 +165,7 @@ fn endless(run: &str) -> [Child; 2] {
         std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
     ["0", "1"].map(|rank| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-        command.args(SMALL).args([
+        command.args(small_gpt::SMALL).args(["--batch-size", "4"]).args([
             "--parallel",
             "shard",
             "--steps",

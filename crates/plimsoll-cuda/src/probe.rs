@@ -203,8 +203,8 @@ impl Probe {
     /// # Errors
     /// Errors of the driver. Needs a context.
     pub fn stack(&self, room: u32) -> Result<u64> {
-        let mut out = self.driver.alloc(4096)?;
         let function = self.driver.load(&kernel(self.facts.capability, room), KERNEL)?;
+        let mut out = self.driver.alloc(4096)?;
         let (mut at, stream) = (1_u32, 0);
         let grown = self.grows(|| {
             let mut arguments: [*mut c_void; 2] = [(&raw mut out).cast(), (&raw mut at).cast()];

@@ -52,7 +52,7 @@ pub struct Described {
 pub enum NotDescribed {
     /// The name, or the one after `like=`.
     Name(UnknownGpu),
-    /// The GPU has no such MIG profile; it has these.
+    /// No such MIG profile of the GPU is known; these are.
     Profile(&'static str, Vec<&'static str>),
     /// This part of a description is wrong.
     Part(String),
@@ -66,7 +66,7 @@ impl fmt::Display for NotDescribed {
                 write!(f, "no MIG profiles are known for {name}")
             }
             NotDescribed::Profile(name, profiles) => {
-                write!(f, "not a MIG profile of {name}, which has {}", profiles.join(", "))
+                write!(f, "not a known MIG profile of {name}; known are {}", profiles.join(", "))
             }
             NotDescribed::Part(why) => f.write_str(why),
         }
@@ -168,8 +168,10 @@ impl<'text> Parts<'text> {
                 ));
             }
         };
-        let sms = self.value("sms", "142", number)?;
-        let threads = self.value("threads", "1536", number)?;
+        // Bounds far above any GPU, so that no size that is computed from them overflows.
+        let up_to = |most: i32| move |text: &str| number(text).filter(|it| *it <= most);
+        let sms = self.value("sms", "142", up_to(100_000))?;
+        let threads = self.value("threads", "1536", up_to(100_000))?;
         let capability_of = capability.unwrap_or(base.capability);
         let tflops = self.value("tflops", "165", flops)?;
         let scaled = Scale {

@@ -8,7 +8,7 @@ use plimsoll::nn::{
 };
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_norm_};
 use plimsoll::parallel::{DdpOptions, DeviceMesh, DistributedDataParallel, FullyShardOptions, fully_shard};
-use plimsoll::{Device, ProcessGroup, Result, SimConfig, Tensor};
+use plimsoll::{DType, Device, ProcessGroup, Result, SimConfig, Tensor};
 
 /// Runs `f` on each rank of a group of threads.
 fn on_ranks<T: Send>(size: usize, f: impl Fn(&ProcessGroup) -> Result<T> + Sync) -> Vec<T> {
@@ -269,4 +269,29 @@ fn sizes_that_do_not_divide_and_what_is_not_supported_are_refused_by_name() {
     refused(sharded, "only a part of transformer.wte.weight");
     let ddp = DistributedDataParallel::new(&model, &world, DdpOptions::default()).unwrap();
     refused(ddp.clip_grad_norm_(1.0).map(drop), "only a part of transformer.wte.weight");
+}
+
+#[test]
+fn a_deferred_model_that_is_converted_still_adds_the_gradients_of_what_is_not_cut() {
+    let gradients = on_ranks(2, |world| {
+        let device = Device::cpu_with(Default::default());
+        let config = LlamaConfig {
+            vocab_size: 100,
+            hidden_size: 32,
+            intermediate_size: 48,
+            num_hidden_layers: 1,
+            num_attention_heads: 4,
+            num_key_value_heads: 2,
+            ..LlamaConfig::default()
+        };
+        let mut model = Llama::new(&Scope::new(&device, 1).deferred().tensor_parallel(world), config)?;
+        model.bfloat16()?;
+        let (tokens, targets) = batch(0, 0, &device)?;
+        model.loss(&tokens, &targets)?.backward()?;
+        let norms = model.named_parameters().into_iter().filter(|(name, _)| name.contains("norm"));
+        norms.map(|(_, norm)| norm.grad().unwrap().to_dtype(DType::F32)?.to_vec::<f32>()).collect()
+    });
+    let [one, two]: [Vec<Vec<f32>>; 2] = gradients.try_into().unwrap();
+    assert_eq!(one.len(), 3);
+    assert_eq!(one, two);
 }

@@ -328,7 +328,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         if self.tried.work(set).is_none() {
             let counted = self.trials.of(set, How::Counted)?;
             if counted.end != End::Interrupted {
-                self.tried.add_work(set.clone(), Work::of(&counted, self.trials.hosts()));
+                self.tried.add_work(set.clone(), Work::of(&counted, self.target.listed, self.trials.hosts()));
             }
         }
         Ok(())

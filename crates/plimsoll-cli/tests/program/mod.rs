@@ -1,6 +1,7 @@
 //! The program as users run it (a process, its streams and its exit code), and folders to work in.
 
 pub(crate) mod images;
+pub(crate) mod small_gpt;
 pub(crate) mod verbs;
 
 use std::ffi::OsStr;

@@ -154,7 +154,10 @@ impl Engine {
         let sent = self.communicator.broadcast(&mut id.0, 0, content);
         sent.map_err(|source| Error::Distributed { op: OP, source: Box::new(source) })?;
         let nccl = Arc::new(gpu.join(id, rank, size).map_err(failed)?);
-        self.shared.joined.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&nccl));
+        let mut all_joined = self.shared.joined.lock().unwrap_or_else(PoisonError::into_inner);
+        all_joined.retain(|other| other.strong_count() > 0);
+        all_joined.push(Arc::downgrade(&nccl));
+        drop(all_joined);
         let shared = Arc::downgrade(&self.shared);
         // All ranks are asked, also if this is a group of some: they may wait for one that is not in it.
         device.backend().wait_unless(Box::new(move |waited| {

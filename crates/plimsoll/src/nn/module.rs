@@ -3,8 +3,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_tensor::label::intern;
-use plimsoll_tensor::{DType, Device, Error, MemoryFormat, Result, State, Tensor};
+use plimsoll_tensor::{DType, Device, Error, MemoryFormat, Result, Tensor};
 
 use super::member::{Member, MemberMut, Members, MembersMut};
 use super::summary::Summary;
@@ -166,7 +165,7 @@ pub trait Module: Any + Send + Sync {
             let (id, grad) = (tensor.id(), tensor.grad());
             // The gradient is converted after the old values are freed.
             tensor.clear_grad();
-            let converted = match convert(&tensor, dtype) {
+            let converted = match tensor.leaf_to_dtype(dtype) {
                 Ok(converted) => converted,
                 Err(error) => {
                     tensor.set_grad(grad)?;
@@ -297,18 +296,6 @@ pub trait Module: Any + Send + Sync {
         });
         Summary::of(self.kind(), own, modules)
     }
-}
-
-/// The tensor, converted to another type. If its values are not drawn yet, they are drawn later in that type.
-fn convert(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
-    if tensor.state() != State::Evicted || tensor.dtype() == dtype {
-        return tensor.leaf_to_dtype(dtype);
-    }
-    let converted = Tensor::empty(tensor.shape(), dtype, tensor.device())?;
-    converted.set_owner(tensor.category(), intern(&tensor.label()));
-    let from = tensor.detach();
-    converted.evict_with(move || from.to_dtype(dtype))?;
-    converted.requires_grad_(tensor.requires_grad())
 }
 
 /// # Errors

@@ -62,7 +62,7 @@ impl TensorParallel {
         Err(Error::argument(NAME, message))
     }
 
-    /// This rank's range of a dimension of which the last rank may have less.
+    /// This rank's range of a dimension that the ranks need not divide: the last rank may have fewer.
     pub(crate) fn uneven(&self, count: usize) -> Range<usize> {
         let most = count.div_ceil(self.group.size());
         (self.group.rank() * most).min(count)..((self.group.rank() + 1) * most).min(count)
@@ -77,7 +77,7 @@ impl TensorParallel {
                 // The last rank has the fewest.
                 if len.div_ceil(ranks) * (ranks - 1) >= len {
                     let message = format!(
-                        "`{path}` has {len} rows, of which the last of {ranks} tensor parallel ranks would have none: use fewer ranks"
+                        "`{path}` has only {len} rows: the last of {ranks} tensor parallel ranks would have none; use fewer ranks"
                     );
                     return Err(Error::argument(NAME, message));
                 }

@@ -4,19 +4,9 @@ use plimsoll::nn::{BatchNorm1d, Linear, Module, Scope, Sequential};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::parallel::{Shard, fully_shard};
 use plimsoll::serialize::{Checkpoint, Strict};
-use plimsoll::{Device, Error, ProcessGroup, Result, Tensor};
+use plimsoll::{Device, ProcessGroup, Result, Tensor};
 
-use super::{Case, Net, SHARDED, Training, Way, on_ranks, options};
-
-/// Losses and parameters of a few steps.
-fn train(group: &ProcessGroup, shard: Option<Shard>, case: Case) -> (Vec<u32>, Vec<Vec<u8>>) {
-    let run = || {
-        let mut training = Training::new(group, shard, case, 1)?;
-        let losses = (0..3).map(|step| training.step(group, step)).collect::<Result<_>>()?;
-        Ok::<_, Error>((losses, training.values()?))
-    };
-    run().unwrap()
-}
+use super::{Case, Net, SHARDED, Training, Way, on_ranks, options, train};
 
 fn all_are_equal(case: Case, sizes: &[usize]) {
     for &size in sizes {

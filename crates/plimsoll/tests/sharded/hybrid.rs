@@ -7,20 +7,10 @@ use plimsoll::models::Gpt2;
 use plimsoll::nn::Scope;
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::parallel::{DeviceMesh, Shard, fully_shard};
-use plimsoll::{Device, Error, ProcessGroup, Result, SimConfig, Tensor, Traffic};
+use plimsoll::{Device, ProcessGroup, Result, SimConfig, Tensor, Traffic};
 
 use super::saving::Folder;
-use super::{Case, SHARDED, Training, Way, config, on_ranks, options};
-
-/// Losses and parameters of three steps.
-fn train(group: &ProcessGroup, shard: Option<Shard>, case: Case) -> (Vec<u32>, Vec<Vec<u8>>) {
-    let run = || {
-        let mut training = Training::new(group, shard, case, 1)?;
-        let losses = (0..3).map(|step| training.step(group, step)).collect::<Result<_>>()?;
-        Ok::<_, Error>((losses, training.values()?))
-    };
-    run().unwrap()
-}
+use super::{Case, SHARDED, Training, Way, config, on_ranks, options, train};
 
 #[test]
 fn replicas_that_shard_have_the_bits_of_data_parallel_training() {

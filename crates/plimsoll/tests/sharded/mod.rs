@@ -17,7 +17,7 @@ use plimsoll::parallel::{
     DdpOptions, DeviceMesh, DistributedDataParallel, FullyShardOptions, FullyShardedDataParallel,
     Reproducible, Shard, fully_shard,
 };
-use plimsoll::{DType, Device, ProcessGroup, Result, Tensor, members};
+use plimsoll::{DType, Device, Error, ProcessGroup, Result, Tensor, members};
 
 const SHARDED: [Shard; 3] = [Shard::OptimizerState, Shard::Gradients, Shard::Parameters];
 
@@ -176,6 +176,16 @@ impl Training {
     fn values(&self) -> Result<Vec<Vec<u8>>> {
         self.model.parameters().iter().map(|parameter| parameter.to_bytes()).collect()
     }
+}
+
+/// Losses and parameters of three steps.
+fn train(group: &ProcessGroup, shard: Option<Shard>, case: Case) -> (Vec<u32>, Vec<Vec<u8>>) {
+    let run = || {
+        let mut training = Training::new(group, shard, case, 1)?;
+        let losses = (0..3).map(|step| training.step(group, step)).collect::<Result<_>>()?;
+        Ok::<_, Error>((losses, training.values()?))
+    };
+    run().unwrap()
 }
 
 struct Net {

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 
 from .. import protocol
+
+# Libraries that have their own kernels, or allocate device memory outside PyTorch.
+LIBRARIES = (
+    "apex bitsandbytes cupy deepspeed flash_attn jax mamba_ssm numba.cuda tensorflow transformer_engine vllm xformers"
+).split()
 
 
 def counter(name: str, device: int) -> int | None:
@@ -80,3 +86,8 @@ def extend(size: int) -> None:
 def has_standin() -> bool:
     """Whether the stand-in is loaded in this process."""
     return hasattr(ctypes.CDLL(None), "plimsoll_standin_version")
+
+
+def libraries() -> list[str]:
+    """The libraries that this process has imported and whose memory on the device may be unknown."""
+    return [name for name in LIBRARIES if name in sys.modules]

@@ -49,10 +49,6 @@ PATIENCE = 10  # an optimizer that never steps is ignored after this many times 
 QUIET = 6  # reserved bytes have settled if they did not grow for this many steps
 LATEST = 60  # the number of steps after which to stop waiting for that
 ENTRIES = 1_000_000  # events in the history, the latest ones
-# Libraries that have their own kernels, or allocate device memory outside PyTorch.
-LIBRARIES = (
-    "apex bitsandbytes cupy deepspeed flash_attn jax mamba_ssm numba.cuda tensorflow transformer_engine vllm xformers"
-).split()
 
 
 class Watch:
@@ -71,11 +67,13 @@ class Watch:
             self.known: Known | None = Known(torch, self.reads.of_thread)
         except Exception:
             self.known = None  # PyTorch before 2.9 has no `get_kernel`
-        self.timing, self.warnings = Timing(self.reads, self.known, self.stop), Warnings(torch, self.reads)
+        self.timing = Timing(self.reads, self.known, self.stop)
         self.finish_up = Finish(torch)
         self.growth, self.late, self.varying = Growth(torch), Late(torch), Varying()
         self.growing, self.falling = Growing(torch), Falling(torch)
-        self.graphs, self.hosted = Graphs(torch, self.count), Hosted(torch)
+        self.warnings = Warnings(torch, self.reads)
+        self.graphs = Graphs(torch, self.count)
+        self.hosted = Hosted(torch)
         sparse.torch_save(torch)
         self.host = Host(torch)
         self.peak: Peak | None = None
@@ -105,8 +103,9 @@ class Watch:
 
     def begin(self) -> None:
         """Empty counts, at the start and in a forked child."""
-        self.pid, self.counted = os.getpid(), 0  # steps
-        self.started, self.allocator = False, "native"
+        self.pid = os.getpid()
+        self.started = False
+        self.allocator = "native"
         self.visible: list[str] = []  # CUDA_VISIBLE_DEVICES when CUDA was initialized
         self.state = "running"
         self.failures = 0  # requests that ran out of memory
@@ -115,6 +114,7 @@ class Watch:
         self.is_dumped = False  # whether a snapshot was written at such a failure
         self.steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # by optimizer
         self.passes: dict[tuple[CodeType, int], int] = {}  # backward passes by line, while there is no optimizer
+        self.counted = 0  # steps
         self.outside: int | None = None  # bytes that were allocated outside PyTorch's allocator; None: unknown
         self.after_error: protocol.Thrown | None = None  # the exception that ended the code after the steps
         self.peaks: dict[tuple[int, str], tuple[int, int]] = {}  # by device: bytes, and the step
@@ -464,7 +464,7 @@ class Watch:
             refused=refused,
             compile_caches=compiled.compile_caches(),
             compiles=compiled.compiles(),
-            libraries=[name for name in LIBRARIES if name in sys.modules],
+            libraries=standin.libraries(),
             error=self.error,
             reads=self.reads.rows(),
             problems=self.reads.problems + (self.reads.unused() if self.state != "running" else []),

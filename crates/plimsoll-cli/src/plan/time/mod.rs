@@ -2,8 +2,8 @@
 //! host works in a step.
 //!
 //! Host and GPU are two clocks (`clock.rs`): the host launches operators, and the GPU runs them in order. How long an operator takes
-//! depends on its kind (`rates.rs`). The host's time is measured: it is the processor time of a step here, without our hooks. So the
-//! estimate is for a training machine whose processor is as fast as this one (note 0032).
+//! depends on its kind (`rates.rs`). The host's time is measured: it is the processor time of a step here, without our hooks, scaled by
+//! the host factors of both machines (note 0032).
 
 mod clock;
 mod rates;
@@ -40,8 +40,8 @@ const AGAIN_S: f64 = 0.3e-3;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Work {
     rows: Vec<(Phase, Operators)>,
-    /// The rows in the order of the step; `None` where the host waits for the GPU.
-    order: Vec<Option<usize>>,
+    /// Seconds in which neither the host nor the GPU works, because the host waits for results.
+    idle_s: f64,
     /// Seconds of the training machine's processor in a step without the driver's, if they were measured here.
     host_s: Option<f64>,
     /// The host factor of the training machine.
@@ -121,22 +121,24 @@ impl Bound {
 }
 
 impl Work {
-    /// Reads the report of a counting trial; empty if the trial did not run to its end. The host factors are those of this machine
-    /// and of the one that will train.
-    pub(super) fn of(trial: &Trial, hosts: Hosts) -> Work {
+    /// Reads the report of a counting trial; empty if the trial did not run to its end. The step is for this GPU; the host factors
+    /// are those of this machine and of the one that will train.
+    pub(super) fn of(trial: &Trial, gpu: &Gpu, hosts: Hosts) -> Work {
         // A run that failed counted only part of a step.
         let counted = trial.technique("count").filter(|_| trial.end == End::Ran);
         let Some(counted) = counted else { return Work::default() };
         let rows = counted.work.iter().map(|row| (Phase::of(&row.place), Operators::of(row))).collect();
         let place = |&place: &i64| usize::try_from(place).ok().filter(|&it| it < counted.work.len());
-        Work {
+        let order: Vec<Option<usize>> = counted.order.iter().map(place).collect();
+        let work = Work {
             rows,
-            order: counted.order.iter().map(place).collect(),
+            idle_s: 0.0,
             host_s: counted.host_s.map(|seconds| seconds * hosts.training / hosts.own),
             factor: hosts.training,
             blocks: counted.blocks,
             nested: counted.nested,
-        }
+        };
+        Work { idle_s: work.idle_s(gpu, &order), ..work }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -169,11 +171,11 @@ impl Work {
         self.host_s.unwrap_or(operators * HOST_S * self.factor) + kernels * LAUNCH_S * self.factor
     }
 
-    /// Seconds in which neither the host nor the GPU works, because the host waits for results.
-    fn idle_s(&self, gpu: &Gpu) -> f64 {
+    /// Seconds in which neither the host nor the GPU works. `order` has the rows as they run; `None` where the host waits for the GPU.
+    fn idle_s(&self, gpu: &Gpu, order: &[Option<usize>]) -> f64 {
         let each: Vec<f64> = self.rows.iter().map(|(_, row)| row.seconds(gpu, false, 1.0).all()).collect();
         let event = |place: &Option<usize>| place.map_or(Event::Wait, |place| Event::Launch(each[place]));
-        let events: Vec<Event> = self.order.iter().map(event).collect();
+        let events: Vec<Event> = order.iter().map(event).collect();
         let busy_s: f64 = self.rows.iter().zip(&each).map(|((_, row), each)| row.number * each).sum();
         (clock::step_s(&events, self.host_s()) - busy_s.max(self.host_s())).max(0.0)
     }
@@ -237,7 +239,7 @@ impl Work {
         let own: f64 = self.rows.iter().map(|(_, row)| row.number).sum();
         let host_s = self.host_s() * launches / own.max(1.0) + blocks as f64 * parts * AGAIN_S * self.factor;
         (cost.host_s, cost.is_measured) = (host_s, self.host_s.is_some());
-        cost.step_s = busy.all().max(host_s) + self.idle_s(gpu);
+        cost.step_s = busy.all().max(host_s) + self.idle_s;
         cost.bound = match (host_s > busy.all(), busy.traffic > busy.arithmetic) {
             (true, _) => Bound::Host,
             (false, true) => Bound::Memory,
@@ -404,7 +406,8 @@ pub(super) mod tests {
     fn a_step_that_reads_its_loss_takes_longer() {
         let rows = vec![row("rest", "product", "bf16", 10_u64.pow(12), 0, 10)];
         let step_s = |order: Vec<Option<usize>>| {
-            let work = Work { rows: rows.clone(), order, host_s: Some(0.01), ..Work::default() };
+            let work = Work { rows: rows.clone(), host_s: Some(0.01), ..Work::default() };
+            let work = Work { idle_s: work.idle_s(gpu(), &order), ..work };
             work.cost(gpu(), 1, &Set::default(), &trial(), &work, false).step_s
         };
         let (runs_ahead, waits) =

@@ -1,8 +1,9 @@
 //! How long operators take on a GPU, by kind: [`Operators::seconds`].
 //!
 //! An operator takes a fixed time, the time of its arithmetic, and the time of its memory traffic. Arithmetic reaches a share of the
-//! datasheet's rate; traffic reaches a rate that depends on the multiprocessors, and at most a share of the bandwidth. The rates were fitted to the kernels of the programs `FITTED` in `tests/step_time/programs.py` on an H200
-//! (docs/measurements/step-time.md). The kinds are those of `python/plimsoll/techniques/kinds.py`.
+//! datasheet's rate; traffic reaches a rate that depends on the multiprocessors, and at most a share of the bandwidth. The rates
+//! were fitted to the kernels of the programs `FITTED` in `tests/step_time/programs.py` on an H200 (docs/measurements/step-time.md).
+//! The kinds are those of `python/plimsoll/techniques/kinds.py`.
 
 use plimsoll_gpu::Gpu;
 
@@ -128,12 +129,6 @@ pub(super) struct Operators {
     /// Bytes that one of them reads and writes.
     bytes: f64,
     pub(super) number: f64,
-}
-
-impl PartialEq for Kind {
-    fn eq(&self, other: &Kind) -> bool {
-        self.name == other.name
-    }
 }
 
 impl Operators {

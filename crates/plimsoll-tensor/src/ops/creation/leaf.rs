@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::shape::memory_format::MemoryFormat;
+use crate::storage::State;
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -23,7 +24,8 @@ impl Tensor {
     }
 
     /// Converts this leaf to another dtype, as PyTorch's `Module.to` converts a parameter. The result is a leaf with the same
-    /// owner and hooks, and with the gradient converted too. Returns the leaf itself if it has the dtype.
+    /// owner and hooks, and with the gradient converted too. Returns the leaf itself if it has the dtype. If the values are
+    /// [evicted](crate::State::Evicted), they are converted when they are computed.
     ///
     /// # Errors
     /// A tensor that is not a leaf; a leaf that requires a gradient and a dtype that cannot have one; out of memory.
@@ -32,7 +34,15 @@ impl Tensor {
             let message = "an operation made this tensor: convert it with `to_dtype`, which records it";
             return Err(Error::autograd("leaf_to_dtype", message));
         }
-        self.replaced(|tensor| Ok(owned_like(tensor.to_dtype(dtype)?, tensor)))
+        self.replaced(|tensor| {
+            if tensor.state() != State::Evicted || tensor.dtype() == dtype {
+                return Ok(owned_like(tensor.to_dtype(dtype)?, tensor));
+            }
+            let converted = Tensor::empty(tensor.shape(), dtype, tensor.device())?;
+            let from = tensor.detach();
+            converted.evict_with(move || from.to_dtype(dtype))?;
+            Ok(owned_like(converted, tensor))
+        })
     }
 
     /// Converts this leaf to a memory format, as PyTorch's `Module.to` converts a parameter. The result is a leaf with the same
