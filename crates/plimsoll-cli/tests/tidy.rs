@@ -19,7 +19,7 @@ const MOST_LINES: usize = 500;
 const SOURCES: [&str; 9] = [".rs", ".py", ".cu", ".js", ".css", ".sh", ".c", ".cpp", ".h"];
 
 /// The crates that each crate may use, apart from its tests.
-const EDGES: [(&str, &[&str]); 11] = [
+const EDGES: [(&str, &[&str]); 12] = [
     ("plimsoll-alloc", &[]),
     ("plimsoll-trace", &["plimsoll-alloc"]),
     ("plimsoll-cuda", &["plimsoll-alloc"]),
@@ -43,6 +43,7 @@ const EDGES: [(&str, &[&str]); 11] = [
     ),
     ("plimsoll-gpu", &[]),
     ("plimsoll-needs", &[]),
+    ("plimsoll-packing", &[]),
     ("plimsoll-standin", &["plimsoll-gpu"]),
 ];
 
