@@ -7,11 +7,18 @@ use super::pass::{Missing, Pass};
 use crate::techniques::{Alone, Joins, Numbers, Set, Technique};
 
 impl Pass<'_> {
-    /// Tries each technique alone, then the useful ones together, first those that change least and finally all.
+    /// Tries each technique alone, those that cost nothing first, then the useful ones together, first those that change least
+    /// and finally all.
     pub(super) fn inference(&mut self) -> Result<(), Missing> {
         let is_alone = |it: &Technique| it.row().alone < Alone::Offered && self.is_meant(*it);
         let alone: Vec<Technique> = Technique::all().filter(is_alone).collect();
-        self.alone(&alone)?;
+        let (free, others): (Vec<Technique>, Vec<Technique>) =
+            alone.iter().partition(|it| it.row().joins == Joins::Free);
+        self.alone(&free)?;
+        // Results on the host, for instance, take the machine's own memory and time.
+        if !self.is_met() {
+            self.alone(&others)?;
+        }
         let mut all = Set::default();
         for joins in [Joins::Free, Joins::Identical, Joins::Rounding, Joins::Changed] {
             all = self.joined(joins, None);

@@ -9,6 +9,9 @@ use crate::techniques::{Alone, Levels, Set, Technique};
 /// checkpointing each block.
 const SEGMENTED: u64 = 9;
 
+/// A program that needs more than this multiple of the GPU's memory needs the smallest memory budget, if any is enough.
+const FAR: f64 = 1.15;
+
 impl Pass<'_> {
     /// Tries the techniques for a program that compiles its training step: expandable segments, which reuse
     /// the first trial's compiled code from the caches, and smaller percentages of activations to keep,
@@ -17,22 +20,37 @@ impl Pass<'_> {
         let expandable = Set::default().with(Technique::Expandable, None);
         let budget = |percent| Set::default().with(Technique::MemoryBudget, Some(percent));
         // Two trials that compile concurrently take twice as long each, which would delay the first answer.
-        self.announce([expandable.clone(), budget(budgets()[0])]);
+        let mut percents = budgets().to_vec();
+        let is_far = self.is_far();
+        if is_far {
+            // Only the smallest may be enough. If it is not, the others need not compile.
+            percents.rotate_right(1);
+        }
+        self.announce([expandable.clone(), budget(percents[0])]);
         let is_fit = self.goal() == Goal::Fit;
         let tried = self.tried(&expandable)?;
         if is_fit && tried.has_room() {
             return Ok(true);
         }
-        for &percent in budgets() {
+        let mut has_room = false;
+        for (place, &percent) in percents.iter().enumerate() {
             let tried = self.tried(&budget(percent))?;
-            if is_fit && tried.has_room() {
+            has_room |= tried.has_room();
+            let is_smallest = is_far && place == 0;
+            if is_fit && tried.has_room() && !is_smallest {
                 return Ok(true);
             }
-            if !tried.is_effective() {
+            if !tried.is_effective() || (is_fit && is_smallest && !tried.has_room()) {
                 break;
             }
         }
-        Ok(false)
+        Ok(is_fit && has_room)
+    }
+
+    /// Whether the unchanged program needs far more than the GPU has.
+    fn is_far(&self) -> bool {
+        let needed = self.seen.first().map_or(0, |base| base.reserved_bytes);
+        needed as f64 > FAR * self.facts.limits.roomy_bytes as f64
     }
 
     /// Compiles the model with the fewest activations, and with more if that fits. Each trial takes about a
