@@ -27,7 +27,14 @@ const EDGES: [(&str, &[&str]); 12] = [
     ("plimsoll-dist", &[]),
     (
         "plimsoll-tensor",
-        &["plimsoll-alloc", "plimsoll-kernels", "plimsoll-cuda", "plimsoll-gpu", "plimsoll-dist"],
+        &[
+            "plimsoll-alloc",
+            "plimsoll-kernels",
+            "plimsoll-cuda",
+            "plimsoll-gpu",
+            "plimsoll-dist",
+            "plimsoll-packing",
+        ],
     ),
     ("plimsoll", &["plimsoll-tensor", "plimsoll-dist", "plimsoll-trace"]),
     (

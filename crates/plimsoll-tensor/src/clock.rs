@@ -5,6 +5,7 @@
 //! kernel on another stream takes longer, because NCCL's kernels occupy multiprocessors. Events make one clock wait for another. The
 //! host is not modelled: the estimate is of a GPU whose host keeps up, as that of a captured step does.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -49,6 +50,76 @@ const LINK: f64 = 0.54;
 const NETWORK_BYTES_PER_S: f64 = 50e9;
 /// How much longer a kernel takes that begins beside a collective.
 const BESIDE_A_COLLECTIVE: f64 = 1.6;
+
+/// The estimated seconds of a run of an operator on a device; `None` if the device's rates are unknown. `dtype` is the type of
+/// its first input.
+fn seconds(of: &DeviceProperties, op: &str, cost: &Cost, dtype: Option<DType>) -> Option<f64> {
+    let (bandwidth, flops) = (of.bandwidth?, of.flops?);
+    if cost.ranks > 1 {
+        let rate = match bandwidth.nvlink_bytes_per_s {
+            _ if cost.hosts > 1 => NETWORK_BYTES_PER_S,
+            Some(nvlink) => LINK * nvlink as f64,
+            None => LINK * bandwidth.pcie_bytes_per_s as f64,
+        };
+        return Some(COLLECTIVE_S + cost.bytes_received as f64 / rate);
+    }
+    let reached = reached(op);
+    let tf32 = || flops.tf32.filter(|_| op.starts_with("conv") || tf32::is_allowed_in_matmul());
+    let rate = match dtype {
+        Some(DType::F64) => flops.f64,
+        Some(DType::F16) => flops.f16,
+        Some(DType::BF16) => flops.bf16.unwrap_or(flops.f32),
+        // Without tensor cores, products are further from the peak.
+        _ => tf32().unwrap_or((0.75 * flops.f32 as f64) as u64),
+    };
+    let arithmetic = cost.flops as f64 / (reached.flops * rate as f64);
+    let bytes = (cost.bytes_read + cost.bytes_written) as f64;
+    let memory = bytes / (reached.bytes * bandwidth.memory_bytes_per_s as f64);
+    Some(reached.fixed_s + arithmetic.max(memory))
+}
+
+thread_local! {
+    /// What the operators of this thread take, while [`metered`] runs.
+    static METER: Cell<Option<f64>> = const { Cell::new(None) };
+}
+
+/// A device of unknown rates: 2 TFLOP/s and 100 GB/s.
+const NOMINAL_FLOPS_PER_S: f64 = 2e12;
+const NOMINAL_BYTES_PER_S: f64 = 1e11;
+
+/// Runs `f`. Returns its result and the estimated seconds of the operators that it ran on this thread, one after the other. They
+/// depend only on sizes and on the device's datasheet.
+pub(crate) fn metered<T>(f: impl FnOnce() -> T) -> (T, f64) {
+    /// Restores the meter, even if `f` panics.
+    struct Outer(Option<f64>);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            METER.set(self.0);
+        }
+    }
+    let outer = Outer(METER.replace(Some(0.0)));
+    let result = f();
+    let seconds = METER.get().unwrap_or(0.0);
+    drop(outer);
+    (result, seconds)
+}
+
+/// Whether this thread runs in [`metered`].
+pub(crate) fn is_metered() -> bool {
+    METER.get().is_some()
+}
+
+/// Adds a run of an operator to the meter, if there is one.
+pub(crate) fn meter(on: &DeviceProperties, op: &str, cost: &Cost, dtype: Option<DType>) {
+    if let Some(sum) = METER.get() {
+        let nominal = || {
+            let bytes = (cost.bytes_read + cost.bytes_written) as f64;
+            (cost.flops as f64 / NOMINAL_FLOPS_PER_S).max(bytes / NOMINAL_BYTES_PER_S)
+        };
+        METER.set(Some(sum + seconds(on, op, cost, dtype).unwrap_or_else(nominal)));
+    }
+}
+
 /// One kernel, or one collective, of a simulated GPU: [`Device::record_timeline`](crate::Device::record_timeline).
 ///
 /// ```
@@ -100,7 +171,7 @@ impl Clocks {
     pub(crate) fn run(&self, op: &'static str, cost: Cost, dtype: Option<DType>, on: StreamId) {
         let mut state = self.state();
         let begin = state.streams.get(&on).copied().unwrap_or(0.0);
-        let mut seconds = self.seconds(op, &cost, dtype);
+        let mut seconds = seconds(&self.properties, op, &cost, dtype).unwrap_or(0.0);
         if cost.ranks > 1 {
             state.collective = Some((on, begin + seconds));
         } else if state.collective.is_some_and(|(stream, end)| stream != on && begin < end) {
@@ -111,33 +182,6 @@ impl Clocks {
             let (start, duration) = (Duration::from_secs_f64(begin), Duration::from_secs_f64(seconds));
             spans.push(TimelineSpan { op, stream: on.0, start, duration, cost });
         }
-    }
-
-    fn seconds(&self, op: &str, cost: &Cost, dtype: Option<DType>) -> f64 {
-        let (Some(bandwidth), Some(flops)) = (self.properties.bandwidth, self.properties.flops) else {
-            return 0.0;
-        };
-        if cost.ranks > 1 {
-            let rate = match bandwidth.nvlink_bytes_per_s {
-                _ if cost.hosts > 1 => NETWORK_BYTES_PER_S,
-                Some(nvlink) => LINK * nvlink as f64,
-                None => LINK * bandwidth.pcie_bytes_per_s as f64,
-            };
-            return COLLECTIVE_S + cost.bytes_received as f64 / rate;
-        }
-        let reached = reached(op);
-        let tf32 = || flops.tf32.filter(|_| op.starts_with("conv") || tf32::is_allowed_in_matmul());
-        let rate = match dtype {
-            Some(DType::F64) => flops.f64,
-            Some(DType::F16) => flops.f16,
-            Some(DType::BF16) => flops.bf16.unwrap_or(flops.f32),
-            // Without tensor cores, products are further from the peak.
-            _ => tf32().unwrap_or((0.75 * flops.f32 as f64) as u64),
-        };
-        let arithmetic = cost.flops as f64 / (reached.flops * rate as f64);
-        let bytes = (cost.bytes_read + cost.bytes_written) as f64;
-        let memory = bytes / (reached.bytes * bandwidth.memory_bytes_per_s as f64);
-        reached.fixed_s + arithmetic.max(memory)
     }
 
     /// When a stream is done, in seconds.

@@ -13,6 +13,7 @@
 //! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device/`, `cuda_times.rs` | the host, simulated devices, the device handle, NVIDIA GPUs, the times of their kernels |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
 //! | `pinned.rs` | pinned host memory, for asynchronous copies and for offloaded tensors |
+//! | `planned.rs` | requests for memory that are recorded, and served from an arena |
 //! | `storage/`, `data.rs`, `history.rs` | one allocation, and where its bytes are; a storage with a layout; the memory history of a device |
 //! | `tensor/` | [`Tensor`], the operation that created it, and the hooks of both |
 //! | `autograd/` | the tensors that are saved for the backward pass, and the backward pass |
@@ -29,6 +30,7 @@
 //! | `gradcheck.rs` | checks derivatives of user-defined functions against finite differences |
 //! | `suite/` | a suite of checks that every operator must pass |
 //! | `ops/` | the operators, by family: one operator and its derivative per file |
+//! | `traced.rs` | [`Traced`]: a function whose memory is planned after it was recorded |
 //! | `capture.rs` | [`Graph`]: captured work that can be replayed |
 //! | `group/` | [`ProcessGroup`]: collectives of tensors between ranks |
 //!
@@ -70,6 +72,7 @@ mod lent;
 mod operator;
 mod ops;
 pub mod pinned;
+mod planned;
 mod properties;
 mod random;
 mod residency;
@@ -82,6 +85,7 @@ pub mod suite;
 mod tensor;
 pub mod testing;
 mod tf32;
+mod traced;
 mod unwind;
 #[allow(unsafe_code)]
 mod view;
@@ -127,6 +131,7 @@ pub use storage::State;
 pub use stream::{Event, Stream, with_stream};
 pub use tensor::{Grads, HookHandle, Tensor};
 pub use tf32::{allow_tf32_in_convolutions, allow_tf32_in_matmul};
+pub use traced::{Difference, Traced, TracedPlan};
 pub use view::{In, Out};
 
 /// The types of operator parameters that are not plain numbers.

@@ -6,6 +6,7 @@
 mod attention;
 mod autograd;
 mod bad_input;
+mod budget;
 mod call;
 mod checkpoint;
 mod conv;
@@ -39,4 +40,5 @@ mod second;
 mod second_order;
 mod streams;
 mod table;
+mod traced;
 mod waist;

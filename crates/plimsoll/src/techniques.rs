@@ -44,6 +44,41 @@
 //! # Ok::<(), plimsoll::Error>(())
 //! ```
 //!
+//! # Activations within a budget
+//!
+//! The blocks are measured once. Then the cheapest schedule that keeps no more than the budget runs: some blocks keep what they
+//! save, the others are computed again.
+//!
+//! ```
+//! use plimsoll::checkpoint::{Budget, Checkpointer};
+//! # use plimsoll::nn::{Linear, ModuleList, Scope};
+//! # use plimsoll::{Device, SimConfig, Tensor};
+//! # let device = Device::sim(SimConfig::new(1 << 30));
+//! # let blocks = ModuleList::new(&Scope::new(&device, 1), 16, |s| Linear::new(s, 8, 8))?;
+//! # let x = Tensor::ones(&[4, 8], &device)?;
+//! let checkpointer = Checkpointer::new(Budget::Bytes(64 << 20)); // or Budget::Auto: as little as possible
+//! let y = checkpointer.forward(&blocks.steps(), &x)?;
+//! y.sum()?.backward()?;
+//! # Ok::<(), plimsoll::Error>(())
+//! ```
+//!
+//! # A step without requests for memory
+//!
+//! ```
+//! use plimsoll::Traced;
+//! # use plimsoll::nn::{Linear, Module, Scope, Sequential};
+//! # use plimsoll::{Device, SimConfig, Tensor};
+//! # let device = Device::sim(SimConfig::new(1 << 30));
+//! # let model = Sequential::new(&Scope::new(&device, 1)).add("fc", |s| Linear::new(s, 8, 8))?;
+//! # let x = Tensor::ones(&[4, 8], &device)?;
+//! let mut step = Traced::new(&device);
+//! for _ in 0..3 {
+//!     step.run(|| model.forward(&x)?.square()?.mean()?.backward())?; // the third run uses the planned arena
+//! }
+//! assert!(step.plan().is_some());
+//! # Ok::<(), plimsoll::Error>(())
+//! ```
+//!
 //! # A large batch in parts, and clipping without a copy
 //!
 //! ```

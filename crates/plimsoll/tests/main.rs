@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
 mod bad_input;
+mod budget;
 mod captured_step;
 mod checkpoint;
 mod conv_layers;
@@ -34,5 +35,6 @@ mod techniques;
 mod tensor_parallel;
 #[cfg(feature = "tokenizers")]
 mod tokenizers;
+mod traced;
 mod vision;
 mod world;

@@ -7,234 +7,31 @@
 //! Each value is dropped as soon as its derivative has read it. The second run uses the random numbers and autocast of the
 //! first.
 //!
-//! `output.rs` has the opposite: the output of a piece is dropped and computed again, while the tensors that it saves are
-//! kept.
+//! The files, from the bottom up:
+//!
+//! | file | contents |
+//! |---|---|
+//! | `first_run.rs` | the conditions of a function's first run |
+//! | `piece.rs` | [`checkpoint`], [`is_recomputing`] |
+//! | `output.rs` | [`recompute_output`]: the output of a piece is dropped and computed again, while the tensors that it saves are kept |
+//! | `schedule.rs`, `chain.rs` | what is kept of a sequence and what is computed again; the bytes and seconds of its parts |
+//! | `cheapest.rs`, `nested.rs`, `search.rs` | the search for a schedule: [`Schedule::of`] |
+//! | `step.rs`, `profile.rs`, `sequence.rs` | sequences that are checkpointed within a budget: a function, what it saves, [`Checkpointer`] |
 
+mod chain;
+mod cheapest;
 mod first_run;
+mod nested;
 mod output;
+mod piece;
+mod profile;
+mod schedule;
+mod search;
+mod sequence;
+mod step;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use crate::autograd::{enable_grad, is_grad_enabled, saved_tensors_hooks};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::layout::Dims;
-use crate::tensor::Tensor;
-
-use first_run::FirstRun;
 pub use output::recompute_output;
-
-/// Runs `f` on `inputs` and saves only the inputs for the backward pass, which runs `f` a second time, with the same random
-/// numbers and under the same autocast. Like `torch.utils.checkpoint.checkpoint`.
-///
-/// `f` must compute the same values both times; tensors that it captures, such as parameters, get their gradients as usual.
-///
-/// ```
-/// use plimsoll_tensor::checkpoint::checkpoint;
-/// use plimsoll_tensor::{Device, SimConfig, Tensor};
-/// let device = Device::sim(SimConfig::new(1 << 30));
-/// let x = Tensor::ones(&[1 << 20], &device)?.requires_grad_(true)?;
-/// let block = |x: &[Tensor]| x[0].exp()?.tanh()?.exp()?.tanh();
-/// let y = block(&[x.clone()])?;
-/// let kept = device.memory_allocated();
-/// drop(y);
-/// let y = checkpoint(block, &[&x])?;
-/// assert_eq!((kept, device.memory_allocated()), (5 * 4 << 20, 2 * 4 << 20));
-/// y.sum()?.backward()?;
-/// # Ok::<(), plimsoll_tensor::Error>(())
-/// ```
-///
-/// # Errors
-/// The errors of `f`. In the backward pass: the errors of its second run, and a second run that saves different tensors from
-/// the first.
-pub fn checkpoint<F>(f: F, inputs: &[&Tensor]) -> Result<Tensor>
-where
-    F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
-{
-    if !is_grad_enabled() {
-        return f(&inputs.iter().map(|&input| input.clone()).collect::<Vec<_>>());
-    }
-    let piece = Arc::new(Piece::new(f, inputs)?);
-    let (packs, unpacks) = (piece.clone(), piece.clone());
-    let out = saved_tensors_hooks(
-        move |tensor: &Tensor| Ok(packs.count(tensor)),
-        move |number: &usize| unpacks.unpack(*number),
-        || (piece.f)(&inputs.iter().map(|&input| input.clone()).collect::<Vec<_>>()),
-    )?;
-    Ok(out)
-}
-
-/// Runs `functions` one after the other, split into `segments` equal segments. All segments except the last are checkpointed.
-/// Like `torch.utils.checkpoint.checkpoint_sequential`.
-///
-/// ```
-/// use plimsoll_tensor::checkpoint::{Step, checkpoint_sequential};
-/// use plimsoll_tensor::{Device, Tensor};
-/// let x = Tensor::ones(&[2], &Device::cpu())?.requires_grad_(true)?;
-/// let steps: Vec<Step> = (0..4).map(|_| Step::new(Tensor::tanh)).collect();
-/// checkpoint_sequential(&steps, 2, &x)?.sum()?.backward()?;
-/// assert!(x.grad().is_some());
-/// # Ok::<(), plimsoll_tensor::Error>(())
-/// ```
-///
-/// # Errors
-/// The errors of [`checkpoint`]; no segment, or more segments than functions.
-pub fn checkpoint_sequential(functions: &[Step], segments: usize, input: &Tensor) -> Result<Tensor> {
-    if segments == 0 || segments > functions.len() {
-        let message = format!("{segments} segments of {} functions: use 1 to {0}", functions.len());
-        return Err(Error::argument("checkpoint_sequential", message));
-    }
-    let len = functions.len() / segments;
-    let (segmented, last) = functions.split_at(len * (segments - 1));
-    let mut x = input.clone();
-    for segment in segmented.chunks(len) {
-        let segment = segment.to_vec();
-        x = checkpoint(move |x| run(&segment, &x[0]), &[&x])?;
-    }
-    run(last, &x)
-}
-
-fn run(steps: &[Step], x: &Tensor) -> Result<Tensor> {
-    steps.iter().try_fold(x.clone(), |x, step| (step.0)(&x))
-}
-
-/// One function of a sequence. Clones are the same function.
-#[derive(Clone)]
-pub struct Step(Arc<Apply>);
-
-type Apply = dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync;
-
-impl Step {
-    /// Makes a step from a function of one tensor.
-    pub fn new(f: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Step {
-        Step(Arc::new(f))
-    }
-}
-
-impl std::fmt::Debug for Step {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Step")
-    }
-}
-
-/// Whether this thread is running a piece for the second time. Side effects that must happen only once, such as updates of
-/// running statistics, must then be skipped.
-pub fn is_recomputing() -> bool {
-    crate::autograd::is_recomputing()
-}
-
-/// A checkpointed piece.
-struct Piece<F> {
-    f: F,
-    first: FirstRun,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Shape and type of each tensor that the first run saved, in order.
-    saved: Vec<(Dims, DType)>,
-    /// The tensors that the second run saved and that no derivative has read yet.
-    recomputed: BTreeMap<usize, Tensor>,
-}
-
-impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
-    fn new(f: F, inputs: &[&Tensor]) -> Result<Piece<F>> {
-        Ok(Piece { f, first: FirstRun::new(inputs)?, state: Mutex::default() })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Assigns a number to one more saved tensor.
-    fn count(&self, tensor: &Tensor) -> usize {
-        let saved = &mut self.state().saved;
-        saved.push((Dims::from_slice(tensor.shape()), tensor.dtype()));
-        saved.len() - 1
-    }
-
-    /// Takes a saved tensor out.
-    fn unpack(self: &Arc<Self>, number: usize) -> Result<Tensor> {
-        let found = self.state().recomputed.remove(&number);
-        match found {
-            Some(tensor) => Ok(tensor),
-            None => {
-                self.recompute()?;
-                let found = self.state().recomputed.remove(&number);
-                found.ok_or_else(|| differs("one tensor fewer than expected"))
-            }
-        }
-    }
-
-    /// Runs the piece again, up to the last tensor that the first run saved.
-    fn recompute(self: &Arc<Self>) -> Result<()> {
-        let inputs = self.first.leaves()?;
-        let progress = Arc::new(Mutex::new(Progress::default()));
-        let (piece, seen) = (self.clone(), progress.clone());
-        let nested = |_: &()| {
-            Err(Error::autograd(
-                "checkpoint",
-                "a backward pass inside a checkpointed function is not supported",
-            ))
-        };
-        let result = self.first.run_again(|| {
-            enable_grad(|| {
-                saved_tensors_hooks(
-                    move |tensor: &Tensor| piece.keep(tensor, &seen),
-                    nested,
-                    || (self.f)(&inputs),
-                )
-            })
-        });
-        let progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&progress.wrong, progress.complete, result) {
-            (Some(wrong), ..) => Err(differs(wrong)),
-            (None, true, _) => Ok(()),
-            (None, false, Err(error)) => Err(error),
-            (None, false, Ok(_)) => Err(differs(&format!("{} tensors", progress.next))),
-        }
-    }
-
-    /// Keeps a tensor of the second run. After the last one, an internal error ends the run.
-    fn keep(&self, tensor: &Tensor, progress: &Mutex<Progress>) -> Result<()> {
-        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = progress.next;
-        progress.next += 1;
-        let mut state = self.state();
-        let found = (Dims::from_slice(tensor.shape()), tensor.dtype());
-        if state.saved.get(number) != Some(&found) {
-            progress.wrong = Some(format!("tensor {number} is {:?} of {}", found.0, found.1));
-            return Err(stop());
-        }
-        let last = number + 1 == state.saved.len();
-        let old = state.recomputed.insert(number, tensor.detach());
-        drop(state);
-        drop(old);
-        if last {
-            progress.complete = true;
-            return Err(stop());
-        }
-        Ok(())
-    }
-}
-
-/// The progress of a second run.
-#[derive(Default)]
-struct Progress {
-    next: usize,
-    complete: bool,
-    wrong: Option<String>,
-}
-
-fn stop() -> Error {
-    Error::autograd("checkpoint", "all that the backward pass needs has been computed again")
-}
-
-fn differs(what: &str) -> Error {
-    let message = format!(
-        "the recomputed function saved {what}, unlike the original: it must compute the same both times"
-    );
-    Error::autograd("checkpoint", message)
-}
+pub use piece::{checkpoint, is_recomputing};
+pub use schedule::{BlockCost, Budget, Schedule};
+pub use sequence::{Checkpointer, checkpoint_sequential};
+pub use step::Step;

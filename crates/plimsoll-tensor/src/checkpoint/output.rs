@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::FirstRun;
+use super::first_run::FirstRun;
 use crate::autograd::{hooks_are_open, is_grad_enabled, no_grad};
 use crate::data::Data;
 use crate::error::{Error, Result};

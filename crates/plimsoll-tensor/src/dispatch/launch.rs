@@ -10,6 +10,7 @@ use super::operands::{Metas, meta};
 use super::scratch::Scratch;
 use crate::backend::Queues;
 use crate::capturing;
+use crate::clock;
 use crate::cpu::kernels::convert::{AnyOperand, convert};
 use crate::cpu::kernels::strided::copy_strided;
 use crate::cuda::{self, CudaCall};
@@ -36,16 +37,24 @@ pub(super) fn copy(device: &Device, from: &Data, to: &Data) -> Result<()> {
 
 type Views<'a> = SmallVec<[View<'a>; 4]>;
 
-/// Adds a call to the clocks of a simulated GPU. The tensors are the operator's, in its order.
+/// Adds a call to the clocks of a simulated GPU, and to this thread's meter. The tensors are the operator's, in its order.
 pub(super) fn charge<'a>(call: &Call<'_>, ins: &[&Data], outs: impl ExactSizeIterator<Item = &'a Data>) {
-    if !call.device.computes_nothing() {
+    let is_metered = clock::is_metered();
+    if !is_metered && !call.device.computes_nothing() {
         return; // Every operator on a real device comes here.
     }
-    let Some(clocks) = call.device.backend().clocks() else { return };
+    let clocks = call.device.backend().clocks();
+    if !is_metered && clocks.is_none() {
+        return;
+    }
     let ins: Metas<'_> = ins.iter().map(|data| meta(data)).collect();
     let outs: Metas<'_> = outs.map(meta).collect();
     let dtype = ins.first().or(outs.first()).map(|first| first.dtype);
-    clocks.run(call.op.name(), call.op.cost(&ins, &outs), dtype, stream::current(call.device));
+    let (op, cost) = (call.op.name(), call.op.cost(&ins, &outs));
+    clock::meter(call.device.properties(), op, &cost, dtype);
+    if let Some(clocks) = clocks {
+        clocks.run(op, cost, dtype, stream::current(call.device));
+    }
 }
 
 /// Runs a kernel, or queues it, while it holds the locks of its tensors: so kernels that two threads queue on one tensor do not

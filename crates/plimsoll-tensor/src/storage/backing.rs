@@ -6,6 +6,7 @@ use plimsoll_alloc::Allocation;
 
 use crate::device::Device;
 use crate::pinned::Block;
+use crate::planned::Lease;
 use crate::stream::Event;
 
 /// Where the bytes of a tensor are. Operations bring them back automatically.
@@ -33,8 +34,10 @@ pub enum State {
 
 /// The owner of the bytes. `R` computes evicted bytes again, and `G` keeps another storage on its device.
 pub(super) enum Backing<R, G> {
-    /// The device's allocator.
-    Device(Allocation),
+    /// The device's allocator. The lease, if any, records when the memory is freed.
+    Device(Allocation, Option<Lease>),
+    /// The arena of a plan.
+    Planned(Lease),
     /// Pinned memory that holds a host tensor, with device copies to or from it that may be in progress.
     Pinned { block: Block, copies: Vec<Arc<Event>> },
     /// Pinned memory that holds offloaded bytes; the event follows the copy to it.
@@ -56,9 +59,11 @@ impl<R, G> Backing<R, G> {
 
     pub(super) fn state(&self) -> State {
         match self {
-            Backing::Device(_) | Backing::Pinned { .. } | Backing::Borrowed(_) | Backing::Gone => {
-                State::Resident
-            }
+            Backing::Device(..)
+            | Backing::Planned(_)
+            | Backing::Pinned { .. }
+            | Backing::Borrowed(_)
+            | Backing::Gone => State::Resident,
             Backing::Offloaded { .. } => State::Offloaded,
             Backing::Evicted(_) => State::Evicted,
             Backing::Lent => State::Lent,
@@ -67,8 +72,9 @@ impl<R, G> Backing<R, G> {
 
     /// Frees the memory. Called with no lock held, since a recipe may own tensors.
     pub(super) fn free(self, device: &Device) {
-        if let Backing::Device(allocation) = self {
+        if let Backing::Device(allocation, lease) = self {
             device.memory().free(allocation);
+            drop(lease);
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::history;
 use crate::inference;
 use crate::label;
 use crate::pinned;
+use crate::planned::{self, Asked, Source as MemorySource};
 use crate::stream;
 
 use backing::Backing;
@@ -148,9 +149,20 @@ impl Storage {
 
     /// Allocates `bytes` under a category and label.
     pub(crate) fn alloc_as(device: &Device, bytes: u64, op: &'static str, tag: Tag) -> Result<Storage> {
+        let mut lease = None;
+        if planned::is_active() {
+            let stream = stream::current(device);
+            match planned::source(device.number(), Asked { op, bytes, stream }) {
+                MemorySource::Allocator => {}
+                MemorySource::Recorded(own) => lease = Some(own),
+                MemorySource::Planned(own, address) => {
+                    return Ok(Storage::new(device, bytes, address, stream, tag, Backing::Planned(own)));
+                }
+            }
+        }
         let (allocation, stream) = request(device, bytes, op, tag)?;
         let address = allocation.addr().0;
-        Ok(Storage::new(device, bytes, address, stream, tag, Backing::Device(allocation)))
+        Ok(Storage::new(device, bytes, address, stream, tag, Backing::Device(allocation, lease)))
     }
 
     /// Allocates `bytes` of pinned memory for a tensor of the host.
@@ -207,7 +219,11 @@ impl Storage {
         if on == self.stream() || self.0.used_by.swap(on.0, Ordering::Relaxed) == on.0 {
             return;
         }
-        if let Backing::Device(allocation) = &self.account().backing {
+        let account = self.account();
+        if let Backing::Device(_, Some(lease)) | Backing::Planned(lease) = &account.backing {
+            lease.share();
+        }
+        if let Backing::Device(allocation, _) = &account.backing {
             self.0.device.memory().record_stream(allocation, on);
         }
     }
@@ -296,7 +312,7 @@ impl Storage {
     fn retag_locked(&self, account: &mut Account, tag: Tag) {
         if account.tag != tag {
             account.tag = tag;
-            if let Backing::Device(allocation) = &account.backing {
+            if let Backing::Device(allocation, _) = &account.backing {
                 self.0.device.memory().retag(allocation, tag.category, tag.label);
             }
         }

@@ -68,7 +68,7 @@ impl Storage {
         let owner = {
             let account = self.account();
             self.may_leave(account.guards, &account.backing, OP)?;
-            if !matches!(account.backing, Backing::Device(_)) {
+            if !matches!(account.backing, Backing::Device(..) | Backing::Planned(_)) {
                 return Ok(());
             }
             account.tag.label
@@ -76,7 +76,7 @@ impl Storage {
         let block = Block::alloc(self.bytes(), OP, owner)?;
         let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
         let from = match self.account().backing {
-            Backing::Device(_) => self.0.address.load(Ordering::Relaxed),
+            Backing::Device(..) | Backing::Planned(_) => self.0.address.load(Ordering::Relaxed),
             _ => return Ok(()), // another thread did it first
         };
         let copied = self.copy(Addr(from), block.address(), &block)?;
@@ -153,7 +153,7 @@ impl Storage {
             Backing::Offloaded { block, copied } => From::Block(block.clone(), copied.clone()),
             Backing::Evicted(recipe) => From::Recipe(recipe.clone()),
             Backing::Lent => From::Ranks,
-            Backing::Device(_) | Backing::Borrowed(_) | Backing::Gone => return Ok(()),
+            Backing::Device(..) | Backing::Planned(_) | Backing::Borrowed(_) | Backing::Gone => return Ok(()),
         };
         match from {
             From::Copies(copies) => self.wait_for(&copies),
@@ -184,7 +184,7 @@ impl Storage {
         let copy = on.wait_event(copied).and_then(|()| self.copy(block.address(), to, block));
         // Other streams do not wait for this one, so the copy must be complete when this returns.
         let done = copy.and_then(|copied| copied.synchronize());
-        let backing = Backing::Device(allocation);
+        let backing = Backing::Device(allocation, None);
         if let Err(error) = done {
             backing.free(device);
             return Err(error);

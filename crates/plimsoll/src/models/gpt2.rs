@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use plimsoll_tensor::checkpoint::{checkpoint, recompute_output};
+use plimsoll_tensor::checkpoint::{Budget, Checkpointer, checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Activation, AttentionOptions, Error, Result, Tensor};
 
@@ -143,6 +143,7 @@ pub struct Gpt2 {
     transformer: Transformer,
     lm_head: Linear,
     region: Option<TensorParallel>,
+    checkpointer: Option<Checkpointer>,
 }
 
 #[derive(Debug)]
@@ -190,12 +191,31 @@ impl Gpt2 {
             false => head.part("weight", &[config.vocab_size, config.n_embd], Cut::Uneven(0), init)?,
         };
         let region = scope.region();
-        Ok(Gpt2 { lm_head: Linear::of(&head, weight, None), config, transformer, region })
+        Ok(Gpt2 { lm_head: Linear::of(&head, weight, None), config, transformer, region, checkpointer: None })
     }
 
     /// The model's configuration.
     pub fn config(&self) -> &Gpt2Config {
         &self.config
+    }
+
+    /// From now on, the blocks are checkpointed so that they keep no more than a budget for the backward pass; with `None`, as the
+    /// configuration says. The first batch of each shape runs through the blocks once more, to measure them.
+    ///
+    /// ```
+    /// use plimsoll::checkpoint::Budget;
+    /// use plimsoll::models::{Gpt2, Gpt2Config};
+    /// use plimsoll::nn::Scope;
+    /// use plimsoll::{Device, SimConfig, Tensor};
+    /// let device = Device::sim(SimConfig::new(80 << 30));
+    /// let mut model = Gpt2::new(&Scope::new(&device, 1), Gpt2Config::small())?;
+    /// model.checkpoint_within(Budget::Bytes(300 << 20));
+    /// let tokens = Tensor::from_slice(&[7i64; 4 * 512], &[4, 512], &device)?;
+    /// model.loss(&tokens, &tokens)?.backward()?;
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn checkpoint_within(&mut self, budget: impl Into<Option<Budget>>) {
+        self.checkpointer = budget.into().map(Checkpointer::new);
     }
 
     /// The last hidden states of tokens `int64 [batch, length]`: `[batch, length, n_embd]`; with [`Scope::tensor_parallel`] of this
@@ -228,6 +248,10 @@ impl Gpt2 {
         };
         drop((tokens, positions));
         x = inner.drop.forward(&x)?;
+        if let Some(checkpointer) = &self.checkpointer {
+            x = checkpointer.forward(&inner.h.steps(), &x)?;
+            return inner.ln_f.forward(&x);
+        }
         if self.config.gradient_checkpointing {
             for block in inner.h.iter() {
                 let block = block.clone();

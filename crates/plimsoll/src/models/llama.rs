@@ -1,6 +1,6 @@
 //! Llama: the names, shapes and initial values of `transformers`' `LlamaForCausalLM`.
 
-use plimsoll_tensor::checkpoint::{checkpoint, recompute_output};
+use plimsoll_tensor::checkpoint::{Budget, Checkpointer, Step, checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{AttentionOptions, Error, Result, Rotary, Tensor};
 
@@ -165,6 +165,7 @@ pub struct Llama {
     lm_head: Linear,
     tables: Tables,
     region: Option<TensorParallel>,
+    checkpointer: Option<Checkpointer>,
 }
 
 #[derive(Debug)]
@@ -224,12 +225,38 @@ impl Llama {
         let (theta, scaling) = (config.rope_theta, config.rope_scaling.clone());
         let tables = Tables::new(&inner.at("rotary_emb"), theta, config.head_width(), scaling);
         let region = scope.region();
-        Ok(Llama { lm_head: Linear::of(&head, weight, None), config, model, tables, region })
+        Ok(Llama {
+            lm_head: Linear::of(&head, weight, None),
+            config,
+            model,
+            tables,
+            region,
+            checkpointer: None,
+        })
     }
 
     /// The model's configuration.
     pub fn config(&self) -> &LlamaConfig {
         &self.config
+    }
+
+    /// From now on, the blocks are checkpointed so that they keep no more than a budget for the backward pass; with `None`, as the
+    /// configuration says. The first batch of each shape runs through the blocks once more, to measure them.
+    ///
+    /// ```
+    /// use plimsoll::checkpoint::Budget;
+    /// use plimsoll::models::{Llama, LlamaConfig};
+    /// use plimsoll::nn::Scope;
+    /// use plimsoll::{Device, SimConfig, Tensor};
+    /// let device = Device::sim(SimConfig::new(80 << 30));
+    /// let mut model = Llama::new(&Scope::new(&device, 1), LlamaConfig::llama_350m())?;
+    /// model.checkpoint_within(Budget::Bytes(300 << 20));
+    /// let tokens = Tensor::from_slice(&[7i64; 4 * 512], &[4, 512], &device)?;
+    /// model.loss(&tokens, &tokens)?.backward()?;
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn checkpoint_within(&mut self, budget: impl Into<Option<Budget>>) {
+        self.checkpointer = budget.into().map(Checkpointer::new);
     }
 
     /// The last hidden states of tokens `int64 [batch, length]`: `[batch, length, hidden_size]`; with [`Scope::tensor_parallel`] of this
@@ -244,6 +271,15 @@ impl Llama {
         };
         let [cos, sin] = self.tables.of(length, tokens.device())?;
         let mut x = self.model.embed_tokens.forward(tokens)?;
+        if let Some(checkpointer) = &self.checkpointer {
+            let step = |layer: &Layer| {
+                let (layer, cos, sin) = (layer.clone(), cos.clone(), sin.clone());
+                Step::new(move |x: &Tensor| layer.forward_at(x, &cos, &sin))
+            };
+            let steps: Vec<Step> = self.model.layers.iter().map(step).collect();
+            x = checkpointer.forward(&steps, &x)?;
+            return self.model.norm.forward(&x);
+        }
         if self.config.gradient_checkpointing {
             for layer in self.model.layers.iter() {
                 let layer = layer.clone();

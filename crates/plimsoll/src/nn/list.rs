@@ -2,7 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-use plimsoll_tensor::Result;
+use plimsoll_tensor::checkpoint::Step;
+use plimsoll_tensor::{Result, Tensor};
 
 use super::{Members, MembersMut, Module, Scope};
 
@@ -29,6 +30,32 @@ impl<M: Module> ModuleList<M> {
     /// The errors of `build`.
     pub fn new(scope: &Scope, count: usize, build: impl Fn(&Scope) -> Result<M>) -> Result<ModuleList<M>> {
         (0..count).map(|i| build(&scope.at(&i.to_string()))).collect::<Result<Vec<M>>>().map(ModuleList)
+    }
+}
+
+impl<M: Module + Clone> ModuleList<M> {
+    /// The layers as functions of one tensor, for [`checkpoint_sequential`](crate::checkpoint::checkpoint_sequential) and a
+    /// [`Checkpointer`](crate::checkpoint::Checkpointer). They share the layers' parameters as they are now: make them again after
+    /// the model has moved to another device.
+    ///
+    /// ```
+    /// use plimsoll::checkpoint::{Budget, Checkpointer};
+    /// use plimsoll::nn::{Linear, ModuleList, Scope};
+    /// use plimsoll::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let blocks = ModuleList::new(&Scope::new(&device, 1), 16, |s| Linear::new(s, 8, 8))?;
+    /// let checkpointer = Checkpointer::new(Budget::Auto); // keep it next to the blocks
+    /// let x = Tensor::ones(&[64, 8], &device)?;
+    /// checkpointer.forward(&blocks.steps(), &x)?.sum()?.backward()?;
+    /// assert!(blocks[0].weight().grad().is_some());
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn steps(&self) -> Vec<Step> {
+        let step = |layer: &M| {
+            let layer = layer.clone();
+            Step::new(move |x: &Tensor| layer.forward(x))
+        };
+        self.0.iter().map(step).collect()
     }
 }
 

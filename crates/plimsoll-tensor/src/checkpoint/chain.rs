@@ -1,0 +1,118 @@
+//! The bytes and seconds of any part of a sequence, in constant time: [`Chain`].
+
+use std::ops::Range;
+
+use super::schedule::{BlockCost, Part, Schedule};
+
+/// A sequence of blocks, with sums over its prefixes.
+///
+/// The tensor between two blocks is counted with the later one. It is kept if either of them saves it, or if a checkpointed
+/// piece begins there.
+pub(super) struct Chain {
+    blocks: Vec<BlockCost>,
+    /// Bytes that the first `i` blocks save, if all of them keep what they save.
+    kept: Vec<u64>,
+    /// Seconds of the first `i` blocks.
+    seconds: Vec<f64>,
+}
+
+impl Chain {
+    pub(super) fn new(blocks: &[BlockCost]) -> Chain {
+        let mut chain = Chain { blocks: blocks.to_vec(), kept: vec![0], seconds: vec![0.0] };
+        let is_timed = blocks.iter().any(|block| block.forward_seconds > 0.0);
+        for (i, block) in blocks.iter().enumerate() {
+            let kept = chain.kept[i].saturating_add(chain.saved(i));
+            chain.kept.push(kept);
+            let seconds = if is_timed { block.forward_seconds.max(0.0) } else { 1.0 };
+            chain.seconds.push(chain.seconds[i] + seconds);
+        }
+        chain
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Bytes of a block's input.
+    pub(super) fn input(&self, block: usize) -> u64 {
+        self.blocks[block].input_bytes
+    }
+
+    /// Bytes that a block adds if it keeps what it saves.
+    pub(super) fn saved(&self, block: usize) -> u64 {
+        let own = &self.blocks[block];
+        let before = block.checked_sub(1).map(|before| &self.blocks[before]);
+        let keeps_input = own.saves_input || before.is_some_and(|before| before.saves_output);
+        own.inner_bytes.saturating_add(if keeps_input { own.input_bytes } else { 0 })
+    }
+
+    /// Bytes that these blocks save, if all of them keep what they save, and nothing before them does.
+    pub(super) fn kept(&self, range: Range<usize>) -> u64 {
+        self.kept[range.end] - self.kept[range.start]
+    }
+
+    /// Bytes that a checkpointed piece takes while its derivatives run: its input, and what it saves when it is computed again.
+    pub(super) fn again(&self, range: Range<usize>) -> u64 {
+        let first = &self.blocks[range.start];
+        let inner = first.inner_bytes.saturating_add(self.kept(range.start + 1..range.end));
+        first.input_bytes.saturating_add(inner).saturating_add(self.output(range.end))
+    }
+
+    pub(super) fn seconds(&self, range: Range<usize>) -> f64 {
+        self.seconds[range.end] - self.seconds[range.start]
+    }
+
+    /// Bytes of the output of the blocks before `end`, if it is saved and a later block does not count it.
+    pub(super) fn output(&self, end: usize) -> u64 {
+        let last = &self.blocks[end - 1];
+        if end < self.len() && last.saves_output { last.output_bytes } else { 0 }
+    }
+
+    /// These parts, with the bytes that they keep and what they compute again.
+    pub(super) fn schedule(&self, parts: &[Part]) -> Schedule {
+        let (mut held, mut most, mut again) = (0, 0, 0.0);
+        for piece in parts {
+            let range = piece.range();
+            if range.is_empty() {
+                continue;
+            }
+            match piece {
+                Part::Keep(_) => {
+                    held += self.kept(range);
+                    most = most.max(held);
+                }
+                Part::Checkpoint(_, inner) => {
+                    let own = match inner {
+                        None => self.again(range.clone()),
+                        Some(inner) => inner.kept_bytes,
+                    };
+                    most = most.max(held.saturating_add(own));
+                    held += self.input(range.start);
+                    // A schedule of its own says what it computes again in forward passes of its blocks.
+                    let times = 1.0 + inner.as_ref().map_or(0.0, |inner| inner.recomputed);
+                    again += self.seconds(range) * times;
+                }
+            }
+        }
+        Schedule {
+            parts: parts.to_vec(),
+            kept_bytes: most,
+            recomputed: again / self.seconds(0..self.len()).max(f64::MIN_POSITIVE),
+        }
+    }
+
+    /// The chain in which each of these consecutive ranges is one block.
+    pub(super) fn merged(&self, ranges: &[Range<usize>]) -> Chain {
+        let merge = |range: &Range<usize>| {
+            let (first, last) = (&self.blocks[range.start], &self.blocks[range.end - 1]);
+            BlockCost {
+                inner_bytes: first.inner_bytes.saturating_add(self.kept(range.start + 1..range.end)),
+                output_bytes: last.output_bytes,
+                saves_output: last.saves_output,
+                forward_seconds: self.seconds(range.clone()),
+                ..*first
+            }
+        };
+        Chain::new(&ranges.iter().map(merge).collect::<Vec<_>>())
+    }
+}

@@ -1,0 +1,126 @@
+//! The cheapest schedule within a number of bytes: [`cheapest`].
+//!
+//! A sequence is cut into parts from the front. When the derivatives of a part run, everything behind it has been freed, so the
+//! bytes are those that the parts before it hold, and its own. What follows a part therefore matters only by its least bytes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::chain::Chain;
+use super::schedule::{Part, Schedule};
+
+/// Cuts that are kept for each prefix of a sequence.
+const CUTS: usize = 128;
+
+/// The best way to go on from a block to the end: the least bytes, and among those the least seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rest {
+    pub(super) bytes: u64,
+    pub(super) seconds: f64,
+    /// Where the first piece ends, and whether it is kept.
+    pub(super) end: usize,
+    pub(super) is_kept: bool,
+}
+
+impl Rest {
+    pub(super) fn is_better_than(&self, other: &Rest) -> bool {
+        (self.bytes, self.seconds) < (other.bytes, other.seconds)
+    }
+}
+
+/// The ways to compute a piece again.
+pub(super) trait Ways {
+    /// For each way: the most bytes that the piece takes, its input included, and the seconds that it computes again.
+    fn of(&self, range: Range<usize>) -> impl Iterator<Item = (u64, f64)>;
+
+    /// The schedule inside of the piece for a way, by its place in the list.
+    fn schedule(&self, range: Range<usize>, way: usize) -> Option<Arc<Schedule>>;
+}
+
+/// A way to cut the blocks before some block.
+#[derive(Clone, Copy)]
+struct Cut {
+    /// Bytes that the parts hold.
+    held: u64,
+    /// Seconds that they compute again.
+    seconds: f64,
+    /// Where the last piece begins, the cut before it, and the way in which it is computed again, unless it is kept.
+    begin: usize,
+    before: usize,
+    way: Option<usize>,
+}
+
+/// The schedule with the least seconds within these bytes. `rest` has the least bytes from each block to the end.
+pub(super) fn cheapest(chain: &Chain, rest: &[Rest], bytes: u64, ways: &impl Ways) -> Option<Schedule> {
+    let len = chain.len();
+    let mut cuts: Vec<Vec<Cut>> = vec![Vec::new(); len + 1];
+    cuts[0].push(Cut { held: 0, seconds: 0.0, begin: 0, before: 0, way: None });
+    for at in 0..len {
+        cuts[at] = undominated(std::mem::take(&mut cuts[at]));
+        for before in 0..cuts[at].len() {
+            let cut = cuts[at][before];
+            let mut add = |end: usize, held: u64, seconds: f64, way| {
+                if held.saturating_add(rest[end].bytes) <= bytes {
+                    cuts[end].push(Cut { held, seconds: cut.seconds + seconds, begin: at, before, way });
+                }
+            };
+            add(at + 1, cut.held.saturating_add(chain.saved(at)), 0.0, None);
+            let held = cut.held.saturating_add(chain.input(at));
+            for end in at + 1..len {
+                let mut is_possible = false;
+                for (way, (own, seconds)) in ways.of(at..end).enumerate() {
+                    if cut.held.saturating_add(own) <= bytes {
+                        is_possible = true;
+                        add(end, held, seconds, Some(way));
+                    }
+                }
+                if !is_possible && cut.held.saturating_add(chain.again(at..end)) - chain.output(end) > bytes {
+                    break;
+                }
+            }
+        }
+    }
+    let last = cuts[len].iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds))?;
+    let (mut end, mut cut) = (len, *last);
+    let mut found = Vec::new();
+    while end > 0 {
+        found.push((cut.begin..end, cut.way));
+        (end, cut) = (cut.begin, cuts[cut.begin][cut.before]);
+    }
+    let mut parts = Vec::new();
+    for (range, way) in found.into_iter().rev() {
+        let piece = match way {
+            None => Part::Keep(range),
+            Some(way) => Part::Checkpoint(range.clone(), ways.schedule(range, way)),
+        };
+        add(&mut parts, piece);
+    }
+    Some(chain.schedule(&parts))
+}
+
+/// The cuts that no other one beats in both bytes and seconds, the fewest bytes first; at most [`CUTS`], evenly chosen.
+fn undominated(mut cuts: Vec<Cut>) -> Vec<Cut> {
+    cuts.sort_by(|a, b| {
+        (a.held, a.seconds).partial_cmp(&(b.held, b.seconds)).unwrap_or(std::cmp::Ordering::Equal)
+    });
+    let mut best = f64::INFINITY;
+    cuts.retain(|cut| {
+        cut.seconds < best && {
+            best = cut.seconds;
+            true
+        }
+    });
+    if cuts.len() <= CUTS {
+        return cuts;
+    }
+    let last = cuts.len() - 1;
+    (0..CUTS).map(|i| cuts[i * last / (CUTS - 1)]).collect()
+}
+
+/// Appends a piece, and joins it with the one before if both are kept.
+pub(super) fn add(parts: &mut Vec<Part>, piece: Part) {
+    match (parts.last_mut(), piece) {
+        (Some(Part::Keep(last)), Part::Keep(next)) if last.end == next.start => last.end = next.end,
+        (_, piece) => parts.push(piece),
+    }
+}

@@ -1,0 +1,75 @@
+//! What a block costs, from one run of it: the bytes that it saves, and the time of its kernels.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::first_run::FirstRun;
+use super::schedule::BlockCost;
+use super::step::Step;
+use crate::autograd::{enable_grad, saved_tensors_hooks};
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::storage::{Storage, WeakStorage};
+use crate::tensor::Tensor;
+
+/// The costs of blocks that run one after the other on this input. Each runs once more than in training, and only one of them
+/// keeps what it saves. Random numbers and running statistics stay as they are.
+///
+/// # Errors
+/// The errors of the blocks.
+pub(super) fn profile(blocks: &[Step], input: &Tensor) -> Result<Vec<BlockCost>> {
+    let first = FirstRun::new(&[input])?;
+    first.run_again(|| {
+        let mut x = input.detach();
+        let mut costs = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let (cost, out) = one(block, x)?;
+            costs.push(cost);
+            x = out;
+        }
+        Ok(costs)
+    })
+}
+
+/// The cost of a block, and its output without a graph.
+fn one(block: &Step, input: Tensor) -> Result<(BlockCost, Tensor)> {
+    let input = if input.dtype().is_float() { input.requires_grad_(true)? } else { input };
+    let saved: Arc<Mutex<Vec<Storage>>> = Arc::default();
+    let list = saved.clone();
+    let pack = move |tensor: &Tensor| {
+        list.lock().unwrap_or_else(PoisonError::into_inner).push(tensor.data().storage.clone());
+        Ok(())
+    };
+    let unpack =
+        |(): &()| Err(Error::autograd("checkpoint_sequential", "a block must not run a backward pass"));
+    let (out, forward_seconds) =
+        clock::metered(|| saved_tensors_hooks(pack, unpack, || enable_grad(|| block.forward(&input))));
+    let out = out?;
+    let (from, to) = (input.data().storage.id(), out.data().storage.id());
+    let mut cost = BlockCost {
+        input_bytes: rounded(&input.data().storage),
+        output_bytes: rounded(&out.data().storage),
+        forward_seconds,
+        ..BlockCost::default()
+    };
+    let mut inner: Vec<(WeakStorage, u64)> = Vec::new();
+    let saved = std::mem::take(&mut *saved.lock().unwrap_or_else(PoisonError::into_inner));
+    for storage in saved {
+        let id = storage.id();
+        cost.saves_input |= id == from;
+        cost.saves_output |= id == to && id != from;
+        if id != from && id != to && inner.iter().all(|(known, _)| known.id() != id) {
+            inner.push((storage.downgrade(), rounded(&storage)));
+        }
+    }
+    let detached = out.detach();
+    drop(out); // And with it the graph.
+    // Parameters, masks and tables are still there: the block does not own them.
+    cost.inner_bytes =
+        inner.iter().filter(|(storage, _)| storage.upgrade().is_none()).map(|(_, bytes)| bytes).sum();
+    Ok((cost, detached))
+}
+
+/// The bytes of a storage as the allocator rounds them.
+fn rounded(storage: &Storage) -> u64 {
+    storage.bytes().next_multiple_of(512)
+}

@@ -1,0 +1,115 @@
+//! What is kept and what is computed again in a sequence of blocks: [`Schedule`], and the costs that it is chosen by.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+
+/// How much memory a sequence may keep for its backward pass.
+///
+/// The bytes are those that the blocks save: the inputs of checkpointed parts, what the other blocks save, and what the piece
+/// that is computed again saves. Gradients and the temporary tensors of single operations come on top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// This many equal segments, of which all but the last are checkpointed. Like the argument `segments` of
+    /// `torch.utils.checkpoint.checkpoint_sequential`.
+    Segments(usize),
+    /// At most this many bytes, with as little as possible computed again. Below what one more forward pass can reach, parts
+    /// are checkpointed inside of parts.
+    Bytes(u64),
+    /// As few bytes as possible while each block runs at most twice.
+    Auto,
+}
+
+impl From<usize> for Budget {
+    fn from(segments: usize) -> Budget {
+        Budget::Segments(segments)
+    }
+}
+
+/// What a block of a sequence takes: its bytes, and the time of its forward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BlockCost {
+    /// Bytes of its input.
+    pub input_bytes: u64,
+    /// Whether it saves its input for the backward pass.
+    pub saves_input: bool,
+    /// Bytes that it saves, without its input and its output.
+    pub inner_bytes: u64,
+    /// Bytes of its output.
+    pub output_bytes: u64,
+    /// Whether it saves its output.
+    pub saves_output: bool,
+    /// Seconds of its forward pass, or any other unit that is the same for all blocks.
+    pub forward_seconds: f64,
+}
+
+/// A part of a sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Part {
+    /// These blocks keep what they save.
+    Keep(Range<usize>),
+    /// Only the input of the first of these blocks is kept. When they are computed again, they follow a schedule of their own, if
+    /// any; it counts blocks from the first one.
+    Checkpoint(Range<usize>, Option<Arc<Schedule>>),
+}
+
+impl Part {
+    pub(super) fn range(&self) -> Range<usize> {
+        match self {
+            Part::Keep(range) | Part::Checkpoint(range, _) => range.clone(),
+        }
+    }
+}
+
+/// Which blocks of a sequence keep what they save, and which are computed again.
+///
+/// ```
+/// use plimsoll_tensor::checkpoint::{BlockCost, Budget, Schedule};
+/// // Each of 100 layers saves 1 MiB: its output.
+/// let layer = BlockCost {
+///     input_bytes: 1 << 20,
+///     output_bytes: 1 << 20,
+///     saves_output: true,
+///     forward_seconds: 1.0,
+///     ..BlockCost::default()
+/// };
+/// let least = Schedule::of(&[layer; 100], Budget::Auto)?;
+/// assert_eq!((least.kept_bytes() >> 20, least.recomputed()), (19, 0.90)); // 2·√100, not 100
+/// let half = Schedule::of(&[layer; 100], Budget::Bytes(50 << 20))?;
+/// assert!(half.kept_bytes() <= 50 << 20 && half.recomputed() < 0.56);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    pub(super) parts: Vec<Part>,
+    pub(super) kept_bytes: u64,
+    pub(super) recomputed: f64,
+}
+
+impl Schedule {
+    /// The most bytes that the blocks keep for the backward pass at any time, the input of the sequence included.
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept_bytes
+    }
+
+    /// What is computed again, in forward passes of the whole sequence: 0 if everything is kept, below 1 if no block runs more
+    /// than twice.
+    pub fn recomputed(&self) -> f64 {
+        self.recomputed
+    }
+}
+
+/// Equal segments, as PyTorch cuts them; the last one takes the rest and is kept.
+pub(super) fn equal(blocks: usize, segments: usize) -> Result<Vec<Part>> {
+    if segments == 0 || segments > blocks {
+        let message = format!("{segments} segments of {blocks} functions: use 1 to {blocks}");
+        return Err(Error::argument("checkpoint_sequential", message));
+    }
+    let len = blocks / segments;
+    let last = len * (segments - 1);
+    let mut parts: Vec<Part> =
+        (0..last).step_by(len).map(|first| Part::Checkpoint(first..first + len, None)).collect();
+    parts.push(Part::Keep(last..blocks));
+    Ok(parts)
+}

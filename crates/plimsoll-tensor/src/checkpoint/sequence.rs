@@ -1,0 +1,131 @@
+//! Sequences of functions that are checkpointed within a budget: [`checkpoint_sequential`] and [`Checkpointer`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::piece::checkpoint;
+use super::profile::profile;
+use super::schedule::{Budget, Part, Schedule, equal};
+use super::step::Step;
+use crate::autocast_mode;
+use crate::autograd::is_grad_enabled;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::layout::Dims;
+use crate::tensor::Tensor;
+
+/// Runs `functions` one after the other and checkpoints some of them. The budget is a number of segments, as for
+/// `torch.utils.checkpoint.checkpoint_sequential`, or a [`Budget`]. For one in bytes, each function first runs once more to
+/// measure what it saves; to measure once for many steps, use a
+/// [`Checkpointer`].
+///
+/// ```
+/// use plimsoll_tensor::checkpoint::{Budget, Step, checkpoint_sequential};
+/// use plimsoll_tensor::{Device, SimConfig, Tensor};
+/// let device = Device::sim(SimConfig::new(1 << 30));
+/// let x = Tensor::ones(&[1 << 18], &device)?.requires_grad_(true)?; // 1 MiB
+/// let steps: Vec<Step> = (0..16).map(|_| Step::new(Tensor::tanh)).collect();
+/// let y = checkpoint_sequential(&steps, Budget::Auto, &x)?;
+/// assert!(device.memory_allocated() <= 8 << 20); // 17 MiB if all outputs are kept
+/// y.sum()?.backward()?;
+/// assert!(device.max_memory_allocated() <= 11 << 20); // 2·√16 + 3
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// The errors of [`checkpoint`] and [`Schedule::of`].
+pub fn checkpoint_sequential(
+    functions: &[Step],
+    budget: impl Into<Budget>,
+    input: &Tensor,
+) -> Result<Tensor> {
+    let parts = match budget.into() {
+        Budget::Segments(segments) => equal(functions.len(), segments)?,
+        budget if is_grad_enabled() => Schedule::of(&profile(functions, input)?, budget)?.parts,
+        _ => return run(functions, input),
+    };
+    run_parts(&parts, functions, input)
+}
+
+/// Checkpoints sequences of functions within a budget. It measures the first input of each shape; others with that shape get the
+/// same schedule.
+///
+/// ```
+/// use plimsoll_tensor::checkpoint::{Budget, Checkpointer, Step};
+/// use plimsoll_tensor::{Device, Tensor};
+/// let x = Tensor::ones(&[64, 64], &Device::cpu())?.requires_grad_(true)?;
+/// let layers: Vec<Step> = (0..16).map(|_| Step::new(Tensor::tanh)).collect();
+/// let checkpointer = Checkpointer::new(Budget::Bytes(10 * 64 * 64 * 4));
+/// for _ in 0..3 {
+///     checkpointer.forward(&layers, &x)?.sum()?.backward()?;
+/// }
+/// assert!(checkpointer.schedule(&layers, &x)?.recomputed() < 0.9);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Checkpointer {
+    budget: Budget,
+    known: Mutex<Vec<(Kind, Arc<Schedule>)>>,
+}
+
+/// What a schedule depends on: the number of functions, the input's shape, type and device, and autocast.
+type Kind = (usize, Dims, DType, Device, Option<DType>);
+
+impl Checkpointer {
+    /// A checkpointer that has measured nothing yet.
+    pub fn new(budget: impl Into<Budget>) -> Checkpointer {
+        Checkpointer { budget: budget.into(), known: Mutex::default() }
+    }
+
+    /// Runs the functions, which must be the same ones each time.
+    ///
+    /// # Errors
+    /// The errors of [`checkpoint_sequential`].
+    pub fn forward(&self, functions: &[Step], input: &Tensor) -> Result<Tensor> {
+        match is_grad_enabled() {
+            true => run_parts(&self.schedule(functions, input)?.parts, functions, input),
+            false => run(functions, input),
+        }
+    }
+
+    /// The schedule for inputs like this one. If there is none yet, each function runs once, to measure what it saves.
+    ///
+    /// # Errors
+    /// The errors of the functions and of [`Schedule::of`].
+    pub fn schedule(&self, functions: &[Step], input: &Tensor) -> Result<Arc<Schedule>> {
+        let shape = Dims::from_slice(input.shape());
+        let kind = (functions.len(), shape, input.dtype(), input.device().clone(), autocast_mode::lower());
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known().iter().find(|(like, _)| *like == kind).map(|(_, schedule)| schedule.clone());
+        if let Some(schedule) = found {
+            return Ok(schedule);
+        }
+        // No lock is held while the functions run.
+        let schedule = Arc::new(Schedule::of(&profile(functions, input)?, self.budget)?);
+        known().push((kind, schedule.clone()));
+        Ok(schedule)
+    }
+}
+
+/// Runs the functions in parts.
+fn run_parts(parts: &[Part], functions: &[Step], input: &Tensor) -> Result<Tensor> {
+    let mut x = input.clone();
+    for piece in parts {
+        x = match piece {
+            Part::Keep(range) => run(&functions[range.clone()], &x)?,
+            Part::Checkpoint(range, inner) => {
+                let (own, inner) = (functions[range.clone()].to_vec(), inner.clone());
+                let again = move |x: &[Tensor]| match &inner {
+                    None => run(&own, &x[0]),
+                    Some(inner) => run_parts(&inner.parts, &own, &x[0]),
+                };
+                checkpoint(again, &[&x])?
+            }
+        };
+    }
+    Ok(x)
+}
+
+fn run(functions: &[Step], x: &Tensor) -> Result<Tensor> {
+    functions.iter().try_fold(x.clone(), |x, function| function.forward(&x))
+}
