@@ -1,7 +1,7 @@
 //! Packs the buffers of CSV files, and prints the arena of each: `cargo run --release -p plimsoll-packing --example pack FILE…`.
 //!
 //! Columns are `id,lower,upper,size`; a name that ends in `.gz` is unpacked. If a name has a number between two dots
-//! (`A.1048576.csv`), it is a capacity, and the search ends with the first packing within it.
+//! (`A.1048576.csv`), it is a capacity, and the search ends with the first packing within it. `STEPS=N` changes the limit of the search.
 
 #![allow(clippy::print_stdout, reason = "a program for a terminal")]
 

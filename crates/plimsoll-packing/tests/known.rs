@@ -81,6 +81,13 @@ fn times_may_be_as_large_as_they_can() {
 }
 
 #[test]
+fn a_capacity_may_be_larger_than_needed() {
+    let buffers = buffers(&[(0, 4, 2), (1, 3, 5), (2, 4, 1)]);
+    let packing = pack_within(&buffers, u64::MAX, Effort::default()).expect("valid buffers");
+    assert_eq!(packing.map(|it| valid(&it, &buffers)), Some(8));
+}
+
+#[test]
 fn more_steps_never_give_a_larger_arena() {
     let rows: Vec<(u64, u64, u64)> =
         (0..120).map(|at| (at * 13 % 70, at * 13 % 70 + 1 + at % 17, 1 + at * at % 23)).collect();

@@ -6,8 +6,10 @@
 //! copies in the optimizer), and number of steps. Weights and tokens are random, dropout is 0, and the optimizer is AdamW.
 //! Options:
 //!
-//! - `recompute=N`: the number of layers whose MLP recomputes its first products; or `fit=14.5e9`: the smallest number with which
+//! - `recompute=N`: the number of layers whose MLP recomputes its first products; or `peak=14.5e9`: the smallest number with which
 //!   training reserves at most this many bytes;
+//! - `budget=BYTES` or `budget=auto`: blocks are checkpointed so that they keep at most this many bytes, or as few as possible;
+//! - `--traced`: the memory of a step is planned after the second one;
 //! - for a GPT-2, `vocabulary=N`: vocabulary size (default 50,257; many trainers use 50,304), `heads=N`: number of heads,
 //!   `layers=N`: number of layers;
 //! - `settings=…`: allocator settings in the format of `PYTORCH_ALLOC_CONF`; by default that variable's value, or expandable
@@ -26,27 +28,37 @@ mod support;
 use std::any::Any;
 
 use plimsoll::autocast::autocast;
+use plimsoll::checkpoint::Budget;
 use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::parallel::{DdpOptions, DistributedDataParallel, FullyShardOptions, Shard, fully_shard};
-use plimsoll::{CapturedStep, DType, Device, ProcessGroup, Result, Tensor};
+use plimsoll::{CapturedStep, DType, Device, Error, ProcessGroup, Result, Tensor};
 use support::{Arguments, Failure, Trained};
 
 /// A language model: GPT-2 or Llama.
 trait Language: Module {
     fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor>;
+    fn checkpoint_within(&mut self, budget: Budget);
 }
 
 impl Language for Gpt2 {
     fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
         Gpt2::loss(self, tokens, targets)
     }
+
+    fn checkpoint_within(&mut self, budget: Budget) {
+        Gpt2::checkpoint_within(self, budget);
+    }
 }
 
 impl Language for Llama {
     fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
         Llama::loss(self, tokens, targets)
+    }
+
+    fn checkpoint_within(&mut self, budget: Budget) {
+        Llama::checkpoint_within(self, budget);
     }
 }
 
@@ -79,6 +91,17 @@ impl<M: Language> Training<M> {
         let (count, length) = batch(arguments);
         if arguments.get(4, "f32") == "bf16-model" {
             model.bfloat16()?;
+        }
+        match arguments.option("budget") {
+            None => {}
+            Some("auto") => model.checkpoint_within(Budget::Auto),
+            Some(bytes) => match bytes.parse::<f64>() {
+                Ok(bytes) => model.checkpoint_within(Budget::Bytes(bytes as u64)),
+                Err(_) => {
+                    let message = format!("budget={bytes}: use a number of bytes, such as 4e8, or auto");
+                    return Err(Error::Argument { op: "language_step", message });
+                }
+            },
         }
         let mut parameters = model.parameters();
         let mut ranks: Option<(ProcessGroup, Box<dyn Any>)> = None;

@@ -6,7 +6,7 @@
 //! and 32-bit copies in the optimizer), number of steps, size of the images, `nhwc` (channels-last) or `nchw`, and the learning
 //! rate. Weights and images are random. Options:
 //!
-//! - `recompute=…`: for a ViT, the number of layers whose MLP recomputes its first product (or `fit=6.5e9`: the smallest number
+//! - `recompute=…`: for a ViT, the number of layers whose MLP recomputes its first product (or `peak=6.5e9`: the smallest number
 //!   with which training reserves at most this many bytes); for a ResNet, `activations` inside blocks, or also the `outputs` of
 //!   every second block;
 //! - `settings=…`: allocator settings in the format of `PYTORCH_ALLOC_CONF`; by default that variable's value, or expandable

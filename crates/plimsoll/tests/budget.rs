@@ -9,6 +9,8 @@ use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
 use plimsoll::nn::{BatchNorm2d, Conv2d, Conv2dConfig, Module, Scope};
 use plimsoll::{Category, Device, Result, SimConfig, Tensor};
 
+use crate::on_device::seeded;
+
 /// A block of a pre-activation residual network (He et al. 2016), with a bottleneck.
 struct Block {
     norms: [BatchNorm2d; 3],
@@ -123,7 +125,7 @@ fn tokens(device: &Device, rows: usize) -> Tensor {
 
 #[test]
 fn models_within_a_budget_compute_the_same_bits() {
-    let device = Device::cpu();
+    let device = seeded();
     let x = tokens(&device, 4);
     let run = |budget: Option<Budget>| {
         device.manual_seed(1);

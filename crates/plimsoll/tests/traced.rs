@@ -7,6 +7,8 @@ use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::{Device, Result, SimConfig, Tensor, Traced, inference_mode};
 
+use crate::on_device::seeded;
+
 fn h100() -> Device {
     Device::sim(SimConfig::like("H100").unwrap())
 }
@@ -86,4 +88,28 @@ fn inference_is_planned_as_well() {
     let plan = forward.plan().unwrap();
     assert_eq!(plan.unplanned, 1, "the result outlives the run");
     assert!(plan.arena_bytes as f64 <= 1.005 * plan.live_bytes as f64, "{plan:?}");
+}
+
+#[test]
+fn a_traced_training_gives_the_same_bits() {
+    let losses = |is_traced: bool| -> Vec<f32> {
+        let device = seeded();
+        let config = Gpt2Config { n_layer: 3, n_embd: 64, n_head: 2, vocab_size: 100, ..Gpt2Config::small() };
+        let model = Gpt2::new(&Scope::new(&device, 1), config).unwrap();
+        let mut adamw = AdamW::new(model.parameters(), AdamWOptions::default());
+        let x = tokens(&device, 2, 16);
+        let mut traced = Traced::new(&device);
+        let mut step = || {
+            let loss = model.loss(&x, &x)?;
+            loss.backward()?;
+            adamw.step()?;
+            adamw.zero_grad();
+            loss.item::<f32>()
+        };
+        let run = |_| if is_traced { traced.run(&mut step) } else { step() };
+        let losses = (0..6).map(run).collect::<Result<_>>().unwrap();
+        assert!(!is_traced || (traced.plan().unwrap().unplanned == 0 && traced.difference().is_none()));
+        losses
+    };
+    assert_eq!(losses(true), losses(false));
 }

@@ -35,6 +35,8 @@ pub(crate) struct Arguments {
     options: Vec<(String, String)>,
     /// `--capture`: whether steps are captured and replayed.
     pub(crate) captures: bool,
+    /// `--traced`: whether the memory of a step is planned.
+    pub(crate) traced: bool,
     /// `times`: whether the slowest kernels are shown.
     pub(crate) times: bool,
     /// `checksum`: whether to show a checksum of losses and parameters.
@@ -49,6 +51,7 @@ impl Arguments {
             match argument.split_once('=') {
                 Some((name, value)) => read.options.push((name.to_owned(), value.to_owned())),
                 None if argument == "--capture" => read.captures = true,
+                None if argument == "--traced" => read.traced = true,
                 None if argument == "times" => read.times = true,
                 None if argument == "checksum" => read.checksum = true,
                 None => read.numbered.push(argument),
@@ -101,14 +104,14 @@ impl Arguments {
         Ok(device)
     }
 
-    /// How many of `layers` layers recompute products: `recompute=N`, or the number that `fit=BYTES` needs. `train` takes some
+    /// How many of `layers` layers recompute products: `recompute=N`, or the number that `peak=BYTES` needs. `train` takes some
     /// steps with a given number, on a device.
     pub(crate) fn recomputed(
         &self,
         layers: usize,
         train: impl Fn(usize, &Device) -> plimsoll::Result<()>,
     ) -> Result<usize, Failure> {
-        let count = match (self.option("fit"), self.option("recompute")) {
+        let count = match (self.option("peak"), self.option("recompute")) {
             (None, None) => 0,
             (None, Some(count)) => count.parse()?,
             (Some(bytes), _) => {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use plimsoll::memory::{self, HistoryOptions};
 use plimsoll::nn::Module;
-use plimsoll::{CapturedStep, Device, ProcessGroup, Result, Tensor};
+use plimsoll::{CapturedStep, Device, ProcessGroup, Result, Tensor, Traced};
 
 use super::{Arguments, Failure};
 
@@ -36,6 +36,7 @@ pub(crate) fn show(
     let (mut times, mut losses, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
     let mut estimated = 0.0;
     let mut captured = arguments.captures.then(|| CapturedStep::new(device));
+    let mut traced = arguments.traced.then(|| Traced::new(device));
     if arguments.option("snapshot").is_some() {
         memory::record_history(
             device,
@@ -45,7 +46,10 @@ pub(crate) fn show(
     for number in 0..count {
         device.mark_step(number as u64);
         let (start, before) = (Instant::now(), device.estimated_time());
-        let loss = training.step(captured.as_mut())?;
+        let loss = match &mut traced {
+            Some(traced) => traced.run(|| training.step(captured.as_mut()))?,
+            None => training.step(captured.as_mut())?,
+        };
         hosts.push(start.elapsed().as_secs_f64() * 1e3);
         device.synchronize()?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
@@ -88,6 +92,9 @@ pub(crate) fn show(
         );
     }
     println!("peak allocated {} reserved {}", peaks[0], peaks[1]);
+    if let Some(traced) = &traced {
+        println!("{:?}, {:?}, {} in use", traced.plan(), traced.difference(), traced.in_use());
+    }
     if let Some(other) = all.iter().flatten().position(|peaks| peaks[..] != *own.as_flattened()) {
         println!("rank {other} has other peaks");
     }
