@@ -57,5 +57,6 @@ mod train_hybrid;
 mod train_image;
 mod train_ranks;
 mod train_sharded;
+mod train_tensor;
 mod waste;
 mod whatif;

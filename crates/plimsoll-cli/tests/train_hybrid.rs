@@ -115,7 +115,10 @@ fn sizes_of_groups_that_do_not_fit_are_refused_before_any_file_is_read() {
     refused(&["replicate=2,shard=512", "--device", "sim", "--sim-ranks", "8"], "there are 8 ranks");
     refused(&["replicate=2,shard=4294967296", "--ranks", "2"], "there are 2 ranks");
     refused(&["replicate=0,shard=4", "--ranks", "4"], "`0` is not a number of ranks: use replicate=N");
-    refused(&["replicate=2", "--ranks", "2"], "use ddp, shard, shard=N or replicate=R,shard=S");
+    refused(
+        &["replicate=2", "--ranks", "2"],
+        "use ddp, shard, shard=N, replicate=R,shard=S, tp=N or dp=D,tp=T",
+    );
     refused(&["shard=2,replicate=2", "--ranks", "4"], "use ddp, shard");
     refused(&["replicate=2,shard=2", "--ranks", "4", "--capture"], "not with shard");
 }

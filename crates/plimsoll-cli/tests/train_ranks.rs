@@ -340,7 +340,7 @@ fn what_cannot_be_is_refused_before_any_file_is_read() {
         &[],
         "--sim-ranks is for `--device sim`",
     );
-    refused(&["--ranks", "2"], &[], "--parallel <ddp|shard[=N]|replicate=R,shard=S>");
+    refused(&["--ranks", "2"], &[], "--parallel <ddp|shard[=N]|replicate=R,shard=S|tp=N|dp=D,tp=T>");
     refused(&["--parallel", "shard", "--ranks", "2", "--capture"], &[], "not with shard");
     refused(
         &["--reproducible=3"],

@@ -262,12 +262,15 @@ fn sizes_that_do_not_fit_are_refused_before_any_file_is_read() {
     refused(&["--parallel", "shard=3", "--device", "sim", "--sim-ranks", "4"], "there are 4 ranks");
     refused(&["--parallel", "shard", "--ranks", "3"], "must be a multiple of 3");
     refused(&["--parallel", "shard=0", "--ranks", "2"], "`0` is not a number of ranks: use shard=N");
-    refused(&["--parallel", "tp=2", "--ranks", "2"], "use ddp, shard, shard=N or replicate=R,shard=S");
+    refused(
+        &["--parallel", "pp=2", "--ranks", "2"],
+        "use ddp, shard, shard=N, replicate=R,shard=S, tp=N or dp=D,tp=T",
+    );
     refused(
         &["--parallel", "ddp", "--shard", "gradients", "--ranks", "2"],
         "--shard is for --parallel shard",
     );
-    refused(&["--shard", "gradients"], "--parallel <ddp|shard[=N]|replicate=R,shard=S>");
+    refused(&["--shard", "gradients"], "--parallel <ddp|shard[=N]|replicate=R,shard=S|tp=N|dp=D,tp=T>");
     refused(&["--parallel", "shard", "--ranks", "2", "--capture"], "not with shard");
     refused(&["--parallel", "shard", "--ranks", "2", "--device", "cuda:1"], "each rank uses its own GPU");
 }

@@ -34,13 +34,15 @@ pub struct Communicator {
     calls: AtomicU64,
     /// Locked during a collective. This rank's groups share it, because they share connections.
     turn: Arc<Mutex<()>>,
+    /// The latest call of all of this rank's groups, which share it.
+    latest: Arc<Mutex<Option<Call>>>,
 }
 
 impl Communicator {
     /// A rank of a group whose ranks this transport connects.
     pub fn new(transport: impl Transport) -> Communicator {
-        let (record, group, calls, turn) = Default::default();
-        Communicator { transport: Arc::new(transport), record, group, calls, turn }
+        let (record, group, calls, turn, latest) = Default::default();
+        Communicator { transport: Arc::new(transport), record, group, calls, turn, latest }
     }
 
     /// The group of some ranks of this one, in ascending order. Its members must call this, with the same ranks and the same name,
@@ -67,8 +69,8 @@ impl Communicator {
             );
             Error::Argument { op: "new_group", why }
         })?;
-        let (group, turn) = (name.to_owned(), Arc::clone(&self.turn));
-        Ok(Communicator { group, turn, ..Communicator::new(part) })
+        let (group, turn, latest) = (name.to_owned(), Arc::clone(&self.turn), Arc::clone(&self.latest));
+        Ok(Communicator { group, turn, latest, ..Communicator::new(part) })
     }
 
     /// The name of the group; empty for all ranks.
@@ -203,10 +205,13 @@ impl Communicator {
     }
 
     /// After this rank has waited for `waited`, returns the reason why it should not wait any longer for collectives that it
-    /// announced: another rank is lost, or the timeout of a collective has passed. The error names the latest call.
+    /// announced: another rank is lost, or the timeout of a collective has passed. The error names this rank's latest call, which may
+    /// be one of another group.
     pub fn gave_up(&self, waited: Duration) -> Option<Error> {
+        // Ranks compare this with each other, so it must be a call of this group.
         let call = || self.record.lock().unwrap_or_else(PoisonError::into_inner).last().cloned();
-        self.transport.gave_up(waited, &call)
+        let error = self.transport.gave_up(waited, &call)?;
+        Some(error.in_call(self.latest.lock().unwrap_or_else(PoisonError::into_inner).as_ref()))
     }
 
     /// Waits until all ranks have made this call, which moves no bytes.
@@ -230,6 +235,7 @@ impl Communicator {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         let call = Call { number, op, bytes: bytes as u64, label, dtype, group };
         self.record.lock().unwrap_or_else(PoisonError::into_inner).push(call.clone());
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(call.clone());
         Turn { call, _turn: turn }
     }
 }
@@ -247,4 +253,48 @@ fn pieces_mut(mut rest: &mut [u8], size: usize, count: usize) -> impl Iterator<I
         rest = after;
         piece
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Lost;
+
+    /// A transport on which a rank is lost.
+    #[derive(Debug)]
+    struct Losing;
+
+    impl Transport for Losing {
+        fn rank(&self) -> usize {
+            0
+        }
+
+        fn size(&self) -> usize {
+            2
+        }
+
+        fn exchange(&self, _: &Call, _: &[&[u8]], _: &mut [&mut [u8]]) -> Result<()> {
+            Ok(())
+        }
+
+        fn gave_up(&self, _: Duration, call: &dyn Fn() -> Option<Call>) -> Option<Error> {
+            let lost = Lost { rank: 1, why: "is gone".to_owned(), ..Lost::default() };
+            Some(Error::RankLost { lost: Box::new(lost), call: call() })
+        }
+    }
+
+    #[test]
+    fn a_rank_that_waits_for_a_lost_one_names_the_collective_of_its_group() {
+        let world = Communicator::new(Losing);
+        let said = || world.gave_up(Duration::ZERO).expect("an error").to_string();
+        assert_eq!(said(), "rank 1 is gone");
+        world.announce(Op::AllGather, 18, "loss", false).expect("a record");
+        assert_eq!(said(), "rank 1 is gone\nthis rank was in all_gather 0 of `loss` (18 bytes)");
+        let group = world.new_group(&[0], "tp").expect("a group");
+        group.announce(Op::AllToAll, 64, "h.1.mlp", false).expect("a record");
+        assert_eq!(
+            said(),
+            "rank 1 is gone\nthis rank was in all_to_all 0 of `h.1.mlp` (64 bytes, group `tp`)"
+        );
+    }
 }

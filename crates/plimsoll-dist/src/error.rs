@@ -90,8 +90,21 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The same error of a rank that was in this collective, if any.
+    pub(crate) fn in_call(self, latest: Option<&Call>) -> Error {
+        match (self, latest) {
+            (Error::RankLost { lost, .. }, Some(call)) => Error::RankLost { lost, call: Some(call.clone()) },
+            (Error::Timeout { rank, seconds, .. }, Some(call)) => {
+                Error::Timeout { rank, call: call.clone(), seconds }
+            }
+            (other, _) => other,
+        }
+    }
+}
+
 /// A rank that is gone or failed, so that the others cannot continue.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     /// Its rank.
     pub rank: usize,

@@ -44,6 +44,8 @@ pub struct Health {
     changed: Condvar,
     /// The connection to the store, and the key that records a failure for all ranks.
     board: Mutex<(Client, String)>,
+    /// The rank that hosts the store, if a rank does.
+    store_rank: Option<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -54,9 +56,14 @@ struct State {
 
 impl Health {
     /// Starts with no failure. `board` is a connection to the store, and `key` is the key that records a failure.
-    pub(crate) fn new(rank: usize, members: Vec<Member>, board: Client, key: String) -> Health {
+    pub(crate) fn new(
+        rank: usize,
+        members: Vec<Member>,
+        board: (Client, String),
+        store_rank: Option<usize>,
+    ) -> Health {
         let state = Mutex::new(State::default());
-        Health { rank, members, state, changed: Condvar::new(), board: Mutex::new((board, key)) }
+        Health { rank, members, state, changed: Condvar::new(), board: Mutex::new(board), store_rank }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -90,15 +97,24 @@ impl Health {
         if let Some(lost) = self.lost() {
             return lost;
         }
-        let found = self.members.get(rank).cloned().unwrap_or_default().lost(rank, why);
+        let lost =
+            |rank: usize, why: &str| self.members.get(rank).cloned().unwrap_or_default().lost(rank, why);
+        let found = lost(rank, why);
         let first = {
             let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
             let (client, key) = &mut *board;
             client.set_first(key, encoded(&found).as_bytes())
         };
-        // If the store cannot be reached, each rank reports what it saw itself.
-        let lost = first.ok().and_then(|value| decoded(&value)).unwrap_or(found);
-        self.note(lost)
+        // If the store cannot be reached, the rank that hosts it was lost first: had it lost another one, it would have stayed until
+        // all know of that. Without such a rank, each rank reports what it saw itself.
+        let first = match (first, self.store_rank) {
+            (Ok(value), _) => decoded(&value).unwrap_or(found),
+            (Err(why), Some(host)) if rank != self.rank && host != self.rank && host != rank => {
+                lost(host, &format!("is gone: it hosted the {why}"))
+            }
+            (Err(_), _) => found,
+        };
+        self.note(first)
     }
 
     fn note(&self, lost: Lost) -> Lost {

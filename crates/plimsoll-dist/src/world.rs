@@ -21,6 +21,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"PLIMSOLL");
 const BOARD: Duration = Duration::from_secs(1);
 /// How long rank 0 keeps its store open for ranks that finish later.
 const LINGER: Duration = Duration::from_secs(10);
+/// How long rank 0 keeps its store open after a rank was lost.
+const LINGER_FOR_LOST: Duration = Duration::from_millis(200);
 
 /// Options for joining a world.
 #[derive(Clone, Debug)]
@@ -121,8 +123,8 @@ impl World {
         let members: Vec<Member> = others.into_iter().map(|other| other.member).collect();
         // If the store's host hangs, this rank must still be able to report a failure, so it waits at most `BOARD`.
         let board = connect()?.answer_within(BOARD)?;
-        let health = Arc::new(Health::new(rank, members, board, key("failed")));
         let store_rank = (environment.store_host == StoreHost::FirstRank).then_some(0);
+        let health = Arc::new(Health::new(rank, members, (board, key("failed")), store_rank));
         let monitor = Monitor::start(&health, links.neighbours, connect()?, &key("failed"), store_rank)?;
         let sockets = Sockets::new(rank, links.data, Arc::clone(&health), options.collective_timeout);
         let communicator = Arc::new(Communicator::new(done(sockets)?));
@@ -158,6 +160,10 @@ impl Drop for World {
             return;
         }
         if self.health.lost().is_some() {
+            // The others read in this rank's store which rank is lost. They look every 60 ms.
+            if self.server.is_some() {
+                thread::sleep(LINGER_FOR_LOST);
+            }
             return; // the lost rank may be the store's host
         }
         self.monitor.say_goodbye();

@@ -1,6 +1,7 @@
 //! If one process is killed, all others name it within 2 s, regardless of what they are doing.
 
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use plimsoll_dist::store::Server;
 use plimsoll_dist::{Environment, JoinOptions, World};
 
 const ME: &str = "death::a_killed_rank_is_named_by_all_others";
+const GROUPS: &str = "death::a_killed_rank_is_named_by_the_ranks_of_other_groups";
 
 #[allow(clippy::print_stdout, reason = "how the parent process reads it")]
 /// The program of a rank: it calls collectives forever, or only waits for a failure.
@@ -38,6 +40,58 @@ fn start(rank: usize, size: usize, port: u16, busy: bool) -> Child {
         command.env("PLIMSOLL_TEST_BUSY", "1");
     }
     command.spawn().expect("a process")
+}
+
+#[allow(clippy::print_stdout, reason = "how the parent process reads it")]
+/// The program of a rank of a group of two, which calls collectives of the group. The first rank hosts the store.
+fn rank_of_group() {
+    let environment = Environment::of_process().expect("variables").expect("a launcher");
+    let world = World::join(environment, &JoinOptions::default()).expect("a world");
+    let first = world.environment().rank / 2 * 2;
+    let group = world.communicator().new_group(&[first, first + 1], "pair").expect("a group");
+    println!("ready");
+    let error = loop {
+        if let Err(error) = group.all_gather(&mut vec![1; 4096], "weights") {
+            break error.to_string();
+        }
+    };
+    println!("error: {}", error.replace('\n', " | "));
+}
+
+#[test]
+fn a_killed_rank_is_named_by_the_ranks_of_other_groups() {
+    if std::env::var("PLIMSOLL_TEST_RANK").is_ok() {
+        return rank_of_group();
+    }
+    for killed in [0, 1, 2, 3, 0, 3] {
+        let port =
+            TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+        let start = |rank: usize| {
+            let mut command = Command::new(std::env::current_exe().expect("this program"));
+            command.args(["--exact", GROUPS, "--nocapture"]).stdout(Stdio::piped()).stderr(Stdio::null());
+            command.env("PLIMSOLL_TEST_RANK", "1").env("RANK", rank.to_string()).env("WORLD_SIZE", "4");
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+            command.spawn().expect("a process")
+        };
+        let mut ranks: Vec<Child> = (0..4).map(start).collect();
+        let mut lines: Vec<_> = ranks
+            .iter_mut()
+            .map(|rank| BufReader::new(rank.stdout.take().expect("a pipe")).lines())
+            .collect();
+        for lines in &mut lines {
+            assert!(lines.by_ref().map(|line| line.expect("a line")).any(|line| line.ends_with("ready")));
+        }
+        thread::sleep(Duration::from_millis(50));
+        ranks[killed].kill().expect("killed");
+        for rank in (0..4).filter(|rank| *rank != killed) {
+            let error = lines[rank].by_ref().map(|line| line.expect("a line"));
+            let error = error.into_iter().find(|line| line.starts_with("error: ")).expect("an error");
+            assert!(error.contains(&format!("rank {killed} (host ")), "rank {rank}: {error}");
+        }
+        for mut rank in ranks {
+            let _ = rank.wait();
+        }
+    }
 }
 
 #[test]

@@ -40,6 +40,8 @@ pub(crate) struct Job {
     pub(crate) shard: Shard,
     /// The number of groups of ranks that have a whole model each.
     pub(crate) replicate: usize,
+    /// The number of ranks that share each layer, if it is more than 1.
+    pub(crate) tensor: usize,
     /// The lanes of a batch, if the bits must not depend on the number of ranks.
     pub(crate) reproducible: Option<Reproducible>,
 }
@@ -47,7 +49,7 @@ pub(crate) struct Job {
 impl Job {
     /// The number of equal parts of a batch, each of which is a pass of its own. All ranks together run one after another.
     pub(super) fn lanes(&self) -> usize {
-        self.reproducible.map_or(self.group.size(), |reproducible| reproducible.lanes)
+        self.reproducible.map_or(self.group.size() / self.tensor, |reproducible| reproducible.lanes)
     }
 
     /// Its ranks on a device; simulated if the device computes nothing.
@@ -74,6 +76,8 @@ pub(crate) struct Together {
     pub(crate) shard: Shard,
     /// The number of groups of ranks that have a whole model each.
     pub(crate) replicate: usize,
+    /// The number of ranks that share each layer, if it is more than 1.
+    pub(crate) tensor: usize,
     /// The gradient buckets, if gradients are not sharded.
     pub(crate) buckets: Vec<Bucket>,
     /// The sharded units.

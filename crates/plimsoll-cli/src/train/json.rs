@@ -97,7 +97,8 @@ pub(crate) fn out_of_memory(
 }
 
 fn of_ranks(together: &Together) -> Value {
-    let Together { shard, replicate, buckets, units, slot_bytes, sent_bytes_per_step, peaks } = together;
+    let Together { shard, replicate, tensor, buckets, units, slot_bytes, sent_bytes_per_step, peaks } =
+        together;
     let buckets =
         buckets.iter().map(|bucket| json!({ "bytes": bucket.bytes, "parameters": bucket.parameters }));
     let units = units
@@ -107,9 +108,10 @@ fn of_ranks(together: &Together) -> Value {
         .iter()
         .map(|(allocated, reserved)| json!({ "allocated_bytes": allocated, "reserved_bytes": reserved }));
     json!({
-        "parallel": if *shard == Shard::Nothing { "ddp" } else { "shard" },
+        "parallel": if *tensor > 1 { "tp" } else if *shard == Shard::Nothing { "ddp" } else { "shard" },
         "shard": shard.name(),
         "replicate": replicate,
+        "tensor": tensor,
         "units": units.collect::<Vec<_>>(),
         "slot_bytes": slot_bytes,
         "size": peaks.len(),

@@ -3,7 +3,7 @@
 //! `mnist/`, `gpt/` and `image/` are the trainings, each a `Task` (`task.rs`). `run.rs` is the training loop, the same for
 //! all of them and on every device; `saves/` writes its checkpoints, and `stop.rs` handles signals. `smallest.rs` finds
 //! the smallest limit by running the job on the simulated device. `parallel.rs` finds out which rank this process is,
-//! `spawn.rs` starts ranks, `lanes.rs` has the data of a rank, and `plan.rs` finds the fastest way to share the work.
+//! `spawn.rs` starts ranks, `model.rs` and `lanes.rs` have the network and the data of a rank, and `plan.rs` finds the fastest way to share the work.
 //! `progress.rs` shows the progress, `snapshot.rs` saves the memory history, `timeline.rs` writes the estimated timeline of
 //! a step, and `report.rs` and `json.rs` print the result. `command.rs` puts them together.
 
@@ -16,6 +16,7 @@ mod job;
 mod json;
 mod lanes;
 mod mnist;
+mod model;
 mod optimizer;
 mod parallel;
 mod plan;
@@ -70,6 +71,14 @@ impl What {
         batch_size as usize
     }
 
+    /// The options that the number of ranks that share layers must divide; `None` if the network has no such layers.
+    fn shared(&self) -> Option<[(&'static str, usize); 2]> {
+        match self {
+            What::Gpt(args) => Some(args.shared()),
+            What::Mnist(_) | What::Image(_) => None,
+        }
+    }
+
     fn job(&self) -> Result<Job, Failure> {
         match self {
             What::Mnist(args) => args.job(),
@@ -93,6 +102,7 @@ pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
     if let Some(gpus) = &settings.plan {
         return plan::run(gpus, settings.device.memory_limit(), settings.json, what.variants()?);
     }
+    settings.parallel.shares(what.shared(), settings.capture)?;
     let (world, device) =
         match settings.parallel.start(&settings.device, what.batch_size(), settings.capture)? {
             Start::Rank(world, device) => (world, device),
@@ -102,6 +112,7 @@ pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
         job.group = world.group().clone();
         job.shard = settings.parallel.shard();
         job.replicate = settings.parallel.replicate();
+        job.tensor = settings.parallel.tensor();
         job.reproducible = settings.parallel.reproducible();
         command::run(&job, settings, &device, &world)
     });
@@ -109,6 +120,7 @@ pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
         parallel::tell(&world, failure);
         if failure.exit == Exit::RankLost && settings.device.is_cuda() {
             output::failure(failure, None);
+            parallel::let_others_read(&world);
             parallel::end_now(failure.exit);
         }
     }

@@ -31,9 +31,10 @@ pub(crate) struct ParallelArgs {
     ///
     /// `ddp` is data parallel: each rank has the whole model and an equal part of every batch; gradients are averaged. `shard`
     /// also shards over the ranks what --shard names; `shard=N` checks that there are N ranks. `replicate=R,shard=S` shards over
-    /// groups of S ranks, such as those of a host, and averages the gradients of R groups (HSDP). GPUs communicate through NCCL,
-    /// CPUs through sockets
-    #[arg(long, value_name = "ddp|shard[=N]|replicate=R,shard=S", help_heading = "Ranks")]
+    /// groups of S ranks, such as those of a host, and averages the gradients of R groups (HSDP). `tp=N` lets N ranks share each
+    /// layer and the tokens between layers (tensor and sequence parallel); `dp=D,tp=T` averages the gradients of D groups of T such
+    /// ranks. GPUs communicate through NCCL, CPUs through sockets
+    #[arg(long, value_name = "ddp|shard[=N]|replicate=R,shard=S|tp=N|dp=D,tp=T", help_heading = "Ranks")]
     parallel: Option<Parallel>,
     /// With `--parallel shard`: what to shard over the ranks [default: parameters]
     #[arg(long, value_parser = shards(), value_name = "WHAT", requires = "parallel", help_heading = "Ranks")]
@@ -62,6 +63,8 @@ enum Parallel {
     Shard(Option<usize>),
     /// Groups of `shard` ranks share a model, of which there are `replicate`.
     Hybrid { replicate: usize, shard: usize },
+    /// Groups of `tensor` ranks share each layer. There are `data` of them, or one if that is not given.
+    Tensor { data: Option<usize>, tensor: usize },
 }
 
 impl FromStr for Parallel {
@@ -81,7 +84,9 @@ impl FromStr for Parallel {
             [("replicate", Some(replicate)), ("shard", Some(shard))] => {
                 Ok(Parallel::Hybrid { replicate, shard })
             }
-            _ => Err("use ddp, shard, shard=N or replicate=R,shard=S".to_owned()),
+            [("tp", Some(tensor))] => Ok(Parallel::Tensor { data: None, tensor }),
+            [("dp", Some(data)), ("tp", Some(tensor))] => Ok(Parallel::Tensor { data: Some(data), tensor }),
+            _ => Err("use ddp, shard, shard=N, replicate=R,shard=S, tp=N or dp=D,tp=T".to_owned()),
         }
     }
 }
@@ -111,7 +116,7 @@ impl ParallelArgs {
     /// What is sharded over the ranks.
     pub(super) fn shard(&self) -> Shard {
         match self.parallel {
-            None | Some(Parallel::Ddp) => Shard::Nothing,
+            None | Some(Parallel::Ddp | Parallel::Tensor { .. }) => Shard::Nothing,
             Some(Parallel::Shard(_) | Parallel::Hybrid { .. }) => self.shard.unwrap_or_default(),
         }
     }
@@ -122,6 +127,53 @@ impl ParallelArgs {
             Some(Parallel::Hybrid { replicate, .. }) => replicate,
             _ => 1,
         }
+    }
+
+    /// The number of ranks that share each layer.
+    pub(super) fn tensor(&self) -> usize {
+        match self.parallel {
+            Some(Parallel::Tensor { tensor, .. }) => tensor,
+            _ => 1,
+        }
+    }
+
+    /// Checks whether ranks can share layers, if they are to. `sizes` are the options that their number must divide; `None` if the
+    /// network has no such layers.
+    pub(super) fn shares(
+        &self,
+        sizes: Option<[(&'static str, usize); 2]>,
+        captures: bool,
+    ) -> Result<(), Failure> {
+        let Some(Parallel::Tensor { tensor, .. }) = self.parallel else { return Ok(()) };
+        let not = |option: &str| format!("--parallel tp=N does not work with {option}");
+        let message = match sizes {
+            _ if self.shard.is_some() => not("--shard: ranks that share layers have parts of them already"),
+            _ if self.reproducible.is_some() => not("--reproducible: its sums depend on the number of ranks"),
+            _ if captures => not("--capture"),
+            None => "--parallel tp=N works with `train gpt`: no other network has layers that ranks share"
+                .to_owned(),
+            Some(sizes) => match sizes.iter().find(|(_, size)| !size.is_multiple_of(tensor)) {
+                None => return Ok(()),
+                Some((option, size)) => {
+                    format!(
+                        "{option} {size} is not a multiple of the {tensor} ranks of --parallel tp={tensor} that share each layer"
+                    )
+                }
+            },
+        };
+        Err(Failure::new(Exit::Usage, message))
+    }
+
+    /// Checks whether ranks can share a vocabulary of this size, if they are to. The last rank has the fewest.
+    pub(super) fn shares_vocabulary(&self, size: usize) -> Result<(), Failure> {
+        let tensor = self.tensor();
+        if size.div_ceil(tensor) * (tensor - 1) < size {
+            return Ok(());
+        }
+        let message = format!(
+            "a vocabulary of {size} is too small for the {tensor} ranks of --parallel tp={tensor}: the last one would have no part of it"
+        );
+        Err(Failure::new(Exit::Usage, message))
     }
 
     /// The lanes of a batch, if there are any.
@@ -150,7 +202,23 @@ impl ParallelArgs {
             );
             return Err(Failure::new(Exit::Usage, message));
         }
-        let Some(Reproducible { lanes }) = self.reproducible() else { return divides(batch_size, ranks) };
+        if let Some(Parallel::Tensor { data, tensor }) = self.parallel
+            && data.unwrap_or(1).checked_mul(tensor) != Some(ranks)
+        {
+            let there = counted(ranks as u64, "rank");
+            let message = match data {
+                None => format!(
+                    "--parallel tp={tensor}, but there are {there}: use dp=D,tp={tensor}, where the product of D and {tensor} is the number of ranks"
+                ),
+                Some(data) => format!(
+                    "--parallel dp={data},tp={tensor}, but there are {there}: the product of D and T must be the number of ranks"
+                ),
+            };
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        let Some(Reproducible { lanes }) = self.reproducible() else {
+            return divides(batch_size, ranks / self.tensor());
+        };
         if !lanes.is_power_of_two() || !lanes.is_multiple_of(ranks) {
             let message = format!(
                 "--reproducible={lanes} with {}: the number of lanes must be a power of two and a multiple of the number of ranks",
@@ -346,6 +414,13 @@ pub(super) fn end_with_others(world: &World) -> Watched {
         end_now(Exit::RankLost);
     });
     watched
+}
+
+/// After another rank is lost: rank 0 may host the store in which the others read which one it is, so it gives them time.
+pub(super) fn let_others_read(world: &World) {
+    if world.rank() == 0 {
+        thread::sleep(GRACE / 5);
+    }
 }
 
 /// Ends this process immediately. The thread that computes cannot be interrupted, and a GPU that waits for a lost rank would

@@ -152,12 +152,19 @@ fn reserved(out: &mut String, outcome: &Outcome) {
 /// The shared results of the ranks.
 fn ranks(out: &mut String, outcome: &Outcome) {
     let Some(together) = &outcome.together else { return };
-    let Together { shard, replicate, buckets, units, slot_bytes, sent_bytes_per_step, peaks } = together;
+    let Together { shard, replicate, tensor, buckets, units, slot_bytes, sent_bytes_per_step, peaks } =
+        together;
     let _ = writeln!(out, "\n{BOLD}Ranks{RESET} (the figures above are rank 0's)");
     let mut line = |name: &str, bytes: u64, note: String| {
         let _ = writeln!(out, "  {name:<28} {:>12}             {note}", Bytes(bytes).to_string());
     };
-    if *shard == Shard::Nothing {
+    if *tensor > 1 {
+        let note = format!("of {} that share each layer", counted(*tensor as u64, "rank"));
+        line("one rank's parameters", outcome.parameters, note);
+    }
+    if *tensor > 1 && buckets.is_empty() {
+        // Its gradients are not exchanged.
+    } else if *shard == Shard::Nothing {
         let total = buckets.iter().map(|bucket| bucket.bytes).sum();
         let note = format!("in {}, exchanged as they fill", counted(buckets.len() as u64, "bucket"));
         line("buckets of gradients", total, note);

@@ -5,18 +5,15 @@ use std::time::{Duration, Instant};
 
 use plimsoll::data::DataLoader;
 use plimsoll::memory::{self, Report};
-use plimsoll::nn::Scope;
-use plimsoll::optim::{Optimizer, clip_grad_norm_};
-use plimsoll::parallel::{
-    DeviceMesh, FullyShardOptions, FullyShardedDataParallel, Shard, fully_shard, rank_seed,
-};
+use plimsoll::optim::Optimizer;
+use plimsoll::parallel::rank_seed;
 use plimsoll::{CapturedStep, Device, ProcessGroup, RngState, Segment, Tensor, TimelineSpan, no_grad};
 
 use super::job::{Error, Job, Outcome, Place, Together};
 use super::lanes::{Lanes, first_sample};
-use super::saves::{Progress, Saved, Saves, Tensors};
+use super::model::Model;
+use super::saves::{Progress, Saved, Saves};
 use super::stop::{Signal, Stop};
-use super::task::{Network, Sampled};
 use super::watch::Watch;
 use crate::cuda::without_dnn;
 
@@ -38,15 +35,11 @@ struct Run<'a> {
     stop: &'a Stop,
     saves: Option<&'a mut Saves>,
     group: ProcessGroup,
-    /// The sharding of the network, if there are several ranks or lanes. It averages gradients.
-    sharded: Option<FullyShardedDataParallel>,
-    network: Box<dyn Network>,
-    parameters: Vec<Tensor>,
+    model: Model,
     optimizer: Box<dyn Optimizer>,
     captured: Option<CapturedStep>,
     lanes: Lanes,
     parameter_bytes: u64,
-    parameter_count: u64,
     progress: Progress,
     trained: Trained,
     /// The signal that all ranks know about, if there are several ranks.
@@ -87,40 +80,20 @@ impl<'a> Run<'a> {
         stop: &'a Stop,
     ) -> Result<Run<'a>, Error> {
         let group = job.group_on(device);
-        let size = group.size();
         device.manual_seed(job_seed(job, job.seed, &group));
-        // A rank never has all parameters, if it does not need them.
-        let (is_sharded, scope) = (size > 1 && job.shard != Shard::Nothing, Scope::new(device, job.seed));
-        let scope = if is_sharded { scope.deferred() } else { scope };
-        let mut network = job.task.network(&scope)?;
-        let whole = network.module().parameters();
-        let parameter_count = whole.iter().map(|parameter| parameter.numel() as u64).sum();
-        let (shard, reproducible) = (job.shard, job.reproducible);
-        let options = FullyShardOptions { shard, reproducible, ..FullyShardOptions::default() };
-        let sharded = match (size, reproducible) {
-            (1, None) => None,
-            _ => {
-                let dims = [("replicate", job.replicate), ("shard", size / job.replicate.max(1))];
-                let mesh = DeviceMesh::new(&group, &dims)?;
-                Some(fully_shard(network.module_mut(), &mesh, options)?)
-            }
-        };
-        let parameters = sharded.as_ref().map_or(whole, FullyShardedDataParallel::parameters);
+        let model = Model::new(job, device, &group)?;
         let parameter_bytes = device.memory_allocated();
         Ok(Run {
-            lanes: Lanes::new(job, &group, device.has_values())?,
-            optimizer: job.task.optimizer(parameters.clone(), job.lr),
+            lanes: Lanes::new(job, &model.data, device.has_values())?,
+            optimizer: job.task.optimizer(model.parameters.clone(), job.lr),
             captured: job.capture.then(|| CapturedStep::new(device)),
             parameter_bytes,
-            parameter_count,
             progress: Progress::default(),
             trained: Trained::default(),
             agreed: None,
             outside_bytes: None,
             group,
-            sharded,
-            parameters,
-            network,
+            model,
             job,
             device,
             stop,
@@ -180,7 +153,7 @@ impl<'a> Run<'a> {
         let is_measured = self.device.has_values() && units > 0 && seconds > 0.0;
         let together = self.together(&memory)?;
         let sample = match self.device.has_values() && self.ended().is_none() {
-            true => self.sample()?,
+            true => self.model.sample(self.job, &self.group, self.device, self.stop)?,
             false => None,
         };
         Ok(Outcome {
@@ -188,7 +161,7 @@ impl<'a> Run<'a> {
             timeline: std::mem::take(&mut self.trained.timeline),
             memory,
             parameters: self.parameter_bytes,
-            parameter_count: self.parameter_count,
+            parameter_count: self.model.parameter_count,
             data_set_bytes,
             batches_bytes,
             steps: self.progress.step,
@@ -204,33 +177,18 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// A sample of rank 0. If parameters are gathered, all ranks draw the same one; a signal to one of them must not end it early.
-    fn sample(&self) -> Result<Option<Sampled>, Error> {
-        let (is_first, gathers) = (self.group.rank() == 0, self.gathers());
-        if !is_first && !gathers {
-            return Ok(None);
-        }
-        let never = Stop::default();
-        // This makes the sample independent of how many random numbers training drew.
-        self.device.manual_seed(self.job.seed);
-        let stop = if gathers { &never } else { self.stop };
-        Ok(no_grad(|| self.job.precision.run(|| self.network.sample(stop)))?)
-    }
-
-    /// Whether reading a parameter may gather it from all ranks.
-    fn gathers(&self) -> bool {
-        self.sharded.is_some() && self.job.shard != Shard::Nothing
-    }
-
     /// The shared results of the ranks. Waits until all ranks have reached the end.
     fn together(&self, memory: &Report) -> Result<Option<Together>, Error> {
-        let Some(sharded) = self.sharded.as_ref().filter(|_| self.group.size() > 1) else { return Ok(None) };
+        let Some(sharded) = self.model.sharded.as_ref().filter(|_| self.group.size() > 1) else {
+            return Ok(None);
+        };
         let own = [memory.peak_allocated_bytes.to_le_bytes(), memory.peak_reserved_bytes.to_le_bytes()];
         let all = self.group.all_gather_bytes(own.as_flattened(), "peaks")?;
         let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
         Ok(Some(Together {
             shard: self.job.shard,
             replicate: self.job.replicate,
+            tensor: self.job.tensor,
             buckets: sharded.buckets(),
             units: sharded.units(),
             slot_bytes: sharded.gathered().1,
@@ -242,12 +200,12 @@ impl<'a> Run<'a> {
     /// The signal that ends the run. With several ranks, it is one that all ranks know about, so that all end after the
     /// same step.
     fn ended(&self) -> Option<Signal> {
-        if self.sharded.is_some() { self.agreed } else { self.stop.signal() }
+        if self.model.sharded.is_some() { self.agreed } else { self.stop.signal() }
     }
 
     /// The sum of the values of all lanes, in their order. Also tells all ranks about a signal that one of them received.
     fn agree(&mut self, own: &[f64]) -> plimsoll::Result<f64> {
-        if self.sharded.is_none() {
+        if self.model.sharded.is_none() {
             return Ok(own.iter().sum());
         }
         let mut message: Vec<u8> = vec![self.stop.signal().map_or(0, Signal::number)];
@@ -258,7 +216,9 @@ impl<'a> Run<'a> {
             let bytes = rank[1 + 8 * at..].first_chunk();
             bytes.map_or(f64::NAN, |bytes| f64::from_le_bytes(*bytes))
         };
-        Ok((0..own.len()).flat_map(|at| all.iter().map(move |rank| value(rank, at))).sum())
+        // Ranks that share layers have the same values.
+        let each = || all.iter().step_by(self.job.tensor);
+        Ok((0..own.len()).flat_map(|at| each().map(move |rank| value(rank, at))).sum())
     }
 
     fn place(&self) -> Place {
@@ -285,8 +245,9 @@ impl<'a> Run<'a> {
     fn resume(&mut self, watch: &mut impl Watch) -> Result<(), Error> {
         let Some(saves) = self.saves.as_deref_mut() else { return Ok(()) };
         let Some(from) = saves.take_checkpoint() else { return Ok(()) };
+        let Model { network, sharded, .. } = &self.model;
         let (progress, not_finite) =
-            from.load(self.network.module(), self.optimizer.as_mut(), self.device, self.sharded.as_ref())?;
+            from.load(network.module(), self.optimizer.as_mut(), self.device, sharded.as_ref())?;
         self.progress = progress;
         // The checkpoint has the state of rank 0's generator. The generators of other ranks are at the same position,
         // but with their own seeds.
@@ -306,17 +267,12 @@ impl<'a> Run<'a> {
     /// Saves the run, unless this step is saved already. A failed save does not stop training: [`Saves`] keeps the
     /// error.
     fn save(&mut self, watch: &mut impl Watch) -> Result<(), Error> {
-        let gathers = self.gathers();
         let Some(saves) = self.saves.as_deref_mut() else { return Ok(()) };
-        let last = if gathers { saves.tried_step() } else { saves.last_step() };
+        let last = if self.model.saves_together() { saves.tried_step() } else { saves.last_step() };
         if last == Some(self.progress.step) {
             return Ok(());
         }
-        let (module, optimizer) = (self.network.module(), self.optimizer.as_ref());
-        let tensors = match &self.sharded {
-            Some(sharded) if gathers => Tensors::Rows(Box::new(sharded.checkpoint(module, optimizer)?)),
-            _ => Tensors::Whole(module.state_dict(), optimizer.state_dict()),
-        };
+        let tensors = self.model.tensors(self.optimizer.as_ref())?;
         let saved = Saved { tensors, device: self.device, progress: &self.progress };
         if let Some(why) = saves.save(saved)? {
             watch.note(&format!("step {}: {why}", self.progress.step));
@@ -326,7 +282,7 @@ impl<'a> Run<'a> {
 
     /// Trains for the rest of the epoch, or until the job ends.
     fn train(&mut self, watch: &mut impl Watch) -> Result<(), Error> {
-        self.network.module().train();
+        self.model.network.module().train();
         let training = self.lanes.training.clone();
         let begin = |loader: &DataLoader| match &self.progress.loader {
             Some(state) => loader.resume(state),
@@ -382,7 +338,8 @@ impl<'a> Run<'a> {
     fn step(&mut self, batch: &[Tensor]) -> plimsoll::Result<Option<f32>> {
         self.optimizer.set_lr(self.job.lr * self.job.task.schedule(self.progress.step, self.horizon()));
         let per_lane = batch.len() / self.lanes.training.len();
-        let Run { job, network, parameters, optimizer, captured, sharded, group, device, .. } = self;
+        let Run { job, model, optimizer, captured, group, device, .. } = self;
+        let network = &model.network;
         let step =
             |batch: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> plimsoll::Result<Vec<Tensor>> {
                 let losses = match job.reproducible {
@@ -404,10 +361,7 @@ impl<'a> Run<'a> {
                     }
                 };
                 if let Some(norm) = job.task.clip() {
-                    match sharded.as_ref() {
-                        Some(sharded) => sharded.clip_grad_norm_(norm)?,
-                        None => clip_grad_norm_(parameters, norm, 2.0)?,
-                    };
+                    model.clip(norm)?;
                 }
                 optimizers[0].step()?;
                 Ok(losses)
@@ -441,7 +395,7 @@ impl<'a> Run<'a> {
         if self.ended().is_some() {
             return Ok(None);
         }
-        self.network.module().eval();
+        self.model.network.module().eval();
         let mut sums = Vec::new();
         for loader in &self.lanes.testing {
             let (mut sum, mut batches) = (0.0, 0);
@@ -451,12 +405,12 @@ impl<'a> Run<'a> {
                 }
                 let batch = batch?;
                 let tensors = batch.to_device(self.device)?;
-                let score = no_grad(|| self.job.precision.run(|| self.network.score(&tensors)))?;
+                let score = no_grad(|| self.job.precision.run(|| self.model.network.score(&tensors)))?;
                 sum += score.unwrap_or(0.0);
                 loader.recycle(batch);
                 batches += 1;
             }
-            if self.gathers() && self.device.has_values() {
+            if self.model.gathers && self.device.has_values() {
                 self.gather_with_others(loader, batches)?;
             }
             sums.push(sum);
@@ -474,7 +428,7 @@ impl<'a> Run<'a> {
         for _ in batches..self.lanes.most_test_batches {
             let Some(batch) = first_sample(loader).next() else { return Ok(()) };
             let tensors = batch?.to_device(self.device)?;
-            no_grad(|| self.job.precision.run(|| self.network.score(&tensors)))?;
+            no_grad(|| self.job.precision.run(|| self.model.network.score(&tensors)))?;
         }
         Ok(())
     }

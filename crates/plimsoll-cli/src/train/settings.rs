@@ -82,6 +82,7 @@ impl Settings {
             group,
             shard,
             replicate: 1,
+            tensor: 1,
             reproducible,
         }
     }

@@ -282,12 +282,13 @@ impl Gpt2 {
 impl Module for Gpt2 {
     members!(transformer, lm_head);
 
-    /// The logits of tokens `int64 [batch, length]`: `[batch, length, vocab_size]`.
+    /// The logits of tokens `int64 [batch, length]`: `[batch, length, vocab_size]`. With [`Scope::tensor_parallel`], all ranks must call
+    /// it, with the same tokens, and inside [`no_grad`](plimsoll_tensor::no_grad).
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
-        if let Some(region) = &self.region {
-            return region.no_logits("gpt2");
-        }
-        self.lm_head.forward(&self.hidden(tokens)?)
+        let Some(region) = &self.region else { return self.lm_head.forward(&self.hidden(tokens)?) };
+        let _owner = Span::layer(self.lm_head.label());
+        let output = (&**self.lm_head.weight(), self.config.vocab_size);
+        region.logits("gpt2", (tokens, |tokens| self.hidden(tokens)), output)
     }
 }
 

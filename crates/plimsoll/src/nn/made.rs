@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use plimsoll_tensor::{Error, Result, Tensor};
+
+use super::tensor_parallel::Part;
 
 /// The record of a parameter: its properties other than the tensor.
 #[derive(Debug)]
@@ -18,8 +20,8 @@ pub(super) struct Made {
     path: String,
     /// Whether a module lists it among its members.
     listed: AtomicBool,
-    /// Whether it is a part of a parameter that several ranks have.
-    part: AtomicBool,
+    /// Which part of a parameter that several ranks have, if it is one.
+    part: OnceLock<Part>,
     /// The parameters made from the same root scope, if a scope made this one.
     model: Option<Arc<Model>>,
 }
@@ -42,7 +44,7 @@ impl Made {
         if let Some(made) = all.get(&tensor.id()).and_then(Weak::upgrade) {
             return made;
         }
-        let (path, listed, part) = (path.to_owned(), AtomicBool::new(listed), AtomicBool::new(false));
+        let (path, listed, part) = (path.to_owned(), AtomicBool::new(listed), OnceLock::new());
         let made = Arc::new(Made { id: tensor.id(), path, listed, part, model: model.cloned() });
         all.insert(tensor.id(), Arc::downgrade(&made));
         drop(all);
@@ -57,12 +59,15 @@ impl Made {
     /// Returns the record of the tensor that replaces this record's tensor.
     pub(super) fn replaced_by(&self, tensor: &Tensor) -> Arc<Made> {
         let made = Made::of(tensor, &self.path, self.model.as_ref(), self.listed.load(Ordering::Relaxed));
-        made.part.store(self.part.load(Ordering::Relaxed), Ordering::Relaxed);
+        if let Some(part) = self.part.get() {
+            made.set_part(part.clone());
+        }
         made
     }
 
-    pub(super) fn set_part(&self) {
-        self.part.store(true, Ordering::Relaxed);
+    pub(super) fn set_part(&self, part: Part) {
+        // A parameter is the same part as long as it exists.
+        let _ = self.part.set(part);
     }
 
     pub(super) fn set_listed(&self) {
@@ -119,12 +124,17 @@ pub(crate) fn check_listed<'a>(op: &'static str, tensors: impl Iterator<Item = &
 /// # Errors
 /// [`Error::Argument`] of `op`, which names the parameter.
 pub(crate) fn check_whole<'a>(op: &'static str, tensors: impl Iterator<Item = &'a Tensor>) -> Result<()> {
-    let part = tensors.filter_map(note).find(|made| made.part.load(Ordering::Relaxed));
+    let part = tensors.filter_map(note).find(|made| made.part.get().is_some());
     part.map_or(Ok(()), |made| {
         let message =
             format!("each rank has only a part of {}, which `{op}` does not support yet", made.path);
         Err(Error::Argument { op, message })
     })
+}
+
+/// Which part of a parameter that tensor parallel ranks share this tensor is; `None` if it is whole.
+pub(crate) fn part_of(tensor: &Tensor) -> Option<Part> {
+    note(tensor)?.part.get().cloned()
 }
 
 /// Finds the layer whose list lacks a path, and the missing field: the first name that no listed path begins with.

@@ -63,7 +63,7 @@ pub use losses::{
     BCELoss, BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, NLLLoss,
     SmoothL1Loss,
 };
-pub(crate) use made::{check_current, check_listed, check_whole};
+pub(crate) use made::{check_current, check_listed, check_whole, part_of};
 #[doc(hidden)]
 pub use member::field_name;
 pub use member::{IsMember, Member, MemberMut, Members, MembersMut};
@@ -89,7 +89,7 @@ pub use sequential::Sequential;
 pub use shape::{ChannelShuffle, Flatten, Identity, PixelShuffle, PixelUnshuffle, Unflatten};
 pub use spectral_norm::SpectralNorm;
 pub use summary::{Row, Summary};
-pub(crate) use tensor_parallel::{Cut, TensorParallel, gathered};
+pub(crate) use tensor_parallel::{Cut, Part, TensorParallel, gathered};
 pub use transformer::{
     DecoderMasks, EncoderMasks, Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder,
     TransformerEncoderLayer, TransformerOptions,

@@ -8,6 +8,7 @@ use plimsoll_tensor::label::{Category, LabelId, intern};
 use plimsoll_tensor::{Result, Tensor};
 
 use super::made::{Made, Model};
+use super::tensor_parallel::Part;
 
 /// A trained tensor. Like `torch.nn.Parameter`: a leaf that requires a gradient.
 ///
@@ -55,8 +56,8 @@ impl Parameter {
     }
 
     /// Records that this is a part of a parameter that several ranks have.
-    pub(super) fn set_part(&self) {
-        self.made.set_part();
+    pub(super) fn set_part(&self, part: Part) {
+        self.made.set_part(part);
     }
 
     /// Records that a module lists this parameter.

@@ -94,8 +94,10 @@ impl Scope {
     /// # Ok::<(), plimsoll::Error>(())
     /// ```
     ///
-    /// Refused with an error: sharding such a model, clipping its gradients, `GradScaler`, `Muon` and `Adafactor`. Each rank's state dict
-    /// has its parts.
+    /// [`fully_shard`](crate::parallel::fully_shard) over the other dimension of the mesh averages gradients, clips them, saves and loads
+    /// under the names and shapes of the whole model. [`Module::state_dict`](super::Module::state_dict) has this rank's parts.
+    /// Refused with an error: all kinds of [`Shard`](crate::parallel::Shard) but `Nothing`, `optim::clip_grad_norm_`, `GradScaler`,
+    /// `Muon` and `Adafactor`.
     #[must_use]
     pub fn tensor_parallel(mut self, group: &ProcessGroup) -> Scope {
         self.region = TensorParallel::new(group);
@@ -158,28 +160,28 @@ impl Scope {
     pub(crate) fn part(&self, name: &str, shape: &[usize], cut: Cut, init: Init) -> Result<Parameter> {
         let Some(region) = self.region.clone() else { return self.parameter(name, shape, init) };
         let path = self.name(name);
-        let own_shape = region.shape_of_part(&path, shape, cut)?;
+        let part = region.part(&path, shape, cut)?;
         self.take(&path)?;
         let _owner = Span::of(Category::Parameter, label::intern(&path));
         let from = RandomStream { seed: self.seed, stream: stream_of(&path) };
-        let (device, whole_shape, own_path) = (self.device.clone(), shape.to_vec(), path.clone());
+        let (device, of_draw, own_path) = (self.device.clone(), part.clone(), path.clone());
         let draw = move || {
             let whole = {
                 let _owner = Span::of(Category::Workspace, label::intern(&own_path));
-                Tensor::empty(&whole_shape, DType::F32, &device)?
+                Tensor::empty(of_draw.whole_shape(), DType::F32, &device)?
             };
             no_grad(|| init.fill(&whole, from))?;
-            region.part(&own_path, &whole, cut)
+            of_draw.of(&whole)
         };
         let tensor = if self.is_deferred {
-            let tensor = Tensor::empty(&own_shape, DType::F32, &self.device)?;
+            let tensor = Tensor::empty(&part.shape(), DType::F32, &self.device)?;
             tensor.evict_with(draw)?;
             tensor
         } else {
             draw()?
         };
         let parameter = Parameter::made(&tensor, &path, Some(&self.model))?;
-        parameter.set_part();
+        parameter.set_part(part);
         Ok(parameter)
     }
 

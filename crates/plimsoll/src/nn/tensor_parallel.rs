@@ -5,10 +5,11 @@
 //! ends with a reduce-scatter. What is not cut, such as normalization, is used on a part of the tokens, so its gradients are added
 //! over the ranks.
 
+use std::iter;
 use std::ops::Range;
 
 use plimsoll_tensor::label::{LabelId, Span};
-use plimsoll_tensor::{Error, ProcessGroup, ReduceOp, Result, Tensor, no_grad};
+use plimsoll_tensor::{DType, Error, ProcessGroup, ReduceOp, Result, Tensor, is_grad_enabled, no_grad};
 
 const NAME: &str = "tensor_parallel";
 
@@ -64,59 +65,33 @@ impl TensorParallel {
 
     /// This rank's range of a dimension that the ranks need not divide: the last rank may have fewer.
     pub(crate) fn uneven(&self, count: usize) -> Range<usize> {
-        let most = count.div_ceil(self.group.size());
-        (self.group.rank() * most).min(count)..((self.group.rank() + 1) * most).min(count)
+        uneven(count, self.group.rank(), self.group.size())
     }
 
-    /// The ranges of a dimension of `len` that this rank has.
-    fn ranges(&self, path: &str, cut: Cut, len: usize) -> Result<Vec<Range<usize>>> {
-        let blocks = match cut {
-            Cut::Uneven(_) => {
-                let range = self.uneven(len);
-                let ranks = self.group.size();
-                // The last rank has the fewest.
-                if len.div_ceil(ranks) * (ranks - 1) >= len {
-                    let message = format!(
-                        "`{path}` has only {len} rows: the last of {ranks} tensor parallel ranks would have none; use fewer ranks"
-                    );
-                    return Err(Error::argument(NAME, message));
-                }
-                return Ok(vec![range]);
-            }
-            Cut::Whole(_) => 1,
-            Cut::Blocks(_, blocks) => blocks,
-        };
-        let block = len / blocks;
-        let part = self.share(&format!("rows or columns of `{path}`"), block)?;
-        let start = |at: usize| at * block + self.group.rank() * part;
-        Ok((0..blocks).map(|at| start(at)..start(at) + part).collect())
-    }
-
-    /// This rank's part of a whole parameter, copied.
-    ///
-    /// # Errors
-    /// The number of ranks does not divide the dimension; out of memory.
-    pub(crate) fn part(&self, path: &str, whole: &Tensor, cut: Cut) -> Result<Tensor> {
-        let dim = cut.dim();
-        let ranges = self.ranges(path, cut, whole.shape()[dim])?;
-        no_grad(|| {
-            let parts = ranges.iter().map(|range| whole.narrow(dim as isize, range.start, range.len()));
-            let parts = parts.collect::<Result<Vec<_>>>()?;
-            match &parts[..] {
-                [one] => one.copy(),
-                several => Tensor::cat(&several.iter().collect::<Vec<_>>(), dim as isize),
-            }
-        })
-    }
-
-    /// The shape of this rank's part.
+    /// This rank's part of the parameter `path`, which is as a whole of this shape.
     ///
     /// # Errors
     /// The number of ranks does not divide the dimension.
-    pub(crate) fn shape_of_part(&self, path: &str, shape: &[usize], cut: Cut) -> Result<Vec<usize>> {
-        let mut part = shape.to_vec();
-        part[cut.dim()] = self.ranges(path, cut, shape[cut.dim()])?.iter().map(ExactSizeIterator::len).sum();
-        Ok(part)
+    pub(crate) fn part(&self, path: &str, whole_shape: &[usize], cut: Cut) -> Result<Part> {
+        let (ranks, len) = (self.group.size(), whole_shape[cut.dim()]);
+        // The last rank has the fewest.
+        if matches!(cut, Cut::Uneven(_)) && len.div_ceil(ranks) * (ranks - 1) >= len {
+            let message = format!(
+                "`{path}` has only {len} rows: the last of {ranks} tensor parallel ranks would have none; use fewer ranks"
+            );
+            return Err(Error::argument(NAME, message));
+        }
+        let what = || format!("rows or columns of `{path}`");
+        match cut {
+            Cut::Uneven(_) => {}
+            Cut::Whole(_) => {
+                self.share(&what(), len)?;
+            }
+            Cut::Blocks(_, blocks) => {
+                self.share(&what(), len / blocks)?;
+            }
+        }
+        Ok(Part { group: self.group.clone(), cut, whole_shape: whole_shape.to_vec() })
     }
 
     /// The tokens of all ranks, before a product whose weight is cut by its outputs.
@@ -146,14 +121,41 @@ impl TensorParallel {
         x.narrow(0, self.group.rank() * part, part)
     }
 
-    /// The error of a model whose logits are asked for.
+    /// The logits of all classes for tokens `[batch, length]`, on all ranks. `hidden` computes the last hidden states of this rank's
+    /// tokens; `weight` has this rank's rows of the output layer, which has `count`. Any length works: tokens are added at the end,
+    /// which a model that looks only back does not see.
     ///
     /// # Errors
-    /// Always.
-    pub(crate) fn no_logits(&self, op: &'static str) -> Result<Tensor> {
-        let message =
-            "each rank of a tensor parallel model has the logits of some of the classes: use `loss`";
-        Err(Error::argument(op, message))
+    /// A derivative may be asked for; the errors of `hidden`; out of memory; a rank is lost.
+    pub(crate) fn logits(
+        &self,
+        op: &'static str,
+        (tokens, hidden): (&Tensor, impl FnOnce(&Tensor) -> Result<Tensor>),
+        (weight, count): (&Tensor, usize),
+    ) -> Result<Tensor> {
+        if is_grad_enabled() {
+            let message =
+                "the logits of a tensor parallel model have no derivative: use `loss` to train, or `no_grad`";
+            return Err(Error::argument(op, message));
+        }
+        let &[batch, length] = tokens.shape() else { return hidden(tokens) };
+        let missing = length.next_multiple_of(self.group.size()) - length;
+        let hidden = if missing == 0 {
+            hidden(tokens)?
+        } else {
+            let more = Tensor::full(&[batch, missing], 0.0, DType::I64, tokens.device())?;
+            hidden(&Tensor::cat(&[tokens, &more], 1)?)?
+        };
+        let own = self.gather(&hidden)?.narrow(-2, 0, length)?.linear(weight, None)?;
+        // The last rank may have fewer classes. What is added to them is cut off.
+        let own = match uneven(count, 0, self.group.size()).len() - weight.shape()[0] {
+            0 => own,
+            missing => {
+                let more = Tensor::full(&[batch, length, missing], 0.0, own.dtype(), own.device())?;
+                Tensor::cat(&[&own, &more], -1)?
+            }
+        };
+        self.group.all_gather_tensor(&own, 2)?.narrow(-1, 0, count)
     }
 
     /// Adds the gradients of a parameter that each rank has as a whole, but uses on its own tokens.
@@ -171,6 +173,113 @@ impl TensorParallel {
         };
         parameter.register_hook(hook).map(drop)
     }
+}
+
+/// A rank's part of a parameter that tensor parallel ranks share.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    group: ProcessGroup,
+    cut: Cut,
+    whole_shape: Vec<usize>,
+}
+
+impl Part {
+    /// The ranks that have the other parts.
+    pub(crate) fn group(&self) -> &ProcessGroup {
+        &self.group
+    }
+
+    /// The shape of the whole parameter.
+    pub(crate) fn whole_shape(&self) -> &[usize] {
+        &self.whole_shape
+    }
+
+    /// The shape of this part.
+    pub(crate) fn shape(&self) -> Vec<usize> {
+        let mut shape = self.whole_shape.clone();
+        shape[self.cut.dim()] = self.ranges_of(self.group.rank()).iter().map(ExactSizeIterator::len).sum();
+        shape
+    }
+
+    /// The ranges of the whole parameter's rows of which this part has elements, in the order of its own rows.
+    pub(crate) fn rows(&self) -> Vec<Range<usize>> {
+        match self.cut.dim() {
+            0 => self.ranges_of(self.group.rank()),
+            _ => iter::once(0..self.whole_shape[0]).collect(),
+        }
+    }
+
+    /// Whether it consists of whole rows that follow each other.
+    pub(crate) fn is_rows(&self) -> bool {
+        self.cut.dim() == 0 && self.rows().len() == 1
+    }
+
+    /// The ranges of the dimension that is cut that a rank has.
+    fn ranges_of(&self, rank: usize) -> Vec<Range<usize>> {
+        let (ranks, len) = (self.group.size(), self.whole_shape[self.cut.dim()]);
+        let blocks = match self.cut {
+            Cut::Uneven(_) => return vec![uneven(len, rank, ranks)],
+            Cut::Whole(_) => 1,
+            Cut::Blocks(_, blocks) => blocks,
+        };
+        let (block, part) = (len / blocks, len / blocks / ranks);
+        let start = |at: usize| at * block + rank * part;
+        (0..blocks).map(|at| start(at)..start(at) + part).collect()
+    }
+
+    /// This part of a whole tensor, copied.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn of(&self, whole: &Tensor) -> Result<Tensor> {
+        let dim = self.cut.dim() as isize;
+        no_grad(|| {
+            let ranges = self.ranges_of(self.group.rank());
+            let parts = ranges.iter().map(|range| whole.detach().narrow(dim, range.start, range.len()));
+            let parts = parts.collect::<Result<Vec<_>>>()?;
+            match &parts[..] {
+                [one] => one.copy(),
+                several => Tensor::cat(&several.iter().collect::<Vec<_>>(), dim),
+            }
+        })
+    }
+
+    /// The whole tensor, from the parts of all ranks, of which `own` is this rank's. All ranks must call it.
+    ///
+    /// # Errors
+    /// Out of memory; a rank is lost.
+    pub(crate) fn gather(&self, own: &Tensor) -> Result<Tensor> {
+        let (ranks, dim) = (self.group.size(), self.cut.dim());
+        no_grad(|| {
+            let own = own.detach();
+            let parts = {
+                let mut shape = self.whole_shape.clone();
+                // Rank 0 has the most.
+                shape[dim] = self.ranges_of(0).iter().map(ExactSizeIterator::len).sum();
+                shape.insert(0, ranks);
+                Tensor::empty(&shape, own.dtype(), own.device())?
+            };
+            let place = parts.select(0, self.group.rank() as isize)?;
+            place.narrow(dim as isize, 0, own.shape()[dim])?.copy_(&own)?;
+            self.group.all_gather_into_tensor(&parts, &place)?;
+            let whole = Tensor::empty(&self.whole_shape, own.dtype(), own.device())?;
+            for rank in 0..ranks {
+                let (part, mut start) = (parts.select(0, rank as isize)?, 0);
+                for range in self.ranges_of(rank) {
+                    let from = part.narrow(dim as isize, start, range.len())?;
+                    whole.narrow(dim as isize, range.start, range.len())?.copy_(&from)?;
+                    start += range.len();
+                }
+            }
+            Ok(whole)
+        })
+    }
+}
+
+/// The range of `count` things that a rank has, if the last one may have fewer.
+fn uneven(count: usize, rank: usize, ranks: usize) -> Range<usize> {
+    let most = count.div_ceil(ranks);
+    (rank * most).min(count)..((rank + 1) * most).min(count)
 }
 
 /// The tokens of all ranks, for several products. Without a region, `x` itself.

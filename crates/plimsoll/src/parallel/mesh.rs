@@ -23,7 +23,10 @@ const NAME: &str = "DeviceMesh";
 /// ```
 #[derive(Clone)]
 pub struct DeviceMesh {
+    /// The ranks of this mesh.
     world: ProcessGroup,
+    /// The ranks of the mesh of which this one is a part.
+    root: ProcessGroup,
     /// The group of each dimension, with its name.
     dims: Vec<(String, ProcessGroup)>,
 }
@@ -60,10 +63,28 @@ impl DeviceMesh {
             Ok((name.to_owned(), group))
         };
         let dims = (0..dims.len()).map(group_of).collect::<Result<_>>()?;
-        Ok(DeviceMesh { world: world.clone(), dims })
+        Ok(DeviceMesh { world: world.clone(), root: world.clone(), dims })
     }
 
-    /// All ranks.
+    /// The ranks that differ from this one only in the dimension `name`, as a mesh. Like `mesh["dp"]` in PyTorch.
+    ///
+    /// ```
+    /// use plimsoll::ProcessGroup;
+    /// use plimsoll::parallel::DeviceMesh;
+    /// let mesh = DeviceMesh::new(&ProcessGroup::simulated(5, 8), &[("dp", 2), ("tp", 4)])?;
+    /// assert_eq!(mesh.submesh("dp")?.world().ranks(), [1, 5]);
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// There is no such dimension.
+    pub fn submesh(&self, name: &str) -> Result<DeviceMesh> {
+        let group = self.group(name)?.clone();
+        let dims = vec![(name.to_owned(), group.clone())];
+        Ok(DeviceMesh { world: group, root: self.root.clone(), dims })
+    }
+
+    /// The ranks of this mesh.
     pub fn world(&self) -> &ProcessGroup {
         &self.world
     }
@@ -93,6 +114,11 @@ impl DeviceMesh {
         Ok(self.group(name)?.rank())
     }
 
+    /// The ranks of the mesh of which this one is a part.
+    pub(super) fn root(&self) -> &ProcessGroup {
+        &self.root
+    }
+
     /// The groups of all dimensions, in order.
     pub(super) fn groups(&self) -> Vec<&ProcessGroup> {
         self.dims.iter().map(|(_, group)| group).collect()
@@ -102,7 +128,8 @@ impl DeviceMesh {
 /// A mesh with one dimension, `shard`.
 impl From<&ProcessGroup> for DeviceMesh {
     fn from(world: &ProcessGroup) -> DeviceMesh {
-        DeviceMesh { world: world.clone(), dims: vec![("shard".to_owned(), world.clone())] }
+        let dims = vec![("shard".to_owned(), world.clone())];
+        DeviceMesh { world: world.clone(), root: world.clone(), dims }
     }
 }
 

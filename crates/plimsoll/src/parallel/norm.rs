@@ -1,10 +1,13 @@
 //! The norm of all gradients, with the same bits for any kind of sharding.
 //!
-//! The squares of each row are added in 64 bits. A row is never split between ranks, so its sum does not depend on the rank that
-//! has it. Then the sums of all rows are added, in the order of the parameters.
+//! The squares of each row are added in 64 bits. A row is never split between sharded ranks, so its sum does not depend on the rank
+//! that has it. Then the sums of all rows are added, in the order of the parameters. Of tensor parallel ranks, each may have a part
+//! of a row: their sums are added first. What each of them has as a whole counts once.
 
 use plimsoll_tensor::label::{Category, Span, intern};
 use plimsoll_tensor::{DType, Error, ProcessGroup, ReduceOp, Result, Tensor, into_out, no_grad};
+
+use crate::nn::{Part, part_of};
 
 const NAME: &str = "clip_grad_norm_";
 
@@ -15,11 +18,40 @@ const CHUNK: usize = 1 << 20;
 pub(super) struct RowSums {
     /// The number of rows of all parameters so far.
     rows: usize,
-    /// This rank's gradients: the number of their first row, the length of a row, the gradient.
-    own: Vec<(usize, usize, Tensor)>,
+    /// This rank's gradients.
+    own: Vec<Own>,
     /// The most elements and rows of a full parameter that are squared at a time.
     most_elements: usize,
     most_rows: usize,
+}
+
+/// Rows of a gradient.
+struct Own {
+    /// The number of the first row.
+    first: usize,
+    row_len: usize,
+    grad: Tensor,
+    /// Whether the sums of their squares count. If not, another rank has the same rows.
+    counts: bool,
+}
+
+/// Scales the gradients of these parameters, which this rank has as a whole or of which tensor parallel ranks have parts, as
+/// [`RowSums::clip`].
+pub(super) fn clip<'a>(
+    parameters: impl Iterator<Item = &'a Tensor>,
+    max_norm: f64,
+) -> Result<Option<Tensor>> {
+    let parameters: Vec<(&Tensor, Option<Part>)> = parameters.map(|it| (it, part_of(it))).collect();
+    let group = parameters.iter().find_map(|(_, part)| part.as_ref().map(Part::group));
+    let counts = group.is_none_or(|group| group.rank() == 0);
+    let mut rows = RowSums::new();
+    for (parameter, part) in &parameters {
+        match part {
+            None => rows.add_if(counts, parameter.shape(), 0, parameter.grad()),
+            Some(part) => rows.add_part(part, parameter.grad().as_ref())?,
+        }
+    }
+    rows.clip(group, max_norm)
 }
 
 /// The length of a row of a parameter. A row consists of the elements with the same first index.
@@ -34,21 +66,46 @@ impl RowSums {
 
     /// Adds a parameter of this full shape, and this rank's rows of its gradient, which begin with row `first`.
     pub(super) fn add(&mut self, full_shape: &[usize], first: usize, grad: Option<Tensor>) {
-        let (len, rows) = (row_len(full_shape), full_shape.first().copied().unwrap_or(1));
-        let at_once = rows.min(rows_of_chunk(len)).max(2); // a single row is added as two
-        self.most_rows = self.most_rows.max(at_once);
-        self.most_elements = self.most_elements.max(at_once * len);
-        self.own.extend(grad.map(|grad| (self.rows + first, len, grad)));
+        self.add_if(true, full_shape, first, grad);
+    }
+
+    /// The same. If it does not count, another rank has the same gradient.
+    fn add_if(&mut self, counts: bool, full_shape: &[usize], first: usize, grad: Option<Tensor>) {
+        let (row_len, rows) = (row_len(full_shape), full_shape.first().copied().unwrap_or(1));
+        self.want_memory(rows, row_len);
+        self.own.extend(grad.map(|grad| Own { first: self.rows + first, row_len, grad, counts }));
         self.rows += rows;
     }
 
-    /// Scales the gradients so that the norm of all is at most `max_norm`. With a group, the other ranks have the other rows.
+    /// Adds a parameter of which this rank has a part, and the gradient of this part.
+    fn add_part(&mut self, part: &Part, grad: Option<&Tensor>) -> Result<()> {
+        let (row_len, mut start) = (row_len(&part.shape()), 0);
+        for range in part.rows() {
+            self.want_memory(range.len(), row_len);
+            if let Some(grad) = grad {
+                let grad = no_grad(|| grad.narrow(0, start, range.len()))?;
+                self.own.push(Own { first: self.rows + range.start, row_len, grad, counts: true });
+            }
+            start += range.len();
+        }
+        self.rows += part.whole_shape().first().copied().unwrap_or(1);
+        Ok(())
+    }
+
+    /// Plans memory to square these rows.
+    fn want_memory(&mut self, rows: usize, row_len: usize) {
+        let at_once = rows.min(rows_of_chunk(row_len)).max(2); // a single row is added as two
+        self.most_rows = self.most_rows.max(at_once);
+        self.most_elements = self.most_elements.max(at_once * row_len);
+    }
+
+    /// Scales the gradients so that the norm of all is at most `max_norm`. With a group, the other ranks have the other rows or parts.
     /// Returns the norm before scaling; `None` if there are no gradients.
     pub(super) fn clip(&self, group: Option<&ProcessGroup>, max_norm: f64) -> Result<Option<Tensor>> {
         if max_norm.is_nan() || max_norm < 0.0 {
             return Err(Error::argument(NAME, format!("max_norm is {max_norm}; it must be 0 or more")));
         }
-        let Some((.., first)) = self.own.first() else { return Ok(None) };
+        let Some(Own { grad: first, .. }) = self.own.first() else { return Ok(None) };
         let _owner = Span::of(Category::Workspace, intern(NAME));
         no_grad(|| {
             let sums = Tensor::full(&[self.rows], 0.0, DType::F64, first.device())?;
@@ -59,16 +116,20 @@ impl RowSums {
                 squares: empty(self.most_elements)?,
                 found: empty(self.most_rows)?,
             };
-            for (at, len, grad) in &self.own {
-                square_sums(&sums, *at, *len, grad, &work)?;
+            for Own { first, row_len, grad, counts } in &self.own {
+                square_sums(&sums, *first, *row_len, grad, &work)?;
+                if !counts {
+                    // Only now, because all ranks request the same memory.
+                    sums.narrow(0, *first, grad.numel() / row_len)?.zero_()?;
+                }
             }
             drop(work);
             if let Some(group) = group {
-                group.all_reduce(&sums, ReduceOp::Sum)?; // only zeros are added, so this is exact
+                group.all_reduce(&sums, ReduceOp::Sum)?; // of a whole row only zeros are added, so this is exact
             }
             let norm = sums.sum()?.sqrt()?;
             let factor = norm.add_scalar(1e-6)?.reciprocal()?.mul_scalar(max_norm)?.clamp_max(1.0)?;
-            for (.., grad) in self.own.iter().filter(|(.., grad)| grad.numel() > 0) {
+            for Own { grad, .. } in self.own.iter().filter(|own| own.grad.numel() > 0) {
                 grad.mul_(&factor.to_dtype(grad.dtype())?)?;
             }
             norm.to_dtype(DType::F32).map(Some)

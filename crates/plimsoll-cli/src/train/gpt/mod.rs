@@ -126,6 +126,11 @@ impl GptArgs {
         Ok(vec![(None, self.job_with(false)?), (Some("--checkpoint"), self.job_with(true)?)])
     }
 
+    /// The options that the number of ranks that share layers must divide.
+    pub(super) fn shared(&self) -> [(&'static str, usize); 2] {
+        [("--heads", usize::from(self.heads)), ("--context", self.context as usize)]
+    }
+
     /// Builds the job.
     pub(super) fn job(&self) -> std::result::Result<Job, Failure> {
         self.job_with(self.checkpoint)
@@ -140,6 +145,7 @@ impl GptArgs {
         let text = self.text()?;
         let parts = text.split(context)?;
         let vocabulary = text.vocabulary().clone();
+        self.settings.parallel.shares_vocabulary(vocabulary.len())?;
         let config = Gpt2Config {
             vocab_size: vocabulary.len(),
             n_positions: context,

@@ -141,7 +141,7 @@ impl SaveArgs {
             }
             false => None,
         };
-        if job.shard != Shard::Nothing {
+        if job.shard != Shard::Nothing || job.tensor > 1 {
             shared(folder, &job.group)?;
         }
         if !is_first {

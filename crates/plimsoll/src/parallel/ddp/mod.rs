@@ -14,7 +14,7 @@ use plimsoll_tensor::{Error, HookHandle, ProcessGroup, Result, Tensor};
 use self::reducer::{Reducer, Shared, arrived, locked};
 use super::agree::{same_model, same_values};
 use super::{Reproducible, norm};
-use crate::nn::{Module, check_whole};
+use crate::nn::Module;
 
 const NAME: &str = "DistributedDataParallel";
 
@@ -179,22 +179,17 @@ impl DistributedDataParallel {
 
     /// Scales all gradients so that their total norm is at most `max_norm`. Returns the norm before scaling, as a scalar tensor,
     /// or `None` if there are no gradients. Its bits equal those of [`FullyShardedDataParallel::clip_grad_norm_`], because both
-    /// add the squares of each row in 64 bits and then the rows in the order of parameters. On an asynchronous device, it does
-    /// not wait.
+    /// add the squares of each row in 64 bits and then the rows in the order of parameters. If tensor parallel ranks share the
+    /// model's layers ([`Scope::tensor_parallel`](crate::nn::Scope::tensor_parallel)), all ranks must call this: the norm is that of
+    /// the whole model. On an asynchronous device, it does not wait.
     ///
     /// [`FullyShardedDataParallel::clip_grad_norm_`]: super::FullyShardedDataParallel::clip_grad_norm_
     ///
     /// # Errors
-    /// A bound that is negative or NaN; a model of which each rank has a part
-    /// ([`Scope::tensor_parallel`](crate::nn::Scope::tensor_parallel)); out of memory.
+    /// A bound that is negative or NaN; out of memory; or, of tensor parallel ranks, [`Error::Distributed`].
     pub fn clip_grad_norm_(&self, max_norm: f64) -> Result<Option<Tensor>> {
         let parameters = locked(&self.reducer).parameters.clone();
-        check_whole("clip_grad_norm_", parameters.iter().map(|(_, parameter)| parameter))?;
-        let mut rows = norm::RowSums::new();
-        for (_, parameter) in &parameters {
-            rows.add(parameter.shape(), 0, parameter.grad());
-        }
-        rows.clip(None, max_norm)
+        norm::clip(parameters.iter().map(|(_, parameter)| parameter), max_norm)
     }
 
     /// The buckets, in the order in which they are exchanged. There are none before the first backward pass.

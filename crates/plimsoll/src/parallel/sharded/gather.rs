@@ -39,7 +39,10 @@ pub(super) struct Unit {
 /// The ranks that share a model.
 #[derive(Clone, Debug)]
 pub(super) struct Ranks {
+    /// The ranks that train on parts of a batch.
     pub(super) all: ProcessGroup,
+    /// These, and the ranks with which each of them shares layers. They save together.
+    pub(super) root: ProcessGroup,
     /// The ranks of which each has a part of the model.
     pub(super) shard: ProcessGroup,
     /// The ranks with the same part as this one, if there are several.
@@ -50,12 +53,12 @@ impl Ranks {
     /// # Errors
     /// The mesh has more than two dimensions.
     pub(super) fn of(mesh: &DeviceMesh) -> Result<Ranks> {
-        let all = mesh.world().clone();
+        let (all, root) = (mesh.world().clone(), mesh.root().clone());
         match mesh.groups()[..] {
-            [shard] => Ok(Ranks { all, shard: shard.clone(), replicate: None }),
+            [shard] => Ok(Ranks { all, root, shard: shard.clone(), replicate: None }),
             [replicate, shard] => {
                 let replicate = Some(replicate).filter(|group| group.size() > 1).cloned();
-                Ok(Ranks { all, shard: shard.clone(), replicate })
+                Ok(Ranks { all, root, shard: shard.clone(), replicate })
             }
             _ => {
                 let message = format!(

@@ -8,12 +8,14 @@
 //! | `ahead.rs` | the order in which units are used |
 //! | `gather.rs` | units, and how they are gathered when an operation reads a parameter |
 //! | `reducer.rs` | the work during a backward pass |
+//! | `parts.rs` | the rows and parts of models whose layers tensor parallel ranks share |
 //! | `state.rs` | saving and loading |
 //! | this one | the public interface |
 
 mod ahead;
 mod gather;
 mod layout;
+mod parts;
 mod plan;
 mod reducer;
 mod slots;
@@ -30,9 +32,9 @@ use self::reducer::{Reducer, Shared, arrived, locked};
 use super::agree::{same_model, same_values};
 use super::ddp::{Bucket, DdpOptions, DistributedDataParallel};
 use super::lanes::Passes;
-use super::norm::RowSums;
+use super::norm::{self, RowSums};
 use super::{DeviceMesh, Reproducible};
-use crate::nn::{Module, check_listed, check_whole, replace};
+use crate::nn::{Module, Part, check_listed, check_whole, part_of, replace};
 
 const NAME: &str = "fully_shard";
 
@@ -116,12 +118,14 @@ pub struct FullyShardOptions {
 pub struct ShardedParameter {
     /// The parameter's name in the model.
     pub name: String,
-    /// This rank's rows; there may be none.
+    /// This rank's rows; there may be none. If tensor parallel ranks share the parameter, this rank's part.
     pub rows: Tensor,
     /// The index of the first of these rows in the full parameter.
     pub offset: usize,
     /// The shape of the full parameter.
     pub full_shape: Vec<usize>,
+    /// Which part, if tensor parallel ranks share it.
+    part: Option<Part>,
 }
 
 /// Parameters that are gathered together.
@@ -183,8 +187,13 @@ pub struct FullyShardedDataParallel {
 }
 
 enum Kind {
-    Replicated(DistributedDataParallel),
-    Sharded { gatherer: Arc<Gatherer>, reducer: Shared, hooks: Vec<HookHandle> },
+    /// `None` if there is no other rank to average gradients with.
+    Replicated(Option<DistributedDataParallel>),
+    Sharded {
+        gatherer: Arc<Gatherer>,
+        reducer: Shared,
+        hooks: Vec<HookHandle>,
+    },
 }
 
 /// Shards a model over the ranks of a mesh: each rank keeps an equal part of its optimizer state, gradients and parameters. The
@@ -224,6 +233,10 @@ enum Kind {
 /// [`Scope::deferred`](crate::nn::Scope::deferred) it is the size of this rank's rows plus one unit. For `P` bytes of parameters
 /// on `N` ranks, a rank then holds `P / N` bytes of rows, and slots for two blocks and the root.
 ///
+/// If tensor parallel ranks share the model's layers ([`Scope::tensor_parallel`](crate::nn::Scope::tensor_parallel)), pass the mesh of
+/// the ranks that do not: of `mesh = DeviceMesh::new(&world, &[("dp", 2), ("tp", 4)])?` that is `mesh.submesh("dp")?`. Only
+/// [`Shard::Nothing`] works, which averages the gradients over `dp`. All ranks of `mesh` must call what clips, saves and loads.
+///
 /// These are refused with an error: captured steps, `GradScaler`, `step_in_backward`, `Muon` and `Adafactor`, `offload`, and
 /// operations that change a full parameter. With [`Shard::Nothing`] only captured steps are refused.
 ///
@@ -243,15 +256,9 @@ pub fn fully_shard(
     let (shard, reproducible, buffers) = (options.shard, options.reproducible, module.named_buffers());
     may_be_sharded(&all)?;
     if shard == Shard::Nothing {
-        let options = DdpOptions { reproducible, ..DdpOptions::default() };
-        let ddp = DistributedDataParallel::new(module, group, options)?;
-        let whole = |(name, rows): (String, Tensor)| {
-            let full_shape = rows.shape().to_vec();
-            ShardedParameter { name, rows, offset: 0, full_shape }
-        };
-        let parameters = all.into_iter().map(whole).collect();
-        return Ok(FullyShardedDataParallel { kind: Kind::Replicated(ddp), ranks, parameters });
+        return replicated(module, all, ranks, reproducible);
     }
+    check_whole(NAME, all.iter().map(|(_, parameter)| parameter))?;
     if let Some(reproducible) = reproducible {
         reproducible.check_model(module, group)?;
     }
@@ -279,7 +286,8 @@ pub fn fully_shard(
             let rows = rows_of(&unit, at, shard_rank, before)?;
             let offset = unit.layout.rows(at, shard_rank).start;
             let (name, full_shape) = (name.clone(), before.shape().to_vec());
-            made.insert(unit.members[at], (whole, ShardedParameter { name, rows, offset, full_shape }));
+            let own = ShardedParameter { name, rows, offset, full_shape, part: None };
+            made.insert(unit.members[at], (whole, own));
         }
         units.push(unit); // the old parameters are dropped here
     }
@@ -298,6 +306,38 @@ pub fn fully_shard(
     Ok(FullyShardedDataParallel { kind, ranks, parameters })
 }
 
+/// [`Shard::Nothing`]: each rank has all parameters, or its parts of those that tensor parallel ranks share.
+fn replicated(
+    module: &dyn Module,
+    all: Vec<(String, Tensor)>,
+    ranks: Ranks,
+    reproducible: Option<Reproducible>,
+) -> Result<FullyShardedDataParallel> {
+    let own = |(name, rows): (String, Tensor)| {
+        let part = part_of(&rows);
+        let full_shape = part.as_ref().map_or(rows.shape(), Part::whole_shape).to_vec();
+        ShardedParameter { name, rows, offset: 0, full_shape, part }
+    };
+    let parameters: Vec<ShardedParameter> = all.into_iter().map(own).collect();
+    let mut parts = parameters.iter().filter_map(|it| Some((&it.name, it.part.as_ref()?.group())));
+    let first = parts.next();
+    if let Some((name, group)) = first {
+        let own = ranks.all.ranks();
+        if group.ranks().iter().filter(|rank| own.contains(rank)).count() > 1 {
+            let message = format!(
+                "the ranks {own:?} have different parts of {name}: pass the other dimension of the mesh, as `mesh.submesh(\"dp\")`"
+            );
+            return Err(Error::argument(NAME, message));
+        }
+    }
+    // Nothing is exchanged, so gradients need no buckets.
+    let is_alone = first.is_some() && ranks.all.size() == 1 && reproducible.is_none();
+    let options = DdpOptions { reproducible, ..DdpOptions::default() };
+    let ddp = || DistributedDataParallel::new(module, &ranks.all, options);
+    let kind = Kind::Replicated(if is_alone { None } else { Some(ddp()?) });
+    Ok(FullyShardedDataParallel { kind, ranks, parameters })
+}
+
 /// # Errors
 /// There are no parameters, they are on several devices, or they are sharded already.
 fn may_be_sharded(parameters: &[(String, Tensor)]) -> Result<()> {
@@ -305,7 +345,6 @@ fn may_be_sharded(parameters: &[(String, Tensor)]) -> Result<()> {
         return Err(Error::argument(NAME, "the model has no parameters"));
     };
     check_listed(NAME, parameters.iter().map(|(_, parameter)| parameter))?;
-    check_whole(NAME, parameters.iter().map(|(_, parameter)| parameter))?;
     for (name, parameter) in parameters {
         if parameter.is_lent() {
             return Err(Error::argument(NAME, format!("{name} is sharded already")));
@@ -351,8 +390,9 @@ impl FullyShardedDataParallel {
     /// # Errors
     /// A bound that is negative or NaN; out of memory; or [`Error::Distributed`].
     pub fn clip_grad_norm_(&self, max_norm: f64) -> Result<Option<Tensor>> {
-        if let Kind::Replicated(ddp) = &self.kind {
-            return ddp.clip_grad_norm_(max_norm);
+        if let Kind::Replicated(_) = &self.kind {
+            let trained = self.parameters.iter().map(|it| &it.rows).filter(|it| it.requires_grad());
+            return norm::clip(trained, max_norm);
         }
         let mut sums = RowSums::new();
         for parameter in &self.parameters {
@@ -366,7 +406,7 @@ impl FullyShardedDataParallel {
     /// communication and more memory. Like `FSDPModule.set_requires_gradient_sync`.
     pub fn set_requires_gradient_sync(&self, syncs: bool) {
         match &self.kind {
-            Kind::Replicated(ddp) => ddp.set_syncs(syncs),
+            Kind::Replicated(ddp) => ddp.iter().for_each(|ddp| ddp.set_syncs(syncs)),
             Kind::Sharded { reducer, .. } => locked(reducer).syncs = syncs,
         }
     }
@@ -396,8 +436,8 @@ impl FullyShardedDataParallel {
     /// The gradient buckets of [`Shard::Nothing`]. Empty for the other kinds.
     pub fn buckets(&self) -> Vec<Bucket> {
         match &self.kind {
-            Kind::Replicated(ddp) => ddp.buckets(),
-            Kind::Sharded { .. } => Vec::new(),
+            Kind::Replicated(Some(ddp)) => ddp.buckets(),
+            Kind::Replicated(None) | Kind::Sharded { .. } => Vec::new(),
         }
     }
 

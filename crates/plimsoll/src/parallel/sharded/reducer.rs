@@ -226,7 +226,7 @@ impl Reducer {
         let Some(mut open) = open else { return Ok(()) };
         open.flush()?;
         let gatherer = Arc::clone(&self.gatherer);
-        let (unit, Ranks { all, shard, replicate }) = (&gatherer.units()[number], &gatherer.ranks);
+        let (unit, Ranks { all, shard, replicate, .. }) = (&gatherer.units()[number], &gatherer.ranks);
         let (mean, ready) = no_grad(|| {
             let whole = open.slot.narrow(0, 0, unit.layout.len())?;
             for (at, _) in open.arrived.iter().enumerate().filter(|(_, came)| !**came) {

@@ -2,14 +2,16 @@
 //!
 //! Each rank saves its rows (`checkpoint`). Or rank 0 gets whole tensors on the host, one at a time, for a file of one process
 //! (`state_dict`). Loading is the same for both: a rank reads its rows.
+//!
+//! Tensor parallel ranks have parts that need not be rows: `parts.rs` has how they become rows, and are read.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use plimsoll_tensor::{Device, Error, Result, Tensor, no_grad};
 
+use super::parts::read_part;
 use super::{FullyShardedDataParallel, Kind, ShardedParameter};
-use crate::nn::{Module, check_listed};
+use crate::nn::{Module, check_listed, part_of};
 use crate::optim::{GroupState, Optimizer, OptimizerState, ParamState};
 use crate::parallel::norm::row_len;
 use crate::serialize::{Checkpoint, DistributedCheckpoint, NamedGroup, TensorRows, state_name};
@@ -32,8 +34,12 @@ impl FullyShardedDataParallel {
         for (name, tensor) in module.state_dict().iter() {
             let at = copied.iter().position(|(known, _)| known.is_same(tensor)).unwrap_or(copied.len());
             if at == copied.len() {
-                let host = to_host(tensor)?; // on every rank, because it gathers the parameter
-                copied.push((tensor.clone(), (self.ranks.all.rank() == 0).then_some(host)));
+                // On every rank, because it gathers the parameter.
+                let host = match part_of(tensor) {
+                    Some(part) => to_host(&part.gather(tensor)?)?,
+                    None => to_host(tensor)?,
+                };
+                copied.push((tensor.clone(), (self.ranks.root.rank() == 0).then_some(host)));
             }
             if let Some(host) = &copied[at].1 {
                 dict.insert(name, host.clone());
@@ -46,14 +52,20 @@ impl FullyShardedDataParallel {
     /// Nothing is gathered or copied. If several ranks have the same rows, the first of them writes. With
     /// [`Shard::Nothing`](super::Shard::Nothing), rank 0 has everything.
     ///
+    /// If tensor parallel ranks share the model's layers, all ranks must call this. A tensor whose parts are not rows is gathered, one
+    /// at a time, and each rank of the first group keeps an equal part of its rows on the host.
+    ///
     /// # Errors
-    /// A parameter of another model; state that is not a number for each element.
+    /// A parameter of another model; state that is not a number for each element; tensor parallel ranks that are not neighbours in
+    /// the mesh, that is, not its last dimension; out of memory; or [`Error::Distributed`].
     pub fn checkpoint(
         &self,
         module: &dyn Module,
         optimizer: &dyn Optimizer,
     ) -> Result<DistributedCheckpoint> {
-        let (rank, is_whole) = (self.ranks.all.rank(), matches!(self.kind, Kind::Replicated(_)));
+        let (rank, is_whole) = (self.ranks.root.rank(), matches!(self.kind, Kind::Replicated(_)));
+        self.want_neighbours()?;
+        let host = Device::cpu_with(Default::default());
         let state = module.state_dict();
         check_listed("checkpoint", state.iter().map(|(_, tensor)| tensor))?;
         let whole = module.named_parameters();
@@ -68,8 +80,11 @@ impl FullyShardedDataParallel {
             seen.push((name, tensor));
             names.push(name.to_owned());
             let place = whole.iter().position(|(_, parameter)| parameter.is_same(tensor));
-            let parameter = place.map(|at| &self.parameters[at]).filter(|_| !is_whole);
-            rows.extend(match parameter {
+            let parameter = place.map(|at| &self.parameters[at]);
+            rows.extend(match parameter.filter(|it| !is_whole || it.part.is_some()) {
+                Some(ShardedParameter { part: Some(part), rows, .. }) => {
+                    self.rows_of_part(part, name.to_owned(), rows, &host)?
+                }
                 Some(parameter) => own_rows(parameter, name.to_owned(), &parameter.rows, rank)?,
                 None if rank == 0 => {
                     let offsets = vec![0; tensor.shape().len()];
@@ -78,8 +93,8 @@ impl FullyShardedDataParallel {
                 None => None,
             });
         }
-        let saved = DistributedCheckpoint::new(&self.ranks.all, self.writers(), names, rows, aliases);
-        self.with_optimizer(saved, optimizer)
+        let saved = DistributedCheckpoint::new(&self.ranks.root, self.writers(), names, rows, aliases);
+        self.with_optimizer(saved, optimizer, &host)
     }
 
     /// Adds this rank's rows of the optimizer's state.
@@ -87,8 +102,9 @@ impl FullyShardedDataParallel {
         &self,
         saved: DistributedCheckpoint,
         optimizer: &dyn Optimizer,
+        host: &Device,
     ) -> Result<DistributedCheckpoint> {
-        let (rank, is_whole) = (self.ranks.all.rank(), matches!(self.kind, Kind::Replicated(_)));
+        let (rank, is_whole) = (self.ranks.root.rank(), matches!(self.kind, Kind::Replicated(_)));
         let (parameters, state) = (optimizer.parameters(), optimizer.state_dict());
         let (mut rows, mut steps) = (Vec::new(), BTreeMap::new());
         for (number, ParamState { step, tensors }) in &state.state {
@@ -96,7 +112,10 @@ impl FullyShardedDataParallel {
             steps.extend(step.map(|step| (parameter.name.clone(), step)));
             for (key, tensor) in tensors {
                 let name = state_name(&parameter.name, key);
-                if is_whole {
+                if let Some(part) = &parameter.part {
+                    want_sharded(parameter, tensor, SAVE)?;
+                    rows.extend(self.rows_of_part(part, name, tensor, host)?);
+                } else if is_whole {
                     let offsets = vec![0; tensor.shape().len()];
                     rows.extend((rank == 0).then(|| TensorRows { name, rows: tensor.clone(), offsets }));
                 } else {
@@ -123,17 +142,17 @@ impl FullyShardedDataParallel {
         optimizer: &mut dyn Optimizer,
         checkpoint: &Checkpoint,
     ) -> Result<(), SerializeError> {
-        if let Kind::Replicated(_) = self.kind {
+        if self.has_whole() {
             return checkpoint.load_optimizer(optimizer);
         }
-        let parameters = optimizer.parameters();
+        let (parameters, host) = (optimizer.parameters(), Device::cpu());
         let state = checkpoint.read_optimizer(&|number, name, source| {
             let parameter = self.parameter_of(&parameters, number, LOAD)?;
             if let Some(shape) = source.shape(name).filter(|shape| *shape != parameter.full_shape) {
                 return Err(other_shape(name, parameter, &shape).into());
             }
             // The optimizer copies it to the device of the parameter.
-            source.rows(name, rows_in(parameter), &Device::cpu())
+            parameter.read(source, name, &host)
         })?;
         Ok(optimizer.load_state_dict(&state)?)
     }
@@ -149,7 +168,7 @@ impl FullyShardedDataParallel {
         source: &dyn TensorSource,
         strict: Strict,
     ) -> Result<IncompatibleKeys, SerializeError> {
-        if let Kind::Replicated(_) = self.kind {
+        if self.has_whole() {
             return module.load_state_dict(source, strict);
         }
         let mut rows_of = Vec::new();
@@ -188,7 +207,7 @@ impl FullyShardedDataParallel {
     /// memory; or [`Error::Distributed`].
     pub fn optimizer_state_dict(&self, optimizer: &dyn Optimizer) -> Result<OptimizerState> {
         let (parameters, mut state) = (optimizer.parameters(), optimizer.state_dict());
-        if let Kind::Replicated(_) = self.kind {
+        if self.has_whole() {
             return Ok(state);
         }
         for (number, ParamState { tensors, .. }) in &mut state.state {
@@ -196,7 +215,7 @@ impl FullyShardedDataParallel {
             for tensor in tensors.values_mut() {
                 *tensor = self.whole_state(parameter, tensor)?;
             }
-            if self.ranks.all.rank() > 0 {
+            if self.ranks.root.rank() > 0 {
                 tensors.clear();
             }
         }
@@ -212,7 +231,7 @@ impl FullyShardedDataParallel {
         optimizer: &mut dyn Optimizer,
         state: &OptimizerState,
     ) -> Result<()> {
-        if let Kind::Replicated(_) = self.kind {
+        if self.has_whole() {
             return optimizer.load_state_dict(state);
         }
         let (parameters, mut own) = (optimizer.parameters(), state.clone());
@@ -222,7 +241,7 @@ impl FullyShardedDataParallel {
                 if tensor.shape() != parameter.full_shape {
                     return Err(other_shape(name, parameter, tensor.shape()));
                 }
-                *tensor = rows_of(tensor, parameter)?;
+                *tensor = parameter.own(tensor)?;
             }
         }
         optimizer.load_state_dict(&own)
@@ -231,9 +250,14 @@ impl FullyShardedDataParallel {
     /// How many ranks write a checkpoint: the first replica.
     fn writers(&self) -> usize {
         match self.kind {
-            Kind::Replicated(_) => self.ranks.all.size(),
+            Kind::Replicated(_) => self.parts_group().unwrap_or(&self.ranks.all).size(),
             Kind::Sharded { .. } => self.ranks.shard.size(),
         }
+    }
+
+    /// Whether this rank has all parameters as a whole.
+    fn has_whole(&self) -> bool {
+        matches!(self.kind, Kind::Replicated(_)) && self.parts_group().is_none()
     }
 
     fn parameter_of(
@@ -253,6 +277,11 @@ impl FullyShardedDataParallel {
     /// The rows of all ranks of a state tensor, on the host.
     fn whole_state(&self, parameter: &ShardedParameter, rows: &Tensor) -> Result<Tensor> {
         want_sharded(parameter, rows, STATE_DICT)?;
+        match &parameter.part {
+            Some(part) => return to_host(&part.gather(rows)?),
+            None if matches!(self.kind, Kind::Replicated(_)) => return to_host(rows),
+            None => {}
+        }
         let own =
             (parameter.offset as u64).to_le_bytes().into_iter().chain((rows.numel() as u64).to_le_bytes());
         let own: Vec<u8> = own.collect();
@@ -297,10 +326,28 @@ fn other_shape(name: &str, parameter: &ShardedParameter, found: &[usize]) -> Err
     Error::argument(LOAD, format!("`{name}` of {of} has shape {found:?}, not {wanted:?}"))
 }
 
-/// The rows of a parameter that this rank has.
-fn rows_in(parameter: &ShardedParameter) -> Range<usize> {
-    let count = parameter.rows.shape().first().copied().unwrap_or(1);
-    parameter.offset..parameter.offset + count
+impl ShardedParameter {
+    /// Reads this rank's rows or part of a tensor that is cut as this parameter.
+    fn read(&self, source: &dyn TensorSource, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
+        match &self.part {
+            Some(part) => read_part(part, source, name, device),
+            None if self.rows.shape().is_empty() => source.tensor(name, device),
+            None => {
+                let count = self.rows.shape()[0];
+                source.rows(name, self.offset..self.offset + count, device)
+            }
+        }
+    }
+
+    /// This rank's rows or part of a whole tensor that is cut as this parameter.
+    fn own(&self, whole: &Tensor) -> Result<Tensor> {
+        if let Some(part) = &self.part {
+            return part.of(whole);
+        }
+        let start = self.offset * row_len(&self.full_shape);
+        let rows = &self.rows;
+        no_grad(|| whole.detach().reshape(&[-1])?.narrow(0, start, rows.numel())?.view(rows.shape()))
+    }
 }
 
 /// This rank's rows of a tensor that is sharded as a parameter; `None` if it has none. A tensor without elements is rank 0's.
@@ -335,13 +382,6 @@ fn to_host(tensor: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// A rank's rows of an unsharded tensor.
-fn rows_of(whole: &Tensor, parameter: &ShardedParameter) -> Result<Tensor> {
-    let start = parameter.offset * row_len(&parameter.full_shape);
-    let rows = &parameter.rows;
-    no_grad(|| whole.detach().reshape(&[-1])?.narrow(0, start, rows.numel())?.view(rows.shape()))
-}
-
 /// Adapts a source of unsharded tensors to a source of this rank's rows.
 struct RowsOf<'a> {
     source: &'a dyn TensorSource,
@@ -369,7 +409,7 @@ impl TensorSource for RowsOf<'_> {
 
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
         match self.parameter(name) {
-            Some(parameter) => self.source.rows(name, rows_in(parameter), device),
+            Some(parameter) => parameter.read(self.source, name, device),
             None => self.source.tensor(name, device),
         }
     }

@@ -1,4 +1,7 @@
 //! Tensor parallel layers and models: several ranks have the losses, gradients and memory that one rank leads to expect.
+//! `training.rs` clips, saves and loads.
+
+mod training;
 
 use std::thread;
 
@@ -7,7 +10,9 @@ use plimsoll::nn::{
     ColumnParallelLinear, Embedding, Linear, Module, RowParallelLinear, Scope, VocabParallelEmbedding,
 };
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_norm_};
-use plimsoll::parallel::{DdpOptions, DeviceMesh, DistributedDataParallel, FullyShardOptions, fully_shard};
+use plimsoll::parallel::{
+    DdpOptions, DeviceMesh, DistributedDataParallel, FullyShardOptions, Shard, fully_shard,
+};
 use plimsoll::{DType, Device, ProcessGroup, Result, SimConfig, Tensor};
 
 /// Runs `f` on each rank of a group of threads.
@@ -267,8 +272,12 @@ fn sizes_that_do_not_divide_and_what_is_not_supported_are_refused_by_name() {
     let world = ProcessGroup::simulated(0, 2);
     let sharded = fully_shard(&mut model, &world, FullyShardOptions::default()).map(drop);
     refused(sharded, "only a part of transformer.wte.weight");
-    let ddp = DistributedDataParallel::new(&model, &world, DdpOptions::default()).unwrap();
-    refused(ddp.clip_grad_norm_(1.0).map(drop), "only a part of transformer.wte.weight");
+    let options = FullyShardOptions { shard: Shard::Nothing, ..FullyShardOptions::default() };
+    let together = fully_shard(&mut model, &world, options).map(drop);
+    refused(
+        together,
+        "the ranks [0, 1] have different parts of transformer.wte.weight: pass the other dimension",
+    );
 }
 
 #[test]

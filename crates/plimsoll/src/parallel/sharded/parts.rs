@@ -1,0 +1,77 @@
+//! Saving and loading a model whose layers tensor parallel ranks share.
+//!
+//! A checkpoint has rows. A part that consists of neighbouring rows is written as it is. Any other one, such as columns or thirds of
+//! queries, keys and values, is gathered to a whole tensor, of which each rank writes an equal part of the rows. So the files are
+//! those of sharded training, and any number of ranks reads them.
+
+use plimsoll_tensor::{Device, Error, ProcessGroup, Result, Tensor, no_grad};
+
+use super::FullyShardedDataParallel;
+use crate::nn::Part;
+use crate::serialize::TensorRows;
+use crate::state_dict::{SerializeError, TensorSource};
+
+impl FullyShardedDataParallel {
+    /// The ranks with which this one shares layers, if there are any.
+    pub(super) fn parts_group(&self) -> Option<&ProcessGroup> {
+        self.parameters.iter().find_map(|parameter| parameter.part.as_ref().map(Part::group))
+    }
+
+    /// # Errors
+    /// Tensor parallel ranks that are not the last dimension of the mesh, so that the first of them are not the ranks that write.
+    pub(super) fn want_neighbours(&self) -> Result<()> {
+        let (Some(group), root) = (self.parts_group(), self.ranks.root.ranks()) else { return Ok(()) };
+        let places: Vec<Option<usize>> =
+            group.ranks().iter().map(|rank| root.iter().position(|other| other == rank)).collect();
+        let follows = |pair: &[Option<usize>]| pair[0].is_some_and(|first| pair[1] == Some(first + 1));
+        if places.windows(2).all(follows) {
+            return Ok(());
+        }
+        let message = format!(
+            "the ranks {:?} share layers, but are not neighbours in the mesh of {root:?}: give `fully_shard` a submesh of one whose \
+             last dimension they are",
+            group.ranks()
+        );
+        Err(Error::argument("checkpoint", message))
+    }
+
+    /// The rows that this rank writes of a tensor of which `own` is its part; `None` if other ranks write them. A copy is on `host`.
+    pub(super) fn rows_of_part(
+        &self,
+        part: &Part,
+        name: String,
+        own: &Tensor,
+        host: &Device,
+    ) -> Result<Option<TensorRows>> {
+        if self.ranks.all.rank() > 0 {
+            return Ok(None); // the other groups have the same
+        }
+        let mut offsets = vec![0; part.whole_shape().len()];
+        if part.is_rows() {
+            offsets[0] = part.rows()[0].start;
+            return Ok(Some(TensorRows { name, rows: own.clone(), offsets }));
+        }
+        let (rank, ranks, count) = (part.group().rank(), part.group().size(), part.whole_shape()[0]);
+        let border = |rank: usize| count * rank / ranks;
+        let whole = part.gather(own)?;
+        let rows = no_grad(|| whole.narrow(0, border(rank), border(rank + 1) - border(rank)))?;
+        offsets[0] = border(rank);
+        let rows = no_grad(|| rows.to_device(host))?;
+        Ok((rows.numel() > 0).then_some(TensorRows { name, rows, offsets }))
+    }
+}
+
+/// Reads a rank's part of a tensor. Only parts that are not rows need all of it, on the host.
+pub(super) fn read_part(
+    part: &Part,
+    source: &dyn TensorSource,
+    name: &str,
+    device: &Device,
+) -> Result<Tensor, SerializeError> {
+    if part.is_rows() {
+        return source.rows(name, part.rows()[0].clone(), device);
+    }
+    let host = if device.has_values() { Device::cpu_with(Default::default()) } else { device.clone() };
+    let whole = source.tensor(name, &host)?;
+    Ok(no_grad(|| part.of(&whole)?.to_device(device))?)
+}
