@@ -131,7 +131,7 @@ pub use storage::State;
 pub use stream::{Event, Stream, with_stream};
 pub use tensor::{Grads, HookHandle, Tensor};
 pub use tf32::{allow_tf32_in_convolutions, allow_tf32_in_matmul};
-pub use traced::{Difference, Traced, TracedPlan};
+pub use traced::{Traced, TracedDifference, TracedPlan};
 pub use view::{In, Out};
 
 /// The types of operator parameters that are not plain numbers.

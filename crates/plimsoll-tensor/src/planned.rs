@@ -4,7 +4,6 @@
 //! requests come in the recorded order, with the recorded sizes, on the recorded stream. A request that differs ends the use of the
 //! plan for that run, and an address whose bytes are still in use is not given out: both requests go to the allocator.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -67,19 +66,24 @@ impl Recording {
     }
 }
 
+/// The memory of a plan.
+pub(crate) trait Arena: Send + Sync {
+    /// Work on this stream uses a part of it.
+    fn record_stream(&self, on: StreamId);
+}
+
 /// Addresses for the requests of a function.
 pub(crate) struct Plan {
     /// Each request, and its address if it is planned.
     requests: Vec<(Asked, Option<u64>)>,
     /// Addresses in use, and where they end.
     live: Mutex<BTreeMap<u64, u64>>,
-    /// Owns the arena.
-    _arena: Box<dyn Any + Send + Sync>,
+    arena: Box<dyn Arena>,
 }
 
 impl Plan {
-    pub(crate) fn new(requests: Vec<(Asked, Option<u64>)>, arena: Box<dyn Any + Send + Sync>) -> Plan {
-        Plan { requests, live: Mutex::default(), _arena: arena }
+    pub(crate) fn new(requests: Vec<(Asked, Option<u64>)>, arena: Box<dyn Arena>) -> Plan {
+        Plan { requests, live: Mutex::default(), arena }
     }
 
     fn live(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
@@ -113,10 +117,13 @@ enum Holder {
 
 impl Lease {
     /// Another stream uses the memory, so that it must not be given out when it is freed.
-    pub(crate) fn share(&self) {
+    pub(crate) fn share(&self, on: StreamId) {
         match &self.0 {
             Holder::Recorded { of, index } => of.requests().all[*index].is_shared = true,
-            Holder::Planned { is_shared, .. } => is_shared.set(true),
+            Holder::Planned { of, is_shared, .. } => {
+                is_shared.set(true);
+                of.arena.record_stream(on);
+            }
         }
     }
 }
@@ -206,8 +213,8 @@ thread_local! {
 }
 
 /// Runs `f` with this thread's requests on a device recorded, or served by a plan. Returns its result and, for a plan, what was
-/// served. `None` if the thread is already in such a run.
-pub(crate) fn during<T>(run: Run, f: impl FnOnce() -> T) -> Option<(T, Served)> {
+/// served. Not for a thread that is already in such a run.
+pub(crate) fn during<T>(run: Run, f: impl FnOnce() -> T) -> (T, Served) {
     /// Ends the run, even if `f` panics.
     struct End;
     impl Drop for End {
@@ -216,9 +223,7 @@ pub(crate) fn during<T>(run: Run, f: impl FnOnce() -> T) -> Option<(T, Served)> 
             drop(ACTIVE.take());
         }
     }
-    if IS_ACTIVE.replace(true) {
-        return None;
-    }
+    assert!(!IS_ACTIVE.replace(true), "a traced run inside of another one");
     ACTIVE.set(Some(run));
     let end = End;
     let result = f();
@@ -227,7 +232,7 @@ pub(crate) fn during<T>(run: Run, f: impl FnOnce() -> T) -> Option<(T, Served)> 
         _ => Served::default(),
     });
     drop(end);
-    Some((result, served))
+    (result, served)
 }
 
 /// Whether this thread is in such a run.

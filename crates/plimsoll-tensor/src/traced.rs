@@ -9,14 +9,16 @@ use crate::error::{Error, Result};
 use crate::label::{Category, Span};
 use crate::planned::{self, Asked, Plan, Recorded, Recording, Run};
 use crate::storage::Storage;
+use crate::stream;
 
 /// The allocator's alignment, bytes.
 const ALIGNMENT: u64 = 512;
 
 /// A function that is called again and again with inputs of the same shapes, such as a training step or a forward pass. Its first
 /// run goes as usual. The second is recorded: each request for memory, and when that memory is freed. All of them are then
-/// packed into one arena, and from the third run on no request reaches the allocator, except for what outlives the run. This
-/// works on every device, for training and for inference.
+/// packed into one arena, and from the third run on the allocator gets no request for memory that the run itself frees: only
+/// for what outlives it, is used on a second stream, or comes back from the host. This works on every device, for training and
+/// for inference.
 ///
 /// A run whose requests differ is correct: the allocator serves the first request that differs and all after it, and
 /// [`Traced::difference`] names the request. So does a tensor that is still used when its bytes would be used again: that request
@@ -34,7 +36,7 @@ const ALIGNMENT: u64 = 512;
 ///         x.matmul(&w)?.gelu()?.matmul(&w)?.square()?.mean()?.backward()
 ///     })?;
 /// }
-/// let plan = step.plan().expect("made after the second run");
+/// let plan = step.plan().expect("made before the third run");
 /// assert!(plan.arena_bytes as f64 <= 1.005 * plan.live_bytes as f64);
 /// assert!(step.difference().is_none());
 /// # Ok::<(), plimsoll_tensor::Error>(())
@@ -42,9 +44,11 @@ const ALIGNMENT: u64 = 512;
 #[derive(Debug)]
 pub struct Traced {
     device: Device,
-    runs: u64,
+    has_run: bool,
+    /// The requests of the recorded run, until they are planned.
+    recorded: Option<Vec<Recorded>>,
     plan: Option<(Arc<Plan>, TracedPlan)>,
-    difference: Option<Difference>,
+    difference: Option<TracedDifference>,
     in_use: usize,
 }
 
@@ -58,15 +62,15 @@ pub struct TracedPlan {
     pub live_bytes: u64,
     /// The number of requests that the arena serves.
     pub planned: usize,
-    /// The number of requests of each run that the allocator serves, because their memory outlives the run or is used by several
-    /// streams.
+    /// The number of requests of each run that the allocator serves, because their memory outlives the run or is used by another
+    /// stream.
     pub unplanned: usize,
 }
 
 /// A request that differed from the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Difference {
+pub struct TracedDifference {
     /// Its number in the run, from 0.
     pub number: usize,
     /// The operation that requested memory.
@@ -78,7 +82,14 @@ pub struct Difference {
 impl Traced {
     /// A function on a device that has not run yet.
     pub fn new(device: &Device) -> Traced {
-        Traced { device: device.clone(), runs: 0, plan: None, difference: None, in_use: 0 }
+        Traced {
+            device: device.clone(),
+            has_run: false,
+            recorded: None,
+            plan: None,
+            difference: None,
+            in_use: 0,
+        }
     }
 
     /// Runs the function, which should be the same one each time.
@@ -86,37 +97,48 @@ impl Traced {
     /// # Errors
     /// The errors of `f`; out of memory for the arena; a call inside of another one on this thread.
     pub fn run<T>(&mut self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.runs += 1;
+        if planned::is_active() {
+            return Err(Error::argument("traced", "a traced function cannot run inside of another one"));
+        }
+        if !self.has_run {
+            let done = f()?;
+            self.has_run = true;
+            return Ok(done);
+        }
+        if let Some(recorded) = &self.recorded {
+            // Before the run, so that an error leaves nothing half done.
+            self.plan = Some(self.planned(recorded)?);
+            self.recorded = None;
+        }
         if let Some((plan, _)) = &self.plan {
-            let (done, served) = self.during(Run::serves(self.device.number(), plan), f)?;
+            let (done, served) = planned::during(Run::serves(self.device.number(), plan), f);
             self.in_use += served.in_use;
             if let Some(Asked { op, bytes, .. }) = served.differs {
-                self.difference.get_or_insert(Difference { number: served.requests, op, bytes });
+                self.difference.get_or_insert(TracedDifference { number: served.requests, op, bytes });
             }
             return done;
         }
-        if self.runs == 1 {
-            return f();
-        }
         let recording = Arc::new(Recording::default());
-        let (done, _) = self.during(Run::records(self.device.number(), &recording), f)?;
+        let (done, _) = planned::during(Run::records(self.device.number(), &recording), f);
         let done = done?;
-        self.plan = Some(self.planned(&recording.all())?);
+        // What the caller gets is alive, so it is not planned.
+        self.recorded = Some(recording.all());
         Ok(done)
     }
 
-    /// The plan, once the function was recorded.
+    /// The plan, from the third run on.
     pub fn plan(&self) -> Option<TracedPlan> {
         self.plan.as_ref().map(|(_, plan)| *plan)
     }
 
     /// The first request that differed from the plan, if any did.
-    pub fn difference(&self) -> Option<Difference> {
+    pub fn difference(&self) -> Option<TracedDifference> {
         self.difference
     }
 
-    /// How many requests went to the allocator because their bytes in the arena were still in use.
-    pub fn in_use(&self) -> usize {
+    /// How many requests of all runs went to the allocator because their bytes in the arena were still in use. Bytes that
+    /// another stream has used stay in use until [`Traced::reset`].
+    pub fn in_use_requests(&self) -> usize {
         self.in_use
     }
 
@@ -125,15 +147,13 @@ impl Traced {
         *self = Traced::new(&self.device);
     }
 
-    fn during<T>(&self, run: Run, f: impl FnOnce() -> T) -> Result<(T, planned::Served)> {
-        let refused = || Error::argument("traced", "a traced function cannot run inside of another one");
-        planned::during(run, f).ok_or_else(refused)
-    }
-
     /// Packs the requests, and allocates the arena.
     fn planned(&self, recorded: &[Recorded]) -> Result<(Arc<Plan>, TracedPlan)> {
         let size = |recorded: &Recorded| recorded.asked.bytes.next_multiple_of(ALIGNMENT);
-        let buffer = |it: &Recorded| it.end.map(|upper| Buffer { lower: it.begin, upper, size: size(it) });
+        // The arena belongs to one stream. Work on others may still run when the host frees its memory.
+        let stream = stream::current(&self.device);
+        let end = |it: &Recorded| it.end.filter(|_| it.asked.stream == stream);
+        let buffer = |it: &Recorded| end(it).map(|upper| Buffer { lower: it.begin, upper, size: size(it) });
         let buffers: Vec<Buffer> = recorded.iter().filter_map(buffer).collect();
         let failed = |why: plimsoll_packing::Error| Error::argument("traced", why.to_string());
         let packing = pack(&buffers, Effort::default()).map_err(failed)?;
@@ -152,7 +172,7 @@ impl Traced {
         let base = arena.address_now().map_or(0, |address| address.0);
         let mut offsets = packing.offsets.into_iter();
         let mut request = |it: &Recorded| {
-            let offset = it.end.and_then(|_| offsets.next());
+            let offset = end(it).and_then(|_| offsets.next());
             (it.asked, offset.map(|offset| base + offset))
         };
         let requests = recorded.iter().map(&mut request).collect();

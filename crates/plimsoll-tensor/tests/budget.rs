@@ -1,6 +1,8 @@
 //! Sequences that are checkpointed within a budget: the same bits, and no more bytes than the budget.
 
-use plimsoll_tensor::checkpoint::{Budget, Checkpointer, Step, checkpoint_sequential, is_recomputing};
+use plimsoll_tensor::checkpoint::{
+    Budget, Checkpointer, Step, checkpoint, checkpoint_sequential, is_recomputing,
+};
 use plimsoll_tensor::label::{self, Span};
 use plimsoll_tensor::{
     Category, CpuConfig, DType, Device, Error, Result, SimConfig, Tensor, autocast, no_grad,
@@ -200,4 +202,39 @@ fn errors_of_a_block_are_its_own() -> Result<()> {
     let error = checkpoint_sequential(&steps, Budget::Auto, &x).unwrap_err().to_string();
     assert!(error.contains("reshape"), "{error}");
     Ok(())
+}
+
+#[test]
+fn a_block_that_changes_its_input_is_named() {
+    let device = Device::cpu_with(CpuConfig::default());
+    let doubled = |x: &Tensor| {
+        x.mul_scalar_(2.0)?;
+        x.exp()
+    };
+    let steps = [Step::new(|x: &Tensor| x.add_scalar(1.0)), Step::new(doubled)];
+    let error = checkpoint_sequential(&steps, Budget::Auto, &input(&device)).unwrap_err().to_string();
+    assert!(error.contains("block 1"), "{error}");
+    // A number of segments needs no measuring.
+    let x = input(&device);
+    let checkpointer = Checkpointer::new(1);
+    checkpointer.forward(&steps, &x).unwrap().sum().unwrap().backward().unwrap();
+}
+
+#[test]
+fn a_budget_works_inside_of_a_checkpoint() {
+    let device = Device::cpu_with(CpuConfig::default());
+    let (_weights, steps) = blocks(&device, 6);
+    let checkpointer = Arc::new(Checkpointer::new(Budget::Auto));
+    let x = input(&device);
+    let mut gradients = Vec::new();
+    for _ in 0..2 {
+        let (own, steps) = (checkpointer.clone(), steps.clone());
+        device.manual_seed(9);
+        let y = checkpoint(move |x| own.forward(&steps, &x[0]), &[&x]).unwrap();
+        y.sum().unwrap().backward().unwrap();
+        gradients.push(x.grad().unwrap().to_vec::<f32>().unwrap());
+        x.clear_grad();
+    }
+    assert_eq!(gradients[0], gradients[1], "the first run, which measures, and the second");
+    checkpointer.forget();
 }

@@ -1,7 +1,9 @@
 //! Functions whose memory is planned: the same bits, no request to the allocator, and nothing overwritten.
 
 use plimsoll_tensor::testing::LateConfig;
-use plimsoll_tensor::{CpuConfig, Device, Result, SimConfig, Stream, Tensor, Traced, no_grad, with_stream};
+use plimsoll_tensor::{
+    CpuConfig, Device, Graph, Result, SimConfig, Stream, Tensor, Traced, no_grad, with_stream,
+};
 
 /// A small network, its input, and a step that computes gradients.
 struct Network {
@@ -54,15 +56,15 @@ fn a_planned_step_gives_the_same_bits_without_requests_for_its_temporaries() {
         let asked = requests(&traced) - before;
         assert_eq!(other.values(&found), own.values(&own.step().unwrap()), "run {run}");
         if run >= 2 {
-            // The gradients and the loss outlive the run.
-            assert_eq!(asked, 5, "run {run}");
+            // The gradients and the loss outlive the run; the third run also requests the arena.
+            assert_eq!(asked, if run == 2 { 6 } else { 5 }, "run {run}");
         }
     }
     let plan = step.plan().unwrap();
     assert_eq!(plan.unplanned, 5);
     assert!(plan.planned > 20, "{plan:?}");
     assert!(plan.arena_bytes as f64 <= 1.005 * plan.live_bytes as f64, "{plan:?}");
-    assert_eq!((step.difference(), step.in_use()), (None, 0));
+    assert_eq!((step.difference(), step.in_use_requests()), (None, 0));
 }
 
 #[test]
@@ -118,7 +120,7 @@ fn a_tensor_that_outlives_its_run_is_not_overwritten() {
             kept.push((hidden, values));
         }
     }
-    assert!(step.in_use() > 0);
+    assert!(step.in_use_requests() > 0);
     for (hidden, values) in kept {
         assert_eq!(hidden.to_vec::<f32>().unwrap(), values);
     }
@@ -192,4 +194,62 @@ fn a_simulated_step_has_the_plan_of_a_real_one() {
     let (cpu, sim) =
         (plan(&Device::cpu_with(CpuConfig::default())), plan(&Device::sim(SimConfig::new(1 << 30))));
     assert_eq!(cpu, sim);
+}
+
+/// The host frees memory of another stream while its work may still run: it must not be part of this stream's arena.
+#[test]
+fn work_that_stays_on_another_stream_is_not_overwritten() {
+    let device = Device::late(LateConfig::default());
+    let network = Network::new(&device);
+    let side = Stream::new(&device);
+    let mut step = Traced::new(&device);
+    let mut sums = Vec::new();
+    for _ in 0..5 {
+        let sum = step.run(|| {
+            no_grad(|| {
+                side.wait_stream(&device.current_stream())?;
+                let sum = with_stream(&side, || network.x.matmul(&network.weights[0])?.tanh()?.sum())?;
+                // Requests of the same sizes on the main stream.
+                let y = network.x.matmul(&network.weights[0])?.exp()?;
+                device.current_stream().wait_stream(&side)?;
+                drop(y);
+                sum.item::<f32>()
+            })
+        });
+        sums.push(sum.unwrap());
+    }
+    assert!(sums.iter().all(|sum| *sum == sums[0]), "{sums:?}");
+    let plan = step.plan().unwrap();
+    assert!(plan.planned > 0 && plan.unplanned >= 2, "{plan:?}");
+}
+
+#[test]
+fn a_captured_graph_keeps_its_own_memory() {
+    let device = Device::late(LateConfig::default());
+    let network = Network::new(&device);
+    let mut step = Traced::new(&device);
+    let mut captured = None;
+    for run in 0..4 {
+        let graph = step.run(|| {
+            no_grad(|| {
+                network.x.matmul(&network.weights[0])?.gelu()?.sum()?;
+                match run {
+                    3 => {
+                        Graph::capture(&device, None, || network.x.matmul(&network.weights[0])?.gelu()?.sum())
+                            .map(Some)
+                    }
+                    _ => Ok(None),
+                }
+            })
+        });
+        captured = graph.unwrap();
+    }
+    let (mut graph, sum) = captured.unwrap();
+    drop(step);
+    let expected =
+        no_grad(|| network.x.matmul(&network.weights[0])?.gelu()?.sum()).unwrap().item::<f32>().unwrap();
+    let others: Vec<Tensor> = (0..20).map(|_| Tensor::zeros(&[33, 96], &device).unwrap()).collect();
+    graph.replay().unwrap();
+    assert_eq!(sum.item::<f32>().unwrap(), expected);
+    assert!(others.iter().all(|it| it.to_vec::<f32>().unwrap().iter().all(|x| *x == 0.0)));
 }

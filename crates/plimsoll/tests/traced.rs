@@ -44,7 +44,7 @@ fn check(name: &str, device: &Device, model: &dyn Module, loss: impl Fn() -> Res
     );
     assert!(ratio <= 1.005, "{name}: {plan:?}");
     assert_eq!((asked, plan.unplanned), (0, 0), "{name}: no request in a step");
-    assert!(step.difference().is_none() && step.in_use() == 0, "{name}: {step:?}");
+    assert!(step.difference().is_none() && step.in_use_requests() == 0, "{name}: {step:?}");
 }
 
 #[test]

@@ -62,10 +62,17 @@ impl Chain {
         self.seconds[range.end] - self.seconds[range.start]
     }
 
-    /// Bytes of the output of the blocks before `end`, if it is saved and a later block does not count it.
+    /// Bytes of the output of the blocks before `end`, if the last of them saves it. A later block, if any, counts it as well.
     pub(super) fn output(&self, end: usize) -> u64 {
-        let last = &self.blocks[end - 1];
-        if end < self.len() && last.saves_output { last.output_bytes } else { 0 }
+        match self.blocks[..end].last() {
+            Some(last) if last.saves_output => last.output_bytes,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of the output of the chain, if its last block saves it.
+    pub(super) fn own_output(&self) -> u64 {
+        self.output(self.len())
     }
 
     /// These parts, with the bytes that they keep and what they compute again.
@@ -78,8 +85,9 @@ impl Chain {
             }
             match piece {
                 Part::Keep(_) => {
+                    let last = if range.end == self.len() { self.own_output() } else { 0 };
                     held += self.kept(range);
-                    most = most.max(held);
+                    most = most.max(held + last);
                 }
                 Part::Checkpoint(_, inner) => {
                     let own = match inner {

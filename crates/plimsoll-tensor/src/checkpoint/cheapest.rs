@@ -62,6 +62,9 @@ pub(super) fn cheapest(chain: &Chain, rest: &[Rest], bytes: u64, ways: &impl Way
             let mut add = |end: usize, held: u64, seconds: f64, way| {
                 if held.saturating_add(rest[end].bytes) <= bytes {
                     cuts[end].push(Cut { held, seconds: cut.seconds + seconds, begin: at, before, way });
+                    if cuts[end].len() >= 16 * CUTS {
+                        cuts[end] = undominated(std::mem::take(&mut cuts[end]));
+                    }
                 }
             };
             add(at + 1, cut.held.saturating_add(chain.saved(at)), 0.0, None);
@@ -100,9 +103,7 @@ pub(super) fn cheapest(chain: &Chain, rest: &[Rest], bytes: u64, ways: &impl Way
 
 /// The cuts that no other one beats in both bytes and seconds, the fewest bytes first; at most [`CUTS`], evenly chosen.
 fn undominated(mut cuts: Vec<Cut>) -> Vec<Cut> {
-    cuts.sort_by(|a, b| {
-        (a.held, a.seconds).partial_cmp(&(b.held, b.seconds)).unwrap_or(std::cmp::Ordering::Equal)
-    });
+    cuts.sort_by(|a, b| a.held.cmp(&b.held).then(a.seconds.total_cmp(&b.seconds)));
     let mut best = f64::INFINITY;
     cuts.retain(|cut| {
         cut.seconds < best && {
@@ -111,6 +112,7 @@ fn undominated(mut cuts: Vec<Cut>) -> Vec<Cut> {
         }
     });
     if cuts.len() <= CUTS {
+        cuts.shrink_to_fit();
         return cuts;
     }
     let last = cuts.len() - 1;

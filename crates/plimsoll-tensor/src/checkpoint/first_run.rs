@@ -26,6 +26,13 @@ impl FirstRun {
     /// # Errors
     /// An input that cannot be saved.
     pub(super) fn new(inputs: &[&Tensor]) -> Result<FirstRun> {
+        let saved = |input: &&Tensor| Ok((Saved::new(input.data(), "checkpoint")?, input.requires_grad()));
+        let saved = inputs.iter().map(saved).collect::<Result<_>>()?;
+        Ok(FirstRun { inputs: saved, ..FirstRun::conditions(inputs) })
+    }
+
+    /// Records only the state of the thread and of the inputs' devices.
+    pub(super) fn conditions(inputs: &[&Tensor]) -> FirstRun {
         let mut random: Vec<(Device, RngState)> = Vec::new();
         for input in inputs {
             let device = input.device();
@@ -33,10 +40,8 @@ impl FirstRun {
                 random.push((device.clone(), device.rng_state()));
             }
         }
-        let saved = |input: &&Tensor| Ok((Saved::new(input.data(), "checkpoint")?, input.requires_grad()));
-        let inputs = inputs.iter().map(saved).collect::<Result<_>>()?;
         let generator = random::current().map(|generator| generator.state());
-        Ok(FirstRun { inputs, random, generator, autocast: autocast_mode::lower() })
+        FirstRun { inputs: Vec::new(), random, generator, autocast: autocast_mode::lower() }
     }
 
     /// The inputs' values, detached from any graph.

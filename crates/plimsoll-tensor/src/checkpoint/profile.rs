@@ -15,14 +15,14 @@ use crate::tensor::Tensor;
 /// keeps what it saves. Random numbers and running statistics stay as they are.
 ///
 /// # Errors
-/// The errors of the blocks.
+/// The errors of the blocks; a block that changes its input in place.
 pub(super) fn profile(blocks: &[Step], input: &Tensor) -> Result<Vec<BlockCost>> {
-    let first = FirstRun::new(&[input])?;
-    first.run_again(|| {
+    // Nothing is saved here: an enclosing checkpoint would count it.
+    FirstRun::conditions(&[input]).run_again(|| {
         let mut x = input.detach();
         let mut costs = Vec::with_capacity(blocks.len());
-        for block in blocks {
-            let (cost, out) = one(block, x)?;
+        for (number, block) in blocks.iter().enumerate() {
+            let (cost, out) = one(block, x, number)?;
             costs.push(cost);
             x = out;
         }
@@ -31,8 +31,9 @@ pub(super) fn profile(blocks: &[Step], input: &Tensor) -> Result<Vec<BlockCost>>
 }
 
 /// The cost of a block, and its output without a graph.
-fn one(block: &Step, input: Tensor) -> Result<(BlockCost, Tensor)> {
+fn one(block: &Step, input: Tensor, number: usize) -> Result<(BlockCost, Tensor)> {
     let input = if input.dtype().is_float() { input.requires_grad_(true)? } else { input };
+    let version = input.data().storage.version();
     let saved: Arc<Mutex<Vec<Storage>>> = Arc::default();
     let list = saved.clone();
     let pack = move |tensor: &Tensor| {
@@ -43,7 +44,19 @@ fn one(block: &Step, input: Tensor) -> Result<(BlockCost, Tensor)> {
         |(): &()| Err(Error::autograd("checkpoint_sequential", "a block must not run a backward pass"));
     let (out, forward_seconds) =
         clock::metered(|| saved_tensors_hooks(pack, unpack, || enable_grad(|| block.forward(&input))));
-    let out = out?;
+    if input.data().storage.version() != version {
+        let message = format!(
+            "block {number} changes its input in place, so it cannot be computed again from it: join it with the block before"
+        );
+        return Err(Error::argument("checkpoint_sequential", message));
+    }
+    let out = out.map_err(|why| match &why {
+        Error::Autograd { .. } if number > 0 => {
+            let message = format!("block {number} cannot run alone, to be measured: {why}");
+            Error::argument("checkpoint_sequential", message)
+        }
+        _ => why,
+    })?;
     let (from, to) = (input.data().storage.id(), out.data().storage.id());
     let mut cost = BlockCost {
         input_bytes: rounded(&input.data().storage),

@@ -16,8 +16,17 @@ impl Schedule {
     /// The schedule of a sequence whose blocks have these costs.
     ///
     /// # Errors
-    /// No segment, or more segments than blocks; fewer bytes than any schedule keeps, with the number that it takes.
+    /// No segment, or more segments than blocks; fewer bytes than any schedule keeps, with the number that it takes; times that
+    /// are not finite, and bytes whose sum is over 2⁶³.
     pub fn of(blocks: &[BlockCost], budget: Budget) -> Result<Schedule> {
+        let bytes =
+            |block: &BlockCost| [block.input_bytes, block.inner_bytes, block.output_bytes].map(u128::from);
+        let sum: u128 = blocks.iter().flat_map(bytes).sum();
+        let timed = |block: &BlockCost| block.forward_seconds.is_finite();
+        if sum > 1 << 63 || !blocks.iter().all(timed) {
+            let message = "the bytes of all blocks are over 2^63, or a time is not a finite number";
+            return Err(Error::argument("checkpoint_sequential", message));
+        }
         let chain = Chain::new(blocks);
         match budget {
             Budget::Segments(segments) => Ok(chain.schedule(&equal(blocks.len(), segments)?)),
@@ -76,6 +85,7 @@ fn part(rest: &Rest, at: usize) -> Part {
 fn rests(chain: &Chain) -> Vec<Rest> {
     let len = chain.len();
     let mut rest = vec![Rest::default(); len + 1];
+    rest[len].bytes = chain.own_output();
     for at in (0..len).rev() {
         let after = rest[at + 1];
         let bytes = chain.saved(at).saturating_add(after.bytes);

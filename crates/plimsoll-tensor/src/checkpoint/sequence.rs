@@ -48,7 +48,9 @@ pub fn checkpoint_sequential(
 }
 
 /// Checkpoints sequences of functions within a budget. It measures the first input of each shape; others with that shape get the
-/// same schedule.
+/// same schedule. Call [`Checkpointer::forget`] when the functions save other tensors than before: after `train`, `eval`, or a
+/// change of the parameters that require gradients. Ranks that share a model must use inputs of the same shapes, because a
+/// schedule decides which parameters are gathered again.
 ///
 /// ```
 /// use plimsoll_tensor::checkpoint::{Budget, Checkpointer, Step};
@@ -68,8 +70,12 @@ pub struct Checkpointer {
     known: Mutex<Vec<(Kind, Arc<Schedule>)>>,
 }
 
-/// What a schedule depends on: the number of functions, the input's shape, type and device, and autocast.
-type Kind = (usize, Dims, DType, Device, Option<DType>);
+/// What a schedule depends on: the number of functions, the input's shape, type and device, whether it requires a gradient, and
+/// autocast.
+type Kind = (usize, Dims, DType, Device, bool, Option<DType>);
+
+/// How many schedules are kept, the latest ones.
+const KNOWN: usize = 64;
 
 impl Checkpointer {
     /// A checkpointer that has measured nothing yet.
@@ -82,10 +88,16 @@ impl Checkpointer {
     /// # Errors
     /// The errors of [`checkpoint_sequential`].
     pub fn forward(&self, functions: &[Step], input: &Tensor) -> Result<Tensor> {
-        match is_grad_enabled() {
-            true => run_parts(&self.schedule(functions, input)?.parts, functions, input),
-            false => run(functions, input),
+        match self.budget {
+            _ if !is_grad_enabled() => run(functions, input),
+            Budget::Segments(segments) => run_parts(&equal(functions.len(), segments)?, functions, input),
+            _ => run_parts(&self.schedule(functions, input)?.parts, functions, input),
         }
+    }
+
+    /// Forgets all schedules, so that the functions are measured again.
+    pub fn forget(&self) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// The schedule for inputs like this one. If there is none yet, each function runs once, to measure what it saves.
@@ -94,7 +106,8 @@ impl Checkpointer {
     /// The errors of the functions and of [`Schedule::of`].
     pub fn schedule(&self, functions: &[Step], input: &Tensor) -> Result<Arc<Schedule>> {
         let shape = Dims::from_slice(input.shape());
-        let kind = (functions.len(), shape, input.dtype(), input.device().clone(), autocast_mode::lower());
+        let (dtype, device) = (input.dtype(), input.device().clone());
+        let kind = (functions.len(), shape, dtype, device, input.requires_grad(), autocast_mode::lower());
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let found = known().iter().find(|(like, _)| *like == kind).map(|(_, schedule)| schedule.clone());
         if let Some(schedule) = found {
@@ -102,7 +115,12 @@ impl Checkpointer {
         }
         // No lock is held while the functions run.
         let schedule = Arc::new(Schedule::of(&profile(functions, input)?, self.budget)?);
-        known().push((kind, schedule.clone()));
+        let mut all = known();
+        if all.len() >= KNOWN {
+            all.remove(0);
+        }
+        all.push((kind, schedule.clone()));
+        drop(all);
         Ok(schedule)
     }
 }

@@ -70,7 +70,8 @@ impl<R, G> Backing<R, G> {
         }
     }
 
-    /// Frees the memory. Called with no lock held, since a recipe may own tensors.
+    /// Frees the memory; that of a plan is free when its lease is dropped. Called with no lock held, since a recipe may own
+    /// tensors.
     pub(super) fn free(self, device: &Device) {
         if let Backing::Device(allocation, lease) = self {
             device.memory().free(allocation);

@@ -15,13 +15,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
 use plimsoll_alloc::{Allocation, Category, Error as AllocError, LabelId, Request, StreamId, Tag};
 
+use crate::capturing;
 use crate::device::Device;
 use crate::error::{Error, OutOfMemory, Result};
 use crate::history;
 use crate::inference;
 use crate::label;
 use crate::pinned;
-use crate::planned::{self, Asked, Source as MemorySource};
+use crate::planned::{self, Arena, Asked, Source as MemorySource};
 use crate::stream;
 
 use backing::Backing;
@@ -150,7 +151,8 @@ impl Storage {
     /// Allocates `bytes` under a category and label.
     pub(crate) fn alloc_as(device: &Device, bytes: u64, op: &'static str, tag: Tag) -> Result<Storage> {
         let mut lease = None;
-        if planned::is_active() {
+        // The memory of a captured graph must stay the graph's.
+        if planned::is_active() && !capturing::is_any() {
             let stream = stream::current(device);
             match planned::source(device.number(), Asked { op, bytes, stream }) {
                 MemorySource::Allocator => {}
@@ -221,7 +223,7 @@ impl Storage {
         }
         let account = self.account();
         if let Backing::Device(_, Some(lease)) | Backing::Planned(lease) = &account.backing {
-            lease.share();
+            lease.share(on);
         }
         if let Backing::Device(allocation, _) = &account.backing {
             self.0.device.memory().record_stream(allocation, on);
@@ -354,6 +356,12 @@ impl Storage {
             let label = account.tag.label;
             self.retag_locked(&mut account, Tag { category: Category::Temporary, label });
         }
+    }
+}
+
+impl Arena for Storage {
+    fn record_stream(&self, on: StreamId) {
+        Storage::record_stream(self, on);
     }
 }
 

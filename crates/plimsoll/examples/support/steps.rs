@@ -93,7 +93,7 @@ pub(crate) fn show(
     }
     println!("peak allocated {} reserved {}", peaks[0], peaks[1]);
     if let Some(traced) = &traced {
-        println!("{:?}, {:?}, {} in use", traced.plan(), traced.difference(), traced.in_use());
+        println!("{:?}, {:?}, {} in use", traced.plan(), traced.difference(), traced.in_use_requests());
     }
     if let Some(other) = all.iter().flatten().position(|peaks| peaks[..] != *own.as_flattened()) {
         println!("rank {other} has other peaks");
