@@ -18,7 +18,8 @@ const ALIGNMENT: u64 = 512;
 /// run goes as usual. The second is recorded: each request for memory, and when that memory is freed. All of them are then
 /// packed into one arena, and from the third run on the allocator gets no request for memory that the run itself frees: only
 /// for what outlives it, is used on a second stream, or comes back from the host. This works on every device, for training and
-/// for inference.
+/// for inference. Let the function drop what it makes, gradients above all (`zero_grad` at its end): memory that outlives a run
+/// lies beside the arena.
 ///
 /// A run whose requests differ is correct: the allocator serves the first request that differs and all after it, and
 /// [`Traced::difference`] names the request. So does a tensor that is still used when its bytes would be used again: that request

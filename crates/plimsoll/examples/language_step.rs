@@ -76,6 +76,8 @@ struct Training<M> {
     targets: Tensor,
     /// Whether the forward pass runs under autocast.
     short: bool,
+    /// Whether gradients are dropped at the end of a step, so that a plan of the step includes them.
+    drops: bool,
     /// The ranks, and what averages their gradients: kept until the end.
     ranks: Option<(ProcessGroup, Box<dyn Any>)>,
 }
@@ -132,7 +134,8 @@ impl<M: Language> Training<M> {
         let rank = group.rank() as i64;
         let (tokens, targets) = (draw(2 * rank + 1)?, draw(2 * rank + 2)?);
         let short = arguments.get(4, "f32") == "bf16";
-        Ok(Training { model, adam: adam.with_master_weights(), tokens, targets, short, ranks })
+        let drops = arguments.traced;
+        Ok(Training { model, adam: adam.with_master_weights(), tokens, targets, short, drops, ranks })
     }
 }
 
@@ -146,7 +149,7 @@ impl<M: Language> Trained for Training<M> {
     }
 
     fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor> {
-        let Training { model, adam, tokens, targets, short, .. } = self;
+        let Training { model, adam, tokens, targets, short, drops, .. } = self;
         let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
             let loss = || model.loss(&inputs[0], &inputs[1]);
             let loss = if *short { autocast(DType::BF16, loss)? } else { loss()? };
@@ -160,6 +163,9 @@ impl<M: Language> Trained for Training<M> {
             Some(captured) => captured.run(&[&*tokens, &*targets], &mut [&mut *adam], step)?,
             None => step(&[tokens.clone(), targets.clone()], &mut [&mut *adam])?,
         };
+        if *drops {
+            adam.zero_grad();
+        }
         Ok(outputs[0].detach())
     }
 }

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use plimsoll::checkpoint::{Budget, Checkpointer, Schedule, Step};
 use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
 use plimsoll::nn::{BatchNorm2d, Conv2d, Conv2dConfig, Module, Scope};
-use plimsoll::{Category, Device, Result, SimConfig, Tensor};
-
-use crate::on_device::seeded;
+use plimsoll::{Category, CpuConfig, Device, Result, SimConfig, Tensor};
 
 /// A block of a pre-activation residual network (He et al. 2016), with a bottleneck.
 struct Block {
@@ -125,7 +123,7 @@ fn tokens(device: &Device, rows: usize) -> Tensor {
 
 #[test]
 fn models_within_a_budget_compute_the_same_bits() {
-    let device = seeded();
+    let device = Device::cpu_with(CpuConfig::default());
     let x = tokens(&device, 4);
     let run = |budget: Option<Budget>| {
         device.manual_seed(1);

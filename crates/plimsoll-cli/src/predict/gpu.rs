@@ -378,7 +378,7 @@ mod tests {
             why("H9000")
         );
         assert!(why("MI300X").contains("AMD") && why("MI300X").contains("--gpu 192GiB"), "{}", why("MI300X"));
-        assert!(why("H100:5g.50gb").contains("which has 1g.10gb"), "{}", why("H100:5g.50gb"));
+        assert!(why("H100:5g.50gb").contains("known are 1g.10gb"), "{}", why("H100:5g.50gb"));
         for number in ["16", "24"] {
             assert!(why(number).contains("or a size such as 24GiB"), "{}", why(number));
         }

@@ -65,7 +65,11 @@ pub(crate) fn show(
     let own = peaks.map(u64::to_le_bytes);
     let all =
         training.group().map(|group| group.all_gather_bytes(own.as_flattened(), "peaks")).transpose()?;
-    let sum = if arguments.checksum { Some(checksum(&losses, training.model())?) } else { None };
+    let sum = if arguments.checksum && device.has_values() {
+        Some(checksum(&losses, training.model())?)
+    } else {
+        None
+    };
     if rank > 0 {
         if let Some(sum) = sum {
             println!("rank {rank}: checksum {sum:016x}");
