@@ -1,8 +1,6 @@
 //! `plimsoll train gpt --parallel replicate=R,shard=S`: groups of ranks that share a model. They have the bits of data parallel
 //! ranks, only the first group saves, a killed rank is named, and a simulated rank has the account of a real one.
 
-use std::net::TcpListener;
-use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -11,10 +9,6 @@ use serde_json::Value;
 use crate::program::{Folder, json, plimsoll, small_gpt, stderr, stdout};
 
 const HYBRID: [&str; 4] = ["--parallel", "replicate=2,shard=2", "--ranks", "4"];
-
-fn gpt(args: &[&str]) -> Output {
-    small_gpt::train("8", args)
-}
 
 fn result(args: &[&str]) -> Value {
     small_gpt::result("8", args)
@@ -33,11 +27,7 @@ fn groups_that_share_a_model_have_the_bits_of_data_parallel_ranks_and_one_saves(
     }
     assert_eq!((&found["ranks"]["replicate"], &found["ranks"]["size"]), (&2.into(), &4.into()));
     assert_eq!(found["ranks"]["parallel"], "shard");
-    let weights = |run: &str| {
-        let output = plimsoll(&["checkpoint", "consolidate", run, "--force"]);
-        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        fs::read(format!("{run}/model.safetensors")).expect("weights")
-    };
+    let weights = small_gpt::consolidated;
     assert!(weights(&hybrid) == fs::read(format!("{ddp}/model.safetensors")).expect("weights"));
     assert_eq!(fs::read_dir(format!("{hybrid}/latest/model")).expect("files of ranks").count(), 2);
 
@@ -53,20 +43,7 @@ fn groups_that_share_a_model_have_the_bits_of_data_parallel_ranks_and_one_saves(
 fn a_killed_rank_of_a_group_is_named_by_the_ranks_of_all_groups() {
     let folder = Folder::new("hybrid-kill");
     let run = folder.file("run");
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
-    let mut ranks: Vec<Child> = (0..4)
-        .map(|rank: usize| {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-            command
-                .args(small_gpt::SMALL)
-                .args(["--batch-size", "8", "--steps", "1000000"])
-                .args(&HYBRID[..2]);
-            command.args(["--save-every", "1", "--save", &run]).env("RANK", rank.to_string());
-            command.envs([("WORLD_SIZE", "4"), ("MASTER_ADDR", "127.0.0.1"), ("RAYON_NUM_THREADS", "1")]);
-            command.env("MASTER_PORT", port.to_string());
-            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts")
-        })
-        .collect();
+    let mut ranks = small_gpt::endless(4, "8", HYBRID[1], &["--save", &run]);
     let start = Instant::now();
     while fs::read_link(format!("{run}/latest")).is_err() {
         assert!(start.elapsed() < Duration::from_secs(60), "nothing is saved");
@@ -104,9 +81,7 @@ fn a_simulated_rank_of_groups_has_the_account_of_a_real_one() {
 #[test]
 fn sizes_of_groups_that_do_not_fit_are_refused_before_any_file_is_read() {
     let refused = |args: &[&str], expected: &str| {
-        let output = gpt(&[&["--data", "/nowhere/text", "--parallel"], args].concat());
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+        small_gpt::refused("8", &[&["--parallel"], args].concat(), expected);
     };
     refused(
         &["replicate=2,shard=3", "--ranks", "4"],

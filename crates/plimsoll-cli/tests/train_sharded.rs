@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use plimsoll_needs::needs;
@@ -159,28 +159,6 @@ fn a_checkpoint_is_consolidated_into_a_file_that_is_not_there() {
     assert_eq!(resumed["steps"], 2);
 }
 
-/// Two ranks that save after each step, by hand: the first hosts the store.
-fn endless(run: &str) -> [Child; 2] {
-    let port =
-        std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
-    ["0", "1"].map(|rank| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-        command.args(small_gpt::SMALL).args(["--batch-size", "4"]).args([
-            "--parallel",
-            "shard",
-            "--steps",
-            "1000000",
-            "--save-every",
-            "1",
-            "--resume",
-            run,
-        ]);
-        command.envs([("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
-        command.env("MASTER_PORT", port.to_string());
-        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts")
-    })
-}
-
 /// Kills one rank of two that save all the time, `times` times, and resumes each time.
 fn kill_and_resume(times: u64, name: &str) {
     let folder = Folder::new(name);
@@ -189,7 +167,7 @@ fn kill_and_resume(times: u64, name: &str) {
     let newest = || fs::read_link(format!("{run}/latest")).expect("a checkpoint");
     for round in 0..times {
         let (start, before) = (Instant::now(), newest());
-        let mut ranks = endless(&run);
+        let mut ranks = small_gpt::endless(2, "4", SHARD[1], &["--resume", &run]);
         while newest() == before {
             assert!(start.elapsed() < Duration::from_secs(60), "round {round}: nothing is saved");
             std::thread::sleep(Duration::from_millis(1));
@@ -250,11 +228,7 @@ fn a_simulated_rank_has_the_account_of_a_real_one() {
 
 #[test]
 fn sizes_that_do_not_fit_are_refused_before_any_file_is_read() {
-    let refused = |args: &[&str], expected: &str| {
-        let output = gpt(&[&["--data", "/nowhere/text"], args].concat());
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
-    };
+    let refused = |args: &[&str], expected: &str| small_gpt::refused("4", args, expected);
     refused(
         &["--parallel", "shard=4", "--ranks", "2"],
         "--parallel shard=4, but there are 2 ranks: all ranks form one group, so N must be the number of ranks",

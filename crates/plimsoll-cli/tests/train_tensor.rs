@@ -2,8 +2,7 @@
 //! of the whole model, whatever happens meanwhile, and a simulated rank has the account of a real one.
 
 use std::fs;
-use std::net::TcpListener;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Output;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,13 +32,6 @@ fn close(found: &Value, expected: &Value, what: &str) {
     for (found, expected) in found.iter().zip(&expected) {
         assert!((found / expected - 1.0).abs() < 2e-5, "{what}: {found}, expected {expected}");
     }
-}
-
-/// The bytes of the whole model, after ranks have saved it.
-fn consolidated(run: &str) -> Vec<u8> {
-    let output = plimsoll(&["checkpoint", "consolidate", run, "--force"]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    fs::read(format!("{run}/model.safetensors")).expect("weights")
 }
 
 #[test]
@@ -87,7 +79,7 @@ fn any_number_of_ranks_resumes_what_ranks_that_share_layers_have_saved() {
     for (how, name) in [(&TWO, "two"), (&FOUR, "four")] {
         let run = path(name);
         result(&[&how[..], &["--steps", "4", "--resume", &one, "--save", &run]].concat());
-        assert!(consolidated(&run) == file("one", "model.safetensors"), "{name}");
+        assert!(small_gpt::consolidated(&run) == file("one", "model.safetensors"), "{name}");
         assert_eq!(fs::read_dir(format!("{run}/latest/model")).expect("files of ranks").count(), 2);
         // And as one rank saves it again, with the optimizer's state.
         let back = path(&format!("{name}-back"));
@@ -114,7 +106,7 @@ fn any_number_of_ranks_resumes_what_ranks_that_share_layers_have_saved() {
     result(&[&TWO[..], &dropout("6"), &["--save", &whole]].concat());
     result(&[&TWO[..], &dropout("3"), &["--save", &halves]].concat());
     result(&[&TWO[..], &dropout("6"), &["--resume", &halves]].concat());
-    assert!(consolidated(&whole) == consolidated(&halves));
+    assert!(small_gpt::consolidated(&whole) == small_gpt::consolidated(&halves));
 }
 
 #[test]
@@ -135,21 +127,7 @@ fn a_vocabulary_that_does_not_divide_is_saved_and_resumed() {
     close(&found["losses"], &expected["losses"], "losses");
     assert_eq!(found["sample"], expected["sample"]);
     run(&[&three[..], &["--steps", "5", "--resume", &one, "--save", &many]].concat());
-    assert!(consolidated(&many) == fs::read(format!("{one}/model.safetensors")).expect("weights"));
-}
-
-/// Ranks that save after each step, by hand.
-fn endless(run: &str) -> Vec<Child> {
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
-    let rank = |rank: usize| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-        command.args(small_gpt::SMALL).args(["--batch-size", "8", "--steps", "1000000"]).args(&FOUR[..2]);
-        command.args(["--save-every", "1", "--resume", run]).env("RANK", rank.to_string());
-        command.envs([("WORLD_SIZE", "4"), ("MASTER_ADDR", "127.0.0.1"), ("RAYON_NUM_THREADS", "1")]);
-        command.env("MASTER_PORT", port.to_string());
-        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts")
-    };
-    (0..4).map(rank).collect()
+    assert!(small_gpt::consolidated(&many) == fs::read(format!("{one}/model.safetensors")).expect("weights"));
 }
 
 #[test]
@@ -160,7 +138,7 @@ fn a_rank_that_is_killed_while_saving_is_named_and_costs_no_checkpoint() {
     let newest = || fs::read_link(format!("{run}/latest")).expect("a checkpoint");
     for round in 0..4 {
         let (start, before) = (Instant::now(), newest());
-        let mut ranks = endless(&run);
+        let mut ranks = small_gpt::endless(4, "8", FOUR[1], &["--resume", &run]);
         while newest() == before {
             assert!(start.elapsed() < Duration::from_secs(60), "round {round}: nothing is saved");
             thread::sleep(Duration::from_millis(1));
@@ -212,9 +190,7 @@ fn a_simulated_rank_of_a_group_has_the_account_of_a_real_one() {
 #[test]
 fn sizes_that_do_not_fit_are_refused_before_any_file_is_read() {
     let refused = |args: &[&str], expected: &str| {
-        let output = gpt(&[&["--data", "/nowhere/text", "--parallel"], args].concat());
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+        small_gpt::refused("8", &[&["--parallel"], args].concat(), expected);
     };
     refused(&["tp=2", "--ranks", "4"], "--parallel tp=2, but there are 4 ranks: use dp=D,tp=2");
     refused(

@@ -1,8 +1,8 @@
 //! If one process is killed, all others name it within 2 s, regardless of what they are doing.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Lines};
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,24 @@ fn start(rank: usize, size: usize, port: u16, busy: bool) -> Child {
     command.spawn().expect("a process")
 }
 
+/// What a rank prints.
+type Said = Lines<BufReader<ChildStdout>>;
+
+/// Waits until all ranks are ready.
+fn ready(ranks: &mut [Child]) -> Vec<Said> {
+    let said = |rank: &mut Child| BufReader::new(rank.stdout.take().expect("a pipe")).lines();
+    let mut all: Vec<Said> = ranks.iter_mut().map(said).collect();
+    for said in &mut all {
+        assert!(said.by_ref().map(|line| line.expect("a line")).any(|line| line.ends_with("ready")));
+    }
+    all
+}
+
+/// The error that a rank prints.
+fn error(said: &mut Said) -> String {
+    said.map(|line| line.expect("a line")).find(|line| line.starts_with("error: ")).expect("an error")
+}
+
 #[allow(clippy::print_stdout, reason = "how the parent process reads it")]
 /// The program of a rank of a group of two, which calls collectives of the group. The first rank hosts the store.
 fn rank_of_group() {
@@ -74,18 +92,11 @@ fn a_killed_rank_is_named_by_the_ranks_of_other_groups() {
             command.spawn().expect("a process")
         };
         let mut ranks: Vec<Child> = (0..4).map(start).collect();
-        let mut lines: Vec<_> = ranks
-            .iter_mut()
-            .map(|rank| BufReader::new(rank.stdout.take().expect("a pipe")).lines())
-            .collect();
-        for lines in &mut lines {
-            assert!(lines.by_ref().map(|line| line.expect("a line")).any(|line| line.ends_with("ready")));
-        }
+        let mut said = ready(&mut ranks);
         thread::sleep(Duration::from_millis(50));
         ranks[killed].kill().expect("killed");
         for rank in (0..4).filter(|rank| *rank != killed) {
-            let error = lines[rank].by_ref().map(|line| line.expect("a line"));
-            let error = error.into_iter().find(|line| line.starts_with("error: ")).expect("an error");
+            let error = error(&mut said[rank]);
             assert!(error.contains(&format!("rank {killed} (host ")), "rank {rank}: {error}");
         }
         for mut rank in ranks {
@@ -104,22 +115,12 @@ fn a_killed_rank_is_named_by_all_others() {
         let server = Server::bind("127.0.0.1:0").expect("a port");
         let mut ranks: Vec<Child> =
             (0..SIZE).map(|rank| start(rank, SIZE, server.address().port(), busy)).collect();
-        let mut lines: Vec<_> = ranks
-            .iter_mut()
-            .map(|rank| BufReader::new(rank.stdout.take().expect("a pipe")).lines())
-            .collect();
-        for lines in &mut lines {
-            assert!(lines.by_ref().map(|line| line.expect("a line")).any(|line| line.ends_with("ready")));
-        }
+        let mut said = ready(&mut ranks);
         thread::sleep(Duration::from_millis(100));
         let (pid, start) = (ranks[2].id(), Instant::now());
         ranks[2].kill().expect("killed");
         for rank in [0, 1, 3] {
-            let error = lines[rank]
-                .by_ref()
-                .map(|line| line.expect("a line"))
-                .find(|line| line.starts_with("error: "));
-            let error = error.expect("an error");
+            let error = error(&mut said[rank]);
             assert!(
                 error.contains("rank 2 (host ") && error.contains(&format!("pid {pid}, cpu) is gone: ")),
                 "{error}"

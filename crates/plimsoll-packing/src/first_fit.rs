@@ -6,7 +6,7 @@ use crate::sections::Sections;
 /// Placed buffers, by the sections in which they are alive.
 pub(crate) struct FirstFit<'a> {
     buffers: &'a [Buffer],
-    sections: Sections,
+    sections: &'a Sections,
     /// The buffers by their first section, and where each section begins in that list.
     by_start: Vec<u32>,
     starts: Vec<u32>,
@@ -19,8 +19,7 @@ pub(crate) struct FirstFit<'a> {
 }
 
 impl<'a> FirstFit<'a> {
-    pub(crate) fn new(buffers: &'a [Buffer]) -> FirstFit<'a> {
-        let sections = Sections::new(buffers);
+    pub(crate) fn new(buffers: &'a [Buffer], sections: &'a Sections) -> FirstFit<'a> {
         let mut by_start: Vec<u32> = (0..buffers.len() as u32).collect();
         by_start.sort_by_key(|&it| sections.of[it as usize].start);
         let mut starts = vec![0u32; sections.count + 1];
@@ -46,7 +45,7 @@ impl<'a> FirstFit<'a> {
     }
 
     /// The lowest offset at which a buffer fits.
-    pub(crate) fn lowest(&mut self, buffer: u32) -> u64 {
+    fn lowest(&mut self, buffer: u32) -> u64 {
         let size = self.buffers[buffer as usize].size;
         let span = self.sections.of[buffer as usize].clone();
         let busy = &mut self.busy;

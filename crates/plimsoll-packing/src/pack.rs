@@ -3,7 +3,6 @@
 //! Note [Large lists]: the search takes too long for ten thousand buffers, and first fit leaves holes between the large ones. So the
 //! search packs the large ones within their own lower bound, and first fit places all others around them.
 
-use crate::buffer::check_buffers;
 use crate::first_fit::FirstFit;
 use crate::order::Order;
 use crate::search::{Found, search};
@@ -53,7 +52,7 @@ pub fn pack(buffers: &[Buffer], effort: Effort) -> Result<Packing, Error> {
     let sections = Sections::new(buffers);
     let mut best = Packing { offsets: Vec::new(), bytes: u64::MAX };
     let first_fit = |order: Order, best: &mut Packing| {
-        let offsets = FirstFit::new(buffers).add(&order.sorted(buffers, &sections, all.clone()));
+        let offsets = FirstFit::new(buffers, &sections).add(&order.sorted(buffers, &sections, all.clone()));
         keep_smaller(best, Packing::new(buffers, offsets));
     };
     if buffers.len() <= MOST_SEARCHED {
@@ -118,7 +117,6 @@ const MOST_LARGE: [usize; 2] = [2500, 8000];
 const CLOSE: u64 = 512;
 
 fn indices(buffers: &[Buffer]) -> Result<Vec<u32>, Error> {
-    check_buffers(buffers)?;
     let most = u32::try_from(buffers.len()).ok().filter(|&n| n < u32::MAX);
     most.map(|n| (0..n).collect()).ok_or(Error::TooMany { buffers: buffers.len() })
 }
@@ -172,7 +170,7 @@ fn around_large(buffers: &[Buffer], sections: &Sections, most: usize, steps: &mu
     let Ok(bound) = lower_bound(&those) else { return };
     let Some(packed) = searched(&those, bound, steps) else { return };
     for order in [Order::LoadThenWidth, Order::WidthThenSize] {
-        let mut first_fit = FirstFit::new(buffers);
+        let mut first_fit = FirstFit::new(buffers, sections);
         for (&it, &offset) in large.iter().zip(&packed.offsets) {
             first_fit.place(it, offset);
         }

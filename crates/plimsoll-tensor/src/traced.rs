@@ -8,11 +8,8 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::label::{Category, Span};
 use crate::planned::{self, Asked, Plan, Recorded, Recording, Run};
-use crate::storage::Storage;
+use crate::storage::{Storage, rounded};
 use crate::stream;
-
-/// The allocator's alignment, bytes.
-const ALIGNMENT: u64 = 512;
 
 /// A function that is called again and again with inputs of the same shapes, such as a training step or a forward pass. Its first
 /// run goes as usual. The second is recorded: each request for memory, and when that memory is freed. All of them are then
@@ -45,12 +42,21 @@ const ALIGNMENT: u64 = 512;
 #[derive(Debug)]
 pub struct Traced {
     device: Device,
-    has_run: bool,
-    /// The requests of the recorded run, until they are planned.
-    recorded: Option<Vec<Recorded>>,
-    plan: Option<(Arc<Plan>, TracedPlan)>,
+    stage: Stage,
     difference: Option<TracedDifference>,
     in_use: usize,
+}
+
+/// What is known of the function.
+#[derive(Debug)]
+enum Stage {
+    /// It has not run.
+    New,
+    /// The next run is recorded.
+    HasRun,
+    /// The requests of the recorded run.
+    Recorded(Vec<Recorded>),
+    Planned(Arc<Plan>, TracedPlan),
 }
 
 /// What was planned.
@@ -83,14 +89,7 @@ pub struct TracedDifference {
 impl Traced {
     /// A function on a device that has not run yet.
     pub fn new(device: &Device) -> Traced {
-        Traced {
-            device: device.clone(),
-            has_run: false,
-            recorded: None,
-            plan: None,
-            difference: None,
-            in_use: 0,
-        }
+        Traced { device: device.clone(), stage: Stage::New, difference: None, in_use: 0 }
     }
 
     /// Runs the function, which should be the same one each time.
@@ -101,35 +100,40 @@ impl Traced {
         if planned::is_active() {
             return Err(Error::argument("traced", "a traced function cannot run inside of another one"));
         }
-        if !self.has_run {
-            let done = f()?;
-            self.has_run = true;
-            return Ok(done);
-        }
-        if let Some(recorded) = &self.recorded {
+        let device = self.device.number();
+        if let Stage::Recorded(recorded) = &self.stage {
             // Before the run, so that an error leaves nothing half done.
-            self.plan = Some(self.planned(recorded)?);
-            self.recorded = None;
+            let (plan, report) = self.planned(recorded)?;
+            self.stage = Stage::Planned(plan, report);
         }
-        if let Some((plan, _)) = &self.plan {
-            let (done, served) = planned::during(Run::serves(self.device.number(), plan), f);
-            self.in_use += served.in_use;
-            if let Some(Asked { op, bytes, .. }) = served.differs {
-                self.difference.get_or_insert(TracedDifference { number: served.requests, op, bytes });
+        let (done, next) = match &self.stage {
+            Stage::New => (f()?, Stage::HasRun),
+            // What was recorded is planned by now.
+            Stage::HasRun | Stage::Recorded(_) => {
+                let recording = Arc::new(Recording::default());
+                let (done, _) = planned::during(Run::records(device, &recording), f);
+                // What the caller gets is alive, so it is not planned.
+                (done?, Stage::Recorded(recording.all()))
             }
-            return done;
-        }
-        let recording = Arc::new(Recording::default());
-        let (done, _) = planned::during(Run::records(self.device.number(), &recording), f);
-        let done = done?;
-        // What the caller gets is alive, so it is not planned.
-        self.recorded = Some(recording.all());
+            Stage::Planned(plan, _) => {
+                let (done, served) = planned::during(Run::serves(device, plan), f);
+                self.in_use += served.in_use;
+                if let Some(Asked { op, bytes, .. }) = served.differs {
+                    self.difference.get_or_insert(TracedDifference { number: served.requests, op, bytes });
+                }
+                return done;
+            }
+        };
+        self.stage = next;
         Ok(done)
     }
 
     /// The plan, from the third run on.
     pub fn plan(&self) -> Option<TracedPlan> {
-        self.plan.as_ref().map(|(_, plan)| *plan)
+        match &self.stage {
+            Stage::Planned(_, report) => Some(*report),
+            Stage::New | Stage::HasRun | Stage::Recorded(_) => None,
+        }
     }
 
     /// The first request that differed from the plan, if any did.
@@ -150,7 +154,7 @@ impl Traced {
 
     /// Packs the requests, and allocates the arena.
     fn planned(&self, recorded: &[Recorded]) -> Result<(Arc<Plan>, TracedPlan)> {
-        let size = |recorded: &Recorded| recorded.asked.bytes.next_multiple_of(ALIGNMENT);
+        let size = |recorded: &Recorded| rounded(recorded.asked.bytes);
         // The arena belongs to one stream. Work on others may still run when the host frees its memory.
         let stream = stream::current(&self.device);
         let end = |it: &Recorded| it.end.filter(|_| it.asked.stream == stream);

@@ -78,7 +78,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    fn args(&self, set: &Set, variables: Vec<(&'static str, OsString)>) -> PredictArgs {
+    fn args(&self, set: &Set, mut variables: Vec<(&'static str, OsString)>) -> PredictArgs {
+        variables.push(fast_symbols());
         PredictArgs {
             gpu: self.gpu.clone(),
             cc: self.cc.clone(),
@@ -211,7 +212,6 @@ pub(crate) fn during<T>(
                 peaks_only(),
                 looks(),
                 ("PLIMSOLL_PLAN_FOLDER", folder.into_os_string()),
-                fast_symbols(),
                 // A fork does not inherit the threads of a thread pool.
                 ("OMP_NUM_THREADS", "1".into()),
             ];

@@ -70,11 +70,6 @@ impl Chain {
         }
     }
 
-    /// Bytes of the output of the chain, if its last block saves it.
-    pub(super) fn own_output(&self) -> u64 {
-        self.output(self.len())
-    }
-
     /// These parts, with the bytes that they keep and what they compute again.
     pub(super) fn schedule(&self, parts: &[Part]) -> Schedule {
         let (mut held, mut most, mut again) = (0, 0, 0.0);
@@ -85,7 +80,7 @@ impl Chain {
             }
             match piece {
                 Part::Keep(_) => {
-                    let last = if range.end == self.len() { self.own_output() } else { 0 };
+                    let last = if range.end == self.len() { self.output(range.end) } else { 0 };
                     held += self.kept(range);
                     most = most.max(held + last);
                 }

@@ -59,8 +59,8 @@ fn one(block: &Step, input: Tensor, number: usize) -> Result<(BlockCost, Tensor)
     })?;
     let (from, to) = (input.data().storage.id(), out.data().storage.id());
     let mut cost = BlockCost {
-        input_bytes: rounded(&input.data().storage),
-        output_bytes: rounded(&out.data().storage),
+        input_bytes: input.data().storage.rounded_bytes(),
+        output_bytes: out.data().storage.rounded_bytes(),
         forward_seconds,
         ..BlockCost::default()
     };
@@ -71,7 +71,7 @@ fn one(block: &Step, input: Tensor, number: usize) -> Result<(BlockCost, Tensor)
         cost.saves_input |= id == from;
         cost.saves_output |= id == to && id != from;
         if id != from && id != to && inner.iter().all(|(known, _)| known.id() != id) {
-            inner.push((storage.downgrade(), rounded(&storage)));
+            inner.push((storage.downgrade(), storage.rounded_bytes()));
         }
     }
     let detached = out.detach();
@@ -80,9 +80,4 @@ fn one(block: &Step, input: Tensor, number: usize) -> Result<(BlockCost, Tensor)
     cost.inner_bytes =
         inner.iter().filter(|(storage, _)| storage.upgrade().is_none()).map(|(_, bytes)| bytes).sum();
     Ok((cost, detached))
-}
-
-/// The bytes of a storage as the allocator rounds them.
-fn rounded(storage: &Storage) -> u64 {
-    storage.bytes().next_multiple_of(512)
 }

@@ -44,7 +44,7 @@ impl Schedule {
 }
 
 /// The schedule with the fewest bytes in which each block runs at most twice.
-pub(super) fn least(chain: &Chain) -> Schedule {
+fn least(chain: &Chain) -> Schedule {
     let rest = rests(chain);
     if chain.len() <= REFINED
         && let Some(schedule) = cheapest(chain, &rest, rest[0].bytes, &Flat(chain))
@@ -62,7 +62,7 @@ pub(super) fn least(chain: &Chain) -> Schedule {
 
 /// The schedule that computes the least again and keeps at most this many bytes. The error is the least number that a schedule
 /// can keep.
-pub(super) fn within(chain: &Chain, bytes: u64) -> Result<Schedule, u64> {
+fn within(chain: &Chain, bytes: u64) -> Result<Schedule, u64> {
     let rest = rests(chain);
     if rest[0].bytes <= bytes {
         let groups = groups(chain.len(), REFINED);
@@ -85,7 +85,7 @@ fn part(rest: &Rest, at: usize) -> Part {
 fn rests(chain: &Chain) -> Vec<Rest> {
     let len = chain.len();
     let mut rest = vec![Rest::default(); len + 1];
-    rest[len].bytes = chain.own_output();
+    rest[len].bytes = chain.output(len);
     for at in (0..len).rev() {
         let after = rest[at + 1];
         let bytes = chain.saved(at).saturating_add(after.bytes);

@@ -39,12 +39,7 @@ pub fn checkpoint_sequential(
     budget: impl Into<Budget>,
     input: &Tensor,
 ) -> Result<Tensor> {
-    let parts = match budget.into() {
-        Budget::Segments(segments) => equal(functions.len(), segments)?,
-        budget if is_grad_enabled() => Schedule::of(&profile(functions, input)?, budget)?.parts,
-        _ => return run(functions, input),
-    };
-    run_parts(&parts, functions, input)
+    Checkpointer::new(budget).forward(functions, input)
 }
 
 /// Checkpoints sequences of functions within a budget. It measures the first input of each shape; others with that shape get the
@@ -89,8 +84,8 @@ impl Checkpointer {
     /// The errors of [`checkpoint_sequential`].
     pub fn forward(&self, functions: &[Step], input: &Tensor) -> Result<Tensor> {
         match self.budget {
-            _ if !is_grad_enabled() => run(functions, input),
             Budget::Segments(segments) => run_parts(&equal(functions.len(), segments)?, functions, input),
+            _ if !is_grad_enabled() => run(functions, input),
             _ => run_parts(&self.schedule(functions, input)?.parts, functions, input),
         }
     }

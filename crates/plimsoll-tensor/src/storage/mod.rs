@@ -210,6 +210,11 @@ impl Storage {
         self.0.bytes
     }
 
+    /// [`Storage::bytes`], as the allocator rounds them.
+    pub(crate) fn rounded_bytes(&self) -> u64 {
+        rounded(self.bytes())
+    }
+
     /// The stream for which it was requested.
     pub(crate) fn stream(&self) -> StreamId {
         StreamId(self.0.stream.load(Ordering::Relaxed))
@@ -363,6 +368,11 @@ impl Arena for Storage {
     fn record_stream(&self, on: StreamId) {
         Storage::record_stream(self, on);
     }
+}
+
+/// The block that the allocator gives for a request of these bytes, with its default settings.
+pub(crate) fn rounded(bytes: u64) -> u64 {
+    bytes.next_multiple_of(512)
 }
 
 /// Requests memory for the current stream. Also returns that stream.

@@ -120,7 +120,8 @@ impl RowSums {
                 square_sums(&sums, *first, *row_len, grad, &work)?;
                 if !counts {
                     // Only now, because all ranks request the same memory.
-                    sums.narrow(0, *first, grad.numel() / row_len)?.zero_()?;
+                    let rows = grad.numel().checked_div(*row_len).unwrap_or(0); // rows may be empty
+                    sums.narrow(0, *first, rows)?.zero_()?;
                 }
             }
             drop(work);

@@ -20,31 +20,29 @@ impl Pass<'_> {
         let expandable = Set::default().with(Technique::Expandable, None);
         let budget = |percent| Set::default().with(Technique::MemoryBudget, Some(percent));
         // Two trials that compile concurrently take twice as long each, which would delay the first answer.
-        let mut percents = budgets().to_vec();
-        let is_far = self.is_far();
-        if is_far {
-            // Only the smallest may be enough. If it is not, the others need not compile.
-            percents.rotate_right(1);
-        }
-        self.announce([expandable.clone(), budget(percents[0])]);
         let is_fit = self.goal() == Goal::Fit;
+        // Only the smallest may be enough. If it is not, the others need not compile.
+        let smallest = budgets().last().filter(|_| is_fit && self.is_far());
+        self.announce([expandable.clone(), budget(*smallest.unwrap_or(&budgets()[0]))]);
         let tried = self.tried(&expandable)?;
         if is_fit && tried.has_room() {
             return Ok(true);
         }
-        let mut has_room = false;
-        for (place, &percent) in percents.iter().enumerate() {
+        if let Some(&percent) = smallest
+            && !self.tried(&budget(percent))?.has_room()
+        {
+            return Ok(false);
+        }
+        for &percent in budgets() {
             let tried = self.tried(&budget(percent))?;
-            has_room |= tried.has_room();
-            let is_smallest = is_far && place == 0;
-            if is_fit && tried.has_room() && !is_smallest {
+            if is_fit && tried.has_room() {
                 return Ok(true);
             }
-            if !tried.is_effective() || (is_fit && is_smallest && !tried.has_room()) {
+            if !tried.is_effective() {
                 break;
             }
         }
-        Ok(is_fit && has_room)
+        Ok(is_fit && self.has_room())
     }
 
     /// Whether the unchanged program needs far more than the GPU has.
