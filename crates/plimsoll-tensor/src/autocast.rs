@@ -17,8 +17,15 @@ use crate::operator::Autocast;
 use crate::tensor::{Tensor, WeakTensor};
 
 thread_local! {
-    static CASTS: RefCell<HashMap<usize, (WeakTensor, Tensor)>> = RefCell::new(HashMap::new());
+    static CASTS: RefCell<HashMap<usize, Cast>> = RefCell::new(HashMap::new());
     static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A parameter in a lower precision, until autocast ends or the parameter changes.
+struct Cast {
+    of: WeakTensor,
+    version: u32,
+    values: Tensor,
 }
 
 /// Whether autocast is on in this thread. Like `torch.is_autocast_enabled`.
@@ -83,13 +90,13 @@ pub fn lower(x: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// Restores the previous autocast setting when dropped.
-struct Opened {
+/// Restores the previous autocast setting when dropped. The outermost one also forgets the casts of parameters.
+pub(crate) struct Opened {
     _guard: ModeGuard,
 }
 
 impl Opened {
-    fn new(lower: Option<DType>) -> Opened {
+    pub(crate) fn new(lower: Option<DType>) -> Opened {
         DEPTH.set(DEPTH.get() + 1);
         Opened { _guard: ModeGuard::to(lower) }
     }
@@ -135,15 +142,18 @@ fn cast(tensor: &Tensor, to: DType) -> Result<Tensor> {
     if !parameter || tensor.dtype() != DType::F32 {
         return tensor.to_dtype(to);
     }
+    let version = tensor.data().storage.version();
     let found = CASTS.with_borrow(|casts| {
-        let (of, cast) = casts.get(&tensor.id())?;
-        of.upgrade().filter(|of| of.is_same(tensor) && cast.dtype() == to).map(|_| cast.clone())
+        let Cast { of, version: of_version, values } = casts.get(&tensor.id())?;
+        let is_current = *of_version == version && values.dtype() == to;
+        of.upgrade().filter(|of| of.is_same(tensor) && is_current).map(|_| values.clone())
     });
     if let Some(cast) = found {
         return Ok(cast);
     }
-    let cast = tensor.to_dtype(to)?;
-    let old = CASTS.with_borrow_mut(|casts| casts.insert(tensor.id(), (tensor.downgrade(), cast.clone())));
+    let values = tensor.to_dtype(to)?;
+    let cast = Cast { of: tensor.downgrade(), version, values: values.clone() };
+    let old = CASTS.with_borrow_mut(|casts| casts.insert(tensor.id(), cast));
     drop(old);
-    Ok(cast)
+    Ok(values)
 }

@@ -1,6 +1,7 @@
 //! The conditions of a function's first run (inputs, random numbers, autocast), so that it can run again under the same
 //! ones.
 
+use crate::autocast::Opened;
 use crate::autocast_mode;
 use crate::autograd::{Recomputing, Saved};
 use crate::device::Device;
@@ -67,7 +68,7 @@ impl FirstRun {
         let random: Vec<RngState> = self.random.iter().map(|(device, _)| device.rng_state()).collect();
         self.random.iter().for_each(|(device, state)| device.set_rng_state(*state));
         let result = {
-            let _as_before = autocast_mode::ModeGuard::to(self.autocast);
+            let _as_before = Opened::new(self.autocast);
             let _second = Recomputing::new();
             match &self.generator {
                 None => f(),

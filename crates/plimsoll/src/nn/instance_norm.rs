@@ -1,5 +1,6 @@
 //! Instance normalization as a layer: [`InstanceNorm1d`], [`InstanceNorm2d`], [`InstanceNorm3d`].
 
+use plimsoll_tensor::checkpoint::is_recomputing;
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{BatchNormArgs, Error, Result, Tensor, no_grad};
 
@@ -137,7 +138,8 @@ impl<const D: usize> Module for InstanceNorm<D> {
         if places == 1 && self.mode.is_training() {
             return fail(format!("{:?} has 1 element per channel: its variance is undefined", input.shape()));
         }
-        if let Some((mean, var)) = running {
+        // A checkpointed layer that is computed again has counted this batch.
+        if let (Some((mean, var)), false) = (running, is_recomputing()) {
             no_grad(|| self.track(input, mean, var))?;
         }
         input.group_norm(self.channels, weight, bias, self.eps)

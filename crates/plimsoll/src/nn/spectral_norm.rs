@@ -1,5 +1,6 @@
 //! A layer whose weight is divided by its largest singular value.
 
+use plimsoll_tensor::checkpoint::is_recomputing;
 use plimsoll_tensor::{Result, Tensor, no_grad};
 
 use super::weighted::{Weighted, members_mut_of, members_of};
@@ -104,7 +105,8 @@ impl<L: Weighted> Module for SpectralNorm<L> {
     }
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        if self.mode.is_training() {
+        // A checkpointed layer that is computed again must use the same estimate.
+        if self.mode.is_training() && !is_recomputing() {
             self.iterate(self.power_iterations)?;
         }
         self.layer.forward_with(input, &self.weight()?)

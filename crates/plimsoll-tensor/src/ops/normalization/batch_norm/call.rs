@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{BatchNorm, Then, recompute};
-use crate::autograd::no_grad;
+use crate::autograd::{is_recomputing, no_grad};
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cuda::{self, CudaCall};
 use crate::dispatch::{Tensors, call};
@@ -261,6 +261,8 @@ impl Tensor {
         ins.extend(&residual);
         let mut outs = call(op, &ins)?;
         match args.num_batches_tracked {
+            // A checkpointed layer that is computed again has counted this batch.
+            _ if is_recomputing() => {}
             _ if training => self.follow(&args, &outs)?,
             Some(count) if args.training => no_grad(|| count.add_scalar_(1))?,
             _ => {}
