@@ -79,8 +79,14 @@ fn seconds(of: &DeviceProperties, op: &str, cost: &Cost, dtype: Option<DType>) -
 }
 
 thread_local! {
-    /// What the operators of this thread take, while [`metered`] runs.
-    static METER: Cell<Option<f64>> = const { Cell::new(None) };
+    static METER: Cell<Option<Meter>> = const { Cell::new(None) };
+}
+
+/// Seconds that the operators of this thread take, while [`metered`] runs.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Meter {
+    pub(crate) seconds: f64,
+    pub(crate) without_last_operator: f64,
 }
 
 /// A device of unknown rates: 2 TFLOP/s and 100 GB/s.
@@ -91,17 +97,22 @@ const NOMINAL_BYTES_PER_S: f64 = 1e11;
 /// depend only on sizes and on the device's datasheet.
 pub(crate) fn metered<T>(f: impl FnOnce() -> T) -> (T, f64) {
     /// Restores the meter, even if `f` panics.
-    struct Outer(Option<f64>);
+    struct Outer(Option<Meter>);
     impl Drop for Outer {
         fn drop(&mut self) {
             METER.set(self.0);
         }
     }
-    let outer = Outer(METER.replace(Some(0.0)));
+    let outer = Outer(METER.replace(Some(Meter::default())));
     let result = f();
-    let seconds = METER.get().unwrap_or(0.0);
+    let seconds = METER.get().unwrap_or_default().seconds;
     drop(outer);
     (result, seconds)
+}
+
+/// What this thread's [`metered`] has added up so far.
+pub(crate) fn metered_until_now() -> Option<Meter> {
+    METER.get()
 }
 
 /// Whether this thread runs in [`metered`].
@@ -111,12 +122,13 @@ pub(crate) fn is_metered() -> bool {
 
 /// Adds a run of an operator to the meter, if there is one.
 pub(crate) fn meter(on: &DeviceProperties, op: &str, cost: &Cost, dtype: Option<DType>) {
-    if let Some(sum) = METER.get() {
+    if let Some(Meter { seconds: sum, .. }) = METER.get() {
         let nominal = || {
             let bytes = (cost.bytes_read + cost.bytes_written) as f64;
             (cost.flops as f64 / NOMINAL_FLOPS_PER_S).max(bytes / NOMINAL_BYTES_PER_S)
         };
-        METER.set(Some(sum + seconds(on, op, cost, dtype).unwrap_or_else(nominal)));
+        let own = seconds(on, op, cost, dtype).unwrap_or_else(nominal);
+        METER.set(Some(Meter { seconds: sum + own, without_last_operator: sum }));
     }
 }
 

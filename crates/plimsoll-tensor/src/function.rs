@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 
 use crate::autocast;
 use crate::autocast_mode::ModeGuard;
-use crate::autograd::{Saved, Unpacked, is_grad_enabled, no_grad, place};
+use crate::autograd::{Saved, Unpacked, is_grad_enabled, no_grad, observe_seconds, place, tensors_left};
+use crate::clock;
 use crate::data::Data;
 use crate::dispatch::Tensors;
 use crate::error::{Error, Result};
@@ -77,12 +78,29 @@ pub trait Function: Send + Sync + 'static {
 
 /// The tensors that a forward pass saves for the derivative.
 #[derive(Debug, Default)]
-pub struct Save(Vec<Tensor>);
+pub struct Save {
+    tensors: Vec<Tensor>,
+    name: &'static str,
+    /// With this many tensors, a checkpointed piece that is computed again is complete.
+    end: Option<usize>,
+    /// [`clock::metered`] seconds of this thread until the last tensor was saved.
+    seconds: f64,
+}
 
 impl Save {
-    /// Saves a tensor: an input, an output or any other. Like `ctx.save_for_backward`.
-    pub fn tensor(&mut self, tensor: &Tensor) {
-        self.0.push(tensor.clone());
+    /// Saves a tensor: an input, an output or any other. Like `ctx.save_for_backward`. Save inputs before the outputs are
+    /// computed.
+    ///
+    /// # Errors
+    /// [`checkpoint`](crate::checkpoint::checkpoint) computes the function again and needs nothing of it after this tensor.
+    /// Return the error: this saves the rest of the work.
+    pub fn tensor(&mut self, tensor: &Tensor) -> Result<()> {
+        self.tensors.push(tensor.clone());
+        self.seconds = clock::metered_until_now().map_or(0.0, |meter| meter.seconds);
+        if self.end != Some(self.tensors.len()) {
+            return Ok(());
+        }
+        self.tensors.iter().try_for_each(|tensor| Saved::new(tensor.data(), self.name).map(drop))
     }
 }
 
@@ -202,19 +220,23 @@ pub fn apply<F: Function>(function: F, ins: &[&Tensor]) -> Result<Tensors> {
 }
 
 fn record<F: Function>(function: F, ins: &[&Tensor]) -> Result<Tensors> {
-    let mut save = Save::default();
-    let outs = no_grad(|| caught(function.name(), "`forward`", || function.forward(ins, &mut save)))
+    let is_recorded = is_grad_enabled() && ins.iter().any(|input| input.requires_grad());
+    let name = function.name();
+    let mut save = Save { name, end: tensors_left().filter(|_| is_recorded), ..Save::default() };
+    let outs = no_grad(|| caught(name, "`forward`", || function.forward(ins, &mut save)))
         .map_err(Error::in_layer)?;
-    if !is_grad_enabled() || !ins.iter().any(|input| input.requires_grad()) {
+    if !is_recorded {
         return Ok(outs.iter().map(Tensor::detach).collect());
     }
-    let name = function.name();
     let slot = |tensor: &Tensor| {
         let input = ins.iter().position(|input| input.is_same(tensor)).map(Slot::Input);
         input.or_else(|| outs.iter().position(|out| out.is_same(tensor)).map(Slot::Output))
     };
-    let saved = save.0.iter().map(|tensor| Ok((slot(tensor), Saved::new(tensor.data(), name)?)));
-    let saved = saved.collect::<Result<_>>()?;
+    let saved = save.tensors.iter().map(|tensor| Ok((slot(tensor), Saved::new(tensor.data(), name)?)));
+    let saved = saved.collect::<Result<Vec<_>>>()?;
+    if !saved.is_empty() {
+        observe_seconds(save.seconds);
+    }
     let node = Node::new(name, ins, outs.len(), Arc::new(Applied { function, saved }), place());
     let linked = |(i, out): (usize, &Tensor)| {
         Tensor::linked(out.data().clone(), out.dtype().is_float().then(|| (node.clone(), i)))

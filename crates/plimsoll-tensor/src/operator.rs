@@ -153,6 +153,10 @@ impl Saves {
         self.inputs >> i & 1 == 1
     }
 
+    pub(crate) fn has_outputs(self) -> bool {
+        self.outputs != 0
+    }
+
     pub(crate) fn has_output(self, i: usize) -> bool {
         self.outputs >> i & 1 == 1
     }

@@ -132,7 +132,7 @@ impl Function for Faulty {
 
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
         let out = ins[0].copy()?;
-        save.tensor(&out);
+        save.tensor(&out)?;
         match self {
             Faulty::ForwardFails => Err(Error::argument("faulty", "not this one")),
             Faulty::ForwardPanics => panic!("in its forward pass"),

@@ -33,7 +33,7 @@ impl Function for Square {
     }
 
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
-        save.tensor(ins[0]);
+        save.tensor(ins[0])?;
         Ok([ins[0].square()?].into_iter().collect())
     }
 
@@ -137,7 +137,7 @@ impl Function for HalfRight {
     }
 
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
-        save.tensor(ins[0]);
+        save.tensor(ins[0])?;
         Ok([ins[0].square()?].into_iter().collect())
     }
 

@@ -306,8 +306,8 @@ impl Function for XExp {
 
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
         let out = ins[0].mul(&ins[0].exp()?)?;
-        save.tensor(ins[0]);
-        save.tensor(&out);
+        save.tensor(ins[0])?;
+        save.tensor(&out)?;
         Ok(vec![out].into())
     }
 

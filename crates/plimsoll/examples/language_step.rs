@@ -33,7 +33,7 @@ use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::parallel::{DdpOptions, DistributedDataParallel, FullyShardOptions, Shard, fully_shard};
-use plimsoll::{CapturedStep, DType, Device, Error, ProcessGroup, Result, Tensor};
+use plimsoll::{CapturedStep, DType, Device, ProcessGroup, Result, Tensor};
 use support::{Arguments, Failure, Trained};
 
 /// A language model: GPT-2 or Llama.
@@ -94,16 +94,8 @@ impl<M: Language> Training<M> {
         if arguments.get(4, "f32") == "bf16-model" {
             model.bfloat16()?;
         }
-        match arguments.option("budget") {
-            None => {}
-            Some("auto") => model.checkpoint_within(Budget::Auto),
-            Some(bytes) => match bytes.parse::<f64>() {
-                Ok(bytes) => model.checkpoint_within(Budget::Bytes(bytes as u64)),
-                Err(_) => {
-                    let message = format!("budget={bytes}: use a number of bytes, such as 4e8, or auto");
-                    return Err(Error::Argument { op: "language_step", message });
-                }
-            },
+        if let Some(budget) = arguments.budget()? {
+            model.checkpoint_within(budget);
         }
         let mut parameters = model.parameters();
         let mut ranks: Option<(ProcessGroup, Box<dyn Any>)> = None;

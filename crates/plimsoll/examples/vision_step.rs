@@ -8,7 +8,9 @@
 //!
 //! - `recompute=…`: for a ViT, the number of layers whose MLP recomputes its first product (or `peak=6.5e9`: the smallest number
 //!   with which training reserves at most this many bytes); for a ResNet, `activations` inside blocks, or also the `outputs` of
-//!   every second block;
+//!   every second block, or also the last convolutions of bottlenecks (`expansions`);
+//! - for a ResNet, `budget=BYTES` or `budget=auto`: blocks are checkpointed so that they keep at most this many bytes, or as few as
+//!   possible;
 //! - `settings=…`: allocator settings in the format of `PYTORCH_ALLOC_CONF`; by default that variable's value, or expandable
 //!   segments if it is not set;
 //! - `--capture`: steps are captured after the third and replayed;
@@ -43,14 +45,21 @@ fn lenet(scope: &Scope) -> Result<Sequential> {
         .push(|s| Linear::new(s, 84, 10))
 }
 
-fn resnet(scope: &Scope, config: ResNetConfig, recompute: &str) -> std::result::Result<ResNet, Failure> {
+fn resnet(
+    scope: &Scope,
+    config: ResNetConfig,
+    arguments: &Arguments,
+) -> std::result::Result<ResNet, Failure> {
     let model = ResNet::new(scope, config)?;
-    Ok(match recompute {
+    let mut model = match arguments.option("recompute").unwrap_or_default() {
         "" => model,
         "activations" => model.recompute_activations(),
         "outputs" => model.recompute_activations().recompute_outputs(),
-        _ => return Err("recompute= is `activations` or `outputs`".into()),
-    })
+        "expansions" => model.recompute_activations().recompute_outputs().recompute_expansions(),
+        _ => return Err("recompute= is `activations`, `outputs` or `expansions`".into()),
+    };
+    model.checkpoint_within(arguments.budget()?);
+    Ok(model)
 }
 
 /// A model, its optimizer and one batch.
@@ -167,9 +176,8 @@ fn tensor_error(failure: Failure) -> plimsoll::Error {
 fn main() -> std::result::Result<(), Failure> {
     let arguments = Arguments::read();
     plimsoll::allow_tf32_in_convolutions(arguments.get(3, "f32") != "f32-exact");
-    let recompute = arguments.option("recompute").unwrap_or_default().to_owned();
     let of_resnet = |config: ResNetConfig| {
-        convolutional(&arguments, [3, 224, 1000], |scope| resnet(scope, config, &recompute))
+        convolutional(&arguments, [3, 224, 1000], |scope| resnet(scope, config, &arguments))
     };
     let vit_tiny = VitConfig {
         image_size: 32,

@@ -4,10 +4,14 @@
 
 use std::sync::Arc;
 
-use plimsoll::checkpoint::{Budget, Checkpointer, Schedule, Step};
+use plimsoll::autocast::autocast;
+use plimsoll::checkpoint::{Budget, Checkpointer, Schedule, Step, checkpoint};
 use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
-use plimsoll::nn::{BatchNorm2d, Conv2d, Conv2dConfig, Module, Scope};
-use plimsoll::{Category, CpuConfig, Device, Result, SimConfig, Tensor};
+use plimsoll::nn::{
+    BatchNorm2d, Conv2d, Conv2dConfig, InstanceNorm2d, InstanceNormConfig, Module, Scope, SpectralNorm,
+};
+use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
+use plimsoll::{Category, CpuConfig, DType, Device, Result, SimConfig, Tensor};
 
 /// A block of a pre-activation residual network (He et al. 2016), with a bottleneck.
 struct Block {
@@ -125,20 +129,62 @@ fn tokens(device: &Device, rows: usize) -> Tensor {
 fn models_within_a_budget_compute_the_same_bits() {
     let device = Device::cpu_with(CpuConfig::default());
     let x = tokens(&device, 4);
-    let run = |budget: Option<Budget>| {
-        device.manual_seed(1);
-        let (mut gpt2, mut llama) = (gpt2(&device), llama(&device));
-        gpt2.checkpoint_within(budget);
-        llama.checkpoint_within(budget);
-        let loss = gpt2.loss(&x, &x).unwrap();
-        let mut all = step(&gpt2, &loss);
-        all.extend(step(&llama, &llama.loss(&x, &x).unwrap()));
+    for dtype in [None, Some(DType::BF16)] {
+        let run = |budget: Option<Budget>| {
+            device.manual_seed(1);
+            let (mut gpt2, mut llama) = (gpt2(&device), llama(&device));
+            gpt2.checkpoint_within(budget);
+            llama.checkpoint_within(budget);
+            let parameters = [gpt2.parameters(), llama.parameters()].concat();
+            let mut adamw = AdamW::new(parameters, AdamWOptions::default());
+            let mut all = Vec::new();
+            // Weights that an optimizer has changed: a piece that is computed again must not leave old ones behind.
+            for _ in 0..3 {
+                adamw.zero_grad();
+                all.extend(step(&gpt2, &autocast(dtype, || gpt2.loss(&x, &x)).unwrap()));
+                all.extend(step(&llama, &autocast(dtype, || llama.loss(&x, &x)).unwrap()));
+                adamw.step().unwrap();
+            }
+            all
+        };
+        let plain = run(None);
+        for budget in [Budget::Auto, Budget::Bytes(600 << 10), Budget::Segments(3)] {
+            assert!(run(Some(budget)) == plain, "{dtype:?}, {budget:?}");
+        }
+    }
+}
+
+/// Layers that change their own buffers in training change them once for each batch.
+#[test]
+fn buffers_of_checkpointed_layers_change_once() {
+    let device = Device::cpu();
+    let run = |is_checkpointed: bool| {
+        let scope = Scope::new(&device, 1);
+        let config = InstanceNormConfig { track_running_stats: true, ..InstanceNormConfig::default() };
+        let norm = BatchNorm2d::new(&scope.at("a"), 3).unwrap();
+        let instance = InstanceNorm2d::with(&scope.at("b"), 3, config).unwrap();
+        let made = Conv2d::new(&scope.at("c"), 3, 3, 3).unwrap();
+        let spectral = SpectralNorm::new(&scope.at("c"), made).unwrap();
+        let x = Tensor::ones(&[4, 3, 8, 8], &device).unwrap().cumsum(3).unwrap();
+        let buffers = [norm.named_buffers(), instance.named_buffers(), spectral.named_buffers()].concat();
+        let block = {
+            let (norm, instance, spectral) = (norm.clone(), instance.clone(), Arc::new(spectral));
+            move |x: &[Tensor]| spectral.forward(&instance.forward(&norm.forward(&x[0])?)?.relu()?)?.sin()
+        };
+        let mut all = Vec::new();
+        for _ in 0..2 {
+            let y = match is_checkpointed {
+                true => checkpoint(block.clone(), &[&x]).unwrap(),
+                false => block(&[x.clone()]).unwrap(),
+            };
+            y.sum().unwrap().backward().unwrap();
+            all.push(norm.parameters()[0].grad().unwrap().to_vec::<f32>().unwrap());
+        }
+        let floats = buffers.iter().filter(|(_, buffer)| buffer.dtype().is_float());
+        all.extend(floats.map(|(_, buffer)| buffer.to_vec::<f32>().unwrap()));
         all
     };
-    let plain = run(None);
-    for budget in [Budget::Auto, Budget::Bytes(600 << 10), Budget::Segments(3)] {
-        assert!(run(Some(budget)) == plain, "{budget:?}");
-    }
+    assert_eq!(run(true), run(false));
 }
 
 /// GPT-2 with 124 million parameters, 8 × 1,024: what its blocks keep is what the budget says.
@@ -149,9 +195,10 @@ fn the_activations_of_gpt2_stay_within_their_budget() {
         let mut model = Gpt2::new(&Scope::new(&device, 1), Gpt2Config::small()).unwrap();
         model.checkpoint_within(Budget::Bytes(budget));
         let x = Tensor::from_slice(&vec![7i64; 8 * 1024], &[8, 1024], &device).unwrap();
-        let loss = model.loss(&x, &x).unwrap();
+        let hidden = model.hidden(&x).unwrap();
         let kept = device.memory_by_category()[Category::Activation];
-        loss.backward().unwrap();
+        drop(hidden);
+        model.loss(&x, &x).unwrap().backward().unwrap();
         (kept, device.max_memory_allocated())
     };
     let (all, peak) = run(u64::MAX);
@@ -159,8 +206,8 @@ fn the_activations_of_gpt2_stay_within_their_budget() {
         let budget = all / part;
         let (kept, less) = run(budget);
         println!("{} MiB of {}: peak {} MiB of {}", kept >> 20, all >> 20, less >> 20, peak >> 20);
-        // The loss and the embedding keep a little besides.
-        assert!(kept <= budget + (80 << 20), "{kept} of {budget}");
+        // The embedding and the last normalization keep a little besides.
+        assert!(kept <= budget + (30 << 20), "{kept} of {budget}");
         assert!((peak - less) as f64 > 0.8 * (all - budget) as f64, "{less} of {peak}");
     }
 }

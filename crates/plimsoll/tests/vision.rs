@@ -1,6 +1,7 @@
 //! Compares image models with torchvision's: names, shapes, outputs, and three training steps from the same initial values.
 //! `fixtures/make_vision.py` makes `fixtures/vision.json`.
 
+use plimsoll::checkpoint::Budget;
 use plimsoll::models::{ResNet, ResNetBlock, ResNetConfig, UNet, UNetConfig, Vgg, VggConfig};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
@@ -61,6 +62,8 @@ enum Again {
     Nothing,
     Activations,
     Outputs,
+    Expansions,
+    Blocks,
 }
 
 impl Again {
@@ -69,6 +72,12 @@ impl Again {
             Again::Nothing => model,
             Again::Activations => model.recompute_activations(),
             Again::Outputs => model.recompute_activations().recompute_outputs(),
+            Again::Expansions => model.recompute_activations().recompute_outputs().recompute_expansions(),
+            Again::Blocks => {
+                let mut model = model.recompute_outputs();
+                model.checkpoint_within(Budget::Auto);
+                model
+            }
         }
     }
 }
@@ -101,10 +110,37 @@ fn activations_and_outputs_that_are_computed_again_give_the_same_bits() {
         (ResNetBlock::Bottleneck, Some(DType::BF16), true),
     ] {
         let kept = trained(kind, Again::Nothing, amp, last);
-        for again in [Again::Activations, Again::Outputs] {
-            assert_eq!(kept, trained(kind, again, amp, last), "{kind:?}, {amp:?}, {again:?}");
+        for again in [Again::Activations, Again::Outputs, Again::Expansions, Again::Blocks] {
+            let found = trained(kind, again, amp, last);
+            let differs: Vec<usize> = (0..kept.len()).filter(|&i| kept[i] != found[i]).collect();
+            assert!(
+                differs.is_empty(),
+                "{kind:?}, {amp:?}, {again:?}: tensors {differs:?} of {}",
+                kept.len()
+            );
         }
     }
+}
+
+#[test]
+fn a_resnet_within_a_budget_takes_less_than_pytorch_with_checkpointed_blocks() {
+    // ResNet-50, batch 128, `float32`: PyTorch's peak if each block is checkpointed is 7.2 GB.
+    let bytes = peak(128, None, |scope| {
+        let mut model = ResNet::new(scope, ResNetConfig::resnet50()).unwrap();
+        model.checkpoint_within(Budget::Bytes(4_000_000_000));
+        Box::new(model)
+    });
+    assert!(bytes <= 7.2e9 / 1.2, "{bytes}");
+    let recomputed = peak(128, None, |scope| {
+        let model = ResNet::new(scope, ResNetConfig::resnet50()).unwrap();
+        Box::new(model.recompute_activations().recompute_outputs().recompute_expansions())
+    });
+    assert!(
+        recomputed
+            <= 0.46
+                * peak(128, None, |scope| Box::new(ResNet::new(scope, ResNetConfig::resnet50()).unwrap())),
+        "{recomputed}"
+    );
 }
 
 /// Peak bytes of three steps of SGD with momentum on a simulated H200.

@@ -24,4 +24,6 @@ pub use grad_mode::{
 pub(crate) use grad_mode::{Recomputing, is_recomputing};
 pub use kept::{Kept, kept_by};
 pub use saved::saved_tensors_hooks;
-pub(crate) use saved::{Saved, Unpacked, hooks_are_open};
+pub(crate) use saved::{
+    Hooks, Saved, Unpacked, hooks_are_open, observe_seconds, observing, tensors_left, with_hooks,
+};

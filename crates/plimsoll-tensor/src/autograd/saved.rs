@@ -15,7 +15,7 @@ use crate::data::Data;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::storage::Recompute;
+use crate::storage::{Recompute, Storage};
 use crate::tensor::Tensor;
 use crate::unwind::caught;
 
@@ -41,7 +41,11 @@ impl Saved {
             return Err(Error::autograd(op, message));
         }
         let Some(hooks) = HOOKS.with_borrow(|stack| stack.last().cloned()) else {
-            return Ok(match data.storage.save() {
+            let recipe = data.storage.save();
+            OBSERVED.with_borrow_mut(|list| {
+                list.iter_mut().for_each(|list| list.saved.push((data.storage.clone(), recipe.is_some())));
+            });
+            return Ok(match recipe {
                 None => Saved::Kept { data: data.clone(), version: data.storage.version() },
                 Some(values) => Saved::Recomputed { values, layout: data.layout.clone(), dtype: data.dtype },
             });
@@ -133,10 +137,56 @@ pub(crate) fn hooks_are_open() -> bool {
     HOOKS.with_borrow(|stack| !stack.is_empty())
 }
 
+thread_local! {
+    static OBSERVED: RefCell<Option<Observed>> = const { RefCell::new(None) };
+}
+
+/// What operations saved while [`observing`] ran.
+#[derive(Default)]
+pub(crate) struct Observed {
+    /// The storages in order, and whether only a recipe to compute it again was saved.
+    pub(crate) saved: Vec<(Storage, bool)>,
+    /// [`clock::metered`] seconds that it takes to compute all of them.
+    pub(crate) seconds: f64,
+}
+
+/// An operation has saved tensors, which this thread computed in this time.
+pub(crate) fn observe_seconds(seconds: f64) {
+    OBSERVED.with_borrow_mut(|list| list.iter_mut().for_each(|list| list.seconds = seconds));
+}
+
+/// Runs `f` without the hooks that are active here. Returns what its operations save for the backward pass, without the tensors
+/// that hooks inside of `f` receive.
+pub(crate) fn observing<T>(f: impl FnOnce() -> T) -> (T, Observed) {
+    /// Restores the hooks and the outer list, even if `f` panics.
+    struct Outer(Vec<Arc<dyn Hooks>>, Option<Observed>);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            HOOKS.set(std::mem::take(&mut self.0));
+            drop(OBSERVED.replace(self.1.take()));
+        }
+    }
+    let outer = Outer(HOOKS.take(), OBSERVED.replace(Some(Observed::default())));
+    let result = f();
+    let list = OBSERVED.take().unwrap_or_default();
+    drop(outer);
+    (result, list)
+}
+
 /// A pair of hooks, for any type that `pack` returns.
 pub(crate) trait Hooks: Send + Sync {
     fn pack(&self, tensor: &Tensor) -> Result<Box<dyn Any + Send + Sync>>;
     fn unpack(&self, value: &(dyn Any + Send + Sync)) -> Result<Tensor>;
+    /// After how many more tensors `pack` returns an error that ends the run.
+    fn tensors_left(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// After how many more tensors the hooks of this thread end the run: an operation that saves only its inputs does not have to
+/// run if they are the last ones.
+pub(crate) fn tensors_left() -> Option<usize> {
+    HOOKS.with_borrow(|stack| stack.last().and_then(|hooks| hooks.tensors_left()))
 }
 
 const NAME: &str = "saved_tensors_hooks";
@@ -191,7 +241,12 @@ pub fn saved_tensors_hooks<P: Send + Sync + 'static, T>(
     unpack: impl Fn(&P) -> Result<Tensor> + Send + Sync + 'static,
     f: impl FnOnce() -> T,
 ) -> T {
-    /// Deactivates the pair, even if `f` panics.
+    with_hooks(Arc::new(Pair { pack, unpack, between: std::marker::PhantomData }), f)
+}
+
+/// Runs `f` with these hooks.
+pub(crate) fn with_hooks<T>(hooks: Arc<dyn Hooks>, f: impl FnOnce() -> T) -> T {
+    /// Deactivates the hooks, even if `f` panics.
     struct Open(usize);
     impl Drop for Open {
         fn drop(&mut self) {
@@ -199,9 +254,8 @@ pub fn saved_tensors_hooks<P: Send + Sync + 'static, T>(
             drop(ended); // outside the borrow: it may drop tensors
         }
     }
-    let pair: Arc<dyn Hooks> = Arc::new(Pair { pack, unpack, between: std::marker::PhantomData });
     let _open = Open(HOOKS.with_borrow_mut(|stack| {
-        stack.push(pair);
+        stack.push(hooks);
         stack.len() - 1
     }));
     f()

@@ -12,19 +12,30 @@ pub(super) struct Chain {
     blocks: Vec<BlockCost>,
     /// Bytes that the first `i` blocks save, if all of them keep what they save.
     kept: Vec<u64>,
+    /// Bytes that the first `i` blocks save only in a checkpointed part.
+    recipes: Vec<u64>,
     /// Seconds of the first `i` blocks.
     seconds: Vec<f64>,
 }
 
 impl Chain {
     pub(super) fn new(blocks: &[BlockCost]) -> Chain {
-        let mut chain = Chain { blocks: blocks.to_vec(), kept: vec![0], seconds: vec![0.0] };
+        let mut chain =
+            Chain { blocks: blocks.to_vec(), kept: vec![0], recipes: vec![0], seconds: vec![0.0] };
         let is_timed = blocks.iter().any(|block| block.forward_seconds > 0.0);
         for (i, block) in blocks.iter().enumerate() {
             let kept = chain.kept[i].saturating_add(chain.saved(i));
             chain.kept.push(kept);
-            let seconds = if is_timed { block.forward_seconds.max(0.0) } else { 1.0 };
-            chain.seconds.push(chain.seconds[i] + seconds);
+            chain.recipes.push(chain.recipes[i].saturating_add(block.recipe_bytes));
+            let own = &mut chain.blocks[i];
+            (own.forward_seconds, own.tail_seconds) = match is_timed {
+                false => (1.0, 0.0),
+                true => {
+                    let seconds = own.forward_seconds.max(0.0);
+                    (seconds, own.tail_seconds.clamp(0.0, seconds))
+                }
+            };
+            chain.seconds.push(chain.seconds[i] + own.forward_seconds);
         }
         chain
     }
@@ -55,9 +66,17 @@ impl Chain {
     pub(super) fn again(&self, range: Range<usize>) -> u64 {
         let first = &self.blocks[range.start];
         let inner = first.inner_bytes.saturating_add(self.kept(range.start + 1..range.end));
-        first.input_bytes.saturating_add(inner).saturating_add(self.output(range.end))
+        let recipes = self.recipes[range.end] - self.recipes[range.start];
+        first.input_bytes.saturating_add(inner).saturating_add(recipes).saturating_add(self.output(range.end))
     }
 
+    /// Seconds to compute a checkpointed piece again, up to the last tensor that it saves.
+    pub(super) fn seconds_again(&self, range: Range<usize>) -> f64 {
+        let tail = self.blocks[range.clone()].last().map_or(0.0, |last| last.tail_seconds);
+        self.seconds(range) - tail
+    }
+
+    /// Seconds of the blocks' forward pass.
     pub(super) fn seconds(&self, range: Range<usize>) -> f64 {
         self.seconds[range.end] - self.seconds[range.start]
     }
@@ -92,8 +111,8 @@ impl Chain {
                     most = most.max(held.saturating_add(own));
                     held += self.input(range.start);
                     // A schedule of its own says what it computes again in forward passes of its blocks.
-                    let times = 1.0 + inner.as_ref().map_or(0.0, |inner| inner.recomputed);
-                    again += self.seconds(range) * times;
+                    let inside = inner.as_ref().map_or(0.0, |inner| inner.recomputed);
+                    again += self.seconds_again(range.clone()) + self.seconds(range) * inside;
                 }
             }
         }
@@ -112,7 +131,9 @@ impl Chain {
                 inner_bytes: first.inner_bytes.saturating_add(self.kept(range.start + 1..range.end)),
                 output_bytes: last.output_bytes,
                 saves_output: last.saves_output,
+                recipe_bytes: self.recipes[range.end] - self.recipes[range.start],
                 forward_seconds: self.seconds(range.clone()),
+                tail_seconds: last.tail_seconds,
                 ..*first
             }
         };

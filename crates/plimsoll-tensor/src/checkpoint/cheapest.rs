@@ -101,7 +101,8 @@ pub(super) fn cheapest(chain: &Chain, rest: &[Rest], bytes: u64, ways: &impl Way
     Some(chain.schedule(&parts))
 }
 
-/// The cuts that no other one beats in both bytes and seconds, the fewest bytes first; at most [`CUTS`], evenly chosen.
+/// The cuts that no other one beats in both bytes and seconds, the fewest bytes first; if there are more than [`CUTS`], one of each
+/// of that many equal intervals of bytes.
 fn undominated(mut cuts: Vec<Cut>) -> Vec<Cut> {
     cuts.sort_by(|a, b| a.held.cmp(&b.held).then(a.seconds.total_cmp(&b.seconds)));
     let mut best = f64::INFINITY;
@@ -111,12 +112,19 @@ fn undominated(mut cuts: Vec<Cut>) -> Vec<Cut> {
             true
         }
     });
-    if cuts.len() <= CUTS {
-        cuts.shrink_to_fit();
-        return cuts;
+    if let [first, .., last] = &cuts[..]
+        && cuts.len() > CUTS
+    {
+        let (from, span) = (first.held, last.held - first.held);
+        let interval =
+            |cut: &Cut| (u128::from(cut.held - from) * (CUTS as u128 - 1) / u128::from(span)) as u64;
+        // The last one of each interval computes the least again.
+        let kept = (0..cuts.len())
+            .filter(|&i| i == 0 || cuts.get(i + 1).is_none_or(|next| interval(next) != interval(&cuts[i])));
+        cuts = kept.map(|i| cuts[i]).collect();
     }
-    let last = cuts.len() - 1;
-    (0..CUTS).map(|i| cuts[i * last / (CUTS - 1)]).collect()
+    cuts.shrink_to_fit();
+    cuts
 }
 
 /// Appends a piece, and joins it with the one before if both are kept.

@@ -16,7 +16,7 @@
 //! | `output.rs` | [`recompute_output`]: the output of a piece is dropped and computed again, while the tensors that it saves are kept |
 //! | `schedule.rs`, `chain.rs` | what is kept of a sequence and what is computed again; the bytes and seconds of its parts |
 //! | `cheapest.rs`, `nested.rs`, `search.rs` | the search for a schedule: [`Schedule::of`] |
-//! | `step.rs`, `profile.rs`, `sequence.rs` | sequences that are checkpointed within a budget: a function, what it saves, [`Checkpointer`] |
+//! | `step.rs`, `profile.rs`, `sequence.rs` | sequences that are checkpointed within a budget: their functions, what each saves, [`Checkpointer`] |
 
 mod chain;
 mod cheapest;
@@ -34,4 +34,4 @@ pub use output::recompute_output;
 pub use piece::{checkpoint, is_recomputing};
 pub use schedule::{BlockCost, Budget, Schedule};
 pub use sequence::{Checkpointer, checkpoint_sequential};
-pub use step::Step;
+pub use step::{Sequence, Step};

@@ -66,7 +66,7 @@ impl<'a> Nested<'a> {
                 for cut in at + 1..end {
                     let (own, after) = (below[at][cut - at], table[cut][end - cut]);
                     let bytes = own.bytes.max(chain.input(at).saturating_add(after.bytes));
-                    let seconds = chain.seconds(at..cut) + own.seconds + after.seconds;
+                    let seconds = chain.seconds_again(at..cut) + own.seconds + after.seconds;
                     let found = Rest { bytes, seconds, end: cut, is_kept: false };
                     if found.is_better_than(&best) {
                         best = found;
@@ -98,7 +98,7 @@ impl<'a> Nested<'a> {
 
 impl Ways for Nested<'_> {
     fn of(&self, range: Range<usize>) -> impl Iterator<Item = (u64, f64)> {
-        let once = self.chain.seconds(range.clone());
+        let once = self.chain.seconds_again(range.clone());
         let way = move |level: &Vec<Vec<Rest>>| {
             let own = level[range.start][range.len()];
             (own.bytes, once + own.seconds)

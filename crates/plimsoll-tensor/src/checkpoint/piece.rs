@@ -1,9 +1,10 @@
 //! [`checkpoint`]: a piece whose saved tensors are dropped.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::autograd::{enable_grad, is_grad_enabled, saved_tensors_hooks};
+use crate::autograd::{Hooks, enable_grad, is_grad_enabled, saved_tensors_hooks, with_hooks};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Dims;
@@ -104,24 +105,9 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
     /// Runs the piece again, up to the last tensor that the first run saved.
     fn recompute(self: &Arc<Self>) -> Result<()> {
         let inputs = self.first.leaves()?;
-        let progress = Arc::new(Mutex::new(Progress::default()));
-        let (piece, seen) = (self.clone(), progress.clone());
-        let nested = |_: &()| {
-            Err(Error::autograd(
-                "checkpoint",
-                "a backward pass inside a checkpointed function is not supported",
-            ))
-        };
-        let result = self.first.run_again(|| {
-            enable_grad(|| {
-                saved_tensors_hooks(
-                    move |tensor: &Tensor| piece.keep(tensor, &seen),
-                    nested,
-                    || (self.f)(&inputs),
-                )
-            })
-        });
-        let progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let run = Arc::new(SecondRun { piece: self.clone(), progress: Mutex::default() });
+        let result = self.first.run_again(|| enable_grad(|| with_hooks(run.clone(), || (self.f)(&inputs))));
+        let progress = run.progress();
         match (&progress.wrong, progress.complete, result) {
             (Some(wrong), ..) => Err(differs(wrong)),
             (None, true, _) => Ok(()),
@@ -131,8 +117,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
     }
 
     /// Keeps a tensor of the second run. After the last one, an internal error ends the run.
-    fn keep(&self, tensor: &Tensor, progress: &Mutex<Progress>) -> Result<()> {
-        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+    fn keep(&self, tensor: &Tensor, progress: &mut Progress) -> Result<()> {
         let number = progress.next;
         progress.next += 1;
         let mut state = self.state();
@@ -150,6 +135,34 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
             return Err(stop());
         }
         Ok(())
+    }
+}
+
+/// The hooks of a second run.
+struct SecondRun<F> {
+    piece: Arc<Piece<F>>,
+    progress: Mutex<Progress>,
+}
+
+impl<F> SecondRun<F> {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Hooks for SecondRun<F> {
+    fn pack(&self, tensor: &Tensor) -> Result<Box<dyn Any + Send + Sync>> {
+        self.piece.keep(tensor, &mut self.progress())?;
+        Ok(Box::new(()))
+    }
+
+    fn unpack(&self, _: &(dyn Any + Send + Sync)) -> Result<Tensor> {
+        let message = "a backward pass inside a checkpointed function is not supported";
+        Err(Error::autograd("checkpoint", message))
+    }
+
+    fn tensors_left(&self) -> Option<usize> {
+        Some(self.piece.state().saved.len().saturating_sub(self.progress().next))
     }
 }
 

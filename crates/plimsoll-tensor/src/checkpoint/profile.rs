@@ -1,14 +1,12 @@
 //! What a block costs, from one run of it: the bytes that it saves, and the time of its kernels.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use super::first_run::FirstRun;
 use super::schedule::BlockCost;
-use super::step::Step;
-use crate::autograd::{enable_grad, saved_tensors_hooks};
+use super::step::Sequence;
+use crate::autograd::{enable_grad, hooks_are_open, observing};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::storage::{Storage, WeakStorage};
+use crate::storage::WeakStorage;
 use crate::tensor::Tensor;
 
 /// The costs of blocks that run one after the other on this input. Each runs once more than in training, and only one of them
@@ -16,13 +14,17 @@ use crate::tensor::Tensor;
 ///
 /// # Errors
 /// The errors of the blocks; a block that changes its input in place.
-pub(super) fn profile(blocks: &[Step], input: &Tensor) -> Result<Vec<BlockCost>> {
+pub(super) fn profile(blocks: &dyn Sequence, input: &Tensor) -> Result<Vec<BlockCost>> {
     // Nothing is saved here: an enclosing checkpoint would count it.
+    let recipes_are_used = !hooks_are_open();
     FirstRun::conditions(&[input]).run_again(|| {
         let mut x = input.detach();
         let mut costs = Vec::with_capacity(blocks.len());
-        for (number, block) in blocks.iter().enumerate() {
-            let (cost, out) = one(block, x, number)?;
+        for number in 0..blocks.len() {
+            let (mut cost, out) = one(blocks, x, number)?;
+            if !recipes_are_used {
+                cost.inner_bytes += std::mem::take(&mut cost.recipe_bytes);
+            }
             costs.push(cost);
             x = out;
         }
@@ -31,19 +33,11 @@ pub(super) fn profile(blocks: &[Step], input: &Tensor) -> Result<Vec<BlockCost>>
 }
 
 /// The cost of a block, and its output without a graph.
-fn one(block: &Step, input: Tensor, number: usize) -> Result<(BlockCost, Tensor)> {
+fn one(blocks: &dyn Sequence, input: Tensor, number: usize) -> Result<(BlockCost, Tensor)> {
     let input = if input.dtype().is_float() { input.requires_grad_(true)? } else { input };
     let version = input.data().storage.version();
-    let saved: Arc<Mutex<Vec<Storage>>> = Arc::default();
-    let list = saved.clone();
-    let pack = move |tensor: &Tensor| {
-        list.lock().unwrap_or_else(PoisonError::into_inner).push(tensor.data().storage.clone());
-        Ok(())
-    };
-    let unpack =
-        |(): &()| Err(Error::autograd("checkpoint_sequential", "a block must not run a backward pass"));
-    let (out, forward_seconds) =
-        clock::metered(|| saved_tensors_hooks(pack, unpack, || enable_grad(|| block.forward(&input))));
+    let ((out, forward_seconds), observed) =
+        observing(|| clock::metered(|| enable_grad(|| blocks.run(number..number + 1, &input))));
     if input.data().storage.version() != version {
         let message = format!(
             "block {number} changes its input in place, so it cannot be computed again from it: join it with the block before"
@@ -62,22 +56,23 @@ fn one(block: &Step, input: Tensor, number: usize) -> Result<(BlockCost, Tensor)
         input_bytes: input.data().storage.rounded_bytes(),
         output_bytes: out.data().storage.rounded_bytes(),
         forward_seconds,
+        tail_seconds: forward_seconds - observed.seconds,
         ..BlockCost::default()
     };
-    let mut inner: Vec<(WeakStorage, u64)> = Vec::new();
-    let saved = std::mem::take(&mut *saved.lock().unwrap_or_else(PoisonError::into_inner));
-    for storage in saved {
+    let mut inner: Vec<(WeakStorage, u64, bool)> = Vec::new();
+    for (storage, is_recipe) in observed.saved {
         let id = storage.id();
         cost.saves_input |= id == from;
         cost.saves_output |= id == to && id != from;
-        if id != from && id != to && inner.iter().all(|(known, _)| known.id() != id) {
-            inner.push((storage.downgrade(), storage.rounded_bytes()));
+        if id != from && id != to && inner.iter().all(|(known, ..)| known.id() != id) {
+            inner.push((storage.downgrade(), storage.rounded_bytes(), is_recipe));
         }
     }
     let detached = out.detach();
     drop(out); // And with it the graph.
     // Parameters, masks and tables are still there: the block does not own them.
-    cost.inner_bytes =
-        inner.iter().filter(|(storage, _)| storage.upgrade().is_none()).map(|(_, bytes)| bytes).sum();
+    for (_, bytes, is_recipe) in inner.iter().filter(|(storage, ..)| storage.upgrade().is_none()) {
+        *(if *is_recipe { &mut cost.recipe_bytes } else { &mut cost.inner_bytes }) += bytes;
+    }
     Ok((cost, detached))
 }

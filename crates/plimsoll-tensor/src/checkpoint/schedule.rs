@@ -36,12 +36,17 @@ pub struct BlockCost {
     pub saves_input: bool,
     /// Bytes that it saves, without its input and its output.
     pub inner_bytes: u64,
+    /// Bytes that it saves only in a checkpointed part: [recomputed outputs](super::recompute_output) are kept there.
+    pub recipe_bytes: u64,
     /// Bytes of its output.
     pub output_bytes: u64,
     /// Whether it saves its output.
     pub saves_output: bool,
     /// Seconds of its forward pass, or any other unit that is the same for all blocks.
     pub forward_seconds: f64,
+    /// The seconds of the forward pass after the block has saved its last tensor. The last block of a checkpointed part does not
+    /// compute them again.
+    pub tail_seconds: f64,
 }
 
 /// A part of a sequence.

@@ -19,10 +19,11 @@ impl Schedule {
     /// No segment, or more segments than blocks; fewer bytes than any schedule keeps, with the number that it takes; times that
     /// are not finite, and bytes whose sum is over 2⁶³.
     pub fn of(blocks: &[BlockCost], budget: Budget) -> Result<Schedule> {
-        let bytes =
-            |block: &BlockCost| [block.input_bytes, block.inner_bytes, block.output_bytes].map(u128::from);
+        let bytes = |block: &BlockCost| {
+            [block.input_bytes, block.inner_bytes, block.recipe_bytes, block.output_bytes].map(u128::from)
+        };
         let sum: u128 = blocks.iter().flat_map(bytes).sum();
-        let timed = |block: &BlockCost| block.forward_seconds.is_finite();
+        let timed = |block: &BlockCost| block.forward_seconds.is_finite() && block.tail_seconds.is_finite();
         if sum > 1 << 63 || !blocks.iter().all(timed) {
             let message = "the bytes of all blocks are over 2^63, or a time is not a finite number";
             return Err(Error::argument("checkpoint_sequential", message));
@@ -94,7 +95,7 @@ fn rests(chain: &Chain) -> Vec<Rest> {
         for (end, after) in rest.iter().enumerate().take(len).skip(at + 1) {
             let own = chain.again(at..end);
             let bytes = own.max(chain.input(at).saturating_add(after.bytes));
-            let seconds = chain.seconds(at..end) + after.seconds;
+            let seconds = chain.seconds_again(at..end) + after.seconds;
             let found = Rest { bytes, seconds, end, is_kept: false };
             if found.is_better_than(&best) {
                 best = found;
@@ -113,7 +114,7 @@ struct Flat<'a>(&'a Chain);
 
 impl Ways for Flat<'_> {
     fn of(&self, range: Range<usize>) -> impl Iterator<Item = (u64, f64)> {
-        std::iter::once((self.0.again(range.clone()), self.0.seconds(range)))
+        std::iter::once((self.0.again(range.clone()), self.0.seconds_again(range)))
     }
 
     fn schedule(&self, _: Range<usize>, _: usize) -> Option<Arc<Schedule>> {
@@ -155,9 +156,11 @@ mod tests {
         input_bytes: 1,
         saves_input: false,
         inner_bytes: 0,
+        recipe_bytes: 0,
         output_bytes: 1,
         saves_output: true,
         forward_seconds: 1.0,
+        tail_seconds: 0.0,
     };
 
     /// Blocks with sizes and times from a small generator.
@@ -176,9 +179,11 @@ mod tests {
                 input_bytes,
                 saves_input: next(3) > 0,
                 inner_bytes: next(20),
+                recipe_bytes: next(4) * next(5),
                 output_bytes,
                 saves_output: next(3) == 0,
-                forward_seconds: 1.0 + next(16) as f64,
+                forward_seconds: 2.0 + next(16) as f64,
+                tail_seconds: next(3) as f64,
             };
             input_bytes = output_bytes;
             cost

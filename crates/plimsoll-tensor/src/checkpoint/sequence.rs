@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::piece::checkpoint;
 use super::profile::profile;
 use super::schedule::{Budget, Part, Schedule, equal};
-use super::step::Step;
+use super::step::{Sequence, Step};
 use crate::autocast_mode;
 use crate::autograd::is_grad_enabled;
 use crate::device::Device;
@@ -83,10 +83,19 @@ impl Checkpointer {
     /// # Errors
     /// The errors of [`checkpoint_sequential`].
     pub fn forward(&self, functions: &[Step], input: &Tensor) -> Result<Tensor> {
+        self.forward_sequence(&shared(functions), input)
+    }
+
+    /// Runs a sequence, which must be the same one each time.
+    ///
+    /// # Errors
+    /// The errors of [`checkpoint_sequential`].
+    pub fn forward_sequence(&self, sequence: &Arc<dyn Sequence>, input: &Tensor) -> Result<Tensor> {
+        let len = sequence.len();
         match self.budget {
-            Budget::Segments(segments) => run_parts(&equal(functions.len(), segments)?, functions, input),
-            _ if !is_grad_enabled() => run(functions, input),
-            _ => run_parts(&self.schedule(functions, input)?.parts, functions, input),
+            Budget::Segments(segments) => run_parts(&equal(len, segments)?, sequence, 0, input),
+            _ if !is_grad_enabled() => sequence.run(0..len, input),
+            _ => run_parts(&self.schedule_of(&**sequence, input)?.parts, sequence, 0, input),
         }
     }
 
@@ -100,16 +109,24 @@ impl Checkpointer {
     /// # Errors
     /// The errors of the functions and of [`Schedule::of`].
     pub fn schedule(&self, functions: &[Step], input: &Tensor) -> Result<Arc<Schedule>> {
+        self.schedule_of(&*shared(functions), input)
+    }
+
+    /// [`Checkpointer::schedule`] of any sequence.
+    ///
+    /// # Errors
+    /// The errors of the functions and of [`Schedule::of`].
+    pub fn schedule_of(&self, sequence: &dyn Sequence, input: &Tensor) -> Result<Arc<Schedule>> {
         let shape = Dims::from_slice(input.shape());
         let (dtype, device) = (input.dtype(), input.device().clone());
-        let kind = (functions.len(), shape, dtype, device, input.requires_grad(), autocast_mode::lower());
+        let kind = (sequence.len(), shape, dtype, device, input.requires_grad(), autocast_mode::lower());
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let found = known().iter().find(|(like, _)| *like == kind).map(|(_, schedule)| schedule.clone());
         if let Some(schedule) = found {
             return Ok(schedule);
         }
         // No lock is held while the functions run.
-        let schedule = Arc::new(Schedule::of(&profile(functions, input)?, self.budget)?);
+        let schedule = Arc::new(Schedule::of(&profile(sequence, input)?, self.budget)?);
         let mut all = known();
         if all.len() >= KNOWN {
             all.remove(0);
@@ -120,25 +137,26 @@ impl Checkpointer {
     }
 }
 
-/// Runs the functions in parts.
-fn run_parts(parts: &[Part], functions: &[Step], input: &Tensor) -> Result<Tensor> {
+fn shared(functions: &[Step]) -> Arc<dyn Sequence> {
+    Arc::new(functions.to_vec())
+}
+
+/// Runs a sequence in parts, whose blocks are counted from `first`.
+fn run_parts(parts: &[Part], sequence: &Arc<dyn Sequence>, first: usize, input: &Tensor) -> Result<Tensor> {
     let mut x = input.clone();
-    for piece in parts {
-        x = match piece {
-            Part::Keep(range) => run(&functions[range.clone()], &x)?,
-            Part::Checkpoint(range, inner) => {
-                let (own, inner) = (functions[range.clone()].to_vec(), inner.clone());
+    for part in parts {
+        let range = first + part.range().start..first + part.range().end;
+        x = match part {
+            Part::Keep(_) => sequence.run(range, &x)?,
+            Part::Checkpoint(_, inner) => {
+                let (sequence, inner) = (sequence.clone(), inner.clone());
                 let again = move |x: &[Tensor]| match &inner {
-                    None => run(&own, &x[0]),
-                    Some(inner) => run_parts(&inner.parts, &own, &x[0]),
+                    None => sequence.run(range.clone(), &x[0]),
+                    Some(inner) => run_parts(&inner.parts, &sequence, range.start, &x[0]),
                 };
                 checkpoint(again, &[&x])?
             }
         };
     }
     Ok(x)
-}
-
-fn run(functions: &[Step], x: &Tensor) -> Result<Tensor> {
-    functions.iter().try_fold(x.clone(), |x, function| function.forward(&x))
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::handle::Call;
-use super::operands::Tensors;
+use super::operands::{Metas, Tensors, meta};
 use super::run::{Execution, gathered};
-use crate::autograd::{Saved, is_grad_enabled, place};
+use crate::autograd::{Saved, is_grad_enabled, observe_seconds, place, tensors_left};
+use crate::clock;
 use crate::data::Data;
 use crate::error::Result;
 use crate::few::fill;
-use crate::operator::{SavedTensors, Saves, Slot};
+use crate::operator::{Place, SavedTensors, Saves, Slot};
 use crate::tensor::{Derivative, Node, Tensor};
 
 /// Saves the tensors that the derivative reads.
@@ -32,7 +33,28 @@ pub(super) fn save(call: &Call<'_>, execution: &Execution, saved: &mut SavedTens
     for (i, data) in execution.outs.iter().enumerate().filter(|&(i, _)| saves.has_output(i)) {
         saved.push((Slot::Output(i), Saved::new(data, op.name())?));
     }
+    if let Some(meter) = clock::metered_until_now() {
+        observe_seconds(if saves.has_outputs() { meter.seconds } else { meter.without_last_operator });
+    }
     Ok(())
+}
+
+/// Saves the inputs of an operator that does not have to run, because a checkpointed piece that is computed again ends with them.
+pub(super) fn end_with_inputs(call: &Call<'_>, ins: &[&Data]) -> Result<()> {
+    let Some(left) = tensors_left() else { return Ok(()) };
+    let wanted: SmallVec<[bool; 4]> = call.tensors.iter().map(|input| input.requires_grad()).collect();
+    let saves = call.op.saves(&wanted);
+    let own = (0..ins.len()).filter(|&i| saves.has_input(i));
+    if left != own.clone().count() || left == 0 || saves.has_outputs() {
+        return Ok(());
+    }
+    let metas: Metas<'_> = ins.iter().map(|data| meta(data)).collect();
+    let outputs = call.op.infer(&metas)?;
+    let is_recorded = outputs.iter().any(|output| output.dtype.is_float());
+    if !is_recorded || outputs.iter().any(|output| matches!(output.place, Place::InPlace(_))) {
+        return Ok(());
+    }
+    own.map(|i| Saved::new(ins[i], call.op.name()).map(drop)).collect()
 }
 
 /// Makes tensors of the outputs, linked to the node that recorded them.

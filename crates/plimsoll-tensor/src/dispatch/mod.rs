@@ -54,7 +54,7 @@ pub use into::into_out;
 pub(crate) use launch::{Copy, copy_to, read, write};
 use launch::{charge, copy, launch};
 pub(crate) use link::link_by;
-use link::{link, note_views, save};
+use link::{end_with_inputs, link, note_views, save};
 pub use operands::Tensors;
 use operands::{Inputs, Metas, meta};
 pub(crate) use pinned::{copy_pinned, copy_to_pinned, empty_in_pinned, empty_pinned};
@@ -112,6 +112,9 @@ fn run_and_save(call: &Call<'_>, execution: &mut Execution, saved: &mut SavedTen
     let mut datas: Inputs<'_> = SmallVec::new();
     fill(&mut datas, call.tensors.iter().map(|tensor| tensor.data()));
     let recording = is_grad_enabled() && call.tensors.iter().any(|tensor| tensor.requires_grad());
+    if recording {
+        end_with_inputs(call, &datas).map_err(Error::in_layer)?;
+    }
     execute(call, &datas, recording, execution)?;
     let recorded = recording && execution.outs.iter().any(|data| data.dtype.is_float());
     if recorded {

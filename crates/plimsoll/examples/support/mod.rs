@@ -5,6 +5,7 @@ mod steps;
 use std::error::Error;
 use std::fmt;
 
+use plimsoll::checkpoint::Budget;
 use plimsoll::dist::{self, World};
 use plimsoll::models::layers_to_recompute;
 use plimsoll::{Device, SimConfig};
@@ -102,6 +103,21 @@ impl Arguments {
             device.set_allocator_settings(&self.settings())?;
         }
         Ok(device)
+    }
+
+    /// The budget of the blocks' activations: `budget=BYTES` or `budget=auto`.
+    pub(crate) fn budget(&self) -> plimsoll::Result<Option<Budget>> {
+        match self.option("budget") {
+            None => Ok(None),
+            Some("auto") => Ok(Some(Budget::Auto)),
+            Some(bytes) => match bytes.parse::<f64>() {
+                Ok(bytes) => Ok(Some(Budget::Bytes(bytes as u64))),
+                Err(_) => {
+                    let message = format!("budget={bytes}: use a number of bytes, such as 4e8, or auto");
+                    Err(plimsoll::Error::Argument { op: "budget", message })
+                }
+            },
+        }
     }
 
     /// How many of `layers` layers recompute products: `recompute=N`, or the number that `peak=BYTES` needs. `train` takes some

@@ -9,7 +9,7 @@ use plimsoll_tensor::{Activation, AttentionOptions, Error, Result, Tensor};
 use super::config_json::{Fields, parsed};
 use crate::members;
 use crate::nn::{
-    Cut, Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, ResidualStream, Scope,
+    Cut, Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, ResidualStream, Scope, Sublayers,
     TensorParallel, VocabParallelEmbedding, gathered, vocab_parallel_cross_entropy,
 };
 
@@ -249,7 +249,13 @@ impl Gpt2 {
         drop((tokens, positions));
         x = inner.drop.forward(&x)?;
         if let Some(checkpointer) = &self.checkpointer {
-            x = checkpointer.forward(&inner.h.steps(), &x)?;
+            let mut sublayers = Sublayers::new(inner.label);
+            for block in inner.h.iter() {
+                let (attends, feeds) = (block.clone(), block.clone());
+                sublayers.push(move |stream| attends.add_attention_to(stream));
+                sublayers.push(move |stream| feeds.add_mlp_to(stream, false));
+            }
+            x = checkpointer.forward_sequence(&sublayers.shared(), &x)?;
             return inner.ln_f.forward(&x);
         }
         if self.config.gradient_checkpointing {
@@ -320,8 +326,16 @@ impl Block {
     }
 
     fn add_to(&self, stream: &mut ResidualStream, recompute_mlp: bool) -> Result<()> {
+        self.add_attention_to(stream)?;
+        self.add_mlp_to(stream, recompute_mlp)
+    }
+
+    fn add_attention_to(&self, stream: &mut ResidualStream) -> Result<()> {
         let mixed = self.attn.forward_of(stream.normalized(&self.ln_1)?)?;
-        stream.add_dropped(mixed, &self.attn.resid_dropout)?;
+        stream.add_dropped(mixed, &self.attn.resid_dropout)
+    }
+
+    fn add_mlp_to(&self, stream: &mut ResidualStream, recompute_mlp: bool) -> Result<()> {
         let down = self.mlp.forward_of(stream.normalized(&self.ln_2)?, recompute_mlp)?;
         stream.add_dropped(down, &self.mlp.dropout)
     }

@@ -1,6 +1,6 @@
 //! Llama: the names, shapes and initial values of `transformers`' `LlamaForCausalLM`.
 
-use plimsoll_tensor::checkpoint::{Budget, Checkpointer, Step, checkpoint, recompute_output};
+use plimsoll_tensor::checkpoint::{Budget, Checkpointer, checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{AttentionOptions, Error, Result, Rotary, Tensor};
 
@@ -10,7 +10,7 @@ use super::rotary_tables::Tables;
 use crate::members;
 use crate::nn::{
     ColumnParallelLinear, Cut, Init, Linear, Module, ModuleList, ResidualStream, RmsNorm, RowParallelLinear,
-    Scope, TensorParallel, VocabParallelEmbedding, gathered, vocab_parallel_cross_entropy,
+    Scope, Sublayers, TensorParallel, VocabParallelEmbedding, gathered, vocab_parallel_cross_entropy,
 };
 
 /// The configuration of a Llama.
@@ -272,12 +272,14 @@ impl Llama {
         let [cos, sin] = self.tables.of(length, tokens.device())?;
         let mut x = self.model.embed_tokens.forward(tokens)?;
         if let Some(checkpointer) = &self.checkpointer {
-            let step = |layer: &Layer| {
-                let (layer, cos, sin) = (layer.clone(), cos.clone(), sin.clone());
-                Step::new(move |x: &Tensor| layer.forward_at(x, &cos, &sin))
-            };
-            let steps: Vec<Step> = self.model.layers.iter().map(step).collect();
-            x = checkpointer.forward(&steps, &x)?;
+            let mut sublayers = Sublayers::new(self.model.label);
+            for layer in self.model.layers.iter() {
+                let (attends, feeds) = (layer.clone(), layer.clone());
+                let (cos, sin) = (cos.clone(), sin.clone());
+                sublayers.push(move |stream| attends.add_attention_to(stream, &cos, &sin));
+                sublayers.push(move |stream| feeds.add_mlp_to(stream, false));
+            }
+            x = checkpointer.forward_sequence(&sublayers.shared(), &x)?;
             return self.model.norm.forward(&x);
         }
         if self.config.gradient_checkpointing {
@@ -350,8 +352,16 @@ impl Layer {
     }
 
     fn add_to(&self, stream: &mut ResidualStream, cos: &Tensor, sin: &Tensor, recompute: bool) -> Result<()> {
+        self.add_attention_to(stream, cos, sin)?;
+        self.add_mlp_to(stream, recompute)
+    }
+
+    fn add_attention_to(&self, stream: &mut ResidualStream, cos: &Tensor, sin: &Tensor) -> Result<()> {
         let mixed = self.self_attn.forward_of(stream.normalized(&self.input_layernorm)?, cos, sin)?;
-        stream.add(mixed)?;
+        stream.add(mixed)
+    }
+
+    fn add_mlp_to(&self, stream: &mut ResidualStream, recompute: bool) -> Result<()> {
         let down = self.mlp.forward_of(stream.normalized(&self.post_attention_layernorm)?, recompute)?;
         stream.add(down)
     }

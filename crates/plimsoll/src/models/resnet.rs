@@ -1,5 +1,6 @@
 //! ResNet: the names, shapes and initial values of torchvision's `resnet18` to `resnet152`, of its wide ResNets and ResNeXts.
 
+use plimsoll_tensor::checkpoint::{Budget, Checkpointer, Step, recompute_output};
 use plimsoll_tensor::{Error, Result, Tensor};
 
 use crate::members;
@@ -139,6 +140,7 @@ pub struct ResNet {
     layer4: ModuleList<Block>,
     avgpool: AdaptiveAvgPool2d,
     fc: Linear,
+    checkpointer: Option<Checkpointer>,
 }
 
 impl ResNet {
@@ -173,6 +175,7 @@ impl ResNet {
             avgpool: AdaptiveAvgPool2d::new(&scope.at("avgpool"), 1)?,
             fc: Linear::new(&scope.at("fc"), (width << 3) * config.block.expansion(), config.num_classes)?,
             config,
+            checkpointer: None,
         })
     }
 
@@ -193,6 +196,36 @@ impl ResNet {
         self
     }
 
+    /// Returns the model set not to keep the output of each bottleneck's last convolution, the widest of its three. The backward pass
+    /// recomputes it, a quarter of the block's floating-point operations. Combine it with [`ResNet::recompute_activations`] and
+    /// [`ResNet::recompute_outputs`].
+    #[must_use]
+    pub fn recompute_expansions(mut self) -> ResNet {
+        let blocks = self.stages_mut().flat_map(|stage| stage.iter_mut());
+        blocks.for_each(|block| block.recomputes_expansion = true);
+        self
+    }
+
+    /// From now on, the blocks are checkpointed so that they keep no more than a budget for the backward pass; with `None`, they
+    /// keep everything. The first batch of each shape runs through the blocks once more, to measure them.
+    ///
+    /// ```
+    /// use plimsoll::checkpoint::Budget;
+    /// use plimsoll::models::{ResNet, ResNetConfig};
+    /// use plimsoll::nn::{Module, Scope};
+    /// use plimsoll::{Device, SimConfig, Tensor};
+    /// let device = Device::sim(SimConfig::new(80 << 30));
+    /// let mut model = ResNet::new(&Scope::new(&device, 1), ResNetConfig::resnet50())?;
+    /// model.checkpoint_within(Budget::Bytes(400 << 20));
+    /// let images = Tensor::zeros(&[16, 3, 224, 224], &device)?;
+    /// let labels = Tensor::from_slice(&[7i64; 16], &[16], &device)?;
+    /// model.forward(&images)?.cross_entropy(&labels)?.backward()?;
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    pub fn checkpoint_within(&mut self, budget: impl Into<Option<Budget>>) {
+        self.checkpointer = budget.into().map(Checkpointer::new);
+    }
+
     fn stages_mut(&mut self) -> impl Iterator<Item = &mut ModuleList<Block>> {
         [&mut self.layer1, &mut self.layer2, &mut self.layer3, &mut self.layer4].into_iter()
     }
@@ -210,7 +243,15 @@ impl ResNet {
         let mut x = self.bn1.forward_relu(&self.conv1.forward(images)?)?;
         x = self.maxpool.forward(&x)?;
         let stages = [&self.layer1, &self.layer2, &self.layer3, &self.layer4];
-        stages.into_iter().flat_map(|stage| stage.iter()).try_fold(x, |x, block| block.forward(&x))
+        match &self.checkpointer {
+            None => {
+                stages.into_iter().flat_map(|stage| stage.iter()).try_fold(x, |x, block| block.forward(&x))
+            }
+            Some(checkpointer) => {
+                let steps: Vec<Step> = stages.into_iter().flat_map(|stage| stage.steps()).collect();
+                checkpointer.forward(&steps, &x)
+            }
+        }
     }
 }
 
@@ -240,8 +281,8 @@ fn started(scope: &Scope, layer: Conv2d, outputs: usize, kernel: usize) -> Resul
     Ok(layer)
 }
 
-/// A residual block: some convolutions, whose output is added to the input.
-#[derive(Debug)]
+/// A residual block: some convolutions, whose output is added to the input. Clones share parameters.
+#[derive(Clone, Debug)]
 struct Block {
     conv1: Conv2d,
     bn1: BatchNorm2d,
@@ -255,6 +296,8 @@ struct Block {
     recomputes: bool,
     /// Whether the output is recomputed in the backward pass.
     recomputes_output: bool,
+    /// Whether the output of the third convolution is recomputed in the backward pass.
+    recomputes_expansion: bool,
 }
 
 impl Block {
@@ -303,15 +346,15 @@ impl Block {
             downsample: (stride != 1 || inputs != outputs).then(downsample).transpose()?,
             recomputes: false,
             recomputes_output: false,
+            recomputes_expansion: false,
         })
     }
 }
 
 impl Block {
-    /// A normalization, ReLU and the next convolution.
-    fn between(&self, norm: &BatchNorm2d, next: &Conv2d, x: &Tensor) -> Result<Tensor> {
-        let cut = if self.recomputes { norm.forward_relu_recomputed(x) } else { norm.forward_relu(x) };
-        next.forward(&cut?)
+    /// A normalization and ReLU between two convolutions.
+    fn between(&self, norm: &BatchNorm2d, x: &Tensor) -> Result<Tensor> {
+        if self.recomputes { norm.forward_relu_recomputed(x) } else { norm.forward_relu(x) }
     }
 }
 
@@ -320,9 +363,16 @@ impl Module for Block {
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (mut y, mut last) = (self.conv1.forward(x)?, &self.bn2);
-        y = self.between(&self.bn1, &self.conv2, &y)?;
+        y = self.conv2.forward(&self.between(&self.bn1, &y)?)?;
         if let (Some(conv3), Some(bn3)) = (&self.conv3, &self.bn3) {
-            y = self.between(&self.bn2, conv3, &y)?;
+            let x = self.between(&self.bn2, &y)?;
+            y = match self.recomputes_expansion {
+                false => conv3.forward(&x)?,
+                true => {
+                    let conv3 = conv3.clone();
+                    recompute_output(move |x| conv3.forward(&x[0]), &[&x])?
+                }
+            };
             last = bn3;
         }
         let recomputes = self.recomputes_output;
@@ -339,7 +389,7 @@ impl Module for Block {
 }
 
 /// A convolution of 1 × 1 and its normalization.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Downsample {
     conv: Conv2d,
     norm: BatchNorm2d,

@@ -83,7 +83,7 @@ pub use pool::{
 pub use recurrent::{
     GRU, GRUCell, LSTM, LSTMCell, Nonlinearity, PackedSequence, RNN, RNNCell, RecurrentOptions,
 };
-pub(crate) use residual::ResidualStream;
+pub(crate) use residual::{ResidualStream, Sublayers};
 pub use scope::Scope;
 pub use sequential::Sequential;
 pub use shape::{ChannelShuffle, Flatten, Identity, PixelShuffle, PixelUnshuffle, Unflatten};

@@ -3,7 +3,10 @@
 //! A sublayer's output is not added immediately: the next normalization adds it in its own pass. A normalization's output is not
 //! kept but recomputed in the backward pass, from its input, which is kept anyway.
 
-use plimsoll_tensor::checkpoint::recompute_output;
+use std::ops::Range;
+use std::sync::Arc;
+
+use plimsoll_tensor::checkpoint::{Sequence, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Result, Tensor, autocast};
 
@@ -35,6 +38,45 @@ impl RowNorm for RmsNorm {
 
     fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         RmsNorm::forward_add(self, x, residual)
+    }
+}
+
+/// The sublayers of a model, as a sequence that is checkpointed within a budget. Those that run in one go share a stream.
+pub(crate) struct Sublayers {
+    label: LabelId,
+    sublayers: Vec<Box<Sublayer>>,
+}
+
+/// Adds a sublayer's output to the stream.
+type Sublayer = dyn Fn(&mut ResidualStream) -> Result<()> + Send + Sync;
+
+impl Sublayers {
+    /// Sublayers whose sums have this label.
+    pub(crate) fn new(label: LabelId) -> Sublayers {
+        Sublayers { label, sublayers: Vec::new() }
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        sublayer: impl Fn(&mut ResidualStream) -> Result<()> + Send + Sync + 'static,
+    ) {
+        self.sublayers.push(Box::new(sublayer));
+    }
+
+    pub(crate) fn shared(self) -> Arc<dyn Sequence> {
+        Arc::new(self)
+    }
+}
+
+impl Sequence for Sublayers {
+    fn len(&self) -> usize {
+        self.sublayers.len()
+    }
+
+    fn run(&self, range: Range<usize>, x: &Tensor) -> Result<Tensor> {
+        let mut stream = ResidualStream::new(x.clone(), self.label);
+        self.sublayers[range].iter().try_for_each(|sublayer| sublayer(&mut stream))?;
+        stream.into_sum()
     }
 }
 

@@ -188,7 +188,7 @@ impl Function for VocabParallelCrossEntropy {
         let factor = ignored.logical_not()?.to_dtype(dtype)?.sum()?.reciprocal()?;
         let loss = losses.sum()?.mul(&factor)?;
         for tensor in [x, weight, &index, &others, &ignored, &sums, &factor] {
-            save.tensor(tensor);
+            save.tensor(tensor)?;
         }
         Ok(vec![loss].into())
     }

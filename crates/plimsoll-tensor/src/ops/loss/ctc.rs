@@ -142,7 +142,7 @@ impl Function for CtcLoss {
         let none = label.full_like(f64::NEG_INFINITY)?;
         let losses = log_add([&blank, &label, &none])?.neg()?.squeeze(1)?;
         for tensor in [log_probs, labels, &paths, &losses] {
-            save.tensor(tensor);
+            save.tensor(tensor)?;
         }
         let losses = match self.zero_infinity {
             true => losses.masked_fill(&losses.isinf()?, 0.0)?,

@@ -154,8 +154,8 @@ impl Function for ActivationThenLinear {
     }
 
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
-        save.tensor(ins[0]);
-        save.tensor(ins[1]);
+        save.tensor(ins[0])?;
+        save.tensor(ins[1])?;
         Ok(smallvec![self.activation.of(ins[0])?.linear(ins[1], ins.get(2).copied())?])
     }
 
@@ -189,10 +189,10 @@ impl Function for LinearThenActivation {
     }
 
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
-        ins.iter().for_each(|tensor| save.tensor(tensor));
+        ins.iter().try_for_each(|tensor| save.tensor(tensor))?;
         let out = self.activation.of(&ins[0].linear(ins[1], ins.get(2).copied())?)?;
         if self.activation == Activation::Relu {
-            save.tensor(&out);
+            save.tensor(&out)?;
         }
         Ok(smallvec![out])
     }

@@ -29,7 +29,7 @@ impl Function for SwigluLinear {
     }
 
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
-        ins.iter().for_each(|tensor| save.tensor(tensor));
+        ins.iter().try_for_each(|tensor| save.tensor(tensor))?;
         Ok(smallvec![ins[0].swiglu(ins[1])?.linear(ins[2], None)?])
     }
 

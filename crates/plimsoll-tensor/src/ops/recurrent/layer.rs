@@ -79,7 +79,7 @@ impl Function for Layer {
         let outs = call(Forward { layer: *self }, &given)?;
         ins.iter()
             .chain(&outs.iter().collect::<SmallVec<[&Tensor; 3]>>())
-            .for_each(|tensor| save.tensor(tensor));
+            .try_for_each(|tensor| save.tensor(tensor))?;
         let mut results: Tensors = smallvec![outs[0].clone(), self.last(&outs[0])?];
         if self.cell == Cell::Lstm {
             // A copy, so that a program that keeps the state does not keep the memory of all steps.

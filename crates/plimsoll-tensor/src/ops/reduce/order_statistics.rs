@@ -37,8 +37,8 @@ impl Function for Median {
 
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
         let median = ins[0].reshape(&[-1])?.median_dim(0)?.0;
-        save.tensor(ins[0]);
-        save.tensor(&median);
+        save.tensor(ins[0])?;
+        save.tensor(&median)?;
         Ok(smallvec![median])
     }
 

@@ -138,8 +138,8 @@ impl Function for LogCumSumExp {
 
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
         let out = self.of(ins[0])?;
-        save.tensor(ins[0]);
-        save.tensor(&out);
+        save.tensor(ins[0])?;
+        save.tensor(&out)?;
         Ok(vec![out].into())
     }
 

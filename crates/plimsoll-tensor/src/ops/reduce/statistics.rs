@@ -20,7 +20,7 @@ impl Function for Between {
     }
 
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
-        ins.iter().for_each(|tensor| save.tensor(tensor));
+        ins.iter().try_for_each(|tensor| save.tensor(tensor))?;
         Ok(smallvec![ins[0].maximum(ins[1])?.minimum(ins[2])?])
     }
 
