@@ -91,15 +91,31 @@ pub fn lower(x: &Tensor) -> Result<Tensor> {
 }
 
 /// Restores the previous autocast setting when dropped. The outermost one also forgets the casts of parameters.
-pub(crate) struct Opened {
+struct Opened {
     _guard: ModeGuard,
 }
 
 impl Opened {
-    pub(crate) fn new(lower: Option<DType>) -> Opened {
+    fn new(lower: Option<DType>) -> Opened {
         DEPTH.set(DEPTH.get() + 1);
         Opened { _guard: ModeGuard::to(lower) }
     }
+}
+
+/// Runs `f` with this setting and casts of its own. Casts that `f` makes would otherwise be read by a later pass, and their
+/// derivatives would run after those of everything that is recorded before.
+pub(crate) fn apart<T>(lower: Option<DType>, f: impl FnOnce() -> T) -> T {
+    /// Restores the outer casts, even if `f` panics.
+    struct Outer(HashMap<usize, Cast>);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            let own = CASTS.replace(std::mem::take(&mut self.0));
+            drop(own);
+        }
+    }
+    let _outer = Outer(CASTS.take());
+    let _mode = ModeGuard::to(lower);
+    f()
 }
 
 impl Drop for Opened {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use plimsoll::checkpoint::Budget;
 use plimsoll::data::{DataError, DataLoader, Dataset, Subset};
 use plimsoll::nn::Module;
 use plimsoll::{Result, Tensor};
@@ -12,25 +13,44 @@ use super::task::{CHECKSUM_START, Network, checksum};
 const CHECKED: usize = 16;
 
 /// A module that maps images to a logit for each class.
-pub(super) struct Classifier(pub(super) Box<dyn Module>);
+pub(super) struct Classifier<M> {
+    module: M,
+    checkpoint_within: fn(&mut M, Budget),
+}
 
-impl Network for Classifier {
+impl<M: Module + 'static> Classifier<M> {
+    /// A network without blocks.
+    pub(super) fn new(module: M) -> Box<dyn Network> {
+        Classifier::of_blocks(module, |_, _| {})
+    }
+
+    /// A network whose blocks this function checkpoints within a budget.
+    pub(super) fn of_blocks(module: M, checkpoint_within: fn(&mut M, Budget)) -> Box<dyn Network> {
+        Box::new(Classifier { module, checkpoint_within })
+    }
+}
+
+impl<M: Module> Network for Classifier<M> {
     fn module(&self) -> &dyn Module {
-        self.0.as_ref()
+        &self.module
     }
 
     fn module_mut(&mut self) -> &mut dyn Module {
-        self.0.as_mut()
+        &mut self.module
+    }
+
+    fn checkpoint_within(&mut self, budget: Budget) {
+        (self.checkpoint_within)(&mut self.module, budget);
     }
 
     fn loss(&self, batch: &[Tensor]) -> Result<Tensor> {
         let [images, labels] = batch else { unreachable!("a batch has images and labels") };
-        self.0.forward(images)?.cross_entropy(labels)
+        self.module.forward(images)?.cross_entropy(labels)
     }
 
     fn score(&self, batch: &[Tensor]) -> Result<Option<f64>> {
         let [images, labels] = batch else { unreachable!("a batch has images and labels") };
-        let answers = self.0.forward(images)?.argmax(1)?;
+        let answers = self.module.forward(images)?.argmax(1)?;
         if !answers.device().has_values() {
             return Ok(None);
         }

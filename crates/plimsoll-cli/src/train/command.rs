@@ -11,13 +11,18 @@ use super::saves::Saves;
 use super::settings::Settings;
 use super::snapshot::{LogFile, SnapshotFile};
 use super::stop::{Signal, Stop};
-use super::{json, report, smallest, timeline};
+use super::{json, report, smallest, techniques, timeline};
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
 use crate::sink::Sink;
 
 /// Runs the job. Returns the text for stdout.
-pub(super) fn run(job: &Job, settings: &Settings, device: &Device, world: &World) -> Result<Answer, Failure> {
+pub(super) fn run(
+    job: &mut Job,
+    settings: &Settings,
+    device: &Device,
+    world: &World,
+) -> Result<Answer, Failure> {
     let is_first = world.rank() == 0;
     let mut saves = settings.saves.open(job, device)?;
     // An existing recording is not replaced without `--force`. This is checked now rather than after
@@ -70,9 +75,10 @@ pub(super) fn run(job: &Job, settings: &Settings, device: &Device, world: &World
                 sink.write(|out| timeline::write(&outcome.timeline, out))?;
             }
             let exit = ending(&outcome, saves.as_ref());
+            let savings = techniques::savings(job, &settings.device.simulated())?;
             let text = match settings.json {
-                true => json::result(job, &outcome, file.as_ref(), saves.as_ref()),
-                false => report::text(job, &outcome, saves.as_ref()),
+                true => json::result(job, &outcome, &savings, file.as_ref(), saves.as_ref()),
+                false => report::text(job, &outcome, &savings, saves.as_ref()),
             };
             Ok(Answer { text, exit })
         }
@@ -138,7 +144,7 @@ fn out_of_memory(
 ) -> Failure {
     let smallest = if job.group.rank() == 0 {
         output::progress("out of memory; looking for the smallest limit that works");
-        smallest::limit(job, settings.device.simulated(), device.memory_info().total_bytes)
+        smallest::limit(job, &settings.device.simulated(), device.memory_info().total_bytes)
     } else {
         None
     };

@@ -10,8 +10,10 @@ use plimsoll::parallel::{Bucket, Reproducible, Shard, ShardedUnit};
 use plimsoll::serialize::SerializeError;
 use plimsoll::{DType, Device, ProcessGroup, TimelineSpan};
 
+use super::fit::Fitted;
 use super::stop::Signal;
 use super::task::{Sampled, Task};
+use super::techniques::Techniques;
 use crate::exit::{Exit, Failure};
 
 /// A training job, apart from the device it runs on.
@@ -44,12 +46,54 @@ pub(crate) struct Job {
     pub(crate) tensor: usize,
     /// The lanes of a batch, if the bits must not depend on the number of ranks.
     pub(crate) reproducible: Option<Reproducible>,
+    /// What it does to take less memory.
+    pub(crate) techniques: Techniques,
+    /// How these were found, if `--fit` chose them.
+    pub(crate) fitted: Option<Fitted>,
 }
 
 impl Job {
     /// The number of equal parts of a batch, each of which is a pass of its own. All ranks together run one after another.
     pub(super) fn lanes(&self) -> usize {
         self.reproducible.map_or(self.group.size() / self.tensor, |reproducible| reproducible.lanes)
+    }
+
+    /// Whether a batch can be trained on in parts, one after the other.
+    pub(super) fn accumulates(&self) -> bool {
+        self.group.size() == 1 && self.reproducible.is_none()
+    }
+
+    /// The most parts of a batch.
+    pub(super) fn parts(&self) -> usize {
+        if self.accumulates() { self.batch_size } else { 1 }
+    }
+
+    /// Checks the techniques against the rest of the job.
+    ///
+    /// # Errors
+    /// A technique that this job cannot use.
+    pub(super) fn check_techniques(&self) -> Result<(), Failure> {
+        let Techniques { activations, accumulate } = self.techniques;
+        let wrong = |message: &str| Err(Failure::new(Exit::Usage, message));
+        if activations.is_some() && !self.task.has_blocks() {
+            return wrong(
+                "--activations is for networks of blocks: `train gpt`, and `train image --model resnet18` or `resnet50`",
+            );
+        }
+        if activations.is_some() && self.tensor > 1 {
+            return wrong(
+                "--activations does not work with layers that ranks share (`--parallel tp=N`): use --checkpoint",
+            );
+        }
+        if accumulate > 1 && !self.accumulates() {
+            return wrong(
+                "--accumulate is for one rank, without --reproducible: more ranks already have smaller parts of a batch",
+            );
+        }
+        if accumulate > self.batch_size {
+            return wrong("--accumulate has more parts than --batch-size has samples: use fewer parts");
+        }
+        Ok(())
     }
 
     /// Its ranks on a device; simulated if the device computes nothing.

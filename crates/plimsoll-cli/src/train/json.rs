@@ -12,6 +12,7 @@ use super::smallest::Smallest;
 use super::snapshot::SnapshotFile;
 use super::stop::Signal;
 use super::task::Metric;
+use super::techniques::Saving;
 
 /// The schema of a job, including failed ones. Changes of meaning raise the version; new fields do not.
 pub(crate) const SCHEMA: &str = "plimsoll.train/1";
@@ -20,6 +21,7 @@ pub(crate) const SCHEMA: &str = "plimsoll.train/1";
 pub(crate) fn result(
     job: &Job,
     outcome: &Outcome,
+    savings: &[Saving],
     file: Option<&SnapshotFile>,
     saves: Option<&Saves>,
 ) -> String {
@@ -45,6 +47,13 @@ pub(crate) fn result(
         "save_error": saves.and_then(Saves::failure).map(ToString::to_string),
         "ranks": outcome.together.as_ref().map(of_ranks),
         "sample": outcome.sample.as_ref().map(|sample| &sample.text),
+        "techniques": savings.iter().map(Saving::json).collect::<Vec<_>>(),
+        "fit": job.fitted.map(|fitted| json!({
+            "limit_bytes": fitted.limit_bytes,
+            "options": job.techniques.options(),
+            "simulated_runs": fitted.runs,
+            "times_as_long": fitted.times_as_long,
+        })),
     });
     fields[format!("{}_per_s", job.task.unit().plural)] = outcome.units_per_second.into();
     match job.task.metric() {

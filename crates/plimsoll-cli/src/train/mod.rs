@@ -2,7 +2,8 @@
 //!
 //! `mnist/`, `gpt/` and `image/` are the trainings, each a `Task` (`task.rs`). `run.rs` is the training loop, the same for
 //! all of them and on every device; `saves/` writes its checkpoints, and `stop.rs` handles signals. `smallest.rs` finds
-//! the smallest limit by running the job on the simulated device. `parallel.rs` finds out which rank this process is,
+//! the smallest limit by running the job on the simulated device, and `fit.rs` the fastest techniques within a limit; `techniques.rs`
+//! says what each saves. `parallel.rs` finds out which rank this process is,
 //! `spawn.rs` starts ranks, `model.rs` and `lanes.rs` have the network and the data of a rank, and `plan.rs` finds the fastest way to share the work.
 //! `progress.rs` shows the progress, `snapshot.rs` saves the memory history, `timeline.rs` writes the estimated timeline of
 //! a step, and `report.rs` and `json.rs` print the result. `command.rs` puts them together.
@@ -10,6 +11,7 @@
 mod classifier;
 mod command;
 mod device;
+mod fit;
 mod gpt;
 mod image;
 mod job;
@@ -25,11 +27,13 @@ mod report;
 mod run;
 mod saves;
 mod settings;
+mod simulated;
 mod smallest;
 mod snapshot;
 mod spawn;
 mod stop;
 mod task;
+mod techniques;
 mod timeline;
 mod watch;
 
@@ -114,7 +118,12 @@ pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
         job.replicate = settings.parallel.replicate();
         job.tensor = settings.parallel.tensor();
         job.reproducible = settings.parallel.reproducible();
-        command::run(&job, settings, &device, &world)
+        if let Some(limit) = settings.fit {
+            device.set_memory_limit(limit);
+            job.fitted = Some(fit::fit(&mut job, &settings.device.simulated(), limit)?);
+        }
+        job.check_techniques()?;
+        command::run(&mut job, settings, &device, &world)
     });
     if let Err(failure) = &outcome {
         parallel::tell(&world, failure);

@@ -44,6 +44,9 @@ impl Model {
             (DeviceMesh::new(group, &dims)?, scope)
         };
         let mut network = job.task.network(&scope)?;
+        if let Some(budget) = job.techniques.activations {
+            network.checkpoint_within(budget);
+        }
         let whole = network.module().parameters();
         let count = |shape: &[usize]| shape.iter().product::<usize>() as u64;
         let whole_count = whole.iter().map(|parameter| count(parameter.shape())).sum();

@@ -9,23 +9,22 @@ use std::path::Path;
 use std::str::FromStr;
 
 use plimsoll::parallel::Shard;
-use plimsoll::{Bytes, Device, ProcessGroup, SimConfig};
+use plimsoll::{Bytes, ProcessGroup, SimConfig};
 use plimsoll_trace::render::words::counted;
 use serde_json::{Value, json};
 
-use super::job::{Job, Outcome};
+use super::fit::{self, Found};
+use super::job::Job;
 use super::json::pretty;
 use super::parallel::divides;
 use super::progress;
-use super::stop::Stop;
+use super::simulated::{Simulated, simulated};
 use crate::exit::{Answer, Exit, Failure};
 use crate::output::{self, BOLD, RESET};
 use crate::page::quoted;
 
 /// The schema of a plan. Changes of meaning raise the version; new fields do not.
 const SCHEMA: &str = "plimsoll.train.plan/1";
-/// Steps of a run: after the first ones, optimizer state exists and units are gathered ahead.
-const STEPS: u64 = 4;
 
 /// The GPUs to plan for: `16xH200`.
 #[derive(Clone, Debug)]
@@ -93,13 +92,16 @@ pub(super) fn run(
     let (mut rows, mut first) = (Vec::new(), None);
     for (option, mut job) in jobs {
         divides(job.batch_size, gpus.count)?;
-        job.length.steps = Some(job.length.steps.map_or(STEPS, |steps| steps.min(STEPS)));
         job.group = ProcessGroup::simulated(0, gpus.count);
         for (shard, options) in ways {
             output::progress(&format!("simulating {} of {tries}", rows.len() + 1));
             job.shard = *shard;
-            let options = options.iter().copied().chain(option).map(str::to_owned).collect();
-            rows.push(row(&job, gpus, bound, options)?);
+            let options: Vec<String> = options.iter().copied().chain(option).map(str::to_owned).collect();
+            let own = row(&mut job, gpus, bound, options.clone())?;
+            if let (false, None) = (own.fits, option) {
+                rows.extend(made_to_fit(&mut job, gpus, bound, &own)?);
+            }
+            rows.push(own);
         }
         // Sharded over as few hosts as needed.
         let sizes = successors(Some(GPUS_OF_A_HOST), |size| size.checked_mul(2));
@@ -110,7 +112,7 @@ pub(super) fn run(
             job.replicate = gpus.count / size;
             let way = format!("--parallel replicate={},shard={size}", job.replicate);
             let options = [way].into_iter().chain(option.map(str::to_owned)).collect();
-            rows.push(row(&job, gpus, bound, options)?);
+            rows.push(row(&mut job, gpus, bound, options)?);
             if rows.last().is_some_and(|row| row.fits) {
                 break;
             }
@@ -128,20 +130,24 @@ pub(super) fn run(
     Ok(Answer { text, exit })
 }
 
+/// The fastest techniques with which a way fits that does not fit by itself.
+fn made_to_fit(job: &mut Job, gpus: &Gpus, bound: u64, own: &Row) -> Result<Option<Row>, Failure> {
+    let found = fit::search(job, &gpus.gpu, bound.saturating_sub(own.outside_bytes))?;
+    Ok(found.map(|Found { techniques, takes, .. }| Row {
+        options: own.options.iter().cloned().chain(techniques.options()).collect(),
+        allocated_bytes: takes.allocated_bytes,
+        reserved_bytes: takes.reserved_bytes,
+        outside_bytes: takes.outside_bytes,
+        step_s: takes.step_s,
+        fits: takes.reserved_bytes + takes.outside_bytes <= bound,
+    }))
+}
+
 /// Runs the job on a GPU of unlimited size.
-fn row(job: &Job, gpus: &Gpus, bound: u64, options: Vec<String>) -> Result<Row, Failure> {
-    let mut unlimited = gpus.gpu.as_ref().clone();
-    unlimited.capacity_bytes = u64::MAX / 4;
-    let outcome = job.run(&Device::sim(unlimited), &mut (), None, &Stop::default());
-    let Outcome { memory, estimated_step, .. } = outcome?;
-    let row = Row {
-        options,
-        allocated_bytes: memory.peak_allocated_bytes,
-        reserved_bytes: memory.peak_reserved_bytes,
-        outside_bytes: memory.outside_bytes.unwrap_or(0),
-        step_s: estimated_step.map_or(0.0, |step| step.as_secs_f64()),
-        fits: false,
-    };
+fn row(job: &mut Job, gpus: &Gpus, bound: u64, options: Vec<String>) -> Result<Row, Failure> {
+    let Simulated { allocated_bytes, reserved_bytes, outside_bytes, step_s } =
+        simulated(job, &gpus.gpu, None)?;
+    let row = Row { options, allocated_bytes, reserved_bytes, outside_bytes, step_s, fits: false };
     Ok(Row { fits: row.total_bytes() <= bound, ..row })
 }
 
@@ -153,6 +159,8 @@ fn command(gpus: &Gpus, row: &Row) -> String {
         match word.as_str() {
             "--plan" => drop(words.next()),
             "--json" | "--checkpoint" => {}
+            "--activations" | "--accumulate" => drop(words.next()),
+            _ if word.starts_with("--activations=") || word.starts_with("--accumulate=") => {}
             _ if word.starts_with("--plan=") => {}
             _ => kept.push(quoted(Path::new(&word))),
         }
@@ -189,16 +197,17 @@ fn of_text(gpus: &Gpus, bound: u64, rows: &[Row], job: &Job) -> String {
             Bytes(bound)
         )
     };
+    let width = rows.iter().map(|row| row.shown().len()).max().unwrap_or(0).max(46);
     // Writing to a `String` cannot fail.
     let _ = writeln!(
         out,
-        "\n{:<46} {:>10} {:>11} {:>11} {:>11}",
+        "\n{:<width$} {:>10} {:>11} {:>11} {:>11}",
         "", "a step", "allocated", "reserved", "with NCCL"
     );
     for row in rows {
         let _ = writeln!(
             out,
-            "{:<46} {:>7.1} ms {:>11} {:>11} {:>11}{}",
+            "{:<width$} {:>7.1} ms {:>11} {:>11} {:>11}{}",
             row.shown(),
             row.step_s * 1e3,
             Bytes(row.allocated_bytes).to_string(),

@@ -13,13 +13,14 @@ use super::saves::Saves;
 use super::smallest::{GRAIN_BYTES, Smallest};
 use super::stop::Signal;
 use super::task::{Metric, Sampled};
+use super::techniques::Saving;
 use crate::output::{BOLD, RESET};
 
 /// The maximum number of owners that a report lists by name; all others share one row.
 const LISTED: usize = 10;
 
 /// The result of a job that finished.
-pub(crate) fn text(job: &Job, outcome: &Outcome, saves: Option<&Saves>) -> String {
+pub(crate) fn text(job: &Job, outcome: &Outcome, savings: &[Saving], saves: Option<&Saves>) -> String {
     let memory = &outcome.memory;
     let mut out = format!("{BOLD}{}{RESET}\n", verdict(job, outcome, saves));
     if let Some(rate) = outcome.units_per_second {
@@ -43,6 +44,7 @@ pub(crate) fn text(job: &Job, outcome: &Outcome, saves: Option<&Saves>) -> Strin
     categories(&mut out, memory);
     reserved(&mut out, outcome);
     owners(&mut out, memory);
+    techniques(&mut out, savings);
     ranks(&mut out, outcome);
     beyond(&mut out, outcome);
     out
@@ -149,6 +151,21 @@ fn reserved(out: &mut String, outcome: &Outcome) {
     }
 }
 
+/// What each technique saved, by runs without it.
+fn techniques(out: &mut String, savings: &[Saving]) {
+    if savings.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n{BOLD}Techniques{RESET} (compared with simulated steps without each)");
+    for saving in savings {
+        let saved = Bytes(saving.saved_bytes().unsigned_abs()).to_string();
+        let word = if saving.saved_bytes() < 0 { "costs" } else { "saves" };
+        let longer = 100.0 * (saving.times_as_long - 1.0);
+        let _ = writeln!(out, "  {:<28} {word} {saved}, a step takes about {longer:+.1} %", saving.option);
+        let _ = writeln!(out, "  {:<28} in Rust: {}", "", saving.in_rust);
+    }
+}
+
 /// The shared results of the ranks.
 fn ranks(out: &mut String, outcome: &Outcome) {
     let Some(together) = &outcome.together else { return };
@@ -244,7 +261,8 @@ fn beyond(out: &mut String, outcome: &Outcome) {
 
 /// Why a job ran out of memory, which request failed, and how much would have been enough.
 pub(crate) fn out_of_memory(job: &Job, report: &OutOfMemory, smallest: Option<&Smallest>) -> String {
-    let smaller = job.task.smaller();
+    let fit = if job.fitted.is_none() { ", or --fit SIZE" } else { "" };
+    let smaller = format!("{}{fit}", job.task.smaller());
     if job.group.rank() > 0 {
         return report.to_string(); // the first rank looks for the limit
     }

@@ -14,6 +14,7 @@ use super::lanes::{Lanes, first_sample};
 use super::model::Model;
 use super::saves::{Progress, Saved, Saves};
 use super::stop::{Signal, Stop};
+use super::task::Network;
 use super::watch::Watch;
 use crate::cuda::without_dnn;
 
@@ -26,6 +27,26 @@ use crate::cuda::without_dnn;
 /// The seed of this rank's random numbers. With lanes, all ranks have the job's seed, from which that of each lane is derived.
 fn job_seed(job: &Job, seed: u64, group: &ProcessGroup) -> u64 {
     if job.reproducible.is_some() { seed } else { rank_seed(seed, group.rank()) }
+}
+
+/// Adds up the gradients of the parts of a batch. Returns the mean loss.
+fn in_parts(job: &Job, network: &dyn Network, batch: &[Tensor]) -> plimsoll::Result<Tensor> {
+    let rows = batch[0].shape()[0];
+    let size = rows.div_ceil(job.techniques.accumulate).max(1);
+    let mut sum: Option<Tensor> = None;
+    for start in (0..rows).step_by(size) {
+        let size = size.min(rows - start);
+        let part = batch.iter().map(|tensor| tensor.narrow(0, start, size));
+        let part = part.collect::<plimsoll::Result<Vec<_>>>()?;
+        let loss = job.precision.run(|| network.loss(&part))?.mul_scalar(size as f64 / rows as f64)?;
+        loss.backward()?;
+        let own = loss.detach();
+        sum = Some(match sum {
+            None => own,
+            Some(sum) => sum.add(&own)?,
+        });
+    }
+    Ok(sum.unwrap_or_else(|| unreachable!("a batch has rows")))
 }
 
 /// A job on its device.
@@ -343,6 +364,10 @@ impl<'a> Run<'a> {
         let step =
             |batch: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> plimsoll::Result<Vec<Tensor>> {
                 let losses = match job.reproducible {
+                    None if job.techniques.accumulate > 1 => {
+                        optimizers[0].zero_grad();
+                        vec![in_parts(job, network.as_ref(), batch)?]
+                    }
                     None => {
                         let loss = job.precision.run(|| network.loss(batch))?;
                         optimizers[0].zero_grad();

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use plimsoll::checkpoint::Budget;
 use plimsoll::dist::World;
 use plimsoll::parallel::Shard;
 
@@ -12,6 +13,8 @@ use super::parallel::ParallelArgs;
 use super::plan::Gpus;
 use super::saves::SaveArgs;
 use super::task::Task;
+use super::techniques::{self, Techniques};
+use crate::bytes;
 
 #[derive(Args)]
 pub(crate) struct Settings {
@@ -37,6 +40,18 @@ pub(crate) struct Settings {
     /// the host. No effect on other devices
     #[arg(long)]
     pub(super) capture: bool,
+    /// What the network's blocks may keep for the backward pass, such as 400MiB; the rest is computed again. `auto` keeps as little as
+    /// possible while each block runs at most twice
+    #[arg(long, value_name = "SIZE|auto", value_parser = techniques::budget, help_heading = "Less memory")]
+    activations: Option<Budget>,
+    /// Train on each batch in N parts, one after the other, and add up their gradients
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..),
+          help_heading = "Less memory")]
+    accumulate: u32,
+    /// Reserve at most this many bytes, and choose the fastest of the techniques above that do; found by simulated runs
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive, help_heading = "Less memory",
+          conflicts_with_all = ["activations", "accumulate", "memory_limit", "plan"])]
+    pub(super) fit: Option<u64>,
     #[command(flatten)]
     pub(super) saves: SaveArgs,
     /// Save the memory history, for PyTorch's viewer; also when memory runs out. With several ranks, only rank 0 saves it
@@ -84,6 +99,8 @@ impl Settings {
             replicate: 1,
             tensor: 1,
             reproducible,
+            techniques: Techniques { activations: self.activations, accumulate: self.accumulate as usize },
+            fitted: None,
         }
     }
 }

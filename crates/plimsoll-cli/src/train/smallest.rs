@@ -26,17 +26,14 @@ pub(crate) struct Smallest {
 
 /// The smallest limit for `job` on a device like `sim` of any size; `None` if the job fails for a reason other than
 /// memory.
-pub(crate) fn limit(job: &Job, mut sim: SimConfig, capacity_bytes: u64) -> Option<Smallest> {
-    sim.capacity_bytes = u64::MAX / 4;
+pub(crate) fn limit(job: &Job, sim: &SimConfig, capacity_bytes: u64) -> Option<Smallest> {
     let mut tried = 0;
     let mut passes = |limit: u64| {
         tried += 1;
-        let device = Device::sim(sim.clone());
-        device.set_memory_limit(limit);
-        job.run(&device, &mut (), None, &Stop::default()).is_ok()
+        passes(job, sim, limit)
     };
     // Without a limit, the job reserves as many bytes as it can ever use, so it succeeds with a limit of that size.
-    let device = Device::sim(sim.clone());
+    let device = unlimited(sim);
     let free_run = job.run(&device, &mut (), None, &Stop::default()).ok()?;
     let mut enough = free_run.memory.peak_reserved_bytes.next_multiple_of(GRAIN_BYTES);
     // A limit of zero certainly fails.
@@ -46,4 +43,17 @@ pub(crate) fn limit(job: &Job, mut sim: SimConfig, capacity_bytes: u64) -> Optio
         if passes(middle) { enough = middle } else { too_little = middle }
     }
     Some(Smallest { limit_bytes: enough, fits_device: enough <= capacity_bytes, tried: tried + 1 })
+}
+
+/// Whether the whole job runs with this limit on a device like `sim` of any size.
+pub(super) fn passes(job: &Job, sim: &SimConfig, limit: u64) -> bool {
+    let device = unlimited(sim);
+    device.set_memory_limit(limit);
+    job.run(&device, &mut (), None, &Stop::default()).is_ok()
+}
+
+fn unlimited(sim: &SimConfig) -> Device {
+    let mut sim = sim.clone();
+    sim.capacity_bytes = u64::MAX / 4;
+    Device::sim(sim)
 }

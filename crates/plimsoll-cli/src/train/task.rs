@@ -1,6 +1,7 @@
 //! The data and network of a training run: [`Task`]. `mnist/`, `gpt/` and `image/` each implement it; the
 //! loop (`run.rs`), the checkpoints and the reports use only this.
 
+use plimsoll::checkpoint::Budget;
 use plimsoll::data::{DataError, DataLoader};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::Optimizer;
@@ -65,6 +66,16 @@ pub(crate) trait Task {
     /// If the data cannot be read.
     fn identity(&self) -> std::result::Result<Identity, DataError>;
 
+    /// Whether the network consists of blocks that can be checkpointed.
+    fn has_blocks(&self) -> bool {
+        false
+    }
+
+    /// Whether the parts of a batch have the gradients of the whole batch: a network with batch statistics does not.
+    fn has_exact_parts(&self) -> bool {
+        true
+    }
+
     /// Small files that are saved next to the weights: names and contents.
     fn companions(&self) -> Vec<(&'static str, String)> {
         Vec::new()
@@ -83,6 +94,11 @@ pub(crate) trait Network {
 
     /// Its parameters and buffers, mutable, so that parameters can be replaced.
     fn module_mut(&mut self) -> &mut dyn Module;
+
+    /// From now on, blocks keep at most this much for the backward pass. Does nothing if the network has no blocks.
+    fn checkpoint_within(&mut self, budget: Budget) {
+        let _ = budget;
+    }
 
     /// The mean loss of a batch.
     ///

@@ -1,7 +1,7 @@
 //! The conditions of a function's first run (inputs, random numbers, autocast), so that it can run again under the same
 //! ones.
 
-use crate::autocast::Opened;
+use crate::autocast;
 use crate::autocast_mode;
 use crate::autograd::{Recomputing, Saved};
 use crate::device::Device;
@@ -67,8 +67,7 @@ impl FirstRun {
     pub(super) fn run_again<T>(&self, f: impl FnOnce() -> T) -> T {
         let random: Vec<RngState> = self.random.iter().map(|(device, _)| device.rng_state()).collect();
         self.random.iter().for_each(|(device, state)| device.set_rng_state(*state));
-        let result = {
-            let _as_before = Opened::new(self.autocast);
+        let result = autocast::apart(self.autocast, || {
             let _second = Recomputing::new();
             match &self.generator {
                 None => f(),
@@ -79,7 +78,7 @@ impl FirstRun {
                     random::with_generator(&generator, f)
                 }
             }
-        };
+        });
         for ((device, _), state) in self.random.iter().zip(random) {
             device.set_rng_state(state);
         }

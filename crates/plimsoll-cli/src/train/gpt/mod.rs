@@ -62,7 +62,7 @@ pub(crate) struct GptArgs {
     #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = probability, help_heading = "Model")]
     dropout: f64,
     /// Activation checkpointing: recompute each block's activations in the backward pass, to use less memory
-    #[arg(long, help_heading = "Model")]
+    #[arg(long, conflicts_with_all = ["activations", "fit"], help_heading = "Model")]
     checkpoint: bool,
     /// Steps to train
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -299,6 +299,10 @@ impl Task for Gpt {
         Ok(Identity { options: options.as_object().cloned().unwrap_or_default(), data })
     }
 
+    fn has_blocks(&self) -> bool {
+        true
+    }
+
     /// The files that `transformers` needs to load the weights, and a file with the character of each token.
     fn companions(&self) -> Vec<(&'static str, String)> {
         let Gpt2Config { vocab_size, n_positions, n_embd, n_layer, n_head, dropout, .. } = self.config;
@@ -328,7 +332,7 @@ impl Task for Gpt {
     fn smaller(&self) -> &'static str {
         match self.config.gradient_checkpointing {
             true => "a smaller --batch-size, --context or --width",
-            false => "a smaller --batch-size or --context, or --checkpoint",
+            false => "a smaller --batch-size or --context",
         }
     }
 }

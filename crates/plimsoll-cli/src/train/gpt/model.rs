@@ -1,5 +1,6 @@
 //! A GPT-2 for training: [`LanguageModel`].
 
+use plimsoll::checkpoint::Budget;
 use plimsoll::models::{Gpt2, Gpt2Config};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::{Result, Tensor};
@@ -27,6 +28,10 @@ impl Network for LanguageModel {
 
     fn module_mut(&mut self) -> &mut dyn Module {
         &mut self.gpt
+    }
+
+    fn checkpoint_within(&mut self, budget: Budget) {
+        self.gpt.checkpoint_within(budget);
     }
 
     fn loss(&self, batch: &[Tensor]) -> Result<Tensor> {

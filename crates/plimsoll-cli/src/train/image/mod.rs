@@ -15,7 +15,6 @@ use serde_json::{Map, Value, json};
 
 use self::folder::Images;
 use self::model::Model;
-use super::classifier::Classifier;
 use super::job::{Job, Length};
 use super::optimizer::{Optimizer, cosine, learning_rate};
 use super::settings::Settings;
@@ -37,7 +36,7 @@ pub(crate) struct ImageArgs {
     /// The network
     #[arg(long, value_enum, default_value_t = Model::Cnn)]
     model: Model,
-    /// Height and width to which images are resized and cropped [default: 64 for cnn, 224 for resnet18]
+    /// Height and width to which images are resized and cropped [default: 64 for cnn, 224 for a ResNet]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     image_size: Option<u32>,
     /// Random augmentation of training images
@@ -163,7 +162,7 @@ impl Task for Image {
     }
 
     fn network(&self, scope: &Scope) -> Result<Box<dyn Network>> {
-        Ok(Box::new(Classifier(self.model.build(scope, self.side, self.data.classes.len())?)))
+        self.model.build(scope, self.side, self.data.classes.len())
     }
 
     fn optimizer(&self, parameters: Vec<Tensor>, lr: f64) -> Box<dyn optim::Optimizer> {
@@ -211,6 +210,14 @@ impl Task for Image {
         });
         let data = self.data.checksum();
         Ok(Identity { options: options.as_object().cloned().unwrap_or_default(), data })
+    }
+
+    fn has_blocks(&self) -> bool {
+        self.model != Model::Cnn
+    }
+
+    fn has_exact_parts(&self) -> bool {
+        self.model == Model::Cnn
     }
 
     fn companions(&self) -> Vec<(&'static str, String)> {

@@ -3,7 +3,10 @@
 use clap::ValueEnum;
 use plimsoll::Result;
 use plimsoll::models::{ResNet, ResNetConfig};
-use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequential};
+use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, ReLU, Scope, Sequential};
+
+use super::super::classifier::Classifier;
+use super::super::task::Network;
 
 /// A network that classifies images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -13,6 +16,9 @@ pub(super) enum Model {
     /// ResNet-18, with torchvision's parameter names
     #[value(name = "resnet18")]
     ResNet18,
+    /// ResNet-50, with torchvision's parameter names
+    #[value(name = "resnet50")]
+    ResNet50,
 }
 
 impl Model {
@@ -21,6 +27,7 @@ impl Model {
         match self {
             Model::Cnn => "cnn",
             Model::ResNet18 => "resnet18",
+            Model::ResNet50 => "resnet50",
         }
     }
 
@@ -28,7 +35,7 @@ impl Model {
     pub(super) fn default_side(self) -> usize {
         match self {
             Model::Cnn => 64,
-            Model::ResNet18 => 224,
+            Model::ResNet18 | Model::ResNet50 => 224,
         }
     }
 
@@ -36,19 +43,19 @@ impl Model {
     pub(super) fn smallest_side(self) -> usize {
         match self {
             Model::Cnn => 8,
-            Model::ResNet18 => 1,
+            Model::ResNet18 | Model::ResNet50 => 1,
         }
     }
 
     /// The network, with initial values.
-    pub(super) fn build(self, scope: &Scope, side: usize, classes: usize) -> Result<Box<dyn Module>> {
-        match self {
-            Model::Cnn => Ok(Box::new(cnn(scope, side, classes)?)),
-            Model::ResNet18 => {
-                let config = ResNetConfig { num_classes: classes, ..ResNetConfig::resnet18() };
-                Ok(Box::new(ResNet::new(scope, config)?))
-            }
-        }
+    pub(super) fn build(self, scope: &Scope, side: usize, classes: usize) -> Result<Box<dyn Network>> {
+        let config = match self {
+            Model::Cnn => return Ok(Classifier::new(cnn(scope, side, classes)?)),
+            Model::ResNet18 => ResNetConfig::resnet18(),
+            Model::ResNet50 => ResNetConfig::resnet50(),
+        };
+        let model = ResNet::new(scope, ResNetConfig { num_classes: classes, ..config })?;
+        Ok(Classifier::of_blocks(model, |model, budget| model.checkpoint_within(budget)))
     }
 }
 

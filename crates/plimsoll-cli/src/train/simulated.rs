@@ -1,0 +1,54 @@
+//! A few steps of a job on a simulated device: [`simulated`].
+
+use plimsoll::{Device, SimConfig};
+
+use super::job::{Error, Job, Outcome};
+use super::stop::Stop;
+
+/// Steps of a run: after the first ones, optimizer state exists and units are gathered ahead.
+const STEPS: u64 = 4;
+/// The GPU by which the time of a step is compared if the device's own rates are unknown.
+const TIMED: &str = "H200";
+
+/// What a job takes on a simulated device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Simulated {
+    pub(super) allocated_bytes: u64,
+    pub(super) reserved_bytes: u64,
+    pub(super) outside_bytes: u64,
+    /// The estimated time of a step. On a device of unknown rates, that of another GPU: good only to compare.
+    pub(super) step_s: f64,
+}
+
+/// Runs some steps of the job, and its test, on a device like `sim` that reserves at most `limit` bytes.
+///
+/// # Errors
+/// The errors of the job, such as out of memory.
+pub(super) fn simulated(job: &mut Job, sim: &SimConfig, limit: Option<u64>) -> Result<Simulated, Error> {
+    let length = job.length;
+    job.length.steps = Some(length.steps.map_or(STEPS, |steps| steps.min(STEPS)));
+    let result = run(job, sim, limit);
+    job.length = length;
+    result
+}
+
+fn run(job: &Job, sim: &SimConfig, limit: Option<u64>) -> Result<Simulated, Error> {
+    let run = |sim: &SimConfig, limit: Option<u64>| {
+        let mut sim = sim.clone();
+        sim.capacity_bytes = u64::MAX / 4;
+        let device = Device::sim(sim);
+        device.set_memory_limit(limit);
+        job.run(&device, &mut (), None, &Stop::default())
+    };
+    let Outcome { memory, estimated_step, .. } = run(sim, limit)?;
+    let step = match estimated_step {
+        Some(step) => Some(step),
+        None => run(&SimConfig::like(TIMED)?, None)?.estimated_step,
+    };
+    Ok(Simulated {
+        allocated_bytes: memory.peak_allocated_bytes,
+        reserved_bytes: memory.peak_reserved_bytes,
+        outside_bytes: memory.outside_bytes.unwrap_or(0),
+        step_s: step.map_or(0.0, |step| step.as_secs_f64()),
+    })
+}
