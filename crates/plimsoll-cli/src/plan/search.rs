@@ -22,10 +22,10 @@ use crate::predict::trials::{How, Trials};
 use crate::protocol::Applied;
 use crate::techniques::{Operators, Set, Technique};
 
-/// The runs that a search usually makes after those it has in mind.
+/// How many runs a search usually makes after the ones that it already knows it needs.
 const DECIDING: u32 = 4;
 
-/// The share of the first trial, which imports the program, that another one usually takes.
+/// The first trial, which imports the program, usually takes this many times as long as a later one.
 const USUAL_PART: u32 = 10;
 
 /// Trials and their results.
@@ -49,7 +49,7 @@ pub(super) struct Search<'a, 'scope> {
     announced: Vec<Set>,
     /// When the first trial ended.
     since: Option<Instant>,
-    /// Whether the unmodified program's cost was requested, which other sets are compared with.
+    /// Whether the cost of the unmodified program was requested; other sets are compared with it.
     is_priced: bool,
     /// Whether the user ended the search, or its time was up.
     pub(super) is_interrupted: bool,
@@ -83,8 +83,8 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Tries sets until the goal is met as well as possible. The first candidate is the unchanged program.
-    /// A second call continues with any corrections that were made to candidates in the meantime.
+    /// Tries sets until the goal is met as well as possible. The first candidate is the unchanged program. A second
+    /// call takes into account corrections that were made to candidates in the meantime.
     ///
     /// # Errors
     /// I/O errors.
@@ -135,8 +135,9 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// About how long the search takes if it runs this many sets now, and a few after them, by the time of the `runs` so
-    /// far. It ends with a run at the GPU's size, which takes about half as long as the first.
+    /// Estimates the time that the search still takes, from the average time of the `runs` so far: it runs this many
+    /// sets now, and a few after them. It ends with a run at the GPU's size, which takes about half as long as the
+    /// first.
     fn remaining(&self, sets: usize, runs: usize) -> Duration {
         let (first, since) = (self.trials.first(), self.since.map_or(Duration::ZERO, |it| it.elapsed()));
         let each = match u32::try_from(runs) {

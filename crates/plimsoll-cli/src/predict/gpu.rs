@@ -57,7 +57,7 @@ pub(crate) struct Target {
     pub(crate) total_bytes: u64,
     /// The maximum memory that a process uses outside the allocator.
     pub(crate) context_bytes: u64,
-    /// The minimum that it uses there. It is less than the maximum only until something has run.
+    /// The minimum that it uses there. The two differ only before something has run.
     pub(crate) least_context_bytes: u64,
     /// The memory that other programs use on the GPU (`--others`).
     pub(crate) others_bytes: u64,

@@ -9,7 +9,7 @@ pub(crate) struct Machine {
     pub(crate) memory_bytes: Option<u64>,
     /// Whether that is the memory of this machine, not a size that the user gave.
     pub(crate) is_this: bool,
-    /// Whether that is what the GPU leaves of the memory that it shares with the host.
+    /// Whether the GPU shares the host's memory, and this is the part that it leaves.
     pub(crate) is_left: bool,
     /// The size of `/dev/shm`.
     pub(crate) shm_bytes: Option<u64>,

@@ -101,7 +101,7 @@ pub(super) enum Answer {
     Late,
     /// The time for all trials ran out; pending requests get no answer.
     Abandoned,
-    /// The serving process has ended. Contains its run, if that has not been returned before.
+    /// The serving process has ended. Contains its run, if that was not returned before.
     Gone(Option<Run>),
 }
 

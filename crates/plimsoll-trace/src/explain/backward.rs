@@ -26,8 +26,8 @@ use crate::timeline::Life;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForwardLines(BTreeMap<EventIndex, ForwardLine>);
 
-/// The number of passes before a backward pass that may have saved something for it. If two models are trained in
-/// alternation, a forward pass is two passes before its backward pass.
+/// How many passes before a backward pass may have saved tensors for it. If two models are trained in alternation, a
+/// forward pass is two passes before its backward pass.
 const PASSES_BEFORE: usize = 6;
 /// The number of operators that are searched beyond the bounds and between them. In real recordings no derivative
 /// is farther away; without this limit, a forged file could have millions to search.
@@ -211,7 +211,8 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// The operator that a request of the backward pass belongs to; `None` if it is known to be none of those found.
+    /// The operator that a request of the backward pass belongs to; `None` if it is certainly none of the operators
+    /// found.
     fn place_of(&mut self, bytes: u64, stack: Option<StackId>, operator: Option<Name>) -> Option<usize> {
         let lowest = self.saved.last().copied().unwrap_or(0);
         let highest = self.at.min(self.highest).max(lowest);

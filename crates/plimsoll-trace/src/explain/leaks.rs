@@ -104,8 +104,8 @@ pub struct Course {
 }
 
 impl Course {
-    /// If there are too few steps for a verdict, the bytes of each step that are still live at the end: the smallest
-    /// amount of the later steps. `None` unless every step, including the first, left some.
+    /// If there are too few steps for a verdict, how many bytes each step leaves live at the end: the smallest number
+    /// of the later steps. `None` unless every step, including the first, left some.
     pub fn kept_of_each(&self) -> Option<u64> {
         let (first, others) = self.kept.split_first().filter(|_| self.verdict == Verdict::TooFewSteps)?;
         let (least, most) = (*others.iter().min()?, *others.iter().max()?);

@@ -30,7 +30,7 @@ const EXPOSED: f64 = 0.1;
 const FORWARD: f64 = 1.0 / 3.0;
 /// Seconds of a host with factor 1 for an operator, if the time of the host was not measured.
 const HOST_S: f64 = 13e-6;
-/// Seconds that a launch takes in the driver of a host with factor 1; the stand-in's takes none.
+/// Seconds that a launch takes in the driver, on a host with factor 1. The stand-in takes none.
 const LAUNCH_S: f64 = 3.5e-6;
 /// Seconds of a host with factor 1 for each checkpointed block, in addition to its operators, with PyTorch's
 /// checkpointing or ours: half of what the host of an H200 took (note 0019), whose factor is about 2.
@@ -42,7 +42,8 @@ pub(super) struct Work {
     rows: Vec<(Phase, Operators)>,
     /// Seconds in which neither the host nor the GPU works, because the host waits for results.
     idle_s: f64,
-    /// Seconds of the training machine's processor in a step without the driver's, if they were measured here.
+    /// Processor seconds of a step on the training machine, without the driver's; `None` if nothing was measured
+    /// here.
     host_s: Option<f64>,
     /// The host factor of the training machine.
     factor: f64,
@@ -85,7 +86,7 @@ pub(super) struct Cost {
     pub(super) wire_bytes: u64,
     /// Seconds that the host works in a step.
     pub(super) host_s: f64,
-    /// Whether that was measured, and not assumed for each operator.
+    /// Whether these seconds were measured. If not, each operator is assumed to take the same time.
     pub(super) is_measured: bool,
     /// What a step waits for most of the time.
     pub(super) bound: Bound,

@@ -27,8 +27,8 @@ pub(crate) struct Growth {
     pub(crate) every: u64,
     /// How many steps or batches ran.
     pub(crate) seen: u64,
-    /// The number of steps or batches of the program, or of one iteration of the outer loop that frees the memory;
-    /// `None` if unknown.
+    /// The number of steps or batches of the program, or of one iteration of the outer loop if that loop frees the
+    /// memory; `None` if unknown.
     pub(crate) total: Option<u64>,
     /// Whether the memory is freed after `total` steps.
     pub(crate) resets: bool,
@@ -96,8 +96,8 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     })
 }
 
-/// The number of times that memory can grow within `room` bytes: by `bytes` the first time, and by
-/// `quickens` more each further time.
+/// How often memory can grow within `room` bytes, if it grows by `bytes` the first time and by `quickens` more each
+/// further time.
 fn times_until(room: u64, bytes: u64, quickens: u64) -> u64 {
     if quickens == 0 {
         return room / bytes.max(1);

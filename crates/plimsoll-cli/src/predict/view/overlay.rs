@@ -58,7 +58,7 @@ struct Cover {
 }
 
 impl Overlay {
-    /// Gives this process, and all processes that it starts, the view. They run this command.
+    /// Sets up the view for this process and all processes that it starts. They will run this command.
     ///
     /// # Errors
     /// The error says what is not possible here.

@@ -78,7 +78,7 @@ impl Uncopied {
     }
 }
 
-/// The files and folders that the words of a command name, with those in which it would make them.
+/// The files and folders that the words of a command name, and the folders in which it would create them.
 pub(super) fn named(command: &[OsString]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for word in command {

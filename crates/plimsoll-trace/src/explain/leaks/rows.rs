@@ -30,8 +30,8 @@ pub(super) struct Rows {
     pub(super) blocks: usize,
     pub(super) sums: usize,
     pub(super) sums_replaced: usize,
-    /// The same counts for all single numbers, if no C++ frame shows additions; then the index of the first of them,
-    /// and how many a user's line requested directly.
+    /// For recordings in which no C++ frame shows additions: the same counts for all single numbers, the index of the
+    /// first one, and how many of them a user's line requested directly.
     pub(super) numbers: usize,
     pub(super) numbers_replaced: usize,
     pub(super) first_number: Option<usize>,
