@@ -103,7 +103,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     host_memory: Option<u64>,
     /// The host factor of the machine that will run the program, as `plimsoll calibrate --host` prints it there; it scales the time
-    /// of steps that the host bounds [default: this machine's]
+    /// of steps that wait for the host [default: this machine's]
     #[arg(long, value_name = "FACTOR", value_parser = factor)]
     host_factor: Option<f64>,
     /// How to compute the workspaces of cuDNN and cuFFT

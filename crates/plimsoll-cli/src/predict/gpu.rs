@@ -32,7 +32,7 @@ pub(crate) enum Workspaces {
     None,
     /// A model fitted to an H200; the report also gives the peaks without workspaces
     Model,
-    /// cuDNN itself plans convolutions for a description of the GPU; the model covers the rest
+    /// cuDNN itself plans convolutions, from a description of the GPU; a model estimates the rest
     Library,
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct ParallelArgs {
     /// Train on several ranks: processes started by torchrun, srun, mpirun or --ranks
     ///
     /// `ddp` is data parallel: each rank has the whole model and an equal part of every batch; gradients are averaged. `shard`
-    /// also shards over the ranks what --shard names; `shard=N` checks that there are N ranks. `replicate=R,shard=S` shards over
+    /// also divides what --shard names over the ranks; `shard=N` checks that there are N ranks. `replicate=R,shard=S` shards over
     /// groups of S ranks, such as those of a host, and averages the gradients of R groups (HSDP). `tp=N` lets N ranks share each
     /// layer and the tokens between layers (tensor and sequence parallel); `dp=D,tp=T` averages the gradients of D groups of T such
     /// ranks. GPUs communicate through NCCL, CPUs through sockets
@@ -47,8 +47,8 @@ pub(crate) struct ParallelArgs {
     #[arg(long, value_name = "N", requires = "parallel", help_heading = "Ranks",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     sim_ranks: Option<u32>,
-    /// Give the same bits on any number of ranks that divides LANES, also on one: each batch is trained on in LANES equal passes,
-    /// whose gradients are added in a fixed order. LANES is a power of two
+    /// Give the same bits on any number of ranks that divides LANES, including one: each batch runs in LANES equal passes, whose
+    /// gradients are added in a fixed order. LANES is a power of two
     #[arg(long, value_name = "LANES", num_args = 0..=1, require_equals = true, default_missing_value = "8",
           help_heading = "Ranks", value_parser = clap::value_parser!(u16).range(1..=1024))]
     reproducible: Option<u16>,

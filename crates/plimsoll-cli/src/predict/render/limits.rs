@@ -115,8 +115,8 @@ fn shared(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     }
     let sentence = |(gpu, (processes, bytes, together_bytes))| {
         format!(
-            "the timing of {processes} processes that share GPU {gpu}: here their total peaked at {}, contexts included; \
-             the sum of their peaks is {} reserved, without contexts",
+            "the timing of {processes} processes that share GPU {gpu}: here they used at most {} together, with contexts; \
+             their separate peaks add up to {} reserved, without contexts",
             size(together_bytes),
             size(bytes)
         )
