@@ -24,7 +24,7 @@ pub(super) struct Mix(BTreeMap<usize, f64>);
 /// What can be estimated from the sets that ran.
 pub(super) struct Estimates<'a> {
     known: &'a [Fact],
-    /// Techniques whose sets are not linear in this program.
+    /// Groups of techniques for which an estimate was wrong in this program.
     untrusted: Vec<Vec<Technique>>,
 }
 

@@ -73,7 +73,7 @@ fn cannot_win(facts: &Facts, own: &Fact) -> bool {
     chosen.is_some_and(|it| it.has_room() && !strategy::is_better(facts, &with_room(facts, own), it))
 }
 
-/// A set as if it had room.
+/// The facts of a set, changed as if it had room.
 fn with_room(facts: &Facts, own: &Fact) -> Fact {
     let reserved_bytes = facts.limits.roomy_bytes;
     Fact { fit: facts.limits.fit(reserved_bytes), reserved_bytes, ..own.clone() }
@@ -109,7 +109,7 @@ fn is_known(facts: &Facts, set: &Set) -> bool {
     facts.tried.iter().any(|it| it.set == *set)
 }
 
-/// Sets to run at the end of a search: they only improve on its answer if a set that ran has room.
+/// Sets to run at the end of a search. If a set that ran has room, they can only improve on the answer.
 fn last(facts: &Facts, sets: Vec<Set>) -> Step {
     let chosen = strategy::decide(facts).chosen.map(|place| &facts.tried[place]);
     match chosen.is_some_and(Fact::has_room) {

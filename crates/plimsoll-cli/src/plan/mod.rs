@@ -81,8 +81,8 @@ use crate::techniques::Numbers;
 #[derive(Args)]
 #[command(after_help = AFTER_HELP, override_usage = "plimsoll plan [OPTIONS] -- COMMAND...")]
 pub(crate) struct PlanArgs {
-    /// The GPU, by name (`plimsoll predict --list`), its memory, such as 24GiB, a MIG slice, such as H100:3g.40gb, its properties,
-    /// such as custom:memory=48GiB,cc=8.9,sms=142, or a row of `plimsoll calibrate` [default: this machine's]
+    /// The GPU: a name (`plimsoll predict --list`), a memory size (24GiB), a MIG slice (H100:3g.40gb), properties
+    /// (custom:memory=48GiB,cc=8.9,sms=142), or a row of `plimsoll calibrate` [default: this machine's]
     #[arg(long, value_name = "NAME|SIZE|FILE.json")]
     gpu: Option<String>,
     /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU closest in size]

@@ -45,7 +45,7 @@ pub(super) struct Search<'a, 'scope> {
     improves: bool,
     /// All sets that were tried.
     pub(super) tried: Tried,
-    /// The sets that the last line of progress named.
+    /// The sets that were named in the last progress line.
     announced: Vec<Set>,
     /// When the first trial ended.
     since: Option<Instant>,
@@ -171,8 +171,8 @@ impl<'a, 'scope> Search<'a, 'scope> {
         self.tried.forget()
     }
 
-    /// Starts the trials of sets whose results are needed soon, as many concurrently as this
-    /// machine has processors.
+    /// Starts the trials of sets whose results are needed soon. As many run concurrently as this machine has
+    /// processors.
     pub(super) fn ahead(&mut self, sets: &[Set]) -> Result<(), Failure> {
         let mut wanted = Vec::new();
         for set in sets.iter().filter(|set| !set.is_empty() && !self.tried.has(set)) {
@@ -341,7 +341,7 @@ fn changed(set: &Set) -> Set {
     set.only(|it| it.row().operators == Operators::Other)
 }
 
-/// The fit of a set that did not end well under the GPU's limit.
+/// The fit of a set whose run under the GPU's limit did not succeed.
 fn without_fit(limits: Limits, trial: &Trial, limited: &Trial) -> Fit {
     match limited.end {
         End::Interrupted => Fit::Unknown(objection(&limited.end)),

@@ -35,8 +35,8 @@ pub(super) struct Outcome {
     pub(super) with_warm_caches: Option<Without>,
     /// The result with zero in place of the assumed values, if there are any.
     pub(super) without_assumptions: Option<Box<Outcome>>,
-    /// The result with the largest values in place of unknown ones that decide sizes, if there are any and the program ran with
-    /// them.
+    /// The result of a run in which unknown values that decide sizes had their largest value, if there are such values and the
+    /// run succeeded.
     pub(super) with_largest: Option<Box<Outcome>>,
     /// The result with the smallest values for them, if all of them had their largest value in the run.
     pub(super) with_least: Option<Box<Outcome>>,

@@ -282,7 +282,7 @@ fn listed_or_kept(gpu: Gpu) -> &'static Gpu {
     GPUS.iter().find(|listed| **listed == gpu).unwrap_or_else(|| Box::leak(Box::new(gpu)))
 }
 
-/// A GPU's name with an article. The name of one without a name is `custom`.
+/// A GPU's name with an article. A GPU without a name is called `custom`.
 fn called(name: &str) -> String {
     match name {
         "custom" => "a custom GPU".to_owned(),

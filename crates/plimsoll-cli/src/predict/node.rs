@@ -29,8 +29,8 @@ impl Machine {
         Machine { memory_bytes, is_this, ..Machine::default() }
     }
 
-    /// The machine whose GPU shares its memory and leaves this much of it. The peaks of the host and of the GPU are added, although
-    /// they may be at different times.
+    /// A machine that shares its memory with its GPU, if the GPU leaves this much of it. The peaks of the host and of the GPU are
+    /// added, although they may be at different times.
     pub(crate) fn beside_gpu(self, left_bytes: u64) -> Machine {
         match self.memory_bytes {
             Some(bytes) if bytes <= left_bytes => self,

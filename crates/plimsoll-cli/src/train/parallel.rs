@@ -30,10 +30,10 @@ pub(crate) struct ParallelArgs {
     /// Train on several ranks: processes started by torchrun, srun, mpirun or --ranks
     ///
     /// `ddp` is data parallel: each rank has the whole model and an equal part of every batch; gradients are averaged. `shard`
-    /// also divides what --shard names over the ranks; `shard=N` checks that there are N ranks. `replicate=R,shard=S` shards over
-    /// groups of S ranks, such as those of a host, and averages the gradients of R groups (HSDP). `tp=N` lets N ranks share each
-    /// layer and the tokens between layers (tensor and sequence parallel); `dp=D,tp=T` averages the gradients of D groups of T such
-    /// ranks. GPUs communicate through NCCL, CPUs through sockets
+    /// also divides the model's state over the ranks (see --shard); `shard=N` checks that there are N ranks.
+    /// `replicate=R,shard=S` shards over groups of S ranks, such as those of a host, and averages the gradients of R groups
+    /// (HSDP). `tp=N` lets N ranks share each layer and the tokens between layers (tensor and sequence parallel); `dp=D,tp=T`
+    /// averages the gradients of D groups of T such ranks. GPUs communicate through NCCL, CPUs through sockets
     #[arg(long, value_name = "ddp|shard[=N]|replicate=R,shard=S|tp=N|dp=D,tp=T", help_heading = "Ranks")]
     parallel: Option<Parallel>,
     /// With `--parallel shard`: what to shard over the ranks [default: parameters]

@@ -4,8 +4,8 @@
 //! the reverse order of their operators, and each derivative frees the tensors that its operator saved. So the saved
 //! blocks show how far the pass has come: the current operator is not after the operator of the oldest freed block, nor
 //! before the operator of the newest block that is still saved. Between these bounds there are two clues. A C++ frame
-//! names the derivative (`MmBackward0`): the nearest operator of that name is chosen. Without C++ frames, a gradient
-//! has the size of its tensor, and belongs to the operator after the one that made that tensor.
+//! names the derivative (`MmBackward0`): the nearest operator of that name is chosen. Without C++ frames, sizes are the
+//! clue: a gradient has the size of its tensor, and belongs to the operator after the one that made that tensor.
 //!
 //! In anomaly mode PyTorch records the forward stack itself (`forward_frames`).
 //!
@@ -258,7 +258,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Whether an operator's stack calls the operator that this node is the derivative of.
+    /// Whether an operator's stack contains a call of the operator whose derivative this node is.
     fn calls(&mut self, place: usize, node: &str) -> bool {
         let snapshot = self.analysis.snapshot;
         let Some(stack) = self.ops[place].stack else { return false };

@@ -34,8 +34,8 @@ fn groups(passes: &Passes, lives: &[Life], purposes: &[Purpose]) -> BTreeMap<u64
     found
 }
 
-/// As a pass ends, the temporaries of its last operators are freed first. So of the blocks of one size that are freed then,
-/// the last ones are gradients: as many as there are tensors of this size without a gradient.
+/// As a pass ends, the temporaries of its last operators are freed first. So if blocks of one size are freed then, the last
+/// ones are gradients: as many as there are tensors of this size without a gradient.
 pub(super) fn settle(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
     let tensors = Tensors::of(lives, purposes);
     for (bytes, of_size) in groups(passes, lives, purposes) {

@@ -182,8 +182,8 @@ impl Pass<'_> {
         self.fewest(set, &all, blocks, |number| set.with(technique, Some(number)))
     }
 
-    /// Finds the fewest parts, out of `of`, to which a technique must be applied for this set to fit. `all` applies it
-    /// to all parts, and fits.
+    /// Finds the smallest number of parts, out of `of`, to which a technique must be applied so that this set fits.
+    /// `all` applies it to all parts, and fits.
     pub(super) fn fewest(
         &mut self,
         set: &Set,
@@ -249,7 +249,7 @@ pub(super) fn budgets() -> &'static [u64] {
     }
 }
 
-/// This set without the techniques that cannot be combined with this one.
+/// This set without the techniques that cannot be combined with `technique`.
 fn without_conflict(set: &Set, technique: Technique) -> Set {
     set.only(|it| it.excluded_by(technique).is_none())
 }

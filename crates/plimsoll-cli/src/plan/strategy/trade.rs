@@ -110,7 +110,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Tries this set with more of one technique and less of the others, until that is faster.
+    /// Tries this set with more of one technique and less of the others, until one of these sets is faster.
     fn traded(&mut self, set: &Set) -> Result<(), Missing> {
         let (own_s, base_s) = (self.tried(set)?.order_s(), self.base()?.order_s());
         for (technique, more) in self.raised(&self.with_all_free(set)) {

@@ -21,7 +21,7 @@ pub(crate) enum Each {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Growth {
     pub(crate) each: Each,
-    /// The bytes by which memory grows in each step or batch in which it grows.
+    /// The bytes that are added in each step or batch in which memory grows.
     pub(crate) bytes: u64,
     /// Memory grows once in this many steps or batches.
     pub(crate) every: u64,
@@ -107,8 +107,7 @@ fn times_until(room: u64, bytes: u64, quickens: u64) -> u64 {
     (((bytes * bytes + 2.0 * quickens * room).sqrt() - bytes) / quickens) as u64
 }
 
-/// The line whose blocks are kept, that is, blocks that were allocated in the later part of the
-/// recording and are live at its end.
+/// The line whose blocks are kept: blocks that it allocated in the later part of the recording are live at the end.
 fn kept_line(judged: &Judged, times: u64, every: u64) -> Option<String> {
     let analysis = judged.analysis.as_ref()?;
     let (explained, timeline) = (&analysis.explained, &analysis.device().timeline);

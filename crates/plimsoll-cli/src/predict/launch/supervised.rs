@@ -139,8 +139,7 @@ fn supervisor(command: &Command, spec: &Spec, is_quiet: bool) -> io::Result<Comm
     Ok(supervisor)
 }
 
-/// Starts the supervisor and waits. All processes that the supervisor started end before it does. Errors say what
-/// failed.
+/// Starts the supervisor and waits. The supervisor ends after all processes that it started. Errors say what failed.
 fn run(
     command: &mut Command,
     timeout: Option<Duration>,

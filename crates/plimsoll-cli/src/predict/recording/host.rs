@@ -75,8 +75,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The processes whose files are in the folder, by ID, except processes of this program, which are not the
-    /// user's.
+    /// The processes whose files are in the folder, by ID, without those of this program itself.
     ///
     /// # Errors
     /// I/O errors.

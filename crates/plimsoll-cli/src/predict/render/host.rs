@@ -68,7 +68,7 @@ pub(super) fn section(node: Option<&Node>, size: impl Fn(u64) -> String) -> Sect
             "file",
             none(),
             Cell::Bytes(*bytes),
-            format!("  pages of {name}, once for all processes (measured)"),
+            format!("  file pages of {name}, shared by all processes (measured)"),
         )
     };
     rows.extend(node.files().iter().take(OWNERS).map(file));

@@ -52,7 +52,7 @@ pub(super) struct About<'a> {
     pub asked: &'a [u64],
     /// With fewer judged steps than this, nothing is called a leak.
     pub fewest: usize,
-    /// Bytes live after each step that are still live after the next one.
+    /// Of the bytes that are live after each step, those that are still live after the next one.
     pub lasting: &'a [u64],
     /// The cause of frees of several steps' blocks at once, if there are any.
     pub teeth: Option<Teeth>,

@@ -78,7 +78,7 @@ impl Rows {
         self.sums_replaced += usize::from(is_sum && birth.is_some_and(|step| step + 1 == death));
     }
 
-    /// Bytes live after each step and still after the next.
+    /// Bytes that are live after each step and still live after the next one.
     pub(super) fn lasting(&self, steps: usize) -> Vec<u64> {
         sums(&self.lasting, 0, steps)
     }
