@@ -43,7 +43,7 @@ pub(crate) struct ParallelArgs {
     #[arg(long, value_name = "N", requires = "parallel", conflicts_with = "sim_ranks", help_heading = "Ranks",
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Option<u16>,
-    /// With `--device sim`: account for one of N ranks
+    /// With `--device sim`: simulate the memory of one of N ranks
     #[arg(long, value_name = "N", requires = "parallel", help_heading = "Ranks",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     sim_ranks: Option<u32>,

@@ -13,7 +13,7 @@ use crate::protocol::Counted;
 const GAP_S: f64 = 1.05e-6;
 /// Microseconds of an operator's fixed time for each kernel that it launches after the first.
 const KERNEL_US: f64 = 20.0;
-/// The share of the datasheet's bandwidth that kernels reach at most.
+/// The highest share of the datasheet's bandwidth that kernels reach.
 const BANDWIDTH: f64 = 0.86;
 /// For the H200 that the rates were fitted on: the product of multiprocessors and clock (in kHz), and the bandwidth.
 const FITTED: (f64, f64) = (132.0 * 1_980_000.0, 4.8e12);

@@ -20,8 +20,8 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
     let mut limits = assumed(outcome);
     if outcome.uses_cudnn() && reports.iter().any(|report| report.cudnn_search) {
         limits.push(
-            "the search of `torch.backends.cudnn.benchmark`: on a GPU the first steps also try kernels with workspaces up to \
-             the free memory, which raises the peaks but cannot run out of memory"
+            "the kernel search of `torch.backends.cudnn.benchmark`: on a GPU, the first steps also try kernels with \
+             workspaces as large as the free memory; this raises the peaks, but cannot run out of memory"
                 .to_owned(),
         );
     }
