@@ -40,7 +40,7 @@ const fn kind(name: &'static str, fixed_us: f64, arithmetic: f64, traffic: f64) 
     Kind { name, fixed_us, arithmetic, traffic }
 }
 
-/// The kinds; the first row stands for all that have none.
+/// The kinds. The first row is for operators without a kind of their own.
 const KINDS: &[Kind] = &[
     kind("uneven", 1.9, 1.00, 0.50),
     kind("product", 7.1, 0.81, 0.30),
