@@ -19,14 +19,14 @@ const WEIGHTS: &str = "model.safetensors";
 /// What to do with a checkpoint.
 #[derive(Subcommand)]
 pub(crate) enum What {
-    /// Write the weights that several ranks have saved as one file, for `transformers` and others
+    /// Merge the weights that several ranks saved into one file, for `transformers` and other programs
     Consolidate(ConsolidateArgs),
 }
 
 #[derive(Args)]
 #[command(after_help = "Example: plimsoll checkpoint consolidate run")]
 pub(crate) struct ConsolidateArgs {
-    /// The folder of `train --save`, whose newest checkpoint is taken, or the folder of one checkpoint
+    /// The folder of `train --save` (its newest checkpoint is used), or the folder of one checkpoint
     #[arg(value_name = "DIR")]
     folder: PathBuf,
     /// The file to write [default: model.safetensors in DIR]
@@ -54,7 +54,7 @@ pub(crate) fn run(what: &What) -> Result<String, Failure> {
     let [to, from] = [parent, files.folder()].map(|folder| fs::canonicalize(folder).ok());
     if to.is_some() && to == from {
         let message = format!(
-            "{} would be one more file of the ranks for PyTorch: name one in another folder with --output",
+            "PyTorch would read {} as the file of one more rank: name a file in another folder with --output",
             path.display()
         );
         return Err(Failure::new(Exit::Usage, message));

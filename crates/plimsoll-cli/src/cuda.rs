@@ -86,7 +86,7 @@ fn in_words(report: &CudaReport, test: Option<&Comparison>) -> String {
             row(
                 "self-test",
                 format!(
-                    "{agree} checks, each case in four types, agree with the host, {} differ",
+                    "{agree} checks (each case in four types) agree with the host, {} differ",
                     differ.len()
                 ),
             );

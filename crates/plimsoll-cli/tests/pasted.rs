@@ -96,7 +96,7 @@ fn what_a_message_does_not_say_is_left_open() {
     let answer = stdout(&piped("RuntimeError: CUDA out of memory. Tried to allocate 512.00 MiB\n", &[]));
     for part in [
         "plimsoll plan --gpu NAME -- python FILE",
-        "where NAME is your GPU, by name (`plimsoll predict --list`), or its memory",
+        "where NAME is your GPU: its name (`plimsoll predict --list`) or its memory size",
         "where FILE is your program",
         "unknown from stdin: the GPU's memory, who uses it, and how much was free",
     ] {

@@ -134,7 +134,7 @@ fn a_process_that_is_not_there_or_does_not_want_it_is_not_watched() {
     let folder = Folder::new("top-none");
     let none = top(&folder, &["4000000", "--json"]);
     assert_eq!((none.status.code(), json(&none)["schema"].as_str()), (Some(3), Some("plimsoll.error/1")));
-    assert!(stderr(&none).contains("no process 4000000 that can be watched"), "{}", stderr(&none));
+    assert!(stderr(&none).contains("there is no such process, or it cannot be watched"), "{}", stderr(&none));
 
     let train = |more: &[&str]| {
         let mut command = program(&folder);

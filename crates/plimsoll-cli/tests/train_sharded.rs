@@ -126,7 +126,7 @@ fn a_checkpoint_is_consolidated_into_a_file_that_is_not_there() {
         assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
         assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
     };
-    refused(&[&format!("{run}/latest/model")], 2, "would be one more file of the ranks for PyTorch");
+    refused(&[&format!("{run}/latest/model")], 2, "as the file of one more rank");
     let output = plimsoll(&["checkpoint", "consolidate", &run]);
     let expected = format!("{run}/model.safetensors has the weights of {run}/step-00000001/model: ");
     assert!(stdout(&output).starts_with(&expected), "{}{}", stdout(&output), stderr(&output));

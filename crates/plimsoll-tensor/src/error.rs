@@ -383,7 +383,7 @@ impl std::fmt::Display for OutOfMemory {
         }
         write!(
             f,
-            "; of the reserved bytes {} is cached, the largest free block for this size of request {}",
+            "; {} of the reserved bytes is cached, and the largest free block for a request of this size is {}",
             Bytes(n.reserved_bytes.saturating_sub(n.allocated_bytes)),
             Bytes(n.largest_free_block_bytes),
         )?;

@@ -273,7 +273,7 @@ fn running_out_names_who_asked_and_leaves_everything_as_it_was() {
             format!(
                 "out of memory on {name}: add asked for 8.00 MiB (temporary, by add); the limit is 24.00 MiB, of \
                  which 20.00 MiB is reserved and 4.00 MiB is left, but the request needs a segment of 20.00 MiB; \
-                 of the reserved bytes 4.00 MiB is cached, the largest free block for this size of request \
+                 4.00 MiB of the reserved bytes is cached, and the largest free block for a request of this size is \
                  4.00 MiB; 16.00 MiB is held by temporaries (16.00 MiB)"
             )
         );
@@ -302,9 +302,9 @@ fn a_full_host_is_out_of_memory_too() {
     assert_eq!(
         report.to_string(),
         "out of memory on cpu: zeros asked for 20.00 MiB (temporary, by zeros); the device has 24.00 MiB, of which \
-         20.00 MiB is reserved and 4.00 MiB is left, but the request needs a segment of 20.00 MiB; of the reserved \
-         bytes 16.00 MiB is cached, the largest free block for this size of request 16.00 MiB; 4.00 MiB is held \
-         by temporaries (4.00 MiB)"
+         20.00 MiB is reserved and 4.00 MiB is left, but the request needs a segment of 20.00 MiB; 16.00 MiB of the \
+         reserved bytes is cached, and the largest free block for a request of this size is 16.00 MiB; 4.00 MiB is \
+         held by temporaries (4.00 MiB)"
     );
 }
 

@@ -119,8 +119,8 @@ fn an_optimizer_whose_parameters_were_replaced_says_so() {
     let error = optimizer.step().unwrap_err().to_string();
     assert_eq!(
         error,
-        "sgd: the parameter fc.weight has another tensor since this optimizer was made (the model was moved or converted): \
-         make the optimizer afterwards, from `parameters()`"
+        "sgd: the parameter fc.weight got another tensor after this optimizer was made (the model was moved or converted): \
+         make the optimizer after that, from `parameters()`"
     );
     sgd(model.parameters()).step().unwrap();
     model.to_dtype(DType::F64).unwrap(); // as it is

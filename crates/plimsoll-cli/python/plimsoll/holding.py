@@ -18,7 +18,7 @@ from ._holding.holder import Holder, best, holder_of, text_of
 from ._holding.live import Tensors
 from ._holding.objects import is_a
 
-UNKNOWN = "no object that Python's garbage collector tracks: C++ code holds it, or an object frozen by gc.freeze()"
+UNKNOWN = "no object that Python's garbage collector tracks: C++ code, or an object frozen by gc.freeze(), holds it"
 
 
 def holders(tensor: Any) -> list[Holder]:

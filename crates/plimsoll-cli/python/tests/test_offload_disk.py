@@ -62,7 +62,7 @@ def test_a_full_disk_is_an_error_that_names_the_folder_and_the_sizes(tmp_path):
     from plimsoll.techniques.disk import Files
 
     files = Files(str(tmp_path))
-    with pytest.raises(OSError, match=f"needs .* MiB more in {tmp_path}, .* MiB free") as raised:
+    with pytest.raises(OSError, match=f"in {tmp_path} and needs .* MiB more; .* MiB are free") as raised:
         files.take(1 << 60)
     assert raised.value.errno == errno.ENOSPC
     assert files.bytes == 0 and list(tmp_path.iterdir()) == []

@@ -58,7 +58,7 @@ pub(super) fn of_library(key: &'static str, bytes: u64, gpu: &Gpu) -> Figure {
         "nccl" => (
             Library::Nccl.name(),
             lazy(Library::Nccl),
-            "the first all-reduce, less a second group's and less the rule for stacks",
+            "the first all-reduce, minus that of a second group, minus the estimate for stacks",
         ),
         _ => (
             "streams",

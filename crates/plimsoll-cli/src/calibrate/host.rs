@@ -47,7 +47,7 @@ fn thread_ns() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// The factor of this host: how many times as long its work takes as on the reference.
+/// The factor of this host: 1.30 means that its work takes 1.3 times as long as on the reference host.
 pub(crate) fn factor() -> f64 {
     static FACTOR: LazyLock<f64> = LazyLock::new(|| round_ns(SHORT) as f64 / REFERENCE_NS as f64);
     *FACTOR

@@ -48,7 +48,7 @@ pub(crate) struct CalibrateArgs {
     /// Overwrite an existing file
     #[arg(short, long)]
     force: bool,
-    /// Measure the speed of this host instead, in 2 s, and print a factor: how many times as long its work takes as on the reference
+    /// Measure the speed of this host instead, in 2 s, and print its host factor: 1.30 means 1.3 times as slow as the reference host
     #[arg(long)]
     host: bool,
     /// Print the row as JSON
@@ -57,10 +57,10 @@ pub(crate) struct CalibrateArgs {
 }
 
 const AFTER_HELP: &str = "\
-It takes about a minute with PyTorch, and a second without. Nothing else should use the GPU meanwhile. Send a row of a GPU that
-`plimsoll predict --list` does not name, or one that differs from the table, with an issue: it can be added to the table.
+It takes about a minute with PyTorch, and a second without. Nothing else should use the GPU meanwhile. If
+`plimsoll predict --list` does not name the GPU, or the row differs from the table, open an issue with the row, so that it can be added.
 
-Exit codes: 0 measured; 3 there is no GPU, or the driver cannot be used; 4 a part that was asked for could not be measured.
+Exit codes: 0 measured; 3 there is no GPU, or the driver cannot be used; 4 a requested part could not be measured.
 
 Examples:
   plimsoll calibrate -o h100.json
@@ -112,7 +112,7 @@ fn driver(probe: &mut Probe, row: &mut Row) -> Result<(), CudaError> {
     let facts = probe.facts().clone();
     if let Some(bytes) = facts.reserve_bytes {
         let expected = row.listed().map(|listed| plimsoll_gpu::outside::reserve(listed, facts.total_bytes));
-        let how = "NVML's total less CUDA's";
+        let how = "NVML's total minus CUDA's";
         row.figures.push(Figure {
             owner: "the driver's reserve",
             key: Some("reserve"),

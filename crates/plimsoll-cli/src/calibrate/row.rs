@@ -94,10 +94,7 @@ impl Row {
         let (same, different) = (of(Match::Same), of(Match::Different));
         let than = match self.is_listed {
             true => format!("the table's row of the {}", self.like.name),
-            false => format!(
-                "the rules, and the table's sizes for the {}, the nearest listed GPU,",
-                self.like.name
-            ),
+            false => format!("the estimates from the {}, the nearest listed GPU", self.like.name),
         };
         let count = format!("{}: {} figures measured", self.facts.name, self.figures.len());
         let all = same + different;

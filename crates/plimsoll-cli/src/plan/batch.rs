@@ -96,8 +96,8 @@ pub(super) fn plan_for(args: &PlanArgs, batch: u64, target: &Target, wish: Wish)
     Ok(plan)
 }
 
-/// Searches for the largest batch for the unchanged program, and with the techniques that use the least
-/// memory near that batch.
+/// Searches for the largest batch twice: for the unchanged program, and with the techniques that use the least memory
+/// near that batch.
 pub(super) fn plan(args: &PlanArgs, range: (u64, u64), target: &Target, wish: Wish) -> Result<Plan, Failure> {
     let (from, to) = range;
     let found = find(args, target, &Set::default(), range)?;

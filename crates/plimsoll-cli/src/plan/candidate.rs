@@ -27,7 +27,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Adopts the result of the run at the GPU's size, which has more steps than the trial.
+    /// Takes over the result of the run at the GPU's size, which has more steps than the trial.
     pub(super) fn settle(&mut self, itself: &Trial, limits: Limits) {
         self.trial.allocated_bytes = itself.allocated_bytes;
         self.trial.reserved_bytes = itself.reserved_bytes;

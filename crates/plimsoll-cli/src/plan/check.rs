@@ -16,7 +16,7 @@ use crate::techniques::Set;
 pub(super) struct Checked {
     /// The decision after these runs.
     pub(super) decision: Decision,
-    /// Why the last set that was expected to fit does not fit.
+    /// Why the last chosen set did not fit at the GPU's size.
     pub(super) objection: Option<String>,
     /// The sets that ran.
     ran: Vec<(Set, Trial)>,

@@ -17,7 +17,7 @@ use crate::predict::view::Writes;
 use crate::protocol::{Waste, WasteKind};
 use crate::techniques::Numbers;
 
-/// The number of sets that are tried with the lines.
+/// How many sets to try together with the lines.
 const SETS: usize = 2;
 
 /// Lines that free memory, and runs of the program with them.

@@ -6,8 +6,8 @@
 //! recomputed is not offloaded. A technique that does not touch activations, such as `offload-optimizer`, saves about as
 //! many bytes in one set as in another. An estimate is thus a weighted sum of known sets: a [`Mix`].
 //!
-//! Each run of a set that could be estimated checks the estimate. Where they differ by more than 1 %, sets with these
-//! techniques are not estimated any more.
+//! Each run of a set that could be estimated checks the estimate. If the two differ by more than 1 %, sets with these
+//! techniques are no longer estimated.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(super) struct Mix(BTreeMap<usize, f64>);
 /// What can be estimated from the sets that ran.
 pub(super) struct Estimates<'a> {
     known: &'a [Fact],
-    /// Techniques whose sets are not linear in this program.
+    /// Groups of techniques for which an estimate was wrong in this program.
     untrusted: Vec<Vec<Technique>>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Estimates<'a> {
 enum Precision {
     /// Between the levels of a technique.
     Linear,
-    /// Also as if a technique saved the same bytes in each set.
+    /// Also by assuming that a technique saves the same bytes in every set.
     Rough,
 }
 
@@ -80,8 +80,7 @@ impl<'a> Estimates<'a> {
 
     /// The estimate of a set that has not run.
     ///
-    /// # Errors
-    /// The set that has to run first: this one, or one between which and the known ones it lies.
+    /// # Errors The set that has to run first: this one, or another one that the estimate needs.
     pub(super) fn mix(&self, set: &Set) -> Result<Mix, Set> {
         let is_untrusted = |them: &Vec<Technique>| them.iter().all(|it| set.has(*it));
         if self.untrusted.iter().any(is_untrusted) {
@@ -182,8 +181,8 @@ impl<'a> Estimates<'a> {
     }
 }
 
-/// Whether a technique saves about the same bytes, whatever happens to the activations. What expandable segments save
-/// depends on what is freed.
+/// Whether a technique saves about the same bytes no matter what other techniques do to the activations. What
+/// expandable segments save depends on what is freed.
 fn is_constant(technique: Technique) -> bool {
     let row = technique.row();
     technique != Technique::Expandable

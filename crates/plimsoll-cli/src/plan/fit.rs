@@ -10,7 +10,7 @@ pub(super) enum Fit {
     /// It fits, and leaves these bytes, but only because the allocator releases cached memory when memory runs
     /// short, which takes time.
     Tight(u64),
-    /// It does not fit. At least these bytes are missing.
+    /// It does not fit: it needs at least this many bytes more.
     Short(u64),
     /// The program did not run with this set, or did not finish; the text says why.
     Unknown(String),

@@ -1,6 +1,6 @@
 //! The next step of a search, with estimates in place of runs: [`next`]. The strategy goes on with estimated sets until it
-//! decides. Then the set that it would choose runs, and those that estimates have put only just beyond the limit. With
-//! the results, the estimates and the decision are made again, until the decision rests on runs.
+//! decides. Then the set that it would choose runs, and so do the sets that estimates put just beyond the limit. With the
+//! results, the estimates and the decision are made again, until the decision rests on runs.
 //!
 //! Only a set that ran is ever chosen. If none has room, every set that the strategy asks for runs, as without estimates:
 //! at the limit, estimates are not precise enough.
@@ -11,10 +11,10 @@ use super::goal::Goal;
 use super::strategy::{self, Decision, Step};
 use crate::techniques::Set;
 
-/// A set counts as just beyond the limit up to this multiple of it.
+/// A set that needs up to this multiple of the limit counts as just beyond it.
 const NEAR: f64 = 1.1;
 
-/// A set is far beyond the limit from this multiple of it, however rough its estimate.
+/// A set that needs at least this multiple of the limit counts as far beyond it, however rough its estimate.
 const FAR: f64 = 1.25;
 
 /// How many sets just beyond the limit run at once, the nearest first.
@@ -73,7 +73,7 @@ fn cannot_win(facts: &Facts, own: &Fact) -> bool {
     chosen.is_some_and(|it| it.has_room() && !strategy::is_better(facts, &with_room(facts, own), it))
 }
 
-/// A set as if it had room.
+/// The facts of a set, changed as if it had room.
 fn with_room(facts: &Facts, own: &Fact) -> Fact {
     let reserved_bytes = facts.limits.roomy_bytes;
     Fact { fit: facts.limits.fit(reserved_bytes), reserved_bytes, ..own.clone() }
@@ -109,7 +109,7 @@ fn is_known(facts: &Facts, set: &Set) -> bool {
     facts.tried.iter().any(|it| it.set == *set)
 }
 
-/// Sets to run at the end of a search: they only improve on its answer if a set that ran has room.
+/// Sets to run at the end of a search. If a set that ran has room, they can only improve on the answer.
 fn last(facts: &Facts, sets: Vec<Set>) -> Step {
     let chosen = strategy::decide(facts).chosen.map(|place| &facts.tried[place]);
     match chosen.is_some_and(Fact::has_room) {
@@ -143,8 +143,8 @@ mod tests {
         }
     }
 
-    /// Of 1,000 worlds, the cheapest set is found in 958, with 28 runs on average instead of 34. The result is as good as without
-    /// estimates in 985.
+    /// In 958 of 1,000 worlds, the search finds the cheapest set, with 28 runs on average instead of 34. In 985, its result is as
+    /// good as without estimates.
     #[test]
     fn in_random_worlds_estimates_save_runs_and_the_cheapest_set_is_still_found() {
         const WORLDS: u64 = 300;

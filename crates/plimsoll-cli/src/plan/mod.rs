@@ -81,8 +81,8 @@ use crate::techniques::Numbers;
 #[derive(Args)]
 #[command(after_help = AFTER_HELP, override_usage = "plimsoll plan [OPTIONS] -- COMMAND...")]
 pub(crate) struct PlanArgs {
-    /// The GPU, by name (`plimsoll predict --list`), its memory, such as 24GiB, a MIG slice, such as H100:3g.40gb, its properties,
-    /// such as custom:memory=48GiB,cc=8.9,sms=142, or a row of `plimsoll calibrate` [default: this machine's]
+    /// The GPU: a name (`plimsoll predict --list`), a memory size (24GiB), a MIG slice (H100:3g.40gb), properties
+    /// (custom:memory=48GiB,cc=8.9,sms=142), or a row of `plimsoll calibrate` [default: this machine's]
     #[arg(long, value_name = "NAME|SIZE|FILE.json")]
     gpu: Option<String>,
     /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU closest in size]
@@ -103,7 +103,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     host_memory: Option<u64>,
     /// The host factor of the machine that will run the program, as `plimsoll calibrate --host` prints it there; it scales the time
-    /// of steps that the host bounds [default: this machine's]
+    /// of steps that wait for the host [default: this machine's]
     #[arg(long, value_name = "FACTOR", value_parser = factor)]
     host_factor: Option<f64>,
     /// How to compute the workspaces of cuDNN and cuFFT

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 /// The longest time.
 const MOST: Duration = Duration::from_secs(10);
 
-/// The time of a search for a cheaper set than one that fits: at most as long as the first run of the program, with its
-/// imports, and at most [`MOST`].
+/// How long to look for a cheaper set: at most as long as the first run of the program took, with its imports, and at
+/// most [`MOST`].
 #[derive(Default)]
 pub(super) struct Patience {
     /// `None` if it is not looking for a cheaper set yet.

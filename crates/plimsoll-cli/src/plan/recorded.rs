@@ -1,5 +1,5 @@
-//! The search with estimates on recorded programs: the rows of plans that ran every set that the strategy requested
-//! (`tests/plan_time/recorded.jsonl`, of the programs there).
+//! Tests the search with estimates on recorded programs. The records are rows of plans that ran every set that the
+//! strategy requested (`tests/plan_time/recorded.jsonl`).
 
 use serde::Deserialize;
 

@@ -162,7 +162,7 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
         note("close: on a real GPU the peak may exceed what is left, because addresses and cuDNN's kernels differ".to_owned());
     }
     if ran.iter().any(|it| it.caught.is_some()) {
-        note("as it is: the memory that the program uses if none runs out; on this GPU it catches the error and uses less".to_owned());
+        note("as it is: the memory that the program uses on a GPU that has enough; on this GPU it catches the out-of-memory error and uses less".to_owned());
     }
     for it in ran.iter().filter(|it| it.set.needs_ranks()) {
         let sent = it.cost.map_or(0, |cost| cost.wire_bytes);
@@ -185,11 +185,11 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
     }
     let context = size(plan.target.context_bytes);
     note(format!(
-        "headroom: what is still free of {}{}, after {context} for the context and libraries (--context)",
+        "headroom: the unused part of {}{}, after {context} for the context and libraries (--context)",
         size(plan.target.limit_bytes()),
         match plan.target.others_bytes {
             0 => String::new(),
-            bytes => format!(", which other programs leave ({} are theirs: --others)", size(bytes)),
+            bytes => format!(" (other programs use {}: --others)", size(bytes)),
         }
     ));
     if let Some(Cost { step_s, host_s, is_measured, bound, .. }) = plan.base_cost() {

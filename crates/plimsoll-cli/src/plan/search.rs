@@ -22,10 +22,10 @@ use crate::predict::trials::{How, Trials};
 use crate::protocol::Applied;
 use crate::techniques::{Operators, Set, Technique};
 
-/// The runs that a search usually makes after those it has in mind.
+/// How many runs a search usually makes after the ones that it already knows it needs.
 const DECIDING: u32 = 4;
 
-/// The share of the first trial, which imports the program, that another one usually takes.
+/// The first trial, which imports the program, usually takes this many times as long as a later one.
 const USUAL_PART: u32 = 10;
 
 /// Trials and their results.
@@ -45,11 +45,11 @@ pub(super) struct Search<'a, 'scope> {
     improves: bool,
     /// All sets that were tried.
     pub(super) tried: Tried,
-    /// The sets that the last line of progress named.
+    /// The sets that were named in the last progress line.
     announced: Vec<Set>,
     /// When the first trial ended.
     since: Option<Instant>,
-    /// Whether the unmodified program's cost was requested, which other sets are compared with.
+    /// Whether the cost of the unmodified program was requested; other sets are compared with it.
     is_priced: bool,
     /// Whether the user ended the search, or its time was up.
     pub(super) is_interrupted: bool,
@@ -83,8 +83,8 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Tries sets until the goal is met as well as possible. The first candidate is the unchanged program.
-    /// A second call continues with any corrections that were made to candidates in the meantime.
+    /// Tries sets until the goal is met as well as possible. The first candidate is the unchanged program. A second
+    /// call takes into account corrections that were made to candidates in the meantime.
     ///
     /// # Errors
     /// I/O errors.
@@ -135,8 +135,9 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// About how long the search takes if it runs this many sets now, and a few after them, by the time of the `runs` so
-    /// far. It ends with a run at the GPU's size, which takes about half as long as the first.
+    /// Estimates the time that the search still takes, from the average time of the `runs` so far: it runs this many
+    /// sets now, and a few after them. It ends with a run at the GPU's size, which takes about half as long as the
+    /// first.
     fn remaining(&self, sets: usize, runs: usize) -> Duration {
         let (first, since) = (self.trials.first(), self.since.map_or(Duration::ZERO, |it| it.elapsed()));
         let each = match u32::try_from(runs) {
@@ -170,8 +171,8 @@ impl<'a, 'scope> Search<'a, 'scope> {
         self.tried.forget()
     }
 
-    /// Starts the trials of sets whose results are needed soon, as many concurrently as this
-    /// machine has processors.
+    /// Starts the trials of sets whose results are needed soon. As many run concurrently as this machine has
+    /// processors.
     pub(super) fn ahead(&mut self, sets: &[Set]) -> Result<(), Failure> {
         let mut wanted = Vec::new();
         for set in sets.iter().filter(|set| !set.is_empty() && !self.tried.has(set)) {
@@ -340,7 +341,7 @@ fn changed(set: &Set) -> Set {
     set.only(|it| it.row().operators == Operators::Other)
 }
 
-/// The fit of a set that did not end well under the GPU's limit.
+/// The fit of a set whose run under the GPU's limit did not succeed.
 fn without_fit(limits: Limits, trial: &Trial, limited: &Trial) -> Fit {
     match limited.end {
         End::Interrupted => Fit::Unknown(objection(&limited.end)),

@@ -12,7 +12,7 @@ use crate::predict::recording::read::place;
 use crate::predict::trial::{End, Trial};
 use crate::techniques::{Numbers, Set, Shown, Technique};
 
-/// How many sets a line of progress names.
+/// How many sets to name in a progress line.
 const NAMED: usize = 3;
 
 /// The set's name in the table.

@@ -1,6 +1,6 @@
-//! A second run with more memory than the GPU has, to find out how much memory a program needs that ran out
-//! ([`Need`]). The simulated GPU still reports its own size to the program, and a request whose failure the
-//! program caught fails again.
+//! A second run with more memory than the GPU has. It finds out how much memory a program needs if it ran out
+//! ([`Need`]). The simulated GPU still reports its own size to the program, and a request whose failure the program
+//! caught fails again.
 
 use super::analysis::host::Node;
 use super::analysis::need::Need;

@@ -35,10 +35,10 @@ pub(super) struct Outcome {
     pub(super) with_warm_caches: Option<Without>,
     /// The result with zero in place of the assumed values, if there are any.
     pub(super) without_assumptions: Option<Box<Outcome>>,
-    /// The result with the largest values in place of unknown ones that decide sizes, if there are any and the program ran with
-    /// them.
+    /// The result of a run in which unknown values that decide sizes had their largest value, if there are such values and the
+    /// run succeeded.
     pub(super) with_largest: Option<Box<Outcome>>,
-    /// The result with their smallest values, if all of them had their largest one.
+    /// The result with the smallest values for them, if all of them had their largest value in the run.
     pub(super) with_least: Option<Box<Outcome>>,
     /// The last request that failed, even if the program caught the error.
     pub(super) shortage: Option<Shortage>,
@@ -105,8 +105,7 @@ impl Outcome {
         })
     }
 
-    /// Records that the program caught an out-of-memory error and gave up, because with more memory it would
-    /// have continued.
+    /// Records that the program caught an out-of-memory error and gave up: with more memory it would have continued.
     pub(super) fn gave_up(&mut self) {
         if let (Verdict::Fits { .. }, Some(shortage)) = (&self.verdict, &self.shortage) {
             self.verdict = Verdict::RunsOut(Shortage { caught: true, ..shortage.clone() });

@@ -19,8 +19,8 @@ use crate::techniques::Set;
 #[derive(Clone, Args)]
 #[command(after_help = AFTER_HELP, override_usage = "plimsoll predict [OPTIONS] -- COMMAND...")]
 pub(crate) struct PredictArgs {
-    /// The GPU, by name (--list prints them), its memory, such as 24GiB, a MIG slice, such as H100:3g.40gb, its properties, such as
-    /// custom:memory=48GiB,cc=8.9,sms=142, or a row of `plimsoll calibrate` [default: this machine's]
+    /// The GPU: a name (--list prints them), a memory size (24GiB), a MIG slice (H100:3g.40gb), properties
+    /// (custom:memory=48GiB,cc=8.9,sms=142), or a row of `plimsoll calibrate` [default: this machine's]
     #[arg(long, value_name = "NAME|SIZE|FILE.json")]
     pub(super) gpu: Option<String>,
     /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU closest in size]

@@ -32,7 +32,7 @@ pub(crate) enum Workspaces {
     None,
     /// A model fitted to an H200; the report also gives the peaks without workspaces
     Model,
-    /// cuDNN itself plans convolutions for a description of the GPU; the model covers the rest
+    /// cuDNN itself plans convolutions, from a description of the GPU; a model estimates the rest
     Library,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Target {
     pub(crate) total_bytes: u64,
     /// The maximum memory that a process uses outside the allocator.
     pub(crate) context_bytes: u64,
-    /// The minimum that it uses there. It is less than the maximum only until something has run.
+    /// The minimum that it uses there. The two differ only before something has run.
     pub(crate) least_context_bytes: u64,
     /// The memory that other programs use on the GPU (`--others`).
     pub(crate) others_bytes: u64,
@@ -282,7 +282,7 @@ fn listed_or_kept(gpu: Gpu) -> &'static Gpu {
     GPUS.iter().find(|listed| **listed == gpu).unwrap_or_else(|| Box::leak(Box::new(gpu)))
 }
 
-/// A GPU's name with an article. The name of one without a name is `custom`.
+/// A GPU's name with an article. A GPU without a name is called `custom`.
 fn called(name: &str) -> String {
     match name {
         "custom" => "a custom GPU".to_owned(),

@@ -9,7 +9,7 @@ pub(crate) struct Machine {
     pub(crate) memory_bytes: Option<u64>,
     /// Whether that is the memory of this machine, not a size that the user gave.
     pub(crate) is_this: bool,
-    /// Whether that is what the GPU leaves of the memory that it shares with the host.
+    /// Whether the GPU shares the host's memory, and this is the part that it leaves.
     pub(crate) is_left: bool,
     /// The size of `/dev/shm`.
     pub(crate) shm_bytes: Option<u64>,
@@ -29,8 +29,8 @@ impl Machine {
         Machine { memory_bytes, is_this, ..Machine::default() }
     }
 
-    /// The machine whose GPU shares its memory and leaves this much of it. The peaks of the host and of the GPU are added, although
-    /// they may be at different times.
+    /// A machine that shares its memory with its GPU, if the GPU leaves this much of it. The peaks of the host and of the GPU are
+    /// added, although they may be at different times.
     pub(crate) fn beside_gpu(self, left_bytes: u64) -> Machine {
         match self.memory_bytes {
             Some(bytes) if bytes <= left_bytes => self,

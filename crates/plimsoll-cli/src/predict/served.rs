@@ -1,6 +1,6 @@
 //! The process that runs trials for `plan`: [`Server`]. It is a run of the program that waits at its first use of
-//! CUDA and forks for each request (`serve.py`), in the order of the requests, with as many concurrent forks as
-//! this machine has processors.
+//! CUDA and forks for each request (`serve.py`), in order. As many forks run concurrently as this machine has
+//! processors.
 
 use std::fs;
 use std::path::PathBuf;
@@ -24,7 +24,8 @@ pub(super) const GRACE: Duration = Duration::from_secs(5);
 /// How often to look for an answer.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How often to look once the answer is late: each check then reads the memory maps of all processes.
+/// How often to look once the answer is late. Each check is then expensive: it reads the memory maps of all
+/// processes.
 const LATE_PAUSE: Duration = Duration::from_millis(100);
 
 /// How a set is tried.
@@ -101,7 +102,7 @@ pub(super) enum Answer {
     Late,
     /// The time for all trials ran out; pending requests get no answer.
     Abandoned,
-    /// The serving process has ended. Contains its run, if that has not been returned before.
+    /// The serving process has ended. Contains its run, if that was not returned before.
     Gone(Option<Run>),
 }
 

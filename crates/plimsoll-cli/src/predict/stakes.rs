@@ -1,6 +1,6 @@
-//! A second run to compute the bytes at stake: unknown values that decide sizes get their largest value. Device values
-//! are zero in the first run, so it shows the minimum. If all of these values are already the largest (boxes that `nms`
-//! keeps), they are one in the second run.
+//! A second run computes the bytes at stake: in it, unknown values that decide sizes get their largest value. In the
+//! first run device values are zero, so it shows the minimum. If all of these values were already the largest (boxes
+//! that `nms` keeps), they are one in the second run.
 
 use std::time::Duration;
 

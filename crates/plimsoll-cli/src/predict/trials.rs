@@ -45,7 +45,7 @@ const RANKS_LIMIT: Duration = Duration::from_secs(120);
 /// The time that imports may add to the first trial.
 const SERVING: Duration = Duration::from_secs(30);
 
-/// The host factors of this machine and of the one that will train, as `calibrate --host` prints them.
+/// The host factors of this machine and of the training machine, as `calibrate --host` prints them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hosts {
     pub(crate) own: f64,

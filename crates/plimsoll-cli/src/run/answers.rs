@@ -114,7 +114,7 @@ fn has_torch(process: i32) -> bool {
     TORCH.iter().any(|name| maps.contains(name))
 }
 
-/// Whether a process is a fork of its parent. The parent has confirmed, or is checked itself.
+/// Whether a process is a fork of its parent. A fork needs no check: its parent has confirmed, or is checked itself.
 fn is_fork(process: i32) -> bool {
     let words = |process: i32| fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
     let parent = u32::try_from(process).ok().and_then(Stat::of).map(|it| it.parent);

@@ -83,7 +83,8 @@ fn wait(
     }
 }
 
-/// Signals to pass on to the program, such as a scheduler's. A terminal sends its signals to all processes itself.
+/// Signals to pass on to the program, such as those of a scheduler. A terminal sends its signals to all processes
+/// itself.
 struct Signals(Vec<(Signal, Arc<AtomicBool>)>);
 
 impl Signals {

@@ -1,6 +1,6 @@
-//! Explains why a program ended, if a signal ended it and it could not explain that itself: the kernel killed it for
-//! lack of host memory, C++ code aborted it (for example NCCL's watchdog), or it crashed. While the program runs,
-//! [`Ends`] records how much host memory each process uses.
+//! Explains why a signal ended a program, if the program could not explain that itself: the kernel killed it for lack
+//! of host memory, C++ code aborted it (for example NCCL's watchdog), or it crashed. While the program runs, [`Ends`]
+//! records how much host memory each process uses.
 
 use std::collections::BTreeMap;
 use std::fs;

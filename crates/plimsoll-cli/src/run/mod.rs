@@ -80,7 +80,7 @@ pub(crate) struct RunArgs {
 fn after_help() -> String {
     format!(
         "\
-The program's output and exit code are its own. With only --no-watch, nothing is injected. If a technique
+The program keeps its own output and exit code. With only --no-watch, nothing is injected. If a technique
 cannot be applied, the program ends with exit code 2 before any parameter changes.
 
 Techniques, and what they do to losses and parameters:

@@ -26,7 +26,7 @@ pub(crate) struct Job {
     pub(crate) batch_size: usize,
     /// The learning rate, which [`Task::schedule`] changes.
     pub(crate) lr: f64,
-    /// The compute type of products.
+    /// The data type in which products are computed.
     pub(crate) precision: Precision,
     /// The seed of initial values and of the order of samples.
     pub(crate) seed: u64,
@@ -160,7 +160,7 @@ impl Length {
     }
 }
 
-/// The compute type of products. Parameters, gradients and the optimizer's state are always `float32`.
+/// The data type in which products are computed. Parameters, gradients and the optimizer's state are always `float32`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Precision {
     /// 32 bits throughout

@@ -30,10 +30,10 @@ pub(crate) struct ParallelArgs {
     /// Train on several ranks: processes started by torchrun, srun, mpirun or --ranks
     ///
     /// `ddp` is data parallel: each rank has the whole model and an equal part of every batch; gradients are averaged. `shard`
-    /// also shards over the ranks what --shard names; `shard=N` checks that there are N ranks. `replicate=R,shard=S` shards over
-    /// groups of S ranks, such as those of a host, and averages the gradients of R groups (HSDP). `tp=N` lets N ranks share each
-    /// layer and the tokens between layers (tensor and sequence parallel); `dp=D,tp=T` averages the gradients of D groups of T such
-    /// ranks. GPUs communicate through NCCL, CPUs through sockets
+    /// also divides the model's state over the ranks (see --shard); `shard=N` checks that there are N ranks.
+    /// `replicate=R,shard=S` shards over groups of S ranks, such as those of a host, and averages the gradients of R groups
+    /// (HSDP). `tp=N` lets N ranks share each layer and the tokens between layers (tensor and sequence parallel); `dp=D,tp=T`
+    /// averages the gradients of D groups of T such ranks. GPUs communicate through NCCL, CPUs through sockets
     #[arg(long, value_name = "ddp|shard[=N]|replicate=R,shard=S|tp=N|dp=D,tp=T", help_heading = "Ranks")]
     parallel: Option<Parallel>,
     /// With `--parallel shard`: what to shard over the ranks [default: parameters]
@@ -43,12 +43,12 @@ pub(crate) struct ParallelArgs {
     #[arg(long, value_name = "N", requires = "parallel", conflicts_with = "sim_ranks", help_heading = "Ranks",
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Option<u16>,
-    /// With `--device sim`: account for one of N ranks
+    /// With `--device sim`: simulate the memory of one of N ranks
     #[arg(long, value_name = "N", requires = "parallel", help_heading = "Ranks",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     sim_ranks: Option<u32>,
-    /// Give the same bits on any number of ranks that divides LANES, also on one: each batch is trained on in LANES equal passes,
-    /// whose gradients are added in a fixed order. LANES is a power of two
+    /// Give the same bits on any number of ranks that divides LANES, including one: each batch runs in LANES equal passes, whose
+    /// gradients are added in a fixed order. LANES is a power of two
     #[arg(long, value_name = "LANES", num_args = 0..=1, require_equals = true, default_missing_value = "8",
           help_heading = "Ranks", value_parser = clap::value_parser!(u16).range(1..=1024))]
     reproducible: Option<u16>,

@@ -267,7 +267,7 @@ pub(crate) fn out_of_memory(job: &Job, report: &OutOfMemory, smallest: Option<&S
         return report.to_string(); // the first rank looks for the limit
     }
     let Some(&Smallest { limit_bytes, fits_device, tried }) = smallest else {
-        return format!("{report}\nno limit was found that works for this job; try {smaller}");
+        return format!("{report}\nfound no limit that works for this job; try {smaller}");
     };
     let advice = if let Some(others) = report.held_by_others_bytes() {
         format!(

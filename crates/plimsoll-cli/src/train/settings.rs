@@ -22,8 +22,8 @@ pub(crate) struct Settings {
     pub(super) device: DeviceArgs,
     #[command(flatten)]
     pub(super) parallel: ParallelArgs,
-    /// Train nothing: simulate one rank of each way to share the work among these GPUs, such as 16xH200, and print the fastest that
-    /// fits
+    /// Do not train: simulate one rank for each way to share the work among these GPUs, such as 16xH200, and print the
+    /// fastest way that fits
     #[arg(long, value_name = "NxGPU", help_heading = "Ranks",
           conflicts_with_all = ["parallel", "reproducible", "capture", "device", "capacity", "save", "resume", "snapshot", "log", "timeline"])]
     pub(super) plan: Option<Gpus>,

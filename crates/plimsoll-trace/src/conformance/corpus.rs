@@ -83,7 +83,7 @@ impl Corpus {
             "#device_bytes" => self.device_bytes = fields.number(1)?,
             name if name.starts_with('#') => calls.push(fields.call()?),
             "op" if fields.0.get(5..) == Some(&COLUMNS) => {}
-            "op" => return Err("the columns are others".to_owned()),
+            "op" => return Err("unexpected column names".to_owned()),
             _ => {
                 let mut statistics = [0; 15];
                 for (column, statistic) in statistics.iter_mut().enumerate() {

@@ -105,7 +105,7 @@ impl fmt::Display for Choice {
         let Explanation { block_bytes, segment_bytes, candidates } = &self.explanation;
         writeln!(
             f,
-            "  needs {block_bytes} bytes, or a segment of {segment_bytes}; free blocks that hold it:"
+            "  needs {block_bytes} bytes, or a segment of {segment_bytes}; free blocks that are large enough:"
         )?;
         for candidate in candidates {
             let mark = |answer, name| if answer == Answer::At(candidate.addr.0) { name } else { "" };

@@ -78,9 +78,11 @@ impl Run {
     fn ask(&mut self, op: Op) -> Result<(), String> {
         match op {
             Op::Alloc { id, bytes, stream, .. } => self.alloc(id, bytes, StreamId(stream))?,
-            Op::Free { id } => self.allocator.free(self.live.remove(&id).ok_or("a free of nothing")?),
+            Op::Free { id } => {
+                self.allocator.free(self.live.remove(&id).ok_or("a free of a block that is not live")?)
+            }
             Op::RecordStream { id, stream } => {
-                let allocation = self.live.get(&id).ok_or("a use of nothing")?;
+                let allocation = self.live.get(&id).ok_or("a use of a block that is not live")?;
                 self.allocator.record_stream(allocation, StreamId(stream));
             }
             Op::Pending { on } => self.allocator.driver_mut().pending = on,

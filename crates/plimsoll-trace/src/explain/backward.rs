@@ -4,8 +4,8 @@
 //! the reverse order of their operators, and each derivative frees the tensors that its operator saved. So the saved
 //! blocks show how far the pass has come: the current operator is not after the operator of the oldest freed block, nor
 //! before the operator of the newest block that is still saved. Between these bounds there are two clues. A C++ frame
-//! names the derivative (`MmBackward0`): the nearest operator of that name is chosen. Without C++ frames, a gradient
-//! has the size of its tensor, and belongs to the operator after the one that made that tensor.
+//! names the derivative (`MmBackward0`): the nearest operator of that name is chosen. Without C++ frames, sizes are the
+//! clue: a gradient has the size of its tensor, and belongs to the operator after the one that made that tensor.
 //!
 //! In anomaly mode PyTorch records the forward stack itself (`forward_frames`).
 //!
@@ -26,8 +26,8 @@ use crate::timeline::Life;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForwardLines(BTreeMap<EventIndex, ForwardLine>);
 
-/// The number of passes before a backward pass that may have saved something for it. If two models are trained in
-/// alternation, a forward pass is two passes before its backward pass.
+/// How many passes before a backward pass may have saved tensors for it. If two models are trained in alternation, a
+/// forward pass is two passes before its backward pass.
 const PASSES_BEFORE: usize = 6;
 /// The number of operators that are searched beyond the bounds and between them. In real recordings no derivative
 /// is farther away; without this limit, a forged file could have millions to search.
@@ -211,7 +211,8 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// The operator that a request of the backward pass belongs to; `None` if it is known to be none of those found.
+    /// The operator that a request of the backward pass belongs to; `None` if it is certainly none of the operators
+    /// found.
     fn place_of(&mut self, bytes: u64, stack: Option<StackId>, operator: Option<Name>) -> Option<usize> {
         let lowest = self.saved.last().copied().unwrap_or(0);
         let highest = self.at.min(self.highest).max(lowest);
@@ -257,7 +258,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Whether an operator's stack calls the operator that this node is the derivative of.
+    /// Whether an operator's stack contains a call of the operator whose derivative this node is.
     fn calls(&mut self, place: usize, node: &str) -> bool {
         let snapshot = self.analysis.snapshot;
         let Some(stack) = self.ops[place].stack else { return false };

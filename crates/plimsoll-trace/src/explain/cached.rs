@@ -72,7 +72,7 @@ impl<'a> Releasing<'a> {
         (least, most)
     }
 
-    /// The bytes of a segment that can be released if pieces of these uses are free.
+    /// How many bytes of a segment can be released, if pieces with these uses count as free.
     fn given_back(
         &self,
         state: &AllocatorState,

@@ -51,7 +51,7 @@ pub struct Amount {
     pub blocks: u64,
 }
 
-/// A line, as a frame of each recording, and the category of its blocks.
+/// A line, with its frame in each recording, and the category of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangedLine {
     /// The line's frame in each recording; `None` if the line has no live block there, or if the blocks have no line.

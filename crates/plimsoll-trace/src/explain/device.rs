@@ -208,9 +208,9 @@ impl DeviceExplanation {
         origins.get(event.stack).line
     }
 
-    /// Device memory used by others when a request failed because of the capacity; `None` if it is unknown, or if
-    /// the request would not have fit without it. The program's own context and libraries do not count, as every
-    /// program has them.
+    /// Device memory that others used when a request failed because of the capacity. `None` if it is unknown, or if
+    /// the request would not have fit even without these others. The program's own context and libraries do not
+    /// count, as every program has them.
     pub fn held_by_others(&self) -> Option<u64> {
         let failure = self.failure.filter(|failure| failure.limit.is_none())?;
         let Cause::Capacity { short_bytes } = failure.cause() else { return None };

@@ -4,8 +4,8 @@
 //! A rising level is not yet a leak: a larger batch raises it, and so does a cache that is replaced by a larger one.
 //! Leaked memory is never freed. So each line has two series ([`Course`]): its live bytes at the end of each step, and
 //! the bytes of each step's blocks that are still live at the end of the last step. `judge.rs` derives a verdict from
-//! these series, `sawtooth.rs` finds cases in which the memory of many steps is freed at once, and `pattern.rs` names
-//! the kind of program that leaks in this way.
+//! these series. `sawtooth.rs` recognizes memory of many steps that is freed at once. `pattern.rs` names the kind of
+//! program that leaks in this way.
 
 mod growth;
 mod judge;
@@ -40,7 +40,7 @@ pub struct Leaks {
     pub lines: Vec<Line>,
     /// The kind of leak.
     pub pattern: Option<Pattern>,
-    /// The blocks that leaked in the last step whose leaks are known, in the order of their allocation.
+    /// The leaked blocks of one step, the last one whose leaks are known, in the order of their allocation.
     pub sample: Vec<LifeIndex>,
 }
 
@@ -104,8 +104,8 @@ pub struct Course {
 }
 
 impl Course {
-    /// If there are too few steps for a verdict, the bytes of each step that are still live at the end: the smallest
-    /// amount of the later steps. `None` unless every step, including the first, left some.
+    /// If there are too few steps for a verdict, how many bytes each step leaves live at the end: the smallest number
+    /// of the later steps. `None` unless every step, including the first, left some.
     pub fn kept_of_each(&self) -> Option<u64> {
         let (first, others) = self.kept.split_first().filter(|_| self.verdict == Verdict::TooFewSteps)?;
         let (least, most) = (*others.iter().min()?, *others.iter().max()?);

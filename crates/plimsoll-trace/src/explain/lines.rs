@@ -17,7 +17,7 @@ type Lines<'a> = BTreeMap<Function<'a>, BTreeMap<i64, FrameId>>;
 /// If there are more pairs than this, they are not compared. No program has so many, but a forged file may.
 const MOST_PAIRS: usize = 1 << 20;
 
-/// A line, as a frame of each recording that has it.
+/// A line of code, with its frame in each recording that has it.
 pub(super) type Pair = (Option<FrameId>, Option<FrameId>);
 
 /// The matched lines of two recordings' frames: lines in both, only in the first, only in the second. If a line has

@@ -121,7 +121,7 @@ impl Origins {
         Self { of_stacks, has_native, categories: Vec::new() }
     }
 
-    /// For each stack, sets the first of these categories that one of its frames matches. Tests each frame once.
+    /// Sets the category of each stack: the first of these that matches one of its frames. Tests each frame once.
     #[must_use]
     pub fn with_categories(mut self, snapshot: &Snapshot, categories: &[CustomCategory<'_>]) -> Self {
         if categories.is_empty() {

@@ -152,7 +152,7 @@ impl Why {
                 "freed as the backward pass ended, when all tensors of the size had their gradients"
             }
             Self::HasGradient => {
-                "created by the program and kept, with gradients of the size, which an optimizer uses"
+                "created by the program and kept, with gradients of the same size that an optimizer uses"
             }
             Self::LiveTogether => "several from the same line live at once, so a variable keeps them",
             Self::MadeOutsideModules => "created or copied by the program, outside the model",

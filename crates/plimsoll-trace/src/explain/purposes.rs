@@ -1,9 +1,9 @@
 //! The purpose of each block: [`Purposes`], recorded or inferred, with the reason.
 //!
-//! PyTorch's files seldom record the purpose of a block. Three things show it: the stack, if there is one
-//! (`origin.rs`); the block's lifetime relative to the passes of a training step (what the forward pass allocates and
-//! the backward pass frees was saved for it); and sizes (gradients have the sizes of parameters, and so does optimizer
-//! state). Otherwise the purpose is unknown.
+//! PyTorch's files seldom record the purpose of a block. Three things show it. The first is the stack, if there is one
+//! (`origin.rs`). The second is the block's lifetime relative to the passes of a training step: what the forward pass
+//! allocates and the backward pass frees was saved for the backward pass. The third is the size: gradients and
+//! optimizer state have the sizes of parameters. Otherwise the purpose is unknown.
 
 use plimsoll_alloc::Category;
 

@@ -1,6 +1,5 @@
-//! Results that a variable keeps in a program, or a part of it, that no backward pass follows: [`settle`]. There every
-//! block is freed in a forward pass, the results of a generation or an evaluation as well as the temporaries of an
-//! operator.
+//! Finds results that a variable keeps, where no backward pass follows: [`settle`]. There, a forward pass frees every
+//! block: the results of a generation or an evaluation as well as the temporaries of an operator.
 
 use std::collections::{BTreeMap, BTreeSet};
 

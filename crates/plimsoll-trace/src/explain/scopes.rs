@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::snapshot::{Annotation, Snapshot, Stage, TextId};
 use crate::timeline::Moment;
 
-/// The open scopes at an event, and the highest moment so far of each scope name.
+/// The scopes that are open at an event and, for each scope name, the highest moment so far.
 pub(super) struct Scopes {
     /// Whether the recording has any scopes.
     is_any: bool,

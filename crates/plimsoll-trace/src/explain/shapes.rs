@@ -66,7 +66,7 @@ const MOST: usize = 2;
 const LEAST_BYTES: u64 = 1 << 20;
 /// At most this many of the latest blocks are used, which is about the number in one step.
 const LAST: usize = 1 << 12;
-/// The most sizes in a step, and the most widths, that are used. No model has more; a forged file may.
+/// At most this many sizes of a step, and at most this many widths, are used. No model has more; a forged file may.
 const MOST_SIZES: usize = 1 << 10;
 const MOST_WIDTHS: usize = 1 << 7;
 /// Element sizes that models compute with, in bytes.

@@ -1,5 +1,5 @@
-//! How many gradients there can be: one for each tensor of a size. [`settle`] finds temporaries of the backward pass among
-//! the supposed gradients, and [`missing`] counts gradients without a known parameter.
+//! Limits the number of gradients of each size to the number of tensors of that size. [`settle`] finds temporaries of the
+//! backward pass among the supposed gradients, and [`missing`] counts gradients without a known parameter.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use super::sizes::size;
 use crate::snapshot::EventIndex;
 use crate::timeline::Life;
 
-/// The supposed gradients of a size that one pass allocated, by their places in the list of blocks.
+/// The blocks of one size that one pass allocated and that may be gradients, by their places in the list of blocks.
 struct Group {
     pass: Pass,
     places: Vec<usize>,
 }
 
-/// The supposed gradients by size, and in the order of their passes.
+/// The blocks that may be gradients, by size, in the order of their passes.
 fn groups(passes: &Passes, lives: &[Life], purposes: &[Purpose]) -> BTreeMap<u64, Vec<Group>> {
     let mut found: BTreeMap<u64, Vec<Group>> = BTreeMap::new();
     for (place, (life, purpose)) in lives.iter().zip(purposes).enumerate() {
@@ -34,8 +34,8 @@ fn groups(passes: &Passes, lives: &[Life], purposes: &[Purpose]) -> BTreeMap<u64
     found
 }
 
-/// Of blocks that are freed as the pass ends, the last freed are gradients, as many as there are tensors of the size without
-/// one: the temporaries of the last operators are freed first.
+/// As a pass ends, the temporaries of its last operators are freed first. So if blocks of one size are freed then, the last
+/// ones are gradients: as many as there are tensors of this size without a gradient.
 pub(super) fn settle(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
     let tensors = Tensors::of(lives, purposes);
     for (bytes, of_size) in groups(passes, lives, purposes) {

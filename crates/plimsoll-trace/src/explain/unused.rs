@@ -12,11 +12,11 @@ use crate::timeline::{Life, Timeline};
 /// The minimum number of blocks, because a running layer also keeps a few.
 const LEAST_BLOCKS: usize = 6;
 
-/// The minimum fraction of the bytes that the modules have allocated since the first of these blocks, as
-/// one in this many.
+/// The blocks must hold at least one in this many of the bytes that the modules have allocated since the first of
+/// them.
 const KEPT_PART: u64 = 3;
 
-/// The minimum fraction of live memory, as one in this many.
+/// The blocks must hold at least one in this many of the live bytes.
 const LEAST_PART: u64 = 5;
 
 /// Memory that forward passes keep although no backward pass follows: with `torch.no_grad()`, most of it would be

@@ -121,7 +121,7 @@ impl Objects {
             Value::Segment(at) => (Kind::Segment, at),
             Value::History(at) => (Kind::History, at),
             Value::Annotation(at) => (Kind::Annotation, at),
-            _ => return Err(Why::Broken("keys are set in something that is not a record")),
+            _ => return Err(Why::Broken("keys are set on a value that is not a record")),
         };
         let mut set = KeySet::EMPTY;
         for pair in items.chunks_exact(2) {

@@ -76,7 +76,7 @@ impl Value {
             Self::Float(_) => "a float",
             Self::Text(_) => "a text",
             Self::Pool(_) => "a pair of integers",
-            Self::Opaque => "something that no snapshot holds there",
+            Self::Opaque => "an unexpected value",
             Self::EmptyList(_) => "an empty list",
             Self::EmptyDict(_) => "an empty dict",
             Self::Frame(..) => "a frame",

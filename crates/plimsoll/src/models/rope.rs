@@ -211,14 +211,14 @@ impl RopeScaling {
                 if !(low > 0.0 && low < high && high.is_finite()) =>
             {
                 wrong(format!(
-                    "low_freq_factor is {low} and high_freq_factor {high}; the first must be above 0 and below the second"
+                    "low_freq_factor is {low} and high_freq_factor {high}; low_freq_factor must be above 0 and below high_freq_factor"
                 ))
             }
             &RopeScaling::Yarn(Yarn { beta_fast: fast, beta_slow: slow, .. })
                 if !(slow > 0.0 && slow <= fast && fast.is_finite()) =>
             {
                 wrong(format!(
-                    "beta_slow is {slow} and beta_fast {fast}; the first must be above 0 and not above the second"
+                    "beta_slow is {slow} and beta_fast {fast}; beta_slow must be above 0 and at most beta_fast"
                 ))
             }
             RopeScaling::LongRope { short_factor, long_factor, .. } => {
@@ -318,7 +318,7 @@ mod tests {
         };
         check(
             llama3,
-            "low_freq_factor is 4 and high_freq_factor 4; the first must be above 0 and below the second",
+            "low_freq_factor is 4 and high_freq_factor 4; low_freq_factor must be above 0 and below high_freq_factor",
         );
     }
 
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(error(long(vec![1.0, 0.0, 1.0, 1.0])), expected);
         assert!(long(vec![1.0; 4]).check(8).is_ok());
         let yarn = RopeScaling::Yarn(Yarn { beta_slow: 40.0, ..Yarn::default() });
-        let expected = "beta_slow is 40 and beta_fast 32; the first must be above 0 and not above the second";
+        let expected = "beta_slow is 40 and beta_fast 32; beta_slow must be above 0 and at most beta_fast";
         assert_eq!(error(yarn), format!("rope_scaling: {expected}"));
     }
 }

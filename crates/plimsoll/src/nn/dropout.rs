@@ -130,7 +130,7 @@ impl<const D: usize> Module for ChannelDropout<D> {
             rank if rank == D + 1 => 1,
             _ => {
                 let message =
-                    format!("{:?}: needs [batch, channels, …] of {D} further dimensions", input.shape());
+                    format!("{:?}: needs [batch, channels, …] with {D} more dimensions", input.shape());
                 return Err(Error::Shape { op: "dropout", message });
             }
         };

@@ -118,7 +118,7 @@ impl<const D: usize> Module for InstanceNorm<D> {
         }
         if input.rank() != D + 2 || input.shape()[1] != self.channels {
             return fail(format!(
-                "{:?}: needs [batch, {}, …] of {D} further dimensions",
+                "{:?}: needs [batch, {}, …] with {D} more dimensions",
                 input.shape(),
                 self.channels
             ));

@@ -160,8 +160,8 @@ pub(crate) fn check_current<'a>(
         None => Ok(()),
         Some(old) => {
             let message = format!(
-                "the parameter {} has another tensor since this optimizer was made (the model was moved or converted): make \
-                 the optimizer afterwards, from `parameters()`",
+                "the parameter {} got another tensor after this optimizer was made (the model was moved or converted): make \
+                 the optimizer after that, from `parameters()`",
                 old.label()
             );
             Err(Error::Argument { op, message })

@@ -308,7 +308,7 @@ fn check(header: &Metadata) -> Result<(), String> {
     for (name, info) in tensors {
         let (start, end) = info.data_offsets;
         if start != next || end < start {
-            return Err(format!("`{name}` lies at bytes {start} to {end}, not from {next}"));
+            return Err(format!("`{name}` lies at bytes {start} to {end}, but must begin at {next}"));
         }
         let elements = info.shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size));
         let bytes = elements.and_then(|n| n.checked_mul(info.dtype.bitsize())).filter(|bits| bits % 8 == 0);

@@ -43,7 +43,7 @@ fn what_sharding_cannot_do_is_refused_by_name() {
         "sgd: the parameters of root are sharded, and the complete ones get no gradients: make the optimizer from \
          `FullyShardedDataParallel::parameters`"
     );
-    assert!(step(before).contains("has another tensor since this optimizer was made"));
+    assert!(step(before).contains("got another tensor after this optimizer was made"));
     let muon = Muon::new(vec![sharded.parameters().remove(0)], MuonOptions::default()).step();
     assert!(text(muon).starts_with("muon: root is sharded, and this optimizer needs complete matrices"));
     let in_backward = step_in_backward(&sharded.parameters(), SgdOptions::default()).map(drop);

@@ -86,9 +86,8 @@ class Attend:
         for device in range(cuda.device_count()):
             total = cuda.get_device_properties(device).total_memory
             if settings.LIMIT > total:
-                say(
-                    f"--memory-limit: {cuda.get_device_name(device)} has {total} bytes, under {settings.LIMIT}: no limit is set"
-                )
+                name = cuda.get_device_name(device)
+                say(f"--memory-limit {settings.LIMIT}: {name} has only {total} bytes, so no limit is set")
             else:
                 cuda.set_per_process_memory_fraction(min((settings.LIMIT + 0.5) / total, 1.0), device)
 

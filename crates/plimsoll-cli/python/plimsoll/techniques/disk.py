@@ -71,8 +71,8 @@ def reserve(file: int, size: int, folder: str, used: int) -> None:
         if why.errno != errno.ENOSPC:
             raise
         text = (
-            f"offload-disk needs {size >> 20} MiB more in {folder}, in addition to {used >> 20} MiB; it has"
-            f" {free >> 20} MiB free, of which {SPARE >> 20} MiB are left free. {FOLDER} names another folder"
+            f"offload-disk uses {used >> 20} MiB in {folder} and needs {size >> 20} MiB more; {free >> 20} MiB are free"
+            f" there, of which {SPARE >> 20} MiB must stay free. {FOLDER} names another folder"
         )
         raise OSError(errno.ENOSPC, text) from None
 

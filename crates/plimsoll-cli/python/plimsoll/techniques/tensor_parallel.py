@@ -76,7 +76,7 @@ class TensorParallel:
             layer = block.get_submodule(path)
             size = layer.out_features if way == "columns" else layer.in_features
             if size % self.world:
-                context.refuse(self.name, f"{path} has {size} {way}, which {self.world} ranks do not divide")
+                context.refuse(self.name, f"{path} has {size} {way}, which is not divisible by {self.world} ranks")
 
     def parallelize(self, found: list[tuple[Any, dict[str, str]]]) -> None:
         """Splits the layers, and replaces their parameters in the optimizers."""

@@ -28,7 +28,7 @@ pub(super) fn render(job: &RankTable<'_>, shown: Shown) -> String {
     if job.unused.len() > shown.rows {
         let _ = writeln!(
             out,
-            "{} more files are not used: another file of the same rank is",
+            "{} more files are not used, because another file of the same rank is",
             job.unused.len() - shown.rows
         );
     }

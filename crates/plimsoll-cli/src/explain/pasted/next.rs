@@ -22,7 +22,7 @@ const NAME: &str = "NAME";
 /// Instructions for filling in the placeholders of the commands, one per line.
 pub(super) fn to_fill_in(commands: &[String]) -> Vec<&'static str> {
     let has = |word: &str| commands.iter().any(|command| command.split(' ').any(|it| it == word));
-    let gpu = "NAME is your GPU, by name (`plimsoll predict --list`), or its memory, such as 24GiB";
+    let gpu = "NAME is your GPU: its name (`plimsoll predict --list`) or its memory size, such as 24GiB";
     let record =
         "plimsoll record prints code for your program: it records a snapshot, which plimsoll explain reads";
     let rows = [(NAME, gpu), (FILE, "FILE is your program, with its arguments"), ("record", record)];

@@ -115,7 +115,7 @@ pub(super) fn said(path: &Path, shown: Shown) -> Result<Said, Failure> {
         "memory outside CUDA's allocations, such as the context",
     ];
     if !ranges {
-        unknown.push("the layers: plimsoll run --nvtx names them for Nsight");
+        unknown.push("which layers allocate it: plimsoll run --nvtx adds their names for Nsight");
     }
     Ok(Said {
         kind: "nsys",

@@ -7,8 +7,8 @@ use super::pass::{Missing, Pass};
 use crate::techniques::{Alone, Joins, Numbers, Set, Technique};
 
 impl Pass<'_> {
-    /// Tries each technique alone, those that cost nothing first, then the useful ones together, first those that change least
-    /// and finally all.
+    /// Tries each technique alone, starting with those that cost nothing. Then it tries the useful ones together, starting
+    /// with those that change the program least.
     pub(super) fn inference(&mut self) -> Result<(), Missing> {
         let is_alone = |it: &Technique| it.row().alone < Alone::Offered && self.is_meant(*it);
         let alone: Vec<Technique> = Technique::all().filter(is_alone).collect();

@@ -9,13 +9,13 @@ use crate::techniques::{Alone, Levels, Set, Technique};
 /// checkpointing each block.
 const SEGMENTED: u64 = 9;
 
-/// A program that needs more than this multiple of the GPU's memory needs the smallest memory budget, if any is enough.
+/// If a program needs more than this multiple of the GPU's memory, only the smallest memory budget can be enough.
 const FAR: f64 = 1.15;
 
 impl Pass<'_> {
-    /// Tries the techniques for a program that compiles its training step: expandable segments, which reuse
-    /// the first trial's compiled code from the caches, and smaller percentages of activations to keep,
-    /// each of which compiles again. Returns whether the search is over.
+    /// Tries the techniques for a program that compiles its training step. Expandable segments reuse the first
+    /// trial's compiled code from the caches. Each smaller percentage of activations compiles again. Returns whether
+    /// the search is over.
     pub(super) fn budgets(&mut self) -> Result<bool, Missing> {
         let expandable = Set::default().with(Technique::Expandable, None);
         let budget = |percent| Set::default().with(Technique::MemoryBudget, Some(percent));
@@ -131,8 +131,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// This set with checkpointed segments of blocks, if it needs less memory than `each`, which checkpoints each
-    /// block.
+    /// This set with checkpointed segments of blocks, if that needs less memory than `each`, the set that checkpoints
+    /// each block.
     fn segments(&mut self, set: &Set, each: &Set) -> Result<Option<Set>, Missing> {
         let technique = Technique::CheckpointSegments;
         let has_failed = self.seen.iter().any(|it| it.set.has(technique) && !it.is_effective());
@@ -182,8 +182,8 @@ impl Pass<'_> {
         self.fewest(set, &all, blocks, |number| set.with(technique, Some(number)))
     }
 
-    /// Finds the fewest parts, out of `of`, to which a technique must be applied for this set to fit. `all` applies it
-    /// to all parts, and fits.
+    /// Finds the smallest number of parts, out of `of`, to which a technique must be applied so that this set fits.
+    /// `all` applies it to all parts, and fits.
     pub(super) fn fewest(
         &mut self,
         set: &Set,
@@ -249,7 +249,7 @@ pub(super) fn budgets() -> &'static [u64] {
     }
 }
 
-/// This set without the techniques that cannot be combined with this one.
+/// This set without the techniques that cannot be combined with `technique`.
 fn without_conflict(set: &Set, technique: Technique) -> Set {
     set.only(|it| it.excluded_by(technique).is_none())
 }

@@ -40,7 +40,7 @@ const MOST_TRIALS: usize = 100;
 pub(super) enum Step {
     /// The first of these sets has to be tried. The others probably follow, and can run at the same time.
     Try(Vec<Set>),
-    /// The same, but a set that fits is already known; these sets may be cheaper, or leave more headroom.
+    /// Like [`Step::Try`], but a set that fits is already known; these sets may be cheaper, or leave more headroom.
     Improve(Vec<Set>),
     Done(Decision),
 }

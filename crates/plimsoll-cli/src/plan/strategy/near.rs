@@ -6,12 +6,12 @@ use crate::techniques::{Joins, Levels, Numbers, Set, Technique, Time};
 /// Techniques with this effort are not used to save time.
 pub(super) const MOST_EFFORT: u32 = 4;
 
-/// The number of values of a technique that are tried, if it has that many.
+/// How many values of a technique to try, if it has that many.
 const STEPS: usize = 5;
 
 impl Pass<'_> {
-    /// Neighbouring sets that may be faster. Each lowers one technique by a level, either alone, or while raising
-    /// another by a level, or while adding one that costs no time. Or it drops a technique without levels.
+    /// Neighbouring sets that may be faster. Some lower one technique by a level, and may also raise another by a
+    /// level or add one that costs no time. Others drop a technique without levels.
     pub(super) fn near(&self, set: &Set) -> Vec<Set> {
         let mut near = Vec::new();
         let free = self.with_all_free(set);
@@ -53,7 +53,7 @@ impl Pass<'_> {
         near
     }
 
-    /// Sets that replace this technique by one that excludes it, at its strongest and at the same level.
+    /// Sets that replace this technique with one that excludes it: at its strongest level, and at the same level.
     fn instead(&self, set: &Set, technique: Technique) -> Vec<Set> {
         let without = set.without(technique);
         let others =
@@ -104,7 +104,7 @@ impl Pass<'_> {
             && !self.is_ruled_out(technique)
     }
 
-    /// Whether a technique checkpoints blocks that this program has, if it checkpoints any.
+    /// Whether this program has the blocks that a technique checkpoints; true for techniques that checkpoint none.
     fn is_useful_kind(&self, technique: Technique) -> bool {
         technique.row().levels != Levels::Blocks || self.is_useful(technique)
     }

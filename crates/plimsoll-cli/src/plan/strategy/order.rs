@@ -12,7 +12,7 @@ use super::levels::budgets;
 use super::pass::{Missing, Pass};
 use crate::techniques::{Alone, Joins, Numbers, Technique, Time};
 
-/// If a set that fits takes more than this multiple of the program's own time, other sets are tried as well.
+/// If a set that fits takes more than this multiple of the program's own time, the search also tries other sets.
 const SLOW: f64 = 1.3;
 
 impl Pass<'_> {
@@ -148,8 +148,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// If a copy of the saved tensors on the host failed, because the host has no room for them: tries techniques that need neither
-    /// memory, alone and with the others.
+    /// If the host had no room for the saved tensors, tries techniques that need memory neither on the GPU nor on the host, alone
+    /// and with the others.
     fn last_resort(&mut self) -> Result<(), Missing> {
         let has_failed = self.seen.iter().any(|it| it.is_alone(Technique::Offload) && it.run == Ran::Failed);
         let last: Vec<Technique> = Technique::all()

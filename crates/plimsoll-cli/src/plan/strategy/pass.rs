@@ -9,7 +9,7 @@ use crate::techniques::{Joins, Programs, Set, Technique};
 #[derive(Debug)]
 pub(super) struct Missing {
     pub(super) sets: Vec<Set>,
-    /// Whether a set that fits is already known, so that these sets can only improve on it.
+    /// Whether a set that fits is already known. If so, these sets can only improve on it.
     pub(super) is_optional: bool,
 }
 
@@ -94,8 +94,8 @@ impl<'a> Pass<'a> {
         self.useful.contains(&technique)
     }
 
-    /// The useful techniques that can join sets of this kind, except those that another one replaces and
-    /// those that `beside` excludes.
+    /// The useful techniques that can join sets of this kind. Leaves out those that another useful technique
+    /// replaces, and those that exclude `beside`.
     pub(super) fn joined(&self, joins: Joins, beside: Option<Technique>) -> Set {
         let fits_beside = |it: Technique| beside.is_none_or(|beside| beside.excluded_by(it).is_none());
         let joining = Technique::all().filter(|it| it.row().joins <= joins && self.is_useful(*it));

@@ -6,18 +6,18 @@ use super::near::{MOST_EFFORT, levelled};
 use super::pass::{Missing, Pass};
 use crate::techniques::{Joins, Numbers, Set, Technique, Time};
 
-/// The largest fraction of the program's own step that two techniques together can save, compared with one
-/// of them alone.
+/// The most time that two techniques together can save compared with one of them alone, as a fraction of the
+/// program's own step.
 const SLACK: f64 = 0.15;
 
 /// The maximum number of rounds of small changes.
 const ROUNDS: usize = 5;
 
-/// A set with room that takes at most this multiple of the program's own time is cheap enough: looking for a cheaper
-/// one would take longer than it is worth.
+/// A set with room is cheap enough if it takes at most this multiple of the program's own time: looking for a cheaper
+/// one is not worth the time.
 const CHEAP: f64 = 1.02;
 
-/// A set is worth looking for if it saves more than this fraction of the program's own step.
+/// A cheaper set is worth looking for only if it may save more than this fraction of the program's own step.
 const WORTH: f64 = 0.01;
 
 impl Pass<'_> {
@@ -110,7 +110,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Tries this set with more of one technique and less of the others, until that is faster.
+    /// Tries this set with more of one technique and less of the others, until one of these sets is faster.
     fn traded(&mut self, set: &Set) -> Result<(), Missing> {
         let (own_s, base_s) = (self.tried(set)?.order_s(), self.base()?.order_s());
         for (technique, more) in self.raised(&self.with_all_free(set)) {
@@ -129,8 +129,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Checkpoints fewer and fewer blocks, each time with as few copies to the host as possible, until that is no
-    /// longer faster.
+    /// Checkpoints fewer and fewer blocks, each time with as few copies to the host as possible, as long as the step
+    /// gets faster.
     fn exchange(&mut self) -> Result<(), Missing> {
         let (technique, blocks) = (Technique::Offload, self.blocks);
         while let Some(set) = self.dear().filter(|it| it.has(blocks) && self.can_be_more(it, technique)) {
@@ -154,7 +154,7 @@ impl Pass<'_> {
         step_s > self.seen.first().map_or(0.0, |it| it.order_s()) * (1.0 + WORTH)
     }
 
-    /// This set with the lowest level of each technique with which it fits, except for one technique.
+    /// Lowers each technique of this set, except one, to the lowest level with which the set fits.
     fn lowered(&mut self, set: &Set, except: Option<Technique>) -> Result<Set, Missing> {
         let mut set = set.clone();
         // Dividing the batch into parts is the slowest technique.

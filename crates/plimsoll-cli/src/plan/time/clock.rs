@@ -2,7 +2,7 @@
 
 /// Launches that the driver queues before the host waits.
 const QUEUED: usize = 1024;
-/// Steps that are replayed: in the first ones, the queue is not as full as later.
+/// How many steps to replay: in the first ones, the queue is not as full as later.
 const STEPS: usize = 4;
 
 /// What the host does, in the order of a step.

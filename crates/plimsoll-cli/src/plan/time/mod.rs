@@ -28,12 +28,12 @@ const WIRE: f64 = 0.7;
 const EXPOSED: f64 = 0.1;
 /// The fraction of a step that the forward pass takes, because it has a third of the matrix products.
 const FORWARD: f64 = 1.0 / 3.0;
-/// Seconds of a host with factor 1 for an operator, if the time of the host was not measured.
+/// Seconds that a host with factor 1 works for an operator, if the time of the host was not measured.
 const HOST_S: f64 = 13e-6;
-/// Seconds that a launch takes in the driver of a host with factor 1; the stand-in's takes none.
+/// Seconds that a launch takes in the driver, on a host with factor 1. The stand-in takes none.
 const LAUNCH_S: f64 = 3.5e-6;
-/// Seconds of a host with factor 1 for each checkpointed block, in addition to its operators, with PyTorch's
-/// checkpointing or ours: half of what the host of an H200 took (note 0019), whose factor is about 2.
+/// Seconds that a host with factor 1 works for each checkpointed block, in addition to its operators, with PyTorch's
+/// checkpointing or ours. The host of an H200, with a factor of about 2, took twice as long (note 0019).
 const AGAIN_S: f64 = 0.3e-3;
 
 /// The operators of one step.
@@ -42,7 +42,8 @@ pub(super) struct Work {
     rows: Vec<(Phase, Operators)>,
     /// Seconds in which neither the host nor the GPU works, because the host waits for results.
     idle_s: f64,
-    /// Seconds of the training machine's processor in a step without the driver's, if they were measured here.
+    /// Processor seconds of a step on the training machine, without the driver's; `None` if nothing was measured
+    /// here.
     host_s: Option<f64>,
     /// The host factor of the training machine.
     factor: f64,
@@ -85,7 +86,7 @@ pub(super) struct Cost {
     pub(super) wire_bytes: u64,
     /// Seconds that the host works in a step.
     pub(super) host_s: f64,
-    /// Whether that was measured, and not assumed for each operator.
+    /// Whether these seconds were measured. If not, each operator is assumed to take the same time.
     pub(super) is_measured: bool,
     /// What a step waits for most of the time.
     pub(super) bound: Bound,
@@ -121,8 +122,8 @@ impl Bound {
 }
 
 impl Work {
-    /// Reads the report of a counting trial; empty if the trial did not run to its end. The step is for this GPU; the host factors
-    /// are those of this machine and of the one that will train.
+    /// Reads the report of a counting trial; empty if the trial did not run to its end. The step is for this GPU. The host factors
+    /// are those of this machine and of the training machine.
     pub(super) fn of(trial: &Trial, gpu: &Gpu, hosts: Hosts) -> Work {
         // A run that failed counted only part of a step.
         let counted = trial.technique("count").filter(|_| trial.end == End::Ran);

@@ -11,11 +11,11 @@ use crate::protocol::Counted;
 
 /// Seconds between two kernels.
 const GAP_S: f64 = 1.05e-6;
-/// An operator launches a kernel, and one more for each so many microseconds of its fixed time.
+/// Microseconds of an operator's fixed time for each kernel that it launches after the first.
 const KERNEL_US: f64 = 20.0;
-/// The share of the datasheet's bandwidth that kernels reach at most.
+/// The highest share of the datasheet's bandwidth that kernels reach.
 const BANDWIDTH: f64 = 0.86;
-/// The product of multiprocessors and clock (in kHz), and the bandwidth, of the GPU that the rates were fitted on, an H200.
+/// For the H200 that the rates were fitted on: the product of multiprocessors and clock (in kHz), and the bandwidth.
 const FITTED: (f64, f64) = (132.0 * 1_980_000.0, 4.8e12);
 /// The memory traffic under bf16 autocast: half as much for products and activations, the same for parameters and optimizers.
 const NARROW: f64 = 0.6;
@@ -40,7 +40,7 @@ const fn kind(name: &'static str, fixed_us: f64, arithmetic: f64, traffic: f64) 
     Kind { name, fixed_us, arithmetic, traffic }
 }
 
-/// The kinds; the first row stands for all that have none.
+/// The kinds. The first row is for operators without a kind of their own.
 const KINDS: &[Kind] = &[
     kind("uneven", 1.9, 1.00, 0.50),
     kind("product", 7.1, 0.81, 0.30),
@@ -122,7 +122,8 @@ impl Rate {
 pub(super) struct Operators {
     kind: &'static Kind,
     rate: Rate,
-    /// What it needs much of to be fast: channels of a convolution, groups of a group norm. The steps of a recurrent layer. Otherwise 0.
+    /// The size on which the speed depends: channels of a convolution, groups of a group norm. For a recurrent layer, its steps.
+    /// Otherwise 0.
     width: f64,
     /// FLOPs of one of them.
     pub(super) flops: f64,

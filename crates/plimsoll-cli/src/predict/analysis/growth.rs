@@ -21,14 +21,14 @@ pub(crate) enum Each {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Growth {
     pub(crate) each: Each,
-    /// The bytes by which memory grows in each step or batch in which it grows.
+    /// The bytes that are added in each step or batch in which memory grows.
     pub(crate) bytes: u64,
     /// Memory grows once in this many steps or batches.
     pub(crate) every: u64,
     /// How many steps or batches ran.
     pub(crate) seen: u64,
-    /// The number of steps or batches of the program, or of one iteration of the outer loop that frees the memory;
-    /// `None` if unknown.
+    /// The number of steps or batches of the program, or of one iteration of the outer loop if that loop frees the
+    /// memory; `None` if unknown.
     pub(crate) total: Option<u64>,
     /// Whether the memory is freed after `total` steps.
     pub(crate) resets: bool,
@@ -96,8 +96,8 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     })
 }
 
-/// The number of times that memory can grow within `room` bytes: by `bytes` the first time, and by
-/// `quickens` more each further time.
+/// How often memory can grow within `room` bytes, if it grows by `bytes` the first time and by `quickens` more each
+/// further time.
 fn times_until(room: u64, bytes: u64, quickens: u64) -> u64 {
     if quickens == 0 {
         return room / bytes.max(1);
@@ -107,8 +107,7 @@ fn times_until(room: u64, bytes: u64, quickens: u64) -> u64 {
     (((bytes * bytes + 2.0 * quickens * room).sqrt() - bytes) / quickens) as u64
 }
 
-/// The line whose blocks are kept, that is, blocks that were allocated in the later part of the
-/// recording and are live at its end.
+/// The line whose blocks are kept: blocks that it allocated in the later part of the recording are live at the end.
 fn kept_line(judged: &Judged, times: u64, every: u64) -> Option<String> {
     let analysis = judged.analysis.as_ref()?;
     let (explained, timeline) = (&analysis.explained, &analysis.device().timeline);

@@ -56,7 +56,7 @@ impl Group {
 /// Processes that do not all run at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Together {
-    /// The largest number that run at one time, and their bytes.
+    /// The largest number of processes that run at the same time, and their bytes.
     pub(crate) count: u64,
     pub(crate) bytes: u64,
 }

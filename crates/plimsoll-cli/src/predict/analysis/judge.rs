@@ -88,8 +88,8 @@ pub(crate) fn with_growth(verdict: Verdict, growth: Option<&Growth>, reports: &[
     }
 }
 
-/// Requests that ran out of memory in a run that still succeeded: the program caught the errors, and
-/// completed a step after them (if it has steps).
+/// How many requests ran out of memory in a run that still succeeded: the program caught the errors and, if it has
+/// steps, completed one after them.
 pub(crate) fn caught(Job { ended, reports, .. }: &Job) -> u64 {
     let went_on = |report: &Report| {
         let is_well = matches!(report.state, ProcessState::Stopped | ProcessState::Ended)

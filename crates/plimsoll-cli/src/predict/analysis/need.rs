@@ -1,4 +1,4 @@
-//! The memory that a program needs that ran out: [`Need`].
+//! How much memory a program needs if it ran out: [`Need`].
 
 use super::growth::Growth;
 use super::judged::Judged;

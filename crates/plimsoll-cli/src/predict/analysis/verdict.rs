@@ -13,7 +13,7 @@ pub(crate) enum Verdict {
     Fits { spare_bytes: u64, caught: u64 },
     /// A request failed.
     RunsOut(Shortage),
-    /// Memory grows and runs out before the program ends, or it is unknown when the program ends.
+    /// Memory grows. It runs out before the program ends, or the program's end is unknown.
     Grows(Growth),
     /// A technique of `--with` cannot be applied to the program.
     Refused(Refusal),

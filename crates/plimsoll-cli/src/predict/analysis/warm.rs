@@ -1,9 +1,10 @@
 //! The peaks with warm compile caches.
 //!
 //! `torch.compile` caches compiled code and the kernels that it measured as fastest. In `predict` every run starts
-//! with empty caches (`../launch/surroundings.rs`), so it compiles, and times kernels with additional buffers: copies
-//! of their arguments, and one buffer as large as the GPU's cache. A program that finds its kernels in the caches does
-//! not make these requests. They are recognized by their stacks, and the recording is replayed without them.
+//! with empty caches (`../launch/surroundings.rs`), so it compiles. It also times kernels, with additional buffers:
+//! copies of their arguments, and one buffer as large as the GPU's cache. A program that finds its kernels in the
+//! caches does not make these requests. They are recognized by their stacks, and the recording is replayed without
+//! them.
 
 use plimsoll_trace::snapshot::{Event, Snapshot};
 

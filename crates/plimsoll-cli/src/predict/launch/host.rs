@@ -26,7 +26,8 @@ pub(super) fn installed(instead: &Path) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(folder.join(NAME)))
 }
 
-/// The variables that load the library before those in `preloaded`, and name the folder for its files.
+/// The environment variables that load the library, before the libraries in `preloaded`, and that name the folder for
+/// its files.
 pub(crate) fn environment(library: &Path, preloaded: &OsStr, folder: &Path) -> [(&'static str, OsString); 2] {
     let all = [library.as_os_str(), preloaded].join(":".as_ref());
     [("LD_PRELOAD", all), (FOLDER, folder.as_os_str().to_owned())]

@@ -50,8 +50,8 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Runs work that a signal must not interrupt immediately. Also returns whether a signal arrived in
-    /// the meantime that was not handled.
+    /// Runs work that a signal must not interrupt immediately. Also returns whether an unhandled signal arrived in
+    /// the meantime.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
         self.is_running.store(true, Ordering::SeqCst);
         let done = work();

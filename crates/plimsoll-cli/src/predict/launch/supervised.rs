@@ -99,7 +99,7 @@ pub(in crate::predict) fn uncopied(run_folder: &Path) -> Option<PathBuf> {
     Some(OsString::from_vec(line.to_vec()).into())
 }
 
-/// Removes what a run has left in its folder, for another one.
+/// Removes the files that a run left in its folder, so that another run can use the folder.
 fn cleared(run_folder: &Path) -> io::Result<()> {
     for name in ["reports", "shared"] {
         let folder = run_folder.join(name);
@@ -115,7 +115,7 @@ fn cleared(run_folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The command that runs another one in a view.
+/// The command that runs another command in a view.
 fn supervisor(command: &Command, spec: &Spec, is_quiet: bool) -> io::Result<Command> {
     let place = spec.run.join("spec.json");
     std::fs::write(&place, serde_json::to_string(spec)?)?;
@@ -139,8 +139,7 @@ fn supervisor(command: &Command, spec: &Spec, is_quiet: bool) -> io::Result<Comm
     Ok(supervisor)
 }
 
-/// Starts the supervisor and waits. All processes that the supervisor started end before it does. Errors say what
-/// failed.
+/// Starts the supervisor and waits. The supervisor ends after all processes that it started. Errors say what failed.
 fn run(
     command: &mut Command,
     timeout: Option<Duration>,

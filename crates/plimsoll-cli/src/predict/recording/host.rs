@@ -31,7 +31,7 @@ impl Phase {
     }
 }
 
-/// The memory of a process at the moment of a phase when its memory that the kernel cannot drop was at its peak.
+/// The memory of a process in one phase, at the moment when the memory that the kernel cannot drop peaked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peak {
     pub(crate) phase: Phase,
@@ -75,8 +75,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The processes whose files are in the folder, by ID, except processes of this program, which are not the
-    /// user's.
+    /// The processes whose files are in the folder, by ID, without those of this program itself.
     ///
     /// # Errors
     /// I/O errors.

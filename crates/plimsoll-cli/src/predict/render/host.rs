@@ -68,7 +68,7 @@ pub(super) fn section(node: Option<&Node>, size: impl Fn(u64) -> String) -> Sect
             "file",
             none(),
             Cell::Bytes(*bytes),
-            format!("  pages of {name}, once for all processes (measured)"),
+            format!("  file pages of {name}, shared by all processes (measured)"),
         )
     };
     rows.extend(node.files().iter().take(OWNERS).map(file));
@@ -77,8 +77,8 @@ pub(super) fn section(node: Option<&Node>, size: impl Fn(u64) -> String) -> Sect
         vec![bytes("must"), bytes("may"), Column { key: "what", title: "what", width: 0, unit: "" }];
     let mut table = Table::of(columns, rows);
     let shared = node.machine.is_left.then(|| {
-        "the GPU has no memory of its own: if both need too much, the kernel ends a process, and CUDA reports no error. Free \
-         memory that CUDA reports there leaves out file pages that the kernel can drop"
+        "the GPU uses the host's memory: if the program needs too much in total, the kernel kills a process, and CUDA reports no \
+         error. CUDA's free memory there does not include file pages that the kernel can drop"
             .to_owned()
     });
     table.notes = [

@@ -20,8 +20,8 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
     let mut limits = assumed(outcome);
     if outcome.uses_cudnn() && reports.iter().any(|report| report.cudnn_search) {
         limits.push(
-            "the search of `torch.backends.cudnn.benchmark`: on a GPU the first steps also try kernels with workspaces up to \
-             the free memory, which raises the peaks but cannot run out of memory"
+            "the kernel search of `torch.backends.cudnn.benchmark`: on a GPU, the first steps also try kernels with \
+             workspaces as large as the free memory; this raises the peaks, but cannot run out of memory"
                 .to_owned(),
         );
     }
@@ -115,8 +115,8 @@ fn shared(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     }
     let sentence = |(gpu, (processes, bytes, together_bytes))| {
         format!(
-            "the timing of {processes} processes that share GPU {gpu}: here their total peaked at {}, contexts included; \
-             the sum of their peaks is {} reserved, without contexts",
+            "the timing of {processes} processes that share GPU {gpu}: here they used at most {} together, with contexts; \
+             their separate peaks add up to {} reserved, without contexts",
             size(together_bytes),
             size(bytes)
         )

@@ -107,7 +107,7 @@ pub(super) fn account(
         .noted(format!(" (PyTorch {})", judged.report.torch))
 }
 
-/// What the total of the GPU's memory is.
+/// The label of the GPU's total memory.
 fn gpus_memory(target: &Target) -> String {
     if target.shares_memory() { "the memory that the GPU and the host share" } else { "the GPU" }.to_owned()
 }

@@ -85,7 +85,7 @@ pub(crate) fn line([place, text, said]: &Row) -> String {
     format!("{place}  {text}\n      {said}")
 }
 
-/// The reads that something depends on, one row per line.
+/// The reads that decide something, one row per line.
 pub(crate) fn rows(reports: &[Report]) -> Vec<Row> {
     let mut rows: BTreeMap<(String, u64, String), Vec<String>> = BTreeMap::new();
     for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.decides()) {
@@ -104,7 +104,7 @@ pub(crate) fn rows(reports: &[Report]) -> Vec<Row> {
     rows.into_iter().map(|((file, line, text), said)| [place(file, line), text, said.join("; ")]).collect()
 }
 
-/// A line at which values that were read decide a size.
+/// A line where values read from the GPU decide a size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SizedLine {
     /// The file's short name, and the line.
@@ -128,7 +128,7 @@ pub(crate) enum Stake {
     Unknown,
 }
 
-/// The lines at which values that were read decide a size.
+/// The lines where values read from the GPU decide a size.
 pub(crate) fn of_sizes(reports: &[Report]) -> Vec<SizedLine> {
     let mut lines: Vec<SizedLine> = Vec::new();
     for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.fate == Fate::Size) {
@@ -136,7 +136,7 @@ pub(crate) fn of_sizes(reports: &[Report]) -> Vec<SizedLine> {
         let (stake, assumed) = if read.generates {
             (Stake::Nothing, "generation, assumed to run to its maximum length".to_owned())
         } else if read.assumed.is_none() && read.even {
-            (Stake::Unknown, "the experts' shares decide sizes, assumed equal".to_owned())
+            (Stake::Unknown, "sizes depend on the experts' shares, which are assumed to be equal".to_owned())
         } else {
             let stake = if read.assumed.is_some() { Stake::Given } else { Stake::Open };
             let what = if read.keeps_all_boxes() {
@@ -154,7 +154,7 @@ pub(crate) fn of_sizes(reports: &[Report]) -> Vec<SizedLine> {
     lines
 }
 
-/// The lines at which values that were read end one of the program's loops.
+/// The lines where values read from the GPU end one of the program's loops.
 pub(crate) fn of_loops(reports: &[Report]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for read in reports.iter().flat_map(|report| &report.reads) {

@@ -296,7 +296,7 @@ pub(crate) fn when(step: u64, report: &Report) -> String {
     }
 }
 
-/// When something happened after the steps. The program makes more of them if its loop was shortened.
+/// A phrase for the time after the steps. A program whose loop was cut short would run more steps.
 fn after(report: &Report) -> String {
     if report.cut { "after the training".to_owned() } else { format!("after step {}", report.steps) }
 }

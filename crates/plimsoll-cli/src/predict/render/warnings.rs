@@ -136,7 +136,7 @@ fn together(
     let other = |it: &Option<Box<Outcome>>| it.as_deref().and_then(Outcome::reserved_bytes);
     let bytes = outcome.reserved_bytes()?;
     let difference = match (other(&outcome.without_assumptions), other(&outcome.with_largest)) {
-        (Some(zero), _) => format!("{} from zero to that", size(bytes.abs_diff(zero))),
+        (Some(zero), _) => format!("{} between zero and this value", size(bytes.abs_diff(zero))),
         (None, Some(most)) if most > capacity_bytes => {
             format!("up to {} more, which does not fit", size(most.saturating_sub(bytes)))
         }

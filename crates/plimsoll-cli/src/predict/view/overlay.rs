@@ -58,7 +58,7 @@ struct Cover {
 }
 
 impl Overlay {
-    /// Gives this process, and all processes that it starts, the view. They run this command.
+    /// Sets up the view for this process and all processes that it starts. They will run this command.
     ///
     /// # Errors
     /// The error says what is not possible here.
@@ -190,8 +190,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Makes an overlay of the root directory the new root. Everything mounted below the old root is also
-    /// below the new one.
+    /// Replaces the root directory with an overlay of it. Everything mounted below the old root is also below the new
+    /// one.
     fn enter_root(&self, cover: &Cover, folders: &[OwnedFd; 3]) -> Result<(), String> {
         let root = self.folder.join("root");
         fs::create_dir(&root).map_err(because("a folder"))?;

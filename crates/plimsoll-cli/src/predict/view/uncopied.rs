@@ -1,8 +1,8 @@
 //! Files that an overlay in a user namespace cannot copy, and so cannot change: [`Uncopied`].
 //!
 //! The namespace has one user and one group, the program's. The kernel refuses to copy a file or folder with another
-//! owner or group (EOVERFLOW), even if the program may write to it: a project's folder whose group is one of the
-//! user's further groups, for example. If the program may meet such files, its writes are redirected instead.
+//! owner or group (EOVERFLOW), even if the program may write to it. An example is a project's folder whose group is
+//! one of the user's other groups. If the program may meet such files, its writes are redirected instead.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -78,7 +78,7 @@ impl Uncopied {
     }
 }
 
-/// The files and folders that the words of a command name, with those in which it would make them.
+/// The files and folders that the words of a command name, and the folders in which it would create them.
 pub(super) fn named(command: &[OsString]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for word in command {

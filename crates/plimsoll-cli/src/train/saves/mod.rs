@@ -56,8 +56,8 @@ pub(crate) struct SaveArgs {
     #[arg(long, value_name = "N", default_value_t = 250, help_heading = "Saving",
           value_parser = clap::value_parser!(u64).range(1..))]
     save_every: u64,
-    /// Resume, bit for bit, from the checkpoint in this folder, or from this checkpoint file [default: the folder of --save];
-    /// without --save, also save there
+    /// Resume, bit for bit, from the checkpoint in this folder, or from this checkpoint file [default: the folder of --save].
+    /// Without --save, the run also saves into this folder
     #[arg(long, value_name = "DIR", num_args = 0..=1, help_heading = "Saving")]
     #[expect(clippy::option_option, reason = "an option that can be given with or without a value")]
     resume: Option<Option<PathBuf>>,

@@ -5,7 +5,8 @@
 /// and neither does the last.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Growth {
-    /// The first step that counts, from zero: the first one that left something, or else the first one after the warm-up.
+    /// The first step that counts, numbered from zero. It is the first one that left something, or else the first one
+    /// after the warm-up.
     pub from: usize,
     /// The number of steps that count, including that one.
     pub steps: usize,

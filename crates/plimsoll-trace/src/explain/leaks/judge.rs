@@ -7,7 +7,7 @@ use super::{Course, Line};
 /// The verdict about a series of byte counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Verdict {
-    /// There are too few steps: the series grows, or nothing is known about it.
+    /// There are too few steps to judge a series that grows, or nothing is known about it.
     #[default]
     TooFewSteps,
     /// It does not grow: the level is the same after each step, or goes up and down for no known reason.
@@ -52,7 +52,7 @@ pub(super) struct About<'a> {
     pub asked: &'a [u64],
     /// With fewer judged steps than this, nothing is called a leak.
     pub fewest: usize,
-    /// Bytes live after each step that are still live after the next one.
+    /// Of the bytes that are live after each step, those that are still live after the next one.
     pub lasting: &'a [u64],
     /// The cause of frees of several steps' blocks at once, if there are any.
     pub teeth: Option<Teeth>,
@@ -110,8 +110,8 @@ fn verdict(course: &Course, about: &About<'_>) -> Verdict {
     if is_high && (is_first_use || grew_early || slows) { Verdict::WarmingUp } else { Verdict::Steady }
 }
 
-/// Whether bytes are added again and again along a straight line that does not flatten, and the line's memory that
-/// lives longer than a step grows with them.
+/// Whether the kept bytes grow along a straight line that does not flatten, and the memory that outlives a step grows
+/// with them.
 fn is_leak(course: &Course, about: &About<'_>) -> bool {
     let Course { held, growth, .. } = course;
     // Growth that starts late may be a second warm-up.
@@ -130,7 +130,7 @@ fn is_leak(course: &Course, about: &About<'_>) -> bool {
     late >= early / 3 && rose >= growth.bytes / 2
 }
 
-/// Whether a level that rose did so because of blocks of the first half that are still live.
+/// Whether a level rose because of blocks from the first half that are still live.
 fn is_made_of_what_stays(course: &Course, warm: usize) -> bool {
     let Course { held, kept, .. } = course;
     let rose = held[held.len() - 1].saturating_sub(held[0]);

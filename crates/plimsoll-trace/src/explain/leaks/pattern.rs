@@ -102,8 +102,7 @@ impl Pattern {
                  gc.collect() in each step"
             }
             Self::ClearedAtOnce => {
-                "one line frees the memory of many steps at once, such as clearing a list: until then it counts in \
-                 the peak"
+                "one line frees the memory of many steps at once, for example by clearing a list: until then, this memory counts in the peak"
             }
             Self::RunningSum => {
                 "a running sum is kept across steps: its device memory does not grow; if losses are \
@@ -141,7 +140,7 @@ impl Pattern {
                 "a cache grows by Tensor::cat, each replacing the last: not a leak, but unbounded"
             }
             Self::ReferenceCycles | Self::ClearedAtOnce => {
-                "the memory of many steps is freed at once, such as by Vec::clear: until then it counts in the peak"
+                "the memory of many steps is freed at once, for example by Vec::clear: until then, it counts in the peak"
             }
             Self::RunningSum | Self::CarriedNumber => {
                 "a running sum is kept across steps: its device memory does not grow; if losses are added to it without \
@@ -201,7 +200,7 @@ pub(super) fn carried(rows: &[&Rows], steps: usize) -> Vec<bool> {
     rows.iter().map(is_carried).collect()
 }
 
-/// The blocks that leaking lines left in one step: the last judged step in which the first such line grew.
+/// The blocks that leaking lines left in one step. This is the last judged step in which the first such line grew.
 pub(super) fn sample(
     timeline: &Timeline,
     origins: &Origins,

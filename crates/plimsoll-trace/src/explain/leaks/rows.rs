@@ -30,8 +30,8 @@ pub(super) struct Rows {
     pub(super) blocks: usize,
     pub(super) sums: usize,
     pub(super) sums_replaced: usize,
-    /// The same counts for all single numbers, if no C++ frame shows additions; then the index of the first of them,
-    /// and how many a user's line requested directly.
+    /// For recordings in which no C++ frame shows additions: the same counts for all single numbers, the index of the
+    /// first one, and how many of them a user's line requested directly.
     pub(super) numbers: usize,
     pub(super) numbers_replaced: usize,
     pub(super) first_number: Option<usize>,
@@ -78,7 +78,7 @@ impl Rows {
         self.sums_replaced += usize::from(is_sum && birth.is_some_and(|step| step + 1 == death));
     }
 
-    /// Bytes live after each step and still after the next.
+    /// Bytes that are live after each step and still live after the next one.
     pub(super) fn lasting(&self, steps: usize) -> Vec<u64> {
         sums(&self.lasting, 0, steps)
     }

@@ -38,8 +38,8 @@ impl Frees {
     }
 }
 
-/// Finds the cause of a line's frees, if the blocks of several steps were freed at once: at least twice, or once if
-/// no more than that has accumulated since.
+/// Finds the cause of a line's frees, if the blocks of several steps were freed at once. This must have happened
+/// twice, or once if the line has not accumulated more blocks since.
 pub(super) fn find(
     snapshot: &Snapshot,
     device: i32,

@@ -74,7 +74,7 @@ fn visits(analysis: DeviceAnalysis<'_>, failure: &Failure) -> Vec<Visit> {
     visits
 }
 
-/// Groups of consecutive visits in one pass between which the level rises.
+/// Groups of consecutive visits in one pass. The level rises between the visits of a group.
 fn runs(visits: &[Visit], passes: &Passes) -> Vec<Vec<Visit>> {
     let pass = |visit: &Visit| passes.at(visit.at);
     let follows = |a: &Visit, b: &Visit| b.level > a.level && pass(a) == pass(b);

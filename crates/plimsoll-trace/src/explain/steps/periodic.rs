@@ -72,10 +72,10 @@ pub(super) fn find(
     }
 }
 
-/// Finds regularly repeated requests. A loop has several lines, so only kinds of request count that occur as often as
-/// another kind. Of these, chooses the rarest kind, and of equally rare ones the first. Returns the kind, the event
-/// before each of its requests except the first, and the confidence. Consecutive requests of one kind count once.
-/// Requests that `counts` rejects are ignored.
+/// Finds regularly repeated requests. A loop has several lines, so a kind of request counts only if another kind
+/// occurs as often. Of these, chooses the rarest kind, and of equally rare ones the first. Returns the kind, the
+/// event before each of its requests except the first, and the confidence. Consecutive requests of one kind count
+/// once. Requests that `counts` rejects are ignored.
 fn beat<K: Ord + Copy>(
     trace: &[Event],
     key: impl Fn(&Event) -> Option<K>,

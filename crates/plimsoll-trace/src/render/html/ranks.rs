@@ -43,7 +43,7 @@ pub(super) fn head(
         write!(out, "<p>and {more} more</p>")?;
     }
     if let Some(more) = table.unreadable.len().checked_sub(MISSING).filter(|&more| more > 0) {
-        write!(out, "<p class=\"bad\">and without {more} more</p>")?;
+        write!(out, "<p class=\"bad\">{more} more cannot be read</p>")?;
     }
     panels(out, 0, sections, (table.ranks.allocated.median_bytes, "the median of all peaks"))?;
     ranks(out, table, drawn, "rank")?;
@@ -99,8 +99,8 @@ pub(super) fn ranks(out: &mut String, table: &RankTable<'_>, drawn: &[usize], wh
 fn odd(table: &RankTable<'_>, nth: usize) -> &'static str {
     match (table.ranks.allocated.is_odd(nth), table.ranks.reserved.is_odd(nth)) {
         (true, true) => "<strong class=\"bad\">odd</strong>: ",
-        (true, false) => "<strong class=\"bad\">odd</strong> by what it allocated: ",
-        (false, true) => "<strong class=\"bad\">odd</strong> by what it reserved: ",
+        (true, false) => "<strong class=\"bad\">odd</strong> in allocated bytes: ",
+        (false, true) => "<strong class=\"bad\">odd</strong> in reserved bytes: ",
         (false, false) => "",
     }
 }

@@ -42,8 +42,12 @@ pub(super) fn section(out: &mut String, what_if: &WhatIf) -> fmt::Result {
         row(&tried.outcome, &format!("{export}{own}"))?;
     }
     let (packed, bar) = (what_if.packed_bytes, Bar::plain(what_if.packed_bytes, most));
-    write!(out, "<tr class=\"packed\"><td>{}{bar}<td><td>perfect packing: the peak in use", Size(packed))?;
-    out.push_str(" at one time, no arrangement needs less<td></table>");
+    write!(
+        out,
+        "<tr class=\"packed\"><td>{}{bar}<td><td>perfect packing: the most bytes in use",
+        Size(packed)
+    )?;
+    out.push_str(" at one time; no arrangement needs less<td></table>");
     out.push_str("<p class=\"hint\">The recorded requests are replayed without timing.</p>");
     Ok(())
 }

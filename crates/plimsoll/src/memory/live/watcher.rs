@@ -89,7 +89,7 @@ impl Watcher {
                 connected => return connected.map_err(|why| folder::at(&path, &why)),
             }
         }
-        Err(io::Error::new(ErrorKind::NotFound, format!("no process {pid} that can be watched")))
+        Err(io::Error::new(ErrorKind::NotFound, "there is no such process, or it cannot be watched"))
     }
 
     pub(super) fn connect(path: &Path) -> io::Result<Watcher> {

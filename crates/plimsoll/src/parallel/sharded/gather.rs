@@ -62,7 +62,7 @@ impl Ranks {
             }
             _ => {
                 let message = format!(
-                    "{mesh:?}: a model is sharded over a mesh of one dimension, or of two: the first replicates"
+                    "{mesh:?}: a model is sharded over a mesh of one dimension, or of two, of which the first is for replicas"
                 );
                 Err(Error::argument(NAME, message))
             }

@@ -28,8 +28,8 @@ impl FullyShardedDataParallel {
             return Ok(());
         }
         let message = format!(
-            "the ranks {:?} share layers, but are not neighbours in the mesh of {root:?}: give `fully_shard` a submesh of one whose \
-             last dimension they are",
+            "the ranks {:?} share layers, but are not neighbours in the mesh of {root:?}: give `fully_shard` a submesh of a mesh \
+             whose last dimension consists of these ranks",
             group.ranks()
         );
         Err(Error::argument("checkpoint", message))

@@ -169,7 +169,7 @@ impl DistributedFiles {
                 whole.parts.iter().try_fold(0, |end, part| (part.rows.start == end).then_some(part.rows.end));
             let Some(end) = end else {
                 let message =
-                    format!("rows of `{name}` are missing or twice in the files: is one of them missing?");
+                    format!("the files lack rows of `{name}`, or have them twice: is a file missing?");
                 return Err(SerializeError::format(folder, message));
             };
             if let Some(rows) = whole.shape.first_mut() {

@@ -112,7 +112,7 @@ impl Manifest {
             return Err(SerializeError::damaged(&path, "the file"));
         }
         let unknown = |why: String| {
-            SerializeError::format(&path, format!("it is of another version of this program: {why}"))
+            SerializeError::format(&path, format!("it was written by another version of this program: {why}"))
         };
         let manifest: Manifest = serde_json::from_slice(&text).map_err(|why| unknown(why.to_string()))?;
         if manifest.version != VERSION {
