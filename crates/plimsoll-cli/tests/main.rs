@@ -52,6 +52,7 @@ mod top_pytorch;
 mod torch;
 mod train;
 mod train_cuda;
+mod train_fit;
 mod train_gpt;
 mod train_hybrid;
 mod train_image;

@@ -159,8 +159,6 @@ fn command(gpus: &Gpus, row: &Row) -> String {
         match word.as_str() {
             "--plan" => drop(words.next()),
             "--json" | "--checkpoint" => {}
-            "--activations" | "--accumulate" => drop(words.next()),
-            _ if word.starts_with("--activations=") || word.starts_with("--accumulate=") => {}
             _ if word.starts_with("--plan=") => {}
             _ => kept.push(quoted(Path::new(&word))),
         }

@@ -1,0 +1,199 @@
+//! `plimsoll train --fit`, and the techniques that it chooses: `--activations` and `--accumulate`.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::program::images::stripes;
+use crate::program::{Folder, json, plimsoll, stderr, stdout};
+
+/// A GPT whose activations take most of its memory.
+const DEEP: [&str; 14] = [
+    "train",
+    "gpt",
+    "--layers",
+    "4",
+    "--heads",
+    "2",
+    "--width",
+    "64",
+    "--context",
+    "128",
+    "--batch-size",
+    "8",
+    "--sample",
+    "0",
+];
+
+fn gpt(args: &[&str]) -> Output {
+    plimsoll(&[&DEEP[..], args].concat())
+}
+
+fn result(args: &[&str]) -> Value {
+    let output = gpt(&[args, &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+    json(&output)
+}
+
+fn reserved(answer: &Value) -> u64 {
+    answer["memory"]["peak_reserved_bytes"].as_u64().expect("a peak")
+}
+
+#[test]
+fn a_job_is_made_to_fit_by_simulated_runs() {
+    let free = result(&["--steps", "4", "--device", "sim:H100"]);
+    assert_eq!((&free["techniques"], &free["fit"]), (&Value::Array(vec![]), &Value::Null));
+    let mut last = 1.0;
+    for part in [0.9, 0.7, 0.55] {
+        let limit = (reserved(&free) as f64 * part) as u64;
+        let fitted = result(&["--steps", "4", "--device", "sim:H100", "--fit", &limit.to_string()]);
+        assert!(reserved(&fitted) <= limit, "{part}: {} of {limit}", reserved(&fitted));
+        let fit = &fitted["fit"];
+        assert_eq!(fit["limit_bytes"], limit);
+        assert!(!fit["options"].as_array().expect("options").is_empty(), "{part}");
+        let longer = fit["times_as_long"].as_f64().expect("a factor");
+        assert!(longer >= last - 1e-9 && longer < 2.0, "{part}: {longer} after {last}");
+        last = longer;
+        let saved: i64 = fitted["techniques"]
+            .as_array()
+            .expect("techniques")
+            .iter()
+            .map(|it| it["saved_bytes"].as_i64().expect("bytes"))
+            .sum();
+        assert!(saved > 0, "{part}: {fitted}");
+    }
+    let roomy = result(&["--steps", "4", "--device", "sim:H100", "--fit", "8GiB"]);
+    assert_eq!((reserved(&roomy), &roomy["fit"]["options"]), (reserved(&free), &Value::Array(vec![])));
+}
+
+#[test]
+fn a_fitted_job_trains_within_its_limit_with_the_losses_of_the_whole_one() {
+    let free = result(&["--steps", "3", "--lr", "0.001"]);
+    let limit = (reserved(&free) as f64 * 0.6) as u64;
+    let output = gpt(&["--steps", "3", "--lr", "0.001", "--fit", &limit.to_string()]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(
+        text.starts_with("fits with ") && text.contains("\nTechniques (compared with simulated steps"),
+        "{text}"
+    );
+    assert!(stderr(&output).contains("chosen of "), "{}", stderr(&output));
+    for options in [&["--accumulate", "4"][..], &["--activations", "auto"], &["--fit", &limit.to_string()]] {
+        let other = result(&[&["--steps", "3", "--lr", "0.001"], options].concat());
+        for kind in ["losses", "validation_losses"] {
+            let losses = |answer: &Value| {
+                answer[kind]
+                    .as_array()
+                    .expect("losses")
+                    .iter()
+                    .map(|loss| loss.as_f64().expect("a loss"))
+                    .collect::<Vec<_>>()
+            };
+            let pairs = losses(&free).into_iter().zip(losses(&other)).collect::<Vec<_>>();
+            assert!(
+                !pairs.is_empty() && pairs.iter().all(|(a, b)| (a - b).abs() < 1e-4),
+                "{options:?}: {pairs:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_resnet_keeps_what_its_budget_says() {
+    let folder = Folder::new("fit-images");
+    stripes(&folder.0, 40);
+    let run = |args: &[&str]| {
+        let command = [
+            "train",
+            "image",
+            "--data",
+            folder.path(),
+            "--model",
+            "resnet18",
+            "--image-size",
+            "64",
+            "--batch-size",
+            "8",
+            "--steps",
+            "2",
+            "--device",
+            "sim",
+            "--json",
+        ];
+        let output = plimsoll(&[&command[..], args].concat());
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+        json(&output)
+    };
+    let (free, auto) = (run(&[]), run(&["--activations", "auto"]));
+    assert!(reserved(&auto) < reserved(&free), "{} of {}", reserved(&auto), reserved(&free));
+    assert_eq!(auto["techniques"][0]["option"], "--activations auto");
+}
+
+#[test]
+fn what_cannot_fit_says_what_it_needs() {
+    let output = gpt(&["--steps", "2", "--device", "sim", "--fit", "3MiB"]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(
+        said.contains("error: does not fit in 3.00 MiB: it reserves ")
+            && said.contains("with --activations auto --accumulate 8"),
+        "{said}"
+    );
+    let output = plimsoll(&["train", "mnist", "--device", "sim", "--images", "100", "--fit", "1MiB"]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+}
+
+#[test]
+fn techniques_that_a_job_cannot_use_are_refused() {
+    for (args, expected) in [
+        (&["--accumulate", "9"][..], "more parts than --batch-size has samples"),
+        (&["--accumulate", "0"], "0 is not in 1.."),
+        (&["--activations", "0"], "must be more than 0; or `auto`"),
+        (&["--activations", "auto", "--checkpoint"], "cannot be used with"),
+        (&["--fit", "1GiB", "--checkpoint"], "cannot be used with"),
+        (&["--fit", "1GiB", "--memory-limit", "1GiB"], "cannot be used with"),
+        (
+            &["--accumulate", "2", "--parallel", "ddp", "--sim-ranks", "2", "--device", "sim"],
+            "--accumulate is for one rank",
+        ),
+        (&["--accumulate", "2", "--reproducible"], "--accumulate is for one rank"),
+    ] {
+        let output = gpt(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+    }
+    let output = plimsoll(&["train", "mnist", "--device", "sim", "--images", "100", "--activations", "auto"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("--activations is for networks of blocks"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_plan_makes_ways_fit_that_do_not_by_themselves() {
+    let command = [
+        "train",
+        "gpt",
+        "--layers",
+        "24",
+        "--heads",
+        "16",
+        "--width",
+        "1024",
+        "--context",
+        "1024",
+        "--batch-size",
+        "32",
+        "--plan",
+        "2xT4",
+        "--json",
+    ];
+    let output = plimsoll(&command);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let answer = json(&output);
+    let rows = answer["rows"].as_array().expect("rows");
+    let options = |row: &Value| row["options"].to_string();
+    assert!(rows[0]["fits"] == true, "{}", rows[0]);
+    assert!(
+        rows.iter().any(|row| row["fits"] == true && options(row).contains("--activations")),
+        "{answer:#}"
+    );
+}
