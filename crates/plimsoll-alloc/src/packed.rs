@@ -186,7 +186,8 @@ impl<D: Driver, O: Observer> PackedAllocator<D, O> {
                 Found::Pieces(pieces) => match self.pages.stitch(key, pieces) {
                     Ok(number) => {
                         let taken = self.take_range(key, number);
-                        self.pages.trim(key)?;
+                        // What cannot be unmapped now is tried again after the next stitching.
+                        let _ = self.pages.trim(key);
                         return Ok(taken);
                     }
                     Err(DriverError::OutOfMemory) => return Err(self.out_of_memory(key, bytes, 0, request)),

@@ -42,6 +42,7 @@ functions! {
         cuMemCreate(*mut u64, usize, *const PhysicalMemory, u64);
         cuMemRelease(u64);
         cuMemMap(u64, usize, usize, u64, u64);
+        cuMemRetainAllocationHandle(*mut u64, *const c_void);
         cuMemUnmap(u64, usize);
         cuMemSetAccess(u64, usize, *const Access, usize);
         cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
@@ -311,6 +312,14 @@ impl Driver {
         call!(self, cuMemCreate(&raw mut handle, size(bytes), &raw const memory, 0))?;
         let mapped = call!(self, cuMemMap(address, size(bytes), 0, handle, 0));
         // The mapping keeps the memory alive; without one it is freed now.
+        call!(self, cuMemRelease(handle)).and(mapped)
+    }
+
+    /// Maps the memory that is mapped at `from` also at `address`. It is freed when both are unmapped.
+    pub(crate) fn map_again(&self, from: u64, address: u64, bytes: u64) -> Result<()> {
+        let (mut handle, mapped_at) = (0, std::ptr::with_exposed_provenance(size(from)));
+        call!(self, cuMemRetainAllocationHandle(&raw mut handle, mapped_at))?;
+        let mapped = call!(self, cuMemMap(address, size(bytes), 0, handle, 0));
         call!(self, cuMemRelease(handle)).and(mapped)
     }
 

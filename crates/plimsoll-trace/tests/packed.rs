@@ -182,7 +182,8 @@ fn compared(text: &str, capacity_bytes: u64) -> [Figures; 3] {
 
 fn streams(folder: &Path) -> Vec<(String, String)> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<PathBuf> = entries.filter(|path| path.to_string_lossy().ends_with(".csv.gz")).collect();
+    let mut files: Vec<PathBuf> =
+        entries.filter(|path| path.to_string_lossy().ends_with(".csv.gz")).collect();
     files.sort();
     let name = |file: &Path| file.file_name().unwrap().to_string_lossy().into_owned();
     files.iter().map(|file| (name(file), conformance::read(file).unwrap())).collect()
@@ -195,12 +196,20 @@ fn check_all(folder: &Path) {
         let capacity_bytes: u64 = line.unwrap().parse().unwrap();
         for capacity_bytes in [1 << 50, capacity_bytes] {
             let [packed, native, expandable] = compared(&text, capacity_bytes);
-            let mib = |figures: Figures| format!("{} ({})", figures.peak_reserved_bytes >> 20, figures.failures);
-            let row = format!("{name:<32} packed {} native {} expandable {}", mib(packed), mib(native), mib(expandable));
+            let mib =
+                |figures: Figures| format!("{} ({})", figures.peak_reserved_bytes >> 20, figures.failures);
+            let row = format!(
+                "{name:<32} packed {} native {} expandable {}",
+                mib(packed),
+                mib(native),
+                mib(expandable)
+            );
             println!("{row}");
             let least_bytes = native.peak_reserved_bytes.min(expandable.peak_reserved_bytes);
             let least_failures = native.failures.min(expandable.failures);
-            if packed.failures > least_failures || packed.failures == 0 && packed.peak_reserved_bytes > least_bytes {
+            if packed.failures > least_failures
+                || packed.failures == 0 && packed.peak_reserved_bytes > least_bytes
+            {
                 worse.push(row);
             }
         }

@@ -5,7 +5,7 @@ use plimsoll_needs::needs;
 use plimsoll_trace::explain::{Cause, DeviceExplanation, Options, Origins, Rest, StillNeeded};
 use plimsoll_trace::replay::Replay;
 use plimsoll_trace::timeline::Timeline;
-use plimsoll_trace::whatif::{SETTINGS, WhatIf};
+use plimsoll_trace::whatif::{Known, SETTINGS, WhatIf};
 
 use crate::files;
 
@@ -67,7 +67,7 @@ fn advice_after(still_needed: Option<&StillNeeded>) -> (String, Option<String>) 
     let snapshot = files::open(&files::here("tests/snapshots/programs/oom_optimizer.pickle.gz"));
     let mut timeline = Timeline::of(&snapshot, 0);
     Replay::of(&snapshot, &mut timeline);
-    let answer = WhatIf::with_rest(&snapshot, &timeline, &SETTINGS, None, still_needed);
+    let answer = WhatIf::knowing(&snapshot, &timeline, &SETTINGS, Known { still_needed, ..Known::default() });
     let advice = answer.advice();
     (advice.name().to_owned(), advice.row().map(|row| row.setting.clone()))
 }

@@ -92,7 +92,8 @@ impl<D: Driver> Pages<D> {
         observer: &mut impl Observer,
     ) -> Result<bool, DriverError> {
         let wanted_bytes = self.reserved_bytes.saturating_add(pages.saturating_mul(PAGE_BYTES));
-        if self.limit_bytes.is_some_and(|limit_bytes| wanted_bytes > limit_bytes) {
+        let is_beyond_limit = self.limit_bytes.is_some_and(|limit_bytes| wanted_bytes > limit_bytes);
+        if is_beyond_limit || pages.saturating_mul(PAGE_BYTES) > self.driver.memory().free_bytes {
             return Ok(false);
         }
         let mut missing = pages;
