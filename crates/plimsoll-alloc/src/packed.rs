@@ -9,13 +9,13 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `packed/gaps.rs` | the free bytes of an arena |
-//! | `packed/stitch.rs` | which free bytes a stitched block takes |
-//! | `packed/stitched.rs` | the stitched ranges, which stay mapped for the next block of their size |
-//! | `packed/arena.rs` | the memory of one stream |
-//! | `packed/pages.rs` | all arenas, and the device calls |
-//! | `packed/block.rs` | a block in use |
-//! | `packed/waiting.rs` | freed blocks that other streams still use |
+//! | `gaps.rs` | the free bytes of an arena |
+//! | `stitch.rs` | which free bytes a stitched block takes |
+//! | `stitched.rs` | the stitched ranges, which stay mapped for the next block of their size |
+//! | `arena.rs` | the memory of one stream |
+//! | `pages.rs` | all arenas, and the device calls |
+//! | `block.rs` | a block in use |
+//! | `waiting.rs` | freed blocks that other streams still use |
 //!
 //! Note [Two addresses of a page]: CUDA allows a page to be mapped several times. A kernel sees what earlier kernels
 //! wrote through another mapping. Two blocks never share a byte, and begin at multiples of 512 bytes, so no cache line

@@ -298,7 +298,7 @@ impl Driver {
         call!(self, cuMemAddressFree(address, size(bytes)))
     }
 
-    /// Maps new physical memory of a device at a reserved address. Unmapping frees it.
+    /// Maps new physical memory of a device at a reserved address. The mapping keeps it; unmapping frees it.
     pub(crate) fn map(&self, device: c_int, address: u64, bytes: u64) -> Result<()> {
         let memory = PhysicalMemory {
             kind: PINNED,
@@ -311,14 +311,13 @@ impl Driver {
         let mut handle = 0;
         call!(self, cuMemCreate(&raw mut handle, size(bytes), &raw const memory, 0))?;
         let mapped = call!(self, cuMemMap(address, size(bytes), 0, handle, 0));
-        // The mapping keeps the memory alive; without one it is freed now.
         call!(self, cuMemRelease(handle)).and(mapped)
     }
 
     /// Maps the memory that is mapped at `from` also at `address`. It is freed when both are unmapped.
     pub(crate) fn map_again(&self, from: u64, address: u64, bytes: u64) -> Result<()> {
-        let (mut handle, mapped_at) = (0, std::ptr::with_exposed_provenance(size(from)));
-        call!(self, cuMemRetainAllocationHandle(&raw mut handle, mapped_at))?;
+        let (mut handle, there) = (0, std::ptr::with_exposed_provenance(size(from)));
+        call!(self, cuMemRetainAllocationHandle(&raw mut handle, there))?;
         let mapped = call!(self, cuMemMap(address, size(bytes), 0, handle, 0));
         call!(self, cuMemRelease(handle)).and(mapped)
     }

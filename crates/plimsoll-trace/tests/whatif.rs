@@ -27,6 +27,9 @@ fn a_recording_from_the_start_simulated_under_its_own_settings_is_the_recorded_o
                 "{name}"
             );
         }
+        let packed = &answer.packed.outcome;
+        let least = answer.rows.iter().take(3).map(|row| row.outcome.peak_reserved_bytes).min();
+        assert!(Some(packed.peak_reserved_bytes) <= least || packed.runs_out(), "{name}: {packed:?}");
         println!(
             "{name} packed {} capacity {:?} {:?}",
             answer.packed_bytes, answer.capacity_bytes, answer.failures
@@ -50,6 +53,25 @@ fn a_request_that_no_setting_can_serve_differs_from_one_that_fragmentation_denie
     let short_bytes = 25_477_176_832 + (384 << 20) - (24 << 30);
     assert_eq!(failure.cause(), Cause::Capacity { short_bytes });
     assert!(answer.rows.iter().all(|row| row.outcome.serves == [false]), "settings cannot help");
+}
+
+#[test]
+fn the_packed_policy_has_a_row_of_its_own_with_the_calls_of_the_last_step() {
+    let snapshot = files::open(&files::here("tests/snapshots/leak_loss.pickle.gz"));
+    let origins = Origins::of(&snapshot);
+    let device = DeviceExplanation::of(&snapshot, 0, &origins, Options::default());
+    assert!(device.steps.len() > 1, "{:?}", device.steps);
+    let answer = device.simulated(&snapshot, &[], None);
+    let (packed, torch) = (&answer.packed.outcome, &answer.rows[0].outcome);
+    assert_eq!(packed.peak_allocated_bytes, answer.packed_bytes);
+    assert!(packed.peak_reserved_bytes <= torch.peak_reserved_bytes, "{packed:?}, {torch:?}");
+    assert!(
+        packed.fits() && answer.packed.last_step_calls.is_some_and(|calls| calls <= 1),
+        "{:?}",
+        answer.packed
+    );
+    let timeline = Timeline::of(&snapshot, 0);
+    assert_eq!(WhatIf::of(&snapshot, &timeline, &[]).packed.last_step_calls, None, "the steps are unknown");
 }
 
 #[test]

@@ -372,9 +372,9 @@ fn retries(count: usize) -> String {
 
 /// The name of the packed policy's row, with the device calls of the last step if the steps are known.
 pub fn packed_policy(what_if: &WhatIf) -> String {
-    let name = "packed policy of plimsoll-alloc, not a setting of PyTorch";
+    let name = "packed policy (plimsoll-alloc, not PyTorch)";
     match what_if.packed.last_step_calls {
-        Some(calls) => format!("{name}; {calls} in the last step"),
+        Some(calls) => format!("{name}; {calls} device calls in the last step"),
         None => name.to_owned(),
     }
 }
