@@ -144,7 +144,7 @@ impl<D: Driver, O: Observer> PackedAllocator<D, O> {
             return Err(Error::TooLarge { requested_bytes: request.bytes });
         }
         for block in self.waiting.done(&mut self.pages.driver) {
-            self.complete_free(block, false);
+            self.complete_free(&block, false);
         }
         let bytes = request.bytes.next_multiple_of(MIN_BLOCK_BYTES);
         let key = ArenaKey { pool: request.pool, stream: request.stream, kind: kind_of(bytes) };
@@ -231,7 +231,7 @@ impl<D: Driver, O: Observer> PackedAllocator<D, O> {
     pub fn free(&mut self, allocation: PackedAllocation) {
         let Some(block) = self.request_free(&allocation) else { return };
         if block.uses.is_empty() {
-            self.complete_free(block, true);
+            self.complete_free(&block, true);
         } else {
             self.waiting.add(block, &mut self.pages.driver);
         }
@@ -261,12 +261,13 @@ impl<D: Driver, O: Observer> PackedAllocator<D, O> {
 
     /// Completes the free of a block.
     pub fn complete(&mut self, waiting: PackedWaiting) {
-        self.kept_bytes -= waiting.0.live.bytes;
-        self.complete_free(waiting.0, false);
+        let PackedWaiting(block) = waiting;
+        self.kept_bytes -= block.live.bytes;
+        self.complete_free(&block, false);
     }
 
-    fn complete_free(&mut self, block: Block, at_once: bool) {
-        let Block { live, key, place, .. } = block;
+    fn complete_free(&mut self, block: &Block, at_once: bool) {
+        let &Block { live, key, place, .. } = block;
         let arena = self.pages.arena(key);
         match place {
             Place::Home(extent) => arena.gaps.put(extent),
@@ -297,7 +298,7 @@ impl<D: Driver, O: Observer> PackedAllocator<D, O> {
     /// Waits until other streams are done with all freed blocks.
     fn wait(&mut self) -> Result<(), Error> {
         for block in self.waiting.wait(&mut self.pages.driver)? {
-            self.complete_free(block, false);
+            self.complete_free(&block, false);
         }
         Ok(())
     }

@@ -3,6 +3,8 @@
 //! `packed/` has three streams of real programs, without addresses, and the two programs with batches of variable
 //! lengths (`docs/measurements/packed.md` says how they were recorded).
 
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
