@@ -10,7 +10,7 @@ use crate::request::{Addr, StreamId};
 /// A device's memory, by segment or by page, and the events of its streams. Every call can fail; a
 /// failed call must change nothing.
 /// A driver without virtual memory keeps the default implementations of [`reserve`](Self::reserve) to
-/// [`unmap`](Self::unmap): expandable segments then fail with an error that says so. A driver whose streams run
+/// [`unalias`](Self::unalias): expandable segments then fail with an error that says so. A driver whose streams run
 /// synchronously keeps the defaults of [`record`](Self::record) to [`wait`](Self::wait): every event is done at once.
 ///
 /// ```
@@ -82,6 +82,24 @@ pub trait Driver {
     /// # Errors
     /// If the device fails.
     fn unmap(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
+        let _ = on;
+        Err(no_pages(&format!("asked to unmap {pages} pages of {page_bytes} bytes at {at}")))
+    }
+
+    /// Maps pages that are mapped elsewhere a second time, in this order, at the reserved address `at`: all or none.
+    /// They take no more memory. As CUDA: `cuMemMap` of a handle that is mapped already.
+    ///
+    /// # Errors
+    /// If one of `pages` is not the start of a page that [`map`](Self::map) mapped, or if the device fails.
+    fn alias(&mut self, at: Addr, page_bytes: u64, pages: &[Addr]) -> Result<(), DriverError> {
+        Err(no_pages(&format!("asked to map {} pages of {page_bytes} bytes again at {at}", pages.len())))
+    }
+
+    /// Unmaps `pages` pages that [`alias`](Self::alias) mapped at `at`, after the work on stream `on` is done.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn unalias(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
         let _ = on;
         Err(no_pages(&format!("asked to unmap {pages} pages of {page_bytes} bytes at {at}")))
     }
@@ -209,6 +227,14 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
 
     fn unmap(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
         (**self).unmap(at, page_bytes, pages, on)
+    }
+
+    fn alias(&mut self, at: Addr, page_bytes: u64, pages: &[Addr]) -> Result<(), DriverError> {
+        (**self).alias(at, page_bytes, pages)
+    }
+
+    fn unalias(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
+        (**self).unalias(at, page_bytes, pages, on)
     }
 
     fn record(&mut self, stream: StreamId) -> Result<EventId, DriverError> {

@@ -1,5 +1,5 @@
 //! A test suite for implementations of [`Driver`]: the properties that the allocator relies on.
-//! Call [`segments`] for every driver, and [`events`] and [`pages`] for those that support them.
+//! Call [`segments`] for every driver, and [`events`], [`pages`] and [`aliases`] for those that support them.
 //!
 //! ```
 //! use plimsoll_alloc::{SimDriver, driver_suite};
@@ -8,6 +8,7 @@
 //! driver_suite::segments(&mut device);
 //! driver_suite::events(&mut device);
 //! driver_suite::pages(&mut device);
+//! driver_suite::aliases(&mut device);
 //! ```
 
 use crate::driver::{Driver, DriverError};
@@ -77,6 +78,35 @@ pub fn pages(device: &mut impl Driver) {
     assert_eq!(device.memory().total_bytes, before.total_bytes, "total_bytes does not change");
     done("release", device.release(range, range_bytes));
     refused("map outside reserved address space", &device.map(at(0), PAGE_BYTES, 1));
+}
+
+/// Mapped pages can be mapped again in another order, take no more memory for that, and stay mapped where they were.
+/// The device needs at least 64 MiB free.
+///
+/// # Panics
+/// If a property does not hold; the message names it.
+pub fn aliases(device: &mut impl Driver) {
+    let (range_bytes, page_bytes, on) = (64 * MIB, 2 * MIB, StreamId(0));
+    let (home, other) =
+        (done("reserve", device.reserve(range_bytes)), done("reserve", device.reserve(range_bytes)));
+    let at = |page: u64| home.plus(page * page_bytes);
+    done("map", device.map(home, page_bytes, 3));
+    let before = device.memory();
+    refused("alias of a page that is not mapped", &device.alias(other, page_bytes, &[at(0), at(3)]));
+    refused("alias outside reserved address space", &device.alias(Addr(1 << 62), page_bytes, &[at(0)]));
+    done("alias", device.alias(other, page_bytes, &[at(2), at(0)]));
+    // On a real device, page tables may take a page.
+    let taken = before.free_bytes.saturating_sub(device.memory().free_bytes);
+    assert!(taken < 2 * page_bytes, "two pages that are mapped again took {taken} bytes");
+    refused("alias over another", &device.alias(other, page_bytes, &[at(1)]));
+    refused("unmap of a page that is mapped again", &device.unmap(home, page_bytes, 3, on));
+    refused("unalias of what is not mapped again", &device.unalias(other, page_bytes, 3, on));
+    refused("release while pages are mapped again", &device.release(other, range_bytes));
+    done("unalias", device.unalias(other, page_bytes, 2, on));
+    done("unmap", device.unmap(home, page_bytes, 3, on));
+    for range in [home, other] {
+        done("release", device.release(range, range_bytes));
+    }
 }
 
 /// Unwraps a call that must succeed.

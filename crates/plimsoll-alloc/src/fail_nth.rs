@@ -70,6 +70,16 @@ impl<D: Driver> Driver for FailNth<D> {
         self.driver.unmap(at, page_bytes, pages, on)
     }
 
+    fn alias(&mut self, at: Addr, page_bytes: u64, pages: &[Addr]) -> Result<(), DriverError> {
+        self.count()?;
+        self.driver.alias(at, page_bytes, pages)
+    }
+
+    fn unalias(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
+        self.count()?;
+        self.driver.unalias(at, page_bytes, pages, on)
+    }
+
     fn record(&mut self, stream: StreamId) -> Result<EventId, DriverError> {
         self.count()?;
         self.driver.record(stream)

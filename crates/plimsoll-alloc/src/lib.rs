@@ -29,6 +29,7 @@
 //! | `memory_limit.rs` | the limit on the reserved bytes |
 //! | `source.rs`, `source/` | device memory: expandable segments, releasing, garbage collection |
 //! | `capture.rs`, `pending.rs`, `pending/` | graph captures; freed blocks that wait for other streams, and events |
+//! | `packed.rs`, `packed/` | [`PackedAllocator`]: another policy, which stitches blocks from pages |
 //! | `allocator.rs`, `allocator/` | [`Allocator`]: combines the parts above; the calls that it offers |
 //! | `lock.rs`, `shared.rs`, `shared/` | [`DeviceMemory`]: the allocator for many threads; its lock |
 //! | `pinned.rs`, `pinned/` | [`PinnedMemory`]: page-locked host memory, a separate allocator |
@@ -84,6 +85,7 @@ mod limit;
 mod lock;
 mod memory_limit;
 mod out_of_memory;
+mod packed;
 mod pending;
 mod pinned;
 mod pools;
@@ -122,6 +124,7 @@ pub use history::{Action, Clock, Entry, History, HistoryOptions};
 pub use ledger::{Ledger, Owner};
 pub use limit::Limit;
 pub use out_of_memory::{Conclusion, OutOfMemory};
+pub use packed::{PackedAllocation, PackedAllocator, PackedCalls, PackedWaiting};
 pub use pinned::{
     DeviceStream, DurationStat, During, PinnedAllocation, PinnedAllocator, PinnedDriver, PinnedError,
     PinnedEvent, PinnedMemory, PinnedObserver, PinnedRequest, PinnedSegment, PinnedState, PinnedStats,

@@ -78,6 +78,14 @@ impl<D: Driver> Driver for Limit<D> {
         Ok(())
     }
 
+    fn alias(&mut self, at: Addr, page_bytes: u64, pages: &[Addr]) -> Result<(), DriverError> {
+        self.driver.alias(at, page_bytes, pages)
+    }
+
+    fn unalias(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
+        self.driver.unalias(at, page_bytes, pages, on)
+    }
+
     fn record(&mut self, stream: StreamId) -> Result<EventId, DriverError> {
         self.driver.record(stream)
     }

@@ -31,6 +31,8 @@ pub struct Sim {
     ranges: BTreeMap<Addr, u64>,
     /// The start and size of each mapped page.
     pages: BTreeMap<Addr, u64>,
+    /// The start of each page that is mapped again, and where it was mapped first.
+    aliases: BTreeMap<Addr, Addr>,
 }
 
 impl Sim {
@@ -53,7 +55,7 @@ impl Sim {
     }
 
     fn pages_in(&self, at: Addr, bytes: u64) -> usize {
-        self.pages.range(at..at.plus(bytes)).count()
+        self.pages.range(at..at.plus(bytes)).count() + self.aliases.range(at..at.plus(bytes)).count()
     }
 }
 
@@ -99,8 +101,39 @@ impl Driver for Sim {
         if !starts.clone().all(|start| self.pages.get(&start) == Some(&page_bytes)) {
             return Err(DriverError::Failed(format!("some of the {pages} pages at {at} are not mapped")));
         }
+        if let Some((again, _)) =
+            self.aliases.iter().find(|(_, from)| (at..at.plus(page_bytes * pages)).contains(from))
+        {
+            return Err(DriverError::Failed(format!("a page at {at} is still mapped at {again}")));
+        }
         for start in starts {
             self.pages.remove(&start);
+        }
+        Ok(())
+    }
+
+    fn alias(&mut self, at: Addr, page_bytes: u64, pages: &[Addr]) -> Result<(), DriverError> {
+        let bytes = page_bytes * pages.len() as u64;
+        self.range_around(at, bytes)?;
+        if self.pages_in(at, bytes) > 0 {
+            return Err(DriverError::Failed(format!("a page at {at} is already mapped")));
+        }
+        if let Some(from) = pages.iter().find(|from| self.pages.get(from) != Some(&page_bytes)) {
+            return Err(DriverError::Failed(format!("no page of {page_bytes} bytes is mapped at {from}")));
+        }
+        self.aliases.extend((0..).map(|page| at.plus(page * page_bytes)).zip(pages.iter().copied()));
+        Ok(())
+    }
+
+    fn unalias(&mut self, at: Addr, page_bytes: u64, pages: u64, _on: StreamId) -> Result<(), DriverError> {
+        let starts = (0..pages).map(|page| at.plus(page * page_bytes));
+        if !starts.clone().all(|start| self.aliases.contains_key(&start)) {
+            return Err(DriverError::Failed(format!(
+                "some of the {pages} pages at {at} are not mapped again"
+            )));
+        }
+        for start in starts {
+            self.aliases.remove(&start);
         }
         Ok(())
     }

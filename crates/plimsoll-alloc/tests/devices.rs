@@ -6,7 +6,10 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn every_driver_with_pages_passes_their_suite() {
-    let pass = |mut device: Box<dyn Driver>| driver_suite::pages(&mut device);
+    let pass = |mut device: Box<dyn Driver>| {
+        driver_suite::pages(&mut device);
+        driver_suite::aliases(&mut device);
+    };
     pass(Box::<Sim>::default());
     pass(Box::new(SimDriver::with_capacity(64 * MIB)));
     pass(Box::new(FailNth::new(Sim::default(), 0, DriverError::OutOfMemory)));

@@ -17,6 +17,7 @@ mod ledger;
 mod naive;
 mod no_heap;
 mod out_of_memory;
+mod packed;
 mod pinned;
 mod placement;
 mod pools;

@@ -92,7 +92,8 @@ pub(crate) fn table(out: &mut String, what_if: &WhatIf, size: impl Fn(u64) -> St
         0 => ("as recorded, simulated".to_owned(), &row.outcome),
         _ => (row.name(), &row.outcome),
     });
-    for (name, outcome) in recorded.chain(simulated) {
+    let packed = std::iter::once((words::packed_policy(what_if), &what_if.packed.outcome));
+    for (name, outcome) in recorded.chain(simulated).chain(packed) {
         let fits = if outcome.fits() { "fits" } else { "runs out" };
         let _ = writeln!(
             out,
@@ -137,6 +138,11 @@ pub(crate) fn as_json(what_if: &WhatIf) -> Value {
     json!({
         "recorded": outcome(&what_if.recorded),
         "rows": rows.collect::<Vec<_>>(),
+        "packed_policy": {
+            "outcome": outcome(&what_if.packed.outcome),
+            "reserved_ratio": what_if.packed_ratio(),
+            "last_step_driver_calls": what_if.packed.last_step_calls,
+        },
         "packed_bytes": what_if.packed_bytes,
         "capacity_bytes": what_if.capacity_bytes,
         "capacity_from": what_if.capacity_from.map(|from| from.name()),

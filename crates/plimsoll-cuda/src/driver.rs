@@ -42,6 +42,7 @@ functions! {
         cuMemCreate(*mut u64, usize, *const PhysicalMemory, u64);
         cuMemRelease(u64);
         cuMemMap(u64, usize, usize, u64, u64);
+        cuMemRetainAllocationHandle(*mut u64, *const c_void);
         cuMemUnmap(u64, usize);
         cuMemSetAccess(u64, usize, *const Access, usize);
         cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
@@ -297,7 +298,7 @@ impl Driver {
         call!(self, cuMemAddressFree(address, size(bytes)))
     }
 
-    /// Maps new physical memory of a device at a reserved address. Unmapping frees it.
+    /// Maps new physical memory of a device at a reserved address. The mapping keeps it; unmapping frees it.
     pub(crate) fn map(&self, device: c_int, address: u64, bytes: u64) -> Result<()> {
         let memory = PhysicalMemory {
             kind: PINNED,
@@ -310,7 +311,14 @@ impl Driver {
         let mut handle = 0;
         call!(self, cuMemCreate(&raw mut handle, size(bytes), &raw const memory, 0))?;
         let mapped = call!(self, cuMemMap(address, size(bytes), 0, handle, 0));
-        // The mapping keeps the memory alive; without one it is freed now.
+        call!(self, cuMemRelease(handle)).and(mapped)
+    }
+
+    /// Maps the memory that is mapped at `from` also at `address`. It is freed when both are unmapped.
+    pub(crate) fn map_again(&self, from: u64, address: u64, bytes: u64) -> Result<()> {
+        let (mut handle, there) = (0, std::ptr::with_exposed_provenance(size(from)));
+        call!(self, cuMemRetainAllocationHandle(&raw mut handle, there))?;
+        let mapped = call!(self, cuMemMap(address, size(bytes), 0, handle, 0));
         call!(self, cuMemRelease(handle)).and(mapped)
     }
 

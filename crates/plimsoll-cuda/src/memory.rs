@@ -17,6 +17,8 @@ pub struct CudaMemory {
     ranges: BTreeMap<u64, u64>,
     /// Mapped pages: address and size in bytes.
     pages: BTreeMap<u64, u64>,
+    /// Pages that are mapped a second time: that address, and where they were mapped first.
+    aliases: BTreeMap<u64, u64>,
 }
 
 impl From<CudaError> for DriverError {
@@ -35,12 +37,44 @@ fn refused<T>(message: String) -> std::result::Result<T, DriverError> {
 impl CudaMemory {
     /// The memory of a device, with nothing allocated yet.
     pub fn new(gpu: Arc<Gpu>) -> CudaMemory {
-        CudaMemory { gpu, segments: BTreeMap::new(), ranges: BTreeMap::new(), pages: BTreeMap::new() }
+        let (segments, ranges, pages, aliases) = Default::default();
+        CudaMemory { gpu, segments, ranges, pages, aliases }
     }
 
     fn ready(&self) -> Result<&Gpu> {
         self.gpu.bind()?;
         Ok(&self.gpu)
+    }
+
+    /// Checks that `bytes` at `address` are reserved, and that nothing is mapped there.
+    fn check_free(&self, address: u64, bytes: u64) -> std::result::Result<(), DriverError> {
+        let range = self.ranges.range(..=address).next_back();
+        if range.is_none_or(|(begin, space)| address + bytes > begin + space) {
+            return refused(format!("{bytes} bytes at {address:#x} are not reserved"));
+        }
+        let before = self.pages.range(..address + bytes).next_back();
+        let has_pages = before.is_some_and(|(begin, page_bytes)| begin + page_bytes > address);
+        if has_pages || self.aliases.range(address..address + bytes).next().is_some() {
+            return refused(format!("pages are mapped in the {bytes} bytes at {address:#x}"));
+        }
+        Ok(())
+    }
+
+    /// Waits for the work on a stream.
+    fn finish(&self, on: StreamId) -> Result<()> {
+        let gpu = self.ready()?;
+        let stream = gpu.streams().itself(gpu.driver(), on)?;
+        gpu.driver().synchronize_stream(stream)
+    }
+
+    fn unmap_aliases(&mut self, pages: impl IntoIterator<Item = u64>, page_bytes: u64) -> Result<()> {
+        for page in pages {
+            if self.aliases.contains_key(&page) {
+                self.ready()?.driver().unmap(page, page_bytes)?;
+                self.aliases.remove(&page);
+            }
+        }
+        Ok(())
     }
 
     fn unmap_pages(&mut self, pages: impl IntoIterator<Item = u64>) -> Result<()> {
@@ -85,7 +119,8 @@ impl Driver for CudaMemory {
         if self.ranges.get(&at.0) != Some(&bytes) {
             return refused(format!("no range of {bytes} bytes is reserved at {at}"));
         }
-        if self.pages.range(at.0..at.0 + bytes).next().is_some() {
+        let has_pages = self.pages.range(at.0..at.0 + bytes).next().is_some();
+        if has_pages || self.aliases.range(at.0..at.0 + bytes).next().is_some() {
             return refused(format!("pages are mapped in the range at {at}"));
         }
         self.ready()?.driver().release(at.0, bytes)?;
@@ -95,14 +130,7 @@ impl Driver for CudaMemory {
 
     fn map(&mut self, at: Addr, page_bytes: u64, pages: u64) -> std::result::Result<(), DriverError> {
         let all = page_bytes * pages;
-        let range = self.ranges.range(..=at.0).next_back();
-        if range.is_none_or(|(begin, bytes)| at.0 + all > begin + bytes) {
-            return refused(format!("{all} bytes at {at} are not reserved"));
-        }
-        let before = self.pages.range(..at.0 + all).next_back();
-        if before.is_some_and(|(begin, bytes)| begin + bytes > at.0) {
-            return refused(format!("pages are mapped in the {all} bytes at {at}"));
-        }
+        self.check_free(at.0, all)?;
         let new: BTreeSet<u64> = (0..pages).map(|page| at.0 + page * page_bytes).collect();
         let device = self.gpu.device();
         let mapped = new.iter().try_for_each(|&page| {
@@ -130,10 +158,47 @@ impl Driver for CudaMemory {
         if let Some(missing) = old.iter().find(|page| self.pages.get(page) != Some(&page_bytes)) {
             return refused(format!("no page of {page_bytes} bytes is mapped at {missing:#x}"));
         }
-        let gpu = self.ready()?;
-        let stream = gpu.streams().itself(gpu.driver(), on)?;
-        gpu.driver().synchronize_stream(stream)?;
+        if let Some((again, _)) = self.aliases.iter().find(|(_, from)| old.binary_search(from).is_ok()) {
+            return refused(format!("a page at {at} is still mapped at {again:#x}"));
+        }
+        self.finish(on)?;
         Ok(self.unmap_pages(old)?)
+    }
+
+    fn alias(&mut self, at: Addr, page_bytes: u64, pages: &[Addr]) -> std::result::Result<(), DriverError> {
+        let all = page_bytes * pages.len() as u64;
+        self.check_free(at.0, all)?;
+        if let Some(from) = pages.iter().find(|from| self.pages.get(&from.0) != Some(&page_bytes)) {
+            return refused(format!("no page of {page_bytes} bytes is mapped at {from}"));
+        }
+        let new: Vec<u64> = (0..pages.len() as u64).map(|page| at.0 + page * page_bytes).collect();
+        let mapped = new.iter().zip(pages).try_for_each(|(&page, from)| {
+            self.ready()?.driver().map_again(from.0, page, page_bytes)?;
+            self.aliases.insert(page, from.0);
+            Ok(())
+        });
+        let device = self.gpu.device();
+        let done = mapped.and_then(|()| self.ready()?.driver().set_access(device, at.0, all));
+        if done.is_err() {
+            // As in `map`.
+            let _ = self.unmap_aliases(new, page_bytes);
+        }
+        Ok(done?)
+    }
+
+    fn unalias(
+        &mut self,
+        at: Addr,
+        page_bytes: u64,
+        pages: u64,
+        on: StreamId,
+    ) -> std::result::Result<(), DriverError> {
+        let old: Vec<u64> = (0..pages).map(|page| at.0 + page * page_bytes).collect();
+        if let Some(missing) = old.iter().find(|page| !self.aliases.contains_key(page)) {
+            return refused(format!("no page is mapped again at {missing:#x}"));
+        }
+        self.finish(on)?;
+        Ok(self.unmap_aliases(old, page_bytes)?)
     }
 
     fn record(&mut self, stream: StreamId) -> std::result::Result<EventId, DriverError> {
@@ -171,6 +236,11 @@ impl Drop for CudaMemory {
             return;
         }
         let _ = self.gpu.wait_all();
+        for (page, from) in std::mem::take(&mut self.aliases) {
+            if let Some(&bytes) = self.pages.get(&from) {
+                let _ = self.gpu.driver().unmap(page, bytes);
+            }
+        }
         let pages: Vec<u64> = self.pages.keys().copied().collect();
         let _ = self.unmap_pages(pages);
         for (&address, &bytes) in &self.ranges {

@@ -60,6 +60,7 @@ fn its_memory_is_a_driver_as_others_are() {
         driver_suite::segments(&mut memory);
         driver_suite::events(&mut memory);
         driver_suite::pages(&mut memory);
+        driver_suite::aliases(&mut memory);
         memory.segment_alloc(2 << 20).expect("2 MiB");
         drop(memory);
         assert_eq!(gpu.memory_info(), before, "what was not returned is freed");

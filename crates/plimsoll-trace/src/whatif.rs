@@ -8,6 +8,7 @@
 
 mod advice;
 mod capacity;
+mod policy;
 mod program;
 mod simulate;
 
@@ -25,7 +26,7 @@ pub use advice::Advice;
 pub use capacity::CapacitySource;
 use capacity::{Capacity, within_fraction};
 use program::Program;
-use simulate::{serves_rest, simulate};
+use simulate::{serves_rest, simulate, simulate_packed};
 
 /// Settings to try, in the format of `PYTORCH_ALLOC_CONF`.
 pub const SETTINGS: [&str; 9] = [
@@ -69,6 +70,8 @@ pub struct WhatIf {
     /// First the simulation of the recorded settings, then the settings to try. A setting that cannot be combined with
     /// the recorded ones, or has no effect without a known capacity, has no row.
     pub rows: Vec<Row>,
+    /// The outcome under the packed policy of `plimsoll-alloc`, which is not a setting of PyTorch.
+    pub packed: PackedPolicy,
     /// The number of recorded requests. If it is 0, there is nothing to replay.
     pub requests: usize,
     /// The most bytes in use at one time, with each request rounded to 512 bytes. No placement of blocks needs less.
@@ -100,6 +103,27 @@ impl Row {
     pub fn name(&self) -> String {
         if self.setting.is_empty() { "PyTorch's own settings".to_owned() } else { self.export() }
     }
+}
+
+/// The outcome of a recording's requests under the packed policy ([`PackedAllocator`](plimsoll_alloc::PackedAllocator)).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PackedPolicy {
+    /// The outcome. A range that is stitched from pages counts as mapped.
+    pub outcome: Outcome,
+    /// Driver calls in the last step; `None` if the steps are unknown.
+    pub last_step_calls: Option<u64>,
+}
+
+/// What is known of a program besides its recording: [`WhatIf::knowing`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known<'a> {
+    /// The device's total memory, bytes. With `None`, the total that the recorder wrote is used, if it wrote one.
+    pub device_total_bytes: Option<u64>,
+    /// The memory that the program still needed after its last failed request. A setting fits only if it also serves
+    /// that.
+    pub still_needed: Option<&'a StillNeeded>,
+    /// The last event of each step, in ascending order.
+    pub step_ends: &'a [EventIndex],
 }
 
 /// The results of serving the requests.
@@ -155,30 +179,29 @@ impl WhatIf {
         Self::within(snapshot, timeline, settings, None)
     }
 
-    /// Like [`of`](Self::of), with the device's total memory in bytes. With `None`, the total that the recorder wrote is
-    /// used, if it wrote one.
+    /// The packed policy's peak of reserved memory, divided by the peak in use; `None` if nothing was in use.
+    pub fn packed_ratio(&self) -> Option<f64> {
+        let reserved_bytes = self.packed.outcome.peak_reserved_bytes;
+        (self.packed_bytes > 0).then(|| reserved_bytes as f64 / self.packed_bytes as f64)
+    }
+
+    /// Like [`of`](Self::of), with the device's total memory in bytes.
     pub fn within(
         snapshot: &Snapshot,
         timeline: &Timeline,
         settings: &[&str],
         device_total_bytes: Option<u64>,
     ) -> Self {
-        Self::with_rest(snapshot, timeline, settings, device_total_bytes, None)
+        Self::knowing(snapshot, timeline, settings, Known { device_total_bytes, ..Known::default() })
     }
 
-    /// Like [`within`](Self::within), including the memory that the program still needed after its last failed
-    /// request. A setting fits only if it also serves that.
-    pub fn with_rest(
-        snapshot: &Snapshot,
-        timeline: &Timeline,
-        settings: &[&str],
-        device_total_bytes: Option<u64>,
-        still_needed: Option<&StillNeeded>,
-    ) -> Self {
+    /// Like [`of`](Self::of), with what else is known of the program.
+    pub fn knowing(snapshot: &Snapshot, timeline: &Timeline, settings: &[&str], known: Known<'_>) -> Self {
         let recorded_config = snapshot.config();
         let failures = Failure::all(snapshot, timeline);
         let pressure = Pressure::of(snapshot, timeline);
-        let total = device_total_bytes.or_else(|| snapshot.recorder().device_total_bytes(timeline.device));
+        let total =
+            known.device_total_bytes.or_else(|| snapshot.recorder().device_total_bytes(timeline.device));
         let capacity = Capacity::of(timeline, &failures, &pressure, total);
         let fraction = recorded_config.per_process_memory_fraction();
         let program = Program::of(snapshot, timeline);
@@ -195,13 +218,28 @@ impl WhatIf {
         let device_bytes = capacity.map(|capacity| capacity.device_bytes(fraction));
         Self {
             recorded: recorded(snapshot, timeline, &program, failures.len()),
-            rows: simulated(&program, &configs, device_bytes, still_needed),
+            rows: simulated(&program, &configs, device_bytes, known.still_needed),
+            packed: simulate_packed(
+                &program,
+                fraction,
+                device_bytes,
+                last_step(known.step_ends),
+                known.still_needed,
+            ),
             requests: program.requests,
             packed_bytes: program.packed_bytes,
             capacity_bytes: capacity.map(|capacity| capacity.bytes),
             capacity_from: capacity.map(|capacity| capacity.source),
             failures,
         }
+    }
+}
+
+/// The last event before the last step, and the last event in it.
+fn last_step(step_ends: &[EventIndex]) -> Option<(EventIndex, EventIndex)> {
+    match step_ends {
+        [.., before, end] => Some((*before, *end)),
+        _ => None,
     }
 }
 

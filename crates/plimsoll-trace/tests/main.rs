@@ -12,6 +12,7 @@ mod hostile_explanations;
 mod hostile_snapshots;
 mod leaks;
 mod one_name;
+mod packed;
 mod pages;
 mod peaks;
 mod pressure;

@@ -5,7 +5,7 @@ use plimsoll_needs::needs;
 use plimsoll_trace::explain::{Cause, DeviceExplanation, Options, Origins, Rest, StillNeeded};
 use plimsoll_trace::replay::Replay;
 use plimsoll_trace::timeline::Timeline;
-use plimsoll_trace::whatif::{SETTINGS, WhatIf};
+use plimsoll_trace::whatif::{Known, SETTINGS, WhatIf};
 
 use crate::files;
 
@@ -27,6 +27,9 @@ fn a_recording_from_the_start_simulated_under_its_own_settings_is_the_recorded_o
                 "{name}"
             );
         }
+        let packed = &answer.packed.outcome;
+        let least = answer.rows.iter().take(3).map(|row| row.outcome.peak_reserved_bytes).min();
+        assert!(Some(packed.peak_reserved_bytes) <= least || packed.runs_out(), "{name}: {packed:?}");
         println!(
             "{name} packed {} capacity {:?} {:?}",
             answer.packed_bytes, answer.capacity_bytes, answer.failures
@@ -53,6 +56,25 @@ fn a_request_that_no_setting_can_serve_differs_from_one_that_fragmentation_denie
 }
 
 #[test]
+fn the_packed_policy_has_a_row_of_its_own_with_the_calls_of_the_last_step() {
+    let snapshot = files::open(&files::here("tests/snapshots/leak_loss.pickle.gz"));
+    let origins = Origins::of(&snapshot);
+    let device = DeviceExplanation::of(&snapshot, 0, &origins, Options::default());
+    assert!(device.steps.len() > 1, "{:?}", device.steps);
+    let answer = device.simulated(&snapshot, &[], None);
+    let (packed, torch) = (&answer.packed.outcome, &answer.rows[0].outcome);
+    assert_eq!(packed.peak_allocated_bytes, answer.packed_bytes);
+    assert!(packed.peak_reserved_bytes <= torch.peak_reserved_bytes, "{packed:?}, {torch:?}");
+    assert!(
+        packed.fits() && answer.packed.last_step_calls.is_some_and(|calls| calls <= 1),
+        "{:?}",
+        answer.packed
+    );
+    let timeline = Timeline::of(&snapshot, 0);
+    assert_eq!(WhatIf::of(&snapshot, &timeline, &[]).packed.last_step_calls, None, "the steps are unknown");
+}
+
+#[test]
 fn settings_that_are_none_or_need_a_capacity_that_is_not_known_have_no_row() {
     let snapshot = files::open(&files::here("tests/snapshots/leak_loss.pickle.gz"));
     let timeline = Timeline::of(&snapshot, 0);
@@ -67,7 +89,7 @@ fn advice_after(still_needed: Option<&StillNeeded>) -> (String, Option<String>) 
     let snapshot = files::open(&files::here("tests/snapshots/programs/oom_optimizer.pickle.gz"));
     let mut timeline = Timeline::of(&snapshot, 0);
     Replay::of(&snapshot, &mut timeline);
-    let answer = WhatIf::with_rest(&snapshot, &timeline, &SETTINGS, None, still_needed);
+    let answer = WhatIf::knowing(&snapshot, &timeline, &SETTINGS, Known { still_needed, ..Known::default() });
     let advice = answer.advice();
     (advice.name().to_owned(), advice.row().map(|row| row.setting.clone()))
 }

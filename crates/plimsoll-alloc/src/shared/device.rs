@@ -45,6 +45,14 @@ impl Driver for Device {
         self.0.lock().unmap(at, page_bytes, pages, on)
     }
 
+    fn alias(&mut self, at: Addr, page_bytes: u64, pages: &[Addr]) -> Result<(), DriverError> {
+        self.0.lock().alias(at, page_bytes, pages)
+    }
+
+    fn unalias(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
+        self.0.lock().unalias(at, page_bytes, pages, on)
+    }
+
     fn record(&mut self, stream: StreamId) -> Result<EventId, DriverError> {
         self.0.lock().record(stream)
     }

@@ -21,7 +21,7 @@ use crate::replay::Replay;
 use crate::snapshot::{EventIndex, FrameId, Snapshot};
 use crate::still_needed::StillNeeded;
 use crate::timeline::{Life, Moment, Timeline};
-use crate::whatif::{SETTINGS, WhatIf};
+use crate::whatif::{Known, SETTINGS, WhatIf};
 
 /// The explanation of one device in a snapshot.
 #[derive(Debug, Clone)]
@@ -140,7 +140,12 @@ impl DeviceExplanation {
         let may_fit = matches!(cause, Some(Cause::Fragmentation { .. } | Cause::Limit { .. }));
         let pressure = Pressure::of(snapshot, &timeline);
         let is_tight = may_fit || failure.is_none() && !pressure.retries.is_empty();
-        let simulated = || WhatIf::with_rest(snapshot, &timeline, &SETTINGS, total, still_needed.as_ref());
+        let known = Known {
+            device_total_bytes: total,
+            still_needed: still_needed.as_ref(),
+            step_ends: &steps.boundaries,
+        };
+        let simulated = || WhatIf::knowing(snapshot, &timeline, &SETTINGS, known);
         let what_if = is_tight.then(simulated);
         Self {
             is_own: snapshot.is_own(),
@@ -172,8 +177,13 @@ impl DeviceExplanation {
         settings: &[&str],
         device_total_bytes: Option<u64>,
     ) -> WhatIf {
-        let still_needed = self.still_needed.as_ref();
-        WhatIf::with_rest(snapshot, &self.timeline, settings, device_total_bytes, still_needed)
+        let (still_needed, step_ends) = (self.still_needed.as_ref(), self.steps.boundaries.as_slice());
+        WhatIf::knowing(
+            snapshot,
+            &self.timeline,
+            settings,
+            Known { device_total_bytes, still_needed, step_ends },
+        )
     }
 
     /// This device with its snapshot and origins, as the input of comparisons.

@@ -370,6 +370,15 @@ fn retries(count: usize) -> String {
     format!("{count} {}", plural(count as u64, "retry", "retries"))
 }
 
+/// The name of the packed policy's row, with the device calls of the last step if the steps are known.
+pub fn packed_policy(what_if: &WhatIf) -> String {
+    let name = "packed policy (plimsoll-alloc, not PyTorch)";
+    match what_if.packed.last_step_calls {
+        Some(calls) => format!("{name}; {calls} device calls in the last step"),
+        None => name.to_owned(),
+    }
+}
+
 /// How close the simulation of the recorded settings comes to the recording. The other rows are about as accurate.
 pub fn baseline(what_if: &WhatIf) -> String {
     let (recorded, Some(simulated)) = (&what_if.recorded, what_if.rows.first()) else { return String::new() };

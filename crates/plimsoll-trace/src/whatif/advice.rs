@@ -142,6 +142,7 @@ mod tests {
         WhatIf {
             recorded: Outcome { retries: baseline.outcome.retries, ..row("", 1000, 0).outcome },
             rows: [&[baseline], tried].concat(),
+            packed: super::super::PackedPolicy::default(),
             requests: 7,
             packed_bytes: 0,
             capacity_bytes: None,

@@ -1,11 +1,12 @@
-//! Runs a program on our allocator with a simulated device: [`simulate`].
+//! Runs a program on our allocator, or on the packed one, with a simulated device: [`simulate`], [`simulate_packed`].
 
 use plimsoll_alloc::{
-    Allocation, Allocator, Config, Error, Event, Observer, PoolId, Request, SimDriver, StreamId, Waiting,
+    Allocator, Config, Error, Event, Observer, PackedAllocator, PoolId, Request, SimDriver, StreamId,
 };
 
-use super::Outcome;
+use super::policy::Policy;
 use super::program::{Program, Step};
+use super::{Outcome, PackedPolicy};
 use crate::snapshot::{EventIndex, PoolIndex};
 use crate::still_needed::StillNeeded;
 
@@ -14,7 +15,7 @@ const BOUNDLESS_BYTES: u64 = 1 << 50;
 
 /// Accumulates the figures of one row.
 #[derive(Default)]
-struct Tally {
+pub(super) struct Tally {
     allocated_bytes: u64,
     reserved_bytes: u64,
     outcome: Outcome,
@@ -60,26 +61,76 @@ impl Tally {
 }
 
 /// The contents of a slot.
-enum Kept {
+enum Kept<P: Policy<Tally>> {
     Nothing,
-    Held(Allocation),
-    Waiting(Waiting),
+    Held(P::Held),
+    Waiting(P::Waiting),
 }
 
-struct Run<'a> {
+struct Run<'a, P: Policy<Tally>> {
     program: &'a Program,
-    allocator: Allocator<SimDriver, Tally>,
-    kept: Vec<Kept>,
+    allocator: P,
+    kept: Vec<Kept<P>>,
     waiting: usize,
 }
 
 /// Runs the program. If a request fails, the program continues without it.
 pub(super) fn simulate(program: &Program, config: &Config, capacity_bytes: Option<u64>) -> Outcome {
-    let mut run = Run::new(program, config, capacity_bytes);
+    let mut run = Run::new(program, torch(program, config, capacity_bytes));
     for step in &program.steps {
         run.step(step);
     }
-    std::mem::take(&mut run.allocator.observer_mut().outcome)
+    std::mem::take(&mut run.allocator.tally().outcome)
+}
+
+/// Runs the program under the packed policy. `fraction` limits its share of the device. `last_step` is the last event
+/// before the last step, and the last event in it.
+pub(super) fn simulate_packed(
+    program: &Program,
+    fraction: f64,
+    capacity_bytes: Option<u64>,
+    last_step: Option<(EventIndex, EventIndex)>,
+    rest: Option<&StillNeeded>,
+) -> PackedPolicy {
+    let mut run = Run::new(program, packed(fraction, capacity_bytes));
+    let mut last_step_calls = last_step.map(|_| 0);
+    for step in &program.steps {
+        let before = run.allocator.calls().total();
+        run.step(step);
+        if let (Some(calls), Some((begin, end)), Step::Alloc { at: Some(at), .. }) =
+            (&mut last_step_calls, last_step, step)
+            && (begin < *at && *at <= end)
+        {
+            *calls += run.allocator.calls().total() - before;
+        }
+    }
+    let calls = run.allocator.calls();
+    let mut outcome = std::mem::take(&mut run.allocator.tally().outcome);
+    outcome.maps += calls.stitches as usize;
+    outcome.unmaps += calls.unstitches as usize;
+    let rest = rest.filter(|_| !outcome.serves.is_empty() && !outcome.runs_out());
+    outcome.serves_rest =
+        rest.map(|rest| serves_rest_on(program, packed(fraction, capacity_bytes), capacity_bytes, rest));
+    PackedPolicy { outcome, last_step_calls }
+}
+
+fn device(capacity_bytes: Option<u64>) -> SimDriver {
+    SimDriver::with_capacity(capacity_bytes.unwrap_or(BOUNDLESS_BYTES))
+}
+
+fn torch(program: &Program, config: &Config, capacity_bytes: Option<u64>) -> Allocator<SimDriver, Tally> {
+    let mut allocator = Allocator::new(config.clone(), device(capacity_bytes), Tally::default());
+    for &pool in program.pools.iter().filter(|&&pool| pool != PoolId::DEFAULT) {
+        allocator.create_pool(pool).expect("a pool with a name of its own");
+    }
+    allocator
+}
+
+fn packed(fraction: f64, capacity_bytes: Option<u64>) -> PackedAllocator<SimDriver, Tally> {
+    let mut allocator = PackedAllocator::new(device(capacity_bytes), Tally::default());
+    // A fraction that is none is no limit, as in a configuration.
+    let _ = allocator.set_memory_fraction(fraction);
+    allocator
 }
 
 /// Whether the setting serves the last request that failed in the recording, and then everything that was still needed,
@@ -91,26 +142,30 @@ pub(super) fn serves_rest(
     capacity_bytes: Option<u64>,
     rest: &StillNeeded,
 ) -> bool {
+    serves_rest_on(program, torch(program, config, capacity_bytes), capacity_bytes, rest)
+}
+
+fn serves_rest_on(
+    program: &Program,
+    allocator: impl Policy<Tally>,
+    capacity_bytes: Option<u64>,
+    rest: &StillNeeded,
+) -> bool {
     let is_failed = |step: &Step| matches!(step, Step::Failed { .. });
     let Some(last) = program.steps.iter().rposition(is_failed) else { return false };
     let Step::Failed { pool, bytes, stream } = program.steps[last] else { return false };
-    let mut run = Run::new(program, config, capacity_bytes);
+    let mut run = Run::new(program, allocator);
     program.steps[..last].iter().for_each(|step| run.step(step));
     let requests = std::iter::once(bytes).chain(rest.requests.iter().copied());
     // The served blocks are never freed, because the simulated device ends with this function.
     let is_served = requests.map(|bytes| run.ask(pool, bytes, stream)).all(|served| served.is_some());
     let unlisted = if rest.requests.is_empty() { rest.bytes } else { 0 };
-    let needed = run.allocator.observer_mut().allocated_bytes.saturating_add(unlisted);
+    let needed = run.allocator.tally().allocated_bytes.saturating_add(unlisted);
     is_served && capacity_bytes.is_none_or(|capacity| needed <= capacity)
 }
 
-impl<'a> Run<'a> {
-    fn new(program: &'a Program, config: &Config, capacity_bytes: Option<u64>) -> Self {
-        let driver = SimDriver::with_capacity(capacity_bytes.unwrap_or(BOUNDLESS_BYTES));
-        let mut allocator = Allocator::new(config.clone(), driver, Tally::default());
-        for &pool in program.pools.iter().filter(|&&pool| pool != PoolId::DEFAULT) {
-            allocator.create_pool(pool).expect("a pool with a name of its own");
-        }
+impl<'a, P: Policy<Tally>> Run<'a, P> {
+    fn new(program: &'a Program, allocator: P) -> Self {
         let kept = (0..program.places).map(|_| Kept::Nothing).collect();
         Self { program, allocator, kept, waiting: 0 }
     }
@@ -132,11 +187,10 @@ impl<'a> Run<'a> {
                     self.waiting += 1;
                 }
             }
-            // The simulated device never fails to free a segment.
-            Step::EmptyCache => drop(self.allocator.empty_cache()),
+            Step::EmptyCache => self.allocator.empty_cache(),
             Step::Failed { pool, bytes, stream } => {
                 let served = self.ask(pool, bytes, stream);
-                self.allocator.observer_mut().outcome.serves.push(served.is_some());
+                self.allocator.tally().outcome.serves.push(served.is_some());
                 if let Some(allocation) = served {
                     self.allocator.free(allocation);
                 }
@@ -158,7 +212,7 @@ impl<'a> Run<'a> {
 
     /// Requests memory. If that fails, first waits for the blocks that wait for a stream, as PyTorch does, and retries.
     #[inline]
-    fn ask(&mut self, pool: Option<PoolIndex>, bytes: u64, stream: StreamId) -> Option<Allocation> {
+    fn ask(&mut self, pool: Option<PoolIndex>, bytes: u64, stream: StreamId) -> Option<P::Held> {
         let pool = pool.map_or(PoolId::DEFAULT, |pool| self.program.pools[pool.index()]);
         let request = Request { stream, pool, ..Request::of(bytes) };
         match self.allocator.malloc(request) {
@@ -177,7 +231,7 @@ impl<'a> Run<'a> {
 
     #[cold]
     fn note_failure(&mut self, at: Option<EventIndex>) {
-        let outcome = &mut self.allocator.observer_mut().outcome;
+        let outcome = &mut self.allocator.tally().outcome;
         outcome.new_failures += 1;
         outcome.first_new_failure = outcome.first_new_failure.or(at);
     }

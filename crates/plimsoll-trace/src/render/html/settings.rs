@@ -41,6 +41,7 @@ pub(super) fn section(out: &mut String, what_if: &WhatIf) -> fmt::Result {
         let own = if tried.setting.is_empty() { " (PyTorch's own settings)" } else { "" };
         row(&tried.outcome, &format!("{export}{own}"))?;
     }
+    row(&what_if.packed.outcome, &words::packed_policy(what_if))?;
     let (packed, bar) = (what_if.packed_bytes, Bar::plain(what_if.packed_bytes, most));
     write!(
         out,

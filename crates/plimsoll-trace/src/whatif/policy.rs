@@ -1,0 +1,82 @@
+//! What a simulation asks of an allocator: [`Policy`]. PyTorch's allocator and the packed one have it.
+
+use plimsoll_alloc::{
+    Allocation, Allocator, Driver, Error, Observer, PackedAllocation, PackedAllocator, PackedWaiting,
+    Request, Waiting,
+};
+
+/// An allocator whose observer is an `O`.
+pub(super) trait Policy<O> {
+    /// Ownership of a block.
+    type Held;
+    /// A freed block that waits for a stream.
+    type Waiting;
+
+    fn malloc(&mut self, request: Request) -> Result<Self::Held, Error>;
+    fn free(&mut self, held: Self::Held);
+    fn free_later(&mut self, held: Self::Held) -> Option<Self::Waiting>;
+    fn complete(&mut self, waiting: Self::Waiting);
+    /// Releases the cache. The simulated device never fails to free memory.
+    fn empty_cache(&mut self);
+    fn tally(&mut self) -> &mut O;
+}
+
+impl<D: Driver, O: Observer> Policy<O> for Allocator<D, O> {
+    type Held = Allocation;
+    type Waiting = Waiting;
+
+    #[inline]
+    fn malloc(&mut self, request: Request) -> Result<Allocation, Error> {
+        Self::malloc(self, request)
+    }
+
+    #[inline]
+    fn free(&mut self, held: Allocation) {
+        Self::free(self, held);
+    }
+
+    fn free_later(&mut self, held: Allocation) -> Option<Waiting> {
+        Self::free_later(self, held)
+    }
+
+    fn complete(&mut self, waiting: Waiting) {
+        Self::complete(self, waiting);
+    }
+
+    fn empty_cache(&mut self) {
+        drop(Self::empty_cache(self));
+    }
+
+    fn tally(&mut self) -> &mut O {
+        self.observer_mut()
+    }
+}
+
+impl<D: Driver, O: Observer> Policy<O> for PackedAllocator<D, O> {
+    type Held = PackedAllocation;
+    type Waiting = PackedWaiting;
+
+    fn malloc(&mut self, request: Request) -> Result<PackedAllocation, Error> {
+        Self::malloc(self, request)
+    }
+
+    fn free(&mut self, held: PackedAllocation) {
+        Self::free(self, held);
+    }
+
+    fn free_later(&mut self, held: PackedAllocation) -> Option<PackedWaiting> {
+        Self::free_later(self, held)
+    }
+
+    fn complete(&mut self, waiting: PackedWaiting) {
+        Self::complete(self, waiting);
+    }
+
+    fn empty_cache(&mut self) {
+        drop(Self::empty_cache(self));
+    }
+
+    fn tally(&mut self) -> &mut O {
+        self.observer_mut()
+    }
+}
