@@ -78,10 +78,10 @@ fn whole_numbers_change_in_place_and_hold_no_fractions() {
 fn pairs_in_place_give_the_bits_of_the_pair() {
     type Both = (fn(&Tensor, &Tensor) -> Result<Tensor>, fn(&Tensor, &Tensor) -> Result<()>);
     let pairs: [Both; 4] = [
-        (Tensor::sub, Tensor::sub_),
-        (Tensor::mul, Tensor::mul_),
-        (Tensor::div, Tensor::div_),
-        (Tensor::pow, Tensor::pow_),
+        (|a, b| a.sub(b), |a, b| a.sub_(b)),
+        (|a, b| a.mul(b), |a, b| a.mul_(b)),
+        (|a, b| a.div(b), |a, b| a.div_(b)),
+        (|a, b| a.pow(b), |a, b| a.pow_(b)),
     ];
     for dtype in [DType::F32, DType::F64, DType::BF16] {
         for (out, in_place) in pairs {

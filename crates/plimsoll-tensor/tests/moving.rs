@@ -88,7 +88,7 @@ fn tensors_that_do_not_go_together_are_named() {
     let message =
         "cat: tensor 1 is [2, 4], but tensor 0 is [2, 3]: all sizes except that of dimension 0 must be equal";
     assert_eq!(text(Tensor::cat(&[&x, &y], 0)), message);
-    assert_eq!(text(Tensor::cat(&[], 0)), "cat: an empty list: needs at least one tensor");
+    assert_eq!(text(Tensor::cat(&[] as &[Tensor], 0)), "cat: an empty list: needs at least one tensor");
     let message = "cat: [2, 3] and [3] must have the same number of dimensions";
     assert_eq!(text(Tensor::cat(&[&x, &zeros(&[3])], 0)), message);
     assert_eq!(text(Tensor::stack(&[&x, &y], 0)), "stack: [2, 3] with [2, 4]: the shapes must be equal");

@@ -72,7 +72,7 @@ fn an_index_outside_a_table_is_an_error_with_the_layers_name() {
         let message = text(embedding.forward(&whole(&[0, wrong], &device)));
         assert!(message.contains(&format!("index {wrong} at [1]")) && message.contains("words"), "{message}");
         let starts = whole(&[0], &device);
-        let message = text(bag.run(&whole(&[1, wrong], &device), Some(&starts), None));
+        let message = text(bag.forward(&whole(&[1, wrong], &device), Some(&starts), None));
         assert!(message.contains(&wrong.to_string()) && message.contains("bag"), "{message}");
     }
     let message = text(embedding.forward(&zeros(&[2], &device)));
@@ -173,7 +173,7 @@ fn tensors_of_two_devices_are_refused_wherever_they_meet() {
     let attention = MultiheadAttention::new(&Scope::new(&device, 1), 4, 2, options).unwrap();
     let (x, mask) = (zeros(&[3, 2, 4], &device), zeros(&[3, 3], &other));
     let masked = MultiheadOptions { attn_mask: Some(&mask), ..MultiheadOptions::default() };
-    let message = text(attention.attend(&x, &x, &x, masked));
+    let message = text(attention.forward(&x, &x, &x, masked));
     assert!(message.contains("cpu") && message.contains("sim"), "{message}");
     drop((logits, attention, x));
     assert_eq!(device.memory_allocated(), before, "what was refused left nothing behind");

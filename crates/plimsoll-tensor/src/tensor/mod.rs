@@ -40,6 +40,13 @@ impl WeakTensor {
     }
 }
 
+/// Methods that take a tensor accept it owned, borrowed, or as a layer's parameter.
+impl AsRef<Tensor> for Tensor {
+    fn as_ref(&self) -> &Tensor {
+        self
+    }
+}
+
 impl Tensor {
     pub(crate) fn from_data(data: Data) -> Tensor {
         Tensor::linked(data, None)
@@ -151,8 +158,8 @@ impl Tensor {
     /// use plimsoll_tensor::{Device, Tensor};
     /// let device = Device::cpu();
     /// let w = Tensor::ones(&[2], &device)?.requires_grad_(true)?;
-    /// w.set_grad(Some(Tensor::ones(&[2], &device)?))?;
-    /// let error = w.set_grad(Some(Tensor::ones(&[3], &device)?)).unwrap_err();
+    /// w.set_grad(Tensor::ones(&[2], &device)?)?;
+    /// let error = w.set_grad(Tensor::ones(&[3], &device)?).unwrap_err();
     /// assert_eq!(error.to_string(), "set_grad: a gradient [3] of a tensor [2]: both need the same shape");
     /// assert_eq!(w.grad().unwrap().shape(), [2]);
     /// # Ok::<(), plimsoll_tensor::Error>(())
@@ -160,9 +167,9 @@ impl Tensor {
     ///
     /// # Errors
     /// A gradient whose shape, dtype or device differs from this tensor's. The old gradient is then kept.
-    pub fn set_grad(&self, grad: Option<Tensor>) -> Result<()> {
+    pub fn set_grad(&self, grad: impl Into<Option<Tensor>>) -> Result<()> {
         const NAME: &str = "set_grad";
-        let Some(grad) = grad else {
+        let Some(grad) = grad.into() else {
             self.clear_grad();
             return Ok(());
         };

@@ -181,7 +181,7 @@ fn loss(op: &str, args: &Value, inputs: &[&Tensor]) -> Option<Result<Tensor>> {
         "multilabel_soft_margin_loss" => x.multilabel_soft_margin_loss(&target(1), None, reduction),
         "multi_margin_loss" if args["p"] == 2 => x.multi_margin_loss(inputs[1], 2, 0.7, reduction),
         "multi_margin_loss" => x.multi_margin_loss(inputs[1], 1, 0.7, reduction),
-        "poisson_nll_loss" => x.poisson_nll_loss(&target(1), true, full, reduction),
+        "poisson_nll_loss" => x.poisson_nll_loss(&target(1), true, full, 1e-8, reduction),
         "gaussian_nll_loss" => x.gaussian_nll_loss(&target(1), inputs[2], full, 1e-6, reduction),
         _ => return None,
     })

@@ -365,7 +365,7 @@ impl Module for Conv1D {
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
-        x.linear_in_out(&self.weight, Some(&self.bias))
+        x.linear_in_out(&self.weight, &self.bias)
     }
 }
 
@@ -470,7 +470,7 @@ impl Mlp {
         let _owner = Span::layer(self.c_proj.label);
         let weight = self.c_proj.weight.t()?;
         let Some(region) = &self.region else {
-            return up.activation_linear(self.activation, &weight, Some(&self.c_proj.bias));
+            return up.activation_linear(self.activation, &weight, &self.c_proj.bias);
         };
         region.scatter(&up.activation_linear(self.activation, &weight, None)?)?.add(&self.c_proj.bias)
     }

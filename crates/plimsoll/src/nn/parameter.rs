@@ -81,6 +81,19 @@ impl fmt::Debug for Parameter {
     }
 }
 
+impl AsRef<Tensor> for Parameter {
+    fn as_ref(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
+/// A parameter as an optional argument, such as a bias: `x.linear(&self.weight, &self.bias)`.
+impl<'a> From<&'a Parameter> for Option<&'a Tensor> {
+    fn from(parameter: &'a Parameter) -> Option<&'a Tensor> {
+        Some(parameter)
+    }
+}
+
 impl Deref for Parameter {
     type Target = Tensor;
 
@@ -134,6 +147,12 @@ impl Buffer {
     }
 }
 
+impl AsRef<Tensor> for Buffer {
+    fn as_ref(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
 impl Deref for Buffer {
     type Target = Tensor;
 
@@ -145,3 +164,23 @@ impl Deref for Buffer {
 fn label_of(tensor: &Tensor) -> LabelId {
     intern(&tensor.label())
 }
+
+/// `tensor + &parameter` and so on, for owned and borrowed tensors.
+macro_rules! operators {
+    ($($trait:ident $method:ident)*) => {$(
+        impl std::ops::$trait<&Parameter> for Tensor {
+            type Output = Result<Tensor>;
+            fn $method(self, parameter: &Parameter) -> Result<Tensor> {
+                Tensor::$method(&self, parameter)
+            }
+        }
+
+        impl std::ops::$trait<&Parameter> for &Tensor {
+            type Output = Result<Tensor>;
+            fn $method(self, parameter: &Parameter) -> Result<Tensor> {
+                Tensor::$method(self, parameter)
+            }
+        }
+    )*};
+}
+operators!(Add add Sub sub Mul mul Div div);

@@ -30,7 +30,7 @@ impl CharLstm {
 
     fn run(&self, x: &Tensor, lengths: &[usize]) -> Result<(Tensor, Tensor)> {
         let packed = PackedSequence::pack_padded(&self.embed.forward(x)?, lengths, true)?;
-        let (out, (h, _)) = self.lstm.run_packed(&packed, None)?;
+        let (out, (h, _)) = self.lstm.forward_packed(&packed, None)?;
         let (out, _) = out.pad(true, 0.0, None)?;
         Ok((self.head.forward(&self.norm.forward(&out)?)?, h.select(0, -1)?))
     }
@@ -53,7 +53,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         optimizer.zero_grad();
         let (logits, last) = model.run(&inputs, &lengths)?;
         let loss = logits.transpose(1, 2)?.cross_entropy_with(&targets, criterion)?;
-        let loss = (&loss + &(1e-2 * &last.pow_scalar(2)?.mean()?)?)?;
+        let loss = (&loss + (1e-2 * last.pow_scalar(2)?.mean()?)?)?;
         loss.backward()?;
         clip_grad_norm_(&model.parameters(), 0.5, 2.0)?;
         optimizer.step()?;

@@ -12,9 +12,9 @@ fn sigmoid_focal_loss(logits: &Tensor, targets: &Tensor, alpha: f64, gamma: f64)
     let p = logits.sigmoid()?;
     let ce = logits.binary_cross_entropy_with_logits(targets, None, None, Reduction::None)?;
     let others = (1.0 - targets)?;
-    let p_t = (&(&p * targets)? + &(&(1.0 - &p)? * &others)?)?;
-    let balance = (&(alpha * targets)? + &((1.0 - alpha) * &others)?)?;
-    &(&balance * &ce)? * &(1.0 - &p_t)?.pow_scalar(gamma)?
+    let p_t = ((&p * targets)? + ((1.0 - &p)? * &others)?)?;
+    let balance = ((alpha * targets)? + ((1.0 - alpha) * &others)?)?;
+    (&balance * &ce)? * (1.0 - &p_t)?.pow_scalar(gamma)?
 }
 
 fn part(x: &Tensor, from: usize, to: usize) -> Result<Tensor> {
@@ -23,14 +23,14 @@ fn part(x: &Tensor, from: usize, to: usize) -> Result<Tensor> {
 
 fn box_iou(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let area = |x: &Tensor| -> Result<Tensor> {
-        let sides = (&part(x, 2, 4)? - &part(x, 0, 2)?)?;
-        &sides.select(1, 0)? * &sides.select(1, 1)?
+        let sides = (part(x, 2, 4)? - part(x, 0, 2)?)?;
+        sides.select(1, 0)? * sides.select(1, 1)?
     };
-    let low = part(a, 0, 2)?.unsqueeze(1)?.maximum(&part(b, 0, 2)?)?;
-    let high = part(a, 2, 4)?.unsqueeze(1)?.minimum(&part(b, 2, 4)?)?;
+    let low = part(a, 0, 2)?.unsqueeze(1)?.maximum(part(b, 0, 2)?)?;
+    let high = part(a, 2, 4)?.unsqueeze(1)?.minimum(part(b, 2, 4)?)?;
     let wide = (&high - &low)?.clamp_min(0.0)?;
-    let inter = (&wide.select(2, 0)? * &wide.select(2, 1)?)?;
-    &inter / &(&(&area(a)?.unsqueeze(1)? + &area(b)?)? - &inter)?
+    let inter = (wide.select(2, 0)? * wide.select(2, 1)?)?;
+    &inter / ((area(a)?.unsqueeze(1)? + area(b)?)? - &inter)?
 }
 
 struct Detector {
@@ -77,13 +77,13 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
     let side = Tensor::arange(4, &device)?;
     let [y, x] = &Tensor::meshgrid(&[&side, &side])?[..] else { unreachable!() };
     let centres = Tensor::stack(&[x, y], -1)?.reshape(&[-1, 2])?.to_dtype(plimsoll::DType::F32)?;
-    let centres = (&(&centres * 4.0)? + 2.0)?;
+    let centres = ((&centres * 4.0)? + 2.0)?;
     let anchors = Tensor::cat(&[&(&centres - 3.0)?, &(&centres + 3.0)?], 1)?;
     let mut losses = Vec::new();
     for step in 0..6 {
         let images = tensor(step, &[2, 3, 16, 16], &device)?;
         let boxes = [1.0f32, 1.0, 8.0, 7.0, 8.0, 9.0, 15.0, 15.0, 4.0, 2.0, 12.0, 12.0, 0.0, 10.0, 5.0, 16.0];
-        let boxes = (&Tensor::from_slice(&boxes, &[2, 2, 4], &device)? + 0.1 * step as f64)?;
+        let boxes = (Tensor::from_slice(&boxes, &[2, 2, 4], &device)? + 0.1 * step as f64)?;
         let labels = Tensor::from_slice(&[0i64, 2, 1, 0], &[2, 2], &device)?;
         let [logits, offsets] = model.run(&images)?;
         let mut of_images = Vec::new();
@@ -92,23 +92,23 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
             let (logit, offset, r#box, label) = (of(&logits)?, of(&offsets)?, of(&boxes)?, of(&labels)?);
             let (best, matched) = box_iou(&anchors, &r#box)?.max_dim(1)?;
             let positive = best.ge_scalar(0.35)?;
-            let ignored = best.ge_scalar(0.25)?.logical_and(&best.lt_scalar(0.35)?)?;
+            let ignored = best.ge_scalar(0.25)?.logical_and(best.lt_scalar(0.35)?)?;
             let target = logit.zeros_like()?.detach();
             let hot = label.index(&[Some(&matched.index(&[Some(&positive)])?)])?.one_hot(Some(3))?;
-            target.index_put_(&[Some(&positive)], &hot.to_dtype(target.dtype())?, false)?;
+            target.index_put_(&[Some(&positive)], hot.to_dtype(target.dtype())?, false)?;
             let counted = ignored.logical_not()?;
             let (seen, wanted) = (logit.index(&[Some(&counted)])?, target.index(&[Some(&counted)])?);
             let cls = sigmoid_focal_loss(&seen, &wanted, 0.25, 2.0)?.sum()?;
-            let sides = (&part(&anchors, 2, 4)? - &part(&anchors, 0, 2)?)?;
+            let sides = (part(&anchors, 2, 4)? - part(&anchors, 0, 2)?)?;
             let near = r#box.index(&[Some(&matched)])?;
             let (low, high) = (part(&near, 0, 2)?, part(&near, 2, 4)?);
-            let shift = (&(&low - &part(&anchors, 0, 2)?)? / &sides)?;
-            let size = (&(&high - &low)? / &sides)?.log()?;
+            let shift = ((&low - part(&anchors, 0, 2)?)? / &sides)?;
+            let size = ((&high - &low)? / &sides)?.log()?;
             let wanted = Tensor::cat(&[&shift, &size], 1)?;
             let picked = |x: &Tensor| x.index(&[Some(&positive)]);
-            let reg = picked(&offset)?.smooth_l1_loss(&picked(&wanted)?, 1.0 / 9.0, Reduction::Sum)?;
+            let reg = picked(&offset)?.smooth_l1_loss(picked(&wanted)?, 1.0 / 9.0, Reduction::Sum)?;
             let count = positive.sum()?.clamp_min(1.0)?;
-            of_images.push((&(&cls + &reg)? / &count)?);
+            of_images.push(((&cls + &reg)? / &count)?);
         }
         let loss = Tensor::stack(&of_images.iter().collect::<Vec<_>>(), 0)?.mean()?;
         optimizer.zero_grad();

@@ -36,9 +36,9 @@ impl ResBlock {
         let time = self.time.forward(&t.silu()?)?.unsqueeze(-1)?.unsqueeze(-1)?;
         let parts = time.chunk(2, 1)?;
         let [scale, shift] = &parts[..] else { unreachable!("two chunks") };
-        let h = (&(&self.norm2.forward(&h)? * &(1.0 + scale)?)? + shift)?;
+        let h = ((self.norm2.forward(&h)? * (1.0 + scale)?)? + shift)?;
         let skip = self.skip.as_ref().map_or(Ok(x.clone()), |skip| skip.forward(x))?;
-        &self.conv2.forward(&h.silu()?)? + &skip
+        self.conv2.forward(&h.silu()?)? + &skip
     }
 }
 
@@ -58,9 +58,9 @@ impl Module for AttentionBlock {
         let qkv = qkv.reshape(&[n, 3, self.heads, c / self.heads, h * w])?.unbind(1)?;
         let [q, k, v] = &qkv[..] else { unreachable!("three of them") };
         let scale = ((c / self.heads) as f64).powf(-0.5);
-        let weights = (&Tensor::einsum("nhct,nhcs->nhts", &[q, k])? * scale)?;
+        let weights = (Tensor::einsum("nhct,nhcs->nhts", &[q, k])? * scale)?;
         let out = Tensor::einsum("nhts,nhcs->nhct", &[&weights.softmax(-1)?, v])?.reshape(&[n, c, h * w])?;
-        x + &self.out.forward(&out)?.reshape(&[n, c, h, w])?
+        x + self.out.forward(&out)?.reshape(&[n, c, h, w])?
     }
 }
 
@@ -111,7 +111,7 @@ impl UNet {
         let half = self.width / 2;
         let steps = Tensor::arange(half, t.device())?.to_dtype(DType::F32)?;
         let frequencies = (&steps * (-10_000f64.ln() / half as f64))?.exp()?;
-        let angles = (&t.unsqueeze(1)?.to_dtype(DType::F32)? * &frequencies.unsqueeze(0)?)?;
+        let angles = (t.unsqueeze(1)?.to_dtype(DType::F32)? * frequencies.unsqueeze(0)?)?;
         Tensor::cat(&[&angles.sin()?, &angles.cos()?], -1)
     }
 
@@ -141,7 +141,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         let (x, target) = (tensor(step, &[2, 3, 8, 8], &device)?, tensor(step + 50, &[2, 3, 8, 8], &device)?);
         let t = Tensor::from_slice(&[step as i64 % 10, (3 * step as i64 + 4) % 10], &[2], &device)?;
         let a = alphas.index_select(0, &t)?.view(&[-1, 1, 1, 1])?;
-        let noisy = (&(&a.sqrt()? * &x)? + &(&(1.0 - &a)?.sqrt()? * &target)?)?;
+        let noisy = ((a.sqrt()? * &x)? + ((1.0 - &a)?.sqrt()? * &target)?)?;
         let loss = model.run(&noisy, &t)?.mse_loss(&target)?;
         optimizer.zero_grad();
         loss.backward()?;

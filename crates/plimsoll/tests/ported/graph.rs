@@ -37,17 +37,17 @@ impl GraphAttention {
         let nodes = x.shape()[0];
         let h = self.lin.forward(x)?.view(&[-1, self.heads as isize, self.outputs as isize])?;
         let part = |weight: &Tensor, ends: &Tensor| (&h * weight)?.sum_dims(&[-1])?.index(&[Some(ends)]);
-        let score = (&part(&self.att_src, src)? + &part(&self.att_dst, dst)?)?.leaky_relu(0.2)?;
+        let score = (part(&self.att_src, src)? + part(&self.att_dst, dst)?)?.leaky_relu(0.2)?;
         let index = dst.unsqueeze(1)?.expand_as(&score)?;
         let zeros = Tensor::zeros(&[nodes, self.heads], x.device())?;
         let top = zeros.scatter_reduce(0, &index, &score.detach(), ScatterReduction::Amax, false)?;
-        let weight = (&score - &top.index(&[Some(dst)])?)?.exp()?;
+        let weight = (&score - top.index(&[Some(dst)])?)?.exp()?;
         let total = Tensor::zeros(&[nodes, self.heads], x.device())?.scatter_add(0, &index, &weight)?;
-        let weight = (&weight / &(&total.index(&[Some(dst)])? + 1e-16)?)?;
-        let messages = (&h.index(&[Some(src)])? * &weight.unsqueeze(-1)?)?;
+        let weight = (&weight / (total.index(&[Some(dst)])? + 1e-16)?)?;
+        let messages = (h.index(&[Some(src)])? * weight.unsqueeze(-1)?)?;
         let out =
             Tensor::zeros(&[nodes, self.heads, self.outputs], x.device())?.index_add(0, dst, &messages)?;
-        &out.flatten(1, -1)? + &*self.bias
+        out.flatten(1, -1)? + &self.bias
     }
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
     let batch = here.floor_divide_scalar(6)?;
     let first = batch.mul_scalar(6)?;
     let to =
-        |times: i64, plus: i64| &first + &here.mul_scalar(times)?.add_scalar(plus)?.remainder_scalar(6)?;
+        |times: i64, plus: i64| &first + here.mul_scalar(times)?.add_scalar(plus)?.remainder_scalar(6)?;
     let src = Tensor::cat(&[&here, &here, &here], 0)?;
     let dst = Tensor::cat(&[&here, &to(1, 1)?, &to(5, 2)?], 0)?;
     let mask = here.remainder_scalar(3)?.ne_scalar(1)?;
@@ -106,8 +106,8 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         optimizer.zero_grad();
         let [of_nodes, of_graphs] = model.run(&x, [&src, &dst], &batch, graphs)?;
         let picked = of_nodes.index(&[Some(&mask)])?.log_softmax(1)?;
-        let of_nodes = picked.nll_loss(&node_target.index(&[Some(&mask)])?, Reduction::Mean)?;
-        let loss = (&of_nodes + &of_graphs.cross_entropy(&graph_target)?)?;
+        let of_nodes = picked.nll_loss(node_target.index(&[Some(&mask)])?, Reduction::Mean)?;
+        let loss = (&of_nodes + of_graphs.cross_entropy(&graph_target)?)?;
         loss.backward()?;
         optimizer.step()?;
         losses.push(loss.item()?);

@@ -48,7 +48,7 @@ pub(crate) fn losses_and_scales() -> Result<Vec<f64>> {
             let x = tensor(10 * step + micro, &[4, 1, 8, 8], &device)?;
             let y: Vec<i64> = (0..4).map(|b| ((b + step + micro) % 5) as i64).collect();
             let y = Tensor::from_slice(&y, &[4], &device)?;
-            let loss = autocast(DType::F16, || &model.forward(&x)?.cross_entropy_with(&y, criterion)? / 2.0)?;
+            let loss = autocast(DType::F16, || model.forward(&x)?.cross_entropy_with(&y, criterion)? / 2.0)?;
             scaler.scale(&loss)?.backward()?;
             total += f64::from(loss.item::<f32>()?);
         }

@@ -39,27 +39,27 @@ impl Masked {
         let qkv = self.qkv.forward(&self.norm.forward(x)?)?.reshape(&[b, t, 3, 2, c / 2])?;
         let [q, k, v] = &qkv.permute(&[2, 0, 3, 1, 4])?.unbind(0)?[..] else { unreachable!() };
         let seen = q.scaled_dot_product_attention(k, v, AttentionOptions::default())?;
-        x + &self.proj.forward(&seen.transpose(1, 2)?.reshape(&[b, t, c])?)?
+        x + self.proj.forward(&seen.transpose(1, 2)?.reshape(&[b, t, c])?)?
     }
 
     fn run(&self, images: &Tensor, noise: &Tensor) -> Result<Tensor> {
-        let x = (&self.embed.forward(images)?.flatten(2, -1)?.transpose(1, 2)? + &*self.position)?;
+        let x = (self.embed.forward(images)?.flatten(2, -1)?.transpose(1, 2)? + &self.position)?;
         let &[b, t, c] = x.shape() else { unreachable!() };
         let order = noise.argsort(1, false)?;
         let restore = order.argsort(1, false)?;
-        let x = x.gather(1, &order.narrow(1, 0, 4)?.unsqueeze(-1)?.repeat(&[1, 1, c])?)?;
+        let x = x.gather(1, order.narrow(1, 0, 4)?.unsqueeze(-1)?.repeat(&[1, 1, c])?)?;
         let x = self.attend(&x)?;
         let x = Tensor::cat(&[&x, &self.mask_token.repeat(&[b, t - 4, 1])?], 1)?;
-        let x = (&x.gather(1, &restore.unsqueeze(-1)?.repeat(&[1, 1, c])?)? + &*self.position)?;
+        let x = (x.gather(1, restore.unsqueeze(-1)?.repeat(&[1, 1, c])?)? + &self.position)?;
         let mask = Tensor::ones(&[b, t], images.device())?;
         mask.narrow(1, 0, 4)?.fill_(0.0)?;
         let mask = mask.gather(1, &restore)?;
         let patches = WindowOptions { stride: [2, 2], ..WindowOptions::new([2, 2]) };
         let target = images.im2col(patches)?.transpose(1, 2)?;
-        let deviation = (&target.var_keepdim(&[-1], 1.0)? + 1e-6)?.sqrt()?;
-        let target = (&(&target - &target.mean_keepdim(&[-1])?)? / &deviation)?;
-        let loss = (&self.head.forward(&self.attend(&x)?)? - &target)?.pow_scalar(2)?.mean_dims(&[-1])?;
-        &(&loss * &mask)?.sum()? / &mask.sum()?
+        let deviation = (target.var_keepdim(&[-1], 1.0)? + 1e-6)?.sqrt()?;
+        let target = ((&target - target.mean_keepdim(&[-1])?)? / &deviation)?;
+        let loss = (self.head.forward(&self.attend(&x)?)? - &target)?.pow_scalar(2)?.mean_dims(&[-1])?;
+        (&loss * &mask)?.sum()? / mask.sum()?
     }
 }
 

@@ -20,12 +20,12 @@ impl Module for Reader {
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let moved = self.place.forward(&x.flatten(1, -1)?)?.tanh()?.view(&[-1, 2, 3])?;
-        let theta = (&Tensor::eye(2, 3, x.device())? + &(0.2 * &moved)?)?;
+        let theta = (Tensor::eye(2, 3, x.device())? + (0.2 * &moved)?)?;
         let grid = theta.affine_grid(x.shape(), false)?;
         let options = GridSampleOptions { padding_mode: GridPadding::Border, ..GridSampleOptions::default() };
         let x = self.conv.forward(&x.grid_sample(&grid, options)?)?.relu()?;
         let x = x.max_pool2d(MaxPool2dOptions::new([2, 1]))?;
-        let (x, _) = self.gru.run(&x.permute(&[3, 0, 1, 2])?.flatten(2, -1)?, None)?;
+        let (x, _) = self.gru.forward(&x.permute(&[3, 0, 1, 2])?.flatten(2, -1)?, None)?;
         self.fc.forward(&x)?.log_softmax(2)
     }
 }

@@ -45,8 +45,8 @@ impl Siamese {
 
 fn contrastive(a: &Tensor, b: &Tensor, same: &Tensor, margin: f64) -> Result<Tensor> {
     let distance = a.pairwise_distance(b, 2.0)?;
-    let near = (same * &distance.pow_scalar(2)?)?;
-    let far = (&(1.0 - same)? * &(margin - &distance)?.clamp_min(0.0)?.pow_scalar(2)?)?;
+    let near = (same * distance.pow_scalar(2)?)?;
+    let far = ((1.0 - same)? * (margin - &distance)?.clamp_min(0.0)?.pow_scalar(2)?)?;
     (&near + &far)?.mean()
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         let (a, b) = (tensor(step, &[6, 1, 20, 20], &device)?, tensor(step + 100, &[6, 1, 20, 20], &device)?);
         let same: Vec<f32> = (0..6).map(|i| ((i + step) % 2) as f32).collect();
         let same = Tensor::from_slice(&same, &[6], &device)?;
-        let b = same.view(&[6, 1, 1, 1])?.gt_scalar(0)?.where_cond(&(&a + &(&b * 0.1)?)?, &b)?;
+        let b = same.view(&[6, 1, 1, 1])?.gt_scalar(0)?.where_cond((&a + (&b * 0.1)?)?, &b)?;
         optimizer.zero_grad();
         let (a, b) = model.pair(&a, &b)?;
         let loss = contrastive(&a, &b, &same, 0.5)?;

@@ -87,8 +87,8 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         let real = tensor(step, &[4, 1, 8, 8], &device)?;
         let fake = painter.forward(&tensor(step + 50, &[4, 5], &device)?)?.detach();
         j_optimizer.zero_grad();
-        let of_real = (1 - &judge.forward(&real)?)?.relu()?.mean()?;
-        let of_fake = (1 + &judge.forward(&fake)?)?.relu()?.mean()?;
+        let of_real = (1 - judge.forward(&real)?)?.relu()?.mean()?;
+        let of_fake = (1 + judge.forward(&fake)?)?.relu()?.mean()?;
         let loss = (&of_real + &of_fake)?;
         loss.backward()?;
         j_optimizer.step()?;

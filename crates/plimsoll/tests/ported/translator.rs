@@ -40,7 +40,7 @@ impl Translator {
     }
 
     fn run(&self, source: &Tensor, target: &Tensor, teacher: &[bool]) -> Result<Tensor> {
-        let (read, last) = self.encoder.run(&self.embed.forward(source)?, None)?;
+        let (read, last) = self.encoder.forward(&self.embed.forward(source)?, None)?;
         let last = Tensor::cat(&[&last.select(0, 0)?, &last.select(0, 1)?], 1)?;
         let mut h = self.start.forward(&last)?.tanh()?;
         let (keys, padding) = (self.key.forward(&read)?, source.eq_scalar(0)?);
@@ -51,7 +51,7 @@ impl Translator {
             let energy = self.energy.forward(&(&keys + &query)?.tanh()?)?.squeeze(-1)?;
             let weights = energy.masked_fill(&padding, f64::NEG_INFINITY)?.softmax(-1)?;
             let context = weights.unsqueeze(1)?.bmm(&read)?.squeeze(1)?;
-            h = self.cell.step(&Tensor::cat(&[&e, &context], -1)?, Some(&h))?;
+            h = self.cell.forward(&Tensor::cat(&[&e, &context], -1)?, &h)?;
             let logit = self.out.forward(&Tensor::cat(&[&h, &context, &e], -1)?)?;
             word = if taught { target.select(1, t as isize)? } else { logit.argmax(-1)? };
             logits.push(logit);

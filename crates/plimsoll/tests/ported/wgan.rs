@@ -44,7 +44,7 @@ impl Module for Generator {
 }
 
 fn gradient_penalty(critic: &Critic, real: &Tensor, fake: &Tensor, alpha: &Tensor) -> Result<Tensor> {
-    let mixed = (&(alpha * real)? + &(&(1.0 - alpha)? * fake)?)?.requires_grad_(true)?;
+    let mixed = ((alpha * real)? + ((1.0 - alpha)? * fake)?)?.requires_grad_(true)?;
     let score = critic.forward(&mixed)?;
     let options = GradOptions {
         gradients: vec![Some(score.ones_like()?.detach())],
@@ -53,7 +53,7 @@ fn gradient_penalty(critic: &Critic, real: &Tensor, fake: &Tensor, alpha: &Tenso
         ..GradOptions::default()
     };
     let gradient = grad(&[&score], &[&mixed], options)?.remove(0).unwrap();
-    (&gradient.flatten(1, -1)?.norm_dims(2.0, &[1])? - 1.0)?.pow_scalar(2)?.mean()
+    (gradient.flatten(1, -1)?.norm_dims(2.0, &[1])? - 1.0)?.pow_scalar(2)?.mean()
 }
 
 pub(crate) fn losses() -> Result<Vec<f32>> {
@@ -83,12 +83,12 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         for inner in 0..2 {
             let seed = 10 * step + inner;
             let (real, z) = (tensor(seed, &[4, 1, 8, 8], &device)?, tensor(seed + 300, &[4, 5], &device)?);
-            let alpha = (&(&tensor(seed + 600, &[4, 1, 1, 1], &device)? + 1.0)? / 2.0)?;
+            let alpha = ((tensor(seed + 600, &[4, 1, 1, 1], &device)? + 1.0)? / 2.0)?;
             let fake = generator.forward(&z)?.detach();
             c_optimizer.zero_grad();
             let penalty = gradient_penalty(&critic, &real, &fake, &alpha)?;
-            let gap = (&critic.forward(&fake)?.mean()? - &critic.forward(&real)?.mean()?)?;
-            let loss = (&gap + &(10.0 * &penalty)?)?;
+            let gap = (critic.forward(&fake)?.mean()? - critic.forward(&real)?.mean()?)?;
+            let loss = (&gap + (10.0 * &penalty)?)?;
             loss.backward()?;
             c_optimizer.step()?;
             losses.push(loss.item()?);
@@ -98,7 +98,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         }
         g_optimizer.zero_grad();
         let z = tensor(step + 900, &[4, 5], &device)?;
-        let loss = -&critic.forward(&generator.forward(&z)?)?.mean()?;
+        let loss = -critic.forward(&generator.forward(&z)?)?.mean()?;
         let loss = loss?;
         loss.backward()?;
         g_optimizer.step()?;

@@ -227,11 +227,12 @@ impl Tensor {
     pub fn scatter_reduce(
         &self,
         dim: isize,
-        index: &Tensor,
-        src: &Tensor,
+        index: impl AsRef<Tensor>,
+        src: impl AsRef<Tensor>,
         reduction: ScatterReduction,
         include_self: bool,
     ) -> Result<Tensor> {
+        let (index, src) = (index.as_ref(), src.as_ref());
         let axis = dim_index(NAME, dim, self.rank())?;
         let start = || match include_self {
             true => Ok(self.clone()),
