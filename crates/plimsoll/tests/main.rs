@@ -20,6 +20,7 @@ mod modules;
 mod network;
 mod no_silent_training;
 mod on_device;
+mod open_modules;
 mod optim;
 mod optimizers;
 mod other_layers;

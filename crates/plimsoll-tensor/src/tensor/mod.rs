@@ -2,9 +2,10 @@
 //!
 //! A [`Tensor`] is a handle: cloning it copies no values, views share storage, and the last handle frees the bytes. This file
 //! has the tensor's properties, `graph.rs` the types of the graph, `node.rs` the methods of [`Node`] (a recorded operation),
-//! and `hooks.rs` those of hooks. `ops/` makes tensors, reads them and computes with them, `dispatch/` links them into the
+//! `hooks.rs` those of hooks, and `freed.rs` a hook for the end of a tensor's memory. `ops/` makes tensors, reads them and computes with them, `dispatch/` links them into the
 //! graph, and `autograd/` has the backward pass.
 
+mod freed;
 mod graph;
 mod hooks;
 mod lineage;
@@ -26,6 +27,7 @@ use crate::inference;
 use crate::label::{self, Category, LabelId};
 use crate::stream::Stream;
 
+pub use freed::Freed;
 pub(crate) use graph::{Derivative, Edge, Hooks, MadeBy, Node, WeakTensor, any_hooks};
 pub use graph::{Grads, Tensor};
 pub use hooks::HookHandle;

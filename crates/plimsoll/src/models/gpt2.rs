@@ -9,7 +9,7 @@ use plimsoll_tensor::{Activation, AttentionOptions, Error, Result, Tensor};
 use super::config_json::{Fields, parsed};
 use crate::members;
 use crate::nn::{
-    Cut, Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, ResidualStream, Scope,
+    Cut, Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, ResidualStream, Scope, Slot,
     TensorParallel, VocabParallelEmbedding, gathered, vocab_parallel_cross_entropy,
 };
 
@@ -124,7 +124,8 @@ impl Gpt2Config {
     }
 }
 
-/// A GPT-2 with its language-modelling head.
+/// A GPT-2 with its language-modelling head. Blocks, their `attn` and `mlp`, and the products inside are in slots
+/// ([`Slot`]): they can have hooks, and other layers can take their place, except with [`Scope::tensor_parallel`].
 ///
 /// ```
 /// use plimsoll::models::{Gpt2, Gpt2Config};
@@ -152,7 +153,7 @@ struct Transformer {
     wte: VocabParallelEmbedding,
     wpe: Embedding,
     drop: Dropout,
-    h: ModuleList<Block>,
+    h: ModuleList<Slot<Block>>,
     ln_f: LayerNorm,
 }
 
@@ -181,7 +182,7 @@ impl Gpt2 {
             wpe: Embedding::with_init(&inner.at("wpe"), config.n_positions, config.n_embd, init)?,
             drop: Dropout::new(&inner.at("drop"), config.dropout)?,
             h: ModuleList::new(&inner.at("h"), config.n_layer, |scope| {
-                Block::new(scope, &config, number.replace(number.get() + 1))
+                Ok(Block::new(scope, &config, number.replace(number.get() + 1))?.into())
             })?,
             ln_f: norm(&inner.at("ln_f"), &config)?,
         };
@@ -261,7 +262,10 @@ impl Gpt2 {
         }
         let mut stream = ResidualStream::new(x, inner.label);
         for (i, block) in inner.h.iter().enumerate() {
-            block.add_to(&mut stream, i < self.config.recompute_mlp)?;
+            match block.plain() {
+                Some(block) => block.add_to(&mut stream, i < self.config.recompute_mlp)?,
+                None => stream = ResidualStream::new(block.forward(&stream.into_sum()?)?, inner.label),
+            }
         }
         stream.finish(&inner.ln_f)
     }
@@ -302,9 +306,9 @@ fn norm(scope: &Scope, config: &Gpt2Config) -> Result<LayerNorm> {
 struct Block {
     label: LabelId,
     ln_1: LayerNorm,
-    attn: Attention,
+    attn: Slot<Attention>,
     ln_2: LayerNorm,
-    mlp: Mlp,
+    mlp: Slot<Mlp>,
 }
 
 impl Block {
@@ -313,17 +317,23 @@ impl Block {
         Ok(Block {
             label: scope.label(),
             ln_1: norm(&scope.at("ln_1"), config)?,
-            attn: Attention::new(&scope.at("attn"), config, number)?,
+            attn: Attention::new(&scope.at("attn"), config, number)?.into(),
             ln_2: norm(&scope.at("ln_2"), config)?,
-            mlp: Mlp::new(&scope.at("mlp"), config)?,
+            mlp: Mlp::new(&scope.at("mlp"), config)?.into(),
         })
     }
 
     fn add_to(&self, stream: &mut ResidualStream, recompute_mlp: bool) -> Result<()> {
-        let mixed = self.attn.forward_of(stream.normalized(&self.ln_1)?)?;
-        stream.add_dropped(mixed, &self.attn.resid_dropout)?;
-        let down = self.mlp.forward_of(stream.normalized(&self.ln_2)?, recompute_mlp)?;
-        stream.add_dropped(down, &self.mlp.dropout)
+        let x = stream.normalized(&self.ln_1)?;
+        match self.attn.plain() {
+            Some(attn) => stream.add_dropped(attn.forward_of(x)?, &attn.resid_dropout)?,
+            None => stream.add(self.attn.forward(&x)?)?,
+        }
+        let x = stream.normalized(&self.ln_2)?;
+        match self.mlp.plain() {
+            Some(mlp) => stream.add_dropped(mlp.forward_of(x, recompute_mlp)?, &mlp.dropout),
+            None => stream.add(self.mlp.forward(&x)?),
+        }
     }
 }
 
@@ -380,8 +390,8 @@ struct Attention {
     heads: usize,
     scale: f64,
     dropout: f64,
-    c_attn: Conv1D,
-    c_proj: Conv1D,
+    c_attn: Slot<Conv1D>,
+    c_proj: Slot<Conv1D>,
     resid_dropout: Dropout,
     region: Option<TensorParallel>,
 }
@@ -403,8 +413,8 @@ impl Attention {
             heads,
             scale: scale / by as f64,
             dropout: config.dropout,
-            c_attn: Conv1D::columns(&scope.at("c_attn"), width, 3 * width, 3)?,
-            c_proj: Conv1D::rows(&scope.at("c_proj"), width, width, residual_std(config))?,
+            c_attn: Conv1D::columns(&scope.at("c_attn"), width, 3 * width, 3)?.into(),
+            c_proj: Conv1D::rows(&scope.at("c_proj"), width, width, residual_std(config))?.into(),
             resid_dropout: Dropout::new(&scope.at("resid_dropout"), config.dropout)?,
         })
     }
@@ -424,21 +434,26 @@ impl Attention {
         };
         drop(qkv);
         let Some(region) = &self.region else { return self.c_proj.forward(&mixed) };
-        let _owner = Span::layer(self.c_proj.label);
-        region.scatter(&mixed.linear_in_out(&self.c_proj.weight, None)?)?.add(&self.c_proj.bias)
+        let c_proj = self.c_proj.want_plain("gpt2")?;
+        let _owner = Span::layer(c_proj.label);
+        region.scatter(&mixed.linear_in_out(&c_proj.weight, None)?)?.add(&c_proj.bias)
     }
 }
 
 impl Module for Attention {
     members!(c_attn, c_proj, resid_dropout);
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.resid_dropout.forward(&self.forward_of(x.clone())?)
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Mlp {
     label: LabelId,
-    c_fc: Conv1D,
+    c_fc: Slot<Conv1D>,
     activation: Activation,
-    c_proj: Conv1D,
+    c_proj: Slot<Conv1D>,
     dropout: Dropout,
     region: Option<TensorParallel>,
 }
@@ -449,9 +464,9 @@ impl Mlp {
         Ok(Mlp {
             label: scope.label(),
             region: scope.region(),
-            c_fc: Conv1D::columns(&scope.at("c_fc"), width, inner, 1)?,
+            c_fc: Conv1D::columns(&scope.at("c_fc"), width, inner, 1)?.into(),
             activation: config.activation_function,
-            c_proj: Conv1D::rows(&scope.at("c_proj"), inner, width, residual_std(config))?,
+            c_proj: Conv1D::rows(&scope.at("c_proj"), inner, width, residual_std(config))?.into(),
             dropout: Dropout::new(&scope.at("dropout"), config.dropout)?,
         })
     }
@@ -467,15 +482,24 @@ impl Mlp {
             false => self.c_fc.forward(&x)?,
         };
         drop(x);
-        let _owner = Span::layer(self.c_proj.label);
-        let weight = self.c_proj.weight.t()?;
-        let Some(region) = &self.region else {
-            return up.activation_linear(self.activation, &weight, &self.c_proj.bias);
+        let c_proj = match (self.c_proj.plain(), &self.region) {
+            (Some(c_proj), _) => c_proj,
+            (None, Some(_)) => self.c_proj.want_plain("gpt2")?,
+            (None, None) => return self.c_proj.forward(&self.activation.of(&up)?),
         };
-        region.scatter(&up.activation_linear(self.activation, &weight, None)?)?.add(&self.c_proj.bias)
+        let _owner = Span::layer(c_proj.label);
+        let weight = c_proj.weight.t()?;
+        let Some(region) = &self.region else {
+            return up.activation_linear(self.activation, &weight, &c_proj.bias);
+        };
+        region.scatter(&up.activation_linear(self.activation, &weight, None)?)?.add(&c_proj.bias)
     }
 }
 
 impl Module for Mlp {
     members!(c_fc, c_proj, dropout);
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.dropout.forward(&self.forward_of(x.clone(), false)?)
+    }
 }

@@ -10,7 +10,7 @@ use super::rotary_tables::Tables;
 use crate::members;
 use crate::nn::{
     ColumnParallelLinear, Cut, Init, Linear, Module, ModuleList, ResidualStream, RmsNorm, RowParallelLinear,
-    Scope, TensorParallel, VocabParallelEmbedding, gathered, vocab_parallel_cross_entropy,
+    Scope, Slot, TensorParallel, VocabParallelEmbedding, gathered, vocab_parallel_cross_entropy,
 };
 
 /// The configuration of a Llama.
@@ -145,7 +145,8 @@ impl LlamaConfig {
     }
 }
 
-/// A Llama with its language-modelling head.
+/// A Llama with its language-modelling head. Each `mlp` and the products of attention and MLP are in slots ([`Slot`]): they can have
+/// hooks, and other layers can take their place, except with [`Scope::tensor_parallel`].
 ///
 /// ```
 /// use plimsoll::models::{Llama, LlamaConfig};
@@ -327,7 +328,7 @@ struct Layer {
     input_layernorm: RmsNorm,
     self_attn: Attention,
     post_attention_layernorm: RmsNorm,
-    mlp: Mlp,
+    mlp: Slot<Mlp>,
 }
 
 impl Layer {
@@ -339,7 +340,7 @@ impl Layer {
             input_layernorm: norm("input_layernorm")?,
             self_attn: Attention::new(&scope.at("self_attn"), config)?,
             post_attention_layernorm: norm("post_attention_layernorm")?,
-            mlp: Mlp::new(&scope.at("mlp"), config)?,
+            mlp: Mlp::new(&scope.at("mlp"), config)?.into(),
         })
     }
 
@@ -352,8 +353,11 @@ impl Layer {
     fn add_to(&self, stream: &mut ResidualStream, cos: &Tensor, sin: &Tensor, recompute: bool) -> Result<()> {
         let mixed = self.self_attn.forward_of(stream.normalized(&self.input_layernorm)?, cos, sin)?;
         stream.add(mixed)?;
-        let down = self.mlp.forward_of(stream.normalized(&self.post_attention_layernorm)?, recompute)?;
-        stream.add(down)
+        let x = stream.normalized(&self.post_attention_layernorm)?;
+        stream.add(match self.mlp.plain() {
+            Some(mlp) => mlp.forward_of(x, recompute)?,
+            None => self.mlp.forward(&x)?,
+        })
     }
 }
 
@@ -366,19 +370,34 @@ struct Attention {
     label: LabelId,
     heads: usize,
     kv_heads: usize,
-    q_proj: ColumnParallelLinear,
-    k_proj: ColumnParallelLinear,
-    v_proj: ColumnParallelLinear,
-    o_proj: RowParallelLinear,
+    q_proj: Slot<ColumnParallelLinear>,
+    k_proj: Slot<ColumnParallelLinear>,
+    v_proj: Slot<ColumnParallelLinear>,
+    o_proj: Slot<RowParallelLinear>,
     region: Option<TensorParallel>,
 }
 
-fn columns(scope: &Scope, inputs: usize, outputs: usize, bias: bool) -> Result<ColumnParallelLinear> {
-    ColumnParallelLinear::with_init(scope, inputs, outputs, Init::Normal(0.02), bias.then_some(Init::Zeros))
+fn columns(scope: &Scope, inputs: usize, outputs: usize, bias: bool) -> Result<Slot<ColumnParallelLinear>> {
+    let bias = bias.then_some(Init::Zeros);
+    Ok(ColumnParallelLinear::with_init(scope, inputs, outputs, Init::Normal(0.02), bias)?.into())
 }
 
-fn rows(scope: &Scope, inputs: usize, outputs: usize, bias: bool) -> Result<RowParallelLinear> {
-    RowParallelLinear::with_init(scope, inputs, outputs, Init::Normal(0.02), bias.then_some(Init::Zeros))
+fn rows(scope: &Scope, inputs: usize, outputs: usize, bias: bool) -> Result<Slot<RowParallelLinear>> {
+    let bias = bias.then_some(Init::Zeros);
+    Ok(RowParallelLinear::with_init(scope, inputs, outputs, Init::Normal(0.02), bias)?.into())
+}
+
+/// The product with the tokens of all ranks.
+fn of_gathered(
+    layer: &Slot<ColumnParallelLinear>,
+    x: &Tensor,
+    region: Option<&TensorParallel>,
+) -> Result<Tensor> {
+    match (layer.plain(), region) {
+        (Some(layer), _) => layer.forward_gathered(x),
+        (None, None) => layer.forward(x),
+        (None, Some(_)) => layer.want_plain("llama")?.forward_gathered(x),
+    }
 }
 
 impl Attention {
@@ -417,9 +436,10 @@ impl Attention {
             let _owner = Span::layer(self.label);
             x.apply_rotary(cos, sin, Rotary::Halves)
         };
-        let q = turned(&heads(&self.q_proj.forward_gathered(&x)?, self.heads)?)?;
-        let k = turned(&heads(&self.k_proj.forward_gathered(&x)?, self.kv_heads)?)?;
-        let v = heads(&self.v_proj.forward_gathered(&x)?, self.kv_heads)?;
+        let project = |layer| of_gathered(layer, &x, self.region.as_ref());
+        let q = turned(&heads(&project(&self.q_proj)?, self.heads)?)?;
+        let k = turned(&heads(&project(&self.k_proj)?, self.kv_heads)?)?;
+        let v = heads(&project(&self.v_proj)?, self.kv_heads)?;
         drop(x);
         let mixed = {
             let _owner = Span::layer(self.label);
@@ -438,9 +458,9 @@ impl Module for Attention {
 #[derive(Clone, Debug)]
 struct Mlp {
     label: LabelId,
-    gate_proj: ColumnParallelLinear,
-    up_proj: ColumnParallelLinear,
-    down_proj: RowParallelLinear,
+    gate_proj: Slot<ColumnParallelLinear>,
+    up_proj: Slot<ColumnParallelLinear>,
+    down_proj: Slot<RowParallelLinear>,
     region: Option<TensorParallel>,
 }
 
@@ -461,20 +481,29 @@ impl Mlp {
     /// Takes the normalized stream by value, so that it is dropped as soon as it has been read.
     fn forward_of(&self, x: Tensor, recompute: bool) -> Result<Tensor> {
         let x = gathered(self.region.as_ref(), self.label, x)?;
-        let project = |layer: &ColumnParallelLinear| match recompute {
+        let project = |layer: &Slot<ColumnParallelLinear>| match recompute {
             true => {
-                let layer = layer.clone();
-                recompute_output(move |x| layer.forward_gathered(&x[0]), &[&x])
+                let (layer, region) = (layer.clone(), self.region.clone());
+                recompute_output(move |x| of_gathered(&layer, &x[0], region.as_ref()), &[&x])
             }
-            false => layer.forward_gathered(&x),
+            false => of_gathered(layer, &x, self.region.as_ref()),
         };
         let (gate, up) = (project(&self.gate_proj)?, project(&self.up_proj)?);
         drop(x);
-        let _owner = Span::layer(self.down_proj.label());
-        self.down_proj.finish(gate.swiglu_linear(&up, self.down_proj.weight())?)
+        let down_proj = match (self.down_proj.plain(), &self.region) {
+            (Some(down_proj), _) => down_proj,
+            (None, Some(_)) => self.down_proj.want_plain("llama")?,
+            (None, None) => return self.down_proj.forward(&gate.swiglu(&up)?),
+        };
+        let _owner = Span::layer(down_proj.label());
+        down_proj.finish(gate.swiglu_linear(&up, down_proj.weight())?)
     }
 }
 
 impl Module for Mlp {
     members!(gate_proj, up_proj, down_proj);
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_of(x.clone(), false)
+    }
 }

@@ -171,7 +171,9 @@ pub fn field_name(field: &'static str) -> &'static str {
 /// ```
 #[macro_export]
 macro_rules! members {
-    ($($field:ident $(= $name:literal)?),* $(,)?) => {
+    (@name $field:tt) => { $crate::nn::field_name(stringify!($field)) };
+    (@name $field:tt $name:literal) => { $name };
+    ($($field:tt $(= $name:literal)?),* $(,)?) => {
         fn members<'a>(&'a self, list: &mut $crate::nn::Members<'a>) {
             $(list.add($crate::members!(@name $field $($name)?), &self.$field);)*
         }
@@ -180,6 +182,4 @@ macro_rules! members {
             $(list.add($crate::members!(@name $field $($name)?), &mut self.$field);)*
         }
     };
-    (@name $field:ident) => { $crate::nn::field_name(stringify!($field)) };
-    (@name $field:ident $name:literal) => { $name };
 }

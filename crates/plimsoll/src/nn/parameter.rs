@@ -65,6 +65,11 @@ impl Parameter {
         self.made.set_listed();
     }
 
+    /// Puts another tensor into the parameter's place for a while. Returns the one that was there.
+    pub(super) fn swap(&mut self, tensor: Tensor) -> Tensor {
+        std::mem::replace(&mut self.tensor, tensor)
+    }
+
     pub(super) fn replace(&mut self, tensor: Tensor) {
         if tensor.is_same(&self.tensor) {
             return;
@@ -140,6 +145,11 @@ impl Buffer {
     /// The tensor.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
+    }
+
+    /// Puts another tensor into the buffer's place for a while. Returns the one that was there.
+    pub(super) fn swap(&mut self, tensor: Tensor) -> Tensor {
+        std::mem::replace(&mut self.tensor, tensor)
     }
 
     pub(super) fn replace(&mut self, tensor: Tensor) {

@@ -3,7 +3,7 @@
 //!
 //! An optimizer is defined by its options (`sgd.rs`, `adam.rs`, …), which implement [`Algorithm`]. [`OptimizerOf`] has everything
 //! else, which is the same for all: parameter groups, state, state dicts (`state_dict.rs`). [`lr_scheduler`] changes learning
-//! rates, `clip.rs` gradients.
+//! rates, `clip.rs` gradients; [`swa_utils`] averages parameters.
 
 mod adafactor;
 mod adagrad;
@@ -20,6 +20,7 @@ mod replay;
 mod rmsprop;
 mod sgd;
 mod state_dict;
+pub mod swa_utils;
 
 pub use adafactor::{Adafactor, AdafactorOptions};
 pub use adagrad::{Adagrad, AdagradOptions};
