@@ -1,11 +1,14 @@
 //! GPT-2: the names, shapes and initial values of `transformers`' `GPT2LMHeadModel`.
 
+mod conv1d;
+
 use std::cell::Cell;
 
 use plimsoll_tensor::checkpoint::{Budget, Checkpointer, checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Activation, AttentionOptions, Error, Result, Tensor};
 
+use self::conv1d::Conv1D;
 use super::config_json::{Fields, parsed};
 use crate::members;
 use crate::nn::{
@@ -344,38 +347,6 @@ impl Module for Block {
         let mut stream = ResidualStream::new(x.clone(), self.label);
         self.add_to(&mut stream, false)?;
         stream.into_sum()
-    }
-}
-
-/// A matrix product with a weight of shape `[inputs, outputs]`, like `transformers`' `Conv1D`.
-#[derive(Clone, Debug)]
-struct Conv1D {
-    label: LabelId,
-    weight: crate::nn::Parameter,
-    bias: crate::nn::Parameter,
-}
-
-impl Conv1D {
-    /// Tensor parallel ranks have some of the outputs, of each of `blocks` equal ones.
-    fn columns(scope: &Scope, inputs: usize, outputs: usize, blocks: usize) -> Result<Conv1D> {
-        let weight = scope.part("weight", &[inputs, outputs], Cut::Blocks(1, blocks), Init::Normal(0.02))?;
-        let bias = scope.part("bias", &[outputs], Cut::Blocks(0, blocks), Init::Zeros)?;
-        Ok(Conv1D { label: scope.label(), weight, bias })
-    }
-
-    /// Tensor parallel ranks have some of the inputs, so their products must be added.
-    fn rows(scope: &Scope, inputs: usize, outputs: usize, std: f64) -> Result<Conv1D> {
-        let weight = scope.part("weight", &[inputs, outputs], Cut::Whole(0), Init::Normal(std))?;
-        Ok(Conv1D { label: scope.label(), weight, bias: scope.parameter("bias", &[outputs], Init::Zeros)? })
-    }
-}
-
-impl Module for Conv1D {
-    members!(weight, bias);
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let _owner = Span::layer(self.label);
-        x.linear_in_out(&self.weight, &self.bias)
     }
 }
 

@@ -1,9 +1,12 @@
 //! Llama: the names, shapes and initial values of `transformers`' `LlamaForCausalLM`.
 
-use plimsoll_tensor::checkpoint::{Budget, Checkpointer, Step, checkpoint, recompute_output};
+mod mlp;
+
+use plimsoll_tensor::checkpoint::{Budget, Checkpointer, Step, checkpoint};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{AttentionOptions, Error, Result, Rotary, Tensor};
 
+use self::mlp::{Mlp, columns, of_gathered, rows};
 use super::config_json::{Fields, parsed};
 use super::rope::RopeScaling;
 use super::rotary_tables::Tables;
@@ -340,7 +343,8 @@ impl Layer {
             input_layernorm: norm("input_layernorm")?,
             self_attn: Attention::new(&scope.at("self_attn"), config)?,
             post_attention_layernorm: norm("post_attention_layernorm")?,
-            mlp: Mlp::new(&scope.at("mlp"), config)?.into(),
+            mlp: Mlp::new(&scope.at("mlp"), [config.hidden_size, config.intermediate_size], config.mlp_bias)?
+                .into(),
         })
     }
 
@@ -375,29 +379,6 @@ struct Attention {
     v_proj: Slot<ColumnParallelLinear>,
     o_proj: Slot<RowParallelLinear>,
     region: Option<TensorParallel>,
-}
-
-fn columns(scope: &Scope, inputs: usize, outputs: usize, bias: bool) -> Result<Slot<ColumnParallelLinear>> {
-    let bias = bias.then_some(Init::Zeros);
-    Ok(ColumnParallelLinear::with_init(scope, inputs, outputs, Init::Normal(0.02), bias)?.into())
-}
-
-fn rows(scope: &Scope, inputs: usize, outputs: usize, bias: bool) -> Result<Slot<RowParallelLinear>> {
-    let bias = bias.then_some(Init::Zeros);
-    Ok(RowParallelLinear::with_init(scope, inputs, outputs, Init::Normal(0.02), bias)?.into())
-}
-
-/// The product with the tokens of all ranks.
-fn of_gathered(
-    layer: &Slot<ColumnParallelLinear>,
-    x: &Tensor,
-    region: Option<&TensorParallel>,
-) -> Result<Tensor> {
-    match (layer.plain(), region) {
-        (Some(layer), _) => layer.forward_gathered(x),
-        (None, None) => layer.forward(x),
-        (None, Some(_)) => layer.want_plain("llama")?.forward_gathered(x),
-    }
 }
 
 impl Attention {
@@ -453,57 +434,4 @@ impl Attention {
 
 impl Module for Attention {
     members!(q_proj, k_proj, v_proj, o_proj);
-}
-
-#[derive(Clone, Debug)]
-struct Mlp {
-    label: LabelId,
-    gate_proj: Slot<ColumnParallelLinear>,
-    up_proj: Slot<ColumnParallelLinear>,
-    down_proj: Slot<RowParallelLinear>,
-    region: Option<TensorParallel>,
-}
-
-impl Mlp {
-    fn new(scope: &Scope, config: &LlamaConfig) -> Result<Mlp> {
-        let (width, inner) = (config.hidden_size, config.intermediate_size);
-        Ok(Mlp {
-            label: scope.label(),
-            region: scope.region(),
-            gate_proj: columns(&scope.at("gate_proj"), width, inner, config.mlp_bias)?,
-            up_proj: columns(&scope.at("up_proj"), width, inner, config.mlp_bias)?,
-            down_proj: rows(&scope.at("down_proj"), inner, width, config.mlp_bias)?,
-        })
-    }
-}
-
-impl Mlp {
-    /// Takes the normalized stream by value, so that it is dropped as soon as it has been read.
-    fn forward_of(&self, x: Tensor, recompute: bool) -> Result<Tensor> {
-        let x = gathered(self.region.as_ref(), self.label, x)?;
-        let project = |layer: &Slot<ColumnParallelLinear>| match recompute {
-            true => {
-                let (layer, region) = (layer.clone(), self.region.clone());
-                recompute_output(move |x| of_gathered(&layer, &x[0], region.as_ref()), &[&x])
-            }
-            false => of_gathered(layer, &x, self.region.as_ref()),
-        };
-        let (gate, up) = (project(&self.gate_proj)?, project(&self.up_proj)?);
-        drop(x);
-        let down_proj = match (self.down_proj.plain(), &self.region) {
-            (Some(down_proj), _) => down_proj,
-            (None, Some(_)) => self.down_proj.want_plain("llama")?,
-            (None, None) => return self.down_proj.forward(&gate.swiglu(&up)?),
-        };
-        let _owner = Span::layer(down_proj.label());
-        down_proj.finish(gate.swiglu_linear(&up, down_proj.weight())?)
-    }
-}
-
-impl Module for Mlp {
-    members!(gate_proj, up_proj, down_proj);
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward_of(x.clone(), false)
-    }
 }
