@@ -10,6 +10,7 @@ mod checkpoint;
 mod conv_layers;
 mod devices;
 mod distributed;
+mod distributions;
 mod flipped_bits;
 mod layer_case;
 mod layers;
