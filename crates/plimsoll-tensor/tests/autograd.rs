@@ -210,7 +210,7 @@ fn a_tensor_that_takes_part_in_recording_refuses_a_change_in_place() {
     let view = x.narrow(0, 0, 1).unwrap();
     for tensor in [&x, &view] {
         assert!(matches!(tensor.zero_(), Err(Error::Autograd { op: "fill", .. })));
-        assert!(matches!(tensor.add_(&x.detach().narrow(0, 0, 1).unwrap()), Err(Error::Autograd { .. })));
+        assert!(matches!(tensor.add_(x.detach().narrow(0, 0, 1).unwrap()), Err(Error::Autograd { .. })));
     }
     no_grad(|| view.zero_()).unwrap();
     assert_eq!(x.to_vec::<f32>().unwrap(), [0.0, 2.0]);
@@ -380,7 +380,7 @@ fn a_change_in_place_never_drops_a_gradient_silently() {
     let w = Tensor::ones(&[2], &device).unwrap().requires_grad_(true).unwrap();
     let total = Tensor::zeros(&[2], &device).unwrap();
     no_grad(|| total.add_(&w)).unwrap();
-    total.add_(&w.detach()).unwrap();
+    total.add_(w.detach()).unwrap();
     assert!(total.is_leaf(), "nothing was recorded");
     total.add_scaled_(&w, 2.0).unwrap();
     total.mul_(&w).unwrap();

@@ -56,6 +56,7 @@ pub(crate) fn load_adapter(model: &Gpt2, path: &std::path::Path) -> Result<(), B
 }
 
 #[allow(dead_code, reason = "a test uses the functions above")]
+#[allow(clippy::print_stdout, reason = "an example prints")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Device::cpu();
     let scope = Scope::new(&device, 1);

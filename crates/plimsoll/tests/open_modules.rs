@@ -218,14 +218,14 @@ fn hooks_and_replaced_layers_of_shipped_models_compute_the_same_numbers() {
     let slots =
         ["transformer.h.0", "transformer.h.1.attn", "transformer.h.1.mlp", "transformer.h.1.mlp.c_proj"];
     compare("gpt2", &slots, &|| gpt2.forward(&tokens).unwrap(), &|slot| {
-        count(&|s| gpt2.hooks(s).unwrap(), slot)
+        count(&|s| gpt2.hooks(s).unwrap(), slot);
     });
     assert_eq!(*calls.lock().unwrap(), 4);
     let llama = Llama::new(&Scope::new(&device, 1), small_llama()).unwrap();
     filled(&llama);
     let slots = ["model.layers.0.mlp", "model.layers.1.mlp.down_proj", "model.layers.1.self_attn.q_proj"];
     compare("llama", &slots, &|| llama.forward(&tokens).unwrap(), &|slot| {
-        count(&|s| llama.hooks(s).unwrap(), slot)
+        count(&|s| llama.hooks(s).unwrap(), slot);
     });
     assert_eq!(*calls.lock().unwrap(), 7);
 }

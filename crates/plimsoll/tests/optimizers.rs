@@ -298,12 +298,12 @@ fn the_edges_that_pytorch_allows_are_allowed() {
 
 #[test]
 fn a_parameter_in_16_bits_moves_as_its_32_bit_copy_does_also_after_resuming() {
-    master_weights(AdamOptions { lr: 1e-3, ..AdamOptions::default() });
-    master_weights(NAdamOptions { lr: 1e-3, ..NAdamOptions::default() });
-    master_weights(LambOptions { lr: 1e-3, ..LambOptions::default() });
+    master_weights(&AdamOptions { lr: 1e-3, ..AdamOptions::default() });
+    master_weights(&NAdamOptions { lr: 1e-3, ..NAdamOptions::default() });
+    master_weights(&LambOptions { lr: 1e-3, ..LambOptions::default() });
 }
 
-fn master_weights<O: Algorithm>(options: O) {
+fn master_weights<O: Algorithm>(options: &O) {
     let device = Device::cpu();
     let start: Vec<f32> = (0..40).map(|i| (i as f32 - 20.0) / 8.0).collect();
     let wide = Tensor::from_slice(&start, &[5, 8], &device).unwrap().requires_grad_(true).unwrap();

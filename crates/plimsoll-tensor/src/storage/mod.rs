@@ -130,7 +130,7 @@ struct Account {
     /// Recomputes the bytes instead of saving them, and the version for which this is valid.
     recompute: Option<Box<(Weak<dyn Recompute>, u32)>>,
     /// Called when the bytes are freed.
-    on_free: Option<Box<Vec<FreeHook>>>,
+    on_free: Vec<FreeHook>,
 }
 
 /// Called with the number of freed bytes, their tag, and the layer that freed them.
@@ -197,7 +197,7 @@ impl Storage {
                     changed_by: "",
                     backing,
                     recompute: None,
-                    on_free: None,
+                    on_free: Vec::new(),
                 }),
                 lent: OnceLock::new(),
                 gathered: OnceLock::new(),
@@ -209,7 +209,7 @@ impl Storage {
 
     /// Calls `hook` when the bytes are freed.
     pub(crate) fn on_free(&self, hook: FreeHook) {
-        self.account().on_free.get_or_insert_default().push(hook);
+        self.account().on_free.push(hook);
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -400,9 +400,9 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let account = self.account.get_mut().unwrap_or_else(PoisonError::into_inner);
         let backing = std::mem::replace(&mut account.backing, Backing::Gone);
-        let (hooks, tag) = (account.on_free.take(), account.tag);
+        let (hooks, tag) = (std::mem::take(&mut account.on_free), account.tag);
         backing.free(&self.device);
-        for hook in hooks.into_iter().flat_map(|hooks| *hooks) {
+        for hook in hooks {
             let (bytes, by) = (self.bytes, label::current_layer());
             // A panic here could be a second one, which would end the process.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(bytes, tag, by)));

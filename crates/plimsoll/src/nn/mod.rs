@@ -9,6 +9,7 @@ mod activation;
 mod attention_mask;
 mod batch_norm;
 mod conv;
+mod definition;
 mod dropout;
 mod embedding;
 mod functional_call;

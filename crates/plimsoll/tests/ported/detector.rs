@@ -4,7 +4,7 @@
 use plimsoll::Reduction;
 use plimsoll::nn::{Conv2d, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{Result, Tensor, members};
+use plimsoll::{Result, Tensor, module};
 
 use super::{fill, tensor};
 
@@ -33,29 +33,19 @@ fn box_iou(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     &inter / ((area(a)?.unsqueeze(1)? + area(b)?)? - &inter)?
 }
 
-struct Detector {
-    stem: Sequential,
-    cls: Conv2d,
-    r#box: Conv2d,
-}
-
-impl Module for Detector {
-    members!(stem, cls, r#box);
+module! {
+    struct Detector(s, classes: usize) {
+        stem: Sequential = Sequential::new(s)
+            .push(|s| Ok(Conv2d::new(s, 3, 8, 3)?.stride(2).padding(1)))?
+            .push(ReLU::new)?
+            .push(|s| Ok(Conv2d::new(s, 8, 8, 3)?.stride(2).padding(1)))?
+            .push(ReLU::new)?,
+        cls: Conv2d = Conv2d::new(s, 8, classes, 3)?.padding(1),
+        r#box: Conv2d = Conv2d::new(s, 8, 4, 3)?.padding(1),
+    }
 }
 
 impl Detector {
-    fn new(s: &Scope, classes: usize) -> Result<Detector> {
-        let stem = Sequential::new(&s.at("stem"))
-            .add("0", |s| Ok(Conv2d::new(s, 3, 8, 3)?.stride(2).padding(1)))?
-            .add("1", ReLU::new)?
-            .add("2", |s| Ok(Conv2d::new(s, 8, 8, 3)?.stride(2).padding(1)))?
-            .add("3", ReLU::new)?;
-        let head = |name: &str, outputs: usize| -> Result<Conv2d> {
-            Ok(Conv2d::new(&s.at(name), 8, outputs, 3)?.padding(1))
-        };
-        Ok(Detector { stem, cls: head("cls", classes)?, r#box: head("box", 4)? })
-    }
-
     fn run(&self, x: &Tensor) -> Result<[Tensor; 2]> {
         let x = self.stem.forward(x)?;
         let rows = |y: Tensor| {

@@ -3,36 +3,22 @@
 use plimsoll::Reduction;
 use plimsoll::nn::{Init, Linear, Module, Parameter, Scope};
 use plimsoll::optim::{Adam, AdamOptions, Optimizer};
-use plimsoll::{Result, ScatterReduction, Tensor, members};
+use plimsoll::{Result, ScatterReduction, Tensor, module};
 
 use super::{fill, tensor};
 
-struct GraphAttention {
-    heads: usize,
-    outputs: usize,
-    lin: Linear,
-    att_src: Parameter,
-    att_dst: Parameter,
-    bias: Parameter,
-}
-
-impl Module for GraphAttention {
-    members!(lin, att_src, att_dst, bias);
+module! {
+    struct GraphAttention(s, inputs: usize, outputs: usize, heads: usize) {
+        heads: usize,
+        outputs: usize,
+        lin: Linear = Linear::without_bias(s, inputs, heads * outputs)?,
+        att_src: Parameter = s.own_parameter(&[1, heads, outputs], Init::Normal(0.1))?,
+        att_dst: Parameter = s.own_parameter(&[1, heads, outputs], Init::Normal(0.1))?,
+        bias: Parameter = s.own_parameter(&[heads * outputs], Init::Normal(0.1))?,
+    }
 }
 
 impl GraphAttention {
-    fn new(s: &Scope, inputs: usize, outputs: usize, heads: usize) -> Result<GraphAttention> {
-        let parameter = |name: &str, shape: &[usize]| s.parameter(name, shape, Init::Normal(0.1));
-        Ok(GraphAttention {
-            heads,
-            outputs,
-            lin: Linear::without_bias(&s.at("lin"), inputs, heads * outputs)?,
-            att_src: parameter("att_src", &[1, heads, outputs])?,
-            att_dst: parameter("att_dst", &[1, heads, outputs])?,
-            bias: parameter("bias", &[heads * outputs])?,
-        })
-    }
-
     fn over(&self, x: &Tensor, [src, dst]: [&Tensor; 2]) -> Result<Tensor> {
         let nodes = x.shape()[0];
         let h = self.lin.forward(x)?.view(&[-1, self.heads as isize, self.outputs as isize])?;
@@ -40,7 +26,7 @@ impl GraphAttention {
         let score = (part(&self.att_src, src)? + part(&self.att_dst, dst)?)?.leaky_relu(0.2)?;
         let index = dst.unsqueeze(1)?.expand_as(&score)?;
         let zeros = Tensor::zeros(&[nodes, self.heads], x.device())?;
-        let top = zeros.scatter_reduce(0, &index, &score.detach(), ScatterReduction::Amax, false)?;
+        let top = zeros.scatter_reduce(0, &index, score.detach(), ScatterReduction::Amax, false)?;
         let weight = (&score - top.index(&[Some(dst)])?)?.exp()?;
         let total = Tensor::zeros(&[nodes, self.heads], x.device())?.scatter_add(0, &index, &weight)?;
         let weight = (&weight / (total.index(&[Some(dst)])? + 1e-16)?)?;
@@ -51,27 +37,16 @@ impl GraphAttention {
     }
 }
 
-struct GraphNet {
-    gat1: GraphAttention,
-    gat2: GraphAttention,
-    node: Linear,
-    graph: Linear,
-}
-
-impl Module for GraphNet {
-    members!(gat1, gat2, node, graph);
+module! {
+    struct GraphNet(s) {
+        gat1: GraphAttention = GraphAttention::new(s, 6, 5, 3)?,
+        gat2: GraphAttention = GraphAttention::new(s, 15, 8, 1)?,
+        node: Linear = Linear::new(s, 8, 4)?,
+        graph: Linear = Linear::new(s, 16, 3)?,
+    }
 }
 
 impl GraphNet {
-    fn new(s: &Scope) -> Result<GraphNet> {
-        Ok(GraphNet {
-            gat1: GraphAttention::new(&s.at("gat1"), 6, 5, 3)?,
-            gat2: GraphAttention::new(&s.at("gat2"), 15, 8, 1)?,
-            node: Linear::new(&s.at("node"), 8, 4)?,
-            graph: Linear::new(&s.at("graph"), 16, 3)?,
-        })
-    }
-
     fn run(&self, x: &Tensor, edges: [&Tensor; 2], batch: &Tensor, graphs: usize) -> Result<[Tensor; 2]> {
         let h = self.gat1.over(x, edges)?.elu(1.0)?;
         let h = self.gat2.over(&h, edges)?.elu(1.0)?;

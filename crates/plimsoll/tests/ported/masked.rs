@@ -3,37 +3,23 @@
 use plimsoll::nn::{Conv2d, Conv2dConfig, Init, LayerNorm, Linear, Module, Parameter, Scope};
 use plimsoll::optim::lr_scheduler::{OneCycleLr, Scheduler};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
-use plimsoll::{AttentionOptions, Result, Tensor, WindowOptions, members};
+use plimsoll::{AttentionOptions, Result, Tensor, WindowOptions, module};
 
 use super::{fill, tensor};
 
-struct Masked {
-    embed: Conv2d,
-    position: Parameter,
-    mask_token: Parameter,
-    norm: LayerNorm,
-    qkv: Linear,
-    proj: Linear,
-    head: Linear,
-}
-
-impl Module for Masked {
-    members!(embed, position, mask_token, norm, qkv, proj, head);
+module! {
+    struct Masked(s, width: usize) {
+        embed: Conv2d = Conv2d::with(s, 2, width, Conv2dConfig::new(2).stride(2))?,
+        position: Parameter = s.own_parameter(&[1, 16, width], Init::Zeros)?,
+        mask_token: Parameter = s.own_parameter(&[1, 1, width], Init::Zeros)?,
+        norm: LayerNorm = LayerNorm::new(s, width)?,
+        qkv: Linear = Linear::new(s, width, 3 * width)?,
+        proj: Linear = Linear::new(s, width, width)?,
+        head: Linear = Linear::new(s, width, 8)?,
+    }
 }
 
 impl Masked {
-    fn new(s: &Scope, width: usize) -> Result<Masked> {
-        Ok(Masked {
-            embed: Conv2d::with(&s.at("embed"), 2, width, Conv2dConfig::new(2).stride(2))?,
-            position: s.parameter("position", &[1, 16, width], Init::Zeros)?,
-            mask_token: s.parameter("mask_token", &[1, 1, width], Init::Zeros)?,
-            norm: LayerNorm::new(&s.at("norm"), width)?,
-            qkv: Linear::new(&s.at("qkv"), width, 3 * width)?,
-            proj: Linear::new(&s.at("proj"), width, width)?,
-            head: Linear::new(&s.at("head"), width, 8)?,
-        })
-    }
-
     fn attend(&self, x: &Tensor) -> Result<Tensor> {
         let &[b, t, c] = x.shape() else { unreachable!() };
         let qkv = self.qkv.forward(&self.norm.forward(x)?)?.reshape(&[b, t, 3, 2, c / 2])?;

@@ -3,33 +3,21 @@
 use plimsoll::nn::{BatchNorm2d, Conv2d, Linear, Module, Scope};
 use plimsoll::optim::lr_scheduler::{Scheduler, StepLr};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{MaxPool2dOptions, Result, Tensor, members};
+use plimsoll::{MaxPool2dOptions, Result, Tensor, module};
 
 use super::{fill, tensor};
 
-struct Siamese {
-    conv1: Conv2d,
-    conv2: Conv2d,
-    norm: BatchNorm2d,
-    fc1: Linear,
-    fc2: Linear,
-}
-
-impl Module for Siamese {
-    members!(conv1, conv2, norm, fc1, fc2);
+module! {
+    struct Siamese(s) {
+        conv1: Conv2d = Conv2d::new(s, 1, 6, 5)?,
+        conv2: Conv2d = Conv2d::new(s, 6, 8, 3)?.padding(1),
+        norm: BatchNorm2d = BatchNorm2d::new(s, 8)?,
+        fc1: Linear = Linear::new(s, 8 * 4 * 4, 24)?,
+        fc2: Linear = Linear::new(s, 24, 8)?,
+    }
 }
 
 impl Siamese {
-    fn new(s: &Scope) -> Result<Siamese> {
-        Ok(Siamese {
-            conv1: Conv2d::new(&s.at("conv1"), 1, 6, 5)?,
-            conv2: Conv2d::new(&s.at("conv2"), 6, 8, 3)?.padding(1),
-            norm: BatchNorm2d::new(&s.at("norm"), 8)?,
-            fc1: Linear::new(&s.at("fc1"), 8 * 4 * 4, 24)?,
-            fc2: Linear::new(&s.at("fc2"), 24, 8)?,
-        })
-    }
-
     fn embed(&self, x: &Tensor) -> Result<Tensor> {
         let two = MaxPool2dOptions::square(2);
         let x = self.conv1.forward(x)?.relu()?.max_pool2d(two)?;

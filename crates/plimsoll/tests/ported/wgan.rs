@@ -5,19 +5,17 @@ use plimsoll::nn::{
     BatchNorm2d, Conv2d, ConvTranspose2d, ConvTransposeConfig, GroupNorm, Linear, Module, Scope,
 };
 use plimsoll::optim::{Adam, AdamOptions, Optimizer};
-use plimsoll::{Result, Tensor, members};
+use plimsoll::{Result, Tensor, module};
 
 use super::{fill, tensor};
 
-struct Critic {
-    conv1: Conv2d,
-    conv2: Conv2d,
-    norm: GroupNorm,
-    out: Linear,
-}
-
-impl Module for Critic {
-    members!(conv1, conv2, norm, out);
+module! {
+    struct Critic(s) {
+        conv1: Conv2d = Conv2d::new(s, 1, 6, 4)?.stride(2).padding(1),
+        conv2: Conv2d = Conv2d::new(s, 6, 8, 4)?.stride(2).padding(1),
+        norm: GroupNorm = GroupNorm::new(s, 2, 8)?,
+        out: Linear = Linear::new(s, 8 * 2 * 2, 1)?,
+    }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.conv1.forward(x)?.leaky_relu(0.2)?;
@@ -26,15 +24,13 @@ impl Module for Critic {
     }
 }
 
-struct Generator {
-    fc: Linear,
-    up1: ConvTranspose2d,
-    norm: BatchNorm2d,
-    up2: ConvTranspose2d,
-}
-
-impl Module for Generator {
-    members!(fc, up1, norm, up2);
+module! {
+    struct Generator(s, up: ConvTransposeConfig<2>) {
+        fc: Linear = Linear::new(s, 5, 8 * 2 * 2)?,
+        up1: ConvTranspose2d = ConvTranspose2d::with(s, 8, 6, up)?,
+        norm: BatchNorm2d = BatchNorm2d::new(s, 6)?,
+        up2: ConvTranspose2d = ConvTranspose2d::with(s, 6, 1, up)?,
+    }
 
     fn forward(&self, z: &Tensor) -> Result<Tensor> {
         let x = self.fc.forward(z)?.view(&[-1, 8, 2, 2])?;
@@ -59,20 +55,9 @@ fn gradient_penalty(critic: &Critic, real: &Tensor, fake: &Tensor, alpha: &Tenso
 pub(crate) fn losses() -> Result<Vec<f32>> {
     let device = crate::on_device::device();
     let scope = Scope::new(&device, 1);
-    let (c, g) = (scope.at("critic"), scope.at("generator"));
-    let critic = Critic {
-        conv1: Conv2d::new(&c.at("conv1"), 1, 6, 4)?.stride(2).padding(1),
-        conv2: Conv2d::new(&c.at("conv2"), 6, 8, 4)?.stride(2).padding(1),
-        norm: GroupNorm::new(&c.at("norm"), 2, 8)?,
-        out: Linear::new(&c.at("out"), 8 * 2 * 2, 1)?,
-    };
-    let up = || ConvTransposeConfig::new(4).stride(2).padding(1);
-    let generator = Generator {
-        fc: Linear::new(&g.at("fc"), 5, 8 * 2 * 2)?,
-        up1: ConvTranspose2d::with(&g.at("up1"), 8, 6, up())?,
-        norm: BatchNorm2d::new(&g.at("norm"), 6)?,
-        up2: ConvTranspose2d::with(&g.at("up2"), 6, 1, up())?,
-    };
+    let critic = Critic::new(&scope.at("critic"))?;
+    let up = ConvTransposeConfig::new(4).stride(2).padding(1);
+    let generator = Generator::new(&scope.at("generator"), up)?;
     fill(&critic)?;
     fill(&generator)?;
     let options = AdamOptions { lr: 2e-3, betas: (0.0, 0.9), ..AdamOptions::default() };

@@ -31,7 +31,7 @@ impl Tensor {
         if self.shape() != other.shape() {
             return Ok(false);
         }
-        self.detach().eq(&other.detach())?.all()?.item::<bool>()
+        self.detach().eq(other.detach())?.all()?.item::<bool>()
     }
 
     /// Where `|self - other| <= atol + rtol · |other|`, broadcast: a tensor of `bool`. Like `torch.isclose`.

@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn an_in_place_change_reads_its_old_values_through_any_view() {
         let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2], &Device::cpu()).unwrap();
-        x.add_(&x.transpose(0, 1).unwrap()).unwrap();
+        x.add_(x.transpose(0, 1).unwrap()).unwrap();
         assert_eq!(x.to_vec::<f32>().unwrap(), [2.0, 5.0, 5.0, 8.0]);
     }
 }

@@ -145,6 +145,6 @@ impl Tensor {
         let (_, place) = soft.detach().max_keepdim(dim)?;
         let one = Tensor::full(&[], 0.0, soft.dtype(), soft.device())?.expand(soft.shape())?;
         let hard = one.scatter_value(dim, &place, 1.0)?;
-        hard.sub(&soft.detach())?.add(&soft)
+        hard.sub(soft.detach())?.add(&soft)
     }
 }

@@ -217,14 +217,14 @@ impl Real for Traced {
     fn at_most(self, limit: Traced, then: Traced, otherwise: Traced) -> Traced {
         let below = |a: &Tensor, b: f64| a.detach().le_scalar(b);
         let above = |a: f64, b: &Tensor| b.detach().ge_scalar(a);
-        let both = |a: &Tensor, b: &Tensor| a.detach().le(&b.detach());
+        let both = |a: &Tensor, b: &Tensor| a.detach().le(b.detach());
         let holds = self.binary(limit, both, below, above, |a, b| f64::from(u8::from(a <= b)));
         holds.choose(then, otherwise)
     }
     fn equals(self, other: Traced, then: Traced, otherwise: Traced) -> Traced {
         let left = |a: &Tensor, b: f64| a.detach().eq_scalar(b);
         let right = |a: f64, b: &Tensor| b.detach().eq_scalar(a);
-        let both = |a: &Tensor, b: &Tensor| a.detach().eq(&b.detach());
+        let both = |a: &Tensor, b: &Tensor| a.detach().eq(b.detach());
         let holds = self.binary(other, both, left, right, |a, b| f64::from(u8::from(a == b)));
         holds.choose(then, otherwise)
     }

@@ -265,7 +265,7 @@ impl Tensor {
                     });
                 }
                 let counts = if include_self { self.ones_like()? } else { self.zeros_like()? }.detach();
-                let counts = counts.scatter_add(dim, index, &src.ones_like()?.detach())?;
+                let counts = counts.scatter_add(dim, index, src.ones_like()?.detach())?;
                 start()?.scatter_add(dim, index, src)?.div(&counts.clamp_min(1.0)?)
             }
         }

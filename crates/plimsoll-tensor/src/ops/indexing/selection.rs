@@ -40,8 +40,8 @@ impl Tensor {
         }
         let (sorted, _) = values.detach().reshape(&[-1])?.sort(0, false)?;
         let last = sorted.numel() as f64 - 1.0;
-        let place = sorted.searchsorted(&self.detach(), false)?.clamp(0.0, last)?;
-        sorted.take(&place)?.eq(&self.detach())
+        let place = sorted.searchsorted(self.detach(), false)?.clamp(0.0, last)?;
+        sorted.take(&place)?.eq(self.detach())
     }
 
     /// Returns a copy with the elements of `source`, in order, where the mask is set; the mask is broadcast. Like

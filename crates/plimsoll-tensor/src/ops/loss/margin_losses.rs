@@ -169,7 +169,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         let (target, var) = (target.as_ref(), var.as_ref());
         // As in PyTorch, clamping the variance does not affect its gradient.
-        let var = var.add(&var.detach().clamp_min(eps)?.sub(&var.detach())?)?;
+        let var = var.add(&var.detach().clamp_min(eps)?.sub(var.detach())?)?;
         let losses = var.log()?.add(&self.sub(target)?.square()?.div(&var)?)?.mul_scalar(0.5)?;
         let constant = if full { 0.5 * std::f64::consts::TAU.ln() } else { 0.0 };
         reduced(&losses.add_scalar(constant)?, reduction)
