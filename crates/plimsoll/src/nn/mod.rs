@@ -69,9 +69,9 @@ pub use losses::{
     SmoothL1Loss,
 };
 pub(crate) use made::{check_current, check_listed, check_whole, part_of};
+pub use member::{IsMember, Layer, Member, MemberMut, Members, MembersMut};
 #[doc(hidden)]
-pub use member::field_name;
-pub use member::{IsMember, Member, MemberMut, Members, MembersMut};
+pub use member::{Replacement, field_name};
 pub use mode::Mode;
 pub use module::Module;
 pub(crate) use module::replace;
@@ -93,9 +93,7 @@ pub(crate) use residual::ResidualStream;
 pub use scope::Scope;
 pub use sequential::Sequential;
 pub use shape::{ChannelShuffle, Flatten, Identity, PixelShuffle, PixelUnshuffle, Unflatten};
-#[doc(hidden)]
-pub use slot::Replacement;
-pub use slot::{Layer, Slot};
+pub use slot::Slot;
 pub use spectral_norm::SpectralNorm;
 pub use summary::{Row, Summary};
 pub(crate) use tensor_parallel::{Cut, Part, TensorParallel, gathered};

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_tensor::{DType, Device, Error, MemoryFormat, Result, Tensor};
 
-use super::member::{Member, MemberMut, Members, MembersMut};
+use super::member::{Layer, Member, MemberMut, Members, MembersMut, Replacement, find, find_mut, no_slot};
 use super::module_hooks::ModuleHooks;
-use super::slot::{self, Layer, Replacement};
 use super::summary::Summary;
 use crate::state_dict::{IncompatibleKeys, SerializeError, StateDict, Strict, TensorSource, load_into};
 
@@ -91,7 +90,7 @@ pub trait Module: Any + Send + Sync {
     /// # Errors
     /// No module at this path.
     fn get_submodule(&self, target: &str) -> Result<&dyn Module> {
-        slot::find(self, target).map(innermost).ok_or_else(|| {
+        find(self, target).map(innermost).ok_or_else(|| {
             let message = format!("`{target}` is not a module of this {}", self.kind());
             Error::Argument { op: "get_submodule", message }
         })
@@ -102,8 +101,8 @@ pub trait Module: Any + Send + Sync {
     /// # Errors
     /// No slot at this path; the error lists the slots.
     fn hooks(&self, target: &str) -> Result<ModuleHooks> {
-        let hooks = slot::find(self, target).and_then(|module| module.own_hooks());
-        hooks.cloned().ok_or_else(|| slot::no_slot("hooks", self, target))
+        let hooks = find(self, target).and_then(|module| module.own_hooks());
+        hooks.cloned().ok_or_else(|| no_slot("hooks", self, target))
     }
 
     /// Puts another layer into the [`Slot`](super::Slot) at a path. `make` gets the layer that is there, which the new one may keep.
@@ -124,11 +123,11 @@ pub trait Module: Any + Send + Sync {
             let Some(make) = make.take() else { return Ok(layer) };
             Ok(Box::new(make(layer)?))
         };
-        let replaced = match slot::find_mut(self, target) {
+        let replaced = match find_mut(self, target) {
             Some(module) => module.replace_layer(&mut by)?,
             None => false,
         };
-        if replaced { Ok(()) } else { Err(slot::no_slot("replace_submodule", self, target)) }
+        if replaced { Ok(()) } else { Err(no_slot("replace_submodule", self, target)) }
     }
 
     /// Handles of the parameters, each once.
