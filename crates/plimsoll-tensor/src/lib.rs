@@ -129,7 +129,7 @@ pub use residency::PinGuard;
 pub use sim::SimConfig;
 pub use storage::State;
 pub use stream::{Event, Stream, with_stream};
-pub use tensor::{Grads, HookHandle, Tensor};
+pub use tensor::{Freed, Grads, HookHandle, Tensor};
 pub use tf32::{allow_tf32_in_convolutions, allow_tf32_in_matmul};
 pub use traced::{Traced, TracedDifference, TracedPlan};
 pub use view::{In, Out};

@@ -28,7 +28,7 @@ fn peaks(rows: usize, dtype: DType) -> [u64; 2] {
                 let part = qkv.narrow(2, i * 512, 512).unwrap().reshape([2, rows, 8, 64].as_slice()).unwrap();
                 part.transpose(1, 2).unwrap()
             };
-            let y = part(0).scaled_dot_product_attention(&part(1), &part(2), causal()).unwrap();
+            let y = part(0).scaled_dot_product_attention(part(1), part(2), causal()).unwrap();
             assert_eq!(device.memory_allocated() - before, kept, "nothing is gathered");
             y.transpose(1, 2).unwrap().reshape([2, rows, 512].as_slice()).unwrap()
         };

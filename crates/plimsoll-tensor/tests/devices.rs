@@ -225,8 +225,8 @@ fn threads_that_change_two_tensors_by_each_other_do_not_wait_for_ever() {
             scope.spawn(move || {
                 for _ in 0..200 {
                     to.add_scaled_(from, 0.0).unwrap();
-                    to.detach().narrow(0, 0, 2).unwrap().copy_(&to.narrow(0, 1, 2).unwrap()).unwrap();
-                    to.mul_(&to.detach()).unwrap();
+                    to.detach().narrow(0, 0, 2).unwrap().copy_(to.narrow(0, 1, 2).unwrap()).unwrap();
+                    to.mul_(to.detach()).unwrap();
                     from.to_vec::<f32>().unwrap();
                 }
             });
@@ -251,13 +251,13 @@ fn a_tensor_can_change_itself() {
     let x = tensor(&[1.0, 2.0, 3.0, 4.0], &[2, 2]);
     x.add_(&x).unwrap();
     assert_eq!(values(&x), [2.0, 4.0, 6.0, 8.0]);
-    x.add_(&x.t().unwrap()).unwrap();
+    x.add_(x.t().unwrap()).unwrap();
     assert_eq!(values(&x), [4.0, 10.0, 10.0, 16.0]);
     x.t().unwrap().add_scaled_(&x, -0.5).unwrap();
     assert_eq!(values(&x), [2.0, 5.0, 5.0, 8.0]);
-    x.mul_(&x.narrow(0, 1, 1).unwrap()).unwrap();
+    x.mul_(x.narrow(0, 1, 1).unwrap()).unwrap();
     assert_eq!(values(&x), [10.0, 40.0, 25.0, 64.0]);
-    x.copy_(&x.t().unwrap()).unwrap();
+    x.copy_(x.t().unwrap()).unwrap();
     assert_eq!(values(&x), [10.0, 25.0, 40.0, 64.0]);
 }
 
@@ -265,7 +265,7 @@ fn a_tensor_can_change_itself() {
 fn overlapping_parts_are_copied_as_if_through_a_third_place() {
     let shift = |to: usize, from: usize| {
         let x = tensor(&[0.0, 1.0, 2.0, 3.0, 4.0], &[5]);
-        x.narrow(0, to, 3).unwrap().copy_(&x.narrow(0, from, 3).unwrap()).unwrap();
+        x.narrow(0, to, 3).unwrap().copy_(x.narrow(0, from, 3).unwrap()).unwrap();
         values(&x)
     };
     assert_eq!(shift(0, 1), [1.0, 2.0, 3.0, 3.0, 4.0]);
@@ -273,7 +273,7 @@ fn overlapping_parts_are_copied_as_if_through_a_third_place() {
     assert_eq!(shift(1, 1), [0.0, 1.0, 2.0, 3.0, 4.0]);
     let x = tensor(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3]);
     // Adds one row to every column of the other: strided when read, broadcast when written.
-    x.t().unwrap().narrow(1, 0, 1).unwrap().add_(&x.narrow(0, 1, 1).unwrap().t().unwrap()).unwrap();
+    x.t().unwrap().narrow(1, 0, 1).unwrap().add_(x.narrow(0, 1, 1).unwrap().t().unwrap()).unwrap();
     assert_eq!(values(&x), [5.0, 7.0, 9.0, 4.0, 5.0, 6.0]);
 }
 
@@ -281,8 +281,8 @@ fn overlapping_parts_are_copied_as_if_through_a_third_place() {
 fn a_change_of_a_view_leaves_its_surroundings_alone() {
     let x = tensor(&[1.0; 9], &[3, 3]);
     let column = x.narrow(1, 1, 1).unwrap();
-    column.add_(&tensor(&[1.0], &[1])).unwrap();
-    column.mul_(&tensor(&[1.0, 2.0, 3.0], &[3, 1])).unwrap();
+    column.add_(tensor(&[1.0], &[1])).unwrap();
+    column.mul_(tensor(&[1.0, 2.0, 3.0], &[3, 1])).unwrap();
     assert_eq!(values(&x), [1.0, 2.0, 1.0, 1.0, 4.0, 1.0, 1.0, 6.0, 1.0]);
     column.fill_(0.0).unwrap();
     assert_eq!(values(&x), [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0]);

@@ -78,10 +78,10 @@ fn whole_numbers_change_in_place_and_hold_no_fractions() {
 fn pairs_in_place_give_the_bits_of_the_pair() {
     type Both = (fn(&Tensor, &Tensor) -> Result<Tensor>, fn(&Tensor, &Tensor) -> Result<()>);
     let pairs: [Both; 4] = [
-        (Tensor::sub, Tensor::sub_),
-        (Tensor::mul, Tensor::mul_),
-        (Tensor::div, Tensor::div_),
-        (Tensor::pow, Tensor::pow_),
+        (|a, b| a.sub(b), |a, b| a.sub_(b)),
+        (|a, b| a.mul(b), |a, b| a.mul_(b)),
+        (|a, b| a.div(b), |a, b| a.div_(b)),
+        (|a, b| a.pow(b), |a, b| a.pow_(b)),
     ];
     for dtype in [DType::F32, DType::F64, DType::BF16] {
         for (out, in_place) in pairs {
@@ -95,7 +95,7 @@ fn pairs_in_place_give_the_bits_of_the_pair() {
     }
     let x = forms(DType::F32)[0].clone();
     assert!(matches!(
-        x.sub_(&Tensor::ones(&[2, 4, 6], x.device()).unwrap()),
+        x.sub_(Tensor::ones(&[2, 4, 6], x.device()).unwrap()),
         Err(Error::Shape { op: "sub_", .. })
     ));
 }
@@ -134,7 +134,7 @@ fn elements_are_put_in_place_at_an_index_and_under_a_mask() {
     }
     // An index out of range is refused, and changes nothing.
     let x = Tensor::zeros(&[3], &device).unwrap();
-    assert!(x.index_add_(0, &index.add_scalar(1).unwrap(), &Tensor::ones(&[2], &device).unwrap()).is_err());
+    assert!(x.index_add_(0, index.add_scalar(1).unwrap(), Tensor::ones(&[2], &device).unwrap()).is_err());
     assert_eq!(x.to_vec::<f32>().unwrap(), [0.0; 3], "an index out of range changes nothing");
 }
 
@@ -146,17 +146,17 @@ fn several_indices_are_written_at_once() {
         Tensor::from_slice(&[1i64, 0], &[2], &device).unwrap(),
         Tensor::from_slice(&[-1i64, -1], &[2], &device).unwrap(),
     );
-    x.index_put_(&[Some(&i), Some(&j)], &Tensor::from_slice(&[1.0f32, 2.0], &[2], &device).unwrap(), false)
+    x.index_put_(&[Some(&i), Some(&j)], Tensor::from_slice(&[1.0f32, 2.0], &[2], &device).unwrap(), false)
         .unwrap();
     assert_eq!(x.to_vec::<f32>().unwrap(), [0., 0., 0., 0., 1., 2., 0., 0., 0., 0., 1., 2.]);
-    x.index_put_(&[None, Some(&j)], &Tensor::ones(&[], &device).unwrap(), true).unwrap();
+    x.index_put_(&[None, Some(&j)], Tensor::ones(&[], &device).unwrap(), true).unwrap();
     assert_eq!(x.to_vec::<f32>().unwrap(), [0., 0., 0., 0., 3., 4., 0., 0., 0., 0., 3., 4.]);
     let apart = Tensor::zeros(&[2, 2, 2], &device).unwrap();
-    apart.index_put_(&[Some(&i), None, Some(&i)], &Tensor::ones(&[2, 2], &device).unwrap(), false).unwrap();
+    apart.index_put_(&[Some(&i), None, Some(&i)], Tensor::ones(&[2, 2], &device).unwrap(), false).unwrap();
     assert_eq!(apart.to_vec::<f32>().unwrap(), [1., 0., 1., 0., 0., 1., 0., 1.]);
     x.index_put_(
         &[Some(&x.gt_scalar(3).unwrap())],
-        &Tensor::full(&[], -1.0, DType::F32, &device).unwrap(),
+        Tensor::full(&[], -1.0, DType::F32, &device).unwrap(),
         false,
     )
     .unwrap();

@@ -146,7 +146,7 @@ fn a_leaf_that_wants_a_gradient_does_not_change_outside_of_no_grad() {
     let w = leaf(&[1.0, 2.0], &Device::cpu());
     let text = |result: Result<()>| result.unwrap_err().to_string();
     let message = "mul_: a leaf Variable that requires grad is being used in an in-place operation";
-    assert!(text(w.mul_(&w.detach())).starts_with(message));
+    assert!(text(w.mul_(w.detach())).starts_with(message));
     let message = "fill: a view of a leaf Variable that requires grad is being used in an in-place operation";
     assert!(text(w.narrow(0, 0, 1).unwrap().fill_(0.0)).starts_with(message));
     assert_eq!(w.to_vec::<f32>().unwrap(), [1.0, 2.0], "a refused change changes nothing");
@@ -158,7 +158,7 @@ fn a_leaf_that_wants_a_gradient_does_not_change_outside_of_no_grad() {
     let x = Tensor::ones(&[2], &Device::cpu()).unwrap();
     let part = x.narrow(0, 0, 1).unwrap();
     x.requires_grad_(true).unwrap();
-    assert!(text(part.mul_(&w.narrow(0, 0, 1).unwrap())).contains("a view of a leaf"));
+    assert!(text(part.mul_(w.narrow(0, 0, 1).unwrap())).contains("a view of a leaf"));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_view_made_under_no_grad_is_not_changed_while_operations_are_recorded() {
 fn a_saved_tensor_that_changed_in_place_is_an_error_of_the_backward_pass() {
     let x = leaf(&[1.0, 2.0], &Device::cpu());
     let y = x.exp().unwrap();
-    y.narrow(0, 0, 1).unwrap().mul_(&x.detach().narrow(0, 0, 1).unwrap()).unwrap();
+    y.narrow(0, 0, 1).unwrap().mul_(x.detach().narrow(0, 0, 1).unwrap()).unwrap();
     let error = y.sum().unwrap().backward().unwrap_err();
     assert!(matches!(error, Error::SavedModified { node: "exp", .. }), "{error}");
 }

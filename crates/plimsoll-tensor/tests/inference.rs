@@ -45,7 +45,7 @@ fn an_inference_tensor_cannot_be_saved_and_the_error_names_the_operation() {
     );
     // A sum saves nothing; a copy is a normal tensor.
     w.add(&x).unwrap().sum().unwrap().backward().unwrap();
-    w.mul(&x.copy().unwrap()).unwrap().sum().unwrap().backward().unwrap();
+    w.mul(x.copy().unwrap()).unwrap().sum().unwrap().backward().unwrap();
     assert_eq!(w.grad().unwrap().to_vec::<f32>().unwrap(), [2.0; 2]);
     assert!(matches!(x.requires_grad_(true), Err(Error::Autograd { op: "requires_grad_", .. })));
     assert!(

@@ -137,11 +137,11 @@ fn their_derivatives_have_derivatives() {
     let training = BatchNormOptions { training: true, eps: 1e-1, ..BatchNormOptions::default() };
     check_second("rms_norm", &[2, 3], |x| x.rms_norm(Some(&fixed(&[3])), 1e-2));
     check_second("add_rms_norm", &[2, 3], |x| {
-        let (sum, y) = x.add_rms_norm(&fixed(&[2, 3]), Some(&fixed(&[3])), 1e-1)?;
+        let (sum, y) = x.add_rms_norm(fixed(&[2, 3]), Some(&fixed(&[3])), 1e-1)?;
         sum.mul(&y)
     });
     check_second("add_layer_norm", &[2, 3], |x| {
-        let (sum, y) = x.add_layer_norm(&fixed(&[2, 3]), Some(&fixed(&[3])), None, 1e-1)?;
+        let (sum, y) = x.add_layer_norm(fixed(&[2, 3]), Some(&fixed(&[3])), None, 1e-1)?;
         sum.mul(&y)
     });
     check_second("group_norm", &[1, 4, 2], |x| x.group_norm(2, Some(&fixed(&[4])), None, 1e-1));

@@ -38,6 +38,7 @@ mod refusals;
 mod residency;
 mod second;
 mod second_order;
+mod signs;
 mod streams;
 mod table;
 mod traced;

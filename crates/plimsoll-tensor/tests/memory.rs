@@ -400,7 +400,7 @@ fn empty_tensors_take_nothing_in_any_operation() {
         for output in outputs {
             assert_eq!(output.unwrap().numel(), 0);
         }
-        x.detach().add_(&x.detach()).unwrap();
+        x.detach().add_(x.detach()).unwrap();
         x.detach().fill_(1.0).unwrap();
         let step = SgdStep {
             lr: 0.1,
@@ -419,8 +419,8 @@ fn empty_tensors_take_nothing_in_any_operation() {
             x.sum(),
             x.mean(),
             x.nll_loss(&labels, Reduction::Sum),
-            x.mse_loss(&x.detach()),
-            y.linear(&leaf(&[2, 0]), None),
+            x.mse_loss(x.detach()),
+            y.linear(leaf(&[2, 0]), None),
         ];
         for sum in sums {
             let sum = sum.unwrap();
@@ -438,7 +438,7 @@ fn empty_tensors_take_nothing_in_any_operation() {
 fn a_simulated_device_has_shapes_and_no_values() {
     let device = Device::sim(SimConfig::new(1 << 30));
     let x = Tensor::from_slice(&[1.0f32, 2.0], &[2, 1], &device).unwrap();
-    let y = x.matmul(&x.t().unwrap()).unwrap();
+    let y = x.matmul(x.t().unwrap()).unwrap();
     assert_eq!(y.shape(), [2, 2]);
     let text = "to_vec: sim computes no values, so there is nothing to read; run on `cpu` to get numbers";
     assert_eq!(y.to_vec::<f32>().unwrap_err().to_string(), text);
@@ -476,7 +476,7 @@ fn products_of_16_bit_floats_copy_no_operand() {
         y.backward_with(BackwardOptions { gradient, ..BackwardOptions::default() }).unwrap();
         assert!(device.max_memory_allocated() <= before + of_x + of_x + of_w + scratch, "{dtype}, backward");
         device.reset_peak_memory_stats();
-        let product = x.detach().matmul(&w.detach()).unwrap();
+        let product = x.detach().matmul(w.detach()).unwrap();
         assert!(device.max_memory_allocated() <= device.memory_allocated() + scratch, "{dtype}, matmul");
         drop(product);
     }

@@ -46,7 +46,7 @@ fn errors_name_the_method_that_was_called() {
     }
     let truths = zeros(&[2]).eq_scalar(0).unwrap();
     for (result, name) in [
-        (truths.clamp_min(0.5).and_then(|x| x.add(&zeros(&[3]))), "add"),
+        (truths.clamp_min(0.5).and_then(|x| x.add(zeros(&[3]))), "add"),
         (truths.clamp_tensors(None, None), "clamp"),
         (truths.abs(), "abs"),
         (truths.pow_scalar(-1), "pow"),
@@ -69,7 +69,7 @@ fn truth_values_have_no_difference() {
 fn whole_numbers_are_not_multiplied_by_fractions() {
     let x = Tensor::full(&[1, 2, 2], 3.0, DType::U8, &Device::cpu()).unwrap();
     assert_eq!(text(x.baddbmm(&x, &x, 0.5, 1.0)), "baddbmm: beta 0.5 and alpha 1 for uint8: need integers");
-    assert!(text(x.baddbmm(&x.long().unwrap(), &x.long().unwrap(), 1.0, 1.0)).starts_with("baddbmm: "));
+    assert!(text(x.baddbmm(x.long().unwrap(), x.long().unwrap(), 1.0, 1.0)).starts_with("baddbmm: "));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_type_that_an_operation_does_not_take_is_named() {
     let message = "sub: expected a numeric type, got bool; convert with `to_dtype`";
     assert_eq!(text(&truth - &truth), message);
     let message = "matmul: expected float32, got float64; convert with `to_dtype`";
-    assert_eq!(text(zeros(&[2, 2]).matmul(&zeros(&[2, 2]).double().unwrap())), message);
+    assert_eq!(text(zeros(&[2, 2]).matmul(zeros(&[2, 2]).double().unwrap())), message);
     let message = "add_: the result has type float32, which a tensor of int64 cannot hold: convert one first";
     assert_eq!(text(n.add_(&x)), message);
     let message = "add_: alpha is 0.5: it must be an integer for a tensor of int64";
@@ -153,7 +153,7 @@ fn a_size_beyond_all_memory_is_an_error() {
 fn a_probability_outside_0_to_1_is_refused_and_the_logits_loss_is_named() {
     let device = Device::cpu();
     let tensor = |values: &[f32]| Tensor::from_slice(values, &[values.len()], &device).unwrap();
-    let loss = |x: &[f32], t: &[f32]| tensor(x).binary_cross_entropy(&tensor(t), None, Reduction::Mean);
+    let loss = |x: &[f32], t: &[f32]| tensor(x).binary_cross_entropy(tensor(t), None, Reduction::Mean);
     for (x, shown) in [([0.5, 1.5], "1.5"), ([0.5, -0.25], "-0.25"), ([0.5, f32::NAN], "NaN")] {
         let message = loss(&x, &[1.0, 0.0]).unwrap_err().to_string();
         let expected = format!(

@@ -73,7 +73,7 @@ fn derivatives(op: &str, inputs: &[Tensor]) -> Result<(Vec<Tensor>, Vec<Tensor>)
     let first = zeros(found, &floats)?;
     let mut total = Tensor::full(&[], 0.0, y.dtype(), y.device())?;
     for (k, gradient) in first.iter().enumerate() {
-        total = total.add(&gradient.mul(&weights(gradient, k + 1))?.sum()?)?;
+        total = total.add(&gradient.mul(weights(gradient, k + 1))?.sum()?)?;
     }
     let all: Vec<&Tensor> = floats.into_iter().chain([&start]).collect();
     let second = match total.requires_grad() {
@@ -143,7 +143,7 @@ fn inputs_that_are_one_tensor_are_counted_once_each() {
     let w = Tensor::randn(&[4, 3], &device).unwrap();
     let gradient = |create_graph: bool| {
         let up = x.tanh().unwrap();
-        let sum = up.swiglu_linear(&up.tanh().unwrap(), &w).unwrap().square().unwrap().sum().unwrap();
+        let sum = up.swiglu_linear(up.tanh().unwrap(), &w).unwrap().square().unwrap().sum().unwrap();
         let options = GradOptions { create_graph, ..GradOptions::default() };
         grad(&[&sum], &[&x], options).unwrap().remove(0).unwrap().to_vec::<f32>().unwrap()
     };

@@ -165,7 +165,7 @@ fn tagger(device: &Device) -> Result<Vec<f32>> {
         let tags = numbers(&[6, 31], 50 + step, 7, device)?;
         sgd.zero_grad();
         let packed = PackedSequence::pack_padded(&model.embed.forward(&words)?, &lengths, true)?;
-        let (out, _) = model.lstm.run_packed(&packed, None)?;
+        let (out, _) = model.lstm.forward_packed(&packed, None)?;
         let (out, _) = out.pad(true, 0.0, None)?;
         let loss = model.out.forward(&out)?.transpose(1, 2)?.cross_entropy_with(&tags, criterion)?;
         loss.backward()?;

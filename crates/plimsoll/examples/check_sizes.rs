@@ -35,7 +35,7 @@ fn whole(seed: i64, count: usize, limit: i64, device: &Device) -> Result<Tensor>
 
 /// A loss whose gradient differs from element to element.
 fn weighted(x: &Tensor, device: &Device) -> Result<Tensor> {
-    x.mul(&drawn(99, x.shape(), x.dtype(), device)?.detach())?.sum()
+    x.mul(drawn(99, x.shape(), x.dtype(), device)?.detach())?.sum()
 }
 
 /// Returns the outputs followed by the gradients of the inputs.

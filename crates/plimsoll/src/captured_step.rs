@@ -251,7 +251,7 @@ impl CapturedStep {
 impl Captured {
     fn replay(&mut self, inputs: &[Tensor], optimizers: Optimizers<'_, '_>) -> Result<Vec<Tensor>> {
         for (to, from) in self.inputs.iter().zip(inputs) {
-            no_grad(|| to.copy_(&from.detach()))?;
+            no_grad(|| to.copy_(from.detach()))?;
         }
         let before = steps(optimizers);
         let done = self.take_steps(optimizers).and_then(|()| self.graph.replay());

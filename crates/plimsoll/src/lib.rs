@@ -35,6 +35,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `data/` | data sets, samplers, loaders with worker threads |
+//! | `distributions/` | probability distributions |
 //! | `memory/` | reports, recordings, figures of a running program |
 //! | `state_dict/` | named tensors, from which layers are loaded |
 //! | `nn/` | layers |
@@ -53,6 +54,7 @@ pub mod amp;
 mod captured_step;
 pub mod data;
 pub mod dist;
+pub mod distributions;
 pub mod memory;
 pub mod models;
 pub mod nn;

@@ -49,16 +49,16 @@ fn a_class_that_is_not_there_is_named_and_training_goes_on() {
         assert!(message.contains(&wrong.to_string()) && message.contains("classes are 0 to 9"), "{message}");
     }
     // The next step works as if nothing had happened.
-    let loss = model.forward(&images).unwrap().cross_entropy(&whole(&[0, 9, 2, 3], &device)).unwrap();
+    let loss = model.forward(&images).unwrap().cross_entropy(whole(&[0, 9, 2, 3], &device)).unwrap();
     loss.backward().unwrap();
     sgd.step().unwrap();
     assert!(loss.item::<f32>().unwrap().is_finite());
     // An ignored target need not be a valid class.
     let options = CrossEntropyOptions { reduction: Reduction::None, ..CrossEntropyOptions::default() };
     let logits = zeros(&[2, 3], &device);
-    let losses = logits.cross_entropy_with(&whole(&[-100, 1], &device), options).unwrap();
+    let losses = logits.cross_entropy_with(whole(&[-100, 1], &device), options).unwrap();
     assert_eq!(losses.to_vec::<f32>().unwrap()[0], 0.0);
-    let all_ignored = logits.cross_entropy(&whole(&[-100, -100], &device)).unwrap();
+    let all_ignored = logits.cross_entropy(whole(&[-100, -100], &device)).unwrap();
     assert!(all_ignored.item::<f32>().unwrap().is_nan(), "as in PyTorch: a mean of nothing");
 }
 
@@ -72,7 +72,7 @@ fn an_index_outside_a_table_is_an_error_with_the_layers_name() {
         let message = text(embedding.forward(&whole(&[0, wrong], &device)));
         assert!(message.contains(&format!("index {wrong} at [1]")) && message.contains("words"), "{message}");
         let starts = whole(&[0], &device);
-        let message = text(bag.run(&whole(&[1, wrong], &device), Some(&starts), None));
+        let message = text(bag.forward(&whole(&[1, wrong], &device), Some(&starts), None));
         assert!(message.contains(&wrong.to_string()) && message.contains("bag"), "{message}");
     }
     let message = text(embedding.forward(&zeros(&[2], &device)));
@@ -167,13 +167,13 @@ fn tensors_of_two_devices_are_refused_wherever_they_meet() {
     let message = text(model.forward(&zeros(images.shape(), &other)));
     assert!(message.contains("cpu") && message.contains("sim") && message.contains("conv"), "{message}");
     let logits = model.forward(&images).unwrap();
-    let message = text(logits.cross_entropy(&Tensor::full(&[2], 0.0, DType::I64, &other).unwrap()));
+    let message = text(logits.cross_entropy(Tensor::full(&[2], 0.0, DType::I64, &other).unwrap()));
     assert!(message.contains("cpu") && message.contains("sim"), "{message}");
     let options = MultiheadAttentionOptions::default();
     let attention = MultiheadAttention::new(&Scope::new(&device, 1), 4, 2, options).unwrap();
     let (x, mask) = (zeros(&[3, 2, 4], &device), zeros(&[3, 3], &other));
     let masked = MultiheadOptions { attn_mask: Some(&mask), ..MultiheadOptions::default() };
-    let message = text(attention.attend(&x, &x, &x, masked));
+    let message = text(attention.forward(&x, &x, &x, masked));
     assert!(message.contains("cpu") && message.contains("sim"), "{message}");
     drop((logits, attention, x));
     assert_eq!(device.memory_allocated(), before, "what was refused left nothing behind");

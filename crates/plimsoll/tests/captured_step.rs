@@ -2,7 +2,8 @@
 
 use plimsoll::nn::{Conv2d, Dropout, Flatten, Linear, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{
-    Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm_, step_in_backward,
+    Adam, AdamOptions, AdamW, AdamWOptions, Lamb, LambOptions, NAdam, NAdamOptions, Optimizer, RAdam,
+    RAdamOptions, Sgd, SgdOptions, clip_grad_norm_, step_in_backward,
 };
 use plimsoll::testing::LateConfig;
 use plimsoll::{CapturedStep, DType, Device, Error, Result, SimConfig, Tensor};
@@ -101,10 +102,46 @@ fn a_captured_step_trains_as_the_step_itself_to_the_bit() {
     compare(&device, |parameters| {
         Box::new(Adam::new(parameters, AdamOptions { amsgrad: true, ..AdamOptions::default() }))
     });
+    // Steps made of operations on tensors.
+    compare(&device, |parameters| Box::new(Lamb::new(parameters, LambOptions::default())));
+    compare(&device, |parameters| Box::new(NAdam::new(parameters, NAdamOptions::default())));
+    compare(&device, |parameters| {
+        Box::new(RAdam::new(parameters, RAdamOptions { betas: (0.8, 0.9), ..RAdamOptions::default() }))
+    });
     // On a device that computes immediately, each run executes as usual.
     compare(&Device::cpu_with(plimsoll::CpuConfig::default()), |parameters| {
         Box::new(Sgd::new(parameters, SgdOptions { lr: 0.01, ..SgdOptions::default() }))
     });
+}
+
+#[test]
+fn an_option_that_changes_in_a_captured_step_of_operations_is_captured_again() {
+    let device = late();
+    let run = |captures: bool| {
+        let model = Sequential::new(&Scope::new(&device, 1)).add("fc", |s| Linear::new(s, 6, 4)).unwrap();
+        let mut nadam = NAdam::new(model.parameters(), NAdamOptions::default());
+        let mut captured = CapturedStep::new(&device).warm_up(1);
+        let x = Tensor::ones(&[3, 6], &device).unwrap();
+        for number in 0..6 {
+            nadam.param_groups[0].options.weight_decay = if number < 4 { 0.0 } else { 0.5 };
+            let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
+                let loss = model.forward(&inputs[0])?.square()?.mean()?;
+                optimizers[0].zero_grad();
+                loss.backward()?;
+                optimizers[0].step()?;
+                Ok(vec![loss])
+            };
+            if captures {
+                captured.run(&[&x], &mut [&mut nadam], step).unwrap();
+            } else {
+                step(std::slice::from_ref(&x), &mut [&mut nadam]).unwrap();
+            }
+        }
+        let values = model.parameters().iter().flat_map(|p| p.to_vec::<f32>().unwrap()).collect::<Vec<_>>();
+        (values, captured.captures())
+    };
+    let ((captured, captures), (eager, _)) = (run(true), run(false));
+    assert_eq!((captured, captures), (eager, 2));
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl Net {
             extra: Linear::new(&scope.at("extra"), width, width)?,
         };
         for (i, parameter) in net.parameters().iter().enumerate() {
-            no_grad(|| parameter.copy_(&formula(i + 1, parameter.shape())))?;
+            no_grad(|| parameter.copy_(formula(i + 1, parameter.shape())))?;
         }
         Ok(net)
     }
@@ -110,7 +110,7 @@ fn program(group: &ProcessGroup, name: &str, options: DdpOptions) -> Result<(Vec
     let loss_of = |step: usize, micro: usize| {
         let seed = 100 + (step * 4 + micro) * group.size() + group.rank();
         let extra = always || (unused && (step + group.rank()).is_multiple_of(2) && step != 1);
-        net.logits(&formula(seed, &[ROWS, SIZES[0]]), extra)?.cross_entropy(&target(seed))
+        net.logits(&formula(seed, &[ROWS, SIZES[0]]), extra)?.cross_entropy(target(seed))
     };
     let mut losses = Vec::new();
     for step in 0..STEPS {

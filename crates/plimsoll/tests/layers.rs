@@ -25,7 +25,7 @@ fn attention(options: MultiheadAttentionOptions) -> MultiheadAttention {
 }
 
 fn attend(model: &MultiheadAttention, qkv: [&Tensor; 3], options: MultiheadOptions<'_>) -> Result<Outs> {
-    let (y, w) = model.attend(qkv[0], qkv[1], qkv[2], options)?;
+    let (y, w) = model.forward(qkv[0], qkv[1], qkv[2], options)?;
     Ok([("y", Some(y)), ("w", w)].into_iter().filter_map(|(name, out)| Some((name, out?))).collect())
 }
 
@@ -119,15 +119,15 @@ fn transformer_blocks_agree_with_pytorchs() {
     let layer = |options| TransformerDecoderLayer::new(&scope(), 4, 2, options).unwrap();
     let causal = DecoderMasks { tgt_is_causal: true, ..DecoderMasks::default() };
     check("decoder layer", layer(BLOCK), &[("x", &[3, 2, 4]), ("memory", &[4, 2, 4])], |m, x| {
-        Ok(y(m.decode(&x[0], &x[1], causal)?))
+        Ok(y(m.forward(&x[0], &x[1], causal)?))
     });
     check("decoder layer norm first", layer(other), &[("x", &[2, 4, 4]), ("memory", &[2, 3, 4])], |m, x| {
         let masks = DecoderMasks { memory_key_padding_mask: Some(&hide), ..causal };
-        Ok(y(m.decode(&x[0], &x[1], masks)?))
+        Ok(y(m.forward(&x[0], &x[1], masks)?))
     });
     let whole = Transformer::new(&scope(), 4, 2, [1, 1], BLOCK).unwrap();
     check("transformer", whole, &[("x", &[3, 2, 4]), ("t", &[4, 2, 4])], |m, x| {
-        Ok(y(m.translate(&x[0], &x[1], EncoderMasks::default(), causal)?))
+        Ok(y(m.forward(&x[0], &x[1], EncoderMasks::default(), causal)?))
     });
 }
 
@@ -137,39 +137,39 @@ fn recurrent_layers_agree_with_pytorchs() {
     let rnn = |kind, options| RNN::new(&scope(), 3, 2, kind, options).unwrap();
     let states = |(y, h)| vec![("y", y), ("h", h)];
     let with_memory = |(y, (h, c))| vec![("y", y), ("h", h), ("c", c)];
-    check("rnn", rnn(Nonlinearity::Tanh, one), &tbi, |m, x| Ok(states(m.run(&x[0], None)?)));
+    check("rnn", rnn(Nonlinearity::Tanh, one), &tbi, |m, x| Ok(states(m.forward(&x[0], None)?)));
     let relu = RecurrentOptions { bias: false, batch_first: true, ..one };
-    check("rnn relu", rnn(Nonlinearity::Relu, relu), &tbi, |m, x| Ok(states(m.run(&x[0], None)?)));
+    check("rnn relu", rnn(Nonlinearity::Relu, relu), &tbi, |m, x| Ok(states(m.forward(&x[0], None)?)));
     let alone: [(&str, &[usize]); 2] = [("x", &[4, 3]), ("h0", &[1, 2])];
     check("rnn without batch", rnn(Nonlinearity::Tanh, one), &alone, |m, x| {
-        Ok(states(m.run(&x[0], Some(&x[1]))?))
+        Ok(states(m.forward(&x[0], Some(&x[1]))?))
     });
     let lstm = |options| LSTM::new(&scope(), 3, 2, options).unwrap();
-    check("lstm", lstm(one), &tbi, |m, x| Ok(with_memory(m.run(&x[0], None)?)));
+    check("lstm", lstm(one), &tbi, |m, x| Ok(with_memory(m.forward(&x[0], None)?)));
     let two = RecurrentOptions { num_layers: 2, bidirectional: true, batch_first: true, ..one };
     let states_of_two: [(&str, &[usize]); 3] = [("x", &[2, 4, 3]), ("h0", &[4, 2, 2]), ("c0", &[4, 2, 2])];
     check("lstm of two", lstm(two), &states_of_two, |m, x| {
-        Ok(with_memory(m.run(&x[0], Some((&x[1], &x[2])))?))
+        Ok(with_memory(m.forward(&x[0], Some((&x[1], &x[2])))?))
     });
     let gru = |options| GRU::new(&scope(), 3, 2, options).unwrap();
-    check("gru", gru(one), &tbi, |m, x| Ok(states(m.run(&x[0], None)?)));
+    check("gru", gru(one), &tbi, |m, x| Ok(states(m.forward(&x[0], None)?)));
     let two = RecurrentOptions { batch_first: false, bias: false, ..two };
     check("gru of two", gru(two), &[("x", &[4, 2, 3]), ("h0", &[4, 2, 2])], |m, x| {
-        Ok(states(m.run(&x[0], Some(&x[1]))?))
+        Ok(states(m.forward(&x[0], Some(&x[1]))?))
     });
 }
 
 #[test]
 fn recurrent_cells_agree_with_pytorchs() {
     let rnn = RNNCell::new(&scope(), 3, 2, true, Nonlinearity::Tanh).unwrap();
-    check("rnn cell", rnn, &[("x", &[2, 3])], |m, x| Ok(vec![("h", m.step(&x[0], None)?)]));
+    check("rnn cell", rnn, &[("x", &[2, 3])], |m, x| Ok(vec![("h", m.forward(&x[0], None)?)]));
     let gru = GRUCell::new(&scope(), 3, 2, true).unwrap();
     check("gru cell", gru, &[("x", &[2, 3]), ("h0", &[2, 2])], |m, x| {
-        Ok(vec![("h", m.step(&x[0], Some(&x[1]))?)])
+        Ok(vec![("h", m.forward(&x[0], Some(&x[1]))?)])
     });
     let lstm = LSTMCell::new(&scope(), 3, 2, false).unwrap();
     check("lstm cell", lstm, &[("x", &[2, 3]), ("h0", &[2, 2]), ("c0", &[2, 2])], |m, x| {
-        let (h, c) = m.step(&x[0], Some((&x[1], &x[2])))?;
+        let (h, c) = m.forward(&x[0], Some((&x[1], &x[2])))?;
         Ok(vec![("h", h), ("c", c)])
     });
 }
@@ -185,17 +185,17 @@ fn recurrent_layers_over_packed_sequences_agree_with_pytorchs() {
     let two = RecurrentOptions { num_layers: 2, bidirectional: true, ..RecurrentOptions::default() };
     let rnn = RNN::new(&scope(), 3, 2, Nonlinearity::Tanh, RecurrentOptions::default()).unwrap();
     check("packed rnn", rnn, &[("x", &[3, 4, 3])], |m, x| {
-        let (y, h) = m.run_packed(&packed(&x[0])?, None)?;
+        let (y, h) = m.forward_packed(&packed(&x[0])?, None)?;
         Ok(vec![("y", padded(&y)?), ("h", h)])
     });
     let gru = GRU::new(&scope(), 3, 2, two).unwrap();
     check("packed gru of two", gru, &[("x", &[3, 4, 3]), ("h0", &[4, 3, 2])], |m, x| {
-        let (y, h) = m.run_packed(&packed(&x[0])?, Some(&x[1]))?;
+        let (y, h) = m.forward_packed(&packed(&x[0])?, Some(&x[1]))?;
         Ok(vec![("y", padded(&y)?), ("h", h)])
     });
     let states: [(&str, &[usize]); 3] = [("x", &[3, 4, 3]), ("h0", &[4, 3, 2]), ("c0", &[4, 3, 2])];
     check("packed lstm of two", LSTM::new(&scope(), 3, 2, two).unwrap(), &states, |m, x| {
-        let (y, (h, c)) = m.run_packed(&packed(&x[0])?, Some((&x[1], &x[2])))?;
+        let (y, (h, c)) = m.forward_packed(&packed(&x[0])?, Some((&x[1], &x[2])))?;
         Ok(vec![("y", padded(&y)?), ("h", h), ("c", c)])
     });
 }
@@ -206,12 +206,12 @@ fn an_lstm_with_a_projection_agrees_with_pytorchs() {
         RecurrentOptions { num_layers: 2, bidirectional: true, proj_size: 1, ..RecurrentOptions::default() };
     let states: [(&str, &[usize]); 3] = [("x", &[4, 2, 3]), ("h0", &[4, 2, 1]), ("c0", &[4, 2, 2])];
     check("projected lstm", LSTM::new(&scope(), 3, 2, two).unwrap(), &states, |m, x| {
-        let (y, (h, c)) = m.run(&x[0], Some((&x[1], &x[2])))?;
+        let (y, (h, c)) = m.forward(&x[0], Some((&x[1], &x[2])))?;
         Ok(vec![("y", y), ("h", h), ("c", c)])
     });
     let one = RecurrentOptions { num_layers: 1, bias: false, ..two };
     check("packed projected lstm", LSTM::new(&scope(), 3, 2, one).unwrap(), &[("x", &[3, 4, 3])], |m, x| {
-        let (y, (h, c)) = m.run_packed(&packed(&x[0])?, None)?;
+        let (y, (h, c)) = m.forward_packed(&packed(&x[0])?, None)?;
         Ok(vec![("y", y.pad(true, 0.5, None)?.0), ("h", h), ("c", c)])
     });
     let error = GRU::new(&scope(), 3, 2, two).unwrap_err().to_string();
@@ -264,8 +264,8 @@ fn a_recurrent_layers_gradients_have_gradients() {
         let run = |x: &Tensor| -> Tensor {
             let options = RecurrentOptions::default();
             let y = match cell {
-                "lstm" => LSTM::new(&scope(), 3, 2, options).unwrap().forward(x),
-                _ => GRU::new(&scope(), 3, 2, options).unwrap().forward(x),
+                "lstm" => Module::forward(&LSTM::new(&scope(), 3, 2, options).unwrap(), x),
+                _ => Module::forward(&GRU::new(&scope(), 3, 2, options).unwrap(), x),
             };
             y.unwrap().sum().unwrap()
         };
@@ -299,7 +299,7 @@ fn attention_without_weights_has_no_matrix_of_scores() {
             let model = MultiheadAttention::new(&Scope::new(device, 1), 64, 4, options)?;
             let x = Tensor::zeros(&[2, 8192, 64], device)?;
             let options = MultiheadOptions { need_weights, ..MultiheadOptions::default() };
-            model.attend(&x, &x, &x, options)?.0.sum()?.backward()
+            model.forward(&x, &x, &x, options)?.0.sum()?.backward()
         })
     };
     let scores = 2 * 4 * 8192 * 8192 * 4;
@@ -315,7 +315,7 @@ fn an_lstm_keeps_six_numbers_for_each_element_of_its_state() {
         let model = LSTM::new(&Scope::new(device, 1), hidden, hidden, RecurrentOptions::default())?;
         let x = Tensor::zeros(&[steps, batch, hidden], device)?;
         let before = device.memory_allocated();
-        let (y, _) = model.run(&x, None)?;
+        let (y, _) = model.forward(&x, None)?;
         let kept = device.memory_allocated() - before;
         let unit = (steps * batch * hidden * 4) as u64;
         assert!(kept < 6 * unit + unit / 10, "{kept} bytes, {unit} a number");
@@ -328,10 +328,10 @@ fn an_lstm_keeps_six_numbers_for_each_element_of_its_state() {
 fn recurrent_layers_run_under_autocast() {
     let x = wave("x", &[4, 2, 3]).requires_grad_(true).unwrap();
     let gru = GRU::new(&scope(), 3, 2, RecurrentOptions::default()).unwrap();
-    let (y, _) = autocast::autocast(DType::BF16, || gru.run(&x, None)).unwrap();
+    let (y, _) = autocast::autocast(DType::BF16, || gru.forward(&x, None)).unwrap();
     assert_eq!(y.dtype(), DType::BF16);
     y.sum().unwrap().backward().unwrap();
-    let full = gru.run(&x, None).unwrap().0.to_vec::<f32>().unwrap();
+    let full = gru.forward(&x, None).unwrap().0.to_vec::<f32>().unwrap();
     let short = y.float().unwrap().to_vec::<f32>().unwrap();
     full.iter().zip(&short).for_each(|(a, b)| assert!((a - b).abs() < 0.02, "{a} {b}"));
 }
@@ -343,17 +343,17 @@ fn what_does_not_fit_is_refused_with_both_shapes() {
     assert_eq!(error, "multihead_attention: a width of 10 is not divisible by 3 heads");
     let (x, mask) = (wave("x", &[3, 2, 4]), wave("mask", &[2, 2]));
     let options = MultiheadOptions { attn_mask: Some(&mask), ..MultiheadOptions::default() };
-    let error = attention(plain).attend(&x, &x, &x, options).unwrap_err().to_string();
+    let error = attention(plain).forward(&x, &x, &x, options).unwrap_err().to_string();
     assert_eq!(error, "multihead_attention: attn_mask [2, 2]: needs [3, 3] or [4, 3, 3]");
-    let error = attention(plain).forward(&wave("x", &[3, 2, 5])).unwrap_err().to_string();
+    let error = Module::forward(&attention(plain), &wave("x", &[3, 2, 5])).unwrap_err().to_string();
     assert!(error.starts_with("multihead_attention: query [3, 2, 5], key [3, 2, 5]"), "{error}");
     let lstm = LSTM::new(&scope(), 3, 2, RecurrentOptions::default()).unwrap();
-    let error = lstm.forward(&wave("x", &[4, 2, 5])).unwrap_err().to_string();
+    let error = lstm.forward(&wave("x", &[4, 2, 5]), None).unwrap_err().to_string();
     assert_eq!(error, "lstm: an input [4, 2, 5]: needs [steps, batch, 3] or [steps, 3]");
     let state = wave("h", &[2, 2, 2]);
-    let error = lstm.run(&wave("x", &[4, 2, 3]), Some((&state, &state))).unwrap_err().to_string();
+    let error = lstm.forward(&wave("x", &[4, 2, 3]), Some((&state, &state))).unwrap_err().to_string();
     assert_eq!(error, "lstm: an initial state [2, 2, 2]: needs [1, 2, 2]");
-    let error = lstm.forward(&wave("x", &[0, 2, 3])).unwrap_err().to_string();
+    let error = lstm.forward(&wave("x", &[0, 2, 3]), None).unwrap_err().to_string();
     assert!(error.contains("at least one step"), "{error}");
     let none = RecurrentOptions { num_layers: 0, ..RecurrentOptions::default() };
     let error = GRU::new(&scope(), 3, 2, none).unwrap_err().to_string();

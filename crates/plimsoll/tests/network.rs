@@ -26,7 +26,7 @@ fn three_steps_of_training_are_pytorchs() {
     let network = &table["network"];
     let model = model(&Scope::new(&device, 0)).unwrap();
     for (name, parameter) in model.named_parameters() {
-        no_grad(|| parameter.copy_(&tensor(&network["start"][&name], &device))).unwrap();
+        no_grad(|| parameter.copy_(tensor(&network["start"][&name], &device))).unwrap();
     }
     let images = tensor(&network["images"], &device);
     let labels: Vec<i64> =

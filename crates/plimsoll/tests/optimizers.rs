@@ -1,7 +1,9 @@
 //! Optimizers take the same steps as PyTorch's, and change nothing if memory runs out.
 
 use plimsoll::label::{self, Span};
-use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
+use plimsoll::optim::{
+    Adam, AdamOptions, Algorithm, LambOptions, NAdamOptions, Optimizer, OptimizerOf, Sgd, SgdOptions,
+};
 use plimsoll::{Category, CpuConfig, DType, Device, Error, Result, SimConfig, Tensor};
 use serde_json::Value;
 
@@ -296,17 +298,22 @@ fn the_edges_that_pytorch_allows_are_allowed() {
 
 #[test]
 fn a_parameter_in_16_bits_moves_as_its_32_bit_copy_does_also_after_resuming() {
+    master_weights(&AdamOptions { lr: 1e-3, ..AdamOptions::default() });
+    master_weights(&NAdamOptions { lr: 1e-3, ..NAdamOptions::default() });
+    master_weights(&LambOptions { lr: 1e-3, ..LambOptions::default() });
+}
+
+fn master_weights<O: Algorithm>(options: &O) {
     let device = Device::cpu();
     let start: Vec<f32> = (0..40).map(|i| (i as f32 - 20.0) / 8.0).collect();
     let wide = Tensor::from_slice(&start, &[5, 8], &device).unwrap().requires_grad_(true).unwrap();
     let short = wide.detach().to_dtype(DType::BF16).unwrap().requires_grad_(true).unwrap();
-    let options = AdamOptions { lr: 1e-3, ..AdamOptions::default() };
-    let mut of_wide = Adam::new(vec![wide.clone()], options);
-    let mut of_short = Adam::new(vec![short.clone()], options).with_master_weights();
+    let mut of_wide = OptimizerOf::new(vec![wide.clone()], options.clone());
+    let mut of_short = OptimizerOf::new(vec![short.clone()], options.clone()).with_master_weights();
     for step in 0..6 {
         if step == 3 {
             let saved = of_short.state_dict();
-            of_short = Adam::new(vec![short.clone()], options).with_master_weights();
+            of_short = OptimizerOf::new(vec![short.clone()], options.clone()).with_master_weights();
             of_short.load_state_dict(&saved).unwrap();
         }
         let grad: Vec<f32> = (0..40).map(|i| (i as f32 + step as f32).sin()).collect();

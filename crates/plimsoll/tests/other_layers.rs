@@ -66,13 +66,13 @@ fn embeddings_and_bags_agree_with_pytorchs() {
     let (bag, starts) = (indices(&[1, 3, 3, 0, 4, 1], &[6]), indices(&[0, 2, 2, 5], &[4]));
     let layer = |mode| EmbeddingBag::new(&scope(), 5, 3, mode).unwrap();
     for (case, mode) in [("bag mean", BagMode::Mean), ("bag sum", BagMode::Sum), ("bag max", BagMode::Max)] {
-        check(case, layer(mode), &[], |layer, _| Ok(vec![("y", layer.run(&bag, Some(&starts), None)?)]));
+        check(case, layer(mode), &[], |layer, _| Ok(vec![("y", layer.forward(&bag, Some(&starts), None)?)]));
     }
     check("bag of rows", layer(BagMode::Mean), &[], |layer, _| {
-        Ok(vec![("y", layer.forward(&bag.reshape(&[3, 2])?)?)])
+        Ok(vec![("y", Module::forward(layer, &bag.reshape(&[3, 2])?)?)])
     });
     check("bag weighted", layer(BagMode::Sum), &[("w", &[6])], |layer, w| {
-        Ok(vec![("y", layer.run(&bag, Some(&starts), Some(&w[0]))?)])
+        Ok(vec![("y", layer.forward(&bag, Some(&starts), Some(&w[0]))?)])
     });
 }
 
@@ -178,7 +178,7 @@ fn unpooling_agrees_with_pytorchs() {
         ($case:literal, $shape:expr, $pool:expr, $unpool:expr, $size:expr) => {
             check($case, $unpool.unwrap(), &[("x", &$shape)], |layer, x| {
                 let (values, places) = $pool.unwrap().forward_with_indices(&x[0])?;
-                Ok(vec![("y", layer.run(&values, &places, $size)?)])
+                Ok(vec![("y", layer.forward(&values, &places, $size)?)])
             })
         };
     }
@@ -259,14 +259,14 @@ const BLOCK: TransformerOptions = TransformerOptions {
 fn a_cell_of_relu_and_a_whole_decoder_agree_with_pytorchs() {
     let cell = RNNCell::new(&scope(), 3, 2, true, Nonlinearity::Relu).unwrap();
     check("rnn cell relu", cell, &[("x", &[2, 3]), ("h0", &[2, 2])], |m, x| {
-        Ok(vec![("h", m.step(&x[0], Some(&x[1]))?)])
+        Ok(vec![("h", m.forward(&x[0], Some(&x[1]))?)])
     });
     let root = scope();
     let decoder = TransformerDecoder::new(&root, 2, 4, 2, BLOCK).unwrap();
     let decoder = decoder.with_norm(LayerNorm::new(&root.at("norm"), 4).unwrap());
     check("decoder", decoder, &[("x", &[3, 2, 4]), ("memory", &[4, 2, 4])], |m, x| {
         let masks = DecoderMasks { tgt_is_causal: true, ..DecoderMasks::default() };
-        Ok(vec![("y", m.decode(&x[0], &x[1], masks)?)])
+        Ok(vec![("y", m.forward(&x[0], &x[1], masks)?)])
     });
 }
 
@@ -279,7 +279,7 @@ fn a_sequence_of_padding_alone_gives_pytorchs_zeros() {
     let attention = MultiheadAttention::new(&scope(), 4, 2, options).unwrap();
     check("mha, a sequence all padding", attention, &[("x", &[2, 3, 4])], |m, x| {
         let options = MultiheadOptions { key_padding_mask: Some(&hide), ..MultiheadOptions::default() };
-        Ok(vec![("y", m.attend(&x[0], &x[0], &x[0], options)?.0)])
+        Ok(vec![("y", m.forward(&x[0], &x[0], &x[0], options)?.0)])
     });
     let options = TransformerOptions { batch_first: true, ..BLOCK };
     let layer = TransformerEncoderLayer::new(&scope(), 4, 2, options).unwrap();

@@ -51,9 +51,8 @@ fn a_generator_and_a_discriminator_train_against_each_other() {
         let real = Tensor::randn(&[32, 2], &device).unwrap().mul_scalar(0.1).unwrap().add_scalar(2).unwrap();
         let fake = generate(32).unwrap();
         of_d.zero_grad();
-        let loss = bce(&judge(&real).unwrap(), 1.0)
-            .unwrap()
-            .add(&bce(&judge(&fake.detach()).unwrap(), 0.0).unwrap());
+        let loss =
+            bce(&judge(&real).unwrap(), 1.0).unwrap().add(bce(&judge(&fake.detach()).unwrap(), 0.0).unwrap());
         loss.unwrap().backward().unwrap();
         of_d.step().unwrap();
         of_g.zero_grad();
@@ -92,7 +91,7 @@ fn a_siamese_network_learns_distances() {
     let device = seeded();
     let w = parameter(&[4, 8], &device);
     let [a, p, n] = [(); 3].map(|()| Tensor::randn(&[32, 8], &device).unwrap());
-    let p = a.add(&p.mul_scalar(0.5).unwrap()).unwrap();
+    let p = a.add(p.mul_scalar(0.5).unwrap()).unwrap();
     let embed = |x: &Tensor| x.linear(&w, None)?.normalize(-1);
     let loss = || embed(&a)?.triplet_margin_loss(&embed(&p)?, &embed(&n)?, 1.0, Reduction::Mean);
     assert_learns(train(&mut adam(&[&w], 2e-2), 80, &loss));
@@ -145,9 +144,9 @@ fn a_policy_gradient_finds_the_better_arm() {
         .unwrap();
         let reward = rewards.index(&[Some(&actions)]).unwrap();
         let advantage = reward
-            .sub(&reward.mean().unwrap())
+            .sub(reward.mean().unwrap())
             .unwrap()
-            .div(&reward.std(1.0).unwrap().add_scalar(1e-8).unwrap())
+            .div(reward.std(1.0).unwrap().add_scalar(1e-8).unwrap())
             .unwrap();
         // PPO's clipped objective.
         let ratio = logits

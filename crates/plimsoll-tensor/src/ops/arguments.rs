@@ -1,10 +1,18 @@
 //! Checks of operator arguments: that a dimension exists, that values are available, that a dtype is supported. A failure is a
 //! typed error with the operator's name.
 
+use smallvec::SmallVec;
+
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::operator::Meta;
+use crate::tensor::Tensor;
+
+/// A list of owned or borrowed tensors, borrowed.
+pub(crate) fn borrowed(tensors: &[impl AsRef<Tensor>]) -> SmallVec<[&Tensor; 4]> {
+    tensors.iter().map(AsRef::as_ref).collect()
+}
 
 /// Resolves a dimension, counted from the back if negative, to an index below `rank`.
 pub(crate) fn dim_index(op: &'static str, dim: isize, rank: usize) -> Result<usize> {

@@ -93,5 +93,5 @@ pub use shape::pad::PadMode;
 pub use shape::view::ReshapeTo;
 
 pub(crate) use arguments::{
-    dim_index, want_dtype, want_float, want_float32_or_short, want_number, want_same, want_values,
+    borrowed, dim_index, want_dtype, want_float, want_float32_or_short, want_number, want_same, want_values,
 };

@@ -129,7 +129,12 @@ struct Account {
     backing: Held,
     /// Recomputes the bytes instead of saving them, and the version for which this is valid.
     recompute: Option<Box<(Weak<dyn Recompute>, u32)>>,
+    /// Called when the bytes are freed.
+    on_free: Vec<FreeHook>,
 }
+
+/// Called with the number of freed bytes, their tag, and the layer that freed them.
+pub(crate) type FreeHook = Box<dyn FnOnce(u64, Tag, LabelId) + Send>;
 
 impl Storage {
     /// A handle of a result in this memory, and the counter of such handles.
@@ -192,6 +197,7 @@ impl Storage {
                     changed_by: "",
                     backing,
                     recompute: None,
+                    on_free: Vec::new(),
                 }),
                 lent: OnceLock::new(),
                 gathered: OnceLock::new(),
@@ -199,6 +205,11 @@ impl Storage {
             }),
             None,
         )
+    }
+
+    /// Calls `hook` when the bytes are freed.
+    pub(crate) fn on_free(&self, hook: FreeHook) {
+        self.account().on_free.push(hook);
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -389,7 +400,13 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let account = self.account.get_mut().unwrap_or_else(PoisonError::into_inner);
         let backing = std::mem::replace(&mut account.backing, Backing::Gone);
+        let (hooks, tag) = (std::mem::take(&mut account.on_free), account.tag);
         backing.free(&self.device);
+        for hook in hooks {
+            let (bytes, by) = (self.bytes, label::current_layer());
+            // A panic here could be a second one, which would end the process.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(bytes, tag, by)));
+        }
     }
 }
 

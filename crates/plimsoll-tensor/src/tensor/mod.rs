@@ -2,9 +2,10 @@
 //!
 //! A [`Tensor`] is a handle: cloning it copies no values, views share storage, and the last handle frees the bytes. This file
 //! has the tensor's properties, `graph.rs` the types of the graph, `node.rs` the methods of [`Node`] (a recorded operation),
-//! and `hooks.rs` those of hooks. `ops/` makes tensors, reads them and computes with them, `dispatch/` links them into the
+//! `hooks.rs` those of hooks, and `freed.rs` a hook for the end of a tensor's memory. `ops/` makes tensors, reads them and computes with them, `dispatch/` links them into the
 //! graph, and `autograd/` has the backward pass.
 
+mod freed;
 mod graph;
 mod hooks;
 mod lineage;
@@ -26,6 +27,7 @@ use crate::inference;
 use crate::label::{self, Category, LabelId};
 use crate::stream::Stream;
 
+pub use freed::Freed;
 pub(crate) use graph::{Derivative, Edge, Hooks, MadeBy, Node, WeakTensor, any_hooks};
 pub use graph::{Grads, Tensor};
 pub use hooks::HookHandle;
@@ -37,6 +39,13 @@ use graph::Inner;
 impl WeakTensor {
     pub(crate) fn upgrade(&self) -> Option<Tensor> {
         self.0.upgrade().map(Tensor)
+    }
+}
+
+/// Methods that take a tensor accept it owned, borrowed, or as a layer's parameter.
+impl AsRef<Tensor> for Tensor {
+    fn as_ref(&self) -> &Tensor {
+        self
     }
 }
 
@@ -151,8 +160,8 @@ impl Tensor {
     /// use plimsoll_tensor::{Device, Tensor};
     /// let device = Device::cpu();
     /// let w = Tensor::ones(&[2], &device)?.requires_grad_(true)?;
-    /// w.set_grad(Some(Tensor::ones(&[2], &device)?))?;
-    /// let error = w.set_grad(Some(Tensor::ones(&[3], &device)?)).unwrap_err();
+    /// w.set_grad(Tensor::ones(&[2], &device)?)?;
+    /// let error = w.set_grad(Tensor::ones(&[3], &device)?).unwrap_err();
     /// assert_eq!(error.to_string(), "set_grad: a gradient [3] of a tensor [2]: both need the same shape");
     /// assert_eq!(w.grad().unwrap().shape(), [2]);
     /// # Ok::<(), plimsoll_tensor::Error>(())
@@ -160,9 +169,9 @@ impl Tensor {
     ///
     /// # Errors
     /// A gradient whose shape, dtype or device differs from this tensor's. The old gradient is then kept.
-    pub fn set_grad(&self, grad: Option<Tensor>) -> Result<()> {
+    pub fn set_grad(&self, grad: impl Into<Option<Tensor>>) -> Result<()> {
         const NAME: &str = "set_grad";
-        let Some(grad) = grad else {
+        let Some(grad) = grad.into() else {
             self.clear_grad();
             return Ok(());
         };

@@ -45,7 +45,7 @@ mod tests {
         let sum = || grad.take_row_sum().map(|sum| sum.to_vec::<f32>().unwrap());
         assert_eq!((sum(), sum()), (Some(vec![7.0; 3]), None));
         grad.bring_row_sum(brought());
-        grad.add_(&Tensor::ones(&[3], &device).unwrap()).unwrap();
+        grad.add_(Tensor::ones(&[3], &device).unwrap()).unwrap();
         assert_eq!(sum(), None);
         grad.bring_row_sum(brought());
         grad.requires_grad_(true).unwrap();

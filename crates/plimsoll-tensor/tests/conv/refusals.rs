@@ -9,7 +9,7 @@ fn zeros(shape: &[usize]) -> Tensor {
 }
 
 fn conv(x: &[usize], w: &[usize], bias: &[usize], options: Conv2dOptions) -> String {
-    text(zeros(x).conv2d(&zeros(w), Some(&zeros(bias)), options))
+    text(zeros(x).conv2d(zeros(w), Some(&zeros(bias)), options))
 }
 
 fn text(result: Result<Tensor>) -> String {
@@ -72,7 +72,7 @@ fn options_without_a_meaning_are_refused() {
     assert!(refused(enormous).contains("more elements than an address space holds"));
     let options = ConvTranspose2dOptions { stride: [2, 2], output_padding: [2, 0], ..Default::default() };
     assert_eq!(
-        text(zeros(IMAGES).conv_transpose2d(&zeros(&[4, 6, 3, 3]), None, options)),
+        text(zeros(IMAGES).conv_transpose2d(zeros(&[4, 6, 3, 3]), None, options)),
         "conv_transpose2d: output padding [2, 0] must be smaller than the stride [2, 2] or the dilation [1, 1]"
     );
 }

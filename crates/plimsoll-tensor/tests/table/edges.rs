@@ -12,7 +12,7 @@ pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Option<Result<T
     let value = || args["value"].as_i64().unwrap();
     Some(match op {
         "relu" => x.relu(),
-        "relu6" => x.hardtanh(0.0, 6.0),
+        "relu6" => x.relu6(),
         "hardtanh" => x.hardtanh(-1.0, 1.0),
         "leaky_relu" => x.leaky_relu(0.01),
         "threshold of 1" => x.threshold(1.0, 20.0),

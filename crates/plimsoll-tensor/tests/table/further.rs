@@ -28,6 +28,10 @@ fn one(op: &str, args: &Value, inputs: &[Tensor]) -> Option<Result<Tensor>> {
     };
     Some(match op {
         "logcumsumexp" => x.logcumsumexp(integer(&args["dim"])),
+        "softplus_with" => x.softplus_with(number(&args["beta"]), number(&args["threshold"])),
+        "poisson_nll_loss of means" => {
+            x.poisson_nll_loss(y.detach(), false, args["full"] == true, number(&args["eps"]), Reduction::Mean)
+        }
         "lgamma" => x.lgamma(),
         "lgamma at the edges" => x.detach().lgamma(),
         "erfinv at the edges" => x.detach().erfinv(),

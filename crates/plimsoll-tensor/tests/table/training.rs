@@ -62,12 +62,12 @@ fn one(op: &str, args: &Value, inputs: &[&Tensor]) -> Option<Result<Tensor>> {
         "addcdiv" => x.addcdiv(inputs[1], inputs[2], value()),
         "lerp_" | "addcmul_" | "addcdiv_" => in_place(op, inputs, value()),
         "logaddexp" => x.logaddexp(inputs[1]),
-        "logaddexp_infinite" => x.detach().logaddexp(&inputs[1].detach()),
+        "logaddexp_infinite" => x.detach().logaddexp(inputs[1].detach()),
         "hypot" => x.hypot(inputs[1]),
         "scatter_reduce" => scatter_reduce(args, inputs),
         "scatter_reduce_nan" => scatter_reduce(args, inputs).map(|out| out.detach()),
         "xlogy" => x.xlogy(inputs[1]),
-        "xlogy_nan" => x.detach().xlogy(&inputs[1].detach()),
+        "xlogy_nan" => x.detach().xlogy(inputs[1].detach()),
         "median" => x.median(),
         "quantile" => x.quantiles(&numbers(&args["q"]), integer(&args["dim"]), between(args)),
         "quantile_all" => x.quantile(number(&args["q"]), None, Interpolation::Linear),
@@ -174,15 +174,15 @@ fn loss(op: &str, args: &Value, inputs: &[&Tensor]) -> Option<Result<Tensor>> {
     };
     let full = args["full"] == true;
     Some(match op {
-        "margin_ranking_loss" => x.margin_ranking_loss(inputs[1], &target(2), 0.5, reduction),
-        "hinge_embedding_loss" => x.hinge_embedding_loss(&target(1), 0.8, reduction),
-        "cosine_embedding_loss" => x.cosine_embedding_loss(inputs[1], &target(2), 0.1, reduction),
-        "soft_margin_loss" => x.soft_margin_loss(&target(1), reduction),
-        "multilabel_soft_margin_loss" => x.multilabel_soft_margin_loss(&target(1), None, reduction),
+        "margin_ranking_loss" => x.margin_ranking_loss(inputs[1], target(2), 0.5, reduction),
+        "hinge_embedding_loss" => x.hinge_embedding_loss(target(1), 0.8, reduction),
+        "cosine_embedding_loss" => x.cosine_embedding_loss(inputs[1], target(2), 0.1, reduction),
+        "soft_margin_loss" => x.soft_margin_loss(target(1), reduction),
+        "multilabel_soft_margin_loss" => x.multilabel_soft_margin_loss(target(1), None, reduction),
         "multi_margin_loss" if args["p"] == 2 => x.multi_margin_loss(inputs[1], 2, 0.7, reduction),
         "multi_margin_loss" => x.multi_margin_loss(inputs[1], 1, 0.7, reduction),
-        "poisson_nll_loss" => x.poisson_nll_loss(&target(1), true, full, reduction),
-        "gaussian_nll_loss" => x.gaussian_nll_loss(&target(1), inputs[2], full, 1e-6, reduction),
+        "poisson_nll_loss" => x.poisson_nll_loss(target(1), true, full, 1e-8, reduction),
+        "gaussian_nll_loss" => x.gaussian_nll_loss(target(1), inputs[2], full, 1e-6, reduction),
         _ => return None,
     })
 }

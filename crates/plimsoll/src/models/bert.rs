@@ -220,7 +220,7 @@ impl BertForMaskedLm {
         let hidden = head.transform.forward(&self.bert.hidden(inputs)?)?;
         let _owner = Span::layer(head.decoder.label());
         let (weight, bias) = (head.decoder.weight(), &head.bias);
-        hidden.linear_cross_entropy(weight, Some(bias), labels, CrossEntropyOptions::default())
+        hidden.linear_cross_entropy(weight, bias, labels, CrossEntropyOptions::default())
     }
 }
 

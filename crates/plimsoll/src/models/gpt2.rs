@@ -1,16 +1,19 @@
 //! GPT-2: the names, shapes and initial values of `transformers`' `GPT2LMHeadModel`.
 
+mod conv1d;
+
 use std::cell::Cell;
 
 use plimsoll_tensor::checkpoint::{Budget, Checkpointer, checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Activation, AttentionOptions, Error, Result, Tensor};
 
+use self::conv1d::Conv1D;
 use super::config_json::{Fields, parsed};
 use crate::members;
 use crate::nn::{
-    Cut, Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, ResidualStream, Scope, Sublayers,
-    TensorParallel, VocabParallelEmbedding, gathered, vocab_parallel_cross_entropy,
+    Cut, Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, ResidualStream, Scope, Slot,
+    Sublayers, TensorParallel, VocabParallelEmbedding, gathered, vocab_parallel_cross_entropy,
 };
 
 /// The configuration of a GPT-2.
@@ -124,7 +127,8 @@ impl Gpt2Config {
     }
 }
 
-/// A GPT-2 with its language-modelling head.
+/// A GPT-2 with its language-modelling head. Blocks, their `attn` and `mlp`, and the products inside are in slots
+/// ([`Slot`]): they can have hooks, and other layers can take their place, except with [`Scope::tensor_parallel`].
 ///
 /// ```
 /// use plimsoll::models::{Gpt2, Gpt2Config};
@@ -152,7 +156,7 @@ struct Transformer {
     wte: VocabParallelEmbedding,
     wpe: Embedding,
     drop: Dropout,
-    h: ModuleList<Block>,
+    h: ModuleList<Slot<Block>>,
     ln_f: LayerNorm,
 }
 
@@ -181,7 +185,7 @@ impl Gpt2 {
             wpe: Embedding::with_init(&inner.at("wpe"), config.n_positions, config.n_embd, init)?,
             drop: Dropout::new(&inner.at("drop"), config.dropout)?,
             h: ModuleList::new(&inner.at("h"), config.n_layer, |scope| {
-                Block::new(scope, &config, number.replace(number.get() + 1))
+                Ok(Block::new(scope, &config, number.replace(number.get() + 1))?.into())
             })?,
             ln_f: norm(&inner.at("ln_f"), &config)?,
         };
@@ -251,7 +255,12 @@ impl Gpt2 {
         if let Some(checkpointer) = &self.checkpointer {
             let mut sublayers = Sublayers::new(inner.label);
             for block in inner.h.iter() {
-                let (attends, feeds) = (block.clone(), block.clone());
+                let Some(own) = block.plain() else {
+                    let block = block.clone();
+                    sublayers.push(move |stream| stream.replace(|x| block.forward(x)));
+                    continue;
+                };
+                let (attends, feeds) = (own.clone(), own.clone());
                 sublayers.push(move |stream| attends.add_attention_to(stream));
                 sublayers.push(move |stream| feeds.add_mlp_to(stream, false));
             }
@@ -267,7 +276,10 @@ impl Gpt2 {
         }
         let mut stream = ResidualStream::new(x, inner.label);
         for (i, block) in inner.h.iter().enumerate() {
-            block.add_to(&mut stream, i < self.config.recompute_mlp)?;
+            match block.plain() {
+                Some(block) => block.add_to(&mut stream, i < self.config.recompute_mlp)?,
+                None => stream.replace(|x| block.forward(x))?,
+            }
         }
         stream.finish(&inner.ln_f)
     }
@@ -308,9 +320,9 @@ fn norm(scope: &Scope, config: &Gpt2Config) -> Result<LayerNorm> {
 struct Block {
     label: LabelId,
     ln_1: LayerNorm,
-    attn: Attention,
+    attn: Slot<Attention>,
     ln_2: LayerNorm,
-    mlp: Mlp,
+    mlp: Slot<Mlp>,
 }
 
 impl Block {
@@ -319,9 +331,9 @@ impl Block {
         Ok(Block {
             label: scope.label(),
             ln_1: norm(&scope.at("ln_1"), config)?,
-            attn: Attention::new(&scope.at("attn"), config, number)?,
+            attn: Attention::new(&scope.at("attn"), config, number)?.into(),
             ln_2: norm(&scope.at("ln_2"), config)?,
-            mlp: Mlp::new(&scope.at("mlp"), config)?,
+            mlp: Mlp::new(&scope.at("mlp"), config)?.into(),
         })
     }
 
@@ -331,13 +343,19 @@ impl Block {
     }
 
     fn add_attention_to(&self, stream: &mut ResidualStream) -> Result<()> {
-        let mixed = self.attn.forward_of(stream.normalized(&self.ln_1)?)?;
-        stream.add_dropped(mixed, &self.attn.resid_dropout)
+        let x = stream.normalized(&self.ln_1)?;
+        match self.attn.plain() {
+            Some(attn) => stream.add_dropped(attn.forward_of(x)?, &attn.resid_dropout),
+            None => stream.add(self.attn.forward(&x)?),
+        }
     }
 
     fn add_mlp_to(&self, stream: &mut ResidualStream, recompute_mlp: bool) -> Result<()> {
-        let down = self.mlp.forward_of(stream.normalized(&self.ln_2)?, recompute_mlp)?;
-        stream.add_dropped(down, &self.mlp.dropout)
+        let x = stream.normalized(&self.ln_2)?;
+        match self.mlp.plain() {
+            Some(mlp) => stream.add_dropped(mlp.forward_of(x, recompute_mlp)?, &mlp.dropout),
+            None => stream.add(self.mlp.forward(&x)?),
+        }
     }
 }
 
@@ -348,38 +366,6 @@ impl Module for Block {
         let mut stream = ResidualStream::new(x.clone(), self.label);
         self.add_to(&mut stream, false)?;
         stream.into_sum()
-    }
-}
-
-/// A matrix product with a weight of shape `[inputs, outputs]`, like `transformers`' `Conv1D`.
-#[derive(Clone, Debug)]
-struct Conv1D {
-    label: LabelId,
-    weight: crate::nn::Parameter,
-    bias: crate::nn::Parameter,
-}
-
-impl Conv1D {
-    /// Tensor parallel ranks have some of the outputs, of each of `blocks` equal ones.
-    fn columns(scope: &Scope, inputs: usize, outputs: usize, blocks: usize) -> Result<Conv1D> {
-        let weight = scope.part("weight", &[inputs, outputs], Cut::Blocks(1, blocks), Init::Normal(0.02))?;
-        let bias = scope.part("bias", &[outputs], Cut::Blocks(0, blocks), Init::Zeros)?;
-        Ok(Conv1D { label: scope.label(), weight, bias })
-    }
-
-    /// Tensor parallel ranks have some of the inputs, so their products must be added.
-    fn rows(scope: &Scope, inputs: usize, outputs: usize, std: f64) -> Result<Conv1D> {
-        let weight = scope.part("weight", &[inputs, outputs], Cut::Whole(0), Init::Normal(std))?;
-        Ok(Conv1D { label: scope.label(), weight, bias: scope.parameter("bias", &[outputs], Init::Zeros)? })
-    }
-}
-
-impl Module for Conv1D {
-    members!(weight, bias);
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let _owner = Span::layer(self.label);
-        x.linear_in_out(&self.weight, Some(&self.bias))
     }
 }
 
@@ -394,8 +380,8 @@ struct Attention {
     heads: usize,
     scale: f64,
     dropout: f64,
-    c_attn: Conv1D,
-    c_proj: Conv1D,
+    c_attn: Slot<Conv1D>,
+    c_proj: Slot<Conv1D>,
     resid_dropout: Dropout,
     region: Option<TensorParallel>,
 }
@@ -417,8 +403,8 @@ impl Attention {
             heads,
             scale: scale / by as f64,
             dropout: config.dropout,
-            c_attn: Conv1D::columns(&scope.at("c_attn"), width, 3 * width, 3)?,
-            c_proj: Conv1D::rows(&scope.at("c_proj"), width, width, residual_std(config))?,
+            c_attn: Conv1D::columns(&scope.at("c_attn"), width, 3 * width, 3)?.into(),
+            c_proj: Conv1D::rows(&scope.at("c_proj"), width, width, residual_std(config))?.into(),
             resid_dropout: Dropout::new(&scope.at("resid_dropout"), config.dropout)?,
         })
     }
@@ -438,21 +424,26 @@ impl Attention {
         };
         drop(qkv);
         let Some(region) = &self.region else { return self.c_proj.forward(&mixed) };
-        let _owner = Span::layer(self.c_proj.label);
-        region.scatter(&mixed.linear_in_out(&self.c_proj.weight, None)?)?.add(&self.c_proj.bias)
+        let c_proj = self.c_proj.want_plain("gpt2")?;
+        let _owner = Span::layer(c_proj.label);
+        region.scatter(&mixed.linear_in_out(&c_proj.weight, None)?)?.add(&c_proj.bias)
     }
 }
 
 impl Module for Attention {
     members!(c_attn, c_proj, resid_dropout);
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.resid_dropout.forward(&self.forward_of(x.clone())?)
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Mlp {
     label: LabelId,
-    c_fc: Conv1D,
+    c_fc: Slot<Conv1D>,
     activation: Activation,
-    c_proj: Conv1D,
+    c_proj: Slot<Conv1D>,
     dropout: Dropout,
     region: Option<TensorParallel>,
 }
@@ -463,9 +454,9 @@ impl Mlp {
         Ok(Mlp {
             label: scope.label(),
             region: scope.region(),
-            c_fc: Conv1D::columns(&scope.at("c_fc"), width, inner, 1)?,
+            c_fc: Conv1D::columns(&scope.at("c_fc"), width, inner, 1)?.into(),
             activation: config.activation_function,
-            c_proj: Conv1D::rows(&scope.at("c_proj"), inner, width, residual_std(config))?,
+            c_proj: Conv1D::rows(&scope.at("c_proj"), inner, width, residual_std(config))?.into(),
             dropout: Dropout::new(&scope.at("dropout"), config.dropout)?,
         })
     }
@@ -481,15 +472,24 @@ impl Mlp {
             false => self.c_fc.forward(&x)?,
         };
         drop(x);
-        let _owner = Span::layer(self.c_proj.label);
-        let weight = self.c_proj.weight.t()?;
-        let Some(region) = &self.region else {
-            return up.activation_linear(self.activation, &weight, Some(&self.c_proj.bias));
+        let c_proj = match (self.c_proj.plain(), &self.region) {
+            (Some(c_proj), _) => c_proj,
+            (None, Some(_)) => self.c_proj.want_plain("gpt2")?,
+            (None, None) => return self.c_proj.forward(&self.activation.of(&up)?),
         };
-        region.scatter(&up.activation_linear(self.activation, &weight, None)?)?.add(&self.c_proj.bias)
+        let _owner = Span::layer(c_proj.label);
+        let weight = c_proj.weight.t()?;
+        let Some(region) = &self.region else {
+            return up.activation_linear(self.activation, &weight, &c_proj.bias);
+        };
+        region.scatter(&up.activation_linear(self.activation, &weight, None)?)?.add(&c_proj.bias)
     }
 }
 
 impl Module for Mlp {
     members!(c_fc, c_proj, dropout);
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.dropout.forward(&self.forward_of(x.clone(), false)?)
+    }
 }

@@ -1,16 +1,19 @@
 //! Llama: the names, shapes and initial values of `transformers`' `LlamaForCausalLM`.
 
-use plimsoll_tensor::checkpoint::{Budget, Checkpointer, checkpoint, recompute_output};
+mod mlp;
+
+use plimsoll_tensor::checkpoint::{Budget, Checkpointer, checkpoint};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{AttentionOptions, Error, Result, Rotary, Tensor};
 
+use self::mlp::{Mlp, columns, of_gathered, rows};
 use super::config_json::{Fields, parsed};
 use super::rope::RopeScaling;
 use super::rotary_tables::Tables;
 use crate::members;
 use crate::nn::{
     ColumnParallelLinear, Cut, Init, Linear, Module, ModuleList, ResidualStream, RmsNorm, RowParallelLinear,
-    Scope, Sublayers, TensorParallel, VocabParallelEmbedding, gathered, vocab_parallel_cross_entropy,
+    Scope, Slot, Sublayers, TensorParallel, VocabParallelEmbedding, gathered, vocab_parallel_cross_entropy,
 };
 
 /// The configuration of a Llama.
@@ -145,7 +148,8 @@ impl LlamaConfig {
     }
 }
 
-/// A Llama with its language-modelling head.
+/// A Llama with its language-modelling head. Each `mlp` and the products of attention and MLP are in slots ([`Slot`]): they can have
+/// hooks, and other layers can take their place, except with [`Scope::tensor_parallel`].
 ///
 /// ```
 /// use plimsoll::models::{Llama, LlamaConfig};
@@ -329,7 +333,7 @@ struct Layer {
     input_layernorm: RmsNorm,
     self_attn: Attention,
     post_attention_layernorm: RmsNorm,
-    mlp: Mlp,
+    mlp: Slot<Mlp>,
 }
 
 impl Layer {
@@ -341,7 +345,8 @@ impl Layer {
             input_layernorm: norm("input_layernorm")?,
             self_attn: Attention::new(&scope.at("self_attn"), config)?,
             post_attention_layernorm: norm("post_attention_layernorm")?,
-            mlp: Mlp::new(&scope.at("mlp"), config)?,
+            mlp: Mlp::new(&scope.at("mlp"), [config.hidden_size, config.intermediate_size], config.mlp_bias)?
+                .into(),
         })
     }
 
@@ -362,8 +367,11 @@ impl Layer {
     }
 
     fn add_mlp_to(&self, stream: &mut ResidualStream, recompute: bool) -> Result<()> {
-        let down = self.mlp.forward_of(stream.normalized(&self.post_attention_layernorm)?, recompute)?;
-        stream.add(down)
+        let x = stream.normalized(&self.post_attention_layernorm)?;
+        stream.add(match self.mlp.plain() {
+            Some(mlp) => mlp.forward_of(x, recompute)?,
+            None => self.mlp.forward(&x)?,
+        })
     }
 }
 
@@ -376,19 +384,11 @@ struct Attention {
     label: LabelId,
     heads: usize,
     kv_heads: usize,
-    q_proj: ColumnParallelLinear,
-    k_proj: ColumnParallelLinear,
-    v_proj: ColumnParallelLinear,
-    o_proj: RowParallelLinear,
+    q_proj: Slot<ColumnParallelLinear>,
+    k_proj: Slot<ColumnParallelLinear>,
+    v_proj: Slot<ColumnParallelLinear>,
+    o_proj: Slot<RowParallelLinear>,
     region: Option<TensorParallel>,
-}
-
-fn columns(scope: &Scope, inputs: usize, outputs: usize, bias: bool) -> Result<ColumnParallelLinear> {
-    ColumnParallelLinear::with_init(scope, inputs, outputs, Init::Normal(0.02), bias.then_some(Init::Zeros))
-}
-
-fn rows(scope: &Scope, inputs: usize, outputs: usize, bias: bool) -> Result<RowParallelLinear> {
-    RowParallelLinear::with_init(scope, inputs, outputs, Init::Normal(0.02), bias.then_some(Init::Zeros))
 }
 
 impl Attention {
@@ -427,9 +427,10 @@ impl Attention {
             let _owner = Span::layer(self.label);
             x.apply_rotary(cos, sin, Rotary::Halves)
         };
-        let q = turned(&heads(&self.q_proj.forward_gathered(&x)?, self.heads)?)?;
-        let k = turned(&heads(&self.k_proj.forward_gathered(&x)?, self.kv_heads)?)?;
-        let v = heads(&self.v_proj.forward_gathered(&x)?, self.kv_heads)?;
+        let project = |layer| of_gathered(layer, &x, self.region.as_ref());
+        let q = turned(&heads(&project(&self.q_proj)?, self.heads)?)?;
+        let k = turned(&heads(&project(&self.k_proj)?, self.kv_heads)?)?;
+        let v = heads(&project(&self.v_proj)?, self.kv_heads)?;
         drop(x);
         let mixed = {
             let _owner = Span::layer(self.label);
@@ -443,48 +444,4 @@ impl Attention {
 
 impl Module for Attention {
     members!(q_proj, k_proj, v_proj, o_proj);
-}
-
-#[derive(Clone, Debug)]
-struct Mlp {
-    label: LabelId,
-    gate_proj: ColumnParallelLinear,
-    up_proj: ColumnParallelLinear,
-    down_proj: RowParallelLinear,
-    region: Option<TensorParallel>,
-}
-
-impl Mlp {
-    fn new(scope: &Scope, config: &LlamaConfig) -> Result<Mlp> {
-        let (width, inner) = (config.hidden_size, config.intermediate_size);
-        Ok(Mlp {
-            label: scope.label(),
-            region: scope.region(),
-            gate_proj: columns(&scope.at("gate_proj"), width, inner, config.mlp_bias)?,
-            up_proj: columns(&scope.at("up_proj"), width, inner, config.mlp_bias)?,
-            down_proj: rows(&scope.at("down_proj"), inner, width, config.mlp_bias)?,
-        })
-    }
-}
-
-impl Mlp {
-    /// Takes the normalized stream by value, so that it is dropped as soon as it has been read.
-    fn forward_of(&self, x: Tensor, recompute: bool) -> Result<Tensor> {
-        let x = gathered(self.region.as_ref(), self.label, x)?;
-        let project = |layer: &ColumnParallelLinear| match recompute {
-            true => {
-                let layer = layer.clone();
-                recompute_output(move |x| layer.forward_gathered(&x[0]), &[&x])
-            }
-            false => layer.forward_gathered(&x),
-        };
-        let (gate, up) = (project(&self.gate_proj)?, project(&self.up_proj)?);
-        drop(x);
-        let _owner = Span::layer(self.down_proj.label());
-        self.down_proj.finish(gate.swiglu_linear(&up, self.down_proj.weight())?)
-    }
-}
-
-impl Module for Mlp {
-    members!(gate_proj, up_proj, down_proj);
 }

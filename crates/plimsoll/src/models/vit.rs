@@ -199,7 +199,7 @@ impl Module for Patches {
         };
         let patches = cut.permute(&order)?.flatten(3, 5)?.flatten(1, 2)?;
         drop(cut);
-        patches.linear(&filters, Some(&self.bias))
+        patches.linear(&filters, &self.bias)
     }
 }
 
@@ -326,7 +326,7 @@ impl Block {
 impl Block {
     fn add_to(&self, stream: &mut ResidualStream, recompute_mlp: bool) -> Result<()> {
         let x = stream.normalized(&self.ln_1)?;
-        let mixed = self.self_attention.attend(&x, &x, &x, MultiheadOptions::default())?.0;
+        let mixed = self.self_attention.forward(&x, &x, &x, MultiheadOptions::default())?.0;
         drop(x);
         stream.add_dropped(mixed, &self.dropout)?;
         let down = self.mlp.forward_of(stream.normalized(&self.ln_2)?, recompute_mlp)?;

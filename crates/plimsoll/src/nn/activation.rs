@@ -56,9 +56,6 @@ plain! {
     /// `min(max(x + 3, 0), 6) / 6`. Like `torch.nn.Hardsigmoid`.
     Hardsigmoid => hardsigmoid
 
-    /// `ln(1 + e^x)`. Like `torch.nn.Softplus` with its defaults.
-    Softplus => softplus
-
     /// `ln(1 / (1 + e^-x))`. Like `torch.nn.LogSigmoid`.
     LogSigmoid => log_sigmoid
 
@@ -127,6 +124,9 @@ configured! {
 
     /// `x` where it is above `threshold`, else `value`. Like `torch.nn.Threshold`.
     Threshold(threshold: f64 = 0.0, value: f64 = 0.0) => threshold
+
+    /// `ln(1 + e^(beta · x)) / beta`, but `x` where `beta · x` is above `threshold`. Like `torch.nn.Softplus`.
+    Softplus(beta: f64 = 1.0, threshold: f64 = 20.0) => softplus_with
 
     /// Half of a dimension times the sigmoid of the other half. Like `torch.nn.GLU`.
     GLU(dim: isize = -1) => glu

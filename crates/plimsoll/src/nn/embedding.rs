@@ -72,7 +72,7 @@ impl Module for Embedding {
 /// let bag = EmbeddingBag::new(&Scope::new(&device, 1), 10, 3, BagMode::Mean)?;
 /// let words = Tensor::from_slice(&[1i64, 2, 4, 5], &[4], &device)?;
 /// let starts = Tensor::from_slice(&[0i64, 3], &[2], &device)?;
-/// assert_eq!(bag.run(&words, Some(&starts), None)?.shape(), [2, 3]);
+/// assert_eq!(bag.forward(&words, &starts, None)?.shape(), [2, 3]);
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -97,11 +97,11 @@ impl EmbeddingBag {
     ///
     /// # Errors
     /// The errors of [`Tensor::embedding_bag`].
-    pub fn run(
+    pub fn forward<'a>(
         &self,
         indices: &Tensor,
-        offsets: Option<&Tensor>,
-        per_sample_weights: Option<&Tensor>,
+        offsets: impl Into<Option<&'a Tensor>>,
+        per_sample_weights: impl Into<Option<&'a Tensor>>,
     ) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         indices.embedding_bag(&self.weight, offsets, self.mode, per_sample_weights)
@@ -113,6 +113,6 @@ impl Module for EmbeddingBag {
 
     /// Each row of indices is a bag.
     fn forward(&self, indices: &Tensor) -> Result<Tensor> {
-        self.run(indices, None, None)
+        self.forward(indices, None, None)
     }
 }

@@ -35,8 +35,8 @@ impl Linear {
     }
 
     /// A layer with these parameters, `[outputs, inputs]` and `[outputs]`, which other layers may share.
-    pub fn of(scope: &Scope, weight: Parameter, bias: Option<Parameter>) -> Linear {
-        Linear { label: scope.label(), weight, bias }
+    pub fn of(scope: &Scope, weight: Parameter, bias: impl Into<Option<Parameter>>) -> Linear {
+        Linear { label: scope.label(), weight, bias: bias.into() }
     }
 
     /// The label of the layer's allocations.

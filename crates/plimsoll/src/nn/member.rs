@@ -1,9 +1,13 @@
-//! The members of a module, by name: parameters, buffers, its mode, and modules inside it.
+//! The members of a module, by name: parameters, buffers, its mode, and modules inside it; modules of any type ([`Layer`]), and how
+//! they are found by their paths.
 //!
 //! A layer lists its fields once, with the macro [`members!`](crate::members); everything that [`super::Module`] does to a
 //! complete model goes through these lists.
 
 use std::borrow::Cow;
+use std::fmt;
+
+use plimsoll_tensor::{Error, Result, Tensor};
 
 use super::{Buffer, Mode, Module, Parameter};
 
@@ -125,6 +129,120 @@ impl<'a> MembersMut<'a> {
     }
 }
 
+/// A module that can be cloned; clones share parameters. Every module that is `Clone` is one.
+///
+/// ```
+/// use plimsoll::nn::{Layer, Linear, Module, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let linear: Box<dyn Layer> = Box::new(Linear::new(&Scope::new(&Device::cpu(), 1), 4, 2)?);
+/// assert!(linear.clone().parameters()[0].is_same(&linear.parameters()[0]));
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+pub trait Layer: Module {
+    /// A clone of this module.
+    fn clone_layer(&self) -> Box<dyn Layer>;
+}
+
+impl<M: Module + Clone> Layer for M {
+    fn clone_layer(&self) -> Box<dyn Layer> {
+        Box::new(self.clone())
+    }
+}
+
+impl Clone for Box<dyn Layer> {
+    fn clone(&self) -> Box<dyn Layer> {
+        (**self).clone_layer()
+    }
+}
+
+impl fmt::Debug for dyn Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind())
+    }
+}
+
+impl Module for Box<dyn Layer> {
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        (**self).forward(input)
+    }
+
+    fn members<'a>(&'a self, list: &mut Members<'a>) {
+        (**self).members(list);
+    }
+
+    fn members_mut<'a>(&'a mut self, list: &mut MembersMut<'a>) {
+        (**self).members_mut(list);
+    }
+
+    fn kind(&self) -> &'static str {
+        (**self).kind()
+    }
+
+    fn inner(&self) -> Option<&dyn Module> {
+        Some(&**self)
+    }
+
+    fn inner_mut(&mut self) -> Option<&mut dyn Module> {
+        Some(&mut **self)
+    }
+}
+
+/// Makes a layer from the one that it replaces.
+pub type Replacement<'a> = dyn FnMut(Box<dyn Layer>) -> Result<Box<dyn Layer>> + 'a;
+
+/// The module at a path, as the list of its owner has it.
+pub(super) fn find<'a, M: Module + ?Sized>(module: &'a M, path: &str) -> Option<&'a dyn Module> {
+    let mut list = Members::default();
+    module.members(&mut list);
+    list.0.into_iter().find_map(|(name, member)| {
+        let Member::Module(inner) = member else { return None };
+        match path.strip_prefix(&*name)? {
+            "" => Some(inner),
+            rest => find(inner, rest.strip_prefix('.')?),
+        }
+    })
+}
+
+/// [`find`], mutable.
+pub(super) fn find_mut<'a, M: Module + ?Sized>(module: &'a mut M, path: &str) -> Option<&'a mut dyn Module> {
+    let mut list = MembersMut::default();
+    module.members_mut(&mut list);
+    list.0.into_iter().find_map(|(name, member)| {
+        let MemberMut::Module(inner) = member else { return None };
+        match path.strip_prefix(&*name)? {
+            "" => Some(inner),
+            rest => find_mut(inner, rest.strip_prefix('.')?),
+        }
+    })
+}
+
+/// The error for a path without a module, or with one that is not in a slot: it lists the slots.
+pub(super) fn no_slot<M: Module + ?Sized>(op: &'static str, module: &M, path: &str) -> Error {
+    let mut slots = Vec::new();
+    list_slots(module, "", &mut slots);
+    let what = if find(module, path).is_some() { "is not in a slot" } else { "is not a module" };
+    let known = match slots.len() {
+        0 => "the model has no slots: make the field a `Slot`".to_owned(),
+        1..=8 => format!("slots are {}", slots.join(", ")),
+        count => format!("the {count} slots are {}, … {}", slots[..4].join(", "), slots[count - 1]),
+    };
+    Error::Argument { op, message: format!("`{path}` {what} of this {}; {known}", module.kind()) }
+}
+
+fn list_slots<M: Module + ?Sized>(module: &M, prefix: &str, slots: &mut Vec<String>) {
+    let mut list = Members::default();
+    module.members(&mut list);
+    for (name, member) in list.0 {
+        if let Member::Module(inner) = member {
+            let path = if prefix.is_empty() { name.into_owned() } else { format!("{prefix}.{name}") };
+            if inner.own_hooks().is_some() {
+                slots.push(path.clone());
+            }
+            list_slots(inner, &path, slots);
+        }
+    }
+}
+
 /// The name of a field for [`members!`](crate::members): the name of `r#box` is `box`.
 #[doc(hidden)]
 pub fn field_name(field: &'static str) -> &'static str {
@@ -171,7 +289,9 @@ pub fn field_name(field: &'static str) -> &'static str {
 /// ```
 #[macro_export]
 macro_rules! members {
-    ($($field:ident $(= $name:literal)?),* $(,)?) => {
+    (@name $field:tt) => { $crate::nn::field_name(stringify!($field)) };
+    (@name $field:tt $name:literal) => { $name };
+    ($($field:tt $(= $name:literal)?),* $(,)?) => {
         fn members<'a>(&'a self, list: &mut $crate::nn::Members<'a>) {
             $(list.add($crate::members!(@name $field $($name)?), &self.$field);)*
         }
@@ -180,6 +300,4 @@ macro_rules! members {
             $(list.add($crate::members!(@name $field $($name)?), &mut self.$field);)*
         }
     };
-    (@name $field:ident) => { $crate::nn::field_name(stringify!($field)) };
-    (@name $field:ident $name:literal) => { $name };
 }

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_tensor::{DType, Device, Error, MemoryFormat, Result, Tensor};
 
-use super::member::{Member, MemberMut, Members, MembersMut};
+use super::member::{Layer, Member, MemberMut, Members, MembersMut, Replacement, find, find_mut, no_slot};
+use super::module_hooks::ModuleHooks;
 use super::summary::Summary;
 use crate::state_dict::{IncompatibleKeys, SerializeError, StateDict, Strict, TensorSource, load_into};
 
@@ -57,6 +58,76 @@ pub trait Module: Any + Send + Sync {
         let path = std::any::type_name::<Self>();
         let path = path.split('<').next().unwrap_or(path);
         path.rsplit("::").next().unwrap_or(path)
+    }
+
+    /// The module that this one only holds, so that names, lists and searches see it instead.
+    #[doc(hidden)]
+    fn inner(&self) -> Option<&dyn Module> {
+        None
+    }
+
+    #[doc(hidden)]
+    fn inner_mut(&mut self) -> Option<&mut dyn Module> {
+        None
+    }
+
+    /// The hooks of a slot.
+    #[doc(hidden)]
+    fn own_hooks(&self) -> Option<&ModuleHooks> {
+        None
+    }
+
+    /// Replaces the layer of a slot; returns whether this is one.
+    #[doc(hidden)]
+    fn replace_layer(&mut self, by: &mut Replacement<'_>) -> Result<bool> {
+        let _ = by;
+        Ok(false)
+    }
+
+    /// The module at a path such as `transformer.h.0.attn`. A caller that knows its type can `downcast_ref` it, as
+    /// [`Module::apply`] shows. Like `torch.nn.Module.get_submodule`.
+    ///
+    /// # Errors
+    /// No module at this path.
+    fn get_submodule(&self, target: &str) -> Result<&dyn Module> {
+        find(self, target).map(innermost).ok_or_else(|| {
+            let message = format!("`{target}` is not a module of this {}", self.kind());
+            Error::Argument { op: "get_submodule", message }
+        })
+    }
+
+    /// The hooks of the module at a path, which must be in a [`Slot`](super::Slot): functions that its forward and backward pass call.
+    ///
+    /// # Errors
+    /// No slot at this path; the error lists the slots.
+    fn hooks(&self, target: &str) -> Result<ModuleHooks> {
+        let hooks = find(self, target).and_then(|module| module.own_hooks());
+        hooks.cloned().ok_or_else(|| no_slot("hooks", self, target))
+    }
+
+    /// Puts another layer into the [`Slot`](super::Slot) at a path. `make` gets the layer that is there, which the new one may keep.
+    /// Optimizers that have a parameter of the old layer keep it. As `torch.nn.Module.set_submodule`.
+    ///
+    /// # Errors
+    /// No slot at this path (the error lists the slots); the error of `make`. In both cases nothing has changed.
+    fn replace_submodule<L: Layer>(
+        &mut self,
+        target: &str,
+        make: impl FnOnce(Box<dyn Layer>) -> Result<L>,
+    ) -> Result<()>
+    where
+        Self: Sized,
+    {
+        let mut make = Some(make);
+        let mut by = |layer: Box<dyn Layer>| -> Result<Box<dyn Layer>> {
+            let Some(make) = make.take() else { return Ok(layer) };
+            Ok(Box::new(make(layer)?))
+        };
+        let replaced = match find_mut(self, target) {
+            Some(module) => module.replace_layer(&mut by)?,
+            None => false,
+        };
+        if replaced { Ok(()) } else { Err(no_slot("replace_submodule", self, target)) }
     }
 
     /// Handles of the parameters, each once.
@@ -319,7 +390,22 @@ fn apply(module: &mut dyn Module, f: &mut dyn FnMut(&mut dyn Module) -> Result<(
             apply(inner, f)?;
         }
     }
-    f(module)
+    f(innermost_mut(module))
+}
+
+/// The module itself, or the one that it only holds.
+fn innermost(module: &dyn Module) -> &dyn Module {
+    module.inner().map_or(module, innermost)
+}
+
+fn innermost_mut(module: &mut dyn Module) -> &mut dyn Module {
+    match module.inner().is_some() {
+        true => match module.inner_mut() {
+            Some(inner) => innermost_mut(inner),
+            None => unreachable!("a module that holds another one holds it mutably too"),
+        },
+        false => module,
+    }
 }
 
 /// Replaces parameters and buffers, which are identified by their ids.
@@ -365,7 +451,13 @@ fn walk_list<'a>(list: Members<'a>, prefix: &str, visit: &mut dyn FnMut(String, 
     }
     for (name, member) in inner {
         let path = join(prefix, &name);
-        visit(path.clone(), member);
+        visit(
+            path.clone(),
+            match member {
+                Member::Module(module) => Member::Module(innermost(module)),
+                own => own,
+            },
+        );
         if let Member::Module(module) = member {
             let mut list = Members::default();
             module.members(&mut list);
@@ -374,7 +466,7 @@ fn walk_list<'a>(list: Members<'a>, prefix: &str, visit: &mut dyn FnMut(String, 
     }
 }
 
-fn walk_mut<M: Module + ?Sized>(module: &mut M, visit: &mut dyn FnMut(MemberMut<'_>)) {
+pub(super) fn walk_mut<M: Module + ?Sized>(module: &mut M, visit: &mut dyn FnMut(MemberMut<'_>)) {
     let mut list = MembersMut::default();
     module.members_mut(&mut list);
     for (_, member) in list.0 {

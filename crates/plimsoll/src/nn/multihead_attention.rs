@@ -71,7 +71,7 @@ pub struct MultiheadOptions<'a> {
 /// let options = MultiheadAttentionOptions { batch_first: true, ..MultiheadAttentionOptions::default() };
 /// let attention = MultiheadAttention::new(&Scope::new(&device, 1), 16, 4, options)?;
 /// let x = Tensor::randn(&[2, 5, 16], &device)?; // batch, length, width
-/// let (y, _) = attention.attend(&x, &x, &x, MultiheadOptions { is_causal: true, ..MultiheadOptions::default() })?;
+/// let (y, _) = attention.forward(&x, &x, &x, MultiheadOptions { is_causal: true, ..MultiheadOptions::default() })?;
 /// assert_eq!(y.shape(), [2, 5, 16]);
 /// let names: Vec<String> = attention.named_parameters().into_iter().map(|(name, _)| name).collect();
 /// assert_eq!(names, ["in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"]);
@@ -168,7 +168,7 @@ impl MultiheadAttention {
     ///
     /// # Errors
     /// Sizes or types that do not match; out of memory.
-    pub fn attend(
+    pub fn forward(
         &self,
         query: &Tensor,
         key: &Tensor,
@@ -347,6 +347,6 @@ impl Module for MultiheadAttention {
 
     /// Attention of a tensor to itself, without masks.
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        Ok(self.attend(input, input, input, MultiheadOptions::default())?.0)
+        Ok(self.forward(input, input, input, MultiheadOptions::default())?.0)
     }
 }

@@ -193,7 +193,7 @@ impl RmsNorm {
     /// Shapes or types that differ; out of memory.
     pub fn forward_add(&self, input: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         let _owner = Span::layer(self.label);
-        input.add_rms_norm(residual, Some(&self.weight), self.eps)
+        input.add_rms_norm(residual, &self.weight, self.eps)
     }
 }
 
@@ -202,7 +202,7 @@ impl Module for RmsNorm {
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
-        input.rms_norm(Some(&self.weight), self.eps)
+        input.rms_norm(&self.weight, self.eps)
     }
 }
 

@@ -65,6 +65,11 @@ impl Parameter {
         self.made.set_listed();
     }
 
+    /// Puts another tensor into the parameter's place for a while. Returns the one that was there.
+    pub(super) fn swap(&mut self, tensor: Tensor) -> Tensor {
+        std::mem::replace(&mut self.tensor, tensor)
+    }
+
     pub(super) fn replace(&mut self, tensor: Tensor) {
         if tensor.is_same(&self.tensor) {
             return;
@@ -78,6 +83,19 @@ impl Parameter {
 impl fmt::Debug for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Parameter").field(&self.tensor).finish()
+    }
+}
+
+impl AsRef<Tensor> for Parameter {
+    fn as_ref(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
+/// A parameter as an optional argument, such as a bias: `x.linear(&self.weight, &self.bias)`.
+impl<'a> From<&'a Parameter> for Option<&'a Tensor> {
+    fn from(parameter: &'a Parameter) -> Option<&'a Tensor> {
+        Some(parameter)
     }
 }
 
@@ -129,8 +147,19 @@ impl Buffer {
         &self.tensor
     }
 
+    /// Puts another tensor into the buffer's place for a while. Returns the one that was there.
+    pub(super) fn swap(&mut self, tensor: Tensor) -> Tensor {
+        std::mem::replace(&mut self.tensor, tensor)
+    }
+
     pub(super) fn replace(&mut self, tensor: Tensor) {
         self.tensor = tensor;
+    }
+}
+
+impl AsRef<Tensor> for Buffer {
+    fn as_ref(&self) -> &Tensor {
+        &self.tensor
     }
 }
 
@@ -145,3 +174,23 @@ impl Deref for Buffer {
 fn label_of(tensor: &Tensor) -> LabelId {
     intern(&tensor.label())
 }
+
+/// `tensor + &parameter` and so on, for owned and borrowed tensors.
+macro_rules! operators {
+    ($($trait:ident $method:ident)*) => {$(
+        impl std::ops::$trait<&Parameter> for Tensor {
+            type Output = Result<Tensor>;
+            fn $method(self, parameter: &Parameter) -> Result<Tensor> {
+                Tensor::$method(&self, parameter)
+            }
+        }
+
+        impl std::ops::$trait<&Parameter> for &Tensor {
+            type Output = Result<Tensor>;
+            fn $method(self, parameter: &Parameter) -> Result<Tensor> {
+                Tensor::$method(self, parameter)
+            }
+        }
+    )*};
+}
+operators!(Add add Sub sub Mul mul Div div);

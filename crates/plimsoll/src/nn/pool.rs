@@ -113,14 +113,14 @@ macro_rules! with_places {
             ///
             /// # Errors
             /// Shapes that differ; indices outside the image; out of memory.
-            pub fn run(
+            pub fn forward(
                 &self,
                 input: &Tensor,
                 indices: &Tensor,
-                output_size: Option<[usize; $d]>,
+                output_size: impl Into<Option<[usize; $d]>>,
             ) -> Result<Tensor> {
                 let _owner = Span::layer(self.label);
-                input.$unpool(indices, self.options, output_size)
+                input.$unpool(indices, self.options, output_size.into())
             }
         }
     )*};
@@ -140,7 +140,7 @@ with_places! {
 /// let (pool, unpool) = (MaxPool2d::new(&scope, 2)?, MaxUnpool2d::new(&scope, 2)?);
 /// let x = Tensor::from_slice(&[1.0f32, 5.0, 2.0, 3.0], &[1, 1, 2, 2], &device)?;
 /// let (largest, places) = pool.forward_with_indices(&x)?;
-/// assert_eq!(unpool.run(&largest, &places, None)?.to_vec::<f32>()?, [0.0, 5.0, 0.0, 0.0]);
+/// assert_eq!(unpool.forward(&largest, &places, None)?.to_vec::<f32>()?, [0.0, 5.0, 0.0, 0.0]);
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 #[derive(Clone, Debug)]

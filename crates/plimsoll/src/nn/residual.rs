@@ -141,6 +141,13 @@ impl ResidualStream {
         Ok(ResidualStream { sum: self.sum.select(dim, index)?, part, ..self })
     }
 
+    /// Replaces the stream by what `layer` computes from it.
+    pub(crate) fn replace(&mut self, layer: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<()> {
+        self.settle(self.label)?;
+        self.sum = layer(&self.sum)?;
+        Ok(())
+    }
+
     /// Returns the stream without normalizing it.
     pub(crate) fn into_sum(mut self) -> Result<Tensor> {
         self.settle(self.label)?;

@@ -135,7 +135,15 @@ impl Scope {
     /// A path that is already in use in this model; out of memory. The path stays in use even after the parameter is dropped: to
     /// build again, start from a new root.
     pub fn parameter(&self, name: &str, shape: &[usize], init: Init) -> Result<Parameter> {
-        let path = self.name(name);
+        self.at(name).own_parameter(shape, init)
+    }
+
+    /// Makes a parameter whose path is that of this place, for a field of [`module!`](crate::module).
+    ///
+    /// # Errors
+    /// As [`Scope::parameter`].
+    pub fn own_parameter(&self, shape: &[usize], init: Init) -> Result<Parameter> {
+        let path = self.path.clone();
         self.take(&path)?;
         let _owner = Span::of(Category::Parameter, label::intern(&path));
         let tensor = Tensor::empty(shape, DType::F32, &self.device)?;

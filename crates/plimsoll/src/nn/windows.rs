@@ -63,7 +63,7 @@ impl Module for Fold {
 /// let device = Device::cpu();
 /// let layer = Bilinear::new(&Scope::new(&device, 1), 3, 4, 5)?;
 /// let (x, y) = (Tensor::ones(&[2, 3], &device)?, Tensor::ones(&[2, 4], &device)?);
-/// assert_eq!(layer.run(&x, &y)?.shape(), [2, 5]);
+/// assert_eq!(layer.forward(&x, &y)?.shape(), [2, 5]);
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -88,9 +88,9 @@ impl Bilinear {
     ///
     /// # Errors
     /// The errors of [`Tensor::bilinear`].
-    pub fn run(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
-        x.bilinear(y, &self.weight, Some(&self.bias))
+        x.bilinear(y, &self.weight, &self.bias)
     }
 }
 

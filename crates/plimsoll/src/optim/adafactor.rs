@@ -81,8 +81,8 @@ impl Algorithm for AdafactorOptions {
         vec![without("row_var", rows + 1), without("col_var", rows)]
     }
 
-    fn rule(&self) -> Rule {
+    fn rule(&self) -> Option<Rule> {
         let AdafactorOptions { lr, beta2_decay, eps: (eps1, eps2), d, weight_decay, maximize } = *self;
-        Rule::Adafactor(AdafactorStep { lr, beta2_decay, eps1, eps2, d, weight_decay, maximize })
+        Some(Rule::Adafactor(AdafactorStep { lr, beta2_decay, eps1, eps2, d, weight_decay, maximize }))
     }
 }

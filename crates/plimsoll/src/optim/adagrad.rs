@@ -74,8 +74,8 @@ impl Algorithm for AdagradOptions {
         vec![StateTensor { name: "sum", shape: shape.to_vec(), start }]
     }
 
-    fn rule(&self) -> Rule {
+    fn rule(&self) -> Option<Rule> {
         let AdagradOptions { lr, lr_decay, weight_decay, eps, maximize, .. } = *self;
-        Rule::Adagrad(AdagradStep { lr, lr_decay, weight_decay, eps, maximize })
+        Some(Rule::Adagrad(AdagradStep { lr, lr_decay, weight_decay, eps, maximize }))
     }
 }

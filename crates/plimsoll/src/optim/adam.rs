@@ -88,9 +88,9 @@ macro_rules! adam {
                 names.iter().map(|name| StateTensor::zeros(name, shape)).collect()
             }
 
-            fn rule(&self) -> Rule {
+            fn rule(&self) -> Option<Rule> {
                 let $options { lr, betas: (beta1, beta2), eps, weight_decay, amsgrad, maximize } = *self;
-                Rule::Adam(AdamStep {
+                Some(Rule::Adam(AdamStep {
                     lr,
                     beta1,
                     beta2,
@@ -100,7 +100,7 @@ macro_rules! adam {
                     amsgrad,
                     maximize,
                     step: 0,
-                })
+                }))
             }
         }
     };

@@ -6,9 +6,52 @@ use plimsoll_tensor::op::Rule;
 use plimsoll_tensor::{Error, Result, Tensor};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// The options of an optimizer, with the state and the update rule that follow from them. Options serialize under PyTorch's
-/// names.
+/// names. [`OptimizerOf`](super::OptimizerOf) of them has the rest: groups, state, master weights, state dicts, and steps in captured
+/// graphs and of sharded parameters.
+///
+/// ```
+/// use plimsoll::optim::{Algorithm, Optimizer, OptimizerOf, StateTensor, Updating};
+/// use plimsoll::{Device, Result, Tensor};
+/// use serde::{Deserialize, Serialize};
+///
+/// /// Steps by the sign of the momentum.
+/// #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// struct SignOptions {
+///     lr: f64,
+///     momentum: f64,
+/// }
+///
+/// impl Algorithm for SignOptions {
+///     const NAME: &'static str = "sign";
+///     fn lr(&self) -> f64 {
+///         self.lr
+///     }
+///     fn set_lr(&mut self, lr: f64) {
+///         self.lr = lr;
+///     }
+///     fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
+///         vec![StateTensor::zeros("momentum_buffer", shape)]
+///     }
+///     fn numbers(&self, _step: u64) -> Vec<f64> {
+///         vec![-self.lr]
+///     }
+///     fn update(&self, at: &Updating<'_>) -> Result<Tensor> {
+///         let ([momentum], [minus_lr]) = (at.state()?, at.numbers()?);
+///         momentum.lerp_scalar_(at.grad, 1.0 - self.momentum)?;
+///         momentum.sign()? * minus_lr
+///     }
+/// }
+///
+/// let w = Tensor::ones(&[2], &Device::cpu())?.requires_grad_(true)?;
+/// let mut sign = OptimizerOf::new(vec![w.clone()], SignOptions { lr: 0.25, momentum: 0.9 });
+/// w.square()?.sum()?.backward()?;
+/// sign.step()?;
+/// assert_eq!(w.to_vec::<f32>()?, [0.75; 2]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
 pub trait Algorithm: Clone + Debug + Default + Send + Sync + Serialize + DeserializeOwned + 'static {
     /// Its name in errors: `adamw`.
     const NAME: &'static str;
@@ -16,11 +59,17 @@ pub trait Algorithm: Clone + Debug + Default + Send + Sync + Serialize + Deseria
     /// Whether PyTorch's state counts the steps of each parameter.
     const COUNTS_STEPS: bool = true;
 
-    /// Rejects options that PyTorch rejects. See Note [Options are checked at each step].
+    /// Whether an update needs the complete parameter, for a norm of it for example. Sharded parameters are then refused.
+    const WHOLE: bool = false;
+
+    /// Rejects options that PyTorch rejects. See Note [Options are checked at each step]. By default, options that are numbers must
+    /// be 0 or more, and those of `betas` also below 1.
     ///
     /// # Errors
     /// The first invalid option, with the requirement.
-    fn check(&self) -> Result<()>;
+    fn check(&self) -> Result<()> {
+        check_numbers(self)
+    }
 
     /// Rejects a parameter that the algorithm cannot update.
     ///
@@ -50,8 +99,85 @@ pub trait Algorithm: Clone + Debug + Default + Send + Sync + Serialize + Deseria
     /// The state tensors of a parameter of this shape, in the order in which the rule takes them.
     fn state(&self, shape: &[usize]) -> Vec<StateTensor>;
 
-    /// The rule by which a step changes parameters.
-    fn rule(&self) -> Rule;
+    /// The rule by which a step changes all parameters, if there is a kernel for it. Otherwise [`Algorithm::update`] is called for
+    /// each parameter.
+    fn rule(&self) -> Option<Rule> {
+        None
+    }
+
+    /// The numbers that [`Algorithm::update`] reads and that change from step to step: the learning rate, corrections of averages.
+    /// The step of a parameter is counted from 1. An update that read them elsewhere would be wrong in a captured graph, which
+    /// repeats its operations.
+    fn numbers(&self, step: u64) -> Vec<f64> {
+        let _ = step;
+        Vec::new()
+    }
+
+    /// Changes the state of a parameter, and returns what to add to the parameter. It is made of operations on tensors, which are
+    /// not recorded. An algorithm with a [`Algorithm::rule`] needs none.
+    ///
+    /// # Errors
+    /// The errors of its operations. The parameters before this one have then taken the step.
+    fn update(&self, at: &Updating<'_>) -> Result<Tensor> {
+        let _ = at;
+        Err(Error::argument(Self::NAME, "the algorithm has neither a rule nor an update"))
+    }
+}
+
+/// What an [`Algorithm::update`] reads and changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Updating<'a> {
+    /// The parameter, or its 32-bit master copy. The update is added to it; it must not be changed.
+    pub parameter: &'a Tensor,
+    /// Its gradient, in the same type.
+    pub grad: &'a Tensor,
+    pub(super) state: &'a [Tensor],
+    pub(super) numbers: &'a [Tensor],
+}
+
+impl<'a> Updating<'a> {
+    /// The tensors of [`Algorithm::state`], to be changed in place.
+    ///
+    /// # Errors
+    /// Another number of them.
+    pub fn state<const N: usize>(&self) -> Result<[&'a Tensor; N]> {
+        listed("state tensors", self.state)
+    }
+
+    /// The numbers of [`Algorithm::numbers`], as tensors without dimensions.
+    ///
+    /// # Errors
+    /// Another number of them.
+    pub fn numbers<const N: usize>(&self) -> Result<[&'a Tensor; N]> {
+        listed("numbers", self.numbers)
+    }
+
+    /// The gradient of a loss with `weight_decay / 2` times the square of the parameter: the weight decay of all optimizers whose
+    /// decay is not decoupled.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn grad_with_decay(&self, weight_decay: f64) -> Result<Tensor> {
+        if weight_decay == 0.0 { Ok(self.grad.clone()) } else { self.grad + (self.parameter * weight_decay)? }
+    }
+}
+
+impl Updating<'_> {
+    /// The gradient, and the multiple of the parameter by which it shrinks in addition to the step: one of the two has the decay.
+    pub(super) fn decayed(&self, weight_decay: f64, is_decoupled: bool) -> Result<(Tensor, f64)> {
+        match is_decoupled {
+            true => Ok((self.grad.clone(), weight_decay)),
+            false => Ok((self.grad_with_decay(weight_decay)?, 0.0)),
+        }
+    }
+}
+
+fn listed<'a, const N: usize>(what: &str, tensors: &'a [Tensor]) -> Result<[&'a Tensor; N]> {
+    let all: Vec<&Tensor> = tensors.iter().collect();
+    all.try_into().map_err(|all: Vec<_>| {
+        let message = format!("the algorithm declares {} {what}, and its update takes {N}", all.len());
+        Error::argument("update", message)
+    })
 }
 
 /// Implements the methods of [`Algorithm`] for the options that schedulers change: the field `lr`, and the momentum or first
@@ -119,4 +245,29 @@ pub(super) fn require_betas(op: &'static str, betas: (f64, f64)) -> Result<()> {
         require(op, (0.0..1.0).contains(&beta), name, beta, "at least 0 and below 1")?;
     }
     Ok(())
+}
+
+/// Rejects options that are negative or NaN, and betas outside [0, 1).
+pub(super) fn check_numbers<O: Algorithm>(options: &O) -> Result<()> {
+    let Ok(Value::Object(all)) = serde_json::to_value(options) else { return Ok(()) };
+    for (name, value) in &all {
+        match value {
+            Value::Number(number) => {
+                require_not_negative(O::NAME, name, number.as_f64().unwrap_or(f64::NAN))?;
+            }
+            // NaN and infinity are not numbers in JSON; an option that is `None` is not a number here either.
+            Value::Array(pair) if name == "betas" => {
+                let beta = |i: usize| pair.get(i).and_then(Value::as_f64).unwrap_or(f64::NAN);
+                require_betas(O::NAME, (beta(0), beta(1)))?;
+            }
+            _ => {}
+        }
+    }
+    require_not_negative(O::NAME, "lr", options.lr())
+}
+
+/// Takes a gradient into the running means of Adam: of the gradients, and of their squares.
+pub(super) fn update_means(grad: &Tensor, mean: &Tensor, square: &Tensor, betas: (f64, f64)) -> Result<()> {
+    mean.lerp_scalar_(grad, 1.0 - betas.0)?;
+    square.lerp_scalar_(grad.square()?, 1.0 - betas.1)
 }

@@ -1,10 +1,11 @@
 //! The parameters of an optimizer: [`ParamGroup`]s, each with its own options, and the state of each parameter.
 
 use plimsoll_tensor::label::{self, Category, Span};
-use plimsoll_tensor::op::{Slot, optimizer_step, optimizer_step_rounded};
+use plimsoll_tensor::op::{Rule, Slot, optimizer_step, optimizer_step_rounded};
 use plimsoll_tensor::{DType, Device, Error, Result, Tensor};
 
 use super::algorithm::{Algorithm, StateTensor};
+use super::numbers::{Numbers, ParameterStep};
 
 /// Parameters that share options.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub struct ParamGroup<O> {
     /// Whether 16-bit parameters have 32-bit master copies.
     pub(super) master_weights: bool,
     pub(super) initial_lr: Option<f64>,
+    /// What the updates of an algorithm without a kernel read.
+    pub(super) numbers: Numbers,
 }
 
 /// The state of one parameter.
@@ -42,27 +45,17 @@ pub(super) const MASTER: &str = "master_weight";
 /// A newly allocated state tensor: the parameter's number, the tensor's name, and the tensor.
 pub(super) type Fresh = (usize, &'static str, Tensor);
 
-/// One parameter's part of a step.
-struct ParameterStep {
-    /// Its number in the group.
-    at: usize,
-    grad: Tensor,
-    state: Vec<Tensor>,
-    master: Option<Tensor>,
-    step: u64,
-}
-
-impl ParameterStep {
-    fn slot<'a>(&'a self, parameters: &'a [Tensor]) -> Slot<'a> {
-        let parameter = self.master.as_ref().unwrap_or(&parameters[self.at]);
-        Slot { parameter, grad: &self.grad, state: &self.state, step: self.step }
-    }
-}
-
 impl<O: Algorithm> ParamGroup<O> {
     pub(super) fn new(parameters: Vec<Tensor>, options: O) -> ParamGroup<O> {
         let states = vec![State::default(); parameters.len()];
-        ParamGroup { options, parameters, states, master_weights: false, initial_lr: None }
+        ParamGroup {
+            options,
+            parameters,
+            states,
+            master_weights: false,
+            initial_lr: None,
+            numbers: Numbers::default(),
+        }
     }
 
     /// The state tensors that a parameter needs, and their type.
@@ -104,7 +97,7 @@ impl<O: Algorithm> ParamGroup<O> {
         Ok(fresh)
     }
 
-    /// Steps every parameter that has a gradient: one call for each device.
+    /// Steps every parameter that has a gradient.
     pub(super) fn step(&mut self, fresh: &[Fresh]) -> Result<()> {
         let mut work = Vec::new();
         for (at, (parameter, state)) in self.parameters.iter().zip(&self.states).enumerate() {
@@ -120,6 +113,22 @@ impl<O: Algorithm> ParamGroup<O> {
             let step = state.next_step::<O>(is_new);
             work.push(ParameterStep { at, grad, state: state_tensors, master, step });
         }
+        match self.options.rule() {
+            Some(rule) => self.step_by(&rule, &work)?,
+            None => self.numbers.update(&self.options, &self.parameters, &work)?,
+        }
+        // Stored only now, because the next step must not find state that a failed step did not fill.
+        for work in &work {
+            self.states[work.at].steps += 1;
+        }
+        for (at, name, tensor) in fresh {
+            self.states[*at].tensors.push((name, tensor.clone()));
+        }
+        Ok(())
+    }
+
+    /// Steps by a kernel: one call for each device.
+    fn step_by(&self, rule: &Rule, work: &[ParameterStep]) -> Result<()> {
         let mut devices: Vec<&Device> = Vec::new();
         for parameter in work.iter().map(|work| &self.parameters[work.at]) {
             if !devices.contains(&parameter.device()) {
@@ -130,10 +139,9 @@ impl<O: Algorithm> ParamGroup<O> {
             let here = work.iter().filter(|work| self.parameters[work.at].device() == device);
             let (masters, direct): (Vec<&ParameterStep>, Vec<&ParameterStep>) =
                 here.partition(|work| work.master.is_some());
-            let rule = self.options.rule();
             let rounded: Vec<&Tensor> = masters.iter().map(|work| &self.parameters[work.at]).collect();
             let slots: Vec<Slot<'_>> = masters.iter().map(|work| work.slot(&self.parameters)).collect();
-            optimizer_step_rounded(&rule, &slots, &rounded)?;
+            optimizer_step_rounded(rule, &slots, &rounded)?;
             // Rules that work on a complete matrix compute in 32 bits: 16-bit types are converted for them, one parameter at a
             // time.
             let converted = |slot: &Slot<'_>| {
@@ -141,15 +149,8 @@ impl<O: Algorithm> ParamGroup<O> {
             };
             let slots = direct.iter().map(|work| work.slot(&self.parameters));
             let (apart, together): (Vec<_>, Vec<_>) = slots.partition(converted);
-            optimizer_step(&rule, &together)?;
-            apart.iter().try_for_each(|slot| optimizer_step(&rule, std::slice::from_ref(slot)))?;
-        }
-        // Stored only now, because the next step must not find state that a failed step did not fill.
-        for work in &work {
-            self.states[work.at].steps += 1;
-        }
-        for (at, name, tensor) in fresh {
-            self.states[*at].tensors.push((name, tensor.clone()));
+            optimizer_step(rule, &together)?;
+            apart.iter().try_for_each(|slot| optimizer_step(rule, std::slice::from_ref(slot)))?;
         }
         Ok(())
     }

@@ -55,8 +55,8 @@ impl Algorithm for LionOptions {
         vec![StateTensor::zeros("exp_avg", shape)]
     }
 
-    fn rule(&self) -> Rule {
+    fn rule(&self) -> Option<Rule> {
         let LionOptions { lr, betas: (beta1, beta2), weight_decay } = *self;
-        Rule::Lion(LionStep { lr, beta1, beta2, weight_decay })
+        Some(Rule::Lion(LionStep { lr, beta1, beta2, weight_decay }))
     }
 }

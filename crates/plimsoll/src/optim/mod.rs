@@ -1,36 +1,49 @@
 //! Optimizers, with PyTorch's names, formulas and defaults. A step updates parameters and state in place, in one pass without
 //! temporaries, and handles all parameters of a group in one call.
 //!
-//! An optimizer is defined by its options (`sgd.rs`, `adam.rs`, …), which implement [`Algorithm`]. [`OptimizerOf`] has everything
+//! An optimizer is defined by its options (`sgd.rs`, `adam.rs`, …), which implement [`Algorithm`], by a kernel or (`lamb.rs`, `nadam.rs`, …) by
+//! operations on tensors (`numbers.rs`). [`OptimizerOf`] has everything
 //! else, which is the same for all: parameter groups, state, state dicts (`state_dict.rs`). [`lr_scheduler`] changes learning
-//! rates, `clip.rs` gradients.
+//! rates, `clip.rs` gradients; [`swa_utils`] averages parameters.
 
+mod adadelta;
 mod adafactor;
 mod adagrad;
 mod adam;
+mod adamax;
 mod algorithm;
 mod clip;
 mod groups;
 mod in_backward;
+mod lamb;
 mod lion;
 pub mod lr_scheduler;
 mod muon;
+mod nadam;
+mod numbers;
 mod optimizer_of;
+mod radam;
 mod replay;
 mod rmsprop;
 mod sgd;
 mod state_dict;
+pub mod swa_utils;
 
+pub use adadelta::{Adadelta, AdadeltaOptions};
 pub use adafactor::{Adafactor, AdafactorOptions};
 pub use adagrad::{Adagrad, AdagradOptions};
 pub use adam::{Adam, AdamOptions, AdamW, AdamWOptions};
-pub use algorithm::{Algorithm, StateTensor};
+pub use adamax::{Adamax, AdamaxOptions};
+pub use algorithm::{Algorithm, StateTensor, Updating};
 pub use clip::{clip_grad_norm_, clip_grad_value_};
 pub use groups::ParamGroup;
 pub use in_backward::{StepInBackward, step_in_backward};
+pub use lamb::{Lamb, LambOptions};
 pub use lion::{Lion, LionOptions};
 pub use muon::{AdjustLr, Muon, MuonOptions};
+pub use nadam::{NAdam, NAdamOptions};
 pub use optimizer_of::OptimizerOf;
+pub use radam::{RAdam, RAdamOptions};
 pub use rmsprop::{RmsProp, RmsPropOptions};
 pub use sgd::{Sgd, SgdOptions};
 pub use state_dict::{GroupState, OptimizerState, ParamState};

@@ -104,7 +104,7 @@ impl Algorithm for MuonOptions {
         vec![StateTensor::zeros("momentum_buffer", shape)]
     }
 
-    fn rule(&self) -> Rule {
+    fn rule(&self) -> Option<Rule> {
         let MuonOptions { lr, weight_decay, momentum, nesterov, eps, .. } = *self;
         let adjustment = match self.adjust_lr_fn.unwrap_or_default() {
             AdjustLr::Original => LrAdjustment::Original,
@@ -112,7 +112,7 @@ impl Algorithm for MuonOptions {
             AdjustLr::SpectralUnclamped => LrAdjustment::SpectralUnclamped,
         };
         let (coefficients, iterations) = (self.ns_coefficients, self.ns_steps);
-        Rule::Muon(MuonStep {
+        Some(Rule::Muon(MuonStep {
             lr,
             weight_decay,
             momentum,
@@ -121,6 +121,6 @@ impl Algorithm for MuonOptions {
             eps,
             iterations,
             adjustment,
-        })
+        }))
     }
 }

@@ -113,14 +113,15 @@ impl<O: Algorithm> Optimizer for OptimizerOf<O> {
         self.check_parameters()?;
         for group in &self.param_groups {
             group.options.check()?;
-            if group.options.rule().is_whole() {
+            let is_whole = O::WHOLE || group.options.rule().is_some_and(|rule| rule.is_whole());
+            if is_whole {
                 check_whole(O::NAME, group.parameters.iter())?;
             }
-            if group.options.rule().is_whole()
+            if is_whole
                 && let Some(parameter) = group.parameters.iter().find(|parameter| parameter.is_shard())
             {
                 let message = format!(
-                    "{} is sharded, and this optimizer needs complete matrices: use AdamW, or `Shard::Nothing`",
+                    "{} is sharded, and this optimizer needs complete parameters: use AdamW, or `Shard::Nothing`",
                     parameter.label()
                 );
                 return Err(Error::argument(O::NAME, message));

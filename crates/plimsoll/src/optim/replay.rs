@@ -10,6 +10,12 @@ use super::groups::{MASTER, ParamGroup};
 /// Sets the step numbers of the graph's steps that belong to these groups. Returns how many there are.
 pub(super) fn replay<O: Algorithm>(groups: &mut [ParamGroup<O>], graph: &mut Graph) -> Result<usize> {
     let mut places: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+    for group in groups.iter_mut().filter(|group| group.options.rule().is_none()) {
+        group.options.check()?;
+        let next = |at: usize| group.states[at].next_step::<O>(false);
+        let stepped = group.numbers.replay(&group.options, &group.parameters, next)?;
+        stepped.into_iter().for_each(|at| group.states[at].steps += 1);
+    }
     for (number, group) in groups.iter().enumerate() {
         group.options.check()?;
         for (at, (parameter, state)) in group.parameters.iter().zip(&group.states).enumerate() {
@@ -25,7 +31,8 @@ pub(super) fn replay<O: Algorithm>(groups: &mut [ParamGroup<O>], graph: &mut Gra
         let Some(&(group, _)) = found.first() else { continue };
         let next = |&(group, at): &(usize, usize)| groups[group].states[at].next_step::<O>(false);
         let numbers: Vec<u64> = found.iter().map(next).collect();
-        graph.set_step(step, &groups[group].options.rule(), &numbers)?;
+        let Some(rule) = groups[group].options.rule() else { continue };
+        graph.set_step(step, &rule, &numbers)?;
         found.iter().for_each(|&(group, at)| groups[group].states[at].steps += 1);
         own += 1;
     }

@@ -79,8 +79,8 @@ impl Algorithm for RmsPropOptions {
         names.map(|name| StateTensor::zeros(name, shape)).collect()
     }
 
-    fn rule(&self) -> Rule {
+    fn rule(&self) -> Option<Rule> {
         let RmsPropOptions { lr, alpha, eps, weight_decay, momentum, centered, maximize } = *self;
-        Rule::RmsProp(RmsPropStep { lr, alpha, eps, weight_decay, momentum, centered, maximize })
+        Some(Rule::RmsProp(RmsPropStep { lr, alpha, eps, weight_decay, momentum, centered, maximize }))
     }
 }

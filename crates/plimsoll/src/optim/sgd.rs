@@ -73,8 +73,8 @@ impl Algorithm for SgdOptions {
         if self.momentum == 0.0 { Vec::new() } else { vec![buffer] }
     }
 
-    fn rule(&self) -> Rule {
+    fn rule(&self) -> Option<Rule> {
         let SgdOptions { lr, momentum, dampening, weight_decay, nesterov, maximize } = *self;
-        Rule::Sgd(SgdStep { lr, momentum, dampening, weight_decay, nesterov, first: false, maximize })
+        Some(Rule::Sgd(SgdStep { lr, momentum, dampening, weight_decay, nesterov, first: false, maximize }))
     }
 }

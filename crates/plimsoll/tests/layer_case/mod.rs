@@ -62,7 +62,7 @@ pub(crate) fn check<M: Module>(
     let own = parameters.iter().map(|(name, tensor)| (name.clone(), tensor.shape().to_vec())).collect();
     assert_eq!(names, own, "{case}");
     for (name, parameter) in &parameters {
-        plimsoll::no_grad(|| parameter.copy_(&wave(name, parameter.shape()))).unwrap();
+        plimsoll::no_grad(|| parameter.copy_(wave(name, parameter.shape()))).unwrap();
     }
     let tensors: Vec<Tensor> =
         inputs.iter().map(|(name, shape)| wave(name, shape).requires_grad_(true).unwrap()).collect();

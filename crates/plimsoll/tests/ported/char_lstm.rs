@@ -2,35 +2,23 @@
 
 use plimsoll::nn::{Embedding, LSTM, LayerNorm, Linear, Module, PackedSequence, RecurrentOptions, Scope};
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, clip_grad_norm_};
-use plimsoll::{CrossEntropyOptions, Result, Tensor, members};
+use plimsoll::{CrossEntropyOptions, Result, Tensor, module};
 
 use super::fill;
 
-struct CharLstm {
-    embed: Embedding,
-    lstm: LSTM,
-    norm: LayerNorm,
-    head: Linear,
-}
-
-impl Module for CharLstm {
-    members!(embed, lstm, norm, head);
+module! {
+    struct CharLstm(s, vocab: usize, width: usize, hidden: usize, options: RecurrentOptions) {
+        embed: Embedding = Embedding::new(s, vocab, width)?.padding_idx(0),
+        lstm: LSTM = LSTM::new(s, width, hidden, options)?,
+        norm: LayerNorm = LayerNorm::new(s, hidden)?,
+        head: Linear = Linear::new(s, hidden, vocab)?,
+    }
 }
 
 impl CharLstm {
-    fn new(s: &Scope, vocab: usize, width: usize, hidden: usize) -> Result<CharLstm> {
-        let options = RecurrentOptions { num_layers: 2, batch_first: true, ..RecurrentOptions::default() };
-        Ok(CharLstm {
-            embed: Embedding::new(&s.at("embed"), vocab, width)?.padding_idx(0),
-            lstm: LSTM::new(&s.at("lstm"), width, hidden, options)?,
-            norm: LayerNorm::new(&s.at("norm"), hidden)?,
-            head: Linear::new(&s.at("head"), hidden, vocab)?,
-        })
-    }
-
     fn run(&self, x: &Tensor, lengths: &[usize]) -> Result<(Tensor, Tensor)> {
         let packed = PackedSequence::pack_padded(&self.embed.forward(x)?, lengths, true)?;
-        let (out, (h, _)) = self.lstm.run_packed(&packed, None)?;
+        let (out, (h, _)) = self.lstm.forward_packed(&packed, None)?;
         let (out, _) = out.pad(true, 0.0, None)?;
         Ok((self.head.forward(&self.norm.forward(&out)?)?, h.select(0, -1)?))
     }
@@ -38,7 +26,8 @@ impl CharLstm {
 
 pub(crate) fn losses() -> Result<Vec<f32>> {
     let device = crate::on_device::device();
-    let model = CharLstm::new(&Scope::new(&device, 1), 13, 10, 12)?;
+    let options = RecurrentOptions { num_layers: 2, batch_first: true, ..RecurrentOptions::default() };
+    let model = CharLstm::new(&Scope::new(&device, 1), 13, 10, 12, options)?;
     fill(&model)?;
     let criterion =
         CrossEntropyOptions { ignore_index: 0, label_smoothing: 0.1, ..CrossEntropyOptions::default() };
@@ -53,7 +42,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         optimizer.zero_grad();
         let (logits, last) = model.run(&inputs, &lengths)?;
         let loss = logits.transpose(1, 2)?.cross_entropy_with(&targets, criterion)?;
-        let loss = (&loss + &(1e-2 * &last.pow_scalar(2)?.mean()?)?)?;
+        let loss = (&loss + (1e-2 * last.pow_scalar(2)?.mean()?)?)?;
         loss.backward()?;
         clip_grad_norm_(&model.parameters(), 0.5, 2.0)?;
         optimizer.step()?;

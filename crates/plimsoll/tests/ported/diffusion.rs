@@ -2,55 +2,40 @@
 
 use plimsoll::nn::{Conv1d, Conv2d, GroupNorm, Linear, Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_norm_};
-use plimsoll::{DType, InterpolateMode, ResizeTo, Result, Tensor, members, no_grad};
+use plimsoll::{DType, InterpolateMode, ResizeTo, Result, Tensor, module, no_grad};
 
 use super::{fill, tensor};
 
-struct ResBlock {
-    norm1: GroupNorm,
-    conv1: Conv2d,
-    time: Linear,
-    norm2: GroupNorm,
-    conv2: Conv2d,
-    skip: Option<Conv2d>,
-}
-
-impl Module for ResBlock {
-    members!(norm1, conv1, time, norm2, conv2, skip);
+module! {
+    struct ResBlock(s, inputs: usize, outputs: usize, width: usize) {
+        norm1: GroupNorm = GroupNorm::new(s, 4, inputs)?,
+        conv1: Conv2d = Conv2d::new(s, inputs, outputs, 3)?.padding(1),
+        time: Linear = Linear::new(s, width, 2 * outputs)?,
+        norm2: GroupNorm = GroupNorm::new(s, 4, outputs)?,
+        conv2: Conv2d = Conv2d::new(s, outputs, outputs, 3)?.padding(1),
+        skip: Option<Conv2d> = (inputs != outputs).then(|| Conv2d::new(s, inputs, outputs, 1)).transpose()?,
+    }
 }
 
 impl ResBlock {
-    fn new(s: &Scope, inputs: usize, outputs: usize, width: usize) -> Result<ResBlock> {
-        Ok(ResBlock {
-            norm1: GroupNorm::new(&s.at("norm1"), 4, inputs)?,
-            conv1: Conv2d::new(&s.at("conv1"), inputs, outputs, 3)?.padding(1),
-            time: Linear::new(&s.at("time"), width, 2 * outputs)?,
-            norm2: GroupNorm::new(&s.at("norm2"), 4, outputs)?,
-            conv2: Conv2d::new(&s.at("conv2"), outputs, outputs, 3)?.padding(1),
-            skip: (inputs != outputs).then(|| Conv2d::new(&s.at("skip"), inputs, outputs, 1)).transpose()?,
-        })
-    }
-
     fn run(&self, x: &Tensor, t: &Tensor) -> Result<Tensor> {
         let h = self.conv1.forward(&self.norm1.forward(x)?.silu()?)?;
         let time = self.time.forward(&t.silu()?)?.unsqueeze(-1)?.unsqueeze(-1)?;
         let parts = time.chunk(2, 1)?;
         let [scale, shift] = &parts[..] else { unreachable!("two chunks") };
-        let h = (&(&self.norm2.forward(&h)? * &(1.0 + scale)?)? + shift)?;
+        let h = ((self.norm2.forward(&h)? * (1.0 + scale)?)? + shift)?;
         let skip = self.skip.as_ref().map_or(Ok(x.clone()), |skip| skip.forward(x))?;
-        &self.conv2.forward(&h.silu()?)? + &skip
+        self.conv2.forward(&h.silu()?)? + &skip
     }
 }
 
-struct AttentionBlock {
-    heads: usize,
-    norm: GroupNorm,
-    qkv: Conv1d,
-    out: Conv1d,
-}
-
-impl Module for AttentionBlock {
-    members!(norm, qkv, out);
+module! {
+    struct AttentionBlock(s, channels: usize, heads: usize) {
+        heads: usize,
+        norm: GroupNorm = GroupNorm::new(s, 4, channels)?,
+        qkv: Conv1d = Conv1d::new(s, channels, 3 * channels, 1)?,
+        out: Conv1d = Conv1d::new(s, channels, channels, 1)?,
+    }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let &[n, c, h, w] = x.shape() else { unreachable!("images") };
@@ -58,60 +43,35 @@ impl Module for AttentionBlock {
         let qkv = qkv.reshape(&[n, 3, self.heads, c / self.heads, h * w])?.unbind(1)?;
         let [q, k, v] = &qkv[..] else { unreachable!("three of them") };
         let scale = ((c / self.heads) as f64).powf(-0.5);
-        let weights = (&Tensor::einsum("nhct,nhcs->nhts", &[q, k])? * scale)?;
+        let weights = (Tensor::einsum("nhct,nhcs->nhts", &[q, k])? * scale)?;
         let out = Tensor::einsum("nhts,nhcs->nhct", &[&weights.softmax(-1)?, v])?.reshape(&[n, c, h * w])?;
-        x + &self.out.forward(&out)?.reshape(&[n, c, h, w])?
+        x + self.out.forward(&out)?.reshape(&[n, c, h, w])?
     }
 }
 
-struct UNet {
-    width: usize,
-    time1: Linear,
-    time2: Linear,
-    first: Conv2d,
-    down: ResBlock,
-    pool: Conv2d,
-    mid1: ResBlock,
-    attention: AttentionBlock,
-    mid2: ResBlock,
-    up: ResBlock,
-    norm: GroupNorm,
-    last: Conv2d,
-}
-
-impl Module for UNet {
-    members!(time1, time2, first, down, pool, mid1, attention, mid2, up, norm, last);
+module! {
+    struct UNet(s, channels: usize, width: usize) {
+        width: usize,
+        time1: Linear = Linear::new(s, width, width)?,
+        time2: Linear = Linear::new(s, width, width)?,
+        first: Conv2d = Conv2d::new(s, 3, channels, 3)?.padding(1),
+        down: ResBlock = ResBlock::new(s, channels, channels, width)?,
+        pool: Conv2d = Conv2d::new(s, channels, channels, 3)?.stride(2).padding(1),
+        mid1: ResBlock = ResBlock::new(s, channels, 2 * channels, width)?,
+        attention: AttentionBlock = AttentionBlock::new(s, 2 * channels, 2)?,
+        mid2: ResBlock = ResBlock::new(s, 2 * channels, channels, width)?,
+        up: ResBlock = ResBlock::new(s, 2 * channels, channels, width)?,
+        norm: GroupNorm = GroupNorm::new(s, 4, channels)?,
+        last: Conv2d = Conv2d::new(s, channels, 3, 3)?.padding(1),
+    }
 }
 
 impl UNet {
-    fn new(s: &Scope, channels: usize, width: usize) -> Result<UNet> {
-        let attention = &s.at("attention");
-        Ok(UNet {
-            width,
-            time1: Linear::new(&s.at("time1"), width, width)?,
-            time2: Linear::new(&s.at("time2"), width, width)?,
-            first: Conv2d::new(&s.at("first"), 3, channels, 3)?.padding(1),
-            down: ResBlock::new(&s.at("down"), channels, channels, width)?,
-            pool: Conv2d::new(&s.at("pool"), channels, channels, 3)?.stride(2).padding(1),
-            mid1: ResBlock::new(&s.at("mid1"), channels, 2 * channels, width)?,
-            attention: AttentionBlock {
-                heads: 2,
-                norm: GroupNorm::new(&attention.at("norm"), 4, 2 * channels)?,
-                qkv: Conv1d::new(&attention.at("qkv"), 2 * channels, 6 * channels, 1)?,
-                out: Conv1d::new(&attention.at("out"), 2 * channels, 2 * channels, 1)?,
-            },
-            mid2: ResBlock::new(&s.at("mid2"), 2 * channels, channels, width)?,
-            up: ResBlock::new(&s.at("up"), 2 * channels, channels, width)?,
-            norm: GroupNorm::new(&s.at("norm"), 4, channels)?,
-            last: Conv2d::new(&s.at("last"), channels, 3, 3)?.padding(1),
-        })
-    }
-
     fn embed(&self, t: &Tensor) -> Result<Tensor> {
         let half = self.width / 2;
         let steps = Tensor::arange(half, t.device())?.to_dtype(DType::F32)?;
         let frequencies = (&steps * (-10_000f64.ln() / half as f64))?.exp()?;
-        let angles = (&t.unsqueeze(1)?.to_dtype(DType::F32)? * &frequencies.unsqueeze(0)?)?;
+        let angles = (t.unsqueeze(1)?.to_dtype(DType::F32)? * frequencies.unsqueeze(0)?)?;
         Tensor::cat(&[&angles.sin()?, &angles.cos()?], -1)
     }
 
@@ -141,7 +101,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         let (x, target) = (tensor(step, &[2, 3, 8, 8], &device)?, tensor(step + 50, &[2, 3, 8, 8], &device)?);
         let t = Tensor::from_slice(&[step as i64 % 10, (3 * step as i64 + 4) % 10], &[2], &device)?;
         let a = alphas.index_select(0, &t)?.view(&[-1, 1, 1, 1])?;
-        let noisy = (&(&a.sqrt()? * &x)? + &(&(1.0 - &a)?.sqrt()? * &target)?)?;
+        let noisy = ((a.sqrt()? * &x)? + ((1.0 - &a)?.sqrt()? * &target)?)?;
         let loss = model.run(&noisy, &t)?.mse_loss(&target)?;
         optimizer.zero_grad();
         loss.backward()?;

@@ -3,75 +3,50 @@
 use plimsoll::Reduction;
 use plimsoll::nn::{Init, Linear, Module, Parameter, Scope};
 use plimsoll::optim::{Adam, AdamOptions, Optimizer};
-use plimsoll::{Result, ScatterReduction, Tensor, members};
+use plimsoll::{Result, ScatterReduction, Tensor, module};
 
 use super::{fill, tensor};
 
-struct GraphAttention {
-    heads: usize,
-    outputs: usize,
-    lin: Linear,
-    att_src: Parameter,
-    att_dst: Parameter,
-    bias: Parameter,
-}
-
-impl Module for GraphAttention {
-    members!(lin, att_src, att_dst, bias);
+module! {
+    struct GraphAttention(s, inputs: usize, outputs: usize, heads: usize) {
+        heads: usize,
+        outputs: usize,
+        lin: Linear = Linear::without_bias(s, inputs, heads * outputs)?,
+        att_src: Parameter = s.own_parameter(&[1, heads, outputs], Init::Normal(0.1))?,
+        att_dst: Parameter = s.own_parameter(&[1, heads, outputs], Init::Normal(0.1))?,
+        bias: Parameter = s.own_parameter(&[heads * outputs], Init::Normal(0.1))?,
+    }
 }
 
 impl GraphAttention {
-    fn new(s: &Scope, inputs: usize, outputs: usize, heads: usize) -> Result<GraphAttention> {
-        let parameter = |name: &str, shape: &[usize]| s.parameter(name, shape, Init::Normal(0.1));
-        Ok(GraphAttention {
-            heads,
-            outputs,
-            lin: Linear::without_bias(&s.at("lin"), inputs, heads * outputs)?,
-            att_src: parameter("att_src", &[1, heads, outputs])?,
-            att_dst: parameter("att_dst", &[1, heads, outputs])?,
-            bias: parameter("bias", &[heads * outputs])?,
-        })
-    }
-
     fn over(&self, x: &Tensor, [src, dst]: [&Tensor; 2]) -> Result<Tensor> {
         let nodes = x.shape()[0];
         let h = self.lin.forward(x)?.view(&[-1, self.heads as isize, self.outputs as isize])?;
         let part = |weight: &Tensor, ends: &Tensor| (&h * weight)?.sum_dims(&[-1])?.index(&[Some(ends)]);
-        let score = (&part(&self.att_src, src)? + &part(&self.att_dst, dst)?)?.leaky_relu(0.2)?;
+        let score = (part(&self.att_src, src)? + part(&self.att_dst, dst)?)?.leaky_relu(0.2)?;
         let index = dst.unsqueeze(1)?.expand_as(&score)?;
         let zeros = Tensor::zeros(&[nodes, self.heads], x.device())?;
-        let top = zeros.scatter_reduce(0, &index, &score.detach(), ScatterReduction::Amax, false)?;
-        let weight = (&score - &top.index(&[Some(dst)])?)?.exp()?;
+        let top = zeros.scatter_reduce(0, &index, score.detach(), ScatterReduction::Amax, false)?;
+        let weight = (&score - top.index(&[Some(dst)])?)?.exp()?;
         let total = Tensor::zeros(&[nodes, self.heads], x.device())?.scatter_add(0, &index, &weight)?;
-        let weight = (&weight / &(&total.index(&[Some(dst)])? + 1e-16)?)?;
-        let messages = (&h.index(&[Some(src)])? * &weight.unsqueeze(-1)?)?;
+        let weight = (&weight / (total.index(&[Some(dst)])? + 1e-16)?)?;
+        let messages = (h.index(&[Some(src)])? * weight.unsqueeze(-1)?)?;
         let out =
             Tensor::zeros(&[nodes, self.heads, self.outputs], x.device())?.index_add(0, dst, &messages)?;
-        &out.flatten(1, -1)? + &*self.bias
+        out.flatten(1, -1)? + &self.bias
     }
 }
 
-struct GraphNet {
-    gat1: GraphAttention,
-    gat2: GraphAttention,
-    node: Linear,
-    graph: Linear,
-}
-
-impl Module for GraphNet {
-    members!(gat1, gat2, node, graph);
+module! {
+    struct GraphNet(s) {
+        gat1: GraphAttention = GraphAttention::new(s, 6, 5, 3)?,
+        gat2: GraphAttention = GraphAttention::new(s, 15, 8, 1)?,
+        node: Linear = Linear::new(s, 8, 4)?,
+        graph: Linear = Linear::new(s, 16, 3)?,
+    }
 }
 
 impl GraphNet {
-    fn new(s: &Scope) -> Result<GraphNet> {
-        Ok(GraphNet {
-            gat1: GraphAttention::new(&s.at("gat1"), 6, 5, 3)?,
-            gat2: GraphAttention::new(&s.at("gat2"), 15, 8, 1)?,
-            node: Linear::new(&s.at("node"), 8, 4)?,
-            graph: Linear::new(&s.at("graph"), 16, 3)?,
-        })
-    }
-
     fn run(&self, x: &Tensor, edges: [&Tensor; 2], batch: &Tensor, graphs: usize) -> Result<[Tensor; 2]> {
         let h = self.gat1.over(x, edges)?.elu(1.0)?;
         let h = self.gat2.over(&h, edges)?.elu(1.0)?;
@@ -94,7 +69,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
     let batch = here.floor_divide_scalar(6)?;
     let first = batch.mul_scalar(6)?;
     let to =
-        |times: i64, plus: i64| &first + &here.mul_scalar(times)?.add_scalar(plus)?.remainder_scalar(6)?;
+        |times: i64, plus: i64| &first + here.mul_scalar(times)?.add_scalar(plus)?.remainder_scalar(6)?;
     let src = Tensor::cat(&[&here, &here, &here], 0)?;
     let dst = Tensor::cat(&[&here, &to(1, 1)?, &to(5, 2)?], 0)?;
     let mask = here.remainder_scalar(3)?.ne_scalar(1)?;
@@ -106,8 +81,8 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         optimizer.zero_grad();
         let [of_nodes, of_graphs] = model.run(&x, [&src, &dst], &batch, graphs)?;
         let picked = of_nodes.index(&[Some(&mask)])?.log_softmax(1)?;
-        let of_nodes = picked.nll_loss(&node_target.index(&[Some(&mask)])?, Reduction::Mean)?;
-        let loss = (&of_nodes + &of_graphs.cross_entropy(&graph_target)?)?;
+        let of_nodes = picked.nll_loss(node_target.index(&[Some(&mask)])?, Reduction::Mean)?;
+        let loss = (&of_nodes + of_graphs.cross_entropy(&graph_target)?)?;
         loss.backward()?;
         optimizer.step()?;
         losses.push(loss.item()?);

@@ -5,19 +5,17 @@ use plimsoll::amp::{GradScaler, GradScalerState};
 use plimsoll::autocast::autocast;
 use plimsoll::nn::{Conv2d, GroupNorm, Linear, Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_norm_};
-use plimsoll::{CrossEntropyOptions, DType, MaxPool2dOptions, Result, Tensor, members};
+use plimsoll::{CrossEntropyOptions, DType, MaxPool2dOptions, Result, Tensor, module};
 
 use super::{fill, tensor};
 
-struct Net {
-    conv: Conv2d,
-    norm: GroupNorm,
-    fc1: Linear,
-    fc2: Linear,
-}
-
-impl Module for Net {
-    members!(conv, norm, fc1, fc2);
+module! {
+    struct Net(s) {
+        conv: Conv2d = Conv2d::new(s, 1, 6, 3)?.padding(1),
+        norm: GroupNorm = GroupNorm::new(s, 2, 6)?,
+        fc1: Linear = Linear::new(s, 6 * 4 * 4, 16)?,
+        fc2: Linear = Linear::new(s, 16, 5)?,
+    }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.norm.forward(&self.conv.forward(x)?)?.gelu()?;
@@ -28,13 +26,7 @@ impl Module for Net {
 
 pub(crate) fn losses_and_scales() -> Result<Vec<f64>> {
     let device = crate::on_device::device();
-    let s = Scope::new(&device, 1);
-    let model = Net {
-        conv: Conv2d::new(&s.at("conv"), 1, 6, 3)?.padding(1),
-        norm: GroupNorm::new(&s.at("norm"), 2, 6)?,
-        fc1: Linear::new(&s.at("fc1"), 6 * 4 * 4, 16)?,
-        fc2: Linear::new(&s.at("fc2"), 16, 5)?,
-    };
+    let model = Net::new(&Scope::new(&device, 1))?;
     fill(&model)?;
     let mut optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 5e-3, ..AdamWOptions::default() });
     let start = GradScaler::default().state_dict();
@@ -48,7 +40,7 @@ pub(crate) fn losses_and_scales() -> Result<Vec<f64>> {
             let x = tensor(10 * step + micro, &[4, 1, 8, 8], &device)?;
             let y: Vec<i64> = (0..4).map(|b| ((b + step + micro) % 5) as i64).collect();
             let y = Tensor::from_slice(&y, &[4], &device)?;
-            let loss = autocast(DType::F16, || &model.forward(&x)?.cross_entropy_with(&y, criterion)? / 2.0)?;
+            let loss = autocast(DType::F16, || model.forward(&x)?.cross_entropy_with(&y, criterion)? / 2.0)?;
             scaler.scale(&loss)?.backward()?;
             total += f64::from(loss.item::<f32>()?);
         }

@@ -3,63 +3,49 @@
 use plimsoll::nn::{Conv2d, Conv2dConfig, Init, LayerNorm, Linear, Module, Parameter, Scope};
 use plimsoll::optim::lr_scheduler::{OneCycleLr, Scheduler};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
-use plimsoll::{AttentionOptions, Result, Tensor, WindowOptions, members};
+use plimsoll::{AttentionOptions, Result, Tensor, WindowOptions, module};
 
 use super::{fill, tensor};
 
-struct Masked {
-    embed: Conv2d,
-    position: Parameter,
-    mask_token: Parameter,
-    norm: LayerNorm,
-    qkv: Linear,
-    proj: Linear,
-    head: Linear,
-}
-
-impl Module for Masked {
-    members!(embed, position, mask_token, norm, qkv, proj, head);
+module! {
+    struct Masked(s, width: usize) {
+        embed: Conv2d = Conv2d::with(s, 2, width, Conv2dConfig::new(2).stride(2))?,
+        position: Parameter = s.own_parameter(&[1, 16, width], Init::Zeros)?,
+        mask_token: Parameter = s.own_parameter(&[1, 1, width], Init::Zeros)?,
+        norm: LayerNorm = LayerNorm::new(s, width)?,
+        qkv: Linear = Linear::new(s, width, 3 * width)?,
+        proj: Linear = Linear::new(s, width, width)?,
+        head: Linear = Linear::new(s, width, 8)?,
+    }
 }
 
 impl Masked {
-    fn new(s: &Scope, width: usize) -> Result<Masked> {
-        Ok(Masked {
-            embed: Conv2d::with(&s.at("embed"), 2, width, Conv2dConfig::new(2).stride(2))?,
-            position: s.parameter("position", &[1, 16, width], Init::Zeros)?,
-            mask_token: s.parameter("mask_token", &[1, 1, width], Init::Zeros)?,
-            norm: LayerNorm::new(&s.at("norm"), width)?,
-            qkv: Linear::new(&s.at("qkv"), width, 3 * width)?,
-            proj: Linear::new(&s.at("proj"), width, width)?,
-            head: Linear::new(&s.at("head"), width, 8)?,
-        })
-    }
-
     fn attend(&self, x: &Tensor) -> Result<Tensor> {
         let &[b, t, c] = x.shape() else { unreachable!() };
         let qkv = self.qkv.forward(&self.norm.forward(x)?)?.reshape(&[b, t, 3, 2, c / 2])?;
         let [q, k, v] = &qkv.permute(&[2, 0, 3, 1, 4])?.unbind(0)?[..] else { unreachable!() };
         let seen = q.scaled_dot_product_attention(k, v, AttentionOptions::default())?;
-        x + &self.proj.forward(&seen.transpose(1, 2)?.reshape(&[b, t, c])?)?
+        x + self.proj.forward(&seen.transpose(1, 2)?.reshape(&[b, t, c])?)?
     }
 
     fn run(&self, images: &Tensor, noise: &Tensor) -> Result<Tensor> {
-        let x = (&self.embed.forward(images)?.flatten(2, -1)?.transpose(1, 2)? + &*self.position)?;
+        let x = (self.embed.forward(images)?.flatten(2, -1)?.transpose(1, 2)? + &self.position)?;
         let &[b, t, c] = x.shape() else { unreachable!() };
         let order = noise.argsort(1, false)?;
         let restore = order.argsort(1, false)?;
-        let x = x.gather(1, &order.narrow(1, 0, 4)?.unsqueeze(-1)?.repeat(&[1, 1, c])?)?;
+        let x = x.gather(1, order.narrow(1, 0, 4)?.unsqueeze(-1)?.repeat(&[1, 1, c])?)?;
         let x = self.attend(&x)?;
         let x = Tensor::cat(&[&x, &self.mask_token.repeat(&[b, t - 4, 1])?], 1)?;
-        let x = (&x.gather(1, &restore.unsqueeze(-1)?.repeat(&[1, 1, c])?)? + &*self.position)?;
+        let x = (x.gather(1, restore.unsqueeze(-1)?.repeat(&[1, 1, c])?)? + &self.position)?;
         let mask = Tensor::ones(&[b, t], images.device())?;
         mask.narrow(1, 0, 4)?.fill_(0.0)?;
         let mask = mask.gather(1, &restore)?;
         let patches = WindowOptions { stride: [2, 2], ..WindowOptions::new([2, 2]) };
         let target = images.im2col(patches)?.transpose(1, 2)?;
-        let deviation = (&target.var_keepdim(&[-1], 1.0)? + 1e-6)?.sqrt()?;
-        let target = (&(&target - &target.mean_keepdim(&[-1])?)? / &deviation)?;
-        let loss = (&self.head.forward(&self.attend(&x)?)? - &target)?.pow_scalar(2)?.mean_dims(&[-1])?;
-        &(&loss * &mask)?.sum()? / &mask.sum()?
+        let deviation = (target.var_keepdim(&[-1], 1.0)? + 1e-6)?.sqrt()?;
+        let target = ((&target - target.mean_keepdim(&[-1])?)? / &deviation)?;
+        let loss = (self.head.forward(&self.attend(&x)?)? - &target)?.pow_scalar(2)?.mean_dims(&[-1])?;
+        (&loss * &mask)?.sum()? / mask.sum()?
     }
 }
 

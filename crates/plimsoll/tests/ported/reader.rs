@@ -4,42 +4,34 @@
 use plimsoll::Reduction;
 use plimsoll::nn::{Conv2d, GRU, Linear, Module, RecurrentOptions, Scope};
 use plimsoll::optim::{Optimizer, RmsProp, RmsPropOptions, clip_grad_norm_};
-use plimsoll::{GridPadding, GridSampleOptions, MaxPool2dOptions, Result, Tensor, members};
+use plimsoll::{GridPadding, GridSampleOptions, MaxPool2dOptions, Result, Tensor, module};
 
 use super::{fill, tensor};
 
-struct Reader {
-    place: Linear,
-    conv: Conv2d,
-    gru: GRU,
-    fc: Linear,
-}
-
-impl Module for Reader {
-    members!(place, conv, gru, fc);
+module! {
+    struct Reader(s, two_way: RecurrentOptions) {
+        place: Linear = Linear::new(s, 8 * 16, 6)?,
+        conv: Conv2d = Conv2d::new(s, 1, 8, 3)?.padding(1),
+        gru: GRU = GRU::new(s, 8 * 4, 10, two_way)?,
+        fc: Linear = Linear::new(s, 20, 7)?,
+    }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let moved = self.place.forward(&x.flatten(1, -1)?)?.tanh()?.view(&[-1, 2, 3])?;
-        let theta = (&Tensor::eye(2, 3, x.device())? + &(0.2 * &moved)?)?;
+        let theta = (Tensor::eye(2, 3, x.device())? + (0.2 * &moved)?)?;
         let grid = theta.affine_grid(x.shape(), false)?;
         let options = GridSampleOptions { padding_mode: GridPadding::Border, ..GridSampleOptions::default() };
         let x = self.conv.forward(&x.grid_sample(&grid, options)?)?.relu()?;
         let x = x.max_pool2d(MaxPool2dOptions::new([2, 1]))?;
-        let (x, _) = self.gru.run(&x.permute(&[3, 0, 1, 2])?.flatten(2, -1)?, None)?;
+        let (x, _) = self.gru.forward(&x.permute(&[3, 0, 1, 2])?.flatten(2, -1)?, None)?;
         self.fc.forward(&x)?.log_softmax(2)
     }
 }
 
 pub(crate) fn losses() -> Result<Vec<f32>> {
     let device = crate::on_device::device();
-    let s = Scope::new(&device, 1);
     let two_way = RecurrentOptions { bidirectional: true, ..RecurrentOptions::default() };
-    let model = Reader {
-        place: Linear::new(&s.at("place"), 8 * 16, 6)?,
-        conv: Conv2d::new(&s.at("conv"), 1, 8, 3)?.padding(1),
-        gru: GRU::new(&s.at("gru"), 8 * 4, 10, two_way)?,
-        fc: Linear::new(&s.at("fc"), 20, 7)?,
-    };
+    let model = Reader::new(&Scope::new(&device, 1), two_way)?;
     fill(&model)?;
     let options = RmsPropOptions { lr: 2e-3, momentum: 0.5, ..RmsPropOptions::default() };
     let mut optimizer = RmsProp::new(model.parameters(), options);

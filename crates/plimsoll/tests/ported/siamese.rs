@@ -3,33 +3,21 @@
 use plimsoll::nn::{BatchNorm2d, Conv2d, Linear, Module, Scope};
 use plimsoll::optim::lr_scheduler::{Scheduler, StepLr};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{MaxPool2dOptions, Result, Tensor, members};
+use plimsoll::{MaxPool2dOptions, Result, Tensor, module};
 
 use super::{fill, tensor};
 
-struct Siamese {
-    conv1: Conv2d,
-    conv2: Conv2d,
-    norm: BatchNorm2d,
-    fc1: Linear,
-    fc2: Linear,
-}
-
-impl Module for Siamese {
-    members!(conv1, conv2, norm, fc1, fc2);
+module! {
+    struct Siamese(s) {
+        conv1: Conv2d = Conv2d::new(s, 1, 6, 5)?,
+        conv2: Conv2d = Conv2d::new(s, 6, 8, 3)?.padding(1),
+        norm: BatchNorm2d = BatchNorm2d::new(s, 8)?,
+        fc1: Linear = Linear::new(s, 8 * 4 * 4, 24)?,
+        fc2: Linear = Linear::new(s, 24, 8)?,
+    }
 }
 
 impl Siamese {
-    fn new(s: &Scope) -> Result<Siamese> {
-        Ok(Siamese {
-            conv1: Conv2d::new(&s.at("conv1"), 1, 6, 5)?,
-            conv2: Conv2d::new(&s.at("conv2"), 6, 8, 3)?.padding(1),
-            norm: BatchNorm2d::new(&s.at("norm"), 8)?,
-            fc1: Linear::new(&s.at("fc1"), 8 * 4 * 4, 24)?,
-            fc2: Linear::new(&s.at("fc2"), 24, 8)?,
-        })
-    }
-
     fn embed(&self, x: &Tensor) -> Result<Tensor> {
         let two = MaxPool2dOptions::square(2);
         let x = self.conv1.forward(x)?.relu()?.max_pool2d(two)?;
@@ -45,8 +33,8 @@ impl Siamese {
 
 fn contrastive(a: &Tensor, b: &Tensor, same: &Tensor, margin: f64) -> Result<Tensor> {
     let distance = a.pairwise_distance(b, 2.0)?;
-    let near = (same * &distance.pow_scalar(2)?)?;
-    let far = (&(1.0 - same)? * &(margin - &distance)?.clamp_min(0.0)?.pow_scalar(2)?)?;
+    let near = (same * distance.pow_scalar(2)?)?;
+    let far = ((1.0 - same)? * (margin - &distance)?.clamp_min(0.0)?.pow_scalar(2)?)?;
     (&near + &far)?.mean()
 }
 
@@ -63,7 +51,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         let (a, b) = (tensor(step, &[6, 1, 20, 20], &device)?, tensor(step + 100, &[6, 1, 20, 20], &device)?);
         let same: Vec<f32> = (0..6).map(|i| ((i + step) % 2) as f32).collect();
         let same = Tensor::from_slice(&same, &[6], &device)?;
-        let b = same.view(&[6, 1, 1, 1])?.gt_scalar(0)?.where_cond(&(&a + &(&b * 0.1)?)?, &b)?;
+        let b = same.view(&[6, 1, 1, 1])?.gt_scalar(0)?.where_cond((&a + (&b * 0.1)?)?, &b)?;
         optimizer.zero_grad();
         let (a, b) = model.pair(&a, &b)?;
         let loss = contrastive(&a, &b, &same, 0.5)?;

@@ -6,18 +6,16 @@ use plimsoll::nn::{
     WeightNorm,
 };
 use plimsoll::optim::{Adam, AdamOptions, Optimizer};
-use plimsoll::{Result, Tensor, members, no_grad};
+use plimsoll::{Result, Tensor, module, no_grad};
 
 use super::{fill, tensor};
 
-struct Judge {
-    conv1: SpectralNorm<Conv2d>,
-    conv2: SpectralNorm<Conv2d>,
-    out: SpectralNorm<Linear>,
-}
-
-impl Module for Judge {
-    members!(conv1, conv2, out);
+module! {
+    struct Judge(s) {
+        conv1: SpectralNorm<Conv2d> = SpectralNorm::new(s, Conv2d::new(s, 1, 6, 4)?.stride(2).padding(1))?,
+        conv2: SpectralNorm<Conv2d> = SpectralNorm::new(s, Conv2d::new(s, 6, 8, 4)?.stride(2).padding(1))?,
+        out: SpectralNorm<Linear> = SpectralNorm::new(s, Linear::new(s, 8 * 2 * 2, 1)?)?,
+    }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.conv1.forward(x)?.leaky_relu(0.1)?;
@@ -26,15 +24,13 @@ impl Module for Judge {
     }
 }
 
-struct Painter {
-    fc: WeightNorm<Linear>,
-    up1: ConvTranspose2d,
-    norm: BatchNorm2d,
-    up2: SpectralNorm<ConvTranspose2d>,
-}
-
-impl Module for Painter {
-    members!(fc, up1, norm, up2);
+module! {
+    struct Painter(s, up: ConvTransposeConfig<2>) {
+        fc: WeightNorm<Linear> = WeightNorm::new(s, Linear::new(s, 5, 8 * 2 * 2)?)?,
+        up1: ConvTranspose2d = ConvTranspose2d::with(s, 8, 6, up)?,
+        norm: BatchNorm2d = BatchNorm2d::new(s, 6)?,
+        up2: SpectralNorm<ConvTranspose2d> = SpectralNorm::new(s, ConvTranspose2d::with(s, 6, 1, up)?)?,
+    }
 
     fn forward(&self, z: &Tensor) -> Result<Tensor> {
         let x = self.fc.forward(z)?.view(&[-1, 8, 2, 2])?;
@@ -56,25 +52,9 @@ fn start(model: &impl Module) -> Result<()> {
 pub(crate) fn losses() -> Result<Vec<f32>> {
     let device = crate::on_device::device();
     let scope = Scope::new(&device, 1);
-    let (j, p) = (scope.at("judge"), scope.at("painter"));
-    let conv = |at: &str, inputs, outputs| {
-        let s = j.at(at);
-        SpectralNorm::new(&s, Conv2d::new(&s, inputs, outputs, 4)?.stride(2).padding(1))
-    };
-    let out = j.at("out");
-    let judge = Judge {
-        conv1: conv("conv1", 1, 6)?,
-        conv2: conv("conv2", 6, 8)?,
-        out: SpectralNorm::new(&out, Linear::new(&out, 8 * 2 * 2, 1)?)?,
-    };
-    let up = || ConvTransposeConfig::new(4).stride(2).padding(1);
-    let (fc, up2) = (p.at("fc"), p.at("up2"));
-    let painter = Painter {
-        fc: WeightNorm::new(&fc, Linear::new(&fc, 5, 8 * 2 * 2)?)?,
-        up1: ConvTranspose2d::with(&p.at("up1"), 8, 6, up())?,
-        norm: BatchNorm2d::new(&p.at("norm"), 6)?,
-        up2: SpectralNorm::new(&up2, ConvTranspose2d::with(&up2, 6, 1, up())?)?,
-    };
+    let judge = Judge::new(&scope.at("judge"))?;
+    let up = ConvTransposeConfig::new(4).stride(2).padding(1);
+    let painter = Painter::new(&scope.at("painter"), up)?;
     start(&judge)?;
     start(&painter)?;
     let average: Vec<Tensor> =
@@ -87,8 +67,8 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
         let real = tensor(step, &[4, 1, 8, 8], &device)?;
         let fake = painter.forward(&tensor(step + 50, &[4, 5], &device)?)?.detach();
         j_optimizer.zero_grad();
-        let of_real = (1 - &judge.forward(&real)?)?.relu()?.mean()?;
-        let of_fake = (1 + &judge.forward(&fake)?)?.relu()?.mean()?;
+        let of_real = (1 - judge.forward(&real)?)?.relu()?.mean()?;
+        let of_fake = (1 + judge.forward(&fake)?)?.relu()?.mean()?;
         let loss = (&of_real + &of_fake)?;
         loss.backward()?;
         j_optimizer.step()?;

@@ -4,43 +4,26 @@
 use plimsoll::nn::{Embedding, GRU, GRUCell, Linear, Module, RecurrentOptions, Scope};
 use plimsoll::optim::lr_scheduler::{LambdaLr, Scheduler};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_value_};
-use plimsoll::{CrossEntropyOptions, Result, Tensor, members};
+use plimsoll::{CrossEntropyOptions, Result, Tensor, module};
 
 use super::fill;
 
-struct Translator {
-    embed: Embedding,
-    encoder: GRU,
-    start: Linear,
-    key: Linear,
-    query: Linear,
-    energy: Linear,
-    cell: GRUCell,
-    out: Linear,
-}
-
-impl Module for Translator {
-    members!(embed, encoder, start, key, query, energy, cell, out);
+module! {
+    struct Translator(s, vocab: usize, width: usize, hidden: usize, options: RecurrentOptions) {
+        embed: Embedding = Embedding::new(s, vocab, width)?.padding_idx(0),
+        encoder: GRU = GRU::new(s, width, hidden, options)?,
+        start: Linear = Linear::new(s, 2 * hidden, hidden)?,
+        key: Linear = Linear::without_bias(s, 2 * hidden, hidden)?,
+        query: Linear = Linear::new(s, hidden, hidden)?,
+        energy: Linear = Linear::without_bias(s, hidden, 1)?,
+        cell: GRUCell = GRUCell::new(s, width + 2 * hidden, hidden, true)?,
+        out: Linear = Linear::new(s, 3 * hidden + width, vocab)?,
+    }
 }
 
 impl Translator {
-    fn new(s: &Scope, vocab: usize, width: usize, hidden: usize) -> Result<Translator> {
-        let options =
-            RecurrentOptions { batch_first: true, bidirectional: true, ..RecurrentOptions::default() };
-        Ok(Translator {
-            embed: Embedding::new(&s.at("embed"), vocab, width)?.padding_idx(0),
-            encoder: GRU::new(&s.at("encoder"), width, hidden, options)?,
-            start: Linear::new(&s.at("start"), 2 * hidden, hidden)?,
-            key: Linear::without_bias(&s.at("key"), 2 * hidden, hidden)?,
-            query: Linear::new(&s.at("query"), hidden, hidden)?,
-            energy: Linear::without_bias(&s.at("energy"), hidden, 1)?,
-            cell: GRUCell::new(&s.at("cell"), width + 2 * hidden, hidden, true)?,
-            out: Linear::new(&s.at("out"), 3 * hidden + width, vocab)?,
-        })
-    }
-
     fn run(&self, source: &Tensor, target: &Tensor, teacher: &[bool]) -> Result<Tensor> {
-        let (read, last) = self.encoder.run(&self.embed.forward(source)?, None)?;
+        let (read, last) = self.encoder.forward(&self.embed.forward(source)?, None)?;
         let last = Tensor::cat(&[&last.select(0, 0)?, &last.select(0, 1)?], 1)?;
         let mut h = self.start.forward(&last)?.tanh()?;
         let (keys, padding) = (self.key.forward(&read)?, source.eq_scalar(0)?);
@@ -51,7 +34,7 @@ impl Translator {
             let energy = self.energy.forward(&(&keys + &query)?.tanh()?)?.squeeze(-1)?;
             let weights = energy.masked_fill(&padding, f64::NEG_INFINITY)?.softmax(-1)?;
             let context = weights.unsqueeze(1)?.bmm(&read)?.squeeze(1)?;
-            h = self.cell.step(&Tensor::cat(&[&e, &context], -1)?, Some(&h))?;
+            h = self.cell.forward(&Tensor::cat(&[&e, &context], -1)?, &h)?;
             let logit = self.out.forward(&Tensor::cat(&[&h, &context, &e], -1)?)?;
             word = if taught { target.select(1, t as isize)? } else { logit.argmax(-1)? };
             logits.push(logit);
@@ -62,7 +45,8 @@ impl Translator {
 
 pub(crate) fn losses() -> Result<Vec<f32>> {
     let device = crate::on_device::device();
-    let model = Translator::new(&Scope::new(&device, 1), 14, 8, 10)?;
+    let options = RecurrentOptions { batch_first: true, bidirectional: true, ..RecurrentOptions::default() };
+    let model = Translator::new(&Scope::new(&device, 1), 14, 8, 10, options)?;
     fill(&model)?;
     let mut optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 5e-3, ..AdamWOptions::default() });
     let warm_up = LambdaLr(|step: u64| ((step + 1) as f64 / 3.0).min(1.0));

@@ -1,7 +1,7 @@
 //! The bits of data-parallel training, regardless of what is sharded; and a resumed run.
 
 use plimsoll::nn::{BatchNorm1d, Linear, Module, Scope, Sequential};
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
+use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, RAdam, RAdamOptions, Sgd, SgdOptions};
 use plimsoll::parallel::{Shard, fully_shard};
 use plimsoll::serialize::{Checkpoint, Strict};
 use plimsoll::{Device, ProcessGroup, Result, Tensor};
@@ -34,6 +34,31 @@ fn all_ways_to_shard_have_the_bits_of_data_parallel_training() {
     all_are_equal(Case { freezes: true, drops: true, clips: true, ..Case::default() }, &[2]);
     all_are_equal(Case { is_bfloat16: true, clips: true, ..Case::default() }, &[4]);
     all_are_equal(Case { is_checkpointed: true, drops: true, ..Case::default() }, &[2]);
+}
+
+#[test]
+fn an_optimizer_of_tensor_operations_steps_the_rows_of_each_rank() {
+    let losses = |group: &ProcessGroup, shard: Shard| -> Result<Vec<f32>> {
+        let mut net = Net::new(&Device::cpu())?;
+        let sharded = fully_shard(&mut net, group, options(shard))?;
+        let settings =
+            RAdamOptions { lr: 0.05, betas: (0.8, 0.9), weight_decay: 0.1, ..RAdamOptions::default() };
+        let mut radam = RAdam::new(sharded.parameters(), settings);
+        let mut losses = Vec::new();
+        for _ in 0..6 {
+            radam.zero_grad();
+            let loss = net.loss(group, true)?;
+            loss.backward()?;
+            radam.step()?;
+            losses.push(loss.item()?);
+        }
+        Ok(losses)
+    };
+    let whole = on_ranks(2, |group| losses(group, Shard::Nothing).unwrap());
+    assert!(whole[0][5] < whole[0][0]);
+    for shard in SHARDED {
+        assert_eq!(on_ranks(2, |group| losses(group, shard).unwrap()), whole, "{shard:?}");
+    }
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use plimsoll::amp::GradScaler;
 use plimsoll::nn::{Linear, Module, ModuleList, Scope};
-use plimsoll::optim::{Muon, MuonOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm_, step_in_backward};
+use plimsoll::optim::{
+    Lamb, LambOptions, Muon, MuonOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm_, step_in_backward,
+};
 use plimsoll::parallel::{DdpOptions, DistributedDataParallel, FullyShardOptions, Shard, fully_shard};
 use plimsoll::{Device, ProcessGroup, Result, SimConfig, Tensor, no_grad};
 
@@ -45,7 +47,9 @@ fn what_sharding_cannot_do_is_refused_by_name() {
     );
     assert!(step(before).contains("got another tensor after this optimizer was made"));
     let muon = Muon::new(vec![sharded.parameters().remove(0)], MuonOptions::default()).step();
-    assert!(text(muon).starts_with("muon: root is sharded, and this optimizer needs complete matrices"));
+    assert!(text(muon).starts_with("muon: root is sharded, and this optimizer needs complete parameters"));
+    let lamb = Lamb::new(vec![sharded.parameters().remove(0)], LambOptions::default()).step();
+    assert!(text(lamb).starts_with("lamb: root is sharded, and this optimizer needs complete parameters"));
     let in_backward = step_in_backward(&sharded.parameters(), SgdOptions::default()).map(drop);
     assert!(text(in_backward).contains("cannot be stepped in the backward pass"));
     let clipped = clip_grad_norm_(&sharded.parameters(), 1.0, 2.0).map(drop);

@@ -193,7 +193,7 @@ fn train(group: &ProcessGroup, run: &Path, steps: RangeInclusive<u64>, from: Opt
             Tensor::from_slice(&[0.5f32, -1.0, 2.0, 1.5, 0.25, -2.0], &[2, 3], &Device::cpu()).unwrap();
         let out = model.forward(&x.mul(&noise).unwrap()).unwrap();
         adamw.zero_grad();
-        out.sub(&Tensor::ones(&[2, 2], &Device::cpu()).unwrap())
+        out.sub(Tensor::ones(&[2, 2], &Device::cpu()).unwrap())
             .unwrap()
             .square()
             .unwrap()

@@ -56,7 +56,7 @@ fn parallel_layers_are_parts_of_the_usual_ones() {
         let up = Linear::new(&scope.at("up"), 8, 12).unwrap();
         let down = Linear::new(&scope.at("down"), 12, 8).unwrap();
         let y = down.forward(&up.forward(&x).unwrap().tanh().unwrap()).unwrap();
-        y.mul(&values(&shape).unwrap()).unwrap().sum().unwrap().backward().unwrap();
+        y.mul(values(&shape).unwrap()).unwrap().sum().unwrap().backward().unwrap();
         let grad = |tensor: &Tensor| tensor.grad().unwrap();
         let dim = lead.len();
         let found = on_ranks(2, |rank| {

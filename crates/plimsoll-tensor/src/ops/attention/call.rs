@@ -63,10 +63,11 @@ impl Tensor {
     /// probability outside 0 to 1; out of memory.
     pub fn scaled_dot_product_attention(
         &self,
-        key: &Tensor,
-        value: &Tensor,
+        key: impl AsRef<Tensor>,
+        value: impl AsRef<Tensor>,
         options: AttentionOptions<'_>,
     ) -> Result<Tensor> {
+        let (key, value) = (key.as_ref(), value.as_ref());
         let rank = self.rank();
         if rank < 2 || [key, value].iter().any(|other| other.rank() != rank) {
             let message = format!(

@@ -122,7 +122,13 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible sizes or dtypes; out of memory.
-    pub fn apply_rotary(&self, cos: &Tensor, sin: &Tensor, form: Rotary) -> Result<Tensor> {
+    pub fn apply_rotary(
+        &self,
+        cos: impl AsRef<Tensor>,
+        sin: impl AsRef<Tensor>,
+        form: Rotary,
+    ) -> Result<Tensor> {
+        let (cos, sin) = (cos.as_ref(), sin.as_ref());
         call_one(Rotate { form, sign: 1.0 }, &[self, cos, sin])
     }
 

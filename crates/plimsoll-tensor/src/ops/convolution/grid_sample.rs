@@ -196,7 +196,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible shapes; images without elements; different dtypes; bicubic sampling in three dimensions; out of memory.
-    pub fn grid_sample(&self, grid: &Tensor, options: GridSampleOptions) -> Result<Tensor> {
+    pub fn grid_sample(&self, grid: impl AsRef<Tensor>, options: GridSampleOptions) -> Result<Tensor> {
+        let grid = grid.as_ref();
         let spatial = self.rank().saturating_sub(2);
         let fits = matches!(spatial, 2 | 3)
             && grid.rank() == self.rank()

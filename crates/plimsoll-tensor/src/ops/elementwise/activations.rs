@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 
 /// `ln(1 + e^x)`, without overflow.
 #[inline(always)]
-fn softplus<R: Real>(x: R) -> R {
+pub(super) fn softplus<R: Real>(x: R) -> R {
     let magnitude = x.at_most(R::of(0.0), -x, x);
     x.at_most(R::of(0.0), R::of(0.0), x) + (-magnitude).exp().ln_1p()
 }

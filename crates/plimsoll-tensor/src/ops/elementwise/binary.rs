@@ -435,7 +435,8 @@ macro_rules! binary {
             ///
             /// # Errors
             /// Shapes that do not broadcast; dtypes that the function does not support; different devices; out of memory.
-            pub fn $name(&self, other: &Tensor) -> Result<Tensor> {
+            pub fn $name(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+                let other = other.as_ref();
                 call_one(Binary($row), &[self, other])
             }
 
@@ -444,7 +445,8 @@ macro_rules! binary {
                 ///
                 /// # Errors
                 /// The errors of [`Tensor::add_`]; a dtype that cannot hold the result.
-                pub fn $in_place(&self, other: &Tensor) -> Result<()> {
+                pub fn $in_place(&self, other: impl AsRef<Tensor>) -> Result<()> {
+                    let other = other.as_ref();
                     super::binary::change::<$row>(self, other)
                 }
             )?

@@ -104,13 +104,14 @@ impl Operator for Bits {
 }
 
 macro_rules! bits {
-    ($($(#[$doc:meta])* $name:ident $scalar:ident $op:ident $($trait:ident $sign:ident)?;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident $scalar:ident $op:ident;)*) => {$(
         impl Tensor {
             $(#[$doc])*
             ///
             /// # Errors
             /// A floating-point dtype; shapes that do not broadcast; out of memory.
-            pub fn $name(&self, other: &Tensor) -> Result<Tensor> {
+            pub fn $name(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+                let other = other.as_ref();
                 call_one(Bits::$op, &[self, other])
             }
 
@@ -124,23 +125,16 @@ macro_rules! bits {
                 call_one(Bits::$op, &[self, &Tensor::from_slice(&[other], &[], self.device())?.to_dtype(dtype)?])
             }
         }
-
-        $(impl std::ops::$trait<&Tensor> for &Tensor {
-            type Output = Result<Tensor>;
-            fn $sign(self, other: &Tensor) -> Result<Tensor> {
-                self.$name(other)
-            }
-        })?
     )*};
 }
 
 bits! {
-    /// Bitwise AND, broadcast: `&a & &b`. Like `torch.bitwise_and`.
-    bitwise_and bitwise_and_scalar And BitAnd bitand;
-    /// Bitwise OR, broadcast: `&a | &b`. Like `torch.bitwise_or`.
-    bitwise_or bitwise_or_scalar Or BitOr bitor;
-    /// Bitwise exclusive OR, broadcast: `&a ^ &b`. Like `torch.bitwise_xor`.
-    bitwise_xor bitwise_xor_scalar Xor BitXor bitxor;
+    /// Bitwise AND, broadcast: `a & b`. Like `torch.bitwise_and`.
+    bitwise_and bitwise_and_scalar And;
+    /// Bitwise OR, broadcast: `a | b`. Like `torch.bitwise_or`.
+    bitwise_or bitwise_or_scalar Or;
+    /// Bitwise exclusive OR, broadcast: `a ^ b`. Like `torch.bitwise_xor`.
+    bitwise_xor bitwise_xor_scalar Xor;
     /// Left shift, broadcast. Like `torch.bitwise_left_shift`.
     bitwise_left_shift bitwise_left_shift_scalar LeftShift;
     /// Arithmetic right shift, broadcast. Like `torch.bitwise_right_shift`.
@@ -164,12 +158,5 @@ impl Tensor {
             DType::Bool => self.logical_not(),
             _ => self.bitwise_xor_scalar(-1),
         }
-    }
-}
-
-impl std::ops::Not for &Tensor {
-    type Output = Result<Tensor>;
-    fn not(self) -> Result<Tensor> {
-        self.bitwise_not()
     }
 }

@@ -26,18 +26,20 @@ impl Tensor {
     ///
     /// # Errors
     /// Different devices; a device that computes no values; out of memory.
-    pub fn equal(&self, other: &Tensor) -> Result<bool> {
+    pub fn equal(&self, other: impl AsRef<Tensor>) -> Result<bool> {
+        let other = other.as_ref();
         if self.shape() != other.shape() {
             return Ok(false);
         }
-        self.detach().eq(&other.detach())?.all()?.item::<bool>()
+        self.detach().eq(other.detach())?.all()?.item::<bool>()
     }
 
     /// Where `|self - other| <= atol + rtol · |other|`, broadcast: a tensor of `bool`. Like `torch.isclose`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; `bool` tensors; out of memory.
-    pub fn isclose(&self, other: &Tensor, tolerance: Tolerance) -> Result<Tensor> {
+    pub fn isclose(&self, other: impl AsRef<Tensor>, tolerance: Tolerance) -> Result<Tensor> {
+        let other = other.as_ref();
         let (a, b) = (self.detach(), other.detach());
         let equal = a.eq(&b)?;
         // Integers are compared in 64-bit floating point.
@@ -65,7 +67,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::isclose`]; a device that computes no values.
-    pub fn allclose(&self, other: &Tensor, tolerance: Tolerance) -> Result<bool> {
+    pub fn allclose(&self, other: impl AsRef<Tensor>, tolerance: Tolerance) -> Result<bool> {
+        let other = other.as_ref();
         self.isclose(other, tolerance)?.all()?.item::<bool>()
     }
 }

@@ -252,7 +252,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Different dtypes or dtypes that are not floating-point; shapes that do not broadcast; out of memory.
-    pub fn lerp(&self, end: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    pub fn lerp(&self, end: impl AsRef<Tensor>, weight: impl AsRef<Tensor>) -> Result<Tensor> {
+        let (end, weight) = (end.as_ref(), weight.as_ref());
         call_one(Combine(Formula::Lerp), &[self, end, weight])
     }
 
@@ -260,7 +261,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::lerp`].
-    pub fn lerp_scalar(&self, end: &Tensor, weight: f64) -> Result<Tensor> {
+    pub fn lerp_scalar(&self, end: impl AsRef<Tensor>, weight: f64) -> Result<Tensor> {
+        let end = end.as_ref();
         call_one(Combine(Formula::LerpBy(weight)), &[self, end])
     }
 
@@ -268,7 +270,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::lerp`] and [`Tensor::add_`].
-    pub fn lerp_(&self, end: &Tensor, weight: &Tensor) -> Result<()> {
+    pub fn lerp_(&self, end: impl AsRef<Tensor>, weight: impl AsRef<Tensor>) -> Result<()> {
+        let (end, weight) = (end.as_ref(), weight.as_ref());
         call(CombineInPlace(Formula::Lerp), &[self, end, weight]).map(drop)
     }
 
@@ -284,7 +287,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::lerp_`].
-    pub fn lerp_scalar_(&self, end: &Tensor, weight: f64) -> Result<()> {
+    pub fn lerp_scalar_(&self, end: impl AsRef<Tensor>, weight: f64) -> Result<()> {
+        let end = end.as_ref();
         call(CombineInPlace(Formula::LerpBy(weight)), &[self, end]).map(drop)
     }
 
@@ -292,7 +296,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast; `bool` tensors; out of memory.
-    pub fn addcmul(&self, a: &Tensor, b: &Tensor, value: f64) -> Result<Tensor> {
+    pub fn addcmul(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
+        let (a, b) = (a.as_ref(), b.as_ref());
         let [x, a, b] = promoted([self, a, b])?;
         call_one(Combine(Formula::Addcmul(value)), &[&x, &a, &b])
     }
@@ -301,7 +306,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::addcmul`]; integer tensors.
-    pub fn addcdiv(&self, a: &Tensor, b: &Tensor, value: f64) -> Result<Tensor> {
+    pub fn addcdiv(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
+        let (a, b) = (a.as_ref(), b.as_ref());
         let [x, a, b] = promoted([self, a, b])?;
         call_one(Combine(Formula::Addcdiv(value)), &[&x, &a, &b])
     }
@@ -310,7 +316,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::addcmul`] and [`Tensor::add_`].
-    pub fn addcmul_(&self, a: &Tensor, b: &Tensor, value: f64) -> Result<()> {
+    pub fn addcmul_(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>, value: f64) -> Result<()> {
+        let (a, b) = (a.as_ref(), b.as_ref());
         call(CombineInPlace(Formula::Addcmul(value)), &[self, a, b]).map(drop)
     }
 
@@ -318,7 +325,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::addcdiv`] and [`Tensor::add_`].
-    pub fn addcdiv_(&self, a: &Tensor, b: &Tensor, value: f64) -> Result<()> {
+    pub fn addcdiv_(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>, value: f64) -> Result<()> {
+        let (a, b) = (a.as_ref(), b.as_ref());
         call(CombineInPlace(Formula::Addcdiv(value)), &[self, a, b]).map(drop)
     }
 }

@@ -74,7 +74,8 @@ macro_rules! divisions {
             ///
             /// # Errors
             /// An integer divided by 0; shapes that do not broadcast; `bool` tensors; out of memory.
-            pub fn $name(&self, other: &Tensor) -> Result<Tensor> {
+            pub fn $name(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+                let other = other.as_ref();
                 want_divisor(stringify!($name), self, other)?;
                 call_one(Binary($row), &[self, other])
             }
@@ -91,7 +92,8 @@ macro_rules! divisions {
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($name), "`] and [`Tensor::add_`].")]
-            pub fn $in_place(&self, other: &Tensor) -> Result<()> {
+            pub fn $in_place(&self, other: impl AsRef<Tensor>) -> Result<()> {
+                let other = other.as_ref();
                 want_divisor(stringify!($in_place), self, other)?;
                 change::<$row>(self, other)
             }

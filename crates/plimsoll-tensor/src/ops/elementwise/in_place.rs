@@ -212,7 +212,8 @@ impl Tensor {
     /// # Errors
     /// A leaf that requires a gradient, or a view of one, while operations are recorded (use `no_grad`); a shape that does not
     /// broadcast to this one.
-    pub fn add_(&self, other: &Tensor) -> Result<()> {
+    pub fn add_(&self, other: impl AsRef<Tensor>) -> Result<()> {
+        let other = other.as_ref();
         self.add_scaled_(other, 1.0)
     }
 
@@ -220,7 +221,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::add_`].
-    pub fn add_scaled_(&self, other: &Tensor, alpha: f64) -> Result<()> {
+    pub fn add_scaled_(&self, other: impl AsRef<Tensor>, alpha: f64) -> Result<()> {
+        let other = other.as_ref();
         call(Change::Add { alpha }, &[self, other]).map(drop)
     }
 
@@ -244,7 +246,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A leaf that requires a gradient, or a view of one; a shape that does not broadcast to this one.
-    pub fn copy_(&self, other: &Tensor) -> Result<()> {
+    pub fn copy_(&self, other: impl AsRef<Tensor>) -> Result<()> {
+        let other = other.as_ref();
         call(Change::Copy, &[self, other]).map(drop)
     }
 
@@ -323,7 +326,7 @@ mod tests {
     #[test]
     fn an_in_place_change_reads_its_old_values_through_any_view() {
         let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2], &Device::cpu()).unwrap();
-        x.add_(&x.transpose(0, 1).unwrap()).unwrap();
+        x.add_(x.transpose(0, 1).unwrap()).unwrap();
         assert_eq!(x.to_vec::<f32>().unwrap(), [2.0, 5.0, 5.0, 8.0]);
     }
 }

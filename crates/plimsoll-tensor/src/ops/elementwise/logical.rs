@@ -151,7 +151,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
-    pub fn logical_and(&self, other: &Tensor) -> Result<Tensor> {
+    pub fn logical_and(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+        let other = other.as_ref();
         call_one(Logic::And, &[self, other])
     }
 
@@ -159,7 +160,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
-    pub fn logical_or(&self, other: &Tensor) -> Result<Tensor> {
+    pub fn logical_or(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+        let other = other.as_ref();
         call_one(Logic::Or, &[self, other])
     }
 
@@ -167,7 +169,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
-    pub fn logical_xor(&self, other: &Tensor) -> Result<Tensor> {
+    pub fn logical_xor(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+        let other = other.as_ref();
         call_one(Logic::Xor, &[self, other])
     }
 

@@ -18,7 +18,8 @@
 //! | `activation_backward` | the gradient of an activation together with its recomputed values |
 //! | `gradient_in_place` | gradients computed in place over the incoming gradient |
 //! | `binary` | the table of functions of two elements |
-//! | `pairs` | its rows; the operators `+ - * /` |
+//! | `pairs` | its rows |
+//! | `signs` | the operators `+ - * /`, `& \| ^`, `-x` and `!x` |
 //! | `division` | rounding division and its remainders |
 //! | `combine` | operations on three tensors in one pass |
 //! | `scalars` | sums and products with a number, in place |
@@ -48,6 +49,7 @@ pub(super) mod operands;
 pub(super) mod pairs;
 pub(super) mod real;
 pub(super) mod scalars;
+pub(super) mod signs;
 pub(super) mod slope;
 pub(super) mod special;
 pub(super) mod thresholds;

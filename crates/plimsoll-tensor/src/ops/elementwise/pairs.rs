@@ -1,10 +1,9 @@
-//! The functions of two elements: rows of the table in `binary.rs`; and the operators `+ - * /`.
+//! The functions of two elements: rows of the table in `binary.rs`.
 
 use super::binary::{Binary, Reads, Row, Types, binary, row_cases};
 use super::real::Real;
 use crate::dispatch::call_one;
 use crate::error::Result;
-use crate::ops::want_number;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
@@ -169,77 +168,5 @@ binary! {
         |a, b| b.at_most(a, a.equals(b, R::of(0.0), R::of(1.0)), R::of(0.0)),
         left reads Neither: |g, a, b| g,
         right reads Neither: |g, a, b| g
-    }
-}
-
-/// Implements `&a + &b`, `&a + 2.0`, `&a + 2` and `2.0 + &a` for each operator.
-macro_rules! sign {
-    ($trait:ident, $method:ident, $scalar:ident) => {
-        impl std::ops::$trait<&Tensor> for &Tensor {
-            type Output = Result<Tensor>;
-            fn $method(self, other: &Tensor) -> Result<Tensor> {
-                Tensor::$method(self, other)
-            }
-        }
-        sign!(@ $trait, $method, $scalar, f64);
-        sign!(@ $trait, $method, $scalar, i64);
-    };
-    (@ $trait:ident, $method:ident, $scalar:ident, $number:ty) => {
-        impl std::ops::$trait<$number> for &Tensor {
-            type Output = Result<Tensor>;
-            fn $method(self, value: $number) -> Result<Tensor> {
-                self.$scalar(value)
-            }
-        }
-    };
-}
-sign!(Add, add, add_scalar);
-sign!(Sub, sub, sub_scalar);
-sign!(Mul, mul, mul_scalar);
-sign!(Div, div, div_scalar);
-
-/// Implements `2.0 + &a` and `2 + &a` for each operator. With an integer number, an integer tensor stays one.
-macro_rules! number_first {
-    ($($number:ty),*) => {$(
-        impl std::ops::Add<&Tensor> for $number {
-            type Output = Result<Tensor>;
-            fn add(self, tensor: &Tensor) -> Result<Tensor> {
-                tensor.add_scalar(self)
-            }
-        }
-
-        impl std::ops::Sub<&Tensor> for $number {
-            type Output = Result<Tensor>;
-            #[allow(clippy::cast_precision_loss, clippy::unnecessary_cast, reason = "one body for both types")]
-            fn sub(self, tensor: &Tensor) -> Result<Tensor> {
-                want_number("sub", tensor.dtype())?;
-                match crate::dtype::Scalar::from(self).result_type(tensor.dtype()).is_float() {
-                    true => tensor.affine(-1.0, self as f64),
-                    false => tensor.neg()?.add_scalar(self),
-                }
-            }
-        }
-
-        impl std::ops::Mul<&Tensor> for $number {
-            type Output = Result<Tensor>;
-            fn mul(self, tensor: &Tensor) -> Result<Tensor> {
-                tensor.mul_scalar(self)
-            }
-        }
-
-        impl std::ops::Div<&Tensor> for $number {
-            type Output = Result<Tensor>;
-            fn div(self, tensor: &Tensor) -> Result<Tensor> {
-                tensor.reciprocal()?.mul_scalar(self)
-            }
-        }
-    )*};
-}
-number_first!(f64, i64);
-
-impl std::ops::Neg for &Tensor {
-    type Output = Result<Tensor>;
-    fn neg(self) -> Result<Tensor> {
-        Tensor::neg(self)
     }
 }

@@ -1,5 +1,6 @@
 //! Activations with a threshold: further rows of the table in `unary.rs`; and two with two operands, `prelu` and `glu`.
 
+use super::activations::softplus;
 use super::real::Real;
 use super::unary::{Reads, Row, Types, Unary, case, unary};
 use crate::dispatch::call_one;
@@ -44,6 +45,14 @@ unary! {
         |g, x| x.at_most(R::of(0.0), g * (x.at_most(R::of(0.0), x, R::of(0.0)) / alpha).exp(), g)
     }
 
+    /// `ln(1 + e^(beta · x)) / beta`, but `x` where `beta · x` is above `threshold`. PyTorch's default is 20. Like
+    /// `torch.nn.functional.softplus`; [`Tensor::softplus`] has a `beta` of 1 and no threshold.
+    pub softplus_with => SoftplusWith { beta, threshold } over Any of FloatsOnly autocast Full {
+        |x| (x * beta).at_most(threshold, softplus(x * beta) / beta, x),
+        reads Input,
+        |g, x| (x * beta).at_most(threshold, g * (x * beta).sigmoid(), g)
+    }
+
     /// `x / (1 + |x|)`. Like `torch.nn.functional.softsign`.
     pub softsign => Softsign over Apart of Floats {
         |x| x / (R::of(1.0) + magnitude(x)),
@@ -59,12 +68,21 @@ unary! {
 }
 
 impl Tensor {
+    /// `x`, but at least 0 and at most 6. Like `torch.nn.functional.relu6`.
+    ///
+    /// # Errors
+    /// A `bool` tensor; out of memory.
+    pub fn relu6(&self) -> Result<Tensor> {
+        self.hardtanh(0.0, 6.0)
+    }
+
     /// `x` where positive, otherwise `x` times a weight: one for all, or one for each channel (dimension 1). It saves the input
     /// and the weight. Like `torch.nn.functional.prelu`.
     ///
     /// # Errors
     /// A weight that is not a vector of one element or of one per channel; different dtypes; out of memory.
-    pub fn prelu(&self, weight: &Tensor) -> Result<Tensor> {
+    pub fn prelu(&self, weight: impl AsRef<Tensor>) -> Result<Tensor> {
+        let weight = weight.as_ref();
         const NAME: &str = "prelu";
         let channels = if self.rank() < 2 { 1 } else { self.shape()[1] };
         if weight.numel() != 1 && (weight.numel() != channels || weight.rank() != 1) {
@@ -127,6 +145,6 @@ impl Tensor {
         let (_, place) = soft.detach().max_keepdim(dim)?;
         let one = Tensor::full(&[], 0.0, soft.dtype(), soft.device())?.expand(soft.shape())?;
         let hard = one.scatter_value(dim, &place, 1.0)?;
-        hard.sub(&soft.detach())?.add(&soft)
+        hard.sub(soft.detach())?.add(&soft)
     }
 }

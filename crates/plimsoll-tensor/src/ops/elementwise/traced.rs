@@ -117,7 +117,7 @@ impl Traced {
 impl Add for Traced {
     type Output = Traced;
     fn add(self, other: Traced) -> Traced {
-        self.binary(other, Tensor::add, |a, b| a.affine(1.0, b), |a, b| b.affine(1.0, a), |a, b| a + b)
+        self.binary(other, |a, b| a.add(b), |a, b| a.affine(1.0, b), |a, b| b.affine(1.0, a), |a, b| a + b)
     }
 }
 
@@ -125,14 +125,14 @@ impl Sub for Traced {
     type Output = Traced;
     fn sub(self, other: Traced) -> Traced {
         let scalar = |a: &Tensor, b: f64| a.affine(1.0, -b);
-        self.binary(other, Tensor::sub, scalar, |a, b| b.affine(-1.0, a), |a, b| a - b)
+        self.binary(other, |a, b| a.sub(b), scalar, |a, b| b.affine(-1.0, a), |a, b| a - b)
     }
 }
 
 impl Mul for Traced {
     type Output = Traced;
     fn mul(self, other: Traced) -> Traced {
-        self.binary(other, Tensor::mul, |a, b| a.affine(b, 0.0), |a, b| b.affine(a, 0.0), |a, b| a * b)
+        self.binary(other, |a, b| a.mul(b), |a, b| a.affine(b, 0.0), |a, b| b.affine(a, 0.0), |a, b| a * b)
     }
 }
 
@@ -140,7 +140,7 @@ impl Div for Traced {
     type Output = Traced;
     fn div(self, other: Traced) -> Traced {
         let scalar = |a: &Tensor, b: f64| a.affine(1.0 / b, 0.0);
-        self.binary(other, Tensor::div, scalar, |a, b| b.reciprocal()?.affine(a, 0.0), |a, b| a / b)
+        self.binary(other, |a, b| a.div(b), scalar, |a, b| b.reciprocal()?.affine(a, 0.0), |a, b| a / b)
     }
 }
 
@@ -203,12 +203,12 @@ impl Real for Traced {
         let left = |a: &Tensor, b: f64| a.power(b);
         // c to the power of x is e to the power of x · ln c.
         let right = |a: f64, b: &Tensor| b.affine(a.ln(), 0.0)?.exp();
-        self.binary(exponent, Tensor::pow, left, right, f64::powf)
+        self.binary(exponent, |a, b| a.pow(b), left, right, f64::powf)
     }
     fn angle(self, x: Traced) -> Traced {
         let left = |a: &Tensor, b: f64| a.atan2(&Tensor::full(&[], b, a.dtype(), a.device())?);
         let right = |a: f64, b: &Tensor| Tensor::full(&[], a, b.dtype(), b.device())?.atan2(b);
-        self.binary(x, Tensor::atan2, left, right, f64::atan2)
+        self.binary(x, |a, b| a.atan2(b), left, right, f64::atan2)
     }
     fn modulo(self, divisor: Traced) -> Traced {
         self - (self / divisor).trunc() * divisor
@@ -217,14 +217,14 @@ impl Real for Traced {
     fn at_most(self, limit: Traced, then: Traced, otherwise: Traced) -> Traced {
         let below = |a: &Tensor, b: f64| a.detach().le_scalar(b);
         let above = |a: f64, b: &Tensor| b.detach().ge_scalar(a);
-        let both = |a: &Tensor, b: &Tensor| a.detach().le(&b.detach());
+        let both = |a: &Tensor, b: &Tensor| a.detach().le(b.detach());
         let holds = self.binary(limit, both, below, above, |a, b| f64::from(u8::from(a <= b)));
         holds.choose(then, otherwise)
     }
     fn equals(self, other: Traced, then: Traced, otherwise: Traced) -> Traced {
         let left = |a: &Tensor, b: f64| a.detach().eq_scalar(b);
         let right = |a: f64, b: &Tensor| b.detach().eq_scalar(a);
-        let both = |a: &Tensor, b: &Tensor| a.detach().eq(&b.detach());
+        let both = |a: &Tensor, b: &Tensor| a.detach().eq(b.detach());
         let holds = self.binary(other, both, left, right, |a, b| f64::from(u8::from(a == b)));
         holds.choose(then, otherwise)
     }

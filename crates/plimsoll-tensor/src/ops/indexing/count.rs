@@ -93,7 +93,8 @@ impl Tensor {
     ///
     /// A tensor that is not an integer vector; a negative number; weights of another shape; a device that computes no values;
     /// out of memory.
-    pub fn bincount(&self, weights: Option<&Tensor>, min_length: usize) -> Result<Tensor> {
+    pub fn bincount<'a>(&self, weights: impl Into<Option<&'a Tensor>>, min_length: usize) -> Result<Tensor> {
+        let weights = weights.into();
         const NAME: &str = "bincount";
         if self.rank() != 1 || weights.is_some_and(|weights| weights.shape() != self.shape()) {
             let message = format!(

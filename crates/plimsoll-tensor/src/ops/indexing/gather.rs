@@ -161,7 +161,8 @@ impl Tensor {
     /// # Errors
     /// A dimension out of range; an index with another number of dimensions, or larger than this tensor in
     /// another dimension; an index outside the dimension; out of memory.
-    pub fn gather(&self, dim: isize, index: &Tensor) -> Result<Tensor> {
+    pub fn gather(&self, dim: isize, index: impl AsRef<Tensor>) -> Result<Tensor> {
+        let index = index.as_ref();
         if self.rank() == 0 && index.rank() == 0 {
             return self.unsqueeze(0)?.gather(dim, &index.unsqueeze(0)?)?.squeeze(0);
         }
@@ -172,7 +173,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::gather`]; shapes that do not broadcast.
-    pub fn take_along_dim(&self, index: &Tensor, dim: isize) -> Result<Tensor> {
+    pub fn take_along_dim(&self, index: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
+        let index = index.as_ref();
         let at = dim_index("take_along_dim", dim, self.rank())?;
         if index.rank() != self.rank() {
             let message = format!(

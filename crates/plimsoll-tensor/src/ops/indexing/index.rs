@@ -146,7 +146,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::index`] and [`Tensor::add_`]; values that do not broadcast to the result of `index`.
-    pub fn index_put_(&self, indices: &[Option<&Tensor>], values: &Tensor, accumulate: bool) -> Result<()> {
+    pub fn index_put_(
+        &self,
+        indices: &[Option<&Tensor>],
+        values: impl AsRef<Tensor>,
+        accumulate: bool,
+    ) -> Result<()> {
+        let values = values.as_ref();
         const NAME: &str = "index_put_";
         let plan = Plan::of(NAME, self, indices)?;
         let wide = plan.result(self);

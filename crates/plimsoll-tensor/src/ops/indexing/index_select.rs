@@ -262,7 +262,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A dimension out of range; an index that is not a vector; an index out of range; out of memory.
-    pub fn index_select(&self, dim: isize, index: &Tensor) -> Result<Tensor> {
+    pub fn index_select(&self, dim: isize, index: impl AsRef<Tensor>) -> Result<Tensor> {
+        let index = index.as_ref();
         call_one(IndexSelect { dim: dim_index("index_select", dim, self.rank())? }, &[self, index])
     }
 
@@ -272,7 +273,13 @@ impl Tensor {
     ///
     /// # Errors
     /// A weight that is not a matrix; an index out of range; a padding index out of range; out of memory.
-    pub fn embedding(&self, weight: &Tensor, padding_idx: Option<isize>) -> Result<Tensor> {
+    pub fn embedding(
+        &self,
+        weight: impl AsRef<Tensor>,
+        padding_idx: impl Into<Option<isize>>,
+    ) -> Result<Tensor> {
+        let padding_idx = padding_idx.into();
+        let weight = weight.as_ref();
         let rows = weight.shape().first().copied().unwrap_or(0);
         let row = |at: isize| {
             let place = if at < 0 { at.checked_add_unsigned(rows) } else { Some(at) };

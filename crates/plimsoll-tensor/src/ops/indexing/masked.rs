@@ -343,7 +343,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A condition that is not of `bool`; shapes that do not broadcast; out of memory.
-    pub fn where_cond(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    pub fn where_cond(&self, a: impl AsRef<Tensor>, b: impl AsRef<Tensor>) -> Result<Tensor> {
+        let (a, b) = (a.as_ref(), b.as_ref());
         let types = [a, b].map(|x| (x.dtype(), x.rank() > 0));
         let dtype = result_type(types).unwrap_or(a.dtype());
         call_one(Where, &[self, &a.to_dtype(dtype)?, &b.to_dtype(dtype)?])
@@ -353,7 +354,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A mask that is not of `bool`; shapes that do not broadcast; out of memory.
-    pub fn masked_fill(&self, mask: &Tensor, value: f64) -> Result<Tensor> {
+    pub fn masked_fill(&self, mask: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
+        let mask = mask.as_ref();
         want_fit("masked_fill", self.dtype(), value)?;
         call_one(MaskedFill { value, filled: true }, &[self, mask])
     }
@@ -362,7 +364,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::masked_fill`] and [`Tensor::add_`].
-    pub fn masked_fill_(&self, mask: &Tensor, value: f64) -> Result<()> {
+    pub fn masked_fill_(&self, mask: impl AsRef<Tensor>, value: f64) -> Result<()> {
+        let mask = mask.as_ref();
         want_fit("masked_fill_", self.dtype(), value)?;
         call(MaskedFillInPlace { value }, &[self, mask]).map(drop)
     }
@@ -372,7 +375,8 @@ impl Tensor {
     /// # Errors
     /// A mask that is not of `bool`; shapes that do not broadcast; a device that computes no values, since the size of the
     /// result depends on the mask's values; out of memory.
-    pub fn masked_select(&self, mask: &Tensor) -> Result<Tensor> {
+    pub fn masked_select(&self, mask: impl AsRef<Tensor>) -> Result<Tensor> {
+        let mask = mask.as_ref();
         want_mask("masked_select", mask.dtype())?;
         want_values("masked_select", "the mask", self.device())?;
         let shape = layout::broadcast("masked_select", self.shape(), mask.shape())?;

@@ -297,7 +297,8 @@ impl Tensor {
     /// # Errors
     /// A dimension out of range; an index with another number of dimensions, or larger than `src`, or larger than this tensor
     /// in another dimension; different dtypes; an index out of range; out of memory.
-    pub fn scatter(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
+    pub fn scatter(&self, dim: isize, index: impl AsRef<Tensor>, src: impl AsRef<Tensor>) -> Result<Tensor> {
+        let (index, src) = (index.as_ref(), src.as_ref());
         self.put(dim, index, src, Change::Replace, Form::Copy)
     }
 
@@ -305,7 +306,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::scatter`].
-    pub fn scatter_value(&self, dim: isize, index: &Tensor, value: f64) -> Result<Tensor> {
+    pub fn scatter_value(&self, dim: isize, index: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
+        let index = index.as_ref();
         let dim = dim_index("scatter", dim, self.rank())?;
         call_one(ScatterValue { dim, value, indexes: Indexes::Elements, form: Form::Copy }, &[self, index])
     }
@@ -315,7 +317,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::scatter`].
-    pub fn scatter_add(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
+    pub fn scatter_add(
+        &self,
+        dim: isize,
+        index: impl AsRef<Tensor>,
+        src: impl AsRef<Tensor>,
+    ) -> Result<Tensor> {
+        let (index, src) = (index.as_ref(), src.as_ref());
         self.put(dim, index, src, Change::Add, Form::Copy)
     }
 
@@ -324,7 +332,13 @@ impl Tensor {
     /// # Errors
     /// A dimension out of range; an index that is not a vector with one element for each slice; an index out of range;
     /// different dtypes; out of memory.
-    pub fn index_add(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
+    pub fn index_add(
+        &self,
+        dim: isize,
+        index: impl AsRef<Tensor>,
+        src: impl AsRef<Tensor>,
+    ) -> Result<Tensor> {
+        let (index, src) = (index.as_ref(), src.as_ref());
         let dim = dim_index("index_add", dim, self.rank())?;
         call_one(
             Scatter { dim, change: Change::Add, indexes: Indexes::Slices, form: Form::Copy },
@@ -336,7 +350,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::index_add`].
-    pub fn index_copy(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
+    pub fn index_copy(
+        &self,
+        dim: isize,
+        index: impl AsRef<Tensor>,
+        src: impl AsRef<Tensor>,
+    ) -> Result<Tensor> {
+        let (index, src) = (index.as_ref(), src.as_ref());
         let dim = dim_index("index_copy", dim, self.rank())?;
         call_one(
             Scatter { dim, change: Change::Replace, indexes: Indexes::Slices, form: Form::Copy },
@@ -348,7 +368,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::index_add`].
-    pub fn index_fill(&self, dim: isize, index: &Tensor, value: f64) -> Result<Tensor> {
+    pub fn index_fill(&self, dim: isize, index: impl AsRef<Tensor>, value: f64) -> Result<Tensor> {
+        let index = index.as_ref();
         let dim = dim_index("index_fill", dim, self.rank())?;
         call_one(ScatterValue { dim, value, indexes: Indexes::Slices, form: Form::Copy }, &[self, index])
     }
@@ -357,7 +378,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::scatter`] and [`Tensor::add_`].
-    pub fn scatter_(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<()> {
+    pub fn scatter_(&self, dim: isize, index: impl AsRef<Tensor>, src: impl AsRef<Tensor>) -> Result<()> {
+        let (index, src) = (index.as_ref(), src.as_ref());
         self.put(dim, index, src, Change::Replace, Form::InPlace).map(drop)
     }
 
@@ -365,7 +387,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::scatter`] and [`Tensor::add_`].
-    pub fn scatter_value_(&self, dim: isize, index: &Tensor, value: f64) -> Result<()> {
+    pub fn scatter_value_(&self, dim: isize, index: impl AsRef<Tensor>, value: f64) -> Result<()> {
+        let index = index.as_ref();
         let dim = dim_index("scatter_", dim, self.rank())?;
         let op = ScatterValue { dim, value, indexes: Indexes::Elements, form: Form::InPlace };
         call(op, &[self, index]).map(drop)
@@ -375,7 +398,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::scatter`] and [`Tensor::add_`].
-    pub fn scatter_add_(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<()> {
+    pub fn scatter_add_(&self, dim: isize, index: impl AsRef<Tensor>, src: impl AsRef<Tensor>) -> Result<()> {
+        let (index, src) = (index.as_ref(), src.as_ref());
         self.put(dim, index, src, Change::Add, Form::InPlace).map(drop)
     }
 
@@ -383,7 +407,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::index_add`] and [`Tensor::add_`].
-    pub fn index_add_(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<()> {
+    pub fn index_add_(&self, dim: isize, index: impl AsRef<Tensor>, src: impl AsRef<Tensor>) -> Result<()> {
+        let (index, src) = (index.as_ref(), src.as_ref());
         let dim = dim_index("index_add_", dim, self.rank())?;
         let op = Scatter { dim, change: Change::Add, indexes: Indexes::Slices, form: Form::InPlace };
         call(op, &[self, index, src]).map(drop)
@@ -393,7 +418,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::index_add`] and [`Tensor::add_`].
-    pub fn index_copy_(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<()> {
+    pub fn index_copy_(&self, dim: isize, index: impl AsRef<Tensor>, src: impl AsRef<Tensor>) -> Result<()> {
+        let (index, src) = (index.as_ref(), src.as_ref());
         let dim = dim_index("index_copy_", dim, self.rank())?;
         let op = Scatter { dim, change: Change::Replace, indexes: Indexes::Slices, form: Form::InPlace };
         call(op, &[self, index, src]).map(drop)
@@ -403,7 +429,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::index_add`] and [`Tensor::add_`].
-    pub fn index_fill_(&self, dim: isize, index: &Tensor, value: f64) -> Result<()> {
+    pub fn index_fill_(&self, dim: isize, index: impl AsRef<Tensor>, value: f64) -> Result<()> {
+        let index = index.as_ref();
         let dim = dim_index("index_fill_", dim, self.rank())?;
         let op = ScatterValue { dim, value, indexes: Indexes::Slices, form: Form::InPlace };
         call(op, &[self, index]).map(drop)

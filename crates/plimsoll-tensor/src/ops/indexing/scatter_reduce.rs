@@ -227,11 +227,12 @@ impl Tensor {
     pub fn scatter_reduce(
         &self,
         dim: isize,
-        index: &Tensor,
-        src: &Tensor,
+        index: impl AsRef<Tensor>,
+        src: impl AsRef<Tensor>,
         reduction: ScatterReduction,
         include_self: bool,
     ) -> Result<Tensor> {
+        let (index, src) = (index.as_ref(), src.as_ref());
         let axis = dim_index(NAME, dim, self.rank())?;
         let start = || match include_self {
             true => Ok(self.clone()),
@@ -264,7 +265,7 @@ impl Tensor {
                     });
                 }
                 let counts = if include_self { self.ones_like()? } else { self.zeros_like()? }.detach();
-                let counts = counts.scatter_add(dim, index, &src.ones_like()?.detach())?;
+                let counts = counts.scatter_add(dim, index, src.ones_like()?.detach())?;
                 start()?.scatter_add(dim, index, src)?.div(&counts.clamp_min(1.0)?)
             }
         }

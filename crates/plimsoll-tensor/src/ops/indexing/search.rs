@@ -85,7 +85,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Rows that do not match those of the values; out of memory.
-    pub fn searchsorted(&self, values: &Tensor, right: bool) -> Result<Tensor> {
+    pub fn searchsorted(&self, values: impl AsRef<Tensor>, right: bool) -> Result<Tensor> {
+        let values = values.as_ref();
         let types = [self, values].map(|x| (x.dtype(), x.rank() > 0));
         let dtype = result_type(types).unwrap_or(self.dtype());
         let side = if right { Side::Right } else { Side::Left };
@@ -98,7 +99,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Boundaries that are not a vector; out of memory.
-    pub fn bucketize(&self, boundaries: &Tensor, right: bool) -> Result<Tensor> {
+    pub fn bucketize(&self, boundaries: impl AsRef<Tensor>, right: bool) -> Result<Tensor> {
+        let boundaries = boundaries.as_ref();
         if boundaries.rank() != 1 {
             let message = format!("boundaries {:?}: needs a vector", boundaries.shape());
             return Err(Error::shape("bucketize", message));

@@ -23,7 +23,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Positions out of range; an index that is not an integer tensor; out of memory.
-    pub fn take(&self, index: &Tensor) -> Result<Tensor> {
+    pub fn take(&self, index: impl AsRef<Tensor>) -> Result<Tensor> {
+        let index = index.as_ref();
         self.reshape(&[-1])?.index(&[Some(index)])
     }
 
@@ -31,15 +32,16 @@ impl Tensor {
     ///
     /// # Errors
     /// Out of memory.
-    pub fn isin(&self, values: &Tensor) -> Result<Tensor> {
+    pub fn isin(&self, values: impl AsRef<Tensor>) -> Result<Tensor> {
+        let values = values.as_ref();
         let none = Tensor::full(self.shape(), 0.0, DType::Bool, self.device())?;
         if values.numel() == 0 || self.numel() == 0 {
             return Ok(none);
         }
         let (sorted, _) = values.detach().reshape(&[-1])?.sort(0, false)?;
         let last = sorted.numel() as f64 - 1.0;
-        let place = sorted.searchsorted(&self.detach(), false)?.clamp(0.0, last)?;
-        sorted.take(&place)?.eq(&self.detach())
+        let place = sorted.searchsorted(self.detach(), false)?.clamp(0.0, last)?;
+        sorted.take(&place)?.eq(self.detach())
     }
 
     /// Returns a copy with the elements of `source`, in order, where the mask is set; the mask is broadcast. Like
@@ -47,7 +49,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A mask that is not of `bool`; fewer elements than set positions; different dtypes; out of memory.
-    pub fn masked_scatter(&self, mask: &Tensor, source: &Tensor) -> Result<Tensor> {
+    pub fn masked_scatter(&self, mask: impl AsRef<Tensor>, source: impl AsRef<Tensor>) -> Result<Tensor> {
+        let (mask, source) = (mask.as_ref(), source.as_ref());
         const NAME: &str = "masked_scatter";
         crate::ops::want_dtype(NAME, mask.dtype(), DType::Bool)?;
         crate::ops::want_dtype(NAME, source.dtype(), self.dtype())?;
@@ -80,13 +83,15 @@ impl Tensor {
     /// # Errors
     /// A vector without offsets, or a matrix with them; offsets that do not start at 0 or that decrease; weights in a mode
     /// other than the sum; errors of [`Tensor::embedding`].
-    pub fn embedding_bag(
+    pub fn embedding_bag<'a>(
         &self,
-        weight: &Tensor,
-        offsets: Option<&Tensor>,
+        weight: impl AsRef<Tensor>,
+        offsets: impl Into<Option<&'a Tensor>>,
         mode: BagMode,
-        per_sample_weights: Option<&Tensor>,
+        per_sample_weights: impl Into<Option<&'a Tensor>>,
     ) -> Result<Tensor> {
+        let (weight, offsets, per_sample_weights) =
+            (weight.as_ref(), offsets.into(), per_sample_weights.into());
         const NAME: &str = "embedding_bag";
         if per_sample_weights.is_some() && mode != BagMode::Sum {
             return Err(Error::argument(NAME, "weights for each index need the mode `Sum`"));

@@ -203,13 +203,14 @@ impl Tensor {
     /// Lengths that are not one per sample or exceed the tensors; a blank that is not a class; out of memory.
     pub fn ctc_loss(
         &self,
-        targets: &Tensor,
+        targets: impl AsRef<Tensor>,
         input_lengths: &[usize],
         target_lengths: &[usize],
         blank: usize,
         reduction: Reduction,
         zero_infinity: bool,
     ) -> Result<Tensor> {
+        let targets = targets.as_ref();
         let &[time, batch, classes] = self.shape() else {
             let message = format!("{:?}: needs [time, batch, classes]", self.shape());
             return Err(Error::shape(NAME, message));

@@ -311,7 +311,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Different shapes or dtypes; out of memory.
-    pub fn l1_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+    pub fn l1_loss(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
+        let target = target.as_ref();
         call_one(PairLoss(L1 {}, reduction), &[self, target])
     }
 
@@ -320,7 +321,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::l1_loss`]; a negative `beta`.
-    pub fn smooth_l1_loss(&self, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
+    pub fn smooth_l1_loss(
+        &self,
+        target: impl AsRef<Tensor>,
+        beta: f64,
+        reduction: Reduction,
+    ) -> Result<Tensor> {
+        let target = target.as_ref();
         if beta == 0.0 {
             return self.l1_loss(target, reduction);
         }
@@ -333,7 +340,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::l1_loss`]; a `delta` that is not positive.
-    pub fn huber_loss(&self, target: &Tensor, delta: f64, reduction: Reduction) -> Result<Tensor> {
+    pub fn huber_loss(&self, target: impl AsRef<Tensor>, delta: f64, reduction: Reduction) -> Result<Tensor> {
+        let target = target.as_ref();
         positive("huber_loss", "delta", delta)?;
         call_one(PairLoss(Huber { delta }, reduction), &[self, target])
     }
@@ -343,12 +351,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::l1_loss`]; a weight that does not broadcast; on the host, an input outside 0 to 1.
-    pub fn binary_cross_entropy(
+    pub fn binary_cross_entropy<'a>(
         &self,
-        target: &Tensor,
-        weight: Option<&Tensor>,
+        target: impl AsRef<Tensor>,
+        weight: impl Into<Option<&'a Tensor>>,
         reduction: Reduction,
     ) -> Result<Tensor> {
+        let (target, weight) = (target.as_ref(), weight.into());
         let first = if weight.is_some() { Reduction::None } else { reduction };
         let losses = call_one(PairLoss(BinaryCrossEntropy {}, first), &[self, target])?;
         weight.map_or(Ok(losses.clone()), |weight| weighed(&losses.mul(weight)?, reduction))
@@ -359,13 +368,14 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::binary_cross_entropy`].
-    pub fn binary_cross_entropy_with_logits(
+    pub fn binary_cross_entropy_with_logits<'a>(
         &self,
-        target: &Tensor,
-        weight: Option<&Tensor>,
-        pos_weight: Option<&Tensor>,
+        target: impl AsRef<Tensor>,
+        weight: impl Into<Option<&'a Tensor>>,
+        pos_weight: impl Into<Option<&'a Tensor>>,
         reduction: Reduction,
     ) -> Result<Tensor> {
+        let (target, weight, pos_weight) = (target.as_ref(), weight.into(), pos_weight.into());
         let plain = weight.is_none() && pos_weight.is_none();
         let losses = match pos_weight {
             None => {
@@ -386,7 +396,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::l1_loss`].
-    pub fn kl_div(&self, target: &Tensor, log_target: bool, reduction: Reduction) -> Result<Tensor> {
+    pub fn kl_div(
+        &self,
+        target: impl AsRef<Tensor>,
+        log_target: bool,
+        reduction: Reduction,
+    ) -> Result<Tensor> {
+        let target = target.as_ref();
         match log_target {
             false => call_one(PairLoss(KlDiv {}, reduction), &[self, target]),
             true => call_one(PairLoss(KlDivLogTarget {}, reduction), &[self, target]),

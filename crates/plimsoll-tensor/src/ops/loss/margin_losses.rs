@@ -21,11 +21,12 @@ impl Tensor {
     /// Shapes that do not broadcast; out of memory.
     pub fn margin_ranking_loss(
         &self,
-        other: &Tensor,
-        target: &Tensor,
+        other: impl AsRef<Tensor>,
+        target: impl AsRef<Tensor>,
         margin: f64,
         reduction: Reduction,
     ) -> Result<Tensor> {
+        let (other, target) = (other.as_ref(), target.as_ref());
         let worse = other.sub(self)?.mul(target)?;
         reduced(&worse.add_scalar(margin)?.clamp_min(0.0)?, reduction)
     }
@@ -34,7 +35,13 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
-    pub fn hinge_embedding_loss(&self, target: &Tensor, margin: f64, reduction: Reduction) -> Result<Tensor> {
+    pub fn hinge_embedding_loss(
+        &self,
+        target: impl AsRef<Tensor>,
+        margin: f64,
+        reduction: Reduction,
+    ) -> Result<Tensor> {
+        let target = target.as_ref();
         let zero = Tensor::full(&[], 0.0, self.dtype(), self.device())?;
         let far = self.affine(-1.0, margin)?.clamp_min(0.0)?;
         let apart = target.eq_scalar(1)?.where_cond(&zero, &far)?;
@@ -49,11 +56,12 @@ impl Tensor {
     /// Shapes that do not broadcast; out of memory.
     pub fn cosine_embedding_loss(
         &self,
-        other: &Tensor,
-        target: &Tensor,
+        other: impl AsRef<Tensor>,
+        target: impl AsRef<Tensor>,
         margin: f64,
         reduction: Reduction,
     ) -> Result<Tensor> {
+        let (other, target) = (other.as_ref(), target.as_ref());
         const EPSILON: f64 = 1e-12;
         let square = |x: &Tensor| x.square()?.sum_dims(&[-1])?.add_scalar(EPSILON);
         let product = self.mul(other)?.sum_dims(&[-1])?;
@@ -68,7 +76,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
-    pub fn soft_margin_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+    pub fn soft_margin_loss(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
+        let target = target.as_ref();
         let against = target.mul(self)?.neg()?;
         let zero = Tensor::full(&[], 0.0, against.dtype(), against.device())?;
         reduced(&against.logaddexp(&zero)?, reduction)
@@ -79,12 +88,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::binary_cross_entropy_with_logits`].
-    pub fn multilabel_soft_margin_loss(
+    pub fn multilabel_soft_margin_loss<'a>(
         &self,
-        target: &Tensor,
-        weight: Option<&Tensor>,
+        target: impl AsRef<Tensor>,
+        weight: impl Into<Option<&'a Tensor>>,
         reduction: Reduction,
     ) -> Result<Tensor> {
+        let (target, weight) = (target.as_ref(), weight.into());
         let losses = self.binary_cross_entropy_with_logits(target, weight, None, Reduction::None)?;
         reduced(&losses.mean_dims(&[-1])?, reduction)
     }
@@ -96,11 +106,12 @@ impl Tensor {
     /// A `p` other than 1 and 2; targets that are not classes; out of memory.
     pub fn multi_margin_loss(
         &self,
-        target: &Tensor,
+        target: impl AsRef<Tensor>,
         p: u32,
         margin: f64,
         reduction: Reduction,
     ) -> Result<Tensor> {
+        let target = target.as_ref();
         const NAME: &str = "multi_margin_loss";
         if !(1..=2).contains(&p) {
             return Err(Error::argument(NAME, format!("p is {p}: needs 1 or 2")));
@@ -116,20 +127,23 @@ impl Tensor {
     }
 
     /// Negative log-likelihood of counts under a Poisson distribution. `self` is the logarithm of its mean, or the mean itself
-    /// if `log_input` is false; `full` adds Stirling's term for targets above 1. Like `torch.nn.functional.poisson_nll_loss`.
+    /// if `log_input` is false: then `eps` is added to it before its logarithm (PyTorch's default is 1e-8). `full` adds
+    /// Stirling's term for targets above 1. Like `torch.nn.functional.poisson_nll_loss`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
     pub fn poisson_nll_loss(
         &self,
-        target: &Tensor,
+        target: impl AsRef<Tensor>,
         log_input: bool,
         full: bool,
+        eps: f64,
         reduction: Reduction,
     ) -> Result<Tensor> {
+        let target = target.as_ref();
         let losses = match log_input {
             true => self.exp()?.sub(&target.mul(self)?)?,
-            false => self.sub(&target.mul(&self.add_scalar(1e-8)?.log()?)?)?,
+            false => self.sub(&target.mul(&self.add_scalar(eps)?.log()?)?)?,
         };
         if !full {
             return reduced(&losses, reduction);
@@ -147,14 +161,15 @@ impl Tensor {
     /// Shapes that do not broadcast; out of memory.
     pub fn gaussian_nll_loss(
         &self,
-        target: &Tensor,
-        var: &Tensor,
+        target: impl AsRef<Tensor>,
+        var: impl AsRef<Tensor>,
         full: bool,
         eps: f64,
         reduction: Reduction,
     ) -> Result<Tensor> {
+        let (target, var) = (target.as_ref(), var.as_ref());
         // As in PyTorch, clamping the variance does not affect its gradient.
-        let var = var.add(&var.detach().clamp_min(eps)?.sub(&var.detach())?)?;
+        let var = var.add(&var.detach().clamp_min(eps)?.sub(var.detach())?)?;
         let losses = var.log()?.add(&self.sub(target)?.square()?.div(&var)?)?.mul_scalar(0.5)?;
         let constant = if full { 0.5 * std::f64::consts::TAU.ln() } else { 0.0 };
         reduced(&losses.add_scalar(constant)?, reduction)

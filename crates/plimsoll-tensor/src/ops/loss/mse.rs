@@ -136,7 +136,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Different shapes; different dtypes or dtypes that are not floating-point; out of memory.
-    pub fn mse_loss(&self, target: &Tensor) -> Result<Tensor> {
+    pub fn mse_loss(&self, target: impl AsRef<Tensor>) -> Result<Tensor> {
+        let target = target.as_ref();
         self.mse_loss_with(target, Reduction::Mean)
     }
 
@@ -144,7 +145,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::mse_loss`].
-    pub fn mse_loss_with(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+    pub fn mse_loss_with(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
+        let target = target.as_ref();
         if reduction == Reduction::None {
             return self.sub(target)?.square();
         }

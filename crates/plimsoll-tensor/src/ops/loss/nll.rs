@@ -143,7 +143,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible sizes or dtypes; a target that is neither a class nor -100; out of memory.
-    pub fn nll_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+    pub fn nll_loss(&self, target: impl AsRef<Tensor>, reduction: Reduction) -> Result<Tensor> {
+        let target = target.as_ref();
         if reduction == Reduction::None {
             let ignored = target.eq_scalar(IGNORED)?;
             let class = target.masked_fill(&ignored, 0.0)?.unsqueeze(1)?;

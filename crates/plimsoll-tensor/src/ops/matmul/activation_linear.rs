@@ -237,12 +237,13 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible sizes; out of memory.
-    pub fn activation_linear(
+    pub fn activation_linear<'a>(
         &self,
         activation: Activation,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
     ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         let ins = inputs("activation_linear", self, weight, bias)?;
         Ok(apply(ActivationThenLinear { activation, bias: bias.is_some() }, &ins)?.remove(0))
     }
@@ -252,12 +253,13 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible sizes; out of memory.
-    pub fn linear_activation(
+    pub fn linear_activation<'a>(
         &self,
         activation: Activation,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
     ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         let ins = inputs("linear_activation", self, weight, bias)?;
         Ok(apply(LinearThenActivation { activation, bias: bias.is_some() }, &ins)?.remove(0))
     }
@@ -266,7 +268,12 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::linear_activation`].
-    pub fn linear_relu(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    pub fn linear_relu<'a>(
+        &self,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
+    ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         self.linear_activation(Activation::Relu, weight, bias)
     }
 
@@ -274,7 +281,12 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::linear_activation`].
-    pub fn linear_gelu(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    pub fn linear_gelu<'a>(
+        &self,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
+    ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         self.linear_activation(Activation::Gelu, weight, bias)
     }
 
@@ -282,7 +294,12 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::linear_activation`].
-    pub fn linear_silu(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    pub fn linear_silu<'a>(
+        &self,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
+    ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         self.linear_activation(Activation::Silu, weight, bias)
     }
 }

@@ -195,7 +195,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Inner sizes that differ; leading sizes that do not broadcast; a scalar; out of memory.
-    pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
+    pub fn matmul(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+        let other = other.as_ref();
         if self.rank() == 1 {
             return self.unsqueeze(0)?.matmul(other)?.squeeze(if other.rank() == 1 { 0 } else { -2 });
         }

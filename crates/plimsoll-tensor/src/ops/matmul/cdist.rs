@@ -186,7 +186,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Vectors of different widths; a negative `p`; different dtypes or dtypes that are not floating-point; out of memory.
-    pub fn cdist(&self, other: &Tensor, p: f64) -> Result<Tensor> {
+    pub fn cdist(&self, other: impl AsRef<Tensor>, p: f64) -> Result<Tensor> {
+        let other = other.as_ref();
         if p.is_nan() || p < 0.0 {
             return Err(Error::argument("cdist", format!("p is {p}: needs 0 or more")));
         }

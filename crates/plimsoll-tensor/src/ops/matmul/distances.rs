@@ -27,7 +27,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::normalize`]; shapes that do not broadcast.
-    pub fn cosine_similarity(&self, other: &Tensor, dim: isize) -> Result<Tensor> {
+    pub fn cosine_similarity(&self, other: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
+        let other = other.as_ref();
         let length = |x: &Tensor| x.norm_keepdim(2.0, &[dim])?.clamp_min(1e-8);
         self.div(&length(self)?)?.mul(&other.div(&length(other)?)?)?.sum_dims(&[dim])
     }
@@ -37,7 +38,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::cosine_similarity`].
-    pub fn pairwise_distance(&self, other: &Tensor, p: f64) -> Result<Tensor> {
+    pub fn pairwise_distance(&self, other: impl AsRef<Tensor>, p: f64) -> Result<Tensor> {
+        let other = other.as_ref();
         self.sub(other)?.add_scalar(1e-6)?.norm_dims(p, &[-1])
     }
 
@@ -48,11 +50,12 @@ impl Tensor {
     /// The errors of [`Tensor::cosine_similarity`].
     pub fn triplet_margin_loss(
         &self,
-        positive: &Tensor,
-        negative: &Tensor,
+        positive: impl AsRef<Tensor>,
+        negative: impl AsRef<Tensor>,
         margin: f64,
         reduction: Reduction,
     ) -> Result<Tensor> {
+        let (positive, negative) = (positive.as_ref(), negative.as_ref());
         let near = self.pairwise_distance(positive, 2.0)?;
         let far = self.pairwise_distance(negative, 2.0)?;
         let losses = near.sub(&far)?.add_scalar(margin)?.clamp_min(0.0)?;

@@ -4,6 +4,7 @@
 use smallvec::smallvec;
 
 use crate::error::{Error, Result};
+use crate::ops::borrowed;
 use crate::suite::Case;
 use crate::tensor::Tensor;
 
@@ -184,7 +185,8 @@ impl Tensor {
     ///
     /// # Errors
     /// An invalid equation (the error names the subscript); a wrong number of operands; sizes that differ; out of memory.
-    pub fn einsum(equation: &str, operands: &[&Tensor]) -> Result<Tensor> {
+    pub fn einsum(equation: &str, operands: &[impl AsRef<Tensor>]) -> Result<Tensor> {
+        let operands = &borrowed(operands)[..];
         let equation: String = equation.chars().filter(|letter| !letter.is_whitespace()).collect();
         let (terms, named) = match equation.split_once("->") {
             Some((terms, named)) => (terms, Some(named)),

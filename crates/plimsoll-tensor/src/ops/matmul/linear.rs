@@ -199,7 +199,12 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible sizes; out of memory.
-    pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    pub fn linear<'a>(
+        &self,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
+    ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         let mut ins: SmallVec<[&Tensor; 3]> = smallvec![self, weight];
         ins.extend(bias);
         call_one(Linear { weight: Weight::OutIn }, &ins)
@@ -210,7 +215,12 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible sizes; out of memory.
-    pub fn linear_in_out(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    pub fn linear_in_out<'a>(
+        &self,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
+    ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         let mut ins: SmallVec<[&Tensor; 3]> = smallvec![self, weight];
         ins.extend(bias);
         call_one(Linear { weight: Weight::InOut }, &ins)

@@ -178,7 +178,14 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible sizes or dtypes; out of memory.
-    pub fn addmm(&self, a: &Tensor, b: &Tensor, beta: f64, alpha: f64) -> Result<Tensor> {
+    pub fn addmm(
+        &self,
+        a: impl AsRef<Tensor>,
+        b: impl AsRef<Tensor>,
+        beta: f64,
+        alpha: f64,
+    ) -> Result<Tensor> {
+        let (a, b) = (a.as_ref(), b.as_ref());
         want_whole_factors("addmm", a.dtype(), beta, alpha)?;
         call_one(AddMm { beta, alpha }, &[self, a, b])
     }
@@ -187,7 +194,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Tensors that are not `[batch, n, k]` and `[batch, k, m]`; out of memory.
-    pub fn bmm(&self, other: &Tensor) -> Result<Tensor> {
+    pub fn bmm(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+        let other = other.as_ref();
         let (a, b) = (self.shape(), other.shape());
         if a.len() != 3 || b.len() != 3 || a[0] != b[0] || a[2] != b[1] {
             let message = format!("{a:?} times {b:?}: needs [batch, n, k] and [batch, k, m]");
@@ -200,7 +208,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Tensors that are not `[n, k]` and `[k]`; out of memory.
-    pub fn mv(&self, vector: &Tensor) -> Result<Tensor> {
+    pub fn mv(&self, vector: impl AsRef<Tensor>) -> Result<Tensor> {
+        let vector = vector.as_ref();
         if self.rank() != 2 || vector.rank() != 1 {
             let message = format!("{:?} times {:?}: needs [n, k] and [k]", self.shape(), vector.shape());
             return Err(Error::shape("mv", message));
@@ -212,7 +221,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Tensors that are not vectors of the same length; out of memory.
-    pub fn dot(&self, other: &Tensor) -> Result<Tensor> {
+    pub fn dot(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+        let other = other.as_ref();
         if self.rank() != 1 || other.rank() != 1 {
             let message = format!("{:?} times {:?}: needs two vectors", self.shape(), other.shape());
             return Err(Error::shape("dot", message));
@@ -224,7 +234,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Tensors that are not vectors; out of memory.
-    pub fn outer(&self, other: &Tensor) -> Result<Tensor> {
+    pub fn outer(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+        let other = other.as_ref();
         if self.rank() != 1 || other.rank() != 1 {
             let message = format!("{:?} times {:?}: needs two vectors", self.shape(), other.shape());
             return Err(Error::shape("outer", message));

@@ -73,7 +73,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible sizes; out of memory.
-    pub fn swiglu_linear(&self, up: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    pub fn swiglu_linear(&self, up: impl AsRef<Tensor>, weight: impl AsRef<Tensor>) -> Result<Tensor> {
+        let (up, weight) = (up.as_ref(), weight.as_ref());
         Ok(apply(SwigluLinear, &[self, up, weight])?.remove(0))
     }
 }

@@ -20,7 +20,14 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::bmm`]; different dtypes; fractional factors of integers; shapes that do not broadcast.
-    pub fn baddbmm(&self, a: &Tensor, b: &Tensor, beta: f64, alpha: f64) -> Result<Tensor> {
+    pub fn baddbmm(
+        &self,
+        a: impl AsRef<Tensor>,
+        b: impl AsRef<Tensor>,
+        beta: f64,
+        alpha: f64,
+    ) -> Result<Tensor> {
+        let (a, b) = (a.as_ref(), b.as_ref());
         const NAME: &str = "baddbmm";
         want_whole_factors(NAME, a.dtype(), beta, alpha)?;
         if self.dtype() != a.dtype() && !autocast::is_enabled() {
@@ -49,7 +56,13 @@ impl Tensor {
     ///
     /// # Errors
     /// Widths that do not match the weight; other sizes that differ; out of memory.
-    pub fn bilinear(&self, other: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    pub fn bilinear<'a>(
+        &self,
+        other: impl AsRef<Tensor>,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
+    ) -> Result<Tensor> {
+        let (other, weight, bias) = (other.as_ref(), weight.as_ref(), bias.into());
         let product = Tensor::einsum("...i,oij,...j->...o", &[self, weight, other])?;
         bias.map_or(Ok(product.clone()), |bias| product.add(bias))
     }
@@ -58,7 +71,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Last dimensions of different sizes; out of memory.
-    pub fn inner(&self, other: &Tensor) -> Result<Tensor> {
+    pub fn inner(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+        let other = other.as_ref();
         if self.rank() == 0 || other.rank() == 0 {
             return self.mul(other);
         }
@@ -70,7 +84,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Dimensions that are out of range, are repeated or differ in size; out of memory.
-    pub fn tensordot(&self, other: &Tensor, dims: &[isize], others: &[isize]) -> Result<Tensor> {
+    pub fn tensordot(&self, other: impl AsRef<Tensor>, dims: &[isize], others: &[isize]) -> Result<Tensor> {
+        let other = other.as_ref();
         const NAME: &str = "tensordot";
         let (left, right) = (Sides::of(NAME, self, dims)?, Sides::of(NAME, other, others)?);
         let sizes =
@@ -97,7 +112,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A dimension that is not of size 3; shapes that do not broadcast; out of memory.
-    pub fn cross(&self, other: &Tensor, dim: isize) -> Result<Tensor> {
+    pub fn cross(&self, other: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
+        let other = other.as_ref();
         for x in [self, other] {
             let at = dim_index("cross", dim, x.rank())?;
             if x.shape()[at] != 3 {

@@ -235,13 +235,14 @@ impl Tensor {
     ///
     /// # Errors
     /// A number of channels that is not a multiple of the groups; a bias without a weight; incompatible sizes; out of memory.
-    pub fn group_norm(
+    pub fn group_norm<'a>(
         &self,
         groups: usize,
-        weight: Option<&Tensor>,
-        bias: Option<&Tensor>,
+        weight: impl Into<Option<&'a Tensor>>,
+        bias: impl Into<Option<&'a Tensor>>,
         eps: f64,
     ) -> Result<Tensor> {
+        let (weight, bias) = (weight.into(), bias.into());
         if weight.is_none() && bias.is_some() {
             return Err(Error::argument(NAME, "a bias without a weight: give a weight of ones"));
         }

@@ -112,7 +112,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::dropout`]; different shapes.
-    pub fn dropout_add(&self, residual: &Tensor, p: f64, training: bool) -> Result<Tensor> {
+    pub fn dropout_add(&self, residual: impl AsRef<Tensor>, p: f64, training: bool) -> Result<Tensor> {
+        let residual = residual.as_ref();
         if !drops("dropout_add", p, training)? {
             return self.add(residual);
         }

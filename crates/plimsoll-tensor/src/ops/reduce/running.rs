@@ -50,7 +50,7 @@ impl Tensor {
     /// # Errors
     /// A dimension out of range; out of memory.
     pub fn cummax(&self, dim: isize) -> Result<(Tensor, Tensor)> {
-        self.running_extreme("cummax", dim, Tensor::ge)
+        self.running_extreme("cummax", dim, |a, b| a.ge(b))
     }
 
     /// The cumulative minimum along a dimension and its index (`int64`), which is the last one if several are equal. NaN counts
@@ -59,7 +59,7 @@ impl Tensor {
     /// # Errors
     /// The errors of [`Tensor::cummax`].
     pub fn cummin(&self, dim: isize) -> Result<(Tensor, Tensor)> {
-        self.running_extreme("cummin", dim, Tensor::le)
+        self.running_extreme("cummin", dim, |a, b| a.le(b))
     }
 
     fn running_extreme(

@@ -147,7 +147,12 @@ impl Tensor {
     ///
     /// # Errors
     /// No bound at all; shapes that do not broadcast; out of memory.
-    pub fn clamp_tensors(&self, low: Option<&Tensor>, high: Option<&Tensor>) -> Result<Tensor> {
+    pub fn clamp_tensors<'a>(
+        &self,
+        low: impl Into<Option<&'a Tensor>>,
+        high: impl Into<Option<&'a Tensor>>,
+    ) -> Result<Tensor> {
+        let (low, high) = (low.into(), high.into());
         match (low, high) {
             (Some(low), Some(high))
                 if self.requires_grad() || low.requires_grad() || high.requires_grad() =>

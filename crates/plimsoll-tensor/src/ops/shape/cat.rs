@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
-use crate::ops::{dim_index, want_dtype};
+use crate::ops::{borrowed, dim_index, want_dtype};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 use crate::word::by_word;
@@ -168,7 +168,8 @@ impl Tensor {
     ///
     /// # Errors
     /// No tensors; sizes that differ in another dimension; out of memory.
-    pub fn cat(tensors: &[&Tensor], dim: isize) -> Result<Tensor> {
+    pub fn cat(tensors: &[impl AsRef<Tensor>], dim: isize) -> Result<Tensor> {
+        let tensors = &borrowed(tensors)[..];
         let Some(&first) = tensors.first() else {
             return Err(Error::argument("cat", "an empty list: needs at least one tensor"));
         };
@@ -199,7 +200,8 @@ impl Tensor {
     ///
     /// # Errors
     /// No tensors; different shapes; out of memory.
-    pub fn stack(tensors: &[&Tensor], dim: isize) -> Result<Tensor> {
+    pub fn stack(tensors: &[impl AsRef<Tensor>], dim: isize) -> Result<Tensor> {
+        let tensors = &borrowed(tensors)[..];
         let Some(first) = tensors.first() else {
             return Err(Error::argument("stack", "an empty list: needs at least one tensor"));
         };

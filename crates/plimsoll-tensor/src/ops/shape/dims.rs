@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::layout::Dims;
-use crate::ops::{ReshapeTo, dim_index};
+use crate::ops::{ReshapeTo, borrowed, dim_index};
 use crate::suite::Case;
 use crate::tensor::Tensor;
 
@@ -102,7 +102,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape that this one does not broadcast to.
-    pub fn expand_as(&self, other: &Tensor) -> Result<Tensor> {
+    pub fn expand_as(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+        let other = other.as_ref();
         self.expand(other.shape())
     }
 
@@ -118,7 +119,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A different number of elements; strides that need a copy.
-    pub fn view_as(&self, other: &Tensor) -> Result<Tensor> {
+    pub fn view_as(&self, other: impl AsRef<Tensor>) -> Result<Tensor> {
+        let other = other.as_ref();
         self.view(other.shape())
     }
 
@@ -127,7 +129,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor with two or more dimensions.
-    pub fn meshgrid(vectors: &[&Tensor]) -> Result<Vec<Tensor>> {
+    pub fn meshgrid(vectors: &[impl AsRef<Tensor>]) -> Result<Vec<Tensor>> {
+        let vectors = &borrowed(vectors)[..];
         if let Some(other) = vectors.iter().find(|vector| vector.rank() > 1) {
             let message = format!("{:?} is not a vector", other.shape());
             return Err(Error::shape("meshgrid", message));

@@ -2,6 +2,7 @@
 //! one batch.
 
 use crate::error::{Error, Result};
+use crate::ops::borrowed;
 use crate::tensor::Tensor;
 
 /// Gives all tensors at least `rank` dimensions: `widen` is applied to those with fewer.
@@ -29,7 +30,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::cat`].
-    pub fn hstack(tensors: &[&Tensor]) -> Result<Tensor> {
+    pub fn hstack(tensors: &[impl AsRef<Tensor>]) -> Result<Tensor> {
+        let tensors = &borrowed(tensors)[..];
         want_tensors("hstack", tensors)?;
         let wide = at_least(tensors, 1, |x| x.unsqueeze(0))?;
         cat(&wide, if wide[0].rank() == 1 { 0 } else { 1 })
@@ -39,7 +41,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::cat`].
-    pub fn vstack(tensors: &[&Tensor]) -> Result<Tensor> {
+    pub fn vstack(tensors: &[impl AsRef<Tensor>]) -> Result<Tensor> {
+        let tensors = &borrowed(tensors)[..];
         want_tensors("vstack", tensors)?;
         cat(&at_least(tensors, 2, |x| x.reshape(&[1, -1]))?, 0)
     }
@@ -48,7 +51,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::cat`].
-    pub fn dstack(tensors: &[&Tensor]) -> Result<Tensor> {
+    pub fn dstack(tensors: &[impl AsRef<Tensor>]) -> Result<Tensor> {
+        let tensors = &borrowed(tensors)[..];
         want_tensors("dstack", tensors)?;
         let wide = at_least(tensors, 3, |x| match x.rank() {
             2 => x.unsqueeze(2),
@@ -71,7 +75,8 @@ impl Tensor {
     ///
     /// # Errors
     /// No sequences; sequences with different further dimensions or dtypes; out of memory.
-    pub fn pad_sequence(sequences: &[&Tensor], batch_first: bool, padding: f64) -> Result<Tensor> {
+    pub fn pad_sequence(sequences: &[impl AsRef<Tensor>], batch_first: bool, padding: f64) -> Result<Tensor> {
+        let sequences = &borrowed(sequences)[..];
         want_tensors("pad_sequence", sequences)?;
         if let Some(scalar) = sequences.iter().position(|x| x.rank() == 0) {
             let message = format!("sequence {scalar} has no dimensions: needs [length, …]");

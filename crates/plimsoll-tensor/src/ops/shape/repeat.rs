@@ -67,7 +67,8 @@ impl Tensor {
     /// # Errors
     /// A dimension out of range; repeats that are negative or are not an `int64` vector of the dimension's size; a device that
     /// computes no values, since the size of the result depends on them; out of memory.
-    pub fn repeat_interleave_each(&self, times: &Tensor, dim: isize) -> Result<Tensor> {
+    pub fn repeat_interleave_each(&self, times: impl AsRef<Tensor>, dim: isize) -> Result<Tensor> {
+        let times = times.as_ref();
         const OP: &str = "repeat_interleave";
         let at = dim_index(OP, dim, self.rank())?;
         crate::ops::want_dtype(OP, times.dtype(), DType::I64)?;

@@ -84,8 +84,8 @@ cell! {
     /// let device = Device::cpu();
     /// let cell = LSTMCell::new(&Scope::new(&device, 1), 4, 8, true)?;
     /// let x = Tensor::randn(&[3, 4], &device)?;
-    /// let (h, c) = cell.step(&x, None)?;
-    /// let (h, _) = cell.step(&x, Some((&h, &c)))?;
+    /// let (h, c) = cell.forward(&x, None)?;
+    /// let (h, _) = cell.forward(&x, (&h, &c))?;
     /// assert_eq!(h.shape(), [3, 8]);
     /// # Ok::<(), plimsoll::Error>(())
     /// ```
@@ -111,8 +111,8 @@ impl RNNCell {
     ///
     /// # Errors
     /// Sizes or types that do not match; out of memory.
-    pub fn step(&self, input: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
-        Ok(self.0.run(input, h, None)?.h)
+    pub fn forward<'a>(&self, input: &Tensor, h: impl Into<Option<&'a Tensor>>) -> Result<Tensor> {
+        Ok(self.0.run(input, h.into(), None)?.h)
     }
 }
 
@@ -129,8 +129,8 @@ impl GRUCell {
     ///
     /// # Errors
     /// Sizes or types that do not match; out of memory.
-    pub fn step(&self, input: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
-        Ok(self.0.run(input, h, None)?.h)
+    pub fn forward<'a>(&self, input: &Tensor, h: impl Into<Option<&'a Tensor>>) -> Result<Tensor> {
+        Ok(self.0.run(input, h.into(), None)?.h)
     }
 }
 
@@ -147,8 +147,13 @@ impl LSTMCell {
     ///
     /// # Errors
     /// Sizes or types that do not match; out of memory.
-    pub fn step(&self, input: &Tensor, state: Option<(&Tensor, &Tensor)>) -> Result<(Tensor, Tensor)> {
-        let after = self.0.run(input, state.map(|state| state.0), state.map(|state| state.1))?;
+    pub fn forward<'a>(
+        &self,
+        input: &Tensor,
+        state: impl Into<Option<(&'a Tensor, &'a Tensor)>>,
+    ) -> Result<(Tensor, Tensor)> {
+        let (h, c) = state.into().unzip();
+        let after = self.0.run(input, h, c)?;
         let c = after.c.unwrap_or_else(|| unreachable!("an LSTM has a memory"));
         Ok((after.h, c))
     }

@@ -27,7 +27,7 @@ use plimsoll_tensor::{Cell, Error, Result, Tensor};
 use self::stack::Stack;
 use super::{Module, Scope};
 
-/// Defines the `run` methods of a layer whose only state is its output.
+/// Defines the `forward` methods of a layer whose only state is its output.
 macro_rules! runs {
     ($(#[$run:meta])* $layer:ident) => {
         impl $layer {
@@ -35,21 +35,21 @@ macro_rules! runs {
             ///
             /// # Errors
             /// Sizes or types that do not fit together; a sequence without steps; out of memory.
-            pub fn run(&self, input: &Tensor, h0: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
-                let (y, h, _) = self.stack.run(input, h0, None)?;
+            pub fn forward<'a>(&self, input: &Tensor, h0: impl Into<Option<&'a Tensor>>) -> Result<(Tensor, Tensor)> {
+                let (y, h, _) = self.stack.run(input, h0.into(), None)?;
                 Ok((y, h))
             }
 
             /// The same for sequences of unequal lengths; states are in the original order of the sequences.
             ///
             /// # Errors
-            /// The errors of `run`.
-            pub fn run_packed(
+            /// The errors of `forward`.
+            pub fn forward_packed<'a>(
                 &self,
                 input: &PackedSequence,
-                h0: Option<&Tensor>,
+                h0: impl Into<Option<&'a Tensor>>,
             ) -> Result<(PackedSequence, Tensor)> {
-                let (y, h, _) = self.stack.run_packed(input, h0, None)?;
+                let (y, h, _) = self.stack.run_packed(input, h0.into(), None)?;
                 Ok((y, h))
             }
         }
@@ -57,7 +57,7 @@ macro_rules! runs {
         impl Module for $layer {
             /// The output at every step, from a state of zeros.
             fn forward(&self, input: &Tensor) -> Result<Tensor> {
-                Ok(self.run(input, None)?.0)
+                Ok(self.forward(input, None)?.0)
             }
 
             stack::members_of_stack!();
@@ -72,7 +72,7 @@ macro_rules! runs {
 /// use plimsoll::{Device, Tensor};
 /// let device = Device::cpu();
 /// let rnn = RNN::new(&Scope::new(&device, 1), 4, 8, Nonlinearity::Tanh, RecurrentOptions::default())?;
-/// let (y, h) = rnn.run(&Tensor::randn(&[10, 3, 4], &device)?, None)?; // steps, batch, inputs
+/// let (y, h) = rnn.forward(&Tensor::randn(&[10, 3, 4], &device)?, None)?; // steps, batch, inputs
 /// assert_eq!((y.shape(), h.shape()), (&[10, 3, 8][..], &[1, 3, 8][..]));
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
@@ -138,7 +138,7 @@ impl GRU {
 }
 
 runs! {
-    /// Like [`RNN::run`] and `torch.nn.GRU.forward`.
+    /// Like [`RNN::forward`] and `torch.nn.GRU.forward`.
     GRU
 }
 
@@ -150,7 +150,7 @@ runs! {
 /// let device = Device::cpu();
 /// let options = RecurrentOptions { bidirectional: true, batch_first: true, ..RecurrentOptions::default() };
 /// let lstm = LSTM::new(&Scope::new(&device, 1), 4, 8, options)?;
-/// let (y, (h, c)) = lstm.run(&Tensor::randn(&[3, 10, 4], &device)?, None)?; // batch, steps, inputs
+/// let (y, (h, c)) = lstm.forward(&Tensor::randn(&[3, 10, 4], &device)?, None)?; // batch, steps, inputs
 /// assert_eq!((y.shape(), h.shape(), c.shape()), (&[3, 10, 16][..], &[2, 3, 8][..], &[2, 3, 8][..]));
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
@@ -174,30 +174,31 @@ impl LSTM {
     }
 
     /// Returns the output at every step, and the last hidden and cell state of each layer and direction. Starts from `(h0, c0)`,
-    /// or from zeros. Otherwise like [`RNN::run`] and `torch.nn.LSTM.forward`.
+    /// or from zeros. Otherwise like [`RNN::forward`] and `torch.nn.LSTM.forward`.
     ///
     /// # Errors
-    /// The errors of [`RNN::run`].
-    pub fn run(
+    /// The errors of [`RNN::forward`].
+    pub fn forward<'a>(
         &self,
         input: &Tensor,
-        state: Option<(&Tensor, &Tensor)>,
+        state: impl Into<Option<(&'a Tensor, &'a Tensor)>>,
     ) -> Result<(Tensor, (Tensor, Tensor))> {
-        let (y, h, c) = self.stack.run(input, state.map(|state| state.0), state.map(|state| state.1))?;
+        let (h, c) = state.into().unzip();
+        let (y, h, c) = self.stack.run(input, h, c)?;
         let c = c.ok_or_else(|| Error::Argument { op: "lstm", message: "no memory".to_owned() })?;
         Ok((y, (h, c)))
     }
 
-    /// [`LSTM::run`] for sequences of unequal lengths; states are in the original order of the sequences.
+    /// [`LSTM::forward`] for sequences of unequal lengths; states are in the original order of the sequences.
     ///
     /// # Errors
-    /// The errors of [`LSTM::run`].
-    pub fn run_packed(
+    /// The errors of [`LSTM::forward`].
+    pub fn forward_packed<'a>(
         &self,
         input: &PackedSequence,
-        state: Option<(&Tensor, &Tensor)>,
+        state: impl Into<Option<(&'a Tensor, &'a Tensor)>>,
     ) -> Result<(PackedSequence, (Tensor, Tensor))> {
-        let (h, c) = state.unzip();
+        let (h, c) = state.into().unzip();
         let (y, h, c) = self.stack.run_packed(input, h, c)?;
         let c = c.ok_or_else(|| Error::Argument { op: "lstm", message: "no memory".to_owned() })?;
         Ok((y, (h, c)))
@@ -207,7 +208,7 @@ impl LSTM {
 impl Module for LSTM {
     /// The output at every step, from a state of zeros.
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        Ok(self.run(input, None)?.0)
+        Ok(self.forward(input, None)?.0)
     }
 
     stack::members_of_stack!();

@@ -114,10 +114,10 @@ impl PackedSequence {
         &self,
         batch_first: bool,
         padding: f64,
-        total_length: Option<usize>,
+        total_length: impl Into<Option<usize>>,
     ) -> Result<(Tensor, Vec<usize>)> {
         let longest = self.batch_sizes.len();
-        let steps = total_length.unwrap_or(longest);
+        let steps = total_length.into().unwrap_or(longest);
         if steps < longest {
             let message = format!("a total length of {steps} is less than the longest sequence, {longest}");
             return Err(Error::Argument { op: "pad_packed_sequence", message });

@@ -82,7 +82,7 @@ impl TransformerDecoderLayer {
     ///
     /// # Errors
     /// Sizes or types that do not match; out of memory.
-    pub fn decode(&self, tgt: &Tensor, memory: &Tensor, masks: DecoderMasks<'_>) -> Result<Tensor> {
+    pub fn forward(&self, tgt: &Tensor, memory: &Tensor, masks: DecoderMasks<'_>) -> Result<Tensor> {
         let to_itself = MultiheadOptions {
             key_padding_mask: masks.tgt_key_padding_mask,
             attn_mask: masks.tgt_mask,
@@ -97,9 +97,9 @@ impl TransformerDecoderLayer {
         };
         let options = &self.options;
         let x = options
-            .part(&self.norm1, &self.dropout1, tgt, |x| Ok(self.self_attn.attend(x, x, x, to_itself)?.0))?;
+            .part(&self.norm1, &self.dropout1, tgt, |x| Ok(self.self_attn.forward(x, x, x, to_itself)?.0))?;
         let x = options.part(&self.norm2, &self.dropout2, &x, |x| {
-            Ok(self.multihead_attn.attend(x, memory, memory, to_memory)?.0)
+            Ok(self.multihead_attn.forward(x, memory, memory, to_memory)?.0)
         })?;
         options.part(&self.norm3, &self.dropout3, &x, |x| {
             feed_forward(self.label, options.activation, [&self.linear1, &self.linear2], &self.dropout, x)
@@ -160,8 +160,8 @@ impl TransformerDecoder {
     ///
     /// # Errors
     /// Sizes or types that do not match; out of memory.
-    pub fn decode(&self, tgt: &Tensor, memory: &Tensor, masks: DecoderMasks<'_>) -> Result<Tensor> {
-        let x = self.layers.iter().try_fold(tgt.clone(), |x, layer| layer.decode(&x, memory, masks))?;
+    pub fn forward(&self, tgt: &Tensor, memory: &Tensor, masks: DecoderMasks<'_>) -> Result<Tensor> {
+        let x = self.layers.iter().try_fold(tgt.clone(), |x, layer| layer.forward(&x, memory, masks))?;
         self.norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))
     }
 }

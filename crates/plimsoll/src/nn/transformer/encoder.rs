@@ -86,7 +86,7 @@ impl TransformerEncoderLayer {
         };
         let options = &self.options;
         let x = options
-            .part(&self.norm1, &self.dropout1, src, |x| Ok(self.self_attn.attend(x, x, x, hidden)?.0))?;
+            .part(&self.norm1, &self.dropout1, src, |x| Ok(self.self_attn.forward(x, x, x, hidden)?.0))?;
         options.part(&self.norm2, &self.dropout2, &x, |x| {
             feed_forward(self.label, options.activation, [&self.linear1, &self.linear2], &self.dropout, x)
         })

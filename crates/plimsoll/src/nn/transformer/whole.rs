@@ -16,7 +16,7 @@ use crate::members;
 /// let model = Transformer::new(&Scope::new(&device, 1), 16, 2, [1, 1], TransformerOptions::default())?;
 /// let (source, target) = (Tensor::randn(&[7, 3, 16], &device)?, Tensor::randn(&[5, 3, 16], &device)?);
 /// let causal = DecoderMasks { tgt_is_causal: true, ..DecoderMasks::default() };
-/// assert_eq!(model.translate(&source, &target, EncoderMasks::default(), causal)?.shape(), [5, 3, 16]);
+/// assert_eq!(model.forward(&source, &target, EncoderMasks::default(), causal)?.shape(), [5, 3, 16]);
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Transformer {
     ///
     /// # Errors
     /// Sizes or types that do not match; out of memory.
-    pub fn translate(
+    pub fn forward(
         &self,
         src: &Tensor,
         tgt: &Tensor,
@@ -58,7 +58,7 @@ impl Transformer {
         of_target: DecoderMasks<'_>,
     ) -> Result<Tensor> {
         let memory = self.encoder.forward_masked(src, of_source)?;
-        self.decoder.decode(tgt, &memory, of_target)
+        self.decoder.forward(tgt, &memory, of_target)
     }
 }
 

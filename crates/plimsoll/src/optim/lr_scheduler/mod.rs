@@ -5,11 +5,13 @@
 //! [`SequentialLr`] combines several curves, for example for a warm-up. [`ReduceLrOnPlateau`] follows a metric instead.
 
 mod curves;
+mod cycles;
 mod one_cycle;
 mod plateau;
 mod sequential;
 
 pub use curves::{ConstantLr, CosineAnnealingLr, ExponentialLr, LambdaLr, LinearLr, MultiStepLr, StepLr};
+pub use cycles::{CosineAnnealingWarmRestarts, Cycles, CyclicLr, PolynomialLr};
 pub use one_cycle::{Anneal, OneCycleLr};
 pub use plateau::{Better, PlateauOptions, ReduceLrOnPlateau, Threshold};
 pub use sequential::SequentialLr;

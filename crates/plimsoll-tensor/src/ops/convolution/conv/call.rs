@@ -21,7 +21,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::conv2d`].
-    pub fn conv1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: Conv1dOptions) -> Result<Tensor> {
+    pub fn conv1d<'a>(
+        &self,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
+        options: Conv1dOptions,
+    ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         self.convolution(weight, bias, options)
     }
 
@@ -32,7 +38,13 @@ impl Tensor {
     /// # Errors
     /// Incompatible sizes; windows larger than the padded image; a stride or dilation of 0; groups that do not divide the
     /// channels; out of memory.
-    pub fn conv2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: Conv2dOptions) -> Result<Tensor> {
+    pub fn conv2d<'a>(
+        &self,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
+        options: Conv2dOptions,
+    ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         self.convolution(weight, bias, options)
     }
 
@@ -41,7 +53,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::conv2d`].
-    pub fn conv3d(&self, weight: &Tensor, bias: Option<&Tensor>, options: Conv3dOptions) -> Result<Tensor> {
+    pub fn conv3d<'a>(
+        &self,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
+        options: Conv3dOptions,
+    ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         self.convolution(weight, bias, options)
     }
 
@@ -49,12 +67,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::conv_transpose2d`].
-    pub fn conv_transpose1d(
+    pub fn conv_transpose1d<'a>(
         &self,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
         options: ConvTranspose1dOptions,
     ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         self.convolution_transposed(weight, bias, options)
     }
 
@@ -64,12 +83,13 @@ impl Tensor {
     /// # Errors
     /// The errors of [`Tensor::conv2d`]; an output padding not smaller than the stride or dilation; a padding that
     /// leaves no output.
-    pub fn conv_transpose2d(
+    pub fn conv_transpose2d<'a>(
         &self,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
         options: ConvTranspose2dOptions,
     ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         self.convolution_transposed(weight, bias, options)
     }
 
@@ -77,12 +97,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::conv_transpose2d`].
-    pub fn conv_transpose3d(
+    pub fn conv_transpose3d<'a>(
         &self,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
         options: ConvTranspose3dOptions,
     ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         self.convolution_transposed(weight, bias, options)
     }
 
@@ -90,12 +111,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::conv2d`].
-    pub fn convolution<const N: usize>(
+    pub fn convolution<'a, const N: usize>(
         &self,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
         options: ConvOptions<N>,
     ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         const { assert!(0 < N && N <= 3, "a convolution has one to three spatial dimensions") };
         self.batched::<N>(|x| {
             let shape = sizes::forward(&given(Pass::Forward, N, x, weight, bias), &options)?;
@@ -108,12 +130,13 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::conv_transpose2d`].
-    pub fn convolution_transposed<const N: usize>(
+    pub fn convolution_transposed<'a, const N: usize>(
         &self,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
         options: ConvTransposeOptions<N>,
     ) -> Result<Tensor> {
+        let (weight, bias) = (weight.as_ref(), bias.into());
         const { assert!(0 < N && N <= 3, "a convolution has one to three spatial dimensions") };
         self.batched::<N>(|x| {
             let shape = sizes::transposed(&given(Pass::Transposed, N, x, weight, bias), &options)?;

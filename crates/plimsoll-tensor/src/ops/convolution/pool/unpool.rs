@@ -57,11 +57,11 @@ macro_rules! methods {
             /// Different shapes; positions outside the image; out of memory.
             pub fn $unpool(
                 &self,
-                indices: &Tensor,
+                indices: impl AsRef<Tensor>,
                 options: MaxPoolOptions<$d>,
-                output_size: Option<[usize; $d]>,
+                output_size: impl Into<Option<[usize; $d]>>,
             ) -> Result<Tensor> {
-                max_unpool(self, indices, options, output_size)
+                max_unpool(self, indices.as_ref(), options, output_size.into())
             }
         )*}
     };

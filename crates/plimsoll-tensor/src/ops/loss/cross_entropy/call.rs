@@ -51,7 +51,8 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::cross_entropy_with`].
-    pub fn cross_entropy(&self, target: &Tensor) -> Result<Tensor> {
+    pub fn cross_entropy(&self, target: impl AsRef<Tensor>) -> Result<Tensor> {
+        let target = target.as_ref();
         if self.rank() == 2 && target.rank() == 1 {
             return self.log_softmax(-1)?.nll_loss(target, Reduction::Mean);
         }
@@ -65,7 +66,12 @@ impl Tensor {
     /// # Errors
     /// Incompatible sizes or dtypes; a target that is neither a class nor `ignore_index`; label smoothing outside 0 to 1; out
     /// of memory.
-    pub fn cross_entropy_with(&self, target: &Tensor, options: CrossEntropyOptions<'_>) -> Result<Tensor> {
+    pub fn cross_entropy_with(
+        &self,
+        target: impl AsRef<Tensor>,
+        options: CrossEntropyOptions<'_>,
+    ) -> Result<Tensor> {
+        let target = target.as_ref();
         let mut ins: SmallVec<[&Tensor; 3]> = smallvec![self, target];
         ins.extend(options.weight);
         Ok(call(options.operator()?, &ins)?.remove(0))

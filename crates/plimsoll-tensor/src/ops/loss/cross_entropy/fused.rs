@@ -233,13 +233,14 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::cross_entropy_with`]; `Reduction::None`; a second derivative.
-    pub fn linear_cross_entropy(
+    pub fn linear_cross_entropy<'a>(
         &self,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
-        target: &Tensor,
+        weight: impl AsRef<Tensor>,
+        bias: impl Into<Option<&'a Tensor>>,
+        target: impl AsRef<Tensor>,
         options: CrossEntropyOptions<'_>,
     ) -> Result<Tensor> {
+        let (weight, target, bias) = (weight.as_ref(), target.as_ref(), bias.into());
         if options.reduction == Reduction::None {
             let message =
                 "needs a reduction to one number: without it, use `linear` and `cross_entropy_with`";

@@ -180,7 +180,12 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::cross_entropy_with`]; label smoothing, which this loss does not support.
-    pub fn nll_loss_with(&self, target: &Tensor, options: CrossEntropyOptions<'_>) -> Result<Tensor> {
+    pub fn nll_loss_with(
+        &self,
+        target: impl AsRef<Tensor>,
+        options: CrossEntropyOptions<'_>,
+    ) -> Result<Tensor> {
+        let target = target.as_ref();
         if options.label_smoothing != 0.0 {
             return Err(Error::argument(NAME, "has no label smoothing: use `cross_entropy_with`"));
         }

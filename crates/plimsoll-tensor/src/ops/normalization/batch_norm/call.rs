@@ -175,13 +175,14 @@ impl Tensor {
     /// # Errors
     /// Incompatible sizes; a bias without a weight; a batch with one value per channel, which has no statistics; out of memory.
     /// Evaluation without running statistics is not an error.
-    pub fn batch_norm(
+    pub fn batch_norm<'a>(
         &self,
         running: Option<(&Tensor, &Tensor)>,
-        weight: Option<&Tensor>,
-        bias: Option<&Tensor>,
+        weight: impl Into<Option<&'a Tensor>>,
+        bias: impl Into<Option<&'a Tensor>>,
         options: BatchNormOptions,
     ) -> Result<Tensor> {
+        let (weight, bias) = (weight.into(), bias.into());
         let BatchNormOptions { training, momentum, eps } = options;
         let momentum = Some(momentum);
         self.batch_norm_with(BatchNormArgs {
@@ -199,13 +200,14 @@ impl Tensor {
     ///
     /// # Errors
     /// The errors of [`Tensor::batch_norm`].
-    pub fn batch_norm_relu(
+    pub fn batch_norm_relu<'a>(
         &self,
         running: Option<(&Tensor, &Tensor)>,
-        weight: Option<&Tensor>,
-        bias: Option<&Tensor>,
+        weight: impl Into<Option<&'a Tensor>>,
+        bias: impl Into<Option<&'a Tensor>>,
         options: BatchNormOptions,
     ) -> Result<Tensor> {
+        let (weight, bias) = (weight.into(), bias.into());
         let BatchNormOptions { training, momentum, eps } = options;
         let momentum = Some(momentum);
         let args =

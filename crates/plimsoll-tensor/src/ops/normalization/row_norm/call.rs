@@ -35,7 +35,13 @@ impl Tensor {
     ///
     /// # Errors
     /// A bias without a weight; incompatible sizes; out of memory.
-    pub fn layer_norm(&self, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> Result<Tensor> {
+    pub fn layer_norm<'a>(
+        &self,
+        weight: impl Into<Option<&'a Tensor>>,
+        bias: impl Into<Option<&'a Tensor>>,
+        eps: f64,
+    ) -> Result<Tensor> {
+        let (weight, bias) = (weight.into(), bias.into());
         let op = RowNorm { center: Center::Mean, sum: None, eps };
         Ok(op.run(&[self], weight, bias)?.remove(0))
     }
@@ -45,7 +51,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible sizes; out of memory.
-    pub fn rms_norm(&self, weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
+    pub fn rms_norm<'a>(&self, weight: impl Into<Option<&'a Tensor>>, eps: f64) -> Result<Tensor> {
+        let weight = weight.into();
         let op = RowNorm { center: Center::Zero, sum: None, eps };
         Ok(op.run(&[self], weight, None)?.remove(0))
     }
@@ -55,12 +62,13 @@ impl Tensor {
     ///
     /// # Errors
     /// Incompatible sizes; out of memory.
-    pub fn add_rms_norm(
+    pub fn add_rms_norm<'a>(
         &self,
-        residual: &Tensor,
-        weight: Option<&Tensor>,
+        residual: impl AsRef<Tensor>,
+        weight: impl Into<Option<&'a Tensor>>,
         eps: f64,
     ) -> Result<(Tensor, Tensor)> {
+        let (residual, weight) = (residual.as_ref(), weight.into());
         let op = RowNorm { center: Center::Zero, sum: sum_type(self), eps };
         let mut outs = op.run(&[self, residual], weight, None)?;
         Ok((outs.remove(2), outs.remove(0)))
@@ -71,13 +79,14 @@ impl Tensor {
     ///
     /// # Errors
     /// A bias without a weight; incompatible sizes; out of memory.
-    pub fn add_layer_norm(
+    pub fn add_layer_norm<'a>(
         &self,
-        residual: &Tensor,
-        weight: Option<&Tensor>,
-        bias: Option<&Tensor>,
+        residual: impl AsRef<Tensor>,
+        weight: impl Into<Option<&'a Tensor>>,
+        bias: impl Into<Option<&'a Tensor>>,
         eps: f64,
     ) -> Result<(Tensor, Tensor)> {
+        let (residual, weight, bias) = (residual.as_ref(), weight.into(), bias.into());
         let op = RowNorm { center: Center::Mean, sum: sum_type(self), eps };
         let mut outs = op.run(&[self, residual], weight, bias)?;
         Ok((outs.remove(3), outs.remove(0)))

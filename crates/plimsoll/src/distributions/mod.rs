@@ -1,0 +1,62 @@
+//! Probability distributions with PyTorch's names: sampling, log-probabilities, entropies and divergences, all made of differentiable
+//! operations.
+//!
+//! | file | contents |
+//! |---|---|
+//! | this one | [`Distribution`] |
+//! | `shapes` | parameters in their common shape and within their bounds |
+//! | `normal` | [`Normal`] |
+//! | `bernoulli` | [`Bernoulli`] |
+//! | `categorical` | [`Categorical`] |
+//!
+//! Parameters are not checked, because reading their values would wait for the device: a scale that is negative gives NaN.
+
+mod bernoulli;
+mod categorical;
+mod normal;
+mod shapes;
+
+pub use bernoulli::Bernoulli;
+pub use categorical::Categorical;
+pub use normal::Normal;
+
+use plimsoll_tensor::{Result, Tensor};
+
+/// A distribution, or a batch of them: one for each element of its parameters. Like `torch.distributions.Distribution`.
+///
+/// ```
+/// use plimsoll::distributions::{Categorical, Distribution};
+/// use plimsoll::{Device, Result, Tensor};
+/// /// The loss of REINFORCE: rewarded actions become more likely, and entropy is encouraged.
+/// fn policy_loss(policy: &impl Distribution, actions: &Tensor, rewards: &Tensor) -> Result<Tensor> {
+///     (-(policy.log_prob(actions)? * rewards)?.mean()?)? - (policy.entropy()?.mean()? * 0.01)?
+/// }
+/// let logits = Tensor::zeros(&[4, 3], &Device::cpu())?.requires_grad_(true)?;
+/// let policy = Categorical::from_logits(&logits)?;
+/// let actions = policy.sample(&[])?;
+/// policy_loss(&policy, &actions, &Tensor::ones(&[4], &Device::cpu())?)?.backward()?;
+/// assert_eq!(logits.grad().unwrap().shape(), [4, 3]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+pub trait Distribution {
+    /// The shape of one sample.
+    fn batch_shape(&self) -> &[usize];
+
+    /// Draws samples, `[…sample_shape, …batch_shape]`, from the device's random numbers. They have no gradient.
+    ///
+    /// # Errors
+    /// Out of memory.
+    fn sample(&self, sample_shape: &[usize]) -> Result<Tensor>;
+
+    /// The logarithm of the probability of each value, or of its density. `value` is broadcast with the batch.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast; out of memory.
+    fn log_prob(&self, value: &Tensor) -> Result<Tensor>;
+
+    /// The entropy of each distribution of the batch, in nats.
+    ///
+    /// # Errors
+    /// Out of memory.
+    fn entropy(&self) -> Result<Tensor>;
+}

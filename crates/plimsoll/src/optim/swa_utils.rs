@@ -1,0 +1,147 @@
+//! Averages of a model's parameters over training: [`AveragedModel`]. Like `torch.optim.swa_utils`.
+
+use plimsoll_tensor::{DType, Error, Result, Tensor, no_grad};
+
+use crate::nn::{Module, functional_call};
+use crate::state_dict::{IncompatibleKeys, SerializeError, StateDict, Strict, TensorSource, load_into};
+
+/// How an [`AveragedModel`] averages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Averaging {
+    /// The mean of all updates, as in stochastic weight averaging: PyTorch's default.
+    Equal,
+    /// The exponential moving average with this decay, such as 0.999: `get_ema_multi_avg_fn(decay)`.
+    Ema {
+        /// The weight of the old average, from 0 to 1.
+        decay: f64,
+    },
+}
+
+/// The averages of a model's parameters, and copies of its buffers. Like `torch.optim.swa_utils.AveragedModel`.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Module, Scope};
+/// use plimsoll::optim::swa_utils::{AveragedModel, Averaging};
+/// use plimsoll::{Device, Tensor, no_grad};
+/// let device = Device::cpu();
+/// let mut model = Linear::without_bias(&Scope::new(&device, 1), 2, 1)?;
+/// let mut average = AveragedModel::new(&model, Averaging::Ema { decay: 0.9 })?;
+/// for value in [1.0, 2.0] {
+///     no_grad(|| model.weight().fill_(value))?; // in place of an optimizer's step
+///     average.update_parameters(&model)?;
+/// }
+/// let y = average.with(&mut model, |model| model.forward(&Tensor::ones(&[1, 2], &device)?))?;
+/// assert!((y.item::<f32>()? - 2.2).abs() < 1e-6);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct AveragedModel {
+    averaging: Averaging,
+    parameters: Vec<(String, Tensor)>,
+    buffers: Vec<(String, Tensor)>,
+    n_averaged: u64,
+}
+
+impl AveragedModel {
+    /// Copies the model's parameters and buffers. The first update copies them again.
+    ///
+    /// # Errors
+    /// A decay outside 0 to 1; out of memory.
+    pub fn new(model: &impl Module, averaging: Averaging) -> Result<AveragedModel> {
+        if let Averaging::Ema { decay } = averaging
+            && !(0.0..=1.0).contains(&decay)
+        {
+            let message = format!("the decay is {decay}; it must be from 0 to 1");
+            return Err(Error::Argument { op: "averaged_model", message });
+        }
+        let copied = |tensors: Vec<(String, Tensor)>| -> Result<Vec<(String, Tensor)>> {
+            no_grad(|| {
+                tensors.into_iter().map(|(name, tensor)| Ok((name, tensor.detach().copy()?))).collect()
+            })
+        };
+        let (parameters, buffers) = (copied(model.named_parameters())?, copied(model.named_buffers())?);
+        Ok(AveragedModel { averaging, parameters, buffers, n_averaged: 0 })
+    }
+
+    /// Takes the model's parameters into the averages, and copies its buffers.
+    ///
+    /// # Errors
+    /// A model with other names or shapes.
+    pub fn update_parameters(&mut self, model: &impl Module) -> Result<()> {
+        let (parameters, buffers) = (model.named_parameters(), model.named_buffers());
+        want_same(&self.parameters, &parameters)?;
+        want_same(&self.buffers, &buffers)?;
+        let weight = match self.averaging {
+            _ if self.n_averaged == 0 => 1.0,
+            Averaging::Equal => 1.0 / (self.n_averaged + 1) as f64,
+            Averaging::Ema { decay } => 1.0 - decay,
+        };
+        no_grad(|| {
+            for ((_, average), (_, parameter)) in self.parameters.iter().zip(&parameters) {
+                match self.n_averaged {
+                    0 => average.copy_(parameter)?,
+                    _ => average.lerp_scalar_(parameter, weight)?,
+                }
+            }
+            self.buffers.iter().zip(&buffers).try_for_each(|((_, own), (_, buffer))| own.copy_(buffer))
+        })?;
+        self.n_averaged += 1;
+        Ok(())
+    }
+
+    /// How many updates are in the averages.
+    pub fn n_averaged(&self) -> u64 {
+        self.n_averaged
+    }
+
+    /// Runs `f` with the model, in which the averages take the place of its parameters and buffers.
+    ///
+    /// # Errors
+    /// The errors of [`functional_call`].
+    pub fn with<M: Module, T>(&self, model: &mut M, f: impl FnOnce(&M) -> Result<T>) -> Result<T> {
+        functional_call(model, &self.named(""), f)
+    }
+
+    /// The averages under PyTorch's names: `n_averaged`, and the model's names after `module.`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn state_dict(&self) -> Result<StateDict> {
+        let mut dict = StateDict::default();
+        if let Some((_, first)) = self.parameters.first() {
+            dict.insert("n_averaged", Tensor::from_slice(&[self.n_averaged as i64], &[], first.device())?);
+        }
+        self.named("module.").iter().for_each(|(name, tensor)| dict.insert(name, tensor.clone()));
+        Ok(dict)
+    }
+
+    /// Loads the averages of [`AveragedModel::state_dict`], or of PyTorch's.
+    ///
+    /// # Errors
+    /// Names or shapes that do not match, in which case nothing has changed; a damaged file; out of memory.
+    pub fn load_state_dict(&mut self, source: &dyn TensorSource) -> Result<IncompatibleKeys, SerializeError> {
+        let dict = self.state_dict()?;
+        let keys = load_into(&dict, "AveragedModel", source, Strict::Yes)?;
+        if let Some(n_averaged) = dict.get("n_averaged") {
+            let count: i64 = n_averaged.to_dtype(DType::I64)?.item()?;
+            self.n_averaged = count.max(0) as u64;
+        }
+        Ok(keys)
+    }
+
+    fn named(&self, prefix: &str) -> StateDict {
+        let all = self.parameters.iter().chain(&self.buffers);
+        all.map(|(name, tensor)| (format!("{prefix}{name}"), tensor.clone())).collect()
+    }
+}
+
+/// # Errors
+/// Lists with other names or shapes.
+fn want_same(own: &[(String, Tensor)], model: &[(String, Tensor)]) -> Result<()> {
+    let differs = |((a, x), (b, y)): (&(String, Tensor), &(String, Tensor))| a != b || x.shape() != y.shape();
+    if own.len() == model.len() && !own.iter().zip(model).any(differs) {
+        return Ok(());
+    }
+    let message = "the model has other tensors than the one that the averages were made from";
+    Err(Error::argument("averaged_model", message))
+}
