@@ -226,7 +226,7 @@ fn code_of_the_loop_that_starts_later_runs_or_is_named() {
     // Code that is not reached is reported, except for conditions on the configuration, and code that only
     // prints.
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["evaluates", "90000"]), 0);
-    assert!(summary(&report).contains("in the first 3 steps"), "{report}");
+    assert!(summary(&report).contains("in the first 3 steps (train.py:33 was not run: --whole)"), "{report}");
     let named = "not seen: train.py:33 (`if how == 'evaluates' and step % every == every - 1`) did not run in the \
                  first 3 steps; add --steps 90001 or --whole";
     assert_eq!(report["not_seen"], serde_json::json!([named]));

@@ -75,7 +75,7 @@ pub(super) fn run(
                 sink.write(|out| timeline::write(&outcome.timeline, out))?;
             }
             let exit = ending(&outcome, saves.as_ref());
-            let savings = techniques::savings(job, &settings.device.simulated())?;
+            let savings = techniques::savings(job, &settings.device.simulated(device))?;
             let text = match settings.json {
                 true => json::result(job, &outcome, &savings, file.as_ref(), saves.as_ref()),
                 false => report::text(job, &outcome, &savings, saves.as_ref()),
@@ -144,7 +144,7 @@ fn out_of_memory(
 ) -> Failure {
     let smallest = if job.group.rank() == 0 {
         output::progress("out of memory; looking for the smallest limit that works");
-        smallest::limit(job, &settings.device.simulated(), device.memory_info().total_bytes)
+        smallest::limit(job, &settings.device.simulated(device), device.memory_info().total_bytes)
     } else {
         None
     };

@@ -104,11 +104,18 @@ impl DeviceArgs {
         Ok(device)
     }
 
-    /// A simulated device like this one, on which limits are tried.
-    pub(super) fn simulated(&self) -> SimConfig {
+    /// A simulated device like `device`, which these options opened. Limits are tried on it. For a GPU that is not listed, it is the
+    /// nearest listed one.
+    pub(super) fn simulated(&self, device: &Device) -> SimConfig {
+        let gpu = device.properties();
+        let nearest = || plimsoll_gpu::nearest_of(gpu.memory_bytes, gpu.capability?);
         match &self.device {
             On::Like(gpu) => gpu.as_ref().clone(),
-            On::Cpu | On::Sim | On::Cuda(_) => SimConfig::new(0),
+            On::Cuda(_) => SimConfig::like(&gpu.name)
+                .ok()
+                .or_else(|| SimConfig::like(nearest()?.name).ok())
+                .unwrap_or_else(|| SimConfig::new(0)),
+            On::Cpu | On::Sim => SimConfig::new(0),
         }
     }
 }

@@ -21,8 +21,9 @@ fn scope(outcome: &Outcome) -> String {
     let (steps, unrun) = (reads::counted(report.steps), unrun(report));
     match (report.cut, report.went_on) {
         (false, _) => String::new(),
+        (true, false) if unrun.is_empty() => format!(" in {steps}{}", late(report)),
         (true, false) => format!(" in {steps}{unrun}"),
-        (true, true) if unrun.is_empty() => format!(" in {steps} and after the training"),
+        (true, true) if unrun.is_empty() => format!(" in {steps} and after the training{}", late(report)),
         (true, true) => format!(" in {steps} and part of the code after them{unrun}"),
     }
 }
@@ -37,6 +38,18 @@ fn unrun(report: &Report) -> String {
     };
     let were = if more.is_empty() { "was" } else { "were" };
     format!(" ({}{more} after the loop {were} not run: --whole)", place(&first.file, first.line))
+}
+
+/// The code of the training loop that may need memory and did not run, in parentheses. Empty if there is none.
+fn late(report: &Report) -> String {
+    let mut lines = report.late.iter().filter(|late| !late.first);
+    let Some(first) = lines.next() else { return String::new() };
+    let more = match lines.count() {
+        0 => " was".to_owned(),
+        1 => " and 1 more line were".to_owned(),
+        more => format!(" and {more} more lines were"),
+    };
+    format!(" ({}{more} not run: --whole)", place(&first.file, first.line))
 }
 
 /// A clause about reserved bytes that still grew when the run was cut short, because steps differ in size. Empty if there are none.
