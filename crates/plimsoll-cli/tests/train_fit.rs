@@ -98,6 +98,46 @@ fn a_fitted_job_trains_within_its_limit_with_the_losses_of_the_whole_one() {
     }
 }
 
+/// SGD, in contrast to AdamW with clipping, shows a wrong scale of the gradients.
+#[test]
+fn unequal_parts_of_a_batch_have_the_gradient_of_the_batch() {
+    let losses = |more: &[&str]| {
+        let command = [
+            "train",
+            "mnist",
+            "--images",
+            "90",
+            "--batch-size",
+            "20",
+            "--epochs",
+            "2",
+            "--lr",
+            "0.05",
+            "--json",
+        ];
+        let output = plimsoll(&[&command[..], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let losses = json(&output)["losses"].as_array().expect("losses").clone();
+        losses.iter().map(|loss| loss.as_f64().expect("a loss")).collect::<Vec<_>>()
+    };
+    let (whole, parts) = (losses(&[]), losses(&["--accumulate", "3"]));
+    assert!(whole.len() == 2 && whole[1] < whole[0] - 0.01, "{whole:?}");
+    assert!(whole.iter().zip(&parts).all(|(a, b)| (a - b).abs() < 1e-5), "{whole:?} and {parts:?}");
+}
+
+#[test]
+fn a_budget_for_parts_of_a_batch_alone_is_not_compared_with_the_whole_batch() {
+    let args = ["--steps", "2", "--device", "sim", "--activations", "600KiB", "--accumulate", "8"];
+    let answer = result(&args);
+    let options: Vec<&str> = answer["techniques"]
+        .as_array()
+        .expect("techniques")
+        .iter()
+        .map(|it| it["option"].as_str().expect("an option"))
+        .collect();
+    assert_eq!(options, ["--activations 614400B"]);
+}
+
 #[test]
 fn a_resnet_keeps_what_its_budget_says() {
     let folder = Folder::new("fit-images");

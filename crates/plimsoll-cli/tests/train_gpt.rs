@@ -180,7 +180,11 @@ fn bad_texts_and_options_have_clear_errors() {
     check(&["--prompt", "%"], 2, "--prompt: character 0 is '%'");
     check(&["--dtype", "int8"], 2, "[possible values: float32, bfloat16]");
     check(&["--temperature=-1"], 2, "a temperature must be from 0 to 100");
-    check(&["--memory-limit", "4MiB"], 4, "or a smaller --batch-size or --context, or --fit SIZE");
+    check(
+        &["--memory-limit", "4MiB"],
+        4,
+        "or a smaller --batch-size or --context, or --fit SIZE in place of a limit",
+    );
 }
 
 #[test]

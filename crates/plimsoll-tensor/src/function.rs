@@ -79,7 +79,8 @@ pub trait Function: Send + Sync + 'static {
 /// The tensors that a forward pass saves for the derivative.
 #[derive(Debug, Default)]
 pub struct Save {
-    tensors: Vec<Tensor>,
+    /// Each with its version when it was saved.
+    tensors: Vec<(Tensor, u32)>,
     name: &'static str,
     /// With this many tensors, a checkpointed piece that is computed again is complete.
     end: Option<usize>,
@@ -89,18 +90,18 @@ pub struct Save {
 
 impl Save {
     /// Saves a tensor: an input, an output or any other. Like `ctx.save_for_backward`. Save inputs before the outputs are
-    /// computed.
+    /// computed, and do not change a saved tensor in place.
     ///
     /// # Errors
     /// [`checkpoint`](crate::checkpoint::checkpoint) computes the function again and needs nothing of it after this tensor.
     /// Return the error: this saves the rest of the work.
     pub fn tensor(&mut self, tensor: &Tensor) -> Result<()> {
-        self.tensors.push(tensor.clone());
+        self.tensors.push((tensor.clone(), tensor.data().storage.version()));
         self.seconds = clock::metered_until_now().map_or(0.0, |meter| meter.seconds);
         if self.end != Some(self.tensors.len()) {
             return Ok(());
         }
-        self.tensors.iter().try_for_each(|tensor| Saved::new(tensor.data(), self.name).map(drop))
+        self.tensors.iter().try_for_each(|(tensor, _)| Saved::new(tensor.data(), self.name).map(drop))
     }
 }
 
@@ -232,7 +233,15 @@ fn record<F: Function>(function: F, ins: &[&Tensor]) -> Result<Tensors> {
         let input = ins.iter().position(|input| input.is_same(tensor)).map(Slot::Input);
         input.or_else(|| outs.iter().position(|out| out.is_same(tensor)).map(Slot::Output))
     };
-    let saved = save.tensors.iter().map(|tensor| Ok((slot(tensor), Saved::new(tensor.data(), name)?)));
+    if let Some((_, version)) =
+        save.tensors.iter().find(|(it, version)| it.data().storage.version() != *version)
+    {
+        let message = format!(
+            "`forward` changes a tensor in place that it has saved (version {version}): save it afterwards"
+        );
+        return Err(Error::autograd(name, message));
+    }
+    let saved = save.tensors.iter().map(|(tensor, _)| Ok((slot(tensor), Saved::new(tensor.data(), name)?)));
     let saved = saved.collect::<Result<Vec<_>>>()?;
     if !saved.is_empty() {
         observe_seconds(save.seconds);

@@ -369,3 +369,30 @@ fn anomaly_mode_names_the_operation_and_the_line_that_called_it() {
     assert!(x.grad().is_none());
     detect_anomaly(|| leaf(&[1.0]).sqrt().unwrap().sum().unwrap().backward()).unwrap();
 }
+
+/// Saves its output, then changes it.
+struct ChangedAfterSave;
+
+impl Function for ChangedAfterSave {
+    fn name(&self) -> &'static str {
+        "changed"
+    }
+
+    fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
+        let out = ins[0].copy()?;
+        save.tensor(&out)?;
+        out.mul_scalar_(2)?;
+        Ok(vec![out].into())
+    }
+
+    fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
+        Ok(vec![Some(at.saved(0)?)].into())
+    }
+}
+
+#[test]
+fn a_function_that_changes_what_it_saved_is_refused() {
+    let x = Tensor::ones(&[2], &Device::cpu()).unwrap().requires_grad_(true).unwrap();
+    let error = apply(ChangedAfterSave, &[&x]).unwrap_err().to_string();
+    assert!(error.contains("changes a tensor in place that it has saved"), "{error}");
+}

@@ -75,7 +75,10 @@ pub(super) fn run(
                 sink.write(|out| timeline::write(&outcome.timeline, out))?;
             }
             let exit = ending(&outcome, saves.as_ref());
-            let savings = techniques::savings(job, &settings.device.simulated(device))?;
+            let savings = match outcome.signal {
+                None => techniques::savings(job, &settings.device.simulated(device)),
+                Some(_) => Vec::new(), // The process has to end.
+            };
             let text = match settings.json {
                 true => json::result(job, &outcome, &savings, file.as_ref(), saves.as_ref()),
                 false => report::text(job, &outcome, &savings, saves.as_ref()),

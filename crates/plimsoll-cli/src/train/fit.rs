@@ -58,7 +58,7 @@ pub(super) fn fit(job: &mut Job, sim: &SimConfig, limit: u64) -> Result<Fitted, 
         let Some(found) = search(job, sim, within)? else { break };
         job.techniques = found.techniques;
         runs += found.runs + 1;
-        if smallest::passes(job, sim, limit) {
+        if smallest::passes(job, sim, limit)? {
             let times_as_long = found.takes.step_s / free.step_s.max(f64::MIN_POSITIVE);
             output::progress(&chosen(&found, runs, times_as_long));
             return Ok(Fitted { limit_bytes: limit, runs, times_as_long });
@@ -66,6 +66,31 @@ pub(super) fn fit(job: &mut Job, sim: &SimConfig, limit: u64) -> Result<Fitted, 
         within = (within as f64 * LESS.0) as u64;
     }
     Err(too_small(job, sim, limit)?)
+}
+
+/// [`fit`] on several ranks: the first one searches, and all use what it found, since ranks must compute the same pieces again.
+///
+/// # Errors
+/// The errors of [`fit`] on the first rank; a lost rank.
+pub(super) fn fit_all(job: &mut Job, sim: &SimConfig, limit: u64) -> Result<Fitted, Failure> {
+    let is_first = job.group.rank() == 0;
+    let own = if is_first { Some(fit(job, sim, limit)?) } else { None };
+    let Techniques { activations, accumulate } = job.techniques;
+    let (kind, bytes) = match activations {
+        None => (0, 0),
+        Some(Budget::Bytes(bytes)) => (1, bytes),
+        Some(_) => (2, 0),
+    };
+    let message = [kind, bytes, accumulate as u64].map(u64::to_le_bytes);
+    let all = job.group.all_gather_bytes(message.as_flattened(), "techniques of --fit")?;
+    let number = |i: usize| all[0][8 * i..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let activations = match number(0) {
+        0 => None,
+        1 => Some(Budget::Bytes(number(1))),
+        _ => Some(Budget::Auto),
+    };
+    job.techniques = Techniques { activations, accumulate: number(2) as usize };
+    Ok(own.unwrap_or(Fitted { limit_bytes: limit, runs: 0, times_as_long: 1.0 }))
 }
 
 fn chosen(found: &Found, runs: u32, times_as_long: f64) -> String {
@@ -86,13 +111,17 @@ pub(super) fn search(job: &mut Job, sim: &SimConfig, limit: u64) -> Result<Optio
     let before = job.techniques;
     let mut search = Search { job, sim, limit, runs: 0, best: None };
     let mut accumulate = 1;
-    while accumulate <= search.job.parts() {
+    let parts = search.job.parts();
+    loop {
         // Without batch statistics, parts of a batch give the same gradients. With them, they are the last resort.
         let is_needed = search.best.is_none() || search.job.task.has_exact_parts();
         if !is_needed || search.all_of(accumulate)? {
             break;
         }
-        accumulate *= 2;
+        if accumulate == parts {
+            break;
+        }
+        accumulate = (2 * accumulate).min(parts);
     }
     let Search { job, runs, best, .. } = search;
     job.techniques = before;
@@ -106,7 +135,7 @@ impl Search<'_> {
         if self.fits(Techniques { activations: None, accumulate })? {
             return Ok(true);
         }
-        if !self.job.task.has_blocks() {
+        if !self.job.can_checkpoint() {
             return Ok(false);
         }
         let budget = |bytes: u64| Techniques { activations: Some(Budget::Bytes(bytes)), accumulate };
@@ -137,8 +166,7 @@ impl Search<'_> {
         self.job.techniques = techniques;
         let takes = match simulated(self.job, self.sim, Some(self.limit)) {
             Ok(takes) => takes,
-            // Out of memory, or a budget below what any schedule keeps.
-            Err(Error::Tensor(_)) => return Ok(false),
+            Err(Error::Tensor(error)) if is_too_little(&error) => return Ok(false),
             Err(other) => return Err(other.into()),
         };
         if self.best.as_ref().is_none_or(|(_, best)| takes.step_s < best.step_s) {
@@ -148,12 +176,18 @@ impl Search<'_> {
     }
 }
 
+/// Whether memory ran out, or a budget is below what any schedule keeps.
+fn is_too_little(error: &plimsoll::Error) -> bool {
+    error.out_of_memory().is_some()
+        || matches!(error, plimsoll::Error::Argument { op: "checkpoint_sequential", .. })
+}
+
 /// The failure of a job that does not fit, with the least that was found.
 fn too_small(job: &mut Job, sim: &SimConfig, limit: u64) -> Result<Failure, Failure> {
-    let activations = job.task.has_blocks().then_some(Budget::Auto);
+    let activations = job.can_checkpoint().then_some(Budget::Auto);
     job.techniques = Techniques { activations, accumulate: job.parts() };
     let options = job.techniques.options().join(" ");
-    let needs = simulated(job, sim, None)?.reserved_bytes;
+    let needs = smallest::reserved(job, sim)?;
     let with = if options.is_empty() { String::new() } else { format!(" with {options}") };
     let message = format!(
         "does not fit in {}: it reserves {}{with}; try {}",

@@ -63,6 +63,11 @@ impl Job {
         self.group.size() == 1 && self.reproducible.is_none()
     }
 
+    /// Whether blocks can be checkpointed within a budget.
+    pub(super) fn can_checkpoint(&self) -> bool {
+        self.task.has_blocks() && self.tensor == 1
+    }
+
     /// The most parts of a batch.
     pub(super) fn parts(&self) -> usize {
         if self.accumulates() { self.batch_size } else { 1 }

@@ -120,7 +120,7 @@ pub(crate) fn run(what: &What) -> Result<Answer, Failure> {
         job.reproducible = settings.parallel.reproducible();
         if let Some(limit) = settings.fit {
             device.set_memory_limit(limit);
-            job.fitted = Some(fit::fit(&mut job, &settings.device.simulated(&device), limit)?);
+            job.fitted = Some(fit::fit_all(&mut job, &settings.device.simulated(&device), limit)?);
         }
         job.check_techniques()?;
         command::run(&mut job, settings, &device, &world)

@@ -89,12 +89,13 @@ pub(super) fn run(
     let bound = memory_limit.unwrap_or(gpus.gpu.capacity_bytes).min(gpus.gpu.capacity_bytes);
     let ways = if gpus.count == 1 { &[(Shard::Nothing, &[][..])][..] } else { &WAYS[..] };
     let tries = jobs.len() * ways.len();
-    let (mut rows, mut first) = (Vec::new(), None);
+    let (mut rows, mut first, mut tried) = (Vec::new(), None, 0);
     for (option, mut job) in jobs {
         divides(job.batch_size, gpus.count)?;
         job.group = ProcessGroup::simulated(0, gpus.count);
         for (shard, options) in ways {
-            output::progress(&format!("simulating {} of {tries}", rows.len() + 1));
+            tried += 1;
+            output::progress(&format!("simulating {tried} of {tries}"));
             job.shard = *shard;
             let options: Vec<String> = options.iter().copied().chain(option).map(str::to_owned).collect();
             let own = row(&mut job, gpus, bound, options.clone())?;

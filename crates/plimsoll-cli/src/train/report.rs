@@ -261,7 +261,7 @@ fn beyond(out: &mut String, outcome: &Outcome) {
 
 /// Why a job ran out of memory, which request failed, and how much would have been enough.
 pub(crate) fn out_of_memory(job: &Job, report: &OutOfMemory, smallest: Option<&Smallest>) -> String {
-    let fit = if job.fitted.is_none() { ", or --fit SIZE" } else { "" };
+    let fit = if job.fitted.is_none() { ", or --fit SIZE in place of a limit" } else { "" };
     let smaller = format!("{}{fit}", job.task.smaller());
     if job.group.rank() > 0 {
         return report.to_string(); // the first rank looks for the limit

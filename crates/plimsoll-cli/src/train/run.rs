@@ -32,10 +32,11 @@ fn job_seed(job: &Job, seed: u64, group: &ProcessGroup) -> u64 {
 /// Adds up the gradients of the parts of a batch. Returns the mean loss.
 fn in_parts(job: &Job, network: &dyn Network, batch: &[Tensor]) -> plimsoll::Result<Tensor> {
     let rows = batch[0].shape()[0];
-    let size = rows.div_ceil(job.techniques.accumulate).max(1);
+    let parts = job.techniques.accumulate.min(rows);
     let mut sum: Option<Tensor> = None;
-    for start in (0..rows).step_by(size) {
-        let size = size.min(rows - start);
+    for part in 0..parts {
+        let start = rows * part / parts;
+        let size = rows * (part + 1) / parts - start;
         let part = batch.iter().map(|tensor| tensor.narrow(0, start, size));
         let part = part.collect::<plimsoll::Result<Vec<_>>>()?;
         let loss = job.precision.run(|| network.loss(&part))?.mul_scalar(size as f64 / rows as f64)?;

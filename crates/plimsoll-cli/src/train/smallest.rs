@@ -7,7 +7,7 @@
 
 use plimsoll::{Device, SimConfig};
 
-use super::job::Job;
+use super::job::{Error, Job};
 use super::stop::Stop;
 
 /// Reserved bytes are multiples of this, so there is no need to try limits in between.
@@ -30,12 +30,9 @@ pub(crate) fn limit(job: &Job, sim: &SimConfig, capacity_bytes: u64) -> Option<S
     let mut tried = 0;
     let mut passes = |limit: u64| {
         tried += 1;
-        passes(job, sim, limit)
+        passes(job, sim, limit).is_ok_and(|passes| passes)
     };
-    // Without a limit, the job reserves as many bytes as it can ever use, so it succeeds with a limit of that size.
-    let device = unlimited(sim);
-    let free_run = job.run(&device, &mut (), None, &Stop::default()).ok()?;
-    let mut enough = free_run.memory.peak_reserved_bytes.next_multiple_of(GRAIN_BYTES);
+    let mut enough = reserved(job, sim).ok()?.next_multiple_of(GRAIN_BYTES);
     // A limit of zero certainly fails.
     let mut too_little = 0;
     while enough - too_little > GRAIN_BYTES {
@@ -46,10 +43,25 @@ pub(crate) fn limit(job: &Job, sim: &SimConfig, capacity_bytes: u64) -> Option<S
 }
 
 /// Whether the whole job runs with this limit on a device like `sim` of any size.
-pub(super) fn passes(job: &Job, sim: &SimConfig, limit: u64) -> bool {
+///
+/// # Errors
+/// The errors of the job, except out of memory.
+pub(super) fn passes(job: &Job, sim: &SimConfig, limit: u64) -> Result<bool, Error> {
     let device = unlimited(sim);
     device.set_memory_limit(limit);
-    job.run(&device, &mut (), None, &Stop::default()).is_ok()
+    match job.run(&device, &mut (), None, &Stop::default()) {
+        Ok(_) => Ok(true),
+        Err(Error::Tensor(error)) if error.out_of_memory().is_some() => Ok(false),
+        Err(other) => Err(other),
+    }
+}
+
+/// The bytes that the whole job reserves without a limit: as many as it can ever use, so it succeeds with a limit of that size.
+///
+/// # Errors
+/// The errors of the job.
+pub(super) fn reserved(job: &Job, sim: &SimConfig) -> Result<u64, Error> {
+    Ok(job.run(&unlimited(sim), &mut (), None, &Stop::default())?.memory.peak_reserved_bytes)
 }
 
 fn unlimited(sim: &SimConfig) -> Device {

@@ -4,7 +4,7 @@ use plimsoll::SimConfig;
 use plimsoll::checkpoint::Budget;
 use serde_json::{Value, json};
 
-use super::job::{Error, Job};
+use super::job::Job;
 use super::simulated::{Simulated, simulated};
 use crate::bytes;
 
@@ -42,10 +42,9 @@ impl Techniques {
         }
         if self.accumulate > 1 {
             let only = Techniques { activations: None, ..*self };
-            let code = format!(
-                "(loss / {}.0)?.backward()?; for each part, then optimizer.step()?;",
-                self.accumulate
-            );
+            let code =
+                "(loss * (part_rows / batch_rows))?.backward()?; for each part, then optimizer.step()?;";
+            let code = code.to_owned();
             all.push((named(only), code, Techniques { accumulate: 1, ..*self }));
         }
         all
@@ -89,22 +88,23 @@ impl Saving {
     }
 }
 
-/// What each of the job's techniques saves, from runs of some steps on a simulated device without a limit.
-pub(super) fn savings(job: &mut Job, sim: &SimConfig) -> Result<Vec<Saving>, Error> {
+/// What each of the job's techniques saves, from runs of some steps on a simulated device without a limit. A technique without which
+/// the job cannot run, because the others need it, is left out.
+pub(super) fn savings(job: &mut Job, sim: &SimConfig) -> Vec<Saving> {
     let techniques = job.techniques;
     let without = techniques.without_each();
-    if without.is_empty() {
-        return Ok(Vec::new());
-    }
-    let all = simulated(job, sim, None)?;
     let mut savings = Vec::new();
+    if without.is_empty() {
+        return savings;
+    }
+    let Ok(all) = simulated(job, sim, None) else { return savings };
     for (option, in_rust, others) in without {
         job.techniques = others;
         let result = simulated(job, sim, None);
         job.techniques = techniques;
-        let Simulated { reserved_bytes, step_s, .. } = result?;
+        let Ok(Simulated { reserved_bytes, step_s, .. }) = result else { continue };
         let reserved_bytes = [all.reserved_bytes, reserved_bytes];
         savings.push(Saving { option, in_rust, reserved_bytes, times_as_long: all.step_s / step_s });
     }
-    Ok(savings)
+    savings
 }

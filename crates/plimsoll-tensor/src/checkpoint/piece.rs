@@ -118,6 +118,9 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
 
     /// Keeps a tensor of the second run. After the last one, an internal error ends the run.
     fn keep(&self, tensor: &Tensor, progress: &mut Progress) -> Result<()> {
+        if progress.complete {
+            return Err(stop());
+        }
         let number = progress.next;
         progress.next += 1;
         let mut state = self.state();

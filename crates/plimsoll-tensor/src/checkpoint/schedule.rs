@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 /// How much memory a sequence may keep for its backward pass.
 ///
 /// The bytes are those that the blocks save: the inputs of checkpointed parts, what the other blocks save, and what the piece
-/// that is computed again saves. Gradients and the temporary tensors of single operations come on top.
+/// that is computed again saves. Gradients, the temporary tensors of single operations, and copies of parameters in 16 bits under
+/// autocast come on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
     /// This many equal segments, of which all but the last are checkpointed. Like the argument `segments` of

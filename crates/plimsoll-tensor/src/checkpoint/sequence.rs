@@ -7,7 +7,7 @@ use super::profile::profile;
 use super::schedule::{Budget, Part, Schedule, equal};
 use super::step::{Sequence, Step};
 use crate::autocast_mode;
-use crate::autograd::is_grad_enabled;
+use crate::autograd::{hooks_are_open, is_grad_enabled};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -65,9 +65,9 @@ pub struct Checkpointer {
     known: Mutex<Vec<(Kind, Arc<Schedule>)>>,
 }
 
-/// What a schedule depends on: the number of functions, the input's shape, type and device, whether it requires a gradient, and
-/// autocast.
-type Kind = (usize, Dims, DType, Device, bool, Option<DType>);
+/// What a schedule depends on: the number of functions, the input's shape, type and device, whether it requires a gradient,
+/// autocast, and whether hooks receive saved tensors.
+type Kind = (usize, Dims, DType, Device, bool, Option<DType>, bool);
 
 /// How many schedules are kept, the latest ones.
 const KNOWN: usize = 64;
@@ -119,7 +119,8 @@ impl Checkpointer {
     pub fn schedule_of(&self, sequence: &dyn Sequence, input: &Tensor) -> Result<Arc<Schedule>> {
         let shape = Dims::from_slice(input.shape());
         let (dtype, device) = (input.dtype(), input.device().clone());
-        let kind = (sequence.len(), shape, dtype, device, input.requires_grad(), autocast_mode::lower());
+        let lower = autocast_mode::lower();
+        let kind = (sequence.len(), shape, dtype, device, input.requires_grad(), lower, hooks_are_open());
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let found = known().iter().find(|(like, _)| *like == kind).map(|(_, schedule)| schedule.clone());
         if let Some(schedule) = found {

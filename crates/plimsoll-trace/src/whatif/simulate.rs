@@ -94,12 +94,16 @@ pub(super) fn simulate_packed(
 ) -> PackedPolicy {
     let mut run = Run::new(program, packed(fraction, capacity_bytes));
     let mut last_step_calls = last_step.map(|_| 0);
+    // Other events belong to the step of the request before them.
+    let mut now = None;
     for step in &program.steps {
         let before = run.allocator.calls().total();
         run.step(step);
-        if let (Some(calls), Some((begin, end)), Step::Alloc { at: Some(at), .. }) =
-            (&mut last_step_calls, last_step, step)
-            && (begin < *at && *at <= end)
+        if let Step::Alloc { at: Some(at), .. } = step {
+            now = Some(*at);
+        }
+        if let (Some(calls), Some((begin, end)), Some(at)) = (&mut last_step_calls, last_step, now)
+            && (begin < at && at <= end)
         {
             *calls += run.allocator.calls().total() - before;
         }

@@ -105,7 +105,8 @@ impl<L: Weighted> Module for SpectralNorm<L> {
     }
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        // A checkpointed layer that is computed again must use the same estimate.
+        // A checkpointed layer that is computed again must use the same estimate, so it must not run twice before the
+        // backward pass.
         if self.mode.is_training() && !is_recomputing() {
             self.iterate(self.power_iterations)?;
         }

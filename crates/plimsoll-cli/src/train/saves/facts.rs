@@ -40,6 +40,9 @@ impl Facts {
         if let Some(reproducible) = job.reproducible {
             options.insert("--reproducible".to_owned(), reproducible.lanes.into());
         }
+        if job.techniques.accumulate > 1 {
+            options.insert("--accumulate".to_owned(), job.techniques.accumulate.into());
+        }
         options.insert("--seed".to_owned(), job.seed.into());
         Ok(Facts { task: job.task.name().to_owned(), options, data })
     }
