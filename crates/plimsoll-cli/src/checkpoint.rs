@@ -19,7 +19,7 @@ const WEIGHTS: &str = "model.safetensors";
 /// What to do with a checkpoint.
 #[derive(Subcommand)]
 pub(crate) enum What {
-    /// Merge the weights that several ranks saved into one file, for `transformers` and other programs
+    /// Make one file of the weights that several ranks saved, for `transformers` and other programs
     Consolidate(ConsolidateArgs),
 }
 

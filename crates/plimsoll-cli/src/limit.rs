@@ -18,8 +18,8 @@ use crate::output;
 /// `--limit`.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct Limit {
-    /// Stop if reading a file takes more memory than this, such as 4GiB, or more than 10 s of CPU time for each 256 MiB
-    /// of this limit; `none` turns it off [default: 256MiB, but none for files over 10 MB]
+    /// Stop if reading a file takes more memory than this limit, such as 4GiB, or more than 10 s of CPU time for each
+    /// 256 MiB of the limit; `none` turns both limits off [default: 256MiB, but none for files over 10 MB]
     #[arg(long, value_name = "SIZE", value_parser = parse)]
     limit: Option<Most>,
 }

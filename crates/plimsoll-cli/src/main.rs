@@ -136,7 +136,7 @@ verbs! {
     Checkpoint(checkpoint::What) => checkpoint::run,
     /// Watch the memory of a running program: PyTorch under `run`, or training in Rust
     Top(top::TopArgs) => top::run,
-    /// Find memory that grows from step to step, and whether it leaks
+    /// Find memory that grows from step to step, and say whether it leaks
     Leaks(leaks::LeaksArgs) => leaks::run,
     /// Compare the peaks of two memory snapshots
     Diff(diff::DiffArgs) => diff::run,

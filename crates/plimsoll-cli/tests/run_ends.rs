@@ -15,7 +15,7 @@ fn an_end_by_a_signal_is_named() {
             "ABRT",
             "plimsoll: ended by SIGABRT: C++ code aborted, and the lines above say why; memory was the cause only if they say so\n",
         ),
-        ("BUS", "plimsoll: ended by SIGBUS: most often /dev/shm is full, "),
+        ("BUS", "plimsoll: ended by SIGBUS: most often /dev/shm is full (DataLoader workers "),
         ("SEGV", "plimsoll: ended by SIGSEGV: native code crashed; a lack of memory was not the cause\n"),
     ] {
         let command = format!("kill -{signal} $$");

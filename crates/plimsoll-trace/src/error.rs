@@ -173,7 +173,8 @@ impl fmt::Display for Why {
             Self::Io(why) => why.fmt(f),
             Self::Ends => f.write_str("the file is truncated: copy it again, or dump it again"),
             Self::Empty => f.write_str(
-                "the file is empty: the dump failed; dump again, with stacks=\"python\" if it crashed",
+                "the file is empty: the dump failed; dump again, and if the program crashed in the dump, record with \
+                 stacks=\"python\"",
             ),
             Self::EmptyText => f.write_str(
                 "the file is empty: Python writes its errors to standard error, so a log needs both streams, as in \

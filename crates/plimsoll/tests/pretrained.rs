@@ -28,7 +28,7 @@ fn a_config_that_asks_for_something_else_is_refused_with_its_name() {
         ),
         (
             gpt2(r#"{"attn_pdrop": 0.2}"#),
-            "gpt2: config.json: `attn_pdrop` is 0.2; needs 0.1, as `resid_pdrop`: this model has one number for both",
+            "gpt2: config.json: `attn_pdrop` is 0.2; needs 0.1, the same value as `resid_pdrop`: this model uses one value for both fields",
         ),
         (
             llama(r#"{"model_type": "gemma"}"#),

@@ -194,7 +194,7 @@ def adam_8bit(optimizer: torch.optim.Optimizer) -> None:
 
     why = objection(optimizer)
     if why is None and "step" in vars(optimizer):
-        why = "a learning rate scheduler already wraps its step: call this before the scheduler is created"
+        why = "a learning rate scheduler already wraps the optimizer's step: create the scheduler after this call"
     if why is not None:
         raise RefusedError("adam-8bit", why)
     convert(optimizer)
@@ -241,7 +241,7 @@ def expandable_segments() -> None:
 
     if torch.cuda.is_initialized():
         raise RefusedError(
-            "expandable", "CUDA is already initialized: call it at the beginning, or set PYTORCH_ALLOC_CONF"
+            "expandable", "CUDA is already initialized: call this function earlier, or set PYTORCH_ALLOC_CONF"
         )
     Expandable(None).begin()
 
@@ -252,7 +252,7 @@ def change(optimizer: torch.optim.Optimizer, setting: Setting) -> None:
     for options in groups:
         setting.change(optimizer, options)
     if not setting.set:
-        raise RefusedError(setting.name, f"{type(optimizer).__name__} has no such option, or it is set already")
+        raise RefusedError(setting.name, f"{type(optimizer).__name__} has no such option, or the option is set already")
 
 
 def at_least_two(parts: int) -> None:

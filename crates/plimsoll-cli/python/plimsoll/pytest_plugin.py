@@ -54,7 +54,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         read(mark)
         why = missing()
         if why is not None:
-            pytest.skip(f"{why}; `plimsoll predict --gpu NAME --whole -- pytest` measures it without a GPU")
+            pytest.skip(f"{why}; `plimsoll predict --gpu NAME --whole -- pytest` measures the memory without a GPU")
 
 
 def missing() -> str | None:

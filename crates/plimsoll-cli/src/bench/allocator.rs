@@ -19,7 +19,7 @@ use crate::output::{self, BOLD, RESET};
 
 #[derive(Args)]
 pub(crate) struct AllocatorArgs {
-    /// Folder of a built oracle (`fk.sh` and `bench`): also measures PyTorch's own allocator, in alternating rounds
+    /// Also measure PyTorch's own allocator, in alternating rounds; DIR contains its compiled benchmark (`fk.sh` and `bench`)
     #[arg(long, value_name = "DIR")]
     oracle: Option<PathBuf>,
     /// Measure only this mix, named as in the table

@@ -22,7 +22,7 @@ use crate::exit::Failure;
 /// What can be measured.
 #[derive(Subcommand)]
 pub(crate) enum What {
-    /// The cost of a request to the allocator, compared with PyTorch's if --oracle is given
+    /// The cost of a request to the allocator; with --oracle, also the cost in PyTorch's allocator
     Allocator(allocator::AllocatorArgs),
     #[command(hide = true)]
     AllocatorMix(callgrind::MixArgs),

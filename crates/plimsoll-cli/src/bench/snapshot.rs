@@ -20,7 +20,7 @@ use crate::output::{BOLD, RESET};
 pub(crate) struct SnapshotArgs {
     /// A snapshot from torch.cuda.memory._dump_snapshot, or as JSON; plain, gzip or zstd
     file: PathBuf,
-    /// Write a recording N times as long to --out, and stop; measure that file in a later run
+    /// Instead of measuring, write a recording N times as long to --out; to measure it, run the command again with that file
     #[arg(long, value_name = "N", requires = "out", value_parser = clap::value_parser!(u32).range(1..))]
     scale: Option<u32>,
     /// The file for the longer recording

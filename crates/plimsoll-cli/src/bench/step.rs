@@ -25,7 +25,7 @@ pub(crate) struct StepArgs {
     /// Number of timed steps
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
-    /// Untimed warmup steps before those
+    /// Untimed warmup steps before the timed ones
     #[arg(long, value_name = "N", default_value_t = 10)]
     warmup: u32,
     /// Another program to compare with, as NAME=COMMAND; it must print one line of JSON with `ms` and `ms_min`

@@ -36,8 +36,8 @@ pub(crate) struct CheckArgs {
     /// Fail if the reserved peak exceeds this size
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     reserved_below: Option<u64>,
-    /// Fail if more than this share of the reserved memory is cached in segments with live blocks, when
-    /// memory ran out or else at the peak
+    /// Fail if cached memory in segments with live blocks is more than this share of the reserved memory; measured
+    /// when memory ran out, or else at the peak
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     frag_below: Option<f64>,
     /// Fail if a request failed

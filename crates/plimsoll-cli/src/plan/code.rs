@@ -38,8 +38,8 @@ impl CodeChange {
 }
 
 impl Plan {
-    /// Runs the program with the lines that free memory at its peak. If it does not fit with them alone, sets that are
-    /// cheaper than the chosen one are run with them.
+    /// Runs the program with the lines that free memory at its peak. If the program does not fit with these lines
+    /// alone, sets that are cheaper than the chosen one are run with the lines.
     ///
     /// # Errors
     /// I/O errors.
@@ -68,7 +68,9 @@ impl Plan {
             timeout: program.timeout.or(Some(LONGEST.max(first * 3))),
             ..program.clone()
         };
-        output::progress("some memory that is live at the peak is never read again; running without it");
+        output::progress(
+            "some memory that is live at the peak is never read again; running with lines that free it",
+        );
         let trial = trials::alone(&program, &trials::ample(target), &base.set)?;
         let before_bytes = base.trial.allocated_bytes;
         let is_gain = trial.allocated_bytes + least_bytes(before_bytes) <= before_bytes;

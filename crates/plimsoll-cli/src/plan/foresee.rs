@@ -79,7 +79,7 @@ fn with_room(facts: &Facts, own: &Fact) -> Fact {
     Fact { fit: facts.limits.fit(reserved_bytes), reserved_bytes, ..own.clone() }
 }
 
-/// The step after the strategy has decided with these facts, some of which are estimates.
+/// The next step, once the strategy has made `decision` from `imagined`, which contains estimates.
 fn decided(facts: &Facts, imagined: &Facts, decision: Decision) -> Step {
     let Some(chosen) = decision.chosen.map(|place| &imagined.tried[place]).filter(|it| it.has_room()) else {
         return strategy::next(facts);

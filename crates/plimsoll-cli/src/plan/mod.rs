@@ -85,14 +85,14 @@ pub(crate) struct PlanArgs {
     /// (custom:memory=48GiB,cc=8.9,sms=142), or a row of `plimsoll calibrate` [default: this machine's]
     #[arg(long, value_name = "NAME|SIZE|FILE.json")]
     gpu: Option<String>,
-    /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU closest in size]
+    /// Compute capability, such as 8.9, if --gpu is a memory size [default: that of the listed GPU with the closest size]
     #[arg(long, value_name = "X.Y")]
     cc: Option<String>,
     /// Number of GPUs that the program sees; fsdp and tensor-parallel split the model over them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=127))]
     devices: u32,
-    /// Memory that a process uses on each GPU outside PyTorch's allocator, except NCCL's; 0 also leaves out NCCL's [default:
-    /// computed for the GPU]
+    /// Memory that a process uses on each GPU outside PyTorch's allocator, not counting NCCL's memory; with 0, NCCL's memory is
+    /// ignored too [default: computed for the GPU]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     context: Option<u64>,
     /// Memory that other programs use on each GPU [default: 0]

@@ -23,8 +23,8 @@ impl Search<'_, '_> {
         sets.filter(|_| is_meant && is_asked).collect()
     }
 
-    /// Runs the program with each of these techniques alone, if it trains a model that is not compiled and does not fit
-    /// as it is.
+    /// Runs the program with each of these techniques alone, if the program does not fit as it is, and the model that
+    /// it trains is not compiled.
     ///
     /// # Errors
     /// I/O errors.

@@ -46,7 +46,7 @@ impl Recorded {
         self.rows.iter().map(fact).collect()
     }
 
-    /// A set that lies between the known ones.
+    /// The facts of a set that was not recorded, computed as a weighted sum of the known ones.
     fn mixed(&self, set: &Set, mix: &Mix, known: &[Fact]) -> Fact {
         let limits = self.limits();
         let sum = |of: &dyn Fn(&Fact) -> u64| mix.apply(|index| of(&known[index]));

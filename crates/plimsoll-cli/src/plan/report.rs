@@ -162,7 +162,7 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
         note("close: on a real GPU the peak may exceed what is left, because addresses and cuDNN's kernels differ".to_owned());
     }
     if ran.iter().any(|it| it.caught.is_some()) {
-        note("as it is: the memory that the program uses on a GPU that has enough; on this GPU it catches the out-of-memory error and uses less".to_owned());
+        note("as it is: the memory that the program uses on a GPU with enough memory; on this GPU the program catches the out-of-memory error and uses less".to_owned());
     }
     for it in ran.iter().filter(|it| it.set.needs_ranks()) {
         let sent = it.cost.map_or(0, |cost| cost.wire_bytes);

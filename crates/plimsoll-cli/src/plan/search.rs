@@ -135,9 +135,9 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Estimates the time that the search still takes, from the average time of the `runs` so far: it runs this many
-    /// sets now, and a few after them. It ends with a run at the GPU's size, which takes about half as long as the
-    /// first.
+    /// Estimates the time that the search still takes, from the average time of the `runs` so far: the search runs
+    /// this many sets now, and a few after them. The search ends with a run at the GPU's size, which takes about
+    /// half as long as the first.
     fn remaining(&self, sets: usize, runs: usize) -> Duration {
         let (first, since) = (self.trials.first(), self.since.map_or(Duration::ZERO, |it| it.elapsed()));
         let each = match u32::try_from(runs) {

@@ -38,7 +38,7 @@ impl Outcome {
             _ => return Ok(()),
         };
         output::progress(&format!(
-            "it ran out of memory; running it again with more than {} has, to find out how much it needs",
+            "the program ran out of memory; running it again with more memory than {} has, to find out how much it needs",
             target.name
         ));
         let run = Run::of(args, &args.command, &target.with_more(after), session, assumptions)?;

@@ -46,7 +46,7 @@ pub(super) struct Outcome {
     pub(super) growth: Option<Growth>,
     /// The program's need, if it ran out of memory and the need is known.
     pub(super) need: Option<Need>,
-    /// The memory that it can free at the peak, and the peaks without it, if there is any.
+    /// The memory that the program can free at the peak, if any, and the peaks without that memory.
     pub(super) savings: Option<Savings>,
     /// The files that it would have written, and the hosts that it contacted.
     pub(super) traces: Traces,

@@ -23,7 +23,7 @@ pub(crate) struct PredictArgs {
     /// (custom:memory=48GiB,cc=8.9,sms=142), or a row of `plimsoll calibrate` [default: this machine's]
     #[arg(long, value_name = "NAME|SIZE|FILE.json")]
     pub(super) gpu: Option<String>,
-    /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU closest in size]
+    /// Compute capability, such as 8.9, if --gpu is a memory size [default: that of the listed GPU with the closest size]
     #[arg(long, value_name = "X.Y")]
     pub(super) cc: Option<String>,
     /// Number of GPUs that the program sees
@@ -35,8 +35,8 @@ pub(crate) struct PredictArgs {
     /// Run only this rank of a job with --nodes times --devices ranks: needs neither torchrun nor the other ranks
     #[arg(long, value_name = "N")]
     pub(super) rank: Option<u32>,
-    /// Memory that a process uses on each GPU outside PyTorch's allocator, except NCCL's; 0 also leaves out NCCL's [default:
-    /// computed from what the program uses]
+    /// Memory that a process uses on each GPU outside PyTorch's allocator, not counting NCCL's memory; with 0, NCCL's memory is
+    /// ignored too [default: computed from what the program uses]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     pub(super) context: Option<u64>,
     /// Memory that other programs use on each GPU [default: 0]
@@ -45,15 +45,15 @@ pub(crate) struct PredictArgs {
     /// Host memory that the program may use on the machine that will run it
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     pub(super) host_memory: Option<u64>,
-    /// Size of /dev/shm on that machine; Docker's default is 64MiB
+    /// Size of /dev/shm on the machine that will run the program; Docker's default is 64MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     pub(super) shm: Option<u64>,
     /// How to compute the workspaces of cuDNN (convolutions, recurrent networks, batch normalization, CTC loss) and cuFFT
     #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     pub(super) cudnn_workspace: Workspaces,
-    /// Stop training after this many steps of every optimizer. If the training loops over a DataLoader, the code
-    /// after the loop still runs; otherwise the program ends there [default: 3; more if steps are fast and a part of the
-    /// loop has not run]
+    /// Stop training after this many steps of every optimizer. If the training loops over a DataLoader, the code after
+    /// the loop still runs; otherwise the program ends after these steps [default: 3; more if steps are fast and a part
+    /// of the loop has not run]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) steps: Option<u64>,
     /// Run the program to its end
@@ -113,15 +113,16 @@ pub(crate) struct PredictArgs {
 }
 
 const AFTER_HELP: &str = "\
-The program's own output goes to stderr. Values read from the GPU are 0 (1 if divided by or logged), unless they are known
-(such as a mask copied from the CPU) or set by --assume; the report lists the lines where such a value decides a size or a
-branch. The program sees its own changes to files, but the disk stays as it is; only new files in caches of downloads and
-compilers (HF_HOME, TORCH_HOME, XDG_CACHE_HOME) are kept. Tensor files (.pt, .npy, .safetensors ...) are kept only if they
-are downloads: below a folder `hub`, or in HF_HUB_CACHE. A loop that waits for a value may never end: use --timeout.
+The program's own output goes to stderr. Values read from the GPU are 0 (1 if the program divides by them or takes their
+logarithm), unless they are known (such as a mask copied from the CPU) or set by --assume; the report lists the lines where
+such a value decides a size or a branch. The program sees its own changes to files, but the disk stays as it is; only new
+files in caches of downloads and compilers (HF_HOME, TORCH_HOME, XDG_CACHE_HOME) are kept. Tensor files (.pt, .npy,
+.safetensors ...) are kept only if they are downloads: below a folder `hub`, or in HF_HUB_CACHE. A loop that waits for a
+value may never end: use --timeout.
 
-Ctrl-C or SIGTERM stops the program and reports what happened up to then; a second one kills it. All of its processes end
-with the run. The program runs in its own process group: Ctrl-C does not reach it, so no handler saves a model full of
-zeros, and Ctrl-Z does not stop it. A file or pipe on stdin is passed on; a terminal is not.
+Ctrl-C or SIGTERM stops the program and reports what happened up to then; a second one kills it. All processes of the
+program end with the run. The program runs in its own process group: Ctrl-C does not reach it, so no handler saves a model
+full of zeros, and Ctrl-Z does not stop it. A file or pipe on stdin is passed on; a terminal is not.
 
 Exit codes: 0 it fits; 4 it does not fit, or there is no answer, for example because the run was stopped early; 5 the
 program failed for another reason.

@@ -57,7 +57,7 @@ pub(crate) struct Target {
     pub(crate) total_bytes: u64,
     /// The maximum memory that a process uses outside the allocator.
     pub(crate) context_bytes: u64,
-    /// The minimum that it uses there. The two differ only before something has run.
+    /// The minimum memory that a process uses there. The maximum and the minimum differ only before something has run.
     pub(crate) least_context_bytes: u64,
     /// The memory that other programs use on the GPU (`--others`).
     pub(crate) others_bytes: u64,

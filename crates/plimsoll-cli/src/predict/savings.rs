@@ -1,6 +1,6 @@
-//! Further runs with lines that free memory that is live at the peak but not needed there ([`Savings`]). The printed
-//! peaks are measured in these runs. In the program's view of the file system, its source contains the lines, as if
-//! the user had pasted them.
+//! Further runs with added lines, which free memory that is live at the peak but not needed there ([`Savings`]). The
+//! printed peaks are measured in these runs. In the program's view of the file system, its source contains the
+//! lines, as if the user had pasted them.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use crate::output;
 use crate::protocol::Waste;
 
 impl Outcome {
-    /// Runs the program again with the lines that free memory, all of them and each alone, if it reports such memory and
-    /// its first run took no longer than [`LONGEST`].
+    /// Runs the program again with the lines that free memory, all of them and each alone, if the program reports such
+    /// memory and its first run took no longer than [`LONGEST`].
     pub(super) fn find_savings(
         &mut self,
         args: &PredictArgs,
@@ -38,7 +38,7 @@ impl Outcome {
             return;
         }
         output::progress(
-            "some memory that is live at the peak is never read again; running again without it",
+            "some memory that is live at the peak is never read again; running again with lines that free it",
         );
         let mut trials = Trials {
             args,

@@ -1,6 +1,6 @@
 //! A second run computes the bytes at stake: in it, unknown values that decide sizes get their largest value. In the
-//! first run device values are zero, so it shows the minimum. If all of these values were already the largest (boxes
-//! that `nms` keeps), they are one in the second run.
+//! first run, device values are zero, so that run shows the minimum. If all of these values were already the largest
+//! (boxes that `nms` keeps), they are one in the second run.
 
 use std::time::Duration;
 

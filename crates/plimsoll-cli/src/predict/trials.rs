@@ -33,7 +33,7 @@ const AMPLE_BYTES: u64 = 1 << 39;
 /// Time limit of the first trial, unless --timeout sets it.
 const FIRST_LIMIT: Duration = Duration::from_secs(600);
 
-/// Time limit of each later trial: this duration, or this multiple of the first trial's time if that is more.
+/// Time limit of each later trial: the longer of this duration and this multiple of the first trial's time.
 const LATER_LIMIT: (Duration, u32) = (Duration::from_secs(30), 10);
 
 /// The minimum time limit of a trial that compiles the model.
@@ -61,7 +61,7 @@ pub(crate) struct Program {
     pub(crate) devices: u32,
     pub(crate) context: Option<u64>,
     pub(crate) others: Option<u64>,
-    /// The machine that will run it.
+    /// The machine that will run the program.
     pub(crate) machine: Machine,
     /// The speed of its processor.
     pub(crate) hosts: Hosts,
@@ -183,7 +183,7 @@ pub(crate) struct Trials<'scope> {
     /// Whether all trials run until their reserved bytes stop growing, not only those at the GPU's size.
     all_settle: bool,
     /// Whether trials that are not at the GPU's size skip the code after the steps, such as an evaluation:
-    /// the first trial showed that it needs less memory than the steps.
+    /// the first trial showed that this code needs less memory than the steps.
     all_stop: bool,
     /// The serving run, if it did not serve any request. It then counts as the trial without techniques.
     unserved: Option<Trial>,
@@ -418,7 +418,7 @@ impl Trials<'_> {
         self.program.timeout.unwrap_or(usual)
     }
 
-    /// Whether a fork can run it; it cannot if there are several ranks.
+    /// Whether a fork can run a trial with this set; no fork can run a set that needs several ranks.
     fn is_served(&self, set: &Set, how: How) -> bool {
         self.server.is_there() && !(how == How::Itself && set.needs_ranks())
     }

@@ -148,7 +148,7 @@ pub(crate) struct Report {
     /// The owners of memory that grew, or that was live when memory ran out.
     #[serde(default)]
     pub(crate) holders: Vec<Holder>,
-    /// Loops after the steps that did not get all of their batches.
+    /// DataLoader loops that run after the training steps and did not get all of their own batches.
     #[serde(default)]
     pub(crate) loops: Vec<CutLoop>,
     /// Whether memory was still growing when the code after the steps was stopped.

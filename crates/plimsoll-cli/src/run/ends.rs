@@ -112,7 +112,7 @@ fn sentences(signal: Option<i32>, is_well: bool, killed: Option<bool>) -> Vec<&'
              failed, ranks called different collectives, which TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records",
         ],
         (Some(SIGBUS), _) => vec![
-            "ended by SIGBUS: most often /dev/shm is full, through which DataLoader workers send batches; the GPU's memory was not the cause",
+            "ended by SIGBUS: most often /dev/shm is full (DataLoader workers send batches through it); the GPU's memory was not the cause",
             "use fewer workers, a larger /dev/shm (docker run --shm-size), or multiprocessing.set_sharing_strategy(\"file_system\")",
         ],
         (Some(SIGSEGV), _) => vec![

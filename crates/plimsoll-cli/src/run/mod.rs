@@ -62,7 +62,8 @@ pub(crate) struct RunArgs {
     /// Folder for snapshots, written when memory runs out
     #[arg(long, value_name = "DIR", default_value = ".")]
     snapshots: PathBuf,
-    /// Apply the set of a plan (`plimsoll plan --json`), and compare the planned with the measured peak at the end
+    /// Apply the set of a plan (`plimsoll plan --json`), and at the end compare the planned peak with the measured
+    /// one
     #[arg(long, value_name = "PLAN.json")]
     check: Option<PathBuf>,
     /// The program's measurements, to compare with the plan (passed by `check.py`)

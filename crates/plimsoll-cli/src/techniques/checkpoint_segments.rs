@@ -10,7 +10,7 @@ const SAME: &str = "both checkpoint the model's blocks";
 pub(super) const ROW: Row = Row {
     technique: Technique::CheckpointSegments,
     name: "checkpoint-segments",
-    about: "recompute segments of consecutive blocks, keeping only their inputs; =N segments [square root of the blocks]",
+    about: "recompute segments of consecutive blocks, keeping only their inputs; =N segments [square root of the number of blocks]",
     numbers: Numbers::Identical,
     value: Value::Count,
     effort: 2,

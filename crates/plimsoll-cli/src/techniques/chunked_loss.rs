@@ -6,7 +6,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::ChunkedLoss,
     name: "chunked-loss",
-    about: "compute the last linear layer and its cross-entropy in chunks; =ROWS: of this many rows",
+    about: "compute the last linear layer and its cross-entropy in chunks; =ROWS: the number of rows in a chunk",
     numbers: Numbers::Rounding,
     value: Value::Count,
     effort: 3,

@@ -51,7 +51,7 @@ fn bound(address: SocketAddr) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).map_err(|why| {
         let advice = match why.kind() {
             ErrorKind::AddrInUse => {
-                ": another program listens there; if it is plimsoll, it serves this program, too"
+                ": another program listens there; if that is plimsoll, it also serves this program's figures"
             }
             ErrorKind::AddrNotAvailable => ": this machine does not have that address",
             ErrorKind::PermissionDenied => ": ports below 1024 need root",

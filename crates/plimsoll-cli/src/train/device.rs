@@ -8,7 +8,7 @@ use plimsoll::{Bytes, Device, SimConfig};
 use crate::bytes;
 use crate::exit::{Exit, Failure};
 
-/// Where to run, and within what.
+/// The device to train on, and the limit on its memory.
 #[derive(Args)]
 pub(crate) struct DeviceArgs {
     /// Reserve at most this many bytes, such as 64MiB [default: the whole device]

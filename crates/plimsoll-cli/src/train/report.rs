@@ -271,7 +271,7 @@ pub(crate) fn out_of_memory(job: &Job, report: &OutOfMemory, smallest: Option<&S
     };
     let advice = if let Some(others) = report.held_by_others_bytes() {
         format!(
-            "others hold {} of this device: other processes (on a GPU `nvidia-smi` names them) and its context; end them, or use another device",
+            "others hold {} of this device: its context, and other processes (on a GPU, `nvidia-smi` names them); end these processes, or use another device",
             Bytes(others)
         )
     } else if report.is_system_refusal() {

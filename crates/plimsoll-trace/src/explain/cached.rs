@@ -25,7 +25,7 @@ pub(super) struct Releasing<'a> {
 pub struct CachedBytes {
     /// Bytes in memory that can be released completely: they can serve any request.
     pub reusable: u64,
-    /// Bytes in such memory of private pools, which keep it while they are in use.
+    /// Bytes in such memory of private pools. A pool keeps this memory while something uses the pool.
     pub private: u64,
     /// Bytes next to blocks that are live or wait for a stream. They serve only requests that fit there.
     pub pinned: u64,

@@ -38,7 +38,8 @@ pub struct Purposed {
 pub struct Line {
     /// The line of Python; `None` for blocks without a stack, or with a stack that has no such line.
     pub frame: Option<FrameId>,
-    /// The library line that it called, if that line is more specific ([`Origin`](super::Origin)).
+    /// The library line that the line of Python called, if the library line is more specific
+    /// ([`Origin`](super::Origin)).
     pub package_line: Option<FrameId>,
     /// Information in place of a missing line; empty if there is a line.
     pub backward: BackwardBlock,
@@ -51,7 +52,7 @@ pub struct Line {
 pub struct BackwardBlock {
     /// The derivative or operator.
     pub operator: Option<Name>,
-    /// The forward line that it belongs to, if found.
+    /// The forward line to which the derivative or operator belongs, if found.
     pub forward: Option<ForwardLine>,
 }
 

@@ -80,7 +80,7 @@ pub enum Why {
     OthersFreedSoon,
     /// Like `OthersFreedSoon`; in addition, this PyTorch optimizer creates its state elsewhere.
     BesideState,
-    /// A checkpoint recomputed it and kept it for the backward pass.
+    /// Recomputed by a checkpoint, and kept for the backward pass.
     Recomputed,
     /// Allocated in the forward pass and freed before a backward pass began.
     FreedInForward,
@@ -93,10 +93,10 @@ pub enum Why {
     /// Older than the recording and live throughout. It has the size of a parameter, but the optimizer state of that
     /// size is already accounted for.
     BeyondStates,
-    /// Created or copied by the program outside every module, and live when the backward pass that follows has ended, or
-    /// when the recording ends.
+    /// The program created or copied the block outside every module. It is still live at the end of the next backward
+    /// pass or of the recording.
     MadeOutsideModules,
-    /// Allocated in the forward pass and live when the backward pass that follows has ended, or when the recording ends.
+    /// Allocated in the forward pass, and still live at the end of the next backward pass or of the recording.
     OutlivesBackward,
     /// Kept like `OutlivesBackward`, but copied outside every module, and with the size of a parameter.
     SizeOfParameter,

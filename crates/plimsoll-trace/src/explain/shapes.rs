@@ -64,7 +64,7 @@ pub enum Evidence {
 const MOST: usize = 2;
 /// There are no guesses for smaller requests.
 const LEAST_BYTES: u64 = 1 << 20;
-/// At most this many of the latest blocks are used, which is about the number in one step.
+/// At most this many of the latest blocks are used: about as many as one step allocates.
 const LAST: usize = 1 << 12;
 /// At most this many sizes of a step, and at most this many widths, are used. No model has more; a forged file may.
 const MOST_SIZES: usize = 1 << 10;

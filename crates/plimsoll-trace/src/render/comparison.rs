@@ -120,7 +120,7 @@ impl Compared<'_> {
             })
             .collect();
         match (by, causes.is_empty()) {
-            (0, true) => format!("no change: both peak at {}, line by line", size(a)),
+            (0, true) => format!("no change: both peak at {}, with the same bytes at every line", size(a)),
             (0, false) => format!("both peak at {}, with different contents: {}", size(a), causes.join(", ")),
             _ => format!("peak {}{}: {}", words::change(by, size), percent([a, b]), causes.join(", ")),
         }

@@ -110,8 +110,13 @@ impl<'a> Fields<'a> {
         let first = self.number(names[0], default)?;
         for name in &names[1..] {
             if self.number(name, default)? != first {
-                return self
-                    .wrong(name, &format!("{first}, as `{}`: this model has one number for both", names[0]));
+                return self.wrong(
+                    name,
+                    &format!(
+                        "{first}, the same value as `{}`: this model uses one value for both fields",
+                        names[0]
+                    ),
+                );
             }
         }
         Ok(first)

@@ -201,9 +201,13 @@ impl Llama {
             scaling.check(config.head_width())?;
         }
         if !has_heads || !divides(kv_heads, heads) {
+            let width = match config.head_dim {
+                None => "the width must be a multiple of the number of query heads, and that number",
+                Some(_) => "the number of query heads must be",
+            };
             let message = format!(
-                "{heads} query heads and {kv_heads} key heads for a width of {}: the query heads must divide the \
-                 width, and the key heads the query heads",
+                "{heads} query heads and {kv_heads} key heads for a width of {}: {width} a multiple of the number of \
+                 key heads; neither number may be 0",
                 config.hidden_size
             );
             return Err(Error::Argument { op: "llama", message });

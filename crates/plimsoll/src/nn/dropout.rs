@@ -129,8 +129,10 @@ impl<const D: usize> Module for ChannelDropout<D> {
             rank if rank == D + 2 || (D == 2 && rank == 3) => 2,
             rank if rank == D + 1 => 1,
             _ => {
-                let message =
-                    format!("{:?}: needs [batch, channels, …] with {D} more dimensions", input.shape());
+                let message = format!(
+                    "{:?}: needs [batch, channels, …] with {D} dimensions after the channels",
+                    input.shape()
+                );
                 return Err(Error::Shape { op: "dropout", message });
             }
         };

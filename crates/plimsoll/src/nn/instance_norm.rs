@@ -118,7 +118,7 @@ impl<const D: usize> Module for InstanceNorm<D> {
         }
         if input.rank() != D + 2 || input.shape()[1] != self.channels {
             return fail(format!(
-                "{:?}: needs [batch, {}, …] with {D} more dimensions",
+                "the input has shape {:?}; expected [batch, {}, …] with {D} dimensions after the channels",
                 input.shape(),
                 self.channels
             ));

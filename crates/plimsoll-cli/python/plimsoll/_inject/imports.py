@@ -82,7 +82,7 @@ def check_version(module: ModuleType) -> None:
     if VERSION.replace(".", "").isdecimal() and installed != VERSION:
         raise OtherVersionError(
             f"this Python has plimsoll-gpu {installed}, but the program `plimsoll` that runs it is {VERSION}:"
-            f" pip install ./crates/plimsoll-cli in a checkout of that version, or start it with the program of the wheel: python -m plimsoll"
+            f" pip install ./crates/plimsoll-cli in a checkout of that version, or use the program of the installed package: python -m plimsoll"
         )
 
 

@@ -269,7 +269,7 @@ class Attend:
         files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(failure.__traceback__)]
         if any(it.startswith(context.FROZEN) for it in files):
             names = ", ".join(self.names())
-            say(f"the program ran with {names}; to see whether it fails without: plimsoll run -- COMMAND")
+            say(f"the program ran with {names}; to see whether it fails without them: plimsoll run -- COMMAND")
 
     def failed(self, name: str, failure: BaseException) -> None:
         """A technique raised an exception: ends the process."""

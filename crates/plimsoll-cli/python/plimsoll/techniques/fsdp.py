@@ -127,9 +127,9 @@ class Fsdp:
         if not self.world:
             launched = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
             why = (
-                f"it starts the ranks itself, without torchrun: {LAUNCH}"
+                f"fsdp starts the ranks itself, without torchrun: {LAUNCH}"
                 if launched
-                else f"it needs several GPUs: {LAUNCH}"
+                else f"fsdp needs several GPUs: {LAUNCH}"
             )
         elif not hasattr(torch.distributed.fsdp, "fully_shard"):
             why = f"PyTorch {torch.__version__} has no torch.distributed.fsdp.fully_shard"

@@ -167,7 +167,7 @@ class OffloadWeights(Inference):
     def lines(self) -> list[str]:
         kinds = list(self.kinds.values())
         calls = each.model("plimsoll.offload_weights(model)", kinds, roots.kinds)
-        return [context.IMPORT, *calls, "# before the model moves to the GPU; call it in torch.no_grad()"]
+        return [context.IMPORT, *calls, "# before the model moves to the GPU; call the model in torch.no_grad()"]
 
     def detail(self) -> str:
         return f"{len(self.homes)} blocks"

@@ -47,7 +47,7 @@ class TensorParallel:
     def first(self, root: Any) -> None:
         why = context.wrapped_class(root)
         if why is None and not self.world:
-            why = f"it needs several GPUs: {fsdp.LAUNCH.replace('fsdp', self.name)}"
+            why = f"{self.name} needs several GPUs: {fsdp.LAUNCH.replace('fsdp', self.name)}"
         if why is None and self.mesh is None and torch.distributed.is_initialized():
             why = "the program initializes torch.distributed itself: add the lines there"
         why = why or parts.hooked(root)
@@ -161,5 +161,5 @@ def lines(root: Any, paths: list[str], plan: dict[str, str], world: int) -> list
         *(f"    {path!r}: {styles[way]}," for path, way in plan.items()),
         "}",
         f"for block in {blocks.expression(root, paths)}:",
-        "    parallelize_module(block, mesh, plan)  # before the optimizer is made, which needs foreach=False",
+        "    parallelize_module(block, mesh, plan)  # do this before you create the optimizer; create it with foreach=False",
     ]

@@ -71,7 +71,7 @@ class Half(Inference):
     def lines(self) -> list[str]:
         name = str(self.dtype)
         return [
-            f"model.to({name})  # before it moves to the GPU",
+            f"model.to({name})  # before the model moves to the GPU",
             f"output = model(input.to({name})).float()  # floating-point inputs",
         ]
 

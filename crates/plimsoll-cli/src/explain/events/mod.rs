@@ -19,17 +19,17 @@ use crate::moment::{self, When};
 /// Which events to print, and how much of each.
 #[derive(Debug, Clone, Args)]
 pub(super) struct EventsArgs {
-    /// Print the events around a moment instead: peak, end, failure, an event's number or a time such as 2.5s
-    /// [default: failure, or peak if nothing failed]
+    /// Instead of the report, print the events around a moment: peak, end, failure, an event's number or a time
+    /// such as 2.5s [default: failure, or peak if nothing failed]
     #[arg(long, value_name = "MOMENT", value_parser = moment::parse, num_args = 0..=1, conflicts_with = "html")]
     events: Option<Option<When>>,
     /// Number of events before that moment
     #[arg(long, value_name = "N", default_value_t = 8, requires = "events")]
     before: usize,
-    /// Number of events after it
+    /// Number of events after that moment
     #[arg(long, value_name = "N", default_value_t = 4, requires = "events")]
     after: usize,
-    /// The frames to print of each stack
+    /// Which frames of each stack to print
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = Frames::Python, requires = "events")]
     frames: Frames,
 }

@@ -23,7 +23,7 @@ pub(super) fn help(message: &OutOfMemory, shortage: Shortage, shown: Shown) -> V
         }
         (Source::Allocator, Cause::Fragmentation { .. }) => {
             help.push(format!(
-                "set {}=expandable_segments:True: it needs no contiguous memory (PyTorch 2.1 or newer, not on Windows)",
+                "set {}=expandable_segments:True: the allocator then needs no contiguous memory (PyTorch 2.1 or newer, not on Windows)",
                 next::settings(message)
             ));
             // Memory that other processes release can serve the request.

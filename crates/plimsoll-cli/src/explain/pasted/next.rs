@@ -23,8 +23,7 @@ const NAME: &str = "NAME";
 pub(super) fn to_fill_in(commands: &[String]) -> Vec<&'static str> {
     let has = |word: &str| commands.iter().any(|command| command.split(' ').any(|it| it == word));
     let gpu = "NAME is your GPU: its name (`plimsoll predict --list`) or its memory size, such as 24GiB";
-    let record =
-        "plimsoll record prints code for your program: it records a snapshot, which plimsoll explain reads";
+    let record = "plimsoll record prints code for your program: the code records a snapshot, which plimsoll explain reads";
     let rows = [(NAME, gpu), (FILE, "FILE is your program, with its arguments"), ("record", record)];
     rows.into_iter().filter(|(word, _)| has(word)).map(|(_, meaning)| meaning).collect()
 }

@@ -115,7 +115,8 @@ pub(super) fn said(path: &Path, shown: Shown) -> Result<Said, Failure> {
         "memory outside CUDA's allocations, such as the context",
     ];
     if !ranges {
-        unknown.push("which layers allocate it: plimsoll run --nvtx adds their names for Nsight");
+        unknown
+            .push("which layers allocate the memory: plimsoll run --nvtx adds the layers' names for Nsight");
     }
     Ok(Said {
         kind: "nsys",

@@ -174,7 +174,8 @@ impl Pass<'_> {
         self.fewest(set, &most, 100 / step, |number| set.with(Technique::Offload, Some(number * step)))
     }
 
-    /// The smallest number of checkpointed blocks with which this set fits. It is known to fit with all of them.
+    /// The smallest number of checkpointed blocks with which this set fits. The set is known to fit with all blocks
+    /// checkpointed.
     pub(super) fn fewest_blocks(&mut self, set: &Set) -> Result<(), Missing> {
         let technique = self.blocks;
         let all = set.with(technique, None);
@@ -183,7 +184,7 @@ impl Pass<'_> {
     }
 
     /// Finds the smallest number of parts, out of `of`, to which a technique must be applied so that this set fits.
-    /// `all` applies it to all parts, and fits.
+    /// `all` is the set that applies the technique to all parts; it fits.
     pub(super) fn fewest(
         &mut self,
         set: &Set,

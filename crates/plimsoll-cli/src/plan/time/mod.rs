@@ -122,8 +122,8 @@ impl Bound {
 }
 
 impl Work {
-    /// Reads the report of a counting trial; empty if the trial did not run to its end. The step is for this GPU. The host factors
-    /// are those of this machine and of the training machine.
+    /// Reads the report of a counting trial; empty if the trial did not run to its end. `gpu` is the GPU for which the step is
+    /// timed. The host factors are those of this machine and of the training machine.
     pub(super) fn of(trial: &Trial, gpu: &Gpu, hosts: Hosts) -> Work {
         // A run that failed counted only part of a step.
         let counted = trial.technique("count").filter(|_| trial.end == End::Ran);

@@ -46,7 +46,7 @@ impl Report {
         Ok(reports)
     }
 
-    /// Whether one of its peaks came after the steps and is clearly higher than during them.
+    /// Whether one of its peaks came after the steps and is clearly higher than the peak during them.
     pub(crate) fn peaks_later(&self) -> bool {
         let is_later = |it: &Peaks| it.allocated_step.max(it.reserved_step) > self.steps;
         self.devices.iter().any(|it| is_later(it) && it.grows_by > LATER)

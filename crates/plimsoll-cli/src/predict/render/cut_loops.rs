@@ -1,9 +1,10 @@
-//! Sentences about loops after the steps that did not get all of their batches.
+//! Sentences about DataLoader loops that run after the training steps and did not get all of their own batches.
 
 use crate::predict::recording::read::place;
 use crate::protocol::Report;
 
-/// Sentences about loops after the steps that did not get all of their batches, without a final period.
+/// Sentences about DataLoader loops that run after the training steps and did not get all of their own batches; without a
+/// final period.
 pub(crate) fn cut_loops(reports: &[Report]) -> Vec<String> {
     let mut said = Vec::new();
     for cut in reports.iter().flat_map(|report| &report.loops) {

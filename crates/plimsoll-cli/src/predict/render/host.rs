@@ -49,7 +49,7 @@ pub(super) fn section(node: Option<&Node>, size: impl Fn(u64) -> String) -> Sect
     rows.push(row("node", Cell::Bytes(node.must_bytes()), Cell::Bytes(node.may_bytes()), total));
     if let Some(bytes) = node.machine.memory_bytes {
         let what = match node.machine.is_left {
-            true => "what the GPU leaves at its peak of the memory that they share",
+            true => "what the GPU, at its peak, leaves of the memory that it shares with the host",
             false => "--host-memory (given)",
         };
         rows.push(row("limit", Cell::Bytes(bytes), none(), what.to_owned()));

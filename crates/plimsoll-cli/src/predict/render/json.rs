@@ -47,7 +47,7 @@ pub(super) fn need(outcome: &Outcome) -> Option<Value> {
     })
 }
 
-/// The objects that keep memory that grew, or that was live when memory ran out.
+/// The objects that keep memory alive: memory that grew, or that was live when memory ran out.
 pub(super) fn holders(outcome: &Outcome) -> Value {
     let row =
         |it: &Holder| json!({ "kind": it.kind, "text": it.text, "tensors": it.tensors, "bytes": it.bytes });

@@ -81,7 +81,7 @@ fn what(row: &Waste, size: &impl Fn(u64) -> String) -> String {
             format!("{bytes} live at the peak are read again only for their shape: `{name}` ({place})")
         }
         WasteKind::View => {
-            format!("the small view `{name}` ({place}) keeps {bytes} alive that it does not use")
+            format!("the small view `{name}` ({place}) keeps alive {bytes} that it does not use")
         }
         WasteKind::Gradients => {
             format!("{bytes} of gradients that `{name}` has used are live at the peak of the next pass")

@@ -90,8 +90,8 @@ pub(super) fn like(upper: &Path, place: &Path, is_privileged: bool) -> std::io::
 }
 
 /// The kernel copies a folder when the first file in it is written. In a user namespace that fails if the folder
-/// belongs to another user or group. So this makes such copies in advance, for the folders on the path to the program's
-/// folders.
+/// belongs to another user or group. So this function makes such copies in advance, for the folders on the path to the
+/// program's folders.
 pub(super) fn foreign_folders(upper: &Path, place: &Path, own: &Path) {
     let within = own.strip_prefix(place).unwrap_or(own);
     let mut made = PathBuf::new();

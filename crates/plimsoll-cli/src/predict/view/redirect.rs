@@ -136,7 +136,7 @@ impl Redirect {
     }
 }
 
-/// Checks that the program exists, because the process that starts it could not report that it does not.
+/// Checks that the program exists. The process that starts the program could not report a missing file.
 ///
 /// # Errors
 /// The program does not exist.

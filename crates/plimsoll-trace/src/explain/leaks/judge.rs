@@ -60,7 +60,7 @@ pub(super) struct About<'a> {
     pub is_cat: bool,
     /// Whether the series belongs to one line.
     pub is_line: bool,
-    /// Whether it includes blocks that a program allocates once, in its first steps, and keeps.
+    /// Whether the series includes blocks that a program allocates once, in its first steps, and keeps.
     pub is_first_use: bool,
 }
 

@@ -1,8 +1,9 @@
 //! Levels that rise for some steps and then drop at once: [`Teeth`]. Python's garbage collector causes them when it
 //! frees reference cycles, and so does a list that is cleared every few steps.
 //!
-//! If the frees have stacks, these show which it was: the collector can run anywhere, while one line clears the list.
-//! Otherwise the order of the frees shows it: Python frees the items of a list from the last to the first.
+//! If the frees have stacks, the stacks show which of the two it was: the collector can run anywhere, while one line
+//! clears the list. Otherwise the order of the frees shows it: Python frees the items of a list from the last to the
+//! first.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -92,8 +92,8 @@ fn period(rises: &[u64]) -> Option<usize> {
     (1..=MOST_IN_A_LAYER.min(rises.len() / 2)).find(repeats).or((rises.len() == 1).then_some(1))
 }
 
-/// The number of layers that the parameters show: the count shared by most parameters (by bytes), or a divisor of their
-/// counts.
+/// The number of layers, inferred from the parameters. Counts the parameters of each size, and returns the count that
+/// divides the counts of the most bytes of parameters; `None` if these are less than half of all bytes.
 fn equal_layers(analysis: DeviceAnalysis<'_>, failure: &Failure, least: usize) -> Option<usize> {
     let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
     for (index, life) in held(analysis.timeline, Some(failure.at)) {

@@ -20,7 +20,7 @@ pub(super) fn section(out: &mut String, what_if: &WhatIf) -> fmt::Result {
             let reason = what_if.capacity_from.map_or("", |from| from.reason());
             write!(out, " The simulated device has {} for the allocator, {reason}.</p>", Size(bytes))?;
         }
-        None => out.push_str(" No row can run out of memory: the recording shows no limit.</p>"),
+        None => out.push_str(" The recording shows no memory limit, so every setting counts as fitting.</p>"),
     }
     out.push_str("<table class=\"settings\"><thead><tr><th>reserved<th class=\"bar\">of the most");
     out.push_str("<th>memory<th>setting<th>effort<tbody>");

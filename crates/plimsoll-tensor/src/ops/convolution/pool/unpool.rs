@@ -20,7 +20,7 @@ fn max_unpool<const D: usize>(
     let fail = |message: String| Err(Error::shape(NAME, message));
     let Some(lead) = x.rank().checked_sub(D).filter(|lead| [1, 2].contains(lead)) else {
         return fail(format!(
-            "{:?}: needs [batch, channels, …] or [channels, …] with {D} more dimensions",
+            "{:?}: needs [batch, channels, …] or [channels, …] with {D} dimensions after the channels",
             x.shape()
         ));
     };
