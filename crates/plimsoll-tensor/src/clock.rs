@@ -123,13 +123,17 @@ pub(crate) fn is_metered() -> bool {
 /// Adds a run of an operator to the meter, if there is one.
 pub(crate) fn meter(on: &DeviceProperties, op: &str, cost: &Cost, dtype: Option<DType>) {
     if let Some(Meter { seconds: sum, .. }) = METER.get() {
-        let nominal = || {
-            let bytes = (cost.bytes_read + cost.bytes_written) as f64;
-            (cost.flops as f64 / NOMINAL_FLOPS_PER_S).max(bytes / NOMINAL_BYTES_PER_S)
-        };
-        let own = seconds(on, op, cost, dtype).unwrap_or_else(nominal);
+        let own = estimated(on, op, cost, dtype);
         METER.set(Some(Meter { seconds: sum + own, without_last_operator: sum }));
     }
+}
+
+/// The estimated seconds of a run of an operator. On a device of unknown rates, those of a nominal one.
+pub(crate) fn estimated(on: &DeviceProperties, op: &str, cost: &Cost, dtype: Option<DType>) -> f64 {
+    seconds(on, op, cost, dtype).unwrap_or_else(|| {
+        let bytes = (cost.bytes_read + cost.bytes_written) as f64;
+        (cost.flops as f64 / NOMINAL_FLOPS_PER_S).max(bytes / NOMINAL_BYTES_PER_S)
+    })
 }
 
 /// One kernel, or one collective, of a simulated GPU: [`Device::record_timeline`](crate::Device::record_timeline).

@@ -45,6 +45,8 @@ pub(crate) struct Inner {
     shares_operators: AtomicBool,
     /// The watch that `dispatch/` calls between operators; only `dispatch/` knows its type.
     watch: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// Frees memory for a request that failed: [`Device::rematerialize`].
+    make_room: OnceLock<MakeRoom>,
     /// Streams made so far, not counting the default one.
     streams: AtomicU64,
     seed: AtomicU64,
@@ -53,6 +55,9 @@ pub(crate) struct Inner {
     /// Bytes of a simulated GPU that NCCL would have taken.
     nccl_bytes: AtomicU64,
 }
+
+/// Frees about this many bytes. Returns whether it freed any.
+pub(crate) type MakeRoom = Box<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// The bytes that one owner held in one category at the peak.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +117,7 @@ impl Device {
             computes,
             shares_operators,
             watch,
+            make_room: OnceLock::new(),
             streams,
             seed,
             next_stream,
@@ -135,6 +141,21 @@ impl Device {
         let set = self.0.watch.set(watch).is_ok();
         self.0.shares_operators.store(true, Ordering::Relaxed);
         set
+    }
+
+    /// Sets what frees memory for a request that failed. Returns false if it is set already.
+    pub(crate) fn set_make_room(&self, make_room: MakeRoom) -> bool {
+        self.0.make_room.set(make_room).is_ok()
+    }
+
+    /// Frees about this many bytes for a request that failed. Returns whether it freed any.
+    pub(crate) fn make_room(&self, bytes: u64) -> bool {
+        self.0.make_room.get().is_some_and(|make_room| make_room(bytes))
+    }
+
+    /// Whether tensors may leave the device while an operator requests memory.
+    pub(crate) fn evicts(&self) -> bool {
+        self.0.make_room.get().is_some()
     }
 
     /// The streams of this device, if it is asynchronous.

@@ -29,6 +29,7 @@ mod ported;
 mod pretrained;
 mod recorded;
 mod recorded_steps;
+mod rematerialize;
 mod scripts;
 mod serialize;
 mod sharded;

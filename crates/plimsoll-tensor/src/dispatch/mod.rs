@@ -179,6 +179,11 @@ fn execute(call: &Call<'_>, ins: &[&Data], recording: bool, execution: &mut Exec
     let Call { device, op, .. } = *call;
     device.late_error()?;
     one_device(op, device, ins).map_err(Error::in_layer)?;
+    // A request for an output must not evict what the operator reads.
+    let _stay = match device.evicts() {
+        true => ins.iter().map(|data| data.storage.guard(op.name())).collect::<Result<Vec<_>>>()?,
+        false => Vec::new(),
+    };
     let mut metas: Metas<'_> = SmallVec::new();
     fill(&mut metas, ins.iter().map(|data| meta(data)));
     let mut outputs = op.infer(&metas).map_err(Error::in_layer)?;

@@ -391,8 +391,14 @@ fn request(device: &Device, bytes: u64, op: &'static str, tag: Tag) -> Result<(A
     let Tag { category, label } = tag;
     let stream = stream::current(device);
     let stack = Some(history::stack_of(op));
-    let request = Request { stream, category, label, stack, ..Request::of(bytes) };
-    let allocation = device.memory().alloc(request).map_err(|error| refused(device, op, tag, error))?;
+    let request = || Request { stream, category, label, stack: stack.clone(), ..Request::of(bytes) };
+    let mut result = device.memory().alloc(request());
+    while let Err(AllocError::OutOfMemory(_)) = &result
+        && device.make_room(rounded(bytes))
+    {
+        result = device.memory().alloc(request());
+    }
+    let allocation = result.map_err(|error| refused(device, op, tag, error))?;
     Ok((allocation, stream))
 }
 
