@@ -111,7 +111,7 @@ pub trait Optimizer {
     }
 
     /// Counts the steps that the replay of a captured graph is about to take, and passes their numbers and the current options to
-    /// the graph. Returns how many of the graph's steps belong to this optimizer. An optimizer that does not implement this
+    /// the graph. Returns how many of the graph's steps and updates belong to this optimizer. An optimizer that does not implement this
     /// method cannot be captured.
     ///
     /// # Errors
