@@ -327,7 +327,14 @@ impl<'a> Capture<'a> {
             }
         });
         let sources: Vec<Result<Drawn>> = sources.collect();
-        Ok(Ended { on, work: work?, draws, sources: sources.into_iter().collect::<Result<_>>()?, steps, updates })
+        Ok(Ended {
+            on,
+            work: work?,
+            draws,
+            sources: sources.into_iter().collect::<Result<_>>()?,
+            steps,
+            updates,
+        })
     }
 
     /// Ends all of this thread's capture state except the device's own capture.

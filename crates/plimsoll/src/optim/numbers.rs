@@ -64,25 +64,33 @@ struct Table {
 }
 
 impl Numbers {
-    /// Updates parameters, one after the other.
+    /// Begins a step of these parameters: uploads its numbers, or records it in the graph that is being captured.
     ///
     /// # Errors
-    /// A second step of the group in a capture: both would read the numbers of one. The errors of the update.
-    pub(super) fn update<O: Algorithm>(
+    /// A second step of the group in a capture: both would read the numbers of one.
+    pub(super) fn begin<O: Algorithm>(
         &mut self,
         options: &O,
         parameters: &[Tensor],
         work: &[ParameterStep],
     ) -> Result<()> {
-        let _owner = Span::layer(label::intern(O::NAME));
-        let is_captured = work.iter().any(|work| parameters[work.at].device().is_capturing());
-        if is_captured {
-            self.capture(options, work)?;
-        } else {
-            let steps: Vec<(usize, u64)> = work.iter().map(|work| (work.at, work.step)).collect();
-            self.upload(options, parameters, &steps)?;
+        if work.iter().any(|work| parameters[work.at].device().is_capturing()) {
+            return self.capture(options, work);
         }
-        no_grad(|| work.iter().try_for_each(|work| self.update_one(options, parameters, work)))
+        let _owner = Span::layer(label::intern(O::NAME));
+        let steps: Vec<(usize, u64)> = work.iter().map(|work| (work.at, work.step)).collect();
+        self.upload(options, parameters, &steps)
+    }
+
+    /// Updates one parameter.
+    pub(super) fn update<O: Algorithm>(
+        &self,
+        options: &O,
+        parameters: &[Tensor],
+        work: &ParameterStep,
+    ) -> Result<()> {
+        let _owner = Span::layer(label::intern(O::NAME));
+        no_grad(|| self.update_one(options, parameters, work))
     }
 
     /// Records a step in the graph that is being captured.
@@ -206,8 +214,7 @@ impl Numbers {
         let Some(captured) = graph.updates().iter().find_map(|update| self.own(&**update)) else {
             return Ok(None);
         };
-        let changed =
-            Error::Captured { op: O::NAME, why: "an option has changed: capture the step again" };
+        let changed = Error::Captured { op: O::NAME, why: "an option has changed: capture the step again" };
         if captured.options != comparable(options) {
             return Err(changed);
         }
