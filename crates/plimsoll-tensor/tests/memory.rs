@@ -323,7 +323,7 @@ fn a_device_that_others_fill_says_how_much_they_hold() {
     assert_eq!(report.held_by_others_bytes(), Some(73 * MIB));
     let text = report.to_string();
     let said = "the device has 100.00 MiB, of which 20.00 MiB is reserved, 73.00 MiB is held by others and 7.00 MiB is left, and the \
-                request needs a segment of 20.00 MiB; of the reserved";
+                request needs a segment of 20.00 MiB; 16.00 MiB of the reserved";
     assert!(text.contains(said), "{text}");
     report.numbers.device_free_bytes = 80 * MIB;
     assert!(report.held_by_others_bytes().is_none() && report.is_system_refusal(), "{report}");

@@ -197,16 +197,30 @@ fn backward_hooks_see_both_gradients_and_may_change_the_inputs() {
     );
 }
 
+/// A layer that does not use its input.
+#[derive(Clone)]
+struct Constant(Linear);
+
+impl Module for Constant {
+    members!(0 = "base_layer");
+
+    fn forward(&self, _: &Tensor) -> Result<Tensor> {
+        self.0.weight().tensor() * 2.0
+    }
+}
+
 #[test]
 fn a_pass_that_does_not_reach_the_layers_input_leaves_nothing_behind() {
     let device = Device::cpu_with(Default::default());
-    let model = pair(&device);
+    let mut model = pair(&device);
+    let base = Linear::new(&Scope::new(&device, 1), 4, 2).unwrap();
+    model.replace_submodule("second", |_| Ok(Constant(base))).unwrap();
     model.hooks("second").unwrap().register_full_backward_hook(|_, _| Ok(None));
     let before = device.memory_allocated();
     {
         let x = input(&device).requires_grad_(true).unwrap();
         let y = model.forward(&x).unwrap().square().unwrap().sum().unwrap();
-        // Only the layer's own weight is asked for, and its gradient has a graph.
+        // The gradients have a graph, which has the hooks.
         let options = GradOptions { create_graph: true, ..GradOptions::default() };
         let weight = model.parameters()[2].clone();
         drop(grad(&[&y], &[&weight], options).unwrap());
