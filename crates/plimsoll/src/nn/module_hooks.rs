@@ -159,7 +159,10 @@ fn watch(x: &Tensor, y: &Tensor, hooks: &Arc<[BackwardHook]>) -> Result<()> {
         *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(grad_output.clone());
         // A pass that does not reach the input would leave the gradient here, and its graph in a cycle with this hook.
         let clear = Clear(kept.clone());
-        queue_callback(move || Ok(drop(clear)))?;
+        queue_callback(move || {
+            drop(clear);
+            Ok(())
+        })?;
         Ok(None)
     })?;
     x.register_hook(move |grad_input| {

@@ -85,7 +85,7 @@ fn state_that_is_not_of_the_parameters_shape_is_saved_and_loaded_as_it_is() {
             losses.push(loss.item::<f32>().unwrap());
         }
         if load.is_none() {
-            sharded.checkpoint(&net, &nadam).unwrap().save(&file(shard), 2).unwrap();
+            sharded.checkpoint(&net, &nadam).unwrap().save(file(shard), 2).unwrap();
             let (model, state) =
                 (sharded.state_dict(&net).unwrap(), sharded.optimizer_state_dict(&nadam).unwrap());
             if group.rank() == 0 {
