@@ -21,7 +21,7 @@ use crate::cpu::kernels::optim::Rule;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernel::Varies;
-use crate::ops::{CapturedStep, take_captured_steps};
+use crate::ops::{CapturedStep, CapturedUpdate, take_captured_steps};
 use crate::random::{Generator, RandomStream, RngState};
 use crate::stream::Stream;
 use crate::tensor::Tensor;
@@ -95,6 +95,7 @@ pub struct Graph {
     draws: Draws,
     sources: Vec<Drawn>,
     steps: Vec<CapturedStep>,
+    updates: Vec<CapturedUpdate>,
     /// For each step, its index among the varying kernels.
     step_at: Vec<usize>,
     pool: GraphPool,
@@ -150,7 +151,7 @@ impl Graph {
     }
 
     fn new(device: &Device, pool: GraphPool, ended: Ended) -> Result<Graph> {
-        let Ended { on, work, draws, sources, steps } = ended;
+        let Ended { on, work, draws, sources, steps, updates } = ended;
         let varying = work.as_ref().map_or(&[][..], |work| work.varying());
         let random = |varies: &Varies| match varies {
             Varies::Random(RandomStream { seed, stream }) => Some((*seed, *stream)),
@@ -172,7 +173,7 @@ impl Graph {
             let why = "a step of an optimizer that is not `op::optimizer_step` cannot be replayed";
             return Err(Error::Captured { op: "capture", why });
         }
-        Ok(Graph { device: device.clone(), on, work, draws, sources, steps, step_at, pool })
+        Ok(Graph { device: device.clone(), on, work, draws, sources, steps, updates, step_at, pool })
     }
 
     /// Queues the captured work again, with the next random numbers, on the captured stream. The current stream waits for it.
@@ -239,6 +240,12 @@ impl Graph {
         self.steps.get(step).map_or(&[], CapturedStep::parameters)
     }
 
+    /// The optimizer steps that it contains and that are made of operations on tensors, as
+    /// [`op::capture_update`](crate::op::capture_update) recorded them.
+    pub fn updates(&self) -> &[CapturedUpdate] {
+        &self.updates
+    }
+
     /// Sets the optimizer's rule (including options such as the learning rate) and each parameter's step number for all later
     /// replays.
     ///
@@ -286,6 +293,7 @@ struct Ended {
     draws: Draws,
     sources: Vec<Drawn>,
     steps: Vec<CapturedStep>,
+    updates: Vec<CapturedUpdate>,
 }
 
 impl<'a> Capture<'a> {
@@ -303,7 +311,7 @@ impl<'a> Capture<'a> {
 
     fn end(mut self) -> Result<Ended> {
         let on = self.on.clone();
-        let (mut draws, steps) = self.close();
+        let (mut draws, steps, updates) = self.close();
         let work = self.device.queues().map(Queues::end_capture).transpose();
         let sources = std::mem::take(&mut draws.sources).into_iter().map(|source| {
             let drawn =
@@ -319,16 +327,24 @@ impl<'a> Capture<'a> {
             }
         });
         let sources: Vec<Result<Drawn>> = sources.collect();
-        Ok(Ended { on, work: work?, draws, sources: sources.into_iter().collect::<Result<_>>()?, steps })
+        Ok(Ended {
+            on,
+            work: work?,
+            draws,
+            sources: sources.into_iter().collect::<Result<_>>()?,
+            steps,
+            updates,
+        })
     }
 
     /// Ends all of this thread's capture state except the device's own capture.
-    fn close(&mut self) -> (Draws, Vec<CapturedStep>) {
+    fn close(&mut self) -> (Draws, Vec<CapturedStep>, Vec<CapturedUpdate>) {
         self.is_open = false;
         let draws = capturing::end();
         self.device.memory().end_capture();
         drop(self.redirected.take());
-        (draws, take_captured_steps())
+        let (steps, updates) = take_captured_steps();
+        (draws, steps, updates)
     }
 }
 

@@ -137,7 +137,9 @@ pub(crate) fn current(op: &'static str) -> Tag {
 
 /// The label of the innermost span, if one is open.
 pub(crate) fn current_layer() -> LabelId {
-    SPANS.with_borrow(|stack| stack.last().map_or(LabelId(0), |tag| tag.label))
+    // A tensor may be freed while its thread ends, after the spans are gone.
+    let label = SPANS.try_with(|stack| stack.borrow().last().map(|tag| tag.label));
+    label.ok().flatten().unwrap_or(LabelId(0))
 }
 
 #[cfg(test)]

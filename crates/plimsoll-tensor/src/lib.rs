@@ -144,7 +144,8 @@ pub mod op {
         SgdStep,
     };
     pub use crate::ops::{
-        Slot, clip_norm_, clip_value_, foreach_copy_, optimizer_step, optimizer_step_rounded,
+        CapturedUpdate, Slot, capture_update, captured_updates, clip_norm_, clip_value_, foreach_copy_,
+        optimizer_step, optimizer_step_rounded,
     };
     pub use crate::random::{Distribution, RandomStream};
 }

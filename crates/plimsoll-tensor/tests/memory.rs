@@ -3,6 +3,10 @@
 //! The figures follow from PyTorch's rules: blocks of 512 bytes; segments of 2 MiB, 20 MiB or the size of one large request.
 //! Tests that need layers and optimizers are in `crates/plimsoll/tests/memory.rs`.
 
+use std::cell::RefCell;
+use std::sync::mpsc;
+use std::thread;
+
 use plimsoll_tensor::label::{self, Span};
 use plimsoll_tensor::op::{Reduction, SgdStep};
 use plimsoll_tensor::{
@@ -319,7 +323,7 @@ fn a_device_that_others_fill_says_how_much_they_hold() {
     assert_eq!(report.held_by_others_bytes(), Some(73 * MIB));
     let text = report.to_string();
     let said = "the device has 100.00 MiB, of which 20.00 MiB is reserved, 73.00 MiB is held by others and 7.00 MiB is left, and the \
-                request needs a segment of 20.00 MiB; of the reserved";
+                request needs a segment of 20.00 MiB; 16.00 MiB of the reserved";
     assert!(text.contains(said), "{text}");
     report.numbers.device_free_bytes = 80 * MIB;
     assert!(report.held_by_others_bytes().is_none() && report.is_system_refusal(), "{report}");
@@ -479,5 +483,27 @@ fn products_of_16_bit_floats_copy_no_operand() {
         let product = x.detach().matmul(w.detach()).unwrap();
         assert!(device.max_memory_allocated() <= device.memory_allocated() + scratch, "{dtype}, matmul");
         drop(product);
+    }
+}
+
+#[test]
+fn a_free_hook_runs_while_its_thread_ends() {
+    thread_local! {
+        static KEPT: RefCell<Option<Tensor>> = const { RefCell::new(None) };
+    }
+    // The tensor is dropped before or after the thread's list of spans.
+    for tensor_first in [true, false] {
+        let (sender, freed) = mpsc::channel();
+        let work = move || {
+            if tensor_first {
+                KEPT.set(None);
+            }
+            let x = Tensor::ones(&[4], &Device::cpu()).unwrap();
+            drop(Span::layer(label::intern("fc")));
+            x.register_free_hook(move |freed| sender.send(freed.bytes).unwrap());
+            KEPT.set(Some(x));
+        };
+        thread::spawn(work).join().unwrap();
+        assert_eq!(freed.recv().unwrap(), 16);
     }
 }

@@ -150,8 +150,8 @@ impl CapturedStep {
     ///
     /// # Errors
     /// The errors of `step`. During the capture: [`Error::Captured`] for operations that cannot be replayed, such as reading a
-    /// value, or for an optimizer that was not passed. In that case nothing was computed, gradients are dropped, and the step can
-    /// be called again.
+    /// value; also for a second step of an optimizer that has no kernel; [`Error::Argument`] for an optimizer that was not passed. In
+    /// that case nothing was computed, gradients are dropped, and the step can be called again.
     pub fn run(
         &mut self,
         inputs: &[&Tensor],
@@ -268,7 +268,7 @@ impl Captured {
         for optimizer in optimizers {
             given += optimizer.replay(&mut self.graph)?;
         }
-        if given == self.graph.step_count() {
+        if given == self.graph.step_count() + self.graph.updates().len() {
             return Ok(());
         }
         let message = "the captured step uses an optimizer that was not given to `CapturedStep::run`";

@@ -145,6 +145,78 @@ fn an_option_that_changes_in_a_captured_step_of_operations_is_captured_again() {
 }
 
 #[test]
+fn each_graph_steps_the_parameters_that_its_own_run_steps() {
+    let device = late();
+    // By the number of rows: 2 only computes gradients, 3 steps both layers, 4 steps the second one, with a decay.
+    let run = |captures: bool| {
+        let model = Sequential::new(&Scope::new(&device, 1))
+            .add("a", |s| Linear::new(s, 6, 6))
+            .unwrap()
+            .add("b", |s| Linear::new(s, 6, 4))
+            .unwrap();
+        let mut nadam = NAdam::new(model.parameters(), NAdamOptions::default());
+        let mut captured = CapturedStep::new(&device).warm_up(1);
+        for number in 0..18 {
+            let rows = 2 + number % 3;
+            nadam.param_groups[0].options.weight_decay = if rows == 4 { 0.5 } else { 0.0 };
+            let x = Tensor::ones(&[rows, 6], &device).unwrap();
+            let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
+                optimizers[0].zero_grad();
+                if rows == 4 {
+                    model.get("b").unwrap().forward(&inputs[0])?.square()?.mean()?.backward()?;
+                } else {
+                    model.forward(&inputs[0])?.square()?.mean()?.backward()?;
+                }
+                if rows > 2 {
+                    optimizers[0].step()?;
+                }
+                Ok(Vec::new())
+            };
+            if captures {
+                captured.run(&[&x], &mut [&mut nadam], step).unwrap();
+            } else {
+                step(std::slice::from_ref(&x), &mut [&mut nadam]).unwrap();
+            }
+        }
+        let values = model.parameters().iter().flat_map(|p| p.to_vec::<f32>().unwrap()).collect::<Vec<_>>();
+        (values, nadam.steps(), captured.captures())
+    };
+    let ((values, steps, captures), (expected, eager, _)) = (run(true), run(false));
+    assert_eq!((values, steps, captures), (expected, eager, 3));
+}
+
+#[test]
+fn a_second_step_of_operations_in_one_captured_step_is_refused_and_a_hidden_one_found() {
+    let device = late();
+    let x = Tensor::ones(&[2, 4], &device).unwrap();
+    let model = Sequential::new(&Scope::new(&device, 1)).add("fc", |s| Linear::new(s, 4, 2)).unwrap();
+    let mut nadam = NAdam::new(model.parameters(), NAdamOptions::default());
+    let mut twice = CapturedStep::new(&device).warm_up(1);
+    let mut run = || {
+        twice.run(&[&x], &mut [&mut nadam], |inputs, optimizers| {
+            model.forward(&inputs[0])?.sum()?.backward()?;
+            optimizers[0].step()?;
+            optimizers[0].step()?;
+            Ok(Vec::new())
+        })
+    };
+    run().unwrap();
+    let error = run().unwrap_err();
+    assert!(matches!(error.without_layer(), Error::Captured { op: "nadam", .. }), "{error}");
+    assert_eq!(nadam.steps(), [2, 2]);
+    let mut hiding = CapturedStep::new(&device).warm_up(1);
+    let mut run = || {
+        hiding.run(&[&x], &mut [], |inputs, _| {
+            model.forward(&inputs[0])?.sum()?.backward()?;
+            nadam.step()?;
+            Ok(Vec::new())
+        })
+    };
+    run().unwrap();
+    assert!(run().unwrap_err().to_string().contains("was not given to `CapturedStep::run`"));
+}
+
+#[test]
 fn parameters_in_16_bits_with_32_bit_copies_are_captured() {
     let device = late();
     let run = |captures: bool| {

@@ -97,6 +97,30 @@ fn what_is_impossible_has_an_infinite_divergence_and_adds_nothing_to_entropy() {
 }
 
 #[test]
+fn a_categorical_without_dimensions_is_refused() {
+    let scalar = Tensor::zeros(&[], &Device::cpu()).unwrap();
+    let message = |error: plimsoll::Error| error.to_string();
+    assert_eq!(
+        message(Categorical::from_logits(&scalar).unwrap_err()),
+        "categorical: logits without dimensions: needs […, numbers]"
+    );
+    assert_eq!(
+        message(Categorical::from_probs(&scalar).unwrap_err()),
+        "categorical: probabilities without dimensions: needs […, numbers]"
+    );
+}
+
+#[test]
+fn an_impossible_number_adds_nothing_to_the_entropy_in_any_type() {
+    let logits = Tensor::from_slice(&[0.0, 0.0, f32::NEG_INFINITY], &[3], &Device::cpu()).unwrap();
+    for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+        let entropy = Categorical::from_logits(logits.to_dtype(dtype).unwrap()).unwrap().entropy().unwrap();
+        let entropy: f32 = entropy.to_dtype(DType::F32).unwrap().item().unwrap();
+        assert!((entropy - 2.0_f32.ln()).abs() < 0.01, "{dtype:?}: {entropy}");
+    }
+}
+
+#[test]
 fn samples_have_the_frequencies_of_their_distribution() {
     let device = Device::cpu();
     device.manual_seed(7);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll::autograd::{GradOptions, grad};
 use plimsoll::models::{Gpt2, Llama};
-use plimsoll::nn::{Layer, Linear, Module, Scope, Sequential, Slot, functional_call};
+use plimsoll::nn::{Buffer, Layer, Linear, Module, Scope, Sequential, Slot, functional_call};
 use plimsoll::optim::swa_utils::{AveragedModel, Averaging};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::serialize::{self, StateDict};
@@ -191,7 +191,41 @@ fn backward_hooks_see_both_gradients_and_may_change_the_inputs() {
     });
     model.forward(&input(&device)).unwrap().sum().unwrap().backward().unwrap();
     assert_eq!(seen.lock().unwrap().len(), 2);
-    no_grad(|| model.forward(&x)).unwrap();
+    assert!(
+        !no_grad(|| model.forward(&x)).unwrap().requires_grad(),
+        "without gradients there is nothing to watch"
+    );
+}
+
+/// A layer that does not use its input.
+#[derive(Clone)]
+struct Constant(Linear);
+
+impl Module for Constant {
+    members!(0 = "base_layer");
+
+    fn forward(&self, _: &Tensor) -> Result<Tensor> {
+        self.0.weight().tensor() * 2.0
+    }
+}
+
+#[test]
+fn a_pass_that_does_not_reach_the_layers_input_leaves_nothing_behind() {
+    let device = Device::cpu_with(Default::default());
+    let mut model = pair(&device);
+    let base = Linear::new(&Scope::new(&device, 1), 4, 2).unwrap();
+    model.replace_submodule("second", |_| Ok(Constant(base))).unwrap();
+    model.hooks("second").unwrap().register_full_backward_hook(|_, _| Ok(None));
+    let before = device.memory_allocated();
+    {
+        let x = input(&device).requires_grad_(true).unwrap();
+        let y = model.forward(&x).unwrap().square().unwrap().sum().unwrap();
+        // The gradients have a graph, which has the hooks.
+        let options = GradOptions { create_graph: true, ..GradOptions::default() };
+        let weight = model.parameters()[2].clone();
+        drop(grad(&[&y], &[&weight], options).unwrap());
+    }
+    assert_eq!(device.memory_allocated(), before);
 }
 
 #[test]
@@ -307,6 +341,44 @@ fn a_functional_call_differentiates_through_other_parameters_and_puts_the_own_on
     assert_eq!(error, "functional_call: `third.weight` is not a parameter or buffer of this Pair");
 }
 
+/// Two layers that share a weight, and a mask that is not saved.
+struct Tied {
+    first: Linear,
+    second: Linear,
+    steps: Buffer,
+    mask: Buffer,
+}
+
+impl Module for Tied {
+    members!(first, second, steps, mask);
+}
+
+fn tied(device: &Device) -> Tied {
+    let s = Scope::new(device, 3);
+    let first = Linear::without_bias(&s.at("first"), 3, 3).unwrap();
+    let second = Linear::of(&s.at("second"), first.weight().clone(), None);
+    let buffer = || Buffer::new(&Tensor::zeros(&[2], device).unwrap());
+    Tied { first, second, steps: buffer(), mask: buffer().not_persistent() }
+}
+
+#[test]
+fn different_tensors_under_the_names_of_a_tied_parameter_are_refused() {
+    let device = Device::cpu();
+    let mut model = tied(&device);
+    let (a, b) = (Tensor::ones(&[3, 3], &device).unwrap(), Tensor::zeros(&[3, 3], &device).unwrap());
+    let of = |a: &Tensor, b: &Tensor| {
+        [("first.weight".to_owned(), a.clone()), ("second.weight".to_owned(), b.clone())]
+    };
+    let found = functional_call(&mut model, &of(&a, &a).into_iter().collect(), |model| {
+        Ok(model.second.weight().is_same(&a))
+    });
+    assert!(found.unwrap());
+    let error = functional_call(&mut model, &of(&a, &b).into_iter().collect(), |_| Ok(())).unwrap_err();
+    let message =
+        "functional_call: `second.weight` is tied to another name, under which there is another tensor";
+    assert_eq!(error.to_string(), message);
+}
+
 #[test]
 fn averages_are_pytorchs() {
     let device = Device::cpu();
@@ -334,6 +406,23 @@ fn averages_are_pytorchs() {
             values(saved.get("module.first.bias").unwrap())
         );
     }
+    // PyTorch lists both names of a tied parameter, and no buffer that is not persistent.
+    let mut model = tied(&device);
+    let mut average = AveragedModel::new(&model, Averaging::Equal).unwrap();
+    for value in [1.0, 3.0] {
+        no_grad(|| model.parameters().iter().chain([&*model.mask]).try_for_each(|p| p.fill_(value))).unwrap();
+        average.update_parameters(&model).unwrap();
+    }
+    let saved = average.state_dict().unwrap();
+    let names: Vec<&str> = saved.iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["n_averaged", "module.steps", "module.first.weight", "module.second.weight"]);
+    assert_eq!(values(saved.get("module.second.weight").unwrap()), [2.0; 9]);
+    let mut other = AveragedModel::new(&tied(&device), Averaging::Equal).unwrap();
+    other.load_state_dict(&saved).unwrap();
+    let found = other.with(&mut model, |model| Ok(values(model.second.weight()))).unwrap();
+    assert_eq!(found, [2.0; 9]);
+    let mask = average.with(&mut model, |model| Ok(values(&model.mask))).unwrap();
+    assert_eq!(mask, [3.0; 2]);
     let error = AveragedModel::new(&pair(&device), Averaging::Ema { decay: 1.5 }).unwrap_err().to_string();
     assert_eq!(error, "averaged_model: the decay is 1.5; it must be from 0 to 1");
 }

@@ -9,7 +9,8 @@ use plimsoll::optim::lr_scheduler::{
 use plimsoll::optim::{
     AdadeltaOptions, AdafactorOptions, AdagradOptions, AdamOptions, AdamW, AdamWOptions, AdamaxOptions,
     Algorithm, LambOptions, LionOptions, Muon, MuonOptions, NAdamOptions, Optimizer, OptimizerOf,
-    OptimizerState, RAdamOptions, RmsPropOptions, Sgd, SgdOptions, clip_grad_norm_, clip_grad_value_,
+    OptimizerState, RAdam, RAdamOptions, RmsPropOptions, Sgd, SgdOptions, StateTensor, Updating,
+    clip_grad_norm_, clip_grad_value_,
 };
 use plimsoll::{Category, CpuConfig, DType, Device, SimConfig, Tensor};
 use serde_json::Value;
@@ -471,4 +472,116 @@ fn clipped_gradients_are_pytorchs_and_stay_where_they_are() {
     assert!(clip_grad_norm_(&[], 1.0, 2.0).unwrap().is_none());
     assert!(clip_grad_norm_(&parameters, f64::NAN, 2.0).is_err());
     assert!(clip_grad_value_(&parameters, -1.0).is_err());
+}
+
+#[test]
+fn a_gradient_whose_square_is_not_finite_in_16_bits_is_taken() {
+    let device = Device::cpu();
+    let half = |x: Tensor| x.to_dtype(DType::F16).unwrap();
+    for kind in ["NAdam", "RAdam", "Adadelta"] {
+        let w = half(Tensor::ones(&[2], &device).unwrap()).requires_grad_(true).unwrap();
+        let mut optimizer = optimizer(kind, &serde_json::json!({}), vec![w.clone()]);
+        w.set_grad(Some(half(Tensor::full(&[2], 300.0, DType::F32, &device).unwrap()))).unwrap();
+        optimizer.step().unwrap();
+        let saved = optimizer.state_dict();
+        for (name, tensor) in saved.state[&0].tensors.iter().filter(|(name, _)| *name != "mu_product") {
+            let values = tensor.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+            // With a share of 0.1, the mean square is 9000.
+            assert!(values.iter().all(|x| x.is_finite()), "{kind}: {name} is {values:?}");
+        }
+    }
+}
+
+#[test]
+fn options_that_are_not_finite_are_refused_and_none_is_not() {
+    /// An option that may be missing.
+    #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+    struct Limited {
+        lr: f64,
+        limit: Option<f64>,
+        pair: (f64, f64),
+    }
+    impl Algorithm for Limited {
+        const NAME: &'static str = "some";
+        fn lr(&self) -> f64 {
+            self.lr
+        }
+        fn set_lr(&mut self, lr: f64) {
+            self.lr = lr;
+        }
+        fn state(&self, _: &[usize]) -> Vec<StateTensor> {
+            Vec::new()
+        }
+    }
+    let good = Limited { lr: 0.1, limit: None, pair: (0.0, 1.0) };
+    good.check().unwrap();
+    Limited { limit: Some(1.0), ..good.clone() }.check().unwrap();
+    let message = |options: Limited| options.check().unwrap_err().to_string();
+    let infinite = message(Limited { lr: f64::INFINITY, ..good.clone() });
+    assert_eq!(infinite, "some: lr must be a finite number, 0 or more");
+    let in_pair = message(Limited { pair: (0.0, f64::NAN), ..good });
+    assert_eq!(in_pair, "some: pair must be a finite number, 0 or more");
+    let eps = NAdamOptions { eps: f64::NAN, ..NAdamOptions::default() }.check().unwrap_err();
+    assert_eq!(eps.to_string(), "nadam: eps must be a finite number, 0 or more");
+}
+
+#[test]
+fn an_update_that_fails_leaves_the_parameters_before_it_stepped_and_counted() {
+    /// Steps by 1, and fails for parameters of two numbers.
+    #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+    struct Fails {
+        lr: f64,
+    }
+    impl Algorithm for Fails {
+        const NAME: &'static str = "fails";
+        fn lr(&self) -> f64 {
+            self.lr
+        }
+        fn set_lr(&mut self, lr: f64) {
+            self.lr = lr;
+        }
+        fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
+            vec![StateTensor::zeros("count", shape)]
+        }
+        fn update(&self, at: &Updating<'_>) -> plimsoll::Result<Tensor> {
+            let [count] = at.state()?;
+            count.add_scalar_(1.0)?;
+            at.grad.reshape(&[1])
+        }
+    }
+    let device = Device::cpu();
+    let of = |len: usize| Tensor::zeros(&[len], &device).unwrap().requires_grad_(true).unwrap();
+    let parameters = vec![of(1), of(2)];
+    parameters.iter().for_each(|p| p.set_grad(Some(p.detach().ones_like().unwrap())).unwrap());
+    let mut fails = OptimizerOf::new(parameters.clone(), Fails::default());
+    fails.step().unwrap_err();
+    assert_eq!((fails.steps(), parameters[0].to_vec::<f32>().unwrap()), (vec![1, 0], vec![1.0]));
+    let saved = fails.state_dict();
+    assert_eq!(saved.state[&0].tensors["count"].to_vec::<f32>().unwrap(), [1.0]);
+    assert!(!saved.state.contains_key(&1));
+}
+
+#[test]
+fn a_plain_step_of_radam_does_not_divide_by_the_mean_square() {
+    let device = Device::cpu();
+    let w = Tensor::ones(&[2], &device).unwrap().requires_grad_(true).unwrap();
+    let mut radam = RAdam::new(vec![w.clone()], RAdamOptions { eps: 0.0, ..RAdamOptions::default() });
+    w.set_grad(Some(Tensor::zeros(&[2], &device).unwrap())).unwrap();
+    radam.step().unwrap();
+    assert_eq!(w.to_vec::<f32>().unwrap(), [1.0; 2]);
+}
+
+#[test]
+fn a_second_scheduler_starts_from_pytorchs_rates() {
+    let options = SgdOptions { lr: 0.1, ..SgdOptions::default() };
+    // Restarts begin at the initial rate, though a scheduler before them has changed it.
+    let mut sgd = Sgd::new(vec![], options);
+    let mut first = Scheduler::new(ExponentialLr { gamma: 0.5 }, &mut sgd).unwrap();
+    first.step(&mut sgd).unwrap();
+    Scheduler::new(CosineAnnealingWarmRestarts { t_0: 3, t_mult: 1, eta_min: 0.0 }, &mut sgd).unwrap();
+    assert_eq!(sgd.lrs(), [0.1]);
+    // The initial rate of an optimizer whose first scheduler is a cycle is the cycle's.
+    let mut sgd = Sgd::new(vec![], options);
+    Scheduler::new(CyclicLr::new(vec![0.01], vec![0.5], 3), &mut sgd).unwrap();
+    assert_eq!(sgd.initial_lrs(), [0.01]);
 }

@@ -82,6 +82,7 @@ pub use loss::cross_entropy::CrossEntropyOptions;
 pub use matmul::activation_linear::Activation;
 pub use normalization::batch_norm::{BatchNormArgs, BatchNormOptions};
 pub(crate) use optimizer::captured_step::{CapturedStep, take as take_captured_steps};
+pub use optimizer::captured_step::{CapturedUpdate, capture_update, captured_updates};
 pub use optimizer::clip::{clip_norm_, clip_value_};
 pub use optimizer::foreach_copy::foreach_copy_;
 pub use optimizer::step::{Slot, optimizer_step, optimizer_step_rounded};

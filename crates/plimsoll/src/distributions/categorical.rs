@@ -30,7 +30,7 @@ impl Categorical {
     /// # Errors
     /// Logits without dimensions; out of memory.
     pub fn from_logits(logits: impl AsRef<Tensor>) -> Result<Categorical> {
-        let logits = logits.as_ref().log_softmax(-1)?;
+        let logits = want_numbers("logits", logits.as_ref())?.log_softmax(-1)?;
         Ok(Categorical { probs: logits.softmax(-1)?, logits })
     }
 
@@ -39,13 +39,7 @@ impl Categorical {
     /// # Errors
     /// Probabilities without dimensions; out of memory.
     pub fn from_probs(probs: impl AsRef<Tensor>) -> Result<Categorical> {
-        let probs = probs.as_ref();
-        if probs.rank() == 0 {
-            return Err(Error::argument(
-                "categorical",
-                "probabilities without dimensions: needs […, numbers]",
-            ));
-        }
+        let probs = want_numbers("probabilities", probs.as_ref())?;
         let probs = (probs / probs.sum_keepdim(&[-1])?)?;
         Ok(Categorical { logits: within(&probs)?.log()?, probs })
     }
@@ -69,6 +63,15 @@ impl Categorical {
         let terms = (&self.probs * (&self.logits - &other.logits)?)?;
         let terms = terms.masked_fill(other.probs.eq_scalar(0.0)?, f64::INFINITY)?;
         terms.masked_fill(self.probs.eq_scalar(0.0)?, 0.0)?.sum_dims(&[-1])
+    }
+}
+
+/// # Errors
+/// A tensor without dimensions.
+fn want_numbers<'a>(what: &str, parameters: &'a Tensor) -> Result<&'a Tensor> {
+    match parameters.rank() {
+        0 => Err(Error::argument("categorical", format!("{what} without dimensions: needs […, numbers]"))),
+        _ => Ok(parameters),
     }
 }
 
@@ -104,6 +107,12 @@ impl Distribution for Categorical {
 
     fn entropy(&self) -> Result<Tensor> {
         // A number of probability 0 contributes 0, not 0 times minus infinity.
-        (&self.probs * self.logits.clamp_min(f64::from(f32::MIN))?)?.sum_dims(&[-1])?.neg()
+        let least = match self.logits.dtype() {
+            DType::F64 => f64::MIN,
+            DType::F16 => -65504.0,
+            DType::BF16 => -3.389_531_389_251_535_5e38,
+            _ => f64::from(f32::MIN),
+        };
+        (&self.probs * self.logits.clamp_min(least)?)?.sum_dims(&[-1])?.neg()
     }
 }

@@ -1,5 +1,5 @@
-//! Probability distributions with PyTorch's names: sampling, log-probabilities, entropies and divergences, all made of differentiable
-//! operations.
+//! Probability distributions with PyTorch's names: sampling, log-probabilities, entropies and divergences. All but samples have
+//! gradients; of the samples, only those of [`Normal::rsample`] have.
 //!
 //! | file | contents |
 //! |---|---|

@@ -33,7 +33,7 @@ use crate::state_dict::StateDict;
 /// ```
 ///
 /// # Errors
-/// A name that is not the model's; the error of `f`.
+/// A name that is not the model's; different tensors under the names of a tied parameter; the error of `f`.
 pub fn functional_call<M: Module, T>(
     model: &mut M,
     tensors: &StateDict,
@@ -52,14 +52,18 @@ fn by_id<M: Module>(model: &M, tensors: &StateDict) -> Result<BTreeMap<usize, Te
         Member::Buffer(buffer) => drop(ids.insert(name, buffer.id())),
         _ => {}
     });
-    let found = tensors.iter().map(|(name, tensor)| match ids.get(name) {
-        Some(&id) => Ok((id, tensor.clone())),
-        None => {
+    let mut by: BTreeMap<usize, Tensor> = BTreeMap::new();
+    for (name, tensor) in tensors.iter() {
+        let Some(&id) = ids.get(name) else {
             let message = format!("`{name}` is not a parameter or buffer of this {}", model.kind());
-            Err(Error::Argument { op: "functional_call", message })
+            return Err(Error::argument("functional_call", message));
+        };
+        if by.insert(id, tensor.clone()).is_some_and(|other| !other.is_same(tensor)) {
+            let message = format!("`{name}` is tied to another name, under which there is another tensor");
+            return Err(Error::argument("functional_call", message));
         }
-    });
-    found.collect()
+    }
+    Ok(by)
 }
 
 /// A model that has other tensors until this is dropped, even by a panic.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use plimsoll_tensor::autograd::queue_callback;
 use plimsoll_tensor::{Result, Tensor, is_grad_enabled};
 
 type PreHook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
@@ -19,8 +20,10 @@ enum Hook {
 
 type Entries = Mutex<Vec<(u64, Hook)>>;
 
-/// The hooks of a layer in a [`Slot`](super::Slot). Clones refer to the same hooks. Hooks of one kind run in the order of their
-/// registration, with no lock held; the error of a hook ends the pass.
+/// The hooks of a layer in a [`Slot`](super::Slot). They belong to the slot: they stay when another layer takes its place, and a
+/// clone of the slot or of its model has the same hooks, not copies. Hooks of one kind run in the order of their registration,
+/// with no lock held; the error of a hook ends the pass. A hook that owns its own model is a cycle, which is not freed until the
+/// hook is removed.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -129,6 +132,16 @@ impl ModuleHooks {
     }
 }
 
+/// Drops a gradient at the end of a backward pass, also of one that fails.
+struct Clear(Arc<Mutex<Option<Tensor>>>);
+
+impl Drop for Clear {
+    fn drop(&mut self) {
+        let left = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(left); // after the lock
+    }
+}
+
 /// Calls the hooks with the gradients of both tensors: when that of the input is complete or, if it has none, with that of the
 /// output alone.
 fn watch(x: &Tensor, y: &Tensor, hooks: &Arc<[BackwardHook]>) -> Result<()> {
@@ -144,6 +157,12 @@ fn watch(x: &Tensor, y: &Tensor, hooks: &Arc<[BackwardHook]>) -> Result<()> {
     let (kept, hooks) = (of_output.clone(), hooks.clone());
     y.register_hook(move |grad_output| {
         *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(grad_output.clone());
+        // A pass that does not reach the input would leave the gradient here, and its graph in a cycle with this hook.
+        let clear = Clear(kept.clone());
+        queue_callback(move || {
+            drop(clear);
+            Ok(())
+        })?;
         Ok(None)
     })?;
     x.register_hook(move |grad_input| {

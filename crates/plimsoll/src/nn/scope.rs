@@ -97,7 +97,7 @@ impl Scope {
     /// [`fully_shard`](crate::parallel::fully_shard) over the other dimension of the mesh averages gradients, clips them, saves and loads
     /// under the names and shapes of the whole model. [`Module::state_dict`](super::Module::state_dict) has this rank's parts.
     /// Refused with an error: all kinds of [`Shard`](crate::parallel::Shard) but `Nothing`, `optim::clip_grad_norm_`, `GradScaler`,
-    /// `Muon` and `Adafactor`.
+    /// `Muon`, `Adafactor` and `Lamb`.
     #[must_use]
     pub fn tensor_parallel(mut self, group: &ProcessGroup) -> Scope {
         self.region = TensorParallel::new(group);

@@ -41,6 +41,8 @@ use super::{Layer, Members, MembersMut, Module, ModuleHooks, Replacement};
 /// assert_eq!(model.named_parameters()[0].0, "fc.base_layer.weight");
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
+///
+/// Hooks stay with the slot when its layer is replaced, and clones of the slot share them.
 #[derive(Clone, Debug)]
 pub struct Slot<M> {
     layer: Held<M>,

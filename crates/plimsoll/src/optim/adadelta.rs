@@ -3,7 +3,7 @@
 use plimsoll_tensor::{Result, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::algorithm::{Algorithm, StateTensor, Updating, check_numbers, require, scheduled};
+use super::algorithm::{Algorithm, StateTensor, Updating, check_numbers, require, scheduled, update_square};
 use super::optimizer_of::OptimizerOf;
 
 /// The settings of [`Adadelta`], with PyTorch's defaults.
@@ -60,10 +60,10 @@ impl Algorithm for AdadeltaOptions {
     fn update(&self, at: &Updating<'_>) -> Result<Tensor> {
         let ([of_grads, of_updates], [minus_lr]) = (at.state()?, at.numbers()?);
         let grad = at.grad_with_decay(self.weight_decay)?;
-        of_grads.lerp_scalar_(grad.square()?, 1.0 - self.rho)?;
+        update_square(&grad, of_grads, self.rho)?;
         let root = |mean: &Tensor| (mean + self.eps)?.sqrt();
         let update = ((root(of_updates)? / root(of_grads)?)? * &grad)?;
-        of_updates.lerp_scalar_(update.square()?, 1.0 - self.rho)?;
+        update_square(&update, of_updates, self.rho)?;
         update * minus_lr
     }
 }

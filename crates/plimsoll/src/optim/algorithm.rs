@@ -63,7 +63,7 @@ pub trait Algorithm: Clone + Debug + Default + Send + Sync + Serialize + Deseria
     const WHOLE: bool = false;
 
     /// Rejects options that PyTorch rejects. See Note [Options are checked at each step]. By default, options that are numbers must
-    /// be 0 or more, and those of `betas` also below 1.
+    /// be finite and 0 or more, and those of `betas` also below 1.
     ///
     /// # Errors
     /// The first invalid option, with the requirement.
@@ -247,7 +247,7 @@ pub(super) fn require_betas(op: &'static str, betas: (f64, f64)) -> Result<()> {
     Ok(())
 }
 
-/// Rejects options that are negative or NaN, and betas outside [0, 1).
+/// Rejects options that are negative or not finite, and betas outside [0, 1).
 pub(super) fn check_numbers<O: Algorithm>(options: &O) -> Result<()> {
     let Ok(Value::Object(all)) = serde_json::to_value(options) else { return Ok(()) };
     for (name, value) in &all {
@@ -255,19 +255,43 @@ pub(super) fn check_numbers<O: Algorithm>(options: &O) -> Result<()> {
             Value::Number(number) => {
                 require_not_negative(O::NAME, name, number.as_f64().unwrap_or(f64::NAN))?;
             }
-            // NaN and infinity are not numbers in JSON; an option that is `None` is not a number here either.
             Value::Array(pair) if name == "betas" => {
                 let beta = |i: usize| pair.get(i).and_then(Value::as_f64).unwrap_or(f64::NAN);
                 require_betas(O::NAME, (beta(0), beta(1)))?;
             }
             _ => {}
         }
+        if has_null(value) && !accepts::<O>(name, value) {
+            return Err(Error::argument(O::NAME, format!("{name} must be a finite number, 0 or more")));
+        }
     }
     require_not_negative(O::NAME, "lr", options.lr())
+}
+
+/// Whether JSON shows an option as `null`: it is NaN, infinite or `None`.
+fn has_null(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(all) => all.iter().any(has_null),
+        _ => false,
+    }
+}
+
+/// Whether an option of this name can have this value: `null` fits an `Option`, but not a number.
+fn accepts<O: Algorithm>(name: &str, value: &Value) -> bool {
+    let Ok(Value::Object(mut all)) = serde_json::to_value(O::default()) else { return true };
+    all.insert(name.to_owned(), value.clone());
+    serde_json::from_value::<O>(Value::Object(all)).is_ok()
 }
 
 /// Takes a gradient into the running means of Adam: of the gradients, and of their squares.
 pub(super) fn update_means(grad: &Tensor, mean: &Tensor, square: &Tensor, betas: (f64, f64)) -> Result<()> {
     mean.lerp_scalar_(grad, 1.0 - betas.0)?;
-    square.lerp_scalar_(grad.square()?, 1.0 - betas.1)
+    update_square(grad, square, betas.1)
+}
+
+/// Takes a tensor into a running mean of squares. The square itself, which may overflow in 16 bits, is never rounded.
+pub(super) fn update_square(tensor: &Tensor, square: &Tensor, beta: f64) -> Result<()> {
+    square.mul_scalar_(beta)?;
+    square.addcmul_(tensor, tensor, 1.0 - beta)
 }

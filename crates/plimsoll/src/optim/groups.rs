@@ -113,18 +113,26 @@ impl<O: Algorithm> ParamGroup<O> {
             let step = state.next_step::<O>(is_new);
             work.push(ParameterStep { at, grad, state: state_tensors, master, step });
         }
-        match self.options.rule() {
-            Some(rule) => self.step_by(&rule, &work)?,
-            None => self.numbers.update(&self.options, &self.parameters, &work)?,
+        // The state of a parameter is stored after its step, because the next step must not find state that a failed one did not
+        // fill.
+        if let Some(rule) = self.options.rule() {
+            self.step_by(&rule, &work)?;
+            work.iter().for_each(|work| self.store(work.at, fresh));
+            return Ok(());
         }
-        // Stored only now, because the next step must not find state that a failed step did not fill.
+        self.numbers.begin(&self.options, &self.parameters, &work)?;
         for work in &work {
-            self.states[work.at].steps += 1;
-        }
-        for (at, name, tensor) in fresh {
-            self.states[*at].tensors.push((name, tensor.clone()));
+            self.numbers.update(&self.options, &self.parameters, work)?;
+            self.store(work.at, fresh);
         }
         Ok(())
+    }
+
+    /// Counts the step of a parameter, and stores its new state.
+    fn store(&mut self, at: usize, fresh: &[Fresh]) {
+        self.states[at].steps += 1;
+        let own = fresh.iter().filter(|(of, ..)| *of == at);
+        self.states[at].tensors.extend(own.map(|(_, name, tensor)| (*name, tensor.clone())));
     }
 
     /// Steps by a kernel: one call for each device.

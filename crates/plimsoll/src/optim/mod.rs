@@ -1,8 +1,8 @@
-//! Optimizers, with PyTorch's names, formulas and defaults. A step updates parameters and state in place, in one pass without
-//! temporaries, and handles all parameters of a group in one call.
+//! Optimizers, with PyTorch's names, formulas and defaults. A step updates parameters and state in place. Most optimizers have
+//! a kernel, which steps all parameters of a group in one call, in one pass without temporaries. [`Lamb`], [`NAdam`], [`RAdam`],
+//! [`Adamax`] and [`Adadelta`] are made of operations on tensors (`numbers.rs`): several for each parameter, with temporaries.
 //!
-//! An optimizer is defined by its options (`sgd.rs`, `adam.rs`, …), which implement [`Algorithm`], by a kernel or (`lamb.rs`, `nadam.rs`, …) by
-//! operations on tensors (`numbers.rs`). [`OptimizerOf`] has everything
+//! An optimizer is defined by its options (`sgd.rs`, `lamb.rs`, …), which implement [`Algorithm`]. [`OptimizerOf`] has everything
 //! else, which is the same for all: parameter groups, state, state dicts (`state_dict.rs`). [`lr_scheduler`] changes learning
 //! rates, `clip.rs` gradients; [`swa_utils`] averages parameters.
 
@@ -100,6 +100,12 @@ pub trait Optimizer {
     /// has changed.
     fn load_state_dict(&mut self, state: &OptimizerState) -> Result<()>;
 
+    /// The names of the state tensors that have the same shape for each parameter, such as `mu_product` of NAdam. Ranks that have
+    /// parts of a parameter have copies of them.
+    fn unsharded_state(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
     /// How many steps each parameter has taken, in the order of [`Optimizer::parameters`].
     fn steps(&self) -> Vec<u64> {
         Vec::new()
@@ -111,7 +117,7 @@ pub trait Optimizer {
     }
 
     /// Counts the steps that the replay of a captured graph is about to take, and passes their numbers and the current options to
-    /// the graph. Returns how many of the graph's steps belong to this optimizer. An optimizer that does not implement this
+    /// the graph. Returns how many of the graph's steps and updates belong to this optimizer. An optimizer that does not implement this
     /// method cannot be captured.
     ///
     /// # Errors

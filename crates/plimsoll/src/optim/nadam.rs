@@ -63,12 +63,14 @@ impl Algorithm for NAdamOptions {
     fn update(&self, at: &Updating<'_>) -> Result<Tensor> {
         let ([product, mean, square], [minus_lr, mu, next, correction]) = (at.state()?, at.numbers()?);
         let (grad, shrink) = at.decayed(self.weight_decay, self.decoupled_weight_decay)?;
-        product.mul_(mu)?;
+        let new_product = (product * mu)?;
         update_means(&grad, mean, square, self.betas)?;
-        let of_grad = ((1.0 - mu)? / (1.0 - product)?)?;
-        let of_mean = (next / (1.0 - (product * next)?)?)?;
+        let of_grad = ((1.0 - mu)? / (1.0 - &new_product)?)?;
+        let of_mean = (next / (1.0 - (&new_product * next)?)?)?;
         let step = ((grad * of_grad)? + (mean * of_mean)?)?;
         let step = (step / ((square / correction)?.sqrt()? + self.eps)?)?;
-        (step + (at.parameter * shrink)?)? * minus_lr
+        let update = ((step + (at.parameter * shrink)?)? * minus_lr)?;
+        product.copy_(&new_product)?; // last, because a repeated step would multiply it twice
+        Ok(update)
     }
 }

@@ -1,11 +1,15 @@
 //! Steps of algorithms without a kernel: [`Algorithm::update`] for each parameter, and the numbers that it reads.
 //!
 //! The numbers of a step are uploaded together, into memory that stays the same, so that the replay of a captured step reads those of
-//! its own step.
+//! its own step. The graph has a record of each captured step, because a group may be stepped in several graphs, with other
+//! parameters and options in each.
+
+use std::any::Any;
+use std::sync::Arc;
 
 use plimsoll_tensor::label::{self, Category, Span};
-use plimsoll_tensor::op::Slot;
-use plimsoll_tensor::{DType, Device, Error, Result, Tensor, no_grad};
+use plimsoll_tensor::op::{Slot, capture_update, captured_updates};
+use plimsoll_tensor::{DType, Device, Error, Graph, Result, Tensor, no_grad};
 use serde_json::Value;
 
 use super::algorithm::{Algorithm, Updating};
@@ -31,8 +35,23 @@ impl ParameterStep {
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     tables: Vec<Table>,
-    /// The parameters and the options of the step that was captured.
-    captured: Option<(Vec<usize>, Value)>,
+    /// The group whose numbers these are.
+    group: Arc<GroupMark>,
+}
+
+/// Marks a group by its address, which no other group has. Not of size 0, so that it has an address of its own.
+#[derive(Debug, Default)]
+struct GroupMark(#[expect(dead_code, reason = "gives it a size")] u8);
+
+/// The record of a captured step of a group.
+#[derive(Debug)]
+struct Captured {
+    group: Arc<GroupMark>,
+    /// The numbers of its parameters in the group.
+    parameters: Vec<usize>,
+    options: Value,
+    /// The memory that a replay reads the numbers from.
+    rows: Vec<Tensor>,
 }
 
 /// The numbers of all parameters on one device: a row each.
@@ -45,22 +64,58 @@ struct Table {
 }
 
 impl Numbers {
-    /// Updates parameters, one after the other.
-    pub(super) fn update<O: Algorithm>(
+    /// Begins a step of these parameters: uploads its numbers, or records it in the graph that is being captured.
+    ///
+    /// # Errors
+    /// A second step of the group in a capture: both would read the numbers of one.
+    pub(super) fn begin<O: Algorithm>(
         &mut self,
         options: &O,
         parameters: &[Tensor],
         work: &[ParameterStep],
     ) -> Result<()> {
-        let _owner = Span::layer(label::intern(O::NAME));
-        let is_captured = work.iter().any(|work| parameters[work.at].device().is_capturing());
-        if is_captured {
-            self.captured = Some((work.iter().map(|work| work.at).collect(), comparable(options)));
-        } else {
-            let steps: Vec<(usize, u64)> = work.iter().map(|work| (work.at, work.step)).collect();
-            self.upload(options, parameters, &steps)?;
+        if work.iter().any(|work| parameters[work.at].device().is_capturing()) {
+            return self.capture(options, work);
         }
-        no_grad(|| work.iter().try_for_each(|work| self.update_one(options, parameters, work)))
+        let _owner = Span::layer(label::intern(O::NAME));
+        let steps: Vec<(usize, u64)> = work.iter().map(|work| (work.at, work.step)).collect();
+        self.upload(options, parameters, &steps)
+    }
+
+    /// Updates one parameter.
+    pub(super) fn update<O: Algorithm>(
+        &self,
+        options: &O,
+        parameters: &[Tensor],
+        work: &ParameterStep,
+    ) -> Result<()> {
+        let _owner = Span::layer(label::intern(O::NAME));
+        no_grad(|| self.update_one(options, parameters, work))
+    }
+
+    /// Records a step in the graph that is being captured.
+    fn capture<O: Algorithm>(&self, options: &O, work: &[ParameterStep]) -> Result<()> {
+        if captured_updates().iter().any(|update| self.own(&**update).is_some()) {
+            let why = "this optimizer is made of operations on tensors, and a captured step can have one step of it";
+            return Err(Error::Captured { op: O::NAME, why });
+        }
+        capture_update(Arc::new(Captured {
+            group: self.group.clone(),
+            parameters: work.iter().map(|work| work.at).collect(),
+            options: comparable(options),
+            rows: self.rows(),
+        }));
+        Ok(())
+    }
+
+    /// The record, if it is of this group.
+    fn own<'a>(&self, update: &'a (dyn Any + Send + Sync)) -> Option<&'a Captured> {
+        let captured = update.downcast_ref::<Captured>();
+        captured.filter(|captured| Arc::ptr_eq(&captured.group, &self.group))
+    }
+
+    fn rows(&self) -> Vec<Tensor> {
+        self.tables.iter().map(|table| table.rows.clone()).collect()
     }
 
     fn update_one<O: Algorithm>(
@@ -144,8 +199,8 @@ impl Numbers {
         }
     }
 
-    /// Writes the numbers of the next replay of the captured step. `next` is the number of a parameter's next step. Returns the
-    /// captured parameters.
+    /// Writes the numbers of the next replay of this graph, if it contains a step of the group. `next` is the number of a
+    /// parameter's next step. Returns the parameters of the step; `None` if the graph has none.
     ///
     /// # Errors
     /// [`Error::Captured`] if an option other than the learning rate has changed.
@@ -153,18 +208,23 @@ impl Numbers {
         &mut self,
         options: &O,
         parameters: &[Tensor],
+        graph: &Graph,
         next: impl Fn(usize) -> u64,
-    ) -> Result<Vec<usize>> {
-        let Some((captured, before)) = self.captured.clone() else { return Ok(Vec::new()) };
-        if before != comparable(options) {
-            return Err(Error::Captured {
-                op: O::NAME,
-                why: "an option has changed: capture the step again",
-            });
+    ) -> Result<Option<Vec<usize>>> {
+        let Some(captured) = graph.updates().iter().find_map(|update| self.own(&**update)) else {
+            return Ok(None);
+        };
+        let changed = Error::Captured { op: O::NAME, why: "an option has changed: capture the step again" };
+        if captured.options != comparable(options) {
+            return Err(changed);
         }
-        let steps: Vec<(usize, u64)> = captured.iter().map(|&at| (at, next(at))).collect();
+        let steps: Vec<(usize, u64)> = captured.parameters.iter().map(|&at| (at, next(at))).collect();
         self.upload(options, parameters, &steps)?;
-        Ok(captured)
+        // Other options in between may have needed other memory.
+        if !captured.rows.iter().all(|rows| self.tables.iter().any(|table| table.rows.is_same(rows))) {
+            return Err(changed);
+        }
+        Ok(Some(captured.parameters.clone()))
     }
 }
 

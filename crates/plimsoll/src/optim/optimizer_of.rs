@@ -158,6 +158,15 @@ impl<O: Algorithm> Optimizer for OptimizerOf<O> {
         self.param_groups.iter().flat_map(|group| group.parameters.iter().cloned()).collect()
     }
 
+    fn unsharded_state(&self) -> Vec<&'static str> {
+        let Some(group) = self.param_groups.first() else { return Vec::new() };
+        // Two shapes without a common size: what agrees does not depend on the parameter.
+        let (some, other) = (group.options.state(&[2, 3]), group.options.state(&[5, 7]));
+        let other = |name: &str| other.iter().find(|state| state.name == name).map(|state| &state.shape);
+        let same = some.iter().filter(|state| other(state.name) == Some(&state.shape));
+        same.map(|state| state.name).collect()
+    }
+
     fn steps(&self) -> Vec<u64> {
         self.param_groups.iter().flat_map(|group| group.states.iter().map(|state| state.steps)).collect()
     }

@@ -52,7 +52,8 @@ impl Algorithm for RAdamOptions {
         vec![StateTensor::zeros("exp_avg", shape), StateTensor::zeros("exp_avg_sq", shape)]
     }
 
-    /// The learning rate, and the factors of a step by the mean alone and of an adaptive one; one of the two is 0.
+    /// The learning rate, and the factors of a step by the mean alone and of an adaptive one, of which one is 0. The last number
+    /// is added to the root of the mean square: 1 in a step by the mean alone, which so never divides by 0.
     fn numbers(&self, step: u64) -> Vec<f64> {
         let (step, (beta1, beta2)) = (step as f64, self.betas);
         let (of_mean, of_square) = (1.0 - beta1.powf(step), 1.0 - beta2.powf(step));
@@ -60,14 +61,14 @@ impl Algorithm for RAdamOptions {
         let rho = most - 2.0 * step * beta2.powf(step) / of_square;
         let rate = (rho - 4.0) * (rho - 2.0) * most / ((most - 4.0) * (most - 2.0) * rho);
         let (plain, adaptive) = if rho > 5.0 { (0.0, (rate * of_square).sqrt()) } else { (1.0, 0.0) };
-        vec![-self.lr, plain / of_mean, adaptive / of_mean]
+        vec![-self.lr, plain / of_mean, adaptive / of_mean, plain]
     }
 
     fn update(&self, at: &Updating<'_>) -> Result<Tensor> {
-        let ([mean, square], [minus_lr, plain, adaptive]) = (at.state()?, at.numbers()?);
+        let ([mean, square], [minus_lr, plain, adaptive, one]) = (at.state()?, at.numbers()?);
         let (grad, shrink) = at.decayed(self.weight_decay, self.decoupled_weight_decay)?;
         update_means(&grad, mean, square, self.betas)?;
-        let step = (mean * ((adaptive / (square.sqrt()? + self.eps)?)? + plain)?)?;
+        let step = (mean * ((adaptive / ((square.sqrt()? + self.eps)? + one)?)? + plain)?)?;
         (step + (at.parameter * shrink)?)? * minus_lr
     }
 }

@@ -10,11 +10,13 @@ use super::groups::{MASTER, ParamGroup};
 /// Sets the step numbers of the graph's steps that belong to these groups. Returns how many there are.
 pub(super) fn replay<O: Algorithm>(groups: &mut [ParamGroup<O>], graph: &mut Graph) -> Result<usize> {
     let mut places: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+    let mut own = 0;
     for group in groups.iter_mut().filter(|group| group.options.rule().is_none()) {
         group.options.check()?;
         let next = |at: usize| group.states[at].next_step::<O>(false);
-        let stepped = group.numbers.replay(&group.options, &group.parameters, next)?;
-        stepped.into_iter().for_each(|at| group.states[at].steps += 1);
+        let stepped = group.numbers.replay(&group.options, &group.parameters, graph, next)?;
+        own += usize::from(stepped.is_some());
+        stepped.into_iter().flatten().for_each(|at| group.states[at].steps += 1);
     }
     for (number, group) in groups.iter().enumerate() {
         group.options.check()?;
@@ -23,7 +25,6 @@ pub(super) fn replay<O: Algorithm>(groups: &mut [ParamGroup<O>], graph: &mut Gra
             places.extend(stepped.map(|tensor| (tensor.id(), (number, at))));
         }
     }
-    let mut own = 0;
     for step in 0..graph.step_count() {
         let place = |parameter: &Tensor| places.get(&parameter.id()).copied();
         let found: Option<Vec<(usize, usize)>> = graph.step_parameters(step).iter().map(place).collect();

@@ -34,11 +34,13 @@ pub enum Averaging {
 /// assert!((y.item::<f32>()? - 2.2).abs() < 1e-6);
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct AveragedModel {
     averaging: Averaging,
     parameters: Vec<(String, Tensor)>,
     buffers: Vec<(String, Tensor)>,
+    /// The names of the model's state dict, each with one of these tensors.
+    saved: StateDict,
     n_averaged: u64,
 }
 
@@ -59,8 +61,17 @@ impl AveragedModel {
                 tensors.into_iter().map(|(name, tensor)| Ok((name, tensor.detach().copy()?))).collect()
             })
         };
-        let (parameters, buffers) = (copied(model.named_parameters())?, copied(model.named_buffers())?);
-        Ok(AveragedModel { averaging, parameters, buffers, n_averaged: 0 })
+        let (of_model, buffers_of_model) = (model.named_parameters(), model.named_buffers());
+        let (parameters, buffers) = (copied(of_model.clone())?, copied(buffers_of_model.clone())?);
+        let of_model = || of_model.iter().chain(&buffers_of_model);
+        let copy_of = |tensor: &Tensor| {
+            let mut pairs = of_model().zip(parameters.iter().chain(&buffers));
+            pairs.find(|((_, own), _)| own.is_same(tensor)).map(|(_, (_, copy))| copy.clone())
+        };
+        let names = model.state_dict();
+        let saved = names.iter().filter_map(|(name, tensor)| Some((name.to_owned(), copy_of(tensor)?)));
+        let saved = saved.collect();
+        Ok(AveragedModel { averaging, parameters, buffers, saved, n_averaged: 0 })
     }
 
     /// Takes the model's parameters into the averages, and copies its buffers.
@@ -99,10 +110,12 @@ impl AveragedModel {
     /// # Errors
     /// The errors of [`functional_call`].
     pub fn with<M: Module, T>(&self, model: &mut M, f: impl FnOnce(&M) -> Result<T>) -> Result<T> {
-        functional_call(model, &self.named(""), f)
+        let all = self.parameters.iter().chain(&self.buffers).cloned().collect();
+        functional_call(model, &all, f)
     }
 
-    /// The averages under PyTorch's names: `n_averaged`, and the model's names after `module.`.
+    /// The averages under PyTorch's names: `n_averaged`, and after `module.` the names of the model's state dict. A tied parameter
+    /// has all of its names; buffers that are not persistent are left out.
     ///
     /// # Errors
     /// Out of memory.
@@ -111,7 +124,7 @@ impl AveragedModel {
         if let Some((_, first)) = self.parameters.first() {
             dict.insert("n_averaged", Tensor::from_slice(&[self.n_averaged as i64], &[], first.device())?);
         }
-        self.named("module.").iter().for_each(|(name, tensor)| dict.insert(name, tensor.clone()));
+        self.saved.iter().for_each(|(name, tensor)| dict.insert(format!("module.{name}"), tensor.clone()));
         Ok(dict)
     }
 
@@ -127,11 +140,6 @@ impl AveragedModel {
             self.n_averaged = count.max(0) as u64;
         }
         Ok(keys)
-    }
-
-    fn named(&self, prefix: &str) -> StateDict {
-        let all = self.parameters.iter().chain(&self.buffers);
-        all.map(|(name, tensor)| (format!("{prefix}{name}"), tensor.clone())).collect()
     }
 }
 

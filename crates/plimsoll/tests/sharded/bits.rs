@@ -1,7 +1,9 @@
 //! The bits of data-parallel training, regardless of what is sharded; and a resumed run.
 
 use plimsoll::nn::{BatchNorm1d, Linear, Module, Scope, Sequential};
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, RAdam, RAdamOptions, Sgd, SgdOptions};
+use plimsoll::optim::{
+    AdamW, AdamWOptions, NAdam, NAdamOptions, Optimizer, RAdam, RAdamOptions, Sgd, SgdOptions,
+};
 use plimsoll::parallel::{Shard, fully_shard};
 use plimsoll::serialize::{Checkpoint, Strict};
 use plimsoll::{Device, ProcessGroup, Result, Tensor};
@@ -37,27 +39,32 @@ fn all_ways_to_shard_have_the_bits_of_data_parallel_training() {
 }
 
 #[test]
-fn an_optimizer_of_tensor_operations_steps_the_rows_of_each_rank() {
-    let losses = |group: &ProcessGroup, shard: Shard| -> Result<Vec<f32>> {
+fn optimizers_of_tensor_operations_step_the_rows_of_each_rank() {
+    let losses = |group: &ProcessGroup, shard: Shard, is_nadam: bool| -> Result<Vec<f32>> {
         let mut net = Net::new(&Device::cpu())?;
         let sharded = fully_shard(&mut net, group, options(shard))?;
-        let settings =
+        let radam =
             RAdamOptions { lr: 0.05, betas: (0.8, 0.9), weight_decay: 0.1, ..RAdamOptions::default() };
-        let mut radam = RAdam::new(sharded.parameters(), settings);
+        let mut optimizer: Box<dyn Optimizer> = match is_nadam {
+            true => Box::new(NAdam::new(sharded.parameters(), NAdamOptions::default())),
+            false => Box::new(RAdam::new(sharded.parameters(), radam)),
+        };
         let mut losses = Vec::new();
         for _ in 0..6 {
-            radam.zero_grad();
+            optimizer.zero_grad();
             let loss = net.loss(group, true)?;
             loss.backward()?;
-            radam.step()?;
+            optimizer.step()?;
             losses.push(loss.item()?);
         }
         Ok(losses)
     };
-    let whole = on_ranks(2, |group| losses(group, Shard::Nothing).unwrap());
-    assert!(whole[0][5] < whole[0][0]);
-    for shard in SHARDED {
-        assert_eq!(on_ranks(2, |group| losses(group, shard).unwrap()), whole, "{shard:?}");
+    for is_nadam in [false, true] {
+        let whole = on_ranks(2, |group| losses(group, Shard::Nothing, is_nadam).unwrap());
+        assert!(whole[0][5] < whole[0][0]);
+        for shard in SHARDED {
+            assert_eq!(on_ranks(2, |group| losses(group, shard, is_nadam).unwrap()), whole, "{shard:?}");
+        }
     }
 }
 

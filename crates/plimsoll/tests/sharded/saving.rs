@@ -2,19 +2,19 @@
 //! PyTorch reads the files in the program's tests.
 
 use std::fs;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use plimsoll::nn::{BatchNorm1d, Linear, Module, Scope, Sequential};
-use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
+use plimsoll::optim::{AdamW, AdamWOptions, NAdam, NAdamOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::parallel::{FullyShardedDataParallel, Shard, fully_shard};
 use plimsoll::serialize::{self, Checkpoint, DistributedFiles, SerializeError, Strict, TensorSource};
 use plimsoll::serialize::{check_shared, checkpoints_in};
 use plimsoll::{Device, ProcessGroup, Tensor};
 
-use super::{Case, SHARDED, Training, Way, on_ranks, options};
+use super::{Case, Net, SHARDED, Training, Way, on_ranks, options};
 
 /// A folder that is deleted when the test ends.
 pub(super) struct Folder(pub(super) PathBuf);
@@ -53,6 +53,57 @@ impl Training {
         sharded.load_state_dict(&self.model, &saved.model_source(), Strict::Yes).unwrap();
         sharded.load_optimizer(&mut self.adamw, &saved).unwrap();
         saved.get("step").unwrap().as_u64().unwrap()
+    }
+}
+
+#[test]
+fn state_that_is_not_of_the_parameters_shape_is_saved_and_loaded_as_it_is() {
+    let folder = Folder::new("nadam");
+    let run = |group: &ProcessGroup, shard: Shard, steps: Range<usize>, load: Option<(Shard, bool)>| {
+        let mut net = Net::new(&Device::cpu()).unwrap();
+        let sharded = fully_shard(&mut net, group, options(shard)).unwrap();
+        let mut nadam = NAdam::new(sharded.parameters(), NAdamOptions::default());
+        let (file, one_file) = (|by: Shard| folder.0.join(format!("{by:?}")), "whole.safetensors");
+        if let Some((by, from_folder)) = load {
+            let folder = file(by);
+            let path = if from_folder { folder } else { folder.join(one_file) };
+            let saved = Checkpoint::open(&path).unwrap();
+            sharded.load_state_dict(&net, &saved.model_source(), Strict::Yes).unwrap();
+            if from_folder {
+                sharded.load_optimizer(&mut nadam, &saved).unwrap();
+            } else {
+                let state = saved.read_optimizer_state(&Device::cpu()).unwrap();
+                sharded.load_optimizer_state_dict(&mut nadam, &state).unwrap();
+            }
+        }
+        let mut losses = Vec::new();
+        for _ in steps {
+            nadam.zero_grad();
+            let loss = net.loss(group, true).unwrap();
+            loss.backward().unwrap();
+            nadam.step().unwrap();
+            losses.push(loss.item::<f32>().unwrap());
+        }
+        if load.is_none() {
+            sharded.checkpoint(&net, &nadam).unwrap().save(file(shard), 2).unwrap();
+            let (model, state) =
+                (sharded.state_dict(&net).unwrap(), sharded.optimizer_state_dict(&nadam).unwrap());
+            if group.rank() == 0 {
+                let whole = Checkpoint::default().model_state(&model).optimizer_state(state);
+                whole.save(file(shard).join(one_file)).unwrap();
+            }
+        }
+        losses
+    };
+    let expected = on_ranks(2, |group| run(group, Shard::Nothing, 0..4, None)[2..].to_vec());
+    for by in [Shard::Parameters, Shard::OptimizerState] {
+        on_ranks(2, |group| run(group, by, 0..2, None));
+        for shard in SHARDED.into_iter().chain([Shard::Nothing]) {
+            for from_folder in [true, false] {
+                let found = on_ranks(2, |group| run(group, shard, 2..4, Some((by, from_folder))));
+                assert_eq!(found, expected, "saved by {by:?}, resumed by {shard:?}, {from_folder}");
+            }
+        }
     }
 }
 

@@ -16,7 +16,7 @@ pub struct StepLr {
 }
 
 impl Curve for StepLr {
-    fn start(&self, _: usize, lr: f64) -> Result<f64> {
+    fn start(&self, _: usize, lr: f64, _: f64) -> Result<f64> {
         require("StepLr", self.step_size > 0, "step_size is 0; it must be 1 or more")?;
         Ok(lr)
     }
@@ -36,7 +36,7 @@ pub struct MultiStepLr {
 }
 
 impl Curve for MultiStepLr {
-    fn start(&self, _: usize, lr: f64) -> Result<f64> {
+    fn start(&self, _: usize, lr: f64, _: f64) -> Result<f64> {
         Ok(lr)
     }
 
@@ -54,7 +54,7 @@ pub struct ExponentialLr {
 }
 
 impl Curve for ExponentialLr {
-    fn start(&self, _: usize, lr: f64) -> Result<f64> {
+    fn start(&self, _: usize, lr: f64, _: f64) -> Result<f64> {
         Ok(lr)
     }
 
@@ -74,7 +74,7 @@ pub struct CosineAnnealingLr {
 }
 
 impl Curve for CosineAnnealingLr {
-    fn start(&self, _: usize, lr: f64) -> Result<f64> {
+    fn start(&self, _: usize, lr: f64, _: f64) -> Result<f64> {
         require("CosineAnnealingLr", self.t_max > 0, "t_max is 0; it must be 1 or more")?;
         Ok(lr)
     }
@@ -109,7 +109,7 @@ impl Default for LinearLr {
 }
 
 impl Curve for LinearLr {
-    fn start(&self, _: usize, lr: f64) -> Result<f64> {
+    fn start(&self, _: usize, lr: f64, _: f64) -> Result<f64> {
         let &LinearLr { start_factor: start, end_factor: end, .. } = self;
         require(
             "LinearLr",
@@ -146,7 +146,7 @@ impl Default for ConstantLr {
 }
 
 impl Curve for ConstantLr {
-    fn start(&self, _: usize, lr: f64) -> Result<f64> {
+    fn start(&self, _: usize, lr: f64, _: f64) -> Result<f64> {
         let factor = self.factor;
         require(
             "ConstantLr",
@@ -176,8 +176,8 @@ impl Curve for ConstantLr {
 pub struct LambdaLr<F>(pub F);
 
 impl<F: Fn(u64) -> f64 + Send> Curve for LambdaLr<F> {
-    fn start(&self, _: usize, lr: f64) -> Result<f64> {
-        Ok(lr * (self.0)(0))
+    fn start(&self, _: usize, _: f64, base_lr: f64) -> Result<f64> {
+        Ok(base_lr * (self.0)(0))
     }
 
     fn next(&self, step: u64, _: usize, _: f64, base_lr: f64) -> Result<f64> {

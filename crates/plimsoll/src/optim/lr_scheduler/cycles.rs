@@ -19,11 +19,11 @@ pub struct CosineAnnealingWarmRestarts {
 }
 
 impl Curve for CosineAnnealingWarmRestarts {
-    fn start(&self, _: usize, lr: f64) -> Result<f64> {
+    fn start(&self, _: usize, _: f64, base_lr: f64) -> Result<f64> {
         const NAME: &str = "CosineAnnealingWarmRestarts";
         require(NAME, self.t_0 > 0, "t_0 is 0; it must be 1 or more")?;
         require(NAME, self.t_mult > 0, "t_mult is 0; it must be 1 or more")?;
-        Ok(lr)
+        Ok(base_lr)
     }
 
     fn next(&self, step: u64, _: usize, _: f64, base_lr: f64) -> Result<f64> {
@@ -56,7 +56,7 @@ impl Default for PolynomialLr {
 }
 
 impl Curve for PolynomialLr {
-    fn start(&self, _: usize, lr: f64) -> Result<f64> {
+    fn start(&self, _: usize, lr: f64, _: f64) -> Result<f64> {
         Ok(lr)
     }
 
@@ -160,9 +160,13 @@ impl CyclicLr {
 }
 
 impl Curve for CyclicLr {
-    fn start(&self, group: usize, _: f64) -> Result<f64> {
+    fn start(&self, group: usize, _: f64, _: f64) -> Result<f64> {
         require("CyclicLr", self.step_size_up > 0, "step_size_up is 0; it must be 1 or more")?;
         self.lr(0, group)
+    }
+
+    fn has_own_start(&self) -> bool {
+        true
     }
 
     fn next(&self, step: u64, group: usize, _: f64, _: f64) -> Result<f64> {

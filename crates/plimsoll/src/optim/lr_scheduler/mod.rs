@@ -23,11 +23,17 @@ use super::Optimizer;
 
 /// How the learning rate of a group changes over time.
 pub trait Curve: Send {
-    /// The initial learning rate, given the rate before the scheduler was made.
+    /// The learning rate at step 0, given the current rate and the initial one: that before the optimizer's first scheduler.
     ///
     /// # Errors
     /// Settings that PyTorch rejects.
-    fn start(&self, group: usize, base_lr: f64) -> Result<f64>;
+    fn start(&self, group: usize, lr: f64, base_lr: f64) -> Result<f64>;
+
+    /// Whether the curve's first learning rate is a setting of its own. It is then the initial one of an optimizer that had no
+    /// scheduler before, as in PyTorch.
+    fn has_own_start(&self) -> bool {
+        false
+    }
 
     /// The learning rate at a step, counted from 1, given the previous step's.
     ///
@@ -74,10 +80,19 @@ impl<C: Curve> Scheduler<C> {
     /// # Errors
     /// Settings that PyTorch rejects.
     pub fn new(curve: C, optimizer: &mut dyn Optimizer) -> Result<Scheduler<C>> {
-        let base_lrs = optimizer.initial_lrs();
         let lrs = optimizer.lrs();
-        let started: Result<Vec<f64>> = lrs.iter().enumerate().map(|(i, &lr)| curve.start(i, lr)).collect();
-        optimizer.set_lrs(&started?);
+        let started = |base_lrs: &[f64]| -> Result<Vec<f64>> {
+            let groups = lrs.iter().zip(base_lrs).enumerate();
+            groups.map(|(group, (&lr, &base_lr))| curve.start(group, lr, base_lr)).collect()
+        };
+        let base_lrs = if curve.has_own_start() {
+            optimizer.set_lrs(&started(&lrs)?);
+            optimizer.initial_lrs()
+        } else {
+            let base_lrs = optimizer.initial_lrs();
+            optimizer.set_lrs(&started(&base_lrs)?);
+            base_lrs
+        };
         let scheduler = Scheduler { curve, base_lrs, last_step: 0 };
         scheduler.set_momenta(optimizer);
         Ok(scheduler)

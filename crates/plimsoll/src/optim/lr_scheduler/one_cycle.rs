@@ -115,7 +115,7 @@ impl OneCycleLr {
 }
 
 impl Curve for OneCycleLr {
-    fn start(&self, group: usize, _: f64) -> Result<f64> {
+    fn start(&self, group: usize, _: f64, _: f64) -> Result<f64> {
         require("OneCycleLr", self.total_steps > 0, "total_steps is 0; it must be 1 or more")?;
         let share = self.pct_start;
         require(
@@ -124,6 +124,10 @@ impl Curve for OneCycleLr {
             format!("pct_start is {share}; it must be 0 to 1"),
         )?;
         self.lr(0, group)
+    }
+
+    fn has_own_start(&self) -> bool {
+        true
     }
 
     fn next(&self, step: u64, group: usize, _: f64, _: f64) -> Result<f64> {

@@ -49,17 +49,21 @@ impl SequentialLr {
 }
 
 impl Curve for SequentialLr {
-    fn start(&self, group: usize, lr: f64) -> Result<f64> {
+    fn start(&self, group: usize, lr: f64, base_lr: f64) -> Result<f64> {
         let milestones = || self.curves.iter().map(|(milestone, _)| milestone);
         let rising = milestones().zip(milestones().skip(1)).all(|(a, b)| a < b);
         require("SequentialLr", rising, "milestones must increase, and be 1 or more")?;
-        self.curves[0].1.start(group, lr)
+        self.curves[0].1.start(group, lr, base_lr)
+    }
+
+    fn has_own_start(&self) -> bool {
+        self.curves[0].1.has_own_start()
     }
 
     fn next(&self, step: u64, group: usize, lr: f64, base_lr: f64) -> Result<f64> {
         let (milestone, curve) = self.at(step);
         if step == *milestone {
-            curve.start(group, base_lr)
+            curve.start(group, base_lr, base_lr)
         } else {
             curve.next(step - milestone, group, lr, base_lr)
         }

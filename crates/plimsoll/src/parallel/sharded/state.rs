@@ -107,17 +107,18 @@ impl FullyShardedDataParallel {
         let (rank, is_whole) = (self.ranks.root.rank(), matches!(self.kind, Kind::Replicated(_)));
         let (parameters, state) = (optimizer.parameters(), optimizer.state_dict());
         let (mut rows, mut steps) = (Vec::new(), BTreeMap::new());
+        let copies = optimizer.unsharded_state();
         for (number, ParamState { step, tensors }) in &state.state {
             let parameter = self.parameter_of(&parameters, *number, SAVE)?;
             steps.extend(step.map(|step| (parameter.name.clone(), step)));
             for (key, tensor) in tensors {
                 let name = state_name(&parameter.name, key);
-                if let Some(part) = &parameter.part {
-                    want_sharded(parameter, tensor, SAVE)?;
-                    rows.extend(self.rows_of_part(part, name, tensor, host)?);
-                } else if is_whole {
+                if is_whole && parameter.part.is_none() || copies.contains(&key.as_str()) {
                     let offsets = vec![0; tensor.shape().len()];
                     rows.extend((rank == 0).then(|| TensorRows { name, rows: tensor.clone(), offsets }));
+                } else if let Some(part) = &parameter.part {
+                    want_sharded(parameter, tensor, SAVE)?;
+                    rows.extend(self.rows_of_part(part, name, tensor, host)?);
                 } else {
                     want_sharded(parameter, tensor, SAVE)?;
                     rows.extend(own_rows(parameter, name, tensor, rank)?);
@@ -146,8 +147,12 @@ impl FullyShardedDataParallel {
             return checkpoint.load_optimizer(optimizer);
         }
         let (parameters, host) = (optimizer.parameters(), Device::cpu());
+        let copies = optimizer.unsharded_state();
         let state = checkpoint.read_optimizer(&|number, name, source| {
             let parameter = self.parameter_of(&parameters, number, LOAD)?;
+            if copies.iter().any(|key| name.strip_prefix(&format!("{number}.")) == Some(*key)) {
+                return source.tensor(name, &host);
+            }
             if let Some(shape) = source.shape(name).filter(|shape| *shape != parameter.full_shape) {
                 return Err(other_shape(name, parameter, &shape).into());
             }
@@ -210,10 +215,14 @@ impl FullyShardedDataParallel {
         if self.has_whole() {
             return Ok(state);
         }
+        let copies = optimizer.unsharded_state();
         for (number, ParamState { tensors, .. }) in &mut state.state {
             let parameter = self.parameter_of(&parameters, *number, STATE_DICT)?;
-            for tensor in tensors.values_mut() {
-                *tensor = self.whole_state(parameter, tensor)?;
+            for (key, tensor) in tensors.iter_mut() {
+                *tensor = match copies.contains(&key.as_str()) {
+                    true => to_host(tensor)?,
+                    false => self.whole_state(parameter, tensor)?,
+                };
             }
             if self.ranks.root.rank() > 0 {
                 tensors.clear();
@@ -235,9 +244,10 @@ impl FullyShardedDataParallel {
             return optimizer.load_state_dict(state);
         }
         let (parameters, mut own) = (optimizer.parameters(), state.clone());
+        let copies = optimizer.unsharded_state();
         for (number, ParamState { tensors, .. }) in &mut own.state {
             let parameter = self.parameter_of(&parameters, *number, LOAD)?;
-            for (name, tensor) in tensors.iter_mut() {
+            for (name, tensor) in tensors.iter_mut().filter(|(key, _)| !copies.contains(&key.as_str())) {
                 if tensor.shape() != parameter.full_shape {
                     return Err(other_shape(name, parameter, tensor.shape()));
                 }
