@@ -90,7 +90,7 @@ fn models_train_within_less_to_the_bit() {
     let builds: Vec<(&str, Box<dyn Fn(&Device) -> Built>)> = vec![
         ("GPT-2", Box::new(move |device| gpt2(device, small.clone(), 8, 128))),
         ("Llama", Box::new(move |device| llama(device, small_llama.clone(), 8, 128))),
-        ("ResNet", Box::new(move |device| resnet(device, small_resnet.clone(), 8, 96))),
+        ("ResNet", Box::new(move |device| resnet(device, small_resnet.clone(), 16, 128))),
     ];
     for (name, make) in &builds {
         for dtype in [None, Some(DType::BF16)] {
