@@ -1,4 +1,5 @@
 """GPT-2 with 6 layers, trained on batches of variable lengths: 16 steps, bf16 autocast."""
+
 import random
 
 import torch

@@ -2,6 +2,7 @@
 
 The batches have variable lengths.
 """
+
 import random
 
 import torch
