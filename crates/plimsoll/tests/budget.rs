@@ -175,7 +175,7 @@ fn buffers_of_checkpointed_layers_change_once() {
         for _ in 0..2 {
             let y = match is_checkpointed {
                 true => checkpoint(block.clone(), &[&x]).unwrap(),
-                false => block(&[x.clone()]).unwrap(),
+                false => block(std::slice::from_ref(&x)).unwrap(),
             };
             y.sum().unwrap().backward().unwrap();
             all.push(norm.parameters()[0].grad().unwrap().to_vec::<f32>().unwrap());

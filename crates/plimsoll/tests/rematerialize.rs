@@ -11,8 +11,10 @@ use plimsoll::{Category, CpuConfig, DType, Device, Result, SimConfig, Tensor};
 /// A model, and its loss on a batch.
 type Built = (Box<dyn Module>, Box<dyn Fn(&dyn Module) -> Result<Tensor>>);
 
+type Make = dyn Fn(&Device) -> Built;
+
 /// Losses, parameters and buffers after two steps.
-fn trained(device: &Device, dtype: Option<DType>, make: &dyn Fn(&Device) -> Built) -> Result<Vec<Vec<f32>>> {
+fn trained(device: &Device, dtype: Option<DType>, make: &Make) -> Result<Vec<Vec<f32>>> {
     device.manual_seed(3);
     let (model, loss) = make(device);
     let mut adamw = AdamW::new(model.parameters(), AdamWOptions::default());
@@ -87,7 +89,7 @@ fn models_train_within_less_to_the_bit() {
     };
     let small_resnet =
         ResNetConfig { layers: [2, 1, 1, 1], width: 8, num_classes: 10, ..ResNetConfig::resnet18() };
-    let builds: Vec<(&str, Box<dyn Fn(&Device) -> Built>)> = vec![
+    let builds: Vec<(&str, Box<Make>)> = vec![
         ("GPT-2", Box::new(move |device| gpt2(device, small.clone(), 8, 128))),
         ("Llama", Box::new(move |device| llama(device, small_llama.clone(), 8, 128))),
         ("ResNet", Box::new(move |device| resnet(device, small_resnet.clone(), 16, 128))),

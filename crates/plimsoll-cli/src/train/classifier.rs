@@ -20,7 +20,7 @@ pub(super) struct Classifier<M> {
 
 impl<M: Module + 'static> Classifier<M> {
     /// A network without blocks.
-    pub(super) fn new(module: M) -> Box<dyn Network> {
+    pub(super) fn without_blocks(module: M) -> Box<dyn Network> {
         Classifier::of_blocks(module, |_, _| {})
     }
 

@@ -44,7 +44,7 @@ pub(super) fn end_with_inputs(call: &Call<'_>, ins: &[&Data]) -> Result<()> {
     let Some(left) = tensors_left() else { return Ok(()) };
     let wanted: SmallVec<[bool; 4]> = call.tensors.iter().map(|input| input.requires_grad()).collect();
     let saves = call.op.saves(&wanted);
-    let own = (0..ins.len()).filter(|&i| saves.has_input(i));
+    let mut own = (0..ins.len()).filter(|&i| saves.has_input(i));
     if left != own.clone().count() || left == 0 || saves.has_outputs() {
         return Ok(());
     }
@@ -54,7 +54,7 @@ pub(super) fn end_with_inputs(call: &Call<'_>, ins: &[&Data]) -> Result<()> {
     if !is_recorded || outputs.iter().any(|output| matches!(output.place, Place::InPlace(_))) {
         return Ok(());
     }
-    own.map(|i| Saved::new(ins[i], call.op.name()).map(drop)).collect()
+    own.try_for_each(|i| Saved::new(ins[i], call.op.name()).map(drop))
 }
 
 /// Makes tensors of the outputs, linked to the node that recorded them.

@@ -391,7 +391,7 @@ fn request(device: &Device, bytes: u64, op: &'static str, tag: Tag) -> Result<(A
     let Tag { category, label } = tag;
     let stream = stream::current(device);
     let stack = Some(history::stack_of(op));
-    let request = || Request { stream, category, label, stack: stack.clone(), ..Request::of(bytes) };
+    let request = || Request { stream, category, label, stack, ..Request::of(bytes) };
     let mut result = device.memory().alloc(request());
     while let Err(AllocError::OutOfMemory(_)) = &result
         && device.make_room(rounded(bytes))

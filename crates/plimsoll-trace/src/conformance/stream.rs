@@ -79,7 +79,7 @@ impl Run {
         match op {
             Op::Alloc { id, bytes, stream, .. } => self.alloc(id, bytes, StreamId(stream))?,
             Op::Free { id } => {
-                self.allocator.free(self.live.remove(&id).ok_or("a free of a block that is not live")?)
+                self.allocator.free(self.live.remove(&id).ok_or("a free of a block that is not live")?);
             }
             Op::RecordStream { id, stream } => {
                 let allocation = self.live.get(&id).ok_or("a use of a block that is not live")?;

@@ -50,7 +50,7 @@ impl Model {
     /// The network, with initial values.
     pub(super) fn build(self, scope: &Scope, side: usize, classes: usize) -> Result<Box<dyn Network>> {
         let config = match self {
-            Model::Cnn => return Ok(Classifier::new(cnn(scope, side, classes)?)),
+            Model::Cnn => return Ok(Classifier::without_blocks(cnn(scope, side, classes)?)),
             Model::ResNet18 => ResNetConfig::resnet18(),
             Model::ResNet50 => ResNetConfig::resnet50(),
         };

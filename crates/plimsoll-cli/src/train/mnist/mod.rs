@@ -99,7 +99,7 @@ impl Task for Mnist {
 
     fn network(&self, scope: &Scope) -> Result<Box<dyn Network>> {
         let [rows, columns] = self.data.size;
-        Ok(Classifier::new(lenet(scope, rows, columns)?))
+        Ok(Classifier::without_blocks(lenet(scope, rows, columns)?))
     }
 
     fn optimizer(&self, parameters: Vec<Tensor>, lr: f64) -> Box<dyn optim::Optimizer> {
