@@ -194,7 +194,7 @@ fn an_address_that_cannot_be_used_is_a_clear_error() {
             "this machine does not have that address",
         ),
         (&["run", "--prometheus", "--no-watch", "--", "true"], 2, "cannot be used with"),
-        (&["top", "--snapshot", "4000000"], 3, "no process 4000000"),
+        (&["top", "--snapshot", "4000000"], 3, "process 4000000: there is no such process"),
     ] {
         let output = plimsoll(args);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));

@@ -30,6 +30,7 @@ mod pretrained;
 mod recorded;
 mod recorded_steps;
 mod rematerialize;
+mod schedulers;
 mod scripts;
 mod serialize;
 mod sharded;

@@ -92,7 +92,7 @@ fn models_train_within_less_to_the_bit() {
     let builds: Vec<(&str, Box<Make>)> = vec![
         ("GPT-2", Box::new(move |device| gpt2(device, small.clone(), 8, 128))),
         ("Llama", Box::new(move |device| llama(device, small_llama.clone(), 8, 128))),
-        ("ResNet", Box::new(move |device| resnet(device, small_resnet.clone(), 16, 128))),
+        ("ResNet", Box::new(move |device| resnet(device, small_resnet.clone(), 32, 128))),
     ];
     for (name, make) in &builds {
         for dtype in [None, Some(DType::BF16)] {
@@ -108,9 +108,9 @@ fn models_train_within_less_to_the_bit() {
                 assert!(device.max_memory_reserved() <= limit);
                 Some((limit, all))
             };
-            let found = [80, 85, 90].into_iter().find_map(|percent| within(peak * percent / 100));
+            let found = [80, 85, 90, 95].into_iter().find_map(|percent| within(peak * percent / 100));
             let (limit, evicted) =
-                found.unwrap_or_else(|| panic!("{name}, {dtype:?}: not within 90 % of {peak}"));
+                found.unwrap_or_else(|| panic!("{name}, {dtype:?}: not within 95 % of {peak}"));
             println!("{name} {dtype:?}: {} MiB of {}", limit >> 20, peak >> 20);
             assert!(plain == evicted, "{name}, {dtype:?}");
         }

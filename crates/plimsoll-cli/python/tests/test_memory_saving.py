@@ -433,5 +433,5 @@ def test_eight_bit_moments_take_a_quarter_of_the_memory_and_train_on(fresh):
 def test_eight_bit_moments_have_to_come_before_a_schedule(fresh):
     optimizer = torch.optim.Adam(Model().parameters())
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    with pytest.raises(plimsoll.RefusedError, match="before the scheduler"):
+    with pytest.raises(plimsoll.RefusedError, match="create the scheduler after"):
         plimsoll.adam_8bit(optimizer)

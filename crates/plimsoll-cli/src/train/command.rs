@@ -11,7 +11,7 @@ use super::saves::Saves;
 use super::settings::Settings;
 use super::snapshot::{LogFile, SnapshotFile};
 use super::stop::{Signal, Stop};
-use super::{json, report, smallest, techniques, timeline};
+use super::{json, report, savings, smallest, timeline};
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
 use crate::sink::Sink;
@@ -76,7 +76,7 @@ pub(super) fn run(
             }
             let exit = ending(&outcome, saves.as_ref());
             let savings = match outcome.signal {
-                None => techniques::savings(job, &settings.device.simulated(device)),
+                None => savings::savings(job, &settings.device.simulated(device)),
                 Some(_) => Vec::new(), // The process has to end.
             };
             let text = match settings.json {

@@ -8,7 +8,7 @@ use plimsoll_trace::render::words::counted;
 use super::job::{Error, Job};
 use super::simulated::{Simulated, simulated};
 use super::smallest;
-use super::techniques::Techniques;
+use super::techniques::{Fitted, Techniques};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
@@ -16,16 +16,6 @@ use crate::output;
 const PARTS: [f64; 12] = [0.95, 0.85, 0.75, 0.65, 0.55, 0.45, 0.35, 0.25, 0.18, 0.12, 0.06, 0.03];
 /// How often the interval between a budget that fits and a larger one that does not is halved.
 const HALVINGS: u32 = 5;
-
-/// How a job was made to fit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Fitted {
-    pub(crate) limit_bytes: u64,
-    /// The number of simulated runs.
-    pub(crate) runs: u32,
-    /// A step's estimated time, divided by that with enough memory.
-    pub(crate) times_as_long: f64,
-}
 
 /// The fastest techniques that were found, and what the job takes with them.
 pub(super) struct Found {

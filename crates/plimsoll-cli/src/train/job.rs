@@ -10,10 +10,9 @@ use plimsoll::parallel::{Bucket, Reproducible, Shard, ShardedUnit};
 use plimsoll::serialize::SerializeError;
 use plimsoll::{DType, Device, ProcessGroup, TimelineSpan};
 
-use super::fit::Fitted;
 use super::stop::Signal;
 use super::task::{Sampled, Task};
-use super::techniques::Techniques;
+use super::techniques::{Fitted, Techniques};
 use crate::exit::{Exit, Failure};
 
 /// A training job, apart from the device it runs on.

@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 use super::job::{Job, Outcome, Together};
 use super::report;
 use super::saves::Saves;
+use super::savings::Saving;
 use super::smallest::Smallest;
 use super::snapshot::SnapshotFile;
 use super::stop::Signal;
 use super::task::Metric;
-use super::techniques::Saving;
 
 /// The schema of a job, including failed ones. Changes of meaning raise the version; new fields do not.
 pub(crate) const SCHEMA: &str = "plimsoll.train/1";

@@ -10,10 +10,10 @@ use plimsoll_trace::render::words::counted;
 use super::job::{Job, Outcome, Together};
 use super::progress::{self, percent};
 use super::saves::Saves;
+use super::savings::Saving;
 use super::smallest::{GRAIN_BYTES, Smallest};
 use super::stop::Signal;
 use super::task::{Metric, Sampled};
-use super::techniques::Saving;
 use crate::output::{BOLD, RESET};
 
 /// The maximum number of owners that a report lists by name; all others share one row.
