@@ -12,6 +12,7 @@
 //! - `--traced`: the memory of a step is planned after the second one;
 //! - for a GPT-2, `vocabulary=N`: vocabulary size (default 50,257; many trainers use 50,304), `heads=N`: number of heads,
 //!   `layers=N`: number of layers;
+//! - `limit=BYTES`: a limit of reserved bytes, within which tensors are evicted and computed again;
 //! - `settings=…`: allocator settings in the format of `PYTORCH_ALLOC_CONF`; by default that variable's value, or expandable
 //!   segments if it is not set;
 //! - under torchrun, with the device `cuda`, or with `sim-ranks=N` on a simulated device: data parallel; the batch size is of one rank; `bucket=BYTES` is

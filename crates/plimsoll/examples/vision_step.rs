@@ -11,6 +11,7 @@
 //!   every second block, or also the last convolutions of bottlenecks (`expansions`);
 //! - for a ResNet, `budget=BYTES` or `budget=auto`: blocks are checkpointed so that they keep at most this many bytes, or as few as
 //!   possible;
+//! - `limit=BYTES`: a limit of reserved bytes, within which tensors are evicted and computed again;
 //! - `settings=…`: allocator settings in the format of `PYTORCH_ALLOC_CONF`; by default that variable's value, or expandable
 //!   segments if it is not set;
 //! - `--capture`: steps are captured after the third and replayed;

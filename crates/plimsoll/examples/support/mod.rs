@@ -102,6 +102,10 @@ impl Arguments {
         if name != "cpu" {
             device.set_allocator_settings(&self.settings())?;
         }
+        if let Some(limit) = self.option("limit") {
+            device.rematerialize();
+            device.set_memory_limit(limit.parse::<f64>()? as u64);
+        }
         Ok(device)
     }
 
