@@ -17,7 +17,7 @@ use crate::capturing;
 use crate::cpu::{Cpu, CpuConfig};
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
-use crate::label::{self, Category};
+use crate::label;
 use crate::properties::DeviceProperties;
 use crate::random::{self, RandomStream, RngState};
 use crate::sim::{Sim, SimConfig};
@@ -58,19 +58,6 @@ pub(crate) struct Inner {
 
 /// Frees about this many bytes. Returns whether it freed any.
 pub(crate) type MakeRoom = Box<dyn Fn(u64) -> bool + Send + Sync>;
-
-/// The bytes that one owner held in one category at the peak.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// The layer, parameter or operation; see [`crate::label`].
-    pub label: String,
-    /// The purpose of the bytes.
-    pub category: Category,
-    /// Bytes of its blocks, including rounding.
-    pub bytes: u64,
-    /// How many blocks.
-    pub blocks: u64,
-}
 
 /// When a back end computes. Every operation reads it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -370,10 +357,10 @@ impl Device {
     }
 
     /// The owners of the bytes at the peak, largest first; ties are in the order in which the names were registered.
-    pub fn owners_at_peak(&self) -> Vec<Owner> {
+    pub fn owners_at_peak(&self) -> Vec<label::Owner> {
         let named = |owner: plimsoll_alloc::Owner| {
             let plimsoll_alloc::Owner { label, category, bytes, blocks } = owner;
-            Owner { label: label::text(label), category, bytes, blocks }
+            label::Owner { label: label::text(label), category, bytes, blocks }
         };
         self.memory().owners_at_peak().into_iter().map(named).collect()
     }

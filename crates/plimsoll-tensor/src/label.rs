@@ -12,6 +12,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use plimsoll_alloc::Tag;
 pub use plimsoll_alloc::{Category, LabelId};
 
+/// The bytes that one owner held in one category at the peak.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The layer, parameter or operation; see the module.
+    pub label: String,
+    /// The purpose of the bytes.
+    pub category: Category,
+    /// Bytes of its blocks, including rounding.
+    pub bytes: u64,
+    /// How many blocks.
+    pub blocks: u64,
+}
+
 /// All names of the process, in the order of their registration. A number is never reused.
 struct Names {
     texts: Vec<String>,

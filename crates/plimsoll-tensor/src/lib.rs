@@ -104,7 +104,7 @@ pub use cpu::kernels::loss::Reduction;
 pub use cuda::CudaCall;
 pub use cuda_device::{CudaReport, cuda_report};
 pub use cuda_times::{KernelTime, cuda_kernel_times};
-pub use device::{Device, Owner};
+pub use device::Device;
 pub use dispatch::{Tensors, call, create, into_out};
 pub use dtype::{DType, Element, Scalar, Stored, bf16, f16, promote, result_type};
 pub use error::{Error, OutOfMemory, Result};
@@ -113,6 +113,7 @@ pub use function::{Function, FunctionBackward, Save, apply};
 pub use group::{ProcessGroup, ReduceOp, Traffic};
 pub use kernel::{CpuCall, Kernel, Varies};
 pub use label::Category;
+pub use label::Owner;
 pub use layout::{Dims, Layout};
 pub use operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Place, Saves};
 pub use ops::{

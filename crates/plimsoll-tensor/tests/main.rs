@@ -16,6 +16,7 @@ mod devices;
 mod dtypes;
 mod forms;
 mod forms_in_place;
+mod free_hooks;
 mod fused;
 mod gradcheck;
 mod gradients;

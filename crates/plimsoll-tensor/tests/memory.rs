@@ -3,10 +3,6 @@
 //! The figures follow from PyTorch's rules: blocks of 512 bytes; segments of 2 MiB, 20 MiB or the size of one large request.
 //! Tests that need layers and optimizers are in `crates/plimsoll/tests/memory.rs`.
 
-use std::cell::RefCell;
-use std::sync::mpsc;
-use std::thread;
-
 use plimsoll_tensor::label::{self, Span};
 use plimsoll_tensor::op::{Reduction, SgdStep};
 use plimsoll_tensor::{
@@ -483,27 +479,5 @@ fn products_of_16_bit_floats_copy_no_operand() {
         let product = x.detach().matmul(w.detach()).unwrap();
         assert!(device.max_memory_allocated() <= device.memory_allocated() + scratch, "{dtype}, matmul");
         drop(product);
-    }
-}
-
-#[test]
-fn a_free_hook_runs_while_its_thread_ends() {
-    thread_local! {
-        static KEPT: RefCell<Option<Tensor>> = const { RefCell::new(None) };
-    }
-    // The tensor is dropped before or after the thread's list of spans.
-    for tensor_first in [true, false] {
-        let (sender, freed) = mpsc::channel();
-        let work = move || {
-            if tensor_first {
-                KEPT.set(None);
-            }
-            let x = Tensor::ones(&[4], &Device::cpu()).unwrap();
-            drop(Span::layer(label::intern("fc")));
-            x.register_free_hook(move |freed| sender.send(freed.bytes).unwrap());
-            KEPT.set(Some(x));
-        };
-        thread::spawn(work).join().unwrap();
-        assert_eq!(freed.recv().unwrap(), 16);
     }
 }
