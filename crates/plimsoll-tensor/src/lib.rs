@@ -21,7 +21,7 @@
 //! | `operator.rs` | [`Operator`]: the trait of our operators and of user-defined ones |
 //! | `autocast.rs` | mixed precision: the types in which operators get their inputs |
 //! | `dispatch/` | [`call`]: how an operator runs on a device |
-//! | `rematerialize.rs` | [`Device::rematerialize`]: tensors are evicted when memory runs out, and computed again |
+//! | `rematerialize/` | [`Device::rematerialize`]: tensors are evicted when memory runs out, and computed again |
 //! | `checkpoint/` | [`checkpoint`](checkpoint::checkpoint): saved tensors are dropped and computed again; [`recompute_output`](checkpoint::recompute_output): the same for an operation's output |
 //! | `save_on_cpu.rs` | [`save_on_cpu`](save_on_cpu::save_on_cpu): saved tensors are kept in host memory |
 //! | `residency.rs` | tensors whose bytes are moved off their device and come back: [`State`], [`PinGuard`] |

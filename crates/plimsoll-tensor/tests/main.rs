@@ -36,6 +36,7 @@ mod pytorch;
 mod recompute;
 mod reentrancy;
 mod refusals;
+mod rematerialize;
 mod residency;
 mod second;
 mod second_order;

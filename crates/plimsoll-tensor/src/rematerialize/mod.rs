@@ -2,23 +2,23 @@
 //!
 //! As in DTR (Kirisame and others, "Dynamic Tensor Rematerialization", ICLR 2021): the evicted tensor is the one with the least
 //! `seconds to compute it again / (bytes * seconds since it was last read)`. The seconds are estimated from sizes, so a simulated
-//! device makes the choices of a real one. What a recipe reads stays alive with it, and can be evicted in turn.
+//! device makes the choices of a real one. What a recipe (`recipe.rs`) reads may be evicted or freed as well, if it can be computed.
+
+mod recipe;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use smallvec::SmallVec;
 
 use crate::capturing;
 use crate::clock;
 use crate::data::Data;
 use crate::device::Device;
 use crate::dispatch::{self, ExecutedOperator, Watch};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::operator::{Meta, Operator};
+use crate::error::Result;
+use crate::operator::Meta;
 use crate::storage::{State, Storage, WeakStorage};
+
+use recipe::{Answers, Input, Recipe};
 
 impl Device {
     /// From now on, when a request for memory would fail, tensors that operators have made since this call are freed and computed again
@@ -55,10 +55,12 @@ struct Evictor(Mutex<Known>);
 /// The storages that operators have made.
 #[derive(Default)]
 struct Known {
-    /// By the order in which they were made, so that choices do not depend on addresses.
+    /// In the order in which they were made, so that choices do not depend on addresses.
     made: BTreeMap<u64, Made>,
     numbers: HashMap<usize, u64>,
     next: u64,
+    /// How many there were when those that are gone were last removed.
+    lived: usize,
     /// The storages that recipes read.
     read: HashSet<usize>,
     /// Estimated seconds of all operators so far.
@@ -73,87 +75,6 @@ struct Made {
     last_read: f64,
 }
 
-/// An operator and its inputs. Inputs that are freed meanwhile are computed from their own recipes.
-struct Recipe {
-    op: Arc<dyn Operator>,
-    ins: SmallVec<[Input; 4]>,
-    output: usize,
-    seconds: f64,
-}
-
-struct Input {
-    storage: WeakStorage,
-    layout: Layout,
-    dtype: DType,
-    version: u32,
-    recipe: Option<Arc<Recipe>>,
-}
-
-impl Input {
-    /// The storage, if it still exists.
-    fn alive(&self) -> Option<Storage> {
-        self.storage.upgrade()
-    }
-
-    fn data(&self, device: &Device) -> Result<Data> {
-        let storage = match (self.alive(), &self.recipe) {
-            (Some(storage), _) => storage,
-            (None, Some(recipe)) => recipe.compute(device)?,
-            (None, None) => return Err(Error::argument("rematerialize", "an input of a recipe is gone")),
-        };
-        Ok(Data { storage, layout: self.layout.clone(), dtype: self.dtype })
-    }
-}
-
-impl Recipe {
-    /// Runs the operator again.
-    fn compute(&self, device: &Device) -> Result<Storage> {
-        let ins = self.ins.iter().map(|input| input.data(device)).collect::<Result<Vec<_>>>()?;
-        dispatch::rerun(device, &self.op, &ins, self.output)
-    }
-
-    fn id(self: &Arc<Self>) -> usize {
-        Arc::as_ptr(self).addr()
-    }
-
-    /// Whether all that it needs exists, unchanged, or can be computed. If so, adds what only exists as it is to `roots`.
-    fn is_complete(self: &Arc<Self>, seen: &mut HashSet<usize>, roots: &mut Vec<Storage>) -> bool {
-        !seen.insert(self.id())
-            || self.ins.iter().all(|input| match (input.alive(), &input.recipe) {
-                (Some(storage), _) if storage.version() != input.version => false,
-                (Some(storage), None) => {
-                    roots.push(storage);
-                    true
-                }
-                (_, Some(recipe)) => recipe.is_complete(seen, roots),
-                (None, None) => false,
-            })
-    }
-
-    /// Whether it reads a storage, itself or through a recipe of an input. `known` has the answers so far.
-    fn reads(self: &Arc<Self>, id: usize, known: &mut HashMap<usize, bool>) -> bool {
-        if let Some(answer) = known.get(&self.id()) {
-            return *answer;
-        }
-        let through = |input: &Input, known: &mut HashMap<usize, bool>| {
-            input.storage.id() == id || input.recipe.as_ref().is_some_and(|recipe| recipe.reads(id, known))
-        };
-        let answer = self.ins.iter().any(|input| through(input, known));
-        known.insert(self.id(), answer);
-        answer
-    }
-
-    /// The seconds to compute it now: its own, and those of the inputs that are evicted or gone.
-    fn seconds_now(self: &Arc<Self>, seen: &mut HashSet<usize>) -> f64 {
-        if !seen.insert(self.id()) {
-            return 0.0;
-        }
-        let away = |input: &&Input| input.alive().is_none_or(|storage| storage.state() == State::Evicted);
-        let inputs = self.ins.iter().filter(away).filter_map(|input| input.recipe.as_ref());
-        self.seconds + inputs.map(|recipe| recipe.seconds_now(seen)).sum::<f64>()
-    }
-}
-
 fn metas<'a>(tensors: &[&'a Data]) -> Vec<Meta<'a>> {
     tensors.iter().map(|data| Meta { layout: &data.layout, dtype: data.dtype }).collect()
 }
@@ -162,8 +83,6 @@ fn metas<'a>(tensors: &[&'a Data]) -> Vec<Meta<'a>> {
 struct Candidate {
     storage: Storage,
     recipe: Arc<Recipe>,
-    /// What must not be freed while it is evicted.
-    roots: Vec<Storage>,
     /// The less, the better.
     score: f64,
 }
@@ -178,11 +97,12 @@ impl Evictor {
         let candidates = self.known().candidates();
         let mut freed = 0;
         // No lock is held here: what is freed may own tensors.
-        for Candidate { storage, recipe, roots, .. } in candidates {
+        for Candidate { storage, recipe, .. } in candidates {
             let device = storage.device().clone();
             if capturing::is_open(device.number()) {
                 return false;
             }
+            let roots = recipe.roots();
             let again = move || {
                 let _exist = &roots;
                 recipe.compute(&device)
@@ -207,9 +127,9 @@ impl Watch for Evictor {
             if !known.read.contains(&id) {
                 return Ok(());
             }
-            let mut answers = HashMap::new();
+            let mut answers = Answers::default();
             let mut reads =
-                |made: &&mut Made| made.recipe.as_ref().is_some_and(|recipe| recipe.reads(id, &mut answers));
+                |made: &&mut Made| made.recipe.as_ref().is_some_and(|recipe| answers.reads(recipe, id));
             let stay = |made: &mut Made| {
                 made.recipe = None;
                 made.storage.upgrade()
@@ -248,8 +168,8 @@ impl Known {
             if !can_run_again || self.numbers.contains_key(&id) {
                 continue;
             }
-            let ins = from.iter().map(|data| self.input(data)).collect();
-            let recipe = Recipe { op: (*op).clone(), ins, output, seconds };
+            let ins = from.iter().map(|data| Input::new(data, self.recipe_of(&data.storage))).collect();
+            let recipe = Recipe::new(op, ins, (output, &data.storage), seconds);
             let storage = data.storage.downgrade();
             self.made
                 .insert(self.next, Made { storage, recipe: Some(Arc::new(recipe)), last_read: self.now });
@@ -259,19 +179,13 @@ impl Known {
         if can_run_again {
             self.read.extend(from.iter().map(|data| data.storage.id()));
         }
-        if self.next.is_multiple_of(256) {
+        if self.made.len() > 2 * self.lived + 256 {
             self.forget_dead();
         }
     }
 
-    fn input(&self, data: &Data) -> Input {
-        let Data { storage, layout, dtype } = data;
-        let version = storage.version();
-        // A recipe makes what was there before the first change.
-        let made =
-            self.numbers.get(&storage.id()).and_then(|number| self.made.get(number)).filter(|_| version == 0);
-        let recipe = made.and_then(|made| made.recipe.clone());
-        Input { storage: storage.downgrade(), layout: layout.clone(), dtype: *dtype, version, recipe }
+    fn recipe_of(&self, storage: &Storage) -> Option<Arc<Recipe>> {
+        self.made.get(self.numbers.get(&storage.id())?)?.recipe.clone()
     }
 
     fn forget_dead(&mut self) {
@@ -283,24 +197,27 @@ impl Known {
             }
             lives
         });
+        self.lived = self.made.len();
+        self.read.clear();
+        let mut answers = Answers::default();
+        let recipes = self.made.values().filter_map(|made| made.recipe.as_ref());
+        recipes.for_each(|recipe| answers.add_read(recipe, &mut self.read));
     }
 
     /// What can be evicted, the best first.
-    fn candidates(&mut self) -> Vec<Candidate> {
-        self.forget_dead();
+    fn candidates(&self) -> Vec<Candidate> {
+        let mut answers = Answers::default();
         let of = |made: &Made| {
             let storage = made.storage.upgrade()?;
             let can_leave =
                 storage.state() == State::Resident && storage.version() == 0 && storage.rounded_bytes() > 0;
             let recipe = made.recipe.clone().filter(|_| can_leave)?;
-            let mut roots = Vec::new();
-            if !recipe.is_complete(&mut HashSet::new(), &mut roots) {
+            if !answers.is_complete(&recipe) {
                 return None;
             }
-            let seconds = recipe.seconds_now(&mut HashSet::new());
             let idle = (self.now - made.last_read).max(1e-9);
-            let score = seconds / (storage.rounded_bytes() as f64 * idle);
-            Some(Candidate { storage, recipe, roots, score })
+            let score = recipe.seconds_now() / (storage.rounded_bytes() as f64 * idle);
+            Some(Candidate { storage, recipe, score })
         };
         let mut all: Vec<Candidate> = self.made.values().filter_map(of).collect();
         all.sort_by(|a, b| a.score.total_cmp(&b.score));
