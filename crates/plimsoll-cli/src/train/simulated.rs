@@ -1,4 +1,4 @@
-//! A few steps of a job on a simulated device: [`simulated`].
+//! A job on a simulated device of any size: [`run_on`], and a few steps of it: [`simulated`].
 
 use plimsoll::{Device, SimConfig};
 
@@ -9,6 +9,18 @@ use super::stop::Stop;
 const STEPS: u64 = 4;
 /// The GPU by which the time of a step is compared if the device's own rates are unknown.
 const TIMED: &str = "H200";
+
+/// Runs the whole job on a device like `sim`, of any size, that reserves at most `limit` bytes.
+///
+/// # Errors
+/// The errors of the job, such as out of memory.
+pub(super) fn run_on(job: &Job, sim: &SimConfig, limit: Option<u64>) -> Result<Outcome, Error> {
+    let mut sim = sim.clone();
+    sim.capacity_bytes = u64::MAX / 4;
+    let device = Device::sim(sim);
+    device.set_memory_limit(limit);
+    job.run(&device, &mut (), None, &Stop::default())
+}
 
 /// What a job takes on a simulated device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,23 +39,16 @@ pub(super) struct Simulated {
 pub(super) fn simulated(job: &mut Job, sim: &SimConfig, limit: Option<u64>) -> Result<Simulated, Error> {
     let length = job.length;
     job.length.steps = Some(length.steps.map_or(STEPS, |steps| steps.min(STEPS)));
-    let result = run(job, sim, limit);
+    let result = measured(job, sim, limit);
     job.length = length;
     result
 }
 
-fn run(job: &Job, sim: &SimConfig, limit: Option<u64>) -> Result<Simulated, Error> {
-    let run = |sim: &SimConfig, limit: Option<u64>| {
-        let mut sim = sim.clone();
-        sim.capacity_bytes = u64::MAX / 4;
-        let device = Device::sim(sim);
-        device.set_memory_limit(limit);
-        job.run(&device, &mut (), None, &Stop::default())
-    };
-    let Outcome { memory, estimated_step, .. } = run(sim, limit)?;
+fn measured(job: &Job, sim: &SimConfig, limit: Option<u64>) -> Result<Simulated, Error> {
+    let Outcome { memory, estimated_step, .. } = run_on(job, sim, limit)?;
     let step = match estimated_step {
         Some(step) => Some(step),
-        None => run(&SimConfig::like(TIMED)?, None)?.estimated_step,
+        None => run_on(job, &SimConfig::like(TIMED)?, None)?.estimated_step,
     };
     Ok(Simulated {
         allocated_bytes: memory.peak_allocated_bytes,

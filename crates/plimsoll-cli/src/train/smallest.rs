@@ -5,10 +5,10 @@
 //! which it succeeded. A run on the simulated device takes a fraction of a second, and stops when epochs begin to
 //! repeat (Note [Repeating epochs] in `run.rs`).
 
-use plimsoll::{Device, SimConfig};
+use plimsoll::SimConfig;
 
 use super::job::{Error, Job};
-use super::stop::Stop;
+use super::simulated::run_on;
 
 /// Reserved bytes are multiples of this, so there is no need to try limits in between.
 pub(crate) const GRAIN_BYTES: u64 = 2 << 20;
@@ -47,9 +47,7 @@ pub(crate) fn limit(job: &Job, sim: &SimConfig, capacity_bytes: u64) -> Option<S
 /// # Errors
 /// The errors of the job, except out of memory.
 pub(super) fn passes(job: &Job, sim: &SimConfig, limit: u64) -> Result<bool, Error> {
-    let device = unlimited(sim);
-    device.set_memory_limit(limit);
-    match job.run(&device, &mut (), None, &Stop::default()) {
+    match run_on(job, sim, Some(limit)) {
         Ok(_) => Ok(true),
         Err(Error::Tensor(error)) if error.out_of_memory().is_some() => Ok(false),
         Err(other) => Err(other),
@@ -61,11 +59,5 @@ pub(super) fn passes(job: &Job, sim: &SimConfig, limit: u64) -> Result<bool, Err
 /// # Errors
 /// The errors of the job.
 pub(super) fn reserved(job: &Job, sim: &SimConfig) -> Result<u64, Error> {
-    Ok(job.run(&unlimited(sim), &mut (), None, &Stop::default())?.memory.peak_reserved_bytes)
-}
-
-fn unlimited(sim: &SimConfig) -> Device {
-    let mut sim = sim.clone();
-    sim.capacity_bytes = u64::MAX / 4;
-    Device::sim(sim)
+    Ok(run_on(job, sim, None)?.memory.peak_reserved_bytes)
 }
