@@ -131,7 +131,7 @@ impl Driver for CudaMemory {
     fn map(&mut self, at: Addr, page_bytes: u64, pages: u64) -> std::result::Result<(), DriverError> {
         let all = page_bytes * pages;
         self.check_free(at.0, all)?;
-        let new: BTreeSet<u64> = (0..pages).map(|page| at.0 + page * page_bytes).collect();
+        let new: BTreeSet<u64> = addresses(at, page_bytes, pages).collect();
         let device = self.gpu.device();
         let mapped = new.iter().try_for_each(|&page| {
             self.ready()?.driver().map(device, page, page_bytes)?;
@@ -154,7 +154,7 @@ impl Driver for CudaMemory {
         pages: u64,
         on: StreamId,
     ) -> std::result::Result<(), DriverError> {
-        let old: Vec<u64> = (0..pages).map(|page| at.0 + page * page_bytes).collect();
+        let old: Vec<u64> = addresses(at, page_bytes, pages).collect();
         if let Some(missing) = old.iter().find(|page| self.pages.get(page) != Some(&page_bytes)) {
             return refused(format!("no page of {page_bytes} bytes is mapped at {missing:#x}"));
         }
@@ -171,7 +171,7 @@ impl Driver for CudaMemory {
         if let Some(from) = pages.iter().find(|from| self.pages.get(&from.0) != Some(&page_bytes)) {
             return refused(format!("no page of {page_bytes} bytes is mapped at {from}"));
         }
-        let new: Vec<u64> = (0..pages.len() as u64).map(|page| at.0 + page * page_bytes).collect();
+        let new: Vec<u64> = addresses(at, page_bytes, pages.len() as u64).collect();
         let mapped = new.iter().zip(pages).try_for_each(|(&page, from)| {
             self.ready()?.driver().map_again(from.0, page, page_bytes)?;
             self.aliases.insert(page, from.0);
@@ -193,7 +193,7 @@ impl Driver for CudaMemory {
         pages: u64,
         on: StreamId,
     ) -> std::result::Result<(), DriverError> {
-        let old: Vec<u64> = (0..pages).map(|page| at.0 + page * page_bytes).collect();
+        let old: Vec<u64> = addresses(at, page_bytes, pages).collect();
         if let Some(missing) = old.iter().find(|page| !self.aliases.contains_key(page)) {
             return refused(format!("no page is mapped again at {missing:#x}"));
         }
@@ -227,6 +227,11 @@ impl Driver for CudaMemory {
         let (free_bytes, total_bytes) = self.gpu.memory_info().unwrap_or((0, self.gpu.facts().total_bytes));
         MemoryInfo { free_bytes, total_bytes }
     }
+}
+
+/// The start of each page of a range.
+fn addresses(at: Addr, page_bytes: u64, pages: u64) -> impl Iterator<Item = u64> {
+    (0..pages).map(move |page| at.0 + page * page_bytes)
 }
 
 impl Drop for CudaMemory {
