@@ -3,6 +3,7 @@
 
 mod backward;
 mod bodies;
+mod busy;
 mod conformance;
 mod data_quality;
 mod files;

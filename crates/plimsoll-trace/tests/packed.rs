@@ -9,59 +9,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use plimsoll_alloc::{
-    Addr, Allocation, Allocator, Config, Driver, DriverError, Error, EventId, MemoryInfo, PackedAllocation,
-    PackedAllocator, Request, SimDriver, Stats, StreamId,
+    Allocation, Allocator, Config, Driver, Error, PackedAllocation, PackedAllocator, Request, Stats, StreamId,
 };
 use plimsoll_needs::needs;
 use plimsoll_trace::conformance;
 
-/// A simulated device whose events are pending while a recording says so.
-struct Device {
-    sim: SimDriver,
-    is_pending: bool,
-}
-
-impl Driver for Device {
-    fn segment_alloc(&mut self, bytes: u64) -> Result<Addr, DriverError> {
-        self.sim.segment_alloc(bytes)
-    }
-
-    fn segment_free(&mut self, addr: Addr) -> Result<(), DriverError> {
-        self.sim.segment_free(addr)
-    }
-
-    fn reserve(&mut self, bytes: u64) -> Result<Addr, DriverError> {
-        self.sim.reserve(bytes)
-    }
-
-    fn release(&mut self, at: Addr, bytes: u64) -> Result<(), DriverError> {
-        self.sim.release(at, bytes)
-    }
-
-    fn map(&mut self, at: Addr, page_bytes: u64, pages: u64) -> Result<(), DriverError> {
-        self.sim.map(at, page_bytes, pages)
-    }
-
-    fn unmap(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
-        self.sim.unmap(at, page_bytes, pages, on)
-    }
-
-    fn alias(&mut self, at: Addr, page_bytes: u64, pages: &[Addr]) -> Result<(), DriverError> {
-        self.sim.alias(at, page_bytes, pages)
-    }
-
-    fn unalias(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
-        self.sim.unalias(at, page_bytes, pages, on)
-    }
-
-    fn is_done(&mut self, _event: EventId) -> Result<bool, DriverError> {
-        Ok(!self.is_pending)
-    }
-
-    fn memory(&self) -> MemoryInfo {
-        self.sim.memory()
-    }
-}
+use crate::busy::Busy;
 
 /// An allocator that serves a stream of requests.
 trait Policy {
@@ -72,11 +25,11 @@ trait Policy {
     fn empty_cache(&mut self);
     fn set_fraction(&mut self, fraction: f64);
     fn reserved(&self) -> u64;
-    fn device(&mut self) -> &mut Device;
+    fn device(&mut self) -> &mut Busy;
     fn check(&self);
 }
 
-impl Policy for Allocator<Device, Stats> {
+impl Policy for Allocator<Busy, Stats> {
     type Block = Allocation;
     fn malloc(&mut self, request: Request) -> Result<Allocation, Error> {
         Allocator::malloc(self, request)
@@ -96,13 +49,13 @@ impl Policy for Allocator<Device, Stats> {
     fn reserved(&self) -> u64 {
         Allocator::reserved(self)
     }
-    fn device(&mut self) -> &mut Device {
+    fn device(&mut self) -> &mut Busy {
         self.driver_mut()
     }
     fn check(&self) {}
 }
 
-impl Policy for PackedAllocator<Device, Stats> {
+impl Policy for PackedAllocator<Busy, Stats> {
     type Block = PackedAllocation;
     fn malloc(&mut self, request: Request) -> Result<PackedAllocation, Error> {
         PackedAllocator::malloc(self, request)
@@ -122,7 +75,7 @@ impl Policy for PackedAllocator<Device, Stats> {
     fn reserved(&self) -> u64 {
         PackedAllocator::reserved(self)
     }
-    fn device(&mut self) -> &mut Device {
+    fn device(&mut self) -> &mut Busy {
         self.driver_mut()
     }
     fn check(&self) {
@@ -185,7 +138,7 @@ fn serve<P: Policy>(text: &str, policy: &mut P) -> Figures {
                     policy.record_stream(block, StreamId(number(3)));
                 }
             }
-            "pending" => policy.device().is_pending = number(1) == 1,
+            "pending" => policy.device().is_busy = number(1) == 1,
             "empty_cache" => policy.empty_cache(),
             "set_fraction" => {
                 let fraction = fields[2].parse::<f64>().unwrap() / 100.0;
@@ -205,7 +158,7 @@ fn serve<P: Policy>(text: &str, policy: &mut P) -> Figures {
 
 /// The packed policy's figures for a stream, then PyTorch's: native, and with expandable segments.
 fn compared(text: &str, capacity_bytes: u64) -> [Figures; 3] {
-    let device = || Device { sim: SimDriver::with_capacity(capacity_bytes), is_pending: false };
+    let device = || Busy::with_capacity(capacity_bytes);
     let torch = |settings| {
         let config = Config::parse(settings).unwrap().config;
         serve(text, &mut Allocator::new(config, device(), Stats::default()))
@@ -271,7 +224,7 @@ fn real_programs_reserve_at_most_three_percent_more_than_they_use() {
 #[test]
 fn a_program_that_runs_again_makes_no_device_calls_after_a_few_rounds() {
     for (name, text) in streams(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packed")) {
-        let device = Device { sim: SimDriver::with_capacity(1 << 50), is_pending: false };
+        let device = Busy::with_capacity(1 << 50);
         let mut policy = PackedAllocator::new(device, Stats::default());
         let rounds = [0; 3].map(|_| {
             let before = policy.calls().total();

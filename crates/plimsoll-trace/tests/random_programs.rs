@@ -2,9 +2,8 @@
 //! the replay must show the true events, even if the history began late or its ring overflowed.
 
 use plimsoll_alloc::{
-    Action as Ours, Addr, Allocation, Allocator, BlockState as State, Config, Driver, DriverError, Entry,
-    Error, Event as Notice, EventId, History, HistoryOptions, MemoryInfo, PoolKind, Request, SimDriver,
-    StreamId, TieOrder,
+    Action as Ours, Addr, Allocation, Allocator, BlockState as State, Config, Entry, Error, Event as Notice,
+    History, HistoryOptions, PoolKind, Request, StreamId, TieOrder,
 };
 use plimsoll_trace::pressure::Pressure;
 use plimsoll_trace::replay::Replay;
@@ -12,45 +11,7 @@ use plimsoll_trace::snapshot::{Action, Block, BlockState, Event, Segment, Segmen
 use plimsoll_trace::timeline::{Level, Timeline};
 use plimsoll_trace::whatif::WhatIf;
 
-/// A device whose streams are busy until they are released.
-struct Busy {
-    device: SimDriver,
-    is_busy: bool,
-}
-
-impl Driver for Busy {
-    fn segment_alloc(&mut self, bytes: u64) -> Result<Addr, DriverError> {
-        self.device.segment_alloc(bytes)
-    }
-
-    fn segment_free(&mut self, addr: Addr) -> Result<(), DriverError> {
-        self.device.segment_free(addr)
-    }
-
-    fn reserve(&mut self, bytes: u64) -> Result<Addr, DriverError> {
-        self.device.reserve(bytes)
-    }
-
-    fn release(&mut self, at: Addr, bytes: u64) -> Result<(), DriverError> {
-        self.device.release(at, bytes)
-    }
-
-    fn map(&mut self, at: Addr, page_bytes: u64, pages: u64) -> Result<(), DriverError> {
-        self.device.map(at, page_bytes, pages)
-    }
-
-    fn unmap(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
-        self.device.unmap(at, page_bytes, pages, on)
-    }
-
-    fn is_done(&mut self, _: EventId) -> Result<bool, DriverError> {
-        Ok(!self.is_busy)
-    }
-
-    fn memory(&self) -> MemoryInfo {
-        self.device.memory()
-    }
-}
+use crate::busy::Busy;
 
 /// Pseudo-random numbers, the same on every machine.
 struct Dice(u64);
@@ -84,7 +45,7 @@ fn run(seed: u64, config: &Config, steps: u64, max_entries: usize) -> World {
         ticks
     });
     history.record(HistoryOptions { max_entries, ..HistoryOptions::default() }, clock);
-    let device = Busy { device: SimDriver::with_capacity((100 + dice.below(300)) << 20), is_busy: false };
+    let device = Busy::with_capacity((100 + dice.below(300)) << 20);
     let mut world = Allocator::new(config.clone(), device, (history, Vec::new()));
     let mut held: Vec<Allocation> = Vec::new();
     for _ in 0..steps {
