@@ -62,7 +62,7 @@ impl Ranks {
             }
             _ => {
                 let message = format!(
-                    "{mesh:?}: a model is sharded over a mesh of one dimension, or of two, of which the first is for replicas"
+                    "{mesh:?}: a model is sharded over a mesh of one dimension, or of two: first the replicas, then the shards"
                 );
                 Err(Error::argument(NAME, message))
             }
