@@ -45,6 +45,7 @@
 //! | `dist.rs` | the ranks of a job that torchrun, srun or mpirun has started |
 //! | `parallel/` | one model on several ranks |
 //! | `captured_step.rs` | a training step that is captured and replayed |
+//! | `trainer/` | the usual training loop |
 //! | `techniques.rs` | the usual memory-saving techniques, as documentation |
 //! | `models/` | models whose parameters have the names of pretrained weights |
 
@@ -63,9 +64,11 @@ pub mod parallel;
 pub mod serialize;
 mod state_dict;
 pub mod techniques;
+mod trainer;
 
 pub use captured_step::CapturedStep;
 pub use plimsoll_tensor::*;
+pub use trainer::{EpochMetrics, Fitted, Progress, TrainError, Trainer, backward_in_parts};
 
 /// The guide's example is compiled and run with the documentation tests.
 #[cfg(doctest)]

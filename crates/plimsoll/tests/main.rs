@@ -40,5 +40,6 @@ mod tensor_parallel;
 #[cfg(feature = "tokenizers")]
 mod tokenizers;
 mod traced;
+mod trainer;
 mod vision;
 mod world;

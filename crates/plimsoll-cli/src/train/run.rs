@@ -7,14 +7,15 @@ use plimsoll::data::DataLoader;
 use plimsoll::memory::{self, Report};
 use plimsoll::optim::Optimizer;
 use plimsoll::parallel::rank_seed;
-use plimsoll::{CapturedStep, Device, ProcessGroup, RngState, Segment, Tensor, TimelineSpan, no_grad};
+use plimsoll::{
+    CapturedStep, Device, ProcessGroup, RngState, Segment, Tensor, TimelineSpan, backward_in_parts, no_grad,
+};
 
 use super::job::{Error, Job, Outcome, Place, Together};
 use super::lanes::{Lanes, first_sample};
 use super::model::Model;
 use super::saves::{Progress, Saved, Saves};
 use super::stop::{Signal, Stop};
-use super::task::Network;
 use super::watch::Watch;
 use crate::cuda::without_dnn;
 
@@ -27,27 +28,6 @@ use crate::cuda::without_dnn;
 /// The seed of this rank's random numbers. With lanes, all ranks have the job's seed, from which that of each lane is derived.
 fn job_seed(job: &Job, seed: u64, group: &ProcessGroup) -> u64 {
     if job.reproducible.is_some() { seed } else { rank_seed(seed, group.rank()) }
-}
-
-/// Adds up the gradients of the parts of a batch. Returns the mean loss.
-fn in_parts(job: &Job, network: &dyn Network, batch: &[Tensor]) -> plimsoll::Result<Tensor> {
-    let rows = batch[0].shape()[0];
-    let parts = job.techniques.accumulate.min(rows);
-    let mut sum: Option<Tensor> = None;
-    for part in 0..parts {
-        let start = rows * part / parts;
-        let size = rows * (part + 1) / parts - start;
-        let part = batch.iter().map(|tensor| tensor.narrow(0, start, size));
-        let part = part.collect::<plimsoll::Result<Vec<_>>>()?;
-        let loss = job.precision.run(|| network.loss(&part))?.mul_scalar(size as f64 / rows as f64)?;
-        loss.backward()?;
-        let own = loss.detach();
-        sum = Some(match sum {
-            None => own,
-            Some(sum) => sum.add(&own)?,
-        });
-    }
-    Ok(sum.unwrap_or_else(|| unreachable!("a batch has rows")))
 }
 
 /// A job on its device.
@@ -367,7 +347,8 @@ impl<'a> Run<'a> {
                 let losses = match job.reproducible {
                     None if job.techniques.accumulate > 1 => {
                         optimizers[0].zero_grad();
-                        vec![in_parts(job, network.as_ref(), batch)?]
+                        let loss = |part: &[Tensor]| job.precision.run(|| network.loss(part));
+                        vec![backward_in_parts(batch, job.techniques.accumulate, loss)?]
                     }
                     None => {
                         let loss = job.precision.run(|| network.loss(batch))?;

@@ -7,6 +7,7 @@
 pub mod live;
 mod log;
 mod snapshot;
+mod text;
 
 use std::fs;
 
@@ -16,7 +17,7 @@ pub use snapshot::{record_history, save_snapshot, snapshot, stop_history};
 
 use plimsoll_tensor::{Category, Device, Owner};
 
-/// A device's memory at its peak and now, in bytes.
+/// A device's memory at its peak and now, in bytes. Displays as the account of the peak, by category and by owner.
 ///
 /// ```
 /// use plimsoll::{Category, CpuConfig, Device, Tensor, memory::Report};

@@ -48,6 +48,24 @@ pub trait Curve: Send {
     }
 }
 
+impl<C: Curve + ?Sized> Curve for Box<C> {
+    fn start(&self, group: usize, lr: f64, base_lr: f64) -> Result<f64> {
+        (**self).start(group, lr, base_lr)
+    }
+
+    fn has_own_start(&self) -> bool {
+        (**self).has_own_start()
+    }
+
+    fn next(&self, step: u64, group: usize, lr: f64, base_lr: f64) -> Result<f64> {
+        (**self).next(step, group, lr, base_lr)
+    }
+
+    fn momentum(&self, step: u64, group: usize) -> Option<f64> {
+        (**self).momentum(step, group)
+    }
+}
+
 /// Sets the learning rates of an optimizer along a curve. Like `torch.optim.lr_scheduler.LRScheduler`.
 ///
 /// ```

@@ -1,0 +1,307 @@
+//! The loop: [`Fit`].
+
+use std::time::{Duration, Instant};
+
+use plimsoll_tensor::{Device, Result, Tensor, no_grad};
+
+use super::error::TrainError;
+use super::fitted::{EpochMetrics, Fitted, Progress};
+use super::metrics::Means;
+use super::parts::{backward_in_parts, rows_of};
+use super::saves::{Saves, State};
+use super::{Options, Trainer};
+use crate::CapturedStep;
+use crate::data::DataLoader;
+use crate::memory::Report;
+use crate::nn::Module;
+use crate::optim::lr_scheduler::{Better, Curve, Scheduler};
+use crate::optim::{Optimizer, clip_grad_norm_};
+
+/// The time between two calls of `on_progress`.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The name of the training loss.
+const LOSS: &str = "loss";
+
+/// A training that runs.
+pub(super) struct Fit<'a> {
+    model: &'a dyn Module,
+    optimizer: &'a mut dyn Optimizer,
+    options: Options<'a>,
+    device: Device,
+    parameters: Vec<Tensor>,
+    captured: Option<CapturedStep>,
+    /// The schedulers that advance after each step, and after each epoch.
+    each_step: Option<Scheduler<Box<dyn Curve + 'a>>>,
+    each_epoch: Option<Scheduler<Box<dyn Curve + 'a>>>,
+    saves: Option<Saves>,
+    state: State,
+    /// Samples of this process, for the rate.
+    samples: usize,
+    start: Instant,
+    shown: Instant,
+}
+
+impl<'a> Fit<'a> {
+    /// Checks the options, and resumes from a checkpoint if there is one.
+    pub(super) fn new(
+        trainer: Trainer<'a>,
+        batches: &DataLoader,
+    ) -> std::result::Result<Fit<'a>, TrainError> {
+        let Trainer { model, optimizer, mut options } = trainer;
+        let parameters = optimizer.parameters();
+        let refused = |message: &str| Err(TrainError::Options(message.to_owned()));
+        let Some(first) = parameters.first() else {
+            return refused("the optimizer has no parameters to train");
+        };
+        if parameters.iter().any(Tensor::is_shard) {
+            return refused(
+                "the model is shared by several ranks, which a `Trainer` does not train: write the loop yourself",
+            );
+        }
+        if batches.is_empty() {
+            return refused("there are no batches to train on");
+        }
+        let device = first.device().clone();
+        if options.folder.is_none() && (options.resumes || options.save_every.is_some()) {
+            return refused("`resume` and `save_every` need a folder: call `save_to`");
+        }
+        if options.folder.is_some() && !device.has_values() {
+            return refused(
+                "this device computes no values, so there is nothing to save: leave `save_to` out",
+            );
+        }
+        if let Some(limit) = options.memory_limit {
+            device.set_memory_limit(limit);
+        }
+        let each_step = options.each_step.take().map(|curve| Scheduler::new(curve, optimizer)).transpose()?;
+        let each_epoch =
+            options.each_epoch.take().map(|curve| Scheduler::new(curve, optimizer)).transpose()?;
+        let saves =
+            options.folder.as_deref().map(|folder| Saves::open(folder, options.resumes)).transpose()?;
+        let loaded = saves.as_ref().map(|saves| saves.load(model, optimizer, &device)).transpose()?.flatten();
+        let now = Instant::now();
+        let mut fit = Fit {
+            captured: options.captures.then(|| CapturedStep::new(&device)),
+            model,
+            optimizer,
+            options,
+            device,
+            parameters,
+            each_step,
+            each_epoch,
+            saves,
+            state: loaded.unwrap_or_default(),
+            samples: 0,
+            start: now,
+            shown: now,
+        };
+        let schedulers = fit.each_step.iter_mut().chain(&mut fit.each_epoch);
+        for (scheduler, state) in schedulers.zip(&fit.state.schedulers) {
+            scheduler.load_state_dict(state)?;
+        }
+        Ok(fit)
+    }
+
+    pub(super) fn run(
+        mut self,
+        batches: &DataLoader,
+        mut loss: impl FnMut(&[Tensor]) -> Result<Tensor>,
+    ) -> std::result::Result<Fitted, TrainError> {
+        self.optimizer.zero_grad();
+        while (self.state.epochs.len() as u64) < self.options.epochs && !self.state.stopped_early {
+            let start = Instant::now();
+            let mut metrics = self.train(batches, &mut loss)?;
+            metrics.extend(self.validate()?);
+            self.end_of_epoch(metrics, start)?;
+        }
+        let State { steps, epochs, stopped_early, .. } = self.state;
+        Ok(Fitted {
+            epochs,
+            steps,
+            stopped_early,
+            elapsed: self.start.elapsed(),
+            memory: Report::of(&self.device),
+        })
+    }
+
+    /// Trains for the rest of an epoch. Returns its mean loss, if the device has values.
+    fn train(
+        &mut self,
+        batches: &DataLoader,
+        loss: &mut impl FnMut(&[Tensor]) -> Result<Tensor>,
+    ) -> std::result::Result<Vec<(String, f64)>, TrainError> {
+        self.model.train();
+        let mut epoch = match &self.state.loader {
+            Some(state) => batches.resume(state)?,
+            None => batches.epoch(self.state.epochs.len() as u64),
+        };
+        let mut losses = Means::default();
+        while let Some(batch) = epoch.next() {
+            let batch = batch?;
+            let tensors = batch.to_device(&self.device)?;
+            let samples = rows_of(&tensors)?;
+            batches.recycle(batch);
+            self.device.mark_step(self.state.steps);
+            let loss = self.step(&tensors, loss)?;
+            losses.add(&[(LOSS, loss.clone())], samples)?;
+            self.state.steps += 1;
+            self.samples += samples;
+            let state = epoch.state();
+            self.show(&loss, state.batch, batches.len() as u64)?;
+            let is_due = self.options.save_every.is_some_and(|every| self.state.steps.is_multiple_of(every));
+            self.state.loader = Some(state);
+            if is_due {
+                // Sums continue from the same bits, whether the training resumes from here or not.
+                self.count(&losses)?;
+                losses = Means::default();
+                self.save()?;
+            }
+        }
+        if !self.device.has_values() {
+            return Ok(Vec::new());
+        }
+        self.count(&losses)?;
+        Ok(vec![(LOSS.to_owned(), self.state.loss_sum / self.state.samples)])
+    }
+
+    /// Adds losses to those of this epoch.
+    fn count(&mut self, losses: &Means) -> Result<()> {
+        self.state.loss_sum += losses.sum(LOSS)?;
+        self.state.samples += losses.samples();
+        Ok(())
+    }
+
+    /// Takes one step. Returns its loss.
+    fn step(
+        &mut self,
+        batch: &[Tensor],
+        loss: &mut impl FnMut(&[Tensor]) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let Fit { options, parameters, optimizer, captured, .. } = self;
+        let (parts, max_norm) = (options.parts, options.max_norm);
+        let mut step = |batch: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| {
+            let loss = backward_in_parts(batch, parts, &mut *loss)?;
+            if let Some(max_norm) = max_norm {
+                clip_grad_norm_(parameters, max_norm, 2.0)?;
+            }
+            optimizers[0].step()?;
+            optimizers[0].zero_grad();
+            Ok(vec![loss])
+        };
+        let optimizers: &mut [&mut dyn Optimizer] = &mut [&mut **optimizer];
+        let mut outputs = match captured {
+            Some(captured) => captured.run(&batch.iter().collect::<Vec<_>>(), optimizers, step)?,
+            None => step(batch, optimizers)?,
+        };
+        if let Some(scheduler) = &mut self.each_step {
+            scheduler.step(self.optimizer)?;
+        }
+        Ok(outputs.swap_remove(0))
+    }
+
+    /// Calls `on_progress` if it is time to.
+    fn show(&mut self, loss: &Tensor, step: u64, steps: u64) -> Result<()> {
+        let Some(on_progress) = &mut self.options.on_progress else { return Ok(()) };
+        if self.shown.elapsed() < PAUSE {
+            return Ok(());
+        }
+        self.shown = Instant::now();
+        on_progress(&Progress {
+            epoch: self.state.epochs.len() as u64 + 1,
+            epochs: self.options.epochs,
+            step,
+            steps,
+            loss: self
+                .device
+                .has_values()
+                .then(|| loss.detach().to_dtype(plimsoll_tensor::DType::F64)?.item())
+                .transpose()?,
+            samples_per_second: self.samples as f64 / self.start.elapsed().as_secs_f64(),
+            allocated_bytes: self.device.memory_allocated(),
+            peak_reserved_bytes: self.device.max_memory_reserved(),
+        });
+        Ok(())
+    }
+
+    /// The metrics of the validation, if there is one and the device has values.
+    fn validate(&mut self) -> std::result::Result<Vec<(String, f64)>, TrainError> {
+        let Some((batches, evaluate)) = &mut self.options.validation else { return Ok(Vec::new()) };
+        self.model.eval();
+        let mut means = Means::default();
+        for batch in batches.epoch(0) {
+            let batch = batch?;
+            let tensors = batch.to_device(&self.device)?;
+            let samples = rows_of(&tensors)?;
+            means.add(&no_grad(|| evaluate(&tensors))?, samples)?;
+            batches.recycle(batch);
+        }
+        self.model.train();
+        if !self.device.has_values() {
+            return Ok(Vec::new());
+        }
+        Ok(means.means()?.into_iter().map(|(name, value)| (format!("val_{name}"), value)).collect())
+    }
+
+    /// Records an epoch, saves, and decides whether it was the last.
+    fn end_of_epoch(
+        &mut self,
+        metrics: Vec<(String, f64)>,
+        start: Instant,
+    ) -> std::result::Result<(), TrainError> {
+        let epoch = self.state.epochs.len() as u64 + 1;
+        let mut ended = EpochMetrics { epoch, metrics, is_best: false, elapsed: start.elapsed() };
+        ended.is_best = self.is_best(&ended)?;
+        if let Some(scheduler) = &mut self.each_epoch {
+            scheduler.step(self.optimizer)?;
+        }
+        let is_best = ended.is_best;
+        if let Some(on_epoch) = &mut self.options.on_epoch {
+            on_epoch(&ended);
+        }
+        self.state.epochs.push(ended);
+        let last_best = self.state.epochs.iter().rev().find(|epoch| epoch.is_best).map(|best| best.epoch);
+        let has_metrics = self.device.has_values();
+        self.state.stopped_early = self
+            .options
+            .patience
+            .is_some_and(|patience| has_metrics && epoch - last_best.unwrap_or(0) >= patience.max(1));
+        (self.state.loader, self.state.loss_sum, self.state.samples) = (None, 0.0, 0.0);
+        match &self.saves {
+            Some(saves) if is_best => saves.save_best(self.model)?,
+            _ => {}
+        }
+        self.save()
+    }
+
+    /// Whether an epoch is better than all before it.
+    fn is_best(&self, ended: &EpochMetrics) -> std::result::Result<bool, TrainError> {
+        if !self.device.has_values() {
+            return Ok(false);
+        }
+        let default = if ended.metric("val_loss").is_some() { "val_loss" } else { LOSS };
+        let (name, better) = match &self.options.monitor {
+            Some((name, better)) => (name.as_str(), *better),
+            None => (default, Better::Min),
+        };
+        let Some(value) = ended.metric(name) else {
+            let names: Vec<&str> = ended.metrics.iter().map(|(name, _)| name.as_str()).collect();
+            let names = names.join(", ");
+            return Err(TrainError::Options(format!(
+                "there is no metric {name:?} to monitor: there are {names}"
+            )));
+        };
+        let is_better = |than: f64| match better {
+            Better::Min => value < than,
+            Better::Max => value > than,
+        };
+        let before = || self.state.epochs.iter().filter_map(|epoch| epoch.metric(name));
+        Ok(!value.is_nan() && before().all(|than| than.is_nan() || is_better(than)))
+    }
+
+    fn save(&mut self) -> std::result::Result<(), TrainError> {
+        let Some(saves) = &self.saves else { return Ok(()) };
+        let schedulers = self.each_step.iter().chain(&self.each_epoch);
+        self.state.schedulers = schedulers.map(Scheduler::state_dict).collect();
+        Ok(saves.save(self.model, self.optimizer, &self.device, &self.state)?)
+    }
+}

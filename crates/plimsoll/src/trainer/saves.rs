@@ -1,0 +1,128 @@
+//! The folder that a training saves to: [`Saves`].
+
+use std::path::{Path, PathBuf};
+
+use plimsoll_tensor::Device;
+use serde_json::{Value, json};
+
+use super::error::TrainError;
+use super::fitted::EpochMetrics;
+use crate::data::LoaderState;
+use crate::nn::Module;
+use crate::optim::Optimizer;
+use crate::serialize::{self, Checkpoint, FolderLock, SerializeError};
+
+/// What a training resumes from.
+const CHECKPOINT: &str = "checkpoint.safetensors";
+/// The model after the best epoch.
+const BEST: &str = "best.safetensors";
+/// The name of the device's random generator in a checkpoint.
+const GENERATOR: &str = "device";
+/// The name of everything else in a checkpoint.
+const VALUE: &str = "trainer";
+
+/// A folder with the checkpoint of a training. No other process saves there meanwhile.
+pub(super) struct Saves {
+    folder: PathBuf,
+    _lock: FolderLock,
+}
+
+/// How far a training is, besides tensors.
+#[derive(Clone, Debug, Default)]
+pub(super) struct State {
+    /// Steps so far.
+    pub(super) steps: u64,
+    /// The epochs so far.
+    pub(super) epochs: Vec<EpochMetrics>,
+    /// The position in the epoch that has begun.
+    pub(super) loader: Option<LoaderState>,
+    /// The sum of that epoch's losses, each multiplied by its samples, and their number.
+    pub(super) loss_sum: f64,
+    pub(super) samples: f64,
+    /// Whether no epoch was better for too long.
+    pub(super) stopped_early: bool,
+    /// The positions of the schedulers.
+    pub(super) schedulers: Vec<Value>,
+}
+
+impl Saves {
+    /// Opens a folder, which is made if it does not exist. With a checkpoint in it, the training must resume.
+    pub(super) fn open(folder: &Path, resumes: bool) -> Result<Saves, TrainError> {
+        let failed = |source| SerializeError::Io { path: folder.to_owned(), source };
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        let lock = FolderLock::of(folder)?;
+        if !resumes && let Some(there) = [CHECKPOINT, BEST].iter().find(|file| folder.join(file).exists()) {
+            return Err(TrainError::Options(format!(
+                "{} already has {there}: call `resume` to continue that training, or save to another folder",
+                folder.display()
+            )));
+        }
+        Ok(Saves { folder: folder.to_owned(), _lock: lock })
+    }
+
+    /// Loads the checkpoint, if there is one.
+    pub(super) fn load(
+        &self,
+        model: &dyn Module,
+        optimizer: &mut dyn Optimizer,
+        device: &Device,
+    ) -> Result<Option<State>, TrainError> {
+        let path = self.folder.join(CHECKPOINT);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let saved = Checkpoint::open(&path)?;
+        let state = saved.get(VALUE).and_then(State::of_json).ok_or_else(|| SerializeError::Format {
+            path,
+            message: "a checkpoint, but not of a `Trainer`: save to another folder".to_owned(),
+        })?;
+        saved.load_model(model)?;
+        saved.load_optimizer(optimizer)?;
+        saved.load_generator(GENERATOR, device)?;
+        Ok(Some(state))
+    }
+
+    /// Replaces the checkpoint.
+    pub(super) fn save(
+        &self,
+        model: &dyn Module,
+        optimizer: &dyn Optimizer,
+        device: &Device,
+        state: &State,
+    ) -> Result<(), SerializeError> {
+        let checkpoint = Checkpoint::default().model(model).optimizer(optimizer).generator(GENERATOR, device);
+        checkpoint.value(VALUE, state.to_json()).save(self.folder.join(CHECKPOINT))
+    }
+
+    /// Replaces the best model.
+    pub(super) fn save_best(&self, model: &dyn Module) -> Result<(), SerializeError> {
+        serialize::save(&model.state_dict(), self.folder.join(BEST))
+    }
+}
+
+impl State {
+    /// Sums are written as their bits, because JSON has no NaN.
+    fn to_json(&self) -> Value {
+        json!({
+            "steps": self.steps,
+            "epochs": self.epochs.iter().map(EpochMetrics::to_json).collect::<Vec<_>>(),
+            "loader": self.loader,
+            "loss_sum_bits": self.loss_sum.to_bits(),
+            "samples": self.samples,
+            "stopped_early": self.stopped_early,
+            "schedulers": self.schedulers,
+        })
+    }
+
+    fn of_json(value: &Value) -> Option<State> {
+        Some(State {
+            steps: value["steps"].as_u64()?,
+            epochs: value["epochs"].as_array()?.iter().map(EpochMetrics::of_json).collect::<Option<_>>()?,
+            loader: serde_json::from_value(value["loader"].clone()).ok()?,
+            loss_sum: f64::from_bits(value["loss_sum_bits"].as_u64()?),
+            samples: value["samples"].as_f64()?,
+            stopped_early: value["stopped_early"].as_bool()?,
+            schedulers: value["schedulers"].as_array()?.clone(),
+        })
+    }
+}
