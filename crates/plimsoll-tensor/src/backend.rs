@@ -1,25 +1,37 @@
-//! The device interface: everything that the runtime requires of a device.
+//! The device interface: everything that the runtime requires of a device. A back end outside of this crate implements
+//! [`Backend`], and [`Device::with_backend`](crate::Device::with_backend) makes a device of it.
 //!
-//! A back end computes and copies; it never allocates. `dispatch/` passes it outputs and scratch memory that are
-//! already allocated, so the allocator of every device, including the simulated one, gets the same requests in the
-//! same order. To add a device, implement [`Backend`] and hand it to `Device::new` in `device.rs`. An asynchronous
-//! device also implements [`Queues`]; `testing/late.rs` is an example.
+//! A back end computes and copies; it never allocates. The runtime passes it outputs and scratch memory that are already
+//! allocated, so the allocator of every device, including the simulated one, gets the same requests in the same order.
+//! An asynchronous device also implements [`Queues`].
+//!
+//! The steps to a new device, each of which works without the next:
+//!
+//! 1. A [`Driver`] gives segments of memory to the allocator: `DeviceMemory::new(Config::default(), driver)`. The functions of
+//!    `plimsoll_alloc::driver_suite` check it.
+//! 2. `write`, `read` and `copy` move bytes, and `run` calls [`Launch::run_on_host`] for every operator: all models train, slowly.
+//!    [`check_backend`](crate::check_backend) passes.
+//! 3. `run` gets kernels of its own, one operator after another, by [`Kernel::name`].
+//! 4. [`Queues`] make it asynchronous.
+//!
+//! `examples/own_device.rs` of the crate `plimsoll` is a device with memory of its own that the host cannot address.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_alloc::{DeviceMemory, EventId, LabelId, StreamId};
-use plimsoll_cuda::Gpu;
+use plimsoll_alloc::StreamId;
+pub use plimsoll_alloc::{Addr, Config, DeviceMemory, Driver, DriverError, EventId, LabelId, Limit};
 
-use crate::clock::Clocks;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{Kernel, Varies};
 use crate::properties::DeviceProperties;
-use crate::view::{Launch, View};
+use crate::view::{In, Out};
+pub use crate::view::{Launch, QueuedView, View};
 
 /// A device.
-pub(crate) trait Backend: Send + Sync {
+pub trait Backend: Send + Sync {
     /// The device's name, as in `torch.device`: `cpu`, `sim`.
     fn name(&self) -> &str;
 
@@ -34,6 +46,13 @@ pub(crate) trait Backend: Send + Sync {
         DeviceFacts { kind: DeviceKind::Cpu, capability: None }
     }
 
+    /// The type in which this device's kernel of an operator reads and writes tensors of a type. If it differs, the runtime
+    /// converts inputs and outputs. By default it is that of the host's kernel; a device with kernels of its own for 16-bit floats
+    /// returns `dtype`. Not called for `float32`, which is never converted.
+    fn kernel_type(&self, kernel: &dyn Kernel, dtype: DType) -> DType {
+        kernel.cpu_type(dtype)
+    }
+
     /// The device's properties, as reported to users.
     fn properties(&self) -> &DeviceProperties;
 
@@ -43,14 +62,23 @@ pub(crate) trait Backend: Send + Sync {
     }
 
     /// Runs a kernel and returns when it is done. Not called on devices with queues.
+    ///
+    /// # Errors
+    /// [`Error::NoKernel`] for an operator that this device does not support; the device's own errors.
     fn run(&self, kernel: &dyn Kernel, launch: Launch<'_>) -> Result<()>;
 
     /// Copies from host memory into a contiguous tensor; the byte counts are equal. The caller may change the bytes once
-    /// this returns: an asynchronous device keeps a copy of them.
+    /// this returns: an asynchronous device keeps a copy of them. Neither this nor another copy is called for zero bytes.
+    ///
+    /// # Errors
+    /// The device's errors.
     fn write(&self, to: View<'_>, bytes: &[u8], on: StreamId) -> Result<()>;
 
     /// Appends a contiguous tensor's bytes to host memory, after the work that is now on the stream. Called only if
     /// `has_values`.
+    ///
+    /// # Errors
+    /// The device's errors; for an asynchronous device, those of earlier work.
     fn read(&self, from: View<'_>, bytes: &mut Vec<u8>, on: StreamId) -> Result<()>;
 
     /// Whether its memory is host memory, so that its tensors may be in pinned memory.
@@ -58,25 +86,23 @@ pub(crate) trait Backend: Send + Sync {
         false
     }
 
-    /// Copies between this device and host memory. One of the views is in host memory; both are contiguous and have the
-    /// same number of bytes. If the device is asynchronous, the host memory is pinned and stays allocated until the work
-    /// is done. Called only if `has_values`.
-    fn copy(&self, from: View<'_>, to: View<'_>, on: StreamId) -> Result<()>;
+    /// Copies pinned memory of the host to the device. Both are contiguous and have the same number of bytes. If the device is
+    /// asynchronous, the pinned memory stays allocated and unchanged until the work is done. Called only if `has_values`.
+    ///
+    /// # Errors
+    /// The device's errors.
+    fn copy_in(&self, from: In<'_>, to: View<'_>, on: StreamId) -> Result<()>;
 
-    /// The GPU whose collectives NCCL runs; `None` if collectives run on the host.
-    fn gpu(&self) -> Option<&Arc<Gpu>> {
-        None
-    }
+    /// Copies from the device to pinned memory of the host; otherwise like [`Backend::copy_in`].
+    ///
+    /// # Errors
+    /// The device's errors.
+    fn copy_out(&self, from: View<'_>, to: Out<'_>, on: StreamId) -> Result<()>;
 
     /// From now on, while the host waits for the device, it calls `gives_up` with the time that it has waited, and returns its
     /// error. Collectives need this, because their work never ends if a rank is lost.
     fn wait_unless(&self, gives_up: GivesUp) {
         drop(gives_up);
-    }
-
-    /// The clocks of a simulated GPU.
-    fn clocks(&self) -> Option<&Clocks> {
-        None
     }
 
     /// Resets everything that this process has on the device, and returns the device's number; `None` for a device that
@@ -96,17 +122,19 @@ pub(crate) trait Backend: Send + Sync {
     }
 
     /// Bytes of this device's segments that are resident in host memory now, if its memory is host memory.
-    fn resident_bytes(&self) -> Option<u64>;
+    fn resident_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Why the host should not wait any longer for a device, if it has waited this long.
-pub(crate) type GivesUp = Box<dyn Fn(Duration) -> Option<Error> + Send + Sync>;
+pub type GivesUp = Box<dyn Fn(Duration) -> Option<Error> + Send + Sync>;
 
 /// The workspace of cuBLASLt and cuDNN on each stream of a GPU: the size that PyTorch uses on Hopper and newer GPUs.
 pub(crate) const WORKSPACE_BYTES: u64 = 32 << 20;
 
 /// Captured work of a device. Drop waits until no replay is running.
-pub(crate) trait Replays: Send + Sync {
+pub trait Replays: Send + Sync {
     /// The kernels that vary between replays, in the order in which they were queued.
     fn varying(&self) -> &[Varies];
 
@@ -129,7 +157,7 @@ pub(crate) trait Replays: Send + Sync {
 /// the order of the stream makes safe. It reuses the block on another stream only after the events of all streams
 /// that use it (`plimsoll_alloc::Driver::record`, which the device's driver implements with the same streams). If
 /// two streams work on one storage, the program orders them with events.
-pub(crate) trait Queues: Send + Sync {
+pub trait Queues: Send + Sync {
     /// Queues a kernel. `owner` is the layer that calls it; an error that is found later names it.
     fn launch(&self, kernel: Arc<dyn Kernel>, launch: Launch<'_>, on: StreamId, owner: LabelId)
     -> Result<()>;

@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_alloc::{CategoryBytes, DeviceMemory, Gauges, MemoryInfo, Segment};
+use plimsoll_cuda::Gpu;
 
 use crate::alloc_conf;
 use crate::backend::{Backend, Queues};
 use crate::capturing;
+use crate::clock::Clocks;
 use crate::cpu::{Cpu, CpuConfig};
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
@@ -40,6 +42,10 @@ pub struct Device(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     backend: Box<dyn Backend>,
+    /// The GPU whose collectives NCCL runs; without it, collectives run on the host.
+    gpu: Option<Arc<Gpu>>,
+    /// The clocks of a simulated GPU.
+    clocks: Option<Clocks>,
     computes: Computes,
     /// Whether operators are shared with a queue or a dispatch watch. Every operation reads it.
     shares_operators: AtomicBool,
@@ -82,15 +88,23 @@ impl Device {
 
     /// A separate host device, with its own cache and statistics.
     pub fn cpu_with(config: CpuConfig) -> Device {
-        Device::new(Box::new(Cpu::new(config)))
+        Device::with_backend(Cpu::new(config))
     }
 
     /// A simulated device, which computes nothing and accounts for every byte.
     pub fn sim(config: SimConfig) -> Device {
-        Device::new(Box::new(Sim::new(config)))
+        let sim = Sim::new(config);
+        let clocks = sim.clocks();
+        Device::new(Box::new(sim), None, clocks)
     }
 
-    pub(crate) fn new(backend: Box<dyn Backend>) -> Device {
+    /// A device whose work another back end does: see [`Backend`].
+    pub fn with_backend(backend: impl Backend + 'static) -> Device {
+        Device::new(Box::new(backend), None, None)
+    }
+
+    /// A device of a back end; for an NVIDIA GPU with its libraries, for a simulated one with its clocks.
+    pub(crate) fn new(backend: Box<dyn Backend>, gpu: Option<Arc<Gpu>>, clocks: Option<Clocks>) -> Device {
         let computes = match backend.queues() {
             Some(_) => Computes::Later,
             None if backend.has_values() => Computes::AtOnce,
@@ -101,6 +115,8 @@ impl Device {
         let watch = OnceLock::new();
         Device(Arc::new(Inner {
             backend,
+            gpu,
+            clocks,
             computes,
             shares_operators,
             watch,
@@ -189,6 +205,14 @@ impl Device {
 
     pub(crate) fn backend(&self) -> &dyn Backend {
         self.0.backend.as_ref()
+    }
+
+    pub(crate) fn gpu(&self) -> Option<&Arc<Gpu>> {
+        self.0.gpu.as_ref()
+    }
+
+    pub(crate) fn clocks(&self) -> Option<&Clocks> {
+        self.0.clocks.as_ref()
     }
 
     pub(crate) fn memory(&self) -> &DeviceMemory {

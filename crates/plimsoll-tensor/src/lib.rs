@@ -33,6 +33,7 @@
 //! | `ops/` | the operators, by family: one operator and its derivative per file |
 //! | `traced.rs` | [`Traced`]: a function whose memory is planned after it was recorded |
 //! | `capture.rs` | [`Graph`]: captured work that can be replayed |
+//! | `backend_suite.rs` | [`check_backend`]: a suite of checks that every device must pass |
 //! | `group/` | [`ProcessGroup`]: collectives of tensors between ranks |
 //!
 //! Unsafe code is only in `view.rs` and `cpu/`.
@@ -43,7 +44,8 @@ mod alloc_conf;
 pub mod autocast;
 mod autocast_mode;
 pub mod autograd;
-mod backend;
+pub mod backend;
+mod backend_suite;
 mod capture;
 mod capturing;
 pub mod checkpoint;
@@ -97,6 +99,7 @@ pub use autograd::{
     BackwardOptions, InferenceMode, NoGrad, enable_grad, inference_mode, is_grad_enabled,
     is_inference_mode_enabled, no_grad,
 };
+pub use backend_suite::check_backend;
 pub use capture::{Graph, GraphPool};
 pub use clock::TimelineSpan;
 pub use cpu::CpuConfig;

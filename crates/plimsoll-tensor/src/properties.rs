@@ -43,7 +43,7 @@ pub struct DeviceProperties {
 
 impl DeviceProperties {
     /// The properties of a device for which only the memory is known.
-    pub(crate) fn of_memory(name: &str, memory_bytes: u64) -> DeviceProperties {
+    pub fn of_memory(name: &str, memory_bytes: u64) -> DeviceProperties {
         DeviceProperties {
             name: name.to_owned(),
             memory_bytes,

@@ -9,11 +9,12 @@ use plimsoll_gpu::{Gpu, UnknownGpu};
 use crate::alloc_conf;
 use crate::backend::{Backend, WORKSPACE_BYTES};
 use crate::clock::Clocks;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::Kernel;
 use crate::properties::DeviceProperties;
-use crate::view::{Launch, View};
+use crate::view::{In, Launch, Out, View};
 
 /// The size and name of a simulated device, and the GPU that it simulates, if any.
 ///
@@ -86,7 +87,6 @@ pub(crate) struct Sim {
     memory: DeviceMemory,
     properties: DeviceProperties,
     kind: DeviceKind,
-    clocks: Option<Clocks>,
 }
 
 impl Sim {
@@ -98,8 +98,12 @@ impl Sim {
             None => DeviceProperties::of_memory(&name, capacity_bytes),
         };
         let kind = if gpu.is_some() { DeviceKind::Cuda } else { DeviceKind::Cpu };
-        let clocks = Clocks::new(&properties);
-        Sim { name, memory: DeviceMemory::new(allocator, driver), properties, kind, clocks }
+        Sim { name, memory: DeviceMemory::new(allocator, driver), properties, kind }
+    }
+
+    /// The clocks of a simulated GPU.
+    pub(crate) fn clocks(&self) -> Option<Clocks> {
+        Clocks::new(&self.properties)
     }
 }
 
@@ -120,12 +124,12 @@ impl Backend for Sim {
         DeviceFacts { kind: self.kind, capability: self.properties.capability }
     }
 
-    fn properties(&self) -> &DeviceProperties {
-        &self.properties
+    fn kernel_type(&self, kernel: &dyn Kernel, dtype: DType) -> DType {
+        if self.kind == DeviceKind::Cpu { kernel.cpu_type(dtype) } else { dtype }
     }
 
-    fn clocks(&self) -> Option<&Clocks> {
-        self.clocks.as_ref()
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
     }
 
     fn run(&self, _: &dyn Kernel, _: Launch<'_>) -> Result<()> {
@@ -141,16 +145,16 @@ impl Backend for Sim {
         Ok(())
     }
 
-    fn copy(&self, _: View<'_>, _: View<'_>, _: StreamId) -> Result<()> {
+    fn copy_in(&self, _: In<'_>, _: View<'_>, _: StreamId) -> Result<()> {
+        Ok(())
+    }
+
+    fn copy_out(&self, _: View<'_>, _: Out<'_>, _: StreamId) -> Result<()> {
         Ok(())
     }
 
     fn workspace_bytes(&self) -> u64 {
         // The workspace of one stream, which every training run with matrix products has.
         if self.kind == DeviceKind::Cuda { WORKSPACE_BYTES } else { 0 }
-    }
-
-    fn resident_bytes(&self) -> Option<u64> {
-        None
     }
 }

@@ -150,13 +150,13 @@ impl Device {
     /// # Ok::<(), plimsoll_tensor::Error>(())
     /// ```
     pub fn estimated_time(&self) -> Option<Duration> {
-        self.backend().clocks().map(Clocks::all_done)
+        self.clocks().map(Clocks::all_done)
     }
 
     /// Runs `f`, and returns the kernels and collectives that a simulated GPU was given meanwhile, with their estimated times. Empty
     /// on other devices.
     pub fn record_timeline<T>(&self, f: impl FnOnce() -> T) -> (T, Vec<TimelineSpan>) {
-        let Some(clocks) = self.backend().clocks() else { return (f(), Vec::new()) };
+        let Some(clocks) = self.clocks() else { return (f(), Vec::new()) };
         clocks.record(true);
         let result = f();
         (result, clocks.record(false))
@@ -252,7 +252,7 @@ impl Event {
     /// Like [`Event::record`], but leaves the errors of earlier work to the next call.
     pub(crate) fn record_now(&self, stream: &Stream) -> Result<()> {
         let id = stream.device.queues().map(|queues| queues.record(stream.id)).transpose()?;
-        let at = stream.device.backend().clocks().map(|clocks| clocks.done(stream.id));
+        let at = stream.device.clocks().map(|clocks| clocks.done(stream.id));
         let before = self.replace(Some(Recorded { device: stream.device.clone(), id, at }));
         drop(before); // outside the lock
         Ok(())
@@ -264,9 +264,7 @@ impl Event {
     /// The errors of [`Event::record`].
     pub fn wait(&self, stream: &Stream) -> Result<()> {
         let recorded = self.lock();
-        if let (Some(Recorded { at: Some(at), .. }), Some(clocks)) =
-            (&*recorded, stream.device.backend().clocks())
-        {
+        if let (Some(Recorded { at: Some(at), .. }), Some(clocks)) = (&*recorded, stream.device.clocks()) {
             clocks.wait(stream.id, *at);
         }
         let Some(Recorded { device, id: Some(id), .. }) = &*recorded else { return Ok(()) };

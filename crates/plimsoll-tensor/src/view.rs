@@ -15,7 +15,7 @@ use crate::word::by_word;
 
 /// A tensor as a back end sees it. It is borrowed, so it cannot outlive the locks that protect it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct View<'a> {
+pub struct View<'a> {
     address: Addr,
     dtype: DType,
     layout: &'a Layout,
@@ -31,22 +31,34 @@ impl<'a> View<'a> {
     }
 
     /// The type of the elements.
-    pub(crate) fn dtype(&self) -> DType {
+    pub fn dtype(&self) -> DType {
         self.dtype
     }
 
     /// The layout of the elements.
-    pub(crate) fn layout(&self) -> &'a Layout {
+    pub fn layout(&self) -> &'a Layout {
         self.layout
     }
 
     /// The address of the first element.
-    pub(crate) fn first_address(&self) -> u64 {
+    pub fn first_address(&self) -> u64 {
         self.address.0 + (self.layout.offset() * self.dtype.size()) as u64
     }
 
+    /// The bytes from the first element to the last, including gaps.
+    pub fn span_bytes(&self) -> u64 {
+        let elements = if self.layout.is_empty() { 0 } else { self.layout.end() - self.layout.offset() };
+        (elements * self.dtype.size()) as u64
+    }
+
+    /// The same elements at another address.
+    pub(crate) fn moved(self, first: u64) -> View<'a> {
+        let address = Addr(first.wrapping_sub((self.layout.offset() * self.dtype.size()) as u64));
+        View { address, ..self }
+    }
+
     /// A copy for work that waits in a queue.
-    pub(crate) fn to_queued(self) -> QueuedView {
+    pub fn to_queued(self) -> QueuedView {
         QueuedView { address: self.address, dtype: self.dtype, layout: self.layout.clone() }
     }
 
@@ -68,7 +80,7 @@ impl<'a> View<'a> {
 /// A view that waits in the queue of an asynchronous device. The memory stays there until the work is done (`Queues` in
 /// `backend.rs`).
 #[derive(Clone, Debug)]
-pub(crate) struct QueuedView {
+pub struct QueuedView {
     address: Addr,
     dtype: DType,
     layout: Layout,
@@ -76,7 +88,7 @@ pub(crate) struct QueuedView {
 
 impl QueuedView {
     /// The view, which is used when the work runs.
-    pub(crate) fn view(&self) -> View<'_> {
+    pub fn view(&self) -> View<'_> {
         View { address: self.address, dtype: self.dtype, layout: &self.layout, _locked: PhantomData }
     }
 }
@@ -84,6 +96,11 @@ impl QueuedView {
 macro_rules! described {
     ($name:ident) => {
         impl<'a> $name<'a> {
+            /// Its address, layout and type.
+            pub fn view(&self) -> View<'a> {
+                self.0
+            }
+
             /// Shape, strides and offset, in elements.
             pub fn layout(&self) -> &'a Layout {
                 self.0.layout
@@ -114,9 +131,11 @@ described!(Out);
 pub struct In<'a>(View<'a>);
 
 impl<'a> In<'a> {
+    /// Makes a view for reading into a tensor of the host.
+    ///
     /// # Safety
     /// The view's address must be in host memory, and the view must have been made for reading.
-    pub(crate) unsafe fn new(view: View<'a>) -> In<'a> {
+    pub unsafe fn new(view: View<'a>) -> In<'a> {
         In(view)
     }
 
@@ -162,10 +181,12 @@ impl<'a> Out<'a> {
 pub struct Out<'a>(View<'a>);
 
 impl<'a> Out<'a> {
+    /// Makes a view for writing into a tensor of the host.
+    ///
     /// # Safety
     /// Like [`In::new`]; and the view must have been made for writing (its storage's lock is held exclusively),
     /// and no other `In` or `Out` be made of any byte between its first element and its last.
-    pub(crate) unsafe fn new(view: View<'a>) -> Out<'a> {
+    pub unsafe fn new(view: View<'a>) -> Out<'a> {
         Out(view)
     }
 
@@ -191,9 +212,12 @@ impl<'a> Out<'a> {
 }
 
 /// One run of a kernel. Outputs share no memory with inputs or with each other.
-#[derive(Clone, Copy)]
-pub(crate) struct Launch<'a> {
-    pub(crate) ins: &'a [View<'a>],
-    pub(crate) outs: &'a [View<'a>],
-    pub(crate) scratch: Option<View<'a>>,
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// The tensors to read, in the operator's order. One that is changed in place is only in `outs`.
+    pub ins: &'a [View<'a>],
+    /// The tensors to write, in the operator's order.
+    pub outs: &'a [View<'a>],
+    /// Memory of the size that the operator's `scratch` returned, as `float32`.
+    pub scratch: Option<View<'a>>,
 }

@@ -3,6 +3,7 @@
 //! `host.rs` obtains segments from the operating system; the arithmetic on plain slices, which operators (`ops/`) call, is
 //! in the crate `plimsoll-kernels`. The only unsafe code of this crate is here and in `view.rs`.
 
+mod fallback;
 mod host;
 
 use plimsoll_alloc::{Config, DeviceMemory, Driver, Limit, StreamId};
@@ -47,15 +48,15 @@ impl Cpu {
     }
 }
 
-/// Turns a view that dispatch made for reading into an `In`.
-fn readable<'a>(view: &View<'a>) -> In<'a> {
-    // SAFETY: this back end's addresses are host memory, and dispatch holds the lock of the view's storage; with the
+/// Turns a view of host memory that was made for reading into an `In`.
+pub(crate) fn readable<'a>(view: &View<'a>) -> In<'a> {
+    // SAFETY: callers have addresses of host memory (this back end's, or pinned), and hold the lock of the view's storage; with the
     // queues of `testing/late.rs`, one kernel runs at a time, while the memory is mapped.
     unsafe { In::new(*view) }
 }
 
-/// Turns a view that dispatch made for writing into an `Out`; called once for each view.
-fn writable<'a>(view: &View<'a>) -> Out<'a> {
+/// Turns a view of host memory that was made for writing into an `Out`; called once for each view.
+pub(crate) fn writable<'a>(view: &View<'a>) -> Out<'a> {
     // SAFETY: as in `readable`; dispatch holds the lock exclusively, only this call uses the scratch memory, no input
     // shares a storage with an output, and the spans of outputs in one storage do not overlap (dispatch/in_place.rs).
     unsafe { Out::new(*view) }
@@ -100,8 +101,13 @@ impl Backend for Cpu {
         true
     }
 
-    fn copy(&self, from: View<'_>, to: View<'_>, _: StreamId) -> Result<()> {
-        writable(&to).bytes().copy_from_slice(readable(&from).bytes());
+    fn copy_in(&self, from: In<'_>, to: View<'_>, _: StreamId) -> Result<()> {
+        writable(&to).bytes().copy_from_slice(from.bytes());
+        Ok(())
+    }
+
+    fn copy_out(&self, from: View<'_>, to: Out<'_>, _: StreamId) -> Result<()> {
+        to.bytes().copy_from_slice(readable(&from).bytes());
         Ok(())
     }
 

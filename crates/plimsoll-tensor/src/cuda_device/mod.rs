@@ -20,12 +20,13 @@ use self::shared::{Cause, Shared, lock};
 use crate::alloc_conf;
 use crate::backend::{Backend, GivesUp, Queues, Replays, WORKSPACE_BYTES};
 use crate::device::{Device, Inner};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::DeviceFacts;
 use crate::kernel::Kernel;
 use crate::label;
 use crate::properties::DeviceProperties;
-use crate::view::{Launch, View};
+use crate::view::{In, Launch, Out, View};
 
 /// The open devices, one for each number.
 static OPEN: Mutex<BTreeMap<u32, Weak<Inner>>> = Mutex::new(BTreeMap::new());
@@ -51,7 +52,7 @@ impl Device {
         if let Some(device) = open.get(&ordinal).and_then(Weak::upgrade) {
             return Ok(Device(device));
         }
-        let device = Device::new(Box::new(Cuda::open(ordinal)?));
+        let device = Cuda::open(ordinal)?.into_device();
         open.insert(ordinal, Arc::downgrade(&device.0));
         Ok(device)
     }
@@ -74,7 +75,7 @@ impl Device {
     /// The address of a GPU on the PCI bus, such as `0000:1b:00.0`. Two processes that use one GPU see the same address. `None` for
     /// other devices.
     pub fn pci_bus_id(&self) -> Option<String> {
-        self.backend().gpu().map(|gpu| gpu.facts().pci_bus_id.clone())
+        self.gpu().map(|gpu| gpu.facts().pci_bus_id.clone())
     }
 }
 
@@ -106,7 +107,7 @@ impl Device {
         };
         let ordinal = ordinal?;
         open.remove(&ordinal);
-        let device = Device::new(Box::new(Cuda::open(ordinal)?));
+        let device = Cuda::open(ordinal)?.into_device();
         open.insert(ordinal, Arc::downgrade(&device.0));
         Ok(device)
     }
@@ -168,6 +169,11 @@ impl Cuda {
             Arc::new(Shared { name, gpu, memory, properties, waits, causes, recent, lost, gives_up });
         Ok(Cuda { shared, captures: Captures::default() })
     }
+
+    fn into_device(self) -> Device {
+        let gpu = self.shared.gpu.clone();
+        Device::new(Box::new(self), Some(gpu), None)
+    }
 }
 /// The properties that the driver reports, with the rates from the GPU table if the product is listed.
 fn properties(facts: &GpuFacts) -> DeviceProperties {
@@ -199,6 +205,10 @@ impl Backend for Cuda {
         self.shared.facts()
     }
 
+    fn kernel_type(&self, _: &dyn Kernel, dtype: DType) -> DType {
+        dtype
+    }
+
     fn properties(&self) -> &DeviceProperties {
         &self.properties
     }
@@ -222,13 +232,13 @@ impl Backend for Cuda {
         self.done(self.gpu.read(from.first_address(), count, bytes, on), "to_host")
     }
 
-    fn copy(&self, from: View<'_>, to: View<'_>, on: StreamId) -> Result<()> {
-        let bytes = (from.layout().len() * from.dtype().size()) as u64;
-        self.done(self.gpu.copy(from.first_address(), to.first_address(), bytes, on), "copy")
+    fn copy_in(&self, from: In<'_>, to: View<'_>, on: StreamId) -> Result<()> {
+        self.done(self.gpu.copy(from.view().first_address(), to.first_address(), to.span_bytes(), on), "copy")
     }
 
-    fn gpu(&self) -> Option<&Arc<Gpu>> {
-        Some(&self.shared.gpu)
+    fn copy_out(&self, from: View<'_>, to: Out<'_>, on: StreamId) -> Result<()> {
+        let address = to.view().first_address();
+        self.done(self.gpu.copy(from.first_address(), address, from.span_bytes(), on), "copy")
     }
 
     fn wait_unless(&self, gives_up: GivesUp) {
@@ -247,10 +257,6 @@ impl Backend for Cuda {
 
     fn workspace_bytes(&self) -> u64 {
         self.gpu.workspaces_bytes()
-    }
-
-    fn resident_bytes(&self) -> Option<u64> {
-        None
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn charge<'a>(call: &Call<'_>, ins: &[&Data], outs: impl ExactSizeIte
     if !is_metered && !call.device.computes_nothing() {
         return; // Every operator on a real device comes here.
     }
-    let clocks = call.device.backend().clocks();
+    let clocks = call.device.clocks();
     if !is_metered && clocks.is_none() {
         return;
     }
@@ -141,6 +141,9 @@ pub(crate) fn write(to: &Data, bytes: &[u8]) -> Result<()> {
     let device = to.storage.device();
     let why = "host values would be the same in each replay: pass a tensor to the step";
     capturing::refuse(device.number(), "to_device", why)?;
+    if bytes.is_empty() {
+        return Ok(());
+    }
     let locks = lock(&[], &[to], "write")?;
     device.backend().write(to.view(&locks), bytes, use_on_current_stream(device, [to]))
 }
@@ -155,6 +158,9 @@ pub(crate) fn read(from: &Data, op: &'static str) -> Result<Vec<u8>> {
     capturing::refuse(device.number(), op, why)?;
     device.late_error()?;
     let mut bytes = Vec::with_capacity(from.layout.len() * from.dtype.size());
+    if from.layout.is_empty() {
+        return Ok(bytes);
+    }
     let locks = lock(&[from], &[], op)?;
     device.backend().read(from.view(&locks), &mut bytes, use_on_current_stream(device, [from]))?;
     drop(locks);

@@ -2,6 +2,7 @@
 
 use super::launch::{copy, lock, use_on_current_stream};
 use crate::capturing;
+use crate::cpu;
 use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::DType;
@@ -21,10 +22,15 @@ pub(crate) fn copy_pinned(from: &Data, to: &Data, device: &Device, op: &'static 
     let on = device.current_stream();
     // Both are locked as if written: nothing else on the host may use the pinned memory until the copy is recorded.
     let locks = lock(&[], &[from, to], op)?;
-    if device.has_values() {
-        device.backend().copy(from.view(&locks), to.view(&locks), on.id())?;
+    let enters = to.storage.device() == device;
+    if device.has_values() && !from.layout.is_empty() {
+        let (from, to) = (from.view(&locks), to.view(&locks));
+        match enters {
+            true => device.backend().copy_in(cpu::readable(&from), to, on.id())?,
+            false => device.backend().copy_out(from, cpu::writable(&to), on.id())?,
+        }
     }
-    let (there, pinned) = if to.storage.device() == device { (to, from) } else { (from, to) };
+    let (there, pinned) = if enters { (to, from) } else { (from, to) };
     use_on_current_stream(device, [there]);
     if device.queues().is_some() {
         let copied = Event::new();

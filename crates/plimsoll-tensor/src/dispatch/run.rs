@@ -8,7 +8,6 @@ use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::facts::DeviceKind;
 use crate::kernel::Kernel;
 use crate::layout::Layout;
 use crate::operator::{Operator, Output, Place};
@@ -40,21 +39,20 @@ pub(super) fn gathered(copies: &[(usize, Data)], i: usize) -> Option<&Data> {
     copies.iter().find(|(at, _)| *at == i).map(|(_, data)| data)
 }
 
-/// The dtypes that a kernel reads and writes on a device. The host's kernels support few dtypes; those of other devices are
-/// written for the dtypes of their tensors.
+/// The dtypes that a kernel reads and writes on a device.
 pub(super) struct Types<'a> {
     kernel: &'a dyn Kernel,
-    converts: bool,
+    device: &'a Device,
 }
 
 impl<'a> Types<'a> {
-    pub(super) fn of(device: &Device, kernel: &'a dyn Operator) -> Types<'a> {
-        Types { kernel, converts: device.facts().kind == DeviceKind::Cpu }
+    pub(super) fn of(device: &'a Device, kernel: &'a dyn Operator) -> Types<'a> {
+        Types { kernel, device }
     }
 
     pub(super) fn of_kernel(&self, dtype: DType) -> DType {
         // Called for every tensor of every operator, so the commonest dtype is checked first.
-        if dtype == DType::F32 || !self.converts { dtype } else { self.kernel.cpu_type(dtype) }
+        if dtype == DType::F32 { dtype } else { self.device.backend().kernel_type(self.kernel, dtype) }
     }
 
     /// Allocates the memory that the kernel writes an output to, if in another dtype.

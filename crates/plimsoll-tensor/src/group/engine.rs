@@ -84,7 +84,7 @@ impl Engine {
 
     /// A stream for collectives, separate from the computation's stream. In a capture, it is a branch of the graph.
     pub(super) fn stream(&self, device: &Device) -> Stream {
-        let branches = device.backend().gpu().is_some() || !device.has_values();
+        let branches = device.gpu().is_some() || !device.has_values();
         if !branches && capturing::is_open(device.number()) {
             return device.current_stream();
         }
@@ -113,7 +113,7 @@ impl Engine {
             let loads = || !self.shared.has_library.swap(true, Ordering::Relaxed);
             simulated.add(device, self.hosts, what, loads);
         }
-        let Some(gpu) = device.backend().gpu() else { return Ok(None) };
+        let Some(gpu) = device.gpu() else { return Ok(None) };
         let nccl = self.joined(device, gpu)?;
         let op = match what {
             Move::AllGather => Op::AllGather,

@@ -13,6 +13,7 @@ use plimsoll_alloc::{Addr, StreamId};
 use super::backing::{Backing, State};
 use super::{AWAY, Guard, Held, Recipe, Storage, request};
 use crate::capturing;
+use crate::cpu;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::label;
@@ -262,10 +263,13 @@ impl Storage {
         capturing::refuse(device.number(), "offload", why)?;
         let on = device.current_stream();
         pinned::is_used_by(device);
-        if device.has_values() {
+        if device.has_values() && bytes > 0 {
             let layout = Layout::contiguous(&[usize::try_from(bytes).unwrap_or(usize::MAX)]);
             let view = |at: Addr| View::new(at, bytes, DType::U8, &layout);
-            device.backend().copy(view(from), view(to), on.id())?;
+            match from == block.address() {
+                true => device.backend().copy_in(cpu::readable(&view(from)), view(to), on.id())?,
+                false => device.backend().copy_out(view(from), cpu::writable(&view(to)), on.id())?,
+            }
         }
         block.record_use(&on);
         self.record_stream(on.id());

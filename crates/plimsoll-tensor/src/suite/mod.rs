@@ -135,7 +135,7 @@ const VALUE_TOLERANCE: f64 = 1e-5;
 pub fn check(case: &Case) -> std::result::Result<(), String> {
     let wrong = |what: String| format!("{}: {what}", case.name);
     let host = Device::cpu_with(CpuConfig::default());
-    let drawn: Vec<Vec<f64>> = case.inputs.iter().enumerate().map(|(i, input)| draw(input, i)).collect();
+    let drawn = drawn(case);
     let failed = |error: Error| wrong(format!("an error: {error}"));
     let mut dense = None;
     for form in [Form::Dense, Form::Permuted, Form::Framed] {
@@ -152,7 +152,8 @@ pub fn check(case: &Case) -> std::result::Result<(), String> {
             slopes(case, &drawn, form, &host).map_err(wrong)?;
         }
     }
-    same_memory(case, &drawn).map_err(wrong)
+    same_requests(case, &Device::cpu_with(CpuConfig::default()), &Device::sim(SimConfig::new(1 << 36)))
+        .map_err(wrong)
 }
 
 /// Runs a case and its derivative on another device that has values. Its results must match the host's bit for bit, for every
@@ -161,7 +162,7 @@ pub fn check(case: &Case) -> std::result::Result<(), String> {
 /// # Errors
 /// A message with the first difference.
 pub fn check_on(case: &Case, device: &Device) -> std::result::Result<(), String> {
-    let drawn: Vec<Vec<f64>> = case.inputs.iter().enumerate().map(|(i, input)| draw(input, i)).collect();
+    let drawn = drawn(case);
     let host = Device::cpu_with(CpuConfig::default());
     for form in [Form::Dense, Form::Permuted, Form::Framed] {
         let bits = |device: &Device| all_bits(case, &drawn, form, device);
@@ -211,7 +212,7 @@ pub fn check_near_in(case: &Case, device: &Device, float: DType) -> std::result:
 }
 
 fn near(case: &Case, device: &Device, form: Form, float: DType) -> std::result::Result<Outcome, String> {
-    let drawn: Vec<Vec<f64>> = case.inputs.iter().enumerate().map(|(i, input)| draw(input, i)).collect();
+    let drawn = drawn(case);
     let name = &case.name;
     let failed = |error: Error| format!("{name}: {form:?} inputs of {float}: an error: {error}");
     let host = Device::cpu_with(CpuConfig::default());
@@ -282,6 +283,11 @@ impl Draw {
         // 24 bits, the precision of a 32-bit float.
         low + (high - low) * ((self.next() >> 40) as f64 / 16_777_216.0)
     }
+}
+
+/// The values of a case's inputs.
+fn drawn(case: &Case) -> Vec<Vec<f64>> {
+    case.inputs.iter().enumerate().map(|(i, input)| draw(input, i)).collect()
 }
 
 fn draw(input: &Sample, seed: usize) -> Vec<f64> {
@@ -422,10 +428,15 @@ fn slopes(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> std::
     Ok(())
 }
 
-/// Checks that a run and its derivative make the same requests on the host and on a simulated device.
-fn same_memory(case: &Case, drawn: &[Vec<f64>]) -> std::result::Result<(), String> {
-    let account = |device: &Device| -> Result<Vec<i64>> {
-        let leaves = inputs(case, drawn, Form::Dense, device)?;
+/// Checks that a run and its derivative make the same requests on both devices, which nothing else uses meanwhile.
+pub(crate) fn same_requests(case: &Case, one: &Device, other: &Device) -> std::result::Result<(), String> {
+    let drawn = drawn(case);
+    let account = |device: &Device| -> Result<[i64; 3]> {
+        let stat = |key: &str| device.memory_stats().get(key).copied().unwrap_or(-1);
+        device.reset_peak_memory_stats();
+        let before = [stat("allocation.all.allocated"), stat("requested_bytes.all.allocated")];
+        let live = stat("allocated_bytes.all.current");
+        let leaves = inputs(case, &drawn, Form::Dense, device)?;
         if case.differentiable {
             for leaf in leaves.iter().filter(|leaf| leaf.dtype().is_float()) {
                 leaf.requires_grad_(true)?;
@@ -440,17 +451,17 @@ fn same_memory(case: &Case, drawn: &[Vec<f64>]) -> std::result::Result<(), Strin
                 ..BackwardOptions::default()
             })?;
         }
-        let stats = device.memory_stats();
-        let keys = ["allocation.all.allocated", "requested_bytes.all.allocated", "allocated_bytes.all.peak"];
-        Ok(keys.iter().map(|&key| stats.get(key).copied().unwrap_or(-1)).collect())
+        let [requests, bytes] = before;
+        Ok([
+            stat("allocation.all.allocated") - requests,
+            stat("requested_bytes.all.allocated") - bytes,
+            stat("allocated_bytes.all.peak") - live,
+        ])
     };
     let failed = |error: Error| format!("an error on one of two devices: {error}");
-    let host = account(&Device::cpu_with(CpuConfig::default())).map_err(failed)?;
-    let sim = account(&Device::sim(SimConfig::new(1 << 36))).map_err(failed)?;
-    if host != sim {
-        return Err(format!(
-            "requests, bytes and peak are {host:?} on the host and {sim:?} on a simulated device"
-        ));
+    let (here, there) = (account(one).map_err(failed)?, account(other).map_err(failed)?);
+    if here != there {
+        return Err(format!("requests, bytes and peak are {here:?} on {one} and {there:?} on {other}"));
     }
     Ok(())
 }

@@ -12,13 +12,13 @@ use plimsoll_alloc::{Addr, DeviceMemory, Driver, DriverError, EventId, LabelId, 
 use super::captured::{Captured, Captures, Operands, Piece};
 use super::streams::{Cause, NAME, Pauses, Streams};
 use crate::backend::{Backend, Queues, Replays};
-use crate::cpu::{Cpu, CpuConfig};
+use crate::cpu::{Cpu, CpuConfig, readable, writable};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::label;
 use crate::properties::DeviceProperties;
-use crate::view::{Launch, View};
+use crate::view::{In, Launch, Out, View};
 
 /// The configuration of the late device.
 ///
@@ -56,7 +56,7 @@ impl Default for LateConfig {
 impl Device {
     /// An asynchronous device with the host's kernels: see [`LateConfig`].
     pub fn late(config: LateConfig) -> Device {
-        Device::new(Box::new(Late::new(config)))
+        Device::with_backend(Late::new(config))
     }
 }
 
@@ -141,10 +141,16 @@ impl Backend for Late {
         Ok(())
     }
 
-    fn copy(&self, from: View<'_>, to: View<'_>, on: StreamId) -> Result<()> {
-        let (from, to) = (from.to_queued(), to.to_queued());
+    fn copy_in(&self, from: In<'_>, to: View<'_>, on: StreamId) -> Result<()> {
+        let (from, to) = (from.view().to_queued(), to.to_queued());
         let cause = Cause { op: "copy", owner: label::current_layer() };
-        self.queue(on, cause, move |host| host.copy(from.view(), to.view(), on))
+        self.queue(on, cause, move |host| host.copy_in(readable(&from.view()), to.view(), on))
+    }
+
+    fn copy_out(&self, from: View<'_>, to: Out<'_>, on: StreamId) -> Result<()> {
+        let (from, to) = (from.to_queued(), to.view().to_queued());
+        let cause = Cause { op: "copy", owner: label::current_layer() };
+        self.queue(on, cause, move |host| host.copy_out(from.view(), writable(&to.view()), on))
     }
 
     fn resident_bytes(&self) -> Option<u64> {
