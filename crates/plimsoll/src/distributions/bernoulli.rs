@@ -46,13 +46,13 @@ impl Bernoulli {
         &self.probs
     }
 
-    /// The logarithm of the probability of 1 over that of 0.
+    /// The log odds of 1: the logarithm of its probability divided by that of 0.
     pub fn logits(&self) -> &Tensor {
         &self.logits
     }
 
-    /// The divergence of `other` from this distribution: infinite where `other` excludes a value that this one does not. Like
-    /// `torch.distributions.kl_divergence(self, other)`.
+    /// The Kullback-Leibler divergence of this distribution from `other`: infinite where `other` excludes a value that
+    /// this one does not. Like `torch.distributions.kl_divergence(self, other)`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.

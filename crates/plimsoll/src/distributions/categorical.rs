@@ -34,7 +34,7 @@ impl Categorical {
         Ok(Categorical { probs: logits.softmax(-1)?, logits })
     }
 
-    /// A distribution with probabilities in proportion to these.
+    /// A distribution with probabilities proportional to these.
     ///
     /// # Errors
     /// Probabilities without dimensions; out of memory.
@@ -95,7 +95,7 @@ impl Distribution for Categorical {
         })
     }
 
-    /// `value` has whole numbers, of any type.
+    /// `value` contains whole numbers of any type.
     fn log_prob(&self, value: &Tensor) -> Result<Tensor> {
         let value = value.to_dtype(DType::I64)?.unsqueeze(-1)?;
         let numbers = self.logits.shape()[self.logits.rank() - 1];
@@ -106,7 +106,7 @@ impl Distribution for Categorical {
     }
 
     fn entropy(&self) -> Result<Tensor> {
-        // A number of probability 0 contributes 0, not 0 times minus infinity.
+        // A number with probability 0 contributes 0, not 0 times minus infinity.
         let least = match self.logits.dtype() {
             DType::F64 => f64::MIN,
             DType::F16 => -65504.0,
